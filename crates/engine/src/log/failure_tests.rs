@@ -10,7 +10,7 @@ use sim::Machine;
 use units::{BLOCK_BYTES, BlockIndex, Epoch, ObjectId};
 
 use super::*;
-use crate::testing::pool_on;
+use crate::base::testing::pool_on;
 
 struct FailingDisk {
     below: Arc<dyn Disk>,

@@ -16,6 +16,17 @@
 //! incarnation so that the written parts of the failed ones never count. If a sync fails, the
 //! content of the medium is unknown: then only reopening the pool helps.
 
+pub(crate) mod backing;
+pub(crate) mod extent_scan;
+pub(crate) mod geometry;
+pub(crate) mod group_commit;
+pub(crate) mod inventory;
+pub(crate) mod log_reads;
+pub(crate) mod prepared;
+pub(crate) mod superblock_copies;
+pub(crate) mod superblock_io;
+pub(crate) mod zero_ahead;
+
 mod end;
 mod reserve;
 mod standing;
@@ -33,13 +44,13 @@ use parking_lot::{Condvar, Mutex};
 use surface::{Error, ErrorKind, Result};
 use units::{ExtentIndex, Seq};
 
-use crate::backing::Backing;
-use crate::buffers::BufferPool;
-use crate::counters::Counters;
-use crate::geometry::Geometry;
-use crate::prepared::Prepared;
-use crate::syncs::Syncs;
-use crate::write_buffer::Taken;
+use crate::base::buffers::BufferPool;
+use crate::base::counters::Counters;
+use crate::log::backing::Backing;
+use crate::log::geometry::Geometry;
+use crate::log::group_commit::Syncs;
+use crate::log::prepared::Prepared;
+use crate::write::buffer::Taken;
 
 use self::streams::{Place, Streams};
 use self::writers::Writers;

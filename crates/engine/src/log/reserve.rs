@@ -85,7 +85,7 @@ impl Log {
         Ok(())
     }
 
-    /// See `prefill`: how many zeroes the batch takes along.
+    /// See `log::zero_ahead`: how many zeroes the batch takes along.
     pub(super) fn fill_ahead(&self, state: &mut State, place: Place, len: usize) -> Result<usize> {
         if !self.disk.first_write_is_dear() || place.offset == 0 {
             return Ok(0);

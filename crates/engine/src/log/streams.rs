@@ -35,7 +35,7 @@ use std::collections::VecDeque;
 use format::{OpenExtent, STREAMS, Stream};
 use units::ExtentIndex;
 
-use crate::prefill::Prefill;
+use crate::log::zero_ahead::Prefill;
 
 /// An extent that a stream fills.
 #[derive(Debug)]

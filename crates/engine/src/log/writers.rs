@@ -10,7 +10,7 @@ use parking_lot::{Condvar, Mutex};
 use surface::Error;
 
 use super::{Log, Placed, Purpose, Refusal, Ticket};
-use crate::prepared::Prepared;
+use crate::log::prepared::Prepared;
 
 /// What a writer finds to do.
 pub(crate) enum Next {
@@ -155,7 +155,7 @@ mod tests {
     use sim::Machine;
 
     use super::*;
-    use crate::testing::pool_on;
+    use crate::base::testing::pool_on;
 
     /// A cleaner, or a worker, may come to its batch when the writers have ended already.
     #[test]

@@ -8,8 +8,8 @@ use surface::Result;
 use units::{Epoch, GroupIndex, ObjectId};
 
 use super::{Map, absorb, decode, store_error};
-use crate::overlay::{GroupRecords, Overlay};
-use crate::write_buffer::GroupKey;
+use crate::map::overlay::{GroupRecords, Overlay};
+use crate::write::buffer::GroupKey;
 
 /// Records that a look at all of them goes through under the layers' lock at once: a checkpoint
 /// waits for that, and all readers behind it. Some tens of milliseconds; the settled overlay is

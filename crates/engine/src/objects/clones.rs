@@ -1,5 +1,5 @@
 //! Who came from whom, and what follows from it: the timelines with the clones that look from
-//! partial points (`points`), which circles begin when clones need less, and objects of which
+//! partial points (`objects::pins`), which circles begin when clones need less, and objects of which
 //! nothing is left but that others came from them.
 
 use std::collections::{BTreeMap, HashMap};
@@ -9,8 +9,8 @@ use format::{ObjectDescriptor, ObjectState};
 use units::{Epoch, ObjectId};
 
 use super::{Object, Objects, Table};
-use crate::canary::Canary;
-use crate::timeline::{Timeline, Timelines};
+use crate::base::canary::Canary;
+use crate::objects::timeline::{Timeline, Timelines};
 
 impl Table {
     /// What the descriptors say of who looks at whose records.

@@ -1,0 +1,12 @@
+//! What every room stands on: memory, sums, options, counters, reports. Owns no state of the pool; may be called by all.
+
+pub(crate) mod buffers;
+pub(crate) mod canary;
+pub(crate) mod counters;
+pub(crate) mod hash;
+pub(crate) mod options;
+pub(crate) mod pieces;
+pub(crate) mod scratch;
+pub(crate) mod status;
+#[cfg(test)]
+pub(crate) mod testing;

@@ -1,0 +1,340 @@
+//! Figures that a pool reports of itself.
+
+use std::collections::BTreeMap;
+
+use surface::DeviceId;
+use units::SHARE_BYTES;
+
+use crate::base::options::Properties;
+use crate::clean::round::CleanMark;
+use crate::repair::loss::{Loss, LossOf};
+
+/// Figures of one volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VolumeStatus {
+    /// Number, which it keeps whatever it is called, and which no other gets.
+    pub id: DeviceId,
+    /// Name.
+    pub name: String,
+    /// Size that its users see, in bytes; of a share [`SHARE_BYTES`].
+    pub size_bytes: u64,
+    /// Logical bytes that hold data; what was overwritten since a snapshot counts once more.
+    pub allocated_bytes: u64,
+    /// Bytes of payload that it occupies in the log, what only its snapshots and clones see
+    /// included.
+    pub stored_bytes: u64,
+    /// When it was created, in seconds since 1970.
+    pub created_unix_s: u64,
+    /// Properties set on the volume itself.
+    pub properties: Properties,
+    /// Number of snapshots and rollbacks that the volume has seen.
+    pub epoch: u32,
+    /// The other volume's snapshot that it came from, `VOLUME@SNAPSHOT`.
+    pub origin: Option<String>,
+    /// Whether `allocated_bytes` and `stored_bytes` are exact: nothing has changed them since the
+    /// last checkpoint.
+    pub is_exact: bool,
+}
+
+impl VolumeStatus {
+    /// Whether it is a share.
+    pub const fn is_share(&self) -> bool {
+        self.size_bytes == SHARE_BYTES
+    }
+
+    /// The size that its users see; of a share, which has none, what it holds.
+    pub const fn logical_bytes(&self) -> u64 {
+        if self.is_share() { self.allocated_bytes } else { self.size_bytes }
+    }
+}
+
+/// One snapshot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SnapshotStatus {
+    /// Number, which it keeps whatever it is called, and which no other gets.
+    pub id: DeviceId,
+    /// The volume that it is listed under.
+    pub volume: String,
+    /// Name: the part behind the `@`.
+    pub name: String,
+    /// Size in bytes.
+    pub size_bytes: u64,
+    /// When it was taken, in seconds since 1970.
+    pub created_unix_s: u64,
+    /// Whether a schedule made it.
+    pub scheduled: bool,
+    /// Whether an import into the volume had brought a part of its data only.
+    pub incomplete: bool,
+}
+
+/// What a snapshot costs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SnapshotUsage {
+    /// Name: the part behind the `@`.
+    pub name: String,
+    /// Bytes that come back if it alone is destroyed.
+    pub unique_bytes: u64,
+    /// Bytes of what it sees that others see too.
+    pub shared_bytes: u64,
+    /// Logical bytes that hold data in it.
+    pub data_bytes: u64,
+}
+
+/// What becomes of acknowledged writes when the process dies, and what became of those of the last
+/// one that did.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StandbyStatus {
+    /// Where acknowledged writes are until the log has them; `None`: the death of the process loses
+    /// those that were not flushed.
+    pub place: Option<String>,
+    /// Bytes of that memory.
+    pub bytes: u64,
+    /// Writes and discards that were replayed from it when the pool was opened.
+    pub replayed: u64,
+    /// Bytes that these had written.
+    pub replayed_bytes: u64,
+    /// What was found there and not replayed, and why there is no such memory although it was asked
+    /// for.
+    pub notes: Vec<String>,
+}
+
+/// Figures of a pool. Sizes in bytes; counters since the pool was opened.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PoolStatus {
+    /// Identifier, in hexadecimal.
+    pub id: String,
+    /// Bytes that the log may use.
+    pub capacity_bytes: u64,
+    /// Bytes of an extent.
+    pub extent_bytes: u64,
+    /// Extents that can be taken at once.
+    pub extents_free: u64,
+    /// All extents that can hold data.
+    pub extents_total: u64,
+    /// Sum of the volumes' sizes.
+    pub logical_bytes: u64,
+    /// Logical bytes that hold data.
+    pub allocated_bytes: u64,
+    /// Bytes of live fragments: exact at a checkpoint, estimated since.
+    pub live_bytes: u64,
+    /// Those of them that belong to destroyed volumes: clones still need them, or they are just
+    /// being removed.
+    pub unlisted_bytes: u64,
+    /// Logical bytes that hold data in destroyed volumes: not in `allocated_bytes`.
+    pub unlisted_allocated_bytes: u64,
+    /// Trained dictionaries of volumes, and the bytes of live fragments that they are.
+    pub dictionaries: u64,
+    /// See `dictionaries`.
+    pub dictionary_bytes: u64,
+    /// Objects of which something was destroyed whose space is still coming back.
+    pub reaping: u64,
+    /// Bytes of extents in use that hold nothing live: dead fragments, batch headers, padding.
+    pub dead_bytes: u64,
+    /// Bytes in free extents, or what the storage below has for them if that is less.
+    pub free_bytes: u64,
+    /// Bytes that are kept for volumes with reservations, and not used by them yet.
+    pub reserved_bytes: u64,
+    /// Of which volumes that is, and how many bytes of each, the most first.
+    pub reserved_for: Vec<(String, u64)>,
+    /// Bytes of free extents that data does not get: for cleaning, and for the log's own needs.
+    pub kept_bytes: u64,
+    /// Bytes, as stored, for which new data finds room, if all that is dead is cleaned, counted
+    /// cautiously.
+    pub available_bytes: u64,
+    /// Whether a write was refused for want of room, and nothing has changed since.
+    pub is_full: bool,
+    /// Writes that found no room, those that were held and tried again included.
+    pub refused_writes: u64,
+    /// Whether live and dead bytes are exact: nothing has changed them since the last checkpoint.
+    pub is_exact: bool,
+    /// Bytes that the map store occupies on disk.
+    pub map_bytes: u64,
+    /// Bytes that front ends wrote.
+    pub written_bytes: u64,
+    /// Bytes of compressed fragments that were appended for users.
+    pub fragment_bytes: u64,
+    /// Bytes written to the data file, headers and padding included.
+    pub log_bytes: u64,
+    /// Bytes read from the data file.
+    pub read_disk_bytes: u64,
+    /// Bytes that front ends read.
+    pub read_bytes: u64,
+    /// Checkpoints taken.
+    pub checkpoints: u64,
+    /// Light checkpoints taken: they free space and leave the records of the map as they are.
+    pub light_checkpoints: u64,
+    /// Groups of the map that were merged behind light checkpoints.
+    pub folded_groups: u64,
+    /// Flushes asked for, and disk syncs that served them.
+    pub flushes: u64,
+    /// See `flushes`.
+    pub syncs: u64,
+    /// Memory that outlives the process.
+    pub standby: StandbyStatus,
+    /// What the last open had to replay: batches, and bytes of log read for it.
+    pub recovered_batches: u64,
+    /// See `recovered_batches`.
+    pub recovered_bytes: u64,
+    /// Nanoseconds that recovery took.
+    pub recovery_ns: u64,
+    /// Extents that were cleaned, bytes of fragments that were moved for it (or written anew by
+    /// sorting), and nanoseconds that it took.
+    pub cleaned_extents: u64,
+    /// See `cleaned_extents`.
+    pub moved_bytes: u64,
+    /// See `cleaned_extents`.
+    pub cleaning_ns: u64,
+    /// Bytes of fragments that the cleaner compressed anew (the property `cold-mode`), before and
+    /// after.
+    pub cold_before_bytes: u64,
+    /// See `cold_before_bytes`.
+    pub cold_after_bytes: u64,
+    /// Bytes of the catalogue in the log, from which `salvage` would know names and sizes; 0: the
+    /// pool is too full for one.
+    pub catalogue_bytes: u64,
+    /// Extents that are kept for it alone.
+    pub catalogue_extents: u64,
+    /// What could not be moved because it is damaged, at most the first hundred.
+    pub damages: Vec<String>,
+    /// Set when a write to the data file failed for good: what failed. Writes are refused until the
+    /// pool is reopened.
+    pub failed: Option<String>,
+}
+
+/// A property and where its value comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Property {
+    /// Name.
+    pub key: String,
+    /// Value in force.
+    pub value: String,
+    /// Where it was set.
+    pub source: PropertySource,
+}
+
+/// Where a property's value comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PropertySource {
+    /// Built in.
+    Default,
+    /// Set on the pool.
+    Pool,
+    /// Set on the volume.
+    Volume,
+}
+
+/// What cleaning on demand did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CleanReport {
+    /// Extents that were emptied meanwhile, on whatever thread.
+    pub extents_cleaned: u64,
+    /// Bytes of fragments that were moved for it.
+    pub bytes_moved: u64,
+    /// What the log had filled when the pass began: its target.
+    pub mark: CleanMark,
+    /// Extents of the target that are left of which more than a twentieth is dead.
+    pub extents_todo: u64,
+    /// Whether there is nothing more to do, or nothing more that can be done.
+    pub is_finished: bool,
+    /// Free extents before and after.
+    pub extents_free_before: u64,
+    /// See `extents_free_before`.
+    pub extents_free_after: u64,
+}
+
+/// What `check` found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CheckReport {
+    /// Fragments read, verified and decoded.
+    pub fragments: u64,
+    /// Their bytes.
+    pub fragment_bytes: u64,
+    /// Map records read.
+    pub records: u64,
+    /// What is wrong, the first [`PROBLEMS_LISTED_MAX`]; empty when the pool is clean.
+    pub problems: Vec<Problem>,
+    /// How much is wrong in all.
+    pub problems_total: u64,
+    /// How much of that is not repaired.
+    pub problems_left: u64,
+    /// Volumes and snapshots, by name, that have any of it, listed or not, with how many each.
+    pub volumes: BTreeMap<String, u64>,
+    /// Kinds of problem, listed or not, with how many of each.
+    pub kinds: BTreeMap<&'static str, u64>,
+    /// What can be said of the end of the log, as the opening found it, if that was not an orderly
+    /// one: no problem, and not to be concealed.
+    pub log_end: Option<String>,
+    /// What opening the pool has put right that a crash may have left as well: no problem, and
+    /// not to be concealed.
+    pub notes: Vec<String>,
+}
+
+/// Problems that are listed one by one: a pool on a dead disk has one for each fragment.
+pub const PROBLEMS_LISTED_MAX: usize = 1000;
+
+impl CheckReport {
+    /// Counts a problem, and lists it if there is room.
+    pub fn add(&mut self, problem: Problem) {
+        self.problems_total += 1;
+        self.problems_left += u64::from(!problem.repaired);
+        *self.kinds.entry(problem.kind).or_default() += 1;
+        if let Some(volume) = &problem.volume {
+            self.concerns(volume.clone());
+        }
+        if self.problems.len() < PROBLEMS_LISTED_MAX {
+            self.problems.push(problem);
+        }
+    }
+
+    /// A problem concerns a volume or a snapshot.
+    pub(crate) fn concerns(&mut self, volume: String) {
+        *self.volumes.entry(volume).or_default() += 1;
+    }
+}
+
+impl Problem {
+    /// The end of the pool's data is gone.
+    pub(crate) fn cut_off(what: String) -> Self {
+        Self { kind: "data", volume: None, offset: None, detail: what, repaired: true }
+    }
+
+    /// A snapshot, `VOLUME@SNAPSHOT`, has got a new identity.
+    pub(crate) fn estranged(title: &str) -> Self {
+        let text = "may show what had been discarded or taken back: it counts as another snapshot now, in streams";
+        Self { kind: "object", volume: None, offset: None, detail: format!("'{title}' {text}"), repaired: true }
+    }
+
+    /// The log was damaged where it was durable, and nothing was lost but what is damaged itself.
+    pub(crate) fn log_damage(what: String) -> Self {
+        Self { kind: "log", volume: None, offset: None, detail: what, repaired: true }
+    }
+
+    /// What was dropped, and of whom.
+    pub(crate) fn losses(loss: &Loss) -> impl Iterator<Item = Self> {
+        let kind = "lost";
+        let all = Self { kind, volume: None, offset: None, detail: loss.what.clone(), repaired: true };
+        let of = move |of: &LossOf| {
+            let detail = of.to_string();
+            Self { kind, volume: Some(of.name.clone()), offset: None, detail, repaired: true }
+        };
+        std::iter::once(all).chain(loss.volumes.iter().map(of))
+    }
+}
+
+/// One thing that is wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// A stable name: `superblock`, `record`, `fragment`, `header`, `usage`, `overlap`, `object`,
+    /// `history`, `catalogue`, `costs`, `map-store`, `log`, `data`; `lost` is what a repair was
+    /// allowed to drop.
+    pub kind: &'static str,
+    /// Volume or snapshot that is concerned, if any: the volume if it is, else the newest that sees
+    /// the place. Others are in `detail`.
+    pub volume: Option<String>,
+    /// Byte offset in the volume, if any.
+    pub offset: Option<u64>,
+    /// What was found and what was expected, with places.
+    pub detail: String,
+    /// Whether `check --repair` mended it.
+    pub repaired: bool,
+}

@@ -1,0 +1,346 @@
+//! The catalogue: what keeps names, sizes, snapshots and properties in the log, although the
+//! batches that told them are long gone. Owns which extents must be kept for that (*pins*);
+//! `format` has the bytes.
+//!
+//! Pinned are the extents that hold the newest durable catalogue, and those with entries since that
+//! change descriptors or mark an opening (below). Most of them hold live data anyway; one that does
+//! not is kept *idle*. A new catalogue lets go of all of them. It is made at the beginning of a
+//! checkpoint, whose sync makes it durable, and whose commit exchanges the pins:
+//! 1. *Whether*: there is none; entries since make as many bytes as a catalogue; idle extents make
+//!    more than it. So it costs as much as what caused it, whatever the number of objects.
+//! 2. *Capture* all descriptors while no batch is applied, and begin to note entries anew.
+//! 3. *Append* it in parts. Where they land is noted when they are applied.
+//!
+//! **Space.** A new one is made from space that no other user of the pool needs. When little is
+//! left, an idle catalogue stands in the way of writers: then it moves to the end of the open
+//! extent, by way of one more checkpoint; and if even that does not fit, it is given up: `salvage`
+//! would know less, and `status` says so, until there is room again. So no pin can ever keep a pool
+//! full.
+//!
+//! Replay notes entries as it meets them, and passes over parts: whatever catalogue the checkpoint
+//! names is still there.
+//!
+//! **Openings.** Recovery ends at the first batch that is not whole. Behind that end, anywhere in
+//! the extents that were on the list, may lie whole batches of the opening that died: they never
+//! happened, and the map store knows that; the log alone must know it too, or salvage would bring
+//! back what users have seen undone. Where they lie cannot be told without reading all of the list
+//! (heads may be torn), so it is not asked. Instead each opening *marks* itself: behind its first
+//! checkpoint it appends an empty batch, whose header has the opening's number and its first
+//! sequence number *f*, and syncs it before any client is served.
+//! - A client that has been served knows a state without the dead batches, and the mark is durable.
+//!   It is pinned until a catalogue tells the opening. So the log tells *f*, and salvage leaves out
+//!   whatever earlier openings wrote from *f* on.
+//! - A crash before the mark is durable: no client has been served since the crash before, so
+//!   nothing that was not durable then was promised; the dead batches hold only such things, and
+//!   salvage may show them or not. Recovery ends at *f* once more (the checkpoint of the dead
+//!   opening says so, and nothing else was written under it), and its mark hides them from then on.
+//! - An opening behind an orderly end is marked and not remembered beyond that: closing a pool ends
+//!   its log for good, and says where in the map store ([`LogEnd`](format::LogEnd)). If recovery
+//!   ends there too, nothing lies behind. So crashes are remembered, not commands.
+//! - A log that goes on under another number after a failed write marks that as well, with the next
+//!   checkpoint; the batches given back then were never acknowledged, and are written again, under
+//!   the new number, before any flush is.
+
+use std::collections::BTreeSet;
+
+use format::{
+    BATCH_FIXED_BYTES, CATALOGUE_FIXED_BYTES, CataloguePart, CatalogueRef, Entry, Incarnation, Incarnations,
+    ObjectDescriptor, header_bytes,
+};
+use parking_lot::Mutex;
+use units::{ExtentIndex, Seq};
+
+use crate::base::canary::Canary;
+use crate::log::Purpose;
+use crate::log::prepared::Prepared;
+use crate::pool::core::Core;
+
+/// Entries since a catalogue that are worth a new one, however small it is.
+const SINCE_BYTES_MIN: u64 = 64 << 10;
+/// Largest part, and the share of an extent that one takes: small enough to fit in the rest of most
+/// extents.
+const PART_BYTES_MAX: usize = 64 << 10;
+const PART_DIVISOR: usize = 4;
+/// Extents beside the reserve below which idle ones are not kept: the smallest pools have about as
+/// many in all.
+const SHORT_EXTENTS: u64 = 4;
+
+/// Extents that are kept for the catalogue, and their content.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Pins {
+    /// The catalogue accounts for all batches before this one. `None`: there is none.
+    pub as_of: Option<Seq>,
+    pub bytes: u64,
+    pub base: BTreeSet<ExtentIndex>,
+    pub since: BTreeSet<ExtentIndex>,
+    pub since_bytes: u64,
+    /// The openings that are remembered.
+    pub incarnations: Incarnations,
+}
+
+impl Pins {
+    pub(crate) fn of(stored: &CatalogueRef) -> Self {
+        Self {
+            as_of: (stored.as_of != Seq(0)).then_some(stored.as_of),
+            bytes: stored.bytes,
+            since_bytes: stored.since_bytes,
+            base: stored.base.iter().copied().collect(),
+            since: stored.since.iter().copied().collect(),
+            incarnations: stored.incarnations.clone(),
+        }
+    }
+
+    pub(crate) fn stored(&self) -> CatalogueRef {
+        CatalogueRef {
+            as_of: self.as_of.unwrap_or(Seq(0)),
+            bytes: self.bytes,
+            since_bytes: self.since_bytes,
+            base: self.base.iter().copied().collect(),
+            since: self.since.iter().copied().collect(),
+            incarnations: self.incarnations.clone(),
+        }
+    }
+
+    /// All pinned extents. None, if there is no catalogue: then later entries do not help either.
+    pub(crate) fn extents(&self) -> BTreeSet<ExtentIndex> {
+        let is_kept = self.as_of.is_some() && !Canary::CatalogueNotKept.is_planted();
+        if is_kept { self.base.union(&self.since).copied().collect() } else { BTreeSet::new() }
+    }
+}
+
+/// A catalogue that is being appended.
+#[derive(Debug)]
+struct Growing {
+    as_of: Seq,
+    base: BTreeSet<ExtentIndex>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    pins: Pins,
+    growing: Option<Growing>,
+    /// Whether a new one is asked for, whatever the one that there is.
+    wanted: bool,
+    /// The opening that the log goes on under.
+    newest: u64,
+    /// The log does not tell of it yet.
+    unmarked: bool,
+    /// A checkpoint of this opening is durable. Before, nothing may be written: another opening
+    /// could get the same number.
+    has_begun: bool,
+}
+
+/// The owner of the pins.
+#[derive(Debug, Default)]
+pub(crate) struct Catalogue {
+    state: Mutex<State>,
+}
+
+impl Catalogue {
+    pub(crate) fn new(pins: Pins) -> Self {
+        Self { state: Mutex::new(State { pins, ..State::default() }) }
+    }
+
+    /// A batch of these entries has been applied, which lies in `extent`.
+    pub(crate) fn note(&self, entries: &[Entry], extent: ExtentIndex) {
+        if entries.is_empty() {
+            let mut state = self.state.lock();
+            state.pins.since.insert(extent);
+            state.pins.since_bytes += BATCH_FIXED_BYTES as u64;
+        }
+        for entry in entries {
+            match entry {
+                Entry::Object(_) | Entry::PoolProperties(_) => {
+                    let bytes = header_bytes(std::slice::from_ref(entry)) - BATCH_FIXED_BYTES;
+                    let mut state = self.state.lock();
+                    state.pins.since.insert(extent);
+                    state.pins.since_bytes += bytes as u64;
+                }
+                Entry::Catalogue(part) => {
+                    if let Some(growing) = self.state.lock().growing.as_mut().filter(|g| g.as_of == part.as_of) {
+                        growing.base.insert(extent);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// The log goes on under that opening. One that follows an orderly end (`is_orderly`) need not
+    /// be remembered: no batch lies there.
+    pub(crate) fn enter(&self, number: u64, first_seq: Seq, is_orderly: bool) {
+        let mut state = self.state.lock();
+        if number <= state.newest {
+            return;
+        }
+        state.newest = number;
+        state.unmarked = true;
+        if !is_orderly {
+            state.pins.incarnations.enter(Incarnation { number, first_seq });
+        }
+    }
+
+    /// The catalogue stands in the way, and is given up.
+    pub(crate) fn give_up(&self) {
+        let mut state = self.state.lock();
+        let incarnations = std::mem::take(&mut state.pins.incarnations);
+        state.pins = Pins { incarnations, ..Pins::default() };
+    }
+
+    /// The next checkpoint makes a new one.
+    pub(crate) fn want(&self) {
+        self.state.lock().wanted = true;
+    }
+
+    /// Whether a new one was asked for, and could not be made yet.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.state.lock().wanted
+    }
+
+    /// A checkpoint is durable.
+    pub(crate) fn begin(&self) {
+        self.state.lock().has_begun = true;
+    }
+
+    /// See [`Pins`].
+    pub(crate) fn pins(&self) -> Pins {
+        self.state.lock().pins.clone()
+    }
+}
+
+impl Core {
+    /// Whether so few extents are left that idle ones must not be kept.
+    pub(crate) fn is_short_of_extents(&self, available: u64) -> bool {
+        available < self.geometry.reserve_extents() + SHORT_EXTENTS
+    }
+
+    /// Tells the log which opening it goes on under, unless it has been told. Without room for that
+    /// the next checkpoint tries again.
+    pub(crate) fn mark_opening(&self) {
+        let is_due = {
+            let state = self.catalogue.state.lock();
+            state.has_begun && state.unmarked && !Canary::OpeningWithoutMark.is_planted()
+        };
+        let mark = || std::iter::once(Prepared::metadata(Vec::new(), &self.buffers));
+        if is_due && !self.log.is_broken() && self.append_batches(mark(), Purpose::Rescue) {
+            self.catalogue.state.lock().unmarked = false;
+        }
+    }
+
+    /// Appends a new catalogue if one is due. `pressing`: idle extents stand in the way. If there
+    /// is no room for it, or the log cannot be written, the one that there is stays.
+    pub(crate) fn renew_catalogue(&self, pressing: bool) {
+        let has_begun = self.catalogue.state.lock().has_begun;
+        if !has_begun || self.log.is_broken() || !(pressing || self.is_catalogue_due()) {
+            return;
+        }
+        let spare = self.extents_spare();
+        let extent_bytes = u64::from(self.geometry.extent_bytes);
+        // Step 2. A change of a descriptor appends an entry: none is applied between the capture
+        // and the note.
+        let (mut parts, before) = self.log.while_still(|as_of| {
+            let descriptors = self.objects.all().iter().map(|object| object.descriptor.read().clone()).collect();
+            let mut state = self.catalogue.state.lock();
+            let parts = self.divide_catalogue(as_of, descriptors, &state.pins.incarnations);
+            let before = (std::mem::take(&mut state.pins.since), std::mem::take(&mut state.pins.since_bytes));
+            state.growing = Some(Growing { as_of, base: BTreeSet::new() });
+            (parts, before)
+        });
+        let bytes: u64 = parts.iter().map(|part| part.batch_bytes() as u64).sum();
+        let extents = bytes.div_ceil(extent_bytes - PART_BYTES_MAX.min(extent_bytes as usize / PART_DIVISOR) as u64);
+        let fits = if pressing { extents <= 1 || extents < spare } else { extents < spare };
+        let is_appended = if fits {
+            let _aside = self.set_aside(if pressing { 0 } else { bytes });
+            let purpose = if pressing { Purpose::Rescue } else { Purpose::Clean };
+            self.append_batches(parts.drain(..), purpose)
+        } else {
+            false
+        };
+        let mut state = self.catalogue.state.lock();
+        let growing = state.growing.take();
+        match (growing, is_appended) {
+            (Some(Growing { as_of, base }), true) => {
+                state.pins.as_of = Some(as_of);
+                state.pins.bytes = bytes;
+                state.pins.base = base;
+                state.wanted = false;
+            }
+            _ => {
+                state.pins.since.extend(before.0);
+                state.pins.since_bytes += before.1;
+            }
+        }
+    }
+
+    /// Step 1.
+    pub(crate) fn is_catalogue_due(&self) -> bool {
+        let state = self.catalogue.state.lock();
+        let pins = &state.pins;
+        if state.wanted || pins.as_of.is_none() {
+            return true;
+        }
+        let extents = self.extents.lock();
+        let idle = pins.extents().into_iter().filter(|e| extents.is_idle(*e)).count() as u64;
+        // Data in the part that the pool is to lose must go.
+        let is_beyond = pins.extents().last().is_some_and(|last| last.0 >= self.geometry.extents_usable());
+        let own = pins.bytes.div_ceil(self.geometry.extent_bytes.into());
+        pins.since_bytes >= pins.bytes.max(SINCE_BYTES_MIN) || idle > own || is_beyond
+    }
+
+    fn divide_catalogue(
+        &self,
+        as_of: Seq,
+        descriptors: Vec<ObjectDescriptor>,
+        incarnations: &Incarnations,
+    ) -> Vec<Prepared> {
+        let max = PART_BYTES_MAX.min(self.geometry.extent_bytes as usize / PART_DIVISOR);
+        let properties = self.objects.pool_properties();
+        let part = CataloguePart {
+            as_of,
+            part: 0,
+            parts: 1,
+            next_object: self.objects.next_id(),
+            incarnations: incarnations.clone(),
+            properties,
+            descriptors: Vec::new(),
+        };
+        let mut bytes = BATCH_FIXED_BYTES + part.encode().len();
+        let mut parts = vec![part];
+        for mut descriptor in descriptors {
+            descriptor.reap = None;
+            let cost = 4 + descriptor.encode().len();
+            let Some(last) = parts.last_mut() else { break };
+            if bytes + cost <= max {
+                bytes += cost;
+                last.descriptors.push(descriptor);
+                continue;
+            }
+            bytes = BATCH_FIXED_BYTES + CATALOGUE_FIXED_BYTES + cost;
+            let part = CataloguePart {
+                part: last.part + 1,
+                incarnations: Incarnations::default(),
+                properties: std::collections::BTreeMap::new(),
+                descriptors: vec![descriptor],
+                ..*last
+            };
+            parts.push(part);
+        }
+        let count = parts.len() as u32;
+        let prepared =
+            |part| Prepared::metadata(vec![Entry::Catalogue(CataloguePart { parts: count, ..part })], &self.buffers);
+        parts.into_iter().map(prepared).collect()
+    }
+
+    /// Step 3. `false`: there is no room, or a part fits in no extent, or the log fails, which the
+    /// next writer will meet.
+    fn append_batches(&self, parts: impl Iterator<Item = Prepared>, purpose: Purpose) -> bool {
+        let mut last = None;
+        for part in parts {
+            match self.log.append(part, purpose) {
+                Ok(ticket) => last = Some(ticket),
+                Err(_) => return false,
+            }
+        }
+        last.is_none_or(|ticket| self.log.wait_applied(ticket).is_ok())
+    }
+}

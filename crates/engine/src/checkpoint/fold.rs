@@ -1,0 +1,216 @@
+//! Folding: what light checkpoints left beside the map's records goes into them a slice at a time,
+//! so that no full checkpoint has to merge all of it at once. While that took place no space came
+//! back, and in a full log writers stood still.
+//!
+//! 1. A *sweep* begins when most of the memory for the settled overlay is used. It goes through the
+//!    groups with settled changes of that moment: all that the deltas say up to that checkpoint.
+//! 2. Behind each light checkpoint comes a slice of it: the groups' records, with their settled
+//!    changes laid over them, go into the store in one batch. That changes nothing of the base, so
+//!    that nothing has to be counted, and it does not matter when it becomes durable. Then the
+//!    groups leave the overlay.
+//! 3. At the end of the sweep the store is made durable, and the next light checkpoint removes the
+//!    deltas up to where it began.
+//!
+//! Only what merging would leave as it is can be folded: groups with one record that some point
+//! sees, and with which nothing goes from the object's origin (`objects::clone_needs`), as of the checkpoint: later
+//! changes may be forgotten in a crash. Blocks taken out of others must be counted, and a delta
+//! would bring it back. Those are *left*: the checkpoint that removes the deltas says their settled
+//! changes again.
+//!
+//! **After a crash** deltas are laid over records that may have more than they say. It comes to the
+//! same: the deltas that are there are all those since some checkpoint, in order. If one of them
+//! speaks of a block, the last one that does has its last change. If none does, its last change was
+//! said by deltas that were removed, and the record has it.
+
+use env::MapBatch;
+use surface::Result;
+
+use crate::base::canary::Canary;
+use crate::checkpoint::CheckpointState;
+use crate::checkpoint::merge::{SHARED_GROUPS_MIN, in_two};
+use crate::checkpoint::reap::put_group;
+use crate::map::overlay::{GroupRecords, Overlay};
+use crate::map::store_error;
+use crate::objects::clone_needs::Needs;
+use crate::objects::timeline::Timelines;
+use crate::pool::core::Core;
+use crate::write::buffer::GroupKey;
+
+/// Percents of the settled overlay's memory that are used before anything is folded: the longer a
+/// group waits, the more changes are merged at once.
+const FOLD_FROM_PERCENT: usize = 75;
+/// Percents more at which as many groups are folded as are added, and so the most that is used if
+/// the load is even. Then twice as many are folded long before a full checkpoint is due.
+const FOLD_EVEN_PERCENT: usize = 10;
+/// Most groups of a slice: some hundred milliseconds.
+const SLICE_MAX: usize = 32 << 10;
+/// Groups whose records are in memory at the same time: about 5 MB, twice in the store.
+const AT_ONCE_MAX: usize = SHARED_GROUPS_MIN;
+
+/// Settled changes, on their way into the records.
+struct Sweep {
+    /// Groups that have yet to be folded, the next one last.
+    groups: Vec<GroupKey>,
+    /// Groups that cannot be.
+    left: Vec<GroupKey>,
+    /// Number of the checkpoint before the sweep.
+    since: u64,
+}
+
+/// Deltas that need not stay, and the changes to say again in their place.
+#[derive(Default)]
+pub(crate) struct Folded {
+    /// The last checkpoint whose deltas are not needed.
+    pub number: u64,
+    /// Groups of which they say something that is nowhere else.
+    pub left: Vec<GroupKey>,
+}
+
+/// How far folding has come since the last full checkpoint.
+#[derive(Default)]
+pub(crate) struct Folding {
+    /// The sweep that is under way.
+    sweep: Option<Sweep>,
+    /// What the next light checkpoint removes.
+    pub folded: Folded,
+    /// Most settled changes cannot be folded: a full checkpoint must merge them.
+    is_vain: bool,
+}
+
+/// A slice in the making.
+#[derive(Default)]
+struct Slice {
+    batch: MapBatch,
+    folded: Vec<GroupKey>,
+    left: Vec<GroupKey>,
+}
+
+impl Slice {
+    fn append(&mut self, mut behind: Self) {
+        self.batch.changes.append(&mut behind.batch.changes);
+        self.folded.append(&mut behind.folded);
+        self.left.append(&mut behind.left);
+    }
+}
+
+/// How many groups are folded behind a checkpoint that added so many to the settled overlay, which
+/// has `bytes` of at most `max`.
+fn slice_of(added: usize, bytes: usize, max: usize) -> usize {
+    let pace = (bytes.saturating_mul(100) / max.max(1)).saturating_sub(FOLD_FROM_PERCENT);
+    (added.saturating_mul(pace) / FOLD_EVEN_PERCENT).max(pace).min(SLICE_MAX)
+}
+
+impl Core {
+    /// Folds a slice, after a light checkpoint that captured `timelines` and added so many groups
+    /// to the settled overlay.
+    ///
+    /// # Errors
+    /// When the store does not take the slice. The content of the store is unknown then: the pool
+    /// takes no writes until it is reopened.
+    pub(crate) fn fold_some(&self, state: &mut CheckpointState, timelines: &Timelines, added: usize) -> Result<()> {
+        let settled = self.map.settled();
+        let count = slice_of(added, settled.bytes(), self.settled_bytes_max());
+        if count == 0 || state.folding.is_vain {
+            return Ok(());
+        }
+        let mut sweep = state.folding.sweep.take().unwrap_or_else(|| {
+            let mut groups = settled.keys();
+            groups.reverse();
+            Sweep { groups, left: Vec::new(), since: state.number }
+        });
+        let mut next = sweep.groups.split_off(sweep.groups.len().saturating_sub(count));
+        next.reverse();
+        let (mut folded_groups, left_before) = (0, sweep.left.len());
+        for groups in next.chunks(AT_ONCE_MAX) {
+            let Ok(Slice { batch, folded, mut left }) = self.slice(groups, &settled, timelines) else {
+                // A fault in a record is reported by the full checkpoint that meets it.
+                state.folding.is_vain = true;
+                return Ok(());
+            };
+            self.env.store.commit(batch).map_err(store_error).inspect_err(|error| self.fail(error))?;
+            self.map.unsettle(&folded);
+            self.counters.folded_groups.add(folded.len() as u64);
+            folded_groups += folded.len();
+            sweep.left.append(&mut left);
+        }
+        // A volume whose data is all in snapshots would be looked at in vain, again and again.
+        state.folding.is_vain = sweep.left.len() - left_before > folded_groups;
+        if Canary::DeltasRemovedEarly.is_planted() {
+            sweep.since = state.number;
+        }
+        if !sweep.groups.is_empty() {
+            if !state.folding.is_vain {
+                state.folding.sweep = Some(sweep);
+            }
+            return Ok(());
+        }
+        self.env.store.persist().map_err(store_error).inspect_err(|error| self.fail(error))?;
+        state.folding.folded = Folded { number: sweep.since, left: sweep.left };
+        Ok(())
+    }
+
+    /// Folds some groups.
+    fn slice(&self, groups: &[GroupKey], settled: &Overlay, timelines: &Timelines) -> Result<Slice> {
+        in_two(self, groups, |groups| self.slice_part(groups, settled, timelines), Slice::append)
+    }
+
+    fn slice_part(&self, groups: &[GroupKey], all_settled: &Overlay, timelines: &Timelines) -> Result<Slice> {
+        let mut slice = Slice::default();
+        let mut last = None;
+        for key in groups.iter().copied() {
+            let object = self.objects.get_again(&mut last, key.object);
+            let (Some(object), Some(timeline)) = (object, timelines.get(&key.object)) else {
+                slice.left.push(key);
+                continue;
+            };
+            let settled = all_settled.with(key, Clone::clone).unwrap_or_default();
+            let base = self.map.base_for_checkpoint(key, object.epoch(), &settled)?.records;
+            if !timeline.shows_all_of(&base) || self.frees_some(key, &base, all_settled, timelines)? {
+                slice.left.push(key);
+                continue;
+            }
+            let mut records = (*base).clone();
+            // Nothing is lost by it but holes that hide nothing.
+            timeline.trim(&mut records, &Needs::new(), &GroupRecords::new(), &mut |_, _| ());
+            put_group(key, &base, &settled, &mut records, &mut slice.batch);
+            slice.folded.push(key);
+        }
+        Ok(slice)
+    }
+
+    /// Whether merging would take something out of a group, or out of one below it, because clones
+    /// do not need it any more (`objects::clone_needs`).
+    fn frees_some(&self, key: GroupKey, base: &GroupRecords, settled: &Overlay, timelines: &Timelines) -> Result<bool> {
+        let frees = |key: GroupKey, base: &GroupRecords| {
+            let needs = self.needs(timelines, (key, base), (settled, None), &mut 0);
+            !needs.is_empty() && timelines.get(&key.object).is_some_and(|timeline| timeline.loses(base, &needs))
+        };
+        if frees(key, base) {
+            return Ok(true);
+        }
+        for object in timelines.get(&key.object).map_or(&[][..], |timeline| &timeline.below) {
+            let key = GroupKey { object: *object, ..key };
+            let Some(object) = self.objects.get(key.object) else { continue };
+            let settled = settled.with(key, Clone::clone).unwrap_or_default();
+            if frees(key, &self.map.base_for_checkpoint(key, object.epoch(), &settled)?.records) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_fuller_it_is_the_more_is_folded() {
+        let folded = |added: usize, percent: usize| slice_of(added, percent * 10_000, 1_000_000);
+        assert_eq!([0, 50, 75].map(|percent| folded(1000, percent)), [0, 0, 0]);
+        assert_eq!([76, 80, 85, 95].map(|percent| folded(1000, percent)), [100, 500, 1000, 2000]);
+        assert_eq!(folded(0, 80), 5, "it goes on where nothing is added");
+        assert_eq!(folded(1 << 20, 95), SLICE_MAX);
+        assert_eq!(slice_of(10, 100, 0), SLICE_MAX.min(10 * (10_000 - FOLD_FROM_PERCENT) / FOLD_EVEN_PERCENT));
+    }
+}

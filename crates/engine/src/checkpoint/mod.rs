@@ -1,0 +1,482 @@
+//! Checkpoints: the map on disk is brought up to a position of the log, in one atomic batch of the
+//! store.
+//!
+//! 1. *Capture*, while no batch can be applied: the log's position, the descriptors that changed, and the overlay, which is
+//!    frozen; changes go to a new one from here on.
+//! 2. *Merge* the frozen changes into the records (`merge`), counting what became live and dead in each extent. What nobody looks at any
+//!    more goes from the groups that are merged, and from others as far as that is due (see `reap`).
+//! 3. *Decide* which extents are freed and which the log fills next.
+//! 4. *Write the inventory* of extents (`inventory`), and *sync* the data file: one sync for the log and for the inventory. A store may keep
+//!    a batch that no call asked it to persist, and must not refer to bytes that are not durable.
+//! 5. *Commit* all of it and *persist*. From here on the checkpoint counts. One that names a new incarnation is noted in the data file (`opening`).
+//! 6. *Publish*: the changes are laid over the cached groups, too, the overlays go, and, when no reader is left that could
+//!    be in a freed extent, the log gets its new extents and the other freed ones are punched out.
+//!
+//! A **light** checkpoint leaves out what is dear: in step 2 it counts what became live and dead, but does not rewrite records (`checkpoint::light`); in step 5 the
+//! changes go into the store as they are (*deltas*), and in step 6 they become the map's *settled* overlay, which lies over the records
+//! until they are merged: a slice at a time behind each light checkpoint (`fold`), the rest by the next full one. So it frees extents for the price of a
+//! few syncs: the cleaner needs many of them. It is taken where space is what is wanted, and as long as the settled overlay is within its
+//! memory.
+//!
+//! An error before step 5 leaves everything as it was; the next checkpoint repeats it. An error in
+//! step 5 leaves unknown what the store holds: the pool takes no writes until it is reopened.
+
+pub(crate) mod catalogue;
+pub(crate) mod fold;
+#[cfg(test)]
+pub(crate) mod late_moves_tests;
+pub(crate) mod light;
+pub(crate) mod merge;
+pub(crate) mod opening;
+pub(crate) mod reap;
+pub(crate) mod reparent;
+pub(crate) mod schedule;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use format::{
+    Checkpoint, Filled, KEY_CHECKPOINT, KEY_LEARNED, ObjectDescriptor, Reap, delta_key, encode_usage_page, object_key,
+    usage_key,
+};
+use surface::Result;
+use units::{ExtentIndex, ObjectId};
+
+use crate::base::canary::Canary;
+use crate::checkpoint::catalogue::Pins;
+use crate::checkpoint::fold::Folding;
+use crate::checkpoint::merge::Merged;
+use crate::log::Position;
+use crate::log::inventory::Stand;
+use crate::map::store_error;
+use crate::objects::Object;
+use crate::objects::timeline::Timelines;
+use crate::pool::core::Core;
+use crate::repair::recovery::write_over;
+use crate::space::extents::ExtentPlan;
+
+/// Shortest and longest list of extents that the log is given. The longest bounds the checkpoint's
+/// record to 16 KiB.
+const LISTED_MIN: u64 = 16;
+const LISTED_MAX: u64 = 4096;
+
+/// What a checkpoint does with the changes of the map.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Merges them, and those that are settled, into the records.
+    Full,
+    /// Puts them beside the records.
+    Light,
+}
+
+/// What a checkpoint captured.
+pub(crate) struct Captured {
+    position: Position,
+    next_object: u64,
+    /// Objects that there are.
+    objects: usize,
+    properties: BTreeMap<String, String>,
+    pins: Pins,
+    /// Descriptors that changed since the last checkpoint.
+    descriptors: Vec<ObjectDescriptor>,
+    /// Who looked at whose records at the position. An object destroyed since, however dead by now,
+    /// may be alive again after a crash.
+    pub timelines: Arc<Timelines>,
+    /// Reaping that was due.
+    pub reaping: Vec<(ObjectId, Reap, u64)>,
+    /// Extents that had been cleaned, and become free with this checkpoint.
+    evacuated: u64,
+    /// How far extents are filled.
+    filled: BTreeMap<ExtentIndex, Filled>,
+}
+
+impl Captured {
+    /// Whether any point saw records of that object.
+    pub(crate) fn sees(&self, object: ObjectId) -> bool {
+        self.timelines.get(&object).is_some_and(|timeline| !timeline.is_dead())
+    }
+}
+
+/// The one owner of a running checkpoint's state.
+pub(crate) struct CheckpointState {
+    /// Number of the last checkpoint.
+    pub number: u64,
+    /// Captured by a checkpoint that failed before its commit.
+    unfinished: Option<Captured>,
+    /// Deltas in the store, each the number of its checkpoint and its part of it: what a full
+    /// checkpoint removes.
+    deltas: Vec<(u64, u32)>,
+    /// Number of the last full one.
+    pub last_full: u64,
+    /// The part of them that is merged behind light checkpoints.
+    pub folding: Folding,
+}
+
+impl CheckpointState {
+    pub(crate) fn new(number: u64, deltas: Vec<(u64, u32)>) -> Self {
+        Self { number, unfinished: None, deltas, last_full: number, folding: Folding::default() }
+    }
+
+    /// Whether one failed and waits to be repeated: then the map has changes that are neither new
+    /// nor in the store.
+    pub(crate) fn is_unfinished(&self) -> bool {
+        self.unfinished.is_some()
+    }
+}
+
+/// Whether the delta of an earlier checkpoint stays when one of a kind is taken.
+const fn is_kept(kind: Kind, folded: u64, number: u64) -> bool {
+    matches!(kind, Kind::Light) && number > folded
+}
+
+impl Core {
+    /// Takes a full checkpoint.
+    pub(crate) fn take_checkpoint(&self) -> Result<()> {
+        self.checkpoint_unless(Kind::Full, |_| false)
+    }
+
+    /// Takes whatever checkpoint frees space soonest.
+    pub(crate) fn take_light_checkpoint(&self) -> Result<()> {
+        self.checkpoint_unless(Kind::Light, |_| false)
+    }
+
+    /// Takes a checkpoint unless `done` says, once no other checkpoint runs, that it is not needed
+    /// any more. A light one becomes a full one if there is more to do.
+    pub(crate) fn checkpoint_unless(&self, kind: Kind, done: impl Fn(&Self) -> bool) -> Result<()> {
+        let mut state = self.checkpoint.lock();
+        if done(self) {
+            return Ok(());
+        }
+        self.checkpoint_with(&mut state, kind)
+    }
+
+    /// Takes a full checkpoint and holds off the next one for as long as the returned guard is
+    /// kept: the store has everything.
+    pub(crate) fn checkpoint_and_hold(&self) -> Result<parking_lot::MutexGuard<'_, CheckpointState>> {
+        let mut state = self.checkpoint.lock();
+        self.checkpoint_with(&mut state, Kind::Full)?;
+        Ok(state)
+    }
+
+    fn checkpoint_with(&self, state: &mut parking_lot::MutexGuard<'_, CheckpointState>, kind: Kind) -> Result<()> {
+        self.check_failed()?;
+        if let Some(captured) = state.unfinished.take() {
+            self.run_checkpoint(state, Kind::Full, captured)?;
+        }
+        self.mark_opening();
+        self.renew_catalogue(false);
+        let captured = self.capture(state.number + 1);
+        let settled = self.map.settled();
+        let timelines = captured.timelines.clone();
+        let (changes, groups) = (settled.bytes() + self.map.freeze().bytes(), settled.groups());
+        let is_light = kind == Kind::Light && captured.reaping.is_empty() && changes <= self.settled_bytes_max();
+        let is_in_the_way = self.run_checkpoint(state, if is_light { Kind::Light } else { Kind::Full }, captured)?;
+        if is_in_the_way {
+            self.renew_catalogue(true);
+            let captured = self.capture(state.number + 1);
+            if self.run_checkpoint(state, Kind::Full, captured)? {
+                self.catalogue.give_up();
+                let captured = self.capture(state.number + 1);
+                self.run_checkpoint(state, Kind::Full, captured)?;
+            }
+        }
+        if is_light {
+            self.fold_some(state, &timelines, settled.groups().saturating_sub(groups))?;
+        }
+        Ok(())
+    }
+
+    /// Memory for the settled overlay.
+    pub(crate) fn settled_bytes_max(&self) -> usize {
+        self.options.settled_bytes_max.unwrap_or(self.shares.overlay)
+    }
+
+    /// Makes the log go on after a failed write.
+    pub(crate) fn heal(&self) -> Result<()> {
+        if self.log.is_broken() {
+            self.checkpoint_unless(Kind::Light, |core| !core.log.is_broken())?;
+        }
+        Ok(())
+    }
+
+    /// Step 1.
+    fn capture(&self, number: u64) -> Captured {
+        // Moves that follow from a look at the map hold first.
+        let _still = self.still.write();
+        self.map_version.fetch_add(1, Ordering::AcqRel);
+        self.captured.store(number, Ordering::Release);
+        let evacuated = self.evacuated.load(Ordering::Relaxed);
+        let mut descriptors = Vec::new();
+        let (mut next_object, mut objects) = (0, 0);
+        let mut properties = BTreeMap::new();
+        let mut timelines = Arc::default();
+        let mut reaping = Vec::new();
+        let mut pins = Pins::default();
+        let mut filled = BTreeMap::new();
+        let position = self.log.position(ExtentIndex(self.geometry.extents_usable()), self.wants_short_list(), || {
+            next_object = self.objects.next_id();
+            properties = self.objects.pool_properties();
+            let all = self.objects.all();
+            objects = all.len();
+            for object in all {
+                object.freeze_estimate();
+                descriptors.extend(object.capture());
+            }
+            timelines = self.objects.timelines();
+            reaping = self.objects.reaping();
+            pins = self.catalogue.pins();
+            filled = self.applier.inventories.capture();
+            self.map.freeze();
+        });
+        self.catalogue.enter(position.incarnation, position.incarnation_first_seq, false);
+        pins.incarnations = self.catalogue.pins().incarnations;
+        Captured {
+            position,
+            next_object,
+            objects,
+            properties,
+            pins,
+            descriptors,
+            timelines,
+            reaping,
+            evacuated,
+            filled,
+        }
+    }
+
+    /// Whether extents that are kept for the catalogue alone stand in the way now.
+    fn run_checkpoint(
+        &self,
+        state: &mut parking_lot::MutexGuard<'_, CheckpointState>,
+        kind: Kind,
+        captured: Captured,
+    ) -> Result<bool> {
+        let result = self.prepare_checkpoint(state, kind, &captured);
+        let (mut merged, plan) = match result {
+            Ok(prepared) => prepared,
+            Err(error) => {
+                state.unfinished = Some(captured);
+                return Err(error);
+            }
+        };
+        let mut batch = std::mem::take(&mut merged.batch);
+        let folded = std::mem::take(&mut state.folding.folded).number;
+        if kind == Kind::Full {
+            state.folding = Folding::default();
+        }
+        state.deltas.retain(|(number, part)| {
+            let stays = is_kept(kind, folded, *number);
+            if !stays {
+                batch.delete(delta_key(*number, *part));
+            }
+            stays
+        });
+        state.deltas.append(&mut merged.deltas);
+        if let Some(ring) = self.buffer.standby() {
+            ring.goes_with(captured.position.incarnation);
+        }
+        let committed = self
+            .env
+            .store
+            .commit(batch)
+            .and_then(|()| if Canary::EarlyExtentReuse.is_planted() { Ok(()) } else { self.env.store.persist() });
+        if let Err(error) = committed {
+            let error = store_error(error);
+            self.fail(&error);
+            return Err(error);
+        }
+        state.number += 1;
+        if kind == Kind::Full {
+            state.last_full = state.number;
+        }
+        self.inventory_holds(&captured.position);
+        self.note_opening(captured.position.incarnation)?;
+        // Before anything is appended: the log, or a catalogue that moves to the open extent, may
+        // come there at once.
+        write_over(&*self.env.disk, &std::mem::take(&mut *self.unreadable.lock()));
+        self.catalogue.begin();
+        let count = if kind == Kind::Full { &self.counters.checkpoints } else { &self.counters.light_checkpoints };
+        count.add(1);
+        self.publish(kind, &captured, merged, &plan);
+        Ok(!plan.idle.is_empty() && self.is_short_of_extents(self.extents_left()))
+    }
+
+    /// Steps 2 to 4, and the batch of step 5.
+    fn prepare_checkpoint(
+        &self,
+        state: &CheckpointState,
+        kind: Kind,
+        captured: &Captured,
+    ) -> Result<(Merged, ExtentPlan)> {
+        let number = state.number + 1;
+        let frozen = self.map.freeze();
+        let mut merged = match kind {
+            Kind::Full => {
+                let settled = self.map.settled();
+                let mut merged = self.merge(&frozen, &settled, captured)?;
+                self.reap(&frozen, &settled, captured, &mut merged)?;
+                merged
+            }
+            Kind::Light => self.settle(state, &frozen, captured)?,
+        };
+        self.put_descriptors(captured, &mut merged);
+        let position = &captured.position;
+        let usage = std::mem::take(&mut merged.usage);
+        let (plan, live_bytes, used) = {
+            let mut extents = self.extents.lock();
+            let pinned = captured.pins.extents();
+            let target = self.list_target();
+            let has_space = |extent| self.log.backing.has(extent, 1);
+            let comes_first: Option<&dyn Fn(ExtentIndex) -> bool> =
+                if self.is_tight() { Some(&has_space) } else { None };
+            let plan = extents.plan(
+                usage,
+                position.passed.clone(),
+                &position.dropped,
+                &position.extents,
+                pinned,
+                (target, comes_first),
+            );
+            let mut pages = BTreeSet::new();
+            for extent in plan.usage.keys() {
+                if pages.insert(usage_key(*extent)) {
+                    let page = extents.page_after(*extent, &plan.usage);
+                    merged.batch.put(usage_key(*extent), encode_usage_page(&page));
+                }
+            }
+            let live_bytes = extents.live_bytes_after(&plan.usage);
+            let used = extents.used_after(&plan);
+            (plan, live_bytes, used)
+        };
+        // Every object that was captured has a descriptor in the store: it came there when it was
+        // new, or comes with this batch.
+        let gone = merged.reaped.iter().filter(|reaped| reaped.is_gone).count();
+        let folded = state.folding.folded.number;
+        let deltas_kept = state.deltas.iter().filter(|(number, _)| is_kept(kind, folded, *number)).count();
+        let extents: Vec<_> = position.extents.iter().chain(&plan.listed).copied().collect();
+        if extents.is_empty() && position.open.iter().all(Option::is_none) {
+            return Err(self.full_error());
+        }
+        let checkpoint = Checkpoint {
+            pool: self.pool_id,
+            incarnation: position.incarnation,
+            incarnation_first_seq: position.incarnation_first_seq,
+            next_seq: position.next_seq,
+            open: position.open,
+            extents,
+            next_object: captured.next_object,
+            number,
+            objects: captured.objects.saturating_sub(gone) as u32,
+            live_bytes,
+            deltas: (deltas_kept + merged.deltas.len()) as u32,
+            properties: captured.properties.clone(),
+            catalogue: captured.pins.stored(),
+        };
+        merged.batch.put(KEY_CHECKPOINT, checkpoint.encode());
+        // Nothing depends on it; if this checkpoint fails, the next change brings it again.
+        if let Some(learned) = self.chooser.costs.encode_if_changed() {
+            merged.batch.put(KEY_LEARNED, learned);
+        }
+        let blocks = |object: Arc<Object>| {
+            let change = merged.objects.get(&object.id).map_or(0, |change| change.0);
+            (object.id, object.settled().0.saturating_add_signed(change))
+        };
+        let objects = self.objects.all().into_iter().map(blocks).filter(|(_, blocks)| *blocks > 0).collect();
+        let is_closed = self.closes.load(Ordering::Relaxed);
+        let pinned = captured.pins.extents().into_iter().collect();
+        let stand = Stand { number, position, filled: &captured.filled, objects, pinned, used, is_closed };
+        self.write_and_sync(stand).inspect_err(|error| self.fail(error))?;
+        Ok((merged, plan))
+    }
+
+    /// Step 4.
+    fn write_and_sync(&self, stand: Stand<'_>) -> Result<()> {
+        let syncs = !Canary::NoSyncBeforeCheckpoint.is_planted();
+        if stand.is_closed && syncs {
+            self.log.sync()?;
+        }
+        if !Canary::InventoryNotWritten.is_planted() {
+            self.write_inventory(stand);
+        }
+        if syncs { self.log.sync_all() } else { Ok(()) }
+    }
+
+    /// How many extents the log should have before it: two intervals' worth, and the reserve. Few where space below is short, or the pool
+    /// is being closed, because what is listed is not given back.
+    fn list_target(&self) -> usize {
+        if self.wants_short_list() {
+            return (LISTED_MIN + self.geometry.reserve_extents()) as usize;
+        }
+        let interval = self.options.checkpoint_log_bytes / u64::from(self.geometry.extent_bytes);
+        ((2 * interval).clamp(LISTED_MIN, LISTED_MAX) + self.geometry.reserve_extents()) as usize
+    }
+
+    fn wants_short_list(&self) -> bool {
+        self.is_tight() || self.ends.load(Ordering::Relaxed)
+    }
+
+    fn put_descriptors(&self, captured: &Captured, merged: &mut Merged) {
+        let mut descriptors: BTreeMap<_, _> = captured.descriptors.iter().map(|d| (d.id, d.clone())).collect();
+        for id in merged.objects.keys() {
+            if let Some(object) = self.objects.get(*id) {
+                descriptors.entry(*id).or_insert_with(|| object.captured());
+            }
+        }
+        for reaped in &merged.reaped {
+            if let Some(object) = self.objects.get(reaped.id) {
+                reaped.enter(descriptors.entry(reaped.id).or_insert_with(|| object.captured()));
+            }
+        }
+        let gone: BTreeSet<_> = merged.reaped.iter().filter(|r| r.is_gone).map(|r| r.id).collect();
+        for (id, mut descriptor) in descriptors.into_iter().filter(|(id, _)| !gone.contains(id)) {
+            let (allocated, stored) = self.objects.get(id).map_or((0, 0), |o| o.settled());
+            let change = merged.objects.get(&id).copied().unwrap_or_default();
+            descriptor.allocated_blocks = allocated.saturating_add_signed(change.0);
+            descriptor.stored_bytes = stored.saturating_add_signed(change.1);
+            merged.batch.put(object_key(id), descriptor.encode());
+        }
+    }
+
+    /// Step 6.
+    fn publish(&self, kind: Kind, captured: &Captured, merged: Merged, plan: &ExtentPlan) {
+        for object in self.objects.all() {
+            let (allocated, stored) = object.settled();
+            let change = merged.objects.get(&object.id).copied().unwrap_or_default();
+            object.settle(allocated.saturating_add_signed(change.0), stored.saturating_add_signed(change.1));
+        }
+        self.count_reservations();
+        {
+            let mut extents = self.extents.lock();
+            extents.apply(plan);
+            // Before the thaw: who looks at the overlays first, and then at this, sees each change
+            // in one of them.
+            let mut deaths = self.applier.deaths.lock();
+            deaths.take(&merged.deaths, &plan.freed);
+            deaths.begin(&plan.listed, (captured.position.incarnation, captured.position.next_seq));
+        }
+        self.map_version.fetch_add(1, Ordering::AcqRel);
+        self.map.thaw(kind, merged.trimmed);
+        self.map_version.fetch_add(1, Ordering::AcqRel);
+        // Only now: until here the frozen changes may have said what a dropped cut hides.
+        for reaped in &merged.reaped {
+            self.objects.reaped(reaped);
+        }
+        self.counters.published.add(1);
+        // A reader that looked up a location before the thaw has read it when this lock is granted.
+        if !Canary::ExtentFreedUnderReader.is_planted() {
+            drop(self.readers.write());
+        }
+        let freed = {
+            let mut extents = self.extents.lock();
+            let freed = extents.release(plan);
+            self.extents_free.store(extents.free(), Ordering::Relaxed);
+            self.live_bytes.store(extents.live_bytes(), Ordering::Relaxed);
+            freed
+        };
+        self.evacuated.fetch_sub(captured.evacuated, Ordering::Relaxed);
+        self.log.extend(&captured.position, &plan.listed);
+        self.ease_brake();
+        self.give_back(&freed);
+    }
+}

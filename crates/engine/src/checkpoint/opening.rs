@@ -1,0 +1,122 @@
+//! Which opening of the pool is the newest, by the data file and by the map: so one that was put
+//! back from a backup beside a newer other one is told. Batches of later openings tell it, too, but
+//! they go with the extents that they lie in; the *note* lies in extent 0 and stays.
+//!
+//! 1. A checkpoint that names incarnation *n* is durable.
+//! 2. Both copies of the note say *n*, durably. What cannot be written is left: then the log alone
+//!    tells, as far as it does.
+//! 3. The map says, durably, that the note says *n*, if all of step 2 was done: a small batch of
+//!    the store, no checkpoint.
+//! 4. Only now the log may go on under *n*: so map and data belong together from the first batch of
+//!    an opening on.
+//!
+//! - A note above the checkpoint's incarnation: that checkpoint is not the newest one, by step 1.
+//!   The map is older than the data.
+//! - A note below what the map says of it: the data is older than the map, by step 2.
+//! - A crash before step 4 leaves a note below the checkpoint's incarnation, in one copy or in
+//!   both, or a map that says less than the note. That proves nothing, and need not: nothing was
+//!   written under *n*, so the data of the opening before has all that was acknowledged.
+//! - A copy is one sector, so it is the old one or the new one; the higher one counts. One that is
+//!   damaged says nothing; without any, as in pools of older programs, nothing is told.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use env::{AlignedBuf, Disk, MapBatch, MapStore};
+use format::{
+    BATCH_ALIGN, Checkpoint, KEY_CHECKPOINT, KEY_NOTED, OPENING_NOTE_BYTES, OPENING_NOTE_OFFSETS, OpeningNote,
+};
+use surface::{Error, ErrorKind, Result};
+
+use crate::base::canary::Canary;
+use crate::map::store_error;
+use crate::pool::core::Core;
+
+const SALVAGE: &str = "make another pool from the data file alone: shale salvage DATA --into NEW";
+
+/// How far the openings of a running pool have been noted.
+#[derive(Debug, Default)]
+pub(crate) struct Noted {
+    /// The newest incarnation for which it was tried.
+    tried: AtomicU64,
+}
+
+/// Writes both copies and makes them durable. `false`: one could not be written.
+///
+/// # Errors
+/// When the sync failed.
+pub(crate) fn write_note(disk: &dyn Disk, pool: [u8; 16], incarnation: u64) -> Result<bool> {
+    let mut buf = AlignedBuf::new(BATCH_ALIGN);
+    buf[..OPENING_NOTE_BYTES].copy_from_slice(&OpeningNote { pool, incarnation }.encode());
+    let written = OPENING_NOTE_OFFSETS.map(|offset| disk.write_at(offset, &buf, BATCH_ALIGN).is_ok());
+    disk.sync().map_err(|e| Error::from_io("syncing the data file failed when the opening was noted", e))?;
+    Ok(written == [true; 2])
+}
+
+/// The newest opening by the data file, if it tells.
+pub(crate) fn read_note(disk: &dyn Disk, pool: [u8; 16]) -> Option<u64> {
+    let mut buf = AlignedBuf::new(BATCH_ALIGN);
+    let copies = OPENING_NOTE_OFFSETS.map(|offset| {
+        disk.read_at(offset, &mut buf, BATCH_ALIGN).ok()?;
+        let note = OpeningNote::decode(&buf[..OPENING_NOTE_BYTES]).ok()?;
+        (note.pool == pool).then_some(note.incarnation)
+    });
+    copies.into_iter().flatten().max()
+}
+
+/// An older map beside newer data: nothing but [`SALVAGE`] mends it.
+pub(crate) fn older_map(incarnation: u64, newer: u64) -> Error {
+    let text = format!(
+        "the map is older than the data: it was last written in opening {incarnation} of the pool, and the data file holds what opening {newer} \
+         wrote, so the map may have been put back from a backup. Put back the newest one, or {SALVAGE}"
+    );
+    Error::new(ErrorKind::Corrupt, text)
+}
+
+/// Makes sure that neither the map nor the data file is older than the other one, as far as they
+/// tell.
+///
+/// # Errors
+/// [`ErrorKind::Corrupt`] if one is, and what the store fails with. Missing and damaged records are
+/// left to the reader that loads them.
+pub(crate) fn check(store: &dyn MapStore, disk: &dyn Disk, pool: [u8; 16]) -> Result<()> {
+    let Some(noted) = read_note(disk, pool) else { return Ok(()) };
+    let checkpoint = store.get(KEY_CHECKPOINT).map_err(store_error)?.and_then(|bytes| Checkpoint::decode(&bytes).ok());
+    if let Some(checkpoint) = checkpoint.filter(|checkpoint| checkpoint.pool == pool && checkpoint.incarnation < noted)
+    {
+        return Err(older_map(checkpoint.incarnation, noted));
+    }
+    let known = store.get(KEY_NOTED).map_err(store_error)?.and_then(|bytes| OpeningNote::decode(&bytes).ok());
+    match known.filter(|known| known.pool == pool && known.incarnation > noted) {
+        Some(OpeningNote { incarnation: known, .. }) => {
+            let text = format!(
+                "the data file is older than the map: it was last written in opening {noted} of the pool, and the map knows that opening {known} \
+                 wrote to it, so the data file may have been put back from a backup. Put back the newest one, or the map that belongs to this one, \
+                 or {SALVAGE}"
+            );
+            Err(Error::new(ErrorKind::Corrupt, text))
+        }
+        None => Ok(()),
+    }
+}
+
+impl Core {
+    /// Steps 2 and 3, once for each incarnation. The caller holds the checkpoint's lock.
+    ///
+    /// # Errors
+    /// When the sync of the data or of the map failed: then writes are refused.
+    pub(crate) fn note_opening(&self, incarnation: u64) -> Result<()> {
+        if self.noted.tried.swap(incarnation, Ordering::Relaxed) == incarnation {
+            return Ok(());
+        }
+        if write_note(&*self.env.disk, self.pool_id, incarnation).inspect_err(|error| self.fail(error))?
+            && !Canary::OpeningNotedInDataOnly.is_planted()
+        {
+            let mut batch = MapBatch::default();
+            batch.put(KEY_NOTED, OpeningNote { pool: self.pool_id, incarnation }.encode());
+            let store = &self.env.store;
+            let told = store.commit(batch).and_then(|()| store.persist()).map_err(store_error);
+            told.inspect_err(|error| self.fail(error))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,259 @@
+//! Reaping: whenever an object loses a point (a snapshot, a clone or a volume was destroyed, a
+//! volume was rolled back), or clones need less of it because a point of theirs has gone, the
+//! records that only these needed go, a bounded number of them in each checkpoint. Records that
+//! clones have overwritten go as the clones' changes are merged (`merge`).
+//!
+//! 1. The descriptors say that it is due, and from which group on: a circle over all groups, begun
+//!    anew when another point goes meanwhile. So it goes on after a crash where the last durable
+//!    checkpoint left it.
+//! 2. A checkpoint goes through as many groups as its budget allows, in the state that it captured.
+//!    Groups that it merges anyway, or has trimmed below them, are left out: what goes must be
+//!    counted once.
+//! 3. At the end of the circle nothing is left within cuts that no point sees: they are dropped, by
+//!    the first checkpoint that has taken nothing out of them; records that a checkpoint takes out
+//!    may have been moved since it captured its state, and come back with that move. A destroyed
+//!    object that no point sees is gone.
+
+use std::ops::ControlFlow;
+
+use env::MapBatch;
+use format::{Reap, Record, RecordKey, object_key, parse_record_key, record_key, record_key_range};
+use surface::Result;
+use units::{GroupIndex, ObjectId};
+
+use crate::checkpoint::Captured;
+use crate::checkpoint::merge::Merged;
+use crate::map::overlay::{GroupRecords, Overlay};
+use crate::map::store_error;
+use crate::objects::Reaped;
+use crate::objects::clone_needs::Needs;
+use crate::objects::timeline::Timeline;
+use crate::pool::core::Core;
+use crate::space::dead_map::Death;
+use crate::write::buffer::GroupKey;
+
+/// Most records that one checkpoint looks at: bounds its time to about a tenth of a second.
+const SCANNED_MAX: u64 = 65536;
+/// Memory of the pool for each record that one checkpoint looks at, and how many it looks at for
+/// one that it changes or removes: bounds its batch to a fraction of the memory.
+const MEMORY_PER_SCANNED: u64 = 8 << 10;
+const SCANNED_PER_CHANGED: usize = 4;
+/// Least of either, so that it comes to an end.
+const RECORDS_MIN: usize = 8;
+
+/// What a checkpoint may still do.
+struct Budget {
+    scanned: usize,
+    changed: usize,
+}
+
+impl Budget {
+    fn of(memory_bytes: u64) -> Self {
+        let scanned = (memory_bytes / MEMORY_PER_SCANNED).min(SCANNED_MAX) as usize;
+        Self { scanned: scanned.max(RECORDS_MIN), changed: (scanned / SCANNED_PER_CHANGED).max(RECORDS_MIN) }
+    }
+
+    const fn is_used_up(&self) -> bool {
+        self.scanned == 0 || self.changed == 0
+    }
+}
+
+/// What the checkpoint merges anyway.
+struct Changing<'a> {
+    frozen: &'a Overlay,
+    settled: &'a Overlay,
+}
+
+impl Changing<'_> {
+    fn merges(&self, key: GroupKey, timeline: &Timeline) -> bool {
+        let knows = |overlay: &Overlay| overlay.with(key, |_| ()).is_some();
+        knows(self.settled) || !timeline.is_dead() && knows(self.frozen)
+    }
+}
+
+/// A group as it stands in the store.
+struct Stored {
+    group: GroupIndex,
+    records: GroupRecords,
+    /// A record of it could not be decoded: the records that may go are unknown. `check` names it.
+    is_damaged: bool,
+}
+
+impl Core {
+    /// Goes on with all reaping that was due when the checkpoint captured its state.
+    pub(crate) fn reap(
+        &self,
+        frozen: &Overlay,
+        settled: &Overlay,
+        captured: &Captured,
+        merged: &mut Merged,
+    ) -> Result<()> {
+        let changing = Changing { frozen, settled };
+        let mut budget = Budget::of(self.options.memory_bytes);
+        for (id, reap, number) in captured.reaping.iter().copied() {
+            if budget.is_used_up() {
+                break;
+            }
+            let Some(timeline) = captured.timelines.get(&id) else { continue };
+            let mut after = self.reap_object(id, reap, captured, &changing, merged, &mut budget)?;
+            let is_gone = after.is_none() && timeline.is_dead();
+            let mut dropped = timeline.cuts.clone();
+            dropped.retain(|cut| after.is_none() && !timeline.points.iter().any(|p| *p > cut.after && *p < cut.before));
+            if !dropped.is_empty() && !is_gone && merged.undone.contains(&id) {
+                after = Some(Reap { next: reap.stop, wrapped: true, ..reap });
+                dropped.clear();
+            }
+            if is_gone {
+                merged.batch.delete(object_key(id));
+            }
+            merged.reaped.push(Reaped { id, number, after, dropped, is_gone });
+        }
+        Ok(())
+    }
+
+    /// Goes through groups of an object until the circle or the budget ends; where it stands then.
+    fn reap_object(
+        &self,
+        id: ObjectId,
+        reap: Reap,
+        captured: &Captured,
+        changing: &Changing<'_>,
+        merged: &mut Merged,
+        budget: &mut Budget,
+    ) -> Result<Option<Reap>> {
+        let mut next = reap.next;
+        if !reap.wrapped {
+            match self.reap_range(id, next, GroupIndex(u64::MAX), captured, changing, merged, budget)? {
+                Some(group) => return Ok(Some(Reap { next: group, ..reap })),
+                None => next = GroupIndex(0),
+            }
+        }
+        let left = self.reap_range(id, next, reap.stop, captured, changing, merged, budget)?;
+        Ok(left.map(|next| Reap { next, stop: reap.stop, wrapped: true }))
+    }
+
+    /// Goes through the groups `from..to`; the first one for which the budget did not suffice, if
+    /// it did not.
+    #[allow(clippy::too_many_arguments)]
+    fn reap_range(
+        &self,
+        id: ObjectId,
+        from: GroupIndex,
+        to: GroupIndex,
+        captured: &Captured,
+        changing: &Changing<'_>,
+        merged: &mut Merged,
+        budget: &mut Budget,
+    ) -> Result<Option<GroupIndex>> {
+        if from >= to {
+            return Ok(None);
+        }
+        let (low, high) = record_key_range(id, from, to);
+        let mut open: Option<Stored> = None;
+        let mut left = None;
+        let mut visit = |key: &[u8], value: &[u8]| {
+            let Some(key) = parse_record_key(key) else { return ControlFlow::Continue(()) };
+            if open.as_ref().is_some_and(|stored| stored.group != key.group) {
+                if let Some(stored) = open.take() {
+                    self.reap_group(id, stored, captured, changing, merged, budget);
+                }
+                if budget.is_used_up() {
+                    left = Some(key.group);
+                    return ControlFlow::Break(());
+                }
+            }
+            budget.scanned = budget.scanned.saturating_sub(1);
+            let stored =
+                open.get_or_insert(Stored { group: key.group, records: GroupRecords::new(), is_damaged: false });
+            match Record::decode(value) {
+                Ok(record) => stored.records.push((key.epoch, record)),
+                // Of an object that no point sees, it goes unread: its extent keeps a few bytes too
+                // many until `check`.
+                Err(_) if !captured.sees(id) => merged.batch.delete(record_key(&key)),
+                Err(_) => stored.is_damaged = true,
+            }
+            ControlFlow::Continue(())
+        };
+        self.env.store.scan(&low, &high, &mut visit).map_err(store_error)?;
+        if let Some(stored) = open {
+            self.reap_group(id, stored, captured, changing, merged, budget);
+        }
+        Ok(left)
+    }
+
+    fn reap_group(
+        &self,
+        id: ObjectId,
+        stored: Stored,
+        captured: &Captured,
+        changing: &Changing<'_>,
+        merged: &mut Merged,
+        budget: &mut Budget,
+    ) {
+        let key = GroupKey { object: id, group: stored.group };
+        let Some(timeline) = captured.timelines.get(&id) else { return };
+        let was_merged = changing.merges(key, timeline) || merged.below.contains(&key);
+        if stored.is_damaged || was_merged {
+            return;
+        }
+        let before = stored.records;
+        let mut records = before.clone();
+        let mut reads = 0;
+        let overlays = (changing.settled, Some(changing.frozen));
+        let needs = self.needs(&captured.timelines, (key, &before), overlays, &mut reads);
+        budget.scanned = budget.scanned.saturating_sub(reads);
+        if self.trim_group(key, (timeline, &needs), &mut records, &GroupRecords::new(), merged) {
+            budget.changed = budget.changed.saturating_sub(before.len());
+            put_group(key, &before, &GroupRecords::new(), &mut records, &mut merged.batch);
+            merged.trimmed.push((key, Some(records)));
+        }
+    }
+
+    /// Takes the records that no point needs out of a group, and counts them as dead. Records may
+    /// be empty afterwards.
+    pub(crate) fn trim_group(
+        &self,
+        key: GroupKey,
+        (timeline, needs): (&Timeline, &Needs),
+        records: &mut GroupRecords,
+        above: &GroupRecords,
+        merged: &mut Merged,
+    ) -> bool {
+        let Merged { usage, deaths, objects, undone, .. } = merged;
+        let figures = objects.entry(key.object).or_default();
+        timeline.trim(records, needs, above, &mut |epoch, lost| {
+            if timeline.cuts.iter().any(|cut| cut.hides(epoch, cut.before)) {
+                undone.insert(key.object);
+            }
+            let bytes = i64::from(lost.live_bytes());
+            *usage.entry(self.geometry.extent_at(lost.location)).or_default() -= bytes;
+            deaths.push(Death::of(&self.geometry, lost, lost.live));
+            figures.0 -= i64::from(lost.live.count());
+            figures.1 -= bytes;
+        })
+    }
+}
+
+/// Puts a group's changed records into the batch: those that differ from their old content
+/// (`before`), and those that the store does not have so because some of it was only `settled`.
+/// Empty ones are deleted, and leave `records`.
+pub(crate) fn put_group(
+    key: GroupKey,
+    before: &GroupRecords,
+    settled: &GroupRecords,
+    records: &mut GroupRecords,
+    batch: &mut MapBatch,
+) {
+    for (epoch, record) in records.iter() {
+        let stored = before.iter().find(|(e, _)| e == epoch).map(|(_, record)| record);
+        let is_settled = settled.iter().any(|(e, _)| e == epoch);
+        let id = record_key(&RecordKey { object: key.object, group: key.group, epoch: *epoch });
+        match stored {
+            Some(stored) if stored == record && !is_settled => {}
+            Some(_) if record.is_empty() => batch.delete(id),
+            None if record.is_empty() => {}
+            _ => batch.put(id, record.encode()),
+        }
+    }
+    records.retain(|(_, record)| !record.is_empty());
+}

@@ -1,0 +1,86 @@
+//! When a checkpoint is taken, and of which kind: by the log and the changes of the map that have
+//! come since the last one, by the space that it would free, and when nothing comes any more. Owns
+//! no state.
+
+use std::sync::atomic::Ordering;
+
+use surface::Result;
+
+use crate::checkpoint::Kind;
+use crate::pool::core::Core;
+
+/// How long nothing must have come into the log, and how much must have come since the last
+/// checkpoint, for one that nothing else asks for. Longer than data stays in the write buffer.
+const IDLE_NS: u64 = 10_000_000_000;
+const IDLE_LOG_BYTES: u64 = 1 << 20;
+/// As many bytes of changes of the map do, however little that was in the log: a discard of a few
+/// MiB is a line there, and its space comes back.
+const IDLE_CHANGES_BYTES: usize = 16 << 10;
+
+impl Core {
+    /// Whether a checkpoint is due.
+    pub(crate) fn checkpoint_due(&self) -> bool {
+        self.is_full_checkpoint_due()
+            || self.is_space_due()
+            || self.log.ahead() as u64 <= 2 * self.geometry.reserve_extents()
+                && self.extents_free.load(Ordering::Relaxed) + self.evacuated.load(Ordering::Relaxed) > 0
+    }
+
+    fn is_full_checkpoint_due(&self) -> bool {
+        self.log.bytes_since_checkpoint() >= self.options.checkpoint_log_bytes
+            || self.map.active().bytes() >= self.shares.overlay
+            || self.objects.has_reaping()
+    }
+
+    /// Takes a light checkpoint if nothing has come into the log for a while: then it is cheap to
+    /// have figures that are exact, and little to recover. If it fails, the next attempt is a while
+    /// later, too.
+    pub(crate) fn checkpoint_if_idle(&self) -> Result<()> {
+        let bytes = self.log.bytes_since_checkpoint();
+        let now = self.env.clock.now_ns();
+        {
+            let mut resting = self.resting.lock();
+            let has_grown = resting.0 != bytes;
+            if has_grown || !self.has_much_changed() || now.saturating_sub(resting.1) < IDLE_NS {
+                if has_grown {
+                    *resting = (bytes, now);
+                }
+                return Ok(());
+            }
+            resting.1 = now;
+        }
+        self.checkpoint_unless(Kind::Light, |core| !core.has_much_changed())
+    }
+
+    /// Whether so much has come since the last checkpoint that it is worth one.
+    fn has_much_changed(&self) -> bool {
+        self.log.bytes_since_checkpoint() >= IDLE_LOG_BYTES || self.map.active().bytes() >= IDLE_CHANGES_BYTES
+    }
+
+    /// Whether nothing has come into the log for a while.
+    pub(crate) fn is_resting(&self) -> bool {
+        let resting = self.resting.lock();
+        resting.0 == self.log.bytes_since_checkpoint() && self.env.clock.now_ns().saturating_sub(resting.1) >= IDLE_NS
+    }
+
+    /// Waits for a checkpoint if the changes of the map have more than their share of memory.
+    pub(crate) fn bound_changes(&self) -> Result<()> {
+        let are_many = |core: &Self| core.map.active().bytes() > core.shares.overlay;
+        if are_many(self) { self.checkpoint_unless(Kind::Full, |core| !are_many(core)) } else { Ok(()) }
+    }
+
+    /// The kind of checkpoint that is due.
+    pub(crate) fn checkpoint_kind(&self) -> Kind {
+        if self.is_full_checkpoint_due() { Kind::Full } else { Kind::Light }
+    }
+
+    /// Asks for a checkpoint, or takes it when no other thread does.
+    pub(crate) fn checkpoint_if_short(&self) {
+        if self.is_inline() {
+            return;
+        }
+        if self.checkpoint_due() {
+            self.workers.wake_keeper();
+        }
+    }
+}

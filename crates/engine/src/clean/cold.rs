@@ -1,0 +1,204 @@
+//! Cold data in the cleaner's hands: where a volume's property `cold-mode` asks for it, it is
+//! compressed anew on its way (`recode`), instead of being moved as it is. It has been read already
+//! and will be written anyway, so only CPU time is spent; and what takes less room lets the log
+//! write less.
+//!
+//! *Cold* is data that is not written again and again, as far as `clean::write_heat` knows. A fragment is
+//! tried when it is moved for the first time. One that was moved before may have been tried in
+//! vain, or there was no time: of these as large a share is tried as has won of them lately. One
+//! with another codec than its volume writes was most likely compressed anew already: of these the
+//! least share is tried.
+//!
+//! **Pace.** While space is short, a cleaner spends at most half of its time here, so that no
+//! writer waits for it more than twice as long as without; else as much as there is to do, because
+//! it rests between rounds, the longer the longer they take (`clean::pacing`).
+
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use codec::CodecId;
+use policy::{Compression, Settings};
+use units::{BlockMask, ObjectId};
+
+use crate::base::hash::MULTIPLIER;
+use crate::clean::extent_liveness::Resident;
+use crate::clean::survivors::Survivors;
+use crate::codecs::recode::Recoder;
+use crate::pool::core::Core;
+
+/// The least share of those that were moved before that is tried, in thousandths.
+const AGAIN_PERMILLE_MIN: u32 = 125;
+/// The weight of one sample in the running estimate.
+const AGAIN_MEMORY: i64 = 64;
+/// Most time that is saved up for later.
+const CREDIT_NS_MAX: i64 = 100_000_000;
+
+/// The cleaners' budget for compressing while space is short, and the kinds of data that were worth
+/// it.
+#[derive(Debug, Default)]
+pub(crate) struct ColdPace {
+    credit_ns: AtomicI64,
+    /// Of those that were moved before and then tried, those that won, in millionths.
+    again_ppm: AtomicI64,
+}
+
+impl ColdPace {
+    /// A round took so long, compressing included.
+    pub(crate) fn earn(&self, ns: u64) {
+        let ns = i64::try_from(ns).unwrap_or(CREDIT_NS_MAX).min(CREDIT_NS_MAX);
+        let _ = self.credit_ns.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |credit| {
+            Some(credit.saturating_add(ns).min(CREDIT_NS_MAX))
+        });
+    }
+
+    /// So long was spent on compressing. It counts twice, because the round's time, which is
+    /// earned, includes it.
+    fn spend(&self, ns: u64) {
+        self.credit_ns.fetch_sub(i64::try_from(ns).map_or(i64::MAX / 4, |ns| ns.saturating_mul(2)), Ordering::Relaxed);
+    }
+
+    fn has_credit(&self) -> bool {
+        self.credit_ns.load(Ordering::Relaxed) > 0
+    }
+
+    /// One that was moved before was tried.
+    fn tried_again(&self, has_won: bool) {
+        let known = self.again_ppm.load(Ordering::Relaxed);
+        let now = if has_won { 1_000_000 } else { 0 };
+        self.again_ppm.store(known + (now - known) / AGAIN_MEMORY, Ordering::Relaxed);
+    }
+
+    fn again_permille(&self) -> u32 {
+        (self.again_ppm.load(Ordering::Relaxed) / 1000).clamp(AGAIN_PERMILLE_MIN.into(), 1000) as u32
+    }
+}
+
+/// Compresses cold data in one round of cleaning.
+pub(crate) struct ColdRecoder<'a> {
+    core: &'a Core,
+    recoder: Recoder<'a>,
+    /// The volume that was asked about last, how it is written, and its settings.
+    known: Option<(ObjectId, Compression, Option<Settings>)>,
+    /// Bytes before and after, of extents that were collected whole, and of the one under way.
+    whole: (u64, u64),
+    part: (u64, u64),
+}
+
+impl<'a> ColdRecoder<'a> {
+    pub(crate) fn new(core: &'a Core) -> Self {
+        Self { core, recoder: Recoder::new(core), known: None, whole: (0, 0), part: (0, 0) }
+    }
+
+    /// Makes survivors of the blocks `live` of a fragment whose payload has been verified, if they
+    /// are to be compressed anew and that pays.
+    pub(crate) fn recode(
+        &mut self,
+        resident: &Resident,
+        live: BlockMask,
+        payload: &[u8],
+        survivors: &mut Survivors,
+    ) -> bool {
+        let (core, id) = (self.core, resident.object.id);
+        if self.known.as_ref().is_none_or(|(known, ..)| *known != id) {
+            let settings = resident.object.settings.read();
+            self.known = Some((id, settings.compression, settings.for_cold()));
+        }
+        let Some((_, written, Some(settings))) = &self.known else { return false };
+        let is_moved = resident.stored.is_moved;
+        let is_other = is_moved && is_other(*written, CodecId(resident.stored.fragment.codec));
+        let share = if is_other { AGAIN_PERMILLE_MIN } else { core.cold_pace.again_permille() };
+        if is_moved && !is_turn(resident.location, share) || core.rewrites.are_hot(id, resident.key().group, live) {
+            return false;
+        }
+        let is_short = core.needs_space_soon();
+        if is_short && !core.cold_pace.has_credit() {
+            return false;
+        }
+        let began = core.env.clock.now_ns();
+        let done = self.recoder.recode(resident, live, payload, settings, survivors);
+        if is_moved && !is_other {
+            core.cold_pace.tried_again(done.is_some());
+        }
+        if is_short {
+            core.cold_pace.spend(core.env.clock.now_ns().saturating_sub(began));
+        }
+        let Some((before, after)) = done else { return false };
+        self.part = (self.part.0 + before as u64, self.part.1 + after as u64);
+        true
+    }
+
+    /// An extent is done; it was collected whole, or nothing of it counts.
+    pub(crate) fn end_extent(&mut self, is_whole: bool) {
+        let (before, after) = std::mem::take(&mut self.part);
+        if is_whole {
+            self.whole = (self.whole.0 + before, self.whole.1 + after);
+        }
+    }
+
+    /// The round is done; its results were moved, or not.
+    pub(crate) fn finish(self, has_moved: bool) {
+        self.recoder.finish();
+        if has_moved {
+            self.core.counters.cold_before_bytes.add(self.whole.0);
+            self.core.counters.cold_after_bytes.add(self.whole.1);
+        }
+    }
+}
+
+/// Whether it is the turn of one that was moved to that place, if so many thousandths of them are
+/// tried.
+fn is_turn(location: u64, permille: u32) -> bool {
+    (location.wrapping_mul(MULTIPLIER) >> 32) % 1000 < u64::from(permille)
+}
+
+/// Whether that is not what a volume's own codec makes.
+fn is_other(written: Compression, codec: CodecId) -> bool {
+    matches!(written, Compression::Fixed(own) if codec != own.id() && codec != CodecId::RAW)
+}
+
+#[cfg(test)]
+mod tests {
+    use codec::Codec;
+
+    use super::*;
+
+    #[test]
+    fn half_of_the_time_may_be_spent_and_little_is_saved_up() {
+        let credit = ColdPace::default();
+        assert!(!credit.has_credit(), "nothing was earned yet");
+        credit.earn(1000);
+        assert!(credit.has_credit());
+        credit.spend(500);
+        assert!(!credit.has_credit());
+        credit.earn(u64::MAX);
+        credit.earn(u64::MAX);
+        credit.spend(CREDIT_NS_MAX as u64 / 2 - 1);
+        assert!(credit.has_credit());
+        credit.spend(1);
+        assert!(!credit.has_credit());
+        credit.spend(u64::MAX);
+        credit.earn(u64::MAX);
+        assert!(!credit.has_credit(), "what was overspent is owed");
+    }
+
+    #[test]
+    fn as_many_are_tried_again_as_have_won() {
+        let pace = ColdPace::default();
+        let turns =
+            |pace: &ColdPace| (0..80_000u64).filter(|n| is_turn(4096 + n * 16, pace.again_permille())).count() / 800;
+        assert_eq!(turns(&pace), 12, "an eighth at least");
+        (0..400).for_each(|n| pace.tried_again(n % 4 > 0));
+        assert!((68..82).contains(&turns(&pace)), "{}", turns(&pace));
+        (0..400).for_each(|_| pace.tried_again(false));
+        assert_eq!(turns(&pace), 12);
+        (0..1000).for_each(|_| pace.tried_again(true));
+        assert!(turns(&pace) > 97);
+    }
+
+    #[test]
+    fn what_a_volumes_own_codec_does_not_make_is_other() {
+        let lz4 = Compression::Fixed(Codec::Lz4);
+        let zstd = Codec::Zstd(codec::ZstdLevel::MIN).id();
+        assert!(is_other(lz4, zstd) && !is_other(lz4, Codec::Lz4.id()) && !is_other(lz4, CodecId::RAW));
+        assert!(!is_other(Compression::Auto, zstd));
+    }
+}

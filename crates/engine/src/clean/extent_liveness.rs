@@ -1,0 +1,266 @@
+//! What lives in an extent: the fragments that its own batches name and that records of the map
+//! point to.
+//!
+//! 1. The batches tell who has written what where ([`extent_scan`]).
+//! 2. The map tells what of it counts, as of the last checkpoint. Fragments are looked up in the
+//!    order of their groups, each group once. The cleaner need not ask it where it is known what
+//!    has died ([`space::dead_map`](crate::space::dead_map)).
+//! 3. If that makes fewer live bytes than the checkpoint counted, headers are damaged, and all
+//!    records are searched for ones that point here: slow, but it finds everything.
+
+use std::sync::Arc;
+
+use format::{FragmentEntry, FragmentRef, Record};
+use surface::Result;
+use units::{BlockIndex, Epoch, ExtentIndex, Seq};
+
+use crate::log::extent_scan::{self, Stored};
+use crate::map::overlay::GroupRecords;
+use crate::objects::Object;
+use crate::pool::core::Core;
+use crate::space::dead_map::Since;
+use crate::space::extents::Victim;
+use crate::write::buffer::GroupKey;
+
+/// A fragment that lives in an extent.
+pub(crate) struct Resident {
+    pub object: Arc<Object>,
+    pub stored: Stored,
+    /// Where its payload begins in the data file.
+    pub location: u64,
+    /// What the record says of it.
+    pub reference: FragmentRef,
+}
+
+impl Resident {
+    pub(crate) fn key(&self) -> GroupKey {
+        key_of(&self.stored)
+    }
+}
+
+fn key_of(stored: &Stored) -> GroupKey {
+    GroupKey { object: stored.object, group: stored.fragment.first.group() }
+}
+
+/// Looks fragments up in the map as of the last checkpoint, and remembers the group that was asked
+/// for last.
+#[derive(Default)]
+pub(crate) struct Lookup {
+    known: Option<(GroupKey, Arc<GroupRecords>)>,
+}
+
+impl Lookup {
+    /// The fragment at `location` in the record of that group and epoch.
+    pub(crate) fn at(
+        &mut self,
+        core: &Core,
+        object: &Object,
+        key: GroupKey,
+        epoch: Epoch,
+        location: u64,
+    ) -> Result<Option<FragmentRef>> {
+        if self.known.as_ref().is_none_or(|(known, _)| *known != key) {
+            self.known = Some((key, core.map.base_for_cleaning(key, || object.epoch())?));
+        }
+        let mut records = self.known.iter().flat_map(|(_, records)| records.iter());
+        let record: Option<&Record> = records.find(|(e, _)| *e == epoch).map(|(_, record)| record);
+        Ok(record.and_then(|record| record.fragments.iter().find(|f| f.location == location)).copied())
+    }
+}
+
+impl Core {
+    /// What lives in an extent that the log has passed, whose bytes are `bytes`, and since when it
+    /// is in its present use: if that is known without asking the map, as of the last checkpoint
+    /// that was published.
+    pub(crate) fn known_residents(&self, extent: ExtentIndex, bytes: &[u8]) -> Option<(Vec<Resident>, Since)> {
+        let (live, dead) = {
+            let extents = self.extents.lock();
+            (extents.live_of(extent), self.applier.deaths.lock().of(extent)?.clone())
+        };
+        let start = self.geometry.start(extent);
+        let mut residents = Vec::new();
+        let mut sum = 0u64;
+        let mut last = None;
+        for (at, batch) in extent_scan::batches(self.log.pool(), extent, bytes) {
+            if batch.header.incarnation < dead.since.0 || batch.header.seq < dead.since.1 {
+                // Left over from an earlier use.
+                continue;
+            }
+            for stored in extent_scan::fragments(at, &batch) {
+                let live = stored.given.minus(dead.at(stored.offset));
+                let object = self.objects.get_again(&mut last, stored.object);
+                let Some(object) = object.filter(|_| !live.is_empty()) else { continue };
+                let location = start + stored.offset as u64;
+                let reference = FragmentRef { live, ..stored.fragment.at(location) };
+                sum += u64::from(reference.live_bytes());
+                residents.push(Resident { object: object.clone(), stored, location, reference });
+            }
+        }
+        if sum == u64::from(live) {
+            debug_assert!(!self.is_inline() || self.are_all(Victim { extent, live }, bytes, &residents), "{extent:?}");
+            return Some((residents, dead.since));
+        }
+        // Headers are damaged, or a write has failed here: what it brought is named, and was never
+        // entered.
+        self.applier.deaths.lock().forget(extent);
+        None
+    }
+
+    /// Whether the map says the same, if it can be read.
+    fn are_all(&self, victim: Victim, bytes: &[u8], known: &[Resident]) -> bool {
+        let Ok((residents, _)) = self.residents(victim, bytes, || false) else { return true };
+        let references = |residents: &[Resident]| {
+            let mut references: Vec<_> = residents.iter().map(|resident| resident.reference).collect();
+            references.sort_unstable_by_key(|reference| reference.location);
+            references
+        };
+        references(&residents) == references(known)
+    }
+
+    /// What lives in an extent whose bytes are `bytes`, and whether its headers are whole.
+    /// `is_current` tells whether the last checkpoint is still the one as of which `victim.live`
+    /// was read.
+    ///
+    /// # Errors
+    /// When the map cannot be read.
+    pub(crate) fn residents(
+        &self,
+        victim: Victim,
+        bytes: &[u8],
+        is_current: impl Fn() -> bool,
+    ) -> Result<(Vec<Resident>, bool)> {
+        let start = self.geometry.start(victim.extent);
+        let mut named: Vec<Stored> = Vec::new();
+        for (at, batch) in extent_scan::batches(self.log.pool(), victim.extent, bytes) {
+            named.extend(extent_scan::fragments(at, &batch));
+        }
+        named.sort_unstable_by_key(|stored| (key_of(stored), stored.offset));
+        let mut lookup = Lookup::default();
+        let mut residents = Vec::new();
+        let mut live = 0;
+        for stored in named {
+            let Some(object) = self.objects.get(stored.object) else { continue };
+            let location = start + stored.offset as u64;
+            let found = lookup.at(self, &object, key_of(&stored), stored.epoch, location)?;
+            let Some(reference) = found.filter(|found| is_same(&stored.fragment, found)) else { continue };
+            live += reference.live_bytes();
+            residents.push(Resident { object, stored, location, reference });
+        }
+        if live == victim.live || !is_current() {
+            return Ok((residents, true));
+        }
+        let made = Seq(self.log.applied_seq().0.saturating_sub(1));
+        let mut residents = Vec::new();
+        for (id, reference) in self.map.fragments_in(start, u64::from(self.geometry.extent_bytes))? {
+            let Some(object) = self.objects.get(id.object) else { continue };
+            let first = BlockIndex(id.group.first_block().0 + u64::from(reference.first));
+            let FragmentRef { count, codec, stored, checksum, location, .. } = reference;
+            let fragment = FragmentEntry { first, count, codec, stored, checksum };
+            let offset = (location - start) as usize;
+            // How old it is cannot be told any more. Data written before this look at the map is
+            // older than the map's present state; later data is newer.
+            let stored = Stored {
+                object: id.object,
+                epoch: id.epoch,
+                fragment,
+                made,
+                is_moved: true,
+                given: reference.unit(),
+                offset,
+            };
+            residents.push(Resident { object, stored, location, reference });
+        }
+        Ok((residents, false))
+    }
+}
+
+/// Whether a batch's entry and a record speak of the same fragment.
+pub(crate) fn is_same(entry: &FragmentEntry, reference: &FragmentRef) -> bool {
+    let place = (entry.first.in_group(), entry.count, entry.codec);
+    place == (reference.first.into(), reference.count, reference.codec)
+        && (entry.stored, entry.checksum) == (reference.stored, reference.checksum)
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use sim::Machine;
+    use surface::{BlockDevice, WriteOptions};
+    use units::{BLOCK_BYTES, ExtentIndex};
+
+    use super::*;
+    use crate::Properties;
+    use crate::base::testing::pool_on;
+
+    const POOL_BYTES: u64 = 64 << 20;
+    const BLOCKS: u64 = 4096;
+
+    /// What shrinks to a third or so.
+    fn data(blocks: u64, seed: u64) -> Bytes {
+        let words = (0..blocks * BLOCK_BYTES as u64 / 24).map(|n| (seed + n).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut bytes: Vec<u8> = words.flat_map(|word| [word.to_le_bytes(), [0; 8], [1; 8]].concat()).collect();
+        bytes.resize(blocks as usize * BLOCK_BYTES, 0);
+        bytes.into()
+    }
+
+    /// Extents with live data whose live fragments are known, and those whose are not. The known
+    /// ones agree with the map.
+    fn known(pool: &crate::Pool) -> (usize, usize) {
+        let core = &pool.core;
+        let (mut known, mut unknown) = (0, 0);
+        for extent in (1..core.geometry.extents()).map(ExtentIndex) {
+            let live = core.extents.lock().live_of(extent);
+            if live == 0 || core.extents.lock().is_listed(extent) {
+                continue;
+            }
+            let bytes = core.read_extent(extent).unwrap();
+            let bytes = &bytes[..core.geometry.extent_bytes as usize];
+            let Some((residents, _)) = core.known_residents(extent, bytes) else {
+                unknown += 1;
+                continue;
+            };
+            assert!(core.are_all(Victim { extent, live }, bytes, &residents), "{extent:?}");
+            known += 1;
+        }
+        (known, unknown)
+    }
+
+    #[test]
+    fn what_lives_is_known_without_the_map_from_the_opening_on() {
+        for workers in [0, 2] {
+            let machine = Machine::new(POOL_BYTES, 5);
+            let pool = pool_on(&machine, machine.disk.handle(), POOL_BYTES, workers);
+            let properties = [("compression", "lz4"), ("unit", "32K")].map(|(k, v)| (k.to_owned(), v.to_owned()));
+            pool.create_volume("v", BLOCKS * BLOCK_BYTES as u64, &Properties::from(properties)).unwrap();
+            let volume = pool.volume("v").unwrap();
+            let mut random = 1u64;
+            let mut next = |below: u64| {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                (random >> 33) % below
+            };
+            for step in 0..6000 {
+                let blocks = 1 + next(12);
+                let at = next(BLOCKS - blocks) * BLOCK_BYTES as u64;
+                match next(40) {
+                    0 => volume.discard(at, blocks * BLOCK_BYTES as u64).unwrap(),
+                    1 => pool.flush().unwrap(),
+                    _ => volume.write(at, data(blocks, next(u64::MAX >> 33)), WriteOptions::default()).unwrap(),
+                }
+                if step == 2000 {
+                    pool.take_snapshot("v", "s", false).unwrap();
+                }
+                if step == 4000 {
+                    pool.destroy("v@s", false).unwrap();
+                }
+                if step % 500 == 499 {
+                    pool.clean(true, u32::MAX).unwrap();
+                }
+            }
+            pool.checkpoint().unwrap();
+            let (all, unknown) = known(&pool);
+            assert!(all > 20 && unknown == 0, "{workers} workers: {all} known, {unknown} not");
+            drop(volume);
+            pool.close().unwrap();
+        }
+    }
+}

@@ -1,0 +1,440 @@
+//! The cleaner: moves live data out of extents that are mostly dead, so that a checkpoint can free
+//! them.
+//!
+//! A round goes through these steps; only the last one keeps others out:
+//! 1. *Choose* victims: `Extents::victims`, as of a checkpoint whose number is noted.
+//! 2. *Collect* their live data, until the round's budget is full: `survivors`. If it takes as much
+//!    space elsewhere as in the victims, these are shunned until something in them dies.
+//! 3. *Append* the moves, and wait until they are applied. If a checkpoint captured or was
+//!    published since step 1, the collected data is looked up again first. From the last look at
+//!    the map on, no checkpoint captures before the moves hold: that makes them exact (see
+//!    `apply`). The rest of a checkpoint goes on beside. If the log has no room left, the round
+//!    ends there: moves that were appended hold, and other data stays in its place.
+//!
+//! The victims hold only dead data afterwards, and the next checkpoint frees them. So a crash at
+//! any moment leaves each block in one place that counts. It is the old place until the moves are
+//! in the log behind a checkpoint, and the new one from then on.
+//!
+//! **Room.** Data is admitted only if it leaves two extents for moves. Of the other extents, a
+//! round sets aside those that neither dirty nor admitted data needs. First come those before the
+//! soft wall (`clean::pacing`), which are left for rounds anyway. The live data of one extent fits in
+//! two. So a pool in which anything is dead can be cleaned, however full it is. A crash in the
+//! middle of a round may leave those two used and nothing freed. Then one extent at a time is moved
+//! into those that are kept for metadata (`Purpose::Rescue`).
+//!
+//! Costs: an extent is read whole, once; live data is written once; where the dead fragments are
+//! not known (`space::dead_map`), each fragment costs a look-up in the map.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
+
+use surface::Result;
+use units::ExtentIndex;
+
+use crate::clean::cold::ColdRecoder;
+use crate::clean::survivors::{Collected, Survivors};
+use crate::clean::victim_reads::VictimReads;
+use crate::log::geometry::CLEAN_EXTENTS;
+use crate::log::{Purpose, Refusal};
+use crate::pool::core::Core;
+use crate::space::admission::Admitted;
+use crate::space::extents::Victim;
+
+/// Victims looked at in one round: bounds the bytes read.
+const VICTIMS_MAX: usize = 64;
+/// Most bytes that one round moves: bounds its memory, and for how long a checkpoint may have to
+/// wait for it.
+const ROUND_BYTES_MAX: u64 = 8 << 20;
+/// A round's memory up to this size is used again: what a vector took that grew to that. More comes
+/// from large extents.
+const SPARE_BYTES_MAX: usize = 2 * ROUND_BYTES_MAX as usize;
+/// Headers and padding of moved fragments take this part of their payload, for fragments of half a
+/// block.
+const HEADERS_DIVISOR: u64 = 32;
+/// Extents that a round may fill from which on hot survivors and others go to different ones.
+const APART_EXTENTS_MIN: u64 = CLEAN_EXTENTS + 2;
+/// A round must win at least this share of the extents that it cleans: below that, it costs more
+/// than 32 times its gain.
+pub(crate) const GAIN_DIVISOR: u64 = 32;
+/// Damages that are remembered one by one.
+const DAMAGES_MAX: usize = 100;
+/// Extents shunned at the same time; beyond it, all are tried again.
+const SHUNNED_MAX: usize = 1 << 20;
+
+/// What a cleaner looks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Rule {
+    /// Most live bytes of an extent that is cleaned.
+    pub live_max: u32,
+    /// The least live bytes first, whatever their age: when space is needed now.
+    pub greedy: bool,
+    /// First of the extents among which victims are looked for, and the one behind the last.
+    pub within: (ExtentIndex, ExtentIndex),
+    /// Only extents that the log had filled by then: see [`CleanMark`].
+    pub filled_by: CleanMark,
+    /// They are to go (see `shrink`): however full they are, and although it wins nothing.
+    pub away: bool,
+    /// Cold data may be compressed anew: no writer waits for just this round.
+    pub recodes: bool,
+}
+
+/// A moment of the log: so many extents had been filled. What a pass over the pool has as its
+/// target was there at its mark, so that it ends while writers fill others: each extent of the
+/// target is emptied once at most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CleanMark(pub u32);
+
+impl CleanMark {
+    /// Behind all moments.
+    pub const NEVER: Self = Self(u32::MAX);
+}
+
+impl Default for CleanMark {
+    fn default() -> Self {
+        Self::NEVER
+    }
+}
+
+/// How a round ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Round {
+    /// There is nothing to clean by the rule.
+    Idle,
+    /// So many extents will be free after the next checkpoint, for so many bytes moved.
+    Cleaned { extents: u64, moved: u64 },
+    /// The victims looked at are not worth it; there may be more.
+    Shunned,
+    /// All that there is to clean is in the hands of another round.
+    Busy,
+    /// A checkpoint must be taken before anything can be moved.
+    NeedsCheckpoint,
+}
+
+/// What a round may use.
+struct Allowance<'a> {
+    /// Of the log.
+    bytes: u64,
+    victims: usize,
+    purpose: Purpose,
+    /// Room that is the round's as long as this lives.
+    _aside: Option<Admitted<'a>>,
+}
+
+/// An extent that a round has left as it was.
+#[derive(Debug, Clone, Copy)]
+struct Shunned {
+    live: u32,
+    /// What lives there could not be moved; otherwise it was not worth it, which is nothing to one
+    /// that is to go.
+    is_stuck: bool,
+}
+
+/// What the cleaner knows between rounds.
+#[derive(Debug, Default)]
+pub(crate) struct Cleaner {
+    /// Extents that are not tried again while they have that many live bytes.
+    shunned: BTreeMap<ExtentIndex, Shunned>,
+    /// Cleaned when the checkpoint of that number was the last to have captured, oldest first.
+    evacuated: Vec<(u64, BTreeSet<ExtentIndex>)>,
+    /// Victims of rounds that are under way.
+    busy: BTreeSet<ExtentIndex>,
+    /// Memory that is used again, round after round.
+    spare: Vec<Survivors>,
+    /// See `clean_pace`.
+    pub pressed: bool,
+    pub below: bool,
+}
+
+/// The victims of a round, which no other one may choose as long as this lives.
+struct Claim<'a> {
+    core: &'a Core,
+    /// The checkpoint as of which they were chosen.
+    number: u64,
+    victims: Vec<Victim>,
+    survivors: Survivors,
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        let mut cleaner = self.core.cleaner.lock();
+        for victim in &self.victims {
+            cleaner.busy.remove(&victim.extent);
+        }
+        self.survivors.cut_back((0, 0));
+        if self.survivors.held_bytes() <= SPARE_BYTES_MAX {
+            cleaner.spare.push(std::mem::take(&mut self.survivors));
+        }
+    }
+}
+
+/// Keeps as many of the first victims as live in `bytes`, headers and padding included, and one at
+/// least. One more would be read in vain.
+fn keep_within(victims: &mut Vec<Victim>, bytes: u64) {
+    let mut live = 0;
+    let fit = victims.iter().take_while(|victim| {
+        live += u64::from(victim.live) * (HEADERS_DIVISOR + 1) / HEADERS_DIVISOR;
+        live <= bytes
+    });
+    let count = fit.count().max(1);
+    victims.truncate(count);
+}
+
+impl Cleaner {
+    /// Forgets the extents evacuated before the checkpoint of that number.
+    fn forget_before(&mut self, number: u64) {
+        self.evacuated.retain(|(at, _)| *at >= number);
+    }
+
+    fn shun(&mut self, victim: Victim, is_stuck: bool) {
+        if self.shunned.len() >= SHUNNED_MAX {
+            self.shunned.clear();
+        }
+        self.shunned.insert(victim.extent, Shunned { live: victim.live, is_stuck });
+    }
+
+    fn shuns(&self, extent: ExtentIndex, live: u32, rule: Rule) -> bool {
+        self.shunned.get(&extent).is_some_and(|shunned| shunned.live == live && (shunned.is_stuck || !rule.away))
+    }
+}
+
+impl Core {
+    /// Step 1: the victims, and the number of the checkpoint as of which they are that.
+    fn choose(&self, cleaner: &Cleaner, rule: Rule) -> (u64, Vec<Victim>) {
+        let extents = self.extents.lock();
+        // Extents evacuated behind the capture of the last checkpoint still seem to live.
+        let is_taken =
+            |e: ExtentIndex| cleaner.busy.contains(&e) || cleaner.evacuated.iter().any(|(_, set)| set.contains(&e));
+        let skip = |e: ExtentIndex, live: u32| is_taken(e) || cleaner.shuns(e, live, rule);
+        let victims = extents.victims(self.geometry.extent_bytes, rule, VICTIMS_MAX, skip);
+        (extents.checkpoint(), victims)
+    }
+
+    /// Extents that a round may fill now; with `may_dip`, including those kept for moves. `None` if
+    /// a checkpoint has to be taken first.
+    fn allowance(&self, rule: Rule, may_dip: bool) -> Option<Allowance<'_>> {
+        let extent_bytes = u64::from(self.geometry.extent_bytes);
+        let memory = (self.options.memory_bytes / 32 / extent_bytes).clamp(2, (ROUND_BYTES_MAX / extent_bytes).max(2));
+        let ahead = self.log.ahead();
+        let reachable = ahead.saturating_sub(self.geometry.kept_back(Purpose::Clean)) as u64;
+        if rule.away {
+            // It wins nothing that could be used: so it takes nothing that others may need.
+            let wanted = self.extents_spare().min(memory).min(reachable.saturating_sub(CLEAN_EXTENTS));
+            let aside = self.set_aside(wanted * self.geometry.usable_bytes_min());
+            let (bytes, victims, purpose) = (wanted * extent_bytes, VICTIMS_MAX, Purpose::Clean);
+            let has_room = wanted > 0 && self.has_room();
+            return has_room.then_some(Allowance { bytes, victims, purpose, _aside: Some(aside) });
+        }
+        if reachable == 0 {
+            // Only when a writer waits for space: in the background a checkpoint may still bring
+            // some.
+            let extents = ahead.saturating_sub(self.geometry.kept_back(Purpose::Rescue)) as u64;
+            let (bytes, victims) = (extents.min(CLEAN_EXTENTS) * extent_bytes, 1);
+            return (rule.greedy && may_dip && extents > 0).then_some(Allowance {
+                bytes,
+                victims,
+                purpose: Purpose::Rescue,
+                _aside: None,
+            });
+        }
+        // What others could take meanwhile is set aside first, and given up if another user was
+        // quicker.
+        let wanted = self.extents_spare().min(memory).min(reachable.saturating_sub(CLEAN_EXTENTS));
+        let aside = self.set_aside_to_clean(wanted * self.geometry.usable_bytes_min());
+        let (spare, aside) = if self.has_room() { (wanted, Some(aside)) } else { (0, None) };
+        let kept = if may_dip { CLEAN_EXTENTS } else { 0 };
+        let bytes = (kept + spare).min(reachable).min(memory) * extent_bytes;
+        (bytes > 0).then_some(Allowance { bytes, victims: VICTIMS_MAX, purpose: Purpose::Clean, _aside: aside })
+    }
+
+    /// One round. Two may run at the same time: they have different victims, and only one of them
+    /// takes the extents kept for moves.
+    ///
+    /// # Errors
+    /// When storage or map fail. Damage in the extents is remembered, not returned.
+    pub(crate) fn clean_round(&self, rule: Rule) -> Result<Round> {
+        self.check_failed()?;
+        self.heal()?;
+        let began = self.env.clock.now_ns();
+        let dipping = self.dipping.try_lock();
+        let Some(allowance) = self.allowance(rule, dipping.is_some()) else { return Ok(Round::NeedsCheckpoint) };
+        let seen = self.map_version.load(Ordering::Acquire);
+        let mut claim = {
+            let mut cleaner = self.cleaner.lock();
+            cleaner.forget_before(self.extents.lock().checkpoint());
+            let (number, mut victims) = self.choose(&cleaner, rule);
+            if victims.is_empty() {
+                return Ok(if cleaner.busy.is_empty() { Round::Idle } else { Round::Busy });
+            }
+            victims.truncate(allowance.victims);
+            keep_within(&mut victims, allowance.bytes);
+            cleaner.busy.extend(victims.iter().map(|victim| victim.extent));
+            let survivors = cleaner.spare.pop().unwrap_or_default();
+            Claim { core: self, number, victims, survivors }
+        };
+        let mut cold = (rule.recodes && allowance.purpose == Purpose::Clean).then(|| ColdRecoder::new(self));
+        let round = self.clean_claim(&mut claim, &mut cold, rule, seen, &allowance);
+        if let Some(cold) = cold {
+            cold.finish(matches!(round, Ok(Round::Cleaned { .. })));
+        }
+        let took = self.env.clock.now_ns().saturating_sub(began);
+        self.cold_pace.earn(took);
+        self.counters.cleaning_ns.add(took);
+        round
+    }
+
+    /// Steps 2 and 3 for the victims that are a round's own.
+    fn clean_claim(
+        &self,
+        claim: &mut Claim<'_>,
+        cold: &mut Option<ColdRecoder<'_>>,
+        rule: Rule,
+        seen: u64,
+        allowance: &Allowance<'_>,
+    ) -> Result<Round> {
+        let _in_use = self.dictionaries.in_use.read();
+        let extent_bytes = u64::from(self.geometry.extent_bytes);
+        // Two streams may open an extent each: that must not take the extents kept for the
+        // survivors of one.
+        let is_apart_worth = allowance.purpose == Purpose::Clean && !rule.away;
+        let apart = is_apart_worth && allowance.bytes >= APART_EXTENTS_MIN * extent_bytes;
+        let budget = allowance.bytes - if apart { extent_bytes } else { 0 };
+        let Claim { number, ref victims, ref mut survivors, .. } = *claim;
+        // A checkpoint that is running holds the lock.
+        let is_current = || self.checkpoint.try_lock().is_some_and(|checkpoint| checkpoint.number == number);
+        let (mut taken, mut overflowed) = (Vec::new(), false);
+        let mut reads = VictimReads::new(self, victims.clone());
+        while let Some((victim, read)) = reads.next() {
+            let mark = survivors.mark();
+            let collected = match read {
+                Ok(buf) => {
+                    let extent = &buf[..extent_bytes as usize];
+                    let collected = self.collect(victim, extent, survivors, cold.as_mut(), is_current)?;
+                    self.buffers.put(buf);
+                    collected
+                }
+                Err(error) => {
+                    let start = self.geometry.start(victim.extent);
+                    Collected::Left(Some(format!("{extent_bytes} bytes at byte {start} cannot be read: {error}")))
+                }
+            };
+            match collected {
+                Collected::All if apart => {
+                    survivors.tell_hot(mark, |object, group, blocks| self.rewrites.are_hot(object, group, blocks));
+                }
+                Collected::All => {}
+                Collected::Left(why) => {
+                    survivors.cut_back(mark);
+                    cold.iter_mut().for_each(|cold| cold.end_extent(false));
+                    self.cleaner.lock().shun(victim, true);
+                    if why.is_some() {
+                        self.suspect_extent(victim.extent);
+                    }
+                    self.remember_damage(why);
+                    continue;
+                }
+            }
+            // Sorting all of them for each would be wasted while they obviously fit.
+            if (survivors.payload_bytes() as u64) > budget / HEADERS_DIVISOR * (HEADERS_DIVISOR - 1) {
+                let bytes = survivors.measure(self.geometry.extent_bytes).bytes;
+                if bytes > budget {
+                    survivors.cut_back(mark);
+                    overflowed = true;
+                    break;
+                }
+            }
+            cold.iter_mut().for_each(|cold| cold.end_extent(true));
+            taken.push(victim);
+        }
+        if taken.is_empty() {
+            return Ok(if overflowed { Round::NeedsCheckpoint } else { Round::Shunned });
+        }
+        let cleaned_bytes = taken.len() as u64 * extent_bytes;
+        let wins = |packed: u64| packed + cleaned_bytes / GAIN_DIVISOR <= cleaned_bytes;
+        let mut packed = survivors.measure(self.geometry.extent_bytes).bytes;
+        if apart && !wins(packed) {
+            // The end of the one part and of the other may leave an extent's worth that neither
+            // needs.
+            survivors.forget_hot();
+            packed = survivors.measure(self.geometry.extent_bytes).bytes;
+        }
+        if !wins(packed) && !rule.away {
+            let mut cleaner = self.cleaner.lock();
+            taken.into_iter().for_each(|victim| cleaner.shun(victim, false));
+            return Ok(Round::Shunned);
+        }
+        let cleaned = Some((number, taken.len() as u64));
+        let moved_at = self.move_survivors(survivors, seen, cleaned, allowance.purpose)?;
+        let Some(moved_at) = moved_at else { return Ok(Round::NeedsCheckpoint) };
+        let evacuated = taken.iter().map(|victim| victim.extent).collect();
+        self.cleaner.lock().evacuated.push((moved_at, evacuated));
+        Ok(Round::Cleaned { extents: taken.len() as u64, moved: packed })
+    }
+
+    fn remember_damage(&self, what: Option<String>) {
+        let mut damages = self.damages.lock();
+        if damages.len() < DAMAGES_MAX {
+            let new = what.filter(|what| !damages.contains(what));
+            damages.extend(new);
+        }
+    }
+
+    /// Step 3: appends the survivors and waits until the moves are applied.
+    ///
+    /// `seen`: version of the map at the collection; if the map has changed since, the survivors
+    /// are looked up again first. `cleaned`: number of the checkpoint and count of the emptied
+    /// extents, if whole extents were cleaned.
+    ///
+    /// Returns the number of the last checkpoint that had captured before the moves. `None` if a
+    /// checkpoint has to be taken before the rest can be moved.
+    pub(crate) fn move_survivors(
+        &self,
+        survivors: &mut Survivors,
+        seen: u64,
+        cleaned: Option<(u64, u64)>,
+        purpose: Purpose,
+    ) -> Result<Option<u64>> {
+        let _still = self.still.read();
+        if self.map_version.load(Ordering::Acquire) != seen {
+            self.keep_unmoved(survivors)?;
+        }
+        let mut last = None;
+        let mut ended = Ok(true);
+        // One at a time: a writer has the one while the next is made.
+        for batch in self.pack(survivors) {
+            let bytes = batch.payload_bytes() as u64;
+            let appended =
+                if self.is_inline() { self.log.append(batch, purpose) } else { self.log.enqueue(batch, purpose) };
+            match appended {
+                Ok(ticket) => {
+                    self.counters.moved_bytes.add(bytes);
+                    last = Some(ticket);
+                }
+                Err(Refusal::NeedsCheckpoint(_) | Refusal::NeedsSpace(..)) => {
+                    ended = Ok(false);
+                    break;
+                }
+                Err(Refusal::Failed(error)) => {
+                    ended = Err(error);
+                    break;
+                }
+            }
+        }
+        if !matches!(ended, Ok(true)) {
+            // Some of the refused moves may be on their way: the next capture must not come between
+            // their look at the map and their end.
+            self.log.wait_settled();
+        }
+        let done = ended?;
+        if let Some(ticket) = last {
+            self.log.wait_applied(ticket)?;
+        }
+        if let Some((as_of, victims)) = cleaned {
+            self.map.active().note(survivors.moved_from(as_of));
+            if done {
+                self.evacuated.fetch_add(victims, Ordering::Relaxed);
+                self.counters.cleaned_extents.add(victims);
+            }
+        }
+        Ok(done.then(|| self.captured.load(Ordering::Acquire)))
+    }
+}

@@ -1,0 +1,184 @@
+//! Reads the extents that are to be cleaned, scrubbed or checked, a few ahead of who looks at them,
+//! so that the device works meanwhile.
+//!
+//! The reader threads do it, in pieces between which others' requests come. What they drop because
+//! they have too much to do, or where there are none, is read by the thread that wants it.
+//!
+//! Who scrubs or checks while nothing else goes on has whole extents read through a ring of its
+//! own, as many as the device needs to be as fast as it can be. On a virtual disk such requests
+//! starve writes (see `env::FileDisk`), so that this ends, until the next round, as soon as
+//! anything else is read or written.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::sync::mpsc::{Receiver, sync_channel};
+
+use env::{AlignedBuf, ReadRing};
+use units::ExtentIndex;
+
+use crate::base::buffers::large_reads_bytes;
+use crate::log::log_reads::Source;
+use crate::pool::core::Core;
+use crate::space::extents::Victim;
+
+/// Most extents of a round in memory at the same time beside others: the one that is looked at, and
+/// those that are read meanwhile.
+const EXTENTS_MAX: u64 = 4;
+/// The part of the memory budget that they may take, if there are two at least.
+const MEMORY_DIVISOR: u64 = 32;
+/// The same while nothing else goes on. What [`large_reads_bytes`] allows keeps a device busy, and
+/// a client that begins then waits for these reads.
+const ALONE_EXTENTS_MAX: u64 = 64;
+
+type Outcome = io::Result<AlignedBuf>;
+
+/// The victims of a round, in order, with their bytes.
+pub(crate) struct VictimReads<'a> {
+    core: &'a Core,
+    rest: std::vec::IntoIter<Victim>,
+    ahead: VecDeque<(Victim, Ahead)>,
+    ring: Option<Ring<'a>>,
+}
+
+/// An extent that is being read.
+enum Ahead {
+    /// By a reader thread.
+    Thread(Receiver<Outcome>),
+    /// By the ring, under this tag.
+    Ring(usize),
+}
+
+/// The ring, with what has come before its turn.
+struct Ring<'a> {
+    reads: Box<dyn ReadRing + 'a>,
+    /// `None`: it could not be read so.
+    come: BTreeMap<usize, Option<AlignedBuf>>,
+    next_tag: usize,
+    /// [`Core::traffic_bytes`] as long as nothing else goes on: grows with what the ring reads.
+    /// `None`: nothing else can.
+    traffic_bytes: Option<u64>,
+    /// A read was not whole: what is wrong with the device or the ring may be so with the next one.
+    has_failed: bool,
+}
+
+impl Ring<'_> {
+    /// Whether extents may be read by the ring.
+    fn is_wanted(&self, core: &Core) -> bool {
+        let is_alone = self.traffic_bytes.is_none_or(|bytes| core.traffic_bytes() == bytes);
+        is_alone && !self.has_failed
+    }
+
+    fn begin(&mut self, core: &Core, extent: ExtentIndex) -> usize {
+        let (tag, len) = (self.next_tag, core.geometry.extent_bytes as usize);
+        self.next_tag += 1;
+        self.reads.begin(tag, core.geometry.start(extent), core.buffers.get_for_reading(len), len);
+        tag
+    }
+
+    /// What was begun under that tag; `None`: it has to be read in the ordinary way.
+    fn take(&mut self, core: &Core, tag: usize) -> Option<AlignedBuf> {
+        while !self.come.contains_key(&tag) {
+            let ended = self.reads.wait()?;
+            if ended.whole {
+                let len = u64::from(core.geometry.extent_bytes);
+                core.counters.read_disk_bytes.add(len);
+                self.traffic_bytes = self.traffic_bytes.map(|bytes| bytes + len);
+            }
+            self.has_failed |= !ended.whole;
+            self.come.insert(ended.tag, ended.whole.then_some(ended.buf));
+        }
+        self.come.remove(&tag).flatten()
+    }
+}
+
+impl<'a> VictimReads<'a> {
+    /// Reads beside others.
+    pub(crate) fn new(core: &'a Core, victims: Vec<Victim>) -> Self {
+        Self { core, rest: victims.into_iter(), ahead: VecDeque::new(), ring: None }
+    }
+
+    /// Reads as fast as the device can for as long as nothing else goes on: [`Core::traffic_bytes`]
+    /// has been `traffic_bytes` since the last round, and only grows by these reads. `None`:
+    /// nothing else can go on.
+    pub(crate) fn while_alone(core: &'a Core, victims: Vec<Victim>, traffic_bytes: Option<u64>) -> Self {
+        let is_worth_it = !victims.is_empty() && traffic_bytes.is_none_or(|bytes| bytes == core.traffic_bytes());
+        let reads = if is_worth_it { core.env.disk.read_ring() } else { None };
+        let come = BTreeMap::new();
+        let ring = reads.map(|reads| Ring { reads, come, next_tag: 0, traffic_bytes, has_failed: false });
+        Self { ring, ..Self::new(core, victims) }
+    }
+
+    /// The next victim, and its extent's bytes or why they cannot be read.
+    pub(crate) fn next(&mut self) -> Option<(Victim, Outcome)> {
+        self.begin();
+        let Some((victim, ahead)) = self.ahead.pop_front() else {
+            let victim = self.rest.next()?;
+            return Some((victim, self.core.read_extent(victim.extent)));
+        };
+        let read = match ahead {
+            Ahead::Thread(receive) => receive.recv().ok(),
+            Ahead::Ring(tag) => self.ring.as_mut().and_then(|ring| ring.take(self.core, tag)).map(Ok),
+        };
+        Some((victim, read.unwrap_or_else(|| self.core.read_extent(victim.extent))))
+    }
+
+    /// Begins to read as much as may be read ahead.
+    fn begin(&mut self) {
+        let core = self.core;
+        let mut ring = self.ring.as_mut().filter(|ring| ring.is_wanted(core));
+        if ring.is_none() && core.is_inline() {
+            return;
+        }
+        let (bytes, most) = match &ring {
+            Some(_) => (large_reads_bytes(core.options.memory_bytes), ALONE_EXTENTS_MAX),
+            None => (core.options.memory_bytes / MEMORY_DIVISOR, EXTENTS_MAX),
+        };
+        let extents_max = extents_max(bytes, core.geometry.extent_bytes, most);
+        while self.ahead.len() < extents_max {
+            let Some(victim) = self.rest.next() else { break };
+            let ahead = match &mut ring {
+                Some(ring) => Ahead::Ring(ring.begin(core, victim.extent)),
+                None => {
+                    let (send, receive) = sync_channel(1);
+                    core.workers.submit(Box::new(move |core| drop(send.send(core.read_extent(victim.extent)))));
+                    Ahead::Thread(receive)
+                }
+            };
+            self.ahead.push_back((victim, ahead));
+        }
+    }
+}
+
+/// How many extents of so many bytes may be in memory.
+fn extents_max(bytes: u64, extent_bytes: u32, most: u64) -> usize {
+    (bytes / u64::from(extent_bytes)).clamp(1, most) as usize
+}
+
+impl Core {
+    /// What users have read and written, sent and received since the pool was opened, and what was
+    /// read and written of the data file: stays as it is while nothing goes on.
+    pub(crate) fn traffic_bytes(&self) -> u64 {
+        let counters = &*self.counters;
+        counters.foreground_bytes() + counters.log_bytes.get() + counters.read_disk_bytes.get()
+    }
+
+    /// All bytes of an extent, in a buffer of the pool's that may be longer.
+    pub(crate) fn read_extent(&self, extent: ExtentIndex) -> Outcome {
+        self.counters.read_disk_bytes.add(u64::from(self.geometry.extent_bytes));
+        Source { disk: &*self.env.disk, geometry: &self.geometry, buffers: &self.buffers }.read(extent)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_extents_in_little_memory_are_read_one_by_one() {
+        let many = |memory_mib: u64, extent_mib: u32| {
+            extents_max((memory_mib << 20) / MEMORY_DIVISOR, extent_mib << 20, EXTENTS_MAX)
+        };
+        assert_eq!([many(512, 1), many(256, 1), many(128, 1)], [4; 3], "the usual extents");
+        assert_eq!([many(64, 1), many(512, 4), many(512, 8), many(512, 16), many(64, 16)], [2, 4, 2, 1, 1]);
+    }
+}

@@ -1,0 +1,113 @@
+//! Compresses fragments anew, for the callers that move them: recompression and, for cold data, the
+//! cleaner.
+//!
+//! A fragment is decoded; its live part is compressed as if it were written now, and becomes moves
+//! from where it was, if that makes it clearly smaller. So data never becomes larger. Units that
+//! are larger than the property `unit` has it are divided, if they become smaller all the same;
+//! small ones are not joined, because a move has one place that it comes from (`upkeep::defrag` does that).
+//! They keep their epoch: snapshots see the same data.
+
+use codec::{CodecId, DictionaryNumber};
+use format::FragmentRef;
+use policy::{Compression, Settings, plan_units, wants_dictionary};
+use units::{BLOCK_BYTES, BlockIndex, BlockMask, GROUP_BLOCKS, ObjectId};
+
+use crate::base::scratch;
+use crate::clean::extent_liveness::Resident;
+use crate::clean::survivors::Survivors;
+use crate::codecs::chooser;
+use crate::codecs::dictionaries::{Encoders, Readers};
+use crate::pool::core::Core;
+use crate::write::drain::compress_with;
+
+/// A fragment is moved for it only if that wins this share of its size: less is not worth a write
+/// and a dead place.
+const GAIN_DIVISOR: usize = 32;
+/// Marks regions of data that is compressed anew: their memory is apart from that of present
+/// writes, which may be chosen for in another mode.
+const APART: u64 = 1 << 63;
+
+/// Compresses one fragment after the other.
+pub(crate) struct Recoder<'a> {
+    core: &'a Core,
+    batch: chooser::Batch<'a>,
+    /// The volume that the last one was of, and the dictionaries for it.
+    known: Option<(ObjectId, Option<Encoders<'a>>)>,
+}
+
+impl<'a> Recoder<'a> {
+    pub(crate) fn new(core: &'a Core) -> Self {
+        let batch = core.chooser.begin(false, core.counters.written_bytes.get()).apart();
+        Self { core, batch, known: None }
+    }
+
+    /// Compresses the blocks `live` of a fragment whose payload has been verified; returns their
+    /// old and new size in bytes, if the new one is clearly less. The new fragments are then among
+    /// the survivors. All of a volume's are rewritten under the same settings.
+    pub(crate) fn recode(
+        &mut self,
+        resident: &Resident,
+        live: BlockMask,
+        payload: &[u8],
+        settings: &Settings,
+        survivors: &mut Survivors,
+    ) -> Option<(usize, usize)> {
+        let Resident { object: volume, stored, location, reference } = resident;
+        if self.known.as_ref().is_none_or(|(known, _)| *known != volume.id) {
+            self.known = Some((volume.id, self.core.encoders(volume, settings)));
+        }
+        let Self { core, batch, known } = self;
+        let mut dictionaries = known.as_mut().and_then(|(_, dictionaries)| dictionaries.as_mut());
+        let before = FragmentRef { live, ..*reference }.live_bytes() as usize;
+        let raw_len = usize::from(stored.fragment.count) * BLOCK_BYTES;
+        let codec = CodecId(stored.fragment.codec);
+        // What needs an old dictionary is compressed anew wherever that costs nothing: then the old
+        // one can be given up.
+        let newest = dictionaries.as_ref().and_then(|encoders| encoders.number(encoders.count()));
+        let is_outdated = codec == CodecId::ZSTD_DICTIONARY
+            && DictionaryNumber::split(payload).is_some_and(|(number, _)| Some(number) != newest);
+        let least_gain = if is_outdated { 0 } else { before / GAIN_DIVISOR };
+        // In units as large as the property has them; if that wins too little, in one as it is.
+        let sizes = [settings.unit_blocks.max(1), GROUP_BLOCKS as u32];
+        let sizes = if u32::from(stored.fragment.count) > sizes[0] { &sizes[..] } else { &sizes[1..] };
+        scratch::with(|scratch| {
+            let scratch::Scratch { codecs, unit, spare, .. } = scratch;
+            let raw = &mut unit[..raw_len];
+            core.decode(Readers::Free, volume, codecs, (codec, payload), raw, raw_len).ok()?;
+            let mut target = vec![0; raw_len];
+            sizes.iter().find_map(|unit_blocks| {
+                let mark = survivors.mark();
+                for unit in plan_units(live, *unit_blocks) {
+                    let block = BlockIndex(resident.key().group.first_block().0 + u64::from(unit.first));
+                    let skip = (block.0 - stored.fragment.first.0) as usize * BLOCK_BYTES;
+                    let raw = &raw[skip..skip + unit.count as usize * BLOCK_BYTES];
+                    let target = &mut target[..raw.len()];
+                    let (id, len) = match settings.compression {
+                        Compression::Fixed(codec) => compress_with(codecs, codec, raw, target, settings),
+                        Compression::Auto => {
+                            let object = ObjectId(stored.object.0 | APART);
+                            let dictionaries =
+                                dictionaries.as_deref_mut().filter(|_| wants_dictionary(settings, raw.len()));
+                            let (first, afresh) = (block, is_outdated);
+                            let unit = chooser::Unit { object, first, raw, settings, dictionaries, afresh, target };
+                            let done = batch.store(unit, codecs, spare);
+                            (done.codec, done.stored)
+                        }
+                    };
+                    survivors.push_unit(stored, *location, (block, unit.count as u8), id, &target[..len]);
+                }
+                let (after, described) = survivors.since(mark);
+                let wins = described + least_gain <= before;
+                if !wins {
+                    survivors.cut_back(mark);
+                }
+                wins.then_some((before, after))
+            })
+        })
+    }
+
+    /// Pays the time spent into the budget for tests.
+    pub(crate) fn finish(self) {
+        self.batch.finish();
+    }
+}

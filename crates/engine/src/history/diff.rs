@@ -1,0 +1,127 @@
+//! The changes between a snapshot and a later one, or the volume as it is: from the map alone, no
+//! data is read.
+//!
+//! A block is the same if both find it in the same record: the content of a record of a past epoch
+//! never changes. It may be called changed although the same bytes were written again.
+
+use format::FragmentRef;
+use surface::{Allocation, Error, ErrorKind, Result};
+use units::{BLOCK_BYTES, BlockIndex, BlockMask, GroupIndex, ObjectId};
+
+use crate::map::group_pages::look_down;
+use crate::map::{Level, Piece};
+use crate::pool::Pool;
+
+/// A range that has changed, and its present content.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Changed {
+    /// First byte.
+    pub offset: u64,
+    /// Bytes: a multiple of 4096.
+    pub length: u64,
+    /// Whether it holds data now, or reads as zeroes.
+    pub now: Allocation,
+}
+
+/// A stretch of changed blocks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DiffPage {
+    /// In order; neighbours differ in their content.
+    pub changes: Vec<Changed>,
+    /// From where to go on; `None`: that was all.
+    pub next: Option<u64>,
+    /// Sizes before and now, in bytes: data behind the smaller one is there in one of them only.
+    pub sizes: (u64, u64),
+}
+
+impl Pool {
+    /// Changes from `from`, a snapshot, to `to`, another snapshot or a volume, beginning at byte
+    /// `start`. Returns after a bounded number of map records: go on from [`DiffPage::next`]. The
+    /// first page (`start` 0) takes a checkpoint, so that earlier writes are seen; of a volume that
+    /// is being written, later changes may or may not be.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`], [`ErrorKind::Corrupt`], and what a checkpoint fails with.
+    pub fn diff(&self, from: &str, to: &str, start: u64) -> Result<DiffPage> {
+        let core = &self.core;
+        let old = core.objects.snapshot_named(from)?;
+        let new = core.objects.readable(to)?;
+        if start == 0 {
+            self.checkpoint()?;
+        }
+        loop {
+            let (old_levels, new_levels) = (old.levels(), new.levels());
+            let page = self.diff_page(&old_levels, &new_levels, (old.size_bytes(), new.size_bytes()), start)?;
+            if let Some(gone) = [&old, &new].into_iter().find(|object| !object.is_readable()) {
+                return Err(Error::new(ErrorKind::NotFound, format!("'{}' has been destroyed", gone.title())));
+            }
+            // As long as both look from the same points, nothing that they see has gone.
+            if (old.levels(), new.levels()) == (old_levels, new_levels) {
+                return Ok(page);
+            }
+        }
+    }
+
+    pub(crate) fn diff_page(&self, old: &[Level], new: &[Level], sizes: (u64, u64), start: u64) -> Result<DiffPage> {
+        let mut objects: Vec<ObjectId> = old.iter().chain(new).map(|level| level.object).collect();
+        objects.sort_unstable();
+        objects.dedup();
+        let page = self.core.group_page(&objects, BlockIndex::containing(start).group())?;
+        let mut changes = Changes::default();
+        let end = sizes.0.max(sizes.1);
+        for (group, of_all) in &page.groups {
+            let view = |levels: &[Level]| look_down(levels, &objects, of_all, BlockMask::FULL);
+            let (before, now) = (view(old), view(new));
+            changes.push(*group, changed(&before, &now), allocated(&now), end);
+        }
+        let next = page.next.map(|group| group.first_block().offset_bytes()).filter(|next| *next < end);
+        Ok(DiffPage { changes: changes.list, next, sizes })
+    }
+}
+
+pub(crate) fn allocated(pieces: &[Piece]) -> BlockMask {
+    pieces.iter().fold(BlockMask::EMPTY, |mask, Piece { fragment: FragmentRef { live, .. }, .. }| mask.or(*live))
+}
+
+/// Blocks that are not found in the same record.
+pub(crate) fn changed(before: &[Piece], now: &[Piece]) -> BlockMask {
+    let mut same = BlockMask::EMPTY;
+    for old in before {
+        for new in now.iter().filter(|new| (new.object, new.epoch) == (old.object, old.epoch)) {
+            same = same.or(new.fragment.live.and(old.fragment.live));
+        }
+    }
+    allocated(before).or(allocated(now)).minus(same)
+}
+
+#[derive(Default)]
+struct Changes {
+    list: Vec<Changed>,
+}
+
+impl Changes {
+    fn push(&mut self, group: GroupIndex, changed: BlockMask, data: BlockMask, end: u64) {
+        for (mask, now) in [(changed.and(data), Allocation::Data), (changed.minus(data), Allocation::Hole)] {
+            for (first, count) in mask.runs() {
+                let offset = BlockIndex(group.first_block().0 + u64::from(first)).offset_bytes();
+                let length = (u64::from(count) * BLOCK_BYTES as u64).min(end.saturating_sub(offset));
+                if length > 0 {
+                    self.list.push(Changed { offset, length, now });
+                }
+            }
+        }
+        // Both kinds of a group in order, and joined to what comes before.
+        let begin =
+            self.list.iter().rposition(|c| c.offset < group.first_block().offset_bytes()).map_or(0, |at| at + 1);
+        self.list[begin..].sort_unstable_by_key(|change| change.offset);
+        let tail = self.list.split_off(begin);
+        for change in tail {
+            match self.list.last_mut() {
+                Some(last) if last.now == change.now && last.offset + last.length == change.offset => {
+                    last.length += change.length;
+                }
+                _ => self.list.push(change),
+            }
+        }
+    }
+}

@@ -1,0 +1,473 @@
+//! What users do with the history of volumes: snapshots, clones, rollback, promote, rename,
+//! destroy. Each is a change of descriptors in one batch of the log, durable on return, and costs
+//! the same whatever the volume holds. What becomes unneeded by it comes back with the next
+//! checkpoints (see `reap`).
+//!
+//! A snapshot is taken in these steps:
+//! 1. dirty data is drained while writers go on;
+//! 2. the volume's gate is closed: requests under way end, others wait;
+//! 3. the little that became dirty meanwhile is drained: all that was acknowledged lies in the log,
+//!    in the epoch in force;
+//! 4. one batch makes the snapshot, which sees up to that epoch, and raises the volume's epoch; it
+//!    is made durable, and with it all that the snapshot holds.
+//!
+//! Lock order: `admin`, then gates in the order of objects, then what a drain and an append take.
+
+pub(crate) mod bookmarks;
+pub(crate) mod diff;
+pub(crate) mod holds;
+pub(crate) mod usage;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use format::{BATCH_FIXED_BYTES, CUTS_MAX, Cut, Entry, ObjectDescriptor, ObjectState, Origin, header_bytes};
+use surface::{DeviceId, Error, ErrorKind, Result};
+use units::{Epoch, ObjectId};
+
+use crate::base::options::Properties;
+use crate::base::status::SnapshotStatus;
+use crate::history::holds::check_unheld;
+use crate::map::Level;
+use crate::objects::Object;
+use crate::objects::names::check_name;
+use crate::objects::properties;
+use crate::pool::Pool;
+use crate::pool::core::Core;
+use crate::volume::devices::Meant;
+
+/// Longest way down from an object: each level that has nothing of a block costs a look at the map.
+const LEVELS_MAX: usize = 32;
+/// Longest full name, as file systems have it.
+pub(crate) const TITLE_BYTES_MAX: usize = 255;
+/// Names that a refusal lists.
+const NAMES_TOLD: usize = 5;
+
+fn refused(kind: ErrorKind, text: String) -> Error {
+    Error::new(kind, text)
+}
+
+impl Pool {
+    /// Takes a snapshot of a volume: all that was acknowledged before the call, nothing that is
+    /// written after it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`], [`ErrorKind::Exists`], [`ErrorKind::Invalid`] for a name, and
+    /// whatever a flush fails with.
+    pub fn snapshot(&self, volume: &str, name: &str) -> Result<()> {
+        self.take_snapshot(volume, name, false)
+    }
+
+    /// The same; a `scheduled` one may be removed by the schedule that made it.
+    ///
+    /// # Errors
+    /// Those of [`snapshot`](Self::snapshot).
+    pub fn take_snapshot(&self, volume: &str, name: &str, scheduled: bool) -> Result<()> {
+        check_name(name)?;
+        let core = &self.core;
+        // Step 1. The lock is not needed for it, and others need not wait for it.
+        core.objects.named(volume)?;
+        core.drain_all()?;
+        let _admin = core.admin.lock();
+        let object = core.objects.named(volume)?;
+        self.check_free(&format!("{volume}@{name}"))?;
+        self.check_no_receive(&object)?;
+        if object.levels().len() >= LEVELS_MAX {
+            return Err(too_deep(volume));
+        }
+        // Steps 2 and 3.
+        let _gate = object.gate.write();
+        core.leave_behind()?;
+        // Step 4. The snapshot comes first: so the epoch that the volume leaves is never without a
+        // point that looks at it.
+        let head = object.descriptor.read().clone();
+        let snapshot = ObjectDescriptor {
+            state: ObjectState::Snapshot,
+            origin: Some(Origin { object: head.id, epoch: head.epoch }),
+            parent: Some(head.id),
+            scheduled,
+            created_unix_s: core.env.clock.unix_s(),
+            properties: properties::of_moment(&head.properties),
+            identity: Some(core.env.new_identity()?),
+            ..ObjectDescriptor::volume(ObjectId(core.objects.next_id()), name, head.size_bytes)
+        };
+        let volume = ObjectDescriptor { epoch: next_epoch(&head)?, ..head };
+        core.append_durably(vec![Entry::Object(snapshot), Entry::Object(volume)])
+    }
+
+    /// Makes a volume that begins as a snapshot was. It has the properties set on the snapshot's
+    /// volume, but not its reservation, changed by `properties`; it is incomplete if the snapshot
+    /// is.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`], [`ErrorKind::Exists`], [`ErrorKind::Invalid`];
+    /// [`ErrorKind::Unsupported`] for a clone of a clone of a clone, more than 30 times.
+    pub fn clone_snapshot(&self, snapshot: &str, name: &str, properties: &Properties) -> Result<()> {
+        check_name(name)?;
+        properties::check(policy::Owner::Volume, properties)?;
+        let core = &self.core;
+        let _admin = core.admin.lock();
+        let snapshot = core.objects.snapshot_named(snapshot)?;
+        self.check_free(name)?;
+        if snapshot.levels().len() >= LEVELS_MAX - 1 {
+            return Err(too_deep(&snapshot.title()));
+        }
+        let from = snapshot.descriptor.read().clone();
+        let parent = from.parent.and_then(|id| core.objects.get(id));
+        let own = parent.map(|parent| parent.descriptor.read().properties.clone()).unwrap_or_default();
+        let mut own = properties::with_moment(own, &from.properties);
+        // The space that is set aside for the other volume is not set aside twice.
+        own.remove("reservation");
+        own.extend(properties.clone());
+        let id = ObjectId(core.objects.next_id());
+        let reserved = properties::resolved_for(name, &core.objects.pool_properties(), &own)?.reservation_bytes;
+        core.check_reservation(id, reserved)?;
+        let clone = ObjectDescriptor {
+            origin: from.origin,
+            created_unix_s: core.env.clock.unix_s(),
+            properties: own,
+            ..ObjectDescriptor::volume(id, name, from.size_bytes)
+        };
+        core.append_durably(vec![Entry::Object(clone)])?;
+        core.count_reservations();
+        Ok(())
+    }
+
+    /// Takes a volume back to one of its snapshots, size included. Snapshots that are newer must be
+    /// given up for it (`recursive`); clones of them stay.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`]; [`ErrorKind::InUse`] if there are newer snapshots, or one of them
+    /// is held; [`ErrorKind::Unsupported`] for a snapshot that was taken when the data belonged to
+    /// another volume (see [`promote`](Self::promote)).
+    pub fn rollback<'a>(&self, snapshot: impl Into<Meant<'a>>, recursive: bool) -> Result<()> {
+        let core = &self.core;
+        let _admin = core.admin.lock();
+        let snapshot = core.objects.meant_snapshot(snapshot.into())?;
+        let ObjectDescriptor { size_bytes, parent, origin, properties: moment, .. } =
+            snapshot.descriptor.read().clone();
+        let volume = parent.and_then(|id| core.objects.get(id)).filter(|volume| volume.is_live());
+        let (Some(volume), Some(origin)) = (volume, origin) else {
+            return Err(refused(ErrorKind::NotFound, format!("the volume of '{}' is gone", snapshot.title())));
+        };
+        self.check_no_receive(&volume)?;
+        if origin.object != volume.id {
+            let text = format!(
+                "'{}' was taken before '{}' became independent: clone it instead, and rename the clone",
+                snapshot.title(),
+                volume.title()
+            );
+            return Err(refused(ErrorKind::Unsupported, text));
+        }
+        let is_newer = |s: &Arc<Object>| {
+            s.descriptor.read().origin.is_some_and(|o| o.object == volume.id && o.epoch > origin.epoch)
+        };
+        let newer: Vec<_> = core.objects.snapshots_of(volume.id).into_iter().filter(is_newer).collect();
+        if !newer.is_empty() && !recursive {
+            let text = format!(
+                "'{}' has newer snapshots ({}), which going back to '{}' would destroy: ask for that (-r), or clone it",
+                volume.title(),
+                titles(&newer),
+                snapshot.title()
+            );
+            return Err(refused(ErrorKind::InUse, text));
+        }
+        // Cuts go when the records that they hide have gone.
+        while volume.descriptor.read().cuts.len() >= CUTS_MAX && core.objects.has_reaping() {
+            core.take_checkpoint()?;
+        }
+        let cuts_that_stay = |head: &ObjectDescriptor, going: &[Arc<Object>]| {
+            let cuts = core.cuts_behind(head, origin.epoch, going);
+            if cuts.len() < CUTS_MAX {
+                return Ok(cuts);
+            }
+            let text = format!(
+                "'{}' has been taken back {CUTS_MAX} times while clones of what was given up exist: destroy some, or clone '{}'",
+                volume.title(),
+                snapshot.title()
+            );
+            Err(refused(ErrorKind::Unsupported, text))
+        };
+        // What cannot be done must not cost the newer snapshots.
+        check_unheld(&newer)?;
+        let head = volume.descriptor.read().clone();
+        next_epoch(&head)?;
+        cuts_that_stay(&head, &newer)?;
+        core.drain_all()?;
+        self.destroy_in_steps(&newer)?;
+        let _gate = volume.gate.write();
+        // Dirty data belongs to the past that is given up; writes under way must not end up behind
+        // it.
+        core.leave_behind()?;
+        let head = volume.descriptor.read().clone();
+        let epoch = next_epoch(&head)?;
+        let mut cuts = cuts_that_stay(&head, &[])?;
+        cuts.push(Cut { after: origin.epoch, before: epoch });
+        let properties = properties::with_moment(head.properties, &moment);
+        core.append_durably(vec![Entry::Object(ObjectDescriptor { epoch, cuts, size_bytes, properties, ..head })])?;
+        core.workers.wake_keeper();
+        Ok(())
+    }
+
+    /// Destroys a volume with its bookmarks, or a snapshot (`VOLUME@SNAPSHOT`), or the received
+    /// part of one that is being received. A volume's snapshots go with it if that is asked for
+    /// (`recursive`). Clones keep what they see. Durable on return; the space comes back with the
+    /// next checkpoints.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`]; [`ErrorKind::InUse`] for a volume with snapshots, and for a
+    /// snapshot that is held.
+    pub fn destroy<'a>(&self, meant: impl Into<Meant<'a>>, recursive: bool) -> Result<()> {
+        let (core, meant) = (&self.core, meant.into());
+        let _admin = core.admin.lock();
+        if let Meant::Name(name) = meant
+            && let Some(partial) = core.objects.partial_named(name)
+        {
+            self.give_up_receive(&partial)?;
+            core.workers.wake_keeper();
+            return Ok(());
+        }
+        let object = core.objects.meant(meant)?;
+        let mut gone = vec![object.clone()];
+        check_unheld(&gone)?;
+        if object.is_live() {
+            let snapshots = core.objects.snapshots_of(object.id);
+            if recursive {
+                check_unheld(&snapshots)?;
+            }
+            match core.objects.partial_of(object.id) {
+                Some(partial) if recursive => self.give_up_receive(&partial)?,
+                _ => self.check_no_receive(&object)?,
+            }
+            if !snapshots.is_empty() && !recursive {
+                let (name, snapshots) = (object.title(), titles(&snapshots));
+                let text = format!("'{name}' has snapshots ({snapshots}): destroy them, or all at once (-r)");
+                return Err(refused(ErrorKind::InUse, text));
+            }
+            // A volume's bookmarks are of no use without it.
+            gone.splice(0..0, core.objects.bookmarks_of(object.id).into_iter().chain(snapshots));
+        }
+        self.destroy_in_steps(&gone)?;
+        core.workers.wake_keeper();
+        Ok(())
+    }
+
+    /// Destroys objects in their order, as many in one batch as fit in a piece of an extent. A
+    /// crash may leave the later ones.
+    pub(crate) fn destroy_in_steps(&self, objects: &[Arc<Object>]) -> Result<()> {
+        let mut rest = objects;
+        while !rest.is_empty() {
+            let (mut entries, mut gates) = (Vec::new(), Vec::new());
+            let mut bytes = 0;
+            for object in rest {
+                let held = object.descriptor.read().clone();
+                // The part that was received is of no use to any client.
+                let descriptor = ObjectDescriptor { state: ObjectState::Deleting, receive: None, ..held };
+                let entry = Entry::Object(descriptor);
+                bytes += header_bytes(std::slice::from_ref(&entry)) - BATCH_FIXED_BYTES;
+                if !entries.is_empty() && bytes > self.step_bytes_max() {
+                    break;
+                }
+                entries.push(entry);
+                gates.push(object.gate.write());
+            }
+            rest = &rest[entries.len()..];
+            self.core.append_durably(entries)?;
+        }
+        Ok(())
+    }
+
+    /// Bytes of descriptors that go into one batch.
+    fn step_bytes_max(&self) -> usize {
+        self.core.geometry.extent_bytes as usize / 4
+    }
+
+    /// Gives a volume (`NEW` another name of a volume) or a snapshot (`VOLUME@NEW`) another name.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`], [`ErrorKind::Exists`]; [`ErrorKind::Invalid`], also if the
+    /// snapshots that are taken of it by the clock would get too long names.
+    pub fn rename(&self, old: &str, new: &str) -> Result<()> {
+        let core = &self.core;
+        let _admin = core.admin.lock();
+        let object = core.objects.readable(old)?;
+        let name = match (old.split_once('@'), new.split_once('@')) {
+            (None, None) => new,
+            (Some((volume, _)), Some((same, name))) if volume == same => name,
+            (Some(_), Some(_)) => {
+                let text = format!("a snapshot stays with its volume: '{old}' cannot become '{new}'");
+                return Err(refused(ErrorKind::Invalid, text));
+            }
+            _ => {
+                let text = format!("'{old}' cannot become '{new}': both must be volumes, or both VOLUME@SNAPSHOT");
+                return Err(refused(ErrorKind::Invalid, text));
+            }
+        };
+        check_name(name)?;
+        if old == new {
+            return Ok(());
+        }
+        self.check_free(new)?;
+        if object.is_live() {
+            let listed = core.objects.snapshots_of(object.id).into_iter().chain(core.objects.partial_of(object.id));
+            let listed = listed.chain(core.objects.bookmarks_of(object.id));
+            let names = listed.map(|snapshot| snapshot.descriptor.read().name.len());
+            check_title(new.len() + names.max().map_or(0, |longest| longest + 1))?;
+            let own = object.descriptor.read().properties.clone();
+            properties::check_rename(old, new, &core.objects.pool_properties(), &own)
+                .map_err(|error| error.context(format_args!("volume '{old}' keeps its name")))?;
+        }
+        let descriptor = ObjectDescriptor { name: name.to_owned(), ..object.descriptor.read().clone() };
+        core.append_durably(vec![Entry::Object(descriptor)])
+    }
+
+    /// Makes a clone the owner of the history that it came from: the snapshots of the other volume
+    /// up to the one that it was cloned from become its own, and the bookmarks up to there, so that
+    /// the other volume, which now is the clone, can be destroyed. Moves no data.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`]; [`ErrorKind::Invalid`] if it came from no other volume's snapshot;
+    /// [`ErrorKind::Exists`] if a name is taken.
+    pub fn promote(&self, name: &str) -> Result<()> {
+        let core = &self.core;
+        let _admin = core.admin.lock();
+        let object = core.objects.named(name)?;
+        let origin = Self::origin_of(&object, &core.objects.snapshots_by_timeline());
+        let Some(from) = origin.and_then(|s| s.descriptor.read().parent) else {
+            let text = format!("'{name}' is not a clone of another volume's snapshot");
+            return Err(refused(ErrorKind::Invalid, text));
+        };
+        let levels = object.levels();
+        let is_inherited = |moment: &Arc<Object>| lies_on(moment, &levels);
+        let mut entries = Vec::new();
+        for bookmark in core.objects.bookmarks_of(from).into_iter().filter(is_inherited) {
+            let descriptor = ObjectDescriptor { parent: Some(object.id), ..bookmark.descriptor.read().clone() };
+            let title = format!("{name}#{}", descriptor.name);
+            if core.objects.bookmark_named(&title).is_ok() {
+                return Err(refused(ErrorKind::Exists, format!("the pool has '{title}' already")));
+            }
+            entries.push(Entry::Object(descriptor));
+        }
+        for snapshot in core.objects.snapshots_of(from).into_iter().filter(is_inherited) {
+            let descriptor = ObjectDescriptor { parent: Some(object.id), ..snapshot.descriptor.read().clone() };
+            self.check_free(&format!("{name}@{}", descriptor.name))?;
+            entries.push(Entry::Object(descriptor));
+        }
+        // The oldest first: if a crash comes between two batches, the rest is still the other
+        // volume's, and can be had by promoting again.
+        while !entries.is_empty() {
+            let mut count = entries.len();
+            while count > 1 && header_bytes(&entries[..count]) > self.step_bytes_max() {
+                count /= 2;
+            }
+            let rest = entries.split_off(count);
+            core.append_durably(std::mem::replace(&mut entries, rest))?;
+        }
+        Ok(())
+    }
+
+    /// Whether a snapshot may have that full name, or a volume that name.
+    pub(crate) fn check_free(&self, title: &str) -> Result<()> {
+        check_title(title.len())?;
+        self.check_not_coming(title)?;
+        match self.core.objects.readable(title) {
+            Ok(_) => Err(refused(ErrorKind::Exists, format!("the pool has '{title}' already"))),
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// The snapshot of another volume from which a volume came: the newest one on its way down, of
+    /// all `by_timeline`.
+    pub(crate) fn origin_of(volume: &Object, by_timeline: &HashMap<ObjectId, Vec<Arc<Object>>>) -> Option<Arc<Object>> {
+        let levels = volume.levels();
+        let is_origin = |snapshot: &&Arc<Object>| {
+            snapshot.descriptor.read().parent != Some(volume.id) && lies_on(snapshot, &levels)
+        };
+        let newest = |level: &Level| by_timeline.get(&level.object)?.iter().rev().find(is_origin).cloned();
+        levels.iter().find_map(newest)
+    }
+
+    /// The snapshots of a volume, or of all volumes, oldest first within each volume.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`].
+    pub fn snapshots(&self, volume: Option<&str>) -> Result<Vec<SnapshotStatus>> {
+        let objects = &self.core.objects;
+        let volumes = match volume {
+            Some(name) => vec![objects.named(name)?],
+            None => objects.volumes(),
+        };
+        let mut found = Vec::new();
+        for volume in volumes {
+            for snapshot in objects.snapshots_of(volume.id) {
+                let descriptor = snapshot.descriptor.read();
+                found.push(SnapshotStatus {
+                    id: DeviceId(snapshot.id.0),
+                    volume: volume.descriptor.read().name.clone(),
+                    name: descriptor.name.clone(),
+                    size_bytes: descriptor.size_bytes,
+                    created_unix_s: descriptor.created_unix_s,
+                    scheduled: descriptor.scheduled,
+                    incomplete: policy::is_incomplete(&descriptor.properties),
+                });
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// Whether a snapshot's moment is one that a look-up down `levels` passes.
+fn lies_on(snapshot: &Object, levels: &[Level]) -> bool {
+    let Some(origin) = snapshot.descriptor.read().origin else { return false };
+    levels.iter().any(|level| level.object == origin.object && level.sees(origin.epoch))
+}
+
+impl Core {
+    /// The cuts of a volume that are still needed when it has been taken back to the epoch `after`,
+    /// and the snapshots `going` are gone, which are not yet. Records that an older cut within the
+    /// new one hides, the new one hides from later readers. The older cut is not needed unless a
+    /// point lies between the two.
+    fn cuts_behind(&self, head: &ObjectDescriptor, after: Epoch, going: &[Arc<Object>]) -> Vec<Cut> {
+        let goes = |point: Epoch| {
+            let is_there = |s: &Arc<Object>| s.descriptor.read().origin.is_some_and(|origin| origin.epoch == point);
+            self.objects.is_alone_at(head.id, point) && going.iter().any(is_there)
+        };
+        let timelines = self.objects.timelines();
+        let mut points = timelines.get(&head.id).map_or_else(Vec::new, |timeline| timeline.points.clone());
+        points.retain(|point| *point < head.epoch && !goes(*point));
+        let looks_behind = |cut: &Cut| points.last().is_some_and(|point| *point >= cut.before);
+        let mut cuts = head.cuts.clone();
+        cuts.retain(|cut| cut.after < after || looks_behind(cut));
+        cuts
+    }
+}
+
+pub(crate) fn next_epoch(head: &ObjectDescriptor) -> Result<Epoch> {
+    head.epoch.0.checked_add(1).map(Epoch).ok_or_else(|| {
+        refused(ErrorKind::Unsupported, format!("'{}' has had 2^32 snapshots: copy it to a new volume", head.name))
+    })
+}
+
+fn too_deep(name: &str) -> Error {
+    let text = format!(
+        "'{name}' is a clone of a clone, {LEVELS_MAX} times: copy it to a new volume (export, import) and go on from there"
+    );
+    refused(ErrorKind::Unsupported, text)
+}
+
+/// Fails for a full name, `VOLUME@SNAPSHOT` or `VOLUME`, of more bytes than one can have.
+pub(crate) fn check_title(bytes: usize) -> Result<()> {
+    if bytes <= TITLE_BYTES_MAX {
+        return Ok(());
+    }
+    let text = format!("the name is too long: VOLUME@SNAPSHOT can have at most {TITLE_BYTES_MAX} bytes");
+    Err(refused(ErrorKind::Invalid, text))
+}
+
+pub(crate) fn titles(objects: &[Arc<Object>]) -> String {
+    let mut names: Vec<_> = objects.iter().take(NAMES_TOLD).map(|o| o.title()).collect();
+    if objects.len() > NAMES_TOLD {
+        names.push(format!("{} more", objects.len() - NAMES_TOLD));
+    }
+    names.join(", ")
+}

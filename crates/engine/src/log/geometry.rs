@@ -1,0 +1,151 @@
+//! Where extents lie in the data file, and what follows from their size.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use units::{BLOCK_BYTES, ExtentIndex, GROUP_BLOCKS};
+
+use crate::log::Purpose;
+
+/// Extents that neither data nor cleaning may take, so that discards, deletions and checkpoints
+/// work in a full pool. An extent that holds nothing but such entries has no live bytes, so the
+/// next checkpoint frees it again: a handful suffices for ever.
+const METADATA_EXTENTS: u64 = 4;
+/// Further extents that only cleaning may take: the live data of one extent, with the larger
+/// entries of moves, fits in two for certain. A checkpoint later there is one more than before, and
+/// the won space.
+pub(crate) const CLEAN_EXTENTS: u64 = 2;
+
+/// Of the metadata's extents, those that not even a cleaner may take that a crash robbed of its
+/// own.
+const RESCUE_EXTENTS: usize = 1;
+
+/// See [`Geometry::held_below`]: for the survivors of one extent, and for entries.
+const HELD_BELOW_EXTENTS: usize = 3;
+
+/// The geometry of a pool. Clones share the number of extents, which grows while the pool is open.
+#[derive(Debug, Clone)]
+pub(crate) struct Geometry {
+    pub extent_bytes: u32,
+    extents: Arc<AtomicU32>,
+    /// Extents from this one on take nothing new: the pool is being made smaller.
+    mark: Arc<AtomicU32>,
+}
+
+impl Geometry {
+    pub(crate) fn new(extent_bytes: u32, capacity_bytes: u64) -> Self {
+        let extents = u32::try_from(capacity_bytes / u64::from(extent_bytes)).unwrap_or(u32::MAX);
+        Self { extent_bytes, extents: Arc::new(AtomicU32::new(extents)), mark: Arc::new(AtomicU32::new(u32::MAX)) }
+    }
+
+    /// Extents in the data file, the superblock's included.
+    pub(crate) fn extents(&self) -> u32 {
+        self.extents.load(Ordering::Acquire)
+    }
+
+    /// The pool has more extents from now on.
+    pub(crate) fn grow(&self, extents: u32) {
+        self.extents.fetch_max(extents, Ordering::AcqRel);
+    }
+
+    /// The pool has fewer extents from now on; nothing lies in the others.
+    pub(crate) fn shrink(&self, extents: u32) {
+        self.extents.fetch_min(extents, Ordering::AcqRel);
+        self.set_mark(None);
+    }
+
+    /// Extents that take something new: those before the mark, if there is one.
+    pub(crate) fn extents_usable(&self) -> u32 {
+        self.extents().min(self.mark.load(Ordering::Acquire))
+    }
+
+    /// Sets the mark, or takes it away.
+    pub(crate) fn set_mark(&self, mark: Option<u32>) {
+        self.mark.store(mark.unwrap_or(u32::MAX), Ordering::Release);
+    }
+
+    /// First byte of an extent.
+    pub(crate) fn start(&self, extent: ExtentIndex) -> u64 {
+        u64::from(extent.0) * u64::from(self.extent_bytes)
+    }
+
+    /// The extent that holds a byte.
+    pub(crate) fn extent_at(&self, location: u64) -> ExtentIndex {
+        ExtentIndex((location / u64::from(self.extent_bytes)) as u32)
+    }
+
+    /// Whether `len` bytes at `location` lie within one extent that may hold data.
+    pub(crate) fn holds(&self, location: u64, len: u32) -> bool {
+        let extent = location / u64::from(self.extent_bytes);
+        extent >= 1
+            && extent < u64::from(self.extents())
+            && location % u64::from(self.extent_bytes) + u64::from(len) <= u64::from(self.extent_bytes)
+    }
+
+    /// Extents that the log keeps back from a batch of this purpose. Data and moves may use the
+    /// same: that each has its room is the business of those who admit them (`space::admission`, `clean::round`),
+    /// since both fill whatever extent is open.
+    pub(crate) fn kept_back(&self, purpose: Purpose) -> usize {
+        match purpose {
+            Purpose::Data | Purpose::Clean => METADATA_EXTENTS as usize,
+            Purpose::Rescue => RESCUE_EXTENTS,
+            Purpose::Metadata => 0,
+        }
+    }
+
+    /// Extents ahead that have their space below and that the log keeps back from a batch of this
+    /// purpose. The storage below may run out of space whatever the pool has: moves, and what gives
+    /// space back, must find some all the same.
+    pub(crate) fn held_below(&self, purpose: Purpose) -> usize {
+        match purpose {
+            Purpose::Data => HELD_BELOW_EXTENTS,
+            Purpose::Clean | Purpose::Rescue => 1,
+            Purpose::Metadata => 0,
+        }
+    }
+
+    /// Extents kept back from data.
+    pub(crate) fn reserve_extents(&self) -> u64 {
+        METADATA_EXTENTS + CLEAN_EXTENTS
+    }
+
+    /// Largest unit in blocks: a raw unit and its header must fit in half an extent, so that tails
+    /// stay small.
+    pub(crate) fn unit_blocks_max(&self) -> u32 {
+        let blocks = (self.extent_bytes as usize / 2 / BLOCK_BYTES).min(GROUP_BLOCKS) as u32;
+        // The largest power of two: 1 << floor(log2).
+        1 << blocks.max(1).ilog2()
+    }
+
+    /// Bytes of incompressible data that an extent takes at least, whatever the units: its tail may
+    /// be one byte too small for the largest unit, and headers and padding take up to two blocks.
+    pub(crate) fn usable_bytes_min(&self) -> u64 {
+        let unit = u64::from(self.unit_blocks_max()) * BLOCK_BYTES as u64;
+        u64::from(self.extent_bytes) - unit - 2 * BLOCK_BYTES as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_extents_get_small_units() {
+        for (extent, unit) in [(32 << 10, 4), (64 << 10, 8), (256 << 10, 32), (1 << 20, 32), (16 << 20, 32)] {
+            let geometry = Geometry::new(extent, 1 << 30);
+            assert_eq!(geometry.unit_blocks_max(), unit);
+            assert!(geometry.usable_bytes_min() >= 8 << 10);
+        }
+    }
+
+    #[test]
+    fn locations_outside_data_extents_are_refused() {
+        let geometry = Geometry::new(1 << 20, 10 << 20);
+        assert!(geometry.holds(1 << 20, 1));
+        assert!(!geometry.holds(4096, 10));
+        assert!(geometry.holds((10 << 20) - 10, 10));
+        assert!(!geometry.holds((10 << 20) - 10, 11));
+        assert!(!geometry.holds((2 << 20) - 10, 11));
+        assert!(!geometry.holds(u64::MAX, 11));
+    }
+}

@@ -1,0 +1,244 @@
+//! The inventory of the pool's extents, for salvage, which may have nothing but the data file ([`format::Inventory`] describes the bytes). Owns
+//! how far each extent is filled, and which copy is written next.
+//!
+//! 1. Each batch that is applied says how far it fills its extent, in a running pool and in recovery alike.
+//! 2. A checkpoint knows which extents will hold data once it is durable. Before its commit it writes the inventory of them over the older
+//!    of the two copies. One sync makes this copy and the log durable.
+//!
+//! - All extents of the newest durable inventory hold what it says. If its checkpoint was never durable, no extent has been freed since. If it was,
+//!   an extent is freed only by a later checkpoint, whose inventory would be the newest.
+//! - A crash while a copy is written leaves its header, which is one sector, old or new, and the other copy as it was. A header whose body does
+//!   not match belongs to a checkpoint that was never durable, or is damaged.
+//! - A crash before the sync of step 2 may leave a new copy without the batches that it counts. Salvage cannot tell that from damage, so it
+//!   reports them as missing and says that they may never have been durable. There is no such doubt about a copy if a batch knows all before
+//!   the copy's position to be durable, or if the copy says that the pool was closed: closing syncs the log beforehand.
+//!
+//! The content of an extent that an older program has filled is not known. A program without inventories that opens the pool raises the number of
+//! the opening, which is then greater than that of the inventory.
+
+use std::collections::BTreeMap;
+
+use env::{AlignedBuf, Disk};
+use format::{
+    BATCH_ALIGN, Checkpoint, ExtentEntry, Filled, INVENTORY_HEAD_BYTES, Inventory, InventoryHeader, Superblock,
+    inventory_places,
+};
+use parking_lot::Mutex;
+use surface::{Error, Result};
+use units::{ExtentIndex, ObjectId, Seq};
+
+use crate::log::Position;
+use crate::log::geometry::Geometry;
+use crate::pool::core::Core;
+
+/// What a copy is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Copy {
+    /// It holds.
+    Whole(Inventory),
+    /// Its header holds, its body does not.
+    Torn(Inventory),
+    /// It cannot be used, or there is none.
+    Damaged,
+}
+
+impl Copy {
+    /// Returns the incarnation and the number, which order copies by age.
+    pub(crate) fn age(&self) -> Option<(u64, u64)> {
+        match self {
+            Self::Whole(inventory) | Self::Torn(inventory) => Some((inventory.incarnation, inventory.number)),
+            Self::Damaged => None,
+        }
+    }
+}
+
+/// Reads both copies of that pool.
+pub(crate) fn read(disk: &dyn Disk, pool: u64, extent_bytes: u32) -> [Copy; 2] {
+    inventory_places(extent_bytes).map(|(offset, room)| read_copy(disk, pool, offset, room).unwrap_or(Copy::Damaged))
+}
+
+fn read_copy(disk: &dyn Disk, pool: u64, offset: u64, room: usize) -> Option<Copy> {
+    let mut buf = AlignedBuf::new(room);
+    disk.read_at(offset, &mut buf, INVENTORY_HEAD_BYTES).ok()?;
+    let header = InventoryHeader::decode(&buf[..INVENTORY_HEAD_BYTES]).ok()?;
+    if !header.inventory.pool.starts_with(&pool.to_le_bytes()) || header.body_bytes() > room - INVENTORY_HEAD_BYTES {
+        return None;
+    }
+    let torn = Copy::Torn(header.inventory.clone());
+    let len = header.body_bytes().next_multiple_of(BATCH_ALIGN);
+    if len > 0 && disk.read_at(offset + INVENTORY_HEAD_BYTES as u64, &mut buf, len).is_err() {
+        return Some(torn);
+    }
+    Some(header.with_body(&buf[..len]).map_or(torn, Copy::Whole))
+}
+
+/// Writes the inventory of a new pool, in both places; durable with the next sync.
+///
+/// # Errors
+/// Those of the storage.
+pub(crate) fn write_first(disk: &dyn Disk, superblock: &Superblock) -> Result<()> {
+    let Superblock { pool, extent_bytes, capacity_bytes, .. } = *superblock;
+    let extents = Geometry::new(extent_bytes, capacity_bytes).extents();
+    let inventory = Inventory {
+        pool,
+        number: 0,
+        incarnation: 0,
+        next_seq: Seq(1),
+        is_closed: false,
+        open: Default::default(),
+        extents: Some(vec![ExtentEntry::UNUSED; extents as usize]),
+        is_coarse: false,
+        pinned: Vec::new(),
+        objects: Some(Vec::new()),
+    };
+    let write = |(offset, room)| write_at(disk, offset, &inventory.encode(room));
+    let written = inventory_places(extent_bytes).into_iter().try_for_each(write);
+    written.map_err(|e| Error::from_io("writing the inventory of extents failed", e))
+}
+
+fn write_at(disk: &dyn Disk, offset: u64, bytes: &[u8]) -> std::io::Result<()> {
+    let len = bytes.len().next_multiple_of(BATCH_ALIGN);
+    let mut buf = AlignedBuf::new(len);
+    buf[..bytes.len()].copy_from_slice(bytes);
+    disk.write_at(offset, &buf, len)
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Extents that batches have been applied to since they were opened, as far as no checkpoint
+    /// has taken them over.
+    filled: BTreeMap<ExtentIndex, Filled>,
+    /// What the last checkpoint knew of all others that hold something.
+    known: BTreeMap<ExtentIndex, ExtentEntry>,
+    /// Which copy is written next.
+    next: usize,
+    /// The other one cannot be used either.
+    is_bare: bool,
+}
+
+/// The owner.
+#[derive(Debug, Default)]
+pub(crate) struct Inventories {
+    state: Mutex<State>,
+}
+
+impl Inventories {
+    /// Takes over what the copy says that belongs to the checkpoint that is loaded. The other one
+    /// is written next.
+    pub(crate) fn load(disk: &dyn Disk, checkpoint: &Checkpoint, extent_bytes: u32) -> Self {
+        let (mut state, mut id) = (State::default(), [0; 8]);
+        id.copy_from_slice(&checkpoint.pool[..8]);
+        let pool = u64::from_le_bytes(id);
+        let copies = read(disk, pool, extent_bytes);
+        state.is_bare = copies.iter().all(|copy| *copy == Copy::Damaged);
+        state.next = usize::from(copies[1].age() < copies[0].age());
+        for (index, copy) in copies.into_iter().enumerate() {
+            let Copy::Whole(inventory) = copy else { continue };
+            if (inventory.incarnation, inventory.number) != (checkpoint.incarnation, checkpoint.number) {
+                continue;
+            }
+            state.next = 1 - index;
+            let entries = inventory.extents.unwrap_or_default().into_iter().enumerate();
+            let used = entries.filter(|(_, entry)| *entry != ExtentEntry::UNUSED);
+            state.known = used.map(|(index, entry)| (ExtentIndex(index as u32), entry)).collect();
+            let open = inventory.open.into_iter().flatten();
+            state.filled = open.filter(|(_, filled)| filled.last != Seq(0)).collect();
+        }
+        Self { state: Mutex::new(state) }
+    }
+
+    /// Step 1: a batch has been applied that ends at byte `end` of an extent.
+    pub(crate) fn note(&self, extent: ExtentIndex, end: u32, last: Seq) {
+        self.state.lock().filled.insert(extent, Filled { end, last });
+    }
+
+    /// As of now, for a checkpoint.
+    pub(crate) fn capture(&self) -> BTreeMap<ExtentIndex, Filled> {
+        self.state.lock().filled.clone()
+    }
+
+    /// The known fill of extents that will hold something.
+    fn of(&self, used: Vec<ExtentIndex>, filled: &BTreeMap<ExtentIndex, Filled>) -> BTreeMap<ExtentIndex, ExtentEntry> {
+        let state = self.state.lock();
+        let entry = |extent: &ExtentIndex| {
+            let passed = filled.get(extent).map(|filled| ExtentEntry::of(*filled));
+            passed.or_else(|| state.known.get(extent).copied()).unwrap_or(ExtentEntry::UNKNOWN)
+        };
+        used.into_iter().map(|extent| (extent, entry(&extent))).collect()
+    }
+}
+
+/// What a checkpoint knows of the inventory.
+pub(crate) struct Stand<'a> {
+    /// Number of the checkpoint.
+    pub number: u64,
+    pub position: &'a Position,
+    /// See [`Inventories::capture`].
+    pub filled: &'a BTreeMap<ExtentIndex, Filled>,
+    /// Objects and their blocks of data.
+    pub objects: Vec<(ObjectId, u64)>,
+    /// Extents that hold the catalogue, or entries since.
+    pub pinned: Vec<ExtentIndex>,
+    /// Extents that will hold something.
+    pub used: Vec<ExtentIndex>,
+    /// The log ends here.
+    pub is_closed: bool,
+}
+
+impl Core {
+    /// Step 2, before the sync. A copy that cannot be written is left as it is: then salvage says that it cannot be known whether something
+    /// is missing. The caller holds the checkpoint's lock, so that there is one writer.
+    pub(crate) fn write_inventory(&self, stand: Stand<'_>) {
+        let Stand { number, position, filled, objects, pinned, used, is_closed } = stand;
+        let owner = &self.applier.inventories;
+        let known = owner.of(used, filled);
+        let mut entries = vec![ExtentEntry::UNUSED; self.geometry.extents() as usize];
+        for (extent, entry) in &known {
+            if let Some(slot) = entries.get_mut(extent.0 as usize) {
+                *slot = *entry;
+            }
+        }
+        let open = position.open.map(|open| {
+            let open = open?;
+            let last = filled.get(&open.extent).filter(|filled| filled.end == open.offset).map_or(Seq(0), |f| f.last);
+            Some((open.extent, Filled { end: open.offset, last }))
+        });
+        let inventory = Inventory {
+            pool: self.pool_id,
+            number,
+            incarnation: position.incarnation,
+            next_seq: position.next_seq,
+            is_closed,
+            open,
+            extents: Some(entries),
+            is_coarse: false,
+            pinned,
+            objects: Some(objects),
+        };
+        let places = inventory_places(self.geometry.extent_bytes);
+        let (next, is_bare) = {
+            let state = owner.state.lock();
+            (state.next, state.is_bare)
+        };
+        let disk = &*self.env.disk;
+        let order = if is_bare { vec![next, 1 - next] } else { vec![next] };
+        for index in order {
+            let (offset, room) = places[index];
+            // Nothing follows from a failure: a copy that does not hold is what salvage sees, too.
+            drop(write_at(disk, offset, &inventory.encode(room)));
+        }
+        let mut state = owner.state.lock();
+        state.known = known;
+        state.is_bare = false;
+    }
+
+    /// The checkpoint is durable: the next one writes over the other copy, and passed extents are
+    /// not filled any more.
+    pub(crate) fn inventory_holds(&self, position: &Position) {
+        let mut state = self.applier.inventories.state.lock();
+        state.next = 1 - state.next;
+        for extent in &position.passed {
+            state.filled.remove(extent);
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! What batches mean: applied to the map and the objects in the order of the log, while running and
+//! in recovery alike.
+//!
+//! A *move* takes a block over from an older fragment if the block's record still points there, and
+//! this must come out the same now and in replay, without asking the store. The rule: of the blocks
+//! that the move names, those count of which neither overlay knows anything in that epoch, and
+//! those that an overlay finds at the place that the move names.
+//!
+//! This is exact, because the cleaner, which appends moves, verifies each against the whole map at
+//! a time *T*, and it holds the capture of the next checkpoint back until the batch is applied. Let
+//! a block be named by the move:
+//! - If it changed between *T* and the move, the active overlay knows it, now and in replay, and it
+//!   decides.
+//! - If it did not, it was verified to lie at the place that the move names. An overlay that knows
+//!   it says so; and if none does, the move holds, which is right. Which of the overlays know it is
+//!   of no consequence: running, those of a checkpoint that is under way may go at any time,
+//!   because it is published; in replay, they go back to the checkpoint that was loaded.
+//!
+//! In replay there is one overlay, which has all changes since the checkpoint that was loaded; that
+//! is one captured before *T*, else the batch would not be replayed: so it has everything that
+//! changed between *T* and the move.
+
+use std::sync::Arc;
+
+use format::{BATCH_ALIGN, Entry, FragmentEntry, FragmentRef, Move};
+use parking_lot::Mutex;
+use units::{BlockIndex, BlockMask, Epoch, GROUP_BLOCKS, GroupIndex, Seq};
+
+use crate::base::canary::Canary;
+use crate::checkpoint::catalogue::Catalogue;
+use crate::log::Sink;
+use crate::log::geometry::Geometry;
+use crate::log::inventory::Inventories;
+use crate::map::Map;
+use crate::map::overlay::Overlay;
+use crate::objects::{Object, Objects};
+use crate::space::dead_map::{Death, Deaths};
+use crate::write::buffer::{GroupKey, Taken, WriteBuffer};
+
+/// Groups of a hole range beyond which only groups that hold something are looked for.
+const HOLE_GROUPS_BLIND: u64 = 64;
+
+pub(crate) struct Applier {
+    pub map: Arc<Map>,
+    pub objects: Arc<Objects>,
+    pub buffer: Arc<WriteBuffer>,
+    pub catalogue: Arc<Catalogue>,
+    pub deaths: Mutex<Deaths>,
+    pub geometry: Geometry,
+    pub inventories: Inventories,
+}
+
+impl Sink for Applier {
+    fn apply(&self, seq: Seq, entries: &[Entry], payload: u64) {
+        let overlay = self.map.active();
+        // A batch without payloads may end where its extent does.
+        self.catalogue.note(entries, self.geometry.extent_at(payload.saturating_sub(1)));
+        let mut location = payload;
+        // What dies by it before any checkpoint has counted it.
+        let mut deaths = Vec::new();
+        for entry in entries {
+            match entry {
+                Entry::Fragments { object, epoch, fragments } => {
+                    let object = self.objects.get(*object).filter(|o| o.is_growing());
+                    for fragment in fragments {
+                        if let Some(object) = &object {
+                            self.put_fragment(&overlay, object, *epoch, fragment, location, &mut deaths);
+                        } else {
+                            let fragment = fragment.at(location);
+                            deaths.push(Death::of(&self.geometry, &fragment, fragment.live));
+                        }
+                        location += u64::from(fragment.stored);
+                    }
+                }
+                Entry::Moves { object, epoch, moves } => {
+                    // A destroyed one may still be seen by clones.
+                    let object = self.objects.get(*object);
+                    for moved in moves {
+                        let taken = object.as_ref().map_or(BlockMask::EMPTY, |object| {
+                            self.take_over(&overlay, object, *epoch, moved, location, &mut deaths)
+                        });
+                        let dead = moved.live.minus(taken);
+                        if !dead.is_empty() {
+                            deaths.push(Death::of(&self.geometry, &moved.fragment.at(location), dead));
+                        }
+                        location += u64::from(moved.fragment.stored);
+                    }
+                }
+                Entry::Holes { object, epoch, ranges } => {
+                    let Some(object) = self.objects.get(*object).filter(|o| o.is_growing()) else { continue };
+                    for (first, count) in ranges {
+                        self.put_holes(&overlay, &object, *epoch, (*first, u64::from(*count)), &mut deaths);
+                    }
+                }
+                Entry::Object(descriptor) => self.objects.apply(descriptor),
+                Entry::PoolProperties(properties) => self.objects.apply_pool(properties),
+                Entry::Catalogue(_) => {}
+            }
+        }
+        if !deaths.is_empty() {
+            self.deaths.lock().enter(&deaths);
+        }
+        let end = location.next_multiple_of(BATCH_ALIGN as u64);
+        let extent = self.geometry.extent_at(location.saturating_sub(1));
+        self.inventories.note(extent, (end - self.geometry.start(extent)) as u32, seq);
+    }
+
+    fn reached(&self, seq: Seq) {
+        if let Some(ring) = self.buffer.standby() {
+            ring.log_reached(seq);
+        }
+    }
+
+    fn completed(&self, taken: &[Taken]) {
+        if !taken.is_empty() {
+            self.buffer.completed(taken);
+        }
+    }
+
+    fn failed(&self, taken: &[Taken]) {
+        if !taken.is_empty() {
+            self.buffer.failed(taken);
+        }
+    }
+}
+
+impl Applier {
+    /// See the head of this file. Returns the blocks that it takes over.
+    fn take_over(
+        &self,
+        overlay: &Overlay,
+        object: &Object,
+        epoch: Epoch,
+        moved: &Move,
+        location: u64,
+        deaths: &mut Vec<Death>,
+    ) -> BlockMask {
+        let key = GroupKey { object: object.id, group: moved.fragment.first.group() };
+        let live = if Canary::MoveOverNewerWrite.is_planted() {
+            moved.live
+        } else {
+            self.map.unmoved(key, epoch, moved.from, moved.live)
+        };
+        if !live.is_empty() {
+            let fragment = FragmentRef { live, ..moved.fragment.at(location) };
+            // The allocated bytes stay the same.
+            overlay.change(key, epoch, |record| {
+                if Canary::CleanerDropsSnapshotFragment.is_planted() && epoch != object.epoch() {
+                    record.put_holes(live, &mut |_| ());
+                } else {
+                    record.put(fragment, &mut |lost| deaths.push(Death::of(&self.geometry, lost, lost.live)));
+                }
+            });
+        }
+        live
+    }
+
+    fn put_fragment(
+        &self,
+        overlay: &Overlay,
+        object: &Object,
+        epoch: Epoch,
+        entry: &FragmentEntry,
+        location: u64,
+        deaths: &mut Vec<Death>,
+    ) {
+        let key = GroupKey { object: object.id, group: entry.first.group() };
+        let fragment = entry.at(location);
+        let stored = i64::from(fragment.live_bytes());
+        self.change(overlay, object, (key, epoch), (false, stored), deaths, |record, lost| record.put(fragment, lost));
+    }
+
+    fn put_holes(
+        &self,
+        overlay: &Overlay,
+        object: &Object,
+        epoch: Epoch,
+        (first, count): (BlockIndex, u64),
+        deaths: &mut Vec<Death>,
+    ) {
+        if count == 0 {
+            return;
+        }
+        let end = first.0 + count;
+        let (from, to) = (first.group(), GroupIndex(BlockIndex(end - 1).group().0 + 1));
+        let mut put = |group: GroupIndex, is_held: bool| {
+            let start = group.first_block().0;
+            let (low, high) = (first.0.max(start), end.min(start + GROUP_BLOCKS as u64));
+            let mask = BlockMask::run((low - start) as u32, (high - low) as u32);
+            let key = GroupKey { object: object.id, group };
+            let change = (is_held, 0);
+            self.change(overlay, object, (key, epoch), change, deaths, |record, lost| record.put_holes(mask, lost));
+        };
+        if to.0 - from.0 > HOLE_GROUPS_BLIND
+            && let Ok(groups) = self.groups_in(object, from, to)
+        {
+            groups.into_iter().for_each(|group| put(group, true));
+            return;
+        }
+        // A store that cannot be read has its say at the next checkpoint; the holes hold all the
+        // same.
+        (from.0..to.0).for_each(|group| put(GroupIndex(group), false));
+    }
+
+    /// Groups of which the object, or one that it came from, knows something: records below must be
+    /// hidden too.
+    fn groups_in(&self, object: &Object, from: GroupIndex, to: GroupIndex) -> surface::Result<Vec<GroupIndex>> {
+        let mut groups = Vec::new();
+        for level in object.levels().iter() {
+            groups.extend(self.map.groups_in(level.object, from, to, usize::MAX)?.0);
+        }
+        groups.sort_unstable();
+        groups.dedup();
+        Ok(groups)
+    }
+
+    /// Changes a record by what stores so many bytes, and estimates what that makes of the object.
+    /// `is_held`: the group is known to hold something; so what memory does not know of it counts
+    /// as allocated, else as not.
+    fn change(
+        &self,
+        overlay: &Overlay,
+        object: &Object,
+        (key, epoch): (GroupKey, Epoch),
+        (is_held, stored): (bool, i64),
+        deaths: &mut Vec<Death>,
+        change: impl FnOnce(&mut format::Record, &mut dyn FnMut(&FragmentRef)),
+    ) {
+        let mut bytes = stored;
+        let done = overlay.change(key, epoch, |record| {
+            change(record, &mut |lost| {
+                bytes -= i64::from(lost.live_bytes());
+                deaths.push(Death::of(&self.geometry, lost, lost.live));
+            });
+        });
+        let mut blocks = i64::from(done.allocated_after) - i64::from(done.allocated_before);
+        if !done.new.is_empty() {
+            let (below, known) = self.map.allocated_below(key, epoch, done.new);
+            let unknown = if is_held { done.new.minus(known).count() } else { 0 };
+            let replaced = below.count() + unknown;
+            blocks -= i64::from(replaced);
+            bytes -= object.stored_for(replaced);
+        }
+        object.estimate(blocks, bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use sim::Machine;
+    use surface::{BlockDevice, WriteOptions};
+    use units::BLOCK_BYTES;
+
+    use crate::Properties;
+    use crate::base::testing::pool_on;
+
+    const POOL_BYTES: u64 = 64 << 20;
+
+    /// What is allocated is told exactly between checkpoints too, as far as memory knows the
+    /// groups: whether a block's last change was merged into the records, is settled, is being
+    /// settled, or is neither.
+    #[test]
+    fn blocks_that_are_discarded_and_written_again_are_counted_once() {
+        let machine = Machine::new(POOL_BYTES, 1);
+        let pool = pool_on(&machine, machine.disk.handle(), POOL_BYTES, 0);
+        pool.create_volume("v", 1 << 20, &Properties::new()).unwrap();
+        let volume = pool.volume("v").unwrap();
+        let block = BLOCK_BYTES as u64;
+        let data = Bytes::from(b"what is written ".repeat(8 * BLOCK_BYTES / 16));
+        let write = |first: u64, blocks: usize| {
+            volume.write(first * block, data.slice(..blocks * BLOCK_BYTES), WriteOptions::default()).unwrap();
+            volume.flush().unwrap();
+        };
+        let discard = |first: u64, blocks: u64| {
+            volume.discard(first * block, blocks * block).unwrap();
+            volume.flush().unwrap();
+        };
+        let is_allocated = |blocks: u64| assert_eq!(pool.status().allocated_bytes, blocks * block);
+        write(0, 8);
+        pool.checkpoint().unwrap();
+        // The group is cached from here on.
+        volume.read(0, &mut vec![0; BLOCK_BYTES]).unwrap();
+        discard(0, 4);
+        is_allocated(4);
+        pool.core.take_light_checkpoint().unwrap();
+        is_allocated(4);
+        write(2, 1);
+        is_allocated(5);
+        write(8, 2);
+        is_allocated(7);
+        pool.core.take_light_checkpoint().unwrap();
+        is_allocated(7);
+        write(2, 1);
+        write(9, 2);
+        is_allocated(8);
+        discard(2, 1);
+        discard(9, 1);
+        is_allocated(6);
+        pool.checkpoint().unwrap();
+        is_allocated(6);
+    }
+}

@@ -1,0 +1,111 @@
+//! The blocks that clones need of their origins. Pure, but for the records, which the caller hands
+//! in.
+//!
+//! A *partial* point is one from which only clones look (`objects::pins`): no snapshot, no head. Of the
+//! blocks seen there, a clone needs in a group those that its own records do not know, as seen from
+//! some point of its own. From a partial point of its own it needs only those that its clones need
+//! in turn. The rest can go (`Timeline::trim`).
+//!
+//! **Why a trimmed block is never missed.** The need of a clone in a group only ever becomes less:
+//! 1. A point's knowledge of a block does not go: a record that answers for a needed block stays,
+//!    and so do its holes, as long as the clone has an origin.
+//! 2. A head comes to know more with each write and each discard. A snapshot sees the blocks that
+//!    the head saw. A rollback goes back to a snapshot, which was a point already. Data from a
+//!    stream comes on top of the head's.
+//! 3. No new reader looks from a partial point: clones are made of snapshots, and there is none.
+//!
+//! So it suffices to work the need out for one state of the log from which every later one follows.
+//! Full checkpoints do that. The blocks that leave an origin, and the clone's records that replace
+//! them, become durable in one batch of the store, with the descriptors as of that position.
+//!
+//! - A reader that runs meanwhile goes down under the layers' lock, and finds the clone's records
+//!   in the overlays.
+//! - A reader of the records of several objects, one by one, reads origins first (`group_pages`).
+//! - A late move may bring a block back where no point needs it (`reap`). It goes when that group
+//!   is looked at again: its change is merged.
+
+use smallvec::SmallVec;
+use units::{BlockMask, Epoch};
+
+use crate::base::canary::Canary;
+use crate::map::laid_over;
+use crate::map::overlay::{GroupRecords, Overlay};
+use crate::objects::timeline::{Timeline, Timelines};
+use crate::pool::core::Core;
+use crate::write::buffer::GroupKey;
+
+/// The blocks of a group needed from the partial points of a timeline, rising; from the other
+/// points all are needed.
+pub(crate) type Needs = SmallVec<[(Epoch, BlockMask); 1]>;
+
+/// Gives the records of a group, if they can be read.
+pub(crate) type Source<'a> = &'a mut dyn FnMut(GroupKey) -> Option<GroupRecords>;
+
+/// Returns the needed ones among the blocks `of` a group.
+pub(crate) fn needs(timelines: &Timelines, key: GroupKey, of: BlockMask, records: Source<'_>) -> Needs {
+    let Some(timeline) = timelines.get(&key.object) else { return Needs::new() };
+    let of_all = |(epoch, clones): &(Epoch, Vec<_>)| {
+        let mut need = BlockMask::EMPTY;
+        for clone in clones {
+            let open = of.minus(need);
+            if open.is_empty() {
+                break;
+            }
+            need = need.or(need_of(timelines, GroupKey { object: *clone, ..key }, open, records));
+        }
+        (*epoch, need)
+    };
+    timeline.clones.iter().map(of_all).collect()
+}
+
+/// What a clone needs of the blocks `of` a group of its origin.
+fn need_of(timelines: &Timelines, key: GroupKey, of: BlockMask, records: Source<'_>) -> BlockMask {
+    // No point sees it, and yet a look-up comes through it: then the need is unknown.
+    let Some(timeline) = timelines.get(&key.object).filter(|timeline| !timeline.is_dead()) else { return of };
+    let Some(found) = records(key) else { return of };
+    let missing = timeline.missing(&found, &Needs::new()).and(of);
+    if missing.is_empty() || timeline.clones.is_empty() {
+        return missing;
+    }
+    timeline.missing(&found, &needs(timelines, key, missing, records)).and(missing)
+}
+
+impl Timeline {
+    /// The blocks of `records` (newest first) that some point does not know and needs.
+    fn missing(&self, records: &GroupRecords, needs: &Needs) -> BlockMask {
+        let views = self.views(records);
+        let skipped = if Canary::OriginIgnoresSnapshots.is_planted() { views.len().saturating_sub(1) } else { 0 };
+        let missing =
+            views.into_iter().skip(skipped).map(|(points, _, missing)| missing.and(self.wanted(points, needs)));
+        missing.fold(BlockMask::EMPTY, BlockMask::or)
+    }
+}
+
+impl Core {
+    /// Returns the needed ones among the blocks that `of` knows in a group: as of the base, with
+    /// the `frozen` changes laid over it. `reads` counts the groups that were looked at for it.
+    pub(crate) fn needs(
+        &self,
+        timelines: &Timelines,
+        (key, of): (GroupKey, &GroupRecords),
+        (settled, frozen): (&Overlay, Option<&Overlay>),
+        reads: &mut usize,
+    ) -> Needs {
+        if timelines.get(&key.object).is_none_or(|timeline| timeline.clones.is_empty()) {
+            return Needs::new();
+        }
+        let known = of.iter().fold(BlockMask::EMPTY, |mask, (_, record)| mask.or(record.known()));
+        needs(timelines, key, known, &mut |key| {
+            *reads += 1;
+            let object = self.objects.get(key.object)?;
+            let settled = settled.with(key, Clone::clone).unwrap_or_default();
+            let base = self.map.base_for_checkpoint(key, object.epoch(), &settled).ok()?.records;
+            let changed = frozen.and_then(|frozen| frozen.with(key, |changes| laid_over(&base, changes)));
+            Some(changed.unwrap_or_else(|| (*base).clone()))
+        })
+    }
+}
+
+#[cfg(test)]
+#[path = "need_tests.rs"]
+mod tests;

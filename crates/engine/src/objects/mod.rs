@@ -1,0 +1,553 @@
+//! The table of objects: descriptors in memory, by id and by name, and the points that see each
+//! object's records. Owns names, properties and points; the log and the map own everything that
+//! depends on them.
+//!
+//! A descriptor comes in from the store or from the log and goes through these steps:
+//! 1. The object's former name is forgotten, the descriptor replaced, and the way down from the
+//!    object worked out.
+//! 2. The points that it makes are entered; its former points are taken away.
+//! 3. Objects become due for reaping: a destroyed object, one that lost a point, and one whose
+//!    points may need less than before (`clones`). A destroyed object that no point sees any more
+//!    needs its own origin no longer, so that the origin may become due as well. When nothing is
+//!    left of an object, its dictionaries lose their points.
+//!
+//! All of this depends on the descriptors alone, so that replay arrives at the same table.
+
+pub(crate) mod clone_needs;
+pub(crate) mod names;
+pub(crate) mod object;
+pub(crate) mod pins;
+pub(crate) mod properties;
+pub(crate) mod timeline;
+
+mod bookmarks;
+mod clones;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use format::{Cut, ObjectDescriptor, ObjectState, Origin, Reap};
+use parking_lot::RwLock;
+use policy::{CleanMarks, Settings};
+use surface::{Error, ErrorKind, Result};
+use units::{Epoch, ObjectId, did_you_mean};
+
+use crate::base::options::Properties;
+use crate::history::holds::HOLD_PREFIX;
+use crate::map::Level;
+pub(crate) use crate::objects::object::Object;
+use crate::objects::pins::{Left, Look, Points};
+use crate::objects::timeline::{Made, Timelines, points_of};
+
+/// Names that an error message lists.
+const NAMES_TOLD: usize = 8;
+
+/// Properties were checked when they were set; a pool from a newer version may hold ones that this
+/// one does not know.
+fn settings(pool: &Properties, own: &Properties) -> Settings {
+    // A snapshot's holds mean nothing for writes.
+    let own = own.iter().filter(|(key, _)| !key.starts_with(HOLD_PREFIX));
+    let own = own.map(|(key, value)| (key.clone(), value.clone())).collect();
+    policy::resolve(pool, &own).map(|r| r.settings).unwrap_or_default()
+}
+
+#[derive(Default)]
+struct Table {
+    by_id: HashMap<ObjectId, Arc<Object>>,
+    by_name: BTreeMap<String, Arc<Object>>,
+    /// By parent and name.
+    snapshots: BTreeMap<(ObjectId, String), Arc<Object>>,
+    /// By parent and name.
+    bookmarks: BTreeMap<(ObjectId, String), Arc<Object>>,
+    /// Volumes that streams are bringing, by name.
+    incoming: BTreeMap<String, Arc<Object>>,
+    /// The snapshot that a stream is bringing to a volume, by that volume.
+    partial: BTreeMap<ObjectId, Arc<Object>>,
+    /// By parent, those that can be used.
+    dictionaries: BTreeSet<(ObjectId, ObjectId)>,
+    pool: Properties,
+    clean_marks: CleanMarks,
+    next: u64,
+    points: Points,
+    /// The points that each object has in `objects::pins`.
+    made: HashMap<ObjectId, Made>,
+    /// Objects whose reaping is due.
+    reaping: BTreeSet<ObjectId>,
+    /// Worked out when it is asked for.
+    timelines: Option<Arc<Timelines>>,
+}
+
+/// What a checkpoint has done of an object's reaping.
+#[derive(Debug, Clone)]
+pub(crate) struct Reaped {
+    pub id: ObjectId,
+    /// [`Object::reap_number`] at the time of capture.
+    pub number: u64,
+    /// Where it stands now; `None`: done.
+    pub after: Option<Reap>,
+    /// Cuts within which nothing is left.
+    pub dropped: Vec<Cut>,
+    /// Nothing is left of the object.
+    pub is_gone: bool,
+}
+
+impl Reaped {
+    /// Enters it into the object's descriptor.
+    pub(crate) fn enter(&self, descriptor: &mut ObjectDescriptor) {
+        descriptor.reap = self.after;
+        let (dropped, cuts) = descriptor.cuts.iter().partition(|cut| self.dropped.contains(cut));
+        descriptor.cuts = cuts;
+        let dropped: Vec<Cut> = dropped;
+        dropped.into_iter().for_each(|cut| descriptor.undone.enter(cut));
+    }
+}
+
+impl Table {
+    fn enter(&mut self, descriptor: ObjectDescriptor) {
+        let id = descriptor.id;
+        self.next = self.next.max(id.0 + 1);
+        self.timelines = None;
+        let known = self.by_id.get(&id).cloned();
+        let is_dictionary = descriptor.state == ObjectState::Dictionary;
+        let is_orphan = is_dictionary && !self.has_parent(&descriptor);
+        let mut newly_destroyed = descriptor.state == ObjectState::Deleting || is_orphan;
+        let mut has_moved = false;
+        if let Some(object) = &known {
+            let old = object.descriptor.read();
+            has_moved = old.origin != descriptor.origin;
+            newly_destroyed &= old.state != ObjectState::Deleting;
+            // Another one may have the name of a destroyed one by now.
+            match (old.state, old.parent) {
+                (ObjectState::Volume, _) => drop(self.by_name.remove(&old.name)),
+                (ObjectState::Snapshot, Some(parent)) => drop(self.snapshots.remove(&(parent, old.name.clone()))),
+                (ObjectState::Bookmark, Some(parent)) => drop(self.bookmarks.remove(&(parent, old.name.clone()))),
+                (ObjectState::Incoming, _) => drop(self.incoming.remove(&old.name)),
+                (ObjectState::Partial, Some(parent)) => drop(self.partial.remove(&parent)),
+                (ObjectState::Dictionary, Some(parent)) => drop(self.dictionaries.remove(&(parent, id))),
+                _ => {}
+            }
+        } else {
+            // One that comes from the store says itself whether reaping is due.
+            newly_destroyed &= descriptor.reap.is_none();
+        }
+        let settings = settings(&self.pool, &descriptor.properties);
+        let object = known.unwrap_or_else(|| {
+            let object = Arc::new(Object::new(descriptor.clone(), settings));
+            self.by_id.insert(id, object.clone());
+            object
+        });
+        *object.settings.write() = settings;
+        object.quota.forget();
+        object.replace(descriptor.clone(), self.levels(&descriptor).into());
+        if has_moved {
+            self.renew_levels_through(id);
+        }
+        match (descriptor.state, descriptor.parent) {
+            (ObjectState::Volume, _) => {
+                object.set_title(descriptor.name.clone());
+                self.by_name.insert(descriptor.name.clone(), object.clone());
+                for snapshot in self.listed_under(id).into_iter().chain(self.partial.get(&id).cloned()) {
+                    let name = snapshot.descriptor.read().name.clone();
+                    snapshot.set_title(format!("{}@{name}", descriptor.name));
+                }
+                self.rename_bookmarks(id, &descriptor.name);
+                for dictionary in self.dictionaries_of(id).filter_map(|d| self.by_id.get(&d)) {
+                    dictionary.set_title(dictionary_title(dictionary.id, &descriptor.name));
+                }
+            }
+            (ObjectState::Snapshot, Some(parent)) => {
+                let volume = self.by_id.get(&parent).map_or_else(|| "?".to_owned(), |parent| parent.title());
+                object.set_title(format!("{volume}@{}", descriptor.name));
+                self.snapshots.insert((parent, descriptor.name.clone()), object.clone());
+            }
+            (ObjectState::Bookmark, Some(parent)) => self.enter_bookmark(parent, &object),
+            (ObjectState::Incoming, _) => {
+                object.set_title(descriptor.name.clone());
+                self.incoming.insert(descriptor.name.clone(), object.clone());
+            }
+            (ObjectState::Partial, Some(parent)) => {
+                let volume = self.by_id.get(&parent).map_or_else(|| "?".to_owned(), |parent| parent.title());
+                object.set_title(format!("{volume}@{}", descriptor.name));
+                self.partial.insert(parent, object.clone());
+            }
+            (ObjectState::Dictionary, Some(parent)) => {
+                let volume = self.by_id.get(&parent).map_or_else(|| "?".to_owned(), |parent| parent.title());
+                object.set_title(dictionary_title(id, &volume));
+                if !is_orphan {
+                    self.dictionaries.insert((parent, id));
+                }
+            }
+            _ => {}
+        }
+        self.update_points(id);
+        // Holes hide nothing any more once there is nothing below: they are all that may be left of
+        // it.
+        if newly_destroyed || has_moved && descriptor.origin.is_none() {
+            object.restart_reap();
+        }
+        if object.descriptor.read().reap.is_some() {
+            self.reaping.insert(id);
+        }
+    }
+
+    fn has_parent(&self, descriptor: &ObjectDescriptor) -> bool {
+        descriptor.parent.is_some_and(|parent| self.by_id.contains_key(&parent))
+    }
+
+    /// The dictionaries of an object, oldest first.
+    fn dictionaries_of(&self, parent: ObjectId) -> impl DoubleEndedIterator<Item = ObjectId> {
+        self.dictionaries.range((parent, ObjectId(0))..(ObjectId(parent.0 + 1), ObjectId(0))).map(|(_, id)| *id)
+    }
+
+    /// The way down from an object, itself first.
+    fn levels(&self, descriptor: &ObjectDescriptor) -> Vec<Level> {
+        let mut levels = Vec::with_capacity(1);
+        if descriptor.state.has_records() {
+            levels.push(Level {
+                object: descriptor.id,
+                epoch: descriptor.epoch,
+                newest: self.by_id.get(&descriptor.id).filter(|_| descriptor.epoch == Epoch(0)).map(|o| o.newest()),
+                cuts: descriptor.cuts.clone(),
+            });
+        }
+        let mut below = descriptor.origin;
+        while let Some(Origin { object, epoch }) = below {
+            let Some(found) = self.by_id.get(&object) else { break };
+            let found = found.descriptor.read();
+            let cuts = found.cuts.iter().filter(|cut| cut.before <= epoch).copied().collect();
+            levels.push(Level { object, epoch, newest: None, cuts });
+            below = found.origin;
+        }
+        levels
+    }
+
+    /// Enters the points that an object makes now instead of those that it made before.
+    fn update_points(&mut self, id: ObjectId) {
+        let Some(object) = self.by_id.get(&id) else { return };
+        let made = {
+            let descriptor = object.descriptor.read();
+            points_of(&descriptor, self.points.any(id), self.has_parent(&descriptor))
+        };
+        let old = self.made.insert(id, made).unwrap_or_default();
+        if old == made {
+            return;
+        }
+        self.timelines = None;
+        // New ones first: a point that moves from one descriptor to another was never gone.
+        let added = |new: Option<Look>, old| new.filter(|_| new != old);
+        if let Some(head) = added(made.0, old.0) {
+            self.points.add(head);
+        }
+        if let Some(look) = added(made.1, old.1) {
+            self.points.add(look);
+            // A destroyed object that is seen after all; when the table is loaded, it comes before
+            // those who see it.
+            self.update_points(look.object);
+        }
+        for look in [added(old.0, made.0), added(old.1, made.1)].into_iter().flatten() {
+            match self.points.remove(look) {
+                Left::Nobody => self.lost_a_point(look.object),
+                Left::Less => self.begin_circle(look.object),
+                Left::Same => {}
+            }
+        }
+    }
+
+    fn lost_a_point(&mut self, id: ObjectId) {
+        self.begin_circle(id);
+        self.update_points(id);
+    }
+
+    fn listed_under(&self, parent: ObjectId) -> Vec<Arc<Object>> {
+        let from = (parent, String::new());
+        let to = (ObjectId(parent.0 + 1), String::new());
+        self.snapshots.range(from..to).map(|(_, object)| object.clone()).collect()
+    }
+}
+
+/// All objects of a pool, and the pool's own properties.
+#[derive(Default)]
+pub(crate) struct Objects {
+    table: RwLock<Table>,
+}
+
+impl Objects {
+    pub(crate) fn new(pool: Properties, next: u64) -> Self {
+        let clean_marks = settings(&pool, &Properties::new()).clean_marks;
+        Self { table: RwLock::new(Table { pool, clean_marks, next, ..Table::default() }) }
+    }
+
+    /// Enters the descriptors of a checkpoint, in the order of their ids.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] if one needs another that is not there.
+    pub(crate) fn load(&self, descriptors: &[ObjectDescriptor]) -> Result<()> {
+        let mut table = self.table.write();
+        for descriptor in descriptors {
+            table.enter(descriptor.clone());
+        }
+        // Objects that no point sees may have outlived their origins.
+        for (id, (_, origin)) in &table.made {
+            if let Some(missing) = origin.filter(|origin| !table.by_id.contains_key(&origin.object)) {
+                let text = format!(
+                    "the pool's metadata is damaged: the descriptor of object {} is missing, from which object {} came",
+                    missing.object.0, id.0
+                );
+                return Err(Error::new(ErrorKind::Corrupt, text));
+            }
+        }
+        Ok(())
+    }
+
+    /// Enters a descriptor from the log, or changes the object that has its id. Its figures, and
+    /// how far reaping has come, are known here and mean nothing in the log.
+    pub(crate) fn apply(&self, descriptor: &ObjectDescriptor) {
+        let mut table = self.table.write();
+        let mut descriptor = ObjectDescriptor { reap: None, ..descriptor.clone() };
+        if let Some(object) = table.by_id.get(&descriptor.id) {
+            descriptor.reap = object.descriptor.read().reap;
+        }
+        table.enter(descriptor);
+    }
+
+    /// Whether any point sees an object's records.
+    pub(crate) fn is_seen(&self, id: ObjectId) -> bool {
+        self.table.read().points.any(id)
+    }
+
+    /// Whether some object's records must be gone through.
+    pub(crate) fn has_reaping(&self) -> bool {
+        !self.table.read().reaping.is_empty()
+    }
+
+    /// The objects whose records must be gone through: where that stands, and
+    /// [`Object::reap_number`].
+    pub(crate) fn reaping(&self) -> Vec<(ObjectId, Reap, u64)> {
+        let table = self.table.read();
+        let due = |id: &ObjectId| {
+            let object = table.by_id.get(id)?;
+            let reap = object.descriptor.read().reap?;
+            Some((*id, reap, object.reap_number()))
+        };
+        table.reaping.iter().filter_map(due).collect()
+    }
+
+    /// What a checkpoint has done of it is durable.
+    pub(crate) fn reaped(&self, done: &Reaped) {
+        let mut table = self.table.write();
+        let Some(object) = table.by_id.get(&done.id).cloned() else { return };
+        let holds = object.reaped(done.number, |descriptor| done.enter(descriptor));
+        if holds && done.after.is_none() {
+            table.reaping.remove(&done.id);
+        }
+        if holds && done.is_gone {
+            table.by_id.remove(&done.id);
+            table.made.remove(&done.id);
+            let orphans: Vec<_> = table.dictionaries_of(done.id).collect();
+            for id in orphans {
+                table.dictionaries.remove(&(done.id, id));
+                table.update_points(id);
+            }
+        }
+        table.timelines = None;
+    }
+
+    /// Whether exactly one object looks at that epoch of an object.
+    pub(crate) fn is_alone_at(&self, object: ObjectId, epoch: Epoch) -> bool {
+        self.table.read().points.is_alone(object, epoch)
+    }
+
+    /// Who looks at whose records.
+    pub(crate) fn timelines(&self) -> Arc<Timelines> {
+        let mut table = self.table.write();
+        if let Some(timelines) = &table.timelines {
+            return timelines.clone();
+        }
+        let timelines = table.timelines_now();
+        let timelines = Arc::new(timelines);
+        table.timelines = Some(timelines.clone());
+        timelines
+    }
+
+    /// All snapshots by the timeline that they are moments of, oldest first.
+    pub(crate) fn snapshots_by_timeline(&self) -> HashMap<ObjectId, Vec<Arc<Object>>> {
+        let mut found: HashMap<ObjectId, Vec<Arc<Object>>> = HashMap::new();
+        for snapshot in self.table.read().snapshots.values() {
+            if let Some(origin) = snapshot.descriptor.read().origin {
+                found.entry(origin.object).or_default().push(snapshot.clone());
+            }
+        }
+        for snapshots in found.values_mut() {
+            snapshots.sort_unstable_by_key(|snapshot| snapshot.id);
+        }
+        found
+    }
+
+    /// Changes the pool's properties, and with them what volumes inherit.
+    pub(crate) fn apply_pool(&self, properties: &Properties) {
+        let mut table = self.table.write();
+        table.pool = properties.clone();
+        table.clean_marks = settings(properties, &Properties::new()).clean_marks;
+        for object in table.by_id.values() {
+            *object.settings.write() = settings(properties, &object.descriptor.read().properties);
+            object.quota.forget();
+        }
+    }
+
+    pub(crate) fn pool_properties(&self) -> Properties {
+        self.table.read().pool.clone()
+    }
+
+    /// When the pool cleans in the background.
+    pub(crate) fn clean_marks(&self) -> CleanMarks {
+        self.table.read().clean_marks
+    }
+
+    /// The identifier that the next object gets.
+    pub(crate) fn next_id(&self) -> u64 {
+        self.table.read().next
+    }
+
+    pub(crate) fn get(&self, id: ObjectId) -> Option<Arc<Object>> {
+        self.table.read().by_id.get(&id).cloned()
+    }
+
+    /// The object, from `last` if it was the last that was asked for.
+    pub(crate) fn get_again<'a>(&self, last: &'a mut Option<Arc<Object>>, id: ObjectId) -> Option<&'a Arc<Object>> {
+        if last.as_ref().is_none_or(|object| object.id != id) {
+            *last = self.get(id);
+        }
+        last.as_ref()
+    }
+
+    /// The volume of that name.
+    pub(crate) fn named(&self, name: &str) -> Result<Arc<Object>> {
+        let table = self.table.read();
+        if name.contains('@') {
+            let text = format!("'{name}' is the name of a snapshot, which does not change: name a volume");
+            return Err(Error::new(ErrorKind::Invalid, text));
+        }
+        table.by_name.get(name).cloned().ok_or_else(|| {
+            let there = told(table.by_name.keys().map(String::as_str));
+            let meant = did_you_mean(name, table.by_name.keys().map(String::as_str));
+            Error::new(ErrorKind::NotFound, format!("the pool has no volume '{name}'; it has {there}{meant}"))
+        })
+    }
+
+    /// The snapshot of that name, `VOLUME@SNAPSHOT`.
+    pub(crate) fn snapshot_named(&self, name: &str) -> Result<Arc<Object>> {
+        let Some((volume, snapshot)) = name.split_once('@') else {
+            let text = format!("'{name}' is no snapshot: name one as VOLUME@SNAPSHOT");
+            return Err(Error::new(ErrorKind::Invalid, text));
+        };
+        let parent = self.named(volume)?;
+        let table = self.table.read();
+        table.snapshots.get(&(parent.id, snapshot.to_owned())).cloned().ok_or_else(|| {
+            let listed = table.listed_under(parent.id);
+            let names: Vec<_> = listed.iter().map(|s| s.descriptor.read().name.clone()).collect();
+            let there = told(names.iter().map(String::as_str));
+            let meant = did_you_mean(snapshot, names.iter().map(String::as_str));
+            let text = format!("volume '{volume}' has no snapshot '{snapshot}'; it has {there}{meant}");
+            Error::new(ErrorKind::NotFound, text)
+        })
+    }
+
+    /// The volume of that name that a stream is bringing.
+    pub(crate) fn incoming(&self, name: &str) -> Option<Arc<Object>> {
+        self.table.read().incoming.get(name).cloned()
+    }
+
+    /// The snapshot that a stream is bringing to a volume.
+    pub(crate) fn partial_of(&self, volume: ObjectId) -> Option<Arc<Object>> {
+        self.table.read().partial.get(&volume).cloned()
+    }
+
+    /// All snapshots that streams are bringing.
+    pub(crate) fn partials(&self) -> Vec<Arc<Object>> {
+        self.table.read().partial.values().cloned().collect()
+    }
+
+    /// The snapshot of that full name, or of a volume of that name, that a stream is bringing.
+    pub(crate) fn partial_named(&self, title: &str) -> Option<Arc<Object>> {
+        let table = self.table.read();
+        let of_volume = table.incoming.get(title).and_then(|volume| table.partial.get(&volume.id));
+        of_volume.or_else(|| table.partial.values().find(|partial| partial.title() == title)).cloned()
+    }
+
+    /// The volume or the snapshot of that name.
+    pub(crate) fn readable(&self, name: &str) -> Result<Arc<Object>> {
+        if name.contains('@') { self.snapshot_named(name) } else { self.named(name) }
+    }
+
+    /// The snapshots that are listed under a volume, oldest first.
+    pub(crate) fn snapshots_of(&self, volume: ObjectId) -> Vec<Arc<Object>> {
+        let mut snapshots = self.table.read().listed_under(volume);
+        // An older snapshot has an older object, whatever timeline it belongs to.
+        snapshots.sort_unstable_by_key(|s| s.id);
+        snapshots
+    }
+
+    /// The newest dictionaries, at most so many, of an object and of its origins, those of the
+    /// nearest first, that `may_use` lets pass; in the order of their numbers.
+    pub(crate) fn newest_dictionaries(
+        &self,
+        object: &Object,
+        most: usize,
+        may_use: impl Fn(ObjectId) -> bool,
+    ) -> Vec<ObjectId> {
+        let levels = object.levels();
+        let table = self.table.read();
+        let mut newest = Vec::new();
+        for id in levels.iter().flat_map(|level| table.dictionaries_of(level.object).rev()) {
+            if newest.len() < most && !newest.contains(&id) && may_use(id) {
+                newest.push(id);
+            }
+        }
+        newest.sort_unstable();
+        newest
+    }
+
+    /// The dictionaries of an object itself, oldest first.
+    pub(crate) fn dictionaries_of(&self, parent: ObjectId) -> Vec<ObjectId> {
+        self.table.read().dictionaries_of(parent).collect()
+    }
+
+    /// All dictionaries that can be used.
+    pub(crate) fn dictionaries(&self) -> Vec<Arc<Object>> {
+        let table = self.table.read();
+        table.dictionaries.iter().filter_map(|(_, id)| table.by_id.get(id).cloned()).collect()
+    }
+
+    /// The newest epoch of a volume that snapshots and clones see.
+    pub(crate) fn seen_up_to(&self, object: &Object) -> Option<Epoch> {
+        let head = object.epoch();
+        self.table.read().points.newest_before(object.id, head)
+    }
+
+    /// All objects, by id.
+    pub(crate) fn all(&self) -> Vec<Arc<Object>> {
+        let mut all: Vec<_> = self.table.read().by_id.values().cloned().collect();
+        all.sort_unstable_by_key(|o| o.id);
+        all
+    }
+
+    /// All volumes, by name.
+    pub(crate) fn volumes(&self) -> Vec<Arc<Object>> {
+        self.table.read().by_name.values().cloned().collect()
+    }
+}
+
+/// What messages call a dictionary.
+fn dictionary_title(id: ObjectId, volume: &str) -> String {
+    format!("{volume} (dictionary {})", id.0)
+}
+
+/// Some names, for a message.
+fn told<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    let names: Vec<_> = names.take(NAMES_TOLD + 1).collect();
+    match names.len() {
+        0 => "none".to_owned(),
+        n if n > NAMES_TOLD => format!("{} and more", names[..NAMES_TOLD].join(", ")),
+        _ => names.join(", "),
+    }
+}

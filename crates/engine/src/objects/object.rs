@@ -1,0 +1,308 @@
+//! One object in memory: its descriptor, the way down from it, its figures.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+
+use format::{ObjectDescriptor, ObjectState, Reap, SnapshotIdentity};
+use parking_lot::RwLock;
+use policy::Settings;
+use units::{BLOCK_BYTES, Epoch, GroupIndex, ObjectId, SHARE_BYTES};
+
+use crate::map::Level;
+
+/// One object in memory.
+pub(crate) struct Object {
+    pub id: ObjectId,
+    pub descriptor: RwLock<ObjectDescriptor>,
+    /// The descriptor as the last checkpoint captured it, and whether it has changed since.
+    captured: RwLock<ObjectDescriptor>,
+    changed: AtomicBool,
+    /// What the properties in force mean.
+    pub settings: RwLock<Settings>,
+    /// Held shared by every request, and exclusively by a resize, a snapshot, a rollback or a
+    /// deletion.
+    pub gate: RwLock<()>,
+    /// Held shared by a writer that reads a block to change a part of it, exclusively while a large
+    /// range is made a hole past the write buffer: the rest of the block would be written back as
+    /// it was before.
+    pub parts: RwLock<()>,
+    /// The name that users know: that of a volume, or `VOLUME@SNAPSHOT`.
+    title: RwLock<String>,
+    levels: RwLock<Arc<[Level]>>,
+    size_bytes: AtomicU64,
+    epoch: Arc<AtomicU32>,
+    /// Whether it is a volume, whether it is that or a snapshot, and whether the log may bring data
+    /// for it.
+    live: AtomicBool,
+    readable: AtomicBool,
+    growing: AtomicBool,
+    /// Whether it is a dictionary, or was one before it was given up.
+    dictionary: AtomicBool,
+    /// Raised whenever reaping begins anew.
+    reap_number: AtomicU64,
+    /// As of the last checkpoint.
+    allocated_blocks: AtomicU64,
+    stored_bytes: AtomicU64,
+    /// Estimated change since, in the active and in the frozen overlay.
+    active: Estimate,
+    frozen: Estimate,
+    /// See `quota`.
+    pub quota: crate::write::quota::Allowance,
+}
+
+/// An estimated change of what an object holds.
+#[derive(Default)]
+struct Estimate {
+    /// Allocated blocks.
+    blocks: AtomicI64,
+    /// Bytes of live payload.
+    bytes: AtomicI64,
+}
+
+impl Estimate {
+    fn add(&self, blocks: i64, bytes: i64) {
+        if blocks != 0 {
+            self.blocks.fetch_add(blocks, Ordering::Relaxed);
+        }
+        if bytes != 0 {
+            self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Object {
+    pub(crate) fn new(descriptor: ObjectDescriptor, settings: Settings) -> Self {
+        let object = Self {
+            id: descriptor.id,
+            captured: RwLock::new(descriptor.clone()),
+            changed: AtomicBool::new(false),
+            settings: RwLock::new(settings),
+            gate: RwLock::new(()),
+            parts: RwLock::new(()),
+            title: RwLock::new(descriptor.name.clone()),
+            levels: RwLock::new(Arc::new([])),
+            size_bytes: AtomicU64::new(0),
+            epoch: Arc::default(),
+            live: AtomicBool::new(false),
+            readable: AtomicBool::new(false),
+            growing: AtomicBool::new(false),
+            dictionary: AtomicBool::new(false),
+            reap_number: AtomicU64::new(0),
+            allocated_blocks: AtomicU64::new(descriptor.allocated_blocks),
+            stored_bytes: AtomicU64::new(descriptor.stored_bytes),
+            active: Estimate::default(),
+            frozen: Estimate::default(),
+            quota: crate::write::quota::Allowance::default(),
+            descriptor: RwLock::new(descriptor.clone()),
+        };
+        object.replace(descriptor, Arc::new([]));
+        object
+    }
+
+    /// The descriptor becomes `descriptor`, and the way down from the object `levels`.
+    pub(crate) fn replace(&self, descriptor: ObjectDescriptor, levels: Arc<[Level]>) {
+        self.size_bytes.store(descriptor.size_bytes, Ordering::Release);
+        self.epoch.store(descriptor.epoch.0, Ordering::Release);
+        self.live.store(descriptor.state == ObjectState::Volume, Ordering::Release);
+        let is_readable = matches!(descriptor.state, ObjectState::Volume | ObjectState::Snapshot);
+        self.readable.store(is_readable, Ordering::Release);
+        self.dictionary.fetch_or(descriptor.state == ObjectState::Dictionary, Ordering::AcqRel);
+        let is_growing =
+            matches!(descriptor.state, ObjectState::Volume | ObjectState::Incoming | ObjectState::Dictionary);
+        self.growing.store(is_growing || self.is_dictionary(), Ordering::Release);
+        *self.levels.write() = levels;
+        *self.descriptor.write() = descriptor;
+        self.changed.store(true, Ordering::Relaxed);
+    }
+
+    /// The descriptor, if it has changed since it was captured last.
+    pub(crate) fn capture(&self) -> Option<ObjectDescriptor> {
+        if !self.changed.swap(false, Ordering::Relaxed) {
+            return None;
+        }
+        let descriptor = self.descriptor.read().clone();
+        *self.captured.write() = descriptor.clone();
+        Some(descriptor)
+    }
+
+    /// The descriptor as it was captured last.
+    pub(crate) fn captured(&self) -> ObjectDescriptor {
+        self.captured.read().clone()
+    }
+
+    pub(crate) fn size_bytes(&self) -> u64 {
+        self.size_bytes.load(Ordering::Acquire)
+    }
+
+    /// Whether it is a share, or a moment of one.
+    pub(crate) fn is_share(&self) -> bool {
+        self.size_bytes() == SHARE_BYTES
+    }
+
+    /// Its size; of a share, which has none, what it holds: for progress.
+    pub(crate) fn logical_bytes(&self) -> u64 {
+        if self.is_share() { self.allocated_bytes() } else { self.size_bytes() }
+    }
+
+    pub(crate) fn epoch(&self) -> Epoch {
+        Epoch(self.epoch.load(Ordering::Acquire))
+    }
+
+    /// Where its newest epoch is kept.
+    pub(crate) fn newest(&self) -> Arc<AtomicU32> {
+        self.epoch.clone()
+    }
+
+    /// Whether it is a volume: then it can be written.
+    pub(crate) fn is_live(&self) -> bool {
+        self.live.load(Ordering::Acquire)
+    }
+
+    /// Whether it takes data: a volume does, and one that a stream is bringing.
+    pub(crate) fn is_growing(&self) -> bool {
+        self.growing.load(Ordering::Acquire)
+    }
+
+    /// Whether it is a volume or a snapshot.
+    pub(crate) fn is_readable(&self) -> bool {
+        self.readable.load(Ordering::Acquire)
+    }
+
+    /// Whether it is a dictionary.
+    pub(crate) fn is_dictionary(&self) -> bool {
+        self.dictionary.load(Ordering::Acquire)
+    }
+
+    /// The name that users know.
+    pub(crate) fn title(&self) -> String {
+        self.title.read().clone()
+    }
+
+    pub(crate) fn set_title(&self, title: String) {
+        *self.title.write() = title;
+    }
+
+    /// Only a level that has nothing goes from the way down, or comes back with a descriptor from
+    /// the past.
+    pub(crate) fn set_levels(&self, levels: Arc<[Level]>) {
+        *self.levels.write() = levels;
+    }
+
+    /// The way down from the object. Does not change while its gate is held, but for levels of
+    /// which nothing is left anywhere (`checkpoint::reparent`).
+    pub(crate) fn levels(&self) -> Arc<[Level]> {
+        self.levels.read().clone()
+    }
+
+    /// Gives a snapshot a new identity: it may show other data from now on.
+    pub(crate) fn estrange(&self, identity: SnapshotIdentity) {
+        self.descriptor.write().identity = Some(identity);
+        self.changed.store(true, Ordering::Relaxed);
+    }
+
+    /// All its groups must be gone through from now on for dead records.
+    pub(crate) fn restart_reap(&self) {
+        let mut descriptor = self.descriptor.write();
+        descriptor.reap = Some(Reap::from(descriptor.reap.map_or(GroupIndex(0), |reap| reap.next)));
+        self.reap_number.fetch_add(1, Ordering::Relaxed);
+        self.changed.store(true, Ordering::Relaxed);
+    }
+
+    /// How often reaping began.
+    pub(crate) fn reap_number(&self) -> u64 {
+        self.reap_number.load(Ordering::Relaxed)
+    }
+
+    /// A checkpoint has stored a descriptor that was changed like this while it was made; unless
+    /// `number` says that reaping has begun anew since, that holds for the present one too. Whether
+    /// it does.
+    pub(crate) fn reaped(&self, number: u64, change: impl Fn(&mut ObjectDescriptor)) -> bool {
+        change(&mut self.captured.write());
+        let holds = self.reap_number() == number;
+        if holds {
+            change(&mut self.descriptor.write());
+        }
+        holds
+    }
+
+    /// Whether nothing has changed since the last checkpoint that the figures only estimate.
+    pub(crate) fn is_exact(&self) -> bool {
+        let is_zero = |estimate: &Estimate| {
+            estimate.blocks.load(Ordering::Relaxed) == 0 && estimate.bytes.load(Ordering::Relaxed) == 0
+        };
+        is_zero(&self.active) && is_zero(&self.frozen)
+    }
+
+    /// Logical bytes that hold data, those that only snapshots see included: exact at a checkpoint,
+    /// estimated since.
+    pub(crate) fn allocated_bytes(&self) -> u64 {
+        self.allocated_now().saturating_mul(BLOCK_BYTES as u64).min(self.allocated_bytes_max())
+    }
+
+    /// Blocks that hold data: exact at a checkpoint, estimated since. Too many if blocks were
+    /// overwritten of which memory did not know that they are allocated.
+    fn allocated_now(&self) -> u64 {
+        // In this order: see `freeze_estimate`.
+        let estimate = self.active.blocks.load(Ordering::Acquire) + self.frozen.blocks.load(Ordering::Relaxed);
+        self.allocated_blocks.load(Ordering::Relaxed).saturating_add_signed(estimate)
+    }
+
+    /// More cannot be allocated: without snapshots, its size.
+    fn allocated_bytes_max(&self) -> u64 {
+        if self.epoch() > Epoch(0) { u64::MAX } else { self.size_bytes().next_multiple_of(BLOCK_BYTES as u64) }
+    }
+
+    /// Bytes of live payload, as of the last checkpoint.
+    pub(crate) fn stored_bytes(&self) -> u64 {
+        self.stored_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of live payload: exact at a checkpoint, estimated since.
+    pub(crate) fn stored_now(&self) -> u64 {
+        let since = self.active.bytes.load(Ordering::Relaxed) + self.frozen.bytes.load(Ordering::Relaxed);
+        let stored = self.stored_bytes().saturating_add_signed(since);
+        let (allocated, most) = (self.allocated_now().saturating_mul(BLOCK_BYTES as u64), self.allocated_bytes_max());
+        if allocated <= most {
+            return stored;
+        }
+        // The excess was overwritten.
+        u64::try_from(u128::from(stored) * u128::from(most) / u128::from(allocated)).unwrap_or(u64::MAX)
+    }
+
+    /// What so many blocks stand for that were stored before: as much as the others do on average.
+    pub(crate) fn stored_for(&self, blocks: u32) -> i64 {
+        if blocks == 0 {
+            return 0;
+        }
+        let bytes = u128::from(self.stored_now()) * u128::from(blocks) / u128::from(self.allocated_now().max(1));
+        i64::try_from(bytes).unwrap_or(i64::MAX)
+    }
+
+    /// The active overlay changed by so many allocated blocks, and about so many bytes of live
+    /// payload.
+    pub(crate) fn estimate(&self, blocks: i64, bytes: i64) {
+        self.active.add(blocks, bytes);
+    }
+
+    /// A checkpoint begins. A count of the allocated bytes meanwhile finds them twice rather than
+    /// not at all: a volume that seems empty is not copied.
+    pub(crate) fn freeze_estimate(&self) {
+        let blocks = self.active.blocks.load(Ordering::Relaxed);
+        self.frozen.add(blocks.max(0), self.active.bytes.swap(0, Ordering::Relaxed));
+        self.active.blocks.fetch_sub(blocks, Ordering::Release);
+        self.frozen.add(blocks.min(0), 0);
+    }
+
+    /// A checkpoint ended and counted exactly.
+    pub(crate) fn settle(&self, allocated_blocks: u64, stored_bytes: u64) {
+        self.allocated_blocks.store(allocated_blocks, Ordering::Relaxed);
+        self.stored_bytes.store(stored_bytes, Ordering::Relaxed);
+        self.frozen.blocks.store(0, Ordering::Relaxed);
+        self.frozen.bytes.store(0, Ordering::Relaxed);
+    }
+
+    /// Allocated blocks and stored bytes as of the last checkpoint.
+    pub(crate) fn settled(&self) -> (u64, u64) {
+        (self.allocated_blocks.load(Ordering::Relaxed), self.stored_bytes.load(Ordering::Relaxed))
+    }
+}

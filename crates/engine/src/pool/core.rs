@@ -1,0 +1,458 @@
+//! What all parts of an open pool share, and the promises that join them: flush, throttling,
+//! failure.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use env::MapBatch;
+use format::KEY_END;
+use parking_lot::{Mutex, RwLock};
+use surface::{Error, ErrorKind, Result};
+use units::ExtentIndex;
+
+use crate::base::buffers::BufferPool;
+use crate::base::counters::Counters;
+use crate::base::options::{PoolEnv, PoolOptions};
+use crate::base::status::Problem;
+use crate::checkpoint::CheckpointState;
+use crate::checkpoint::catalogue::Catalogue;
+use crate::checkpoint::opening::Noted;
+use crate::clean::cold::ColdPace;
+use crate::clean::pacing::Brake;
+use crate::clean::round::Cleaner;
+use crate::clean::walked::Walked;
+use crate::clean::write_heat::Rewrites;
+use crate::codecs::chooser::Chooser;
+use crate::codecs::dictionaries::Dictionaries;
+use crate::codecs::samples::Sampling;
+use crate::log::Log;
+use crate::log::geometry::Geometry;
+use crate::map::Map;
+use crate::map::apply::Applier;
+use crate::objects::Objects;
+use crate::pool::workers::{Workers, room_mark};
+use crate::read::unit_cache::UnitCache;
+use crate::repair::damages::Suspicion;
+use crate::repair::loss::Losses;
+use crate::space::extents::Extents;
+use crate::space::host_space::Below;
+use crate::upkeep::defrag::SortWalk;
+use crate::upkeep::scrub::Scrubbing;
+use crate::write::buffer::WriteBuffer;
+use crate::write::precompress::Ahead;
+use crate::write::standby_open::StandbyFacts;
+
+/// The write buffer takes this part of the room that is left: dirty data may cost twice its bytes
+/// in the log (`space::admission`). With a quarter, writers would wait for the workers more often than for
+/// room.
+const ROOM_DIVISOR: u64 = 3;
+/// Least limit of the write buffer, however full the pool is: a few batches' worth.
+const BUFFER_BYTES_MIN: usize = 512 << 10;
+
+/// Limit of the write buffer below which no codec is slow enough to bring it: some batches for each
+/// worker.
+const BUFFER_TIMELY_MIN: usize = 8 << 20;
+
+/// More than this much of a write buffer, or of changes between checkpoints, makes nothing faster:
+/// what a large budget has left belongs to decoded units.
+const BUFFER_BYTES_MAX: usize = 256 << 20;
+
+/// How the memory budget is divided, in 64ths. A checkpoint needs about three times the overlay's
+/// share on top of it: what changes meanwhile, and its batch. The rest is what allocation rounding,
+/// batches under way and the threads' scratch space cost.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Shares {
+    /// Write buffer: writers wait when it is full.
+    pub write_buffer: usize,
+    /// Map changes since the last checkpoint.
+    pub overlay: usize,
+    /// Groups of the map decoded from the store.
+    pub groups: usize,
+    /// Decoded units.
+    pub units: usize,
+    /// Prepared dictionaries.
+    pub dictionaries: u64,
+    /// Bytes for the dead fragments of extents.
+    pub deaths: usize,
+}
+
+impl Shares {
+    pub(crate) fn of(memory_bytes: u64) -> Self {
+        let part = |n: u64| (memory_bytes / 64 * n) as usize;
+        // A write buffer below 512 KiB could not hold a batch for each of two workers.
+        let write_buffer = part(16).clamp(BUFFER_BYTES_MIN, BUFFER_BYTES_MAX);
+        let overlay = part(7).clamp(64 << 10, BUFFER_BYTES_MAX);
+        let units = part(12) + (part(23).saturating_sub(write_buffer + overlay));
+        let (dictionaries, deaths) = (memory_bytes / 64 * 2, part(2));
+        Self { write_buffer, overlay, groups: part(12), units, dictionaries, deaths }
+    }
+}
+
+pub(crate) struct Core {
+    pub env: PoolEnv,
+    pub options: PoolOptions,
+    pub shares: Shares,
+    pub geometry: Geometry,
+    pub pool_id: [u8; 16],
+    pub counters: Arc<Counters>,
+    pub buffers: Arc<BufferPool>,
+    pub buffer: Arc<WriteBuffer>,
+    pub map: Arc<Map>,
+    pub objects: Arc<Objects>,
+    pub catalogue: Arc<Catalogue>,
+    pub applier: Arc<Applier>,
+    pub log: Log,
+    pub extents: Mutex<Extents>,
+    /// Copy of `Extents::free`, to be read without the lock.
+    pub extents_free: AtomicU64,
+    /// Copy of `Extents::live_bytes`.
+    pub live_bytes: AtomicU64,
+    /// Free extents whose space was not given back below.
+    pub unpunched: Mutex<BTreeSet<ExtentIndex>>,
+    /// The pool is being closed, and the space listed for the log shall go back.
+    pub ends: AtomicBool,
+    /// The pool is being closed.
+    pub closes: AtomicBool,
+    pub below: Below,
+    pub noted: Noted,
+    /// What could not be read behind the end of the log, until the first checkpoint is durable.
+    pub unreadable: Mutex<Vec<Range<u64>>>,
+    /// Extents that were cleaned and become free with the next checkpoint.
+    pub evacuated: AtomicU64,
+    pub cleaner: Mutex<Cleaner>,
+    /// Held shared by rounds in the background, exclusively by a writer that must know how much can
+    /// be won at all.
+    pub cleaning: RwLock<()>,
+    /// Held by the round that may take the extents kept for moves.
+    pub dipping: Mutex<()>,
+    pub brake: Brake,
+    pub scrub: Mutex<Scrubbing>,
+    /// Where damage is suspected, and the last report of it. Never held while anything else is
+    /// waited for.
+    pub suspicion: Mutex<Suspicion>,
+    /// Damage that opening the pool has mended; a check reports it.
+    pub mended: Mutex<Vec<Problem>>,
+    /// Damage of copies that opening the pool has put right, for the report of `check`.
+    pub opening_notes: Mutex<Vec<String>>,
+    /// What repairs have lost, and how the log ended.
+    pub losses: Mutex<Losses>,
+    /// What cleaning could not move because it is damaged.
+    pub damages: Mutex<Vec<String>>,
+    pub checkpoint: Mutex<CheckpointState>,
+    /// Held shared from a look at the map to the moves that follow from it, exclusively for a
+    /// moment while a checkpoint captures.
+    pub still: RwLock<()>,
+    /// Raised when a checkpoint captures, and before and after it is published: a look meanwhile
+    /// may have seen a mixture.
+    pub map_version: AtomicU64,
+    /// Number of the checkpoint that captured last.
+    pub captured: AtomicU64,
+    /// Held shared while a reader uses locations, exclusively for a moment before extents are used
+    /// again.
+    pub readers: RwLock<()>,
+    pub units: UnitCache,
+    /// What `compression=auto` knows.
+    pub chooser: Chooser,
+    /// Groups written lately.
+    pub rewrites: Rewrites,
+    pub cold_pace: ColdPace,
+    pub dictionaries: Dictionaries,
+    pub workers: Workers,
+    pub ahead: Ahead,
+    /// Bytes of reservations that are not used.
+    pub reserved_unmet: AtomicU64,
+    /// Held by the writer that makes room in a pool that seems full; others wait for the space that
+    /// it wins.
+    pub making_room: Mutex<()>,
+    /// Held by whatever changes the table of objects.
+    pub admin: Mutex<()>,
+    /// The full checkpoint behind which clones were passed on last, as they are counted; held while
+    /// it is done.
+    pub passed_on: Mutex<u64>,
+    /// The pool is being made smaller.
+    pub shrinking: Mutex<Option<crate::upkeep::shrink::Shrinking>>,
+    /// Held by the recompression: how far that is.
+    pub recompressing: Mutex<Walked>,
+    /// Held by whoever sorts.
+    pub sorting: Mutex<SortWalk>,
+    /// Held shared while a large range is made a hole past the write buffer; exclusively, for a moment, by whoever relies on none being.
+    pub punching: RwLock<()>,
+    /// Large ranges that were made holes.
+    pub punches: AtomicU64,
+    /// Bytes that were admitted and are not in the write buffer yet.
+    pub admitting: AtomicU64,
+    /// Of these, what rounds of cleaning have set aside.
+    pub cleaning_bytes: AtomicU64,
+    /// Applied sequence number at which the pool was found full.
+    pub full_at: AtomicU64,
+    /// When the oldest dirty data came, for the age limit: time of the first tick that saw the
+    /// generation.
+    pub aging: Mutex<(u64, u64)>,
+    /// How much of the log had come since the last checkpoint when that last changed, and when it
+    /// was.
+    pub resting: Mutex<(u64, u64)>,
+    /// The state in which the standby memory was found when the pool was opened.
+    pub standby: Mutex<StandbyFacts>,
+    failed: Mutex<Option<String>>,
+    has_failed: AtomicBool,
+    /// The data file has been deleted: it is gone when the pool lets go of it.
+    is_deleted: AtomicBool,
+    closed: AtomicBool,
+}
+
+/// Parts that `open` makes before the core.
+pub(crate) struct Parts {
+    pub env: PoolEnv,
+    pub options: PoolOptions,
+    /// Geometry, write buffer, map, objects and catalogue are the core's too.
+    pub applier: Arc<Applier>,
+    pub pool_id: [u8; 16],
+    pub counters: Arc<Counters>,
+    pub buffers: Arc<BufferPool>,
+    pub log: Log,
+    pub extents: Extents,
+    pub checkpoint: CheckpointState,
+    pub chooser: Chooser,
+    /// Bytes of the data file behind the end of the log that cannot be read.
+    pub unreadable: Vec<Range<u64>>,
+}
+
+impl Core {
+    pub(crate) fn new(parts: Parts) -> Self {
+        let shares = Shares::of(parts.options.memory_bytes);
+        let geometry = parts.applier.geometry.clone();
+        let capacity_bytes = u64::from(geometry.extents()) * u64::from(geometry.extent_bytes);
+        Self {
+            shares,
+            extents_free: AtomicU64::new(parts.extents.free()),
+            live_bytes: AtomicU64::new(parts.extents.live_bytes()),
+            unpunched: Mutex::default(),
+            ends: AtomicBool::new(false),
+            closes: AtomicBool::new(false),
+            below: Below::default(),
+            noted: Noted::default(),
+            unreadable: Mutex::new(parts.unreadable),
+            evacuated: AtomicU64::new(0),
+            still: RwLock::new(()),
+            map_version: AtomicU64::new(0),
+            captured: AtomicU64::new(parts.extents.checkpoint()),
+            cleaner: Mutex::default(),
+            cleaning: RwLock::new(()),
+            dipping: Mutex::new(()),
+            brake: Brake::default(),
+            scrub: Mutex::default(),
+            suspicion: Mutex::default(),
+            mended: Mutex::default(),
+            opening_notes: Mutex::default(),
+            losses: Mutex::default(),
+            damages: Mutex::default(),
+            units: UnitCache::new(shares.units, parts.buffers.clone()),
+            cold_pace: ColdPace::default(),
+            rewrites: Rewrites::new(capacity_bytes, parts.options.memory_bytes),
+            dictionaries: Dictionaries::new(
+                shares.dictionaries,
+                Sampling::new(parts.options.training, parts.options.memory_bytes),
+            ),
+            workers: Workers::new(),
+            ahead: Ahead::new(),
+            reserved_unmet: AtomicU64::new(0),
+            making_room: Mutex::new(()),
+            admin: Mutex::new(()),
+            passed_on: Mutex::new(0),
+            shrinking: Mutex::new(None),
+            recompressing: Mutex::default(),
+            sorting: Mutex::default(),
+            punching: RwLock::new(()),
+            punches: AtomicU64::new(0),
+            admitting: AtomicU64::new(0),
+            cleaning_bytes: AtomicU64::new(0),
+            full_at: AtomicU64::new(u64::MAX),
+            aging: Mutex::new((0, 0)),
+            resting: Mutex::new((0, 0)),
+            standby: Mutex::default(),
+            readers: RwLock::new(()),
+            failed: Mutex::new(None),
+            has_failed: AtomicBool::new(false),
+            is_deleted: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            chooser: parts.chooser,
+            env: parts.env,
+            options: parts.options,
+            geometry,
+            pool_id: parts.pool_id,
+            counters: parts.counters,
+            buffers: parts.buffers,
+            buffer: parts.applier.buffer.clone(),
+            map: parts.applier.map.clone(),
+            objects: parts.applier.objects.clone(),
+            catalogue: parts.applier.catalogue.clone(),
+            applier: parts.applier,
+            log: parts.log,
+            extents: Mutex::new(parts.extents),
+            checkpoint: Mutex::new(parts.checkpoint),
+        }
+    }
+
+    /// Whether everything happens inside the caller's calls.
+    pub(crate) fn is_inline(&self) -> bool {
+        self.options.workers == 0
+    }
+
+    /// Refuses writes from now on: the map store or a sync failed, and only recovery knows what
+    /// holds.
+    pub(crate) fn fail(&self, why: &Error) {
+        self.failed.lock().get_or_insert_with(|| why.to_string());
+        if tells_of_deletion(why) {
+            self.is_deleted.store(true, Ordering::Release);
+        }
+        self.has_failed.store(true, Ordering::Release);
+    }
+
+    /// Refuses everything from now on: another process may open the pool.
+    pub(crate) fn close(&self) {
+        self.fail(&Error::new(ErrorKind::Io, "it has been closed"));
+        self.closed.store(true, Ordering::Release);
+    }
+
+    /// Whether the pool has been closed.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Ends the log for good, and notes where: then the next opening knows that nothing lies
+    /// behind. Without the note it takes that for possible, which does no harm.
+    pub(crate) fn end_log(&self) {
+        let Some(end) = self.log.end() else { return };
+        let mut batch = MapBatch::default();
+        batch.put(KEY_END, end.encode());
+        let _ = self.env.store.commit(batch);
+    }
+
+    /// Why writes are refused, if they are.
+    pub(crate) fn failure(&self) -> Option<String> {
+        self.failed.lock().clone().or_else(|| self.log.sync_failure())
+    }
+
+    /// Fails if writes are refused.
+    pub(crate) fn check_failed(&self) -> Result<()> {
+        if !self.has_failed.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let why = self.failure().unwrap_or_default();
+        let reopen = "; close and reopen it: all that was flushed is safe";
+        let is_deleted = self.is_deleted.load(Ordering::Acquire) || self.log.is_deleted();
+        let advice = if is_deleted { "" } else { reopen };
+        Err(Error::new(ErrorKind::Io, format!("the pool takes no writes since an error ({why}){advice}")))
+    }
+
+    /// Makes all that was acknowledged before the call durable.
+    ///
+    /// 1. Everything dirty by now is drained, by this thread and by the workers.
+    /// 2. The log is synced; flushes that wait at the same time share a sync.
+    /// 3. The flush is acknowledged.
+    pub(crate) fn flush(&self) -> Result<()> {
+        self.counters.flushes.add(1);
+        self.drain_all()?;
+        self.log.sync().inspect_err(|error| self.fail(error))?;
+        self.ahead.flushed(self.buffer.groups());
+        Ok(())
+    }
+
+    /// Step 1 of a flush.
+    pub(crate) fn drain_all(&self) -> Result<()> {
+        self.check_failed()?;
+        let _flushing = self.ahead.flush(self.buffer.bytes());
+        let generation = self.buffer.begin_flush();
+        if self.buffer.bytes() > 2 * crate::write::drain::BATCH_RAW_BYTES {
+            self.workers.wake();
+        }
+        loop {
+            if self.drain(generation)? {
+                continue;
+            }
+            // The remaining groups are in the hands of other threads. If one of them fails, its
+            // groups come back to the queue, and this thread takes them and sees the error itself.
+            if self.buffer.wait_drained(generation, Duration::from_millis(100)) {
+                return Ok(());
+            }
+            self.check_failed()?;
+        }
+    }
+
+    /// Bytes that the write buffer may hold now: the least of these.
+    /// - Its share of memory.
+    /// - In a nearly full pool, a part of the log's room, because dirty data may take more than its
+    ///   size there. So writers wait for the workers and not for the last extent.
+    /// - With a slow codec, the bytes that are drained in a few seconds. So writers wait a little
+    ///   each, and no flush waits for minutes.
+    /// - The limit of the standby ring, if there is one.
+    pub(crate) fn buffer_limit(&self) -> usize {
+        let room = self.room_before(self.geometry.reserve_extents());
+        let limit = usize::try_from(room / ROOM_DIVISOR).unwrap_or(usize::MAX).max(BUFFER_BYTES_MIN);
+        let timely = self.chooser.meter.timely_bytes(self.options.workers).max(BUFFER_TIMELY_MIN);
+        let standby = self.buffer.standby().map_or(usize::MAX, |ring| ring.limit());
+        limit.min(timely).min(self.shares.write_buffer).min(standby)
+    }
+
+    /// Waits until the write buffer has room, or drains it if no other thread does.
+    pub(crate) fn throttle(&self) -> Result<()> {
+        let mut limit = self.buffer_limit();
+        let mut mark = limit;
+        while self.buffer.held() > mark {
+            self.check_failed()?;
+            if self.is_inline() {
+                self.drain(u64::MAX)?;
+                continue;
+            }
+            // Each time: a worker that was about to rest has not heard it, and one that rests goes
+            // by the limit as it is now.
+            self.workers.wake();
+            self.workers.wait_for_room(&self.buffer, room_mark(limit))?;
+            limit = self.buffer_limit();
+            mark = room_mark(limit);
+        }
+        if self.buffer.held() > limit / 2 {
+            self.workers.wake();
+            return Ok(());
+        }
+        self.ask_to_compress_ahead()
+    }
+}
+
+/// Whether the storage below says, in whatever context, that it is not there any more.
+fn tells_of_deletion(error: &Error) -> bool {
+    let causes = std::iter::successors(std::error::Error::source(error), |error| error.source());
+    let mut causes = causes.filter_map(|cause| cause.downcast_ref::<std::io::Error>());
+    causes.any(|cause| cause.kind() == std::io::ErrorKind::NotFound)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::io;
+
+    use sim::Machine;
+    use surface::{Error, ErrorKind};
+
+    use crate::base::testing::pool_on;
+
+    /// A user who followed the advice, after growing the pool, lost all data.
+    #[test]
+    fn nobody_is_told_to_close_a_pool_whose_data_has_been_deleted() {
+        for (kind, is_advised) in [(io::ErrorKind::NotFound, false), (io::ErrorKind::Other, true)] {
+            let machine = Machine::new(4 << 20, 1);
+            let pool = pool_on(&machine, machine.disk.handle(), 4 << 20, 0);
+            let below = io::Error::new(kind, "do not stop it before you have made a copy");
+            pool.core.fail(&Error::from_io("syncing the larger data file failed", below));
+            // What fails because of that tells nothing of it.
+            pool.core.fail(&Error::new(ErrorKind::Io, "it cannot be written"));
+            let text = pool.flush().unwrap_err().to_string();
+            assert_eq!(text.contains("close and reopen"), is_advised, "{text}");
+            assert!(text.contains("made a copy"), "{text}");
+        }
+    }
+}

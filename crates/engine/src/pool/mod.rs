@@ -1,0 +1,560 @@
+//! A pool as its users see it: made, opened, closed; its volumes, properties and figures.
+
+pub(crate) mod core;
+pub(crate) mod foreign;
+pub(crate) mod pool_properties;
+pub(crate) mod workers;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use env::MapBatch;
+use format::{
+    COMPAT_INVENTORY, CatalogueRef, Checkpoint, Entry, FORMAT_VERSION, INCOMPAT_COMPACT_RECORDS, KEY_CHECKPOINT,
+    KEY_LEARNED, KEY_SUPERBLOCK, ObjectDescriptor, Superblock,
+};
+use parking_lot::Mutex;
+use policy::Owner;
+use surface::{DeviceId, Error, ErrorKind, Result};
+use units::{
+    EXTENT_BYTES_MAX, EXTENT_BYTES_MIN, ExtentIndex, OBJECT_BYTES_MAX, ObjectId, SHARE_BYTES, Seq, format_size,
+};
+
+use crate::base::buffers::BufferPool;
+use crate::base::counters::Counters;
+use crate::base::options::{FormatOptions, PoolEnv, PoolOptions, Properties};
+use crate::base::status::{PoolStatus, Problem, VolumeStatus};
+use crate::checkpoint::CheckpointState;
+use crate::checkpoint::catalogue::{Catalogue, Pins};
+use crate::checkpoint::opening;
+use crate::codecs::chooser::Chooser;
+use crate::codecs::pressure::{Meter, MeteredDisk};
+use crate::log::geometry::Geometry;
+use crate::log::inventory::{self, Inventories};
+use crate::log::log_reads::{Source, extents_ahead};
+use crate::log::superblock_copies;
+use crate::log::superblock_io;
+use crate::log::{Log, Sink};
+use crate::map::apply::Applier;
+use crate::map::{Map, store_error};
+use crate::objects::names::check_name;
+use crate::objects::properties;
+use crate::objects::{Object, Objects};
+use crate::pool::core::{Core, Parts, Shares};
+use crate::pool::workers::Workers;
+use crate::repair::loss;
+use crate::repair::loss::Losses;
+use crate::repair::mend;
+use crate::repair::mend::identities;
+use crate::repair::recovery;
+use crate::repair::recovery::Mending;
+use crate::space::dead_map::Deaths;
+use crate::space::extents::Extents;
+use crate::volume::Volume;
+use crate::volume::devices::Meant;
+use crate::write::buffer::WriteBuffer;
+use crate::write::standby_open;
+
+/// Fewest extents of a pool: the superblock's, the reserve, and some to work with.
+pub(crate) const EXTENTS_MIN: u32 = 16;
+
+/// An open pool. Clones share it. Dropping the last one without [`close`](Self::close) is like a
+/// crash, if it has no threads of its own: unflushed data is lost, and the next open recovers. With
+/// threads it is not even an end: they go on, and hold the storage, until the process ends.
+#[derive(Clone)]
+pub struct Pool {
+    pub(crate) core: Arc<Core>,
+}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pool").field("id", &hex(&self.core.pool_id)).finish_non_exhaustive()
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+impl Pool {
+    /// Whether there can be such a pool, to be asked before anything is touched.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] for impossible sizes and properties.
+    pub fn check_format(options: &FormatOptions) -> Result<()> {
+        let extent = options.extent_bytes;
+        if !extent.is_power_of_two() || !(EXTENT_BYTES_MIN..=EXTENT_BYTES_MAX).contains(&extent) {
+            let text = format!("an extent cannot have {extent} bytes: use a power of two from 32K to 16M");
+            return Err(Error::new(ErrorKind::Invalid, text));
+        }
+        let geometry = Geometry::new(extent, options.capacity_bytes);
+        if geometry.extents() < EXTENTS_MIN || options.capacity_bytes > format::capacity_bytes_max(extent) {
+            let least = format_size(u64::from(EXTENTS_MIN) * u64::from(extent));
+            let most = format_size(format::capacity_bytes_max(extent) / u64::from(extent) * u64::from(extent));
+            let (size, extent) = (format_size(options.capacity_bytes), format_size(extent.into()));
+            let text =
+                format!("a pool of {size} cannot have extents of {extent}: with those it takes {least} to {most}");
+            return Err(Error::new(ErrorKind::Invalid, text));
+        }
+        properties::check(Owner::Pool, &options.properties)
+    }
+
+    /// Makes a pool: superblock, first checkpoint. Refuses data that already carries a superblock;
+    /// to make a pool there all the same, overwrite its first 32 KiB with zeroes.
+    ///
+    /// # Errors
+    /// Those of [`check_format`](Self::check_format), [`ErrorKind::Exists`], and whatever the
+    /// storage fails with.
+    pub fn format(env: &PoolEnv, options: &FormatOptions) -> Result<()> {
+        Self::check_format(options)?;
+        if superblock_io::hold_pool(&superblock_io::read_copies(&*env.disk)?) {
+            return Err(Error::new(ErrorKind::Exists, "the data file holds a Shale pool already"));
+        }
+        let mut pool = [0; 16];
+        env.entropy.fill(&mut pool).map_err(|e| Error::from_io("reading random bytes for the pool's identifier", e))?;
+        let checkpoint = Checkpoint {
+            pool,
+            incarnation: 0,
+            incarnation_first_seq: Seq(1),
+            next_seq: Seq(1),
+            open: Default::default(),
+            extents: vec![ExtentIndex(1)],
+            next_object: 1,
+            number: 0,
+            objects: 0,
+            live_bytes: 0,
+            deltas: 0,
+            properties: options.properties.clone(),
+            catalogue: CatalogueRef::default(),
+        };
+        let superblock = Superblock {
+            version: FORMAT_VERSION,
+            features_incompat: INCOMPAT_COMPACT_RECORDS,
+            features_ro_compat: 0,
+            features_compat: COMPAT_INVENTORY,
+            pool,
+            extent_bytes: options.extent_bytes,
+            capacity_bytes: options.capacity_bytes,
+            created_unix_s: env.clock.unix_s(),
+            generation: 1,
+        };
+        let mut batch = MapBatch::default();
+        batch.put(KEY_CHECKPOINT, checkpoint.encode());
+        batch.put(KEY_SUPERBLOCK, superblock.encode());
+        env.store.commit(batch).map_err(store_error)?;
+        env.store.persist().map_err(store_error)?;
+        // The superblock comes last: without it there is no pool, and formatting can be done again.
+        inventory::write_first(&*env.disk, &superblock)?;
+        opening::write_note(&*env.disk, pool, 0)?;
+        superblock_io::write(&*env.disk, &superblock)?;
+        superblock_copies::write_end(&*env.disk, &superblock)
+    }
+
+    /// Opens a pool: verifies the superblock, loads the last checkpoint, applies the log behind it,
+    /// takes a checkpoint, and starts the threads.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] without a superblock, [`ErrorKind::Unsupported`] for an unknown
+    /// version or feature, [`ErrorKind::Corrupt`] for damage, and whatever the storage fails with.
+    pub fn open(env: PoolEnv, options: PoolOptions) -> Result<Self> {
+        let began = env.clock.now_ns();
+        let (superblock, beginning) = superblock_copies::find(&env, options.repair)?;
+        let geometry = Geometry::new(superblock.extent_bytes, superblock.capacity_bytes);
+        opening::check(&*env.store, &*env.disk, superblock.pool)?;
+        let cut_off = superblock_io::find_end(&*env.disk, &superblock, options.repair)?;
+        let mut mended = if options.repair { mend::mend(&env, &superblock, &geometry)? } else { Vec::new() };
+        mended.extend(beginning);
+        let cut = loss::Cut::of(&env, cut_off)?;
+        let loaded = recovery::load(&*env.store, &superblock.pool, &geometry)?;
+        let checkpoint = loaded.checkpoint;
+        let shares = Shares::of(options.memory_bytes);
+        let objects = Arc::new(Objects::new(checkpoint.properties.clone(), checkpoint.next_object));
+        objects.load(&loaded.objects)?;
+        let applier = Arc::new(Applier {
+            map: Arc::new(Map::new(env.store.clone(), shares.groups, Arc::new(loaded.deltas.settled))),
+            objects,
+            buffer: Arc::new(WriteBuffer::new()),
+            catalogue: Arc::new(Catalogue::new(Pins::of(&checkpoint.catalogue))),
+            deaths: Mutex::new(Deaths::new(shares.deaths)),
+            geometry: geometry.clone(),
+            inventories: Inventories::load(&*env.disk, &checkpoint, geometry.extent_bytes),
+        });
+        let mut extents = Extents::new(&geometry, loaded.usage, checkpoint.number);
+        extents.pin(applier.catalogue.pins().extents());
+        extents.list(checkpoint.log_extents());
+        let buffers = Arc::new(BufferPool::new(options.memory_bytes));
+        let replayed = recovery::replay(
+            Source { disk: &*cut.disk, geometry: &geometry, buffers: &buffers },
+            &checkpoint,
+            &applier,
+            Mending { repairs: options.repair, cut_at: cut.at },
+            if options.workers > 0 { extents_ahead(options.memory_bytes, geometry.extent_bytes) } else { 0 },
+        )?;
+        let mut losses = Losses::accept(&env, &options, replayed.loss, &cut, &applier.objects)?;
+        mended.extend(cut.lengthen(&env, &superblock, &losses)?);
+        mended.extend(replayed.damaged.into_iter().map(Problem::log_damage));
+        mended.extend(losses.accepted.iter().flat_map(Problem::losses));
+        let doubtful = identities::noted(&*env.store)?;
+        let counters = Arc::new(Counters::default());
+        counters.recovered_batches.set(replayed.batches);
+        counters.recovered_bytes.set(replayed.bytes_read);
+        let mut position = replayed.position;
+        let left = standby_open::find(&env, &superblock.pool, position.incarnation, position.next_seq);
+        let is_orderly = recovery::ended_at(&*env.store, position.incarnation, position.next_seq)?;
+        losses.tell_end(replayed.torn, position.next_seq, is_orderly);
+        // Whatever lies behind the end of the log never happened.
+        position.incarnation += 1;
+        position.incarnation_first_seq = position.next_seq;
+        if let Ok(Some(left)) = &left {
+            left.goes_with(position.incarnation);
+        }
+        applier.catalogue.enter(position.incarnation, position.incarnation_first_seq, is_orderly);
+        let sink: Arc<dyn Sink> = applier.clone();
+        let meter = Arc::new(Meter::new(env.clock.clone(), options.workers));
+        let learned = env.store.get(KEY_LEARNED).map_err(store_error)?;
+        let chooser = Chooser::new(env.clock.clone(), meter.clone(), options.memory_bytes, learned.as_deref());
+        let log = Log::new(
+            geometry.clone(),
+            superblock.pool,
+            Arc::new(MeteredDisk { inner: env.disk.clone(), meter }),
+            sink,
+            counters.clone(),
+            buffers.clone(),
+            position,
+            checkpoint.next_seq,
+            shares.write_buffer / 4,
+        );
+        let core = Arc::new(Core::new(Parts {
+            env,
+            options,
+            applier,
+            pool_id: superblock.pool,
+            counters,
+            buffers,
+            log,
+            extents,
+            checkpoint: CheckpointState::new(checkpoint.number, loaded.deltas.keys),
+            chooser,
+            unreadable: replayed.unreadable,
+        }));
+        mended.extend(core.estrange(&doubtful)?);
+        *core.mended.lock() = mended;
+        *core.losses.lock() = losses;
+        core.look_below();
+        // Nothing has been written to the map until here, but for repairs.
+        superblock_io::bring_up_to_date(&*core.env.disk, &superblock)?;
+        core.take_checkpoint()?;
+        if core.objects.has_bookmarks() {
+            superblock_io::mark_bookmarks(&*core.env.disk)?;
+        }
+        *core.opening_notes.lock() = superblock_copies::bring_up_to_date(&core.env)?;
+        // Only now: until here another opening could have got the same number, and nothing may be written under it.
+        core.mark_opening();
+        if core.is_catalogue_due() {
+            core.take_checkpoint()?;
+        } else {
+            core.log.sync()?;
+        }
+        if !core.catalogue.is_wanted() {
+            identities::forget(&*core.env.store, &doubtful)?;
+        }
+        core.give_back_at_open();
+        core.counters.recovery_ns.set(core.env.clock.now_ns().saturating_sub(began));
+        Workers::start(&core)?;
+        core.take_over_standby(left)?;
+        Ok(Self { core })
+    }
+
+    /// Flushes, takes a checkpoint, and stops the threads. Handles of volumes that are still there
+    /// get errors from now on.
+    ///
+    /// # Errors
+    /// When something could not be made durable; the pool is closed all the same.
+    pub fn close(self) -> Result<()> {
+        let done = self.core.flush().and_then(|()| self.core.take_last_checkpoint());
+        self.core.workers.stop(&self.core.log);
+        self.core.close();
+        self.core.end_standby(done.is_ok());
+        self.core.end_log();
+        done
+    }
+
+    /// What opening the pool with [`repair`](PoolOptions::repair) has mended, until
+    /// [`check`](Self::check) takes it into its report.
+    pub fn mended(&self) -> Vec<Problem> {
+        self.core.mended.lock().clone()
+    }
+
+    /// Creates a volume; its [number](Volume::id). Durable on return.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] for names, sizes (0, above 1 PiB) and properties;
+    /// [`ErrorKind::Exists`].
+    pub fn create_volume(&self, name: &str, size_bytes: u64, properties: &Properties) -> Result<DeviceId> {
+        check_size(size_bytes)?;
+        self.create(name, size_bytes, properties)
+    }
+
+    /// Creates a share, which is empty: its [number](Volume::id). From then on older programs do
+    /// not open the pool. Durable on return.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] for names and properties; [`ErrorKind::Exists`].
+    pub fn create_share(&self, name: &str, properties: &Properties) -> Result<DeviceId> {
+        self.create(name, SHARE_BYTES, properties)
+    }
+
+    /// Creates a volume, or a share by the size that is none.
+    pub(crate) fn create(&self, name: &str, size_bytes: u64, properties: &Properties) -> Result<DeviceId> {
+        check_name(name)?;
+        properties::check(Owner::Volume, properties)?;
+        let _admin = self.core.admin.lock();
+        if self.core.objects.named(name).is_ok() {
+            return Err(Error::new(ErrorKind::Exists, format!("the pool has a volume '{name}' already")));
+        }
+        self.check_not_coming(name)?;
+        let descriptor = ObjectDescriptor {
+            created_unix_s: self.core.env.clock.unix_s(),
+            properties: properties.clone(),
+            ..ObjectDescriptor::volume(ObjectId(self.core.objects.next_id()), name, size_bytes)
+        };
+        let pool = self.core.objects.pool_properties();
+        let reserved = properties::resolved_for(name, &pool, properties)?.reservation_bytes;
+        let id = descriptor.id;
+        self.core.check_reservation(id, reserved)?;
+        if descriptor.is_share() {
+            self.core.allow_shares()?;
+        }
+        self.core.append_durably(vec![Entry::Object(descriptor)])?;
+        self.core.count_reservations();
+        Ok(DeviceId(id.0))
+    }
+
+    /// Destroys a volume that has no snapshots: see [`destroy`](Self::destroy).
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`]; [`ErrorKind::InUse`] if it has some.
+    pub fn destroy_volume(&self, name: &str) -> Result<()> {
+        self.core.objects.named(name)?;
+        self.destroy(name, false)
+    }
+
+    /// Changes a volume's size. Data cut off is gone; an added range reads as zeroes. Durable on
+    /// return. More than 512 MiB where data lie dense (1 TiB where there are none) are cut off
+    /// piece by piece, from the end: what fails or crashes in between leaves the volume as large as
+    /// it is by then.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`], [`ErrorKind::Invalid`]; and what the storage fails with, which says
+    /// how large the volume is if it was cut in part.
+    pub fn resize_volume<'a>(&self, meant: impl Into<Meant<'a>>, size_bytes: u64) -> Result<()> {
+        self.resize_volume_to(meant.into(), size_bytes, true)
+    }
+
+    /// Changes a volume's size, if it is not larger already: nothing is ever cut off. Durable on
+    /// return.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`], [`ErrorKind::Invalid`]; [`ErrorKind::Conflict`] if it is larger.
+    pub fn enlarge_volume<'a>(&self, meant: impl Into<Meant<'a>>, size_bytes: u64) -> Result<()> {
+        self.resize_volume_to(meant.into(), size_bytes, false)
+    }
+
+    fn resize_volume_to(&self, meant: Meant<'_>, size_bytes: u64, may_shrink: bool) -> Result<()> {
+        check_size(size_bytes)?;
+        let _admin = self.core.admin.lock();
+        let object = self.core.objects.meant_volume(meant)?;
+        if object.is_share() {
+            let text = format!("'{}' is a share, which has no size: set its quota instead", object.title());
+            return Err(Error::new(ErrorKind::Invalid, text));
+        }
+        if !may_shrink && size_bytes < object.size_bytes() {
+            let name = object.title();
+            let (has, wanted) = (format_size(object.size_bytes()), format_size(size_bytes));
+            let text = format!("volume '{name}' has {has} and would lose what lies behind {wanted}");
+            return Err(Error::new(ErrorKind::Conflict, text));
+        }
+        let _gate = object.gate.write();
+        let resized = |size_bytes| Entry::Object(ObjectDescriptor { size_bytes, ..object.descriptor.read().clone() });
+        if size_bytes < object.size_bytes() {
+            return self.core.cut_off(&object, size_bytes);
+        }
+        self.core.zero_behind_end(&object)?;
+        self.core.append_durably(vec![resized(size_bytes)])
+    }
+
+    /// The volume of that name, or the snapshot (`VOLUME@SNAPSHOT`), which is read only.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`].
+    pub fn volume(&self, name: &str) -> Result<Arc<Volume>> {
+        self.volume_meant(name.into())
+    }
+
+    /// All volumes, by name. Stored bytes are those of the last checkpoint.
+    pub fn volumes(&self) -> Vec<VolumeStatus> {
+        let by_timeline = self.core.objects.snapshots_by_timeline();
+        let status = |object: Arc<Object>| {
+            let descriptor = object.descriptor.read().clone();
+            VolumeStatus {
+                id: DeviceId(object.id.0),
+                name: descriptor.name,
+                size_bytes: object.size_bytes(),
+                allocated_bytes: object.allocated_bytes(),
+                stored_bytes: object.stored_now(),
+                created_unix_s: descriptor.created_unix_s,
+                properties: descriptor.properties,
+                epoch: descriptor.epoch.0,
+                origin: Self::origin_of(&object, &by_timeline).map(|snapshot| snapshot.title()),
+                is_exact: object.is_exact() && self.core.buffer.data_bytes_of(object.id) == 0,
+            }
+        };
+        self.core.objects.volumes().into_iter().map(status).collect()
+    }
+
+    /// Figures of the pool. Live and dead bytes are exact at a checkpoint and estimated since; free
+    /// ones are those of the last checkpoint.
+    pub fn status(&self) -> PoolStatus {
+        let core = &self.core;
+        let extent_bytes = u64::from(core.geometry.extent_bytes);
+        let volumes = self.volumes();
+        let seen: std::collections::BTreeSet<_> = core.objects.volumes().iter().map(|object| object.id).collect();
+        let all = core.objects.all();
+        let dictionaries = core.objects.dictionaries();
+        let dictionary_bytes = dictionaries.iter().map(|object| object.stored_now()).sum::<u64>();
+        // Dictionaries are objects that are no volumes, too, and are told apart.
+        let of_unlisted = |bytes: fn(&Object) -> u64| {
+            let unlisted = all.iter().filter(|object| !seen.contains(&object.id)).map(|object| bytes(object));
+            unlisted.sum::<u64>().saturating_sub(dictionaries.iter().map(|object| bytes(object)).sum())
+        };
+        let unlisted_bytes = of_unlisted(Object::stored_now);
+        let unlisted_allocated_bytes = of_unlisted(Object::allocated_bytes);
+        let pins = core.catalogue.pins();
+        let (live_bytes, free, catalogue_extents) = {
+            let extents = core.extents.lock();
+            let idle = pins.extents().into_iter().filter(|extent| extents.is_idle(*extent)).count() as u64;
+            (extents.live_bytes(), extents.free(), idle)
+        };
+        let since = all.iter().map(|object| object.stored_now().cast_signed() - object.stored_bytes().cast_signed());
+        let live_bytes = live_bytes.saturating_add_signed(since.sum::<i64>());
+        let extents_total = u64::from(core.geometry.extents()) - 1;
+        let extents_free = free + core.log.ahead() as u64;
+        let c = &core.counters;
+        PoolStatus {
+            id: hex(&core.pool_id),
+            capacity_bytes: u64::from(core.geometry.extents()) * extent_bytes,
+            extent_bytes,
+            extents_free,
+            extents_total,
+            logical_bytes: volumes.iter().map(VolumeStatus::logical_bytes).sum(),
+            allocated_bytes: volumes.iter().map(|v| v.allocated_bytes).sum(),
+            live_bytes,
+            unlisted_bytes,
+            unlisted_allocated_bytes,
+            dictionaries: dictionaries.len() as u64,
+            dictionary_bytes,
+            reaping: core.objects.reaping().len() as u64,
+            dead_bytes: ((extents_total - extents_free.min(extents_total)) * extent_bytes).saturating_sub(live_bytes),
+            free_bytes: core.free_bytes_below(extents_free),
+            reserved_bytes: core.reserved_unmet.load(Ordering::Relaxed),
+            reserved_for: core.reserved_for(),
+            kept_bytes: core.geometry.reserve_extents() * extent_bytes,
+            available_bytes: core.available_bytes(),
+            is_full: core.is_full(),
+            refused_writes: c.refused_writes.get(),
+            is_exact: core.buffer.bytes() == 0 && all.iter().all(|object| object.is_exact()),
+            map_bytes: core.env.store.occupied_bytes(),
+            written_bytes: c.written_bytes.get(),
+            fragment_bytes: c.fragment_bytes.get(),
+            log_bytes: c.log_bytes.get(),
+            read_disk_bytes: c.read_disk_bytes.get(),
+            read_bytes: c.read_bytes.get(),
+            checkpoints: c.checkpoints.get(),
+            light_checkpoints: c.light_checkpoints.get(),
+            folded_groups: c.folded_groups.get(),
+            flushes: c.flushes.get(),
+            syncs: c.syncs.get(),
+            recovered_batches: c.recovered_batches.get(),
+            recovered_bytes: c.recovered_bytes.get(),
+            recovery_ns: c.recovery_ns.get(),
+            cleaned_extents: c.cleaned_extents.get(),
+            moved_bytes: c.moved_bytes.get(),
+            cleaning_ns: c.cleaning_ns.get(),
+            cold_before_bytes: c.cold_before_bytes.get(),
+            cold_after_bytes: c.cold_after_bytes.get(),
+            catalogue_bytes: if pins.as_of.is_some() { pins.bytes } else { 0 },
+            catalogue_extents,
+            damages: core.damages.lock().clone(),
+            standby: core.standby_status(),
+            failed: core.failure(),
+        }
+    }
+
+    /// Makes all that was acknowledged durable.
+    ///
+    /// # Errors
+    /// When the storage fails or is full.
+    pub fn flush(&self) -> Result<()> {
+        self.core.flush()
+    }
+
+    /// Flushes, and brings the map on disk up to date.
+    ///
+    /// # Errors
+    /// When the storage fails.
+    pub fn checkpoint(&self) -> Result<()> {
+        self.core.flush()?;
+        self.core.take_checkpoint()?;
+        self.core.pass_on();
+        Ok(())
+    }
+
+    /// The same as cheaply as possible: dead extents become free, and recovery has less to do, but
+    /// changes of the map may stay beside its records.
+    ///
+    /// # Errors
+    /// When the storage fails.
+    pub fn light_checkpoint(&self) -> Result<()> {
+        self.core.flush()?;
+        self.core.take_light_checkpoint()
+    }
+
+    /// Does background work that is due. The pool's own threads do this; without them, its user
+    /// does.
+    ///
+    /// # Errors
+    /// When the storage fails or is full.
+    pub fn tick(&self) -> Result<()> {
+        self.core.tick()
+    }
+
+    /// Empties the caches, for measurements of cold reads.
+    pub fn drop_caches(&self) {
+        self.core.map.drop_cache();
+        self.core.units.clear();
+        self.core.dictionaries.clear();
+    }
+}
+
+/// Whether a volume can have this size.
+///
+/// # Errors
+/// [`ErrorKind::Invalid`] for 0 and above 1 PiB.
+fn check_size(size_bytes: u64) -> Result<()> {
+    let wrong = match size_bytes {
+        0 => "must have at least 1 byte".to_owned(),
+        _ if size_bytes > OBJECT_BYTES_MAX => format!("can have at most {}", format_size(OBJECT_BYTES_MAX)),
+        _ => return Ok(()),
+    };
+    Err(Error::new(ErrorKind::Invalid, format!("a volume {wrong}, not {size_bytes} bytes")))
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        // What goes now without having been drained is for the next opening.
+        if let Some(ring) = self.buffer.standby() {
+            ring.freeze();
+        }
+        self.workers.stop(&self.log);
+    }
+}

@@ -1,0 +1,228 @@
+//! Which parts of an object hold data, and bringing parts of it into memory.
+
+use surface::{Allocation, Result, Run};
+use units::{BLOCK_BYTES, BlockIndex, BlockMask, GROUP_BLOCKS, GroupIndex};
+
+use crate::map::Piece;
+use crate::objects::Object;
+use crate::pool::core::Core;
+use crate::volume::Runs;
+use crate::write::buffer::GroupKey;
+
+/// Groups that are looked through at once (128 MiB); where next to nothing is, twice as many the
+/// next time. So the hole that is most of a huge volume is crossed in a few steps, and who wants a
+/// few runs of a full one does not go through all of it.
+const WINDOW_GROUPS: u64 = 1024;
+/// Groups with records that are found at once, at most.
+const FOUND_MAX: usize = WINDOW_GROUPS as usize;
+
+impl Core {
+    /// See `BlockDevice::allocation`.
+    pub(crate) fn allocation(&self, object: &Object, offset: u64, length: u64, runs_max: usize) -> Result<Vec<Run>> {
+        let mut runs = Runs::new(runs_max);
+        if length == 0 {
+            return Ok(runs.finish());
+        }
+        let end = offset + length;
+        let last = BlockIndex::containing(end - 1).group();
+        let mut group = BlockIndex::containing(offset).group();
+        // Appends what of blocks `from..to` lies in the range.
+        let push = |runs: &mut Runs, from: u64, to: u64, allocation| {
+            let low = (from * BLOCK_BYTES as u64).clamp(offset, end);
+            let high = (to * BLOCK_BYTES as u64).clamp(offset, end);
+            runs.push(high - low, allocation)
+        };
+        let mut window = WINDOW_GROUPS;
+        while group <= last {
+            let to = GroupIndex((group.0 + window).min(last.0 + 1));
+            let (known, next) = self.known_groups(object, group, to, FOUND_MAX)?;
+            window = if known.len() < FOUND_MAX / 2 { 2 * window } else { WINDOW_GROUPS };
+            let mut at = group.first_block().0;
+            for known in known {
+                let start = known.first_block().0;
+                if !push(&mut runs, at, start, Allocation::Hole) {
+                    return Ok(runs.finish());
+                }
+                let data = self.allocated_mask(object, known, BlockMask::FULL)?;
+                for block in 0..GROUP_BLOCKS as u32 {
+                    let kind = if data.has(block) { Allocation::Data } else { Allocation::Hole };
+                    let block = start + u64::from(block);
+                    if !push(&mut runs, block, block + 1, kind) {
+                        return Ok(runs.finish());
+                    }
+                }
+                at = start + GROUP_BLOCKS as u64;
+            }
+            if !push(&mut runs, at, next.first_block().0, Allocation::Hole) {
+                return Ok(runs.finish());
+            }
+            group = next;
+        }
+        Ok(runs.finish())
+    }
+
+    /// Groups of which the write buffer or the map knows something, in order, and where the look
+    /// ended: at `to`, or before it, behind `records_max` groups that have records.
+    pub(crate) fn known_groups(
+        &self,
+        object: &Object,
+        from: GroupIndex,
+        mut to: GroupIndex,
+        records_max: usize,
+    ) -> Result<(Vec<GroupIndex>, GroupIndex)> {
+        // The buffer comes first, as for a reader: data that leaves it is in the map by then. The
+        // other way round, data drained between the two looks would be in neither, and be taken for
+        // a hole.
+        let mut groups = self.buffer.groups_in(object.id, from, to);
+        // Origins come first, for the same reason: of a destroyed one may go, between two looks,
+        // what a clone has just written over.
+        for level in object.levels().iter().rev() {
+            let (found, end) = self.map.groups_in(level.object, from, to, records_max)?;
+            groups.extend(found);
+            to = end;
+        }
+        groups.retain(|group| *group < to);
+        groups.sort_unstable();
+        groups.dedup();
+        Ok((groups, to))
+    }
+
+    /// Those of `wanted` blocks of a group that hold data.
+    pub(crate) fn allocated_mask(&self, object: &Object, group: GroupIndex, wanted: BlockMask) -> Result<BlockMask> {
+        self.data_mask(object, group, wanted, |_| true)
+    }
+
+    /// The same; of the pieces in the map, only those that `counts` names.
+    pub(crate) fn data_mask(
+        &self,
+        object: &Object,
+        group: GroupIndex,
+        wanted: BlockMask,
+        counts: impl Fn(&Piece) -> bool,
+    ) -> Result<BlockMask> {
+        let mut data = BlockMask::EMPTY;
+        let key = GroupKey { object: object.id, group };
+        let dirty = self.buffer.read(key, wanted, &mut |run| {
+            data = if run.data.is_some() { data.or(run.mask()) } else { data.minus(run.mask()) };
+        });
+        let missing = wanted.minus(dirty);
+        if !missing.is_empty() {
+            for piece in self.map.lookup(&object.levels(), group, missing)?.iter().filter(|piece| counts(piece)) {
+                data = data.or(piece.fragment.live);
+            }
+        }
+        Ok(data)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use bytes::Bytes;
+    use env::{MapBatch, MapError, MapStore, ScanStep};
+    use parking_lot::Mutex;
+    use sim::Machine;
+    use surface::{BlockDevice, WriteOptions};
+
+    use super::*;
+    use crate::base::options::PoolEnv;
+    use crate::base::testing::{env_on, pool_in};
+
+    /// A store that counts the keys it is asked to go through, and remembers where that began.
+    struct Counting(Arc<dyn MapStore>, AtomicU64, Mutex<Vec<Vec<u8>>>);
+
+    impl MapStore for Counting {
+        fn get(&self, key: &[u8]) -> std::result::Result<Option<Vec<u8>>, MapError> {
+            self.0.get(key)
+        }
+        fn scan(
+            &self,
+            from: &[u8],
+            to: &[u8],
+            visit: &mut dyn FnMut(&[u8], &[u8]) -> ScanStep,
+        ) -> std::result::Result<(), MapError> {
+            self.1.fetch_add(1, Ordering::Relaxed);
+            self.2.lock().push(from.to_vec());
+            self.0.scan(from, to, visit)
+        }
+        fn commit(&self, batch: MapBatch) -> std::result::Result<(), MapError> {
+            self.0.commit(batch)
+        }
+        fn persist(&self) -> std::result::Result<(), MapError> {
+            self.0.persist()
+        }
+        fn occupied_bytes(&self) -> u64 {
+            self.0.occupied_bytes()
+        }
+    }
+
+    /// Wherever its data is: in the write buffer, in the map's changes, in the store.
+    #[test]
+    fn a_huge_hole_is_crossed_in_a_few_steps() {
+        const SIZE: u64 = 16 << 40;
+        let machine = Machine::new(64 << 20, 1);
+        let store = Arc::new(Counting(machine.store.handle(), AtomicU64::new(0), Mutex::default()));
+        let env = PoolEnv { store: store.clone(), ..env_on(&machine, machine.disk.handle()) };
+        let pool = pool_in(env, 64 << 20, 0);
+        pool.create_volume("v", SIZE, &Default::default()).unwrap();
+        let volume = pool.volume("v").unwrap();
+        let runs = |runs_max: usize| {
+            let before = store.1.load(Ordering::Relaxed);
+            let runs = volume.allocation(0, SIZE, runs_max).unwrap();
+            let scans = store.1.load(Ordering::Relaxed) - before;
+            assert!(scans < 100, "{scans} looks through the store");
+            runs.into_iter().map(|run| (run.length, run.allocation)).collect::<Vec<_>>()
+        };
+        assert_eq!(runs(usize::MAX), [(SIZE, Allocation::Hole)]);
+        // One far behind, and more groups than are found at once before it.
+        let (far, many) = (SIZE / 2, 3 * FOUND_MAX as u64);
+        let group_bytes = (GROUP_BLOCKS * BLOCK_BYTES) as u64;
+        let write = |at: u64, len: usize| volume.write(at, Bytes::from(vec![1; len]), WriteOptions::default()).unwrap();
+        write(far, 2 * BLOCK_BYTES);
+        for group in 0..many {
+            write(far / 2 + group * group_bytes, BLOCK_BYTES);
+        }
+        let (block, gap) = (BLOCK_BYTES as u64, group_bytes - BLOCK_BYTES as u64);
+        let mut expected = vec![(far / 2, Allocation::Hole)];
+        for _ in 0..many {
+            expected.extend([(block, Allocation::Data), (gap, Allocation::Hole)]);
+        }
+        expected.pop();
+        expected.push((far - far / 2 - many * group_bytes + gap, Allocation::Hole));
+        expected.extend([(2 * block, Allocation::Data), (SIZE - far - 2 * block, Allocation::Hole)]);
+        assert!(runs(usize::MAX) == expected, "in the write buffer");
+        pool.flush().unwrap();
+        assert!(runs(usize::MAX) == expected, "among the changes");
+        pool.checkpoint().unwrap();
+        assert!(runs(usize::MAX) == expected, "in the store");
+        assert!(runs(7) == expected[..7]);
+        pool.snapshot("v", "s").unwrap();
+        volume.discard(far, 2 * block).unwrap();
+        expected.truncate(expected.len() - 3);
+        expected.push((SIZE - far / 2 - many * group_bytes + gap, Allocation::Hole));
+        assert!(runs(usize::MAX) == expected, "over a snapshot");
+    }
+
+    /// Blocks of a destroyed origin that a clone has overwritten go at the checkpoint that has the
+    /// clone's record. A look-up that visits the clone first and the origin behind that checkpoint
+    /// finds the block nowhere, and takes it for a hole.
+    #[test]
+    fn origins_are_looked_at_before_what_came_from_them() {
+        let machine = Machine::new(64 << 20, 1);
+        let store = Arc::new(Counting(machine.store.handle(), AtomicU64::new(0), Mutex::default()));
+        let env = PoolEnv { store: store.clone(), ..env_on(&machine, machine.disk.handle()) };
+        let pool = pool_in(env, 64 << 20, 0);
+        pool.create_volume("v", 1 << 20, &Default::default()).unwrap();
+        pool.snapshot("v", "s").unwrap();
+        pool.clone_snapshot("v@s", "c", &Default::default()).unwrap();
+        let clone = pool.volume("c").unwrap();
+        let levels: Vec<_> = clone.object.levels().iter().map(|level| level.object).collect();
+        assert_eq!(levels.len(), 2);
+        store.2.lock().clear();
+        clone.allocation(0, 1 << 20, usize::MAX).unwrap();
+        let first_of = |object| format::record_key_range(object, GroupIndex(0), GroupIndex(1)).0.to_vec();
+        assert_eq!(*store.2.lock(), [first_of(levels[1]), first_of(levels[0])]);
+    }
+}

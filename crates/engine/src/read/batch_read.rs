@@ -1,0 +1,286 @@
+//! Many reads of one thread at the same time.
+//!
+//! 1. A read *begins*: it enters the volume and the extents, and takes the blocks that are in
+//!    memory (steps 1 to 3 of `reader`). The missing units are handed to the disk's ring,
+//!    neighbours in one read.
+//! 2. Completed reads of the ring are verified and decoded into the request's buffer (step 4
+//!    there), in whatever order they come.
+//! 3. With its last piece the read is done, and another read may have its place.
+//!
+//! Unusual reads are done in the ordinary way, one after the other, when nothing of this thread is
+//! under way:
+//! - a read that failed, so that the error is found again and named;
+//! - a read that is too large;
+//! - a read of units that are being read ahead, which is waited for.
+//!
+//! Each read under way holds two locks, shared. No lock is waited for meanwhile: a thread that
+//! wants a lock exclusively may be waiting for these reads. If a lock cannot be had at once,
+//! nothing more begins until all of this thread's reads are done.
+
+use bytes::Bytes;
+use env::{EndedRead, ReadRing};
+use parking_lot::RwLockReadGuard;
+use surface::{Error, ErrorKind, PendingRead, Result};
+use units::BLOCK_BYTES;
+
+use crate::base::scratch::{self, Scratch};
+use crate::objects::Object;
+use crate::pool::core::Core;
+use crate::read::reader::{Request, Wanted, copy_live, payload_of, span_count, verify};
+use crate::read::unit_cache::{Claim, Unit};
+use crate::volume::Volume;
+
+/// Most reads of one thread under way, and about the most bytes of the data file.
+const READS_MAX: usize = 32;
+const BYTES_MAX: usize = 2 << 20;
+/// Larger requests keep the device busy by themselves.
+const REQUEST_BYTES_MAX: usize = 1 << 20;
+/// Longest read of the data file: see `env::FileDisk`.
+const SPAN_BYTES_MAX: u64 = 128 << 10;
+/// More spans than a request has: no two of its blocks need more than one each.
+const SPANS_MAX: usize = 2 * REQUEST_BYTES_MAX / BLOCK_BYTES;
+
+/// A fragment that is read, because it was asked for, because it goes into the cache, or both.
+struct Part<'a> {
+    wanted: Wanted,
+    claim: Option<Claim<'a>>,
+    is_asked: bool,
+}
+
+/// Fragments that are read in one go: the first of them, how many, and where the read begins.
+struct Span {
+    first: usize,
+    count: usize,
+    start: u64,
+    len: usize,
+}
+
+/// A read under way.
+struct Started<'a> {
+    read: Box<dyn PendingRead>,
+    parts: Vec<Part<'a>>,
+    spans: Vec<Span>,
+    /// Spans that have not come.
+    left: usize,
+    has_failed: bool,
+    _gate: RwLockReadGuard<'a, ()>,
+    /// See [`Core::readers`].
+    _in_extents: RwLockReadGuard<'a, ()>,
+}
+
+/// The reads of one thread.
+struct Reads<'a> {
+    volume: &'a Volume,
+    core: &'a Core,
+    ring: Box<dyn ReadRing + 'a>,
+    under_way: [Option<Started<'a>>; READS_MAX],
+    free: Vec<usize>,
+    bytes: usize,
+    /// To be read in the ordinary way, and whether they are being read ahead.
+    later: Vec<(Box<dyn PendingRead>, bool)>,
+}
+
+impl Volume {
+    /// See [`BlockDevice::read_many`](surface::BlockDevice::read_many).
+    pub(crate) fn read_together(&self, next: &mut dyn FnMut() -> Option<Box<dyn PendingRead>>) {
+        let Some(ring) = self.core.env.disk.read_ring() else {
+            return surface::read_each(self, next);
+        };
+        let free = (0..READS_MAX).rev().collect();
+        let under_way = std::array::from_fn(|_| None);
+        Reads { volume: self, core: &self.core, ring, under_way, free, bytes: 0, later: Vec::new() }.run(next);
+    }
+}
+
+impl<'a> Reads<'a> {
+    fn run(mut self, next: &mut dyn FnMut() -> Option<Box<dyn PendingRead>>) {
+        let mut held = None;
+        loop {
+            while self.later.is_empty()
+                && self.bytes < BYTES_MAX
+                && !self.free.is_empty()
+                && let Some(read) = held.take().or_else(&mut *next)
+            {
+                held = self.begin(read);
+                if held.is_some() {
+                    break;
+                }
+            }
+            if let Some(ended) = self.ring.wait() {
+                self.end(ended);
+            } else if !self.later.is_empty() {
+                for (mut read, is_expected) in std::mem::take(&mut self.later) {
+                    let offset = read.offset();
+                    let result = self.volume.read_expected(offset, read.buf(), is_expected);
+                    self.finish(read, result);
+                }
+            } else if held.is_none() {
+                return;
+            }
+        }
+    }
+
+    /// Step 1. Gives the read back if its locks cannot be had at once.
+    fn begin(&mut self, mut read: Box<dyn PendingRead>) -> Option<Box<dyn PendingRead>> {
+        let (volume, core, object) = (self.volume, self.core, &*self.volume.object);
+        let (offset, len) = (read.offset(), read.buf().len());
+        let (gate, in_extents) = if self.free.len() == READS_MAX {
+            (object.gate.read(), core.readers.read())
+        } else {
+            let Some(gate) = object.gate.try_read() else { return Some(read) };
+            let Some(in_extents) = core.readers.try_read() else { return Some(read) };
+            (gate, in_extents)
+        };
+        if let Err(error) = volume.check_range(offset, len as u64) {
+            drop((gate, in_extents));
+            read.finish(Err(error));
+            return None;
+        }
+        if len == 0 {
+            read.finish(Ok(()));
+            return None;
+        }
+        let is_expected = volume.begin_read(offset, len as u64);
+        if is_expected || len > REQUEST_BYTES_MAX {
+            self.later.push((read, is_expected));
+            return None;
+        }
+        let mut request = Request::new(offset, read.buf());
+        let keep = request.is_kept();
+        let Ok(wanted) = core.missing(object, &mut request, false) else {
+            self.later.push((read, false));
+            return None;
+        };
+        if wanted.is_empty() {
+            drop((gate, in_extents));
+            core.counters.read_bytes.add(len as u64);
+            self.finish(read, Ok(()));
+            return None;
+        }
+        let parts = self.parts(wanted, keep);
+        match self.spans(&parts) {
+            Ok(spans) => {
+                let index = self.free.pop()?;
+                for (number, span) in spans.iter().enumerate() {
+                    let buf = core.buffers.get_for_reading(span.len);
+                    self.bytes += span.len;
+                    core.counters.read_disk_bytes.add(span.len as u64);
+                    self.ring.begin(index * SPANS_MAX + number, span.start, buf, span.len);
+                }
+                let left = spans.len();
+                let started =
+                    Started { read, parts, spans, left, has_failed: false, _gate: gate, _in_extents: in_extents };
+                self.under_way[index] = Some(started);
+            }
+            Err(_) => self.later.push((read, false)),
+        }
+        None
+    }
+
+    /// The reads for fragments that are missing: `keep` if units may be kept, and then the rest of
+    /// their groups while there is plenty of room.
+    fn parts(&self, wanted: Vec<Wanted>, keep: bool) -> Vec<Part<'a>> {
+        let object = &*self.volume.object;
+        let is_roomy = keep && self.core.units.has_plenty_of_room();
+        let mut around = if is_roomy { self.core.claim_around(object, &wanted) } else { Vec::new() };
+        let mut parts: Vec<_> = wanted
+            .into_iter()
+            .map(|wanted| {
+                let of = |(near, _): &(Wanted, _)| {
+                    near.group == wanted.group && near.piece.fragment.location == wanted.piece.fragment.location
+                };
+                let claim = around.iter().position(of).map(|index| around.swap_remove(index).1);
+                Part { wanted, claim, is_asked: true }
+            })
+            .collect();
+        parts.extend(around.into_iter().map(|(wanted, claim)| Part { wanted, claim: Some(claim), is_asked: false }));
+        parts.sort_unstable_by_key(|part| part.wanted.piece.fragment.location);
+        parts
+    }
+
+    /// Divides parts into reads.
+    fn spans(&self, parts: &[Part<'a>]) -> Result<Vec<Span>> {
+        let mut spans = Vec::new();
+        let mut first = 0;
+        while first < parts.len() {
+            let rest = || parts[first..].iter().map(|part| &part.wanted);
+            let count = span_count(rest(), SPAN_BYTES_MAX);
+            let (start, len) = self.core.place_of(&self.volume.object, rest().take(count))?;
+            spans.push(Span { first, count, start, len });
+            first += count;
+        }
+        Ok(spans)
+    }
+
+    /// Steps 2 and 3.
+    fn end(&mut self, ended: EndedRead) {
+        let (index, number) = (ended.tag / SPANS_MAX, ended.tag % SPANS_MAX);
+        let Some(started) = &mut self.under_way[index] else { return };
+        let Span { first, count, start, len } = started.spans[number];
+        let parts = &mut started.parts[first..first + count];
+        let used = ended.whole
+            && !started.has_failed
+            && self.core.use_parts(&self.volume.object, parts, &ended.buf[..len], start, &mut *started.read).is_ok();
+        started.has_failed |= !used;
+        started.left -= 1;
+        self.bytes -= len;
+        self.core.buffers.put(ended.buf);
+        if started.left == 0
+            && let Some(Started { mut read, has_failed, .. }) = self.under_way[index].take()
+        {
+            self.free.push(index);
+            if has_failed {
+                self.later.push((read, false));
+            } else {
+                self.core.counters.read_bytes.add(read.buf().len() as u64);
+                self.finish(read, Ok(()));
+            }
+        }
+    }
+
+    fn finish(&self, read: Box<dyn PendingRead>, result: Result<()>) {
+        self.volume.end_read();
+        read.finish(result);
+    }
+}
+
+impl Core {
+    /// Verifies and decodes bytes read from byte `start` of the data file on.
+    fn use_parts(
+        &self,
+        object: &Object,
+        parts: &mut [Part<'_>],
+        bytes: &[u8],
+        start: u64,
+        read: &mut dyn PendingRead,
+    ) -> Result<()> {
+        let offset = read.offset();
+        let mut request = Request::new(offset, read.buf());
+        scratch::with(|scratch| {
+            let Scratch { codecs, unit: room, .. } = scratch;
+            for Part { wanted, claim, is_asked } in parts {
+                let payload = payload_of(wanted, bytes, start);
+                let claim = claim.take();
+                if let Err(text) = verify(wanted.group, &wanted.piece, payload) {
+                    if *is_asked {
+                        self.suspect(wanted.piece.fragment.location);
+                        return Err(Error::new(ErrorKind::Corrupt, text));
+                    }
+                    continue;
+                }
+                match claim {
+                    Some(claim) => {
+                        let unit = self.decode_unit(object, wanted, payload, codecs)?;
+                        if *is_asked {
+                            self.note_piece(object, wanted);
+                            copy_live(wanted.group, &wanted.piece, unit.as_ref(), &mut request);
+                        }
+                        claim.fill(Unit { bytes: Bytes::from_owner(unit), passing: false });
+                    }
+                    None => self.deliver(object, wanted, payload, (codecs, room), &mut request)?,
+                }
+            }
+            Ok(())
+        })
+    }
+}

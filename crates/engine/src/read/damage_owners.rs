@@ -1,0 +1,78 @@
+//! The names under which damage is reported: those of the volumes that see it. The volume that
+//! wrote the data need not be one of them: it may have overwritten the data since a snapshot, or be
+//! destroyed while clones need the data.
+
+use format::ObjectState;
+use units::{BlockMask, Epoch, GroupIndex};
+
+use crate::objects::Object;
+use crate::pool::core::Core;
+
+/// Others that a message names.
+const OTHERS_TOLD: usize = 4;
+
+/// A place in a record of the map.
+#[derive(Clone, Copy)]
+pub(crate) struct Place {
+    pub group: GroupIndex,
+    pub epoch: Epoch,
+    /// Of the fragment, and which of its blocks live; none: all of the record.
+    pub fragment: Option<(u64, BlockMask)>,
+}
+
+/// Who sees a place of an object's.
+pub(crate) struct Concerned {
+    /// The name to report it under: the object's own if it sees it as it is now, else that of the
+    /// newest of its snapshots that does, or of the newest of its clones.
+    pub name: String,
+    /// The blocks that are seen under it.
+    pub blocks: BlockMask,
+    /// All others that see some of it, in the same order.
+    pub others: Vec<String>,
+}
+
+impl Concerned {
+    /// What to add to a message.
+    pub(crate) fn others_told(&self) -> String {
+        if self.others.is_empty() {
+            return String::new();
+        }
+        let told: Vec<_> = self.others.iter().take(OTHERS_TOLD).map(String::as_str).collect();
+        let more = self.others.len() - told.len();
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        format!("; concerns {}{more} as well", told.join(", "))
+    }
+}
+
+impl Core {
+    /// The objects that see the data stored at a place of an object. Goes through all objects: for
+    /// damaged data only.
+    pub(crate) fn concerned(&self, object: &Object, place: Place) -> Concerned {
+        let live = place.fragment.map_or(BlockMask::FULL, |(_, live)| live);
+        let mut found = Vec::new();
+        for seer in self.objects.all() {
+            let state = seer.descriptor.read().state;
+            let levels = seer.levels();
+            let is_seen = levels.iter().any(|level| level.object == object.id && level.sees(place.epoch));
+            if !is_seen || matches!(state, ObjectState::Deleting | ObjectState::Dictionary | ObjectState::Bookmark) {
+                continue;
+            }
+            let blocks = match place.fragment {
+                None => BlockMask::FULL,
+                // Where the map cannot be read, the data behind it cannot either.
+                Some((location, _)) => self.map.lookup(&levels, place.group, live).map_or(live, |pieces| {
+                    let here = pieces.iter().filter(|piece| piece.fragment.location == location);
+                    here.fold(BlockMask::EMPTY, |mask, piece| mask.or(piece.fragment.live))
+                }),
+            };
+            if !blocks.is_empty() {
+                let rank = if seer.id == object.id { 0 } else { 1 + u8::from(state != ObjectState::Snapshot) };
+                found.push((rank, std::cmp::Reverse(seer.id), seer.title(), blocks));
+            }
+        }
+        found.sort_unstable_by_key(|(rank, age, ..)| (*rank, *age));
+        let mut found = found.into_iter().map(|(_, _, name, blocks)| (name, blocks));
+        let (name, blocks) = found.next().unwrap_or_else(|| (object.title(), live));
+        Concerned { name, blocks, others: found.map(|(name, _)| name).collect() }
+    }
+}

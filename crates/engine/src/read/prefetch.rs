@@ -1,0 +1,182 @@
+//! Reading ahead, and around: units are decoded into the cache before any client asks for them.
+//!
+//! 1. The map tells the units of a range. 2. Each that is neither cached nor on its way is claimed:
+//!    a reader that wants it meanwhile waits for it. 3. The claimed ones are read, neighbours in
+//!    one read, verified and decoded. 4. Each goes into the cache, which ends its claim; a claim
+//!    that is dropped sends those who wait to read for themselves.
+//!
+//! Around a small read, while the cache has plenty of room: the rest of its group as far as it lies
+//! beside the units that are read anyway. One read of the device brings a whole group then, and
+//! memory that is still unused is put to use in a quarter of the requests.
+//!
+//! The readers' lock is taken before the first claim: who waits for a claim may hold it too, and a
+//! checkpoint may be waiting for it.
+
+use bytes::Bytes;
+use codec::{CodecId, Workspace};
+use surface::Result;
+use units::{BLOCK_BYTES, BlockMask};
+
+use crate::base::scratch;
+use crate::codecs::dictionaries::Readers;
+use crate::map::Piece;
+use crate::objects::Object;
+use crate::pool::core::Core;
+use crate::read::reader::{Wanted, at, groups_of, is_beside};
+use crate::read::unit_cache::{Claim, Unit, UnitBuffer, UnitKey};
+
+/// Most bytes that one request reads ahead.
+const PREFETCH_BYTES_MAX: u64 = 32 << 20;
+/// Bytes whose units are claimed together: one read of the data file, as a rule.
+const STEP_BYTES: u64 = 256 << 10;
+
+impl Core {
+    /// Brings the units of a range into the cache; `passing` for a stream, which needs them once.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub(crate) fn prefetch(&self, object: &Object, offset: u64, length: u64, passing: bool) -> Result<()> {
+        let end = (offset + length.min(PREFETCH_BYTES_MAX)).min(object.size_bytes());
+        let mut from = offset;
+        while from < end {
+            let len = STEP_BYTES.min(end - from);
+            self.load_units(object, from, len, passing)?;
+            from += len;
+        }
+        Ok(())
+    }
+
+    fn load_units(&self, object: &Object, offset: u64, length: u64, passing: bool) -> Result<()> {
+        let _in_extents = self.readers.read();
+        let mut loads: Vec<(Wanted, Claim<'_>)> = Vec::new();
+        for (group, mask) in groups_of(offset, length) {
+            let pieces = self.map.lookup(&object.levels(), group, mask).map_err(|e| at(e, object, group, mask))?;
+            for piece in pieces {
+                if let Some(claim) = self.units.claim(&UnitKey::new(&piece, group)) {
+                    loads.push((Wanted { group, piece }, claim));
+                }
+            }
+        }
+        self.load(object, loads, passing)
+    }
+
+    /// Claims the units of the groups of the fragments that a request misses, as far as they lie
+    /// beside them. A group of which the map cannot tell more than was asked for is left out.
+    pub(crate) fn claim_around(&self, object: &Object, wanted: &[Wanted]) -> Vec<(Wanted, Claim<'_>)> {
+        let mut loads: Vec<(Wanted, Claim<'_>)> = Vec::new();
+        let mut last = None;
+        for Wanted { group, .. } in wanted {
+            if last.replace(*group) == Some(*group) {
+                continue;
+            }
+            // Where the request goes no further down than the newest records, older ones may be
+            // damaged.
+            let Ok(mut pieces) = self.map.lookup(&object.levels(), *group, BlockMask::FULL) else { continue };
+            pieces.sort_unstable_by_key(|piece| piece.fragment.location);
+            let is_wanted = |piece: &Piece| {
+                let place = piece.fragment.location;
+                wanted.iter().any(|w| w.group == *group && w.piece.fragment.location == place)
+            };
+            for near in pieces.chunk_by(|a, b| is_beside(&a.fragment, &b.fragment)) {
+                if near.len() > 1 && near.iter().any(is_wanted) {
+                    loads.extend(near.iter().filter_map(|piece| {
+                        let claim = self.units.claim(&UnitKey::new(piece, *group))?;
+                        Some((Wanted { group: *group, piece: *piece }, claim))
+                    }));
+                }
+            }
+        }
+        loads
+    }
+
+    /// Reads the groups of the fragments that a request misses, as far as they lie beside them, and
+    /// takes the fragments from `wanted` that are in the cache then.
+    pub(crate) fn read_around(
+        &self,
+        object: &Object,
+        wanted: &mut Vec<Wanted>,
+        mut use_unit: impl FnMut(&Wanted, &Unit),
+    ) {
+        let loads = self.claim_around(object, wanted);
+        // Damaged data here may not have been asked for; if it was, a read of it alone reports the
+        // error.
+        let _ = self.load(object, loads, false);
+        wanted.retain(|w| match self.units.get(&UnitKey::new(&w.piece, w.group)) {
+            Some(unit) => {
+                use_unit(w, &unit);
+                false
+            }
+            None => true,
+        });
+    }
+
+    /// Decodes a verified payload for the cache. The caller holds [`Core::readers`].
+    pub(crate) fn decode_unit(
+        &self,
+        object: &Object,
+        wanted: &Wanted,
+        payload: &[u8],
+        codecs: &mut Workspace,
+    ) -> Result<UnitBuffer> {
+        let fragment = &wanted.piece.fragment;
+        let (codec, raw_len) = (CodecId(fragment.codec), usize::from(fragment.count) * BLOCK_BYTES);
+        let mut unit = self.units.buffer(raw_len);
+        self.decode(Readers::Held, object, codecs, (codec, payload), unit.bytes(), raw_len)?;
+        Ok(unit)
+    }
+
+    /// Steps 3 and 4.
+    fn load(&self, object: &Object, mut loads: Vec<(Wanted, Claim<'_>)>, passing: bool) -> Result<()> {
+        loads.sort_unstable_by_key(|(wanted, _)| wanted.piece.fragment.location);
+        let (wanted, mut claims): (Vec<_>, Vec<_>) = loads.into_iter().map(|(w, claim)| (w, Some(claim))).unzip();
+        scratch::with(|scratch| {
+            let mut done = 0;
+            while done < wanted.len() {
+                let count = self.span(&wanted[done..]);
+                self.with_payloads(object, &wanted[done..done + count], scratch, &mut |index, payload, codecs, _| {
+                    let unit = self.decode_unit(object, &wanted[done + index], payload, codecs)?;
+                    if let Some(claim) = claims[done + index].take() {
+                        claim.fill(Unit { bytes: Bytes::from_owner(unit), passing });
+                    }
+                    Ok(())
+                })?;
+                done += count;
+            }
+            Ok(())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sim::Machine;
+    use surface::{BlockDevice, ErrorKind, WriteOptions};
+
+    use super::*;
+    use crate::base::testing::pool_on;
+
+    /// A clone has all blocks that are read; blocks around them are looked for in its origin, whose
+    /// record is damaged.
+    #[test]
+    fn a_damaged_record_that_nobody_asked_for_fails_no_read() {
+        let machine = Machine::new(16 << 20, 1);
+        let pool = pool_on(&machine, machine.disk.handle(), 16 << 20, 0);
+        pool.create_volume("v", 1 << 20, &Default::default()).unwrap();
+        let volume = pool.volume("v").unwrap();
+        let block = |fill: u8| Bytes::from(vec![fill; BLOCK_BYTES]);
+        volume.write(BLOCK_BYTES as u64, block(1), WriteOptions::default()).unwrap();
+        pool.snapshot("v", "s").unwrap();
+        pool.clone_snapshot("v@s", "c", &Default::default()).unwrap();
+        let clone = pool.volume("c").unwrap();
+        clone.write(0, block(2), WriteOptions::default()).unwrap();
+        pool.checkpoint().unwrap();
+        let of_volume = |key: &[u8]| format::parse_record_key(key).is_some_and(|key| key.object == volume.object.id);
+        let (key, _) = machine.store.dump().into_iter().find(|(key, _)| of_volume(key)).unwrap();
+        machine.store.flip_bit(&key, 3, 5);
+        pool.drop_caches();
+        let mut buf = vec![0; BLOCK_BYTES];
+        clone.read(0, &mut buf).unwrap();
+        assert!(buf == block(2));
+        assert_eq!(volume.read(BLOCK_BYTES as u64, &mut buf).unwrap_err().kind(), ErrorKind::Corrupt);
+    }
+}

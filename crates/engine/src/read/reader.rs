@@ -1,0 +1,510 @@
+//! The read path.
+//!
+//! 1. Dirty blocks come from the write buffer.
+//! 2. The map tells where the others lie; unknown blocks read as zeroes.
+//! 3. Decoded units in the cache are copied; those that were read ahead leave it when the request
+//!    has had their end. The other fragments are read exactly, neighbours in one read; while the
+//!    cache has plenty of room, neighbours that were not asked for, too.
+//! 4. Each checksum is verified before anything else looks at the bytes; then the unit is decoded,
+//!    straight into the caller's buffer if all of it was asked for.
+
+use std::time::Duration;
+
+use codec::{CodecId, Workspace};
+use format::{FragmentIdentity, FragmentRef, fragment_checksum};
+use surface::{Error, ErrorKind, Result};
+use units::{BLOCK_BYTES, BlockIndex, BlockMask, GROUP_BLOCKS, GROUP_BYTES, GroupIndex};
+
+use crate::base::canary::Canary;
+use crate::base::scratch::{self, READ_BYTES_MAX, Scratch};
+use crate::codecs::dictionaries::Readers;
+use crate::codecs::regions::RegionKey;
+use crate::map::Piece;
+use crate::objects::Object;
+use crate::pool::core::Core;
+use crate::read::unit_cache::UnitKey;
+use crate::write::buffer::GroupKey;
+
+/// A read of at most one over this of a unit counts as one of a piece, for the choice of unit
+/// sizes.
+const PIECE_SHARE: u32 = 4;
+/// How long a reader of a stream waits for a unit that is being read ahead, before it reads the
+/// unit itself.
+const AHEAD_PATIENCE: Duration = Duration::from_millis(100);
+/// Bytes between two fragments that are rather read than skipped: a second read costs more than
+/// these.
+const GAP_BYTES_MAX: u64 = 8 << 10;
+/// Requests up to this size leave their units in the cache; larger ones are streams, which would
+/// only flush it.
+const CACHED_REQUEST_MAX: usize = 64 << 10;
+
+/// A request: bytes of an object and where they go.
+pub(crate) struct Request<'a> {
+    offset: u64,
+    buf: &'a mut [u8],
+    /// Units read ahead that it reads to their end.
+    passed: Vec<UnitKey>,
+}
+
+impl<'a> Request<'a> {
+    pub(crate) fn new(offset: u64, buf: &'a mut [u8]) -> Self {
+        Self { offset, buf, passed: Vec::new() }
+    }
+
+    /// Whether its units may stay in the cache.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.buf.len() <= CACHED_REQUEST_MAX
+    }
+
+    fn end(&self) -> u64 {
+        self.offset + self.buf.len() as u64
+    }
+
+    /// The part of the caller's buffer for bytes `from..from + len` of the object, and how far into
+    /// that range it begins.
+    fn target(&mut self, from: u64, len: usize) -> Option<(usize, &mut [u8])> {
+        let end = (from + len as u64).min(self.end());
+        let start = from.max(self.offset);
+        if start >= end {
+            return None;
+        }
+        let target = &mut self.buf[(start - self.offset) as usize..(end - self.offset) as usize];
+        Some(((start - from) as usize, target))
+    }
+
+    /// Copies `bytes`, the content from byte `from` of the object on, as far as it was asked for.
+    fn copy(&mut self, from: u64, bytes: &[u8]) {
+        if let Some((skip, target)) = self.target(from, bytes.len()) {
+            target.copy_from_slice(&bytes[skip..skip + target.len()]);
+        }
+    }
+
+    fn zero(&mut self, from: u64, len: usize) {
+        if let Some((_, target)) = self.target(from, len) {
+            target.fill(0);
+        }
+    }
+
+    /// The groups that it touches, and which blocks of each.
+    fn groups(&self) -> impl Iterator<Item = (GroupIndex, BlockMask)> + use<> {
+        groups_of(self.offset, self.buf.len() as u64)
+    }
+}
+
+/// The groups that a range of at least one byte touches, and which blocks of each.
+pub(crate) fn groups_of(offset: u64, length: u64) -> impl Iterator<Item = (GroupIndex, BlockMask)> {
+    let first = BlockIndex::containing(offset);
+    let last = BlockIndex::containing(offset + length - 1);
+    (first.group().0..=last.group().0).map(move |group| {
+        let start = GroupIndex(group).first_block().0;
+        let low = first.0.max(start) - start;
+        let high = (last.0 + 1).min(start + GROUP_BLOCKS as u64) - start;
+        (GroupIndex(group), BlockMask::run(low as u32, (high - low) as u32))
+    })
+}
+
+/// A fragment that must be read.
+pub(crate) struct Wanted {
+    pub group: GroupIndex,
+    pub piece: Piece,
+}
+
+/// The use of a payload that has been verified: the index of its fragment in the span, codec
+/// contexts, and room for a unit.
+pub(crate) type Use<'a> = &'a mut dyn FnMut(usize, &[u8], &mut Workspace, &mut [u8]) -> Result<()>;
+
+impl Core {
+    /// Fills `buf` from byte `offset` of an object. The range was checked.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`] if the storage fails, [`ErrorKind::Corrupt`] if a checksum does.
+    pub(crate) fn read(&self, object: &Object, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.read_with(object, offset, buf, false)
+    }
+
+    /// Like [`read`](Self::read); `write::precompress` tells that the range is being read ahead: then a unit
+    /// that is on its way is waited for, instead of being read twice.
+    pub(crate) fn read_with(&self, object: &Object, offset: u64, buf: &mut [u8], ahead: bool) -> Result<()> {
+        if buf.is_empty() {
+            return Ok(());
+        }
+        self.counters.read_bytes.add(buf.len() as u64);
+        // Held until the last location has been used: see `Core::readers`.
+        let _in_extents = self.readers.read();
+        self.read_guarded(object, offset, buf, ahead)
+    }
+
+    /// Like [`read_with`](Self::read_with), for a caller that holds [`Core::readers`]: taken twice,
+    /// the lock could wait behind a checkpoint that waits for the first one.
+    pub(crate) fn read_guarded(&self, object: &Object, offset: u64, buf: &mut [u8], ahead: bool) -> Result<()> {
+        let mut request = Request::new(offset, buf);
+        let mut wanted = self.missing(object, &mut request, ahead)?;
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        if request.is_kept() && self.units.has_plenty_of_room() {
+            self.read_around(object, &mut wanted, |w, unit| {
+                self.note_piece(object, w);
+                copy_live(w.group, &w.piece, &unit.bytes, &mut request);
+            });
+        }
+        wanted.sort_unstable_by_key(|w| w.piece.fragment.location);
+        scratch::with(|scratch| {
+            let mut rest = &wanted[..];
+            while !rest.is_empty() {
+                let count = self.span(rest);
+                self.read_span(object, &rest[..count], scratch, &mut request)?;
+                rest = &rest[count..];
+            }
+            Ok(())
+        })
+    }
+
+    /// Fills in the blocks in memory, and returns the fragments that are not. The caller holds
+    /// [`Core::readers`].
+    ///
+    /// # Errors
+    /// Those of the map.
+    pub(crate) fn missing(&self, object: &Object, request: &mut Request<'_>, ahead: bool) -> Result<Vec<Wanted>> {
+        let mut wanted = Vec::new();
+        for (group, mask) in request.groups() {
+            let missing = mask.minus(self.read_dirty(object, group, mask, request));
+            if missing.is_empty() {
+                continue;
+            }
+            let pieces =
+                self.map.lookup(&object.levels(), group, missing).map_err(|e| at(e, object, group, missing))?;
+            self.place(group, missing, &pieces, ahead, request, &mut wanted);
+        }
+        for key in std::mem::take(&mut request.passed) {
+            self.units.remove(&key);
+        }
+        Ok(wanted)
+    }
+
+    /// Like [`read`](Self::read), if everything is in memory; never waits for storage.
+    pub(crate) fn read_cached(&self, object: &Object, offset: u64, buf: &mut [u8]) -> bool {
+        if buf.is_empty() {
+            return true;
+        }
+        let mut request = Request::new(offset, buf);
+        let mut wanted = Vec::new();
+        for (group, mask) in request.groups() {
+            let missing = mask.minus(self.read_dirty(object, group, mask, &mut request));
+            if missing.is_empty() {
+                continue;
+            }
+            let Some(pieces) = self.map.lookup_cached(&object.levels(), group, missing) else { return false };
+            self.place(group, missing, &pieces, false, &mut request, &mut wanted);
+            if !wanted.is_empty() {
+                return false;
+            }
+        }
+        for key in &request.passed {
+            self.units.remove(key);
+        }
+        self.counters.read_bytes.add(request.buf.len() as u64);
+        true
+    }
+
+    /// Step 1.
+    fn read_dirty(&self, object: &Object, group: GroupIndex, mask: BlockMask, request: &mut Request<'_>) -> BlockMask {
+        let start = group.first_block().offset_bytes();
+        self.buffer.read(GroupKey { object: object.id, group }, mask, &mut |run| {
+            let from = start + u64::from(run.first) * BLOCK_BYTES as u64;
+            match &run.data {
+                Some(data) => request.copy(from, data),
+                None => request.zero(from, usize::from(run.count) * BLOCK_BYTES),
+            }
+        })
+    }
+
+    /// Steps 2 and 3, as far as memory goes.
+    fn place(
+        &self,
+        group: GroupIndex,
+        missing: BlockMask,
+        pieces: &[Piece],
+        ahead: bool,
+        request: &mut Request<'_>,
+        wanted: &mut Vec<Wanted>,
+    ) {
+        let mut zeroes = missing;
+        for piece in pieces {
+            zeroes = zeroes.minus(piece.fragment.live);
+            let key = UnitKey::new(piece, group);
+            let cached = if ahead { self.units.wait_for(&key, AHEAD_PATIENCE) } else { self.units.get(&key) };
+            match cached {
+                Some(unit) => {
+                    copy_live(group, piece, &unit.bytes, request);
+                    let end = group.first_block().0 + u64::from(piece.fragment.first) + u64::from(piece.fragment.count);
+                    if unit.passing && request.end() >= end * BLOCK_BYTES as u64 {
+                        request.passed.push(key);
+                    }
+                }
+                None => wanted.push(Wanted { group, piece: *piece }),
+            }
+        }
+        let start = group.first_block().offset_bytes();
+        for (first, count) in zeroes.runs() {
+            request.zero(start + u64::from(first) * BLOCK_BYTES as u64, count as usize * BLOCK_BYTES);
+        }
+    }
+
+    /// How many fragments from the start of `wanted` are read together.
+    pub(crate) fn span(&self, wanted: &[Wanted]) -> usize {
+        span_count(wanted.iter(), READ_BYTES_MAX as u64)
+    }
+
+    /// Steps 3 and 4 for fragments that lie close together.
+    fn read_span(
+        &self,
+        object: &Object,
+        span: &[Wanted],
+        scratch: &mut Scratch,
+        request: &mut Request<'_>,
+    ) -> Result<()> {
+        self.with_payloads(object, span, scratch, &mut |index, payload, codecs, unit| {
+            self.deliver(object, &span[index], payload, (codecs, unit), request)
+        })
+    }
+
+    /// Decodes a verified payload into the request's buffer, and for the cache if it is to be kept.
+    /// The caller holds [`Core::readers`].
+    pub(crate) fn deliver(
+        &self,
+        object: &Object,
+        wanted: &Wanted,
+        payload: &[u8],
+        (codecs, unit): (&mut Workspace, &mut [u8]),
+        request: &mut Request<'_>,
+    ) -> Result<()> {
+        let Wanted { group, piece } = wanted;
+        let fragment = &piece.fragment;
+        let raw_len = usize::from(fragment.count) * BLOCK_BYTES;
+        let unit_start = group.first_block().offset_bytes() + u64::from(fragment.first) * BLOCK_BYTES as u64;
+        let codec = CodecId(fragment.codec);
+        let whole = fragment.live == fragment.unit();
+        let key = UnitKey::new(piece, *group);
+        let kept = request.is_kept() && self.units.is_wanted(&key);
+        match request.target(unit_start, raw_len) {
+            Some((0, target)) if whole && target.len() == raw_len => {
+                self.decode(Readers::Held, object, codecs, (codec, payload), target, raw_len)?;
+                if kept {
+                    self.units.insert(key, target);
+                }
+            }
+            _ => {
+                self.note_piece(object, wanted);
+                // Up to the last block that is wanted, unless the rest will be wanted soon.
+                let last = (32 - fragment.live.0.leading_zeros()) as usize - usize::from(fragment.first);
+                let needed = if kept { raw_len } else { last * BLOCK_BYTES };
+                self.decode(Readers::Held, object, codecs, (codec, payload), &mut unit[..raw_len], needed)?;
+                copy_live(*group, piece, &unit[..needed], request);
+                if kept {
+                    self.units.insert(key, &unit[..raw_len]);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the choice of unit sizes when little of a unit is read.
+    pub(crate) fn note_piece(&self, object: &Object, wanted: &Wanted) {
+        let fragment = &wanted.piece.fragment;
+        if fragment.live.count() * PIECE_SHARE <= u32::from(fragment.count) {
+            self.chooser.regions.read_piece(RegionKey::of(object.id, wanted.group.first_block()));
+        }
+    }
+
+    /// Reads the fragments of a span in one go, verifies each, and hands its payload to `each`. If
+    /// that fails, each is read by itself: the unreadable bytes may lie between them, where no
+    /// reader needs them.
+    pub(crate) fn with_payloads(
+        &self,
+        object: &Object,
+        span: &[Wanted],
+        scratch: &mut Scratch,
+        each: Use<'_>,
+    ) -> Result<()> {
+        let Some(first) = span.first() else { return Ok(()) };
+        let name = |w: &Wanted, kind, text: String| at(Error::new(kind, text), object, w.group, w.piece.fragment.live);
+        let (start, len) = self.place_of(object, span.iter())?;
+        let mut large = self.buffers.get_large(len);
+        if large.is_none() {
+            scratch.grow_io(len);
+        }
+        self.counters.read_disk_bytes.add(len as u64);
+        if let Err(error) = self.env.disk.read_at(start, large.as_mut().unwrap_or(&mut scratch.io), len) {
+            if span.len() == 1 {
+                let text = format!("reading {len} bytes at byte {start} of the data file failed: {error}");
+                self.suspect(start);
+                return Err(name(first, ErrorKind::Io, text));
+            }
+            drop(large);
+            for (index, wanted) in span.iter().enumerate() {
+                let mut alone =
+                    |_, payload: &[u8], codecs: &mut Workspace, unit: &mut [u8]| each(index, payload, codecs, unit);
+                self.with_payloads(object, std::slice::from_ref(wanted), scratch, &mut alone)?;
+            }
+            return Ok(());
+        }
+        let Scratch { codecs, unit, io, .. } = scratch;
+        let io = large.as_ref().unwrap_or(io);
+        for (index, wanted) in span.iter().enumerate() {
+            let payload = payload_of(wanted, io, start);
+            verify(wanted.group, &wanted.piece, payload).map_err(|text| {
+                self.suspect(wanted.piece.fragment.location);
+                name(wanted, ErrorKind::Corrupt, text)
+            })?;
+            each(index, payload, codecs, unit).map_err(|error| name(wanted, error.kind(), error.to_string()))?;
+        }
+        Ok(())
+    }
+
+    /// Where the read of some fragments begins, the first of which lies first, and how long it is,
+    /// in whole sectors.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] if one of them cannot be there.
+    pub(crate) fn place_of<'w>(
+        &self,
+        object: &Object,
+        fragments: impl Iterator<Item = &'w Wanted>,
+    ) -> Result<(u64, usize)> {
+        let (mut start, mut end) = (u64::MAX, 0);
+        for Wanted { group, piece } in fragments {
+            let fragment = &piece.fragment;
+            if !self.geometry.holds(fragment.location, fragment.stored) {
+                let text = format!(
+                    "the map points at {} bytes at byte {} of the data file, which is no place for data",
+                    fragment.stored, fragment.location
+                );
+                return Err(at(Error::new(ErrorKind::Corrupt, text), object, *group, fragment.live));
+            }
+            start = start.min(fragment.location);
+            end = end.max(end_of(fragment));
+        }
+        let align = self.env.disk.read_alignment() as u64;
+        let start = start / align * align;
+        Ok((start, (end.next_multiple_of(align) - start) as usize))
+    }
+}
+
+/// How many fragments, which are sorted by their places, are read together in at most so many
+/// bytes.
+pub(crate) fn span_count<'w>(mut fragments: impl Iterator<Item = &'w Wanted>, bytes_max: u64) -> usize {
+    let Some(first) = fragments.next() else { return 0 };
+    let start = first.piece.fragment.location;
+    let mut end = end_of(&first.piece.fragment);
+    let mut count = 1;
+    for next in fragments {
+        let fragment = &next.piece.fragment;
+        let next_end = end_of(fragment);
+        if fragment.location > end + GAP_BYTES_MAX || next_end - start > bytes_max {
+            break;
+        }
+        end = end.max(next_end);
+        count += 1;
+    }
+    count
+}
+
+/// The payload of a fragment in the bytes read from byte `start` of the data file on.
+pub(crate) fn payload_of<'b>(wanted: &Wanted, bytes: &'b [u8], start: u64) -> &'b [u8] {
+    let fragment = &wanted.piece.fragment;
+    let from = (fragment.location - start) as usize;
+    &bytes[from..from + fragment.stored as usize]
+}
+
+/// The byte of the data file behind a fragment.
+fn end_of(fragment: &FragmentRef) -> u64 {
+    fragment.location + u64::from(fragment.stored)
+}
+
+/// Whether the second of two fragments, which lies behind the first, is read with it.
+pub(crate) fn is_beside(first: &FragmentRef, second: &FragmentRef) -> bool {
+    second.location <= end_of(first) + GAP_BYTES_MAX
+}
+
+/// Copies the live blocks of a decoded unit.
+pub(crate) fn copy_live(group: GroupIndex, piece: &Piece, unit: &[u8], request: &mut Request<'_>) {
+    let start = group.first_block().offset_bytes();
+    for (first, count) in piece.fragment.live.runs() {
+        let skip = (first as usize - usize::from(piece.fragment.first)) * BLOCK_BYTES;
+        let bytes = &unit[skip..skip + count as usize * BLOCK_BYTES];
+        request.copy(start + u64::from(first) * BLOCK_BYTES as u64, bytes);
+    }
+}
+
+/// Verifies a payload against its identity.
+pub(crate) fn verify(group: GroupIndex, piece: &Piece, payload: &[u8]) -> std::result::Result<(), String> {
+    if Canary::SkipChecksum.is_planted() {
+        return Ok(());
+    }
+    let fragment = &piece.fragment;
+    let identity = FragmentIdentity {
+        object: piece.object,
+        epoch: piece.epoch,
+        first: BlockIndex(group.first_block().0 + u64::from(fragment.first)),
+        count: fragment.count,
+        codec: fragment.codec,
+    };
+    let found = fragment_checksum(&identity, payload);
+    if found == fragment.checksum {
+        return Ok(());
+    }
+    Err(format!(
+        "fragment of {} bytes at byte {} of the data file has checksum {found:#010x}, expected {:#010x}",
+        fragment.stored, fragment.location, fragment.checksum
+    ))
+}
+
+/// Names the volume and the byte range that an error is about.
+pub(crate) fn at(error: Error, object: &Object, group: GroupIndex, blocks: BlockMask) -> Error {
+    let start = group.0 * GROUP_BYTES as u64;
+    let first = blocks.first_run().map_or(0, |(first, _)| first);
+    let from = start + u64::from(first) * BLOCK_BYTES as u64;
+    error.context(format!("volume '{}', byte {from}", object.title()))
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use sim::{ContentKind, Machine, Rng, fill_content};
+    use surface::{BlockDevice, WriteOptions};
+
+    use super::*;
+    use crate::Properties;
+    use crate::base::testing::pool_on;
+
+    #[test]
+    fn what_cannot_be_read_between_two_fragments_fails_neither() {
+        let machine = Machine::new(16 << 20, 1);
+        let pool = pool_on(&machine, machine.disk.handle(), 16 << 20, 0);
+        let properties = [("compression", "off"), ("unit", "8K")].map(|(k, v)| (k.to_owned(), v.to_owned()));
+        pool.create_volume("v", 1 << 20, &Properties::from(properties)).unwrap();
+        let volume = pool.volume("v").unwrap();
+        let mut data = vec![0; 6 * BLOCK_BYTES];
+        fill_content(&mut Rng::new(1), ContentKind::Random, &mut data);
+        volume.write(0, Bytes::from(data.clone()), WriteOptions::default()).unwrap();
+        pool.flush().unwrap();
+        let middle = BlockMask::run(2, 2);
+        let pieces = pool.core.map.lookup(&volume.object.levels(), GroupIndex(0), middle).unwrap();
+        assert_eq!((pieces.len(), pieces[0].fragment.live, pieces[0].fragment.count), (1, middle, 2));
+        volume.discard(2 * BLOCK_BYTES as u64, 2 * BLOCK_BYTES as u64).unwrap();
+        pool.flush().unwrap();
+        data[2 * BLOCK_BYTES..4 * BLOCK_BYTES].fill(0);
+        let inside = pieces[0].fragment.location.next_multiple_of(BLOCK_BYTES as u64);
+        machine.disk.break_reads(inside..inside + BLOCK_BYTES as u64);
+        pool.drop_caches();
+        let mut buf = vec![1; data.len()];
+        volume.read(0, &mut buf).unwrap();
+        assert!(buf == data);
+        // An unreadable range that is asked for is named alone.
+        pool.drop_caches();
+        machine.disk.break_reads(inside + 2 * BLOCK_BYTES as u64..inside + 2 * BLOCK_BYTES as u64 + 512);
+        let error = volume.read(0, &mut buf).unwrap_err();
+        assert!(error.kind() == ErrorKind::Io && error.to_string().contains("byte 16384"), "{error}");
+    }
+}

@@ -1,0 +1,255 @@
+//! Decoded units that small reads left behind. Bounded in bytes.
+//!
+//! While there is room every unit is kept: what fits into memory is soon read from there. In a full
+//! cache a unit is kept when it is read for the second time within a short while: random reads over
+//! much data would only push one another out, and then decoding no more of a unit than was asked
+//! for is cheaper than decoding all of it.
+//!
+//! The units of a large cache lie in an arena of their own: see there. What it has no room for, as
+//! units are cut from it in powers of two, lies on the heap, and so do those of a small cache: who
+//! reads much writes little, so that they use memory that the write buffer leaves. What is read
+//! ahead comes and goes, so there it takes buffers that are used again.
+//!
+//! What was read ahead of a stream leaves when the stream has passed it: who reads much in order
+//! seldom comes back, and memory that was in use a moment ago is faster than any that was not.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use env::{Arena, ArenaBuf, Pages};
+use quick_cache::sync::{Cache, DefaultLifecycle, GuardResult, PlaceholderGuard};
+use quick_cache::{DefaultHashBuilder, Weighter};
+use units::{GroupIndex, ObjectId};
+
+use crate::base::buffers::{BufferPool, PooledBuf};
+use crate::map::Piece;
+
+/// A unit by its place and by what it is: an extent that was used again holds other units under
+/// other keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct UnitKey {
+    location: u64,
+    object: ObjectId,
+    group: GroupIndex,
+    checksum: u32,
+}
+
+impl UnitKey {
+    pub(crate) fn new(piece: &Piece, group: GroupIndex) -> Self {
+        let fragment = &piece.fragment;
+        Self { location: fragment.location, object: piece.object, group, checksum: fragment.checksum }
+    }
+}
+
+/// A decoded unit.
+#[derive(Debug, Clone)]
+pub(crate) struct Unit {
+    pub bytes: Bytes,
+    /// It was read ahead, and is needed once.
+    pub passing: bool,
+}
+
+impl Unit {
+    fn weight(&self) -> u64 {
+        self.bytes.len() as u64 + 128
+    }
+}
+
+#[derive(Clone, Copy)]
+struct UnitWeight;
+
+impl Weighter<UnitKey, Unit> for UnitWeight {
+    fn weight(&self, _: &UnitKey, unit: &Unit) -> u64 {
+        unit.weight()
+    }
+}
+
+type Guard<'a> = PlaceholderGuard<'a, UnitKey, Unit, UnitWeight, DefaultHashBuilder, DefaultLifecycle<UnitKey, Unit>>;
+
+/// A unit that is being read: others wait for it. Dropped without being filled, they read for
+/// themselves.
+pub(crate) struct Claim<'a> {
+    guard: Guard<'a>,
+    taken: &'a AtomicU64,
+}
+
+impl Claim<'_> {
+    /// Puts the unit into the cache.
+    pub(crate) fn fill(self, unit: Unit) {
+        if !unit.passing {
+            self.taken.fetch_add(unit.weight(), Ordering::Relaxed);
+        }
+        // Refused only if the cache was cleared meanwhile.
+        let _ = self.guard.insert(unit);
+    }
+}
+
+/// Room for a decoded unit.
+pub(crate) enum UnitBuffer {
+    Arena(ArenaBuf),
+    Pooled(PooledBuf),
+}
+
+impl UnitBuffer {
+    pub(crate) fn bytes(&mut self) -> &mut [u8] {
+        match self {
+            Self::Arena(buf) => buf,
+            Self::Pooled(buf) => buf.bytes(),
+        }
+    }
+}
+
+impl AsRef<[u8]> for UnitBuffer {
+    fn as_ref(&self) -> &[u8] {
+        match self {
+            Self::Arena(buf) => buf,
+            Self::Pooled(buf) => buf.as_ref(),
+        }
+    }
+}
+
+/// Recent first reads that are remembered: those of about a second at full speed, in 128 KiB.
+const RECENT: usize = 16384;
+
+/// Caches of this size and more have an arena: the first use of a smaller one is soon over.
+const ARENA_BYTES_MIN: usize = 256 << 20;
+/// A part of the cache's size by which its arena is larger, for units that are being read, or still
+/// read after they left the cache.
+const ARENA_SPARE_SHARE: usize = 8;
+
+pub(crate) struct UnitCache {
+    /// Fingerprints of units that were read and not kept, by hash.
+    recent: Box<[AtomicU64]>,
+    bytes: u64,
+    /// Bytes put in to stay since the cache was empty.
+    taken: AtomicU64,
+    cache: Cache<UnitKey, Unit, UnitWeight>,
+    /// `None` in a small cache, and where there is no address space for it.
+    arena: Option<Arc<Arena>>,
+    buffers: Arc<BufferPool>,
+}
+
+impl UnitCache {
+    pub(crate) fn new(bytes: usize, buffers: Arc<BufferPool>) -> Self {
+        // Sized for 4 KiB units; larger ones are fewer.
+        let recent = (0..RECENT).map(|_| AtomicU64::new(0)).collect();
+        let cache = Cache::with_weighter((bytes / 8192).max(16), bytes as u64, UnitWeight);
+        let reserve = || Arena::reserve(bytes + bytes / ARENA_SPARE_SHARE, Pages::Small).ok();
+        let arena = (bytes >= ARENA_BYTES_MIN).then(reserve).flatten();
+        Self { recent, bytes: bytes as u64, taken: AtomicU64::new(0), cache, arena, buffers }
+    }
+    fn in_arena(&self, len: usize) -> Option<ArenaBuf> {
+        self.arena.as_ref()?.buffer(len)
+    }
+    /// Exactly `len` bytes with any content.
+    pub(crate) fn buffer(&self, len: usize) -> UnitBuffer {
+        let pooled = || UnitBuffer::Pooled(PooledBuf::new(&self.buffers, len));
+        self.in_arena(len).map_or_else(pooled, UnitBuffer::Arena)
+    }
+    pub(crate) fn get(&self, key: &UnitKey) -> Option<Unit> {
+        self.cache.get(key)
+    }
+    /// The unit if it is cached, or as soon as its claimant has read it.
+    pub(crate) fn wait_for(&self, key: &UnitKey, patience: Duration) -> Option<Unit> {
+        match self.cache.get_value_or_guard(key, Some(patience)) {
+            GuardResult::Value(unit) => Some(unit),
+            GuardResult::Guard(_) | GuardResult::Timeout => None,
+        }
+    }
+    /// The right to fill in a unit that is neither cached nor claimed by another thread.
+    pub(crate) fn claim(&self, key: &UnitKey) -> Option<Claim<'_>> {
+        match self.cache.get_value_or_guard(key, Some(Duration::ZERO)) {
+            GuardResult::Guard(guard) => Some(Claim { guard, taken: &self.taken }),
+            GuardResult::Value(_) | GuardResult::Timeout => None,
+        }
+    }
+    /// Whether the unit, which is not in the cache, should be kept now.
+    pub(crate) fn is_wanted(&self, key: &UnitKey) -> bool {
+        let mark = key.location ^ u64::from(key.checksum).rotate_left(32) | 1;
+        let slot = mark.wrapping_mul(crate::base::hash::MULTIPLIER) >> 50;
+        let again = self.recent[slot as usize % RECENT].swap(mark, Ordering::Relaxed) == mark;
+        again || self.taken.load(Ordering::Relaxed) < self.bytes
+    }
+    /// Whether units may be read that no client asked for.
+    pub(crate) fn has_plenty_of_room(&self) -> bool {
+        self.taken.load(Ordering::Relaxed) < self.bytes / 2
+    }
+    /// Keeps a copy of a unit.
+    pub(crate) fn insert(&self, key: UnitKey, bytes: &[u8]) {
+        // It stays, so that outside of the arena it takes no more than it is long.
+        let copy = match self.in_arena(bytes.len()) {
+            Some(mut copy) => {
+                copy.copy_from_slice(bytes);
+                Bytes::from_owner(copy)
+            }
+            None => Bytes::copy_from_slice(bytes),
+        };
+        let unit = Unit { bytes: copy, passing: false };
+        self.taken.fetch_add(unit.weight(), Ordering::Relaxed);
+        self.cache.insert(key, unit);
+    }
+    pub(crate) fn remove(&self, key: &UnitKey) {
+        self.cache.remove(key);
+    }
+    pub(crate) fn clear(&self) {
+        self.cache.clear();
+        self.taken.store(0, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_waits_for_a_claimed_unit_gets_it_or_is_told_to_read_it() {
+        let cache = UnitCache::new(1 << 20, Arc::default());
+        let key = UnitKey { location: 4096, object: ObjectId(1), group: GroupIndex(0), checksum: 7 };
+        let patience = Duration::from_secs(60);
+        assert!(cache.wait_for(&key, patience).is_none(), "nobody is reading it");
+        let claim = cache.claim(&key).unwrap();
+        assert!(cache.claim(&key).is_none());
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| cache.wait_for(&key, patience));
+            claim.fill(Unit { bytes: Bytes::from_static(b"unit"), passing: true });
+            assert_eq!(waiter.join().unwrap().unwrap().bytes, "unit");
+        });
+        cache.clear();
+        let claim = cache.claim(&key).unwrap();
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| cache.wait_for(&key, patience));
+            drop(claim);
+            assert!(waiter.join().unwrap().is_none());
+        });
+    }
+
+    #[test]
+    fn a_large_cache_has_an_arena_and_what_does_not_fit_lies_in_the_pool() {
+        let is_in_arena = |buffer: &UnitBuffer| matches!(buffer, UnitBuffer::Arena(_));
+        assert!(!is_in_arena(&UnitCache::new(ARENA_BYTES_MIN - 1, Arc::default()).buffer(4096)));
+        let cache = UnitCache::new(ARENA_BYTES_MIN, Arc::default());
+        let held: Vec<_> = (0..ARENA_BYTES_MIN / (128 << 10) * 2).map(|_| cache.buffer(128 << 10)).collect();
+        assert!(is_in_arena(&held[0]) && !is_in_arena(&held[held.len() - 1]));
+        assert!(held.iter().all(|buffer| buffer.as_ref().len() == 128 << 10));
+        drop(held);
+        assert!(is_in_arena(&cache.buffer(5000)), "all of it came back");
+    }
+
+    #[test]
+    fn a_unit_is_wanted_while_there_is_room_and_then_the_second_time() {
+        let cache = UnitCache::new(1 << 20, Arc::default());
+        let key = |location| UnitKey { location, object: ObjectId(1), group: GroupIndex(0), checksum: 7 };
+        for i in 0..32 {
+            assert!(cache.is_wanted(&key(i << 40)), "{i}");
+            cache.insert(key(i << 40), &[7; 32 << 10]);
+        }
+        assert!(!cache.is_wanted(&key(4096)));
+        assert!(cache.is_wanted(&key(4096)));
+        let wanted = (1..1000).filter(|i| cache.is_wanted(&key(i << 20))).count();
+        assert_eq!(wanted, 0, "units read once are not kept");
+        cache.clear();
+        assert!(cache.is_wanted(&key(12 << 20)));
+    }
+}

@@ -1,0 +1,196 @@
+//! The part of `check` that reads data: extent by extent, each once and whole, however its
+//! fragments are scattered over the map.
+//!
+//! 1. Records have been gone through once, and the fragments in each extent counted.
+//! 2. So many extents are taken that their fragments fit in a share of the memory budget; records
+//!    are gone through again, and those fragments collected and put in the order of the data file.
+//!    That two claim the same byte shows here.
+//! 3. Each extent is read whole, a few ahead (`victim_reads`), and all fragments in it are verified
+//!    and decoded. What cannot be read whole is read fragment by fragment.
+//!
+//! So the data file is read in its order, and the map as often as its fragments fill that share:
+//! twice for most pools.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::ops::ControlFlow;
+
+use codec::CodecId;
+use env::AlignedBuf;
+use format::{Record, RecordKey, parse_record_key};
+use surface::Result;
+use units::{BLOCK_BYTES, Epoch, ExtentIndex, ObjectId};
+
+use crate::base::scratch;
+use crate::clean::victim_reads::VictimReads;
+use crate::codecs::dictionaries::Readers;
+use crate::log::extent_scan;
+use crate::map::{Piece, store_error};
+use crate::pool::core::Core;
+use crate::read::damage_owners::Place;
+use crate::read::reader::verify;
+use crate::repair::check::{Checker, Entry};
+use crate::space::extents::Victim;
+
+/// Share of the memory budget that collected fragments may take, and the least number of them.
+const MEMORY_DIVISOR: u64 = 4;
+const ENTRIES_MIN: u64 = 4096;
+
+impl Checker<'_> {
+    /// Steps 2 and 3. `progress` gets bytes of fragments done and to do.
+    pub(crate) fn data(&mut self, progress: &mut dyn FnMut(u64, u64)) -> Result<()> {
+        let total = self.core.extents.lock().live_bytes();
+        let max = (self.core.options.memory_bytes / MEMORY_DIVISOR / size_of::<Entry>() as u64).max(ENTRIES_MIN);
+        let counts: Vec<(ExtentIndex, u64)> = self.counted.iter().map(|(e, counted)| (*e, counted.fragments)).collect();
+        let mut rest = &counts[..];
+        progress(0, total);
+        while let Some((first, _)) = rest.first() {
+            let mut sum = 0;
+            let within = |(_, fragments): &&(ExtentIndex, u64)| {
+                sum += fragments;
+                sum <= max
+            };
+            // An extent with more than that is taken alone.
+            let count = rest.iter().take_while(within).count().max(1);
+            let last = rest[count - 1].0;
+            rest = &rest[count..];
+            let entries = self.collect(*first, last)?;
+            self.overlaps(&entries);
+            let geometry = self.core.geometry.clone();
+            let extent_of = |entry: &Entry| geometry.extent_at(entry.piece.fragment.location);
+            let of_extents: Vec<_> = entries.chunk_by(|a, b| extent_of(a) == extent_of(b)).collect();
+            let victim = |entries: &&[Entry]| Victim { extent: extent_of(&entries[0]), live: 0 };
+            let victims = of_extents.iter().map(victim).collect();
+            let mut reads = VictimReads::while_alone(self.core, victims, None);
+            for of_extent in of_extents {
+                let Some((victim, read)) = reads.next() else { break };
+                self.extent(victim.extent, of_extent, read);
+                progress(self.done_bytes, total.max(self.done_bytes));
+            }
+        }
+        Ok(())
+    }
+
+    /// Step 2: the fragments in a range of extents, in the order of the data file.
+    fn collect(&self, first: ExtentIndex, last: ExtentIndex) -> Result<Vec<Entry>> {
+        let mut entries = Vec::new();
+        let mut visit = |key: &[u8], value: &[u8]| {
+            // Records that do not decode were reported by the walk through the records before.
+            let (Some(key), Ok(record)) = (parse_record_key(key), Record::decode(value)) else {
+                return ControlFlow::Continue(());
+            };
+            if self.core.objects.get(key.object).is_none() {
+                return ControlFlow::Continue(());
+            }
+            for fragment in record.fragments {
+                let extent = self.core.geometry.extent_at(fragment.location);
+                if extent >= first && extent <= last {
+                    entries.push(Entry { key, piece: Piece { object: key.object, epoch: key.epoch, fragment } });
+                }
+            }
+            ControlFlow::Continue(())
+        };
+        self.core.env.store.scan(b"R", b"S", &mut visit).map_err(store_error)?;
+        entries.sort_unstable_by_key(|entry| entry.piece.fragment.location);
+        Ok(entries)
+    }
+
+    fn overlaps(&mut self, entries: &[Entry]) {
+        for pair in entries.windows(2) {
+            let (before, behind) = (&pair[0].piece.fragment, &pair[1].piece.fragment);
+            if before.location + u64::from(before.stored) > behind.location {
+                let text = format!("two fragments claim byte {} of the data file", behind.location);
+                self.problem("overlap", None, text, false);
+            }
+        }
+    }
+
+    /// Step 3.
+    fn extent(&mut self, extent: ExtentIndex, entries: &[Entry], read: io::Result<AlignedBuf>) {
+        let geometry = &self.core.geometry;
+        let start = geometry.start(extent);
+        for entry in entries {
+            let fragment = &entry.piece.fragment;
+            let found = match (geometry.holds(fragment.location, fragment.stored), &read) {
+                (false, _) => Err(format!(
+                    "the record points at byte {} of the data file, which is no place for data",
+                    fragment.location
+                )),
+                (true, Ok(buf)) => {
+                    let from = (fragment.location - start) as usize;
+                    decode(self.core, entry, &buf[from..from + fragment.stored as usize])
+                }
+                (true, Err(_)) => self.read_alone(entry),
+            };
+            self.verified(entry, found);
+        }
+        if let Ok(buf) = read {
+            self.headers(extent, entries, &buf[..geometry.extent_bytes as usize]);
+            self.core.buffers.put(buf);
+        }
+    }
+
+    /// Whether the extent's own batches name all that lives in it, as `scrub` wants it.
+    fn headers(&mut self, extent: ExtentIndex, entries: &[Entry], bytes: &[u8]) {
+        let start = self.core.geometry.start(extent);
+        let mut named: BTreeSet<(usize, ObjectId, Epoch, u32)> = BTreeSet::new();
+        for (at, batch) in extent_scan::batches(self.core.log.pool(), extent, bytes) {
+            let fragments = extent_scan::fragments(at, &batch);
+            named.extend(fragments.map(|f| (f.offset, f.object, f.epoch, f.fragment.checksum)));
+        }
+        let unnamed = entries.iter().filter(|entry| {
+            let fragment = &entry.piece.fragment;
+            let offset = fragment.location.wrapping_sub(start) as usize;
+            !named.contains(&(offset, entry.key.object, entry.key.epoch, fragment.checksum))
+        });
+        let unnamed = unnamed.count();
+        if unnamed > 0 {
+            let text = format!(
+                "headers in the extent at byte {start} of the data file are damaged: {unnamed} fragments can still be read, but not be found without \
+                 the map"
+            );
+            self.headers.push((extent, text));
+        }
+    }
+
+    /// Reads, verifies and decodes one fragment.
+    fn read_alone(&self, entry: &Entry) -> std::result::Result<(), String> {
+        let fragment = &entry.piece.fragment;
+        let align = self.core.env.disk.read_alignment() as u64;
+        let start = fragment.location / align * align;
+        let len = ((fragment.location + u64::from(fragment.stored)).next_multiple_of(align) - start) as usize;
+        let mut buf = AlignedBuf::new(len);
+        self.core.env.disk.read_at(start, &mut buf, len).map_err(|e| format!("reading it failed: {e}"))?;
+        let from = (fragment.location - start) as usize;
+        decode(self.core, entry, &buf[from..from + fragment.stored as usize])
+    }
+
+    fn verified(&mut self, entry: &Entry, found: std::result::Result<(), String>) {
+        let fragment = &entry.piece.fragment;
+        self.report.fragments += 1;
+        self.report.fragment_bytes += u64::from(fragment.stored);
+        self.done_bytes += u64::from(fragment.stored);
+        let Err(detail) = found else { return };
+        self.core.suspect(fragment.location);
+        let RecordKey { object, group, epoch } = entry.key;
+        if let Some(object) = self.core.objects.get(object) {
+            let place = Place { group, epoch, fragment: Some((fragment.location, fragment.live)) };
+            let seen = self.core.concerned(&object, place);
+            let block = group.first_block().0 + u64::from(seen.blocks.0.trailing_zeros());
+            let text = format!("{} blocks from here cannot be read: {detail}", seen.blocks.count());
+            self.problem_seen("fragment", seen, block * BLOCK_BYTES as u64, text, false);
+        }
+    }
+}
+
+fn decode(core: &Core, entry: &Entry, payload: &[u8]) -> std::result::Result<(), String> {
+    let fragment = &entry.piece.fragment;
+    verify(entry.key.group, &entry.piece, payload)?;
+    let Some(object) = core.objects.get(entry.key.object) else { return Ok(()) };
+    scratch::with(|scratch| {
+        let raw = &mut scratch.unit[..usize::from(fragment.count) * BLOCK_BYTES];
+        let (codec, raw_len) = (CodecId(fragment.codec), raw.len());
+        core.decode(Readers::Free, &object, &mut scratch.codecs, (codec, payload), raw, raw_len)
+            .map_err(|e| e.to_string())
+    })
+}

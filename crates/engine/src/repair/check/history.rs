@@ -1,0 +1,146 @@
+//! The audit of history, a part of `check`: no data is left that no reader can see (a leak), and
+//! every object's figures are those of its records. Only reading can tell that no needed data is
+//! missing; see the tests.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use env::MapBatch;
+use format::{ObjectDescriptor, ObjectState, Record, RecordKey, object_key, parse_record_key};
+use surface::Result;
+use units::{GroupIndex, ObjectId};
+
+use crate::map::overlay::GroupRecords;
+use crate::map::store_error;
+use crate::objects::Object;
+use crate::objects::timeline::Timelines;
+use crate::pool::core::Core;
+use crate::write::buffer::GroupKey;
+
+/// What the audit found of one object.
+#[derive(Default)]
+struct Counted {
+    allocated_blocks: u64,
+    stored_bytes: u64,
+    /// Bytes that no reader can see, and the first group that has some.
+    leaked: Option<(u64, GroupIndex)>,
+}
+
+/// Something that is wrong with an object.
+pub(crate) struct Finding {
+    pub object: Arc<Object>,
+    /// The byte at which it begins, for a leak.
+    pub offset: Option<u64>,
+    pub text: String,
+    pub repaired: bool,
+}
+
+struct Audit<'a> {
+    core: &'a Core,
+    timelines: &'a Timelines,
+    counted: BTreeMap<ObjectId, Counted>,
+    group: Option<(ObjectId, GroupIndex)>,
+    records: GroupRecords,
+}
+
+impl Audit<'_> {
+    fn record(&mut self, key: RecordKey, record: Record) {
+        if self.group != Some((key.object, key.group)) {
+            self.close();
+            self.group = Some((key.object, key.group));
+        }
+        let counted = self.counted.entry(key.object).or_default();
+        counted.allocated_blocks += u64::from(record.allocated().count());
+        counted.stored_bytes += record.fragments.iter().map(|f| u64::from(f.live_bytes())).sum::<u64>();
+        self.records.push((key.epoch, record));
+    }
+
+    /// A group is complete.
+    fn close(&mut self) {
+        let records = std::mem::take(&mut self.records);
+        let Some((object, group)) = self.group.take() else { return };
+        let Some(timeline) = self.timelines.get(&object) else { return };
+        let key = GroupKey { object, group };
+        let settled = self.core.map.settled();
+        let needs = self.core.needs(self.timelines, (key, &records), (&settled, None), &mut 0);
+        let mut lost = 0;
+        let mut trimmed = records;
+        let count = &mut |_, fragment: &format::FragmentRef| lost += u64::from(fragment.live_bytes());
+        timeline.trim(&mut trimmed, &needs, &GroupRecords::new(), count);
+        if lost > 0 {
+            let counted = self.counted.entry(object).or_default();
+            counted.leaked.get_or_insert((0, group)).0 += lost;
+        }
+    }
+}
+
+impl Core {
+    /// Audits the records in the store against the descriptors, and with `repair` corrects the
+    /// figures of these. Everything must have been reaped, and no checkpoint may run.
+    pub(crate) fn audit_history(&self, repair: bool) -> Result<Vec<Finding>> {
+        let timelines = self.objects.timelines();
+        let mut audit = Audit {
+            core: self,
+            timelines: &timelines,
+            counted: BTreeMap::new(),
+            group: None,
+            records: GroupRecords::new(),
+        };
+        self.env
+            .store
+            .scan(b"R", b"S", &mut |key, value| {
+                // Records that do not decode are reported by the walk through all records.
+                if let (Some(key), Ok(record)) = (parse_record_key(key), Record::decode(value)) {
+                    audit.record(key, record);
+                }
+                ControlFlow::Continue(())
+            })
+            .map_err(store_error)?;
+        audit.close();
+        let mut found = Vec::new();
+        for object in self.objects.all() {
+            let counted = audit.counted.remove(&object.id).unwrap_or_default();
+            if let Some((bytes, group)) = counted.leaked {
+                let text = format!("{bytes} bytes are kept that neither '{}' nor anybody else needs", object.title());
+                let offset = Some(group.first_block().offset_bytes());
+                found.push(Finding { object: object.clone(), offset, text, repaired: false });
+            }
+            let figures = (counted.allocated_blocks, counted.stored_bytes);
+            if figures != object.settled() {
+                let text = format!(
+                    "'{}' is said to have (allocated blocks, stored bytes) {:?}, and has {figures:?}",
+                    object.title(),
+                    object.settled()
+                );
+                if repair {
+                    self.correct_figures(&object, figures)?;
+                }
+                found.push(Finding { object: object.clone(), offset: None, text, repaired: repair });
+            }
+            let parent = {
+                let descriptor = object.descriptor.read();
+                descriptor.parent.filter(|_| descriptor.state == ObjectState::Dictionary)
+            };
+            let is_orphan = parent.is_some_and(|parent| self.objects.get(parent).is_none());
+            if is_orphan {
+                let text = format!("'{}' is there, and the volume that it was trained for is not", object.title());
+                found.push(Finding { object: object.clone(), offset: None, text, repaired: false });
+            }
+            if timelines.get(&object.id).is_some_and(|timeline| timeline.is_dead()) {
+                let text = format!("'{}' is destroyed, unseen, and still there", object.title());
+                found.push(Finding { object, offset: None, text, repaired: false });
+            }
+        }
+        Ok(found)
+    }
+
+    fn correct_figures(&self, object: &Object, (allocated_blocks, stored_bytes): (u64, u64)) -> Result<()> {
+        let descriptor = ObjectDescriptor { allocated_blocks, stored_bytes, ..object.captured() };
+        let mut batch = MapBatch::default();
+        batch.put(object_key(object.id), descriptor.encode());
+        self.env.store.commit(batch).map_err(store_error)?;
+        object.settle(allocated_blocks, stored_bytes);
+        Ok(())
+    }
+}

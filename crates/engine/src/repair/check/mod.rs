@@ -1,0 +1,411 @@
+//! `check`: reads and verifies every structure and every checksum, and compares the map with its
+//! own counts.
+
+pub(crate) mod catalogue;
+pub(crate) mod data;
+pub(crate) mod history;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use env::MapBatch;
+use format::{
+    Checkpoint, KEY_CHECKPOINT, KEY_LEARNED, ObjectDescriptor, Record, RecordKey, decode_learned, object_key,
+    object_key_range, parse_object_key, parse_record_key, record_key,
+};
+use surface::Result;
+use units::{Epoch, ExtentIndex, ObjectId};
+
+use crate::base::status::{CheckReport, Problem};
+use crate::clean::round::{CleanMark, Round, Rule};
+use crate::log::superblock_copies;
+use crate::log::superblock_io;
+use crate::map::{Piece, store_error};
+use crate::objects::Object;
+use crate::pool::Pool;
+use crate::pool::core::Core;
+use crate::read::damage_owners::{Concerned, Place};
+use crate::space::usage::{put_pages, usage_of_extent};
+
+/// Map records in memory at the same time.
+const RECORDS_MAX: usize = 4096;
+
+/// Rounds of the cleaner for an extent whose headers are damaged: one moves it, if a checkpoint has
+/// made room; others may be under way.
+const EVACUATION_ROUNDS_MAX: usize = 8;
+
+/// A fragment to be verified: where its record is, and what that says.
+pub(crate) struct Entry {
+    pub key: RecordKey,
+    pub piece: Piece,
+}
+
+/// What records refer to in an extent.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Counted {
+    pub live_bytes: u64,
+    pub fragments: u64,
+}
+
+pub(crate) struct Checker<'a> {
+    pub core: &'a Core,
+    pub report: CheckReport,
+    pub counted: BTreeMap<ExtentIndex, Counted>,
+    pub repair: bool,
+    pub done_bytes: u64,
+    /// Extents of which headers are damaged, and what that is.
+    pub headers: Vec<(ExtentIndex, String)>,
+    /// Problems that were mended before the pool was opened.
+    mended: u64,
+}
+
+impl Pool {
+    /// Verifies everything. The pool should be idle: data written meanwhile may be reported as
+    /// missing. `progress` gets bytes done and bytes to do.
+    ///
+    /// What opening the pool with [`repair`](crate::PoolOptions::repair) mended comes first. With
+    /// `repair`, a damaged superblock copy is rewritten, usage counts are corrected, and damaged
+    /// records are removed (where they were, older data of snapshots and origins shows, or zeroes;
+    /// they are named in the report). What lives beside damaged headers is moved elsewhere, where
+    /// the log alone tells of it again.
+    ///
+    /// # Errors
+    /// When the check itself cannot go on; damage is reported, not returned.
+    pub fn check(&self, repair: bool, progress: &mut dyn FnMut(u64, u64)) -> Result<CheckReport> {
+        // An older version has left what clones do not need. That is no fault of the pool's.
+        self.core.objects.begin_circles();
+        self.checkpoint()?;
+        // An object whose clones were passed on would be destroyed, unseen, and still there.
+        let passing_on = self.core.passed_on.lock();
+        while self.core.objects.has_reaping() {
+            self.core.take_checkpoint()?;
+        }
+        // No checkpoint may move anything while the map is being read.
+        let still = self.core.checkpoint_and_hold()?;
+        let notes = std::mem::take(&mut *self.core.opening_notes.lock());
+        let mut report = CheckReport { log_end: self.log_end(), notes, ..CheckReport::default() };
+        std::mem::take(&mut *self.core.mended.lock()).into_iter().for_each(|problem| report.add(problem));
+        let mut checker = Checker {
+            core: &self.core,
+            mended: report.problems_total,
+            report,
+            counted: BTreeMap::new(),
+            headers: Vec::new(),
+            repair,
+            done_bytes: 0,
+        };
+        checker.superblock()?;
+        checker.store()?;
+        checker.objects()?;
+        checker.records()?;
+        checker.data(progress)?;
+        checker.usage()?;
+        checker.history()?;
+        checker.catalogue()?;
+        checker.costs()?;
+        if repair {
+            self.core.env.store.persist().map_err(store_error)?;
+        }
+        let Checker { mut report, headers, .. } = checker;
+        drop((still, passing_on));
+        for (extent, detail) in headers {
+            let repaired = repair && self.core.evacuate(extent)?;
+            if !repaired {
+                self.core.suspect_extent(extent);
+            }
+            report.add(Problem { kind: "header", volume: None, offset: None, detail, repaired });
+        }
+        // So that `status` knows of it, too.
+        self.core.enter_suspects()?;
+        Ok(report)
+    }
+}
+
+impl Core {
+    /// Moves what lives in an extent elsewhere. Whether nothing is left there: damaged data stays,
+    /// and so do the extents that the log has open or listed.
+    fn evacuate(&self, extent: ExtentIndex) -> Result<bool> {
+        let within = (extent, ExtentIndex(extent.0 + 1));
+        let filled_by = CleanMark::NEVER;
+        let away = Rule { live_max: u32::MAX, greedy: false, within, filled_by, away: true, recodes: false };
+        for _ in 0..EVACUATION_ROUNDS_MAX {
+            let round = self.clean_round_beside(away)?;
+            self.take_checkpoint()?;
+            if !matches!(round, Round::Cleaned { .. } | Round::NeedsCheckpoint | Round::Busy) {
+                break;
+            }
+            if self.extents.lock().live_of(extent) == 0 {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+impl Checker<'_> {
+    pub(crate) fn problem(
+        &mut self,
+        kind: &'static str,
+        place: Option<(&Object, u64)>,
+        detail: String,
+        repaired: bool,
+    ) {
+        let volume = place.map(|(object, _)| object.title());
+        let offset = place.map(|(_, offset)| offset);
+        self.report.add(Problem { kind, volume, offset, detail, repaired });
+    }
+
+    /// The same, of what those see.
+    pub(crate) fn problem_seen(
+        &mut self,
+        kind: &'static str,
+        seen: Concerned,
+        offset: u64,
+        detail: String,
+        repaired: bool,
+    ) {
+        let detail = format!("{detail}{}", seen.others_told());
+        let volume = Some(seen.name);
+        self.report.add(Problem { kind, volume, offset: Some(offset), detail, repaired });
+        seen.others.into_iter().for_each(|other| self.report.concerns(other));
+    }
+
+    fn superblock(&mut self) -> Result<()> {
+        let disk = &*self.core.env.disk;
+        let copies = superblock_io::read_copies(disk)?;
+        let good = superblock_io::choose(&copies)?;
+        for (copy, offset) in copies.iter().zip(format::SUPERBLOCK_OFFSETS) {
+            let wrong = match copy {
+                Ok(copy) if *copy == good => continue,
+                Ok(_) => "is older than the other one".to_owned(),
+                Err(error) => error.to_string(),
+            };
+            if self.repair {
+                superblock_io::write(disk, &good)?;
+            }
+            self.problem("superblock", None, format!("copy at byte {offset} of the data file: {wrong}"), self.repair);
+        }
+        // Opening the pool has written both: damage of them has come since.
+        let end = superblock_copies::read_end(disk).filter(|(offset, _)| *offset >= good.capacity_bytes);
+        let stored = superblock_copies::stored_damage(&*self.core.env.store);
+        for wrong in superblock_copies::end_damage(end.as_ref()).into_iter().chain(stored) {
+            if self.repair {
+                superblock_copies::write(disk, &*self.core.env.store, &good)?;
+            }
+            self.problem("superblock", None, wrong, self.repair);
+        }
+        Ok(())
+    }
+
+    fn store(&mut self) -> Result<()> {
+        if let Err(error) = self.core.env.store.verify() {
+            self.problem("map-store", None, error.to_string(), false);
+        }
+        Ok(())
+    }
+
+    /// The measured costs of codecs: worth naming, although losing it does no harm.
+    fn costs(&mut self) -> Result<()> {
+        let store = &self.core.env.store;
+        let kept = store.get(KEY_LEARNED).map_err(store_error)?;
+        let Some(Err(error)) = kept.map(|bytes| decode_learned(&bytes)) else { return Ok(()) };
+        if self.repair {
+            let mut batch = MapBatch::default();
+            batch.delete(KEY_LEARNED);
+            store.commit(batch).map_err(store_error)?;
+        }
+        self.problem("costs", None, format!("what was learned about codecs: {error}"), self.repair);
+        Ok(())
+    }
+
+    /// The checkpoint in the store; `None` if there is none that can be read.
+    fn last_checkpoint(&self) -> Result<Option<Checkpoint>> {
+        let bytes = self.core.env.store.get(KEY_CHECKPOINT).map_err(store_error)?;
+        Ok(bytes.and_then(|bytes| Checkpoint::decode(&bytes).ok()))
+    }
+
+    /// Descriptors in the store, against those in memory. One that is damaged or gone is written
+    /// anew.
+    fn objects(&mut self) -> Result<()> {
+        let store = &self.core.env.store;
+        let mut wrong: BTreeMap<ObjectId, String> = BTreeMap::new();
+        let mut there = BTreeSet::new();
+        let (from, to) = object_key_range();
+        store
+            .scan(from, to, &mut |key, value| {
+                let id = parse_object_key(key).unwrap_or(ObjectId(0));
+                match ObjectDescriptor::decode(value) {
+                    Ok(descriptor) if descriptor.id == id => drop(there.insert(id)),
+                    Ok(descriptor) => drop(wrong.insert(id, format!("it is that of object {}", descriptor.id.0))),
+                    Err(error) => drop(wrong.insert(id, error.to_string())),
+                }
+                ControlFlow::Continue(())
+            })
+            .map_err(store_error)?;
+        // Those of objects that were made since the checkpoint come with the next one.
+        let next_object = self.last_checkpoint()?.map_or(0, |last| last.next_object);
+        let mut batch = MapBatch::default();
+        for object in self.core.objects.all().into_iter().filter(|object| object.id.0 < next_object) {
+            if there.contains(&object.id) {
+                continue;
+            }
+            let why = wrong.remove(&object.id).unwrap_or_else(|| "it is missing".to_owned());
+            if self.repair {
+                let (allocated_blocks, stored_bytes) = object.settled();
+                let descriptor = ObjectDescriptor { allocated_blocks, stored_bytes, ..object.captured() };
+                batch.put(object_key(object.id), descriptor.encode());
+            }
+            let detail = format!("the descriptor of '{}' in the map store: {why}", object.title());
+            self.problem("object", None, detail, self.repair);
+        }
+        for (id, why) in wrong {
+            self.problem("object", None, format!("descriptor of object {}: {why}", id.0), false);
+        }
+        store.commit(batch).map_err(store_error)
+    }
+
+    /// Goes through all records, a bounded number at a time: the fragments that they refer to are
+    /// counted, and read later.
+    fn records(&mut self) -> Result<()> {
+        let mut from = vec![b'R'];
+        loop {
+            let mut page: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
+            self.core
+                .env
+                .store
+                .scan(&from, b"S", &mut |key, value| {
+                    page.push((key.to_vec(), value.to_vec()));
+                    if page.len() < RECORDS_MAX { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+                })
+                .map_err(store_error)?;
+            let Some((last, _)) = page.last() else { return Ok(()) };
+            from.clone_from(last);
+            from.push(0);
+            for (key, value) in &page {
+                self.record(key, value)?;
+            }
+        }
+    }
+
+    fn record(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        let Some(id) = parse_record_key(key) else {
+            self.problem("record", None, format!("key {key:02x?} is malformed"), false);
+            return Ok(());
+        };
+        self.report.records += 1;
+        let Some(object) = self.core.objects.get(id.object) else {
+            self.problem("object", None, format!("records of object {}, which does not exist", id.object.0), false);
+            return Ok(());
+        };
+        let offset = id.group.first_block().offset_bytes();
+        let record = match Record::decode(value) {
+            Ok(record) => record,
+            Err(error) => {
+                let place = Place { group: id.group, epoch: id.epoch, fragment: None };
+                let seen = self.core.concerned(&object, place);
+                let repaired = self.remove(&id)?;
+                self.problem_seen("record", seen, offset, format!("128 KiB from here: {error}"), repaired);
+                return Ok(());
+            }
+        };
+        // Data cut off since a snapshot lies there rightly.
+        let is_alone = object.is_live() && object.epoch() == Epoch(0);
+        if offset >= object.size_bytes() && is_alone && !record.fragments.is_empty() {
+            self.problem("record", Some((&object, offset)), "lies past the end of the volume".to_owned(), false);
+        }
+        for fragment in record.fragments {
+            let extent = self.core.geometry.extent_at(fragment.location);
+            let counted = self.counted.entry(extent).or_default();
+            counted.live_bytes += u64::from(fragment.live_bytes());
+            counted.fragments += 1;
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, id: &RecordKey) -> Result<bool> {
+        if self.repair {
+            let mut batch = MapBatch::default();
+            batch.delete(record_key(id));
+            self.core.env.store.commit(batch).map_err(store_error)?;
+            self.core.map.drop_cache();
+            let sees = |object: &&Arc<Object>| {
+                object.levels().iter().any(|level| level.object == id.object && level.sees(id.epoch))
+            };
+            for object in self.core.objects.all().iter().filter(sees) {
+                if object.descriptor.read().identity.is_some() {
+                    object.estrange(self.core.env.new_identity()?);
+                }
+            }
+        }
+        Ok(self.repair)
+    }
+
+    /// See [`Core::audit_history`].
+    fn history(&mut self) -> Result<()> {
+        // Unreadable records are in no count: then the figures follow the readable ones only.
+        // Mended data is there.
+        let is_sound = self.report.problems_total == self.mended;
+        for finding in self.core.audit_history(self.repair)? {
+            if is_sound {
+                let place = finding.offset.map(|offset| (&*finding.object, offset));
+                self.problem("history", place, finding.text, finding.repaired);
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares the live bytes of each extent with the recount.
+    fn usage(&mut self) -> Result<()> {
+        let mut wrong = Vec::new();
+        {
+            let extents = self.core.extents.lock();
+            for index in 0..self.core.geometry.extents() {
+                let extent = ExtentIndex(index);
+                let counted = self.counted.get(&extent).map_or(0, |counted| counted.live_bytes);
+                let recorded = u64::from(extents.live_of(extent));
+                if counted != recorded {
+                    wrong.push((extent, recorded, counted));
+                }
+                if counted > 0 && extents.is_free(extent) {
+                    wrong.push((extent, recorded, counted));
+                }
+            }
+        }
+        if self.repair && !wrong.is_empty() {
+            self.rewrite_usage(&wrong)?;
+        }
+        for (extent, recorded, counted) in wrong {
+            let hint = if counted < recorded {
+                ": a map record is gone, and older data or zeroes show where it was"
+            } else {
+                ""
+            };
+            let detail = format!("extent {} is said to have {recorded} live bytes, and has {counted}{hint}", extent.0);
+            self.problem("usage", None, detail, self.repair);
+        }
+        Ok(())
+    }
+
+    fn rewrite_usage(&mut self, wrong: &[(ExtentIndex, u64, u64)]) -> Result<()> {
+        let store = &self.core.env.store;
+        let mut batch = MapBatch::default();
+        let counted = |extent| self.counted.get(&extent).map_or(0, |counted| counted.live_bytes);
+        put_pages(&mut batch, wrong.iter().map(|(extent, _, _)| extent.0), counted)?;
+        // No checkpoint is taken meanwhile: this is still the last one, and the extents are as of
+        // it.
+        let mut extents = self.core.extents.lock();
+        for (extent, _, counted) in wrong {
+            extents.recount(*extent, usage_of_extent(*counted)?);
+        }
+        if let Some(mut last) = self.last_checkpoint()? {
+            last.live_bytes = extents.live_bytes();
+            batch.put(KEY_CHECKPOINT, last.encode());
+        }
+        self.core.extents_free.store(extents.free(), Ordering::Relaxed);
+        self.core.live_bytes.store(extents.live_bytes(), Ordering::Relaxed);
+        drop(extents);
+        store.commit(batch).and_then(|()| store.persist()).map_err(store_error)
+    }
+}

@@ -1,0 +1,274 @@
+//! Known damage, until it is mended or acknowledged: one list, kept in the map store with the
+//! state of scrubbing.
+//!
+//! 1. An extent comes under suspicion when a read, the cleaner or `check` meets bytes in it
+//!    that do not match.
+//! 2. Scrubbing, and every request for a [`DamageReport`], verifies suspected extents anew. The
+//!    result replaces what the list says of the extent. So damage that was overwritten,
+//!    discarded or destroyed leaves the list, and a transient read error never gets onto it.
+//! 3. Damage that the administrator has acknowledged stays on the list, and is counted apart.
+//!
+//! Owns the list. [`scrub`](crate::upkeep::scrub) owns how an extent is verified.
+
+use std::collections::BTreeSet;
+
+use env::MapBatch;
+use format::{KEY_SCRUB, ScrubDamage, ScrubState};
+use surface::{Error, Result};
+use units::ExtentIndex;
+
+use crate::base::status::Problem;
+use crate::map::store_error;
+use crate::pool::Pool;
+use crate::pool::core::Core;
+use crate::space::extents::Victim;
+
+/// Damages that are kept one by one; beyond them only the count matters.
+pub(crate) const DAMAGES_MAX: usize = 1000;
+/// Extents under suspicion that are remembered: as many as can have a damage of their own on the
+/// list.
+const SUSPECTS_MAX: usize = DAMAGES_MAX;
+/// Extents that one look at the damages verifies anew: 16 MiB at the usual size, a fraction of a
+/// second.
+const LOOKED_AT: usize = 16;
+/// How long after its last slice a scrub counts as under way: longer than it rests while others are
+/// at work.
+const UNDER_WAY_NS: u64 = 5_000_000_000;
+
+/// Known damage, and the last scrub.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DamageReport {
+    /// When the last scrub began and ended, in seconds since 1970; 0 if it never did.
+    pub started_unix_s: u64,
+    /// See `started_unix_s`.
+    pub finished_unix_s: u64,
+    /// Whether it is under way now.
+    pub is_scrubbing: bool,
+    /// Live bytes that it has gone through, and all there are.
+    pub bytes_done: u64,
+    /// See `bytes_done`.
+    pub bytes_total: u64,
+    /// Damages that it found.
+    pub found: u64,
+    /// Known damage that was not acknowledged.
+    pub damages: Vec<Problem>,
+    /// Damages beyond the list.
+    pub unlisted: u64,
+    /// Damages that were acknowledged.
+    pub acknowledged: u64,
+}
+
+/// Extents under suspicion, and the last report.
+#[derive(Debug, Default)]
+pub(crate) struct Suspicion {
+    extents: BTreeSet<ExtentIndex>,
+    /// The extent that is looked at next, of those with damages on the list.
+    next: ExtentIndex,
+    told: DamageReport,
+    /// When the last slice of a scrub ended.
+    slice_ended_ns: Option<u64>,
+}
+
+impl Pool {
+    /// Returns the known damage. Looks again at a few of the places concerned.
+    pub fn damage_report(&self) -> DamageReport {
+        self.core.damage_report()
+    }
+
+    /// Whether something was met since the last report that may be damage.
+    pub fn suspects_damage(&self) -> bool {
+        !self.core.suspicion.lock().extents.is_empty()
+    }
+
+    /// Takes note of all that is known to be damaged: it is on the list, and counted apart. Returns
+    /// how much that is.
+    ///
+    /// # Errors
+    /// When the map cannot be written.
+    pub fn acknowledge_damage(&self) -> Result<u64> {
+        self.core.acknowledge_damage()
+    }
+}
+
+impl Core {
+    /// Remembers that bytes at `location` of the data file do not match their checksum, or cannot
+    /// be read.
+    pub(crate) fn suspect(&self, location: u64) {
+        self.suspect_extent(self.geometry.extent_at(location));
+    }
+
+    pub(crate) fn suspect_extent(&self, extent: ExtentIndex) {
+        if extent.0 == 0 || extent.0 >= self.geometry.extents() {
+            return;
+        }
+        let mut suspicion = self.suspicion.lock();
+        if suspicion.extents.len() < SUSPECTS_MAX {
+            suspicion.extents.insert(extent);
+        }
+    }
+
+    /// Keeps what a slice of a scrub has come to.
+    pub(crate) fn tell_damage(&self, told: DamageReport, slice_ended: bool) {
+        let mut suspicion = self.suspicion.lock();
+        suspicion.told = told;
+        if slice_ended {
+            suspicion.slice_ended_ns = Some(self.env.clock.now_ns());
+        }
+    }
+
+    fn damage_report(&self) -> DamageReport {
+        // A slice is under way: then the list is told as it was at the slice's begin.
+        let is_in_slice = match self.scrub.try_lock() {
+            None => true,
+            Some(mut known) => {
+                // Without the map nothing can be looked at; the last report stands.
+                if self.failure().is_none()
+                    && let Ok(mut state) = known.state(self)
+                {
+                    drop(self.look_again(&mut state, LOOKED_AT));
+                    self.tell_damage(known.report(&state), false);
+                    known.keep(state);
+                }
+                false
+            }
+        };
+        let suspicion = self.suspicion.lock();
+        let mut told = suspicion.told.clone();
+        let since = |ended: u64| self.env.clock.now_ns().saturating_sub(ended);
+        let is_paced = suspicion.slice_ended_ns.is_some_and(|ended| since(ended) < UNDER_WAY_NS);
+        told.is_scrubbing = is_in_slice || is_paced && told.finished_unix_s == 0;
+        told
+    }
+
+    fn acknowledge_damage(&self) -> Result<u64> {
+        let mut known = self.scrub.lock();
+        let mut state = known.state(self)?;
+        let count = state.damages.iter().filter(|damage| !damage.is_acknowledged).count() as u64 + state.unlisted;
+        state.damages.iter_mut().for_each(|damage| damage.is_acknowledged = true);
+        state.unlisted = 0;
+        let kept = self.keep_scrub(&state);
+        self.tell_damage(known.report(&state), false);
+        known.keep(state);
+        kept.map(|()| count)
+    }
+
+    /// Enters all suspects: for a check, which has read everything.
+    pub(crate) fn enter_suspects(&self) -> Result<()> {
+        let mut known = self.scrub.lock();
+        let mut state = known.state(self)?;
+        let result = self.look_again(&mut state, SUSPECTS_MAX);
+        known.keep(state);
+        result
+    }
+
+    /// Step 2: verifies extents under suspicion, and of those that have damages on the list, at
+    /// most so many.
+    fn look_again(&self, state: &mut ScrubState, max: usize) -> Result<()> {
+        let extents = {
+            let mut suspicion = self.suspicion.lock();
+            let mut extents: Vec<_> = std::iter::from_fn(|| suspicion.extents.pop_first()).take(max).collect();
+            let known: BTreeSet<_> = state.damages.iter().map(|damage| damage.extent).collect();
+            let next = suspicion.next;
+            let in_turn = known.range(next..).chain(known.range(..next)).filter(|extent| extent.0 > 0);
+            extents.extend(in_turn.take(max - extents.len()));
+            suspicion.next = extents.last().map_or(next, |last| ExtentIndex(last.0 + 1));
+            extents
+        };
+        if extents.is_empty() {
+            return Ok(());
+        }
+        let number = self.checkpoint.lock().number;
+        let before = state.damages.clone();
+        for extent in extents {
+            let live = self.extents.lock().live_of(extent);
+            let mut found = Vec::new();
+            if live > 0 {
+                let read = self.read_extent(extent).ok();
+                found = self.scrub_extent(Victim { extent, live }, number, read)?.damages;
+            }
+            state.unlisted = state.unlisted.max(enter(state, extent, found).min(1));
+        }
+        if state.damages == before { Ok(()) } else { self.keep_scrub(state) }
+    }
+
+    /// Writes the state of scrubbing to the map store.
+    pub(crate) fn keep_scrub(&self, state: &ScrubState) -> Result<()> {
+        let mut batch = MapBatch::default();
+        batch.put(KEY_SCRUB, state.encode());
+        self.env.store.commit(batch).map_err(store_error)
+    }
+
+    /// Loads it.
+    pub(crate) fn load_scrub(&self) -> Result<ScrubState> {
+        let Some(value) = self.env.store.get(KEY_SCRUB).map_err(store_error)? else { return Ok(ScrubState::default()) };
+        // A state that is damaged only costs a new beginning.
+        Ok(ScrubState::decode(&value).unwrap_or_default())
+    }
+}
+
+/// Replaces the list's entries of an extent by the new findings. Returns the number of findings for
+/// which the list has no room.
+pub(crate) fn enter(state: &mut ScrubState, extent: ExtentIndex, mut found: Vec<ScrubDamage>) -> u64 {
+    let is_same =
+        |a: &ScrubDamage, b: &ScrubDamage| a.extent == b.extent && a.volume == b.volume && a.offset == b.offset;
+    for damage in &mut found {
+        damage.extent = extent;
+        damage.is_acknowledged = state.damages.iter().any(|old| is_same(old, damage) && old.is_acknowledged);
+    }
+    state.damages.retain(|damage| damage.extent != extent);
+    let room = DAMAGES_MAX - state.damages.len().min(DAMAGES_MAX);
+    let unlisted = found.len().saturating_sub(room) as u64;
+    state.damages.extend(found.into_iter().take(room));
+    unlisted
+}
+
+/// A damage as it is reported.
+pub(crate) fn problem(damage: &ScrubDamage) -> Problem {
+    let concerned = !damage.volume.is_empty();
+    Problem {
+        kind: if concerned { "fragment" } else { "header" },
+        volume: concerned.then(|| damage.volume.clone()),
+        offset: concerned.then_some(damage.offset),
+        detail: damage.detail.clone(),
+        repaired: false,
+    }
+}
+
+/// Text of an error that concerns a whole extent, as a damage.
+pub(crate) fn of_extent(error: &Error) -> ScrubDamage {
+    ScrubDamage { detail: error.to_string(), ..ScrubDamage::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn damage(volume: &str, offset: u64) -> ScrubDamage {
+        ScrubDamage { volume: volume.to_owned(), offset, ..ScrubDamage::default() }
+    }
+
+    #[test]
+    fn an_extent_that_is_looked_at_anew_replaces_what_was_known_of_it() {
+        let mut state = ScrubState::default();
+        assert_eq!(enter(&mut state, ExtentIndex(3), vec![damage("v", 0), damage("v", 4096)]), 0);
+        assert_eq!(enter(&mut state, ExtentIndex(4), vec![damage("w", 0)]), 0);
+        state.damages[0].is_acknowledged = true;
+        enter(&mut state, ExtentIndex(3), vec![damage("v", 0), damage("v", 8192)]);
+        let told = |state: &ScrubState| {
+            state.damages.iter().map(|d| (d.volume.clone(), d.offset, d.is_acknowledged)).collect::<Vec<_>>()
+        };
+        let (v, w) = ("v".to_owned(), "w".to_owned());
+        assert_eq!(told(&state), [(w.clone(), 0, false), (v.clone(), 0, true), (v, 8192, false)]);
+        enter(&mut state, ExtentIndex(3), Vec::new());
+        assert_eq!(told(&state), [(w, 0, false)]);
+    }
+
+    #[test]
+    fn what_the_list_has_no_room_for_is_counted() {
+        let mut state = ScrubState::default();
+        let many = (0..DAMAGES_MAX as u64 + 7).map(|n| damage("v", n * 4096)).collect();
+        assert_eq!(enter(&mut state, ExtentIndex(1), many), 7);
+        assert_eq!(enter(&mut state, ExtentIndex(2), vec![damage("w", 0)]), 1);
+        assert_eq!(state.damages.len(), DAMAGES_MAX);
+    }
+}

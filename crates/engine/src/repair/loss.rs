@@ -1,0 +1,476 @@
+//! Tells what a repair drops before it is dropped, and remembers it after that.
+//!
+//! 1. Recovery finds the log damaged, or the data cut off, where something may have been
+//!    flushed. It looks at everything behind the damage ([`Dropped`]), and says which volumes
+//!    go back and what `salvage` would keep ([`Loss`]).
+//! 2. Nothing is dropped unless the caller accepts it
+//!    ([`PoolOptions::accept_loss`](crate::PoolOptions::accept_loss)).
+//! 3. A note of the loss is durable in the map store ([`remember`]) before the repair changes
+//!    the evidence of the damage: the length of the data, and the checkpoint. After a crash in
+//!    between, the next opening finds the damage again, or the note, as a rule both.
+//! 4. `status` shows the loss until it is acknowledged.
+//!
+//! Batches carry no time, so the way back is told in batches and bytes.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use env::{Disk, MapBatch, MapStore};
+use format::{
+    Batch, BatchHeader, Entry, KEY_LOSSES, LossNote, ObjectDescriptor, ObjectState, Record, Superblock, decode_losses,
+    encode_losses, parse_record_key,
+};
+use surface::{Error, ErrorKind, Result};
+use units::{BLOCK_BYTES, ObjectId, Seq, format_size};
+
+use crate::base::canary::Canary;
+use crate::base::options::{PoolEnv, PoolOptions};
+use crate::base::status::Problem;
+use crate::log::superblock_io::{self, WithoutEnd};
+use crate::map::store_error;
+use crate::objects::Objects;
+use crate::pool::Pool;
+
+/// Volumes and snapshots that are named one by one: more fit no report.
+const NAMED_MAX: usize = 1000;
+/// Of these, as many as a status line takes.
+const NAMED_IN_SUMMARY: usize = 8;
+
+/// What one volume or snapshot loses.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LossOf {
+    /// Name, `VOLUME` or `VOLUME@SNAPSHOT`.
+    pub name: String,
+    /// Batches that said something of it and are dropped.
+    pub batches: u64,
+    /// Bytes that they had written.
+    pub written_bytes: u64,
+    /// Bytes that they had discarded.
+    pub discarded_bytes: u64,
+    /// Stored bytes that lie where the data was cut off: they cannot be read any more.
+    pub cut_off_bytes: u64,
+    /// What else does not hold any more, in words.
+    pub changes: Vec<String>,
+}
+
+impl fmt::Display for LossOf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut parts = self.changes.clone();
+        if self.written_bytes > 0 {
+            parts.push(format!("loses {} that were written", format_size(self.written_bytes)));
+        }
+        if self.discarded_bytes > 0 {
+            parts.push(format!("shows {} again that had been discarded", format_size(self.discarded_bytes)));
+        }
+        if self.cut_off_bytes > 0 {
+            parts.push(format!("cannot be read where {} were cut off", format_size(self.cut_off_bytes)));
+        }
+        write!(f, "{}: {}", self.name, parts.join(", "))
+    }
+}
+
+/// Data that was, or may have been, flushed, and that opening a damaged pool with
+/// [`repair`](crate::PoolOptions::repair) drops.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Loss {
+    /// The damage.
+    pub what: String,
+    /// Number of the first batch that is dropped; 0 if no batch is.
+    pub first_batch: u64,
+    /// All batches before this one were flushed, for certain; `first_batch` if that is not known of
+    /// any.
+    pub flushed_before: u64,
+    /// Batches from the first on of which the header is there.
+    pub batches: u64,
+    /// Those of them that are whole: `salvage` would keep them.
+    pub batches_whole: u64,
+    /// Batches among them that are nowhere: each may have concerned any volume.
+    pub batches_unknown: u64,
+    /// Volumes and snapshots that are concerned, as far as it is known, by name.
+    pub volumes: Vec<LossOf>,
+    /// How many are concerned; those beyond the first thousand are not in `volumes`.
+    pub volumes_total: u64,
+}
+
+impl Loss {
+    /// Everything that is known, a fact a line.
+    pub fn lines(&self) -> Vec<String> {
+        let mut lines = vec![self.what.clone()];
+        lines.extend(self.how_far());
+        lines.extend(self.volumes.iter().map(LossOf::to_string));
+        if self.volumes_total > self.volumes.len() as u64 {
+            lines.push(format!("and {} more", self.volumes_total - self.volumes.len() as u64));
+        }
+        if self.first_batch > 0 && (self.batches_unknown > 0 || self.batches == 0) {
+            let text = "any volume and any snapshot may have been written, made or changed by what is not there any more, and goes back as well";
+            lines.push(text.to_owned());
+        }
+        lines.push(self.advice());
+        lines
+    }
+
+    fn how_far(&self) -> Option<String> {
+        let first = self.first_batch;
+        if first == 0 {
+            return None;
+        }
+        let found = match self.batches {
+            0 => "none of them is there".to_owned(),
+            n => format!("{n} of them are there, {} whole", self.batches_whole),
+        };
+        let unknown = match self.batches_unknown {
+            0 => String::new(),
+            n => format!(", {n} are missing between them"),
+        };
+        let flushed = match self.flushed_before.saturating_sub(first) {
+            0 => "whether any of them was flushed cannot be known".to_owned(),
+            n => format!("{n} of them were flushed for certain"),
+        };
+        Some(format!(
+            "the pool goes back to batch {}: batch {first} and those behind it are dropped ({found}{unknown}); {flushed}",
+            first - 1
+        ))
+    }
+
+    fn advice(&self) -> String {
+        if self.batches_whole > 0 {
+            format!(
+                "`shale salvage POOL --into NEW` would keep {} of {} batches, in another pool, as long as this one is not opened",
+                self.batches_whole,
+                self.batches + self.batches_unknown
+            )
+        } else {
+            "`shale salvage POOL --into NEW` gets out what is left, in another pool, and changes nothing here"
+                .to_owned()
+        }
+    }
+
+    /// The same in one line, for the note that is shown later.
+    pub fn summary(&self) -> String {
+        let named: Vec<_> = self.volumes.iter().take(NAMED_IN_SUMMARY).map(LossOf::to_string).collect();
+        let more = self.volumes_total.saturating_sub(named.len() as u64);
+        let more = if more > 0 { format!("; and {more} more") } else { String::new() };
+        let parts = [Some(self.what.clone()), self.how_far(), (!named.is_empty()).then(|| named.join("; "))];
+        parts.into_iter().flatten().collect::<Vec<_>>().join("; ") + &more
+    }
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.lines().join("; "))
+    }
+}
+
+impl std::error::Error for Loss {}
+
+/// Batches behind the damage, as they are found.
+#[derive(Default)]
+pub(crate) struct Dropped {
+    pub batches: u64,
+    whole: u64,
+    newest: Option<Seq>,
+    durable_before: Option<Seq>,
+    objects: BTreeMap<ObjectId, LossOf>,
+    descriptors: BTreeMap<ObjectId, (Seq, ObjectDescriptor)>,
+}
+
+impl Dropped {
+    /// Counts a batch with that header; `is_whole`: all of its payloads match.
+    pub(crate) fn add(&mut self, batch: &Batch, is_whole: bool) {
+        let BatchHeader { seq, durable_before, .. } = batch.header;
+        self.batches += 1;
+        self.whole += u64::from(is_whole);
+        self.newest = self.newest.max(Some(seq));
+        self.durable_before = self.durable_before.max(Some(durable_before));
+        let mut said = BTreeMap::new();
+        for entry in &batch.entries {
+            match entry {
+                Entry::Fragments { object, fragments, .. } => {
+                    let blocks: u64 = fragments.iter().map(|fragment| u64::from(fragment.count)).sum();
+                    said.entry(*object).or_insert((0, 0)).0 += blocks * BLOCK_BYTES as u64;
+                }
+                Entry::Holes { object, ranges, .. } => {
+                    let blocks: u64 = ranges.iter().map(|(_, count)| u64::from(*count)).sum();
+                    said.entry(*object).or_insert((0, 0)).1 += blocks * BLOCK_BYTES as u64;
+                }
+                Entry::Object(descriptor) => {
+                    let known = self.descriptors.entry(descriptor.id).or_insert_with(|| (seq, descriptor.clone()));
+                    if known.0 <= seq {
+                        *known = (seq, descriptor.clone());
+                    }
+                    said.entry(descriptor.id).or_default();
+                }
+                // The data is where it was moved from.
+                Entry::Moves { .. } | Entry::PoolProperties(_) | Entry::Catalogue(_) => {}
+            }
+        }
+        for (object, (written, discarded)) in said {
+            let of = self.objects.entry(object).or_default();
+            of.batches += 1;
+            of.written_bytes += written;
+            of.discarded_bytes += discarded;
+        }
+    }
+
+    /// The loss by that, if the log ends before batch `next` and the objects are as there.
+    pub(crate) fn loss(self, what: String, next: Seq, objects: &Objects) -> Loss {
+        let flushed_before = self.durable_before.unwrap_or(next).max(next);
+        // The range counted: from the first one on to the newest that is there, or was there.
+        let behind = self.newest.map_or(next, |newest| Seq(newest.0 + 1)).max(flushed_before);
+        let name = |id: ObjectId| -> String {
+            let own = |id| self.descriptors.get(&id).map(|(_, descriptor)| descriptor);
+            match (objects.get(id), own(id)) {
+                (Some(object), _) => object.title(),
+                (None, Some(ObjectDescriptor { name, parent: Some(parent), .. })) => {
+                    let volume = objects.get(*parent).map(|parent| parent.title());
+                    let volume = volume.or_else(|| own(*parent).map(|parent| parent.name.clone()));
+                    format!("{}@{name}", volume.unwrap_or_default())
+                }
+                (None, Some(descriptor)) => descriptor.name.clone(),
+                (None, None) => format!("a volume without a name ({})", id.0),
+            }
+        };
+        let is_dictionary = |id: &ObjectId| {
+            let own = self.descriptors.get(id).is_some_and(|(_, d)| d.state == ObjectState::Dictionary);
+            own || objects.get(*id).is_some_and(|object| object.is_dictionary())
+        };
+        let told = |(id, of): (&ObjectId, &LossOf)| {
+            let changes = self.descriptors.get(id).map_or_else(Vec::new, |(_, after)| changes(objects, after));
+            LossOf { name: name(*id), changes, ..of.clone() }
+        };
+        let mut volumes: Vec<_> = self.objects.iter().filter(|(id, _)| !is_dictionary(id)).map(told).collect();
+        volumes.retain(|of| of.written_bytes + of.discarded_bytes > 0 || !of.changes.is_empty());
+        volumes.sort_by(|a, b| a.name.cmp(&b.name));
+        let volumes_total = volumes.len() as u64;
+        volumes.truncate(NAMED_MAX);
+        Loss {
+            what,
+            first_batch: next.0,
+            flushed_before: flushed_before.0,
+            batches: self.batches,
+            batches_whole: self.whole,
+            batches_unknown: (behind.0 - next.0).saturating_sub(self.batches),
+            volumes,
+            volumes_total,
+        }
+    }
+}
+
+/// What does not hold any more of what a descriptor behind the damage said.
+fn changes(objects: &Objects, after: &ObjectDescriptor) -> Vec<String> {
+    let is_gone = after.state == ObjectState::Deleting;
+    let Some(before) = objects.get(after.id) else {
+        let text = "is gone: it was made behind the damage";
+        return if is_gone { Vec::new() } else { vec![text.to_owned()] };
+    };
+    let before = before.descriptor.read();
+    let mut changes = Vec::new();
+    if is_gone && before.state != ObjectState::Deleting {
+        changes.push("is there again: it had been destroyed".to_owned());
+    }
+    if after.name != before.name {
+        changes.push(format!("is no longer called '{}'", after.name));
+    }
+    if after.size_bytes != before.size_bytes {
+        let (now, was) = (format_size(before.size_bytes), format_size(after.size_bytes));
+        changes.push(format!("has {now} again, and had {was}"));
+    }
+    if after.epoch != before.epoch && !is_gone {
+        changes.push("goes back behind a snapshot or a rollback".to_owned());
+    }
+    if after.properties != before.properties {
+        changes.push("has the properties of before".to_owned());
+    }
+    changes
+}
+
+/// Stored bytes of each object from byte `cut_at` of the data file on, as the last checkpoint has
+/// them, by name.
+///
+/// # Errors
+/// Those of the store.
+pub(crate) fn cut_off(store: &dyn MapStore, cut_at: u64, objects: &Objects) -> Result<Vec<LossOf>> {
+    let mut bytes: BTreeMap<ObjectId, u64> = BTreeMap::new();
+    let mut look = |key: &[u8], value: &[u8]| {
+        if let (Some(key), Ok(record)) = (parse_record_key(key), Record::decode(value)) {
+            let is_gone = |f: &&format::FragmentRef| f.location + u64::from(f.stored) > cut_at;
+            let gone: u64 = record.fragments.iter().filter(is_gone).map(|f| u64::from(f.live_bytes())).sum();
+            if gone > 0 {
+                *bytes.entry(key.object).or_default() += gone;
+            }
+        }
+        ControlFlow::Continue(())
+    };
+    store.scan(b"R", b"S", &mut look).map_err(store_error)?;
+    let name = |id: ObjectId| objects.get(id).map_or_else(|| format!("object {}", id.0), |object| object.title());
+    Ok(bytes
+        .into_iter()
+        .map(|(id, cut_off_bytes)| LossOf { name: name(id), cut_off_bytes, ..LossOf::default() })
+        .collect())
+}
+
+/// What an open pool knows of losses and of how its log ended.
+#[derive(Debug, Default)]
+pub(crate) struct Losses {
+    /// All that are remembered, oldest first.
+    pub known: Vec<LossNote>,
+    /// What this opening dropped.
+    pub accepted: Option<Loss>,
+    /// What can be said of the log's end, if it was not an orderly one.
+    pub end: Option<String>,
+    /// Whether a batch is torn there.
+    pub is_torn: bool,
+}
+
+/// Where the data was cut off, if it was.
+pub(crate) struct Cut {
+    what: Option<String>,
+    /// Bytes that are left.
+    pub at: Option<u64>,
+    /// The data, in which lost ranges read as zeroes until it is known whether that is accepted.
+    pub disk: Arc<dyn Disk>,
+}
+
+impl Cut {
+    /// `what`: how the cut was found, if there is one.
+    ///
+    /// # Errors
+    /// When the size of the data cannot be told.
+    pub(crate) fn of(env: &PoolEnv, what: Option<String>) -> Result<Self> {
+        if what.is_none() {
+            return Ok(Self { what, at: None, disk: env.disk.clone() });
+        }
+        let at = env.disk.size_bytes().map_err(|e| Error::from_io("the size of the data cannot be told", e))?;
+        Ok(Self { what, at: Some(at), disk: Arc::new(WithoutEnd(env.disk.clone())) })
+    }
+
+    /// Makes the data as long again as it was. Returns the report on it, unless the loss tells.
+    ///
+    /// # Errors
+    /// What the storage fails with.
+    pub(crate) fn lengthen(self, env: &PoolEnv, superblock: &Superblock, losses: &Losses) -> Result<Option<Problem>> {
+        let Some(what) = self.what else { return Ok(None) };
+        superblock_io::lengthen(&*env.disk, superblock)?;
+        Ok(losses.accepted.is_none().then(|| Problem::cut_off(what)))
+    }
+}
+
+impl Losses {
+    /// Steps 2 and 3: puts together what the log and the cut lose, and accepts it if the options
+    /// do.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] with the [`Loss`] as its source if they do not; and those of the
+    /// store.
+    pub(crate) fn accept(
+        env: &PoolEnv,
+        options: &PoolOptions,
+        of_log: Option<Loss>,
+        cut: &Cut,
+        objects: &Objects,
+    ) -> Result<Self> {
+        let mut losses = Self { known: remembered(&*env.store)?, ..Self::default() };
+        let mut loss = of_log;
+        if let (Some(what), Some(at)) = (&cut.what, cut.at) {
+            let gone = cut_off(&*env.store, at, objects)?;
+            if !gone.is_empty() || loss.is_some() {
+                let mut all = loss.unwrap_or_default();
+                all.what = if all.what.is_empty() { what.clone() } else { format!("{what}; {}", all.what) };
+                all.volumes_total += gone.len() as u64;
+                all.volumes.extend(gone);
+                all.volumes.truncate(NAMED_MAX);
+                loss = Some(all);
+            }
+        }
+        let Some(loss) = loss else { return Ok(losses) };
+        if !options.accept_loss {
+            return Err(Error::with_source(ErrorKind::Corrupt, "repairing the pool would lose something", loss));
+        }
+        let note = LossNote { unix_s: env.clock.unix_s(), is_acknowledged: false, text: loss.summary() };
+        losses.known.push(note);
+        remember(&*env.store, &losses.known)?;
+        losses.accepted = Some(loss);
+        Ok(losses)
+    }
+
+    /// Keeps what can be said of the log's end, which was found before batch `next`.
+    pub(crate) fn tell_end(&mut self, torn: Option<String>, next: Seq, is_orderly: bool) {
+        self.is_torn = torn.is_some();
+        self.end = torn.or_else(|| {
+            let last = next.0.saturating_sub(1);
+            let text = format!(
+                "the pool was not closed in order: its log ends with batch {last}, and there is no trace of another one"
+            );
+            (!is_orderly && self.accepted.is_none()).then_some(text)
+        });
+    }
+}
+
+/// What the pool remembers. A note that is damaged says at least that there was one.
+///
+/// # Errors
+/// Those of the store.
+pub(crate) fn remembered(store: &dyn MapStore) -> Result<Vec<LossNote>> {
+    let Some(bytes) = store.get(KEY_LOSSES).map_err(store_error)? else { return Ok(Vec::new()) };
+    Ok(decode_losses(&bytes).unwrap_or_else(|error| {
+        let text = format!("what was lost is not known any more: the {error}");
+        vec![LossNote { unix_s: 0, is_acknowledged: false, text }]
+    }))
+}
+
+/// Step 3.
+///
+/// # Errors
+/// Those of the store.
+pub(crate) fn remember(store: &dyn MapStore, known: &[LossNote]) -> Result<()> {
+    if Canary::LossNotRemembered.is_planted() {
+        return Ok(());
+    }
+    let mut batch = MapBatch::default();
+    batch.put(KEY_LOSSES, encode_losses(known));
+    store.commit(batch).and_then(|()| store.persist()).map_err(store_error)
+}
+
+impl Pool {
+    /// What this opening dropped, because [`accept_loss`](crate::PoolOptions::accept_loss) said so.
+    pub fn accepted_loss(&self) -> Option<Loss> {
+        self.core.losses.lock().accepted.clone()
+    }
+
+    /// What earlier repairs, and this one, lost, as long as it has not been acknowledged: when
+    /// (seconds since 1970), and what.
+    pub fn losses(&self) -> Vec<(u64, String)> {
+        let losses = self.core.losses.lock();
+        losses.known.iter().filter(|loss| !loss.is_acknowledged).map(|loss| (loss.unix_s, loss.text.clone())).collect()
+    }
+
+    /// An administrator knows of all losses so far. Durable on return.
+    ///
+    /// # Errors
+    /// When the map store fails.
+    pub fn acknowledge_losses(&self) -> Result<()> {
+        let mut losses = self.core.losses.lock();
+        let mut known = losses.known.clone();
+        known.iter_mut().for_each(|loss| loss.is_acknowledged = true);
+        if known != losses.known {
+            remember(&*self.core.env.store, &known)?;
+            losses.known = known;
+        }
+        Ok(())
+    }
+
+    /// The same, if a batch is torn there: something that was acknowledged is gone, or was never
+    /// acknowledged.
+    pub fn torn_end(&self) -> Option<String> {
+        let losses = self.core.losses.lock();
+        losses.end.clone().filter(|_| losses.is_torn)
+    }
+
+    /// What can be said of the end of the log as it was when this opening found it; `None` after an
+    /// orderly end.
+    pub fn log_end(&self) -> Option<String> {
+        self.core.losses.lock().end.clone()
+    }
+}

@@ -1,0 +1,134 @@
+//! Compares what the map refers to with what the last checkpoint says of that: data that is
+//! missing from the map store is noticed here, to the byte.
+//!
+//! Usage pages count live bytes by extent. If one of them is damaged or gone, none is trusted,
+//! and the checkpoint's sum is left: then all extents are one *account*. Owns no state.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
+
+use format::{Record, RecordKey, parse_record_key, record_key_range};
+use surface::Result;
+use units::{Epoch, ExtentIndex, GroupIndex, ObjectId};
+
+use crate::log::geometry::Geometry;
+use crate::map::overlay::GroupRecords;
+use crate::map::{absorb, store_error};
+use crate::repair::mend::Mender;
+use crate::write::buffer::GroupKey;
+
+/// Bytes by account.
+pub(crate) type Accounts = BTreeMap<ExtentIndex, u64>;
+
+/// What records refer to.
+#[derive(Default)]
+pub(crate) struct Live {
+    pub extents: BTreeMap<ExtentIndex, u64>,
+    /// Allocated blocks and stored bytes.
+    pub objects: BTreeMap<ObjectId, (u64, u64)>,
+}
+
+impl Live {
+    fn count(&mut self, geometry: &Geometry, object: ObjectId, record: &Record) {
+        let (blocks, bytes) = self.objects.entry(object).or_default();
+        *blocks += u64::from(record.allocated().count());
+        for fragment in &record.fragments {
+            let live = u64::from(fragment.live_bytes());
+            *bytes += live;
+            *self.extents.entry(geometry.extent_at(fragment.location)).or_default() += live;
+        }
+    }
+}
+
+/// What `more` has above `less`.
+pub(crate) fn beyond(more: &Accounts, less: &Accounts) -> Accounts {
+    let above = |(account, bytes): (&ExtentIndex, &u64)| {
+        let rest = bytes.saturating_sub(less.get(account).copied().unwrap_or(0));
+        (rest > 0).then_some((*account, rest))
+    };
+    more.iter().filter_map(above).collect()
+}
+
+impl Mender<'_> {
+    pub(crate) fn account(&self, location: u64) -> ExtentIndex {
+        if self.found.damaged_pages.is_empty() { self.geometry.extent_at(location) } else { ExtentIndex(0) }
+    }
+
+    /// What a record refers to.
+    pub(crate) fn accounts_of(&self, record: &Record) -> Accounts {
+        let mut accounts = Accounts::new();
+        for fragment in &record.fragments {
+            *accounts.entry(self.account(fragment.location)).or_default() += u64::from(fragment.live_bytes());
+        }
+        accounts
+    }
+
+    /// Live bytes by the last checkpoint.
+    pub(crate) fn due(&self) -> Accounts {
+        if !self.found.damaged_pages.is_empty() {
+            return Accounts::from([(ExtentIndex(0), self.checkpoint.live_bytes)]);
+        }
+        let pages = self.found.pages.iter().flat_map(|(first, page)| (*first..).zip(page));
+        let within = pages.filter(|(extent, _)| *extent < self.geometry.extents());
+        within.map(|(extent, bytes)| (ExtentIndex(extent), u64::from(*bytes))).collect()
+    }
+
+    /// Live bytes by the records that can be read, and these.
+    pub(crate) fn counted(&self, rebuilt: &BTreeMap<RecordKey, Record>) -> Result<Accounts> {
+        let mut accounts = Accounts::new();
+        for (extent, bytes) in self.live(rebuilt)?.extents {
+            *accounts.entry(self.account(self.geometry.start(extent))).or_default() += bytes;
+        }
+        Ok(accounts)
+    }
+
+    /// The bytes that all readable records, and these, refer to, with the changes that lie over
+    /// them.
+    pub(crate) fn live(&self, rebuilt: &BTreeMap<RecordKey, Record>) -> Result<Live> {
+        let mut live = Live::default();
+        let group = |key: &RecordKey| GroupKey { object: key.object, group: key.group };
+        let apart: BTreeSet<GroupKey> =
+            self.found.settled.keys().into_iter().chain(rebuilt.keys().map(group)).collect();
+        self.env
+            .store
+            .scan(b"R", b"S", &mut |key, value| {
+                if let (Some(key), Ok(record)) = (parse_record_key(key), Record::decode(value))
+                    && !apart.contains(&group(&key))
+                {
+                    live.count(self.geometry, key.object, &record);
+                }
+                ControlFlow::Continue(())
+            })
+            .map_err(store_error)?;
+        for key in apart {
+            for (_, record) in self.group(key, rebuilt)? {
+                live.count(self.geometry, key.object, &record);
+            }
+        }
+        Ok(live)
+    }
+
+    /// The records of a group, with the changes that lie over them.
+    fn group(&self, key: GroupKey, rebuilt: &BTreeMap<RecordKey, Record>) -> Result<GroupRecords> {
+        let (from, to) = record_key_range(key.object, key.group, GroupIndex(key.group.0 + 1));
+        let mut records = BTreeMap::new();
+        self.env
+            .store
+            .scan(&from, &to, &mut |key, value| {
+                if let (Some(key), Ok(record)) = (parse_record_key(key), Record::decode(value)) {
+                    records.insert(Reverse(key.epoch), record);
+                }
+                ControlFlow::Continue(())
+            })
+            .map_err(store_error)?;
+        let at = |epoch| RecordKey { object: key.object, group: key.group, epoch };
+        let mine = rebuilt.range(at(Epoch(0))..=at(Epoch(u32::MAX)));
+        records.extend(mine.map(|(id, record)| (Reverse(id.epoch), record.clone())));
+        let mut records: GroupRecords = records.into_iter().map(|(Reverse(epoch), record)| (epoch, record)).collect();
+        if let Some(changes) = self.found.settled.with(key, Clone::clone) {
+            absorb(&mut records, &changes, &mut |_, _| ());
+        }
+        Ok(records)
+    }
+}

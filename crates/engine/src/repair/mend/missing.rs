@@ -1,0 +1,139 @@
+//! Finds map records that are gone from the store without a trace: their data would read as
+//! zeroes, and their extents would be freed.
+//!
+//! The checkpoint counts what they referred to, account by account and to the byte
+//! ([`repair::mend::balance`](crate::repair::mend::balance)).
+//!
+//! 1. *Whether*: live bytes are counted from all records, with the damaged ones as the log
+//!    tells them. An account of which the checkpoint knows more is *short*: a record is gone,
+//!    or the log has lost data of a damaged one.
+//! 2. *What may hide*: a damaged record may get back older data of a block that was overwritten
+//!    or discarded, if the batch that told of it is gone. Such a batch goes rightly when all of
+//!    it is dead; but it may also be damaged. So extents in which older data shows must be
+//!    without gaps. In an account that comes out with too much, all data of damaged records may
+//!    stand for something else that is missing. In an account that is short, the log must be
+//!    whole: otherwise a record that was removed rightly may have just the size of the lost
+//!    one.
+//! 3. *Which*: a candidate is a record that the store does not have, and to which a fragment
+//!    belonged that lies in an account that is short or may hide something. Most candidates
+//!    were removed rightly, when they were not needed any more.
+//! 4. Candidates are told from the log like damaged records. Candidates for which an account
+//!    has no room are dropped. The rest must be exactly what is short, to the byte. Then it is
+//!    all that is missing: every missing record is among them, and each of them counts for
+//!    something. Otherwise nothing is mended, because data that reappears or is forgotten would
+//!    be worse than a refusal, and `salvage` has the same log.
+//!
+//! A record of which only holes count is not missed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use format::{Record, RecordKey, record_key};
+use surface::{Error, Result};
+use units::ExtentIndex;
+
+use crate::map::store_error;
+use crate::repair::mend::balance::{Accounts, beyond};
+use crate::repair::mend::records::only;
+use crate::repair::mend::{Mender, hopeless};
+use crate::repair::salvage::{Rank, Scan};
+
+/// Records that the log knows and the map store has not, beyond which none is looked for: a few
+/// hundred bytes of memory each.
+const CANDIDATES_MAX: usize = 1 << 20;
+
+fn untold(what: &str, bytes: u64) -> Error {
+    hopeless(format!(
+        "{what}, and the log does not tell for certain what was in them ({bytes} bytes of data are missed)"
+    ))
+}
+
+impl Mender<'_> {
+    /// All steps; `damaged` is what the log tells of damaged records, `doubtful` where it may be
+    /// older than it was. Which are missing.
+    ///
+    /// # Errors
+    /// [`surface::ErrorKind::Corrupt`] unless these, all that fit, are the missing ones.
+    pub(crate) fn missing_records(
+        &self,
+        damaged: &BTreeMap<RecordKey, Record>,
+        doubtful: &BTreeSet<ExtentIndex>,
+    ) -> Result<BTreeMap<RecordKey, String>> {
+        let (due, counted) = (self.due(), self.counted(damaged)?);
+        let short = beyond(&due, &counted);
+        let over = if damaged.is_empty() { Accounts::new() } else { beyond(&counted, &due) };
+        // Step 2.
+        let missing_bytes = short.values().sum();
+        if self.may_hide(doubtful, &short, &over) {
+            return Err(untold("map records are damaged, and what counts or tells of them is, too", missing_bytes));
+        }
+        if short.is_empty() && over.is_empty() {
+            return Ok(BTreeMap::new());
+        }
+        let mut room = short.clone();
+        if !over.is_empty() {
+            let without = beyond(&due, &self.counted(&BTreeMap::new())?);
+            room.extend(without.into_iter().filter(|(account, _)| over.contains_key(account)));
+        }
+        // Step 3.
+        let mut candidates: BTreeMap<RecordKey, String> = BTreeMap::new();
+        let is_there = |key: &RecordKey| Ok(self.env.store.get(&record_key(key)).map_err(store_error)?.is_some());
+        // Facts of a record come in a row as a rule.
+        let mut last = None;
+        let has_records =
+            |key: &RecordKey| self.found.descriptors.get(&key.object).is_some_and(|d| d.state.has_records());
+        Scan::default().read_all(
+            &*self.env.disk,
+            self.geometry,
+            self.pool,
+            &mut |fact| {
+                let is_data = matches!(fact.rank, Rank::Intact | Rank::Damaged);
+                let is_old = fact.seq < self.checkpoint.next_seq;
+                if is_data
+                    && is_old
+                    && room.contains_key(&self.account(fact.fragment.location))
+                    && has_records(&fact.key)
+                    && !self.is_undone(&fact.key)
+                    && last.replace(fact.key) != Some(fact.key)
+                    && !candidates.contains_key(&fact.key)
+                    && !is_there(&fact.key)?
+                {
+                    if candidates.len() == CANDIDATES_MAX {
+                        return Err(untold("map records are missing, too many may be those", missing_bytes));
+                    }
+                    candidates.insert(fact.key, "the record is missing".to_owned());
+                }
+                Ok(())
+            },
+            &mut |_, _| Ok(()),
+        )?;
+        // Step 4.
+        let told = self.told_of(&candidates)?;
+        let records = only(&candidates, &told);
+        let fits = |key: &RecordKey| {
+            let record = &records[key];
+            !record.fragments.is_empty() && beyond(&self.accounts_of(record), &room).is_empty()
+        };
+        candidates.retain(|key, _| fits(key));
+        let mut missing = Accounts::new();
+        for (account, bytes) in candidates.keys().flat_map(|key| self.accounts_of(&records[key])) {
+            *missing.entry(account).or_default() += bytes;
+        }
+        if missing != short || self.may_hide(&self.doubtful(&candidates, &told), &Accounts::new(), &Accounts::new()) {
+            return Err(untold("map records are missing", missing_bytes));
+        }
+        Ok(candidates)
+    }
+
+    /// Whether the log may have lost one of these: the `short` data, data in whose place `doubtful`
+    /// older data shows, or data hidden in accounts with too much.
+    fn may_hide(&self, doubtful: &BTreeSet<ExtentIndex>, short: &Accounts, over: &Accounts) -> bool {
+        if self.found.damaged_pages.is_empty() {
+            let mut suspect = short.keys().chain(over.keys());
+            return !(doubtful.iter().all(|extent| self.is_whole(*extent, false))
+                && suspect.all(|e| self.is_whole(*e, true)));
+        }
+        let mut all = (1..self.geometry.extents()).map(ExtentIndex);
+        let is_suspect = !doubtful.is_empty() || !short.is_empty();
+        !over.is_empty() || is_suspect && !all.all(|extent| self.is_whole(extent, true))
+    }
+}

@@ -1,0 +1,122 @@
+//! Brings back descriptors that are damaged or gone, as of the checkpoint. The checkpoint says
+//! how many there must be. Only the catalogue in the log, and the entries behind it
+//! (`catalogue`), say what they are.
+//!
+//! 1. *Whether*: a descriptor is damaged, or there are fewer than the checkpoint counts.
+//! 2. *Which*: the log does not tell whether a destroyed object is gone already. So the missing
+//!    ones are those that are not destroyed, and of the destroyed ones those of which the map
+//!    has data, and those from which a visible clone came.
+//! 3. *Restored*, they must be as many as the checkpoint counts. If there are fewer, and at
+//!    least as many destroyed objects are absent, then these are the missing ones: they were
+//!    about to be removed, and count as removed. Any other difference means that the log is
+//!    damaged as well, and has another history than the map. Then guessing would lose a volume,
+//!    or make a destroyed one reappear empty.
+
+use std::collections::BTreeSet;
+
+use env::AlignedBuf;
+use format::{ObjectDescriptor, ObjectState, Reap};
+use surface::Result;
+use units::{GroupIndex, ObjectId, Seq};
+
+use crate::repair::mend::{Found, Mender, hopeless};
+use crate::repair::recovery::objects_differ;
+use crate::repair::salvage::{Table, Told, read_told};
+
+impl Found {
+    fn has_key(&self, id: ObjectId) -> bool {
+        self.descriptors.contains_key(&id) || self.damaged_descriptors.contains_key(&id)
+    }
+
+    /// Step 2.
+    fn missing(&self, table: &Table) -> BTreeSet<ObjectId> {
+        let mut missing: BTreeSet<_> = self.owners.iter().copied().filter(|id| !self.has_key(*id)).collect();
+        // Parents have smaller numbers than what depends on them.
+        for descriptor in table.objects.values().filter(|d| d.state != ObjectState::Deleting && !self.has_key(d.id)) {
+            let is_there = |id: ObjectId| self.has_key(id) || missing.contains(&id);
+            // A dictionary goes with its parent, without a word in the log.
+            if descriptor.state != ObjectState::Dictionary || descriptor.parent.is_some_and(is_there) {
+                missing.insert(descriptor.id);
+            }
+        }
+        let descriptor = |id: ObjectId| self.descriptors.get(&id).or_else(|| table.objects.get(&id));
+        let there = self.descriptors.keys().chain(self.damaged_descriptors.keys()).chain(&missing).copied();
+        // A bookmark may have outlived where it came from, as a destroyed object may.
+        let sees = |d: &ObjectDescriptor| !matches!(d.state, ObjectState::Deleting | ObjectState::Bookmark);
+        let mut seen: Vec<ObjectId> = there.filter(|id| descriptor(*id).is_some_and(sees)).collect();
+        let mut known = BTreeSet::new();
+        while let Some(id) = seen.pop() {
+            if known.insert(id) {
+                if !self.has_key(id) {
+                    missing.insert(id);
+                }
+                seen.extend(descriptor(id).and_then(|d| d.origin).map(|origin| origin.object));
+            }
+        }
+        missing
+    }
+}
+
+impl Mender<'_> {
+    /// All steps.
+    pub(crate) fn objects(&mut self) -> Result<()> {
+        let stored = self.found.descriptors.len() + self.found.damaged_descriptors.len();
+        let expected = self.checkpoint.objects as usize;
+        if self.found.damaged_descriptors.is_empty() && stored == expected {
+            return Ok(());
+        }
+        let table = self.told();
+        let is_complete = self.checkpoint.catalogue.as_of > Seq(0)
+            && table.as_of.is_some_and(|as_of| as_of >= self.checkpoint.catalogue.as_of);
+        let why_not = if is_complete { "the catalogue does not know it" } else { "there is no whole catalogue" };
+        let missing = if stored == expected { BTreeSet::new() } else { self.found.missing(&table) };
+        if stored != expected && !is_complete {
+            return Err(hopeless(format!("{}, and {why_not}", objects_differ(stored, self.checkpoint.objects))));
+        }
+        let mut wanted = std::mem::take(&mut self.found.damaged_descriptors);
+        wanted.extend(missing.into_iter().map(|id| (id, "it is missing".to_owned())));
+        for (id, why) in wanted {
+            let what = format!("the descriptor of object {} is damaged ({why})", id.0);
+            let Some(descriptor) = table.objects.get(&id).filter(|_| is_complete) else {
+                return Err(hopeless(format!("{what}, and {why_not}")));
+            };
+            // Data of it that is not needed is looked for anew, and its figures are counted when all records are there.
+            let reap = descriptor.state.has_records().then_some(Reap::from(GroupIndex(0)));
+            let descriptor = ObjectDescriptor { reap, ..descriptor.clone() };
+            self.concerned.insert(id);
+            let detail = format!("{what}; that of the catalogue has taken its place, called '{}'", descriptor.name);
+            self.problem("object", None, detail);
+            self.found.descriptors.insert(id, descriptor);
+        }
+        self.settle_count(&table)
+    }
+
+    fn told(&self) -> Table {
+        let mut told = Told::default();
+        let mut buf = AlignedBuf::new(self.geometry.extent_bytes as usize);
+        let catalogue = &self.checkpoint.catalogue;
+        let pins: BTreeSet<_> = catalogue.base.iter().chain(&catalogue.since).collect();
+        for extent in pins.into_iter().filter(|extent| extent.0 < self.geometry.extents()) {
+            read_told(&*self.env.disk, self.geometry, self.pool, *extent, &mut buf, &mut told);
+        }
+        told.table(self.checkpoint.next_seq)
+    }
+
+    /// Step 3.
+    fn settle_count(&mut self, table: &Table) -> Result<()> {
+        let (found, expected) = (self.found.descriptors.len(), self.checkpoint.objects as usize);
+        if found == expected {
+            return Ok(());
+        }
+        let unmissed = table.objects.keys().filter(|id| !self.found.descriptors.contains_key(id)).count();
+        if found > expected || expected - found > unmissed {
+            let what = objects_differ(found, self.checkpoint.objects);
+            return Err(hopeless(format!("with those that the catalogue knows {what}")));
+        }
+        let text =
+            "descriptors of destroyed objects are gone, and nothing else is left of these: they count as removed";
+        self.problem("object", None, format!("{} {text}", expected - found));
+        self.checkpoint.objects = found as u32;
+        Ok(())
+    }
+}

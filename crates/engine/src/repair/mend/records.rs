@@ -1,0 +1,248 @@
+//! Rebuilds map records from the log, as of the checkpoint.
+//!
+//! 1. *Facts*: all extents are read, and the newest facts about these groups count
+//!    ([`salvage`](crate::repair::salvage)). Facts from the part of the log behind the checkpoint do
+//!    not count, nor do facts of undone epochs.
+//! 2. *Records* follow from the facts. Records of undone epochs go: reaping skipped the damaged
+//!    group. The batches that made holes in a record may be gone, and their extents used again.
+//!    So three kinds of blocks are counted as doubtful: blocks that may have been discarded;
+//!    older data that shows where a rebuilt record says nothing; and blocks that a forgotten
+//!    rollback or crash may have taken back. Snapshots that see such blocks get new identities
+//!    when the pool is open (`repair::mend::identities`).
+//! 3. *Holes* above them come back, too. The map forgets a hole when nothing is left below it,
+//!    and a rebuilt record may contain again what had been removed from it, until it is trimmed
+//!    anew.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
+
+use format::{FragmentRef, Origin, Reap, Record, RecordKey, parse_record_key, record_key, record_key_range};
+use surface::Result;
+use units::{BlockMask, Epoch, ExtentIndex, GroupIndex, ObjectId};
+
+use crate::map::store_error;
+use crate::repair::mend::Mender;
+use crate::repair::mend::identities::note;
+use crate::repair::salvage::{Doubt, Fact, Rank, Resolved, Scan, counts, is_doubtful, is_whole, resolve};
+
+/// Groups of objects.
+type Groups = BTreeSet<(ObjectId, GroupIndex)>;
+/// What the log says of records.
+pub(crate) type Told = BTreeMap<RecordKey, Resolved>;
+
+/// The records that are wanted.
+pub(crate) fn only(wanted: &BTreeMap<RecordKey, String>, told: &Told) -> BTreeMap<RecordKey, Record> {
+    let record = |key| told.get(key).map_or_else(Record::default, |told| told.record.clone());
+    wanted.keys().map(|key| (*key, record(key))).collect()
+}
+
+impl Mender<'_> {
+    /// All steps, for records that are damaged and for those that are gone.
+    pub(crate) fn records(&mut self) -> Result<()> {
+        let mut wanted = std::mem::take(&mut self.found.damaged_records);
+        let mut told = self.told_of(&wanted)?;
+        let missing = self.missing_records(&only(&wanted, &told), &self.doubtful(&wanted, &told))?;
+        if !missing.is_empty() {
+            wanted.extend(missing);
+            told = self.told_of(&wanted)?;
+        }
+        self.rebuild(&wanted, told)
+    }
+
+    /// Extents in which records have data that may have been discarded, or overwritten by what the
+    /// log has lost.
+    pub(crate) fn doubtful(&self, wanted: &BTreeMap<RecordKey, String>, told: &Told) -> BTreeSet<ExtentIndex> {
+        wanted.keys().filter_map(|key| told.get(key)).flat_map(|told| self.doubtful_of(told)).collect()
+    }
+
+    fn doubtful_of(&self, told: &Resolved) -> BTreeSet<ExtentIndex> {
+        let fragments = told.record.fragments.iter().filter(|f| !f.live.and(told.old).is_empty());
+        fragments.map(|fragment| self.geometry.extent_at(fragment.location)).collect()
+    }
+
+    /// See [`is_whole`]. Each extent is read once.
+    pub(crate) fn is_whole(&self, extent: ExtentIndex, to_the_end: bool) -> bool {
+        let read = || is_whole(&*self.env.disk, self.geometry, self.pool, extent, to_the_end);
+        *self.whole.borrow_mut().entry((extent, to_the_end)).or_insert_with(read)
+    }
+
+    /// Steps 2 and 3.
+    fn rebuild(&mut self, wanted: &BTreeMap<RecordKey, String>, mut told: Told) -> Result<()> {
+        told.retain(|key, _| !self.is_undone(key));
+        self.rebuilt = only(wanted, &told);
+        let mut hiding: BTreeMap<GroupIndex, BlockMask> = BTreeMap::new();
+        for (key, told) in &told {
+            let of_group = hiding.entry(key.group).or_default();
+            *of_group = of_group.or(told.hiding);
+        }
+        for (key, why) in wanted {
+            let record = &self.rebuilt[key];
+            let (data, uncertain) = (record.allocated().count(), self.uncertain(key, &told, &hiding).count());
+            // A loss at the end of an extent leaves no gap.
+            let doubtful = told.get(key).map(|told| self.doubtful_of(told)).unwrap_or_default();
+            let is_certain = doubtful.iter().all(|extent| self.is_whole(*extent, true));
+            let lost = if is_certain { "" } else { ", or overwritten by what the log may have lost" };
+            let detail = format!(
+                "128 KiB from here: {why}; rebuilt from the log, with data in {data} blocks; of these, and of older ones \
+                 that show between them, {uncertain} may have been discarded or taken back{lost}"
+            );
+            let name = self.found.descriptors.get(&key.object).map(|d| d.name.clone());
+            let place = name.map(|name| (name, key.group.first_block().offset_bytes()));
+            self.problem_that("record", place, detail, is_certain);
+            if uncertain > 0 {
+                note(&mut self.batch, key);
+            }
+            self.forget_undone(key)?;
+        }
+        let above = self.above(wanted);
+        let untouched = |key: &RecordKey| above.contains(&(key.object, key.group)) && !wanted.contains_key(key);
+        for (key, resolved) in told.iter().filter(|(key, _)| untouched(key)) {
+            if let Some(record) = self.with_holes(key, resolved.record.holes.minus(resolved.hiding))? {
+                self.rebuilt.insert(*key, record);
+            }
+        }
+        for (key, record) in &self.rebuilt {
+            if record.is_empty() {
+                self.batch.delete(record_key(key));
+            } else {
+                self.batch.put(record_key(key), record.encode());
+            }
+            // Data that the log still has and that is not needed any more is looked for anew.
+            if let Some(descriptor) = self.found.descriptors.get_mut(&key.object) {
+                descriptor.reap = Some(Reap::from(GroupIndex(0)));
+                self.concerned.insert(key.object);
+            }
+        }
+        Ok(())
+    }
+
+    /// What the log says of the groups of these records, and of what shows through them or is seen
+    /// through.
+    pub(crate) fn told_of(&self, wanted: &BTreeMap<RecordKey, String>) -> Result<Told> {
+        if wanted.is_empty() {
+            return Ok(Told::new());
+        }
+        self.facts(&self.above(wanted).union(&self.below(wanted)).copied().collect())
+    }
+
+    /// Step 1.
+    fn facts(&self, groups: &Groups) -> Result<Told> {
+        let mut facts = BTreeMap::new();
+        let mut scan = Scan::default();
+        scan.read_all(
+            &*self.env.disk,
+            self.geometry,
+            self.pool,
+            &mut |fact| {
+                if groups.contains(&(fact.key.object, fact.key.group)) && fact.seq < self.checkpoint.next_seq {
+                    facts.entry(fact.key).or_insert_with(Vec::new).push(fact);
+                }
+                Ok(())
+            },
+            &mut |_, _| Ok(()),
+        )?;
+        for (hole, ages) in &scan.wide {
+            let groups = groups.range((hole.object, hole.first.group())..).map(|(object, group)| (*object, *group));
+            let within =
+                |(object, group): &(ObjectId, GroupIndex)| *object == hole.object && group.first_block().0 < hole.end();
+            for (object, group) in groups.take_while(within) {
+                let key = RecordKey { object, group, epoch: hole.epoch };
+                for (seq, incarnation) in ages.iter().filter(|(seq, _)| *seq < self.checkpoint.next_seq) {
+                    facts.entry(key).or_insert_with(Vec::new).push(hole.fact(group, *seq, *incarnation));
+                }
+            }
+        }
+        let ahead: BTreeSet<_> = self.checkpoint.extents.iter().copied().collect();
+        let is_doubtful = |fact: &Fact| is_doubtful(&scan, self.found.descriptors.get(&fact.key.object), fact);
+        let certain_from = scan.certain_from(self.checkpoint.next_seq);
+        let doubt = Doubt { certain_from, is_doubtful: &is_doubtful };
+        let is_data = |rank| matches!(rank, Rank::Intact | Rank::Damaged);
+        // Where the log goes on there is nothing that the checkpoint knows of.
+        let is_ahead = |fragment: &FragmentRef| ahead.contains(&self.geometry.extent_at(fragment.location));
+        let resolved = |mut facts: Vec<Fact>| {
+            facts.retain(|fact| counts(&scan, fact) && !(is_data(fact.rank) && is_ahead(&fact.fragment)));
+            resolve(&facts, &doubt)
+        };
+        Ok(facts.into_iter().map(|(key, facts)| (key, resolved(facts))).collect())
+    }
+
+    /// `hiding`: the blocks that any record of a group hides, if the doubtful data is right.
+    fn uncertain(&self, key: &RecordKey, told: &Told, hiding: &BTreeMap<GroupIndex, BlockMask>) -> BlockMask {
+        let first = |object| RecordKey { object, group: key.group, epoch: Epoch(0) };
+        let own = told.range(first(key.object)..*key);
+        let newest = |origin: Origin| RecordKey { epoch: origin.epoch, ..first(origin.object) };
+        let origins = self.origins(key.object).flat_map(|origin| told.range(first(origin.object)..=newest(origin)));
+        let (mut uncertain, mut data) = (BlockMask::EMPTY, self.rebuilt[key].allocated());
+        for (_, older) in own.chain(origins) {
+            uncertain = uncertain.or(older.uncertain);
+            data = data.or(older.record.allocated());
+        }
+        let own = told.get(key).map_or(BlockMask::EMPTY, |own| own.uncertain);
+        let hiding = hiding.get(&key.group).copied().unwrap_or(BlockMask::EMPTY);
+        own.or(uncertain.minus(self.rebuilt[key].known())).or(hiding.and(data))
+    }
+
+    /// Step 3, for one record: the record with these holes that it does not have.
+    fn with_holes(&self, key: &RecordKey, holes: BlockMask) -> Result<Option<Record>> {
+        let stored = self.env.store.get(&record_key(key)).map_err(store_error)?;
+        let Ok(mut record) = stored.map_or(Ok(Record::default()), |bytes| Record::decode(&bytes)) else {
+            return Ok(None);
+        };
+        let missing = holes.minus(record.known());
+        if missing.is_empty() || !self.found.descriptors.contains_key(&key.object) {
+            return Ok(None);
+        }
+        record.put_holes(missing, &mut |_| ());
+        Ok(Some(record))
+    }
+
+    /// Whether a record belongs to an epoch that was undone: the map has nothing there, and what it had is not needed any more.
+    pub(crate) fn is_undone(&self, key: &RecordKey) -> bool {
+        self.found.descriptors.get(&key.object).is_some_and(|descriptor| descriptor.undone.hides(key.epoch))
+    }
+
+    /// Takes records of undone epochs out of a damaged record's group, which reaping has skipped.
+    fn forget_undone(&mut self, damaged: &RecordKey) -> Result<()> {
+        let RecordKey { object, group, .. } = *damaged;
+        let (from, to) = record_key_range(object, group, GroupIndex(group.0 + 1));
+        let mut undone = Vec::new();
+        let mut look = |key: &[u8], _: &[u8]| {
+            undone.extend(parse_record_key(key).filter(|key| self.is_undone(key)));
+            ControlFlow::Continue(())
+        };
+        self.env.store.scan(&from, &to, &mut look).map_err(store_error)?;
+        self.rebuilt.extend(undone.into_iter().map(|key| (key, Record::default())));
+        Ok(())
+    }
+
+    /// The groups through which damaged records are seen: of their objects, and of their clones.
+    fn above(&self, damaged: &BTreeMap<RecordKey, String>) -> Groups {
+        let mut came_from: BTreeMap<ObjectId, Vec<ObjectId>> = BTreeMap::new();
+        for descriptor in self.found.descriptors.values().filter(|d| d.state.has_records()) {
+            if let Some(origin) = descriptor.origin {
+                came_from.entry(origin.object).or_default().push(descriptor.id);
+            }
+        }
+        let mut above = Groups::new();
+        for key in damaged.keys() {
+            let mut left = vec![key.object];
+            while let Some(object) = left.pop() {
+                if above.insert((object, key.group)) {
+                    left.extend(came_from.get(&object).into_iter().flatten());
+                }
+            }
+        }
+        above
+    }
+
+    /// The groups that show through damaged records: of what their objects came from.
+    fn below(&self, damaged: &BTreeMap<RecordKey, String>) -> Groups {
+        damaged.keys().flat_map(|key| self.origins(key.object).map(|origin| (origin.object, key.group))).collect()
+    }
+
+    /// Where an object came from, where that came from, and so on: their numbers descend.
+    fn origins(&self, object: ObjectId) -> impl Iterator<Item = Origin> {
+        let origin = |object| self.found.descriptors.get(&object).and_then(|d| d.origin);
+        std::iter::successors(origin(object), move |last| origin(last.object))
+    }
+}

@@ -1,0 +1,522 @@
+//! Opening a pool: the last checkpoint is loaded, and the batches behind it are applied until the
+//! first one that is not whole. Reads only the extents that the checkpoint lists, so that the time
+//! depends on the checkpoint interval alone.
+//!
+//! The next batch lies behind the last one of its stream, or at the start of the next listed extent
+//! (`log::streams` has the proof):
+//! 1. Look behind the last batch of each stream. The bytes there are remembered, since it may be a
+//!    later batch.
+//! 2. If it is none of them, the next listed extent is read. If it begins with the batch, it is
+//!    from now on what that batch's stream fills; what the stream filled before is passed.
+//! 3. If it is not there either, or not whole, the log has ended. A batch of any stream that was
+//!    written when the missing one was durable proves damage.
+//!
+//! **A map that is older than the log**, as one from a backup, knows nothing of later openings,
+//! which have written where it would have the log go on, and where it thinks that data is. Nothing
+//! mends that but `salvage`, so nothing accepts it. The note of the newest opening has told it
+//! before (`opening`); what later openings left in the log tells it where there is no note.
+//!
+//! **What cannot be read** is read around, and tried alone where a batch is looked for (`pieces`).
+//! It matters only where it may hide a batch that is durable: at a place of the next batch; and
+//! anywhere behind, if there is a trace of that batch or of later ones, because the proof that it
+//! was durable may be hidden. Places that can be read and show no trace of a batch had none, so
+//! there is none behind them that counts. Once a checkpoint under the next incarnation is durable,
+//! nothing behind the end can count any more, and [`write_over`] makes it readable again: the log
+//! will come there.
+
+mod damage;
+mod tail;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::{ControlFlow, Range};
+
+use env::{AlignedBuf, Disk, MapStore};
+use format::{
+    BATCH_ALIGN, Batch, BatchHeader, Checkpoint, Entry, KEY_CHECKPOINT, KEY_END, LogEnd, ObjectDescriptor, OpenExtent,
+    STREAMS, Stream, decode_batch, decode_usage_page, object_key_range, parse_object_key, parse_usage_key,
+    usage_key_range,
+};
+use surface::{Error, ErrorKind, Result};
+use units::{ExtentIndex, Seq};
+
+use crate::base::canary::Canary;
+use crate::checkpoint::opening::older_map;
+use crate::log::geometry::Geometry;
+use crate::log::log_reads::{ExtentBytes, LogReads, Source};
+use crate::log::{Position, Sink as _};
+use crate::map::apply::Applier;
+use crate::map::deltas::{Deltas, read_deltas};
+use crate::map::store_error;
+use crate::repair::loss::Loss;
+use crate::space::usage::{Pages, usage_bytes, usage_differs};
+
+use damage::leave_damaged_moves;
+use tail::{Found, Tail};
+
+/// Listed extents without a head, one after the other, behind which recovery looks for no proof of
+/// damage: as many as one event may take, and few enough that opening a pool reads only a little
+/// more than its log.
+const HEADLESS_MAX: usize = 8;
+
+/// What the map store says.
+pub(crate) struct Loaded {
+    pub checkpoint: Checkpoint,
+    pub objects: Vec<ObjectDescriptor>,
+    pub usage: Pages,
+    /// Changes that light checkpoints put beside the records.
+    pub deltas: Deltas,
+}
+
+/// What replaying the log came to.
+pub(crate) struct Replayed {
+    pub position: Position,
+    pub batches: u64,
+    pub bytes_read: u64,
+    /// The loss, if damage is to be repaired.
+    pub loss: Option<Loss>,
+    /// Batches that count although payloads of them are damaged.
+    pub damaged: Vec<String>,
+    /// What can be said of the log's end, if its last batch is torn.
+    pub torn: Option<String>,
+    /// Bytes of the data file behind the end of the log that cannot be read.
+    pub unreadable: Vec<Range<u64>>,
+}
+
+fn damaged(error: format::FormatError) -> Error {
+    let text = "the pool's metadata is damaged (`check --repair` mends it, or says what else helps)";
+    Error::with_source(ErrorKind::Corrupt, text, error)
+}
+
+fn gone(what: String) -> Error {
+    let text = format!("the pool's metadata is damaged: {what} (`check --repair` mends it, or says what else helps)");
+    Error::new(ErrorKind::Corrupt, text)
+}
+
+/// Loads the last checkpoint from the map store.
+///
+/// # Errors
+/// [`ErrorKind::Corrupt`] if it is missing, damaged, or that of another pool, and if descriptors,
+/// usage pages or deltas are missing that it counts.
+pub(crate) fn load(store: &dyn MapStore, pool: &[u8; 16], geometry: &Geometry) -> Result<Loaded> {
+    let Some(bytes) = store.get(KEY_CHECKPOINT).map_err(store_error)? else {
+        let text = "the map store holds no checkpoint: the metadata directory is not that of this pool, or `init` was interrupted";
+        return Err(Error::new(ErrorKind::Corrupt, text));
+    };
+    let checkpoint = Checkpoint::decode(&bytes).map_err(damaged)?;
+    if checkpoint.pool != *pool {
+        let text = "the metadata directory and the data file belong to different pools: put back the one or the other; a data file alone is \
+                    enough for: shale salvage DATA --into NEW";
+        return Err(Error::new(ErrorKind::Corrupt, text));
+    }
+    let mut known = BTreeSet::new();
+    let is_new = |e: ExtentIndex| e.0 > 0 && e.0 < geometry.extents() && known.insert(e);
+    let beyond =
+        |open: &OpenExtent| open.offset > geometry.extent_bytes || !(open.offset as usize).is_multiple_of(BATCH_ALIGN);
+    if !checkpoint.log_extents().all(is_new) || known.is_empty() || checkpoint.open.iter().flatten().any(beyond) {
+        return Err(Error::new(ErrorKind::Corrupt, "the checkpoint lists extents that do not exist, or one twice"));
+    }
+    let mut objects = Vec::new();
+    let mut failure = None;
+    let mut misplaced = None;
+    let (from, to) = object_key_range();
+    store
+        .scan(from, to, &mut |key, value| match (parse_object_key(key), ObjectDescriptor::decode(value)) {
+            (Some(id), Ok(object)) if object.id == id => {
+                objects.push(object);
+                ControlFlow::Continue(())
+            }
+            (Some(id), Ok(object)) => {
+                misplaced = Some((id, object.id));
+                ControlFlow::Break(())
+            }
+            (_, Err(error)) => {
+                failure = Some(error);
+                ControlFlow::Break(())
+            }
+            (None, _) => ControlFlow::Continue(()),
+        })
+        .map_err(store_error)?;
+    if let Some((at, found)) = misplaced {
+        return Err(gone(format!("where the descriptor of object {} should be lies that of object {}", at.0, found.0)));
+    }
+    let mut usage = BTreeMap::new();
+    let (from, to) = usage_key_range();
+    store
+        .scan(from, to, &mut |key, value| match (parse_usage_key(key), decode_usage_page(value)) {
+            (Some(first), Ok(page)) => {
+                usage.insert(first.0, page);
+                ControlFlow::Continue(())
+            }
+            (_, Err(error)) => {
+                failure = Some(error);
+                ControlFlow::Break(())
+            }
+            (None, _) => ControlFlow::Continue(()),
+        })
+        .map_err(store_error)?;
+    if let Some(error) = failure {
+        return Err(damaged(error));
+    }
+    if objects.len() != checkpoint.objects as usize {
+        return Err(gone(objects_differ(objects.len(), checkpoint.objects)));
+    }
+    let live = usage_bytes(&usage, geometry);
+    if live != checkpoint.live_bytes {
+        return Err(gone(usage_differs(live, checkpoint.live_bytes)));
+    }
+    let deltas = read_deltas(store, checkpoint.deltas)?.map_err(gone)?;
+    Ok(Loaded { checkpoint, objects, usage, deltas })
+}
+
+/// Whether the log of that opening was ended for good just there. Nothing depends on a record that
+/// cannot be read.
+pub(crate) fn ended_at(store: &dyn MapStore, incarnation: u64, next_seq: Seq) -> Result<bool> {
+    let end = store.get(KEY_END).map_err(store_error)?.and_then(|bytes| LogEnd::decode(&bytes).ok());
+    Ok(end == Some(LogEnd { incarnation, next_seq }))
+}
+
+pub(crate) fn objects_differ(found: usize, expected: u32) -> String {
+    format!("there are descriptors of {found} objects, and should be of {expected}")
+}
+
+/// What tells the batches of a log from others.
+#[derive(Clone, Copy)]
+struct LogId {
+    pool: u64,
+    incarnation: u64,
+}
+
+impl LogId {
+    fn has(self, header: &BatchHeader, extent: ExtentIndex) -> bool {
+        (header.pool, header.extent, header.incarnation) == (self.pool, extent, self.incarnation)
+    }
+
+    /// Whether the batch is of a later opening: none writes before a checkpoint that names it is
+    /// durable.
+    fn is_newer(self, header: &BatchHeader, extent: ExtentIndex) -> bool {
+        (header.pool, header.extent) == (self.pool, extent) && header.incarnation > self.incarnation
+    }
+}
+
+/// What replaying does about damage.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Mending {
+    /// The log may end before the damage: the loss by that is told.
+    pub repairs: bool,
+    /// The data file ends there, and reads as zeroes behind.
+    pub cut_at: Option<u64>,
+}
+
+/// The log behind a checkpoint.
+struct Replay<'a> {
+    source: Source<'a>,
+    id: LogId,
+    checkpoint: &'a Checkpoint,
+    next: Seq,
+    /// What each stream fills, as far as the log has been followed.
+    open: [Option<Tail>; STREAMS],
+    /// Listed extents that have been opened.
+    opened: usize,
+    /// The next one, if it does not begin with the next batch.
+    fresh: Option<Tail>,
+    passed: Vec<ExtentIndex>,
+    batches: u64,
+    bytes_read: u64,
+    /// See [`Replayed::damaged`].
+    damaged: Vec<String>,
+}
+
+/// Findings where the log seems to end, and behind.
+#[derive(Default)]
+struct End {
+    /// A batch that was written when the missing one was durable: a crash does not leave that.
+    later: Option<Seq>,
+    /// The number of a later opening that wrote there.
+    newer: Option<u64>,
+    /// The first byte of the data file that cannot be read, and where the missing batch may stand.
+    hidden: Option<u64>,
+    /// What cannot be read from there on.
+    unreadable: Vec<Range<u64>>,
+    /// The missing batch has been written: it is there, torn or damaged, or something that could be
+    /// it, or one behind it.
+    is_begun: bool,
+}
+
+/// A batch that counts: its entries, and where its payloads begin in the data file.
+struct Taken {
+    seq: Seq,
+    entries: Vec<Entry>,
+    /// Where it begins.
+    begins: u64,
+    payload: u64,
+    /// How many of its payloads do not match, of how many.
+    damaged: (usize, usize),
+}
+
+/// What the log came to.
+struct Followed {
+    loss: Option<Loss>,
+    torn: Option<String>,
+    unreadable: Vec<Range<u64>>,
+}
+
+/// Applies the batches behind a checkpoint.
+///
+/// # Errors
+/// [`ErrorKind::Io`] if a batch that is durable may stand where the log cannot be read, and
+/// [`ErrorKind::Corrupt`] if a batch is damaged of which a later one says that it was durable,
+/// unless that is to be mended: then the log ends there, and the loss is told.
+/// [`ErrorKind::Corrupt`] in any case, if a later opening than the checkpoint's has written there.
+pub(crate) fn replay(
+    source: Source<'_>,
+    checkpoint: &Checkpoint,
+    applier: &Applier,
+    mending: Mending,
+    ahead: usize,
+) -> Result<Replayed> {
+    let mut pool = [0; 8];
+    pool.copy_from_slice(&checkpoint.pool[..8]);
+    let mut replay = Replay {
+        source,
+        id: LogId { pool: u64::from_le_bytes(pool), incarnation: checkpoint.incarnation },
+        checkpoint,
+        next: checkpoint.next_seq,
+        open: Default::default(),
+        opened: 0,
+        fresh: None,
+        passed: Vec::new(),
+        batches: 0,
+        bytes_read: 0,
+        damaged: Vec::new(),
+    };
+    let Followed { loss, torn, unreadable } = std::thread::scope(|scope| {
+        let reads = LogReads::begin(source, &checkpoint.extents, ahead, scope);
+        replay.run(&reads, applier, mending)
+    })?;
+    let open = replay.open.map(|tail| tail.map(|tail| OpenExtent { extent: tail.extent, offset: tail.at as u32 }));
+    let position = Position {
+        incarnation: checkpoint.incarnation,
+        incarnation_first_seq: checkpoint.incarnation_first_seq,
+        next_seq: replay.next,
+        open,
+        extents: checkpoint.extents[replay.opened..].to_vec(),
+        passed: replay.passed,
+        dropped: Vec::new(),
+    };
+    let (batches, bytes_read, damaged) = (replay.batches, replay.bytes_read, replay.damaged);
+    Ok(Replayed { position, batches, bytes_read, loss, damaged, torn, unreadable })
+}
+
+/// Writes over each block behind the end of the log that cannot be read, and holds nothing that
+/// counts. A block that was given up with its neighbours, and can be read alone, stays: it hides
+/// nothing from the next opening, and may be all that is left for `salvage`. What fails there fails
+/// again when the log comes there, and then goes on elsewhere.
+pub(crate) fn write_over(disk: &dyn Disk, unreadable: &[Range<u64>]) {
+    let zeroes = AlignedBuf::new(BATCH_ALIGN);
+    let mut block = AlignedBuf::new(BATCH_ALIGN);
+    for at in unreadable.iter().flat_map(|bad| bad.clone().step_by(BATCH_ALIGN)) {
+        if disk.read_at(at, &mut block, BATCH_ALIGN).is_err() {
+            let _ = disk.write_at(at, &zeroes, BATCH_ALIGN);
+        }
+    }
+}
+
+impl Replay<'_> {
+    fn run(&mut self, reads: &LogReads<'_>, applier: &Applier, mending: Mending) -> Result<Followed> {
+        for stream in Stream::ALL {
+            if let Some(OpenExtent { extent, offset }) = self.checkpoint.open[stream as usize] {
+                let bytes = self.source.read_around(extent);
+                self.open[stream as usize] = Some(self.load(extent, bytes, offset as usize, Some(stream)));
+            }
+        }
+        let mut again: Option<Taken> = None;
+        let why = loop {
+            let next = self.advance(reads, false);
+            let taken = match next {
+                Ok(taken) => taken,
+                Err(why) => match mending.repairs.then(|| self.advance_damaged(reads)).flatten() {
+                    Some(taken) => taken,
+                    None => break why,
+                },
+            };
+            applier.apply(taken.seq, &taken.entries, taken.payload);
+            if Canary::DoubleApply.is_planted() && again.is_none() {
+                again = Some(taken);
+            }
+        };
+        again.into_iter().for_each(|again| applier.apply(again.seq, &again.entries, again.payload));
+        let end = self.end();
+        if let Some(newer) = end.newer {
+            return Err(older_map(self.id.incarnation, newer));
+        }
+        let behind = end.unreadable.first().map(|bad| bad.start);
+        let hidden = end.hidden.or(behind.filter(|_| end.is_begun && end.later.is_none()));
+        let next = self.next.0;
+        let cut_at = mending.cut_at.filter(|cut_at| self.reaches(*cut_at));
+        let what = match (end.later, hidden, cut_at) {
+            (Some(later), ..) => {
+                format!(
+                    "the log is damaged: batch {next} was durable when batch {} was written, but there is {why}",
+                    later.0
+                )
+            }
+            (None, Some(at), _) => format!(
+                "the log cannot be read at byte {at} of the data file, and may go on there: batch {next} was looked for, and there is {why}"
+            ),
+            (None, None, Some(at)) => format!(
+                "the log may go on behind byte {at}, where the data was cut off: batch {next} was looked for, and there is {why}"
+            ),
+            (None, None, None) => {
+                let torn = end.is_begun.then(|| {
+                    format!("batch {next} is torn: {why}; whether it was flushed cannot be known, and the log ends with batch {}", next - 1)
+                });
+                return Ok(Followed { loss: None, torn, unreadable: end.unreadable });
+            }
+        };
+        if mending.repairs {
+            let loss = Some(self.loss(what, applier));
+            return Ok(Followed { loss, torn: None, unreadable: end.unreadable });
+        }
+        let kind = if hidden.is_some() { ErrorKind::Io } else { ErrorKind::Corrupt };
+        let text = format!(
+            "{what}. `shale check --repair` says what would be lost by opening the pool without it, and changes nothing before that is accepted"
+        );
+        Err(Error::new(kind, text))
+    }
+
+    /// The next batch, or why there is none; with `even_damaged` one whose payloads do not match,
+    /// too.
+    fn advance(&mut self, reads: &LogReads<'_>, even_damaged: bool) -> std::result::Result<Taken, String> {
+        let has_next = |tail: &Option<Tail>| tail.as_ref().is_some_and(|tail| tail.has(self.next));
+        let stream = match self.open.iter().position(has_next) {
+            Some(stream) => stream,
+            None => {
+                let Some(extent) = self.checkpoint.extents.get(self.opened).copied() else {
+                    return Err(self.missing());
+                };
+                let tail = match self.fresh.take() {
+                    Some(tail) => tail,
+                    None => self.load(extent, reads.next(extent), 0, None),
+                };
+                match &tail.found {
+                    Found::Batch(batch) if tail.has(self.next) && (even_damaged || tail.is_whole(batch)) => {
+                        let stream = batch.header.stream as usize;
+                        self.opened += 1;
+                        if Canary::RecoveryForgetsAStream.is_planted() {
+                            self.open = Default::default();
+                        }
+                        let before = self.open[stream].replace(tail);
+                        if let Some(before) = before {
+                            self.passed.push(before.extent);
+                            self.source.buffers.put(before.buf);
+                        }
+                        stream
+                    }
+                    _ => {
+                        self.fresh = Some(tail);
+                        return Err(self.missing());
+                    }
+                }
+            }
+        };
+        let id = self.id;
+        let Some(tail) = &mut self.open[stream] else { return Err(self.missing()) };
+        let Some(mut batch) = tail.take(even_damaged) else { return Err(self.missing()) };
+        let mut damaged = (0, 0);
+        if even_damaged {
+            let matches: Vec<_> = tail.payloads_match(tail.at, &batch).collect();
+            damaged = (matches.iter().filter(|matches| !**matches).count(), matches.len());
+            leave_damaged_moves(&mut batch, &matches);
+        }
+        let begins = self.source.geometry.start(tail.extent) + tail.at as u64;
+        tail.at += batch.batch_bytes;
+        tail.look(self.source, id, Some(batch.header.stream));
+        self.next = Seq(self.next.0 + 1);
+        self.batches += 1;
+        Ok(Taken {
+            seq: batch.header.seq,
+            entries: batch.entries,
+            begins,
+            payload: begins + batch.header_bytes as u64,
+            damaged,
+        })
+    }
+
+    /// Takes the bytes of an extent, and looks at byte `at` of it.
+    fn load(&mut self, extent: ExtentIndex, bytes: ExtentBytes, at: usize, stream: Option<Stream>) -> Tail {
+        self.bytes_read += u64::from(self.source.geometry.extent_bytes);
+        let ExtentBytes { buf, unreadable } = bytes;
+        let len = self.source.geometry.extent_bytes as usize;
+        let found = Found::Other(String::new());
+        let mut tail = Tail { extent, buf, len, unreadable, failed: None, at, found };
+        tail.look(self.source, self.id, stream);
+        tail
+    }
+
+    /// The bytes at the places where the next batch could be.
+    fn missing(&self) -> String {
+        let places = self.open.iter().flatten().chain(&self.fresh).map(|tail| {
+            let what = match &tail.found {
+                Found::Batch(batch) if batch.header.seq == self.next => "its torn or damaged rest".to_owned(),
+                Found::Batch(batch) => format!("batch {}", batch.header.seq.0),
+                Found::Other(why) => why.clone(),
+            };
+            format!("at byte {} of the data file {what}", self.source.geometry.start(tail.extent) + tail.at as u64)
+        });
+        places.collect::<Vec<_>>().join(", ")
+    }
+
+    /// Looks where the log seems to end, and behind.
+    fn end(&mut self) -> End {
+        let mut end = End::default();
+        for tail in self.open.iter().flatten() {
+            self.look_for_more(tail, true, &mut end);
+        }
+        // The missing batch may be the one that the next extent should begin with: its head tells
+        // nothing. Extents are opened in their order, but a crash or damage may have taken the
+        // heads of several.
+        let mut headless = 0;
+        for (i, extent) in self.checkpoint.extents.iter().copied().enumerate().skip(self.opened) {
+            let is_place = i == self.opened;
+            if headless == HEADLESS_MAX || end.later.is_some() && !is_place {
+                break;
+            }
+            // Bytes unreadable the first time must not pass for an empty place the second time.
+            let tail = match self.fresh.take_if(|_| is_place) {
+                Some(tail) => tail,
+                None => self.load(extent, self.source.read_around(extent), 0, None),
+            };
+            self.look_for_more(&tail, is_place, &mut end);
+            headless = if matches!(tail.found, Found::Other(_)) { headless + 1 } else { 0 };
+            if is_place {
+                self.fresh = Some(tail);
+            } else {
+                self.source.buffers.put(tail.buf);
+            }
+        }
+        end
+    }
+
+    /// Adds what stands at and behind the end of a tail; `is_place`: the missing batch could stand
+    /// there.
+    fn look_for_more(&self, tail: &Tail, is_place: bool, end: &mut End) {
+        let start = self.source.geometry.start(tail.extent);
+        let behind = tail.unreadable.iter().filter(|bad| bad.end > tail.at);
+        end.unreadable.extend(behind.map(|bad| start + bad.start.max(tail.at) as u64..start + bad.end as u64));
+        if is_place {
+            let hidden = tail.unreadable_in(tail.may_take(self.next));
+            end.hidden = end.hidden.or(hidden.map(|at| start + at as u64));
+            end.is_begun |= tail.is_begun();
+        }
+        for at in (0..tail.len).step_by(BATCH_ALIGN) {
+            let Ok(Batch { header, .. }) = decode_batch(&tail.bytes()[at..]) else { continue };
+            if self.id.is_newer(&header, tail.extent) {
+                end.newer.get_or_insert(header.incarnation);
+            }
+            if at >= tail.at && self.id.has(&header, tail.extent) {
+                end.is_begun |= header.seq >= self.next;
+                end.later = end.later.or((header.durable_before > self.next).then_some(header.seq));
+            }
+        }
+    }
+}

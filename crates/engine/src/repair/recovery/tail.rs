@@ -1,0 +1,125 @@
+//! The extent that a stream of the log fills, as far as recovery has followed it, and what stands
+//! where its last batch ends.
+
+use std::ops::Range;
+
+use env::AlignedBuf;
+use format::{
+    BATCH_ALIGN, BATCH_MAGIC, Batch, Entry, FragmentEntry, FragmentIdentity, Stream, decode_batch, fragment_checksum,
+};
+use units::{ExtentIndex, Seq};
+
+use super::LogId;
+use crate::base::pieces;
+use crate::log::log_reads::Source;
+
+/// The extent that a stream fills.
+pub(super) struct Tail {
+    pub extent: ExtentIndex,
+    /// Its bytes; the buffer may be longer.
+    pub buf: AlignedBuf,
+    pub len: usize,
+    /// What could not be read of it.
+    pub unreadable: Vec<Range<usize>>,
+    /// The first of that behind `at`, if it has been tried alone.
+    pub failed: Option<usize>,
+    /// Where the last batch so far ends.
+    pub at: usize,
+    /// What stands there.
+    pub found: Found,
+}
+
+/// What stands at a place of the log.
+pub(super) enum Found {
+    /// A batch of this incarnation, whose payloads have not been looked at.
+    Batch(Batch),
+    /// Anything else; why it is not a batch of this log.
+    Other(String),
+}
+
+impl Tail {
+    pub fn bytes(&self) -> &[u8] {
+        &self.buf[..self.len]
+    }
+
+    /// Sees what stands where the last batch ends: a batch only if it is of this log, and of
+    /// `stream` if that is known. What was given up from there on with its neighbours is tried
+    /// alone before.
+    pub fn look(&mut self, source: Source<'_>, id: LogId, stream: Option<Stream>) {
+        let next = self.unreadable.iter().find(|bad| bad.end > self.at).map(|bad| bad.start.max(self.at));
+        if next != self.failed {
+            let start = source.geometry.start(self.extent);
+            self.failed = pieces::read_again(source.disk, start, &mut self.buf, &mut self.unreadable, self.at);
+        }
+        self.found = if self.at + BATCH_ALIGN > self.len {
+            Found::Other("the end of an extent".to_owned())
+        } else if self.unreadable_in(self.at..self.at + BATCH_ALIGN).is_some() {
+            Found::Other("what cannot be read".to_owned())
+        } else {
+            match decode_batch(&self.bytes()[self.at..]) {
+                Ok(batch) if id.has(&batch.header, self.extent) && stream.is_none_or(|s| s == batch.header.stream) => {
+                    Found::Batch(batch)
+                }
+                Ok(_) => Found::Other("a batch of another pool, place, stream or opening".to_owned()),
+                Err(error) => Found::Other(format!("no batch ({error})")),
+            }
+        };
+    }
+
+    /// Whether the batch of that number stands there, whole or not.
+    pub fn has(&self, seq: Seq) -> bool {
+        matches!(&self.found, Found::Batch(batch) if batch.header.seq == seq)
+    }
+
+    /// The first byte of `range` that could not be read.
+    pub fn unreadable_in(&self, range: Range<usize>) -> Option<usize> {
+        let bad = self.unreadable.iter().find(|bad| bad.start < range.end && range.start < bad.end)?;
+        Some(bad.start.max(range.start))
+    }
+
+    /// Whether something like a batch stands there whose header is not whole.
+    pub fn is_begun(&self) -> bool {
+        let bytes = &self.bytes()[self.at..];
+        bytes.starts_with(&BATCH_MAGIC.to_le_bytes()) && decode_batch(bytes).is_err()
+    }
+
+    /// The bytes that the batch of that number may have taken, if it was written there.
+    pub fn may_take(&self, seq: Seq) -> Range<usize> {
+        let end = match &self.found {
+            Found::Batch(batch) if batch.header.seq == seq => self.at + batch.batch_bytes,
+            // Another batch has the place.
+            Found::Batch(_) => self.at,
+            Found::Other(_) if self.is_begun() => self.len,
+            Found::Other(_) => self.len.min(self.at + BATCH_ALIGN),
+        };
+        self.at..end
+    }
+
+    /// Whether each payload of a batch that begins at byte `at` of the extent is what was written.
+    pub fn payloads_match<'b>(&'b self, at: usize, batch: &'b Batch) -> impl Iterator<Item = bool> + 'b {
+        let mut at = at + batch.header_bytes;
+        batch.entries.iter().flat_map(Entry::payloads).map(move |(object, epoch, fragment)| {
+            let payload = &self.bytes()[at..at + fragment.stored as usize];
+            at += fragment.stored as usize;
+            let FragmentEntry { first, count, codec, checksum, .. } = *fragment;
+            let identity = FragmentIdentity { object, epoch, first, count, codec };
+            fragment_checksum(&identity, payload) == checksum
+        })
+    }
+
+    /// Whether all of the payloads of the batch that stands there are what was written.
+    pub fn is_whole(&self, batch: &Batch) -> bool {
+        self.payloads_match(self.at, batch).all(|matches| matches)
+    }
+
+    /// Takes the batch that stands there, if it is whole, or even if it is damaged.
+    pub fn take(&mut self, even_damaged: bool) -> Option<Batch> {
+        match std::mem::replace(&mut self.found, Found::Other(String::new())) {
+            Found::Batch(batch) if even_damaged || self.is_whole(&batch) => Some(batch),
+            found => {
+                self.found = found;
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! Salvage: the volumes, snapshots and clones of a pool whose map is lost, from its log alone, into
+//! another pool.
+//!
+//! 1. The superblock tells the geometry; one good copy suffices, and if there is none, the log does
+//!    ([`identity`]).
+//! 2. All extents are read, once ([`scan`]). What their batches say of data goes, as facts, into a
+//!    temporary store on disk ([`records`]), so that memory is bounded however large the pool is;
+//!    what they say of objects is kept ([`told`]).
+//! 3. Batches of openings that were over never happened. Of the facts of each block the newest
+//!    counts, by the number of the batch that *made* the data, wherever it was moved to: [`facts`].
+//!    That makes map records, in the same store.
+//! 4. The objects are those of the newest complete catalogue, changed by what came behind it. Data
+//!    of objects that it does not know and should becomes volumes of their own, `lost-N`, unless it
+//!    is a dictionary ([`lost`]).
+//! 5. On records and objects the engine's own reader works ([`view`]): it falls through epochs and
+//!    origins, and verifies each fragment.
+//! 6. Volumes are rebuilt by what the other pool offers to everybody ([`rebuild`]): oldest snapshot
+//!    first, differences, clones from their origins. What cannot be read is left out and listed.
+//!
+//! What is not certain: a discard whose batch has been freed is not known any more, and data that
+//! was older than it, if its extent is still there, shows again. No batch can be missing that is
+//! newer than the oldest number from which on all are there ([`scan::Scan::certain_from`]); so only
+//! blocks with older data are concerned, and they are counted. So are blocks of epochs that a
+//! rollback may have taken back: after very many rollbacks the oldest are not listed. So are the
+//! writes of an opening for which, after as many crashes, the end that recovery found is not
+//! listed.
+//!
+//! The pool that is salvaged is only read.
+
+mod complete;
+mod extent;
+mod facts;
+mod identity;
+mod lost;
+mod rebuild;
+mod records;
+mod report;
+mod scan;
+mod told;
+mod view;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use env::{AlignedBuf, Disk};
+use format::COMPAT_INVENTORY;
+use surface::{Error, Result};
+use units::{ExtentIndex, ObjectId, Seq};
+
+pub(crate) use facts::{Doubt, Fact, Rank, Resolved, resolve};
+pub(crate) use records::{counts, is_doubtful};
+pub(crate) use scan::Scan;
+pub(crate) use told::{Table, Told};
+
+pub use complete::Completeness;
+pub use identity::PoolPrefix;
+pub use report::{DamagedRange, SalvageProgress, SalvageReport, SalvageStep, SalvagedVolume};
+
+use self::complete::Expected;
+use self::identity::Identity;
+use self::records::{Facts, Figures};
+use self::view::ReadOnlyDisk;
+use crate::base::options::{PoolEnv, PoolOptions};
+use crate::checkpoint::opening;
+use crate::log::geometry::Geometry;
+use crate::log::inventory;
+use crate::log::superblock_io::WithoutEnd;
+use crate::pool::Pool;
+
+/// More blocks than any volume has.
+const UNBOUNDED: u64 = 1 << 48;
+
+/// Takes in what the batches in an extent tell of objects. What cannot be read tells nothing.
+pub(crate) fn read_told(
+    disk: &dyn Disk,
+    geometry: &Geometry,
+    pool: u64,
+    extent: ExtentIndex,
+    buf: &mut AlignedBuf,
+    told: &mut Told,
+) {
+    Scan::default().read_extent(disk, geometry.start(extent), buf);
+    for located in extent::read(pool, extent, buf).0.iter().filter(|located| !located.is_left_over) {
+        told.batch(&located.batch);
+    }
+}
+
+/// Whether an extent can be read, and its present use is batches and zeroes. If not, one of them
+/// may have lost its header; or a crash has left something. With `to_the_end` also what lies behind
+/// the last of these batches: where freed extents are not punched out, that may be of an earlier
+/// use.
+pub(crate) fn is_whole(disk: &dyn Disk, geometry: &Geometry, pool: u64, extent: ExtentIndex, to_the_end: bool) -> bool {
+    let len = geometry.extent_bytes as usize;
+    let mut buf = AlignedBuf::new(len);
+    if disk.read_at(geometry.start(extent), &mut buf, len).is_err() {
+        return false;
+    }
+    let (found, gaps) = extent::read(pool, extent, &buf[..len]);
+    if !to_the_end || !gaps.is_empty() {
+        return gaps.is_empty();
+    }
+    let present = found.iter().filter(|located| !located.is_left_over);
+    let end = present.map(|located| located.at + located.batch.batch_bytes).max().unwrap_or(0);
+    let rest = found.iter().map(|located| located.at).filter(|at| *at >= end).min().unwrap_or(len);
+    buf[end..rest].iter().all(|byte| *byte == 0)
+}
+
+/// Enters how many blocks each object had that may be missing.
+fn miss(figures: &mut BTreeMap<ObjectId, Figures>, table: &Table, expected: &Expected) {
+    match (expected.completeness, expected.objects()) {
+        (Completeness::Complete | Completeness::NotKept, _) => {}
+        (Completeness::Incomplete, Some(objects)) if !expected.misses_objects => {
+            for (object, blocks) in objects {
+                figures.entry(*object).or_default().missing = *blocks;
+            }
+        }
+        // No more than a volume has room for.
+        _ => table.objects.keys().for_each(|object| figures.entry(*object).or_default().missing = UNBOUNDED),
+    }
+}
+
+impl Pool {
+    /// Bytes that the pool on `disk` may use, if there is one that can be salvaged.
+    ///
+    /// # Errors
+    /// [`surface::ErrorKind::NotFound`], [`surface::ErrorKind::Corrupt`],
+    /// [`surface::ErrorKind::Unsupported`]; [`surface::ErrorKind::Conflict`] if there are several
+    /// and none is named.
+    pub fn capacity_of(disk: &dyn Disk, id: Option<PoolPrefix>) -> Result<u64> {
+        Ok(identity::find(disk, id)?.superblock.capacity_bytes)
+    }
+
+    /// Rebuilds in this pool what can be read of the one on `from.disk`, which is not changed.
+    /// `from.store` is an empty store for temporary use: about 100 bytes for each fragment. What
+    /// this pool holds after an error is only a part.
+    ///
+    /// # Errors
+    /// [`surface::ErrorKind::NotFound`] without a superblock, [`surface::ErrorKind::Corrupt`] if
+    /// both copies are damaged, and whatever the temporary store, this pool or `progress` fail
+    /// with, [`surface::ErrorKind::Full`] among it. Damage in the other pool is reported, not
+    /// returned.
+    pub fn salvage(
+        &self,
+        from: &PoolEnv,
+        options: &PoolOptions,
+        progress: SalvageProgress<'_>,
+    ) -> Result<SalvageReport> {
+        self.salvage_of(None, from, options, progress)
+    }
+
+    /// As [`salvage`](Self::salvage), of the pool that `id` names.
+    ///
+    /// # Errors
+    /// The same, and [`surface::ErrorKind::Conflict`] if there are several pools and none is named.
+    pub fn salvage_of(
+        &self,
+        id: Option<PoolPrefix>,
+        from: &PoolEnv,
+        options: &PoolOptions,
+        progress: SalvageProgress<'_>,
+    ) -> Result<SalvageReport> {
+        let env = PoolEnv { disk: Arc::new(ReadOnlyDisk(Arc::new(WithoutEnd(from.disk.clone())))), ..from.clone() };
+        // Step 1.
+        let Identity { superblock, told_by } = identity::find(&*env.disk, id)?;
+        let is_kept = told_by.is_some() || superblock.features_compat & COMPAT_INVENTORY != 0;
+        let geometry = Geometry::new(superblock.extent_bytes, superblock.capacity_bytes);
+        let mut id = [0; 8];
+        id.copy_from_slice(&superblock.pool[..8]);
+        // Step 2.
+        let (mut scan, mut facts) = (Scan::default(), Facts::new(&*env.store));
+        let pool = u64::from_le_bytes(id);
+        scan.expected = Expected::by(inventory::read(&*env.disk, pool, geometry.extent_bytes), is_kept);
+        scan.read_all(&*env.disk, &geometry, pool, &mut |fact| facts.put(&fact), &mut |done, total| {
+            progress(SalvageStep::Scan, done, total)
+        })?;
+        scan.finish(opening::read_note(&*env.disk, superblock.pool).unwrap_or(0));
+        // Step 4 comes before step 3, which leaves out data that no point needs.
+        let told = scan.told.table(Seq(u64::MAX));
+        let mut report = SalvageReport::new(&geometry, &scan, &told);
+        report.notes.extend(told_by);
+        let length = env.disk.size_bytes().map_err(|e| Error::from_io("the size of the data cannot be told", e))?;
+        report.note_length(length, &geometry);
+        let (mut table, mut lost) = lost::complete(told, &scan);
+        facts.spread(&scan, |object| lost::chain(&table, object))?;
+        let objects = table.objects.len() as u64;
+        let mut figures = facts.resolve(&scan, &table, &mut |object| {
+            progress(SalvageStep::Map, table.objects.range(..=object).count() as u64, objects)
+        })?;
+        miss(&mut figures, &table, &scan.expected);
+        report.uncertain_bytes = figures.values().map(|f| f.uncertain * units::BLOCK_BYTES as u64).sum();
+        // Steps 5 and 6.
+        let mut old = view::view(env.clone(), &superblock, &table, options)?;
+        let dictionaries = lost::dictionaries(&old, &lost, &scan);
+        if !dictionaries.is_empty() {
+            lost::enter_dictionaries(&mut table, &mut lost, dictionaries);
+            old = view::view(env, &superblock, &table, options)?;
+        }
+        rebuild::rebuild(&old, self, &lost, &figures, &mut report, progress)?;
+        Ok(report)
+    }
+}

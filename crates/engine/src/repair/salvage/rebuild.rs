@@ -1,0 +1,471 @@
+//! Makes volumes, snapshots and clones in another pool as they are in a [`view`](super::view).
+//!
+//! A volume is rebuilt in these steps, which leave the other pool sound wherever they are
+//! interrupted:
+//! 1. It is made empty, or cloned from the snapshot that it came from, if that is another volume's.
+//! 2. For each of its snapshots, the oldest first: what differs from the moment before is copied,
+//!    and the snapshot is taken.
+//! 3. What differs from there to the volume itself is copied.
+//! 4. It gets the quota and the reservation that it had, and the times at which all of this was
+//!    made first. What was incomplete is told as that.
+//!
+//! What differs is told by records ([`diff`](crate::history::diff)), so nothing is copied twice. A block
+//! that cannot be read becomes a hole. Its record is remembered: all later moments that see the
+//! same record see the same damage.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use format::{Entry, ObjectDescriptor};
+use surface::{Allocation, BlockDevice, Error, ErrorKind, Result, WriteOptions};
+use units::{BLOCK_BYTES, BlockIndex, BlockMask, Epoch, GroupIndex, ObjectId};
+
+use super::UNBOUNDED;
+use super::records::Figures;
+use super::report::{DamagedRange, SalvageProgress, SalvageReport, SalvageStep, SalvagedVolume};
+use crate::base::options::Properties;
+use crate::history::TITLE_BYTES_MAX;
+use crate::history::holds::HOLD_PREFIX;
+use crate::map::Level;
+use crate::objects::Object;
+use crate::objects::properties;
+use crate::pool::Pool;
+use crate::volume::Volume;
+
+/// Bytes copied in one go.
+const COPY_BYTES: u64 = 1 << 20;
+/// Runs of holes and data that are looked at in one go.
+const RUNS_MAX: usize = 1000;
+/// Ranges that are listed of a volume.
+const RANGES_MAX: usize = 1000;
+/// Records with damage that are remembered: beyond that, later moments do not list what they share.
+const BROKEN_MAX: usize = 1 << 16;
+/// Said once when there are more.
+const MORE_BROKEN: &str = "so much is damaged that not all of it is listed; of later snapshots, and of clones, it is not counted where they share it \
+                           with older ones";
+/// Properties that limit or promise space: they come last, and until then those of the pool do not
+/// hold either.
+const SPACE_PROPERTIES: [&str; 2] = ["quota", "reservation"];
+const BLOCK: u64 = BLOCK_BYTES as u64;
+
+/// A record, and the object's group that it belongs to.
+type Broken = BTreeMap<(ObjectId, Epoch, GroupIndex), (BlockMask, String)>;
+
+struct Rebuild<'a> {
+    old: &'a Pool,
+    into: &'a Pool,
+    lost: &'a BTreeSet<ObjectId>,
+    figures: &'a BTreeMap<ObjectId, Figures>,
+    report: &'a mut SalvageReport,
+    progress: SalvageProgress<'a>,
+    broken: Broken,
+    /// Not all damage could be remembered, and the report says so.
+    is_told_of_more: bool,
+    /// Names that snapshots have in the other pool.
+    titles: HashMap<ObjectId, String>,
+    done_bytes: u64,
+    total_bytes: u64,
+}
+
+/// Rebuilds all volumes of `old` in `into`.
+///
+/// # Errors
+/// Those of `into`, of the store below `old`, and of `progress`.
+pub(crate) fn rebuild(
+    old: &Pool,
+    into: &Pool,
+    lost: &BTreeSet<ObjectId>,
+    figures: &BTreeMap<ObjectId, Figures>,
+    report: &mut SalvageReport,
+    progress: SalvageProgress<'_>,
+) -> Result<()> {
+    let objects = &old.core.objects;
+    let moments = |volume: &Arc<Object>| {
+        let snapshots = objects.snapshots_of(volume.id);
+        snapshots.iter().map(|snapshot| snapshot.logical_bytes()).sum::<u64>() + volume.logical_bytes()
+    };
+    let volumes = objects.volumes();
+    let total_bytes = volumes.iter().map(moments).sum();
+    let mut rebuild = Rebuild {
+        old,
+        into,
+        lost,
+        figures,
+        report,
+        progress,
+        broken: Broken::new(),
+        is_told_of_more: false,
+        titles: HashMap::new(),
+        done_bytes: 0,
+        total_bytes,
+    };
+    rebuild.pool_properties();
+    rebuild.volumes(volumes)?;
+    into.checkpoint()
+}
+
+/// The name that a snapshot had, cut off if `VOLUME@SNAPSHOT` would be too long: then its object's
+/// number makes it another one than all others.
+fn fitting_name(volume: &str, was: &str, id: ObjectId) -> String {
+    let room = TITLE_BYTES_MAX.saturating_sub(volume.len() + 1);
+    if was.len() <= room {
+        return was.to_owned();
+    }
+    let number = id.0.to_string();
+    let kept = room.saturating_sub(number.len() + 1);
+    let kept: String = was.chars().take(kept).filter(char::is_ascii).collect();
+    if kept.is_empty() { number } else { format!("{kept}-{number}") }
+}
+
+/// What says that space is neither limited nor promised.
+fn unlimited() -> Properties {
+    SPACE_PROPERTIES.map(|key| (key.to_owned(), "none".to_owned())).into()
+}
+
+/// What says that no snapshots are taken by the clock.
+fn no_snapshots() -> (String, String) {
+    ("snapshots".to_owned(), "off".to_owned())
+}
+
+impl Rebuild<'_> {
+    /// What is set on the other pool already stays.
+    fn pool_properties(&mut self) {
+        let there = self.into.core.objects.pool_properties();
+        let mine = self.old.core.objects.pool_properties();
+        let missing = mine.into_iter().filter(|(key, _)| !there.contains_key(key));
+        for (key, value) in missing {
+            let change = (key.clone(), Some(value.clone()));
+            if let Err(error) = self.into.set_properties(None, &[change]) {
+                self.report.notes.push(format!("the pool's property {key}={value} was not set: {error}"));
+            }
+        }
+    }
+
+    /// Those first that others came from.
+    fn volumes(&mut self, mut left: Vec<Arc<Object>>) -> Result<()> {
+        let by_timeline = self.old.core.objects.snapshots_by_timeline();
+        while !left.is_empty() {
+            let origin = |volume: &Arc<Object>| Pool::origin_of(volume, &by_timeline);
+            let is_ready = |volume: &Arc<Object>| origin(volume).is_none_or(|s| self.titles.contains_key(&s.id));
+            // If each waits for another one, the oldest is copied whole.
+            let oldest = || left.iter().enumerate().min_by_key(|(_, volume)| volume.id).map(|(index, _)| index);
+            let Some(index) = left.iter().position(is_ready).or_else(oldest) else { break };
+            let volume = left.swap_remove(index);
+            let from = origin(&volume).filter(|snapshot| self.titles.contains_key(&snapshot.id));
+            self.volume(&volume, from)?;
+        }
+        Ok(())
+    }
+
+    fn volume(&mut self, volume: &Arc<Object>, from: Option<Arc<Object>>) -> Result<()> {
+        let descriptor = volume.descriptor.read().clone();
+        let snapshots = self.old.core.objects.snapshots_of(volume.id);
+        let name = self.free_name(&descriptor, &snapshots);
+        let mut properties = descriptor.properties.clone();
+        properties.extend(unlimited());
+        // Step 1.
+        let mut levels: Arc<[Level]> = Arc::new([]);
+        let title = from.as_ref().and_then(|from| self.titles.get(&from.id)).cloned();
+        if let (Some(from), Some(title)) = (&from, title) {
+            self.make(&name, &properties, |into, own| into.clone_snapshot(&title, &name, own))?;
+            levels = from.levels();
+        } else {
+            let first = snapshots.first().unwrap_or(volume);
+            self.make(&name, &properties, |into, own| into.create(&name, first.size_bytes(), own).map(drop))?;
+        }
+        let target = self.into.volume(&name)?;
+        // Steps 2 and 3.
+        for snapshot in &snapshots {
+            let mut told = self.moment(snapshot, &levels, &target, &name)?;
+            let (id, was, scheduled) = {
+                let descriptor = snapshot.descriptor.read();
+                (descriptor.id, descriptor.name.clone(), descriptor.scheduled)
+            };
+            let own = fitting_name(&name, &was, id);
+            told.name = format!("{name}@{own}");
+            if own != was {
+                self.report.notes.push(format!("'{name}@{was}' is too long a name: it is called '{}' now", told.name));
+            }
+            self.into.take_snapshot(&name, &own, scheduled)?;
+            self.dress(&told.name, snapshot, None);
+            self.titles.insert(snapshot.id, told.name.clone());
+            self.report.volumes.push(told);
+            levels = snapshot.levels();
+        }
+        let told = self.moment(volume, &levels, &target, &name)?;
+        // Step 4.
+        self.into.flush()?;
+        self.dress(&name, volume, Some(&descriptor.properties));
+        let objects: BTreeSet<_> = levels.iter().chain(volume.levels().iter()).map(|level| level.object).collect();
+        let uncertain = |object: &ObjectId| self.figures.get(object).map_or(0, |figures| figures.uncertain * BLOCK);
+        let (is_lost, uncertain_bytes) = (self.lost.contains(&volume.id), objects.iter().map(uncertain).sum());
+        self.report.volumes.push(SalvagedVolume { name, is_lost, uncertain_bytes, ..told });
+        Ok(())
+    }
+
+    /// Step 1: makes a volume with its properties, or, if these do not hold together, without what
+    /// makes snapshots by the clock; or without all of them if this version does not know them.
+    fn make(
+        &mut self,
+        name: &str,
+        properties: &Properties,
+        make: impl Fn(&Pool, &Properties) -> Result<()>,
+    ) -> Result<()> {
+        let without_clock = |mut properties: Properties| {
+            properties.extend([no_snapshots()]);
+            properties
+        };
+        let mut bare = unlimited();
+        bare.extend(properties::of_moment(properties));
+        let tries = [
+            ("", properties.clone()),
+            (" snapshots by the clock", without_clock(properties.clone())),
+            (" its properties", without_clock(bare)),
+        ];
+        let mut refused = None;
+        for (lacks, properties) in tries {
+            match make(self.into, &properties) {
+                Err(error) if error.kind() == ErrorKind::Invalid => drop(refused.get_or_insert(error)),
+                made => {
+                    let why = refused.filter(|_| made.is_ok());
+                    let note = why.map(|error| format!("volume '{name}' was made without{lacks}: {error}"));
+                    self.report.notes.extend(note);
+                    return made;
+                }
+            }
+        }
+        refused.map_or(Ok(()), Err)
+    }
+
+    /// The name that a volume had, unless the other pool has one of that name, or it leaves no room
+    /// for those of its snapshots.
+    fn free_name(&self, descriptor: &ObjectDescriptor, snapshots: &[Arc<Object>]) -> String {
+        let fits = |name: &str| {
+            let title = |s: &Arc<Object>| format!("{name}@{}", fitting_name(name, &s.descriptor.read().name, s.id));
+            snapshots.iter().all(|snapshot| title(snapshot).len() <= TITLE_BYTES_MAX)
+        };
+        let is_taken = |name: &str| self.into.core.objects.named(name).is_ok() || !fits(name);
+        let numbered = |n: u64| format!("lost-{}-{n}", descriptor.id.0);
+        if !is_taken(&descriptor.name) {
+            return descriptor.name.clone();
+        }
+        (1..).map(numbered).find(|name| !is_taken(name)).unwrap_or_default()
+    }
+
+    /// Copies what differs from what `levels` sees to what `object` sees.
+    fn moment(
+        &mut self,
+        object: &Arc<Object>,
+        levels: &[Level],
+        target: &Arc<Volume>,
+        name: &str,
+    ) -> Result<SalvagedVolume> {
+        let size_bytes = object.size_bytes();
+        if target.size_bytes() != size_bytes {
+            self.into.resize_volume(name, size_bytes)?;
+        }
+        let source = Volume::new(self.old.core.clone(), object.clone());
+        let now = object.levels();
+        let mut told = SalvagedVolume { name: name.to_owned(), size_bytes, ..SalvagedVolume::default() };
+        let mut at = 0;
+        loop {
+            let page = self.old.diff_page(levels, &now, (size_bytes, size_bytes), at)?;
+            for change in page.changes {
+                match change.now {
+                    Allocation::Hole => target.discard(change.offset, change.length)?,
+                    Allocation::Data => self.copy(&source, target, change.offset, change.length, &mut told)?,
+                }
+            }
+            let Some(next) = page.next else { break };
+            let reached = if object.is_share() { told.copied_bytes } else { next };
+            (self.progress)(SalvageStep::Copy, self.done_bytes + reached, self.total_bytes)?;
+            at = next;
+        }
+        self.done_bytes += object.logical_bytes();
+        (self.progress)(SalvageStep::Copy, self.done_bytes, self.total_bytes)?;
+        self.damages(object, &mut told)?;
+        told.missing_bytes_max = self.missing_max(&source)?;
+        Ok(told)
+    }
+
+    fn copy(
+        &mut self,
+        source: &Volume,
+        target: &Volume,
+        offset: u64,
+        length: u64,
+        told: &mut SalvagedVolume,
+    ) -> Result<()> {
+        let (mut at, end) = (offset, offset + length);
+        while at < end {
+            let len = (end - at).min(COPY_BYTES - at % COPY_BYTES);
+            self.copy_piece(source, target, at, len, told)?;
+            at += len;
+        }
+        Ok(())
+    }
+
+    /// At once, or block by block if some cannot be read.
+    fn copy_piece(
+        &mut self,
+        source: &Volume,
+        target: &Volume,
+        offset: u64,
+        length: u64,
+        told: &mut SalvagedVolume,
+    ) -> Result<()> {
+        let mut buf = vec![0; length as usize];
+        match source.read(offset, &mut buf) {
+            Ok(()) => {
+                target.write(offset, Bytes::from(buf), WriteOptions::default())?;
+                told.copied_bytes += length;
+            }
+            Err(_) if length > BLOCK => {
+                for at in (offset..offset + length).step_by(BLOCK_BYTES) {
+                    self.copy_piece(source, target, at, BLOCK.min(offset + length - at), told)?;
+                }
+            }
+            Err(error) => {
+                // What the moment before had there must not show.
+                target.discard(offset, length)?;
+                if !self.remember(&source.object, offset, &error)? {
+                    told.damaged_bytes += BLOCK.min(told.size_bytes.saturating_sub(offset));
+                    if !self.is_told_of_more {
+                        self.report.notes.push(MORE_BROKEN.to_owned());
+                        self.is_told_of_more = true;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether there was room for it.
+    fn remember(&mut self, object: &Object, at: u64, error: &Error) -> Result<bool> {
+        let block = BlockIndex::containing(at);
+        let mask = BlockMask::run(block.in_group(), 1);
+        for piece in self.old.core.map.lookup(&object.levels(), block.group(), mask)? {
+            let key = (piece.object, piece.epoch, block.group());
+            if self.broken.len() >= BROKEN_MAX && !self.broken.contains_key(&key) {
+                return Ok(false);
+            }
+            let broken = self.broken.entry(key).or_insert_with(|| (BlockMask::EMPTY, error.to_string()));
+            broken.0 = broken.0.or(mask);
+        }
+        Ok(true)
+    }
+
+    /// Lists the damage that `object` sees.
+    fn damages(&mut self, object: &Object, told: &mut SalvagedVolume) -> Result<()> {
+        let levels = object.levels();
+        let mut ranges: BTreeMap<u64, (u64, &str)> = BTreeMap::new();
+        for ((owner, epoch, group), (mask, detail)) in &self.broken {
+            if !levels.iter().any(|level| level.object == *owner) {
+                continue;
+            }
+            for piece in self.old.core.map.lookup(&levels, *group, *mask)? {
+                if (piece.object, piece.epoch) != (*owner, *epoch) {
+                    continue;
+                }
+                for (first, count) in piece.fragment.live.runs() {
+                    let offset = BlockIndex(group.first_block().0 + u64::from(first)).offset_bytes();
+                    let length = (u64::from(count) * BLOCK).min(told.size_bytes.saturating_sub(offset));
+                    if length > 0 {
+                        ranges.insert(offset, (length, detail));
+                    }
+                }
+            }
+        }
+        for (offset, (length, detail)) in ranges {
+            told.damaged_bytes += length;
+            let room = told.damaged.len() < RANGES_MAX;
+            match told.damaged.last_mut() {
+                Some(last) if last.offset + last.length == offset => last.length += length,
+                _ if room => told.damaged.push(DamagedRange { offset, length, detail: detail.to_owned() }),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// See [`SalvagedVolume::missing_bytes_max`]: no more than it and what it came from had, nor
+    /// than reads as zeroes, unless it may be another volume.
+    fn missing_max(&self, source: &Volume) -> Result<u64> {
+        let (object, size) = (&source.object, source.size_bytes());
+        let objects: BTreeSet<_> = object.levels().iter().map(|level| level.object).collect();
+        let missing = |object: &ObjectId| self.figures.get(object).map_or(0, |figures| figures.missing);
+        let blocks = objects.iter().map(missing).fold(0, u64::saturating_add);
+        if blocks == 0 || blocks >= UNBOUNDED {
+            return Ok(if blocks == 0 { 0 } else { size });
+        }
+        let (mut holes, mut at) = (0, 0);
+        while at < size {
+            let runs = source.allocation(at, size - at, RUNS_MAX)?;
+            let before = at;
+            for run in runs {
+                holes += if run.allocation == Allocation::Hole { run.length } else { 0 };
+                at += run.length;
+            }
+            if at == before {
+                return Ok(size);
+            }
+        }
+        Ok(blocks.saturating_mul(BLOCK).min(holes))
+    }
+
+    /// Gives what was made the time at which it was made first, and the properties that it had:
+    /// those of a snapshot, or of a volume. That this fails costs no data.
+    fn dress(&mut self, title: &str, old: &Object, properties: Option<&Properties>) {
+        if let Err(error) = self.try_dress(title, old, properties) {
+            self.report.notes.push(format!("'{title}' is not dated back, or lacks some properties: {error}"));
+        }
+    }
+
+    fn try_dress(&self, title: &str, old: &Object, properties: Option<&Properties>) -> Result<()> {
+        let core = &self.into.core;
+        {
+            let _admin = core.admin.lock();
+            let object = core.objects.readable(title)?;
+            let created_unix_s = old.descriptor.read().created_unix_s;
+            let mut descriptor = object.descriptor.read().clone();
+            if created_unix_s > 0 {
+                descriptor.created_unix_s = created_unix_s;
+            }
+            if properties.is_none() {
+                // What is held stays held. A bookmark tells nothing of a pool in which no epoch is
+                // what it was.
+                let was = old.descriptor.read().properties.clone();
+                descriptor.properties = properties::of_moment(&was);
+                descriptor.properties.extend(was.into_iter().filter(|(key, _)| key.starts_with(HOLD_PREFIX)));
+            }
+            // A clone has got those of the volume that it came from, too.
+            if let Some(own) = properties {
+                let limits = |key: &str| SPACE_PROPERTIES.contains(&key);
+                descriptor.properties.retain(|key, _| own.contains_key(key) || limits(key));
+                // A name that is too long for them.
+                if properties::resolved_for(title, &core.objects.pool_properties(), &descriptor.properties).is_err() {
+                    descriptor.properties.extend([no_snapshots()]);
+                }
+            }
+            core.append_applied(vec![Entry::Object(descriptor)])?;
+        }
+        let Some(own) = properties else { return Ok(()) };
+        // Each for itself: a reservation that does not fit does not cost the quota.
+        let set = |key: &str| self.into.set_properties(Some(title), &[(key.to_owned(), own.get(key).cloned())]);
+        SPACE_PROPERTIES.map(set).into_iter().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_snapshot_with_too_long_a_name_gets_one_that_fits() {
+        let (volume, id) = ("v".repeat(200), ObjectId(71));
+        assert_eq!(fitting_name(&volume, &"s".repeat(54), id), "s".repeat(54));
+        assert_eq!(fitting_name(&volume, &"s".repeat(55), id), format!("{}-71", "s".repeat(51)));
+        assert_eq!(fitting_name(&"v".repeat(251), "snapshot", id), "71");
+    }
+}

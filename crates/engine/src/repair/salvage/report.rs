@@ -1,0 +1,223 @@
+//! What salvage says of what it did.
+
+use surface::Result;
+use units::format_size;
+
+use super::complete::{Completeness, Short};
+use super::scan::{Place, Scan};
+use super::told::Table;
+use crate::log::geometry::Geometry;
+
+/// What salvage is at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SalvageStep {
+    /// Reading the extents; in bytes.
+    Scan,
+    /// Rebuilding the map; in objects.
+    Map,
+    /// Copying volumes; in blocks of their sizes, in bytes.
+    Copy,
+}
+
+/// Gets the step, how much of it is done, and how much there is. Its error ends the salvage, and is
+/// what that returns.
+pub type SalvageProgress<'a> = &'a mut dyn FnMut(SalvageStep, u64, u64) -> Result<()>;
+
+/// A range that could not be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DamagedRange {
+    /// First byte in the volume or snapshot.
+    pub offset: u64,
+    /// Bytes.
+    pub length: u64,
+    /// Why.
+    pub detail: String,
+}
+
+/// A volume or a snapshot that was rebuilt.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SalvagedVolume {
+    /// Its name: `VOLUME` or `VOLUME@SNAPSHOT`.
+    pub name: String,
+    /// Its size in bytes.
+    pub size_bytes: u64,
+    /// Bytes of data that were copied for it, beside what it shares with an older snapshot or its
+    /// origin.
+    pub copied_bytes: u64,
+    /// Bytes that could not be read, and read as zeroes now.
+    pub damaged_bytes: u64,
+    /// Where those are: the first thousand ranges.
+    pub damaged: Vec<DamagedRange>,
+    /// No descriptor was found: name, size and properties are not what they were.
+    pub is_lost: bool,
+    /// Of a volume: bytes, those of its snapshots and of what it came from included, that may not
+    /// be what they were; see [`SalvageReport::uncertain_bytes`].
+    pub uncertain_bytes: u64,
+    /// Bytes at most that had data which is gone: they read as zeroes now, or as what is older.
+    /// Beside those that are damaged or uncertain.
+    pub missing_bytes_max: u64,
+}
+
+/// What salvage found, copied and could not read.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SalvageReport {
+    /// Extents that were read.
+    pub extents: u64,
+    /// Batches found in them.
+    pub batches: u64,
+    /// Whether a complete catalogue was found, and no newer incomplete one: then names, sizes,
+    /// snapshots and properties are those of the last moment.
+    pub has_catalogue: bool,
+    /// Volumes, each behind its snapshots.
+    pub volumes: Vec<SalvagedVolume>,
+    /// Bytes of the log that are not what was written there, so that nothing can be told of what
+    /// they held.
+    pub log_damaged_bytes: u64,
+    /// Bytes of the data file that could not be read.
+    pub unreadable_bytes: u64,
+    /// Bytes in all that may not be what they were: data so old that a later discard may be
+    /// forgotten, and should read as zeroes; and what a rollback or a crash may have taken back so
+    /// many of them ago that this is forgotten.
+    pub uncertain_bytes: u64,
+    /// Whether anything is missing from the log.
+    pub completeness: Completeness,
+    /// Bytes of the log that should be there, by the inventory, and are not.
+    pub missing_bytes: u64,
+    /// The data is shorter than the pool.
+    pub is_cut_off: bool,
+    /// What else is to be known, as sentences.
+    pub notes: Vec<String>,
+}
+
+impl SalvageReport {
+    pub(crate) fn new(geometry: &Geometry, scan: &Scan, told: &Table) -> Self {
+        let damaged = scan.damaged_places();
+        let bytes = |places: &[Place]| places.iter().map(|place| place.bytes).sum::<u64>();
+        let mut report = Self {
+            extents: u64::from(geometry.extents()) - 1,
+            batches: scan.batches,
+            has_catalogue: told.as_of.is_some() && !told.is_outdated,
+            log_damaged_bytes: bytes(&damaged),
+            unreadable_bytes: bytes(&scan.unreadable),
+            completeness: scan.expected.completeness,
+            missing_bytes: scan.expected.missing_bytes,
+            ..Self::default()
+        };
+        if told.as_of.is_none() {
+            report.notes.push(
+                "no complete catalogue was found: names and sizes are what single entries of the log told, some volumes may have \
+                 been destroyed long ago, and some may be missing"
+                    .to_owned(),
+            );
+        } else if told.is_outdated {
+            report.notes.push(
+                "the newest catalogue is damaged: volumes and snapshots are those of an older one and of what came behind it, as \
+                 far as that is there"
+                    .to_owned(),
+            );
+        }
+        for place in &damaged {
+            report.notes.push(format!(
+                "{} of the log at byte {} of the data file cannot be understood: what they held is lost, and older data may show \
+                 in its place",
+                format_size(place.bytes),
+                place.location
+            ));
+        }
+        for place in &scan.unreadable {
+            let (bytes, at) = (format_size(place.bytes), place.location);
+            report.notes.push(format!("{bytes} at byte {at} of the data file cannot be read"));
+        }
+        report.note_completeness(geometry, scan);
+        if scan.places_more > 0 {
+            report.notes.push(format!("{} more places like these", scan.places_more));
+        }
+        report
+    }
+
+    /// Tells what is missing, and what cannot be known.
+    fn note_completeness(&mut self, geometry: &Geometry, scan: &Scan) {
+        let expected = &scan.expected;
+        for Short { extent, has, wants } in &expected.short {
+            let (at, has) = (geometry.start(*extent), format_size(u64::from(*has)));
+            self.notes.push(match wants {
+                Some(wants) => format!(
+                    "extent {} at byte {at} of the data file: {has} of {} that it should hold are there",
+                    extent.0,
+                    format_size(u64::from(*wants))
+                ),
+                None => {
+                    format!("extent {} at byte {at} of the data file is empty, and should hold something", extent.0)
+                }
+            });
+        }
+        if expected.short_more > 0 {
+            self.notes.push(format!("{} more extents do not hold what they should", expected.short_more));
+        }
+        if expected.misses_recent {
+            let text = "batches of the log that were durable are missing behind the last checkpoint: what they held is lost, and how much \
+                        that is cannot be known";
+            self.notes.push(text.to_owned());
+        }
+        if expected.misses_objects && !expected.misses_recent {
+            let text = "with these extents, changes of names, sizes, snapshots and clones may be lost: what is listed may be older than it was";
+            self.notes.push(text.to_owned());
+        }
+        if expected.completeness == Completeness::Incomplete && expected.is_in_doubt {
+            let text = "if the machine failed during the pool's last checkpoint, what is missing was never durable, and so never acknowledged as \
+                        flushed; damage looks the same";
+            self.notes.push(text.to_owned());
+        }
+        if expected.unknown > 0 && !expected.is_coarse {
+            self.notes.push(format!(
+                "{} extents were filled by an older program: that a part of one is missing at its end cannot be known",
+                expected.unknown
+            ));
+        }
+        match expected.completeness {
+            Completeness::Damaged => {
+                let text = "the inventory of extents at the beginning of the data is damaged: whether anything is missing cannot be known";
+                self.notes.push(text.to_owned());
+            }
+            Completeness::NotKept if expected.is_coarse => {
+                let text = "the pool has too many extents for an inventory that says how far each is filled: nothing is missing of which that could be \
+                            known, and no extent as a whole, but parts of extents may be (larger extents help: shale init --extent)";
+                self.notes.push(text.to_owned());
+            }
+            Completeness::NotKept => {
+                let text = "no inventory of extents was kept (the pool was last written by an older program, or has too many extents for one): \
+                            whether whole parts of the data are missing cannot be known";
+                self.notes.push(text.to_owned());
+            }
+            Completeness::Complete | Completeness::Incomplete if !expected.is_closed() => {
+                let text = format!(
+                    "the pool was not closed: of what was written behind batch {} the end may be missing, which cannot be known",
+                    expected.until.0
+                );
+                self.notes.push(text);
+            }
+            Completeness::Complete | Completeness::Incomplete => {}
+        }
+    }
+
+    /// The data has so many bytes.
+    pub(crate) fn note_length(&mut self, has: u64, geometry: &Geometry) {
+        let needs = u64::from(geometry.extents()) * u64::from(geometry.extent_bytes);
+        if has < needs {
+            self.is_cut_off = true;
+            let text = format!("the data has {has} bytes, the pool uses {needs}: its end has been cut off");
+            self.notes.push(text);
+        }
+    }
+
+    /// Whether anything is lost, or may be lost by what is damaged or missing. What is only
+    /// uncertain does not count, nor what cannot be known of a pool of which no inventory was kept.
+    pub fn is_lossy(&self) -> bool {
+        !self.has_catalogue
+            || matches!(self.completeness, Completeness::Incomplete | Completeness::Damaged)
+            || self.is_cut_off && self.completeness != Completeness::Complete
+            || self.log_damaged_bytes > 0
+            || self.unreadable_bytes > 0
+            || self.volumes.iter().any(|volume| volume.is_lost || volume.damaged_bytes > 0)
+    }
+}

@@ -1,0 +1,414 @@
+//! Receiving: a stream becomes a snapshot, of a volume that comes into being with it, or of one
+//! that has the snapshot from which the stream goes out.
+//!
+//! 1. *Begin*: the stream must fit (`receive_fit`): a free name, or a volume whose newest snapshot
+//!    is the parent, unchanged since; or a clone of the parent without snapshots of its own,
+//!    unchanged since; or what an interrupted stream has left of the same snapshot. Nothing is made
+//!    yet.
+//! 2. The first *data* makes the partial snapshot, and the hidden volume if there is to be a new
+//!    one (see `receives`).
+//! 3. All data goes into an epoch that no point sees: of the new volume its first one, of another
+//!    one the one behind its head. The descriptor of the partial snapshot goes along and says how
+//!    much there is (`receive_chunk`): whatever a crash leaves, the stream can go on behind it.
+//! 4. *End*: if all data has come that was sent, and the volume is unchanged, one batch makes the
+//!    partial snapshot a snapshot and lifts the volume's epoch behind it. It is made durable, and
+//!    with it all that came before it in the log. **Here the snapshot is there.**
+//!
+//! Data received before is passed over, so a stream may also begin before the place where another
+//! one broke off.
+
+use std::sync::Arc;
+
+use format::{
+    Entry, FormatError, ObjectDescriptor, ObjectState, Origin, ReceiveState, STREAM_HEAD_BYTES, STREAM_VERSION,
+    StreamBegin, StreamChunk, StreamData, StreamHead, StreamReader,
+};
+use surface::{Error, ErrorKind, Result};
+use units::{Epoch, GROUP_BYTES, GroupIndex, ObjectId, SHARE_BYTES};
+
+use crate::base::options::Properties;
+use crate::history::{check_title, next_epoch};
+use crate::objects::Object;
+use crate::objects::names::check_name;
+use crate::objects::properties;
+use crate::pool::Pool;
+use crate::replication::receive_chunk::Place;
+
+/// Properties that a volume does not bring along: space is not set aside in a pool because it was
+/// in another; snapshots that a schedule takes of the copy would keep it from receiving more.
+const LEFT_BEHIND: [&str; 3] = ["reservation", "snapshots", "keep"];
+
+/// The outcome of a stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReceiveReport {
+    /// The volume.
+    pub volume: String,
+    /// The snapshot that it has now: the part of its name behind the `@`.
+    pub snapshot: String,
+    /// Whether the volume came into being with it.
+    pub is_new: bool,
+    /// Size of the volume in bytes.
+    pub size_bytes: u64,
+    /// Bytes of the stream.
+    pub stream_bytes: u64,
+    /// Bytes of payload in it.
+    pub payload_bytes: u64,
+    /// Fragments in it.
+    pub fragments: u64,
+    /// Bytes that it made zeroes.
+    pub hole_bytes: u64,
+}
+
+/// A stream that is being received.
+pub struct Receiver {
+    pool: Pool,
+    volume: String,
+    properties: Properties,
+    reader: StreamReader,
+    begin: Option<StreamBegin>,
+    failed: bool,
+}
+
+impl std::fmt::Debug for Receiver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Receiver").field("volume", &self.volume).field("begin", &self.begin).finish_non_exhaustive()
+    }
+}
+
+/// The objects that are received into.
+struct Target {
+    volume: Arc<Object>,
+    partial: Arc<Object>,
+}
+
+pub(crate) fn conflict(text: String) -> Error {
+    Error::new(ErrorKind::Conflict, text)
+}
+
+fn damaged(error: FormatError) -> Error {
+    Error::with_source(ErrorKind::Corrupt, "the stream cannot be received", error)
+}
+
+impl Pool {
+    /// Receives a stream into `volume`, which the first stream makes, with its properties changed
+    /// by `properties`.
+    pub fn receive(&self, volume: &str, properties: &Properties) -> Receiver {
+        Receiver {
+            pool: self.clone(),
+            volume: volume.to_owned(),
+            properties: properties.clone(),
+            reader: StreamReader::default(),
+            begin: None,
+            failed: false,
+        }
+    }
+}
+
+impl Receiver {
+    /// Takes the next chunk: its head and its body. The report once the last one has been taken,
+    /// and the snapshot is there.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] for a stream that is damaged or not in order;
+    /// [`ErrorKind::Unsupported`] for another version; [`ErrorKind::Conflict`] if it does not fit
+    /// the volume; [`ErrorKind::Exists`], [`ErrorKind::NotFound`], [`ErrorKind::Full`], and errors
+    /// of the storage. Nothing can be taken after an error; the part before stays, see
+    /// [`Pool::receives`].
+    pub fn take(&mut self, head: &[u8; STREAM_HEAD_BYTES], body: &[u8]) -> Result<Option<ReceiveReport>> {
+        if self.failed {
+            return Err(Error::new(ErrorKind::Invalid, "this stream has failed: begin another one"));
+        }
+        let result = self.take_next(head, body);
+        self.failed = result.is_err();
+        result
+    }
+
+    fn take_next(&mut self, head: &[u8; STREAM_HEAD_BYTES], body: &[u8]) -> Result<Option<ReceiveReport>> {
+        let head = StreamHead::decode(head).map_err(damaged)?;
+        if let Some(version) = head.other_version(body) {
+            let text =
+                format!("the stream has version {version}, this program knows {STREAM_VERSION}: use a newer one");
+            return Err(Error::new(ErrorKind::Unsupported, text));
+        }
+        let at = self.reader.offset();
+        match self.reader.take(&head, body).map_err(damaged)? {
+            StreamChunk::Begin(begin) => {
+                self.check_begin(&begin)?;
+                self.begin = Some(*begin);
+                Ok(None)
+            }
+            StreamChunk::Data { data, payloads } => {
+                let context = |error: Error| error.context(format_args!("chunk at byte {at} of the stream"));
+                self.data(&data, &body[payloads..]).map_err(context)?;
+                Ok(None)
+            }
+            StreamChunk::End(end) => {
+                let report = ReceiveReport {
+                    volume: self.volume.clone(),
+                    snapshot: self.begin()?.snapshot.clone(),
+                    is_new: self.begin()?.from.is_none(),
+                    size_bytes: self.begin()?.size_bytes,
+                    stream_bytes: self.reader.offset(),
+                    payload_bytes: end.payload_bytes,
+                    fragments: end.fragments,
+                    hole_bytes: end.hole_blocks * units::BLOCK_BYTES as u64,
+                };
+                self.finish()?;
+                Ok(Some(report))
+            }
+        }
+    }
+
+    /// How the stream begins, once that has come.
+    pub fn begin_chunk(&self) -> Option<&StreamBegin> {
+        self.begin.as_ref()
+    }
+
+    fn begin(&self) -> Result<&StreamBegin> {
+        self.begin
+            .as_ref()
+            .ok_or_else(|| damaged(FormatError { structure: "stream", detail: "it has no beginning".to_owned() }))
+    }
+
+    /// What there is of the stream's snapshot already.
+    fn existing(&self, begin: &StreamBegin) -> Result<Option<(Target, GroupIndex)>> {
+        let objects = &self.pool.core.objects;
+        let volume = objects.incoming(&self.volume).or_else(|| objects.named(&self.volume).ok());
+        let Some(volume) = volume else { return Ok(None) };
+        let Some(partial) = objects.partial_of(volume.id) else { return Ok(None) };
+        let descriptor = partial.descriptor.read().clone();
+        let Some(receive) = &descriptor.receive else { return Ok(None) };
+        if (descriptor.identity, receive.from) != (Some(begin.to), begin.from) {
+            let text = format!(
+                "'{}' holds a part of '{}', and the stream brings another snapshot ('{}@{}'): let the other one go on with its resume \
+                 token (status shows it), or destroy '{}' first",
+                self.volume,
+                partial.title(),
+                begin.volume,
+                begin.snapshot,
+                if volume.is_live() { partial.title() } else { volume.title() }
+            );
+            return Err(conflict(text));
+        }
+        Ok(Some((Target { volume, partial }, receive.next)))
+    }
+
+    /// Step 1.
+    fn check_begin(&self, begin: &StreamBegin) -> Result<()> {
+        check_name(&self.volume)?;
+        check_name(&begin.snapshot)?;
+        check_title(self.volume.len() + 1 + begin.snapshot.len())?;
+        properties::check(policy::Owner::Volume, &self.properties)?;
+        self.pool.core.check_failed()?;
+        if let Some((_, next)) = self.existing(begin)? {
+            if begin.start > next {
+                let text = format!(
+                    "the stream goes on at group {}, and '{}' needs it from group {}: use its newest resume token (status shows it)",
+                    begin.start.0, self.volume, next.0
+                );
+                return Err(conflict(text));
+            }
+            return Ok(());
+        }
+        if begin.start > GroupIndex(0) {
+            let text = format!(
+                "the stream is the rest of one that broke off, and '{}' has no part of '{}': send it from the beginning",
+                self.volume, begin.snapshot
+            );
+            return Err(conflict(text));
+        }
+        self.check_fits(begin).map(drop)
+    }
+
+    /// What a new stream must find: nothing, or the volume with its parent.
+    fn check_fits(&self, begin: &StreamBegin) -> Result<Option<(Arc<Object>, Arc<Object>)>> {
+        let objects = &self.pool.core.objects;
+        let Some(from) = begin.from else {
+            if objects.named(&self.volume).is_ok() {
+                let text = format!(
+                    "the pool has '{}' already, and the stream brings a whole volume: receive it under another name, or send the \
+                     difference from the newest snapshot that both have",
+                    self.volume
+                );
+                return Err(Error::new(ErrorKind::Exists, text));
+            }
+            return self.own_properties(begin).map(|_| None);
+        };
+        let volume = objects.named(&self.volume).map_err(|error| {
+            error.context(format_args!("the stream is the difference from '{}' and needs the volume", begin.parent))
+        })?;
+        let title = format!("{}@{}", self.volume, begin.snapshot);
+        if self.pool.snapshot_identity(&title).is_ok_and(|here| here == begin.to) {
+            return Err(Error::new(
+                ErrorKind::Exists,
+                format!("the snapshot of the stream is here already: '{title}'"),
+            ));
+        }
+        let newest = self.pool.fitting(&volume, from, &begin.parent)?;
+        self.pool.check_free(&title)?;
+        self.pool.check_unchanged(&volume, &newest)?;
+        Ok(Some((volume, newest)))
+    }
+
+    /// The properties that a new volume gets, and their meaning.
+    fn own_properties(&self, begin: &StreamBegin) -> Result<(Properties, policy::Settings)> {
+        let mut own = begin.properties.clone();
+        own.retain(|key, _| !LEFT_BEHIND.contains(&key.as_str()));
+        own.extend(self.properties.clone());
+        // They may come from a newer version.
+        properties::check(policy::Owner::Volume, &own)
+            .map_err(|error| error.context("the volume's properties in the stream"))?;
+        let settings = properties::resolved_for(&self.volume, &self.pool.core.objects.pool_properties(), &own)?;
+        Ok((own, settings))
+    }
+
+    /// The partial snapshot, which must be there.
+    fn made(&self) -> Result<Target> {
+        let gone =
+            || conflict(format!("what had come for '{}' has been given up: send it from the beginning", self.volume));
+        self.existing(self.begin()?)?.map(|(target, _)| target).ok_or_else(gone)
+    }
+
+    /// Step 2.
+    fn make(&self) -> Result<()> {
+        let begin = self.begin()?;
+        let core = &self.pool.core;
+        let _admin = core.admin.lock();
+        if self.existing(begin)?.is_some() {
+            return Ok(());
+        }
+        let next_id = core.objects.next_id();
+        let mut entries = Vec::new();
+        let volume = self.check_fits(begin)?.map(|(volume, _)| volume);
+        let mut gate = None;
+        let origin = match &volume {
+            Some(volume) => {
+                let mut head = volume.descriptor.read().clone();
+                if head.epoch == Epoch(0) {
+                    // A clone that was promoted: while it stands there, no reader expects records
+                    // of any other epoch. So the gate is held until the promotion ends.
+                    gate = Some(volume.gate.write());
+                    core.leave_behind()?;
+                    head = volume.descriptor.read().clone();
+                    head.epoch = next_epoch(&head)?;
+                    entries.push(Entry::Object(head.clone()));
+                }
+                Origin { object: head.id, epoch: next_epoch(&head)? }
+            }
+            None => {
+                self.pool.check_free(&self.volume)?;
+                let id = ObjectId(next_id);
+                let (own, settings) = self.own_properties(begin)?;
+                core.check_reservation(id, settings.reservation_bytes)?;
+                entries.push(Entry::Object(ObjectDescriptor {
+                    state: ObjectState::Incoming,
+                    created_unix_s: core.env.clock.unix_s(),
+                    properties: own,
+                    ..ObjectDescriptor::volume(id, &self.volume, begin.size_bytes)
+                }));
+                Origin { object: id, epoch: Epoch(0) }
+            }
+        };
+        let id = ObjectId(next_id.max(origin.object.0 + 1));
+        let state = ReceiveState {
+            from: begin.from,
+            next: GroupIndex(0),
+            payload_bytes: 0,
+            expected_bytes: begin.expected_bytes,
+        };
+        entries.push(Entry::Object(ObjectDescriptor {
+            state: ObjectState::Partial,
+            origin: Some(origin),
+            parent: Some(origin.object),
+            created_unix_s: begin.created_unix_s,
+            properties: properties::of_moment(&begin.properties),
+            identity: Some(begin.to),
+            receive: Some(Box::new(state)),
+            ..ObjectDescriptor::volume(id, &begin.snapshot, begin.size_bytes)
+        }));
+        if begin.size_bytes == SHARE_BYTES {
+            core.allow_shares()?;
+        }
+        let appended = core.append_applied(entries);
+        drop(gate);
+        appended
+    }
+
+    /// Step 3.
+    fn data(&self, data: &StreamData, payloads: &[u8]) -> Result<()> {
+        if data.from == GroupIndex(0) && self.existing(self.begin()?)?.is_none() {
+            self.make()?;
+        }
+        let Target { volume, partial } = self.made()?;
+        let _gate = partial.gate.write();
+        let mut descriptor = partial.descriptor.read().clone();
+        let (Some(state), Some(origin)) = (&mut descriptor.receive, descriptor.origin) else {
+            let text = format!("'{}' has been given up, or has come to its end by another stream", partial.title());
+            return Err(conflict(text));
+        };
+        if data.next <= state.next {
+            return Ok(());
+        }
+        if data.from > state.next {
+            return Err(conflict(format!("another stream brings '{}' at the same time", partial.title())));
+        }
+        // The parent may have been larger.
+        let groups = volume.size_bytes().max(descriptor.size_bytes).div_ceil(GROUP_BYTES as u64);
+        if let Some((first, blocks)) = data.holes.last()
+            && first.0 + u64::from(*blocks) > GroupIndex(groups).first_block().0
+        {
+            let text = format!("{blocks} blocks from block {} on are no part of '{}'", first.0, partial.title());
+            // The volume may have become smaller since the stream began.
+            if let Some(from) = state.from {
+                let newest = self.pool.fitting(&volume, from, &self.begin()?.parent)?;
+                Pool::check_size_unchanged(&volume, &newest)?;
+            }
+            return Err(Error::new(ErrorKind::Corrupt, text));
+        }
+        let from = state.from;
+        state.next = data.next;
+        state.payload_bytes += payloads.len() as u64;
+        let place = Place { volume: &volume, epoch: origin.epoch };
+        // If the parent has gone meanwhile, the end will tell.
+        let parent = from.and_then(|from| self.pool.fitting(&volume, from, "").ok());
+        let holes = match &parent {
+            Some(parent) => self.pool.core.holes_that_hide(&data.holes, &parent.levels())?,
+            None => data.holes.clone(),
+        };
+        self.pool.core.take_in(&place, &StreamData { holes, ..data.clone() }, payloads, descriptor)
+    }
+
+    /// Step 4.
+    fn finish(&self) -> Result<()> {
+        let Target { volume, partial } = self.made()?;
+        let core = &self.pool.core;
+        // Dirty data has a long way to go; the lock and the gate need not wait for it.
+        core.drain_all()?;
+        let _admin = core.admin.lock();
+        let _gates = (volume.gate.write(), partial.gate.write());
+        core.leave_behind()?;
+        let (descriptor, head) = (partial.descriptor.read().clone(), volume.descriptor.read().clone());
+        let (ObjectState::Partial, Some(origin), Some(receive)) =
+            (descriptor.state, descriptor.origin, descriptor.receive.clone())
+        else {
+            return Err(conflict(format!("'{}' has been given up, or is there already", partial.title())));
+        };
+        if receive.next.first_block().offset_bytes() < descriptor.size_bytes {
+            let text = format!("of '{}' there is nothing from group {} on", partial.title(), receive.next.0);
+            return Err(conflict(text));
+        }
+        let mut own = head.properties.clone();
+        if let Some(from) = receive.from {
+            let newest = self.pool.fitting(&volume, from, &self.begin()?.parent)?;
+            self.pool.check_unchanged(&volume, &newest)?;
+            own = properties::with_moment(own, &descriptor.properties);
+        }
+        let epoch = next_epoch(&ObjectDescriptor { epoch: origin.epoch, ..head.clone() })?;
+        let size_bytes = descriptor.size_bytes;
+        let snapshot = ObjectDescriptor { state: ObjectState::Snapshot, receive: None, ..descriptor };
+        let volume = ObjectDescriptor { state: ObjectState::Volume, epoch, size_bytes, properties: own, ..head };
+        core.append_durably(vec![Entry::Object(snapshot), Entry::Object(volume)])?;
+        core.count_reservations();
+        Ok(())
+    }
+}

@@ -1,0 +1,219 @@
+//! One chunk of a stream on its way into the log.
+//!
+//! 1. Each payload is verified against the checksum that it has in the stream; its codec must be
+//!    known.
+//! 2. The fragments get the identity that they have here. Their checksums are converted, not taken
+//!    anew: damage that came after step 1 is not covered up. A unit that is too large for this
+//!    pool's extents is decoded and divided.
+//! 3. Room is made for them as for a write: quotas, reservations and the cleaner's reserve hold.
+//! 4. They are appended in batches. The last one carries the descriptor that says how far the
+//!    snapshot has come: in the log, it stands behind all that it speaks of, so a crash leaves as
+//!    much of the stream as the descriptor says, or a little more.
+
+use codec::{CodecId, Workspace};
+use format::{Entry, FragmentEntry, ObjectDescriptor, STREAM_HEAD_BYTES, StreamData, header_bytes, stream_checksum};
+use surface::{Error, ErrorKind, Result};
+use units::{BLOCK_BYTES, BlockIndex, Epoch};
+
+use crate::base::canary::Canary;
+use crate::base::scratch;
+use crate::log::prepared::Prepared;
+use crate::log::{Purpose, Ticket};
+use crate::objects::Object;
+use crate::pool::core::Core;
+use crate::replication::send::with_unit;
+use crate::volume::punch::PIECE_BLOCKS_MIN;
+
+/// Most fragments and hole ranges of one batch: their entries, and the descriptor, fit into what an
+/// extent of any size has left when a batch is begun there.
+const FRAGMENTS_MAX: usize = 192;
+const HOLES_MAX: usize = 192;
+/// Most payload of one batch.
+const BATCH_BYTES: usize = 1 << 20;
+/// Blocks of the holes of one batch: never more groups than a piece of a discard makes holes of. A
+/// discard asks the map, and takes more where it is mostly empty; what a stream brings as holes has
+/// had data in its source, and has as a rule here.
+const RANGE_BLOCKS_MAX: u32 = PIECE_BLOCKS_MIN as u32;
+
+/// Fragments as they will be stored, and their payloads.
+#[derive(Default)]
+struct Resealed {
+    fragments: Vec<FragmentEntry>,
+    bytes: Vec<u8>,
+}
+
+/// The place of a stream's data: the volume, and the epoch in which it is written.
+pub(crate) struct Place<'a> {
+    pub volume: &'a Object,
+    pub epoch: Epoch,
+}
+
+impl Place<'_> {
+    /// A chunk's holes, as batches tell of them.
+    fn holes(&self, data: &StreamData) -> impl Iterator<Item = Entry> {
+        let mut divided = data.holes.iter().flat_map(|(first, blocks)| divide(*first, *blocks)).peekable();
+        std::iter::from_fn(move || {
+            // A large range is looked up in the map when it is applied: one at a time.
+            let (mut ranges, mut blocks) = (Vec::new(), 0);
+            while let Some(range) =
+                divided.next_if(|(_, count)| ranges.len() < HOLES_MAX && blocks + count <= RANGE_BLOCKS_MAX)
+            {
+                blocks += range.1;
+                ranges.push(range);
+            }
+            let (object, epoch) = (self.volume.id, self.epoch);
+            (!ranges.is_empty()).then_some(Entry::Holes { object, epoch, ranges })
+        })
+    }
+
+    /// A chunk's fragments, as batches tell of them.
+    fn fragments(&self, fragments: &[FragmentEntry]) -> impl Iterator<Item = Entry> {
+        let mut rest = fragments;
+        std::iter::from_fn(move || {
+            let mut bytes = 0;
+            let fits = |fragment: &&FragmentEntry| {
+                bytes += fragment.stored as usize;
+                bytes <= BATCH_BYTES
+            };
+            let count = rest.iter().take(FRAGMENTS_MAX).take_while(fits).count().max(1);
+            let (mine, others) = rest.split_at_checked(count)?;
+            rest = others;
+            let (object, epoch) = (self.volume.id, self.epoch);
+            Some(Entry::Fragments { object, epoch, fragments: mine.to_vec() })
+        })
+    }
+}
+
+fn at_block(kind: ErrorKind, first: BlockIndex, text: &str) -> Error {
+    Error::new(kind, format!("byte {} of the volume: {text}", first.offset_bytes()))
+}
+
+impl Core {
+    /// Takes in what a chunk brings; `done` is the descriptor that says so. Durable with the next
+    /// sync. The caller holds the gate of the object that `done` describes.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] for a payload that does not match, [`ErrorKind::Unsupported`] for an
+    /// unknown codec, [`ErrorKind::Full`], and what the storage fails with.
+    pub(crate) fn take_in(
+        &self,
+        place: &Place<'_>,
+        data: &StreamData,
+        payloads: &[u8],
+        done: ObjectDescriptor,
+    ) -> Result<()> {
+        self.counters.streamed_bytes.add((STREAM_HEAD_BYTES + payloads.len()) as u64);
+        let resealed = self.reseal(place, data, payloads)?;
+        let mut payloads = &resealed.bytes[..];
+        let mut last: Option<Ticket> = None;
+        let mut append = |entries: Vec<Entry>| {
+            let payload = entries.iter().flat_map(Entry::payloads).map(|(_, _, f)| f.stored as usize).sum();
+            let (mine, others) = payloads.split_at(payload);
+            payloads = others;
+            let begun = last.map(|ticket| ticket.incarnation);
+            last = Some(self.append_received(place.volume, entries, mine, begun)?);
+            Ok::<_, Error>(())
+        };
+        // One at a time: a few bytes of a stream can make a great many of them. The last one waits
+        // for the descriptor.
+        let mut held: Vec<Entry> = Vec::new();
+        for entry in place.holes(data).chain(place.fragments(&resealed.fragments)) {
+            if !held.is_empty() {
+                append(std::mem::take(&mut held))?;
+            }
+            held.push(entry);
+        }
+        held.push(Entry::Object(done));
+        append(held)?;
+        last.map_or(Ok(()), |ticket| self.log.wait_applied(ticket))
+    }
+
+    /// Steps 3 and 4 for one batch. `begun`: see [`Prepared`].
+    fn append_received(
+        &self,
+        volume: &Object,
+        entries: Vec<Entry>,
+        payload: &[u8],
+        begun: Option<u64>,
+    ) -> Result<Ticket> {
+        self.check_failed()?;
+        self.heal()?;
+        self.bound_changes()?;
+        let header = header_bytes(&entries);
+        let first = entries.iter().flat_map(Entry::payloads).map(|(_, _, fragment)| fragment.first).next();
+        let _room = match first {
+            Some(first) => Some(self.admit(volume, first.offset_bytes(), (header + payload.len()) as u64)?),
+            None => None,
+        };
+        let mut buf = self.buffers.get((header + payload.len()).next_multiple_of(format::BATCH_ALIGN));
+        buf[header..header + payload.len()].copy_from_slice(payload);
+        let purpose = if payload.is_empty() { Purpose::Metadata } else { Purpose::Data };
+        self.counters.fragment_bytes.add(payload.len() as u64);
+        let mut prepared = Prepared::new(entries, payload.len(), buf, Vec::new());
+        prepared.begun = begun;
+        self.append(prepared, purpose)
+    }
+
+    /// Steps 1 and 2.
+    fn reseal(&self, place: &Place<'_>, data: &StreamData, payloads: &[u8]) -> Result<Resealed> {
+        let mut resealed = Resealed::default();
+        let units_max = self.geometry.unit_blocks_max() as usize;
+        let mut rest = payloads;
+        for fragment in &data.fragments {
+            let Some((payload, others)) = rest.split_at_checked(fragment.stored as usize) else {
+                return Err(at_block(ErrorKind::Corrupt, fragment.first, "its payload is cut off"));
+            };
+            rest = others;
+            let codec = CodecId(fragment.codec);
+            if !codec.is_known() || codec == CodecId::ZSTD_DICTIONARY {
+                let text = format!("codec {} is not known to this version", fragment.codec);
+                return Err(at_block(ErrorKind::Unsupported, fragment.first, &text));
+            }
+            if !Canary::SkipChecksum.is_planted() && stream_checksum(fragment, payload) != fragment.checksum {
+                return Err(at_block(ErrorKind::Corrupt, fragment.first, "the fragment does not match its checksum"));
+            }
+            if usize::from(fragment.count) <= units_max {
+                resealed.fragments.push(fragment.from_stream(place.volume.id, place.epoch));
+                resealed.bytes.extend_from_slice(payload);
+                continue;
+            }
+            scratch::with(|scratch| {
+                let scratch::Scratch { codecs, unit, .. } = scratch;
+                let raw = &mut unit[..usize::from(fragment.count) * BLOCK_BYTES];
+                codecs
+                    .decompress(codec, payload, raw)
+                    .map_err(|error| at_block(ErrorKind::Corrupt, fragment.first, &error.to_string()))?;
+                self.divide_unit(place, fragment, raw, units_max, codecs, &mut resealed);
+                Ok::<_, Error>(())
+            })?;
+        }
+        Ok(resealed)
+    }
+
+    fn divide_unit(
+        &self,
+        place: &Place<'_>,
+        fragment: &FragmentEntry,
+        raw: &[u8],
+        units_max: usize,
+        codecs: &mut Workspace,
+        resealed: &mut Resealed,
+    ) {
+        let settings = *place.volume.settings.read();
+        for (index, part) in raw.chunks(units_max * BLOCK_BYTES).enumerate() {
+            let first = BlockIndex(fragment.first.0 + (index * units_max) as u64);
+            with_unit(first, part, CodecId(fragment.codec), codecs, &settings, &mut |piece, payload| {
+                resealed.fragments.push(piece.from_stream(place.volume.id, place.epoch));
+                resealed.bytes.extend_from_slice(payload);
+            });
+        }
+    }
+}
+
+/// A hole in pieces of at most [`RANGE_BLOCKS_MAX`].
+fn divide(first: BlockIndex, blocks: u32) -> impl Iterator<Item = (BlockIndex, u32)> {
+    (0..blocks.div_ceil(RANGE_BLOCKS_MAX)).map(move |index| {
+        let skip = index * RANGE_BLOCKS_MAX;
+        (BlockIndex(first.0 + u64::from(skip)), (blocks - skip).min(RANGE_BLOCKS_MAX))
+    })
+}

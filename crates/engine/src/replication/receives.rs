@@ -1,0 +1,138 @@
+//! Snapshots that streams are bringing: what there is of them between the first chunk and the last
+//! one, and giving them up.
+//!
+//! The received data lies in the target volume, in an epoch that the volume has not reached, so
+//! that no reader sees it; a *partial* object looks from there, so that it is kept. For a volume
+//! that does not exist yet there is a hidden one. It becomes visible in one batch (see `receive`),
+//! and goes in one batch: the partial object is destroyed, and the volume steps over the epoch with
+//! a cut, as in a rollback.
+
+use std::sync::Arc;
+
+use format::{CUTS_MAX, Cut, Entry, ObjectDescriptor, ObjectState, Origin, ResumeToken, SnapshotIdentity};
+use surface::{Error, ErrorKind, Result};
+
+use crate::base::options::PoolEnv;
+use crate::history::next_epoch;
+use crate::objects::Object;
+use crate::pool::Pool;
+
+/// A snapshot of which a part has come.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReceiveStatus {
+    /// The volume that it is for.
+    pub volume: String,
+    /// Its name: the part behind the `@`.
+    pub snapshot: String,
+    /// Whether the volume will be there only when the snapshot is.
+    pub is_new: bool,
+    /// Bytes of payload that have come.
+    pub received_bytes: u64,
+    /// Bytes of payload that the sender expected to send; 0 if it could not tell.
+    pub expected_bytes: u64,
+    /// With this, the sender goes on where it stopped.
+    pub token: String,
+}
+
+impl PoolEnv {
+    /// A number for a new snapshot, or for one that may show other data from now on.
+    pub(crate) fn new_identity(&self) -> Result<SnapshotIdentity> {
+        let mut identity = [0; 16];
+        self.entropy
+            .fill(&mut identity)
+            .map_err(|e| Error::from_io("reading random bytes for the snapshot's identity", e))?;
+        Ok(SnapshotIdentity(identity))
+    }
+}
+
+impl Pool {
+    /// The snapshots that are being received, or whose stream broke off.
+    pub fn receives(&self) -> Vec<ReceiveStatus> {
+        let objects = &self.core.objects;
+        let status = |partial: Arc<Object>| {
+            // A copy: a thread that applies a descriptor holds the table first.
+            let descriptor = partial.descriptor.read().clone();
+            let volume = objects.get(descriptor.parent?)?;
+            let (receive, to) = (descriptor.receive.as_ref()?, descriptor.identity?);
+            let token = ResumeToken { to, from: receive.from, next: receive.next };
+            Some(ReceiveStatus {
+                volume: volume.title(),
+                snapshot: descriptor.name.clone(),
+                is_new: !volume.is_live(),
+                received_bytes: receive.payload_bytes,
+                expected_bytes: receive.expected_bytes,
+                token: token.to_string(),
+            })
+        };
+        objects.partials().into_iter().filter_map(status).collect()
+    }
+
+    /// Whether a stream is bringing a volume, or a snapshot (`VOLUME@SNAPSHOT`), of that name.
+    pub fn is_being_received(&self, name: &str) -> bool {
+        self.core.objects.partial_named(name).is_some()
+    }
+
+    /// Fails if a stream is bringing a volume or a snapshot of that name.
+    pub(crate) fn check_not_coming(&self, title: &str) -> Result<()> {
+        match self.core.objects.partial_named(title) {
+            Some(_) => {
+                let text = format!("'{title}' is being received: let that come to its end, or give it up with destroy");
+                Err(Error::new(ErrorKind::Exists, text))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Fails if a stream is bringing a snapshot to a volume: its epochs must stay the same.
+    pub(crate) fn check_no_receive(&self, volume: &Object) -> Result<()> {
+        match self.core.objects.partial_of(volume.id) {
+            Some(partial) => {
+                let text = format!(
+                    "'{}' is receiving '{}': let that come to its end, or give it up with destroy",
+                    volume.title(),
+                    partial.title()
+                );
+                Err(Error::new(ErrorKind::InUse, text))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Destroys the received part of a snapshot, and the volume if it was to come with it. The
+    /// caller holds `admin`.
+    pub(crate) fn give_up_receive(&self, partial: &Arc<Object>) -> Result<()> {
+        let core = &self.core;
+        let (parent, origin) = {
+            let descriptor = partial.descriptor.read();
+            (descriptor.parent, descriptor.origin)
+        };
+        let (Some(volume), Some(Origin { epoch: received, .. })) = (parent.and_then(|id| core.objects.get(id)), origin)
+        else {
+            return self.destroy_in_steps(std::slice::from_ref(partial));
+        };
+        if !volume.is_live() {
+            return self.destroy_in_steps(&[partial.clone(), volume]);
+        }
+        // Cuts go when the records that they hide have gone.
+        while volume.descriptor.read().cuts.len() >= CUTS_MAX && core.objects.has_reaping() {
+            core.take_checkpoint()?;
+        }
+        let _gates = (volume.gate.write(), partial.gate.write());
+        // Dirty data belongs to the epoch in force.
+        core.leave_behind()?;
+        let head = volume.descriptor.read().clone();
+        if head.cuts.len() >= CUTS_MAX {
+            let text = format!(
+                "'{}' has been taken back {CUTS_MAX} times while clones of what was given up exist: destroy some first",
+                volume.title()
+            );
+            return Err(Error::new(ErrorKind::Unsupported, text));
+        }
+        let before = next_epoch(&ObjectDescriptor { epoch: received, ..head.clone() })?;
+        let mut cuts = head.cuts.clone();
+        cuts.push(Cut { after: head.epoch, before });
+        let gone =
+            ObjectDescriptor { state: ObjectState::Deleting, receive: None, ..partial.descriptor.read().clone() };
+        core.append_durably(vec![Entry::Object(gone), Entry::Object(ObjectDescriptor { epoch: before, cuts, ..head })])
+    }
+}

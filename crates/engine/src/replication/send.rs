@@ -1,0 +1,429 @@
+//! Sending: a snapshot, or its difference from another one, as a stream (see `docs/FORMAT.md`).
+//!
+//! 1. A checkpoint is taken: all that the snapshot sees is in the store.
+//! 2. The map tells what must be sent, group by group (`send_pages`), as much at a time as makes a
+//!    chunk.
+//! 3. While no checkpoint can free what the map pointed at, fragments are read, neighbours
+//!    together, and verified. A whole one goes into the stream as it is stored; its checksum is
+//!    made to fit the stream without being summed again. Of a unit of which only a part is asked
+//!    for, that part is compressed anew with the same codec: its other blocks were overwritten, or
+//!    belong to another moment, and must not be sent. So is a fragment that needs a dictionary,
+//!    which the receiver has not got.
+//! 4. After the last group, the end tells how much there was.
+//!
+//! Nothing is written, no lock is held between chunks. A snapshot that is destroyed meanwhile ends
+//! the stream with an error.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use codec::{Codec, CodecId};
+use format::{FragmentEntry, ResumeToken, StreamBegin, StreamData, StreamWriter, stream_checksum};
+use policy::{Settings, dst_limit};
+use surface::{Error, ErrorKind, Result};
+use units::{BLOCK_BYTES, BlockIndex, GroupIndex};
+
+use crate::base::scratch;
+use crate::codecs::dictionaries::Readers;
+use crate::map::Piece;
+use crate::objects::Object;
+use crate::objects::properties;
+use crate::pool::Pool;
+use crate::pool::core::Core;
+use crate::read::reader::Wanted;
+use crate::replication::send_pages::{Compared, Pages, push_holes};
+
+/// Payload of a chunk, before a group that passes it: a piece of work for the receiver, and what is
+/// lost when the stream breaks.
+const CHUNK_BYTES: usize = 1 << 20;
+/// Least that can be asked for instead.
+const CHUNK_BYTES_MIN: usize = BLOCK_BYTES;
+/// Fragments and holes of a chunk, before a group that passes it. A group adds 32 of each at most.
+const CHUNK_ITEMS: usize = 1024;
+/// Often enough for any checkpoint that comes between; then checkpoints wait.
+const TRIES: u32 = 3;
+/// What is stored with a dictionary is sent like this: the codec that dictionaries are for.
+const WITHOUT_DICTIONARY: CodecId = CodecId(67);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Begin,
+    Data(GroupIndex),
+    Over,
+}
+
+/// A stream that is being sent.
+pub struct Sender {
+    core: Arc<Core>,
+    compared: Compared,
+    begin: StreamBegin,
+    pages: Pages,
+    writer: StreamWriter,
+    step: Step,
+    chunk_bytes: usize,
+    /// Fragments that went as they are stored.
+    as_stored: u64,
+}
+
+impl std::fmt::Debug for Sender {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Sender").field("begin", &self.begin).field("step", &self.step).finish_non_exhaustive()
+    }
+}
+
+impl Pool {
+    /// A stream that brings `snapshot` (`VOLUME@SNAPSHOT`) to a receiver that has nothing, or that
+    /// has `from`: any other snapshot of the pool, or a bookmark (`#BOOKMARK`), a name without a
+    /// volume being that of the same volume.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`], [`ErrorKind::Invalid`], [`ErrorKind::Conflict`] for a bookmark
+    /// behind which the volume was taken back, and what a checkpoint fails with.
+    pub fn send(&self, snapshot: &str, from: Option<&str>) -> Result<Sender> {
+        let objects = &self.core.objects;
+        let to = objects.snapshot_named(snapshot)?;
+        let volume = snapshot.split('@').next().unwrap_or_default();
+        let from = from.map(|name| match name.trim_start_matches('@') {
+            bookmark if bookmark.starts_with('#') => objects.bookmark_named(&format!("{volume}{bookmark}")),
+            bookmark if bookmark.contains('#') => objects.bookmark_named(bookmark),
+            short if !short.contains('@') => objects.snapshot_named(&format!("{volume}@{short}")),
+            full => objects.snapshot_named(full),
+        });
+        self.sender(to, from.transpose()?, GroupIndex(0))
+    }
+
+    /// The rest of a stream, of which a receiver has said with its token how much has come.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] for what is no token, [`ErrorKind::NotFound`] if the pool has not got
+    /// the snapshots any more.
+    pub fn send_resumed(&self, token: &str) -> Result<Sender> {
+        let token: ResumeToken = token
+            .parse()
+            .map_err(|error| Error::with_source(ErrorKind::Invalid, "the resume token cannot be used", error))?;
+        let found = |identity| {
+            self.core.objects.with_identity(identity).ok_or_else(|| {
+                let text = format!(
+                    "the pool has no snapshot with the identity {identity}, of which the resume token speaks: it was destroyed, or the \
+                     token belongs to another pool"
+                );
+                Error::new(ErrorKind::NotFound, text)
+            })
+        };
+        let to = found(token.to)?;
+        if !to.is_readable() {
+            let text = format!("the snapshot of which the resume token speaks has gone, only '{}' is left", to.title());
+            return Err(Error::new(ErrorKind::NotFound, text));
+        }
+        self.sender(to, token.from.map(found).transpose()?, token.next)
+    }
+
+    fn sender(&self, to: Arc<Object>, from: Option<Arc<Object>>, start: GroupIndex) -> Result<Sender> {
+        let core = &self.core;
+        let identity_of = |object: &Object| object.descriptor.read().identity;
+        if from.as_ref().is_some_and(|from| from.id == to.id || identity_of(from) == identity_of(&to)) {
+            let text = format!("between '{}' and itself there is no difference to send", to.title());
+            return Err(Error::new(ErrorKind::Invalid, text));
+        }
+        if let Some(bookmark) = from.as_ref().filter(|from| !from.is_readable()) {
+            core.check_bookmark(bookmark, &to)?;
+            if to.is_share() {
+                let text = format!(
+                    "'{}' is a moment of a share, of which no difference from a bookmark can be sent: keep the snapshot, and send from that",
+                    to.title()
+                );
+                return Err(Error::new(ErrorKind::Unsupported, text));
+            }
+        }
+        self.checkpoint()?;
+        let identity = |object: &Object| {
+            object.descriptor.read().identity.ok_or_else(|| {
+                Error::new(ErrorKind::Corrupt, format!("the descriptor of '{}' has no identity", object.title()))
+            })
+        };
+        let descriptor = to.descriptor.read().clone();
+        let volume = descriptor.parent.and_then(|id| core.objects.get(id));
+        let own = volume.as_ref().map(|volume| volume.descriptor.read().properties.clone()).unwrap_or_default();
+        let compared = Compared::new(to.clone(), from.clone());
+        let begin = StreamBegin {
+            to: identity(&to)?,
+            from: from.as_deref().map(identity).transpose()?,
+            created_unix_s: descriptor.created_unix_s,
+            size_bytes: descriptor.size_bytes,
+            start,
+            expected_bytes: expected_bytes(core, &compared)?,
+            volume: volume.map_or_else(String::new, |volume| volume.title()),
+            snapshot: descriptor.name.clone(),
+            parent: from.as_ref().map_or_else(String::new, |from| from.title()),
+            properties: properties::with_moment(own, &descriptor.properties),
+        };
+        Ok(Sender {
+            core: core.clone(),
+            compared,
+            begin,
+            pages: Pages::default(),
+            writer: StreamWriter::default(),
+            step: Step::Begin,
+            chunk_bytes: CHUNK_BYTES,
+            as_stored: 0,
+        })
+    }
+}
+
+/// Bytes of payload that all groups have: exact but for what is compressed anew.
+fn expected_bytes(core: &Core, compared: &Compared) -> Result<u64> {
+    let (mut pages, mut at, mut sum) = (Pages::default(), GroupIndex(0), 0);
+    while let Some(change) = pages.first(core, compared, at)? {
+        sum += change.pieces.iter().map(|piece| u64::from(piece.fragment.live_bytes())).sum::<u64>();
+        at = GroupIndex(change.group.0 + 1);
+    }
+    Ok(sum)
+}
+
+/// What becomes a chunk of data.
+struct Gathered {
+    wanted: Vec<Wanted>,
+    holes: Vec<(BlockIndex, u32)>,
+    /// The group behind the last one.
+    next: GroupIndex,
+}
+
+/// Fragments as the stream has them.
+#[derive(Default)]
+struct Packed {
+    fragments: Vec<(FragmentEntry, Range<usize>)>,
+    bytes: Vec<u8>,
+}
+
+impl Packed {
+    fn push(&mut self, fragment: FragmentEntry, payload: &[u8]) {
+        let begin = self.bytes.len();
+        self.bytes.extend_from_slice(payload);
+        self.fragments.push((fragment, begin..self.bytes.len()));
+    }
+}
+
+impl Sender {
+    /// Makes chunks with about so much payload (4 KiB to 1 MiB, which is the default): when a
+    /// stream breaks off, what had come of a chunk is sent again.
+    #[must_use]
+    pub fn with_chunk_bytes(mut self, bytes: usize) -> Self {
+        self.chunk_bytes = bytes.clamp(CHUNK_BYTES_MIN, CHUNK_BYTES);
+        self
+    }
+
+    /// What the stream begins with.
+    pub const fn begin(&self) -> &StreamBegin {
+        &self.begin
+    }
+
+    /// Bytes of the stream so far.
+    pub const fn sent_bytes(&self) -> u64 {
+        self.writer.offset()
+    }
+
+    /// Bytes of payload so far.
+    pub const fn payload_bytes(&self) -> u64 {
+        self.writer.sums().payload_bytes
+    }
+
+    /// Fragments so far, and how many of them went as they are stored.
+    pub const fn fragments(&self) -> (u64, u64) {
+        (self.writer.sums().fragments, self.as_stored)
+    }
+
+    /// The next chunk; none after the last one.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Corrupt`] for data that cannot be verified, with volume and offset;
+    /// [`ErrorKind::NotFound`] if a snapshot has been destroyed; what the storage fails with. The
+    /// stream cannot go on after an error: a new one can, from the receiver's token.
+    pub fn next_chunk(&mut self) -> Result<Option<Vec<u8>>> {
+        match self.step {
+            Step::Begin => {
+                self.step = Step::Data(self.begin.start);
+                Ok(Some(self.writer.begin(&self.begin)))
+            }
+            Step::Data(at) if at < self.compared.end() => self.data(at).map(Some),
+            Step::Data(_) => {
+                self.compared.check()?;
+                self.step = Step::Over;
+                Ok(Some(self.writer.end()))
+            }
+            Step::Over => Ok(None),
+        }
+    }
+
+    /// Steps 2 and 3.
+    fn data(&mut self, at: GroupIndex) -> Result<Vec<u8>> {
+        let core = Arc::clone(&self.core);
+        // What lies between two changes may be long. It is passed here: while the lock is held,
+        // checkpoints wait for it, and readers for them.
+        let first = self.pages.first(&core, &self.compared, at)?.map_or(self.compared.end(), |change| change.group);
+        let mut tries = 0;
+        let (gathered, packed) = loop {
+            let held = (tries >= TRIES).then(|| core.readers.read());
+            tries += 1;
+            let (was_held, moment) = (held.is_some(), Pages::moment(&core));
+            let gathered = self.gather(at, first, was_held)?;
+            let _in_extents = held.unwrap_or_else(|| core.readers.read());
+            if was_held || Pages::moment(&core) == moment {
+                let packed = self.pack(&gathered.wanted)?;
+                break (gathered, packed);
+            }
+            self.pages = Pages::default();
+        };
+        let Packed { mut fragments, bytes } = packed;
+        fragments.sort_unstable_by_key(|(fragment, _)| fragment.first);
+        let next = gathered.next;
+        let data = StreamData {
+            from: at,
+            next,
+            holes: gathered.holes,
+            fragments: fragments.iter().map(|(fragment, _)| *fragment).collect(),
+        };
+        self.step = Step::Data(next);
+        let chunk = self.writer.data(&data, fragments.into_iter().map(|(_, payload)| &bytes[payload]));
+        core.counters.streamed_bytes.add(chunk.len() as u64);
+        Ok(chunk)
+    }
+
+    /// Step 2: the groups from `told` on, of which those before `from` have nothing in the map.
+    /// `briefly`: no more is read for it than is needed for one group, or comes with it.
+    fn gather(&mut self, told: GroupIndex, from: GroupIndex, briefly: bool) -> Result<Gathered> {
+        let mut gathered = Gathered { wanted: Vec::new(), holes: Vec::new(), next: self.compared.end() };
+        let (mut at, mut bytes, mut told) = (from, 0, told);
+        // What nothing is known of holds nothing now, and may have held something before.
+        let gaps = self.compared.tells_all_holes();
+        loop {
+            if briefly && at > from && self.pages.is_used_up(at) {
+                gathered.next = self.pages.next().unwrap_or_else(|| self.compared.end());
+                break;
+            }
+            let Some(change) = self.pages.first(&self.core, &self.compared, at)? else { break };
+            let is_full = bytes >= self.chunk_bytes || gathered.wanted.len() + gathered.holes.len() >= CHUNK_ITEMS;
+            if is_full {
+                // Of the groups up to that one nothing is left to tell.
+                gathered.next = change.group;
+                break;
+            }
+            let group = change.group;
+            if gaps {
+                push_holes(&mut gathered.holes, told.first_block().0, group.first_block().0);
+            }
+            for piece in &change.pieces {
+                // What is compressed anew may turn out not to be compressible.
+                let raw = piece.fragment.live.count() as usize * BLOCK_BYTES;
+                bytes += if is_sent_as_stored(piece) { piece.fragment.stored as usize } else { raw };
+                gathered.wanted.push(Wanted { group, piece: *piece });
+            }
+            let holes = change.holes;
+            for (first, blocks) in holes.runs() {
+                let first = group.first_block().0 + u64::from(first);
+                push_holes(&mut gathered.holes, first, first + u64::from(blocks));
+            }
+            at = GroupIndex(group.0 + 1);
+            told = at;
+        }
+        if gaps {
+            push_holes(&mut gathered.holes, told.first_block().0, gathered.next.first_block().0);
+        }
+        Ok(gathered)
+    }
+
+    /// Step 3.
+    fn pack(&mut self, wanted: &[Wanted]) -> Result<Packed> {
+        let mut packed = Packed::default();
+        let mut in_place: Vec<&Wanted> = wanted.iter().collect();
+        in_place.sort_unstable_by_key(|w| w.piece.fragment.location);
+        let wanted: Vec<Wanted> = in_place.into_iter().map(|w| Wanted { group: w.group, piece: w.piece }).collect();
+        let settings = *self.compared.to.settings.read();
+        let mut as_stored = 0;
+        scratch::with(|scratch| {
+            let mut rest = &wanted[..];
+            while !rest.is_empty() {
+                let (span, others) = rest.split_at(self.core.span(rest));
+                self.core.with_payloads(&self.compared.to, span, scratch, &mut |index, payload, codecs, unit| {
+                    let Wanted { group, piece } = &span[index];
+                    if is_sent_as_stored(piece) {
+                        as_stored += 1;
+                        packed.push(entry_of(*group, piece).to_stream(piece.object, piece.epoch), payload);
+                        return Ok(());
+                    }
+                    let raw = &mut unit[..usize::from(piece.fragment.count) * BLOCK_BYTES];
+                    let (codec, raw_len) = (CodecId(piece.fragment.codec), raw.len());
+                    self.core.decode(Readers::Held, &self.compared.to, codecs, (codec, payload), raw, raw_len)?;
+                    recut(*group, piece, raw, codecs, &settings, &mut packed);
+                    Ok(())
+                })?;
+                rest = others;
+            }
+            Ok::<_, Error>(())
+        })?;
+        self.as_stored += as_stored;
+        Ok(packed)
+    }
+}
+
+fn is_sent_as_stored(piece: &Piece) -> bool {
+    piece.fragment.live == piece.fragment.unit() && CodecId(piece.fragment.codec) != CodecId::ZSTD_DICTIONARY
+}
+
+fn entry_of(group: GroupIndex, piece: &Piece) -> FragmentEntry {
+    let fragment = &piece.fragment;
+    FragmentEntry {
+        first: BlockIndex(group.first_block().0 + u64::from(fragment.first)),
+        count: fragment.count,
+        codec: fragment.codec,
+        stored: fragment.stored,
+        checksum: fragment.checksum,
+    }
+}
+
+/// Makes units of the blocks of a decoded unit that are asked for, compressed as it was.
+fn recut(
+    group: GroupIndex,
+    piece: &Piece,
+    raw: &[u8],
+    codecs: &mut codec::Workspace,
+    settings: &Settings,
+    packed: &mut Packed,
+) {
+    let id = match CodecId(piece.fragment.codec) {
+        CodecId::ZSTD_DICTIONARY => WITHOUT_DICTIONARY,
+        id => id,
+    };
+    for (first, blocks) in piece.fragment.live.runs() {
+        let skip = (first as usize - usize::from(piece.fragment.first)) * BLOCK_BYTES;
+        let part = &raw[skip..skip + blocks as usize * BLOCK_BYTES];
+        let first = BlockIndex(group.first_block().0 + u64::from(first));
+        with_unit(first, part, id, codecs, settings, &mut |fragment, payload| packed.push(fragment, payload));
+    }
+}
+
+/// Compresses a unit with a codec, or leaves it raw if that saves too little, and gives it a
+/// stream's checksum.
+pub(crate) fn with_unit(
+    first: BlockIndex,
+    raw: &[u8],
+    codec: CodecId,
+    codecs: &mut codec::Workspace,
+    settings: &Settings,
+    take: &mut dyn FnMut(FragmentEntry, &[u8]),
+) {
+    let mut target = vec![0; dst_limit(raw.len(), settings)];
+    let compressed = Codec::all()
+        .find(|known| known.id() == codec && *known != Codec::Off)
+        .and_then(|codec| Some((codec.id(), codecs.compress(codec, raw, &mut target)?)));
+    let (id, payload) = match compressed {
+        Some((id, len)) => (id, &target[..len]),
+        None => (CodecId::RAW, raw),
+    };
+    let count = (raw.len() / BLOCK_BYTES) as u8;
+    let fragment = FragmentEntry { first, count, codec: id.0, stored: payload.len() as u32, checksum: 0 };
+    take(FragmentEntry { checksum: stream_checksum(&fragment, payload), ..fragment }, payload);
+}
+
+#[cfg(test)]
+#[path = "send_tests.rs"]
+mod tests;

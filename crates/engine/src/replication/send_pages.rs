@@ -1,0 +1,209 @@
+//! What a stream has to tell of each group: from the map alone. A block is sent if the newer state
+//! finds it in another record than the older one does, as in `diff`.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use format::{HOLE_BLOCKS_MAX, ObjectState};
+use surface::{Error, ErrorKind, Result};
+use units::{BLOCK_BYTES, BlockIndex, BlockMask, GroupIndex, ObjectId};
+
+use crate::base::canary::Canary;
+use crate::history::bookmarks::levels_from;
+use crate::history::diff::{allocated, changed};
+use crate::map::group_pages::look_down;
+use crate::map::{Level, Piece};
+use crate::objects::Object;
+use crate::pool::core::Core;
+
+/// What is different in a group.
+#[derive(Debug, Clone)]
+pub(crate) struct GroupChange {
+    pub group: GroupIndex,
+    /// What holds data now and did not, or other data.
+    pub pieces: Vec<Piece>,
+    /// What held data and does not any more, or may have.
+    pub holes: BlockMask,
+}
+
+/// The two states that are compared; without an older one everything is new. The older one may be a
+/// bookmark.
+#[derive(Clone)]
+pub(crate) struct Compared {
+    pub to: Arc<Object>,
+    pub from: Option<Arc<Object>>,
+    /// Whether the older one is a bookmark, which may be destroyed meanwhile.
+    is_from_bookmark: bool,
+}
+
+/// Goes through the changes in the order of groups (from a bookmark, through all groups of which
+/// the map has something). Keeps a page of them, which is good for as long as no checkpoint comes
+/// between: from then on the places that it names may hold something else.
+#[derive(Default)]
+pub(crate) struct Pages {
+    known: VecDeque<GroupChange>,
+    /// The moment as of which the page holds, and where the next page begins.
+    as_of: u64,
+    next: Option<GroupIndex>,
+}
+
+impl Compared {
+    pub(crate) fn new(to: Arc<Object>, from: Option<Arc<Object>>) -> Self {
+        let is_bookmark = |from: &Arc<Object>| from.descriptor.read().state == ObjectState::Bookmark;
+        Self { is_from_bookmark: from.as_ref().is_some_and(is_bookmark), to, from }
+    }
+
+    fn both(&self) -> impl Iterator<Item = &Arc<Object>> {
+        std::iter::once(&self.to).chain(&self.from)
+    }
+
+    /// Whether the older state is a bookmark's, which does not tell what was a hole then: all that
+    /// is none now is told as one.
+    pub(crate) fn tells_all_holes(&self) -> bool {
+        self.is_from_bookmark && !Canary::BookmarkTrustsHoles.is_planted()
+    }
+
+    /// The way down from the older state.
+    fn levels_before(&self, now: &[Level]) -> Result<Option<Arc<[Level]>>> {
+        let Some(from) = &self.from else { return Ok(None) };
+        if !self.is_from_bookmark {
+            return Ok(Some(from.levels()));
+        }
+        let origin = from.descriptor.read().origin;
+        let levels = origin.and_then(|origin| levels_from(origin, now)).ok_or_else(|| {
+            let text =
+                format!("of the history of '{}' nothing is left that tells what has changed since", from.title());
+            Error::new(ErrorKind::Conflict, text)
+        })?;
+        Ok(Some(levels.into()))
+    }
+
+    /// Fails if one of the two has been destroyed: then what has been read of it may be less than
+    /// there was.
+    pub(crate) fn check(&self) -> Result<()> {
+        // A bookmark is needed no more once its place is known.
+        let snapshots = std::iter::once(&self.to).chain(self.from.iter().filter(|_| !self.is_from_bookmark));
+        match snapshots.into_iter().find(|object| !object.is_readable()) {
+            Some(gone) => {
+                let text = format!("'{}' has been destroyed while it was being sent", gone.title());
+                Err(Error::new(ErrorKind::NotFound, text))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The group behind the last one of either.
+    pub(crate) fn end(&self) -> GroupIndex {
+        let bytes = self.both().map(|object| object.size_bytes()).max().unwrap_or(0);
+        GroupIndex(bytes.div_ceil(units::GROUP_BYTES as u64))
+    }
+
+    /// Blocks of a group that lie within the newer state.
+    fn inside(&self, group: GroupIndex) -> BlockMask {
+        let blocks = self.to.size_bytes().div_ceil(BLOCK_BYTES as u64);
+        BlockMask::run(0, blocks.saturating_sub(group.first_block().0).min(32) as u32)
+    }
+
+    /// The changes of a bounded number of groups from `from` on, and where the next page begins.
+    fn page(&self, core: &Core, from: GroupIndex) -> Result<(VecDeque<GroupChange>, Option<GroupIndex>)> {
+        let new = self.to.levels();
+        let old = self.levels_before(&new)?;
+        let mut objects: Vec<ObjectId> =
+            new.iter().chain(old.iter().flat_map(|l| l.iter())).map(|l| l.object).collect();
+        objects.sort_unstable();
+        objects.dedup();
+        let page = core.group_page(&objects, from)?;
+        self.check()?;
+        let mut changes = VecDeque::new();
+        let all_holes = self.tells_all_holes();
+        // Behind both ends there is nothing to tell of.
+        for (group, of_all) in page.groups.range(..self.end()) {
+            let now = look_down(&new, &objects, of_all, BlockMask::FULL);
+            let before = old.as_ref().map_or_else(Vec::new, |old| look_down(old, &objects, of_all, BlockMask::FULL));
+            let different = changed(&before, &now);
+            let holes = if all_holes { BlockMask::FULL } else { different }.minus(allocated(&now));
+            let wanted = different.and(self.inside(*group));
+            let mut pieces = now;
+            for piece in &mut pieces {
+                piece.fragment.live = piece.fragment.live.and(wanted);
+            }
+            pieces.retain(|piece| !piece.fragment.live.is_empty());
+            // Where everything reads as zeroes of which nothing is known, it counts that something
+            // is.
+            if all_holes || !pieces.is_empty() || !holes.is_empty() {
+                changes.push_back(GroupChange { group: *group, pieces, holes });
+            }
+        }
+        Ok((changes, page.next.filter(|next| *next < self.end())))
+    }
+}
+
+impl Pages {
+    /// A number that is raised behind every change of the map's base and before extents are freed
+    /// because of it: if it is the same before a page was read and when `Core::readers` is held,
+    /// the places that the page names stay what they are for as long as that is held.
+    pub(crate) fn moment(core: &Core) -> u64 {
+        core.counters.published.get()
+    }
+
+    /// Whether the next change from group `at` on is still to be looked for.
+    pub(crate) fn is_used_up(&self, at: GroupIndex) -> bool {
+        self.known.back().is_none_or(|change| change.group < at)
+    }
+
+    /// Where that begins.
+    pub(crate) fn next(&self) -> Option<GroupIndex> {
+        self.next
+    }
+
+    /// The first change from group `at` on, which must not go back; `None`: there is none, and
+    /// there will be none.
+    pub(crate) fn first(&mut self, core: &Core, compared: &Compared, at: GroupIndex) -> Result<Option<&GroupChange>> {
+        let moment = Self::moment(core);
+        if self.as_of != moment {
+            self.known.clear();
+            self.as_of = moment;
+            self.next = Some(at);
+        }
+        while self.known.front().is_some_and(|change| change.group < at) {
+            self.known.pop_front();
+        }
+        while self.known.is_empty()
+            && let Some(from) = self.next
+        {
+            (self.known, self.next) = compared.page(core, from)?;
+        }
+        Ok(self.known.front())
+    }
+}
+
+/// Appends the blocks from `first` up to `end` as holes, joined to the one before them if that ends
+/// there.
+pub(crate) fn push_holes(holes: &mut Vec<(BlockIndex, u32)>, mut first: u64, end: u64) {
+    if let Some((begin, count)) = holes.last_mut().filter(|(begin, count)| begin.0 + u64::from(*count) == first) {
+        let more = end.saturating_sub(begin.0).min(HOLE_BLOCKS_MAX.into()) as u32;
+        first += u64::from(more.saturating_sub(*count));
+        *count = more.max(*count);
+    }
+    while first < end {
+        let blocks = (end - first).min(HOLE_BLOCKS_MAX.into()) as u32;
+        holes.push((BlockIndex(first), blocks));
+        first += u64::from(blocks);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn holes_are_joined_and_never_longer_than_a_stream_takes() {
+        let most = u64::from(HOLE_BLOCKS_MAX);
+        let mut holes = Vec::new();
+        for (first, end) in [(3, 5), (5, 8), (9, 9), (10, 12), (12, 10 + most + 7), (10 + most + 7, 10 + most + 9)] {
+            push_holes(&mut holes, first, end);
+        }
+        let plain: Vec<_> = holes.iter().map(|(first, blocks)| (first.0, u64::from(*blocks))).collect();
+        assert_eq!(plain, [(3, 5), (10, most), (10 + most, 9)]);
+    }
+}

@@ -1,0 +1,302 @@
+//! Admission: a write is taken only if everything that is dirty, however incompressible, still
+//! finds room in the log. So what was acknowledged can always be flushed.
+
+use std::sync::atomic::Ordering;
+
+use surface::Result;
+use units::BLOCK_BYTES;
+
+use crate::objects::object::Object;
+use crate::pool::core::Core;
+
+/// Share of the pool's extents that only overwriting may take, and the least for which that makes
+/// sense: cleaning wins nothing from extents of which less than a thirty-second part is dead.
+const OVERWRITE_DIVISOR: u64 = 28;
+const OVERWRITE_MIN: u64 = 16;
+/// Extents that must have been filled since the pool was opened before they tell how much an extent
+/// holds.
+const OPENED_KNOWN: u64 = 32;
+/// What a group may cost in the log beside its data: in the worst case a batch of its own, padded.
+pub(crate) const GROUP_COST_BYTES: u64 = BLOCK_BYTES as u64;
+
+/// Room for data that is being put into the write buffer; dropped when it is there and counted as
+/// dirty.
+pub(crate) struct Admitted<'a> {
+    core: &'a Core,
+    bytes: u64,
+    /// It makes room: see [`Core::room_before`].
+    cleans: bool,
+}
+
+impl Drop for Admitted<'_> {
+    fn drop(&mut self) {
+        if self.cleans {
+            // In this order: what is not counted any more must not count as room either.
+            self.core.cleaning_bytes.fetch_sub(self.bytes, Ordering::AcqRel);
+        }
+        self.core.admitting.fetch_sub(self.bytes, Ordering::AcqRel);
+    }
+}
+
+impl Core {
+    /// Bytes of data that are on their way to the log, what they may cost there beside included.
+    ///
+    /// Bytes go from admitted to dirty to used extents, and each is counted in the next place
+    /// before it leaves the last one: read in this order, none is missed.
+    pub(crate) fn committed_bytes(&self) -> u64 {
+        let admitting = self.admitting.load(Ordering::Acquire);
+        admitting + self.dirty_cost()
+    }
+
+    /// Bytes that what is dirty may cost in the log.
+    fn dirty_cost(&self) -> u64 {
+        self.buffer.bytes() as u64 + self.buffer.groups() as u64 * GROUP_COST_BYTES
+    }
+
+    /// Extents that can be written before another one is freed, the reserve included, as far as the
+    /// storage below has room.
+    pub(crate) fn extents_left(&self) -> u64 {
+        (self.extents_free.load(Ordering::Acquire) + self.log.ahead() as u64).min(self.extents_left_below())
+    }
+
+    /// Extents that are neither reserved nor needed for what is on its way to the log.
+    pub(crate) fn extents_spare(&self) -> u64 {
+        let needed = self.committed_bytes().div_ceil(self.geometry.usable_bytes_min());
+        self.extents_left().saturating_sub(self.geometry.reserve_extents() + needed)
+    }
+
+    /// Whether everything that is dirty or admitted fits, by what is known without a lock.
+    pub(crate) fn has_room(&self) -> bool {
+        self.has_room_before(self.geometry.reserve_extents())
+    }
+
+    /// Whether it fits so that `wall` extents are left.
+    pub(crate) fn has_room_before(&self, wall: u64) -> bool {
+        self.has_room_for(0, wall)
+    }
+
+    /// Whether `bytes` more would fit so that `wall` extents are left.
+    pub(crate) fn has_room_for(&self, bytes: u64, wall: u64) -> bool {
+        // In this order: see `committed_bytes`.
+        let committed = self.committed_bytes() + bytes;
+        self.room_before(wall) >= committed
+    }
+
+    /// Bytes that surely fit into what is left so that `wall` extents are left, what is on its way
+    /// there included.
+    ///
+    /// What lies before the soft wall is left for the cleaner: what it has set aside there does not
+    /// stand in the way of others a second time.
+    pub(crate) fn room_before(&self, wall: u64) -> u64 {
+        let usable = self.geometry.usable_bytes_min();
+        let soft_wall = self.soft_wall();
+        let soft = if wall < soft_wall { 0 } else { soft_wall - self.geometry.reserve_extents() };
+        let cleans = self.cleaning_bytes.load(Ordering::Acquire).min(soft * usable);
+        (self.extents_left() * usable + cleans).saturating_sub(wall * usable)
+    }
+
+    /// Counts `bytes` as on their way to the log until what is returned is dropped, if they fit so
+    /// that `wall` extents are left. Who asks in vain was never counted: several that together are
+    /// too many do not refuse one another.
+    pub(crate) fn try_set_aside(&self, bytes: u64, wall: u64) -> Option<Admitted<'_>> {
+        let fits = |admitting: u64| {
+            let committed = admitting + self.dirty_cost() + bytes;
+            (self.room_before(wall) >= committed).then_some(admitting + bytes)
+        };
+        self.admitting.fetch_update(Ordering::AcqRel, Ordering::Acquire, fits).ok()?;
+        let admitted = Admitted { core: self, bytes, cleans: false };
+        // Between the look and the entry as many bytes may have come as have left, and those that
+        // left have not been seen anywhere.
+        self.has_room_before(wall).then_some(admitted)
+    }
+
+    /// The same before the soft wall, and the extents that are kept back from the asker.
+    pub(crate) fn try_admit(&self, bytes: u64, kept: u64) -> Option<Admitted<'_>> {
+        self.try_set_aside(bytes, self.soft_wall() + kept)
+    }
+
+    /// Counts `bytes` as on their way to the log until what is returned is dropped, whether there
+    /// is room for them or not.
+    pub(crate) fn set_aside(&self, bytes: u64) -> Admitted<'_> {
+        self.admitting.fetch_add(bytes, Ordering::AcqRel);
+        Admitted { core: self, bytes, cleans: false }
+    }
+
+    /// The same for what makes more room than it takes.
+    pub(crate) fn set_aside_to_clean(&self, bytes: u64) -> Admitted<'_> {
+        let mut aside = self.set_aside(bytes);
+        aside.cleans = true;
+        self.cleaning_bytes.fetch_add(bytes, Ordering::AcqRel);
+        aside
+    }
+
+    /// Extents that only overwriting may take: a pool that is full for new data goes on taking
+    /// changes of what it holds, because cleaning wins back what they leave dead. Small pools
+    /// cannot afford it.
+    fn overwrite_extents(&self) -> u64 {
+        let share = u64::from(self.geometry.extents_usable()) / OVERWRITE_DIVISOR;
+        if share < OVERWRITE_MIN { 0 } else { share }
+    }
+
+    /// Extents that `object` must leave to others: what is reserved for other volumes, and the
+    /// share of overwriting unless it `overwrites`. Where overwriting has no share, nothing: it
+    /// takes room until what it leaves dead is counted, and would be refused as soon as new data
+    /// has filled the pool up to what is reserved.
+    fn extents_promised(&self, object: &Object, overwrites: bool) -> u64 {
+        let reserved = self.extents_reserved_against(object);
+        match (self.overwrite_extents(), overwrites) {
+            (0, true) => 0,
+            (_, true) => reserved,
+            (share, false) => share + reserved,
+        }
+    }
+
+    /// Extents that `object` must leave free now of what is [promised](Self::extents_promised) to
+    /// others.
+    ///
+    /// What is promised need not lie idle. As long as twice as much could be won by cleaning,
+    /// nothing is kept; from there on it grows until all of it is kept when no more than that could
+    /// be won. So new data finds the pool full at the same point as if it were always kept, and a
+    /// log of which a fifth is dead is not cleaned as if it were fuller than it is, which would
+    /// cost every write.
+    ///
+    /// `bytes`: what asks for room. Overwriting leaves as much dead, as long as it compresses
+    /// alike: so it counts for nothing here. Where it takes more than it leaves, more lives at the
+    /// next checkpoint, and less can be won.
+    fn extents_kept(&self, object: &Object, bytes: u64, overwrites: bool) -> u64 {
+        let promised = self.extents_promised(object, overwrites);
+        let asking = if overwrites { 0 } else { bytes };
+        if promised == 0 { 0 } else { promised.min((2 * promised).saturating_sub(self.extents_winnable(asking))) }
+    }
+
+    /// Extents before the reserve that would be free if all that is dead were cleaned, cautiously:
+    /// what is on its way counts in full, `asking` included, and what has been written since the
+    /// last checkpoint as if nothing died for it.
+    fn extents_winnable(&self, asking: u64) -> u64 {
+        let extents = u64::from(self.geometry.extents_usable()).saturating_sub(1 + self.geometry.reserve_extents());
+        let live = self.live_bytes.load(Ordering::Relaxed);
+        let coming = self.committed_bytes() + asking + self.log.bytes_since_checkpoint();
+        let opened = self.counters.opened_extents.get();
+        let taken = if opened < OPENED_KNOWN {
+            (live + coming).div_ceil(self.geometry.usable_bytes_min())
+        } else {
+            // As densely as it has been since the pool was opened: headers, padding and tails of
+            // extents take room too.
+            let payload = self.counters.fragment_bytes.get() + self.counters.moved_bytes.get();
+            let packed = u128::from(live) * u128::from(opened) / u128::from(payload.max(1));
+            u64::try_from(packed).unwrap_or(u64::MAX) + coming.div_ceil(u64::from(self.geometry.extent_bytes))
+        };
+        extents.saturating_sub(taken)
+    }
+
+    /// Bytes that new data, for which nothing is reserved, still finds room for once all that is
+    /// dead has been cleaned, as far as the storage below has room.
+    pub(crate) fn available_bytes(&self) -> u64 {
+        let free = self.extents_free.load(Ordering::Acquire) + self.log.ahead() as u64;
+        let left_below = self.free_bytes_below(free) / u64::from(self.geometry.extent_bytes);
+        let lacking_below = free.saturating_sub(left_below);
+        let reserved = self.reserved_unmet.load(Ordering::Relaxed).div_ceil(self.geometry.usable_bytes_min());
+        let promised = self.overwrite_extents() + reserved + lacking_below;
+        self.extents_winnable(0).saturating_sub(promised) * self.bytes_per_extent()
+    }
+
+    /// Payload that an extent has held on average since the pool was opened; until that is known,
+    /// its size.
+    fn bytes_per_extent(&self) -> u64 {
+        let opened = self.counters.opened_extents.get();
+        let payload = self.counters.fragment_bytes.get() + self.counters.moved_bytes.get();
+        let size = u64::from(self.geometry.extent_bytes);
+        if opened < OPENED_KNOWN { size } else { (payload / opened).clamp(size / 2, size) }
+    }
+
+    /// Whether a write was refused for want of room, and nothing has been applied since.
+    pub(crate) fn is_full(&self) -> bool {
+        self.full_at.load(Ordering::Relaxed) == self.log.applied_seq().0
+    }
+
+    /// Admits a write of `length` bytes at `offset` of an object; the room is its own until what is
+    /// returned is dropped.
+    ///
+    /// The wall of new data is the soft wall (`clean::pacing`) and what must be kept for overwriting
+    /// and other volumes; that of overwriting is the soft wall and what is reserved for other
+    /// volumes. A write that does not seem to fit before its wall waits for the cleaner, and if
+    /// that wins nothing it makes room itself: what is dirty is drained (it may be compressible), a
+    /// checkpoint is taken (it may free extents), and extents are cleaned for as long as that wins
+    /// anything. Only if there is no room then, up to the reserve instead of the soft wall, the
+    /// pool is full. The verdict holds until something is applied.
+    ///
+    /// # Errors
+    /// [`surface::ErrorKind::Full`], and whatever draining fails with.
+    pub(crate) fn admit(&self, object: &Object, offset: u64, length: u64) -> Result<Admitted<'_>> {
+        self.charge(object, offset, length)?;
+        self.brake(length);
+        // A part of a block makes a block of data.
+        let bytes = length.next_multiple_of(BLOCK_BYTES as u64) + GROUP_COST_BYTES;
+        if let Some(admitted) = self.try_admit(bytes, self.extents_promised(object, false)) {
+            return Ok(admitted);
+        }
+        let overwrites = self.extents_kept(object, bytes, false) > 0 && self.overwrites(object, offset, length)?;
+        // Asked again and again: what was counted cautiously is known exactly after the next
+        // checkpoint.
+        let kept = || self.extents_kept(object, bytes, overwrites);
+        if let Some(admitted) = self.try_admit(bytes, kept()) {
+            return Ok(admitted);
+        }
+        // Nothing could be won when it was tried last.
+        let hopeless = self.full_at.load(Ordering::Relaxed) == self.log.applied_seq().0;
+        if hopeless && self.buffer.bytes() == 0 && self.is_surely_full(bytes) {
+            self.counters.refused_writes.add(1);
+            return Err(self.full_error());
+        }
+        if !hopeless && let Some(admitted) = self.wait_for_cleaner(bytes, &kept) {
+            return Ok(admitted);
+        }
+        if let Some(admitted) = self.find_room(bytes, &kept)? {
+            return Ok(admitted);
+        }
+        self.full_at.store(self.log.applied_seq().0, Ordering::Relaxed);
+        self.counters.refused_writes.add(1);
+        Err(self.full_error())
+    }
+
+    /// Makes room for `bytes` by all means that there are, for one caller at a time; `None`: there
+    /// is none. `kept`: see [`Self::extents_kept`].
+    pub(crate) fn find_room(&self, bytes: u64, kept: &dyn Fn() -> u64) -> Result<Option<Admitted<'_>>> {
+        let try_now = || self.try_admit(bytes, kept());
+        let _making_room = self.making_room.lock();
+        if let Some(admitted) = try_now() {
+            return Ok(Some(admitted));
+        }
+        self.drain_all()?;
+        if let Some(admitted) = try_now() {
+            return Ok(Some(admitted));
+        }
+        self.look_below();
+        self.take_light_checkpoint()?;
+        // Deleted volumes give their space back over several checkpoints.
+        loop {
+            if let Some(admitted) = try_now() {
+                return Ok(Some(admitted));
+            }
+            if !self.objects.has_reaping() {
+                break;
+            }
+            self.take_checkpoint()?;
+        }
+        if let Some(admitted) = self.clean_for_room(bytes, kept)? {
+            return Ok(Some(admitted));
+        }
+        if self.map.settled().is_empty() {
+            return Ok(None);
+        }
+        // Merging may show that more is dead.
+        self.take_checkpoint()?;
+        self.clean_for_room(bytes, kept)
+    }
+
+    /// Whether `bytes` do not even fit before the reserve. `false` while a checkpoint is under way:
+    /// the extents that it puts on the log's list are for a moment neither free nor there.
+    fn is_surely_full(&self, bytes: u64) -> bool {
+        self.checkpoint.try_lock().is_some_and(|_still| !self.has_room_for(bytes, self.geometry.reserve_extents()))
+    }
+}

@@ -1,0 +1,123 @@
+//! Whether there is room is judged by what is true when it is judged, not by what was true a moment
+//! ago.
+#![allow(clippy::unwrap_used)]
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+
+use bytes::Bytes;
+use env::{Disk, DiskLayer};
+use format::Entry;
+use sim::{ContentKind, Machine, Rng, fill_content};
+use surface::{BlockDevice, ErrorKind, WriteOptions};
+use units::BlockIndex;
+
+use crate::base::testing::pool_on;
+use crate::log::Purpose;
+use crate::pool::Pool;
+use crate::pool::core::Core;
+
+/// Does something while a checkpoint syncs the log, or when it has put extents on the list.
+struct MeddlingDisk {
+    below: Arc<dyn Disk>,
+    core: OnceLock<Weak<Core>>,
+    at_sync: AtomicBool,
+    at_end: AtomicBool,
+    meddled: AtomicBool,
+    meddle: fn(&Core),
+}
+
+impl MeddlingDisk {
+    fn meddle(&self) {
+        if let Some(core) = self.core.get().and_then(Weak::upgrade) {
+            self.meddled.store(true, Ordering::Relaxed);
+            (self.meddle)(&core);
+        }
+    }
+}
+
+impl DiskLayer for MeddlingDisk {
+    fn below(&self) -> &dyn Disk {
+        &*self.below
+    }
+
+    fn sync(&self) -> std::io::Result<()> {
+        if self.at_sync.swap(false, Ordering::Relaxed) {
+            self.meddle();
+        }
+        self.below.sync()
+    }
+
+    fn room_bytes(&self) -> u64 {
+        if self.at_end.load(Ordering::Relaxed) {
+            self.meddle();
+        }
+        self.below.room_bytes()
+    }
+}
+
+fn pool_with(machine: &Machine, meddle: fn(&Core)) -> (Arc<MeddlingDisk>, Pool) {
+    let [at_sync, at_end, meddled] = [false; 3].map(AtomicBool::new);
+    let disk = Arc::new(MeddlingDisk {
+        below: machine.disk.handle(),
+        core: OnceLock::new(),
+        at_sync,
+        at_end,
+        meddled,
+        meddle,
+    });
+    let pool = pool_on(machine, Arc::clone(&disk) as _, 8 << 20, 0);
+    pool.create_volume("v", 4 << 20, &Default::default()).unwrap();
+    disk.core.set(Arc::downgrade(&pool.core)).unwrap();
+    (disk, pool)
+}
+
+/// Uses up what is on the list, as far as data may.
+fn use_up(core: &Core) {
+    let object = core.objects.named("v").unwrap();
+    while core.log.ahead() > core.geometry.kept_back(Purpose::Data) {
+        let ranges = vec![(BlockIndex(0), 1)];
+        core.append_applied(vec![Entry::Holes { object: object.id, epoch: object.epoch(), ranges }]).unwrap();
+    }
+}
+
+#[test]
+fn room_that_others_used_up_at_once_is_no_full_pool() {
+    let machine = Machine::new(8 << 20, 5);
+    let (disk, pool) = pool_with(&machine, use_up);
+    use_up(&pool.core);
+    disk.at_end.store(true, Ordering::Relaxed);
+    pool.core.make_room(Purpose::Data).unwrap();
+    disk.at_end.store(false, Ordering::Relaxed);
+    assert!(disk.meddled.load(Ordering::Relaxed), "nothing came between");
+    assert!(pool.core.log.ahead() <= pool.core.geometry.kept_back(Purpose::Data));
+    pool.core.make_room(Purpose::Data).unwrap();
+    assert!(pool.core.log.ahead() > pool.core.geometry.kept_back(Purpose::Data));
+}
+
+/// As a change of the property does.
+fn lower_quota(core: &Core) {
+    let object = core.objects.named("v").unwrap();
+    object.settings.write().quota_bytes = Some(64 << 10);
+    object.quota.forget();
+}
+
+#[test]
+fn a_quota_that_is_lowered_while_a_write_looks_holds() {
+    let machine = Machine::new(8 << 20, 6);
+    let (disk, pool) = pool_with(&machine, lower_quota);
+    pool.set_properties(Some("v"), &[("quota".to_owned(), Some("3M".to_owned()))]).unwrap();
+    let volume = pool.volume("v").unwrap();
+    let mut data = vec![0; 32 << 10];
+    fill_content(&mut Rng::new(7), ContentKind::Random, &mut data);
+    let data = Bytes::from(data);
+    volume.write(0, data.clone(), WriteOptions::default()).unwrap();
+    // What is dirty is made durable when a write looks what the quota leaves.
+    volume.object.quota.forget();
+    disk.at_sync.store(true, Ordering::Relaxed);
+    let results: Vec<_> = (1..64).map(|i| volume.write(i << 15, data.clone(), WriteOptions::default())).collect();
+    assert!(disk.meddled.load(Ordering::Relaxed), "the quota was not lowered");
+    let written = results.iter().filter(|result| result.is_ok()).count();
+    assert!(written <= 1, "{written} writes of 32 KiB into a quota of 64 KiB");
+    assert!(results.iter().flat_map(|result| result.as_ref().err()).all(|error| error.kind() == ErrorKind::Full));
+}

@@ -1,0 +1,195 @@
+//! Calibration: how long each candidate takes on this machine, measured at once instead of unit by
+//! unit, and what a busy CPU takes of power where the processor counts it. What comes of it is kept
+//! with the learned costs.
+//!
+//! 1. Units of some kinds of made data, in all sizes, are compressed with every candidate of the
+//!    pool and of its volumes, on one thread.
+//! 2. Their CPU times are learned like those of units that are written. Savings are not: made data
+//!    is no data.
+//! 3. The energy that was counted meanwhile, over the CPU time: it includes what the processor
+//!    takes anyway.
+//! 4. A checkpoint keeps it.
+
+use codec::{Codec, Workspace};
+use env::Clock;
+use policy::{Candidates, Key, Power, SizeClass, Table, probe};
+use surface::Result;
+use units::GROUP_BYTES;
+
+use crate::codecs::costs::Costs;
+use crate::pool::Pool;
+
+/// Lengths of units: one of each class of size, and how many of each kind: some hundred KiB of
+/// each.
+const UNITS: [(usize, usize); 3] = [(4 << 10, 64), (32 << 10, 16), (GROUP_BYTES, 6)];
+/// Words of the made text.
+const WORDS: &str = "the of and storage engine block writes compressed extent log map every checksum is verified before unit decoded to reader epoch \
+     snapshot in volume request latency window sector thread queue device memory buffer cache page entry table index value";
+/// Digits of dense data: six bits in each byte.
+const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+/// How fast one candidate is.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CodecSpeed {
+    /// The codec.
+    pub codec: String,
+    /// Length of the units.
+    pub unit_bytes: u64,
+    /// CPU nanoseconds for a KiB, mean over the kinds of data.
+    pub ns_per_kib: f64,
+}
+
+/// How much a calibration compresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CalibrationEffort {
+    /// A quarter: half a second of CPU time. For a new pool, which knows nothing of its machine.
+    Short,
+    /// Some seconds.
+    Full,
+}
+
+impl CalibrationEffort {
+    const fn divisor(self) -> usize {
+        match self {
+            Self::Short => 4,
+            Self::Full => 1,
+        }
+    }
+}
+
+/// What a calibration found.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Calibration {
+    /// By codec and length of units.
+    pub speeds: Vec<CodecSpeed>,
+    /// CPU time that it took.
+    pub cpu_ns: u64,
+    /// What a busy CPU takes, and whose figure that is.
+    pub power: Power,
+}
+
+/// A sequence of numbers that look random (xorshift).
+struct Numbers(u64);
+
+impl Numbers {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 >> 16
+    }
+}
+
+/// Data of one kind: text, records of a table, or dense.
+fn made(kind: usize, seed: u64, len: usize) -> Vec<u8> {
+    let words: Vec<&str> = WORDS.split_whitespace().collect();
+    let mut numbers = Numbers(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let mut out = Vec::with_capacity(len + 64);
+    while out.len() < len {
+        let number = numbers.next();
+        match kind {
+            0 => {
+                out.extend_from_slice(words[number as usize % words.len()].as_bytes());
+                out.push(if number.is_multiple_of(11) { b'\n' } else { b' ' });
+            }
+            1 => {
+                out.extend_from_slice(&(out.len() as u32).to_le_bytes());
+                out.extend_from_slice(&(number as u16).to_le_bytes());
+                out.extend_from_slice(words[number as usize % words.len()].as_bytes());
+                out.extend_from_slice(&[0; 6]);
+            }
+            _ => out.push(DIGITS[number as usize % DIGITS.len()]),
+        }
+    }
+    out.truncate(len);
+    out
+}
+
+const KINDS: usize = 3;
+
+/// Steps 1 and 2.
+fn measure(effort: CalibrationEffort, clock: &dyn Clock, candidates: &[Codec], costs: &Costs) -> Vec<CodecSpeed> {
+    let mut codecs = Workspace::new();
+    let mut dst = vec![0; GROUP_BYTES];
+    let mut speeds = Vec::new();
+    for (unit_bytes, count) in UNITS.map(|(unit_bytes, count)| (unit_bytes, count.div_ceil(effort.divisor()))) {
+        let units: Vec<Vec<u8>> =
+            (0..KINDS * count).map(|index| made(index % KINDS, index as u64 + 1, unit_bytes)).collect();
+        for codec in candidates {
+            // Makes the context and warms it up.
+            codecs.compress(*codec, &units[0], &mut dst);
+            let mut total_ns = 0;
+            for unit in &units {
+                let began = clock.thread_cpu_ns();
+                codecs.compress(*codec, unit, &mut dst[..unit_bytes]);
+                let cpu_ns = clock.thread_cpu_ns().saturating_sub(began);
+                let key = Key { codec: codec.id(), class: probe(unit).class, size: SizeClass::of(unit_bytes) };
+                costs.learn_time(key, unit_bytes, cpu_ns);
+                total_ns += cpu_ns;
+            }
+            let kib = (units.len() * unit_bytes) as f64 / 1024.0;
+            let (codec, unit_bytes) = (codec.to_string(), unit_bytes as u64);
+            speeds.push(CodecSpeed { codec, unit_bytes, ns_per_kib: total_ns as f64 / kib });
+        }
+    }
+    speeds
+}
+
+impl Pool {
+    /// Measures and learns how long the candidates of the pool and of its volumes take on this
+    /// machine; takes the CPU time that `effort` says. `energy_uj` tells the energy that the
+    /// processors have used up to now, in microjoules, if they count it.
+    ///
+    /// # Errors
+    /// When the storage fails.
+    pub fn calibrate(&self, effort: CalibrationEffort, energy_uj: &dyn Fn() -> Option<u64>) -> Result<Calibration> {
+        let core = &self.core;
+        core.check_failed()?;
+        let mut candidates: Vec<Codec> = Candidates::default().as_slice().to_vec();
+        for object in core.objects.volumes() {
+            for codec in object.settings.read().candidates.as_slice() {
+                if !candidates.contains(codec) {
+                    candidates.push(*codec);
+                }
+            }
+        }
+        let clock = &*core.env.clock;
+        let (before_uj, before_ns) = (energy_uj(), clock.thread_cpu_ns());
+        let costs = &core.chooser.costs;
+        let speeds = measure(effort, clock, &candidates, costs);
+        let cpu_ns = clock.thread_cpu_ns().saturating_sub(before_ns);
+        // Step 3.
+        let counted = before_uj.zip(energy_uj()).map(|(before, after)| after.saturating_sub(before));
+        let power = counted.and_then(|used| Power::measured(used, cpu_ns)).unwrap_or(Power::NOMINAL);
+        costs.set_power(power);
+        self.checkpoint()?;
+        Ok(Calibration { speeds, cpu_ns, power })
+    }
+
+    /// What a busy CPU takes, as the last calibration found.
+    pub fn power(&self) -> Power {
+        self.core.chooser.costs.power()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use env::SystemClock;
+    use policy::Class;
+
+    #[test]
+    fn a_short_calibration_learns_each_candidate_in_each_size() {
+        let candidates: Vec<Codec> = Candidates::default().as_slice().to_vec();
+        let (costs, nothing) = (Costs::new(None), Costs::new(None));
+        let speeds = measure(CalibrationEffort::Short, &SystemClock::default(), &candidates, &costs);
+        assert_eq!(speeds.len(), candidates.len() * UNITS.len());
+        for (unit_bytes, _) in UNITS {
+            let class: Class = probe(&made(0, 1, unit_bytes)).class;
+            for codec in &candidates {
+                let key = Key { codec: codec.id(), class, size: SizeClass::of(unit_bytes) };
+                assert_ne!(costs.cell(key), nothing.cell(key), "{codec}, {unit_bytes} bytes");
+            }
+        }
+    }
+}

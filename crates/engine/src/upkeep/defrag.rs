@@ -1,0 +1,430 @@
+//! Sorting: data that overwriting has scattered over the log is written anew in the order of its
+//! blocks and in whole units, so that it can be read in order as fast as when it was new; a slice
+//! at a time, so that the caller decides on the pace and can stop at any time. How far it came is
+//! kept in the map store: it goes on from there, in the next slice or after a restart.
+//!
+//! Volume by volume, a megabyte (a *window*) at a time:
+//! 1. The map tells where the blocks of the window lie that belong to the volume's newest epoch and
+//!    are not dirty. If reading them in order takes few jumps, and they are in few units, the
+//!    window stays as it is. Thus a second pass has nothing to do.
+//! 2. Room for all of them is set aside, as for data, never from the reserve; the cleaner is waited
+//!    for.
+//! 3. Group by group, they are read (and verified), and put into the write buffer as if they were
+//!    written again: only if no client has written to the group, or punched a large hole anywhere,
+//!    since step 1 was repeated for it. The rest is as for every write: they become units of the
+//!    volume's size, compressed as its properties have it or as they were, whatever takes less
+//!    (`sorted`), in one batch; what they replace is dead, and the cleaner's. What is written
+//!    counts as moved, as what the cleaner moves does.
+//!
+//! So at every crash point a block has its old place or its new one, with the same content, and
+//! nothing is promised that a flush had not promised before. What a snapshot or a clone shares is
+//! older than the newest epoch: it has one owner, and stays where it is; a second copy of it would
+//! take space. A group with something damaged in it stays as it is too, whole.
+//!
+//! **Holes.** A write is noticed by the version that the write buffer keeps of a group. A large
+//! discard goes past the write buffer (`punch`); it is noticed by a count that is raised when it is
+//! applied, and none can begin or end between the look at the count and step 3; one that takes long
+//! is not waited for: the group stays as it is. Snapshots, rollbacks and deletions are kept out by
+//! the volume's gate, for one group at a time.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bytes::Bytes;
+use env::MapBatch;
+use format::{KEY_SORT, SortState};
+use policy::{plan_units, unit_blocks};
+use surface::{Error, ErrorKind, Result};
+use units::{BLOCK_BYTES, BlockMask, GROUP_BYTES, GroupIndex, ObjectId};
+
+use crate::base::canary::Canary;
+use crate::codecs::regions::RegionKey;
+use crate::map::{Piece, store_error};
+use crate::objects::object::Object;
+use crate::pool::Pool;
+use crate::pool::core::Core;
+use crate::space::admission::{Admitted, GROUP_COST_BYTES};
+use crate::write::buffer::{DirtyRun, GroupKey};
+use crate::write::sorted::Sorted;
+
+/// Groups of a window: what is drained as one batch.
+const WINDOW_GROUPS: u64 = (crate::write::drain::BATCH_RAW_BYTES / GROUP_BYTES) as u64;
+/// Groups that are looked for at once (128 MiB), and what that counts in a slice if there are none.
+const LOOK_GROUPS: u64 = 1024;
+const LOOK_BYTES: u64 = 64 << 10;
+/// Bytes between two fragments that a reader skips as fast as it would jump.
+const NEAR_BYTES: u64 = 64 << 10;
+/// Jumps in a window that are not worth rewriting it: one for each group of it. A fresh window has
+/// one for each end of a batch and of an extent.
+const JUMPS_MAX: u64 = WINDOW_GROUPS;
+/// Units beyond twice as many as there would be that are not worth it.
+const UNITS_MORE_MAX: usize = WINDOW_GROUPS as usize;
+/// How often one group is tried while others write to it: then it is theirs, and will not stay as
+/// it is.
+const TRIES: u32 = 4;
+/// How long a large discard, of any volume, is waited for while a group's volume is held: what
+/// comes to that volume waits as long. Then the group stays as it is.
+const PUNCHING_PATIENCE: Duration = Duration::from_millis(5);
+
+/// How far sorting has come.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SortReport {
+    /// When it began, in seconds since 1970; 0 if it never did.
+    pub started_unix_s: u64,
+    /// Whether all volumes have been gone through.
+    pub is_finished: bool,
+    /// Bytes of data of volumes, as their users see them and without holes, that have been gone
+    /// through, and all there are.
+    pub bytes_done: u64,
+    /// See `bytes_done`.
+    pub bytes_total: u64,
+    /// Bytes of blocks, uncompressed, that were written anew.
+    pub rewritten_bytes: u64,
+    /// Groups of 128 KiB that were left as they are because something in them is damaged or cannot
+    /// be read: a scrub tells what.
+    pub damaged_groups: u64,
+    /// Bytes read and written, sent and received for users of the pool since it was opened: tells
+    /// whether clients are at work.
+    pub foreground_bytes: u64,
+}
+
+impl Pool {
+    /// Sorts on from where it stopped last, at least `bytes` of volumes. With `restart` it begins
+    /// anew; when it is finished, nothing happens without that. With 0 bytes it only reports.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Full`] when there is no room to write anything anew, and whatever the storage
+    /// fails with. Damage of data is counted, not returned.
+    pub fn sort(&self, bytes: u64, restart: bool) -> Result<SortReport> {
+        self.core.sort(bytes, restart)
+    }
+}
+
+/// How far the pass has come within a volume, in bytes of data; that is counted while the pool is
+/// open, and once from the map where a pass goes on after it was opened.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SortWalk {
+    object: ObjectId,
+    group: GroupIndex,
+    bytes: u64,
+}
+
+impl Default for SortWalk {
+    /// Before all volumes.
+    fn default() -> Self {
+        Self { object: ObjectId(0), group: GroupIndex(0), bytes: 0 }
+    }
+}
+
+/// What became of a group.
+enum Outcome {
+    /// So many bytes of blocks are on their way to a new place.
+    Moved(u64),
+    /// Something in it is damaged, or cannot be read.
+    Damaged,
+}
+
+/// What step 1 knows of a group.
+struct Own {
+    /// The blocks that are the newest epoch's alone, and not dirty.
+    own: BlockMask,
+    /// Where these lie.
+    pieces: Vec<Piece>,
+    /// Blocks of the volume that hold data, whichever epoch's they are.
+    data_blocks: u32,
+}
+
+/// What step 1 knows of a window.
+#[derive(Debug, Default)]
+struct Scatter {
+    /// Where the last fragment ended.
+    end: Option<u64>,
+    jumps: u64,
+    /// Units that there are, and that there would be.
+    units: usize,
+    units_after: usize,
+    blocks: u64,
+    /// Blocks of data, those that snapshots share included.
+    data_blocks: u64,
+}
+
+impl Scatter {
+    /// The next fragment in the order of blocks.
+    fn add(&mut self, location: u64, stored: u64) {
+        let is_near = self.end.is_some_and(|end| location >= end && location - end <= NEAR_BYTES);
+        self.jumps += u64::from(!is_near);
+        self.end = Some(location + stored);
+        self.units += 1;
+    }
+
+    fn is_worth_it(&self) -> bool {
+        self.jumps > JUMPS_MAX || self.units > 2 * self.units_after + UNITS_MORE_MAX
+    }
+}
+
+impl Core {
+    fn sort(&self, bytes: u64, restart: bool) -> Result<SortReport> {
+        self.check_failed()?;
+        let mut walk = self.sorting.lock();
+        let kept = self.env.store.get(KEY_SORT).map_err(store_error)?;
+        // A state that is damaged only costs a new beginning.
+        let mut state = kept.and_then(|value| SortState::decode(&value).ok()).unwrap_or_default();
+        if bytes > 0 && (restart || state.started_unix_s == 0) {
+            state = SortState { started_unix_s: self.env.clock.unix_s().max(1), ..SortState::default() };
+        }
+        if bytes > 0 && state.object != SortState::DONE {
+            let result = self.sort_slice(&mut state, bytes, &mut walk);
+            let mut batch = MapBatch::default();
+            batch.put(KEY_SORT, state.encode());
+            self.env.store.commit(batch).map_err(store_error)?;
+            result?;
+        }
+        self.find_walk(&state, &mut walk)?;
+        Ok(self.sort_report(&state, &walk))
+    }
+
+    /// Counts the data before the place where a pass goes on, unless that is known.
+    fn find_walk(&self, state: &SortState, walk: &mut SortWalk) -> Result<()> {
+        if (walk.object, walk.group) != (state.object, state.group) {
+            // Those of the volume that a pass at its end has nothing of are none.
+            let is_within = state.object != SortState::DONE && state.group.0 > 0;
+            let counted =
+                if is_within { self.map.count_groups(state.object, GroupIndex(0), state.group, u64::MAX)? } else { 0 };
+            *walk = SortWalk { object: state.object, group: state.group, bytes: counted * GROUP_BYTES as u64 };
+        }
+        Ok(())
+    }
+
+    fn sort_slice(&self, state: &mut SortState, bytes: u64, walk: &mut SortWalk) -> Result<()> {
+        self.find_walk(state, walk)?;
+        let mut left = bytes;
+        while left > 0 {
+            let volumes = self.objects.volumes().into_iter().filter(|volume| volume.id >= state.object);
+            let Some(volume) = volumes.min_by_key(|volume| volume.id) else {
+                (state.object, state.group) = (SortState::DONE, GroupIndex(0));
+                break;
+            };
+            if volume.id != state.object {
+                (state.object, state.group) = (volume.id, GroupIndex(0));
+            }
+            let end = volume.size_bytes().div_ceil(GROUP_BYTES as u64);
+            if state.group.0 >= end {
+                (state.object, state.group) = (ObjectId(volume.id.0 + 1), GroupIndex(0));
+                continue;
+            }
+            // Most of a share is empty.
+            let (to, records_max) = match volume.is_share() {
+                true => (GroupIndex(end), LOOK_GROUPS as usize),
+                false => (GroupIndex((state.group.0 + LOOK_GROUPS).min(end)), usize::MAX),
+            };
+            let (known, to) = self.map.groups_in(volume.id, state.group, to, records_max)?;
+            let known = &known[..known.partition_point(|group| *group < to)];
+            for window in known.chunk_by(|a, b| a.0 / WINDOW_GROUPS == b.0 / WINDOW_GROUPS) {
+                let data_bytes = self.sort_window(&volume, window, state)?;
+                if walk.object != state.object {
+                    *walk = SortWalk { object: state.object, ..SortWalk::default() };
+                }
+                walk.bytes += data_bytes;
+                state.group = GroupIndex((window[0].0 / WINDOW_GROUPS + 1) * WINDOW_GROUPS);
+                walk.group = state.group;
+                left = left.saturating_sub(window.len() as u64 * GROUP_BYTES as u64);
+                if left == 0 {
+                    return Ok(());
+                }
+            }
+            state.group = to;
+            if walk.object == state.object {
+                walk.group = to;
+            }
+            left = left.saturating_sub(LOOK_BYTES);
+        }
+        Ok(())
+    }
+
+    /// Returns the bytes of data in the window.
+    fn sort_window(&self, volume: &Arc<Object>, window: &[GroupIndex], state: &mut SortState) -> Result<u64> {
+        let mut scatter = Scatter::default();
+        for group in window {
+            match self.own_blocks(volume, *group) {
+                Ok(Own { own, pieces, data_blocks }) => {
+                    scatter.data_blocks += u64::from(data_blocks);
+                    self.measure(volume, *group, own, &pieces, &mut scatter);
+                }
+                // Step 3 counts it.
+                Err(error) if error.kind() == ErrorKind::Corrupt => scatter.jumps += JUMPS_MAX,
+                Err(error) => return Err(error),
+            }
+        }
+        let data_bytes = scatter.data_blocks * BLOCK_BYTES as u64;
+        if !scatter.is_worth_it() {
+            return Ok(data_bytes);
+        }
+        let _room = self.room_to_sort(scatter.blocks * BLOCK_BYTES as u64, window.len())?;
+        for group in window {
+            self.throttle()?;
+            match self.sort_group(volume, *group) {
+                Ok(Outcome::Moved(bytes)) => state.rewritten_bytes += bytes,
+                Ok(Outcome::Damaged) => state.damaged += 1,
+                Err(error) if error.kind() == ErrorKind::Corrupt => state.damaged += 1,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(data_bytes)
+    }
+
+    /// Step 1 for a group: the blocks that the volume's newest epoch alone owns and that are not dirty, and where they lie, in order.
+    fn own_blocks(&self, volume: &Object, group: GroupIndex) -> Result<Own> {
+        let dirty = self.buffer.read(GroupKey { object: volume.id, group }, BlockMask::FULL, &mut |_| ());
+        let mut pieces = self.map.lookup(&volume.levels(), group, BlockMask::FULL.minus(dirty))?;
+        let epoch = volume.epoch();
+        let of_volume = pieces.iter().filter(|piece| piece.object == volume.id);
+        let data_blocks = of_volume.map(|piece| piece.fragment.live.count()).sum::<u32>() + dirty.count();
+        pieces.retain(|piece| (piece.object, piece.epoch) == (volume.id, epoch));
+        pieces.sort_unstable_by_key(|piece| piece.fragment.live.first_run());
+        let own = pieces.iter().fold(BlockMask::EMPTY, |mask, piece| mask.or(piece.fragment.live));
+        Ok(Own { own, pieces, data_blocks })
+    }
+
+    fn measure(&self, volume: &Object, group: GroupIndex, own: BlockMask, pieces: &[Piece], scatter: &mut Scatter) {
+        for piece in pieces {
+            scatter.add(piece.fragment.location, piece.fragment.stored.into());
+        }
+        let mut settings = *volume.settings.read();
+        settings.unit_blocks = settings.unit_blocks.min(self.geometry.unit_blocks_max());
+        settings.unit_blocks_min = settings.unit_blocks_min.min(settings.unit_blocks);
+        let in_pieces = self.chooser.regions.seems_read_in_pieces(RegionKey::of(volume.id, group.first_block()));
+        scatter.units_after += plan_units(own, unit_blocks(&settings, own, in_pieces)).count();
+        scatter.blocks += u64::from(own.count());
+    }
+
+    /// Step 2.
+    fn room_to_sort(&self, bytes: u64, groups: usize) -> Result<Admitted<'_>> {
+        let bytes = bytes + groups as u64 * GROUP_COST_BYTES;
+        if let Some(admitted) = self.try_admit(bytes, 0).or_else(|| self.wait_for_cleaner(bytes, &|| 0)) {
+            return Ok(admitted);
+        }
+        self.find_room(bytes, &|| 0)?.ok_or_else(|| {
+            Error::new(ErrorKind::Full, "the pool has no room to write data anew before the old is given back")
+        })
+    }
+
+    /// Step 3 for a group.
+    fn sort_group(&self, volume: &Object, group: GroupIndex) -> Result<Outcome> {
+        let key = GroupKey { object: volume.id, group };
+        for _ in 0..TRIES {
+            let _gate = volume.gate.read();
+            if !volume.is_live() {
+                return Ok(Outcome::Moved(0));
+            }
+            let punches = self.punches.load(Ordering::Acquire);
+            let mut version = self.buffer.version(key);
+            let Own { own, pieces, .. } = self.own_blocks(volume, group)?;
+            let mut runs = Vec::new();
+            for (first, count) in own.runs() {
+                let mut content = vec![0; count as usize * BLOCK_BYTES];
+                let offset = group.first_block().offset_bytes() + u64::from(first) * BLOCK_BYTES as u64;
+                let _in_extents = self.readers.read();
+                match self.read_guarded(volume, offset, &mut content, false) {
+                    Err(error) if error.kind() == ErrorKind::Io && self.failure().is_none() => {
+                        return Ok(Outcome::Damaged);
+                    }
+                    read => read?,
+                }
+                let fragments = pieces.iter().map(|piece| &piece.fragment);
+                let sorted = Some(Sorted::of(BlockMask::run(first, count), fragments));
+                runs.push(DirtyRun { sorted, ..DirtyRun::of(first as u8, count as u8, Bytes::from(content)) });
+            }
+            let Some(_no_punching) = self.punching.try_write_for(PUNCHING_PATIENCE) else { break };
+            if self.punches.load(Ordering::Acquire) != punches && !Canary::SortFillsAHole.is_planted() {
+                continue;
+            }
+            let mut bytes = 0;
+            for run in runs {
+                let len = u64::from(run.count) * BLOCK_BYTES as u64;
+                // What is sorted is in the log, and needs no room in standby memory.
+                if !self.buffer.insert_if(key, run, version).unwrap_or(false) {
+                    break;
+                }
+                // Its own insertion, and no other one, is expected.
+                version += 1;
+                bytes += len;
+            }
+            if bytes > 0 || own.is_empty() {
+                return Ok(Outcome::Moved(bytes));
+            }
+        }
+        Ok(Outcome::Moved(0))
+    }
+
+    fn sort_report(&self, state: &SortState, walk: &SortWalk) -> SortReport {
+        let (mut done, mut total) = (0, 0);
+        for volume in self.objects.volumes() {
+            let size = volume.allocated_bytes();
+            total += size;
+            done += match volume.id.cmp(&state.object) {
+                std::cmp::Ordering::Less => size,
+                std::cmp::Ordering::Equal => walk.bytes.min(size),
+                std::cmp::Ordering::Greater => 0,
+            };
+        }
+        SortReport {
+            started_unix_s: state.started_unix_s,
+            is_finished: state.object == SortState::DONE,
+            bytes_done: done,
+            bytes_total: total,
+            rewritten_bytes: state.rewritten_bytes,
+            damaged_groups: state.damaged,
+            foreground_bytes: self.counters.foreground_bytes(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sim::{ContentKind, Machine, Rng, fill_content};
+    use surface::{BlockDevice, WriteOptions};
+
+    use super::*;
+    use crate::base::testing::pool_on;
+
+    /// It is held by one that takes as long as it likes; meanwhile a snapshot could wait for the
+    /// volume, and all requests behind that.
+    #[test]
+    fn a_large_discard_elsewhere_is_not_waited_for() {
+        let machine = Machine::new(16 << 20, 1);
+        let pool = pool_on(&machine, machine.disk.handle(), 16 << 20, 0);
+        pool.create_volume("v", 1 << 20, &Default::default()).unwrap();
+        let volume = pool.volume("v").unwrap();
+        for index in 0..256u64 {
+            let mut block = vec![0; BLOCK_BYTES];
+            fill_content(&mut Rng::new(index), ContentKind::Text, &mut block);
+            volume.write(index * 77 % 256 * BLOCK_BYTES as u64, block.into(), WriteOptions::default()).unwrap();
+            pool.flush().unwrap();
+        }
+        let discard = pool.core.punching.read();
+        let report = pool.sort(u64::MAX, true).unwrap();
+        assert!(report.is_finished && report.rewritten_bytes == 0, "{report:?}");
+        drop(discard);
+        let report = pool.sort(u64::MAX, true).unwrap();
+        assert!(report.is_finished && report.rewritten_bytes == 1 << 20, "{report:?}");
+    }
+
+    #[test]
+    fn what_lies_in_order_is_left_alone_and_what_is_scattered_is_not() {
+        let mut fresh = Scatter { units_after: 32, ..Scatter::default() };
+        for unit in 0..32 {
+            // Between batches lies a header, and one in four units lies in the next extent.
+            fresh.add((1 << 20) + unit * 20_000 + if unit > 23 { 5 << 20 } else { 0 }, 16_000);
+        }
+        assert_eq!((fresh.jumps, fresh.units, fresh.is_worth_it()), (2, 32, false));
+        let mut worn = Scatter { units_after: 32, ..Scatter::default() };
+        for unit in 0..32 {
+            worn.add((1 << 30) - unit * 20_000, 16_000);
+        }
+        assert_eq!((worn.jumps, worn.is_worth_it()), (32, true));
+        let mut small = Scatter { units_after: 32, ..Scatter::default() };
+        (0..256).for_each(|block| small.add(block * 2000, 2000));
+        assert_eq!((small.jumps, small.is_worth_it()), (1, true), "many small units, though in order");
+    }
+}

@@ -1,0 +1,288 @@
+//! Recompression: data that was written under other settings is rewritten as its volume's
+//! properties, or a mode that is named, would have it now; a slice at a time, so that the caller
+//! decides on the pace and can stop at any time. How far it came is kept in the map store: it goes
+//! on from there, in the next slice or after a restart.
+//!
+//! For each extent that has live bytes:
+//! 1. It is read whole, and what lives there of the volume is found
+//!    ([`clean::extent_liveness`](crate::clean::extent_liveness)), as for cleaning.
+//! 2. Each fragment is verified and compressed anew (`recode`). A damaged one stays where it is.
+//! 3. What became clearly smaller is appended as moves. So the rules of moves hold at every crash
+//!    point: a move takes effect only for blocks whose record still points at the place that it
+//!    moves from, and it is in the log behind nothing that it depends on.
+//!
+//! When all extents are done, dictionaries that nothing needs any more are given up
+//! (`dictionary_review`).
+//!
+//! Fragments that do not become smaller are not moved. The old places are dead, and the cleaner's.
+//! Space for the new place comes from the extents that data may use, never from the reserve.
+
+use std::sync::atomic::Ordering;
+
+use env::MapBatch;
+use format::{KEY_RECOMPRESS, RecompressState};
+use policy::{Compression, Mode, Settings};
+use surface::{Error, ErrorKind, Result};
+use units::{ExtentIndex, ObjectId};
+
+use crate::clean::extent_liveness::Resident;
+use crate::clean::survivors::Survivors;
+use crate::clean::walked::Walked;
+use crate::codecs::recode::Recoder;
+use crate::log::Purpose;
+use crate::map::store_error;
+use crate::pool::Pool;
+use crate::pool::core::Core;
+use crate::space::extents::Victim;
+
+/// Checkpoints taken for one extent before it is said that there is no room.
+const TRIES: usize = 4;
+/// How far recompression has come.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RecompressReport {
+    /// When it began, in seconds since 1970; 0 if it never did.
+    pub started_unix_s: u64,
+    /// The mode that was asked for, if one was.
+    pub mode: Option<String>,
+    /// Whether all extents have been gone through.
+    pub is_finished: bool,
+    /// Extents that are done, and all there are.
+    pub extents_done: u64,
+    /// See `extents_done`.
+    pub extents_total: u64,
+    /// Bytes of an extent.
+    pub extent_bytes: u64,
+    /// Live bytes of the extents that are done, and of all.
+    pub bytes_done: u64,
+    /// See `bytes_done`.
+    pub bytes_total: u64,
+    /// Fragments of the volume that were looked at.
+    pub fragments: u64,
+    /// Rewritten fragments, and their size before and now, in bytes.
+    pub rewritten: u64,
+    /// See `rewritten`.
+    pub before_bytes: u64,
+    /// See `rewritten`.
+    pub after_bytes: u64,
+    /// Fragments that cannot be read, and stay as they are.
+    pub damaged: u64,
+    /// Bytes read and written, sent and received for users of the pool since it was opened: tells
+    /// whether clients are at work.
+    pub foreground_bytes: u64,
+}
+
+/// What becomes of a fragment.
+enum Rewrite {
+    /// It is rewritten; what its live blocks took before.
+    Done(usize),
+    Stays,
+    /// As well, for it cannot be read.
+    Damaged,
+}
+
+impl Pool {
+    /// Recompresses on from where it stopped last, at least `bytes` of extents. Begins anew with
+    /// `restart`, and for another volume or mode than last time; when it is finished, nothing
+    /// happens without that. With 0 bytes it only reports, without a mode on the last one, whatever
+    /// its mode was.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] and [`ErrorKind::Invalid`] for the volume and the mode,
+    /// [`ErrorKind::Full`] when there is no room to rewrite anything, and whatever the storage
+    /// fails with.
+    pub fn recompress(&self, volume: &str, mode: Option<&str>, bytes: u64, restart: bool) -> Result<RecompressReport> {
+        let object = self.core.objects.named(volume)?;
+        let mut settings = *object.settings.read();
+        if let Some(mode) = mode {
+            settings.mode = mode.parse::<Mode>().map_err(|e| Error::new(ErrorKind::Invalid, e.to_string()))?;
+            settings.compression = Compression::Auto;
+        }
+        self.core.recompress(object.id, mode.unwrap_or_default(), &settings, bytes, restart)
+    }
+}
+
+impl Core {
+    fn recompress(
+        &self,
+        object: ObjectId,
+        mode: &str,
+        settings: &Settings,
+        bytes: u64,
+        restart: bool,
+    ) -> Result<RecompressReport> {
+        self.check_failed()?;
+        // One at a time: two would read the same extents.
+        let mut walked = self.recompressing.lock();
+        let kept = self.env.store.get(KEY_RECOMPRESS).map_err(store_error)?;
+        // A state that is damaged only costs a new beginning.
+        let kept = kept.and_then(|value| RecompressState::decode(&value).ok()).unwrap_or_default();
+        let is_same = kept.started_unix_s > 0 && kept.object == object && kept.mode == mode;
+        // Who only asks, and names no mode, means the last one.
+        let is_told = is_same || bytes == 0 && mode.is_empty() && kept.object == object;
+        let mut state = if is_told { kept } else { RecompressState::default() };
+        if bytes > 0 {
+            if restart || !is_same {
+                let started_unix_s = self.env.clock.unix_s().max(1);
+                let next = ExtentIndex(1);
+                state = RecompressState { object, mode: mode.to_owned(), started_unix_s, next, ..state };
+                (state.fragments, state.rewritten, state.damaged) = (0, 0, 0);
+                (state.before_bytes, state.after_bytes) = (0, 0);
+            }
+            let was_finished = state.next.0 >= self.geometry.extents();
+            let result = self.recompress_slice(&mut walked, &mut state, settings, bytes);
+            let mut batch = MapBatch::default();
+            batch.put(KEY_RECOMPRESS, state.encode());
+            self.env.store.commit(batch).map_err(store_error)?;
+            result?;
+            if !was_finished
+                && state.next.0 >= self.geometry.extents()
+                && let Some(volume) = self.objects.get(object)
+            {
+                self.review_dictionaries(&volume)?;
+            }
+        }
+        walked.at(&self.extents.lock(), ExtentIndex(state.next.0.max(1)));
+        Ok(self.recompress_report(&walked, &state))
+    }
+
+    fn recompress_slice(
+        &self,
+        walked: &mut Walked,
+        state: &mut RecompressState,
+        settings: &Settings,
+        bytes: u64,
+    ) -> Result<()> {
+        let extent_bytes = self.geometry.extent_bytes;
+        walked.at(&self.extents.lock(), state.next);
+        let mut left = bytes;
+        while left > 0 && state.next.0 < self.geometry.extents() {
+            // Empty extents are not read, and do not count against the rate: a large pool may hold
+            // little.
+            let live = self.extents.lock().live_of(state.next);
+            if live == 0 {
+                state.next = ExtentIndex(state.next.0 + 1);
+                walked.pass(0, state.next);
+                continue;
+            }
+            let mut tries = 0;
+            while !self.recompress_extent(state, settings)? {
+                tries += 1;
+                if tries > TRIES {
+                    return Err(Error::new(
+                        ErrorKind::Full,
+                        "the pool has no room to rewrite data before the old is given back",
+                    ));
+                }
+                self.heal()?;
+                self.take_light_checkpoint()?;
+                if tries > 1 {
+                    drop(self.clean_for_room(0, &|| 0)?);
+                }
+            }
+            left = left.saturating_sub(extent_bytes.into());
+            state.next = ExtentIndex(state.next.0 + 1);
+            walked.pass(live.into(), state.next);
+        }
+        Ok(())
+    }
+
+    /// All steps for one extent. `false`: a checkpoint, or cleaning, is needed first.
+    fn recompress_extent(&self, state: &mut RecompressState, settings: &Settings) -> Result<bool> {
+        let seen = self.map_version.load(Ordering::Acquire);
+        let (number, live) = {
+            let checkpoint = self.checkpoint.lock();
+            if checkpoint.is_unfinished() {
+                return Ok(false);
+            }
+            (checkpoint.number, self.extents.lock().live_of(state.next))
+        };
+        if live == 0 {
+            return Ok(true);
+        }
+        // Of what cannot be read as a whole, the map names the fragments.
+        let buf = self.read_extent(state.next).ok();
+        let extent = buf.as_ref().map_or(&[][..], |buf| &buf[..self.geometry.extent_bytes as usize]);
+        let is_current = || self.checkpoint.try_lock().is_some_and(|checkpoint| checkpoint.number == number);
+        let (mut residents, _) = self.residents(Victim { extent: state.next, live }, extent, is_current)?;
+        residents.retain(|resident| resident.stored.object == state.object);
+        let mut survivors = Survivors::default();
+        let (mut before, mut rewritten, mut damaged) = (0, 0, 0);
+        let fragments = residents.len() as u64;
+        let mut recoder = Recoder::new(self);
+        for resident in &residents {
+            match self.rewrite(resident, settings, extent, &mut survivors, &mut recoder) {
+                Rewrite::Done(old) => {
+                    before += old as u64;
+                    rewritten += 1;
+                }
+                Rewrite::Damaged => damaged += 1,
+                Rewrite::Stays => {}
+            }
+        }
+        recoder.finish();
+        if let Some(buf) = buf {
+            self.buffers.put(buf);
+        }
+        let after = survivors.payload_bytes() as u64;
+        if rewritten > 0 {
+            let packed = survivors.measure(self.geometry.extent_bytes).bytes;
+            // As data that is admitted: so that neither the cleaner nor writers count on the same
+            // room.
+            let _aside = self.set_aside(packed + u64::from(self.geometry.extent_bytes));
+            if !self.has_room_before(self.soft_wall())
+                || self.move_survivors(&mut survivors, seen, None, Purpose::Data)?.is_none()
+            {
+                return Ok(false);
+            }
+        }
+        state.fragments += fragments;
+        state.rewritten += rewritten;
+        state.damaged += damaged;
+        state.before_bytes += before;
+        state.after_bytes += after;
+        Ok(true)
+    }
+
+    /// Step 2 for one fragment.
+    fn rewrite(
+        &self,
+        resident: &Resident,
+        settings: &Settings,
+        extent: &[u8],
+        survivors: &mut Survivors,
+        recoder: &mut Recoder<'_>,
+    ) -> Rewrite {
+        let Resident { stored, location, reference, .. } = resident;
+        let live = self.map.unmoved(resident.key(), stored.epoch, *location, reference.live);
+        if live.is_empty() {
+            return Rewrite::Stays;
+        }
+        let Some(payload) = stored.payload(extent).filter(|payload| stored.is_intact(payload)) else {
+            self.suspect(*location);
+            return Rewrite::Damaged;
+        };
+        let done = recoder.recode(resident, live, payload, settings, survivors);
+        done.map_or(Rewrite::Stays, |(before, _)| Rewrite::Done(before))
+    }
+
+    fn recompress_report(&self, walked: &Walked, state: &RecompressState) -> RecompressReport {
+        let (bytes_done, bytes_total) = walked.bytes();
+        let total = u64::from(self.geometry.extents()) - 1;
+        RecompressReport {
+            started_unix_s: state.started_unix_s,
+            mode: (!state.mode.is_empty()).then(|| state.mode.clone()),
+            is_finished: state.started_unix_s > 0 && state.next.0 >= self.geometry.extents(),
+            extents_done: u64::from(state.next.0.max(1) - 1).min(total),
+            extents_total: total,
+            extent_bytes: self.geometry.extent_bytes.into(),
+            bytes_done,
+            bytes_total,
+            fragments: state.fragments,
+            rewritten: state.rewritten,
+            before_bytes: state.before_bytes,
+            after_bytes: state.after_bytes,
+            damaged: state.damaged,
+            foreground_bytes: self.counters.foreground_bytes(),
+        }
+    }
+}

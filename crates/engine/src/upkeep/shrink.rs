@@ -1,0 +1,417 @@
+//! Making a pool smaller while it is in use.
+//!
+//! 1. *Mark*: if hardly anything is free before the new end, some of it is cleaned first. Then the
+//!    log is given no extents from there on. Those that are listed for it there are taken off its
+//!    list with the next checkpoint, and what is open there is left as soon as nothing is under way
+//!    in it (`log::streams`).
+//! 2. *Move*: what lives beyond the mark is moved below it, by rounds of the cleaner whose victims
+//!    are all extents there, however full. New places come from what data may use, never from the
+//!    reserve: moving wins no space below the mark. If there is none, the cleaner wins some below
+//!    the mark first.
+//! 3. *Switch*: once a durable checkpoint refers to nothing beyond the mark, the superblock says
+//!    the new size, durably, in both copies: a crash in between leaves the old size or the new one,
+//!    and either is right. Then the extents are forgotten, and the file is cut off.
+//!
+//! A slice at a time, so that the caller decides on the pace and can stop. What has been moved
+//! stays where it is. The mark goes when it is given up, when no slice was asked for during a
+//! while, and with the process: then the pool is as large as it was, and the next attempt has less
+//! to do.
+
+use std::sync::atomic::Ordering;
+
+use surface::{Error, ErrorKind, Result};
+use units::{ExtentIndex, format_size};
+
+use crate::clean::round::{CleanMark, Round, Rule};
+use crate::log::superblock_copies;
+use crate::log::superblock_io;
+use crate::pool::core::Core;
+use crate::pool::{EXTENTS_MIN, Pool};
+
+/// How long a mark stays when no slice is asked for.
+const PATIENCE_NS: u64 = 60_000_000_000;
+/// Rounds in a row that win nothing after which there is no hope.
+const STUCK_MAX: u32 = 4;
+/// Extents that must be free below the mark before it is set, beside the reserve: what the log has
+/// open, and some to move into.
+const FREE_MIN: u64 = 4;
+
+/// A pool that is being made smaller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Shrinking {
+    /// Extents that will be left.
+    extents: u32,
+    /// When a slice was asked for last.
+    asked_ns: u64,
+}
+
+/// How far shrinking has come.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ShrinkReport {
+    /// The pool is as small as was asked for.
+    pub is_finished: bool,
+    /// Its capacity now.
+    pub capacity_bytes: u64,
+    /// Extents beyond the new end that hold something.
+    pub extents_todo: u64,
+    /// Live bytes there.
+    pub bytes_todo: u64,
+    /// Bytes moved by this slice.
+    pub bytes_moved: u64,
+}
+
+fn full(text: String) -> Error {
+    Error::new(ErrorKind::Full, text)
+}
+
+impl Pool {
+    /// Goes on making the pool `capacity_bytes` large, rounded down to whole extents, for at most
+    /// `rounds` rounds of the cleaner. Durable when the report says that it is finished.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] if it would not become smaller, or too small to be a pool;
+    /// [`ErrorKind::Full`] if what it holds does not fit; [`ErrorKind::Corrupt`] if something
+    /// cannot be moved because it is damaged; what the storage fails with. The mark is lifted on an
+    /// error.
+    pub fn shrink(&self, capacity_bytes: u64, rounds: u32) -> Result<ShrinkReport> {
+        let done = self.shrink_slice(capacity_bytes, rounds);
+        if done.is_err() {
+            self.give_up_shrinking();
+        }
+        done
+    }
+
+    /// Lets the log use all extents again.
+    pub fn give_up_shrinking(&self) {
+        self.core.mark(None);
+    }
+
+    fn shrink_slice(&self, capacity_bytes: u64, rounds: u32) -> Result<ShrinkReport> {
+        let core = &self.core;
+        core.check_failed()?;
+        let extent_bytes = u64::from(core.geometry.extent_bytes);
+        let now = core.geometry.extents();
+        let wanted = u32::try_from(capacity_bytes / extent_bytes).unwrap_or(u32::MAX);
+        if wanted == now {
+            core.mark(None);
+            let moved = core.counters.moved_bytes.get();
+            return Ok(ShrinkReport { is_finished: true, ..core.shrink_report(moved) });
+        }
+        if wanted > now {
+            let (now, wanted) = (format_size(u64::from(now) * extent_bytes), format_size(capacity_bytes));
+            let text = format!("the pool has {now} and cannot be shrunk to {wanted}, which is more: use grow");
+            return Err(Error::new(ErrorKind::Invalid, text));
+        }
+        if wanted < EXTENTS_MIN {
+            let (now, wanted) = (format_size(u64::from(now) * extent_bytes), format_size(capacity_bytes));
+            let least = format_size(u64::from(EXTENTS_MIN) * extent_bytes);
+            let text = format!(
+                "the pool has {now} and cannot be made smaller to {wanted}: a pool with extents of this size has at least {least}"
+            );
+            return Err(Error::new(ErrorKind::Invalid, text));
+        }
+        core.check_fits(wanted)?;
+        let moved = core.counters.moved_bytes.get();
+        core.make_room_below(wanted)?;
+        core.mark(Some(Shrinking { extents: wanted, asked_ns: core.env.clock.now_ns() }));
+        let is_empty = core.move_below_mark(wanted, rounds)?;
+        if is_empty && self.switch(wanted)? {
+            return Ok(ShrinkReport { is_finished: true, ..core.shrink_report(moved) });
+        }
+        Ok(core.shrink_report(moved))
+    }
+
+    /// Step 3. `false`: something is beyond the mark after all.
+    fn switch(&self, extents: u32) -> Result<bool> {
+        let core = &self.core;
+        let _admin = core.admin.lock();
+        // The mark stays meanwhile. So no data can come to lie behind it any more, once there is
+        // none.
+        let mut shrinking = core.shrinking.lock();
+        if shrinking.map(|s| s.extents) != Some(extents) {
+            return Ok(false);
+        }
+        {
+            // No checkpoint that began before the mark was set is on its way.
+            let _checkpoint = core.checkpoint.lock();
+            if core.extents.lock().used_from(extents as usize) != (0, 0) {
+                return Ok(false);
+            }
+        }
+        let capacity_bytes = u64::from(extents) * u64::from(core.geometry.extent_bytes);
+        let mut superblock = superblock_io::choose(&superblock_io::read_copies(&*core.env.disk)?)?;
+        superblock.capacity_bytes = capacity_bytes;
+        superblock.generation += 1;
+        // Whether the superblock says the new size is unknown after an error: nothing may be
+        // written behind it.
+        superblock_io::write(&*core.env.disk, &superblock).inspect_err(|error| core.fail(error))?;
+        core.extents.lock().shrink(extents as usize);
+        let gone = core.geometry.extents().saturating_sub(extents);
+        core.geometry.shrink(extents);
+        // When the pool grows again, what is there then has no space below.
+        core.log.backing.loses(ExtentIndex(extents), gone as usize);
+        *shrinking = None;
+        // Space that is not given back now is only that; the pool does not look there any more.
+        let _ = core.env.disk.shrink(superblock_copies::bytes_with_end(capacity_bytes));
+        superblock_copies::write(&*core.env.disk, &*core.env.store, &superblock)
+            .inspect_err(|error| core.fail(error))?;
+        Ok(true)
+    }
+}
+
+impl Core {
+    /// Sets the mark, or lifts it.
+    fn mark(&self, shrinking: Option<Shrinking>) {
+        let mut present = self.shrinking.lock();
+        let extents = shrinking.map(|s| s.extents);
+        if present.map(|s| s.extents) != extents {
+            self.geometry.set_mark(extents);
+            let mut all = self.extents.lock();
+            all.set_mark(extents.map(|extents| extents as usize));
+            self.extents_free.store(all.free(), Ordering::Release);
+            // Who was refused for want of room may find some, or less.
+            self.full_at.store(u64::MAX, Ordering::Relaxed);
+        }
+        *present = shrinking;
+    }
+
+    /// Lifts the mark if no slice was asked for during a while.
+    pub(crate) fn forget_shrinking(&self) {
+        let Some(shrinking) = *self.shrinking.lock() else { return };
+        if self.env.clock.now_ns().saturating_sub(shrinking.asked_ns) > PATIENCE_NS {
+            self.mark(None);
+        }
+    }
+
+    /// Fails if what lives in the pool, what is reserved, and what is on its way there does not fit
+    /// in so many extents, however badly it is packed.
+    fn check_fits(&self, extents: u32) -> Result<()> {
+        self.take_checkpoint()?;
+        let live = self.extents.lock().live_bytes();
+        let taken = live + self.reserved_unmet.load(Ordering::Relaxed) + self.committed_bytes();
+        let kept = 1 + self.geometry.reserve_extents();
+        let needed = taken.div_ceil(self.geometry.usable_bytes_min()) + kept;
+        if needed <= u64::from(extents) {
+            return Ok(());
+        }
+        let extent_bytes = u64::from(self.geometry.extent_bytes);
+        let (wanted, least) = (format_size(u64::from(extents) * extent_bytes), format_size(needed * extent_bytes));
+        let is_smaller = needed < u64::from(self.geometry.extents());
+        let advice = if is_smaller {
+            format!("make it {least} large, or destroy something")
+        } else {
+            "destroy something first".into()
+        };
+        Err(full(format!(
+            "what the pool holds ({} and reservations) does not fit in {wanted} for certain: {advice}",
+            format_size(live)
+        )))
+    }
+
+    fn shrink_report(&self, moved_before: u64) -> ShrinkReport {
+        let (extents_todo, bytes_todo) = self.extents.lock().used_from(self.geometry.extents_usable() as usize);
+        ShrinkReport {
+            is_finished: false,
+            capacity_bytes: u64::from(self.geometry.extents()) * u64::from(self.geometry.extent_bytes),
+            extents_todo,
+            bytes_todo,
+            bytes_moved: self.counters.moved_bytes.get().saturating_sub(moved_before),
+        }
+    }
+
+    /// Step 1: makes sure that the log has room below the mark when it may not go beyond it any
+    /// more.
+    fn make_room_below(&self, extents: u32) -> Result<()> {
+        let enough = self.geometry.reserve_extents() + FREE_MIN;
+        let idle = |core: &Self| core.extents.lock().idle_before(extents as usize);
+        let below = Rule { within: (ExtentIndex(0), ExtentIndex(extents)), ..self.rule(0, true) };
+        let mut stuck = 0;
+        while idle(self) < enough {
+            let round = self.clean_round_beside(below)?;
+            stuck = if matches!(round, Round::Cleaned { .. }) { 0 } else { stuck + 1 };
+            self.take_checkpoint()?;
+            if stuck > STUCK_MAX {
+                return Err(full(format!(
+                    "of the extents that would be left, {} are free, {enough} are needed to begin: make the pool less small, or destroy \
+                     something",
+                    idle(self)
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Step 2. Whether nothing is left beyond the mark.
+    fn move_below_mark(&self, extents: u32, rounds: u32) -> Result<bool> {
+        let beyond = (ExtentIndex(extents), ExtentIndex(u32::MAX));
+        let away = Rule {
+            live_max: u32::MAX,
+            greedy: false,
+            within: beyond,
+            filled_by: CleanMark::NEVER,
+            away: true,
+            recodes: false,
+        };
+        let below = self.rule(0, true);
+        let left = |core: &Self| core.extents.lock().used_from(extents as usize);
+        let mut stuck = 0;
+        for _ in 0..rounds.max(1) {
+            let round = match left(self) {
+                (0, _) => return Ok(true),
+                // The log has some of them open or listed.
+                (_, 0) => Round::Idle,
+                _ => self.clean_round_beside(away)?,
+            };
+            match round {
+                Round::Cleaned { .. } => {
+                    stuck = 0;
+                    continue;
+                }
+                // All that could be moved has been. What is left are extents that the log has open
+                // or listed, or what is damaged.
+                Round::Idle => {
+                    self.leave_open_extents()?;
+                    stuck += 1;
+                }
+                Round::Shunned | Round::Busy => {
+                    let damages = self.damages.lock().clone();
+                    if let Some(damage) = damages.first().filter(|_| stuck > 0) {
+                        let text = format!(
+                            "something beyond the new end cannot be moved: {damage}; 'shale scrub' lists all of it"
+                        );
+                        return Err(Error::new(ErrorKind::Corrupt, text));
+                    }
+                    // Or another round is at work there.
+                    self.take_checkpoint()?;
+                    stuck += 1;
+                }
+                Round::NeedsCheckpoint => {
+                    self.take_checkpoint()?;
+                    stuck += 1;
+                    if stuck > 1 {
+                        let round = self.clean_round_beside(below)?;
+                        if let Round::Cleaned { .. } = round {
+                            self.take_checkpoint()?;
+                            stuck = 1;
+                        }
+                    }
+                }
+            }
+            if stuck > STUCK_MAX {
+                let (extents, bytes) = left(self);
+                return Err(full(format!(
+                    "there is no room for {} that {extents} extents beyond the new end hold: write less meanwhile, or make the pool \
+                     less small",
+                    format_size(bytes)
+                )));
+            }
+        }
+        Ok(left(self) == (0, 0))
+    }
+
+    /// Takes checkpoints until the log has left what it had open or listed beyond the mark, as far
+    /// as a write to each stream makes it.
+    fn leave_open_extents(&self) -> Result<()> {
+        // The first one takes extents off the list and leaves what is open, the second one frees
+        // what has nothing live.
+        self.drain_all()?;
+        self.take_checkpoint()?;
+        self.take_checkpoint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::atomic::AtomicU32;
+    use std::sync::{Arc, OnceLock, Weak};
+
+    use bytes::Bytes;
+    use env::{AlignedBuf, Disk, DiskLayer};
+    use sim::{ContentKind, Machine, Rng, fill_content};
+    use surface::{BlockDevice, WriteOptions};
+
+    use super::*;
+    use crate::base::testing::pool_on;
+
+    const EXTENT: u64 = 64 << 10;
+    /// Extents that are left.
+    const LEFT: u64 = 96;
+
+    /// Sees to it, whenever an extent is read whole, that no other thread could be alone with the
+    /// cleaner now.
+    struct WatchedDisk {
+        below: Arc<dyn Disk>,
+        core: OnceLock<Weak<Core>>,
+        seen: AtomicU32,
+    }
+
+    impl DiskLayer for WatchedDisk {
+        fn below(&self) -> &dyn Disk {
+            &*self.below
+        }
+        fn read_at(&self, offset: u64, buf: &mut AlignedBuf, len: usize) -> io::Result<()> {
+            if let Some(core) = self.core.get().and_then(Weak::upgrade).filter(|_| len as u64 == EXTENT) {
+                assert!(core.cleaning.try_write().is_none(), "a round that nobody could wait for");
+                self.seen.fetch_add(1, Ordering::Relaxed);
+            }
+            self.below.read_at(offset, buf, len)
+        }
+    }
+
+    /// What a cleaner found not worth its while has to go all the same; it said that there was no
+    /// room for it.
+    #[test]
+    fn what_is_not_worth_cleaning_is_moved_all_the_same() {
+        let capacity_bytes = 256 * EXTENT;
+        let machine = Machine::new(capacity_bytes, 1);
+        let pool = pool_on(&machine, machine.disk.handle(), capacity_bytes, 0);
+        pool.create_volume("v", capacity_bytes, &Default::default()).unwrap();
+        let volume = pool.volume("v").unwrap();
+        // With its header an extent's worth: none can be packed any better.
+        let mut data = vec![0; 60 << 10];
+        for i in 0..192 {
+            fill_content(&mut Rng::new(i), ContentKind::Random, &mut data);
+            volume.write(i * EXTENT, Bytes::from(data.clone()), WriteOptions { fua: true }).unwrap();
+        }
+        volume.discard(0, 170 * EXTENT).unwrap();
+        pool.checkpoint().unwrap();
+        let core = &pool.core;
+        let all = Rule { live_max: u32::MAX, ..core.rule(0, true) };
+        let mut shunned = 0;
+        while core.clean_round_beside(all).unwrap() == Round::Shunned {
+            shunned += 1;
+        }
+        assert!(shunned > 0, "nothing was left");
+        let slices = (0..100).map(|_| pool.shrink(LEFT * EXTENT, 4).unwrap());
+        assert!(slices.take_while(|report| !report.is_finished).count() < 100);
+        let again = pool.shrink(LEFT * EXTENT, 4).unwrap();
+        assert_eq!((again.is_finished, again.bytes_moved), (true, 0), "nothing was moved for what is done");
+    }
+
+    /// Else a writer would count the victims of a round as nothing that could be won, and be told
+    /// that the pool is full.
+    #[test]
+    fn a_round_keeps_out_whoever_must_know_what_can_be_won_at_all() {
+        let capacity_bytes = 256 * EXTENT;
+        let machine = Machine::new(capacity_bytes, 1);
+        let disk = WatchedDisk { below: machine.disk.handle(), core: OnceLock::new(), seen: AtomicU32::new(0) };
+        let disk = Arc::new(disk);
+        let pool = pool_on(&machine, Arc::clone(&disk) as _, capacity_bytes, 0);
+        pool.create_volume("v", capacity_bytes, &Default::default()).unwrap();
+        let volume = pool.volume("v").unwrap();
+        let mut data = vec![0; EXTENT as usize];
+        // Twice, so that what lives lies in the second quarter of the pool and behind it.
+        for i in 0..128 {
+            fill_content(&mut Rng::new(i), ContentKind::Random, &mut data);
+            volume.write(i % 64 * EXTENT, Bytes::from(data.clone()), WriteOptions { fua: true }).unwrap();
+        }
+        volume.discard(0, 56 * EXTENT).unwrap();
+        pool.checkpoint().unwrap();
+        disk.core.set(Arc::downgrade(&pool.core)).unwrap();
+        let slices = (0..100).map(|_| pool.shrink(LEFT * EXTENT, 4).unwrap());
+        assert!(slices.take_while(|report| !report.is_finished).count() < 100);
+        assert!(disk.seen.load(Ordering::Relaxed) > 0, "nothing had to be moved");
+        assert!(!pool.core.log.backing.has(ExtentIndex(LEFT as u32), 1), "what was cut off seems to have space below");
+    }
+}

@@ -1,0 +1,171 @@
+//! How a volume gets its dictionaries: trained in the background from samples of what it writes,
+//! judged by samples that were held out, and adopted when they pay.
+//!
+//! 1. Samples of a volume are complete (`samples`).
+//! 2. Dictionaries are trained with three quarters of them: one with all, and one for each part of
+//!    the volume, because a volume holds several kinds of data, which lie in different places.
+//! 3. The others are compressed as things stand, with the best dictionary in force for their part
+//!    or none, and with each new one.
+//! 4. Those that pay ([`policy::Adoption::select`]), if the volume still wants them, and there is
+//!    room, go into the log: each its descriptor and content in one batch. When it is applied, the
+//!    volume's next small units may use it; which of them do, their regions find out
+//!    ([`policy::Region`]).
+//!
+//! Old dictionaries stay, since fragments need them. Their number is bounded; what no fragment
+//! needs any more is given up at the end of a recompression (`dictionary_review`).
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use codec::Codec;
+use format::{Entry, FragmentEntry, FragmentIdentity, ObjectDescriptor, ObjectState, encode_dictionary};
+use format::{fragment_checksum, header_bytes};
+use policy::{Settings, dst_limit, judging_level, train_dictionaries};
+use surface::{ErrorKind, Result};
+use units::{BLOCK_BYTES, BlockIndex, Epoch, ObjectId};
+
+use crate::base::scratch;
+use crate::codecs::dictionaries::Readers;
+use crate::codecs::samples::Samples;
+use crate::log::Purpose;
+use crate::log::prepared::Prepared;
+use crate::objects::object::Object;
+use crate::pool::Pool;
+use crate::pool::core::Core;
+use crate::write::drain::compress_with;
+
+/// Most dictionaries of one volume: each that is replaced stays.
+pub(crate) const DICTIONARIES_MAX: usize = 16;
+/// A dictionary takes at most this part of an extent, because it goes into the log in one piece.
+const EXTENT_DIVISOR: usize = 4;
+/// The codec of a dictionary's own content: it is compressed once.
+const CONTENT_CODEC: &str = "zstd-9";
+/// How often the trainer looks for samples that are complete.
+const PERIOD: Duration = Duration::from_millis(500);
+
+/// The trainer's thread.
+pub(crate) fn run(core: &Weak<Core>) {
+    while let Some(core) = core.upgrade() {
+        if core.workers.rest(PERIOD) {
+            return;
+        }
+        // Nothing depends on it: an error here shows up where data is written.
+        if core.check_failed().is_ok() {
+            let _ = core.train_some(false);
+        }
+    }
+}
+
+impl Pool {
+    /// Trains dictionaries now with whatever samples there are, instead of when there are enough of
+    /// them; how many were adopted.
+    ///
+    /// # Errors
+    /// When the storage fails.
+    pub fn train(&self) -> Result<u64> {
+        self.core.check_failed()?;
+        let mut adopted = 0;
+        while let Some(one) = self.core.train_some(true)? {
+            adopted += one;
+        }
+        Ok(adopted)
+    }
+}
+
+impl Core {
+    /// All steps for one volume whose samples are complete, or with `now` for one that has some.
+    /// How many dictionaries it got; `None`: there is no such volume.
+    pub(crate) fn train_some(&self, now: bool) -> Result<Option<u64>> {
+        let _alone = self.dictionaries.training.lock();
+        let alive = |id| self.objects.get(id).is_some_and(|object| object.is_live());
+        let taken = self.dictionaries.sampling.take(self.env.clock.now_ns(), now, alive);
+        let Some((id, samples)) = taken else { return Ok(None) };
+        let Some(object) = self.objects.get(id) else { return Ok(Some(0)) };
+        let settings = *object.settings.read();
+        let mut adopted = 0;
+        for dictionary in self.trained(&object, &settings, &samples) {
+            adopted += match self.adopt(&object, &dictionary) {
+                // No room: there are more important things to keep.
+                Err(error) if error.kind() == ErrorKind::Full => 0,
+                result => u64::from(result?),
+            };
+        }
+        self.dictionaries.sampling.trained(id, adopted > 0);
+        Ok(Some(adopted))
+    }
+
+    /// Steps 2 and 3: dictionaries that pay.
+    fn trained(&self, object: &Object, settings: &Settings, samples: &Samples) -> Vec<Vec<u8>> {
+        let Some(level) = judging_level(settings).filter(|_| settings.dictionary) else { return Vec::new() };
+        let most = self.geometry.extent_bytes as usize / EXTENT_DIVISOR;
+        let present = self.dictionaries_in_force(object, settings);
+        let limit = |raw| dst_limit(raw, settings);
+        let adoption = &self.options.training.adoption;
+        train_dictionaries(&samples.parts(), &present, (level, &limit), most, samples.written_bytes, adoption)
+    }
+
+    /// The bytes of those that the object's new units are compressed with, as far as they can be
+    /// read.
+    fn dictionaries_in_force(&self, object: &Object, settings: &Settings) -> Vec<Vec<u8>> {
+        let encoders = self.encoders(object, settings);
+        let numbers = encoders.iter().flat_map(|all| (1..=all.count()).filter_map(|index| all.number(index)));
+        numbers.filter_map(|number| self.load_dictionary(number, Readers::Free).ok()).collect()
+    }
+
+    /// Step 4. `false`: the volume has gone or wants it no more, has too many, or there is no room.
+    fn adopt(&self, object: &Arc<Object>, dictionary: &[u8]) -> Result<bool> {
+        let content = encode_dictionary(dictionary);
+        let _admin = self.admin.lock();
+        let id = ObjectId(self.objects.next_id());
+        let is_wanted = object.is_live() && object.settings.read().dictionary;
+        if !is_wanted
+            || u32::try_from(id.0).is_err()
+            || self.objects.dictionaries_of(object.id).len() >= DICTIONARIES_MAX
+        {
+            return Ok(false);
+        }
+        self.check_failed()?;
+        self.heal()?;
+        // As data that is admitted. It may leave the tail of an extent unused.
+        let _room = self.set_aside(content.len() as u64 + u64::from(self.geometry.extent_bytes));
+        if !self.has_room_before(self.soft_wall()) {
+            return Ok(false);
+        }
+        let descriptor = ObjectDescriptor {
+            state: ObjectState::Dictionary,
+            parent: Some(object.id),
+            created_unix_s: self.env.clock.unix_s(),
+            ..ObjectDescriptor::volume(id, "dictionary", content.len() as u64)
+        };
+        let ticket = self.append(self.dictionary_batch(descriptor, &content), Purpose::Data)?;
+        self.log.wait_applied(ticket)?;
+        Ok(true)
+    }
+
+    /// A dictionary's descriptor and content.
+    fn dictionary_batch(&self, descriptor: ObjectDescriptor, content: &[u8]) -> Prepared {
+        let (object, epoch) = (descriptor.id, Epoch(0));
+        let codec: Codec = CONTENT_CODEC.parse().unwrap_or(Codec::Off);
+        let settings = Settings::default();
+        let mut padded = content.to_vec();
+        padded.resize(content.len().next_multiple_of(BLOCK_BYTES), 0);
+        let unit_bytes = self.geometry.unit_blocks_max() as usize * BLOCK_BYTES;
+        let (mut payloads, mut fragments) = (Vec::new(), Vec::new());
+        let mut target = vec![0; unit_bytes];
+        for (index, raw) in padded.chunks(unit_bytes).enumerate() {
+            let target = &mut target[..raw.len()];
+            let (id, stored) = scratch::with(|s| compress_with(&mut s.codecs, codec, raw, target, &settings));
+            let first = BlockIndex((index * unit_bytes / BLOCK_BYTES) as u64);
+            let (count, codec) = ((raw.len() / BLOCK_BYTES) as u8, id.0);
+            let payload = &target[..stored];
+            let checksum = fragment_checksum(&FragmentIdentity { object, epoch, first, count, codec }, payload);
+            fragments.push(FragmentEntry { first, count, codec, stored: stored as u32, checksum });
+            payloads.extend_from_slice(payload);
+        }
+        let entries = vec![Entry::Object(descriptor), Entry::Fragments { object, epoch, fragments }];
+        let header = header_bytes(&entries);
+        let mut buf = self.buffers.get(header + payloads.len());
+        buf[header..header + payloads.len()].copy_from_slice(&payloads);
+        Prepared::new(entries, payloads.len(), buf, Vec::new())
+    }
+}

@@ -1,0 +1,171 @@
+//! The volumes of a pool as a set of devices: the information on each, and finding it by its name
+//! or its number. Owns nothing.
+
+use std::sync::Arc;
+
+use surface::{BlockDevice, Client, DeviceId, DeviceInfo, DeviceSet, Error, ErrorKind, Result};
+use units::{BLOCK_BYTES, ObjectId};
+
+use crate::objects::{Object, Objects};
+use crate::pool::Pool;
+use crate::pool::core::Core;
+use crate::volume::Volume;
+
+/// Which volume or snapshot is meant.
+#[derive(Debug, Clone, Copy)]
+pub enum Meant<'a> {
+    /// Whichever has this name now.
+    Name(&'a str),
+    /// The one with this [number](Volume::id), whatever it is called by now.
+    Number(DeviceId),
+}
+
+impl<'a> From<&'a str> for Meant<'a> {
+    fn from(name: &'a str) -> Self {
+        Self::Name(name)
+    }
+}
+
+impl<'a> From<&'a String> for Meant<'a> {
+    fn from(name: &'a String) -> Self {
+        Self::Name(name)
+    }
+}
+
+impl From<DeviceId> for Meant<'_> {
+    fn from(id: DeviceId) -> Self {
+        Self::Number(id)
+    }
+}
+
+impl Objects {
+    /// The volume or the snapshot that is meant.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`].
+    pub(crate) fn meant(&self, meant: Meant<'_>) -> Result<Arc<Object>> {
+        let id = match meant {
+            Meant::Name(name) => return self.readable(name),
+            Meant::Number(id) => id,
+        };
+        self.get(ObjectId(id.0)).filter(|object| object.is_readable()).ok_or_else(|| {
+            Error::new(ErrorKind::NotFound, format!("the pool has no volume or snapshot with the number {}", id.0))
+        })
+    }
+
+    /// The volume that is meant.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`]; [`ErrorKind::Invalid`] for a snapshot.
+    pub(crate) fn meant_volume(&self, meant: Meant<'_>) -> Result<Arc<Object>> {
+        match meant {
+            Meant::Name(name) => self.named(name),
+            Meant::Number(_) => {
+                let object = self.meant(meant)?;
+                if object.is_live() { Ok(object) } else { self.named(&object.title()) }
+            }
+        }
+    }
+
+    /// The snapshot that is meant.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`]; [`ErrorKind::Invalid`] for a volume.
+    pub(crate) fn meant_snapshot(&self, meant: Meant<'_>) -> Result<Arc<Object>> {
+        match meant {
+            Meant::Name(name) => self.snapshot_named(name),
+            Meant::Number(_) => {
+                let object = self.meant(meant)?;
+                if object.is_live() { self.snapshot_named(&object.title()) } else { Ok(object) }
+            }
+        }
+    }
+}
+
+impl Core {
+    /// Information on a volume or a snapshot.
+    fn device_info(&self, object: &Object) -> DeviceInfo {
+        DeviceInfo {
+            id: DeviceId(object.id.0),
+            name: object.title(),
+            size_bytes: object.size_bytes(),
+            allocated_bytes: self.allocated_bytes(object),
+            created_unix_s: object.descriptor.read().created_unix_s,
+            read_only: !object.is_live(),
+        }
+    }
+
+    /// Logical bytes of a volume or a snapshot that hold data.
+    pub(crate) fn allocated_bytes(&self, object: &Object) -> u64 {
+        // First: what leaves the write buffer now is in the other figures then. With neither, a
+        // volume would seem empty to a program that copies files, and not be copied.
+        let dirty = self.buffer.data_bytes_of(object.id) as u64;
+        // Its own bytes and those that it may see of others: not less than it holds, and not more
+        // than there can be.
+        let below = object.levels();
+        let below = below.iter().filter(|level| level.object != object.id);
+        let seen = below.filter_map(|level| self.objects.get(level.object)).map(|o| o.allocated_bytes());
+        let known = object.allocated_bytes() + seen.sum::<u64>();
+        known.max(dirty).min(object.size_bytes().next_multiple_of(BLOCK_BYTES as u64))
+    }
+}
+
+impl Pool {
+    /// The volume or the snapshot of that [number](Volume::id), whatever it is called.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`].
+    pub fn volume_of(&self, id: DeviceId) -> Result<Arc<Volume>> {
+        self.volume_meant(id.into())
+    }
+
+    /// The volume or the snapshot that is meant.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`].
+    pub fn volume_meant(&self, meant: Meant<'_>) -> Result<Arc<Volume>> {
+        let object = self.core.objects.meant(meant)?;
+        Ok(Arc::new(Volume::new(self.core.clone(), object)))
+    }
+}
+
+impl DeviceSet for Pool {
+    /// Volumes, each followed by its snapshots. Shares are no devices.
+    fn list(&self) -> Result<Vec<DeviceInfo>> {
+        let mut found = Vec::new();
+        for volume in self.core.objects.volumes().into_iter().filter(|volume| !volume.is_share()) {
+            found.push(self.core.device_info(&volume));
+            let snapshots = self.core.objects.snapshots_of(volume.id);
+            found.extend(snapshots.iter().map(|snapshot| self.core.device_info(snapshot)));
+        }
+        Ok(found)
+    }
+
+    fn find(&self, name: &str) -> Result<DeviceInfo> {
+        let object = self.core.objects.readable(name)?;
+        check_device(&object)?;
+        Ok(self.core.device_info(&object))
+    }
+
+    fn look(&self, id: DeviceId) -> Result<DeviceInfo> {
+        let object = self.volume_of(id)?.object.clone();
+        check_device(&object)?;
+        Ok(self.core.device_info(&object))
+    }
+
+    fn open(&self, id: DeviceId, _client: &Arc<dyn Client>) -> Result<Arc<dyn BlockDevice>> {
+        let volume = self.volume_of(id)?;
+        check_device(&volume.object)?;
+        Ok(volume)
+    }
+}
+
+/// Fails for a share, of which a front end for devices could only show what means nothing to its
+/// clients.
+fn check_device(object: &Object) -> Result<()> {
+    if !object.is_share() {
+        return Ok(());
+    }
+    let text = format!("'{}' is a share, not a volume: mount it with shale serve --shares DIR", object.title());
+    Err(Error::new(ErrorKind::Unsupported, text))
+}

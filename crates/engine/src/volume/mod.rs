@@ -1,0 +1,554 @@
+//! A volume as front ends see it: byte ranges become blocks here.
+
+pub(crate) mod devices;
+pub(crate) mod files;
+pub(crate) mod punch;
+pub(crate) mod shares;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parking_lot::RwLockReadGuard;
+use smallvec::SmallVec;
+use surface::{
+    Allocation, BlockDevice, DeviceId, Error, ErrorKind, PendingRead, Result, Run, WriteOptions, ZeroOptions,
+};
+use units::{BLOCK_BYTES, BlockIndex, BlockMask, GROUP_BLOCKS, GROUP_BYTES, GroupIndex};
+
+use crate::objects::Object;
+use crate::pool::core::Core;
+use crate::read::read_ahead::ReadAhead;
+use crate::volume::punch::Pace;
+use crate::write::buffer::{DirtyRun, GroupKey};
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+/// Groups of a discard up to which it goes through the write buffer; larger ones go to the log as
+/// ranges.
+const BUFFERED_DISCARD_GROUPS: u64 = 64;
+/// Largest request whose buffer is kept until all of it is drained; what is larger is copied, a
+/// group at a time.
+const PINNED_BYTES_MAX: usize = 1 << 20;
+/// Size of requests that the engine serves best: the default unit, and a group, which no unit
+/// crosses.
+const PREFERRED_BYTES: u32 = GROUP_BYTES as u32;
+
+/// A volume of an open pool, or a snapshot, which is a volume that never changes.
+pub struct Volume {
+    pub(crate) core: Arc<Core>,
+    pub(crate) object: Arc<Object>,
+    read_ahead: Arc<ReadAhead>,
+}
+
+impl std::fmt::Debug for Volume {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Volume").field("object", &self.object.id).finish_non_exhaustive()
+    }
+}
+
+impl Volume {
+    pub(crate) fn new(core: Arc<Core>, object: Arc<Object>) -> Self {
+        Self { core, object, read_ahead: Arc::default() }
+    }
+
+    /// A number that is this volume's or snapshot's for ever, whatever it is called.
+    pub fn id(&self) -> DeviceId {
+        DeviceId(self.object.id.0)
+    }
+
+    /// What it is called.
+    pub fn name(&self) -> String {
+        self.object.title()
+    }
+
+    /// Enters a request: the range lies within the volume, and the volume is not destroyed while
+    /// the guard is held.
+    fn enter(&self, offset: u64, length: u64) -> Result<RwLockReadGuard<'_, ()>> {
+        let guard = self.object.gate.read();
+        self.check_range(offset, length)?;
+        Ok(guard)
+    }
+
+    /// Whether a request may enter; the caller holds the gate.
+    pub(crate) fn check_range(&self, offset: u64, length: u64) -> Result<()> {
+        if self.core.is_closed() {
+            return Err(Error::new(ErrorKind::Io, "the pool has been closed"));
+        }
+        let size = self.object.size_bytes();
+        if !self.object.is_readable() {
+            return Err(Error::new(ErrorKind::NotFound, format!("'{}' has been destroyed", self.object.title())));
+        }
+        if offset.checked_add(length).is_none_or(|end| end > size) {
+            return Err(Error::new(
+                ErrorKind::Invalid,
+                format!("{length} bytes at byte {offset} reach past the end of the volume, which has {size} bytes"),
+            ));
+        }
+        Ok(())
+    }
+
+    /// A read begins: what should be read ahead is, and whether it is itself being read ahead.
+    pub(crate) fn begin_read(&self, offset: u64, length: u64) -> bool {
+        if self.core.is_inline() {
+            return false;
+        }
+        let advice = self.read_ahead.begin(offset, length);
+        if let Some(range) = advice.ahead {
+            self.core.read_ahead(&self.read_ahead, &self.object, range);
+        }
+        advice.expected
+    }
+
+    /// A read that began has ended.
+    pub(crate) fn end_read(&self) {
+        if !self.core.is_inline() {
+            self.read_ahead.end();
+        }
+    }
+
+    /// The read itself; `is_expected`: it is being read ahead.
+    pub(crate) fn read_expected(&self, offset: u64, buf: &mut [u8], is_expected: bool) -> Result<()> {
+        let _guard = self.enter(offset, buf.len() as u64)?;
+        self.core.read_with(&self.object, offset, buf, is_expected)
+    }
+
+    /// Enters a request that changes something.
+    fn enter_to_change(&self, offset: u64, length: u64) -> Result<RwLockReadGuard<'_, ()>> {
+        let guard = self.enter(offset, length)?;
+        if !self.object.is_live() {
+            let text = format!("'{}' is a snapshot, which never changes: write to a clone of it", self.object.title());
+            return Err(Error::new(ErrorKind::ReadOnly, text));
+        }
+        self.core.check_failed()?;
+        Ok(guard)
+    }
+
+    fn key(&self, group: GroupIndex) -> GroupKey {
+        GroupKey { object: self.object.id, group }
+    }
+
+    /// Puts whole blocks into the write buffer, zero blocks as holes unless they shall stay
+    /// allocated: by reference, unless the request's buffer would be kept in memory for less than
+    /// half of it, or is so large that what is left of it after a while could be next to nothing.
+    fn write_blocks(&self, first: BlockIndex, data: Bytes, keep_zeroes: bool) -> Result<()> {
+        let blocks = data.len() / BLOCK_BYTES;
+        if first.in_group() as usize + blocks <= GROUP_BLOCKS {
+            self.core.throttle()?;
+            let kept = kept_blocks(first, &data, keep_zeroes);
+            let is_copied = 2 * (kept.count() as usize) < blocks;
+            return self.write_group(first, data, kept, (!is_copied).then_some(blocks));
+        }
+        let is_large = data.len() > PINNED_BYTES_MAX;
+        let mut kept: SmallVec<[BlockMask; 9]> = SmallVec::new();
+        if !is_large {
+            kept.extend(in_groups(first, blocks).map(|(at, range)| kept_blocks(at, &data[range], keep_zeroes)));
+        }
+        let kept_count: usize = kept.iter().map(|kept| kept.count() as usize).sum();
+        let pinned = (!is_large && 2 * kept_count >= blocks).then_some(blocks);
+        for (index, (at, range)) in in_groups(first, blocks).enumerate() {
+            self.core.throttle()?;
+            let data = data.slice(range);
+            let kept = kept.get(index).copied().unwrap_or_else(|| kept_blocks(at, &data, keep_zeroes));
+            self.write_group(at, data, kept, pinned)?;
+        }
+        Ok(())
+    }
+
+    /// Whole blocks of one group, of which `kept` stay blocks; `pinned`: how many the buffer has
+    /// that they lie in, unless they are to be copied.
+    fn write_group(&self, first: BlockIndex, data: Bytes, kept: BlockMask, pinned: Option<usize>) -> Result<()> {
+        let key = self.key(first.group());
+        let start = first.in_group();
+        let end = start + (data.len() / BLOCK_BYTES) as u32;
+        let run_of = |first: u32, count: u32, data: Bytes| match pinned {
+            Some(pinned) => DirtyRun { pinned: pinned as u16, ..DirtyRun::of(first as u8, count as u8, data) },
+            None => DirtyRun::of(first as u8, count as u8, Bytes::copy_from_slice(&data)),
+        };
+        if kept == BlockMask::run(start, end - start) {
+            // By far the most frequent case: nothing is sliced, and so no reference is counted.
+            return self.core.put(key, run_of(start, end - start, data));
+        }
+        let mut from = start;
+        while from < end {
+            let is_kept = kept.has(from);
+            let to = (from..end).find(|block| kept.has(*block) != is_kept).unwrap_or(end);
+            let run = if is_kept {
+                let range = (from - start) as usize * BLOCK_BYTES..(to - start) as usize * BLOCK_BYTES;
+                run_of(from, to - from, data.slice(range))
+            } else {
+                DirtyRun::hole(from as u8, (to - from) as u8)
+            };
+            self.core.put(key, run)?;
+            from = to;
+        }
+        Ok(())
+    }
+
+    /// A part of one block: reads the rest of it, and tries again if somebody wrote nearby meanwhile. A large hole, which goes past the write
+    /// buffer, comes before it or after it.
+    pub(crate) fn write_part(&self, offset: u64, data: &[u8], keep_zeroes: bool) -> Result<()> {
+        let block = BlockIndex::containing(offset);
+        let key = self.key(block.group());
+        let skip = (offset - block.offset_bytes()) as usize;
+        self.core.throttle()?;
+        let _no_hole = self.object.parts.read();
+        loop {
+            let version = self.core.buffer.version(key);
+            let mut content = vec![0; BLOCK_BYTES];
+            self.core.read(&self.object, block.offset_bytes(), &mut content)?;
+            content[skip..skip + data.len()].copy_from_slice(data);
+            let (first, hole) = (block.in_group() as u8, !keep_zeroes && policy::is_zero(&content));
+            let run = if hole { DirtyRun::hole(first, 1) } else { DirtyRun::of(first, 1, Bytes::from(content)) };
+            match self.core.buffer.insert_if(key, run, version) {
+                Ok(true) => return Ok(()),
+                Ok(false) => {}
+                Err(_) => self.core.make_standby_room()?,
+            }
+        }
+    }
+
+    /// Divides a range into the part of a block before it, whole blocks, and the part of a block
+    /// behind them.
+    fn divide(offset: u64, length: u64) -> [std::ops::Range<u64>; 3] {
+        let end = offset + length;
+        let body = offset.next_multiple_of(BLOCK).min(end);
+        let tail = if end / BLOCK * BLOCK < body { body } else { end / BLOCK * BLOCK };
+        [offset..body, body..tail, tail..end]
+    }
+
+    fn write_bytes(&self, offset: u64, data: Bytes, keep_zeroes: bool) -> Result<()> {
+        if offset.is_multiple_of(BLOCK) && data.len().is_multiple_of(BLOCK_BYTES) {
+            return self.write_blocks(BlockIndex::containing(offset), data, keep_zeroes);
+        }
+        let [head, body, tail] = Self::divide(offset, data.len() as u64);
+        let part =
+            |range: &std::ops::Range<u64>| data.slice((range.start - offset) as usize..(range.end - offset) as usize);
+        for edge in [&head, &tail] {
+            if !edge.is_empty() {
+                self.write_part(edge.start, &part(edge), keep_zeroes)?;
+            }
+        }
+        if !body.is_empty() {
+            self.write_blocks(BlockIndex::containing(body.start), part(&body), keep_zeroes)?;
+        }
+        Ok(())
+    }
+
+    /// Makes a range read as zeroes: whole blocks become holes. Of a large one the gate is let go
+    /// now and then: a thread that waits for it keeps all others waiting.
+    fn punch(&self, offset: u64, length: u64) -> Result<()> {
+        let guard = self.enter_to_change(offset, length)?;
+        let size_bytes = self.object.size_bytes();
+        // A last block that is not whole goes as one, with all that there is of it: while the
+        // gate is held, nothing comes behind it.
+        let is_small = length > 0 && length <= BUFFERED_DISCARD_GROUPS * GROUP_BYTES as u64;
+        let is_to_the_end = is_small && offset + length == size_bytes;
+        let length = if is_to_the_end { size_bytes.next_multiple_of(BLOCK) - offset } else { length };
+        let [head, body, tail] = Self::divide(offset, length);
+        for edge in [&head, &tail] {
+            if !edge.is_empty() {
+                let _room = self.core.admit(&self.object, edge.start, edge.end - edge.start)?;
+                self.write_part(edge.start, &vec![0; (edge.end - edge.start) as usize], false)?;
+            }
+        }
+        let from = BlockIndex::containing(body.start);
+        let to = BlockIndex::containing(body.end);
+        if to.0.saturating_sub(from.0) <= BUFFERED_DISCARD_GROUPS * GROUP_BLOCKS as u64 {
+            return self.punch_blocks(from, to);
+        }
+        let mut pace = Pace::default();
+        let (mut at, mut guard) = (from, Some(guard));
+        while at < to {
+            let _guard = match guard.take() {
+                Some(guard) => guard,
+                None => self.enter_to_change(at.offset_bytes(), to.offset_bytes() - at.offset_bytes())?,
+            };
+            at = self.core.punch_piece(&self.object, (at, to), &mut pace)?;
+        }
+        // What was written before the hole must not be replayed over it.
+        if self.core.buffer.standby().is_some() { self.core.leave_behind() } else { Ok(()) }
+    }
+
+    /// Makes blocks `from..to` holes, by way of the write buffer.
+    fn punch_blocks(&self, from: BlockIndex, to: BlockIndex) -> Result<()> {
+        let mut at = from;
+        while at < to {
+            let count = (GROUP_BLOCKS as u64 - u64::from(at.in_group())).min(to.0 - at.0);
+            self.core.throttle()?;
+            self.core.put(self.key(at.group()), DirtyRun::hole(at.in_group() as u8, count as u8))?;
+            at = BlockIndex(at.0 + count);
+        }
+        Ok(())
+    }
+}
+
+/// The groups that `blocks` blocks from `first` on touch: where each part begins, and its bytes.
+fn in_groups(first: BlockIndex, blocks: usize) -> impl Iterator<Item = (BlockIndex, std::ops::Range<usize>)> {
+    let mut done = 0;
+    std::iter::from_fn(move || {
+        let at = BlockIndex(first.0 + done as u64);
+        let count = (GROUP_BLOCKS - at.in_group() as usize).min(blocks - done);
+        done += count;
+        (count > 0).then(|| (at, (done - count) * BLOCK_BYTES..done * BLOCK_BYTES))
+    })
+}
+
+/// Which blocks of a group stay blocks when `data` is written from `first` on: all, or those that
+/// are not zero.
+fn kept_blocks(first: BlockIndex, data: &[u8], keep_zeroes: bool) -> BlockMask {
+    let blocks = data.as_chunks::<BLOCK_BYTES>().0.iter().zip(first.in_group()..);
+    blocks
+        .filter(|(block, _)| keep_zeroes || !policy::is_zero(&block[..]))
+        .fold(BlockMask::EMPTY, |mask, (_, at)| mask.or(BlockMask::run(at, 1)))
+}
+
+impl BlockDevice for Volume {
+    fn size_bytes(&self) -> u64 {
+        self.object.size_bytes()
+    }
+
+    fn is_read_only(&self) -> bool {
+        !self.object.is_live()
+    }
+
+    fn block_bytes(&self) -> (u32, u32) {
+        (BLOCK_BYTES as u32, PREFERRED_BYTES)
+    }
+
+    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        let _guard = self.enter(offset, buf.len() as u64)?;
+        let is_expected = self.begin_read(offset, buf.len() as u64);
+        let result = self.core.read_with(&self.object, offset, buf, is_expected);
+        self.end_read();
+        result
+    }
+
+    fn reads_together(&self) -> bool {
+        self.core.env.disk.read_ring().is_some()
+    }
+
+    fn read_many(&self, next: &mut dyn FnMut() -> Option<Box<dyn PendingRead>>) {
+        self.read_together(next);
+    }
+
+    fn read_cached(&self, offset: u64, buf: &mut [u8]) -> Result<bool> {
+        let _guard = self.enter(offset, buf.len() as u64)?;
+        let done = self.core.read_cached(&self.object, offset, buf);
+        if done
+            && !self.core.is_inline()
+            && let Some(range) = self.read_ahead.passed(offset, buf.len() as u64)
+        {
+            self.core.read_ahead(&self.read_ahead, &self.object, range);
+        }
+        Ok(done)
+    }
+
+    /// 1. The range is checked, zero blocks become holes. 2. The bytes go into the write buffer;
+    ///    here the write is acknowledged.
+    /// 3. With FUA: a flush.
+    fn write(&self, offset: u64, data: Bytes, options: WriteOptions) -> Result<()> {
+        {
+            let _guard = self.enter_to_change(offset, data.len() as u64)?;
+            let _room = self.core.admit(&self.object, offset, data.len() as u64)?;
+            self.core.counters.written_bytes.add(data.len() as u64);
+            self.write_bytes(offset, data, false)?;
+        }
+        if options.fua { self.core.flush() } else { Ok(()) }
+    }
+
+    fn write_would_wait(&self) -> bool {
+        self.core.buffer.held() >= self.core.buffer_limit() || self.core.is_braking()
+    }
+
+    fn full_wait(&self) -> Option<std::time::Duration> {
+        self.object.settings.read().when_full.patience()
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.core.flush()
+    }
+
+    fn discard(&self, offset: u64, length: u64) -> Result<()> {
+        self.punch(offset, length)
+    }
+
+    fn write_zeroes(&self, offset: u64, length: u64, options: ZeroOptions) -> Result<()> {
+        if options.no_hole {
+            // All of it or nothing.
+            drop(self.enter_to_change(offset, length)?);
+            // A megabyte at a time, so that a huge request does not fill memory; cut where blocks
+            // end, so that none is written in parts.
+            let (mut at, mut left) = (offset, length);
+            while left > 0 {
+                let len = left.min((1 << 20) - at % BLOCK);
+                let _guard = self.enter_to_change(at, len)?;
+                let _room = self.core.admit(&self.object, at, len)?;
+                self.write_bytes(at, Bytes::from(vec![0; len as usize]), true)?;
+                (at, left) = (at + len, left - len);
+            }
+        } else {
+            self.discard(offset, length)?;
+        }
+        if options.fua { self.core.flush() } else { Ok(()) }
+    }
+
+    fn allocation(&self, offset: u64, length: u64, runs_max: usize) -> Result<Vec<Run>> {
+        let _guard = self.enter(offset, length)?;
+        self.core.allocation(&self.object, offset, length, runs_max)
+    }
+
+    fn prefetch(&self, offset: u64, length: u64) -> Result<()> {
+        let _guard = self.enter(offset, length)?;
+        self.core.prefetch(&self.object, offset, length, false)
+    }
+
+    fn allocated_bytes(&self) -> u64 {
+        self.core.allocated_bytes(&self.object)
+    }
+}
+
+/// Collects runs of allocation, joining neighbours of the same kind.
+pub(crate) struct Runs {
+    runs: Vec<Run>,
+    max: usize,
+}
+
+impl Runs {
+    pub(crate) fn new(max: usize) -> Self {
+        Self { runs: Vec::new(), max: max.max(1) }
+    }
+
+    /// Appends; `false` when there is room for no more.
+    pub(crate) fn push(&mut self, length: u64, allocation: Allocation) -> bool {
+        if length == 0 {
+            return true;
+        }
+        let full = self.runs.len() == self.max;
+        match self.runs.last_mut() {
+            Some(last) if last.allocation == allocation => last.length += length,
+            _ if full => return false,
+            _ => self.runs.push(Run { length, allocation }),
+        }
+        true
+    }
+
+    pub(crate) fn finish(self) -> Vec<Run> {
+        self.runs
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use sim::Machine;
+
+    use super::*;
+    use crate::base::testing::pool_on;
+
+    /// A request's buffer, which is counted while it is in memory.
+    struct Tracked(Vec<u8>, Arc<AtomicUsize>);
+
+    impl Tracked {
+        fn of(bytes: Vec<u8>, live: &Arc<AtomicUsize>) -> Bytes {
+            live.fetch_add(bytes.len(), Ordering::Relaxed);
+            Bytes::from_owner(Self(bytes, Arc::clone(live)))
+        }
+    }
+
+    impl AsRef<[u8]> for Tracked {
+        fn as_ref(&self) -> &[u8] {
+            &self.0
+        }
+    }
+
+    impl Drop for Tracked {
+        fn drop(&mut self) {
+            self.1.fetch_sub(self.0.len(), Ordering::Relaxed);
+        }
+    }
+
+    /// Bytes of requests in memory, and what the write buffer counts, after `write` has written to
+    /// a volume of 64 MiB.
+    fn kept(write: impl Fn(&Volume, &dyn Fn(Vec<u8>) -> Bytes)) -> (usize, usize) {
+        let machine = Machine::new(256 << 20, 1);
+        let pool = pool_on(&machine, machine.disk.handle(), 256 << 20, 0);
+        pool.create_volume("v", 64 << 20, &Default::default()).unwrap();
+        let live = Arc::new(AtomicUsize::new(0));
+        write(&pool.volume("v").unwrap(), &|bytes| Tracked::of(bytes, &live));
+        (live.load(Ordering::Relaxed), pool.core.buffer.bytes())
+    }
+
+    #[test]
+    fn a_request_does_not_stay_in_memory_for_one_block_that_is_not_zero() {
+        let (live, counted) = kept(|volume, tracked| {
+            for megabyte in 0..64u64 {
+                let mut bytes = vec![0; 1 << 20];
+                bytes[(megabyte as usize * 37 % 256) * BLOCK_BYTES] = 1;
+                volume.write(megabyte << 20, tracked(bytes), WriteOptions::default()).unwrap();
+            }
+        });
+        assert!(counted >= 64 * BLOCK_BYTES, "HARNESS: {counted} bytes are in the write buffer");
+        assert!(live <= 4 * (counted + (1 << 20)), "{live} bytes in memory, {counted} counted");
+    }
+
+    #[test]
+    fn a_request_does_not_stay_in_memory_for_the_little_that_was_not_overwritten() {
+        for (size, left) in [(4, BLOCK_BYTES), (4, GROUP_BYTES), (1, BLOCK_BYTES), (1, GROUP_BYTES)] {
+            let (size, left) = ((size << 20) as u64, left as u64);
+            let (live, counted) = kept(|volume, tracked| {
+                for offset in (0..4 << 20).step_by(size as usize) {
+                    volume.write(offset, tracked(vec![1; size as usize]), WriteOptions::default()).unwrap();
+                    volume.discard(offset + left, size - left).unwrap();
+                }
+            });
+            assert!(live <= PINNED_TIMES * counted, "{left} of {size}: {live} bytes in memory, {counted} counted");
+        }
+    }
+
+    #[test]
+    fn zeroes_past_the_end_are_refused_before_anything_is_zeroed() {
+        let machine = Machine::new(16 << 20, 1);
+        let pool = pool_on(&machine, machine.disk.handle(), 16 << 20, 0);
+        pool.create_volume("v", 4 << 20, &Default::default()).unwrap();
+        let volume = pool.volume("v").unwrap();
+        volume.write(0, Bytes::from(vec![1; 4 << 20]), WriteOptions::default()).unwrap();
+        for no_hole in [true, false] {
+            let options = ZeroOptions { no_hole, ..ZeroOptions::default() };
+            let refused = volume.write_zeroes(2 << 20, 3 << 20, options).unwrap_err();
+            assert_eq!(refused.kind(), ErrorKind::Invalid, "{refused}");
+            let mut buf = vec![0; 4 << 20];
+            volume.read(0, &mut buf).unwrap();
+            assert!(buf.iter().all(|byte| *byte == 1), "nothing has changed, no_hole: {no_hole}");
+        }
+    }
+
+    #[test]
+    fn a_handle_of_a_closed_pool_reads_nothing_more() {
+        let machine = Machine::new(16 << 20, 1);
+        let pool = pool_on(&machine, machine.disk.handle(), 16 << 20, 0);
+        pool.create_volume("v", 4 << 20, &Default::default()).unwrap();
+        let volume = pool.volume("v").unwrap();
+        pool.close().unwrap();
+        let mut buf = vec![0; BLOCK_BYTES];
+        assert_eq!(volume.read(0, &mut buf).unwrap_err().kind(), ErrorKind::Io);
+        assert_eq!(volume.read_cached(0, &mut buf).unwrap_err().kind(), ErrorKind::Io);
+        assert_eq!(volume.write(0, buf.into(), WriteOptions::default()).unwrap_err().kind(), ErrorKind::Io);
+    }
+
+    /// Of a megabyte, a group.
+    const PINNED_TIMES: usize = PINNED_BYTES_MAX / GROUP_BYTES;
+
+    #[test]
+    fn ranges_divide_into_edges_and_whole_blocks() {
+        for (offset, length, expected) in [
+            (0, 8192, [0..0, 0..8192, 8192..8192]),
+            (1, 10, [1..11, 11..11, 11..11]),
+            (4095, 2, [4095..4096, 4096..4096, 4096..4097]),
+            (100, 8192, [100..4096, 4096..8192, 8192..8292]),
+            (4096, 5000, [4096..4096, 4096..8192, 8192..9096]),
+            (10, 0, [10..10, 10..10, 10..10]),
+        ] {
+            assert_eq!(Volume::divide(offset, length), expected, "{length} bytes at {offset}");
+        }
+    }
+}

@@ -1,0 +1,474 @@
+//! From the write buffer to the log.
+//!
+//! 1. Groups are taken from the write buffer, about a megabyte of raw data.
+//! 2. Their consecutive blocks become units, in the order of (object, block).
+//! 3. Each unit is compressed straight into the batch, behind room for the header, with the codec
+//!    that its properties name or that `chooser` picks; one that saves too little is stored raw.
+//!    The checksum is taken while the bytes are hot.
+//! 4. In a pool that the cleaner has to work for, data that is not written often is divided off,
+//!    for the log's cold stream (`clean::write_heat`).
+//! 5. The batch, or both, are appended; when the last one is applied, the groups leave the buffer.
+//!
+//! Any number of threads do this at the same time, each with groups of its own.
+
+use std::cell::Cell;
+
+use codec::{Codec, CodecId, Workspace};
+use format::{Entry, FragmentEntry, FragmentIdentity, Stream, fragment_checksum, fragment_entry_bytes, header_bytes};
+use policy::{Compression, Settings, dst_limit, plan_units, unit_blocks, wants_dictionary};
+use surface::{Error, ErrorKind, Result};
+use units::{BLOCK_BYTES, BlockIndex, BlockMask, Epoch, ObjectId};
+
+use crate::base::scratch::{self, Scratch};
+use crate::checkpoint::Kind;
+use crate::codecs::chooser;
+use crate::codecs::dictionaries::Encoders;
+use crate::codecs::regions::RegionKey;
+use crate::log::prepared::Prepared;
+use crate::log::zero_ahead::TAIL_BYTES;
+use crate::log::{Purpose, Refusal, Ticket};
+use crate::pool::core::Core;
+use crate::write::buffer::{DirtyRun, GroupKey, Taken};
+use crate::write::sorted::{came_from, compress_as_before, sorted_blocks, sorted_bytes};
+
+/// Raw bytes of a batch: enough that its padding (2 KiB on average) and the tail of an extent it
+/// cannot fill are below one per cent at the usual ratios, little enough that two workers share a
+/// burst and that a batch fits in a default extent.
+pub(crate) const BATCH_RAW_BYTES: usize = 1 << 20;
+/// Hole ranges of one entry (its count has two bytes).
+const HOLES_PER_ENTRY: usize = 4096;
+
+/// A batch is divided between the streams only if each part has so many bytes of payload: padding
+/// costs 2 KiB a batch on average.
+const PART_BYTES_MIN: usize = 32 << 10;
+
+/// A unit to be compressed: which of the taken groups it belongs to, and its blocks.
+struct Unit {
+    taken: usize,
+    first: u32,
+    count: u32,
+    settings: Settings,
+}
+
+/// Units and holes of consecutive groups of one object and epoch.
+struct Run<'a> {
+    object: ObjectId,
+    epoch: Epoch,
+    /// The dictionaries for its small units, if there are any.
+    dictionaries: Option<Encoders<'a>>,
+    units: Vec<Unit>,
+    holes: Vec<(BlockIndex, u32)>,
+}
+
+impl Core {
+    /// Drains one batch of what became dirty up to `generation` and waits until it is written.
+    /// `false`: there was nothing to take.
+    pub(crate) fn drain(&self, generation: u64) -> Result<bool> {
+        let Some(prepared) = self.prepare(generation)? else { return Ok(false) };
+        self.append_drained(prepared)?;
+        Ok(true)
+    }
+
+    /// Appends drained parts and waits until they are written.
+    pub(crate) fn append_drained(&self, parts: Vec<Prepared>) -> Result<()> {
+        self.append_parts(parts, |prepared, purpose| self.append(prepared, purpose))?;
+        self.workers.drained();
+        Ok(())
+    }
+
+    /// Like [`drain`](Self::drain), but leaves the writing to the writer threads. If that fails,
+    /// the next call says so.
+    pub(crate) fn drain_ahead(&self) -> Result<bool> {
+        if let Some(error) = self.log.take_failure() {
+            return Err(error);
+        }
+        let Some(prepared) = self.prepare(u64::MAX)? else { return Ok(false) };
+        self.append_parts(prepared, |prepared, purpose| {
+            self.append_with(prepared, purpose, |prepared| self.log.enqueue(prepared, purpose))
+        })?;
+        Ok(true)
+    }
+
+    /// Step 5: the parts of a drain, the last of which completes it.
+    fn append_parts(&self, parts: Vec<Prepared>, append: impl Fn(Prepared, Purpose) -> Result<Ticket>) -> Result<()> {
+        let mut parts = parts.into_iter();
+        let mut begun = None;
+        while let Some(mut part) = parts.next() {
+            part.begun = begun;
+            let purpose = purpose_of(&part);
+            match append(part, purpose) {
+                Ok(ticket) => begun = Some(ticket.incarnation),
+                Err(error) => {
+                    // The failed part itself was given back; the parts of other threads are still
+                    // here.
+                    parts.for_each(|part| self.buffer.failed(&part.taken));
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Steps 1 to 4. `None`: nothing was dirty; no part: the taken groups need no batch.
+    fn prepare(&self, generation: u64) -> Result<Option<Vec<Prepared>>> {
+        self.heal()?;
+        // Changes that pile up faster than checkpoints write them would fill memory: then draining
+        // waits for one.
+        if self.map.is_frozen() {
+            self.bound_changes()?;
+        }
+        let share = self.shares.write_buffer / 4;
+        let ahead = self.ahead.collect();
+        let taken = self.buffer.take(BATCH_RAW_BYTES.min(share), generation);
+        let had_some = !taken.is_empty();
+        let fresh = self.compress_taken(taken);
+        let mut parts = ahead.parts();
+        let had_some = had_some || !parts.is_empty();
+        parts.extend(fresh);
+        let prepared = Prepared::joined(parts, &self.buffers).map_or_else(Vec::new, |prepared| self.complete(prepared));
+        Ok(had_some.then_some(prepared))
+    }
+
+    /// Steps 2 and 3. `None`: the taken groups need no batch.
+    pub(crate) fn compress_taken(&self, mut taken: Vec<Taken>) -> Option<Prepared> {
+        taken.sort_unstable_by_key(|t| t.key);
+        let (mut runs, gone) = self.plan(&mut taken);
+        self.buffer.completed(&gone);
+        if taken.is_empty() {
+            return None;
+        }
+        let runs_taken = taken.iter().flat_map(|t| t.runs.iter());
+        let raw_bytes: usize = runs_taken.map(|run| run.data.as_ref().map_or(0, |data| data.len())).sum();
+        let began = self.env.clock.now_ns();
+        let prepared = scratch::with(|scratch| self.compress(scratch, &mut runs, taken));
+        self.chooser.meter.drained(raw_bytes as u64, self.env.clock.now_ns().saturating_sub(began));
+        Some(prepared)
+    }
+
+    /// The work left with all that a drain appends.
+    pub(crate) fn complete(&self, prepared: Prepared) -> Vec<Prepared> {
+        let sorted = sorted_blocks(&prepared.taken);
+        let moved_bytes = sorted_bytes(&prepared.entries, &sorted);
+        self.counters.moved_bytes.add(moved_bytes);
+        self.counters.fragment_bytes.add(prepared.payload_bytes() as u64 - moved_bytes);
+        self.separate(prepared, &sorted)
+    }
+
+    /// Step 4.
+    fn separate(&self, mut prepared: Prepared, sorted: &[(GroupKey, BlockMask)]) -> Vec<Prepared> {
+        // Sorted data has been there for long, and shall lie together.
+        if !sorted.is_empty() && sorted.len() == prepared.taken.len() {
+            prepared.stream = Stream::Cold;
+            return vec![prepared];
+        }
+        if !self.is_short_of_space() {
+            return vec![prepared];
+        }
+        let mut hot = Vec::new();
+        // Bytes of payload of the cold part and of the hot one.
+        let mut bytes = [0, 0];
+        for (object, _, fragment) in prepared.entries.iter().flat_map(Entry::payloads) {
+            let blocks = fragment.first.0..fragment.first.0 + u64::from(fragment.count);
+            let key = GroupKey { object, group: fragment.first.group() };
+            // Groups are taken in the order of their keys.
+            let is_hot = sorted.binary_search_by_key(&key, |(key, _)| *key).is_err() && {
+                let each = u64::from(fragment.stored) / u64::from(fragment.count);
+                let hot = blocks.filter(|block| self.rewrites.note(object, BlockIndex(*block), each)).count();
+                2 * hot >= usize::from(fragment.count)
+            };
+            hot.push(is_hot);
+            bytes[usize::from(is_hot)] += fragment.stored as usize;
+        }
+        let [cold_bytes, hot_bytes] = bytes;
+        let mut parts = Vec::with_capacity(2);
+        if cold_bytes.min(hot_bytes) >= PART_BYTES_MIN {
+            // The smaller part is the one that is copied.
+            let larger = hot_bytes >= cold_bytes;
+            let mut each = hot.into_iter();
+            let mut part = prepared.divide(|_, _| each.next() == Some(larger), &self.buffers);
+            if let Some(part) = &mut part {
+                part.stream = stream_of(larger);
+            }
+            parts.extend(part);
+            prepared.stream = stream_of(!larger);
+        } else {
+            prepared.stream = stream_of(hot_bytes >= cold_bytes);
+        }
+        parts.push(prepared);
+        parts
+    }
+
+    /// Step 2. Groups of objects that are being deleted are set aside.
+    fn plan(&self, taken: &mut Vec<Taken>) -> (Vec<Run<'_>>, Vec<Taken>) {
+        let mut runs: Vec<Run<'_>> = Vec::new();
+        let mut gone = Vec::new();
+        let mut object = None;
+        let mut kept = Vec::with_capacity(taken.len());
+        for group in taken.drain(..) {
+            let id = group.key.object;
+            if object.as_ref().is_none_or(|(known, _)| *known != id) {
+                object = Some((id, self.objects.get(id).filter(|o| o.is_live())));
+            }
+            let Some((_, Some(object))) = &object else {
+                gone.push(group);
+                continue;
+            };
+            let epoch = object.epoch();
+            let mut settings = *object.settings.read();
+            if runs.last().is_none_or(|run| (run.object, run.epoch) != (id, epoch)) {
+                let dictionaries = self.encoders(object, &settings);
+                runs.push(Run { object: id, epoch, dictionaries, units: Vec::new(), holes: Vec::new() });
+            }
+            settings.unit_blocks = settings.unit_blocks.min(self.geometry.unit_blocks_max());
+            settings.unit_blocks_min = settings.unit_blocks_min.min(settings.unit_blocks);
+            let in_pieces = settings.unit_blocks_min < settings.unit_blocks
+                && self.chooser.regions.is_read_in_pieces(RegionKey::of(id, group.key.group.first_block()));
+            if let Some(run) = runs.last_mut() {
+                plan_group(run, &group, kept.len(), settings, in_pieces);
+            }
+            kept.push(group);
+        }
+        *taken = kept;
+        (runs, gone)
+    }
+
+    /// Step 3.
+    fn compress(&self, scratch: &mut Scratch, runs: &mut [Run<'_>], taken: Vec<Taken>) -> Prepared {
+        let mut entries = Vec::new();
+        let mut raw_bytes = 0;
+        for run in runs.iter_mut() {
+            for ranges in run.holes.chunks(HOLES_PER_ENTRY) {
+                entries.push(Entry::Holes { object: run.object, epoch: run.epoch, ranges: ranges.to_vec() });
+            }
+            raw_bytes += run.units.iter().map(|u| u.count as usize * BLOCK_BYTES).sum::<usize>();
+        }
+        // The header's size depends on the number of fragments only, so that payloads can be put in
+        // their places.
+        let mut header = header_bytes(&entries);
+        for run in runs.iter().filter(|r| !r.units.is_empty()) {
+            let empty = Entry::Fragments { object: run.object, epoch: run.epoch, fragments: Vec::new() };
+            header += header_bytes(std::slice::from_ref(&empty)) - format::BATCH_FIXED_BYTES;
+            // All blocks of an object take as many bytes in an entry.
+            let each = run.units.first().map(|unit| taken[unit.taken].key.group.first_block());
+            header += run.units.len() * each.map_or(0, fragment_entry_bytes);
+        }
+        // A little more, in case the batch takes zeroes along.
+        let mut buf = self.buffers.get(header + raw_bytes + TAIL_BYTES);
+        let mut at = header;
+        let mut chosen = None;
+        for run in runs.iter_mut().filter(|r| !r.units.is_empty()) {
+            let mut fragments = Vec::with_capacity(run.units.len());
+            for unit in &run.units {
+                let Scratch { codecs, unit: gathered, spare, .. } = scratch;
+                let group = &taken[unit.taken];
+                let raw = bytes_of(&group.runs, unit, gathered);
+                let target = &mut buf[at..at + raw.len()];
+                let first = BlockIndex(group.key.group.first_block().0 + u64::from(unit.first));
+                let settings = &unit.settings;
+                let (codec, stored) = match settings.compression {
+                    Compression::Fixed(codec) => compress_with(codecs, codec, raw, target, settings),
+                    Compression::Auto => {
+                        let is_small = wants_dictionary(settings, raw.len());
+                        let dictionaries = run.dictionaries.as_mut().filter(|_| is_small);
+                        let (object, afresh) = (run.object, false);
+                        let unit = chooser::Unit { object, first, raw, settings, dictionaries, afresh, target };
+                        let done = chosen.get_or_insert_with(|| self.begin_choosing()).store(unit, codecs, spare);
+                        if is_small && !done.is_random {
+                            self.dictionaries.sampling.offer(run.object, first, raw);
+                        }
+                        (done.codec, done.stored)
+                    }
+                };
+                let blocks = BlockMask::run(unit.first, unit.count);
+                let again = came_from(&group.runs, blocks)
+                    .filter(|(bytes, _)| stored > *bytes)
+                    .and_then(|(_, before)| compress_as_before(codecs, before, raw, target, stored));
+                let (codec, stored) = again.unwrap_or((codec, stored));
+                let identity = FragmentIdentity {
+                    object: run.object,
+                    epoch: run.epoch,
+                    first,
+                    count: unit.count as u8,
+                    codec: codec.0,
+                };
+                let checksum = fragment_checksum(&identity, &target[..stored]);
+                fragments.push(FragmentEntry {
+                    first,
+                    count: unit.count as u8,
+                    codec: codec.0,
+                    stored: stored as u32,
+                    checksum,
+                });
+                at += stored;
+            }
+            entries.push(Entry::Fragments { object: run.object, epoch: run.epoch, fragments });
+        }
+        if let Some(chosen) = chosen {
+            chosen.finish();
+        }
+        debug_assert_eq!(header, header_bytes(&entries));
+        Prepared::new(entries, at - header, buf, taken)
+    }
+
+    fn begin_choosing(&self) -> chooser::Batch<'_> {
+        let pressed = self.buffer.bytes() > self.shares.write_buffer / 2;
+        self.chooser.begin(pressed, self.counters.written_bytes.get())
+    }
+
+    /// Appends, taking a checkpoint when the log has used up its list of extents.
+    pub(crate) fn append(&self, prepared: Prepared, purpose: Purpose) -> Result<Ticket> {
+        self.append_with(prepared, purpose, |prepared| self.log.append(prepared, purpose))
+    }
+
+    fn append_with<T>(
+        &self,
+        mut prepared: Prepared,
+        purpose: Purpose,
+        append: impl Fn(Prepared) -> std::result::Result<T, Refusal>,
+    ) -> Result<T> {
+        let mut has_space_been_sought = false;
+        loop {
+            let (back, room) = match append(prepared) {
+                Ok(ticket) => {
+                    self.checkpoint_if_short();
+                    return Ok(ticket);
+                }
+                Err(Refusal::Failed(error)) => return Err(error),
+                Err(Refusal::NeedsCheckpoint(back)) => (back, self.make_room(purpose)),
+                Err(Refusal::NeedsSpace(back, error)) if has_space_been_sought => (back, Err(*error)),
+                Err(Refusal::NeedsSpace(back, _)) => {
+                    has_space_been_sought = true;
+                    self.look_below();
+                    (back, self.take_light_checkpoint())
+                }
+            };
+            if let Err(error) = room {
+                self.buffer.failed(&back.taken);
+                return Err(error);
+            }
+            prepared = back;
+        }
+    }
+
+    /// Appends entries without payload and waits until they hold.
+    ///
+    /// # Errors
+    /// Those of the log; [`ErrorKind::Invalid`] for a descriptor that could not be read back: a
+    /// batch with one would end the log for recovery, and take all that is flushed behind it along.
+    pub(crate) fn append_applied(&self, entries: Vec<Entry>) -> Result<()> {
+        for entry in &entries {
+            if let Entry::Object(descriptor) = entry {
+                format::ObjectDescriptor::decode(&descriptor.encode()).map_err(|error| {
+                    let text = format!("'{}' cannot be changed like that; this is a bug of Shale", descriptor.name);
+                    Error::with_source(ErrorKind::Invalid, text, error)
+                })?;
+            }
+        }
+        self.check_failed()?;
+        self.heal()?;
+        let ticket = self.append(Prepared::metadata(entries, &self.buffers), Purpose::Metadata)?;
+        self.log.wait_applied(ticket)
+    }
+
+    /// The same, and makes them durable.
+    pub(crate) fn append_durably(&self, entries: Vec<Entry>) -> Result<()> {
+        self.append_applied(entries)?;
+        self.log.sync().inspect_err(|error| self.fail(error))
+    }
+
+    /// Takes a checkpoint so that the log gets new extents to fill.
+    pub(crate) fn make_room(&self, purpose: Purpose) -> Result<()> {
+        let kept_back = self.geometry.kept_back(purpose);
+        let listed = self.log.listed_ever();
+        let has_room = Cell::new(false);
+        self.checkpoint_unless(Kind::Light, |core| {
+            has_room.set(core.log.ahead() > kept_back);
+            has_room.get()
+        })?;
+        // Others may have used up the room by now: a caller that asks for room tries, and comes
+        // back.
+        if has_room.get() || self.log.ahead() > kept_back || self.log.listed_ever() > listed {
+            return Ok(());
+        }
+        Err(self.full_error())
+    }
+
+    /// The error of a full pool. If the storage below has no room, that error is its source.
+    pub(crate) fn full_error(&self) -> Error {
+        if self.is_tight() {
+            let text = "the storage below the pool's data has no room left: make some there, or discard or destroy what is not needed (reads, \
+                        discards and deletions still work)";
+            return Error::with_source(ErrorKind::Full, text, std::io::Error::from(std::io::ErrorKind::StorageFull));
+        }
+        let text = format!(
+            "the pool is full: discard or destroy what is not needed (reads, discards and deletions still work){}",
+            self.reserved_words()
+        );
+        Error::new(ErrorKind::Full, text)
+    }
+}
+
+/// Discards were not admitted, and need not be: their space comes back.
+fn purpose_of(prepared: &Prepared) -> Purpose {
+    if prepared.payload_bytes() > 0 { Purpose::Data } else { Purpose::Metadata }
+}
+
+/// Compresses into the target; raw if that saves too little.
+pub(crate) fn compress_with(
+    codecs: &mut Workspace,
+    codec: Codec,
+    raw: &[u8],
+    target: &mut [u8],
+    settings: &Settings,
+) -> (CodecId, usize) {
+    let limit = dst_limit(raw.len(), settings);
+    if let Some(len) = codecs.compress(codec, raw, &mut target[..limit]) {
+        return (codec.id(), len);
+    }
+    target.copy_from_slice(raw);
+    (CodecId::RAW, raw.len())
+}
+
+fn plan_group(run: &mut Run<'_>, group: &Taken, taken: usize, settings: Settings, read_in_pieces: bool) {
+    let start = group.key.group.first_block().0;
+    let mut data = BlockMask::EMPTY;
+    for dirty in group.runs.iter() {
+        if dirty.data.is_some() {
+            data = data.or(dirty.mask());
+        } else {
+            run.holes.push((BlockIndex(start + u64::from(dirty.first)), dirty.count.into()));
+        }
+    }
+    for unit in plan_units(data, unit_blocks(&settings, data, read_in_pieces)) {
+        run.units.push(Unit { taken, first: unit.first, count: unit.count, settings });
+    }
+}
+
+/// The stream of data that is written often, or of other data.
+pub(crate) fn stream_of(is_hot: bool) -> Stream {
+    if is_hot { Stream::Hot } else { Stream::Cold }
+}
+
+/// The unit's bytes: in place if one run holds all of them, else gathered.
+fn bytes_of<'a>(runs: &'a [DirtyRun], unit: &Unit, gathered: &'a mut [u8]) -> &'a [u8] {
+    let (first, len) = (unit.first as usize, unit.count as usize * BLOCK_BYTES);
+    let wanted = BlockMask::run(unit.first, unit.count);
+    for run in runs {
+        if let Some(data) = &run.data
+            && wanted.minus(run.mask()).is_empty()
+        {
+            let start = (first - usize::from(run.first)) * BLOCK_BYTES;
+            return &data[start..start + len];
+        }
+    }
+    for run in runs {
+        let Some(data) = &run.data else { continue };
+        for (block, count) in run.mask().and(wanted).runs() {
+            let from = (block as usize - usize::from(run.first)) * BLOCK_BYTES;
+            let to = (block as usize - first) * BLOCK_BYTES;
+            let bytes = count as usize * BLOCK_BYTES;
+            gathered[to..to + bytes].copy_from_slice(&data[from..from + bytes]);
+        }
+    }
+    &gathered[..len]
+}

@@ -1,0 +1,244 @@
+//! Quotas and reservations: how much of the pool a volume may take, and how much is kept for it.
+//! Both count live bytes as stored, the volume's snapshots included, which are known exactly at
+//! checkpoints.
+//!
+//! **Quota.** Between two checks, a volume may write as many bytes as it was below its quota, as if
+//! none of them could be compressed. When they are used up, dirty data is drained, a checkpoint
+//! counts, and the remainder is the next allowance. So only writes that are under way at that very
+//! moment can pass the quota, and the nearer it is, the more often a check comes. A volume at its
+//! quota may go on overwriting its own data, if neither a snapshot nor a clone keeps it.
+//!
+//! **Reservation.** The unused part of a volume's reservation is a wall for all other volumes
+//! (`space::admission`). A volume that overwrites its own data leaves as much dead. It stops there only if the
+//! new data compresses less well; in pools too small to have room for overwriting, not even then.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use surface::{Error, ErrorKind, Result};
+use units::{BlockIndex, BlockMask, GROUP_BLOCKS, GroupIndex, ObjectId, format_size};
+
+use crate::base::options::Properties;
+use crate::map::Piece;
+use crate::objects::object::Object;
+use crate::objects::properties;
+use crate::pool::core::Core;
+
+/// Volumes that a message names: it must stay one that can be read.
+const RESERVED_NAMED_MAX: usize = 3;
+
+/// What one volume may write before its quota is looked at again.
+#[derive(Debug, Default)]
+pub(crate) struct Allowance {
+    bytes: AtomicU64,
+    /// Held by the one who looks.
+    looking: Mutex<()>,
+    /// Bytes of the reservation that are not used, as of the last checkpoint.
+    unmet: AtomicU64,
+}
+
+impl Allowance {
+    /// The quota has changed: the next write looks again.
+    pub(crate) fn forget(&self) {
+        self.bytes.store(0, Ordering::Relaxed);
+    }
+
+    fn take(&self, bytes: u64) -> bool {
+        self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes)).is_ok()
+    }
+}
+
+impl Core {
+    /// Lets `length` bytes be written to an object at `offset`, if its quota allows.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Full`] if it does not, and whatever draining and checkpoints fail with.
+    pub(crate) fn charge(&self, object: &Object, offset: u64, length: u64) -> Result<()> {
+        if object.settings.read().quota_bytes.is_none() || object.quota.take(length) {
+            return Ok(());
+        }
+        let _looking = object.quota.looking.lock();
+        let quota = loop {
+            let Some(quota) = object.settings.read().quota_bytes else { return Ok(()) };
+            if object.quota.take(length) {
+                return Ok(());
+            }
+            self.drain_all()?;
+            self.take_light_checkpoint()?;
+            // A change of the quota waits for this, and then forgets the room that the old one
+            // allowed.
+            let settings = object.settings.read();
+            if settings.quota_bytes != Some(quota) {
+                continue;
+            }
+            let Some(left) = quota.saturating_sub(object.stored_bytes()).checked_sub(length) else { break quota };
+            object.quota.bytes.store(left, Ordering::Relaxed);
+            return Ok(());
+        };
+        if self.overwrites(object, offset, length)? {
+            return Ok(());
+        }
+        let (name, quota, stored) = (object.title(), format_size(quota), format_size(object.stored_bytes()));
+        Err(Error::new(
+            ErrorKind::Full,
+            format!(
+                "volume '{name}' takes {stored} of its quota of {quota}: discard what is not needed, destroy snapshots, or raise the quota"
+            ),
+        ))
+    }
+
+    /// Whether all of a range holds data that only the volume itself sees: to write it anew leaves
+    /// as much dead.
+    pub(crate) fn overwrites(&self, object: &Object, offset: u64, length: u64) -> Result<bool> {
+        if length == 0 {
+            return Ok(true);
+        }
+        let seen = self.objects.seen_up_to(object);
+        let is_own = |piece: &Piece| piece.object == object.id && seen.is_none_or(|seen| piece.epoch > seen);
+        let (first, last) = (BlockIndex::containing(offset), BlockIndex::containing(offset + length - 1));
+        for group in (first.group().0..=last.group().0).map(GroupIndex) {
+            let start = group.first_block().0;
+            let (low, high) = (first.0.max(start), (last.0 + 1).min(start + GROUP_BLOCKS as u64));
+            let wanted = BlockMask::run((low - start) as u32, (high - low) as u32);
+            if !wanted.minus(self.data_mask(object, group, wanted, is_own)?).is_empty() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// What each volume has not used yet of its reservation, in bytes, if that were what `reserved`
+    /// says.
+    fn unmet(&self, reserved: impl Fn(&Object) -> u64) -> impl Iterator<Item = (Arc<Object>, u64)> {
+        self.objects.volumes().into_iter().map(move |object| {
+            let unmet = reserved(&object).saturating_sub(object.stored_bytes());
+            (object, unmet)
+        })
+    }
+
+    /// Counts the unused part of reservations; called when properties or stored bytes have changed.
+    pub(crate) fn count_reservations(&self) {
+        let mut total = 0_u64;
+        for (object, unmet) in self.unmet(|object| object.settings.read().reservation_bytes) {
+            object.quota.unmet.store(unmet, Ordering::Relaxed);
+            total = unmet.saturating_add(total);
+        }
+        self.reserved_unmet.store(total, Ordering::Relaxed);
+    }
+
+    /// What is kept for each volume with a reservation, as of the last checkpoint: name and bytes, the most first.
+    pub(crate) fn reserved_for(&self) -> Vec<(String, u64)> {
+        if self.reserved_unmet.load(Ordering::Relaxed) == 0 {
+            return Vec::new();
+        }
+        let of = |object: Arc<Object>| (object.title(), object.quota.unmet.load(Ordering::Relaxed));
+        let mut all: Vec<_> = self.objects.volumes().into_iter().map(of).filter(|(_, bytes)| *bytes > 0).collect();
+        all.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+        all
+    }
+
+    /// What of the room that is left is kept, and for what, behind the message of a full pool.
+    pub(crate) fn reserved_words(&self) -> String {
+        let for_cleaning = format_size(self.geometry.reserve_extents() * u64::from(self.geometry.extent_bytes));
+        let all = self.reserved_for();
+        if all.is_empty() {
+            return format!("; {for_cleaning} are kept for cleaning");
+        }
+        let total = all.iter().fold(0_u64, |sum, (_, bytes)| sum.saturating_add(*bytes));
+        let named =
+            all.iter().take(RESERVED_NAMED_MAX).map(|(name, bytes)| format!("'{name}' {}", format_size(*bytes)));
+        let named = named.collect::<Vec<_>>().join(", ");
+        let more = match all.len().saturating_sub(RESERVED_NAMED_MAX) {
+            0 => String::new(),
+            more => format!(", and {more} more"),
+        };
+        format!(
+            "; {} are kept for volumes with a reservation ({named}{more}), {for_cleaning} for cleaning",
+            format_size(total)
+        )
+    }
+
+    /// Extents that are kept for volumes other than `object`.
+    pub(crate) fn extents_reserved_against(&self, object: &Object) -> u64 {
+        let total = self.reserved_unmet.load(Ordering::Relaxed);
+        if total == 0 {
+            return 0;
+        }
+        let others = total.saturating_sub(object.quota.unmet.load(Ordering::Relaxed));
+        others.div_ceil(self.geometry.usable_bytes_min())
+    }
+
+    /// Refuses a reservation that does not fit beside the pool's live data and other reservations.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Full`].
+    pub(crate) fn check_reservation(&self, id: ObjectId, bytes: u64) -> Result<()> {
+        let known = self.objects.get(id);
+        if known.as_ref().map_or(0, |object| object.settings.read().reservation_bytes) >= bytes {
+            return Ok(());
+        }
+        let of_a_new_one = if known.is_some() { 0 } else { bytes };
+        let reserved = |object: &Object| if object.id == id { bytes } else { object.settings.read().reservation_bytes };
+        self.check_reserved(reserved, of_a_new_one, &format!("a reservation of {}", format_size(bytes)))
+    }
+
+    /// The same for what volumes would inherit from the pool, if these were its properties and they
+    /// asked for more than now; and whether it would hold together.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Full`], and [`ErrorKind::Invalid`] for properties that make no sense.
+    pub(crate) fn check_inherited(&self, pool: &Properties) -> Result<()> {
+        let before = self.objects.pool_properties();
+        let (mut all, mut is_more, mut count) = (BTreeMap::new(), false, 0_u64);
+        for object in self.objects.volumes() {
+            let descriptor = object.descriptor.read();
+            let own = &descriptor.properties;
+            let after = properties::resolved_after(&descriptor.name, (&before, own), (pool, own))?;
+            let reserved = after.reservation_bytes;
+            drop(descriptor);
+            is_more |= reserved > object.settings.read().reservation_bytes;
+            count += u64::from(reserved > 0);
+            all.insert(object.id, reserved);
+        }
+        if !is_more {
+            return Ok(());
+        }
+        let reserved = |object: &Object| all.get(&object.id).copied().unwrap_or(0);
+        self.check_reserved(reserved, 0, &format!("what {count} volumes would reserve"))
+    }
+
+    /// Whether the unused part of reservations fits beside the pool's live data, if each volume's
+    /// were what `reserved` says and one that is not there yet had `of_a_new_one` bytes.
+    fn check_reserved(&self, reserved: impl Fn(&Object) -> u64, of_a_new_one: u64, what: &str) -> Result<()> {
+        let extents = u64::from(self.geometry.extents_usable()) - 1 - self.geometry.reserve_extents();
+        let room = extents * self.geometry.usable_bytes_min();
+        // Both as of one checkpoint: what a volume has given up since is missing in what lives, and
+        // is unmet again.
+        let look = || {
+            let _no_checkpoint = self.checkpoint.lock();
+            let wanted = self.unmet(&reserved).fold(of_a_new_one, |sum, (_, unmet)| sum.saturating_add(unmet));
+            let live = self.extents.lock().live_bytes();
+            (live, live.saturating_add(wanted) <= room)
+        };
+        if look().1 {
+            return Ok(());
+        }
+        // Space given up since the last checkpoint has not been counted yet.
+        self.take_light_checkpoint()?;
+        let (live, fits) = look();
+        if fits {
+            return Ok(());
+        }
+        let left = format_size(room.saturating_sub(live));
+        let (each, extent) = (self.geometry.usable_bytes_min(), u64::from(self.geometry.extent_bytes));
+        let text = format!(
+            "{what} does not fit: {left} are free, those that are reserved already included (of each extent of {}, {} count: so much it takes \
+             for certain, whatever is written; larger extents lose less)",
+            format_size(extent),
+            format_size(each)
+        );
+        Err(Error::new(ErrorKind::Full, text))
+    }
+}

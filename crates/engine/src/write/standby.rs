@@ -1,0 +1,327 @@
+//! What was acknowledged and is not in the log yet, once more in memory that outlives the process
+//! (`env::Standby`): so the death of the server loses nothing that was acknowledged. Owns the ring
+//! of records and when each is given up; `standby_open` has what an opening does with a ring that
+//! was left. Loss of power takes the memory along: then what was flushed is there, as ever.
+//!
+//! A write or a discard goes through these steps, under the lock of its group's shard of the write
+//! buffer:
+//! 1. A record gets the next *position* of the ring and its head is written, under the ring's lock:
+//!    so heads follow one another without a gap, and who reads the ring can step over a record that
+//!    was never finished.
+//! 2. Its blocks are copied behind the head.
+//! 3. The word that makes it count is stored: a checksum of head and blocks.
+//! 4. The run goes into the write buffer, and keeps the record ([`Kept`]) as long as any part of it
+//!    is there. Here the request may be acknowledged.
+//! 5. When no part of the run is left in the buffer, the record is *given up*: its blocks are in
+//!    the log, applied; or a newer run covers them, whose record counts by step 3; or their volume
+//!    is gone. The *tail* is the position behind which no record has been given up before all older
+//!    ones: it moves when the oldest record is given up, and only the tail says, in the memory,
+//!    what is still needed.
+//!
+//! **Claim.** Replaying the records from the tail on, in their order, over what recovery makes of
+//! the log, gives each block the content of the newest acknowledged request.
+//! - Requests to a block are ordered by its shard's lock, and positions follow that order, since
+//!   step 1 is under it.
+//! - Let *r* be the record of the newest acknowledged request to a block. If *r* is at or behind
+//!   the tail, it counts (step 3 was before the acknowledgement), and no later record that counts
+//!   names the block but those of requests that were never acknowledged: either is right.
+//! - If *r* is before the tail, it was given up, and no newer request covers it: so its blocks are
+//!   in a batch that was applied, and the system has its bytes. Recovery finds every applied batch:
+//!   the machine has not failed, and a batch is applied only when all before it are. No record from
+//!   the tail on names the block.
+//! - Records that the log has as well do no harm: from the tail on all are replayed in order, so
+//!   the last word is the newest one's.
+//! - Replaying twice does no harm for the same reason, as long as nothing else was written in
+//!   between (see `standby_open`).
+//!
+//! **What changes blocks past the write buffer** (a large discard, a volume that is cut off or
+//! taken back, a snapshot that was received) is ordered by [`Core::leave_behind`]: it returns when
+//! the tail has come past all records that were there when it was called.
+//! - Under a volume's closed gate, before the batch that changes the volume: no record of older
+//!   data can come to lie over it. Snapshots do the same, so that what is replayed never belongs to
+//!   an epoch that is over.
+//! - A large discard does it when its batches are applied, before it is acknowledged: what is
+//!   behind the tail then came after the hole.
+//! - Destroying needs none of it: records of an object that is no live volume are not replayed, and
+//!   its number is never used again.
+//! - Moves and sorting change no content, so they need no record.
+//!
+//! **Bound.** The ring has the write buffer's limit and [`SLACK_BYTES`]. Its bytes count like those
+//! of the write buffer where writers wait and workers drain ([`WriteBuffer::held`]); who finds no
+//! room for a record waits for a drain.
+//!
+//! [`WriteBuffer::held`]: crate::write::buffer::WriteBuffer::held
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use env::StandbyMemory;
+use format::{
+    STANDBY_ALIGN, STANDBY_COMMIT_OFFSET, STANDBY_INCARNATION_OFFSET, STANDBY_RING_OFFSET, STANDBY_SEQ_OFFSET,
+    STANDBY_TAIL_OFFSET, StandbyKind, StandbyRecord,
+};
+use parking_lot::{Condvar, Mutex};
+use surface::Result;
+use units::{BlockIndex, GROUP_BYTES, ObjectId, Seq};
+
+use crate::base::canary::Canary;
+use crate::pool::core::Core;
+use crate::write::buffer::{DirtyRun, GroupKey, briefly};
+
+/// Bytes of the largest record.
+const RECORD_BYTES_MAX: usize = STANDBY_ALIGN + GROUP_BYTES;
+/// What the ring has beyond the limit of the write buffer: a record that is as long as can be, the
+/// pad before it, and as much again for writers that passed the limit at the same time.
+pub(crate) const SLACK_BYTES: usize = 4 * RECORD_BYTES_MAX;
+/// How long one waits for the tail before one drains again.
+const PATIENCE: Duration = Duration::from_millis(20);
+
+/// A record in the ring.
+struct Live {
+    /// The position behind it.
+    end: u64,
+    is_needed: bool,
+}
+
+struct State {
+    head: u64,
+    tail: u64,
+    /// All records from the tail on. Bounded by the ring: each takes a cache line or more of it.
+    records: VecDeque<Live>,
+    /// Number of the first of `records`.
+    first: u64,
+    /// The memory stays as it is: what goes from now on was not drained.
+    is_frozen: bool,
+}
+
+/// The ring of one open pool.
+pub(crate) struct Ring {
+    memory: Arc<dyn StandbyMemory>,
+    session: u64,
+    ring_bytes: u64,
+    state: Mutex<State>,
+    /// Signalled when the tail moves.
+    moved: Condvar,
+    /// Copy of `head - tail`.
+    used: AtomicUsize,
+    /// Number of the first batch that is not applied.
+    log_seq: AtomicU64,
+}
+
+/// A record that the write buffer needs.
+pub(crate) struct Kept {
+    ring: Arc<Ring>,
+    number: u64,
+}
+
+impl std::fmt::Debug for Kept {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Kept({})", self.number)
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.ring.give_up(self.number);
+    }
+}
+
+impl Ring {
+    /// A ring in memory whose header is not written yet.
+    pub(crate) fn new(memory: Arc<dyn StandbyMemory>, session: u64, log_seq: Seq) -> Self {
+        let ring_bytes = ring_bytes(memory.len());
+        Self {
+            memory,
+            session,
+            ring_bytes,
+            state: Mutex::new(State { head: 0, tail: 0, records: VecDeque::new(), first: 0, is_frozen: false }),
+            moved: Condvar::new(),
+            used: AtomicUsize::new(0),
+            log_seq: AtomicU64::new(log_seq.0),
+        }
+    }
+
+    /// Bytes that records take, those that were given up behind the tail included.
+    pub(crate) fn used(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of the memory.
+    pub(crate) fn bytes(&self) -> usize {
+        self.memory.len()
+    }
+
+    /// Bytes up to which the ring may be filled before writers wait.
+    pub(crate) fn limit(&self) -> usize {
+        (self.ring_bytes as usize).saturating_sub(SLACK_BYTES)
+    }
+
+    /// The file goes with this incarnation of the log as well.
+    pub(crate) fn goes_with(&self, incarnation: u64) {
+        if self.memory.load(STANDBY_INCARNATION_OFFSET) < incarnation {
+            self.memory.store(STANDBY_INCARNATION_OFFSET, incarnation);
+        }
+    }
+
+    /// All batches before this one are applied.
+    pub(crate) fn log_reached(&self, seq: Seq) {
+        self.log_seq.fetch_max(seq.0, Ordering::AcqRel);
+    }
+
+    /// Leaves the memory as it is: what the write buffer forgets from now on is not in the log.
+    pub(crate) fn freeze(&self) {
+        self.state.lock().is_frozen = true;
+    }
+
+    /// Whether no record is needed.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.state.lock().records.iter().all(|record| !record.is_needed)
+    }
+
+    /// Steps 1 to 3. `None`: there is no room.
+    pub(crate) fn keep(self: &Arc<Self>, key: GroupKey, run: &DirtyRun) -> Option<Arc<Kept>> {
+        let first = BlockIndex(key.group.first_block().0 + u64::from(run.first));
+        let kind = if run.data.is_some() { StandbyKind::Data } else { StandbyKind::Hole };
+        let record = StandbyRecord { position: 0, kind, object: key.object, first, count: run.count.into() };
+        let (record, number) = self.reserve(record)?;
+        let kept = Arc::new(Kept { ring: Arc::clone(self), number });
+        let at = self.place(record.position);
+        let payload = run.data.as_deref().unwrap_or_default();
+        let commit = record.commit(self.session, payload);
+        if Canary::StandbyRecordBeforePayload.is_planted() {
+            self.memory.store(at + STANDBY_COMMIT_OFFSET, commit);
+        }
+        if !payload.is_empty() {
+            self.memory.write(at + STANDBY_ALIGN, payload);
+        }
+        self.memory.store(at + STANDBY_COMMIT_OFFSET, commit);
+        Some(kept)
+    }
+
+    /// Step 1.
+    fn reserve(&self, record: StandbyRecord) -> Option<(StandbyRecord, u64)> {
+        let bytes = record.bytes() as u64;
+        let mut state = briefly(&self.state);
+        let to_end = self.ring_bytes - state.head % self.ring_bytes;
+        let pad = if bytes > to_end { to_end } else { 0 };
+        if state.head + pad + bytes - state.tail > self.ring_bytes {
+            return None;
+        }
+        if pad > 0 {
+            let count = (pad / STANDBY_ALIGN as u64) as u32;
+            let (object, first) = (ObjectId(0), BlockIndex(0));
+            let skipped = StandbyRecord { position: state.head, kind: StandbyKind::Pad, object, first, count };
+            self.memory.write(self.place(skipped.position), &skipped.encode(self.session));
+            state.push(pad, false);
+        }
+        let record = StandbyRecord { position: state.head, ..record };
+        self.memory.write(self.place(record.position), &record.encode(self.session));
+        let number = state.push(bytes, true);
+        self.used.store((state.head - state.tail) as usize, Ordering::Relaxed);
+        Some((record, number))
+    }
+
+    /// Where a position is in the memory.
+    fn place(&self, position: u64) -> usize {
+        STANDBY_RING_OFFSET + (position % self.ring_bytes) as usize
+    }
+
+    /// Step 5.
+    fn give_up(&self, number: u64) {
+        let mut state = briefly(&self.state);
+        let index = (number - state.first) as usize;
+        if let Some(record) = state.records.get_mut(index) {
+            record.is_needed = false;
+        }
+        // The oldest record may be a pad, which no run gives up: so the tail moves whenever the
+        // oldest is not needed, not only when this record is the oldest.
+        if state.is_frozen || state.records.front().is_some_and(|oldest| oldest.is_needed) {
+            return;
+        }
+        while let Some(record) = state.records.pop_front_if(|record| !record.is_needed) {
+            state.tail = record.end;
+            state.first += 1;
+        }
+        // How far the log must be, before what is in it is not needed here any more.
+        self.memory.store(STANDBY_SEQ_OFFSET, self.log_seq.load(Ordering::Acquire));
+        self.memory.store(STANDBY_TAIL_OFFSET, state.tail);
+        self.used.store((state.head - state.tail) as usize, Ordering::Relaxed);
+        drop(state);
+        self.moved.notify_all();
+    }
+
+    /// The position of the next record.
+    fn head(&self) -> u64 {
+        self.state.lock().head
+    }
+
+    /// Waits a moment for the tail to come to a position; whether it has.
+    fn is_behind(&self, position: u64) -> bool {
+        let mut state = self.state.lock();
+        if state.tail < position && !state.is_frozen {
+            self.moved.wait_for(&mut state, PATIENCE);
+        }
+        state.tail >= position || state.is_frozen
+    }
+}
+
+impl State {
+    /// Number of the new record.
+    fn push(&mut self, bytes: u64, is_needed: bool) -> u64 {
+        self.head += bytes;
+        self.records.push_back(Live { end: self.head, is_needed });
+        self.first + self.records.len() as u64 - 1
+    }
+}
+
+/// Bytes of the ring in so much memory.
+pub(crate) fn ring_bytes(memory_bytes: usize) -> u64 {
+    (memory_bytes.saturating_sub(STANDBY_RING_OFFSET) / STANDBY_ALIGN * STANDBY_ALIGN) as u64
+}
+
+impl Core {
+    /// Drains all that is dirty now, and returns when nothing of it would be replayed any more.
+    ///
+    /// # Errors
+    /// Those of draining.
+    pub(crate) fn leave_behind(&self) -> Result<()> {
+        let Some(ring) = self.buffer.standby() else { return self.drain_all() };
+        let position = ring.head();
+        loop {
+            // A record may have had its position, and not have been in the buffer yet.
+            self.drain_all()?;
+            if ring.is_behind(position) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Puts a run into the write buffer.
+    ///
+    /// # Errors
+    /// Those of draining, when there is no room for its record.
+    pub(crate) fn put(&self, key: GroupKey, mut run: DirtyRun) -> Result<()> {
+        loop {
+            match self.buffer.insert(key, run) {
+                Ok(()) => return Ok(()),
+                Err(back) => run = back,
+            }
+            self.make_standby_room()?;
+        }
+    }
+
+    /// Waits for a drain, or drains: the ring is full.
+    ///
+    /// # Errors
+    /// Those of draining.
+    pub(crate) fn make_standby_room(&self) -> Result<()> {
+        self.check_failed()?;
+        if self.is_inline() {
+            return self.drain_all();
+        }
+        self.workers.wake();
+        self.workers.wait_for_room(&self.buffer, crate::pool::workers::room_mark(self.buffer_limit()))
+    }
+}

@@ -1,0 +1,369 @@
+//! Standby memory that is stale, foreign or torn; rings that are full; what changes volumes past
+//! the write buffer.
+#![allow(clippy::unwrap_used)]
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use format::{STANDBY_HEADER_BYTES, STANDBY_RING_OFFSET, STANDBY_SEQ_OFFSET, STANDBY_TAIL_OFFSET, StandbyHeader};
+use sim::Machine;
+use surface::{BlockDevice, WriteOptions};
+use units::{BLOCK_BYTES, GROUP_BYTES};
+
+use crate::base::options::{FormatOptions, PoolOptions};
+use crate::base::status::StandbyStatus;
+use crate::base::testing::env_on;
+use crate::pool::Pool;
+use crate::volume::Volume;
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+
+fn options(workers: usize) -> PoolOptions {
+    PoolOptions { workers, memory_bytes: 4 << 20, standby_bytes_max: usize::MAX, ..PoolOptions::default() }
+}
+
+fn open(machine: &Machine) -> Pool {
+    Pool::open(env_on(machine, machine.disk.handle()), options(0)).unwrap()
+}
+
+/// A new pool with a volume `v` of 64 MiB.
+fn new_pool(machine: &Machine) -> Pool {
+    let format = FormatOptions { capacity_bytes: 64 << 20, extent_bytes: 64 << 10, properties: Default::default() };
+    Pool::format(&env_on(machine, machine.disk.handle()), &format).unwrap();
+    let pool = open(machine);
+    assert!(pool.status().standby.place.is_some());
+    pool.create_volume("v", 64 << 20, &Default::default()).unwrap();
+    pool
+}
+
+fn write(volume: &Volume, block: u64, value: u8) {
+    volume.write(block * BLOCK, Bytes::from(vec![value; BLOCK_BYTES]), WriteOptions::default()).unwrap();
+}
+
+fn read(pool: &Pool, block: u64) -> u8 {
+    let mut bytes = vec![0; BLOCK_BYTES];
+    pool.volume("v").unwrap().read(block * BLOCK, &mut bytes).unwrap();
+    assert!(bytes.iter().all(|byte| *byte == bytes[0]));
+    bytes[0]
+}
+
+/// The program dies.
+fn die(machine: &mut Machine, pool: Pool) {
+    machine.power.cut();
+    drop(pool);
+    machine.restart();
+}
+
+/// A pool whose program died with a block flushed, which holds 1, and written since, as 2.
+fn died() -> (Machine, [u8; 16]) {
+    let mut machine = Machine::new(64 << 20, 1);
+    let pool = new_pool(&machine);
+    let volume = pool.volume("v").unwrap();
+    write(&volume, 5, 1);
+    volume.flush().unwrap();
+    write(&volume, 5, 2);
+    write(&volume, 6, 3);
+    drop(volume);
+    die(&mut machine, pool);
+    let id = machine.standby.pools()[0];
+    (machine, id)
+}
+
+fn opened(machine: &Machine) -> (StandbyStatus, u8) {
+    let pool = open(machine);
+    let value = read(&pool, 5);
+    let status = pool.status().standby;
+    assert!(status.place.is_some(), "a new one is made in any case: {status:?}");
+    pool.close().unwrap();
+    assert!(machine.standby.pools().is_empty(), "an orderly end leaves nothing");
+    (status, value)
+}
+
+/// Opens the pool with its standby memory changed: what is there of block 5, and what is said.
+fn changed(change: impl FnOnce(&mut Vec<u8>)) -> (String, u8) {
+    let (machine, id) = died();
+    let mut bytes = machine.standby.peek(&id).unwrap();
+    change(&mut bytes);
+    machine.standby.poke(&id, bytes);
+    let (status, value) = opened(&machine);
+    (status.notes.join("; "), value)
+}
+
+#[test]
+fn what_was_acknowledged_is_there_when_the_program_died() {
+    let (machine, _) = died();
+    let (status, value) = opened(&machine);
+    assert_eq!((value, status.replayed, status.replayed_bytes), (2, 2, 2 * BLOCK));
+    assert!(status.notes.is_empty(), "{status:?}");
+}
+
+/// A pad at the ring's end held the tail for ever when nothing older was before it.
+/// All writers waited then.
+#[test]
+fn a_ring_that_was_empty_at_its_end_is_empty_again() {
+    let machine = Machine::new(64 << 20, 1);
+    let pool = new_pool(&machine);
+    let volume = pool.volume("v").unwrap();
+    let ring = Arc::clone(pool.core.buffer.standby().unwrap());
+    // Three times around: a record of a block does not end where the ring does.
+    for count in 0..3 * ring.bytes() / BLOCK_BYTES {
+        write(&volume, count as u64 % 8, count as u8);
+        volume.flush().unwrap();
+        assert_eq!(ring.used(), 0, "after {count} writes and flushes");
+    }
+}
+
+#[test]
+fn what_was_left_is_taken_over_by_whatever_opens_the_pool() {
+    let (mut machine, _) = died();
+    let env = env_on(&machine, machine.disk.handle());
+    let pool = Pool::open(env, PoolOptions { standby_bytes_max: 0, ..options(0) }).unwrap();
+    assert_eq!((read(&pool, 5), read(&pool, 6)), (2, 3));
+    assert_eq!(pool.status().standby.place, None);
+    assert!(machine.standby.pools().is_empty());
+    let volume = pool.volume("v").unwrap();
+    write(&volume, 5, 9);
+    volume.flush().unwrap();
+    drop(volume);
+    die(&mut machine, pool);
+    assert_eq!(opened(&machine).1, 9);
+}
+
+#[test]
+fn what_another_boot_left_is_not_replayed() {
+    for seed in 0..8 {
+        let (mut machine, _) = died();
+        machine.reseed(seed);
+        machine.power_cycle();
+        let is_left = !machine.standby.pools().is_empty();
+        let (status, value) = opened(&machine);
+        let note = status.notes.join("; ");
+        assert!(value != 2 || status.replayed == 0, "{status:?}");
+        assert_eq!(note.contains("before the machine was started"), is_left, "{note}");
+    }
+}
+
+#[test]
+fn what_belongs_to_another_pool_is_not_replayed() {
+    let with = |change: fn(&mut StandbyHeader)| {
+        changed(|bytes| {
+            let mut header = StandbyHeader::decode(&bytes[..STANDBY_HEADER_BYTES]).unwrap();
+            change(&mut header);
+            bytes[..STANDBY_HEADER_BYTES].copy_from_slice(&header.encode());
+        })
+    };
+    let (note, value) = with(|header| header.pool[3] ^= 1);
+    assert!(note.contains("another pool") && value == 1, "{note}");
+    let (note, value) = with(|header| header.ring_bytes += 64);
+    assert!(note.contains("length") && value == 1, "{note}");
+    let (note, value) = with(|header| header.incarnation += 1);
+    assert!(note.contains("another copy") && value == 1, "{note}");
+    let (note, value) = with(|header| header.session ^= 1);
+    assert_eq!((note.as_str(), value), ("", 1), "no record is of that file");
+}
+
+#[test]
+fn what_is_torn_is_not_replayed() {
+    let (note, value) = changed(|bytes| bytes[20] ^= 1);
+    assert!(note.contains("checksum") && value == 1, "{note}");
+    let (note, value) = changed(|bytes| bytes.truncate(100));
+    assert!(note.contains("too short") && value == 1, "{note}");
+    let (note, value) = changed(|bytes| bytes[..STANDBY_HEADER_BYTES].fill(0));
+    assert_eq!((note.as_str(), value), ("", 1), "its maker died before the first request");
+    // The file's first records are those of block 5 as 1, then as 2, then of block 6.
+    let record = |index: usize| STANDBY_RING_OFFSET + index * (64 + BLOCK_BYTES);
+    let (note, value) = changed(|bytes| bytes[record(1) + 64 + 7] ^= 1);
+    assert_eq!((note.as_str(), value), ("", 1), "its blocks are not those of the record");
+    let (_, value) = changed(|bytes| bytes[record(2) + 64 + 7] ^= 1);
+    assert_eq!(value, 2, "what stands beside it counts");
+    let (_, value) = changed(|bytes| bytes[record(1) + 3] ^= 1);
+    assert_eq!(value, 1, "its head is torn");
+}
+
+#[test]
+fn a_log_that_has_become_shorter_is_not_continued() {
+    let (note, value) = changed(|bytes| bytes[STANDBY_SEQ_OFFSET + 4] = 1);
+    assert!(note.contains("the log ends before") && value == 1, "{note}");
+}
+
+#[test]
+fn what_an_opening_without_standby_memory_passed_over_is_stale() {
+    let (machine, _) = died();
+    let env = crate::base::options::PoolEnv { standby: None, ..env_on(&machine, machine.disk.handle()) };
+    let pool = Pool::open(env, PoolOptions { standby_bytes_max: 0, ..options(0) }).unwrap();
+    pool.close().unwrap();
+    let (status, value) = opened(&machine);
+    let note = status.notes.join("; ");
+    assert!(note.contains("opened without it") && value == 1, "{note}");
+}
+
+/// The ring is overwritten many times, and who writes waits for what is drained.
+#[test]
+fn a_small_ring_goes_round_and_round() {
+    let mut machine = Machine::new(64 << 20, 1);
+    machine.standby.limit(1100 << 10);
+    let pool = new_pool(&machine);
+    let volume = pool.volume("v").unwrap();
+    for round in 0..6u8 {
+        for at in 0..40 {
+            let data = vec![round * 40 + at + 1; GROUP_BYTES - BLOCK_BYTES];
+            volume.write(u64::from(at) * GROUP_BYTES as u64, Bytes::from(data), WriteOptions::default()).unwrap();
+        }
+    }
+    let (bytes, used) = (pool.status().standby.bytes, pool.core.buffer.standby().unwrap().used() as u64);
+    assert!(bytes <= 1100 << 10 && used > 0 && used <= bytes, "{used} of {bytes}");
+    drop(volume);
+    die(&mut machine, pool);
+    let pool = open(&machine);
+    for at in 0..40 {
+        assert_eq!(read(&pool, u64::from(at) * 32), 5 * 40 + at + 1);
+    }
+    assert!(pool.status().standby.replayed > 0);
+    pool.close().unwrap();
+}
+
+#[test]
+fn without_room_there_is_no_standby_memory_and_that_is_said() {
+    let machine = Machine::new(64 << 20, 1);
+    machine.standby.limit(1000);
+    let format = FormatOptions { capacity_bytes: 64 << 20, extent_bytes: 64 << 10, properties: Default::default() };
+    Pool::format(&env_on(&machine, machine.disk.handle()), &format).unwrap();
+    let pool = open(&machine);
+    let status = pool.status().standby;
+    assert!(status.place.is_none() && status.notes[0].contains("no standby memory"), "{status:?}");
+    pool.close().unwrap();
+}
+
+/// A block that is written again and again takes room of the ring each time, and none of the write
+/// buffer.
+#[test]
+fn one_block_over_and_over_does_not_fill_the_ring_for_ever() {
+    let mut machine = Machine::new(64 << 20, 1);
+    let pool = new_pool(&machine);
+    let volume = pool.volume("v").unwrap();
+    write(&volume, 900, 7);
+    for round in 0..2000u64 {
+        write(&volume, 3, round as u8);
+    }
+    drop(volume);
+    die(&mut machine, pool);
+    let pool = open(&machine);
+    assert_eq!((read(&pool, 3), read(&pool, 900)), (1999_u64 as u8, 7));
+    pool.close().unwrap();
+}
+
+/// What is older than a rollback, a cut or a large discard does not come back, although the records
+/// of other volumes hold the tail.
+#[test]
+fn what_changes_a_volume_past_the_buffer_is_not_undone() {
+    type Change = fn(&Pool);
+    let changes: [(Change, u8); 3] = [
+        (|pool| pool.rollback("v@s", true).unwrap(), 1),
+        (
+            |pool| {
+                pool.resize_volume("v", BLOCK).unwrap();
+                pool.resize_volume("v", 64 << 20).unwrap();
+            },
+            0,
+        ),
+        (|pool| pool.volume("v").unwrap().discard(0, 32 << 20).unwrap(), 0),
+    ];
+    for (change, expected) in changes {
+        let mut machine = Machine::new(64 << 20, 1);
+        let pool = new_pool(&machine);
+        pool.create_volume("other", 1 << 20, &Default::default()).unwrap();
+        let volume = pool.volume("v").unwrap();
+        write(&volume, 40, 1);
+        pool.snapshot("v", "s").unwrap();
+        write(&pool.volume("other").unwrap(), 1, 8);
+        write(&volume, 40, 2);
+        change(&pool);
+        write(&pool.volume("other").unwrap(), 2, 9);
+        drop(volume);
+        die(&mut machine, pool);
+        let pool = open(&machine);
+        assert_eq!(read(&pool, 40), expected);
+        assert!(pool.status().standby.replayed >= 1, "the block of the other volume");
+        pool.close().unwrap();
+    }
+}
+
+/// The tail moves on only when the oldest record is drained, whatever else has been.
+#[test]
+fn the_tail_waits_for_the_oldest_record() {
+    let mut machine = Machine::new(64 << 20, 1);
+    let pool = new_pool(&machine);
+    let volume = pool.volume("v").unwrap();
+    let tail = |machine: &Machine| {
+        let id = machine.standby.pools()[0];
+        let bytes = machine.standby.peek(&id).unwrap();
+        u64::from_le_bytes(std::array::from_fn(|i| bytes[STANDBY_TAIL_OFFSET + i]))
+    };
+    write(&volume, 1, 1);
+    let held = pool.core.buffer.take(usize::MAX, u64::MAX);
+    write(&volume, 100, 2);
+    let generation = pool.core.buffer.begin_flush();
+    while pool.core.drain(generation).unwrap() {}
+    assert_eq!(tail(&machine), 0);
+    pool.core.buffer.failed(&held);
+    drop(held);
+    pool.flush().unwrap();
+    assert_eq!(tail(&machine), 2 * (64 + BLOCK));
+    drop(volume);
+    die(&mut machine, pool);
+    assert_eq!(read(&open(&machine), 1), 1);
+}
+
+/// Threads write, flush and discard; the program dies in the midst of it, and each of them finds
+/// what it was told is there.
+#[test]
+fn threads_find_what_was_acknowledged_to_them() {
+    for seed in 0..6u64 {
+        let mut machine = Machine::new(64 << 20, seed);
+        drop(new_pool(&machine));
+        machine.restart();
+        let pool = Pool::open(env_on(&machine, machine.disk.handle()), options(2)).unwrap();
+        machine.power.number_standby(true);
+        machine.power.plan(machine.power.next_point() + 3000 + 977 * seed, sim::Fault::Crash);
+        let told: Vec<Vec<(u8, u8)>> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..4u64)
+                .map(|thread| {
+                    let (volume, power) = (pool.volume("v").unwrap(), Arc::clone(&machine.power));
+                    scope.spawn(move || {
+                        // Of each block what was acknowledged last, and what was asked for last.
+                        let mut told = vec![(0, 0); 64];
+                        for round in 1.. {
+                            let at = (round * 7 + round / 64) % 64;
+                            let value = (round % 250) as u8 + 1;
+                            let offset = (thread * 64 + at as u64) * 8 * BLOCK;
+                            told[at].1 = if round % 5 == 0 { 0 } else { value };
+                            let done = if round % 5 == 0 {
+                                volume.discard(offset, BLOCK)
+                            } else {
+                                let fua = round % 97 == 0;
+                                volume.write(offset, vec![value; BLOCK_BYTES].into(), WriteOptions { fua })
+                            };
+                            // What is answered when the program is dead already was never answered.
+                            if power.is_lost() || done.is_err() {
+                                break;
+                            }
+                            told[at].0 = told[at].1;
+                        }
+                        told
+                    })
+                })
+                .collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        die(&mut machine, pool);
+        let pool = open(&machine);
+        assert!(pool.status().standby.notes.is_empty(), "{:?}", pool.status().standby);
+        for (thread, told) in told.iter().enumerate() {
+            for (at, (acknowledged, asked)) in told.iter().enumerate() {
+                let found = read(&pool, (thread * 64 + at) as u64 * 8);
+                assert!(found == *acknowledged || found == *asked, "{found}, not {acknowledged} or {asked}");
+            }
+        }
+        pool.close().unwrap();
+    }
+}
