@@ -132,7 +132,7 @@ async fn metadata(size: u64, commits: u64) -> Result<()> {
     let (mut worst_bytes, mut worst_puts, mut all_bytes) = (0, 0, 0);
     for turn in 0..commits {
         let before = (requests.bytes_up.load(Ordering::Relaxed), requests.put.load(Ordering::Relaxed));
-        let at = turn.wrapping_mul(0x9e37_79b9_7f4a_7c15) % (size >> 20) << 20;
+        let at = (turn.wrapping_mul(0x9e37_79b9_7f4a_7c15) % (size >> 20)) << 20;
         blob.write(at, bytes(noise(1 << 20, turn)), "", &UploadOptions::default()).await?;
         let sent = requests.bytes_up.load(Ordering::Relaxed) - before.0 - (1 << 20);
         let puts = requests.put.load(Ordering::Relaxed) - before.1;
@@ -161,7 +161,7 @@ async fn random_reads(what: &str, data: Vec<u8>, reads: u64) -> Result<()> {
     let version = blob.version(&At::Newest).await?;
     for turn in 0..reads {
         let before = (requests.all(), requests.bytes_down.load(Ordering::Relaxed));
-        let at = (turn + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) % (size - 4096) & !4095;
+        let at = ((turn + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) % (size - 4096)) & !4095;
         blob.read(&version, at, at + 4096).await?;
         let asked = requests.all() - before.0;
         let came = requests.bytes_down.load(Ordering::Relaxed) - before.1;

@@ -30,7 +30,7 @@ pub(crate) struct Swept {
 impl Swept {
     /// Tells whether the next run is to look at everything.
     pub(crate) const fn is_full_due(self) -> bool {
-        self.runs % FULL_EVERY == 0
+        self.runs.is_multiple_of(FULL_EVERY)
     }
 
     /// Returns what holds after a run that fenced sessions born before `born` and buried versions

@@ -1,4 +1,5 @@
 //! Uploads that are slow, or broken off: packs are sent at an age, and a later process goes on behind those that are finished.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

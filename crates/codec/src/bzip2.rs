@@ -4,9 +4,8 @@
 //! 1. The library allocates its tables anew for each stream. They come from a pool of buffers that
 //!    are kept, so that a unit costs no system calls.
 //! 2. A unit is at most 128 KiB, which bzip2's run-length stage makes at most 5/4 as long: two
-//!    blocks of level 1, one of level
-//!    2. Higher levels would give the same bytes and take more memory, so they are written as
-//!       level 2.
+//!    blocks of level 1, or one block of level 2. Higher levels would give the same bytes and take
+//!    more memory, so they are written as level 2.
 //! 3. A stream whose header asks for more is refused before any memory is taken for it.
 #![allow(unsafe_code)]
 

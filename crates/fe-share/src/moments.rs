@@ -6,7 +6,7 @@
 //! the inode's number there. A view's number follows from the snapshot's, so a server that takes a
 //! mount over finds what the kernel means. Its tree is opened when it is looked at.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, btree_map};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -159,11 +159,11 @@ impl Shown {
         let mut state = self.state.lock();
         state.looks += 1;
         let looks = state.looks;
-        if !state.views.contains_key(&view) {
+        if let btree_map::Entry::Vacant(unknown) = state.views.entry(view) {
             // The server before this one has told the kernel of it.
             let meant = self.moments.list().into_iter().find(|moment| moment.id % VIEWS + 1 == view);
             let moment = meant.ok_or(Failure::new(libc::ESTALE))?.id;
-            state.views.insert(view, View { moment, tree: None, used: 0 });
+            unknown.insert(View { moment, tree: None, used: 0 });
         }
         let found = state.views.get_mut(&view).ok_or(Failure::new(libc::ESTALE))?;
         found.used = looks;

@@ -71,9 +71,12 @@ pub fn tell(session: &Session, forced: &Forced<'_>, output: &Output) -> Outcome 
     Ok(())
 }
 
-/// Lists the concerned volumes and snapshots that clients have open: the title, the change, how
-/// many clients, and their names.
-fn affected(session: &Session, forced: &Forced<'_>) -> Outcome<Vec<(String, Change, usize, Vec<String>)>> {
+/// A volume or snapshot that a change concerns: its title, the change, how many clients have it
+/// open, and their names.
+type Affected = (String, Change, usize, Vec<String>);
+
+/// Lists the concerned volumes and snapshots that clients have open.
+fn affected(session: &Session, forced: &Forced<'_>) -> Outcome<Vec<Affected>> {
     let volume = names::volume_of(forced.title);
     let snapshot = forced.title.split_once('@').map(|(_, name)| name);
     let mut all = Vec::new();

@@ -134,7 +134,7 @@ impl Tables {
         self.device.read(GIVEN_OUT, &mut block)?;
         let end = block[8..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
         match &block[..8] {
-            magic if *magic == MAGIC && PIECES.start <= end && end <= PIECES.end => Ok(end),
+            magic if *magic == MAGIC && (PIECES.start..=PIECES.end).contains(&end) => Ok(end),
             [0, 0, 0, 0, 0, 0, 0, 0] if end == 0 => Ok(PIECES.start),
             _ => {
                 let text = "what the share has given out for pieces of large files cannot be told";
