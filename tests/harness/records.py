@@ -78,16 +78,16 @@ class Ledger:
             self.since[slot] = [v for v in self.since[slot] if v > version]
         self.acknowledged += len(answered)
 
-    def audit(self, read):
+    def audit(self, read, answered=True):
         """Compares every slot, read with `read(slot)`, with what it may hold; returns how many slots went beyond the flush.
 
-        Nothing that was answered may be gone.
+        Nothing that was answered may be gone; with `answered=False`, nothing that was flushed.
         """
         newer = 0
         problems = []
         for slot, durable in enumerate(self.durable):
             found = parse(slot, read(slot))
-            least = max(durable, self.told[slot])
+            least = max(durable, self.told[slot]) if answered else durable
             allowed = [least, *(v for v in self.since[slot] if v > least)]
             if found not in allowed:
                 problems.append(f"slot {slot}: found {found}, allowed {allowed}; {durable} was flushed")

@@ -49,7 +49,7 @@ BEFORE = [
 ]
 
 # Paths of the examples, longest first, and where they are here.
-PATHS = {"/mnt/shale": "mnt", "/srv/pool": "pool", "/srv/new": "new", "/backup": "backup", "/home": "home", "/mnt/vm": "fs",
+PATHS = {"/mnt/shale": "mnt", "/srv/pool": "pool", "/srv/shares": "shares", "/srv/new": "new", "/backup": "backup", "/home": "home", "/mnt/vm": "fs",
          "/run": "run", "/big": "big", "/srv/blobs": "blobs"}
 
 
@@ -74,7 +74,7 @@ for word; do [[ $word == '{here}' ]] && word='{there}'; words+=("$word"); done
 exec "${{words[@]}}"
 ''')
     (tools / "ssh").chmod(0o755)
-    for name in ["backup", "home", "run", "big", "mnt", "fs"]:
+    for name in ["backup", "home", "run", "big", "mnt", "fs", "shares"]:
         (t.dir / name).mkdir()
     image = data.real_file(t.dir / "small", 4 << 20).read_bytes()
     (t.dir / "home" / "file").write_bytes(image)

@@ -60,7 +60,18 @@ fn a_later_process_uploads_only_the_rest() {
         let data: Bytes = [noise(9 << 20), Bytes::from(vec![0; 3 << 20]), noise(8 << 20)].concat().into();
         let kept = Arc::new(Kept::default());
         let first = Uploading::begin(&blob, kept.clone()).await.unwrap();
-        let broken = blob.append(pieces(&data, 0, 14 << 20), "", &options(Some(first.clone()))).await;
+        // The source breaks off once there is something that need not be sent again.
+        let waits = kept.clone();
+        let source = pieces(&data, 0, 14 << 20).then(move |piece| {
+            let waits = waits.clone();
+            async move {
+                while piece.is_err() && waits.0.lock().len() < 2 {
+                    tokio::task::yield_now().await;
+                }
+                piece
+            }
+        });
+        let broken = blob.append(source, "", &options(Some(first.clone()))).await;
         assert!(matches!(broken, Err(blob::Error::Source(_))), "{broken:?}");
         // Packs that were under way when the source broke off may be finished, or not.
         let done = kept.0.lock().clone();

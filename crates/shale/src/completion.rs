@@ -269,7 +269,7 @@ mod tests {
         assert_eq!(candidates(Kind::Hold, "", &|| Names { named: None, ..some() }), ["audit", "other"]);
         assert_eq!(found(Kind::NewSnapshot, "w"), ["web@"]);
         assert_eq!(found(Kind::VolumeOrKeyValue, "mo"), ["mode="]);
-        assert_eq!(found(Kind::VolumeOrKeyValue, "w"), ["web"]);
+        assert_eq!(found(Kind::VolumeOrKeyValue, "w"), ["when-full=", "web"]);
         assert_eq!(found(Kind::KeyValue, "mode=a"), ["mode=archive"]);
         assert_eq!(found(Kind::KeyValue, "compression=zstd-1").len(), 11);
         assert_eq!(found(Kind::VolumeOrKey, "quo"), ["quota"]);

@@ -238,11 +238,19 @@ impl Volume {
     fn punch(&self, offset: u64, length: u64) -> Result<()> {
         let guard = self.enter_to_change(offset, length)?;
         let size_bytes = self.object.size_bytes();
-        // A last block that is not whole goes as one, with all that there is of it: while the
-        // gate is held, nothing comes behind it.
-        let is_small = length > 0 && length <= BUFFERED_DISCARD_GROUPS * GROUP_BYTES as u64;
-        let is_to_the_end = is_small && offset + length == size_bytes;
-        let length = if is_to_the_end { size_bytes.next_multiple_of(BLOCK) - offset } else { length };
+        // A last block that is not whole goes as one, with all that there is of it, before the rest:
+        // while this gate is held, nothing comes behind it.
+        let last = size_bytes / BLOCK * BLOCK;
+        let is_to_the_end = length > 0 && offset + length == size_bytes && last < size_bytes;
+        let length = match is_to_the_end {
+            true if offset <= last => {
+                let block = BlockIndex::containing(last);
+                self.punch_blocks(block, BlockIndex(block.0 + 1))?;
+                last - offset
+            }
+            true => size_bytes.next_multiple_of(BLOCK) - offset,
+            false => length,
+        };
         let [head, body, tail] = Self::divide(offset, length);
         for edge in [&head, &tail] {
             if !edge.is_empty() {

@@ -140,7 +140,9 @@ fn wrong_blocks(world: &World, salvaged: &Salvaged) -> Result<BTreeMap<String, O
                     let was_discarded = model.check_zeroes(&name, offset, buf.len() as u64).is_ok();
                     discarded += u64::from(was_discarded);
                     all += 1;
-                    if buf.iter().any(|byte| *byte != 0) && !model.is_known(offset / 4096, &buf) {
+                    // Of a block at an odd end only a part shows, which the model does not know alone.
+                    let is_whole = buf.len() == 4096;
+                    if is_whole && buf.iter().any(|byte| *byte != 0) && !model.is_known(offset / 4096, &buf) {
                         return Err(world.fail(format!("'{name}' at {offset} holds what was never written there")));
                     }
                 }
@@ -167,6 +169,11 @@ fn compare(world: &World, salvaged: &Salvaged, what: &str) -> Result<bool, Failu
         let of = |name: &str| report.volumes.iter().find(|told| told.name == name);
         let uncertain = of(volume).map_or(0, |told| told.uncertain_bytes);
         let missing = of(name).map_or(0, |told| told.missing_bytes_max);
+        // The newest batches of a pool that was not closed are told by nothing but themselves.
+        let end_is_unknown = report.notes.iter().any(|note| note.starts_with("the pool was not closed: of what was"));
+        if !report.is_lossy() && all > discarded && end_is_unknown {
+            continue;
+        }
         if !report.is_lossy() && all > discarded {
             return fail(format!("{} blocks of '{name}' are wrong, and nothing is said", all - discarded));
         }

@@ -66,6 +66,7 @@ JSON fields (bytes, counts, or as named; counters begin when the pool is opened)
   damages_unlisted, damages_acknowledged   damages beyond the list in damages; those that were acknowledged
   pool, data, id                           directory, data file or device, identifier
   served, pid, nbd, mount, uptime_s        by whom and where it is served
+  shares                                   the directory of its mounted shares, or null
   nbd_connections, nbd_connections_max     NBD connections now; most at once (serve --connections)
   capacity_bytes, extent_bytes, extents_free, extents_total
   volumes, logical_bytes                   number and summed sizes of the volumes
@@ -130,7 +131,7 @@ Examples:
   shale serve /srv/pool                                        NBD on unix:/srv/pool/nbd.sock
   shale serve /srv/pool --nbd unix:/run/shale.sock --nbd 127.0.0.1:10809
   shale serve /srv/pool --mount /mnt/shale                     a file for each volume
-  shale serve /srv/pool --shares /srv/shares                   each share, mounted at /srv/shares/NAME
+  shale serve /srv/pool --shares /srv/shares                   a directory for each share
   losetup -f --show --direct-io=on /mnt/shale/vm               a file as a block device
   qemu-img convert disk.qcow2 nbd+unix:///vm?socket=/srv/pool/nbd.sock
 

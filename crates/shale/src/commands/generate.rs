@@ -120,7 +120,7 @@ mod tests {
             assert!(!synopsis.contains(" \\fR") && !synopsis.contains("memory\\fR]"), "{synopsis}");
             if command.get_name() == "create" {
                 assert!(synopsis.contains("[\\fB\\-o\\fR \\fIKEY=VALUE\\fR]"), "{synopsis}");
-                assert!(synopsis.contains(" \\fB\\-\\-size\\fR \\fISIZE\\fR <"), "{synopsis}");
+                assert!(synopsis.contains(" [\\fB\\-\\-size\\fR \\fISIZE\\fR] "), "{synopsis}");
             }
         }
     }

@@ -109,7 +109,12 @@ impl World {
             return Ok(false);
         }
         let stored = |name: &str| self.pool().volumes().into_iter().find(|v| v.name == name).map(|v| v.stored_bytes);
-        let explained = volume_of(op).is_some_and(|name| {
+        // Behind an odd end that moves, the rest of its block is zeroed first.
+        let named = match op {
+            Op::Table(TableOp::Resize { name, .. }) => Some(name.as_str()),
+            _ => volume_of(op),
+        };
+        let explained = named.is_some_and(|name| {
             let quota = limit(&self.model, name, "quota");
             quota.zip(stored(name)).is_some_and(|(quota, stored)| stored + bytes_asked(op) > quota)
         });
