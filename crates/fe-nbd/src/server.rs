@@ -181,7 +181,10 @@ impl Server {
         });
         let accepting = {
             let shared = Arc::clone(&shared);
-            std::thread::Builder::new().name("nbd-accept".to_owned()).spawn(move || accept_all(&shared, &listeners))
+            // Its reserve is taken before the server is said to be ready.
+            let shortage = Shortage::default();
+            let accept = move || accept_all(&shared, &listeners, shortage);
+            std::thread::Builder::new().name("nbd-accept".to_owned()).spawn(accept)
         };
         Ok(Self { shared, addresses, accepting: Some(accepting.map_err(fail)?) })
     }
@@ -253,8 +256,7 @@ impl Drop for Server {
 }
 
 /// The accepting thread. The listeners are its own: their socket files go when it ends.
-fn accept_all(shared: &Arc<Shared>, listeners: &[Listener]) {
-    let mut shortage = Shortage::default();
+fn accept_all(shared: &Arc<Shared>, listeners: &[Listener], mut shortage: Shortage) {
     while !shared.stop.load(Ordering::Acquire) {
         let mut waiting: Vec<_> = listeners.iter().map(|l| PollFd::new(l, PollFlags::IN)).collect();
         waiting.push(PollFd::new(&shared.wake, PollFlags::IN));

@@ -238,8 +238,8 @@ impl Volume {
     fn punch(&self, offset: u64, length: u64) -> Result<()> {
         let guard = self.enter_to_change(offset, length)?;
         let size_bytes = self.object.size_bytes();
-        // A last block that is not whole goes as one, with all that there is of it, before the rest:
-        // while this gate is held, nothing comes behind it.
+        // A last block that is not whole goes as one, with all that there is of it, before the
+        // rest: while this gate is held, nothing comes behind it.
         let last = size_bytes / BLOCK * BLOCK;
         let is_to_the_end = length > 0 && offset + length == size_bytes && last < size_bytes;
         let length = match is_to_the_end {

@@ -140,7 +140,7 @@ fn wrong_blocks(world: &World, salvaged: &Salvaged) -> Result<BTreeMap<String, O
                     let was_discarded = model.check_zeroes(&name, offset, buf.len() as u64).is_ok();
                     discarded += u64::from(was_discarded);
                     all += 1;
-                    // Of a block at an odd end only a part shows, which the model does not know alone.
+                    // Of a block at an odd end only a part shows, which the model does not know.
                     let is_whole = buf.len() == 4096;
                     if is_whole && buf.iter().any(|byte| *byte != 0) && !model.is_known(offset / 4096, &buf) {
                         return Err(world.fail(format!("'{name}' at {offset} holds what was never written there")));

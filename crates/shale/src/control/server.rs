@@ -138,10 +138,14 @@ impl ControlServer {
             connections: Mutex::default(),
             ended: Condvar::new(),
         });
-        let for_thread = (Arc::clone(&listener), Arc::clone(&shared));
+        // Its reserve is taken before the server is said to be ready.
+        let for_thread = (Arc::clone(&listener), Arc::clone(&shared), Shortage::default());
         let acceptor = std::thread::Builder::new()
             .name("control".to_owned())
-            .spawn(move || accept(&for_thread.0, &for_thread.1))
+            .spawn(move || {
+                let (listener, shared, shortage) = for_thread;
+                accept(&listener, &shared, shortage);
+            })
             .map_err(|error| Error::from_io("cannot start a thread for the control socket", error))?;
         Ok(Self { socket: socket.to_owned(), listener, shared, acceptor })
     }
@@ -194,8 +198,7 @@ fn listen(socket: &Path) -> IoResult<UnixListener> {
     Ok(listener)
 }
 
-fn accept(listener: &UnixListener, shared: &Arc<Shared>) {
-    let mut shortage = Shortage::default();
+fn accept(listener: &UnixListener, shared: &Arc<Shared>, mut shortage: Shortage) {
     for number in 0.. {
         // While accept(2) waits it holds the number of a descriptor, which could be the reserve of
         // another door; and without one it fails at once. Whatever this returns, accepting tells.
