@@ -71,7 +71,7 @@ mod tests {
     #[test]
     fn a_process_is_named_with_its_program_where_that_is_known() {
         assert_eq!(process_name(4711, b"qemu-nbd\n", Some(7)), "process 4711 (qemu-nbd) of user 7");
-        assert_eq!(process_name(9, b"a\x1b[2Jbcdefghijklmn", None), "process 9 (a\\x1b[2Jbcdefghij)");
+        assert_eq!(process_name(9, b"a\x1b[2Jbcdefghijklmn", None), "process 9 (a\\x1b[2Jbcdefghijk)");
         assert_eq!(process_name(u32::MAX, b"", None), "process 4294967295");
     }
 }
