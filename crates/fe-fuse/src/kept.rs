@@ -5,8 +5,10 @@
 //! that is not in use is zeroes. A place lies in one page, so that a program that is killed writes
 //! it whole or not at all.
 
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 
 use parking_lot::Mutex;
 use rustix::fs::MemfdFlags;
@@ -30,29 +32,23 @@ pub(crate) struct Opened {
 /// The open files, as the next program finds them.
 #[derive(Debug)]
 pub(crate) struct KeptHandles {
-    memory: OwnedFd,
+    memory: File,
     /// Files that were open when another program served the mount.
     earlier: Mutex<Vec<Opened>>,
 }
 
 impl KeptHandles {
     pub(crate) fn new() -> io::Result<Self> {
-        let memory = rustix::fs::memfd_create("shale-handles", MemfdFlags::CLOEXEC)?;
-        rustix::fs::ftruncate(&memory, (HANDLES_MAX * PLACE_BYTES) as u64)?;
+        let memory = File::from(rustix::fs::memfd_create("shale-handles", MemfdFlags::CLOEXEC)?);
+        memory.set_len((HANDLES_MAX * PLACE_BYTES) as u64)?;
         Ok(Self { memory, earlier: Mutex::default() })
     }
 
     /// What another program has left.
     pub(crate) fn left(memory: OwnedFd) -> io::Result<Self> {
         let mut bytes = vec![0; HANDLES_MAX * PLACE_BYTES];
-        let mut at = 0;
-        while at < bytes.len() {
-            let read = rustix::io::retry_on_intr(|| rustix::io::pread(&memory, &mut bytes[at..], at as u64))?;
-            if read == 0 {
-                return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
-            }
-            at += read;
-        }
+        let memory = File::from(memory);
+        memory.read_exact_at(&mut bytes, 0)?;
         let number = |place: &[u8], at| {
             place.get(at..).and_then(|rest: &[u8]| rest.first_chunk()).map_or(0, |bytes| u64::from_le_bytes(*bytes))
         };
@@ -93,9 +89,8 @@ impl KeptHandles {
 
     fn put(&self, handle: u64, numbers: [u64; 4]) {
         let bytes = numbers.map(u64::to_le_bytes).concat();
-        let put = rustix::io::retry_on_intr(|| rustix::io::pwrite(&self.memory, &bytes, handle * PLACE_BYTES as u64));
-        if let Err(errno) = put {
-            log::error!("an open file would not outlive this program: {errno}");
+        if let Err(error) = self.memory.write_all_at(&bytes, handle * PLACE_BYTES as u64) {
+            log::error!("an open file would not outlive this program: {error}");
         }
     }
 }

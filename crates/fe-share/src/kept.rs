@@ -7,8 +7,10 @@
 //! The program may be killed at any point of a write. So the bytes of a record are there, and
 //! zeroes behind them, before its head is, whose 16 bytes lie in one page and are written whole.
 
+use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::FileExt;
 
 use parking_lot::Mutex;
 use rustix::fs::MemfdFlags;
@@ -24,7 +26,7 @@ const HALF_BYTES: u64 = 2 * JOURNAL_BYTES_MAX as u64;
 
 /// A journal that is written.
 pub(crate) struct KeptJournal {
-    memory: OwnedFd,
+    memory: File,
     /// Of each half, the commit that it is of and how far it is written.
     halves: Mutex<[(u64, u64); 2]>,
 }
@@ -36,9 +38,9 @@ fn begin(commit: u64) -> u64 {
 impl KeptJournal {
     /// An empty journal of a session.
     pub(crate) fn new(session: u64) -> io::Result<Self> {
-        let memory = rustix::fs::memfd_create("shale-journal", MemfdFlags::CLOEXEC)?;
-        rustix::fs::ftruncate(&memory, HEADER_BYTES + 2 * HALF_BYTES)?;
-        write(&memory, 0, &[MAGIC, session.to_le_bytes()].concat())?;
+        let memory = File::from(rustix::fs::memfd_create("shale-journal", MemfdFlags::CLOEXEC)?);
+        memory.set_len(HEADER_BYTES + 2 * HALF_BYTES)?;
+        memory.write_all_at(&[MAGIC, session.to_le_bytes()].concat(), 0)?;
         Ok(Self { memory, halves: Mutex::new([(u64::MAX, 0); 2]) })
     }
 
@@ -51,7 +53,7 @@ impl KeptJournal {
         let half = &mut halves[(commit % 2) as usize];
         if half.0 != commit {
             // The half has records of a commit that nothing needs any more.
-            write(&self.memory, begin(commit), &[0; HEAD_BYTES])?;
+            self.memory.write_all_at(&[0; HEAD_BYTES], begin(commit))?;
             *half = (commit, 0);
         }
         let length = (HEAD_BYTES + record.len()).next_multiple_of(HEAD_BYTES);
@@ -61,8 +63,8 @@ impl KeptJournal {
         let at = begin(commit) + half.1;
         let mut behind = record.to_vec();
         behind.resize(length, 0);
-        write(&self.memory, at + HEAD_BYTES as u64, &behind)?;
-        write(&self.memory, at, &[commit.to_le_bytes(), (record.len() as u64).to_le_bytes()].concat())?;
+        self.memory.write_all_at(&behind, at + HEAD_BYTES as u64)?;
+        self.memory.write_all_at(&[commit.to_le_bytes(), (record.len() as u64).to_le_bytes()].concat(), at)?;
         half.1 += length as u64;
         Ok(())
     }
@@ -76,35 +78,14 @@ impl Journal for KeptJournal {
     }
 }
 
-fn write(memory: &OwnedFd, mut at: u64, mut bytes: &[u8]) -> io::Result<()> {
-    while !bytes.is_empty() {
-        let written = rustix::io::retry_on_intr(|| rustix::io::pwrite(memory, bytes, at))?;
-        bytes = &bytes[written..];
-        at += written as u64;
-    }
-    Ok(())
-}
-
-fn read(memory: &OwnedFd, mut at: u64, mut into: &mut [u8]) -> io::Result<()> {
-    while !into.is_empty() {
-        let read = rustix::io::retry_on_intr(|| rustix::io::pread(memory, &mut *into, at))?;
-        if read == 0 {
-            return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
-        }
-        into = &mut into[read..];
-        at += read as u64;
-    }
-    Ok(())
-}
-
 fn number(bytes: &[u8]) -> u64 {
     bytes.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
 
 /// What a journal has.
-pub(crate) fn left(memory: &OwnedFd) -> io::Result<Left> {
+pub(crate) fn left(memory: &File) -> io::Result<Left> {
     let mut header = [0; 16];
-    read(memory, 0, &mut header)?;
+    memory.read_exact_at(&mut header, 0)?;
     if header[..8] != MAGIC {
         return Err(io::Error::from(io::ErrorKind::InvalidData));
     }
@@ -113,14 +94,14 @@ pub(crate) fn left(memory: &OwnedFd) -> io::Result<Left> {
         let (mut at, mut of) = (0, None);
         while at + HEAD_BYTES as u64 <= HALF_BYTES {
             let mut head = [0; HEAD_BYTES];
-            read(memory, begin(half) + at, &mut head)?;
+            memory.read_exact_at(&mut head, begin(half) + at)?;
             let (commit, length) = (number(&head), number(&head[8..]));
             // The first one says of which commit the half is.
             if length == 0 || length > HALF_BYTES - at - HEAD_BYTES as u64 || *of.get_or_insert(commit) != commit {
                 break;
             }
             let mut record = vec![0; length as usize];
-            read(memory, begin(half) + at + HEAD_BYTES as u64, &mut record)?;
+            memory.read_exact_at(&mut record, begin(half) + at + HEAD_BYTES as u64)?;
             records.push((commit, record));
             at += (HEAD_BYTES as u64 + length).next_multiple_of(HEAD_BYTES as u64);
         }
@@ -156,7 +137,7 @@ mod tests {
         let journal = KeptJournal::new(1).unwrap();
         journal.keep(2, b"kept");
         // The bytes are there, the head is not.
-        write(&journal.memory, begin(2) + 48, b"torn").unwrap();
+        journal.memory.write_all_at(b"torn", begin(2) + 48).unwrap();
         assert_eq!(left(&journal.memory).unwrap().records, [(2, b"kept".to_vec())]);
         // An older commit's record stood behind.
         let journal = KeptJournal::new(1).unwrap();

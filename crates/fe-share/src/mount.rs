@@ -4,6 +4,7 @@
 //! One that a keeper holds goes on when the program dies: requests wait for the next one, which resumes it.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -165,7 +166,7 @@ fn keep(tree: &Tree, session: &Session<Served>, dir: &Path, kept_by: &KeptBy) ->
 pub struct KeptMount {
     dir: PathBuf,
     devices: Vec<OwnedFd>,
-    memory: OwnedFd,
+    memory: File,
     kept_by: KeptBy,
 }
 
@@ -180,7 +181,7 @@ impl KeptMount {
         let mut devices = entry.descriptors;
         let Some(memory) = devices.pop() else { return Ok(None) };
         let dir = PathBuf::from(OsString::from_vec(entry.bytes));
-        Ok(Some(Self { dir, devices, memory, kept_by: kept_by.clone() }))
+        Ok(Some(Self { dir, devices, memory: memory.into(), kept_by: kept_by.clone() }))
     }
 
     /// Where it is.
