@@ -242,18 +242,11 @@ impl ObjectSpace for Files {
             return Ok(());
         }
         self.clear(layout::window(files.start)..layout::window(files.end))?;
-        let (mut at, end) = (layout::table(files.start), layout::table(files.end));
-        while at < end {
-            for run in self.device.allocation(at, end - at, RUNS_MAX)? {
-                if run.allocation == Allocation::Data {
-                    for table in (at..at + run.length).step_by(BLOCK_BYTES) {
-                        self.clear_pieces(layout::file_of_table(table))?;
-                    }
-                }
-                at += run.length;
-            }
-        }
-        Ok(())
+        let tables = layout::table(files.start)..layout::table(files.end);
+        self.each_with_data(tables, BLOCK, |table| {
+            self.clear_pieces(layout::file_of_table(table))?;
+            Ok(true)
+        })
     }
 
     fn flush(&self) -> Result<()> {
