@@ -135,12 +135,8 @@ impl Pool {
     /// [`ErrorKind::NotFound`].
     pub fn bookmarks(&self, volume: Option<&str>) -> Result<Vec<BookmarkStatus>> {
         let objects = &self.core.objects;
-        let volumes = match volume {
-            Some(name) => vec![objects.named(name)?],
-            None => objects.volumes(),
-        };
         let mut found = Vec::new();
-        for volume in volumes {
+        for volume in objects.volume_or_all(volume)? {
             for bookmark in objects.bookmarks_of(volume.id) {
                 let descriptor = bookmark.descriptor.read();
                 let Some(identity) = descriptor.identity else { continue };

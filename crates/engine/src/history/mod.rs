@@ -393,12 +393,8 @@ impl Pool {
     /// [`ErrorKind::NotFound`].
     pub fn snapshots(&self, volume: Option<&str>) -> Result<Vec<SnapshotStatus>> {
         let objects = &self.core.objects;
-        let volumes = match volume {
-            Some(name) => vec![objects.named(name)?],
-            None => objects.volumes(),
-        };
         let mut found = Vec::new();
-        for volume in volumes {
+        for volume in objects.volume_or_all(volume)? {
             for snapshot in objects.snapshots_of(volume.id) {
                 let descriptor = snapshot.descriptor.read();
                 found.push(SnapshotStatus {

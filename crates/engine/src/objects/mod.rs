@@ -535,6 +535,14 @@ impl Objects {
     pub(crate) fn volumes(&self) -> Vec<Arc<Object>> {
         self.table.read().by_name.values().cloned().collect()
     }
+
+    /// The volume of a name, or without one all of them, by name.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`].
+    pub(crate) fn volume_or_all(&self, name: Option<&str>) -> Result<Vec<Arc<Object>>> {
+        name.map_or_else(|| Ok(self.volumes()), |name| Ok(vec![self.named(name)?]))
+    }
 }
 
 /// What messages call a dictionary.
