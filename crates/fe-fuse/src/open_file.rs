@@ -44,15 +44,9 @@ impl File {
     pub(crate) fn write(self: &Arc<Self>, offset: u64, data: Bytes, fua: bool, answer: impl Answer) {
         let write = Write { file: Arc::clone(self), offset, data, fua, answer };
         let Some((write, most)) = write.done(false) else { return };
-        let mut held = Some(write);
-        let attempt = move |is_last: bool| {
-            held = held.take().and_then(|write| write.done(is_last)).map(|(write, _)| write);
-            held.is_none()
-        };
         // One queue for each device.
-        if let Err(mut refused) = self.held.hold(self.node.ino() as usize, most, Box::new(attempt)) {
-            refused(true);
-        }
+        let queue = self.node.ino() as usize;
+        self.held.retry(queue, most, write, |write, is_last| write.done(is_last).map(|(write, _)| write));
     }
 }
 

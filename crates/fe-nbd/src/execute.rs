@@ -161,16 +161,9 @@ impl Task {
     /// Holds a request that found no room: it is tried again until it has its answer, or its client has gone. Its thread goes on with others.
     fn hold(self, most: Duration) {
         let served = Arc::clone(&self.served);
-        let mut held = Some(self);
-        let attempt = move |is_last: bool| {
-            held = held.take().and_then(|task| task.try_again(is_last));
-            held.is_none()
-        };
         // One queue for each connection.
         let queue = Arc::as_ptr(&served) as usize;
-        if let Err(mut refused) = served.held.hold(queue, most, Box::new(attempt)) {
-            refused(true);
-        }
+        served.held.retry(queue, most, self, Self::try_again);
     }
 
     /// `None`: it has its answer.

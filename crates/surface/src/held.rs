@@ -81,6 +81,26 @@ impl Held {
         Ok(())
     }
 
+    /// Holds `request` as [`hold`](Self::hold) does. `again` tries it, or answers it whatever comes
+    /// if its second argument is `true`; it returns the request if it is to be tried once more.
+    /// Where the request cannot be held, it is tried a last time at once.
+    pub fn retry<R: Send + 'static>(
+        &self,
+        queue: usize,
+        most: Duration,
+        request: R,
+        mut again: impl FnMut(R, bool) -> Option<R> + Send + 'static,
+    ) {
+        let mut left = Some(request);
+        let attempt = move |is_last| {
+            left = left.take().and_then(|request| again(request, is_last));
+            left.is_none()
+        };
+        if let Err(mut refused) = self.hold(queue, most, Box::new(attempt)) {
+            refused(true);
+        }
+    }
+
     /// Requests that are held now.
     pub fn count(&self) -> usize {
         self.shared.state.lock().count
