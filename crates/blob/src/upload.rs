@@ -328,7 +328,11 @@ pub(crate) async fn upload(
         packer.resume(session.clone());
     }
     let born = packer.born;
-    pack_all(&mut packer, options, source).await?;
+    if let Err(error) = pack_all(&mut packer, options, source).await {
+        // A pack that a later upload does not know of must not be acknowledged beside that upload.
+        packer.sending.shutdown().await;
+        return Err(error);
+    }
     packer.end_extent(packer.zeroes.min(ZERO_FRAMES_MIN - 1));
     let len = packer.len;
     if let Some(inline) = inline(&packer) {
@@ -344,7 +348,10 @@ pub(crate) async fn upload(
         packer.send().await;
     }
     while let Some(sent) = packer.sending.join_next().await {
-        sent.map_err(|_| Error::Refused("the upload was given up".into()))??;
+        if let Err(error) = sent.unwrap_or_else(|_| Err(Error::Refused("the upload was given up".into()))) {
+            packer.sending.shutdown().await;
+            return Err(error);
+        }
     }
     let has_packs = packer.number > 0 || packer.has_earlier();
     let born = if has_packs { born } else { u64::MAX };
