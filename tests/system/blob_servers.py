@@ -6,7 +6,7 @@ from harness import test
 from harness.objectstore import BUCKET, Service
 
 from .blob_keep import keeping, many_appends
-from .blobs import Store, own_state, writers
+from .blobs import Store, crash_in_mid_append, own_state, writers
 
 
 def everything(t, kind):
@@ -19,6 +19,7 @@ def everything(t, kind):
     keeping(t, store, Store(t, f"file://{t.dir}/elsewhere", environment))
     many_appends(t, store)
     writers(t, store, "crashed", processes=4, rounds=2, server=server)
+    crash_in_mid_append(t, store, "long", server)
 
 
 if os.environ.get("SHALE_E2E"):

@@ -33,7 +33,8 @@ class Store:
         process = self.start(command, key, *arguments)
         out, err = process.communicate(timeout=300)
         self.t.log(f"$ blob {command} {key} {arguments} -> {process.returncode} {out[:300]} {err[:300]}")
-        self.t.equal(process.returncode, status, f"exit status of blob {command} {key}: {out} {err}")
+        if status is not None:
+            self.t.equal(process.returncode, status, f"exit status of blob {command} {key}: {out} {err}")
         return json.loads(out) if out.strip() else {}
 
     def content(self, key, *arguments):
@@ -77,6 +78,52 @@ def check_history(t, store, key, payloads):
     report = store.blob("verify", key)
     t.equal(report["damaged"], [], "damage")
     return seen, bytes(model)
+
+
+def journals(t):
+    """Packs that the store has acknowledged, for each upload under way."""
+    files = list((t.dir / "state" / "shale" / "uploads").glob("*"))
+    return [max(0, len(file.read_bytes().splitlines()) - 1) for file in files]
+
+
+def crash_in_mid_append(t, store, key, server, appenders=3):
+    """Kills the whole server while each of several appends has a part in the store and another under way. Those that give up are
+    repeated. Each append is there once, whole, and where its client was told."""
+    payloads = {f"long-{number}": random.Random(number).randbytes(40 << 20) for number in range(appenders)}
+    for name, payload in payloads.items():
+        (t.dir / name).write_bytes(payload)
+
+    def start(name):
+        return store.start("append", key, t.dir / name, "-m", name, "--pack", "4M", "--memory", "12M")
+
+    running = {name: start(name) for name in payloads}
+    ended = []
+
+    def in_the_middle():
+        ended.extend(name for name, process in running.items() if process.poll() is not None)
+        counts = journals(t)
+        return ended or (len(counts) == appenders and all(count >= 1 for count in counts))
+
+    t.wait_for(in_the_middle, "a part of each append in the store", seconds_max=300)
+    t.equal(ended, [], "appends that were done before the kill: they must be longer")
+    server.kill()
+    parts = journals(t)
+    t.expect(all(1 <= part < 10 for part in parts), f"the kill was not in the middle: {parts} packs of 10 of each append")
+    server.start()
+    gave_up, acknowledged = 0, {}
+    for name, process in running.items():
+        out, err = process.communicate(timeout=600)
+        while process.returncode in (EXIT_IO, EXIT_UNKNOWN):
+            gave_up += 1
+            t.expect(gave_up < 20, f"{name} gives up again and again: {out} {err}")
+            process = start(name)
+            out, err = process.communicate(timeout=600)
+        t.equal(process.returncode, 0, f"exit status of {name}: {out} {err}")
+        acknowledged[name] = json.loads(out)["offset"]
+    check_history(t, store, key, payloads)
+    lines = all_versions(store, key)
+    t.equal({line["message"]: line["offset"] for line in lines}, acknowledged, "appends, and where they are")
+    t.note(f"{store.url.split(':')[0]}: killed with {parts} of 10 packs of each append in the store, {gave_up} repeated")
 
 
 def writers(t, store, key, processes, rounds, kill=None, server=None):
@@ -198,3 +245,4 @@ def blob_writers_s3(t):
     writers(t, store, "shared", processes=6, rounds=3)
     writers(t, store, "killed", processes=6, rounds=3, kill=0.5)
     writers(t, store, "crashed", processes=5, rounds=3, server=server)
+    crash_in_mid_append(t, store, "long", server)

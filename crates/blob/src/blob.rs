@@ -197,7 +197,7 @@ impl Blob {
     /// Returns the record of a version.
     ///
     /// # Errors
-    /// [`Error::NoVersion`], [`Error::Expired`]; [`Error::Refused`] when there is no such tag.
+    /// [`Error::NoVersion`], [`Error::Expired`], [`Error::NoTag`].
     pub async fn version(&self, at: &At) -> Result<Entry, Error> {
         let head = self.committer.head().await;
         let seq = match at {
@@ -205,7 +205,7 @@ impl Blob {
             At::Number(seq) => *seq,
             At::Tag(name) => {
                 let tag = head.tags.iter().find(|(tag, _)| tag == name);
-                tag.ok_or_else(|| Error::Refused(format!("no version has the tag {name}")))?.1
+                tag.ok_or_else(|| Error::NoTag(name.clone()))?.1
             }
         };
         self.log().version(&head, seq).await

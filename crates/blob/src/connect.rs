@@ -3,6 +3,7 @@
 //! answers that the object exists; the one for *data* does, and has a limit on silence instead of one on the whole time, because a
 //! healthy transfer may be slow.
 
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -131,6 +132,11 @@ impl Location {
         &self.at
     }
 
+    /// Returns the directory that holds the blob, if its store is this machine's file system.
+    pub fn directory(&self) -> Option<PathBuf> {
+        (self.scheme == "file").then(|| PathBuf::from(format!("/{}", self.key)))
+    }
+
     /// Returns the last part of the key, by which rules for types of files go.
     pub fn name(&self) -> &str {
         self.key.filename().unwrap_or("")
@@ -173,8 +179,9 @@ impl Connection {
         let mut profile = None;
         let (commit, data): (Arc<dyn ObjectStore>, Arc<dyn ObjectStore>) = match location.scheme.as_str() {
             "file" => {
-                // What is acknowledged is on the disk.
-                let store: Arc<dyn ObjectStore> = Arc::new(LocalFileSystem::new().with_fsync(true));
+                // What is acknowledged is on the disk. A directory goes with its last object.
+                let files = LocalFileSystem::new().with_fsync(true).with_automatic_cleanup(true);
+                let store: Arc<dyn ObjectStore> = Arc::new(files);
                 (store.clone(), store)
             }
             "memory" => {

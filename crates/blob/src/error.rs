@@ -7,7 +7,8 @@ use crate::names::OpId;
 /// An error of a blob.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The store failed, again and again: try later, or look at the credentials if it says that they are refused.
+    /// The store failed, again and again: try later, or look at the credentials if it says that
+    /// they are refused.
     #[error("{what}: {source}; try again, or look at the store's state and the credentials")]
     Store {
         /// What was asked.
@@ -25,6 +26,15 @@ pub enum Error {
         #[source]
         source: FormatError,
     },
+    /// An object that a version needs is not in the store.
+    #[error(
+        "{path} is not in the store, and the version needs it: it was deleted, or the version was given up and \
+         collected while it was read; run `shale blob verify`"
+    )]
+    Lost {
+        /// The object.
+        path: String,
+    },
     /// There is no blob at the key.
     #[error("there is no blob at {0}; `shale blob put` makes one")]
     Missing(String),
@@ -37,16 +47,21 @@ pub enum Error {
     /// The version does not exist.
     #[error("there is no version {0}; `shale blob log` lists them")]
     NoVersion(u64),
+    /// No version has the tag.
+    #[error("no version has the tag {0}; `shale blob stat` lists the tags")]
+    NoTag(String),
     /// The version expired.
     #[error("version {0} expired; `shale blob log` lists those that are kept")]
     Expired(u64),
-    /// The upload took longer than uploads may take, and its packs may be deleted: upload again, under a new session.
+    /// The upload took longer than uploads may take, and its packs may be deleted: upload again,
+    /// under a new session.
     #[error("the upload is older than record {fence}, which fences it; upload again")]
     Fenced {
         /// Sessions born before this record are fenced.
         fence: u64,
     },
-    /// The outcome is not known within the time given: the operation may have been done, or may be done later.
+    /// The outcome is not known within the time given: the operation may have been done, or may be
+    /// done later.
     #[error("the store did not say whether record {seq} was written; ask later with `shale blob log --op {op}`")]
     Unknown {
         /// The number that was tried last.
@@ -69,6 +84,13 @@ pub enum Error {
 }
 
 impl Error {
+    /// Tells whether the disk below the store is full.
+    pub fn is_full(&self) -> bool {
+        use std::io::ErrorKind::{QuotaExceeded, StorageFull};
+        let Self::Store { source, .. } = self else { return false };
+        matches!(crate::world::io_kind(source), Some(StorageFull | QuotaExceeded))
+    }
+
     /// Wraps what the store answered.
     pub(crate) fn store(what: impl Into<String>, source: object_store::Error) -> Self {
         Self::Store { what: what.into(), source }

@@ -15,11 +15,17 @@ use crate::error::Error;
 use crate::extent::{NodeHash, NodeRef, PackRef};
 use crate::names::{BlobKey, Inc};
 use crate::record::Record;
-use crate::world::World;
+use crate::world::{World, is_in_vain};
 
 /// How often a request of data is made: with the pauses in between about 5 s, and the client below
 /// repeats those that broke off.
 const TRIES: u32 = 8;
+
+/// How often an object is asked for that the store denies: a store that has just lost a node may
+/// deny one for a moment.
+const DENIED_TRIES: u32 = 4;
+/// Try after which the object's size is asked for: one that is too short will not grow.
+const SIZED_TRY: u32 = 2;
 
 /// Bytes of a range up to which it is kept in a cache outside: what a few small reads need. A long
 /// read would only drive out the rest.
@@ -87,8 +93,39 @@ impl Fetcher {
                 Err(error) => error,
             };
             tries += 1;
-            let hopeless = matches!(error, object_store::Error::NotFound { .. }) && tries > 3;
-            if tries == TRIES || hopeless {
+            if matches!(error, object_store::Error::NotFound { .. }) {
+                if tries >= DENIED_TRIES {
+                    return Err(Error::Lost { path: path.to_string() });
+                }
+            } else if tries >= SIZED_TRY
+                && let Ok(about) = self.data.head(path).await
+                && about.size < range.end
+            {
+                let detail = format!("it has {} bytes, and {} to {} are needed", about.size, range.start, range.end);
+                return Err(Error::damaged(path.to_string(), detail));
+            } else if tries == TRIES || is_in_vain(&error, tries) {
+                return Err(Error::store(format!("reading {path}"), error));
+            }
+            self.world.pause(tries).await;
+        }
+    }
+
+    /// Returns all bytes of an object, which is a pack and so of 64 MiB and a table at most.
+    pub(crate) async fn whole(&self, path: &Path) -> Result<Bytes, Error> {
+        let mut tries = 0;
+        loop {
+            let error = match self.data.get(path).await {
+                Ok(found) => match found.bytes().await {
+                    Ok(bytes) => return Ok(bytes),
+                    Err(error) => error,
+                },
+                Err(error) => error,
+            };
+            tries += 1;
+            if tries >= DENIED_TRIES && matches!(error, object_store::Error::NotFound { .. }) {
+                return Err(Error::Lost { path: path.to_string() });
+            }
+            if tries == TRIES || is_in_vain(&error, tries) {
                 return Err(Error::store(format!("reading {path}"), error));
             }
             self.world.pause(tries).await;

@@ -33,7 +33,7 @@ use crate::ops::What;
 use crate::record::Record;
 use crate::swept::Swept;
 use crate::walk::Named;
-use crate::world::READ_TRIES;
+use crate::world::{READ_TRIES, is_in_vain};
 
 /// Records that one run buries: each costs a read and a write, and the next run goes on.
 const BURIALS_MAX: usize = 1000;
@@ -230,7 +230,9 @@ async fn list(log: &Log, prefix: &Path, from: u64) -> Result<Packs, Error> {
         });
         match listed.await {
             Ok(packs) => return Ok(packs),
-            Err(error) if tries + 1 == READ_TRIES => return Err(Error::store(format!("listing {prefix}"), error)),
+            Err(error) if tries + 1 == READ_TRIES || is_in_vain(&error, tries + 1) => {
+                return Err(Error::store(format!("listing {prefix}"), error));
+            }
             Err(_) => tries += 1,
         }
         log.world.pause(tries).await;
@@ -290,7 +292,7 @@ async fn delete(log: &Log, path: &Path) -> Result<(), Error> {
         };
         tries += 1;
         let is_final = matches!(error, object_store::Error::PermissionDenied { .. });
-        if tries == READ_TRIES || is_final {
+        if tries == READ_TRIES || is_final || is_in_vain(&error, tries) {
             return Err(Error::store(format!("deleting {path}"), error));
         }
         log.world.pause(tries).await;

@@ -5,6 +5,7 @@
 //! From the bottom: a [`Frame`] is up to 128 KiB of data, raw or compressed; an [`Extent`] is a run of frames in one pack; a
 //! [`Layout`] says which extents make up a version, and the record of a version carries it.
 
+mod audit;
 mod blob;
 pub mod canary;
 mod clone;
@@ -38,6 +39,7 @@ mod upload;
 mod walk;
 mod world;
 
+pub use audit::Audited;
 pub use blob::{Blob, Entry, bytes};
 pub use clone::{FindHolder, Place as BlobPlace, clone_blob, drop_dead_pins};
 pub use commit::{Boxed, CommitOptions, Committed, Committer, Fold, Folder};

@@ -10,7 +10,7 @@ use object_store::path::Path;
 
 use crate::error::Error;
 use crate::names::{BlobKey, Inc};
-use crate::world::{Created, READ_TRIES, World};
+use crate::world::{Created, READ_TRIES, World, is_in_vain};
 
 const LIFE_MAGIC: &[u8; 8] = b"SHLLIFE1";
 const HINT_MAGIC: &[u8; 8] = b"SHLHINT1";
@@ -153,7 +153,7 @@ pub(crate) async fn claim(world: &World, key: &BlobKey, number: u64, wanted: Lif
             return Ok(life);
         }
         tries += 1;
-        if tries == CLAIM_TRIES {
+        if tries == CLAIM_TRIES || is_in_vain(&error, tries) {
             return Err(Error::store(format!("creating {path}"), error));
         }
         world.pause(tries).await;
@@ -192,7 +192,9 @@ pub(crate) async fn last_number(world: &World, prefix: &Path) -> Result<Option<u
         });
         match listed.await {
             Ok(last) => return Ok(last),
-            Err(error) if tries + 1 == READ_TRIES => return Err(Error::store(format!("listing {prefix}"), error)),
+            Err(error) if tries + 1 == READ_TRIES || is_in_vain(&error, tries + 1) => {
+                return Err(Error::store(format!("listing {prefix}"), error));
+            }
             Err(_) => tries += 1,
         }
         world.pause(tries).await;

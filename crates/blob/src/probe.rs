@@ -1,5 +1,6 @@
-//! The start-up probe: whether a store creates an object for one of several rivals only. A store that checks and then writes, in two
-//! steps, loses commits, and is refused. It costs some dozens of requests: ask once per bucket and set of endpoints, and keep the answer.
+//! The start-up probe: whether a store creates an object for one of several rivals only. A store
+//! that checks and then writes, in two steps, loses commits, and is refused. It costs some dozens
+//! of requests: ask once per bucket and set of endpoints, and keep the answer.
 
 use bytes::Bytes;
 use futures_util::future::join_all;
@@ -14,10 +15,12 @@ const RIVALS: usize = 8;
 /// Rounds, each with a key of its own.
 const ROUNDS: usize = 6;
 
-/// Probes a store through all given worlds, one for each of its endpoints, below a prefix that is its own.
+/// Probes a store through all given worlds, one for each of its endpoints, below a prefix that is
+/// its own.
 ///
 /// # Errors
-/// [`Error::StoreLies`] when two rivals were told that they had created the same object, or the object is not the winner's.
+/// [`Error::StoreLies`] when two rivals were told that they had created the same object, or the
+/// object is not the winner's.
 pub async fn probe(worlds: &[World], prefix: &Path) -> Result<(), Error> {
     let Some(first) = worlds.first() else { return Ok(()) };
     for _ in 0..ROUNDS {
@@ -26,9 +29,24 @@ pub async fn probe(worlds: &[World], prefix: &Path) -> Result<(), Error> {
             let world = &worlds[rival % worlds.len()];
             let body = Bytes::from(format!("{rival}"));
             let path = &path;
-            async move { matches!(world.create(path, body).await, Created::Yes).then_some(rival) }
+            async move {
+                match world.create(path, body).await {
+                    Created::Yes => Ok(rival),
+                    Created::Ask(error) => Err(error),
+                }
+            }
         });
-        let winners: Vec<usize> = join_all(rivals).await.into_iter().flatten().collect();
+        let (mut winners, mut refusal) = (Vec::new(), None);
+        for answer in join_all(rivals).await {
+            match answer {
+                Ok(rival) => winners.push(rival),
+                // Of two answers, the one that is no conflict tells more.
+                Err(error) if is_conflict(&error) => {
+                    refusal.get_or_insert(error);
+                }
+                Err(error) => refusal = Some(error),
+            }
+        }
         let found = first.get(&path).await?;
         let again = first.create(&path, Bytes::from_static(b"again")).await;
         for _ in 0..3 {
@@ -54,9 +72,17 @@ pub async fn probe(worlds: &[World], prefix: &Path) -> Result<(), Error> {
         {
             return refused(format!("{path} does not hold what its creator wrote"));
         }
+        if let (None, Some(error)) = (&found, refusal.filter(|error| !is_conflict(error))) {
+            // No bucket, or no permission: that says nothing about the store.
+            return Err(Error::store(format!("creating {path}"), error));
+        }
         if found.is_none() {
             return refused(format!("{path} was not created for any of {RIVALS} rivals"));
         }
     }
     Ok(())
+}
+
+fn is_conflict(error: &object_store::Error) -> bool {
+    matches!(error, object_store::Error::AlreadyExists { .. } | object_store::Error::Precondition { .. })
 }

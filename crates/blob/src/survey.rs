@@ -1,6 +1,7 @@
-//! Looking at versions as a whole: what they take, what differs between two, and whether every byte is as it was written. Owns no state.
+//! Looking at versions as a whole: what they take, what differs between two, and whether every byte
+//! is as it was written. Owns no state.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use codec::CodecId;
@@ -8,7 +9,7 @@ use futures_util::StreamExt;
 
 use crate::blob::Blob;
 use crate::error::Error;
-use crate::extent::{FRAME_BYTES, Frame, Piece};
+use crate::extent::{FRAME_BYTES, Frame, PackRef, Piece};
 use crate::layout::Layout;
 use crate::record::{OpKind, Record};
 use crate::tree::Tree;
@@ -19,7 +20,8 @@ const WINDOW_BYTES: u64 = 16 << 30;
 /// Bytes that a verification reads at once, and how many of these reads are under way.
 const VERIFY_BYTES: u64 = 8 << 20;
 const VERIFY_AT_ONCE: usize = 3;
-/// Damaged ranges that are listed; the rest is of no use to a reader, and a lost pack makes thousands.
+/// Damaged ranges that are listed; the rest is of no use to a reader, and a lost pack makes
+/// thousands.
 const DAMAGE_MAX: usize = 1000;
 
 /// What a version takes.
@@ -103,7 +105,8 @@ impl Blob {
         Ok(usage)
     }
 
-    /// Returns the frames of a range that show, in order: where each begins, how much of it shows, and how it is stored. Reads no data.
+    /// Returns the frames of a range that show, in order: where each begins, how much of it shows,
+    /// and how it is stored. Reads no data.
     ///
     /// # Errors
     /// When a node cannot be read.
@@ -123,7 +126,8 @@ impl Blob {
         Ok(all)
     }
 
-    /// Reads every frame of a version that shows, verifies its checksum and decodes it. `tally.raw` tells how far it is.
+    /// Reads every frame of a version that shows, verifies its checksum and decodes it. `tally.raw`
+    /// tells how far it is.
     ///
     /// # Errors
     /// When the store fails. Damage is no error; it is reported.
@@ -136,11 +140,11 @@ impl Blob {
             (from..to, read.map(|_| ()))
         });
         let mut reads = futures_util::stream::iter(reads).buffered(VERIFY_AT_ONCE);
+        let mut lost = BTreeSet::new();
         while let Some((window, read)) = reads.next().await {
             match read {
                 Ok(()) => self.count(version, &window, &mut verified).await?,
-                Err(Error::Damaged { .. }) => self.narrow(version, &window, &mut verified).await?,
-                Err(error) if is_missing(&error) => self.narrow(version, &window, &mut verified).await?,
+                Err(error) if is_damage(&error) => self.narrow(version, &window, &mut verified, &mut lost).await?,
                 Err(error) => return Err(error),
             }
             tally.raw.store(window.end, std::sync::atomic::Ordering::Relaxed);
@@ -158,12 +162,19 @@ impl Blob {
         Ok(())
     }
 
-    /// Finds the frames of a window that cannot be read.
-    async fn narrow(&self, version: &Record, window: &Range<u64>, verified: &mut Verified) -> Result<(), Error> {
+    /// Finds the frames of a window that cannot be read. `lost` are packs that the store does not
+    /// have: it is not asked again for each of their frames.
+    async fn narrow(
+        &self,
+        version: &Record,
+        window: &Range<u64>,
+        verified: &mut Verified,
+        lost: &mut BTreeSet<PackRef>,
+    ) -> Result<(), Error> {
         let extents = match self.reader.tree.extents(version, window.start, window.end).await {
             Ok(extents) => extents,
-            // A node is damaged: which frames it named nobody can tell.
-            Err(error @ Error::Damaged { .. }) => {
+            // A node is damaged: which frames it named is unknown.
+            Err(error) if is_damage(&error) => {
                 add(verified, window.clone(), &error);
                 return Ok(());
             }
@@ -174,15 +185,23 @@ impl Blob {
             verified.frames += extent.frames.len() as u64;
             verified.stored += extent.stored_len();
             let mut at = extent.start;
+            let pack = piece.pack();
             while at < piece.end() {
+                if let Some(pack) = pack.filter(|pack| lost.contains(pack)) {
+                    let path = self.reader.tree.fetcher().path(version, &pack)?.to_string();
+                    add(verified, at..piece.end(), &Error::Lost { path });
+                    break;
+                }
                 // To the end of the frame that `at` is in.
                 let position = u64::from(extent.skip) + (at - extent.start);
                 let left = u64::from(FRAME_BYTES) - position % u64::from(FRAME_BYTES);
                 let end = piece.end().min(at + left);
                 match self.reader.read(version, at, end).await {
                     Ok(_) => {}
-                    Err(error @ Error::Damaged { .. }) => add(verified, at..end, &error),
-                    Err(error) if is_missing(&error) => add(verified, at..end, &error),
+                    Err(error) if is_damage(&error) => {
+                        lost.extend(pack.filter(|_| matches!(error, Error::Lost { .. })));
+                        add(verified, at..end, &error);
+                    }
                     Err(error) => return Err(error),
                 }
                 at = end;
@@ -191,8 +210,9 @@ impl Blob {
         Ok(())
     }
 
-    /// Returns the ranges that differ between two versions of the blob. What they share is not looked at, and no data is read: a
-    /// range that was written anew counts as different, also if by the same bytes.
+    /// Returns the ranges that differ between two versions of the blob. What they share is not
+    /// looked at, and no data is read: a range that was written anew counts as different, also if
+    /// by the same bytes.
     ///
     /// # Errors
     /// When a node cannot be read.
@@ -231,8 +251,9 @@ impl Blob {
     }
 }
 
-fn is_missing(error: &Error) -> bool {
-    matches!(error, Error::Store { source: object_store::Error::NotFound { .. }, .. })
+/// Tells whether an error is about stored bytes, and not about reaching them.
+pub(crate) const fn is_damage(error: &Error) -> bool {
+    matches!(error, Error::Damaged { .. } | Error::Lost { .. })
 }
 
 fn add(verified: &mut Verified, range: Range<u64>, error: &Error) {

@@ -34,6 +34,7 @@ use crate::names;
 use crate::pack::{PACK_BYTES, PACK_BYTES_MAX, PackBuilder};
 use crate::session::{DataHash, Finished, Uploading};
 use crate::tree;
+use crate::world::is_in_vain;
 
 /// Frames of a batch: 1 MiB, a few milliseconds of work, so that handing it over costs nothing
 /// beside it.
@@ -289,7 +290,7 @@ async fn send(
             return Ok(());
         };
         tries += 1;
-        if tries == TRIES {
+        if tries == TRIES || is_in_vain(&error, tries) {
             return Err(Error::store(format!("writing {path}"), error));
         }
         lights.slow_down();

@@ -59,6 +59,7 @@ async fn read_node(log: &Log, node: &NodeRef) -> Result<Layout, Error> {
     let mut tries = 0;
     loop {
         let failed = match log.world.store.get_range(&path, range.clone()).await {
+            Err(object_store::Error::NotFound { .. }) => Error::Lost { path: path.to_string() },
             Err(source) => Error::store(format!("reading {what}"), source),
             Ok(bytes) if NodeHash::of(&bytes) == node.hash => {
                 return Layout::decode(&bytes).map_err(|source| Error::Damaged { what, source });

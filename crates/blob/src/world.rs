@@ -1,5 +1,6 @@
-//! What a blob's code reaches outside: the store, the clock, random numbers. Owns how often a request is repeated, and the one
-//! rule about answers: an error of the store never decides what became of a write, a read does.
+//! What a blob's code reaches outside: the store, the clock, random numbers. Owns how often a
+//! request is repeated, and the one rule about answers: an error of the store never decides what
+//! became of a write, a read does.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,18 +12,56 @@ use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions};
 
 use crate::error::Error;
 
-/// How often a read is asked again: with the pauses below about 10 s, longer than the store needs to elect or restart a node.
+/// How often a read is asked again: with the pauses below about 10 s, longer than the store needs
+/// to elect or restart a node.
 pub(crate) const READ_TRIES: u32 = 9;
 /// The first pause between two tries; each is twice as long as the one before.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 /// The longest pause: a store that is away is asked once in that time.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
+/// How often a request is made whose keys the store refuses: keys that have just ended are read
+/// anew meanwhile.
+const REFUSED_TRIES: u32 = 5;
+
+/// Tells whether asking again is in vain: the store's disk is full, it is only to be read, or it
+/// refuses the keys for good.
+pub(crate) fn is_in_vain(error: &object_store::Error, tries: u32) -> bool {
+    use std::io::ErrorKind;
+    match error {
+        object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. } => {
+            tries >= REFUSED_TRIES
+        }
+        error => matches!(
+            io_kind(error),
+            Some(
+                ErrorKind::StorageFull
+                    | ErrorKind::QuotaExceeded
+                    | ErrorKind::PermissionDenied
+                    | ErrorKind::ReadOnlyFilesystem
+                    | ErrorKind::NotADirectory
+            )
+        ),
+    }
+}
+
+/// Returns what the file system below a store said, if that is why the store failed.
+pub(crate) fn io_kind(error: &object_store::Error) -> Option<std::io::ErrorKind> {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        if let Some(error) = error.downcast_ref::<std::io::Error>() {
+            return Some(error.kind());
+        }
+        cause = error.source();
+    }
+    None
+}
+
 /// The store, the clock, and random numbers.
 #[derive(Clone)]
 pub struct World {
-    /// The store. Its client must not repeat conditional requests by itself (`max_retries` 0): a repeated one that had an effect
-    /// answers that the object exists.
+    /// The store. Its client must not repeat conditional requests by itself (`max_retries` 0): a
+    /// repeated one that had an effect answers that the object exists.
     pub store: Arc<dyn ObjectStore>,
     /// For wall-clock seconds in records, and round trips.
     pub clock: Arc<dyn Clock>,
@@ -56,7 +95,7 @@ impl World {
                 Err(error) => error,
             };
             tries += 1;
-            if tries == READ_TRIES {
+            if tries == READ_TRIES || is_in_vain(&error, tries) {
                 return Err(Error::store(format!("reading {path}"), error));
             }
             self.pause(tries).await;
@@ -84,7 +123,7 @@ impl World {
                 Err(error) => error,
             };
             tries += 1;
-            if tries == READ_TRIES {
+            if tries == READ_TRIES || is_in_vain(&error, tries) {
                 return Err(Error::store(format!("asking for {path}"), error));
             }
             self.pause(tries).await;
@@ -108,14 +147,15 @@ impl World {
                 return Ok(());
             };
             tries += 1;
-            if tries == READ_TRIES {
+            if tries == READ_TRIES || is_in_vain(&error, tries) {
                 return Err(Error::store(format!("writing {path}"), error));
             }
             self.pause(tries).await;
         }
     }
 
-    /// Waits before try number `tries`, which counts from 1, longer each time and never twice the same.
+    /// Waits before try number `tries`, which counts from 1, longer each time and never twice the
+    /// same.
     pub(crate) async fn pause(&self, tries: u32) {
         let longest = PAUSE_MIN.saturating_mul(1 << tries.min(12)).min(PAUSE_MAX);
         tokio::time::sleep(longest.mul_f64(0.5 + 0.5 * self.fraction())).await;

@@ -1,5 +1,5 @@
-//! Data through the whole library, on a store in memory and on a directory: every version byte for byte, also after folds; damage is
-//! found and named; requests are those of the design.
+//! Data through the whole library, on a store in memory and on a directory: every version byte for
+//! byte, also after folds; damage is found and named; requests are those of the design.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::sync::Arc;
@@ -65,7 +65,8 @@ async fn all_of(blob: &Blob, at: At) -> Vec<u8> {
     all
 }
 
-/// Writes and appends at random, many more than a record's list holds, and reads every version back.
+/// Writes and appends at random, many more than a record's list holds, and reads every version
+/// back.
 #[test]
 fn every_version_reads_as_it_was_written() {
     runtime().block_on(async {
@@ -199,6 +200,62 @@ fn damage_is_found_named_and_never_read() {
         // What is beside it is read.
         let after = damage.at + damage.len;
         assert_eq!(other.read(&version, after, after + 9).await.unwrap(), data[after as usize..after as usize + 9]);
+    });
+}
+
+/// A pack that is gone, cut or another object's is damage, told as such in little time, and an
+/// audit finds it below old versions, too.
+#[test]
+fn a_pack_that_is_gone_cut_or_foreign_is_damage() {
+    runtime().block_on(async {
+        let (connection, store) = memory();
+        let blob = Blob::open_or_create(&connection, key()).await.unwrap();
+        let mut random = Random(6);
+        let data: Vec<u8> = (0..6 << 20).map(|_| random.next(256) as u8).collect();
+        blob.put(bytes(data.clone()), "", &small_packs()).await.unwrap();
+        let clean = blob.audit(&Tally::default()).await.unwrap();
+        assert!(clean.wrong.is_empty() && clean.packs > 0 && clean.records == 1, "{clean:?}");
+        let mut packs: Vec<Path> = store
+            .list(Some(&Path::from("a/blob")))
+            .map(|meta| meta.unwrap().location)
+            .filter(|path| std::future::ready(path.as_ref().contains("/p/")))
+            .collect()
+            .await;
+        packs.sort();
+        let pack = packs.first().unwrap();
+        let whole = store.get(pack).await.unwrap().bytes().await.unwrap();
+        for what in ["gone", "cut", "foreign"] {
+            match what {
+                "gone" => store.delete(pack).await.unwrap(),
+                "cut" => drop(store.put(pack, whole.slice(..whole.len() / 2).into()).await.unwrap()),
+                _ => drop(store.put(pack, "nothing of ours".into()).await.unwrap()),
+            }
+            let other = Blob::open(&connection, key()).await.unwrap();
+            let version = other.version(&At::Newest).await.unwrap();
+            let report = other.verify(&version, &Tally::default()).await.unwrap();
+            let bad: u64 = report.damaged.iter().map(|damage| damage.len).sum();
+            assert!(bad > 0 && bad < data.len() as u64, "{what}: {report:?}");
+            for damage in &report.damaged {
+                assert!(damage.what.contains(pack.as_ref()), "{what}: {damage:?}");
+                let read = other.read(&version, damage.at, damage.at + 1).await;
+                assert!(matches!(read, Err(Error::Damaged { .. } | Error::Lost { .. })), "{what}: {read:?}");
+            }
+            let audited = other.audit(&Tally::default()).await.unwrap();
+            assert_eq!(audited.wrong.len(), 1, "{what}: {audited:?}");
+            assert_eq!(audited.wrong[0].0, pack.to_string(), "{what}");
+        }
+        // The newest version is whole again; an older record and an older version's pack are not.
+        blob.put(bytes(Random(7).data(1 << 20)), "", &small_packs()).await.unwrap();
+        let record = key().record(blob.log().inc(), 1);
+        let mut bytes = store.get(&record).await.unwrap().bytes().await.unwrap().to_vec();
+        bytes[60] ^= 4;
+        store.put(&record, bytes.into()).await.unwrap();
+        let other = Blob::open(&connection, key()).await.unwrap();
+        let version = other.version(&At::Newest).await.unwrap();
+        assert!(other.verify(&version, &Tally::default()).await.unwrap().damaged.is_empty());
+        let audited = other.audit(&Tally::default()).await.unwrap();
+        assert_eq!(audited.wrong.len(), 1, "{audited:?}");
+        assert_eq!(audited.wrong[0].0, record.to_string());
     });
 }
 

@@ -2,17 +2,23 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use blob::{At, Blob, BlobKey, Connection, UploadOptions, bytes};
+use blob::{
+    At, Blob, BlobKey, BlobPlace, CommitOptions, Connection, ExpireRule, GcOptions, UploadOptions, bytes, clone_blob,
+    expire, gc, remove, sweep_removed,
+};
+use futures_util::StreamExt;
 use object_store::memory::InMemory;
 use object_store::path::Path;
 
-/// Objects written, objects read or asked for, lists.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Objects written, objects read or asked for, lists, objects deleted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Cost {
     put: u64,
     get: u64,
     list: u64,
+    delete: u64,
 }
 
 struct Client {
@@ -23,16 +29,25 @@ struct Client {
 impl Client {
     fn new(store: &Arc<InMemory>) -> Self {
         let connection = Connection::new(store.clone(), store.clone());
-        Self { connection, before: Cost { put: 0, get: 0, list: 0 } }
+        Self { connection, before: Cost::default() }
     }
 
     /// What was asked of the store since the last call.
     fn cost(&mut self) -> Cost {
         let requests = self.connection.requests();
         let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
-        let now = Cost { put: count(&requests.put), get: count(&requests.get), list: count(&requests.list) };
-        let since =
-            Cost { put: now.put - self.before.put, get: now.get - self.before.get, list: now.list - self.before.list };
+        let now = Cost {
+            put: count(&requests.put),
+            get: count(&requests.get),
+            list: count(&requests.list),
+            delete: count(&requests.delete),
+        };
+        let since = Cost {
+            put: now.put - self.before.put,
+            get: now.get - self.before.get,
+            list: now.list - self.before.list,
+            delete: now.delete - self.before.delete,
+        };
         self.before = now;
         since
     }
@@ -61,16 +76,16 @@ fn operations_cost_what_the_table_says() {
 
         // 40 MiB that do not shrink, in packs of 16 MiB, and the record.
         blob.put(bytes(noise(40 << 20, 2)), "", &options).await.unwrap();
-        assert_eq!(one.cost(), Cost { put: 3 + 1, get: 0, list: 0 }, "put of 40 MiB");
+        assert_eq!(one.cost(), Cost { put: 3 + 1, get: 0, list: 0, delete: 0 }, "put of 40 MiB");
 
         blob.append(bytes(noise(1 << 20, 3)), "", &options).await.unwrap();
-        assert_eq!(one.cost(), Cost { put: 2, get: 0, list: 0 }, "append of 1 MiB");
+        assert_eq!(one.cost(), Cost { put: 2, get: 0, list: 0, delete: 0 }, "append of 1 MiB");
 
         blob.append(bytes("a few words"), "", &options).await.unwrap();
-        assert_eq!(one.cost(), Cost { put: 1, get: 0, list: 0 }, "append of a few bytes");
+        assert_eq!(one.cost(), Cost { put: 1, get: 0, list: 0, delete: 0 }, "append of a few bytes");
 
         blob.refresh().await.unwrap();
-        assert_eq!(one.cost(), Cost { put: 0, get: 1, list: 0 }, "look for newer versions");
+        assert_eq!(one.cost(), Cost { put: 0, get: 1, list: 0, delete: 0 }, "look for newer versions");
 
         for _ in blob.version(&At::Newest).await.unwrap().seq..16 {
             blob.append(bytes("to the next hint"), "", &options).await.unwrap();
@@ -87,12 +102,12 @@ fn operations_cost_what_the_table_says() {
         let cold = two.cost();
         assert!(cold.get <= 3 && cold.put == 0 && cold.list == 0, "first read of 4 KiB: {cold:?}");
         other.read(&version, 30 << 20, (30 << 20) + 4096).await.unwrap();
-        assert_eq!(two.cost(), Cost { put: 0, get: 1, list: 0 }, "read of 4 KiB");
+        assert_eq!(two.cost(), Cost { put: 0, get: 1, list: 0, delete: 0 }, "read of 4 KiB");
         other.read(&version, 30 << 20, (30 << 20) + 4096).await.unwrap();
-        assert_eq!(two.cost(), Cost { put: 0, get: 0, list: 0 }, "the same again");
+        assert_eq!(two.cost(), Cost { put: 0, get: 0, list: 0, delete: 0 }, "the same again");
         // Neighbours come with one request.
         other.read(&version, 4 << 20, 5 << 20).await.unwrap();
-        assert_eq!(two.cost(), Cost { put: 0, get: 1, list: 0 }, "read of 1 MiB");
+        assert_eq!(two.cost(), Cost { put: 0, get: 1, list: 0, delete: 0 }, "read of 1 MiB");
 
         // The other client does not know of this version.
         one.cost();
@@ -103,5 +118,165 @@ fn operations_cost_what_the_table_says() {
         let lost = two.cost();
         // The pack, the record that lost, what won and whether there is a newer one, the record.
         assert!(lost.put == 3 && lost.get <= 3 && lost.list == 0, "append that lost a race: {lost:?}");
+    });
+}
+
+fn key(name: &str) -> BlobKey {
+    BlobKey::new(Path::from(name))
+}
+
+/// Options of a collection that waits for no upload and no reader.
+fn now() -> GcOptions {
+    GcOptions { upload_max: Duration::ZERO, grace: Duration::ZERO, requests_per_s: u32::MAX, ..GcOptions::default() }
+}
+
+/// Opening a version, tags, clones and copies: none of it depends on how large the blob is.
+#[test]
+fn clones_and_copies_cost_what_the_table_says() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let store = Arc::new(InMemory::new());
+        let options = UploadOptions::default();
+        let mut one = Client::new(&store);
+        for (name, megabytes) in [("small", 1), ("large", 80)] {
+            let blob = Blob::open_or_create(&one.connection, key(name)).await.unwrap();
+            blob.put(bytes(noise(megabytes << 20, 1)), "", &options).await.unwrap();
+            for turn in 2..=20 {
+                blob.append(bytes(format!("line {turn}")), "", &options).await.unwrap();
+            }
+            one.cost();
+
+            blob.tag("first", 1).await.unwrap();
+            // The record.
+            assert_eq!(one.cost(), Cost { put: 1, ..Cost::default() }, "tag of {name}");
+
+            let opened = Blob::open(&one.connection, key(name)).await.unwrap();
+            let cold = one.cost();
+            opened.version(&At::Number(1)).await.unwrap();
+            assert_eq!(one.cost(), Cost { get: 1, ..Cost::default() }, "a version of {name}, once it is open");
+            // The hint, the next life, the record that the hint names, and a gallop to the fifth
+            // behind it.
+            assert!(cold.get <= 12 && cold.put + cold.list + cold.delete == 0, "open of {name}: {cold:?}");
+
+            // A pin, a birth, a record. Reads: a newer version, the version, the life log of the
+            // new key.
+            let place = BlobPlace { committer: blob.committer(), location: name };
+            let (world, to) = (one.connection.world().clone(), format!("{name}-clone"));
+            clone_blob(place, 1, &[], world, key(&to), &to, CommitOptions::default()).await.unwrap();
+            let cloned = one.cost();
+            assert!(
+                cloned.put == 3 && cloned.get <= 3 && cloned.list == 1 && cloned.delete == 0,
+                "clone of {name}: {cloned:?}"
+            );
+
+            let target = Blob::open_or_create(&one.connection, key(&format!("{name}-copy"))).await.unwrap();
+            let mut made = one.cost();
+            // The birth; reads of a hint and a life log that are not there.
+            assert!(made.put == 1 && made.get <= 6 && made.list <= 2, "a new blob: {made:?}");
+            let version = blob.version(&At::Newest).await.unwrap();
+            let data = blob.stream(&version, 0, version.size).map(|part| part.map_err(std::io::Error::other));
+            target.put(data, "", &options).await.unwrap();
+            made = one.cost();
+            let packs = (megabytes as u64).div_ceil(16);
+            // The packs and the record; each read of a stream has 8 MiB at most, and may touch two
+            // packs.
+            let reads = version.size.div_ceil(8 << 20) * 2 + 8;
+            assert!(
+                (packs + 1..=packs + 2).contains(&made.put) && made.get <= reads && made.list + made.delete == 0,
+                "copy of {name}: {made:?}"
+            );
+        }
+    });
+}
+
+/// Giving versions up, collecting, optimising and removing.
+#[test]
+fn keeping_costs_what_the_table_says() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let store = Arc::new(InMemory::new());
+        let options = UploadOptions::default();
+        let mut one = Client::new(&store);
+        let blob = Blob::open_or_create(&one.connection, key("k")).await.unwrap();
+        for turn in 0..40 {
+            blob.put(bytes(noise(256 << 10, turn)), "", &options).await.unwrap();
+        }
+        one.cost();
+
+        // The record. Reads: a newer one, and from the newest on as many as are kept, and one more.
+        let rule = ExpireRule { keep_last: Some(2), ..ExpireRule::default() };
+        expire(blob.committer(), &rule).await.unwrap().unwrap();
+        let expired = one.cost();
+        assert!(expired.put == 1 && expired.get <= 4 && expired.list + expired.delete == 0, "expire: {expired:?}");
+
+        let planned = gc(blob.committer(), &GcOptions { dry_run: true, ..now() }).await.unwrap();
+        let dry = one.cost();
+        assert!(dry.put == 0 && dry.list == 1 && dry.delete == 0, "gc --dry-run: {dry:?}");
+
+        // The fence, a tombstone for each dead version, the object that remembers. Reads: the
+        // record of each live version and of each dead one. One list for each 1000 objects, one
+        // request for each 1000 that are deleted.
+        let report = gc(blob.committer(), &now()).await.unwrap();
+        assert_eq!((report.deleted, report.buried), (planned.deleted, 38));
+        let collected = one.cost();
+        assert!(
+            collected.put == 2 + 38 && collected.get <= 38 + 10 && collected.list == 1 && collected.delete == 38,
+            "gc of 38 versions of 40: {collected:?}"
+        );
+
+        // Nothing died: live records are read, new sessions listed, and the object that remembers
+        // written.
+        gc(blob.committer(), &now()).await.unwrap();
+        let again = one.cost();
+        assert!(again.put == 1 && again.get <= 8 && again.list == 1 && again.delete == 0, "gc of nothing: {again:?}");
+
+        // One more version: what it costs does not depend on the 40 before.
+        blob.put(bytes(noise(256 << 10, 77)), "", &options).await.unwrap();
+        expire(blob.committer(), &rule).await.unwrap().unwrap();
+        one.cost();
+        let report = gc(blob.committer(), &now()).await.unwrap();
+        assert_eq!((report.deleted, report.buried), (1, 1));
+        let one_more = one.cost();
+        // A session that was born before the last collection has a list of its own.
+        assert!(
+            one_more.put == 3 && one_more.get <= 12 && one_more.list <= 2 && one_more.delete == 1,
+            "gc of one version: {one_more:?}"
+        );
+
+        let log = Blob::open_or_create(&one.connection, key("log")).await.unwrap();
+        for turn in 0..100 {
+            log.append(bytes(noise(9000, turn)), "", &options).await.unwrap();
+        }
+        one.cost();
+        let done = log.optimize(false, &options).await.unwrap();
+        assert_eq!((done.ranges, done.commits), (1, 1));
+        let optimized = one.cost();
+        // A pack and the record, and perhaps a node. Each small frame is in a pack of its own, so
+        // each is a read, once.
+        assert!(
+            (2..=3).contains(&optimized.put) && optimized.get <= 110 && optimized.list + optimized.delete == 0,
+            "optimize of 100 appends: {optimized:?}"
+        );
+        log.optimize(false, &options).await.unwrap();
+        let nothing = one.cost();
+        assert!(nothing.put == 0 && nothing.get <= 2, "optimize of nothing: {nothing:?}");
+
+        // The record that closes the log, the entry of the life log. One list for each 1000
+        // objects.
+        let packs = 101;
+        let removed = remove(log.committer()).await.unwrap();
+        assert!(removed.deleted >= packs, "{removed:?}");
+        let rm = one.cost();
+        assert!(rm.put == 2 && rm.get <= 4 && rm.list == 1 && rm.delete == removed.deleted, "rm: {rm:?}");
+
+        // For each life that has ended: its two entries, and its records' names and those of its
+        // packs.
+        let find = |_: &str| None;
+        sweep_removed(one.connection.world(), &key("log"), &find).await.unwrap();
+        let swept = one.cost();
+        assert!(
+            swept.put == 0 && swept.get <= 12 && swept.list <= 4 && swept.delete == 0,
+            "gc of a key whose blob is gone: {swept:?}"
+        );
     });
 }

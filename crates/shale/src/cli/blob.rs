@@ -69,7 +69,7 @@ pub enum BlobCommand {
     /// Show which ranges differ between two versions
     Diff(BlobDiffArgs),
     /// Read a version and verify every checksum
-    Verify(BlobAtArgs),
+    Verify(BlobVerifyArgs),
     /// Show how each region is stored, and why
     Explain(BlobExplainArgs),
     /// Estimate what a version would take with other properties
@@ -185,16 +185,32 @@ pub struct BlobLogArgs {
     pub op: Option<OpId>,
 }
 
-/// See [`BlobCommand::Stat`] and [`BlobCommand::Verify`].
+/// See [`BlobCommand::Stat`].
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-JSON of stat: {blob, incarnation, version, newest, live_versions, size_bytes, hole_bytes, data_bytes, stored_bytes, ratio, raw_frames,
-  compressed_frames, extents, codecs, tags, pins, store_probed (when the store was found to create objects atomically)}.
-JSON of verify: {blob, version, size_bytes, frames, stored_bytes, damaged: [{offset, bytes, what}]}; exit code 6 if anything is damaged.")]
+JSON: {blob, incarnation, version, newest, live_versions, size_bytes, hole_bytes, data_bytes, stored_bytes, ratio, raw_frames,
+  compressed_frames, extents, codecs, tags, pins, store_probed (when the store was found to create objects atomically)}.")]
 pub struct BlobAtArgs {
     /// URL of the blob, and @VERSION or @TAG
     #[arg(value_name = "URL")]
     pub blob: Location,
+}
+
+/// See [`BlobCommand::Verify`].
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Without --all, what is said is about one version. Objects of blobs that this one was cloned from are read as far as the version needs
+them; `shale blob verify --all` there reads all of theirs.
+
+JSON: {blob, version, size_bytes, frames, stored_bytes, damaged: [{offset, bytes, what}], all: null or {records, live_versions, objects,
+  object_bytes, wrong: [{object, what}]}}; exit code 6 if anything is damaged.")]
+pub struct BlobVerifyArgs {
+    /// URL of the blob, and @VERSION or @TAG
+    #[arg(value_name = "URL")]
+    pub blob: Location,
+    /// Also read every record of the log, and every object that some live version needs
+    #[arg(long)]
+    pub all: bool,
 }
 
 /// See [`BlobCommand::Tag`].

@@ -15,7 +15,7 @@ mod volume;
 pub use blob::{
     BlobArgs, BlobAtArgs, BlobCommand, BlobCopyArgs, BlobDiffArgs, BlobEstimateArgs, BlobExpireArgs, BlobExplainArgs,
     BlobGcArgs, BlobGetArgs, BlobLogArgs, BlobOptimizeArgs, BlobPutArgs, BlobRmArgs, BlobTagArgs, BlobTwoArgs,
-    BlobUpload, BlobWriteArgs,
+    BlobUpload, BlobVerifyArgs, BlobWriteArgs,
 };
 pub use history::{CloneArgs, DiffArgs, PromoteArgs, RenameArgs, RollbackArgs, SnapshotArgs};
 pub use kept::{BookmarkArgs, BookmarksArgs, HoldArgs, HoldsArgs, ReleaseArgs};

@@ -16,7 +16,7 @@ use surface::{Error, ErrorKind};
 use units::format_size;
 
 use super::put::{left, show};
-use super::{Context, failure};
+use super::{Context, failure, half_written};
 use crate::cli::{BlobCopyArgs, BlobExpireArgs, BlobGcArgs, BlobOptimizeArgs, BlobRmArgs, BlobTwoArgs};
 use crate::exit::{Failure, Outcome};
 use crate::progress::Progress;
@@ -59,7 +59,8 @@ pub async fn clone(args: BlobTwoArgs, context: &Context<'_>) -> Outcome {
     let place = BlobPlace { committer: source.committer(), location: &from };
     let world = connection.world().clone();
     let options = CommitOptions::default();
-    clone_blob(place, version.seq, &origins, world, args.to.key(), &to, options).await.map_err(failure)?;
+    let cloning = clone_blob(place, version.seq, &origins, world, args.to.key(), &to, options);
+    context.until_interrupted_changing(cloning).await?;
     let cloned = Cloned {
         blob: args.to.to_string(),
         source: args.from.to_string(),
@@ -142,7 +143,7 @@ pub async fn expire(args: BlobExpireArgs, context: &Context<'_>) -> Outcome {
         at => Some(blob.version(at).await.map_err(failure)?.seq),
     };
     let rule = ExpireRule { keep_last: args.keep, older_than: args.older_than, version };
-    let done = expire_versions(blob.committer(), &rule).await.map_err(failure)?;
+    let done = context.until_interrupted_changing(expire_versions(blob.committer(), &rule)).await?;
     let head = blob.refresh().await.map_err(failure)?;
     let live_versions = head.live().len() as u64;
     let expired = Expired { blob: args.blob.to_string(), expired: done.is_some(), live_versions };
@@ -178,10 +179,13 @@ pub async fn gc(args: BlobGcArgs, context: &Context<'_>) -> Outcome {
         |holder: &str| (!holder.contains("://")).then(|| (world.clone(), BlobKey::new(Path::from(holder))));
     let mut pins_dropped = 0;
     let mut report = ::blob::GcReport::default();
-    match Blob::open(&connection, args.blob.key()).await {
+    let mut half_written = half_written::Swept::default();
+    let opened = Blob::open(&connection, args.blob.key());
+    match opened.await {
         Ok(blob) => {
             if !args.dry_run {
-                pins_dropped = drop_dead_pins(blob.committer(), &same_store).await.map_err(failure)?;
+                let dropping = drop_dead_pins(blob.committer(), &same_store);
+                pins_dropped = context.until_interrupted_changing(dropping).await?;
             }
             let options = GcOptions {
                 upload_max: args.uploads.unwrap_or(GcOptions::default().upload_max),
@@ -190,15 +194,28 @@ pub async fn gc(args: BlobGcArgs, context: &Context<'_>) -> Outcome {
                 dry_run: args.dry_run,
                 ..GcOptions::default()
             };
-            report = context.until_interrupted(collect(blob.committer(), &options)).await?;
+            report = context.until_interrupted_changing(collect(blob.committer(), &options)).await?;
+            if let Some(directory) = args.blob.directory() {
+                let fence = context.until_interrupted(blob.refresh()).await?.fence;
+                half_written = half_written::sweep(&directory, Some((blob.log().inc(), fence)), args.dry_run);
+            }
         }
         // What removed incarnations left is still there.
-        Err(::blob::Error::Missing(_)) => {}
+        Err(::blob::Error::Missing(_)) => {
+            if let Some(directory) = args.blob.directory() {
+                half_written = half_written::sweep(&directory, None, args.dry_run);
+            }
+        }
         Err(error) => return Err(failure(error)),
     }
     if !args.dry_run {
-        report.deleted += sweep_removed(&world, &args.blob.key(), &same_store).await.map_err(failure)?.deleted;
+        let key = args.blob.key();
+        let sweeping = sweep_removed(&world, &key, &same_store);
+        report.deleted += context.until_interrupted_changing(sweeping).await?.deleted;
     }
+    report.packs += half_written.files;
+    report.deleted += half_written.files;
+    report.bytes += half_written.bytes;
     if let Some(refusal) = &report.refusal {
         context.output.warn(&format!("the store would not delete {} objects: {refusal}", report.refused));
     }
@@ -280,8 +297,11 @@ pub async fn rm(args: BlobRmArgs, context: &Context<'_>) -> Outcome {
         return refuse("rm removes the whole blob; `shale blob expire` gives up one version");
     }
     let (_, blob) = context.open_to_write(&args.blob).await?;
-    let done = remove(blob.committer()).await.map_err(failure)?;
-    let removed = Removed { blob: args.blob.to_string(), deleted: done.deleted, pinned: done.pinned };
+    let done = context.until_interrupted_changing(remove(blob.committer())).await?;
+    let half_written =
+        args.blob.directory().map(|directory| half_written::sweep(&directory, None, false)).unwrap_or_default();
+    let deleted = done.deleted + half_written.files;
+    let removed = Removed { blob: args.blob.to_string(), deleted, pinned: done.pinned };
     context.output.done(&removed, || {
         let pinned = if removed.pinned == 0 { String::new() } else { format!(", {} stay for clones", removed.pinned) };
         format!("{} is removed: {} objects deleted{pinned}\n", removed.blob, removed.deleted)

@@ -9,7 +9,7 @@ use surface::ErrorKind;
 use units::format_size;
 
 use super::{Context, LOOK_EVERY, failure};
-use crate::cli::{BlobAtArgs, BlobDiffArgs, BlobLogArgs, BlobTagArgs};
+use crate::cli::{BlobAtArgs, BlobDiffArgs, BlobLogArgs, BlobTagArgs, BlobVerifyArgs};
 use crate::exit::{Failure, Outcome};
 use crate::progress::Progress;
 
@@ -230,11 +230,11 @@ struct Tagged {
 pub async fn tag(args: BlobTagArgs, context: &Context<'_>) -> Outcome {
     let (_, blob) = context.open_to_write(&args.blob).await?;
     let version = if args.delete {
-        blob.untag(&args.tag).await.map_err(failure)?;
+        context.until_interrupted_changing(blob.untag(&args.tag)).await?;
         None
     } else {
         let version = blob.version(args.blob.at()).await.map_err(failure)?.seq;
-        blob.tag(&args.tag, version).await.map_err(failure)?;
+        context.until_interrupted_changing(blob.tag(&args.tag, version)).await?;
         Some(version)
     };
     let tagged = Tagged { blob: args.blob.to_string(), tag: args.tag, version };
@@ -312,10 +312,39 @@ struct Verification {
     frames: u64,
     stored_bytes: u64,
     damaged: Vec<DamageLine>,
+    all: Option<Everything>,
+}
+
+#[derive(Debug, Serialize)]
+struct WrongLine {
+    object: String,
+    what: String,
+}
+
+/// What `--all` adds.
+#[derive(Debug, Serialize)]
+struct Everything {
+    records: u64,
+    live_versions: u64,
+    objects: u64,
+    object_bytes: u64,
+    wrong: Vec<WrongLine>,
+}
+
+impl From<::blob::Audited> for Everything {
+    fn from(audited: ::blob::Audited) -> Self {
+        Self {
+            records: audited.records,
+            live_versions: audited.versions,
+            objects: audited.packs,
+            object_bytes: audited.bytes,
+            wrong: audited.wrong.into_iter().map(|(object, what)| WrongLine { object, what }).collect(),
+        }
+    }
 }
 
 /// Reads a version and verifies every checksum.
-pub async fn verify(args: BlobAtArgs, context: &Context<'_>) -> Outcome {
+pub async fn verify(args: BlobVerifyArgs, context: &Context<'_>) -> Outcome {
     let (_, blob) = context.open(&args.blob).await?;
     let version = context.until_interrupted(blob.version(args.blob.at())).await?;
     let progress = Progress::new(context.output, "verify", Some(version.size));
@@ -331,6 +360,23 @@ pub async fn verify(args: BlobAtArgs, context: &Context<'_>) -> Outcome {
         () = show => return Err(Failure::Internal("the progress bar ended".to_owned())),
     };
     progress.finish();
+    let mut all = None;
+    if args.all {
+        let progress = Progress::new(context.output, "verify --all", None);
+        let tally = Tally::default();
+        let show = async {
+            loop {
+                progress.set(tally.raw.load(Ordering::Relaxed));
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
+        };
+        let audited = tokio::select! {
+            audited = context.until_interrupted(blob.audit(&tally)) => audited?,
+            () = show => return Err(Failure::Internal("the progress bar ended".to_owned())),
+        };
+        progress.finish();
+        all = Some(Everything::from(audited));
+    }
     let damaged = verified.damaged.into_iter();
     let report = Verification {
         blob: args.blob.to_string(),
@@ -339,6 +385,7 @@ pub async fn verify(args: BlobAtArgs, context: &Context<'_>) -> Outcome {
         frames: verified.frames,
         stored_bytes: verified.stored,
         damaged: damaged.map(|damage| DamageLine { offset: damage.at, bytes: damage.len, what: damage.what }).collect(),
+        all,
     };
     context.output.result(&report, || {
         let mut text = String::new();
@@ -351,9 +398,24 @@ pub async fn verify(args: BlobAtArgs, context: &Context<'_>) -> Outcome {
             "{} version {} {is}: {size}, {} frames in {stored}\n",
             report.blob, report.version, report.frames
         ));
+        if let Some(all) = &report.all {
+            for wrong in &all.wrong {
+                text.push_str(&format!("damaged: {}: {}\n", wrong.object, wrong.what));
+            }
+            let are = if all.wrong.is_empty() { "all of them whole" } else { "some of them damaged" };
+            let size = format_size(all.object_bytes);
+            text.push_str(&format!(
+                "{} records, {} live versions, {} objects ({size}): {are}\n",
+                all.records, all.live_versions, all.objects
+            ));
+        }
         text
     });
-    if report.damaged.is_empty() { Ok(()) } else { Err(Failure::Reported(ErrorKind::Corrupt)) }
+    if report.damaged.is_empty() && report.all.is_none_or(|all| all.wrong.is_empty()) {
+        Ok(())
+    } else {
+        Err(Failure::Reported(ErrorKind::Corrupt))
+    }
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 mod cache;
 mod choices;
 mod get;
+mod half_written;
 mod journal;
 mod keep;
 mod look;
@@ -82,6 +83,30 @@ impl Context<'_> {
         }
     }
 
+    /// Does something that commits, which a signal may end before or after its effect.
+    async fn until_interrupted_changing<T>(&self, what: impl Future<Output = Result<T, BlobError>>) -> Outcome<T> {
+        tokio::select! {
+            done = what => done.map_err(failure),
+            () = self.interruption() => Err(Failure::Interrupted(
+                "interrupted; the change may have been made, or a part of it, or may be made a moment later: \
+                 `shale blob log --all` shows it; nothing that a version needs is touched, and the same command goes on"
+                    .to_owned(),
+            )),
+        }
+    }
+
+    /// Opens a blob, which an error names as its user did.
+    async fn open_at(&self, connection: &Connection, location: &Location) -> Outcome<Blob> {
+        let named = async {
+            let opened = Blob::open(connection, location.key()).await;
+            opened.map_err(|error| match error {
+                BlobError::Missing(_) => BlobError::Missing(location.to_string()),
+                error => error,
+            })
+        };
+        self.until_interrupted(named).await
+    }
+
     fn connect(&self, location: &Location) -> Outcome<Connection> {
         Ok(cache::with_cache(Connection::open(location).map_err(failure)?, location))
     }
@@ -95,13 +120,13 @@ impl Context<'_> {
 
     async fn open_to_write(&self, location: &Location) -> Outcome<(Connection, Blob)> {
         let connection = self.connect_to_write(location).await?;
-        let blob = self.until_interrupted(Blob::open(&connection, location.key())).await?;
+        let blob = self.open_at(&connection, location).await?;
         Ok((connection, blob))
     }
 
     async fn open(&self, location: &Location) -> Outcome<(Connection, Blob)> {
         let connection = self.connect(location)?;
-        let blob = self.until_interrupted(Blob::open(&connection, location.key())).await?;
+        let blob = self.open_at(&connection, location).await?;
         Ok((connection, blob))
     }
 }
@@ -111,11 +136,14 @@ fn failure(error: BlobError) -> Failure {
     let kind = match &error {
         BlobError::Unknown { .. } => return Failure::Unknown(error.to_string()),
         BlobError::Source(error) => kind_of(error),
+        error if error.is_full() => ErrorKind::Full,
         BlobError::Store { .. } | BlobError::StoreLies(_) | BlobError::Entropy(_) => ErrorKind::Io,
-        BlobError::Damaged { .. } => ErrorKind::Corrupt,
-        BlobError::Missing(_) | BlobError::Removed | BlobError::NoVersion(_) | BlobError::Expired(_) => {
-            ErrorKind::NotFound
-        }
+        BlobError::Damaged { .. } | BlobError::Lost { .. } => ErrorKind::Corrupt,
+        BlobError::Missing(_)
+        | BlobError::Removed
+        | BlobError::NoVersion(_)
+        | BlobError::NoTag(_)
+        | BlobError::Expired(_) => ErrorKind::NotFound,
         BlobError::Exists(_) => ErrorKind::Exists,
         BlobError::Fenced { .. } => ErrorKind::Conflict,
         BlobError::Refused(_) => ErrorKind::Invalid,

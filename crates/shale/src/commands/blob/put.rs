@@ -149,7 +149,7 @@ async fn run(location: &Location, file: &Path, upload: BlobUpload, how: How, con
     progress.finish();
     if let Some(resumable) = &resumable
         && !matches!(&committed, Err(Failure::Interrupted(_) | Failure::Unknown(_)))
-        && !matches!(&committed, Err(Failure::Error(error)) if error.kind() == ErrorKind::Io)
+        && !matches!(&committed, Err(Failure::Error(error)) if matches!(error.kind(), ErrorKind::Io | ErrorKind::Full))
     {
         resumable.finish();
     }
