@@ -109,11 +109,16 @@ pub struct BlobUpload {
 /// See [`BlobCommand::Put`].
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-JSON: {blob, version, offset (where the bytes are), bytes, stored_bytes, ratio, resumed_bytes, uploaded_objects, requests,
-  seconds, bytes_per_second}.
+Examples:
+  shale blob put file:///srv/blobs/books books.tar -m 'first edition'
+  shale blob put s3://bucket/model data.nc -o rule.nc=gzip-9
+  echo 'one line more' | shale blob append file:///srv/blobs/books -
 
-If it is interrupted, nothing is changed. The same command on the same file goes on behind what was uploaded (not from stdin); what is
-never taken up is garbage, and gc removes it.")]
+If it is interrupted, nothing is changed. The same command on the same file goes on behind what was
+uploaded (not from stdin); what is never taken up is garbage, and gc removes it.
+
+JSON: {blob, version, offset (where the bytes are), bytes, stored_bytes, ratio, resumed_bytes,
+  uploaded_objects, requests, seconds, bytes_per_second}.")]
 pub struct BlobPutArgs {
     /// URL of the blob; it is made if there is none
     #[arg(value_name = "URL")]
@@ -128,7 +133,10 @@ pub struct BlobPutArgs {
 /// See [`BlobCommand::Write`].
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-What is behind the end of the blob and not written reads as zeroes.
+Examples:
+  shale blob write file:///srv/blobs/disk --at 4K sector.img
+
+A gap between the end of the blob and OFFSET reads as zeroes.
 
 JSON: as of put.")]
 pub struct BlobWriteArgs {
@@ -148,7 +156,13 @@ pub struct BlobWriteArgs {
 /// See [`BlobCommand::Get`].
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-JSON (not when writing to stdout): {blob, version, offset, bytes, requests, fetched_bytes, seconds, bytes_per_second}.")]
+Examples:
+  shale blob get file:///srv/blobs/books books.tar
+  shale blob get file:///srv/blobs/books@1 copy.tar --force
+  shale blob get file:///srv/blobs/books - --range 1M-2M > part
+
+JSON (not when writing to stdout): {blob, version, offset, bytes, requests, fetched_bytes, seconds,
+  bytes_per_second}.")]
 pub struct BlobGetArgs {
     /// URL of the blob, and @VERSION or @TAG
     #[arg(value_name = "URL")]
@@ -156,7 +170,7 @@ pub struct BlobGetArgs {
     /// File to write, or - for stdout
     pub file: PathBuf,
     /// Only the bytes from A to before B; either may be left out
-    #[arg(long, value_name = "A-B", value_parser = range)]
+    #[arg(long, value_name = "A-B", value_parser = range, allow_hyphen_values = true)]
     pub range: Option<(u64, Option<u64>)>,
     /// Overwrite the file that is there
     #[arg(long)]
@@ -166,10 +180,17 @@ pub struct BlobGetArgs {
 /// See [`BlobCommand::Log`].
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-Numbers grow, but not each is a version: tags, expiries and the marks of garbage collection take numbers too, and are shown with --all.
+Examples:
+  shale blob log file:///srv/blobs/books
+  shale blob log file:///srv/blobs/books --all
+  shale blob log file:///srv/blobs/books --json | jq '.versions[0].stored_bytes'
 
-JSON: {blob, versions: [{version, time, kinds, offset, bytes, size_bytes, written_bytes, stored_bytes, ratio, tags, expired, ops, message}]}, newest
-first.")]
+Numbers grow, but not each is a version: tags, expiries and the marks of garbage collection take
+numbers too, and are shown with --all. A command that names no version may show such a number: its
+content is that of the version before it.
+
+JSON: {blob, versions: [{version, is_version, time (seconds since 1970), kinds, offset, bytes,
+  size_bytes, written_bytes, stored_bytes, ratio, tags, expired, ops, message}]}, newest first.")]
 pub struct BlobLogArgs {
     /// URL of the blob
     #[arg(value_name = "URL")]
@@ -188,8 +209,13 @@ pub struct BlobLogArgs {
 /// See [`BlobCommand::Stat`].
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-JSON: {blob, incarnation, version, newest, live_versions, size_bytes, hole_bytes, data_bytes, stored_bytes, ratio, raw_frames,
-  compressed_frames, extents, codecs, tags, pins, store_probed (when the store was found to create objects atomically)}.")]
+Examples:
+  shale blob stat file:///srv/blobs/books
+  shale blob stat file:///srv/blobs/books@1 --json | jq .ratio
+
+JSON: {blob, incarnation, version, newest, live_versions, size_bytes, hole_bytes, data_bytes,
+  stored_bytes, ratio, raw_frames, compressed_frames, extents, codecs, tags, pins, store_probed (when
+  the store was found to create objects atomically)}.")]
 pub struct BlobAtArgs {
     /// URL of the blob, and @VERSION or @TAG
     #[arg(value_name = "URL")]
@@ -199,11 +225,17 @@ pub struct BlobAtArgs {
 /// See [`BlobCommand::Verify`].
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-Without --all, what is said is about one version. Objects of blobs that this one was cloned from are read as far as the version needs
-them; `shale blob verify --all` there reads all of theirs.
+Examples:
+  shale blob verify file:///srv/blobs/books
+  shale blob verify file:///srv/blobs/books --all
+  shale blob verify file:///srv/blobs/books@1 --json | jq '.damaged[].offset'
 
-JSON: {blob, version, size_bytes, frames, stored_bytes, damaged: [{offset, bytes, what}], all: null or {records, live_versions, objects,
-  object_bytes, wrong: [{object, what}]}}; exit code 6 if anything is damaged.")]
+Without --all, what is said is about one version. Objects of blobs that this one was cloned from are
+read as far as the version needs them; `shale blob verify --all` there reads all of theirs.
+
+JSON: {blob, version, size_bytes, frames, stored_bytes, damaged: [{offset, bytes, what}], all: null or
+  {records, live_versions, objects, object_bytes, wrong: [{object, what}]}}; exit code 6 if anything is
+  damaged.")]
 pub struct BlobVerifyArgs {
     /// URL of the blob, and @VERSION or @TAG
     #[arg(value_name = "URL")]
@@ -215,6 +247,15 @@ pub struct BlobVerifyArgs {
 
 /// See [`BlobCommand::Tag`].
 #[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  shale blob tag file:///srv/blobs/books@1 first
+  shale blob get file:///srv/blobs/books@first copy.tar
+  shale blob tag file:///srv/blobs/books first --delete
+
+A version with a tag is kept by expire. The tags are in log and stat.
+
+JSON: {blob, tag, version}.")]
 pub struct BlobTagArgs {
     /// URL of the blob, and @VERSION; without one the newest version
     #[arg(value_name = "URL")]
@@ -230,7 +271,13 @@ pub struct BlobTagArgs {
 /// See [`BlobCommand::Diff`].
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-Only what the versions do not share is looked at, and no data is read: a range is shown if it was written anew, even by the same bytes.
+Examples:
+  shale blob diff file:///srv/blobs/books@1          version 1 and the newest
+  shale blob diff file:///srv/blobs/books@1 2
+  shale blob diff file:///srv/blobs/books@first @second
+
+Each line is a range: offset, and length in bytes. Only what the versions do not share is looked at,
+and no data is read: a range is shown if it was written anew, even by the same bytes.
 
 JSON: {blob, from, to, size_bytes, ranges: [{offset, bytes}], changed_bytes}.")]
 pub struct BlobDiffArgs {
@@ -245,8 +292,13 @@ pub struct BlobDiffArgs {
 /// See [`BlobCommand::Explain`].
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-JSON: [{offset, raw_bytes, stored_bytes, codecs: [{codec, units, raw_bytes, stored_bytes}]}], a region of 4 MiB each; with --region
-  {region: one of these, frame_offset, frame_bytes, bits_per_byte, class, chosen, trials: [{codec, stored_bytes, cpu_us}]}.")]
+Examples:
+  shale blob explain file:///srv/blobs/books
+  shale blob explain file:///srv/blobs/books --region 4M -o mode=archive
+
+JSON: [{offset, raw_bytes, stored_bytes, codecs: [{codec, units, raw_bytes, stored_bytes}]}], a region
+  of 4 MiB each; with --region {region: one of these, frame_offset, frame_bytes, bits_per_byte, class,
+  chosen, trials: [{codec, stored_bytes, cpu_us}]}.")]
 pub struct BlobExplainArgs {
     /// URL of the blob, and @VERSION or @TAG
     #[arg(value_name = "URL")]
@@ -262,7 +314,12 @@ pub struct BlobExplainArgs {
 /// See [`BlobCommand::Estimate`].
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-As `shale estimate`, which tells what a file would take before it is stored; this reads a sample of a version.
+Examples:
+  shale blob estimate file:///srv/blobs/books -o mode=archive
+  shale blob estimate file:///srv/blobs/books@1 --codecs lz4,zstd-19
+
+As `shale estimate`, which tells what a file would take before it is stored; this reads a sample of a
+version.
 
 JSON: as of shale estimate.")]
 pub struct BlobEstimateArgs {
@@ -286,7 +343,11 @@ pub struct BlobEstimateArgs {
 /// See [`BlobCommand::Clone`].
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-The version is pinned in the blob that it comes from, so no expiry takes it away while the clone lives.
+Examples:
+  shale blob clone file:///srv/blobs/books@1 file:///srv/blobs/second
+
+The version is pinned in the blob that it comes from, so no expiry takes it away while the clone
+lives. The log of the clone begins with a line of the kind restore.
 
 JSON: {blob, source, version, size_bytes}.")]
 pub struct BlobTwoArgs {
@@ -301,7 +362,12 @@ pub struct BlobTwoArgs {
 /// See [`BlobCommand::Cp`].
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-The copy is the newest version of the target, which is made if there is none. It is compressed anew, by the properties given here.
+Examples:
+  shale blob cp file:///srv/blobs/books@1 s3://bucket/books
+  shale blob cp file:///srv/blobs/books file:///srv/blobs/packed -o mode=archive
+
+The copy is the newest version of the target, which is made if there is none. It is compressed anew,
+by the properties given here.
 
 JSON: {blob, source, source_version, version, bytes, stored_bytes}.")]
 pub struct BlobCopyArgs {
@@ -319,10 +385,17 @@ pub struct BlobCopyArgs {
 /// See [`BlobCommand::Expire`].
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-A version is given up if all that is said here holds for it. The newest version, and those with a tag or a pin, are always kept.
-Their space comes back with the next gc.
+Examples:
+  shale blob expire file:///srv/blobs/books --keep 10
+  shale blob expire file:///srv/blobs/books --older-than 30d
+  shale blob expire file:///srv/blobs/books@1
 
-JSON: {blob, expired (whether anything was given up), live_versions}.")]
+One of --keep, --older-than and @VERSION is needed; a version is given up if all of those that are
+given hold for it. The newest version, and those with a tag or a pin, are always kept. Versions that
+were given up cannot be opened any more; the next gc takes back their space.
+
+JSON: {blob, expired (whether anything was given up), live_versions (numbers that are live, those of
+  tags and the like included)}.")]
 pub struct BlobExpireArgs {
     /// URL of the blob; with @VERSION only that version
     #[arg(value_name = "URL")]
@@ -338,12 +411,23 @@ pub struct BlobExpireArgs {
 /// See [`BlobCommand::Gc`].
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-Objects that no version names are deleted. Uploads that began longer ago than --uploads are fenced first: they find out when
-they commit, and begin again. So nothing that is in use is ever deleted, whatever the clocks of the writers say.
+Examples:
+  shale blob gc file:///srv/blobs/books
+  shale blob gc file:///srv/blobs/books --dry-run
+  shale blob gc file:///srv/blobs/books --grace 0s --uploads 0s      now, if no one uses the blob
 
-A run lists the sessions that are new since the last one, and those of versions that were given up since; each 16th looks at all.
+Objects that no version names are deleted. Uploads that began longer ago than --uploads are fenced
+first: they find out when they commit, and begin again. So nothing that is in use is ever deleted,
+whatever the clocks of the writers say.
 
-JSON: {blob, dry_run, full, requests, packs (looked at), deleted, bytes, refused, buried, pins_dropped}.")]
+Objects of versions that were given up, or were uploaded, less than a day ago are not deleted yet,
+unless --grace and --uploads are less than that.
+
+A run lists the sessions that are new since the last one, and those of versions that were given up
+since; each 16th looks at all.
+
+JSON: {blob, dry_run, full, requests, packs (looked at), deleted, bytes, refused, buried,
+  pins_dropped}.")]
 pub struct BlobGcArgs {
     /// URL of the blob
     #[arg(value_name = "URL")]
@@ -365,7 +449,12 @@ pub struct BlobGcArgs {
 /// See [`BlobCommand::Optimize`].
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-The content stays as it is, and other writers go on meanwhile: what one of them changes is left alone.
+Examples:
+  shale blob optimize file:///srv/blobs/log
+  shale blob optimize file:///srv/blobs/books --all -o mode=archive
+
+The content stays as it is, and other writers go on meanwhile: what one of them changes is left
+alone. Older versions keep the old objects until they expire.
 
 JSON: {blob, ranges, bytes, stored_before_bytes, stored_after_bytes}.")]
 pub struct BlobOptimizeArgs {
@@ -383,7 +472,11 @@ pub struct BlobOptimizeArgs {
 /// See [`BlobCommand::Rm`].
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
-Objects that a clone needs stay until it is removed too; `shale blob gc` on this URL deletes them then.
+Examples:
+  shale blob rm file:///srv/blobs/books
+
+There is no way back. Objects that a clone needs stay until it is removed too; `shale blob gc` on this
+URL deletes them then. Some small objects that say that the blob was removed stay in the store.
 
 JSON: {blob, deleted, pinned}.")]
 pub struct BlobRmArgs {

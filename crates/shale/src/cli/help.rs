@@ -32,15 +32,17 @@ pub fn fitted(command: Command, columns: usize) -> Command {
         "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{}\nOptions:\n{{options}}{{after-help}}",
         hard(&reflow(&groups(&command), columns))
     );
-    let fit = |command: Command| {
-        let text = command.get_after_long_help().map(ToString::to_string);
-        let command = command.term_width(columns);
-        match text {
-            Some(text) => command.after_long_help(hard(&reflow(&text, columns))),
-            None => command,
-        }
-    };
-    fit(command).help_template(template).mut_subcommands(fit)
+    fit(command, columns).help_template(template)
+}
+
+/// The command, and those below it, with prose wrapped.
+fn fit(command: Command, columns: usize) -> Command {
+    let text = command.get_after_long_help().map(ToString::to_string);
+    let command = command.term_width(columns).mut_subcommands(|below| fit(below, columns));
+    match text {
+        Some(text) => command.after_long_help(hard(&reflow(&text, columns))),
+        None => command,
+    }
 }
 
 /// The columns of the terminal, if there is one.
@@ -213,6 +215,21 @@ mod tests {
             assert_eq!(broken, None, "{name}: {narrow}");
             let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
             assert_eq!(words(&narrow), words(&wide), "{name}: nothing is lost");
+        }
+    }
+
+    #[test]
+    fn commands_on_blobs_have_examples_and_are_wrapped() {
+        let mut root = fitted(Cli::command(), 72);
+        root.build();
+        let blob = root.find_subcommand_mut("blob").unwrap();
+        for command in blob.get_subcommands_mut().filter(|command| command.get_name() != "help") {
+            let name = command.get_name().to_owned();
+            let text = plain(&command.render_long_help().to_string());
+            let shown = examples(&text);
+            assert!(!shown.is_empty(), "{name}: {text}");
+            let broken = text.lines().find(|line| line.chars().count() > 72 && !shown.contains(line));
+            assert_eq!(broken, None, "{name}: {text}");
         }
     }
 

@@ -37,6 +37,9 @@ use crate::names;
 /// hot data and a write buffer that keeps both cores of a small machine busy.
 const MEMORY_DEFAULT: &str = "512M";
 
+/// Where the options of every command stand in the help: behind its own, before `--help` (999).
+const LAST: usize = 900;
+
 /// The version, with the commit that it was built from where that is known.
 pub const VERSION: &str = env!("SHALE_VERSION");
 
@@ -63,11 +66,11 @@ Examples:
 {EXIT_CODES_HELP}"))]
 pub struct Cli {
     /// Print results and errors as JSON
-    #[arg(long, global = true)]
+    #[arg(long, global = true, display_order = LAST)]
     pub json: bool,
     /// Leave out notes, the progress bar, and words on what was done; what a command is to show is
     /// still shown
-    #[arg(long, short, global = true)]
+    #[arg(long, short, global = true, display_order = LAST)]
     pub quiet: bool,
     /// What to do
     #[command(subcommand)]

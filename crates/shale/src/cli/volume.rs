@@ -42,29 +42,6 @@ pub struct CreateArgs {
     pub access: Access,
 }
 
-/// Columns of a line of help: what is longer is broken by the parser, without regard to columns.
-const HELP_COLUMNS: usize = 99;
-/// The column at which the words on a property begin.
-const WORDS_COLUMN: usize = 16;
-
-/// Lines that begin with `name` and go on with the words of `text`, all in one column.
-fn wrapped(name: &str, text: &str) -> String {
-    let mut lines = String::new();
-    let mut line = format!("{name:WORDS_COLUMN$}");
-    for word in text.split_whitespace() {
-        if line.chars().count() > WORDS_COLUMN && line.chars().count() + word.chars().count() > HELP_COLUMNS {
-            lines += line.trim_end();
-            lines.push('\n');
-            line = " ".repeat(WORDS_COLUMN);
-        }
-        line += word;
-        line.push(' ');
-    }
-    lines += line.trim_end();
-    lines.push('\n');
-    lines
-}
-
 /// Examples and the list of properties, from the one table that also checks them.
 fn set_help() -> String {
     let mut help = "\
@@ -77,9 +54,9 @@ Examples:
 Properties hold at once, for what is written from now on:
 "
     .to_owned();
+    // One line each, which the layout of the help wraps.
     let mut property = |name: &str, description: &str, allowed: &str| {
-        help.push_str(&wrapped(&format!("  {name:<12}"), description));
-        help.push_str(&wrapped("", allowed));
+        help.push_str(&format!("  {name:<12}  {description}. Values: {allowed}.\n"));
     };
     for key in policy::KEYS {
         property(key.name, key.description, &format!("{}; default {}", key.allowed, key.default));
@@ -144,7 +121,7 @@ scheduled, holds, bookmarks, and every property (see shale get). With -r bookmar
 A ~ stands before what is estimated: figures are exact after a checkpoint, some ten seconds after the pool came to rest, or
 with --sync, which takes one first. DATA and STORED count a volume's snapshots, too: what was overwritten since one counts
 twice. What a clone shares counts where it was written: it has of its own what was written to it.
-JSON: a list of {id, name, size_bytes, allocated_bytes, stored_bytes, ratio, created_unix_s, clients, client_names, properties,
+JSON: a list of {id, name, share (whether it is one), size_bytes, allocated_bytes, stored_bytes, ratio, created_unix_s, clients, client_names, properties,
   origin, incomplete, exact, bookmarks: list of {bookmark, created_unix_s, identity}};
   id is a number that the volume keeps whatever it is called, allocated are logical bytes that hold data (its snapshots' too), stored what they take in the pool, ratio = allocated/stored (null
   when empty), clients how many have the volume open, client_names who the first 16 of them are, properties those set on the volume itself, origin the snapshot of

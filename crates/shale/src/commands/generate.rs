@@ -20,16 +20,21 @@ pub fn completions(shell: clap_complete::Shell, output: &Output) -> Outcome {
     Ok(())
 }
 
-/// Writes `shale.1` and one page for each command.
+/// A command, and those below it, with text that fits a manual page.
+fn for_pages(command: Command) -> Command {
+    let text = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
+    // The generated `help` command would get a page for each command once more.
+    let command = command.disable_help_subcommand(true).mut_subcommands(for_pages);
+    command.after_long_help(help::reflow(&text, MAN_COLUMNS))
+}
+
+/// Writes `shale.1` and one page for each command, those on blobs included.
 pub fn man(dir: &Path) -> Outcome {
     std::fs::create_dir_all(dir).map_err(|error| path_error("cannot make", dir, error))?;
-    // The generated `help` command would get a page for each command once more.
-    let mut root = Cli::command().disable_help_subcommand(true).mut_subcommands(|command| {
-        let text = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
-        command.after_long_help(help::reflow(&text, MAN_COLUMNS))
-    });
+    let mut root = Cli::command().disable_help_subcommand(true).mut_subcommands(for_pages);
     root.build();
-    let commands = root.get_subcommands().filter(|command| !command.is_hide_set()).cloned();
+    let commands = root.get_subcommands().filter(|command| !command.is_hide_set());
+    let commands = commands.flat_map(|command| std::iter::once(command).chain(command.get_subcommands())).cloned();
     for command in std::iter::once(root.clone()).chain(commands) {
         let man = clap_mangen::Man::new(command.clone());
         let place = dir.join(man.get_filename());

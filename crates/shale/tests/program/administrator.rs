@@ -161,7 +161,7 @@ fn help_is_wrapped_to_the_terminal_and_examples_are_not() {
 fn manual_pages_have_examples_and_exit_status() {
     let dir = Dir::new();
     run(["man", path(&dir.join("man"))]).ok();
-    for name in ["shale", "shale-list", "shale-salvage"] {
+    for name in ["shale", "shale-list", "shale-salvage", "shale-blob", "shale-blob-put", "shale-blob-stat"] {
         let page = std::fs::read_to_string(dir.join("man").join(format!("{name}.1"))).unwrap();
         for section in ["\n.SH EXAMPLES\n", "\n.SH EXIT STATUS\n"] {
             assert_eq!(page.matches(section).count(), 1, "{name}: {section}: {page}");
