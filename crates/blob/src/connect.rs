@@ -63,7 +63,7 @@ impl std::fmt::Display for ParseLocationError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
-            "{}; a blob is s3://BUCKET/KEY, gs://BUCKET/KEY, az://CONTAINER/KEY, file:///DIRECTORY or memory://KEY, and @VERSION or @TAG behind it",
+            "{}; a blob is s3://BUCKET/KEY, gs://BUCKET/KEY, az://CONTAINER/KEY, file:///DIRECTORY (file://DIRECTORY from here) or memory://KEY, and @VERSION or @TAG behind it",
             self.0
         )
     }

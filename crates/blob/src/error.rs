@@ -18,7 +18,7 @@ pub enum Error {
         source: object_store::Error,
     },
     /// An object's bytes are no valid object of their kind.
-    #[error("{what}: {source}; run `shale blob verify`")]
+    #[error("{what}: {source}; `shale blob verify` lists all that is damaged")]
     Damaged {
         /// The object.
         what: String,

@@ -247,7 +247,10 @@ impl Core {
     fn region_detail(&self, object: &Object, region: RegionReport, offset: u64) -> Result<RegionDetail> {
         let settings = *object.settings.read();
         let Some((unit_offset, raw)) = self.sample(object, region.offset, offset, &settings)? else {
-            let text = format!("the region at byte {} of the volume holds no data", region.offset);
+            let text = format!(
+                "the region at byte {} holds no data; without --region, those that do are listed",
+                region.offset
+            );
             return Err(Error::new(ErrorKind::NotFound, text));
         };
         let probed = probe(&raw);

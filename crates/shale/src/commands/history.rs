@@ -35,7 +35,7 @@ pub fn clone(args: CloneArgs, output: &Output) -> Outcome {
     let request = Request::Clone { snapshot: args.snapshot.clone(), volume: args.volume.clone(), properties };
     done(&args.pool, &args.access, output, request)?;
     let document = json!({ "volume": args.volume, "origin": args.snapshot });
-    output.done(&document, || format!("volume {} cloned from {}\n", args.volume, args.snapshot));
+    output.done(&document, || format!("{} cloned from {}\n", args.volume, args.snapshot));
     Ok(())
 }
 
@@ -51,7 +51,7 @@ pub fn rollback(args: RollbackArgs, output: &Output) -> Outcome {
     })?;
     let volume = names::volume_of(&args.snapshot);
     let document = json!({ "volume": volume, "snapshot": args.snapshot });
-    output.done(&document, || format!("volume {volume} is as it was in {}\n", args.snapshot));
+    output.done(&document, || format!("{volume} is as it was in {}\n", args.snapshot));
     Ok(())
 }
 

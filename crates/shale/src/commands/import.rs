@@ -161,6 +161,10 @@ impl Target {
             done: AtomicU64::new(0),
         };
         if let Some(old) = find(session, |volume| volume.name == args.volume)? {
+            if old.share {
+                let message = format!("'{}' is a share: copy files into its mount (shale serve --shares)", args.volume);
+                return Err(Error::new(ErrorKind::Unsupported, message).into());
+            }
             if !args.overwrite {
                 let message = format!("volume '{}' exists; overwrite it with --overwrite", args.volume);
                 return Err(Error::new(ErrorKind::Exists, message).into());

@@ -101,7 +101,7 @@ fn addresses(args: &ServeArgs, dir: &PoolDir, output: &Output) -> Result<Vec<Lis
     for address in listen.iter().filter(|address| !address.is_loopback()) {
         output.warn(&format!(
             "{address} can be reached from other machines, without encryption or password: \
-             whoever reaches it reads and writes the volumes"
+             every program that reaches it can read and write the volumes"
         ));
     }
     Ok(listen)

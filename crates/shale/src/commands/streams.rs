@@ -96,7 +96,7 @@ impl Target {
         self.file.write_all(chunk).map_err(|error| match error.kind() {
             std::io::ErrorKind::BrokenPipe => Error::new(
                 ErrorKind::Io,
-                "whoever was to take the stream has gone; its resume token (shale status there) goes on",
+                "the receiver of the stream has gone; `shale send --resume` goes on, with the token that `shale status` shows there",
             )
             .into(),
             _ => Failure::Error(Error::from_io(format!("cannot write to {}", self.name), error)),

@@ -148,5 +148,10 @@ fn create(path: &Path, force: bool) -> Outcome<File> {
     } else {
         options.create_new(true)
     };
-    options.open(path).map_err(|error| path_error("cannot create", path, error).into())
+    options.open(path).map_err(|error| match error.kind() {
+        std::io::ErrorKind::AlreadyExists => {
+            Error::new(ErrorKind::Exists, format!("{} exists; overwrite it with --force", path.display())).into()
+        }
+        _ => path_error("cannot create", path, error).into(),
+    })
 }

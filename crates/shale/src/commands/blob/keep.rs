@@ -148,11 +148,12 @@ pub async fn expire(args: BlobExpireArgs, context: &Context<'_>) -> Outcome {
     let live_versions = head.live().len() as u64;
     let expired = Expired { blob: args.blob.to_string(), expired: done.is_some(), live_versions };
     context.output.done(&expired, || {
-        let what = if expired.expired { "versions were given up" } else { "nothing was to be given up" };
-        format!(
-            "{}: {what}, {} numbers are live; `shale blob gc` takes their space back\n",
-            expired.blob, expired.live_versions
-        )
+        let what = if expired.expired {
+            "versions were given up; `shale blob gc` takes their space back"
+        } else {
+            "nothing was to be given up"
+        };
+        format!("{}: {what}\n", expired.blob)
     });
     Ok(())
 }
@@ -303,8 +304,8 @@ pub async fn rm(args: BlobRmArgs, context: &Context<'_>) -> Outcome {
     let deleted = done.deleted + half_written.files;
     let removed = Removed { blob: args.blob.to_string(), deleted, pinned: done.pinned };
     context.output.done(&removed, || {
-        let pinned = if removed.pinned == 0 { String::new() } else { format!(", {} stay for clones", removed.pinned) };
-        format!("{} is removed: {} objects deleted{pinned}\n", removed.blob, removed.deleted)
+        let pinned = if removed.pinned == 0 { String::new() } else { format!(", kept for clones: {}", removed.pinned) };
+        format!("{} is removed; objects deleted: {}{pinned}\n", removed.blob, removed.deleted)
     });
     Ok(())
 }
