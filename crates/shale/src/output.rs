@@ -137,13 +137,17 @@ fn write_stderr(text: &str) {
     }
 }
 
-/// Left-aligned first column, right-aligned others, two spaces between them.
+/// Left-aligned first column, right-aligned others, two spaces between them. A last column of words
+/// is left-aligned as well, so that long ones do not push the short ones off a narrow terminal.
 pub fn table(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
         rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
     };
     let widths: Vec<usize> = (0..columns).map(width).collect();
+    let last = columns.saturating_sub(1);
+    let is_words =
+        rows.iter().skip(1).filter_map(|row| row.get(last)).all(|cell| cell.starts_with(char::is_alphabetic));
     let mut text = String::new();
     for row in rows {
         let mut line = String::new();
@@ -152,6 +156,9 @@ pub fn table(rows: &[Vec<String>]) -> String {
             if column == 0 {
                 line.push_str(cell);
                 line.push_str(&pad);
+            } else if column == last && is_words {
+                line.push_str("  ");
+                line.push_str(cell);
             } else {
                 line.push_str("  ");
                 line.push_str(&pad);
@@ -205,6 +212,13 @@ mod tests {
         let row = |cells: &[&str]| cells.iter().map(|c| (*c).to_owned()).collect::<Vec<_>>();
         let text = table(&[row(&["NAME", "SIZE"]), row(&["a", "10 GiB"]), row(&["longer", "1 B"])]);
         assert_eq!(text, "NAME      SIZE\na       10 GiB\nlonger     1 B\n");
+    }
+
+    #[test]
+    fn table_aligns_last_words_left() {
+        let row = |cells: &[&str]| cells.iter().map(|c| (*c).to_owned()).collect::<Vec<_>>();
+        let text = table(&[row(&["A", "B", "WHY"]), row(&["a", "1", "wins"]), row(&["b", "20", "takes too long"])]);
+        assert_eq!(text, "A   B  WHY\na   1  wins\nb  20  takes too long\n");
     }
 
     #[test]
