@@ -16,7 +16,9 @@ Examples:
 A snapshot holds all that was written before the command, and costs nothing until data is overwritten. It can be
 taken while the volume is in use; a file system in it is as after a power failure, unless it was unmounted or
 frozen (fsfreeze). It is read over NBD as the read-only export VOLUME@SNAPSHOT, as the file VOLUME@SNAPSHOT in the mount,
-and with export.")]
+and with export. The snapshots of a share are in its mount, below .shale/snapshots.
+
+JSON fields: snapshot.")]
 pub struct SnapshotArgs {
     /// Directory of the pool
     pub pool: PathBuf,
@@ -36,7 +38,9 @@ Examples:
   shale clone /srv/pool golden@v1 vm8 -o compression=lz4
 
 The clone is a volume of its own that shares what it does not overwrite. The snapshot, and the volume that it is of, may
-be destroyed: what the clone sees stays.")]
+be destroyed: what the clone sees stays. A file system in it has the UUID of the other one: mount XFS with nouuid.
+
+JSON fields: volume, origin (the snapshot).")]
 pub struct CloneArgs {
     /// Directory of the pool
     pub pool: PathBuf,
@@ -61,7 +65,9 @@ Examples:
   shale rollback /srv/pool vm@before-upgrade
   shale rollback /srv/pool vm@monday -r       and give up the snapshots taken since
 
-What was written since is gone. To have both, clone the snapshot instead.")]
+What was written since is gone. To have both, clone the snapshot instead.
+
+JSON fields: volume, snapshot.")]
 pub struct RollbackArgs {
     /// Directory of the pool
     pub pool: PathBuf,
@@ -86,7 +92,9 @@ Examples:
   shale rename /srv/pool vm web
   shale rename /srv/pool web@s1 web@before-upgrade
 
-Clients that have it open go on.")]
+Clients that have it open go on.
+
+JSON fields: old, new.")]
 pub struct RenameArgs {
     /// Directory of the pool
     pub pool: PathBuf,
@@ -112,7 +120,9 @@ Examples:
 
 The snapshots of the other volume, up to the one that the clone came from, become the clone's. No data moves. What
 only the other volume held comes back when it is destroyed; what the clone shares with it, as it is written over, once
-no snapshot has it any more.")]
+no snapshot has it any more.
+
+JSON fields: volume.")]
 pub struct PromoteArgs {
     /// Directory of the pool
     pub pool: PathBuf,

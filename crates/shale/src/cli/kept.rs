@@ -18,7 +18,9 @@ Examples:
 A bookmark remembers what a snapshot was and when, not its data: it takes no space, and stays when the snapshot is destroyed.
 It serves as --from of 'shale send', for a receiver that still has the snapshot. Such a difference may be a little larger than one
 from the snapshot itself. After a rollback behind it, a bookmark is of no use; shale destroy POOL 'VOLUME#BOOKMARK' removes it. It
-goes with its volume.")]
+goes with its volume.
+
+JSON fields: bookmark, snapshot.")]
 pub struct BookmarkArgs {
     /// Directory of the pool
     pub pool: PathBuf,
@@ -60,7 +62,9 @@ Examples:
   shale hold /srv/pool vm@monday audit-2026
 
 While a snapshot has a tag, neither destroy (with its volume or alone), nor rollback -r, nor keep= removes it; the
-message names the tags. A snapshot may have up to 32 of them. A copy that is sent to another pool has none.")]
+message names the tags. A snapshot may have up to 32 of them. A copy that is sent to another pool has none.
+
+JSON fields: snapshot, tag.")]
 pub struct HoldArgs {
     /// Directory of the pool
     pub pool: PathBuf,
@@ -81,7 +85,9 @@ pub struct HoldArgs {
 Examples:
   shale release /srv/pool vm@monday offsite
 
-When its last tag has gone, the snapshot is as any other.")]
+When its last tag has gone, the snapshot is as any other.
+
+JSON fields: snapshot, tag.")]
 pub struct ReleaseArgs {
     /// Directory of the pool
     pub pool: PathBuf,

@@ -18,7 +18,9 @@ Examples:
   shale init /srv/pool --data /big/log --capacity 2T -o compression=zstd-3
 
 The directory must be empty or absent. It holds the map of the pool (up to 2 % of the data), so it may well
-lie on a faster disk than the data. The data file is sparse: it grows as data is written.")]
+lie on a faster disk than the data. The data file is sparse: it grows as data is written.
+
+JSON fields: pool, data, capacity_bytes, extent_bytes.")]
 pub struct InitArgs {
     /// Directory of the pool
     pub pool: PathBuf,
@@ -150,7 +152,10 @@ takes about a quarter of --memory there, until the log has it; whatever opens th
 
 Mounts outlive such a death (Linux 6.9 and later): users of its files, loop devices and the file systems on them
 among them, wait until the pool is served again at the same directory, and then go on. Without --standby, with FUSE over
-io_uring, or with --keep-mounts off, the mount ends with the server.")]
+io_uring, or with --keep-mounts off, the mount ends with the server.
+
+JSON, one document once everything answers: {ready, pid, pool, nbd, uris, mount, mount_over_io_uring,
+  shares}.")]
 pub struct ServeArgs {
     /// Directory of the pool
     pub pool: PathBuf,
@@ -197,7 +202,7 @@ pub struct ServeArgs {
 Examples:
   shale grow /srv/pool 200G
 
-Works while the pool is served, and on a full one: whoever waited for space goes on. A data file becomes longer (it stays
+Works while the pool is served, and on a full one: writers that wait for space go on. A data file becomes longer (it stays
 sparse); a block device must have been made larger before.
 
 JSON fields: capacity_bytes.")]

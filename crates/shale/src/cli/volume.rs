@@ -28,7 +28,7 @@ pub struct CreateArgs {
     /// Name of the new volume or share
     #[arg(value_parser = names::volume_name)]
     pub volume: String,
-    /// Size that its users see
+    /// Size that its users see; needed, except with --share
     #[arg(long, value_name = "SIZE", value_parser = names::size, required_unless_present = "share")]
     pub size: Option<u64>,
     /// Create a share: a directory tree, without a size of its own
@@ -50,6 +50,8 @@ Examples:
   shale set /srv/pool vm compression=zstd-9 unit=64K  for one volume
   shale set /srv/pool vm compression=                 inherit from the pool again
   shale set /srv/pool rule.nc=archive:gzip-1,performance:lz4    for files of one type
+
+JSON: what was set, a list of {key, value, source}, as of get.
 
 Properties hold at once, for what is written from now on:
 "
@@ -165,7 +167,9 @@ Examples:
   shale resize /srv/pool vm 40G
   shale resize /srv/pool vm 10G --shrink     gives up everything behind the first 10 GiB
 
-The size is exact, to the byte; file systems want a multiple of 4 KiB. NBD clients see it when they connect again.")]
+The size is exact, to the byte; file systems want a multiple of 4 KiB. NBD clients see it when they connect again.
+
+JSON fields: size_bytes.")]
 pub struct ResizeArgs {
     /// Directory of the pool
     pub pool: PathBuf,
@@ -197,7 +201,9 @@ Examples:
   shale destroy /srv/pool vm --force     even while a client has it open
 
 There is no way back. The space comes back in the background. Without --force it waits up to 3 seconds for commands that are using the volume, and
-is refused (exit code 4) if one goes on, or a client has it open; with --force it says who that is, and what becomes of them. A snapshot that is held (shale holds) is not destroyed.")]
+is refused (exit code 4) if one goes on, or a client has it open; with --force it says who that is, and what becomes of them. A snapshot that is held (shale holds) is not destroyed.
+
+JSON fields: volume (what was destroyed, as it was named).")]
 pub struct DestroyArgs {
     /// Directory of the pool
     pub pool: PathBuf,
