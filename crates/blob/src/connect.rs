@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use env::{SystemClock, SystemEntropy};
-use object_store::aws::AmazonS3Builder;
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::azure::MicrosoftAzureBuilder;
 use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::local::LocalFileSystem;
@@ -144,7 +144,13 @@ impl Location {
 
     /// Returns what names the store: its scheme, its endpoint if it is a server, and its bucket.
     pub fn store_name(&self) -> String {
-        let endpoint = if self.scheme == "s3" { endpoint() } else { None };
+        self.store_name_with(&StoreSettings::default())
+    }
+
+    /// Returns what names the store that is reached with these settings.
+    pub fn store_name_with(&self, settings: &StoreSettings) -> String {
+        let given = || settings.s3_endpoint().map(str::to_owned).or_else(endpoint);
+        let endpoint = if self.scheme == "s3" { given() } else { None };
         format!("{}|{}|{}", self.scheme, endpoint.unwrap_or_default(), self.bucket)
     }
 
@@ -156,6 +162,50 @@ impl Location {
     /// Tells whether another location is in the same store.
     pub fn shares_store(&self, other: &Self) -> bool {
         self.scheme == other.scheme && self.bucket == other.bucket
+    }
+}
+
+/// Settings that a program gives itself; they go before those of the environment.
+#[derive(Clone, Default)]
+pub struct StoreSettings {
+    /// Names as the store's client has them (`aws_access_key_id`, `google_service_account`,
+    /// `azure_storage_account_name`, `allow_http`), and values.
+    pub options: Vec<(String, String)>,
+    /// The profile with the keys of an S3 store.
+    pub profile: Option<String>,
+}
+
+impl std::fmt::Debug for StoreSettings {
+    /// Shows names only: values may be secret.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_set().entries(self.options.iter().map(|(name, _)| name)).finish()
+    }
+}
+
+impl StoreSettings {
+    /// Returns each option by the key that the store's client knows it by.
+    fn keys<K: FromStr>(&self, location: &Location) -> Result<Vec<(K, &str)>, Error> {
+        let unknown = |name: &str| {
+            Error::Refused(format!("`{name}` is no setting of a store of kind `{}`", location.scheme))
+        };
+        let known = |(name, value): &'_ (String, String)| -> Result<K, Error> {
+            let _ = value;
+            name.to_ascii_lowercase().parse().map_err(|_| unknown(name))
+        };
+        self.options.iter().map(|option| Ok((known(option)?, option.1.as_str()))).collect()
+    }
+
+    /// Returns the S3 server that they name.
+    fn s3_endpoint(&self) -> Option<&str> {
+        let is_endpoint = |name: &str| matches!(name.parse(), Ok(AmazonS3ConfigKey::Endpoint));
+        self.options.iter().rev().find(|(name, _)| is_endpoint(name)).map(|(_, value)| value.as_str())
+    }
+
+    fn has_s3_keys(&self) -> bool {
+        let is_key = |name: &str| {
+            matches!(name.parse(), Ok(AmazonS3ConfigKey::AccessKeyId | AmazonS3ConfigKey::SkipSignature))
+        };
+        self.options.iter().any(|(name, _)| is_key(name))
     }
 }
 
@@ -175,6 +225,14 @@ impl Connection {
     /// # Errors
     /// When settings are missing or contradict each other. Nothing is sent yet.
     pub fn open(location: &Location) -> Result<Self, Error> {
+        Self::open_with(location, &StoreSettings::default())
+    }
+
+    /// Connects to the store of a location, with settings that go before those of the environment.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), and when the store has no such setting.
+    pub fn open_with(location: &Location, settings: &StoreSettings) -> Result<Self, Error> {
         let failed = |error| Error::store(format!("connecting to {location}"), error);
         let mut profile = None;
         let (commit, data): (Arc<dyn ObjectStore>, Arc<dyn ObjectStore>) = match location.scheme.as_str() {
@@ -192,7 +250,9 @@ impl Connection {
                 install_cryptography();
                 let builder = |options, retry| {
                     let builder = GoogleCloudStorageBuilder::from_env().with_bucket_name(&location.bucket);
-                    builder.with_client_options(options).with_retry(retry).build().map_err(failed)
+                    let builder = builder.with_client_options(options).with_retry(retry);
+                    let set = settings.keys(location)?.into_iter();
+                    set.fold(builder, |builder, (key, value)| builder.with_config(key, value)).build().map_err(failed)
                 };
                 (Arc::new(builder(commit_options(), no_retry())?), Arc::new(builder(data_options(), retry())?))
             }
@@ -200,15 +260,24 @@ impl Connection {
                 install_cryptography();
                 let builder = |options, retry| {
                     let builder = MicrosoftAzureBuilder::from_env().with_container_name(&location.bucket);
-                    builder.with_client_options(options).with_retry(retry).build().map_err(failed)
+                    let builder = builder.with_client_options(options).with_retry(retry);
+                    let set = settings.keys(location)?.into_iter();
+                    set.fold(builder, |builder, (key, value)| builder.with_config(key, value)).build().map_err(failed)
                 };
                 (Arc::new(builder(commit_options(), no_retry())?), Arc::new(builder(data_options(), retry())?))
             }
             _ => {
                 install_cryptography();
-                profile = credentials::from_profile().map_err(Error::Refused)?;
+                if !settings.has_s3_keys() {
+                    profile = credentials::from_profile(settings.profile.as_deref()).map_err(Error::Refused)?;
+                }
                 let builder = |options, retry| {
-                    let mut builder = s3(&location.bucket).with_client_options(options).with_retry(retry);
+                    let builder = s3(&location.bucket, settings).with_client_options(options).with_retry(retry);
+                    let set = settings.keys(location)?.into_iter();
+                    let mut builder = set.fold(builder, |builder, (key, value)| builder.with_config(key, value));
+                    if settings.s3_endpoint().is_some_and(|endpoint| endpoint.starts_with("http://")) {
+                        builder = builder.with_allow_http(true);
+                    }
                     if let Some(credentials) = &profile {
                         builder = builder.with_credentials(credentials.clone());
                     }
@@ -255,9 +324,9 @@ impl Connection {
     }
 }
 
-fn s3(bucket: &str) -> AmazonS3Builder {
+fn s3(bucket: &str, settings: &StoreSettings) -> AmazonS3Builder {
     let builder = AmazonS3Builder::from_env().with_bucket_name(bucket);
-    let endpoint = endpoint();
+    let endpoint = settings.s3_endpoint().map(str::to_owned).or_else(endpoint);
     let plain = endpoint.as_deref().and_then(|endpoint| endpoint.strip_prefix("http://"));
     let host = plain.map(|rest| rest.split(['/', ':']).next().unwrap_or(rest));
     let is_local = host.is_some_and(|host| host == "localhost" || host.starts_with("127."));

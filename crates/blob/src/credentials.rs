@@ -66,14 +66,16 @@ impl ProfileProvider {
     }
 }
 
-/// Returns what gives out the keys of the profile that the environment names; `None` when another way is meant.
+/// Returns what gives out the keys of the profile that is given, or that the environment names; `None`
+/// when another way is meant.
 ///
 /// # Errors
 /// When `AWS_PROFILE` names a profile that is in no file, or that has neither keys nor a process.
-pub(crate) fn from_profile() -> Result<Option<Arc<ProfileProvider>>, String> {
+pub(crate) fn from_profile(given: Option<&str>) -> Result<Option<Arc<ProfileProvider>>, String> {
     let has = |name: &str| std::env::var_os(name).is_some();
-    let named = std::env::var("AWS_PROFILE").or_else(|_| std::env::var("AWS_DEFAULT_PROFILE")).ok();
-    if has("AWS_ACCESS_KEY_ID") || has("AWS_SKIP_SIGNATURE") {
+    let by_variable = || std::env::var("AWS_PROFILE").or_else(|_| std::env::var("AWS_DEFAULT_PROFILE")).ok();
+    let named = given.map(str::to_owned).or_else(by_variable);
+    if given.is_none() && (has("AWS_ACCESS_KEY_ID") || has("AWS_SKIP_SIGNATURE")) {
         return Ok(None);
     }
     let other =

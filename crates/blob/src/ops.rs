@@ -37,6 +37,8 @@ pub enum What {
         /// The bytes.
         run: Run,
     },
+    /// Puts bytes at several places, each before the next one and none over another.
+    Writes(Vec<(u64, Run)>),
     /// Replaces all bytes.
     Put(Run),
     /// Cuts the blob, or makes it longer by zeroes.
@@ -159,6 +161,14 @@ impl Op {
             What::Write { at, run } => {
                 write(next, *at, run)?;
                 (OpKind::Write, *at, run.len)
+            }
+            What::Writes(runs) => {
+                for (at, run) in runs {
+                    write(next, *at, run)?;
+                }
+                let from = runs.first().map_or(0, |(at, _)| *at);
+                let to = runs.last().map_or(from, |(at, run)| at.saturating_add(run.len));
+                (OpKind::Write, from, to - from)
             }
             What::Put(run) => {
                 (next.layout, next.size) = (Layout::default(), 0);

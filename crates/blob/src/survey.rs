@@ -132,10 +132,25 @@ impl Blob {
     /// # Errors
     /// When the store fails. Damage is no error; it is reported.
     pub async fn verify(&self, version: &Record, tally: &Tally) -> Result<Verified, Error> {
+        self.verify_range(version, 0, version.size, tally).await
+    }
+
+    /// Verifies the frames that show from byte `from` to before `to`, as [`verify`](Self::verify) does.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub async fn verify_range(
+        &self,
+        version: &Record,
+        from: u64,
+        to: u64,
+        tally: &Tally,
+    ) -> Result<Verified, Error> {
         let mut verified = Verified::default();
-        let windows = (0..version.size).step_by(VERIFY_BYTES as usize);
+        let end = to.min(version.size);
+        let windows = (from..end).step_by(VERIFY_BYTES as usize);
         let reads = windows.map(|from| async move {
-            let to = version.size.min(from + VERIFY_BYTES);
+            let to = end.min(from + VERIFY_BYTES);
             let read = self.reader.read(version, from, to).await;
             (from..to, read.map(|_| ()))
         });

@@ -43,7 +43,7 @@ const BATCH_FRAMES: usize = 8;
 const INLINE_BYTES_MAX: usize = 4 << 10;
 /// Encoded bytes of a run's pieces from which on they are folded into nodes: a quarter of a
 /// record's list.
-const RUN_BYTES_MAX: usize = 2 << 10;
+pub(crate) const RUN_BYTES_MAX: usize = 2 << 10;
 /// Frames of zeroes in a row that end an extent: fewer cost less as entries of it.
 const ZERO_FRAMES_MIN: usize = 5;
 /// Age at which a pack is sent though it is not full: a slow source does not keep what it brought
@@ -305,6 +305,17 @@ pub(crate) async fn upload(
     options: &UploadOptions,
     source: impl Stream<Item = std::io::Result<Bytes>>,
 ) -> Result<Uploaded, Error> {
+    upload_to(fetcher, born, options, source, true).await
+}
+
+/// Uploads a stream as [`upload`] does; only with `may_inline` a small one stays in the record.
+pub(crate) async fn upload_to(
+    fetcher: &Fetcher,
+    born: u64,
+    options: &UploadOptions,
+    source: impl Stream<Item = std::io::Result<Bytes>>,
+    may_inline: bool,
+) -> Result<Uploaded, Error> {
     let target = options.pack_bytes.clamp(1 << 20, PACK_BYTES_MAX);
     let session = Session(names::random(&*fetcher.world.entropy)?);
     let most = (options.memory_bytes / u64::from(target)).saturating_sub(1) as f64;
@@ -336,7 +347,7 @@ pub(crate) async fn upload(
     }
     packer.end_extent(packer.zeroes.min(ZERO_FRAMES_MIN - 1));
     let len = packer.len;
-    if let Some(inline) = inline(&packer) {
+    if let Some(inline) = inline(&packer).filter(|_| may_inline) {
         return Ok(Uploaded { run: Run { pieces: vec![inline], len }, born: u64::MAX, stored: packer.stored });
     }
     let mut pieces = packer.pieces.clone();

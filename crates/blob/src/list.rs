@@ -1,0 +1,89 @@
+//! Listing: which blobs are below a prefix of a store. A blob is a directory of the store with a life
+//! log in it. Owns that question only, and costs requests for each name.
+
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use futures_util::{FutureExt, StreamExt};
+use object_store::ObjectStore;
+use object_store::path::Path;
+
+use crate::connect::Connection;
+use crate::error::Error;
+use crate::log::Log;
+use crate::names::BlobKey;
+use crate::record::Record;
+
+/// Names that are looked at together.
+const LOOKS_AT_ONCE: usize = 16;
+
+/// A name below a prefix.
+#[derive(Debug, Clone)]
+pub enum Listed {
+    /// A blob, and its newest record.
+    Blob(Path, Arc<Record>),
+    /// A directory in which there is a blob, at whatever depth.
+    Directory(Path),
+}
+
+/// Returns the blobs and directories directly below a prefix. Blobs that have no version yet, or that
+/// were removed, are not among them.
+///
+/// # Errors
+/// When the store fails.
+pub async fn list(connection: &Connection, prefix: &Path) -> Result<Vec<Listed>, Error> {
+    let names = names(connection, prefix).await?;
+    let looks = names.into_iter().map(|name| look(connection, name));
+    let mut looks = futures_util::stream::iter(looks).buffered(LOOKS_AT_ONCE);
+    let mut all = Vec::new();
+    while let Some(listed) = looks.next().await {
+        all.extend(listed?);
+    }
+    Ok(all)
+}
+
+/// Tells whether there is a blob below a prefix, at whatever depth.
+///
+/// # Errors
+/// When the store fails.
+pub fn has_blobs<'a>(connection: &'a Connection, prefix: &'a Path) -> BoxFuture<'a, Result<bool, Error>> {
+    async move {
+        for name in names(connection, prefix).await? {
+            if look(connection, name).await?.is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+    .boxed()
+}
+
+async fn names(connection: &Connection, prefix: &Path) -> Result<Vec<Path>, Error> {
+    let world = connection.world();
+    let prefix_or_all = (!prefix.as_ref().is_empty()).then_some(prefix);
+    let mut tries = 0;
+    loop {
+        match world.store.list_with_delimiter(prefix_or_all).await {
+            Ok(listed) => return Ok(listed.common_prefixes),
+            Err(object_store::Error::NotFound { .. }) => return Ok(Vec::new()),
+            Err(error) if tries + 1 == crate::world::READ_TRIES => {
+                return Err(Error::store(format!("listing {prefix}"), error));
+            }
+            Err(_) => tries += 1,
+        }
+        world.pause(tries).await;
+    }
+}
+
+async fn look(connection: &Connection, name: Path) -> Result<Option<Listed>, Error> {
+    let life = name.clone().join("life");
+    let below = names(connection, &name).await?;
+    if below.contains(&life) {
+        return match Log::open(connection.world().clone(), BlobKey::new(name.clone())).await {
+            Ok((_, head)) if head.seq > 0 => Ok(Some(Listed::Blob(name, head))),
+            Ok(_) | Err(Error::Missing(_)) => Ok(None),
+            Err(error) => Err(error),
+        };
+    }
+    Ok(has_blobs(connection, &name).await?.then_some(Listed::Directory(name)))
+}
