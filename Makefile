@@ -3,7 +3,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test system kernel-nbd posix e2e soak bench bench-adaptive bench-codecs bench-space peers paper-sandforce paper-zbd paper-blobseer bench-blobs fuzz lint deny completions man install clean
+.PHONY: python-wheel python-test bench-python help setup build demo test system kernel-nbd posix e2e soak bench bench-adaptive bench-codecs bench-space peers paper-sandforce paper-zbd paper-blobseer bench-blobs fuzz lint deny completions man install clean
 
 # Under sudo, rustup's cargo is in the home of the user who called it, and sudo's secure_path hides it. What root builds in that
 # user's checkout is given back to the user, so that the next `make build` without sudo can go on.
@@ -48,7 +48,7 @@ demo: build ## A compressed volume with ext4 on it, a kernel tree and a disk ima
 	demo/run $(ARGS)
 
 test: ## The gate: format, lints, layers, licences, all tests, crash simulation, canaries, real clients
-	@tools/setup build lint test
+	@tools/setup build lint test python
 	tools/gate $(ARGS); status=$$?; $(GIVE_BACK); exit $$status
 
 system: build ## Only the system tests (real binary, real clients); ARGS='--only REGEX' selects
@@ -118,6 +118,19 @@ paper-blobseer: build ## Concurrent appends and reads of a blob with each compre
 bench-blobs: build ## Measure blobs against the goals of their design; writes bench/results/blobs.json (ARGS=--quick)
 	@tools/setup build bench paper
 	tools/bench-blobs $(ARGS)
+
+python-wheel: ## The wheel of the Python package: target/python/wheels-release
+	@tools/setup build python
+	tools/python-test --release --wheel-only
+
+python-test: ## The Python package with pandas, pyarrow, DuckDB, xarray, zarr and Dask (150 MB to download); ARGS='-- -k NAME' selects
+	@tools/setup build python
+	tools/python-test $(ARGS)
+
+bench-python: build ## Measure the Python package against s3fs, and Dask against the program; writes bench/results/python.json (ARGS=--quick)
+	@tools/setup build python paper
+	tools/python-test --release -- -k test_example
+	tools/bench-python $(ARGS)
 
 fuzz: ## Each fuzz target for FUZZ_SECONDS=60
 	@tools/setup build fuzz

@@ -1,0 +1,126 @@
+"""URLs and storage options: which store, which key, which version, and what of it is secret.
+
+Options are named as s3fs names them (`key`, `secret`, `endpoint_url`, ...) or as the store's client does
+(`aws_access_key_id`, `google_service_account`, `azure_storage_account_name`, ...). Secrets never leave the
+process: a pickle carries a name under which the same process, or one forked from it, finds them again; another
+process has the settings of its own environment.
+"""
+
+import secrets as random_names
+
+PROTOCOLS = ("shale+s3", "shale+gs", "shale+az", "shale+file", "shale+memory")
+# Options that are secret, by their names or parts of them.
+SECRET_NAMES = {"key", "secret", "token", "username", "password"}
+SECRET_PARTS = ("access_key", "secret", "token", "password", "account_key", "sas", "credential", "private_key", "service_account_key")
+# s3fs' names, and the client's.
+S3FS_NAMES = {
+    "key": "aws_access_key_id",
+    "username": "aws_access_key_id",
+    "secret": "aws_secret_access_key",
+    "password": "aws_secret_access_key",
+    "token": "aws_session_token",
+    "endpoint_url": "aws_endpoint",
+    "region_name": "aws_region",
+}
+# Of s3fs, and without a meaning here.
+S3FS_IGNORED = {"use_ssl", "cache_regions", "requester_pays", "default_block_size", "default_cache_type", "default_fill_cache",
+                "version_aware", "max_concurrency", "fixed_upload_size", "s3_additional_kwargs", "session"}
+
+# Secrets of this process, by the name that pickles carry. Bounded by the file systems that a program makes.
+_VAULT = {}
+
+
+def is_secret(name):
+    """Whether an option's value must not be in a pickle."""
+    name = name.lower()
+    return name in SECRET_NAMES or any(part in name for part in SECRET_PARTS)
+
+
+def hide(options):
+    """(options without secrets, the name of the secrets in this process)."""
+    secret = {name: value for name, value in options.items() if is_secret(name)}
+    public = {name: value for name, value in options.items() if name not in secret}
+    inner = public.get("client_kwargs")
+    if inner and any(is_secret(name) for name in inner):
+        secret["client_kwargs"] = inner
+        public["client_kwargs"] = {name: value for name, value in inner.items() if not is_secret(name)}
+    if not secret:
+        return public, None
+    for name, known in _VAULT.items():
+        if known == secret:
+            return public, name
+    name = random_names.token_hex(8)
+    _VAULT[name] = secret
+    return public, name
+
+
+def reveal(options, name):
+    """Options with the secrets of that name, if this process has them."""
+    return {**options, **_VAULT.get(name, {})}
+
+
+def text(value):
+    """An option's value as the client takes it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+def client_options(kind, options):
+    """({name: value} for the store's client, profile). Raises ValueError for what makes no sense."""
+    found, profile = {}, None
+    for name, value in options.items():
+        if value is None or name in S3FS_IGNORED:
+            continue
+        if name == "profile":
+            profile = str(value)
+        elif name == "anon":
+            if value:
+                found["aws_skip_signature" if kind == "s3" else f"{'google' if kind == 'gs' else 'azure'}_skip_signature"] = "true"
+        elif name == "client_kwargs":
+            inner, inner_profile = client_options(kind, value)
+            found.update(inner)
+            profile = inner_profile or profile
+        elif name == "config_kwargs":
+            style = (value.get("s3") or {}).get("addressing_style")
+            if style is not None:
+                found["aws_virtual_hosted_style_request"] = text(style == "virtual")
+        elif name == "verify":
+            if value is False:
+                found["allow_invalid_certificates"] = "true"
+        elif kind == "s3" and name in S3FS_NAMES:
+            found[S3FS_NAMES[name]] = text(value)
+        elif kind in ("file", "memory"):
+            raise ValueError(f"a store of kind {kind} has no option {name}")
+        else:
+            found[name] = text(value)
+    return found, profile
+
+
+def split_version(path):
+    """(path, version or tag): behind the last @ of the last part; "" for the newest."""
+    head, mark, at = path.rpartition("@")
+    if not mark or "/" in at:
+        return path, ""
+    if not at or not head or head.endswith("/"):
+        raise ValueError(f"'{path}' has no key or no version at its @: a key must not have an @ in its last part")
+    return head, at
+
+
+def strip(path, protocols=PROTOCOLS):
+    """A path without its protocol and without a slash at its end."""
+    for protocol in protocols:
+        if path.startswith(protocol + "://"):
+            path = path[len(protocol) + 3:]
+            break
+    return path.rstrip("/") or ("/" if path.startswith("/") else "")
+
+
+def store_and_key(kind, path):
+    """(bucket, key) of a path without protocol and version. A directory is addressed from the root."""
+    if kind in ("file", "memory"):
+        return "", path.strip("/")
+    bucket, _, key = path.lstrip("/").partition("/")
+    if not bucket:
+        raise ValueError(f"'{path}' names no bucket")
+    return bucket, key

@@ -1,0 +1,476 @@
+"""The fsspec file system: a blob is a file, and `@3` or `@tag` behind its path names a version.
+
+Reads without a version pin the newest one when the file is opened. A write makes one version when the file is
+closed; one that fails, or is left by an exception inside a transaction, changes nothing. Directories are prefixes,
+as in every object store: they exist while a blob is below them.
+"""
+
+import asyncio
+import json
+import os
+from datetime import UTC, datetime
+
+import fsspec
+from fsspec.asyn import AsyncFileSystem, _run_coros_in_chunks
+from fsspec.callbacks import DEFAULT_CALLBACK
+from fsspec.spec import AbstractBufferedFile
+from fsspec.utils import tokenize
+
+from . import _settings
+from .blob import Blob, Committed, Upload, native_store, properties_of
+
+# Bytes of a file's reads and of its write buffer.
+BLOCK_BYTES = 5 << 20
+# Bytes that `get` reads at once: four of them are what the library has under way.
+COPY_BYTES = 16 << 20
+
+
+def register():
+    """Makes the protocols known where no entry point did: in a source tree."""
+    for file_system in (ShaleS3FileSystem, ShaleGSFileSystem, ShaleAzFileSystem, ShaleLocalFileSystem, ShaleMemoryFileSystem):
+        fsspec.register_implementation(file_system.protocol, file_system, clobber=True)
+
+
+class ShaleFileSystem(AsyncFileSystem):
+    """Blobs as files, in one kind of store for each class below. Options beside fsspec's own:
+
+    version: what paths without an @ mean
+    properties: how writes are compressed, {"mode": "archive", "compression": "zstd-9", ...}
+    and those of the store, as s3fs or the store's client name them
+    """
+
+    protocol = "shale"
+    kind = ""
+    root_marker = ""
+
+    def __init__(self, *args, version=None, properties=None, from_pickle=None, **options):
+        if not self.kind:
+            raise TypeError("make a file system of one kind of store: fsspec.filesystem('shale+s3')")
+        own = {"asynchronous", "loop", "batch_size", "skip_instance_cache", "use_listings_cache", "listings_expiry_time", "max_paths"}
+        super().__init__(*args, **{name: value for name, value in options.items() if name in own})
+        self.default_version = "" if version is None else str(version)
+        self.properties = properties_of(properties)
+        store_options = {name: value for name, value in options.items() if name not in own}
+        self.store_options = _settings.reveal(store_options, from_pickle)
+        _settings.client_options(self.kind, self.store_options)
+
+    # Names
+
+    @classmethod
+    def _strip_protocol(cls, path):
+        if isinstance(path, list):
+            return [cls._strip_protocol(one) for one in path]
+        return _settings.strip(os.fspath(path))
+
+    @property
+    def fsid(self):
+        """Names the store: one for each set of public options."""
+        return f"{self.protocol}_{tokenize(sorted(self._public().items()))}"
+
+
+    def _split(self, path):
+        """(store, key, version) of a path."""
+        path, at = _settings.split_version(self._strip_protocol(path))
+        store, key = self._plain(path)
+        return store, key, at or self.default_version
+
+    def _plain(self, path):
+        bucket, key = _settings.store_and_key(self.kind, path)
+        return native_store(self.kind, bucket, self.store_options), key
+
+    def _to_write(self, path):
+        path = self._strip_protocol(path)
+        if _settings.split_version(path)[1] or self.default_version:
+            raise ValueError(f"{path}: a version never changes: leave out the version")
+        store, key = self._plain(path)
+        if not key:
+            raise ValueError(f"'{path}' has no key behind the bucket")
+        return store, key
+
+    def _path_of(self, path, key):
+        """The path of a key that was listed below `path`."""
+        if self.kind == "file":
+            return "/" + key
+        if self.kind == "memory":
+            return "/" + key if path.startswith("/") else key
+        return path.lstrip("/").partition("/")[0] + "/" + key
+
+    # Pickles and other descriptions
+
+    def _public(self):
+        options = {name: value for name, value in self.storage_options.items() if name != "from_pickle"}
+        public, name = _settings.hide({**options, **self.store_options})
+        if name is not None:
+            public["from_pickle"] = name
+        return public
+
+    def __reduce__(self):
+        return _unpickle, (type(self), self.storage_args, self._public())
+
+    def to_dict(self, *, include_password=True):
+        """As fsspec's, and always without secrets."""
+        described = super().to_dict(include_password=False)
+        fixed = {name: value for name, value in described.items() if name in {"cls", "protocol", "args"}}
+        return {**fixed, **{name: value for name, value in self._public().items() if name != "from_pickle"}}
+
+    def to_json(self, *, include_password=True):
+        """As fsspec's, and always without secrets."""
+        return json.dumps(self.to_dict())
+
+    # Looking
+
+    def _described(self, path, info):
+        return {
+            "name": path, "size": info["size"], "type": "file", "version": info["version"], "created": info["created"],
+            "mtime": info["created"], "incarnation": info["incarnation"], "message": info["message"],
+        }
+
+    async def _info(self, path, **kwargs):
+        path = self._strip_protocol(path)
+        store, key, at = self._split(path)
+        loop = asyncio.get_running_loop()
+        if key:
+            try:
+                return self._described(path, await store.info(key, at, event_loop=loop))
+            except FileNotFoundError:
+                if at:
+                    raise
+        if not key or await store.has_blobs(key, event_loop=loop):
+            return {"name": path, "size": 0, "type": "directory"}
+        raise FileNotFoundError(2, "there is no blob and no directory", path)
+
+    async def _ls(self, path, detail=True, **kwargs):
+        path = self._strip_protocol(path)
+        store, key = self._plain(path)
+        blobs, directories = await store.list(key, event_loop=asyncio.get_running_loop())
+        found = [self._described(self._path_of(path, info["key"]), info) for info in blobs]
+        found += [{"name": self._path_of(path, name), "size": 0, "type": "directory"} for name in directories]
+        if not found:
+            one = await self._info(path)
+            if one["type"] == "file":
+                found = [one]
+        found.sort(key=lambda info: info["name"])
+        return found if detail else [info["name"] for info in found]
+
+    async def _exists(self, path, **kwargs):
+        try:
+            await self._info(path)
+            return True
+        except FileNotFoundError:
+            return False
+
+    async def _isdir(self, path):
+        try:
+            return (await self._info(path))["type"] == "directory"
+        except FileNotFoundError:
+            return False
+
+    async def _isfile(self, path):
+        try:
+            return (await self._info(path))["type"] == "file"
+        except FileNotFoundError:
+            return False
+
+    async def _modified(self, path):
+        return datetime.fromtimestamp((await self._info(path))["mtime"], UTC)
+
+    def modified(self, path):
+        """When the version was committed."""
+        return fsspec.asyn.sync(self.loop, self._modified, path)
+
+    created = modified
+
+    def ukey(self, path):
+        """Names the version's content for ever: caches stay right."""
+        info = self.info(path)
+        return tokenize(info["incarnation"], info["version"])
+
+    checksum = ukey
+
+    # Reading
+
+    async def _cat_file(self, path, start=None, end=None, **kwargs):
+        store, key, at = self._split(path)
+        ranges = [(start or 0, end)]
+        return _first(await store.read_ranges(key, at, ranges, event_loop=asyncio.get_running_loop()))
+
+    async def _cat_ranges(self, paths, starts, ends, max_gap=None, batch_size=None, on_error="return", **kwargs):
+        """Many ranges of many blobs, in one native call for each blob."""
+        if not isinstance(paths, (list, tuple)):
+            raise TypeError("paths must be a list")
+        starts = list(starts) if isinstance(starts, (list, tuple)) else [starts] * len(paths)
+        ends = list(ends) if isinstance(ends, (list, tuple)) else [ends] * len(paths)
+        if not len(paths) == len(starts) == len(ends):
+            raise ValueError("paths, starts and ends are not of one length")
+        by_path = {}
+        for index, path in enumerate(paths):
+            by_path.setdefault(path, []).append(index)
+        results = [None] * len(paths)
+        loop = asyncio.get_running_loop()
+
+        async def read(path, indexes):
+            try:
+                store, key, at = self._split(path)
+                ranges = [(starts[index] or 0, ends[index]) for index in indexes]
+                found = await store.read_ranges(key, at, ranges, event_loop=loop)
+            except Exception as error:  # noqa: BLE001: it is the result of each of its ranges
+                found = [error] * len(indexes)
+            for index, result in zip(indexes, found, strict=True):
+                results[index] = result
+
+        reads = [read(path, indexes) for path, indexes in by_path.items()]
+        await _run_coros_in_chunks(reads, batch_size=batch_size or self.batch_size or 8, nofiles=True)
+        if on_error == "raise":
+            for result in results:
+                if isinstance(result, Exception):
+                    raise result
+        return results
+
+    async def _get_file(self, rpath, lpath, callback=DEFAULT_CALLBACK, **kwargs):
+        loop = asyncio.get_running_loop()
+        store, key, at = self._split(rpath)
+        if not key or await self._isdir(rpath):
+            os.makedirs(lpath, exist_ok=True)
+            return
+        version = await store.version(key, at, event_loop=loop)
+        callback.set_size(version.size)
+        own = not hasattr(lpath, "write")
+        if own:
+            os.makedirs(os.path.dirname(os.path.abspath(lpath)), exist_ok=True)
+        out = open(lpath, "wb") if own else lpath  # noqa: SIM115: closed below
+        try:
+            for start in range(0, version.size, COPY_BYTES):
+                data = await version.read(start, min(start + COPY_BYTES, version.size), event_loop=loop)
+                await asyncio.to_thread(out.write, data)
+                callback.relative_update(len(data))
+        finally:
+            if own:
+                out.close()
+
+    # Writing
+
+    async def _pipe_file(self, path, value, mode="overwrite", **kwargs):
+        store, key = self._to_write(path)
+        if mode == "create" and await self._isfile(path):
+            raise FileExistsError(17, "there is a blob already", path)
+        how = "append" if mode == "append" else "put"
+        message = kwargs.get("message", "")
+        await store.write(key, how, 0, value, message, self.properties, event_loop=asyncio.get_running_loop())
+
+    async def _put_file(self, lpath, rpath, callback=DEFAULT_CALLBACK, mode="overwrite", **kwargs):
+        if os.path.isdir(lpath):
+            return
+        store, key = self._to_write(rpath)
+        if mode == "create" and await self._isfile(rpath):
+            raise FileExistsError(17, "there is a blob already", rpath)
+        callback.set_size(os.path.getsize(lpath))
+
+        def copy():
+            if os.path.getsize(lpath) <= BLOCK_BYTES:
+                with open(lpath, "rb") as file:
+                    data = file.read()
+                store.write(key, "put", 0, data, kwargs.get("message", ""), self.properties)
+                callback.relative_update(len(data))
+                return
+            upload = Upload(store.upload(key, self.properties))
+            with open(lpath, "rb") as file:
+                while data := file.read(BLOCK_BYTES):
+                    callback.relative_update(upload.write(data))
+            part = upload.stage()
+            store.commit(key, "put", [(0, part.data)], kwargs.get("message", ""))
+
+        await asyncio.to_thread(copy)
+
+    async def _cp_file(self, path1, path2, **kwargs):
+        store, key, at = self._split(path1)
+        if not key or await self._isdir(path1):
+            return
+        target, target_key = self._to_write(path2)
+        await store.copy(key, at, target, target_key, self.properties, event_loop=asyncio.get_running_loop())
+
+    async def _rm_file(self, path, **kwargs):
+        store, key = self._to_write(path)
+        await store.remove(key, event_loop=asyncio.get_running_loop())
+
+    async def _rm(self, path, recursive=False, batch_size=None, maxdepth=None, **kwargs):
+        paths = path if isinstance(path, list) else [path]
+        expanded = await self._expand_path(paths, recursive=recursive, maxdepth=maxdepth)
+        kinds = await asyncio.gather(*[self._isfile(one) for one in expanded])
+        files = [one for one, is_file in zip(expanded, kinds, strict=True) if is_file]
+        if not files and not recursive:
+            raise FileNotFoundError(2, "there is no blob", ", ".join(map(str, paths)))
+        await _run_coros_in_chunks([self._rm_file(one) for one in files], batch_size=batch_size or 8, nofiles=True)
+
+    async def _mkdir(self, path, create_parents=True, **kwargs):
+        """Nothing to do: a directory is there when a blob is below it."""
+
+    async def _makedirs(self, path, exist_ok=False):
+        """Nothing to do: a directory is there when a blob is below it."""
+
+    async def _rmdir(self, path):
+        if await self._isdir(path) and await self._ls(path, detail=False):
+            raise OSError(39, "the directory is not empty", path)
+
+    def touch(self, path, truncate=True, **kwargs):
+        """Makes an empty blob, or an empty version of one."""
+        if truncate or not self.exists(path):
+            self.pipe_file(path, b"")
+
+    def _open(self, path, mode="rb", block_size=None, autocommit=True, cache_options=None, **kwargs):
+        if mode not in {"rb", "wb", "ab", "xb"}:
+            raise ValueError(f"mode {mode} is not supported: rb, wb, ab, xb, and write() for a range")
+        return ShaleFile(self, path, mode, block_size or BLOCK_BYTES, autocommit=autocommit, cache_options=cache_options, **kwargs)
+
+    # What blobs have beside files
+
+    def blob(self, path):
+        """The blob of a path."""
+        path, at = _settings.split_version(self._strip_protocol(path))
+        at = at or self.default_version
+        slash = "/" if self.kind == "file" and not path.startswith("/") else ""
+        blob = Blob(f"shale+{self.kind}://{slash}{path}", **self.store_options)
+        blob.at, blob.properties = at, self.properties
+        return blob
+
+    def write(self, path, offset, data, message=""):
+        """Overwrites a range, as one version."""
+        return self.blob(path).write(offset, data, message)
+
+    def append(self, path, data, message=""):
+        """Puts bytes behind the end, as one version; tells where."""
+        return self.blob(path).append(data, message)
+
+    def log(self, path):
+        """All records of a blob, oldest first."""
+        return self.blob(path).log()
+
+    def versions(self, path):
+        """The versions that can be read, oldest first."""
+        return self.blob(path).versions()
+
+    def tags(self, path):
+        """{name: version}."""
+        return self.blob(path).tags()
+
+    def tag(self, path, name):
+        """Names the version of a path, which keeps it."""
+        self.blob(path).tag(name)
+
+    def untag(self, path, name):
+        """Takes a name away."""
+        self.blob(path).untag(name)
+
+    def verify(self, path):
+        """Checks every byte of a version."""
+        return self.blob(path).verify()
+
+
+def _first(results):
+    if isinstance(results[0], Exception):
+        raise results[0]
+    return results[0]
+
+
+def _unpickle(cls, args, options):
+    return cls(*args, **options)
+
+
+class ShaleS3FileSystem(ShaleFileSystem):
+    """Blobs in a bucket of S3, or of a server that speaks it."""
+
+    protocol, kind = "shale+s3", "s3"
+
+
+class ShaleGSFileSystem(ShaleFileSystem):
+    """Blobs in a bucket of Google Cloud Storage."""
+
+    protocol, kind = "shale+gs", "gs"
+
+
+class ShaleAzFileSystem(ShaleFileSystem):
+    """Blobs in a container of Azure Blob Storage."""
+
+    protocol, kind = "shale+az", "az"
+
+
+class ShaleLocalFileSystem(ShaleFileSystem):
+    """Blobs in directories of this machine."""
+
+    protocol, kind = "shale+file", "file"
+
+
+class ShaleMemoryFileSystem(ShaleFileSystem):
+    """Blobs in the memory of this process, for tests."""
+
+    protocol, kind = "shale+memory", "memory"
+
+
+class ShaleFile(AbstractBufferedFile):
+    """A version that is read, or the bytes of one that is being written. `committed` tells what a write made."""
+
+    def __init__(self, fs, path, mode="rb", block_size=BLOCK_BYTES, autocommit=True, cache_type="readahead", cache_options=None,
+                 size=None, message="", **kwargs):
+        self.message, self.committed = message, None
+        self._version, self._upload, self._part = None, None, None
+        if mode == "rb":
+            store, key, at = fs._split(path)
+            self._version = store.version(key, at)
+            size = self._version.size
+            self._details = fs._described(path, {
+                "size": size, "version": self._version.version, "created": self._version.created,
+                "incarnation": self._version.incarnation, "message": "",
+            })
+        elif mode == "xb" and fs.isfile(path):
+            raise FileExistsError(17, "there is a blob already", path)
+        else:
+            fs._to_write(path)
+        super().__init__(fs, path, mode, block_size, autocommit, cache_type, cache_options, size, **kwargs)
+
+    @property
+    def version(self):
+        """The number of the version that is read, or that was written."""
+        return self._version.version if self._version else self.committed and self.committed.version
+
+    def _fetch_range(self, start, end):
+        return self._version.read(start, end)
+
+    def _initiate_upload(self):
+        # A small file is written in one piece, and may then stay in the version's record.
+        pass
+
+    def _upload_chunk(self, final=False):
+        store, key = self.fs._to_write(self.path)
+        data = self.buffer.getvalue()
+        how = "append" if self.mode == "ab" else "put"
+        if final and self._upload is None and self.autocommit:
+            self.committed = Committed(*store.write(key, how, 0, data, self.message, self.fs.properties))
+            return True
+        if self._upload is None:
+            self._upload = Upload(store.upload(key, self.fs.properties))
+        self._upload.write(data)
+        if final:
+            self._part, self._upload = self._upload.stage(), None
+            if self.autocommit:
+                self.commit()
+        return True
+
+    def commit(self):
+        """Makes the version of what was written."""
+        if self._part is not None:
+            store, key = self.fs._to_write(self.path)
+            how = "append" if self.mode == "ab" else "put"
+            self.committed = Committed(*store.commit(key, how, [(0, self._part.data)], self.message))
+            self._part = None
+
+    def discard(self):
+        """Gives up what was written: the blob stays as it was."""
+        if self._upload is not None:
+            self._upload.abort()
+        self._upload = self._part = None
+
+    def __exit__(self, kind, error, trace):
+        if kind is not None and self.mode != "rb":
+            self.discard()
+            self.closed = True
+            return
+        self.close()

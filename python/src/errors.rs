@@ -1,0 +1,61 @@
+//! Errors of the library as the exceptions that users of fsspec expect; `shale.errors` defines those
+//! that Python has no class for. Owns the mapping, and no text.
+
+use blob::Error as BlobError;
+use object_store::Error as StoreError;
+use pyo3::exceptions::{PyFileExistsError, PyFileNotFoundError, PyPermissionError, PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+
+/// Why an operation failed.
+#[derive(Debug)]
+pub enum Failed {
+    /// The library says so.
+    Blob(BlobError),
+    /// An argument makes no sense.
+    Argument(String),
+    /// The writer of an upload, or its thread, has gone.
+    Internal(String),
+}
+
+impl From<BlobError> for Failed {
+    fn from(error: BlobError) -> Self {
+        Self::Blob(error)
+    }
+}
+
+/// Returns the Python exception.
+pub fn raise(py: Python<'_>, failed: Failed) -> PyErr {
+    let error = match failed {
+        Failed::Blob(error) => error,
+        Failed::Argument(text) => return PyValueError::new_err(text),
+        Failed::Internal(text) => return PyRuntimeError::new_err(text),
+    };
+    let text = error.to_string();
+    match &error {
+        BlobError::Missing(_) | BlobError::Removed => PyFileNotFoundError::new_err((2, text)),
+        BlobError::NoVersion(_) | BlobError::Expired(_) => own(py, "VersionNotFoundError", (2, text)),
+        BlobError::Refused(text) if text.starts_with("no version has the tag") => {
+            own(py, "VersionNotFoundError", (2, text.clone()))
+        }
+        BlobError::Exists(_) => PyFileExistsError::new_err((17, text)),
+        BlobError::Refused(_) => PyValueError::new_err(text),
+        BlobError::Store { source, .. } => match source {
+            StoreError::PermissionDenied { .. } | StoreError::Unauthenticated { .. } => {
+                PyPermissionError::new_err((13, text))
+            }
+            StoreError::NotFound { .. } => PyFileNotFoundError::new_err((2, text)),
+            _ => own(py, "StoreError", (5, text)),
+        },
+        BlobError::Damaged { .. } => own(py, "DamagedError", (5, text)),
+        BlobError::Unknown { op, .. } => own(py, "OutcomeUnknownError", (5, text, op.to_string())),
+        BlobError::Fenced { .. } => own(py, "UploadTooOldError", (5, text)),
+        BlobError::StoreLies(_) => own(py, "UnsafeStoreError", (5, text)),
+        BlobError::Source(_) | BlobError::Entropy(_) => own(py, "ShaleError", (5, text)),
+    }
+}
+
+/// Makes an exception of a class of `shale.errors`.
+fn own<'py>(py: Python<'py>, class: &str, arguments: impl pyo3::call::PyCallArgs<'py>) -> PyErr {
+    let made = py.import("shale.errors").and_then(|module| module.getattr(class)?.call1(arguments));
+    made.map_or_else(|error| error, PyErr::from_value)
+}

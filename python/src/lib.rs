@@ -1,0 +1,31 @@
+//! The native half of the Python package: handles of stores, versions and uploads, whose methods move
+//! bytes without holding the interpreter's lock. Names of options, URLs and the file system are made in
+//! Python; this module knows a store, a key and a version.
+
+mod answer;
+mod errors;
+mod process;
+mod safe;
+mod store;
+mod upload;
+mod version;
+
+use pyo3::prelude::*;
+
+/// `shale._native`
+#[pymodule]
+mod _native {
+    use pyo3::prelude::*;
+
+    #[pymodule_export]
+    use super::store::Store;
+    #[pymodule_export]
+    use super::upload::Upload;
+    #[pymodule_export]
+    use super::version::Version;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+}

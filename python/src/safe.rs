@@ -1,0 +1,47 @@
+//! Whether a store creates objects atomically, which every commit rests on: asked before the first write
+//! of a process, unless this machine has asked in the last month. The answer is kept where the `shale`
+//! program keeps it, in the same words.
+
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use blob::{Connection, DataHash, Error, Location, StoreSettings, probe};
+
+/// How long an answer holds: a store may get another release.
+const HOLDS_S: u64 = 30 * 86_400;
+
+fn path(store: &str) -> Option<PathBuf> {
+    let base = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    let base = base.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")))?;
+    Some(base.join("shale/stores").join(format!("{:032x}", DataHash::of_frame(store.as_bytes()))))
+}
+
+#[allow(clippy::disallowed_methods, reason = "the package has no simulated clock")]
+fn unix_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+fn is_known(store: &str) -> bool {
+    let read = || -> Option<u64> {
+        let good: serde_json::Value = serde_json::from_slice(&std::fs::read(path(store)?).ok()?).ok()?;
+        (good["store"] == store).then_some(good["unix_s"].as_u64()?)
+    };
+    read().is_some_and(|asked| asked <= unix_s() && unix_s() - asked < HOLDS_S)
+}
+
+/// Asks the store, unless the answer is known. Directories and memory need no question.
+pub async fn ensure(connection: &Connection, location: &Location, settings: &StoreSettings) -> Result<(), Error> {
+    let store = location.store_name_with(settings);
+    if !location.is_remote() || is_known(&store) {
+        return Ok(());
+    }
+    probe(std::slice::from_ref(connection.world()), location.key().path()).await?;
+    if let Some(path) = path(&store)
+        && let Some(directory) = path.parent()
+        && std::fs::create_dir_all(directory).is_ok()
+    {
+        // An answer that cannot be kept is asked for again.
+        let _ = std::fs::write(&path, serde_json::json!({"store": store, "unix_s": unix_s()}).to_string());
+    }
+    Ok(())
+}

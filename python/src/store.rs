@@ -1,0 +1,540 @@
+//! A store: a bucket with its settings, and the blobs in it. Owns the connection of each process, the few
+//! blobs that are open, and the question whether a store may be written to at all.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, OnceLock};
+
+use blob::{
+    At, Blob, Committed, Connection, Encoding, ExpireRule, Listed, Location, OpId, Record, Staged, StagedAs,
+    StoreSettings, Tally, UploadOptions,
+};
+use bytes::Bytes;
+use futures_util::StreamExt;
+use object_store::memory::InMemory;
+use object_store::path::Path;
+use pyo3::IntoPyObjectExt;
+use pyo3::prelude::*;
+use tokio::sync::{Mutex, OnceCell};
+
+use crate::answer::answer;
+use crate::errors::{Failed, raise};
+use crate::process::{PerProcess, runtime};
+use crate::upload::{Upload, copied, decoded};
+use crate::version::{Data, Many, Version, absolute, find};
+
+/// Blobs that stay open: each may keep 32 MiB of decoded frames.
+const OPEN_MAX: usize = 8;
+
+/// The one store in memory of this process.
+static MEMORY: OnceLock<Arc<InMemory>> = OnceLock::new();
+
+/// An open blob.
+pub struct Opened {
+    pub blob: Blob,
+}
+
+struct State {
+    connection: Connection,
+    open: Mutex<VecDeque<(String, Arc<Opened>)>>,
+    is_safe: OnceCell<()>,
+}
+
+/// What a store's handles share.
+pub struct Shared {
+    scheme: String,
+    bucket: String,
+    settings: StoreSettings,
+    state: PerProcess<Result<State, String>>,
+}
+
+impl Shared {
+    /// Returns the URL of a key.
+    pub fn place(&self, key: &str) -> String {
+        match self.scheme.as_str() {
+            "file" => format!("file:///{}", key.trim_start_matches('/')),
+            "memory" => format!("memory://{key}"),
+            scheme => format!("{scheme}://{}/{key}", self.bucket),
+        }
+    }
+
+    fn location(&self, key: &str) -> Result<Location, Failed> {
+        self.place(key).parse().map_err(|error: blob::ParseLocationError| Failed::Argument(error.to_string()))
+    }
+
+    fn connect(&self) -> Result<State, String> {
+        let connection = if self.scheme == "memory" {
+            let store = MEMORY.get_or_init(Arc::default).clone();
+            Connection::new(store.clone(), store)
+        } else {
+            // The key has no part in the connection.
+            let location = self.location("-").map_err(|failed| format!("{failed:?}"))?;
+            Connection::open_with(&location, &self.settings).map_err(|error| error.to_string())?
+        };
+        Ok(State { connection, open: Mutex::default(), is_safe: OnceCell::new() })
+    }
+
+    fn state(&self) -> Result<&State, Failed> {
+        self.state.get(|| self.connect()).as_ref().map_err(|text| Failed::Argument(text.clone()))
+    }
+
+    fn connection(&self) -> Result<&Connection, Failed> {
+        Ok(&self.state()?.connection)
+    }
+
+    /// Opens the blob at a key, or returns the one that is open.
+    pub async fn open(&self, key: &str) -> Result<Arc<Opened>, Failed> {
+        let state = self.state()?;
+        if let Some((_, opened)) = state.open.lock().await.iter().find(|(known, _)| known == key) {
+            return Ok(opened.clone());
+        }
+        let blob = Blob::open(&state.connection, self.location(key)?.key()).await?;
+        Ok(self.keep(state, key, blob).await)
+    }
+
+    async fn keep(&self, state: &State, key: &str, blob: Blob) -> Arc<Opened> {
+        let opened = Arc::new(Opened { blob });
+        let mut open = state.open.lock().await;
+        open.retain(|(known, _)| known != key);
+        open.push_back((key.to_owned(), opened.clone()));
+        if open.len() > OPEN_MAX {
+            open.pop_front();
+        }
+        opened
+    }
+
+    async fn forget(&self, key: &str) -> Result<(), Failed> {
+        self.state()?.open.lock().await.retain(|(known, _)| known != key);
+        Ok(())
+    }
+
+    /// Finds a version; a blob that has none yet is not there.
+    async fn version(&self, key: &str, at: &str) -> Result<(Arc<Opened>, Arc<Record>), Failed> {
+        let opened = self.open(key).await?;
+        let found = match find(&opened, at).await {
+            // It was removed since it was opened; the key may have been used again.
+            Err(Failed::Blob(blob::Error::Removed | blob::Error::Missing(_))) => {
+                self.forget(key).await?;
+                let opened = self.open(key).await?;
+                let record = find(&opened, at).await?;
+                (opened, record)
+            }
+            found => (opened, found?),
+        };
+        if found.1.seq == 0 {
+            return Err(Failed::Blob(blob::Error::Missing(self.place(key))));
+        }
+        Ok(found)
+    }
+
+    /// Opens a blob to change it, or makes it with `may_create`.
+    async fn to_write(&self, key: &str, may_create: bool) -> Result<Arc<Opened>, Failed> {
+        let state = self.state()?;
+        let location = self.location(key)?;
+        let ask = || async { crate::safe::ensure(&state.connection, &location, &self.settings).await };
+        state.is_safe.get_or_try_init(ask).await?;
+        if let Ok(opened) = self.open(key).await {
+            match opened.blob.refresh().await {
+                Ok(head) if !head.closed => return Ok(opened),
+                _ => self.forget(key).await?,
+            }
+        }
+        if !may_create {
+            return self.open(key).await;
+        }
+        let blob = Blob::open_or_create(&state.connection, location.key()).await?;
+        Ok(self.keep(state, key, blob).await)
+    }
+}
+
+/// Reads what is behind an `@`.
+pub fn parse_at(at: &str) -> Result<At, Failed> {
+    if at.bytes().all(|byte| byte.is_ascii_digit()) {
+        let number = at.parse().map_err(|_| Failed::Argument(format!("version {at} is too large a number")))?;
+        return Ok(At::Number(number));
+    }
+    Ok(At::Tag(at.to_owned()))
+}
+
+type Place = (u64, u64, u64);
+
+const fn place(committed: &Committed) -> Place {
+    (committed.seq, committed.at, committed.len)
+}
+
+fn upload_options(key: &str, properties: &BTreeMap<String, String>) -> Result<UploadOptions, Failed> {
+    let encoding = Encoding::parse(properties).map_err(|error| Failed::Argument(error.to_string()))?;
+    let name = key.rsplit('/').next().unwrap_or(key).to_owned();
+    Ok(UploadOptions { encoding, name, ..UploadOptions::default() })
+}
+
+fn prefix(text: &str) -> Result<Path, Failed> {
+    Path::parse(text).map_err(|error| Failed::Argument(error.to_string()))
+}
+
+fn op_id(text: Option<&str>, opened: &Opened) -> Result<OpId, Failed> {
+    match text {
+        None => Ok(OpId::random(&*opened.blob.log().world().entropy)?),
+        Some(text) => {
+            let wrong = || Failed::Argument(format!("{text} names no operation"));
+            Ok(OpId(u128::from_str_radix(text, 16).map_err(|_| wrong())?))
+        }
+    }
+}
+
+/// What a version is.
+#[derive(IntoPyObject)]
+struct Info {
+    key: String,
+    version: u64,
+    size: u64,
+    created: u64,
+    incarnation: String,
+    message: String,
+    tags: BTreeMap<String, u64>,
+}
+
+impl Info {
+    fn of(key: String, record: &Record) -> Self {
+        Self {
+            key,
+            version: record.seq,
+            size: record.size,
+            created: record.unix_s,
+            incarnation: record.inc.to_string(),
+            message: record.message.clone(),
+            tags: record.tags.iter().cloned().collect(),
+        }
+    }
+}
+
+/// A record of the log.
+#[derive(IntoPyObject)]
+struct Entry {
+    version: u64,
+    is_version: bool,
+    is_live: bool,
+    created: u64,
+    size: u64,
+    written: u64,
+    stored: u64,
+    message: String,
+    operations: Vec<(String, String, u64, u64)>,
+}
+
+/// What a verification found.
+#[derive(IntoPyObject)]
+struct Checked {
+    frames: u64,
+    stored: u64,
+    damaged: Vec<(u64, u64, String)>,
+}
+
+/// A store, by kind, bucket and settings.
+#[pyclass(frozen)]
+pub struct Store {
+    shared: Arc<Shared>,
+}
+
+impl Store {
+    fn shared(&self) -> Arc<Shared> {
+        self.shared.clone()
+    }
+}
+
+#[pymethods]
+impl Store {
+    #[new]
+    fn new(scheme: String, bucket: String, options: BTreeMap<String, String>, profile: Option<String>) -> Self {
+        let settings = StoreSettings { options: options.into_iter().collect(), profile };
+        Self { shared: Arc::new(Shared { scheme, bucket, settings, state: PerProcess::new() }) }
+    }
+
+    /// Describes a version.
+    #[pyo3(signature = (key, at, event_loop=None))]
+    fn info<'py>(
+        &self, py: Python<'py>, key: String, at: String, event_loop: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let shared = self.shared();
+        answer(py, event_loop, async move {
+            let (_, record) = shared.version(&key, &at).await?;
+            Ok(Info::of(key, &record))
+        })
+    }
+
+    /// Opens a version, which stays the same whatever is written later.
+    #[pyo3(signature = (key, at, event_loop=None))]
+    fn version<'py>(
+        &self, py: Python<'py>, key: String, at: String, event_loop: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let shared = self.shared();
+        answer(py, event_loop, async move {
+            let (opened, record) = shared.version(&key, &at).await?;
+            Ok(Version::new(shared, key, opened, record))
+        })
+    }
+
+    /// Opens a version and reads ranges of it.
+    #[pyo3(signature = (key, at, ranges, event_loop=None))]
+    fn read_ranges<'py>(
+        &self, py: Python<'py>, key: String, at: String, ranges: Vec<(i64, Option<i64>)>,
+        event_loop: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let shared = self.shared();
+        answer(py, event_loop, async move {
+            let (opened, record) = shared.version(&key, &at).await?;
+            Ok(Many(opened.blob.read_ranges(&record, &absolute(&ranges, record.size)).await))
+        })
+    }
+
+    /// Lists blobs (described) and directories (only their names) below a prefix.
+    #[pyo3(signature = (below, event_loop=None))]
+    fn list<'py>(
+        &self, py: Python<'py>, below: String, event_loop: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let shared = self.shared();
+        answer(py, event_loop, async move {
+            let (mut blobs, mut directories) = (Vec::new(), Vec::new());
+            for listed in blob::list(shared.connection()?, &prefix(&below)?).await? {
+                match listed {
+                    Listed::Blob(key, record) => blobs.push(Info::of(key.to_string(), &record)),
+                    Listed::Directory(key) => directories.push(key.to_string()),
+                }
+            }
+            Ok((blobs, directories))
+        })
+    }
+
+    /// Tells whether there is a blob below a prefix.
+    #[pyo3(signature = (below, event_loop=None))]
+    fn has_blobs<'py>(
+        &self, py: Python<'py>, below: String, event_loop: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let shared = self.shared();
+        answer(py, event_loop, async move { Ok(blob::has_blobs(shared.connection()?, &prefix(&below)?).await?) })
+    }
+
+    /// Puts bytes: `how` is `put`, `append` or `write`.
+    #[pyo3(signature = (key, how, offset, data, message, properties, event_loop=None))]
+    #[allow(clippy::too_many_arguments, reason = "they are those of one operation")]
+    fn write<'py>(
+        &self, py: Python<'py>, key: String, how: String, offset: u64, data: &Bound<'py, PyAny>, message: String,
+        properties: BTreeMap<String, String>, event_loop: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (shared, data) = (self.shared(), copied(py, data)?);
+        answer(py, event_loop, async move {
+            let options = upload_options(&key, &properties)?;
+            let opened = shared.to_write(&key, true).await?;
+            let (blob, source) = (&opened.blob, blob::bytes(data));
+            let committed = match how.as_str() {
+                "put" => blob.put(source, &message, &options).await?,
+                "append" => blob.append(source, &message, &options).await?,
+                _ => blob.write(offset, source, &message, &options).await?,
+            };
+            Ok(place(&committed))
+        })
+    }
+
+    /// Begins an upload that a program feeds; it becomes a staged part.
+    fn upload(&self, py: Python<'_>, key: String, properties: BTreeMap<String, String>) -> PyResult<Upload> {
+        let shared = self.shared();
+        let options = upload_options(&key, &properties).map_err(|failed| raise(py, failed))?;
+        Upload::start(move |receiver| {
+            Ok(runtime()?.spawn(async move {
+                let opened = shared.to_write(&key, true).await?;
+                let pieces = futures_util::stream::unfold(receiver, |mut receiver| async move {
+                    let piece = receiver.recv().await?;
+                    Some((piece, receiver))
+                });
+                Ok(opened.blob.stage(pieces, &options).await?)
+            }))
+        })
+    }
+
+    /// Stages a range of a version once more, for other properties, without a way through the program.
+    #[pyo3(signature = (key, at, start, end, properties, target=None, target_key=None, event_loop=None))]
+    #[allow(clippy::too_many_arguments, reason = "they are those of one operation")]
+    fn restage<'py>(
+        &self, py: Python<'py>, key: String, at: String, start: u64, end: u64, properties: BTreeMap<String, String>,
+        target: Option<PyRef<'py, Self>>, target_key: Option<String>, event_loop: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let shared = self.shared();
+        let to = target.map_or_else(|| shared.clone(), |target| target.shared());
+        answer(py, event_loop, async move {
+            let (opened, record) = shared.version(&key, &at).await?;
+            let options = upload_options(&key, &properties)?;
+            let into = match target_key {
+                Some(target_key) => to.to_write(&target_key, true).await?,
+                None => opened.clone(),
+            };
+            let bytes = opened.blob.stream(&record, start, end);
+            let source = bytes.map(|bytes| bytes.map_err(std::io::Error::other));
+            Ok(Data(into.blob.stage(source, &options).await?.encode().into()))
+        })
+    }
+
+    /// Begins a job of several stages: the blob's incarnation and newest record, and a name for the commit.
+    #[pyo3(signature = (key, event_loop=None))]
+    fn begin<'py>(
+        &self, py: Python<'py>, key: String, event_loop: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let shared = self.shared();
+        answer(py, event_loop, async move {
+            let opened = shared.to_write(&key, true).await?;
+            let head = opened.blob.refresh().await?;
+            Ok((head.inc.to_string(), head.seq, head.fence, op_id(None, &opened)?.to_string()))
+        })
+    }
+
+    /// Commits staged parts as one version: `how` is `put`, `append`, `write`, or `rewrite` of version `base`.
+    #[pyo3(signature = (key, how, parts, message, base=None, op=None, again=None, event_loop=None))]
+    #[allow(clippy::too_many_arguments, reason = "they are those of one operation")]
+    fn commit<'py>(
+        &self, py: Python<'py>, key: String, how: String, parts: Vec<(u64, Vec<u8>)>, message: String,
+        base: Option<u64>, op: Option<String>, again: Option<u64>, event_loop: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let staged: PyResult<Vec<(u64, Staged)>> =
+            parts.into_iter().map(|(at, bytes)| Ok((at, decoded(py, &bytes)?))).collect();
+        let (shared, staged) = (self.shared(), staged?);
+        answer(py, event_loop, async move {
+            let opened = shared.to_write(&key, true).await?;
+            let id = op_id(op.as_deref(), &opened)?;
+            let record = match base {
+                Some(base) => Some(opened.blob.version(&At::Number(base)).await?),
+                None => None,
+            };
+            let how = match (how.as_str(), &record) {
+                ("put", _) => StagedAs::Put,
+                ("append", _) => StagedAs::Append,
+                ("write", _) => StagedAs::Write,
+                ("rewrite", Some(record)) => StagedAs::Rewrite(record),
+                _ => return Err(Failed::Argument(format!("`{how}` is no kind of commit, or lacks its base"))),
+            };
+            Ok(place(&opened.blob.commit_staged(staged, how, &message, id, again).await?))
+        })
+    }
+
+    /// Removes a blob.
+    #[pyo3(signature = (key, event_loop=None))]
+    fn remove<'py>(
+        &self, py: Python<'py>, key: String, event_loop: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let shared = self.shared();
+        answer(py, event_loop, async move {
+            let opened = shared.to_write(&key, false).await?;
+            let removed = blob::remove(opened.blob.committer()).await;
+            shared.forget(&key).await?;
+            Ok(removed?.deleted)
+        })
+    }
+
+    /// Returns records of the log, oldest first.
+    #[pyo3(signature = (key, first, last=None, event_loop=None))]
+    fn log<'py>(
+        &self, py: Python<'py>, key: String, first: u64, last: Option<u64>, event_loop: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let shared = self.shared();
+        answer(py, event_loop, async move {
+            let (opened, head) = shared.version(&key, "").await?;
+            let records = opened.blob.records(first, last.unwrap_or(head.seq).min(head.seq)).await?;
+            Ok(records.iter().map(|record| entry(record, &head)).collect::<Vec<_>>())
+        })
+    }
+
+    /// Gives a version a name, or takes the name away.
+    #[pyo3(signature = (key, name, at=None, event_loop=None))]
+    fn tag<'py>(
+        &self, py: Python<'py>, key: String, name: String, at: Option<String>, event_loop: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let shared = self.shared();
+        answer(py, event_loop, async move {
+            let opened = shared.to_write(&key, false).await?;
+            let committed = match at {
+                Some(at) => {
+                    let version = find(&opened, &at).await?.seq;
+                    opened.blob.tag(&name, version).await?
+                }
+                None => opened.blob.untag(&name).await?,
+            };
+            Ok(place(&committed))
+        })
+    }
+
+    /// Gives versions up; tells whether any was.
+    #[pyo3(signature = (key, keep=None, version=None, event_loop=None))]
+    fn expire<'py>(
+        &self, py: Python<'py>, key: String, keep: Option<u64>, version: Option<u64>,
+        event_loop: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let shared = self.shared();
+        answer(py, event_loop, async move {
+            let opened = shared.to_write(&key, false).await?;
+            let rule = ExpireRule { keep_last: keep, older_than: None, version };
+            Ok(blob::expire(opened.blob.committer(), &rule).await?.is_some())
+        })
+    }
+
+    /// Reads, verifies and decodes the frames of a range.
+    #[pyo3(signature = (key, at, start=0, end=None, event_loop=None))]
+    fn verify<'py>(
+        &self, py: Python<'py>, key: String, at: String, start: u64, end: Option<u64>,
+        event_loop: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let shared = self.shared();
+        answer(py, event_loop, async move {
+            let (opened, record) = shared.version(&key, &at).await?;
+            let tally = Tally::default();
+            let found = opened.blob.verify_range(&record, start, end.unwrap_or(record.size), &tally).await?;
+            let damaged = found.damaged.into_iter().map(|damage| (damage.at, damage.len, damage.what)).collect();
+            Ok(Checked { frames: found.frames, stored: found.stored, damaged })
+        })
+    }
+
+    /// Copies a version to a key of another store, as one version.
+    #[pyo3(signature = (key, at, target, target_key, properties, event_loop=None))]
+    #[allow(clippy::too_many_arguments, reason = "they are those of one operation")]
+    fn copy<'py>(
+        &self, py: Python<'py>, key: String, at: String, target: PyRef<'py, Self>, target_key: String,
+        properties: BTreeMap<String, String>, event_loop: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (shared, to) = (self.shared(), target.shared());
+        answer(py, event_loop, async move {
+            let (opened, record) = shared.version(&key, &at).await?;
+            let into = to.to_write(&target_key, true).await?;
+            let message = format!("copy of {} version {}", shared.place(&key), record.seq);
+            let bytes = opened.blob.stream(&record, 0, record.size);
+            let source = bytes.map(|bytes: Result<Bytes, _>| bytes.map_err(std::io::Error::other));
+            let options = upload_options(&key, &properties)?;
+            Ok(place(&into.blob.put(source, &message, &options).await?))
+        })
+    }
+
+    /// Returns counts of requests of this process, by kind.
+    fn requests<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let requests = self.shared.connection().map_err(|failed| raise(py, failed))?.requests();
+        let counts = [
+            ("put", &requests.put),
+            ("get", &requests.get),
+            ("list", &requests.list),
+            ("delete", &requests.delete),
+            ("bytes_up", &requests.bytes_up),
+            ("bytes_down", &requests.bytes_down),
+        ];
+        let counts = counts.map(|(name, count)| (name, count.load(std::sync::atomic::Ordering::Relaxed)));
+        BTreeMap::from(counts).into_bound_py_any(py)
+    }
+}
+
+fn entry(record: &Record, head: &Record) -> Entry {
+    let operation = |done: &blob::Done| (done.kind.name().to_owned(), done.op.to_string(), done.at, done.len);
+    Entry {
+        version: record.seq,
+        is_version: record.is_version(),
+        is_live: !record.tombstone && head.is_live(record.seq),
+        created: record.unix_s,
+        size: record.size,
+        written: record.raw,
+        stored: record.stored,
+        message: record.message.clone(),
+        operations: record.ops.iter().map(operation).collect(),
+    }
+}

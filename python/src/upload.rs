@@ -1,0 +1,115 @@
+//! An upload that a program feeds: bytes go into a short queue, and become a staged part. Nothing is
+//! committed here; one that is dropped leaves garbage for `gc`, and the blob as it was.
+
+use std::sync::Mutex;
+
+use blob::Staged;
+use bytes::Bytes;
+use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio::task::JoinHandle;
+
+use crate::answer::wait;
+use crate::errors::{Failed, raise};
+use crate::version::Data;
+
+/// Pieces that wait for the uploader: it compresses while the program makes the next ones.
+const PIECES_AHEAD: usize = 4;
+/// Bytes of a piece: a larger write is cut, so that the queue has a bound in bytes, too.
+const PIECE_BYTES: usize = 4 << 20;
+
+type Piece = std::io::Result<Bytes>;
+type Work = JoinHandle<Result<Staged, Failed>>;
+
+/// An upload under way.
+#[pyclass(frozen)]
+pub struct Upload {
+    pid: u32,
+    state: Mutex<Option<(Sender<Piece>, Work)>>,
+}
+
+impl Upload {
+    /// Makes the queue, and hands its end to what uploads.
+    pub fn start(work: impl FnOnce(Receiver<Piece>) -> PyResult<Work>) -> PyResult<Self> {
+        let (sender, receiver) = channel(PIECES_AHEAD);
+        let work = work(receiver)?;
+        Ok(Self { pid: std::process::id(), state: Mutex::new(Some((sender, work))) })
+    }
+
+    fn take(&self) -> PyResult<(Sender<Piece>, Work)> {
+        if self.pid != std::process::id() {
+            return Err(PyRuntimeError::new_err("the upload belongs to the process that this one was forked from"));
+        }
+        let taken = self.state.lock().map_or(None, |mut state| state.take());
+        taken.ok_or_else(|| PyValueError::new_err("the upload is finished, was given up, or another thread writes"))
+    }
+}
+
+/// Copies a Python buffer; its bytes may change as soon as the call has returned.
+pub fn copied(py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<Bytes> {
+    let buffer = PyBuffer::<u8>::get(data)?;
+    Ok(buffer.to_vec(py)?.into())
+}
+
+#[pymethods]
+impl Upload {
+    /// Takes bytes; waits when the store is slower than the program.
+    fn write(&self, py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<()> {
+        let mut data = copied(py, data)?;
+        let (sender, work) = self.take()?;
+        while !data.is_empty() {
+            let piece = data.split_to(data.len().min(PIECE_BYTES));
+            let queue = sender.clone();
+            let sent = wait(py, async move {
+                queue.send(Ok(piece)).await.map_err(|_| Failed::Internal(String::new()))
+            });
+            if let Err(error) = sent {
+                if !work.is_finished() {
+                    work.abort();
+                    return Err(error);
+                }
+                // The upload has failed: its own error says why.
+                drop(sender);
+                let failed = wait(py, async move { joined(work).await.map(|_| ()) });
+                return failed.and(Err(error));
+            }
+        }
+        if let Ok(mut state) = self.state.lock() {
+            *state = Some((sender, work));
+        }
+        Ok(())
+    }
+
+    /// Ends the data, waits until the store has it, and returns the staged part.
+    fn finish(&self, py: Python<'_>) -> PyResult<Data> {
+        let (sender, work) = self.take()?;
+        drop(sender);
+        let staged = wait(py, joined(work))?;
+        Ok(Data(staged.encode().into()))
+    }
+
+    /// Gives the upload up.
+    fn abort(&self) {
+        if let Ok((sender, work)) = self.take() {
+            work.abort();
+            drop(sender);
+        }
+    }
+
+    fn __del__(&self) {
+        if self.pid == std::process::id() {
+            self.abort();
+        }
+    }
+}
+
+async fn joined(work: Work) -> Result<Staged, Failed> {
+    work.await.map_err(|error| Failed::Internal(error.to_string()))?
+}
+
+/// Reads a staged part that came from a program.
+pub fn decoded(py: Python<'_>, bytes: &[u8]) -> PyResult<Staged> {
+    Staged::decode(bytes).map_err(|error| raise(py, Failed::Argument(format!("this is no staged part: {error}"))))
+}

@@ -1,0 +1,353 @@
+"""The package on each kind of store that is here: bytes, versions, errors, pickles, forks, threads."""
+
+import asyncio
+import io
+import multiprocessing
+import os
+import pickle
+import random
+import subprocess
+import sys
+import threading
+import uuid
+
+import fsspec
+import pytest
+
+import shale
+
+DATA = b"".join(b"line %d of a text that compresses\n" % number for number in range(40_000))
+
+
+def file_system(url, **options):
+    return fsspec.core.url_to_fs(url, **options)[0]
+
+
+def test_a_file_is_written_and_read_back(place):
+    url = f"{place}/text"
+    with fsspec.open(url, "wb") as file:
+        file.write(DATA[:1000])
+        file.write(memoryview(DATA)[1000:])
+    with fsspec.open(url) as file:
+        assert file.read() == DATA
+        file.seek(-100, io.SEEK_END)
+        assert file.read(50) == DATA[-100:-50]
+        assert file.version == 1
+    assert file_system(url).info(url)["size"] == len(DATA)
+
+
+def test_a_large_file_goes_up_in_pieces_and_is_one_version(place):
+    noise = random.Random(7).randbytes(13 << 20)
+    url = f"{place}/noise"
+    with fsspec.open(url, "wb", block_size=1 << 20) as file:
+        for start in range(0, len(noise), 777_777):
+            file.write(noise[start:start + 777_777])
+    blob = shale.Blob(url)
+    assert [entry["version"] for entry in blob.versions()] == [1]
+    assert blob.read() == noise
+
+
+def test_versions_and_tags_are_named_in_urls_and_options(place):
+    url = f"{place}/versions"
+    blob = shale.Blob(url)
+    blob.put(b"first")
+    assert blob.append(b" and more") == shale.Committed(2, 5, 9)
+    blob.tag("golden", 1)
+    blob.write(0, b"FIRST")
+    read = lambda address, **options: fsspec.open(address, **options).open().read()  # noqa: E731
+    assert read(url) == b"FIRST and more"
+    assert read(f"{url}@1") == read(f"{url}@golden") == b"first"
+    assert read(url, version=2) == b"first and more"
+    assert read(url, version="golden") == b"first"
+    assert blob.tags() == {"golden": 1}
+    assert [entry["version"] for entry in blob.versions()] == [1, 2, 4]
+    assert shale.Blob(f"{url}@2").read(-4) == b"more"
+    blob.untag("golden")
+    with pytest.raises(shale.VersionNotFoundError):
+        read(f"{url}@golden")
+    assert blob.expire(keep=1)
+    with pytest.raises(FileNotFoundError):
+        read(f"{url}@1")
+
+
+def test_an_open_file_keeps_its_version(place):
+    url = f"{place}/pinned"
+    blob = shale.Blob(url)
+    blob.put(DATA)
+    with fsspec.open(url) as file:
+        blob.put(b"other")
+        assert file.read() == DATA
+    assert blob.read() == b"other"
+
+
+def test_appends_of_many_threads_are_all_there(place):
+    blob = shale.Blob(f"{place}/appended")
+    blob.put(b"")
+    places = []
+
+    def work(number):
+        for turn in range(5):
+            places.append((blob.append(b"%02d-%02d " % (number, turn)).offset, b"%02d-%02d " % (number, turn)))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    whole = blob.read()
+    assert len(whole) == 8 * 5 * 6
+    assert all(whole[offset:offset + 6] == piece for offset, piece in places)
+
+
+def test_cat_ranges_is_one_call_with_negative_places_and_errors(place):
+    url = f"{place}/ranges"
+    files = file_system(url)
+    path = files._strip_protocol(url)
+    files.pipe(path, DATA)
+    starts, ends = [0, 500_000, -10, 7, len(DATA) + 5], [10, 500_100, None, 7, None]
+    expected = [DATA[:10], DATA[500_000:500_100], DATA[-10:], b"", b""]
+    assert files.cat_ranges([path] * 5, starts, ends) == expected
+    mixed = files.cat_ranges([path, path + "-missing"], 0, 5, on_error="return")
+    assert mixed[0] == DATA[:5] and isinstance(mixed[1], FileNotFoundError)
+    with pytest.raises(FileNotFoundError):
+        files.cat_ranges([path, path + "-missing"], 0, 5, on_error="raise")
+
+
+def test_many_ranges_cost_fewer_requests_than_ranges():
+    url = f"shale+memory://{uuid.uuid4().hex}"
+    blob = shale.Blob(url)
+    blob.put(random.Random(1).randbytes(4 << 20))
+    version = blob.open_version()
+    before = blob._store.requests()["get"]
+    got = version.read_ranges([(start, start + 100) for start in range(0, 4 << 20, 8192)])
+    assert len(got) == 512 and all(len(part) == 100 for part in got)
+    assert blob._store.requests()["get"] - before <= 32
+
+
+def test_the_file_system_works_in_a_loop_of_the_program(place):
+    async def work():
+        files = fsspec.filesystem(place.partition(":")[0], asynchronous=True)
+        path = files._strip_protocol(f"{place}/loop")
+        await files._pipe_file(path, b"in a loop")
+        assert await files._cat_file(path, 3, 4) == b"a"
+        reads = [files._cat_file(path) for _ in range(20)]
+        return await asyncio.gather(*reads)
+
+    assert asyncio.run(work()) == [b"in a loop"] * 20
+
+
+def test_errors_are_those_of_files(place):
+    files = file_system(place)
+    path = files._strip_protocol(place) + "/errors"
+    with pytest.raises(FileNotFoundError):
+        files.open(path, "rb")
+    with pytest.raises(FileNotFoundError):
+        files.cat(path)
+    with pytest.raises(FileNotFoundError):
+        files.rm(path)
+    files.pipe(path, b"there")
+    with pytest.raises(FileExistsError):
+        files.open(path, "xb")
+    with pytest.raises(FileExistsError):
+        files.pipe_file(path, b"again", mode="create")
+    with pytest.raises(ValueError, match="never changes"):
+        files.pipe(path + "@1", b"no")
+    with pytest.raises(ValueError, match="r\\+b"):
+        files.open(path, "r+b")
+    with pytest.raises(ValueError, match="mode"):
+        shale.Blob(f"{place}/x", properties={"mode": "fastest"}).put(b"x")
+    files.rm(path)
+    assert not files.exists(path)
+    with pytest.raises(FileNotFoundError):
+        files.info(path)
+
+
+def test_a_write_that_fails_changes_nothing(place):
+    url = f"{place}/failed"
+    shale.Blob(url).put(b"before")
+    with pytest.raises(RuntimeError), fsspec.open(url, "wb", block_size=1 << 20) as file:
+        file.write(random.Random(3).randbytes(5 << 20))
+        raise RuntimeError
+    files = file_system(url)
+    with pytest.raises(RuntimeError), files.transaction:
+        files.open(files._strip_protocol(url), "wb").write(b"never")
+        raise RuntimeError
+    assert shale.Blob(url).read() == b"before"
+    new = f"{place}/new"
+    with pytest.raises(RuntimeError), fsspec.open(new, "wb", block_size=1 << 20) as file:
+        file.write(random.Random(3).randbytes(3 << 20))
+        raise RuntimeError
+    assert not files.exists(new)
+
+
+def test_damage_is_an_error_and_never_zeroes(tmp_path):
+    blob = shale.Blob(f"shale+file://{tmp_path}/damaged")
+    blob.put(random.Random(5).randbytes(300_000))
+    [pack] = [path for path in tmp_path.rglob("p/*/*") if path.is_file()]
+    bytes_ = bytearray(pack.read_bytes())
+    bytes_[150_000] ^= 1
+    pack.write_bytes(bytes_)
+    again = f"shale+file://{tmp_path}/damaged"
+    ranges = fsspec.filesystem("shale+file").cat_ranges([f"{tmp_path}/damaged"] * 2, [0, 140_000], [10, 140_010])
+    assert len(ranges[0]) == 10 and isinstance(ranges[1], shale.DamagedError)
+    with pytest.raises(OSError, match="checksum"):
+        shale.Blob(again).read()
+    assert shale.Blob(again).verify()["damaged"][0][0] == 131_072
+
+
+def test_staged_parts_become_one_version(place):
+    blob = shale.Blob(f"{place}/staged")
+    blob.put(b"." * 1_000_000)
+    parts = [blob.stage(start, DATA[start:start + 100_000]) for start in range(0, 1_000_000, 100_000)]
+    assert blob.read() == b"." * 1_000_000
+    parts = pickle.loads(pickle.dumps(parts))
+    assert all(len(pickle.dumps(part)) < 1000 for part in parts)
+    committed = blob.commit([parts[0], *parts[3:]], "some")
+    assert committed == shale.Committed(2, 0, 1_000_000)
+    assert blob.read() == DATA[:100_000] + b"." * 200_000 + DATA[300_000:1_000_000]
+    assert blob.commit([part.at(part.offset) for part in parts], how="put").version == 3
+    assert blob.read() == DATA[:1_000_000]
+    appended = blob.commit([blob.stage(0, b"tail"), blob.stage(4, b"end")], how="append")
+    assert appended.offset == 1_000_000 and blob.read(-7) == b"tailend"
+    with pytest.raises(ValueError, match="overlap"):
+        blob.commit([parts[0], parts[1].at(50)])
+    other = shale.Blob(f"{place}/other")
+    with pytest.raises(ValueError, match="another blob"):
+        other.commit(parts)
+    assert blob.verify()["damaged"] == []
+
+
+def test_hundreds_of_staged_parts_are_one_version():
+    blob = shale.Blob(f"shale+memory://{uuid.uuid4().hex}")
+    noise = random.Random(11).randbytes(400 * 5000)
+    blob.put(b"")
+    parts = [blob.stage(start, noise[start:start + 5000]) for start in range(0, len(noise), 5000)]
+    random.Random(2).shuffle(parts)
+    assert blob.commit(parts).version == 2
+    assert blob.read() == noise
+
+
+def test_the_same_commit_made_again_is_made_once(place):
+    blob = shale.Blob(f"{place}/once")
+    blob.put(b"0")
+    _, born, _, operation = blob._store.begin(blob.key)
+    part = blob.stage(0, b"once")
+    first = blob.commit([part], how="append", op=operation, again=born)
+    assert blob.commit([part], how="append", op=operation, again=born) == first
+    assert blob.read() == b"0once"
+
+
+def test_pickles_have_no_secrets(s3_options, bucket):
+    options = {**s3_options, "token": None}
+    files = fsspec.filesystem("shale+s3", **options)
+    files.pipe(f"{bucket}/pickled", b"secretless")
+    with files.open(f"{bucket}/pickled") as opened:
+        blob = shale.Blob(f"shale+s3://{bucket}/pickled", **s3_options)
+        for thing in (files, opened, blob, fsspec.open(f"shale+s3://{bucket}/pickled", **options)):
+            pickled = pickle.dumps(thing)
+            assert s3_options["secret"].encode() not in pickled, thing
+            assert s3_options["key"].encode() not in pickled, thing
+            pickle.loads(pickled)
+        assert s3_options["secret"] not in files.to_json() and s3_options["secret"] not in repr(files)
+        assert pickle.loads(pickle.dumps(opened)).read() == b"secretless"
+    assert pickle.loads(pickle.dumps(files)).cat(f"{bucket}/pickled") == b"secretless"
+    # A process that was not forked has its own environment only, which names the server and the keys.
+    code = "import pickle, sys; print(pickle.load(sys.stdin.buffer).read().decode())"
+    out = subprocess.run([sys.executable, "-c", code], input=pickle.dumps(blob), capture_output=True, check=True)
+    assert out.stdout == b"secretless\n"
+
+
+def _in_child(url, opened, queue):
+    try:
+        queue.put((opened.read(), shale.Blob(url).append(b" child").version, opened.fs.cat(opened.path)))
+    except BaseException as error:  # noqa: BLE001
+        queue.put(repr(error))
+
+
+def test_a_forked_process_goes_on(tmp_path, server):
+    for place in (f"shale+file://{tmp_path}/blobs", f"shale+s3://bucket/{uuid.uuid4().hex}"):
+        url = f"{place}/forked"
+        shale.Blob(url).put(DATA)
+        with fsspec.open(url) as opened:
+            assert opened.read(10) == DATA[:10]
+            context = multiprocessing.get_context("fork")
+            queue = context.Queue()
+            children = [context.Process(target=_in_child, args=(url, opened, queue)) for _ in range(3)]
+            for child in children:
+                child.start()
+            got = [queue.get(timeout=120) for _ in children]
+            for child in children:
+                child.join()
+            assert sorted(version for _, version, _ in got) == [2, 3, 4], got
+            assert all(rest == DATA[10:] for rest, _, _ in got)
+            assert opened.read() == DATA[10:]
+        assert shale.Blob(url).read(-6) == b" child"
+
+
+def test_the_lock_of_the_interpreter_is_free_while_bytes_move():
+    blob = shale.Blob(f"shale+memory://{uuid.uuid4().hex}", properties={"compression": "bzip2-9"})
+    counted, done = 0, threading.Event()
+
+    def work():
+        blob.put(DATA * 4)
+        done.set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    while not done.is_set():
+        counted += 1
+    thread.join()
+    assert counted > 100
+
+
+def test_memory_is_bounded(tmp_path):
+    """192 MiB go through a process that may have 96 MiB more than it began with."""
+    code = f"""
+import random, resource, shale
+resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
+piece = random.Random(1).randbytes(4 << 20)
+blob = shale.Blob("shale+file://{tmp_path}/large")
+blob.put(b"x"); blob.read()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+upload = blob.upload()
+for _ in range(96): upload.write(piece)
+blob.commit([upload.stage()], how="put")
+import fsspec
+with fsspec.open("shale+file://{tmp_path}/large") as file:
+    while file.read(8 << 20): pass
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+"""
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout
+    assert int(out) < 256, f"{out} MiB"
+
+
+def test_options_of_s3fs_and_of_the_store_mean_the_same(s3_options, bucket, server, monkeypatch):
+    fsspec.filesystem("shale+s3", **s3_options).pipe(f"{bucket}/named", b"x")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL", "AWS_REGION"):
+        monkeypatch.delenv(name)
+    names = {
+        "aws_access_key_id": server["AWS_ACCESS_KEY_ID"], "aws_secret_access_key": server["AWS_SECRET_ACCESS_KEY"],
+        "aws_endpoint": server["AWS_ENDPOINT_URL"], "aws_region": "us-east-1",
+    }
+    assert fsspec.filesystem("shale+s3", **names).cat(f"{bucket}/named") == b"x"
+    assert fsspec.filesystem("shale+s3", **s3_options, skip_instance_cache=True).cat(f"{bucket}/named") == b"x"
+    wrong = {**s3_options, "secret": "wrong"}
+    with pytest.raises(PermissionError):
+        fsspec.filesystem("shale+s3", **wrong).cat(f"{bucket}/named")
+    with pytest.raises(ValueError, match="no_such_option"):
+        fsspec.filesystem("shale+s3", no_such_option=1).cat(f"{bucket}/named")
+
+
+def test_listings_show_blobs_and_no_objects_below_them(place):
+    files = file_system(place)
+    root = files._strip_protocol(place)
+    for name in ("a", "dir/b", "dir/deep/c"):
+        files.pipe(f"{root}/{name}", name.encode())
+    assert files.find(root) == [f"{root}/a", f"{root}/dir/b", f"{root}/dir/deep/c"]
+    assert [info["type"] for info in files.ls(root, detail=True)] == ["file", "directory"]
+    assert files.glob(f"{root}/*/*") == [f"{root}/dir/b", f"{root}/dir/deep"]
+    files.rm(f"{root}/dir", recursive=True)
+    assert files.ls(root, detail=False) == [f"{root}/a"] and not files.isdir(f"{root}/dir")
+    files.pipe(f"{root}/dir", b"now a blob")
+    assert files.cat(f"{root}/dir") == b"now a blob"
+    assert os.path.basename(files.ls(f"{root}/dir")[0]["name"]) == "dir"
