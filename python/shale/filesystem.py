@@ -36,6 +36,7 @@ class ShaleFileSystem(AsyncFileSystem):
 
     version: what paths without an @ mean
     properties: how writes are compressed, {"mode": "archive", "compression": "zstd-9", ...}
+    block_size: bytes of a file's reads, and of its buffer for writes
     and those of the store, as s3fs or the store's client name them
     """
 
@@ -43,16 +44,24 @@ class ShaleFileSystem(AsyncFileSystem):
     kind = ""
     root_marker = ""
 
-    def __init__(self, *args, version=None, properties=None, from_pickle=None, **options):
+    def __init__(self, *args, version=None, properties=None, block_size=None, from_pickle=None, **options):
         if not self.kind:
             raise TypeError("make a file system of one kind of store: fsspec.filesystem('shale+s3')")
         own = {"asynchronous", "loop", "batch_size", "skip_instance_cache", "use_listings_cache", "listings_expiry_time", "max_paths"}
         super().__init__(*args, **{name: value for name, value in options.items() if name in own})
         self.default_version = "" if version is None else str(version)
         self.properties = properties_of(properties)
+        self.block_bytes = block_size or options.get("default_block_size") or BLOCK_BYTES
         store_options = {name: value for name, value in options.items() if name not in own}
         self.store_options = _settings.reveal(store_options, from_pickle)
         _settings.client_options(self.kind, self.store_options)
+
+    @property
+    def loop(self):
+        """The loop of the calls that wait; a forked process has one of its own."""
+        if self._pid != os.getpid():
+            self._pid, self._loop = os.getpid(), fsspec.asyn.get_loop()
+        return self._loop
 
     # Names
 
@@ -109,9 +118,9 @@ class ShaleFileSystem(AsyncFileSystem):
 
     def to_dict(self, *, include_password=True):
         """As fsspec's, and always without secrets."""
-        described = super().to_dict(include_password=False)
-        fixed = {name: value for name, value in described.items() if name in {"cls", "protocol", "args"}}
-        return {**fixed, **{name: value for name, value in self._public().items() if name != "from_pickle"}}
+        public = {name: value for name, value in self._public().items() if name != "from_pickle" and value is not None}
+        name = f"{type(self).__module__}:{type(self).__name__}"
+        return {"cls": name, "protocol": self.protocol, "args": self.storage_args, **public}
 
     def to_json(self, *, include_password=True):
         """As fsspec's, and always without secrets."""
@@ -319,7 +328,7 @@ class ShaleFileSystem(AsyncFileSystem):
     def _open(self, path, mode="rb", block_size=None, autocommit=True, cache_options=None, **kwargs):
         if mode not in {"rb", "wb", "ab", "xb"}:
             raise ValueError(f"mode {mode} is not supported: rb, wb, ab, xb, and write() for a range")
-        return ShaleFile(self, path, mode, block_size or BLOCK_BYTES, autocommit=autocommit, cache_options=cache_options, **kwargs)
+        return ShaleFile(self, path, mode, block_size or self.block_bytes, autocommit=autocommit, cache_options=cache_options, **kwargs)
 
     # What blobs have beside files
 
