@@ -16,7 +16,7 @@ from fsspec.callbacks import DEFAULT_CALLBACK
 from fsspec.spec import AbstractBufferedFile
 from fsspec.utils import tokenize
 
-from . import _settings
+from . import _settings, caching
 from .blob import Blob, Committed, Upload, native_store, properties_of
 
 # Bytes of a file's reads and of its write buffer.
@@ -417,8 +417,8 @@ class ShaleMemoryFileSystem(ShaleFileSystem):
 class ShaleFile(AbstractBufferedFile):
     """A version that is read, or the bytes of one that is being written. `committed` tells what a write made."""
 
-    def __init__(self, fs, path, mode="rb", block_size=BLOCK_BYTES, autocommit=True, cache_type="readahead", cache_options=None,
-                 size=None, message="", **kwargs):
+    def __init__(self, fs, path, mode="rb", block_size=BLOCK_BYTES, autocommit=True, cache_type=caching.GrowingReadAhead.name,
+                 cache_options=None, size=None, message="", **kwargs):
         self.message, self.committed = message, None
         self._version, self._upload, self._part = None, None, None
         if mode == "rb":

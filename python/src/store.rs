@@ -252,7 +252,11 @@ impl Store {
     /// Describes a version.
     #[pyo3(signature = (key, at, event_loop=None))]
     fn info<'py>(
-        &self, py: Python<'py>, key: String, at: String, event_loop: Option<&Bound<'py, PyAny>>,
+        &self,
+        py: Python<'py>,
+        key: String,
+        at: String,
+        event_loop: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let shared = self.shared();
         answer(py, event_loop, async move {
@@ -264,7 +268,11 @@ impl Store {
     /// Opens a version, which stays the same whatever is written later.
     #[pyo3(signature = (key, at, event_loop=None))]
     fn version<'py>(
-        &self, py: Python<'py>, key: String, at: String, event_loop: Option<&Bound<'py, PyAny>>,
+        &self,
+        py: Python<'py>,
+        key: String,
+        at: String,
+        event_loop: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let shared = self.shared();
         answer(py, event_loop, async move {
@@ -276,7 +284,11 @@ impl Store {
     /// Opens a version and reads ranges of it.
     #[pyo3(signature = (key, at, ranges, event_loop=None))]
     fn read_ranges<'py>(
-        &self, py: Python<'py>, key: String, at: String, ranges: Vec<(i64, Option<i64>)>,
+        &self,
+        py: Python<'py>,
+        key: String,
+        at: String,
+        ranges: Vec<(i64, Option<i64>)>,
         event_loop: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let shared = self.shared();
@@ -289,7 +301,10 @@ impl Store {
     /// Lists blobs (described) and directories (only their names) below a prefix.
     #[pyo3(signature = (below, event_loop=None))]
     fn list<'py>(
-        &self, py: Python<'py>, below: String, event_loop: Option<&Bound<'py, PyAny>>,
+        &self,
+        py: Python<'py>,
+        below: String,
+        event_loop: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let shared = self.shared();
         answer(py, event_loop, async move {
@@ -307,7 +322,10 @@ impl Store {
     /// Tells whether there is a blob below a prefix.
     #[pyo3(signature = (below, event_loop=None))]
     fn has_blobs<'py>(
-        &self, py: Python<'py>, below: String, event_loop: Option<&Bound<'py, PyAny>>,
+        &self,
+        py: Python<'py>,
+        below: String,
+        event_loop: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let shared = self.shared();
         answer(py, event_loop, async move { Ok(blob::has_blobs(shared.connection()?, &prefix(&below)?).await?) })
@@ -317,8 +335,15 @@ impl Store {
     #[pyo3(signature = (key, how, offset, data, message, properties, event_loop=None))]
     #[allow(clippy::too_many_arguments, reason = "they are those of one operation")]
     fn write<'py>(
-        &self, py: Python<'py>, key: String, how: String, offset: u64, data: &Bound<'py, PyAny>, message: String,
-        properties: BTreeMap<String, String>, event_loop: Option<&Bound<'py, PyAny>>,
+        &self,
+        py: Python<'py>,
+        key: String,
+        how: String,
+        offset: u64,
+        data: &Bound<'py, PyAny>,
+        message: String,
+        properties: BTreeMap<String, String>,
+        event_loop: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let (shared, data) = (self.shared(), copied(py, data)?);
         answer(py, event_loop, async move {
@@ -354,8 +379,16 @@ impl Store {
     #[pyo3(signature = (key, at, start, end, properties, target=None, target_key=None, event_loop=None))]
     #[allow(clippy::too_many_arguments, reason = "they are those of one operation")]
     fn restage<'py>(
-        &self, py: Python<'py>, key: String, at: String, start: u64, end: u64, properties: BTreeMap<String, String>,
-        target: Option<PyRef<'py, Self>>, target_key: Option<String>, event_loop: Option<&Bound<'py, PyAny>>,
+        &self,
+        py: Python<'py>,
+        key: String,
+        at: String,
+        start: u64,
+        end: u64,
+        properties: BTreeMap<String, String>,
+        target: Option<PyRef<'py, Self>>,
+        target_key: Option<String>,
+        event_loop: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let shared = self.shared();
         let to = target.map_or_else(|| shared.clone(), |target| target.shared());
@@ -375,7 +408,10 @@ impl Store {
     /// Begins a job of several stages: the blob's incarnation and newest record, and a name for the commit.
     #[pyo3(signature = (key, event_loop=None))]
     fn begin<'py>(
-        &self, py: Python<'py>, key: String, event_loop: Option<&Bound<'py, PyAny>>,
+        &self,
+        py: Python<'py>,
+        key: String,
+        event_loop: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let shared = self.shared();
         answer(py, event_loop, async move {
@@ -389,8 +425,16 @@ impl Store {
     #[pyo3(signature = (key, how, parts, message, base=None, op=None, again=None, event_loop=None))]
     #[allow(clippy::too_many_arguments, reason = "they are those of one operation")]
     fn commit<'py>(
-        &self, py: Python<'py>, key: String, how: String, parts: Vec<(u64, Vec<u8>)>, message: String,
-        base: Option<u64>, op: Option<String>, again: Option<u64>, event_loop: Option<&Bound<'py, PyAny>>,
+        &self,
+        py: Python<'py>,
+        key: String,
+        how: String,
+        parts: Vec<(u64, Vec<u8>)>,
+        message: String,
+        base: Option<u64>,
+        op: Option<String>,
+        again: Option<u64>,
+        event_loop: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let staged: PyResult<Vec<(u64, Staged)>> =
             parts.into_iter().map(|(at, bytes)| Ok((at, decoded(py, &bytes)?))).collect();
@@ -416,7 +460,10 @@ impl Store {
     /// Removes a blob.
     #[pyo3(signature = (key, event_loop=None))]
     fn remove<'py>(
-        &self, py: Python<'py>, key: String, event_loop: Option<&Bound<'py, PyAny>>,
+        &self,
+        py: Python<'py>,
+        key: String,
+        event_loop: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let shared = self.shared();
         answer(py, event_loop, async move {
@@ -430,7 +477,12 @@ impl Store {
     /// Returns records of the log, oldest first.
     #[pyo3(signature = (key, first, last=None, event_loop=None))]
     fn log<'py>(
-        &self, py: Python<'py>, key: String, first: u64, last: Option<u64>, event_loop: Option<&Bound<'py, PyAny>>,
+        &self,
+        py: Python<'py>,
+        key: String,
+        first: u64,
+        last: Option<u64>,
+        event_loop: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let shared = self.shared();
         answer(py, event_loop, async move {
@@ -443,7 +495,12 @@ impl Store {
     /// Gives a version a name, or takes the name away.
     #[pyo3(signature = (key, name, at=None, event_loop=None))]
     fn tag<'py>(
-        &self, py: Python<'py>, key: String, name: String, at: Option<String>, event_loop: Option<&Bound<'py, PyAny>>,
+        &self,
+        py: Python<'py>,
+        key: String,
+        name: String,
+        at: Option<String>,
+        event_loop: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let shared = self.shared();
         answer(py, event_loop, async move {
@@ -462,7 +519,11 @@ impl Store {
     /// Gives versions up; tells whether any was.
     #[pyo3(signature = (key, keep=None, version=None, event_loop=None))]
     fn expire<'py>(
-        &self, py: Python<'py>, key: String, keep: Option<u64>, version: Option<u64>,
+        &self,
+        py: Python<'py>,
+        key: String,
+        keep: Option<u64>,
+        version: Option<u64>,
         event_loop: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let shared = self.shared();
@@ -476,7 +537,12 @@ impl Store {
     /// Reads, verifies and decodes the frames of a range.
     #[pyo3(signature = (key, at, start=0, end=None, event_loop=None))]
     fn verify<'py>(
-        &self, py: Python<'py>, key: String, at: String, start: u64, end: Option<u64>,
+        &self,
+        py: Python<'py>,
+        key: String,
+        at: String,
+        start: u64,
+        end: Option<u64>,
         event_loop: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let shared = self.shared();
@@ -493,8 +559,14 @@ impl Store {
     #[pyo3(signature = (key, at, target, target_key, properties, event_loop=None))]
     #[allow(clippy::too_many_arguments, reason = "they are those of one operation")]
     fn copy<'py>(
-        &self, py: Python<'py>, key: String, at: String, target: PyRef<'py, Self>, target_key: String,
-        properties: BTreeMap<String, String>, event_loop: Option<&Bound<'py, PyAny>>,
+        &self,
+        py: Python<'py>,
+        key: String,
+        at: String,
+        target: PyRef<'py, Self>,
+        target_key: String,
+        properties: BTreeMap<String, String>,
+        event_loop: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let (shared, to) = (self.shared(), target.shared());
         answer(py, event_loop, async move {

@@ -62,9 +62,8 @@ impl Upload {
         while !data.is_empty() {
             let piece = data.split_to(data.len().min(PIECE_BYTES));
             let queue = sender.clone();
-            let sent = wait(py, async move {
-                queue.send(Ok(piece)).await.map_err(|_| Failed::Internal(String::new()))
-            });
+            let sent =
+                wait(py, async move { queue.send(Ok(piece)).await.map_err(|_| Failed::Internal(String::new())) });
             if let Err(error) = sent {
                 if !work.is_finished() {
                     work.abort();

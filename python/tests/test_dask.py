@@ -29,7 +29,8 @@ def sources(tmp_path):
     """Files, and what they hold together."""
     rng, whole, urls = random.Random(8), b"", []
     for number, size in enumerate([5 * MIB + 3, 0, 9 * MIB]):
-        data = rng.randbytes(size // 2) + b"text " * (size // 10)
+        text = "".join(f"line {line * 7919} of {rng.randrange(1000)}\n" for line in range(size // 40)).encode()
+        data = rng.randbytes(size // 2) + text
         path = tmp_path / f"source-{number}"
         path.write_bytes(data)
         whole += data

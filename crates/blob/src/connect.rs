@@ -185,9 +185,8 @@ impl std::fmt::Debug for StoreSettings {
 impl StoreSettings {
     /// Returns each option by the key that the store's client knows it by.
     fn keys<K: FromStr>(&self, location: &Location) -> Result<Vec<(K, &str)>, Error> {
-        let unknown = |name: &str| {
-            Error::Refused(format!("`{name}` is no setting of a store of kind `{}`", location.scheme))
-        };
+        let unknown =
+            |name: &str| Error::Refused(format!("`{name}` is no setting of a store of kind `{}`", location.scheme));
         let known = |(name, value): &'_ (String, String)| -> Result<K, Error> {
             let _ = value;
             name.to_ascii_lowercase().parse().map_err(|_| unknown(name))
@@ -202,9 +201,8 @@ impl StoreSettings {
     }
 
     fn has_s3_keys(&self) -> bool {
-        let is_key = |name: &str| {
-            matches!(name.parse(), Ok(AmazonS3ConfigKey::AccessKeyId | AmazonS3ConfigKey::SkipSignature))
-        };
+        let is_key =
+            |name: &str| matches!(name.parse(), Ok(AmazonS3ConfigKey::AccessKeyId | AmazonS3ConfigKey::SkipSignature));
         self.options.iter().any(|(name, _)| is_key(name))
     }
 }

@@ -104,10 +104,7 @@ mod tests {
         let mib = 1 << 20;
         let ranges = [5 * mib..5 * mib + 10, 0..100, 50..200, 9 * mib..20 * mib, 0..0, 30 * mib..31 * mib];
         let groups = group(&ranges, 10 * mib);
-        assert_eq!(
-            groups,
-            [(0..200, vec![1, 2]), (5 * mib..5 * mib + 10, vec![0]), (9 * mib..10 * mib, vec![3])]
-        );
+        assert_eq!(groups, [(0..200, vec![1, 2]), (5 * mib..5 * mib + 10, vec![0]), (9 * mib..10 * mib, vec![3])]);
         assert!(group(&[3..7], 3).is_empty());
     }
 }

@@ -139,13 +139,7 @@ impl Blob {
     ///
     /// # Errors
     /// When the store fails.
-    pub async fn verify_range(
-        &self,
-        version: &Record,
-        from: u64,
-        to: u64,
-        tally: &Tally,
-    ) -> Result<Verified, Error> {
+    pub async fn verify_range(&self, version: &Record, from: u64, to: u64, tally: &Tally) -> Result<Verified, Error> {
         let mut verified = Verified::default();
         let end = to.min(version.size);
         let windows = (from..end).step_by(VERIFY_BYTES as usize);
