@@ -1,5 +1,5 @@
-//! How a future of the library becomes a Python result: a caller waits for it without the interpreter's
-//! lock and can be interrupted, or gets an `asyncio` future of its loop.
+//! How a future of the library becomes a Python result: a caller waits for it without the
+//! interpreter's lock and can be interrupted, or gets an `asyncio` future of its loop.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Errors of the library as the exceptions that users of fsspec expect; `shale.errors` defines those
-//! that Python has no class for. Owns the mapping, and no text.
+//! Errors of the library as the exceptions that users of fsspec expect; `shale.errors` defines
+//! those that Python has no class for. Owns the mapping, and no text.
 
 use blob::Error as BlobError;
 use object_store::Error as StoreError;

@@ -1,11 +1,13 @@
-//! The native half of the Python package: handles of stores, versions and uploads, whose methods move
-//! bytes without holding the interpreter's lock. Names of options, URLs and the file system are made in
-//! Python; this module knows a store, a key and a version.
+//! The native half of the Python package: handles of stores, versions and uploads, whose methods
+//! move bytes without holding the interpreter's lock. Names of options, URLs and the file system
+//! are made in Python; this module knows a store, a key and a version.
 
 mod answer;
+mod described;
 mod errors;
 mod process;
 mod safe;
+mod shared;
 mod store;
 mod upload;
 mod version;

@@ -1,5 +1,5 @@
-//! What belongs to one process: threads and connections do not survive a fork, so the child makes its
-//! own at the first use, and never touches those of its parent. Owns the runtime.
+//! What belongs to one process: threads and connections do not survive a fork, so the child makes
+//! its own at the first use, and never touches those of its parent. Owns the runtime.
 
 use std::sync::OnceLock;
 
@@ -12,8 +12,9 @@ const THREADS_MAX: usize = 4;
 /// Threads that compress, decompress, and wait for files: more than the processors, for some wait.
 const BLOCKING_THREADS_MAX: usize = 32;
 
-/// A value that each process makes anew. A chain, one link for each fork between the process that made
-/// the first one and the one that asks: nothing is locked that a fork could find locked for ever.
+/// A value that each process makes anew. A chain, one link for each fork between the process that
+/// made the first one and the one that asks: nothing is locked that a fork could find locked for
+/// ever.
 pub struct PerProcess<T> {
     first: OnceLock<Link<T>>,
 }

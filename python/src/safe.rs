@@ -1,6 +1,6 @@
-//! Whether a store creates objects atomically, which every commit rests on: asked before the first write
-//! of a process, unless this machine has asked in the last month. The answer is kept where the `shale`
-//! program keeps it, in the same words.
+//! Whether a store creates objects atomically, which every commit rests on: asked before the first
+//! write of a process, unless this machine has asked in the last month. The answer is kept where
+//! the `shale` program keeps it, in the same words.
 
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};

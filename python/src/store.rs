@@ -1,152 +1,25 @@
-//! A store: a bucket with its settings, and the blobs in it. Owns the connection of each process, the few
-//! blobs that are open, and the question whether a store may be written to at all.
+//! The handle of a store in Python: a bucket with its settings. Owns the methods and their arguments;
+//! `shared` has the connection.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, OnceLock};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use blob::{
-    At, Blob, Committed, Connection, Encoding, ExpireRule, Listed, Location, OpId, Record, Staged, StagedAs,
-    StoreSettings, Tally, UploadOptions,
-};
+use blob::{At, Committed, Encoding, ExpireRule, Listed, OpId, Staged, StagedAs, StoreSettings, Tally, UploadOptions};
 use bytes::Bytes;
 use futures_util::StreamExt;
-use object_store::memory::InMemory;
 use object_store::path::Path;
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
-use tokio::sync::{Mutex, OnceCell};
 
 use crate::answer::answer;
+use crate::described::{Checked, Info, entry};
 use crate::errors::{Failed, raise};
-use crate::process::{PerProcess, runtime};
+use crate::process::runtime;
+use crate::shared::{Opened, Shared};
 use crate::upload::{Upload, copied, decoded};
 use crate::version::{Data, Many, Version, absolute, find};
 
-/// Blobs that stay open: each may keep 32 MiB of decoded frames.
-const OPEN_MAX: usize = 8;
-
-/// The one store in memory of this process.
-static MEMORY: OnceLock<Arc<InMemory>> = OnceLock::new();
-
-/// An open blob.
-pub struct Opened {
-    pub blob: Blob,
-}
-
-struct State {
-    connection: Connection,
-    open: Mutex<VecDeque<(String, Arc<Opened>)>>,
-    is_safe: OnceCell<()>,
-}
-
-/// What a store's handles share.
-pub struct Shared {
-    scheme: String,
-    bucket: String,
-    settings: StoreSettings,
-    state: PerProcess<Result<State, String>>,
-}
-
-impl Shared {
-    /// Returns the URL of a key.
-    pub fn place(&self, key: &str) -> String {
-        match self.scheme.as_str() {
-            "file" => format!("file:///{}", key.trim_start_matches('/')),
-            "memory" => format!("memory://{key}"),
-            scheme => format!("{scheme}://{}/{key}", self.bucket),
-        }
-    }
-
-    fn location(&self, key: &str) -> Result<Location, Failed> {
-        self.place(key).parse().map_err(|error: blob::ParseLocationError| Failed::Argument(error.to_string()))
-    }
-
-    fn connect(&self) -> Result<State, String> {
-        let connection = if self.scheme == "memory" {
-            let store = MEMORY.get_or_init(Arc::default).clone();
-            Connection::new(store.clone(), store)
-        } else {
-            // The key has no part in the connection.
-            let location = self.location("-").map_err(|failed| format!("{failed:?}"))?;
-            Connection::open_with(&location, &self.settings).map_err(|error| error.to_string())?
-        };
-        Ok(State { connection, open: Mutex::default(), is_safe: OnceCell::new() })
-    }
-
-    fn state(&self) -> Result<&State, Failed> {
-        self.state.get(|| self.connect()).as_ref().map_err(|text| Failed::Argument(text.clone()))
-    }
-
-    fn connection(&self) -> Result<&Connection, Failed> {
-        Ok(&self.state()?.connection)
-    }
-
-    /// Opens the blob at a key, or returns the one that is open.
-    pub async fn open(&self, key: &str) -> Result<Arc<Opened>, Failed> {
-        let state = self.state()?;
-        if let Some((_, opened)) = state.open.lock().await.iter().find(|(known, _)| known == key) {
-            return Ok(opened.clone());
-        }
-        let blob = Blob::open(&state.connection, self.location(key)?.key()).await?;
-        Ok(self.keep(state, key, blob).await)
-    }
-
-    async fn keep(&self, state: &State, key: &str, blob: Blob) -> Arc<Opened> {
-        let opened = Arc::new(Opened { blob });
-        let mut open = state.open.lock().await;
-        open.retain(|(known, _)| known != key);
-        open.push_back((key.to_owned(), opened.clone()));
-        if open.len() > OPEN_MAX {
-            open.pop_front();
-        }
-        opened
-    }
-
-    async fn forget(&self, key: &str) -> Result<(), Failed> {
-        self.state()?.open.lock().await.retain(|(known, _)| known != key);
-        Ok(())
-    }
-
-    /// Finds a version; a blob that has none yet is not there.
-    async fn version(&self, key: &str, at: &str) -> Result<(Arc<Opened>, Arc<Record>), Failed> {
-        let opened = self.open(key).await?;
-        let found = match find(&opened, at).await {
-            // It was removed since it was opened; the key may have been used again.
-            Err(Failed::Blob(blob::Error::Removed | blob::Error::Missing(_))) => {
-                self.forget(key).await?;
-                let opened = self.open(key).await?;
-                let record = find(&opened, at).await?;
-                (opened, record)
-            }
-            found => (opened, found?),
-        };
-        if found.1.seq == 0 {
-            return Err(Failed::Blob(blob::Error::Missing(self.place(key))));
-        }
-        Ok(found)
-    }
-
-    /// Opens a blob to change it, or makes it with `may_create`.
-    async fn to_write(&self, key: &str, may_create: bool) -> Result<Arc<Opened>, Failed> {
-        let state = self.state()?;
-        let location = self.location(key)?;
-        let ask = || async { crate::safe::ensure(&state.connection, &location, &self.settings).await };
-        state.is_safe.get_or_try_init(ask).await?;
-        if let Ok(opened) = self.open(key).await {
-            match opened.blob.refresh().await {
-                Ok(head) if !head.closed => return Ok(opened),
-                _ => self.forget(key).await?,
-            }
-        }
-        if !may_create {
-            return self.open(key).await;
-        }
-        let blob = Blob::open_or_create(&state.connection, location.key()).await?;
-        Ok(self.keep(state, key, blob).await)
-    }
-}
-
-/// Reads what is behind an `@`.
+/// Reads the text behind an `@`.
 pub fn parse_at(at: &str) -> Result<At, Failed> {
     if at.bytes().all(|byte| byte.is_ascii_digit()) {
         let number = at.parse().map_err(|_| Failed::Argument(format!("version {at} is too large a number")))?;
@@ -181,54 +54,6 @@ fn op_id(text: Option<&str>, opened: &Opened) -> Result<OpId, Failed> {
     }
 }
 
-/// What a version is.
-#[derive(IntoPyObject)]
-struct Info {
-    key: String,
-    version: u64,
-    size: u64,
-    created: u64,
-    incarnation: String,
-    message: String,
-    tags: BTreeMap<String, u64>,
-}
-
-impl Info {
-    fn of(key: String, record: &Record) -> Self {
-        Self {
-            key,
-            version: record.seq,
-            size: record.size,
-            created: record.unix_s,
-            incarnation: record.inc.to_string(),
-            message: record.message.clone(),
-            tags: record.tags.iter().cloned().collect(),
-        }
-    }
-}
-
-/// A record of the log.
-#[derive(IntoPyObject)]
-struct Entry {
-    version: u64,
-    is_version: bool,
-    is_live: bool,
-    created: u64,
-    size: u64,
-    written: u64,
-    stored: u64,
-    message: String,
-    operations: Vec<(String, String, u64, u64)>,
-}
-
-/// What a verification found.
-#[derive(IntoPyObject)]
-struct Checked {
-    frames: u64,
-    stored: u64,
-    damaged: Vec<(u64, u64, String)>,
-}
-
 /// A store, by kind, bucket and settings.
 #[pyclass(frozen)]
 pub struct Store {
@@ -246,7 +71,7 @@ impl Store {
     #[new]
     fn new(scheme: String, bucket: String, options: BTreeMap<String, String>, profile: Option<String>) -> Self {
         let settings = StoreSettings { options: options.into_iter().collect(), profile };
-        Self { shared: Arc::new(Shared { scheme, bucket, settings, state: PerProcess::new() }) }
+        Self { shared: Arc::new(Shared::new(scheme, bucket, settings)) }
     }
 
     /// Describes a version.
@@ -375,7 +200,8 @@ impl Store {
         })
     }
 
-    /// Stages a range of a version once more, for other properties, without a way through the program.
+    /// Stages a range of a version once more, for other properties, without a way through the
+    /// program.
     #[pyo3(signature = (key, at, start, end, properties, target=None, target_key=None, event_loop=None))]
     #[allow(clippy::too_many_arguments, reason = "they are those of one operation")]
     fn restage<'py>(
@@ -405,7 +231,8 @@ impl Store {
         })
     }
 
-    /// Begins a job of several stages: the blob's incarnation and newest record, and a name for the commit.
+    /// Begins a job of several stages: the blob's incarnation and newest record, and a name for the
+    /// commit.
     #[pyo3(signature = (key, event_loop=None))]
     fn begin<'py>(
         &self,
@@ -421,7 +248,8 @@ impl Store {
         })
     }
 
-    /// Commits staged parts as one version: `how` is `put`, `append`, `write`, or `rewrite` of version `base`.
+    /// Commits staged parts as one version: `how` is `put`, `append`, `write`, or `rewrite` of
+    /// version `base`.
     #[pyo3(signature = (key, how, parts, message, base=None, op=None, again=None, event_loop=None))]
     #[allow(clippy::too_many_arguments, reason = "they are those of one operation")]
     fn commit<'py>(
@@ -593,20 +421,5 @@ impl Store {
         ];
         let counts = counts.map(|(name, count)| (name, count.load(std::sync::atomic::Ordering::Relaxed)));
         BTreeMap::from(counts).into_bound_py_any(py)
-    }
-}
-
-fn entry(record: &Record, head: &Record) -> Entry {
-    let operation = |done: &blob::Done| (done.kind.name().to_owned(), done.op.to_string(), done.at, done.len);
-    Entry {
-        version: record.seq,
-        is_version: record.is_version(),
-        is_live: !record.tombstone && head.is_live(record.seq),
-        created: record.unix_s,
-        size: record.size,
-        written: record.raw,
-        stored: record.stored,
-        message: record.message.clone(),
-        operations: record.ops.iter().map(operation).collect(),
     }
 }

@@ -1,5 +1,5 @@
-//! An upload that a program feeds: bytes go into a short queue, and become a staged part. Nothing is
-//! committed here; one that is dropped leaves garbage for `gc`, and the blob as it was.
+//! An upload that a program feeds: bytes go into a short queue, and become a staged part. Nothing
+//! is committed here; one that is dropped leaves garbage for `gc`, and the blob as it was.
 
 use std::sync::Mutex;
 

@@ -11,7 +11,8 @@ use pyo3::types::{PyBytes, PyList};
 use crate::answer::answer;
 use crate::errors::{Failed, raise};
 use crate::process::PerProcess;
-use crate::store::{Opened, Shared, parse_at};
+use crate::shared::{Opened, Shared};
+use crate::store::parse_at;
 
 /// Bytes as a Python object: copied once, into the object itself.
 pub struct Data(pub Bytes);

@@ -1,7 +1,8 @@
-//! From a URL to a store: `s3://bucket/key`, `gs://`, `az://`, `file://`, `memory://`. Owns the two clients of each store and their
-//! settings. The client for *commits* never repeats a request by itself, because a repeated conditional request that had an effect
-//! answers that the object exists; the one for *data* does, and has a limit on silence instead of one on the whole time, because a
-//! healthy transfer may be slow.
+//! From a URL to a store: `s3://bucket/key`, `gs://`, `az://`, `file://`, `memory://`. Owns the two
+//! clients of each store and their settings. The client for *commits* never repeats a request by
+//! itself, because a repeated conditional request that had an effect answers that the object
+//! exists; the one for *data* does, and has a limit on silence instead of one on the whole time,
+//! because a healthy transfer may be slow.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -154,7 +155,8 @@ impl Location {
         format!("{}|{}|{}", self.scheme, endpoint.unwrap_or_default(), self.bucket)
     }
 
-    /// Tells whether the store is a server, and not this machine's own memory or file system, which create objects atomically.
+    /// Tells whether the store is a server, and not this machine's own memory or file system, which
+    /// create objects atomically.
     pub fn is_remote(&self) -> bool {
         !matches!(self.scheme.as_str(), "file" | "memory")
     }
@@ -217,8 +219,9 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Connects to the store of a location. Settings and credentials come from where the store's own tools look for them: for S3 the
-    /// variables `AWS_*`, the profile that `AWS_PROFILE` names, a web identity, or the instance; see docs/BLOB-GUIDE.md.
+    /// Connects to the store of a location. Settings and credentials come from where the store's
+    /// own tools look for them: for S3 the variables `AWS_*`, the profile that `AWS_PROFILE` names,
+    /// a web identity, or the instance; see docs/BLOB-GUIDE.md.
     ///
     /// # Errors
     /// When settings are missing or contradict each other. Nothing is sent yet.
@@ -287,7 +290,8 @@ impl Connection {
         Ok(Self::with_profile(commit, data, profile))
     }
 
-    /// Takes stores that are open already. The one for commits must not repeat conditional requests by itself.
+    /// Takes stores that are open already. The one for commits must not repeat conditional requests
+    /// by itself.
     pub fn new(commit: Arc<dyn ObjectStore>, data: Arc<dyn ObjectStore>) -> Self {
         Self::with_profile(commit, data, None)
     }
@@ -328,7 +332,8 @@ fn s3(bucket: &str, settings: &StoreSettings) -> AmazonS3Builder {
     let plain = endpoint.as_deref().and_then(|endpoint| endpoint.strip_prefix("http://"));
     let host = plain.map(|rest| rest.split(['/', ':']).next().unwrap_or(rest));
     let is_local = host.is_some_and(|host| host == "localhost" || host.starts_with("127."));
-    // Summing up each payload for the signature costs up to 60 % of a transfer. TLS protects the bytes, and a loopback needs none.
+    // Summing up each payload for the signature costs up to 60 % of a transfer. TLS protects the
+    // bytes, and a loopback needs none.
     let builder = if plain.is_none() || is_local { builder.with_unsigned_payload(true) } else { builder };
     match endpoint {
         Some(endpoint) => builder.with_endpoint(endpoint),

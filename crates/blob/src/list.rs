@@ -1,5 +1,5 @@
-//! Listing: which blobs are below a prefix of a store. A blob is a directory of the store with a life
-//! log in it. Owns that question only, and costs requests for each name.
+//! Listing: which blobs are below a prefix of a store. A blob is a directory of the store with a
+//! life log in it. Owns that question only, and costs requests for each name.
 
 use std::sync::Arc;
 
@@ -26,8 +26,8 @@ pub enum Listed {
     Directory(Path),
 }
 
-/// Returns the blobs and directories directly below a prefix. Blobs that have no version yet, or that
-/// were removed, are not among them.
+/// Returns the blobs and directories directly below a prefix. Blobs that have no version yet, or
+/// that were removed, are not among them.
 ///
 /// # Errors
 /// When the store fails.

@@ -1,5 +1,5 @@
-//! Reading many ranges of a version with few requests: what columns of a table or chunks of an array
-//! are read by. Owns which ranges are read together.
+//! Reading many ranges of a version with few requests: what columns of a table or chunks of an
+//! array are read by. Owns which ranges are read together.
 
 use std::ops::Range;
 
@@ -20,8 +20,8 @@ const TOGETHER_BYTES_MAX: u64 = 8 << 20;
 const GROUPS_AT_ONCE: usize = 32;
 
 impl Blob {
-    /// Returns the bytes of each range, in the order of the ranges; the end of the blob cuts them. A
-    /// range that fails does not stop the others.
+    /// Returns the bytes of each range, in the order of the ranges; the end of the blob cuts them.
+    /// A range that fails does not stop the others.
     pub async fn read_ranges(&self, version: &Record, ranges: &[Range<u64>]) -> Vec<Result<Bytes, Error>> {
         let mut answers: Vec<Result<Bytes, Error>> = ranges.iter().map(|_| Ok(Bytes::new())).collect();
         let groups = group(ranges, version.size);
@@ -73,7 +73,7 @@ fn cut(range: &Range<u64>, size: u64) -> Range<u64> {
     start..range.end.clamp(start, size)
 }
 
-/// Groups ranges by what is read together: the bytes, and which ranges are in them.
+/// Groups ranges that are read together: the bytes of each group, and its ranges.
 fn group(ranges: &[Range<u64>], size: u64) -> Vec<(Range<u64>, Vec<usize>)> {
     let mut order: Vec<(Range<u64>, usize)> =
         ranges.iter().enumerate().map(|(index, range)| (cut(range, size), index)).collect();

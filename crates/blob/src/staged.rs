@@ -1,12 +1,12 @@
-//! Staged writes: bytes that are in the store and in no version yet. Many processes stage parts, and
-//! hand what they staged to one that commits all of them as one version. Owns the bytes of a staged
-//! part, which go from process to process, and how parts become one operation.
+//! Staged writes: bytes that are in the store and in no version yet. Many processes stage parts,
+//! and hand what they staged to one that commits all of them as one version. Owns the bytes of a
+//! staged part, which go from process to process, and how parts become one operation.
 //!
 //! A part that is never committed is garbage that `gc` removes, as of any upload that broke off. A
 //! part that is older than `gc` allows is refused at the commit.
 //!
-//! Bytes of a part, little-endian: `SHLSTAG1`, incarnation 16, born 8, stored bytes 8, data bytes 8,
-//! its layout from byte 0, crc32c of all before 4.
+//! Bytes of a part, little-endian: `SHLSTAG1`, incarnation 16, born 8, stored bytes 8, data bytes
+//! 8, its layout from byte 0, crc32c of all before 4.
 
 use bytes::Bytes;
 use format::{Cursor, FormatError, crc32c, put_uint};
