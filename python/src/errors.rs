@@ -33,9 +33,8 @@ pub fn raise(py: Python<'_>, failed: Failed) -> PyErr {
     let text = error.to_string();
     match &error {
         BlobError::Missing(_) | BlobError::Removed => PyFileNotFoundError::new_err((2, text)),
-        BlobError::NoVersion(_) | BlobError::Expired(_) => own(py, "VersionNotFoundError", (2, text)),
-        BlobError::Refused(text) if text.starts_with("no version has the tag") => {
-            own(py, "VersionNotFoundError", (2, text.clone()))
+        BlobError::NoVersion(_) | BlobError::NoTag(_) | BlobError::Expired(_) => {
+            own(py, "VersionNotFoundError", (2, text))
         }
         BlobError::Exists(_) => PyFileExistsError::new_err((17, text)),
         BlobError::Refused(_) => PyValueError::new_err(text),
@@ -46,7 +45,7 @@ pub fn raise(py: Python<'_>, failed: Failed) -> PyErr {
             StoreError::NotFound { .. } => PyFileNotFoundError::new_err((2, text)),
             _ => own(py, "StoreError", (5, text)),
         },
-        BlobError::Damaged { .. } => own(py, "DamagedError", (5, text)),
+        BlobError::Damaged { .. } | BlobError::Lost { .. } => own(py, "DamagedError", (5, text)),
         BlobError::Unknown { op, .. } => own(py, "OutcomeUnknownError", (5, text, op.to_string())),
         BlobError::Fenced { .. } => own(py, "UploadTooOldError", (5, text)),
         BlobError::StoreLies(_) => own(py, "UnsafeStoreError", (5, text)),

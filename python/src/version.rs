@@ -167,7 +167,7 @@ pub async fn find(opened: &Opened, at: &str) -> Result<Arc<Record>, Failed> {
     }
     match opened.blob.version(&parse_at(at)?).await {
         // Tags and numbers that are newer than this process knows.
-        Err(blob::Error::NoVersion(_) | blob::Error::Refused(_)) => {
+        Err(blob::Error::NoVersion(_) | blob::Error::NoTag(_)) => {
             opened.blob.refresh().await?;
             Ok(opened.blob.version(&parse_at(at)?).await?)
         }
