@@ -101,3 +101,27 @@ def mount_without_keeper_ends_with_its_server(t):
     t.run("umount", "--lazy", t.dir / f"{pool.path.name}.mnt")
     server.stop()
     pool.check()
+
+
+@test()
+def mount_not_taken_up_ends(t):
+    """a server that serves only some of what a killed one had mounted: the mounts of the others end, their users get errors"""
+    pool = Pool(t, capacity="256M")
+    pool.create("v", 16 << 20)
+    pool.shale("create", "s", "--share")
+    server = pool.serve(mount=True, shares=True, keeps=True)
+    share = server.share("s")
+    held = os.open(server.file("v"), os.O_RDONLY)
+    t.defer(lambda: os.close(held))
+    (share / "file").write_bytes(b"kept")
+    server.kill(leaves_mount=True)
+    server = pool.serve(shares=True, keeps=True)
+    try:
+        os.pread(held, 4096, 0)
+        t.fail("a file of a mount that nothing serves is read")
+    except OSError as error:
+        t.log(f"as it should be: {error}")
+    t.equal((server.share("s") / "file").read_bytes(), b"kept", "the share, which was taken up")
+    t.run("umount", "--lazy", t.dir / f"{pool.path.name}.mnt")
+    server.stop()
+    pool.check()

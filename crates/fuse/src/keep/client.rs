@@ -1,5 +1,6 @@
 //! The server's side.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -18,7 +19,11 @@ const BACKLOG: i32 = 4;
 
 /// A connection to a keeper.
 #[derive(Debug)]
-pub struct Keeper(Mutex<OwnedFd>);
+pub struct Keeper {
+    socket: Mutex<OwnedFd>,
+    /// The names that this server has asked for or given.
+    claimed: Mutex<BTreeSet<String>>,
+}
 
 /// What a keeper has.
 #[derive(Debug)]
@@ -45,6 +50,7 @@ impl KeptBy {
     /// # Errors
     /// If the keeper has gone.
     pub fn entry(&self) -> io::Result<Option<Entry>> {
+        self.keeper.claimed.lock().insert(self.name.clone());
         Ok(self.keeper.entries()?.into_iter().find(|entry| entry.name == self.name))
     }
 
@@ -66,7 +72,7 @@ impl Keeper {
     pub fn connect(path: &Path) -> io::Result<Option<Self>> {
         let socket = socket()?;
         match rustix::net::connect(&socket, &SocketAddrUnix::new(path)?) {
-            Ok(()) => Ok(Some(Self(Mutex::new(socket)))),
+            Ok(()) => Ok(Some(Self { socket: Mutex::new(socket), claimed: Mutex::default() })),
             Err(Errno::NOENT | Errno::CONNREFUSED) => Ok(None),
             Err(errno) => Err(errno.into()),
         }
@@ -99,7 +105,8 @@ impl Keeper {
     /// # Errors
     /// If the keeper has gone, or there is too much of it.
     pub fn put(&self, name: &str, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
-        let socket = self.0.lock();
+        self.claimed.lock().insert(name.to_owned());
+        let socket = self.socket.lock();
         send(&*socket, PUT, name, bytes, descriptors)?;
         done(&socket)
     }
@@ -109,9 +116,23 @@ impl Keeper {
     /// # Errors
     /// If the keeper has gone.
     pub fn drop_entry(&self, name: &str) -> io::Result<()> {
-        let socket = self.0.lock();
+        let socket = self.socket.lock();
         send(&*socket, DROP, name, &[], &[])?;
         done(&socket)
+    }
+
+    /// Has every entry closed that this server has neither asked for nor given: mounts that
+    /// nothing is going to serve. Users of such a mount get errors instead of waiting for ever.
+    ///
+    /// # Errors
+    /// If the keeper has gone.
+    pub fn drop_unclaimed(&self) -> io::Result<()> {
+        for entry in self.entries()? {
+            if !self.claimed.lock().contains(&entry.name) {
+                self.drop_entry(&entry.name)?;
+            }
+        }
+        Ok(())
     }
 
     /// All that is kept.
@@ -119,7 +140,7 @@ impl Keeper {
     /// # Errors
     /// If the keeper has gone.
     pub fn entries(&self) -> io::Result<Vec<Entry>> {
-        let socket = self.0.lock();
+        let socket = self.socket.lock();
         send(&*socket, LIST, "", &[], &[])?;
         let mut entries = Vec::new();
         while let Some(message) = receive(&*socket)? {

@@ -65,6 +65,14 @@ impl Keeping {
         Ok(Self { keeper: None })
     }
 
+    /// Ends the mounts of an earlier server that this one has not taken over. All that this server
+    /// mounts must be mounted.
+    pub fn end_the_rest(&self, output: &Output) {
+        if let Some(Err(error)) = self.keeper.as_deref().map(Keeper::drop_unclaimed) {
+            output.warn(&format!("mounts of an earlier server may wait until `umount -f`: {error}"));
+        }
+    }
+
     /// What holds mounts, if anything does.
     pub fn keeper(&self) -> Option<Arc<Keeper>> {
         self.keeper.clone()

@@ -125,6 +125,7 @@ fn serve(
     }
     let control = ControlServer::start(&dir.control_path(), Arc::clone(service))?;
     let result = FrontEnds::start(args, (service, keeping), listen, send, output).and_then(|front_ends| {
+        keeping.end_the_rest(output);
         let told = front_ends.tell_ready(service, ready_fd, output);
         let only_mount = front_ends.nbd.is_none() && front_ends.shares.is_none();
         if told.is_ok() {
