@@ -189,6 +189,9 @@ def blob_commands(t):
     t.expect(store.content("books") == bytes(expected), "the newest version")
     t.expect(store.content("books", "--range", "1000000-1000010") == bytes(expected[1_000_000:1_000_010]), "a range")
     store.blob("tag", f"books@{first}", "v1")
+    # The record of a tag is no version: without a number, both name the newest version.
+    newest = store.blob("log", "books")["versions"][0]["version"]
+    t.equal([store.blob("tag", "books", name)["version"] for name in ("one", "two")], [newest, newest], "what tags without a number name")
     t.expect(store.content("books@v1", "--range", "1M-3M") == source.read_bytes()[1 << 20:3 << 20], "a tagged version")
     difference = store.blob("diff", "books@v1")
     t.equal([(r["offset"], r["bytes"]) for r in difference["ranges"]], [(1_000_001, 7), (64 << 20, 7)], "diff")

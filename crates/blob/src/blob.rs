@@ -211,6 +211,24 @@ impl Blob {
         self.log().version(&head, seq).await
     }
 
+    /// Returns the newest record that changed bytes: 1 request for each tag, pin or fence behind it. Where every
+    /// record that did is expired, that is the newest record, which has the same bytes.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub async fn newest_version(&self) -> Result<Entry, Error> {
+        let head = self.committer.head().await;
+        let mut entry = head.clone();
+        while !entry.is_version() {
+            match self.log().version(&head, entry.seq - 1).await {
+                Ok(older) => entry = older,
+                Err(Error::NoVersion(_) | Error::Expired(_)) => return Ok(head),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(entry)
+    }
+
     /// Returns the bytes from `from` to before `to` of a version, at most 64 MiB; the end of the blob cuts them.
     ///
     /// # Errors

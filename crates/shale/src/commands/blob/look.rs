@@ -233,7 +233,11 @@ pub async fn tag(args: BlobTagArgs, context: &Context<'_>) -> Outcome {
         context.until_interrupted_changing(blob.untag(&args.tag)).await?;
         None
     } else {
-        let version = blob.version(args.blob.at()).await.map_err(failure)?.seq;
+        let named = match args.blob.at() {
+            At::Newest => blob.newest_version().await,
+            at => blob.version(at).await,
+        };
+        let version = named.map_err(failure)?.seq;
         context.until_interrupted_changing(blob.tag(&args.tag, version)).await?;
         Some(version)
     };
