@@ -6,6 +6,7 @@
 //! that is fenced can commit nothing, and neither can one of an incarnation that is gone; should
 //! its client still write, it gets an error and no more.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use ::blob::Inc;
@@ -19,25 +20,37 @@ pub struct Swept {
     pub bytes: u64,
 }
 
+/// Which files of the living incarnation are of no use any more.
+#[derive(Debug, Clone, Copy)]
+pub struct Living {
+    /// The incarnation.
+    pub inc: Inc,
+    /// Sessions born before this record can commit nothing.
+    pub fence: u64,
+    /// Files that were written last at this second or before belong to a client that has gone.
+    pub until_unix_s: u64,
+}
+
 /// Takes half-written packs away below a blob's directory: all of incarnations other than the
-/// living one, and of that one those of sessions born before its fence. `living`: none when the
-/// blob is gone.
-pub fn sweep(blob: &Path, living: Option<(Inc, u64)>, dry_run: bool) -> Swept {
+/// living one, and of that one those of fenced sessions and old ones. A clock does no harm here: a
+/// client that is only slow gets an error and writes its pack again. `living`: none when the blob
+/// is gone.
+pub fn sweep(blob: &Path, living: Option<Living>, dry_run: bool) -> Swept {
     let mut swept = Swept::default();
     for (inc, incarnation) in entries(blob) {
         if inc.len() != 32 || !inc.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             continue;
         }
-        let fence = match living {
-            Some((alive, fence)) if alive.to_string() == inc => fence,
-            _ => u64::MAX,
-        };
+        let living = living.filter(|living| living.inc.to_string() == inc);
         for (session, directory) in entries(&incarnation.join("p")) {
             let born = session.split_once('-').and_then(|(born, _)| born.parse::<u64>().ok());
-            if born.is_none_or(|born| born >= fence) {
-                continue;
-            }
-            for (name, path) in entries(&directory).into_iter().filter(|(name, _)| is_half_written(name)) {
+            let Some(born) = born else { continue };
+            let is_over =
+                |path: &Path| living.is_none_or(|living| born < living.fence || written_s(path) <= living.until_unix_s);
+            for (name, path) in entries(&directory) {
+                if !is_half_written(&name) || !is_over(&path) {
+                    continue;
+                }
                 let bytes = path.metadata().map_or(0, |about| about.len());
                 if dry_run || std::fs::remove_file(&path).is_ok() {
                     log::debug!("half-written {name} of session {session}: {bytes} bytes");
@@ -52,6 +65,11 @@ pub fn sweep(blob: &Path, living: Option<(Inc, u64)>, dry_run: bool) -> Swept {
         }
     }
     swept
+}
+
+/// Returns the second in which a file was written last; one that cannot be told is new.
+fn written_s(path: &Path) -> u64 {
+    path.metadata().map_or(u64::MAX, |about| u64::try_from(about.mtime()).unwrap_or(u64::MAX))
 }
 
 /// Returns names and paths of a directory's entries; none if it cannot be read.
@@ -91,11 +109,17 @@ mod tests {
             file(living, 3, "00000000#x"),
             file(gone, 9, "00000002"),
         ];
-        let dry = sweep(&root, Some((living, 4)), true);
+        let of = |until_unix_s| Some(Living { inc: living, fence: 4, until_unix_s });
+        let dry = sweep(&root, of(0), true);
         assert_eq!(dry, Swept { files: 2, bytes: 10 });
         assert!(fenced.iter().all(|path| path.exists()));
-        assert_eq!(sweep(&root, Some((living, 4)), false), dry);
+        assert_eq!(sweep(&root, of(0), false), dry);
         assert!(fenced.iter().all(|path| !path.exists()) && kept.iter().all(|path| path.exists()));
+        // The one that is not fenced goes when it is old.
+        let written = kept[0].metadata().unwrap().mtime() as u64;
+        assert_eq!(sweep(&root, of(written - 1), false), Swept::default());
+        assert_eq!(sweep(&root, of(written), false), Swept { files: 1, bytes: 5 });
+        assert!(!kept[0].exists() && kept[1..].iter().all(|path| path.exists()));
         std::fs::remove_dir_all(root).unwrap();
     }
 }

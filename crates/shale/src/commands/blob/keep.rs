@@ -20,6 +20,7 @@ use super::{Context, failure, half_written};
 use crate::cli::{BlobCopyArgs, BlobExpireArgs, BlobGcArgs, BlobOptimizeArgs, BlobRmArgs, BlobTwoArgs};
 use crate::exit::{Failure, Outcome};
 use crate::progress::Progress;
+use crate::system::unix_s;
 
 #[derive(Debug, Serialize)]
 struct Cloned {
@@ -198,7 +199,9 @@ pub async fn gc(args: BlobGcArgs, context: &Context<'_>) -> Outcome {
             report = context.until_interrupted_changing(collect(blob.committer(), &options)).await?;
             if let Some(directory) = args.blob.directory() {
                 let fence = context.until_interrupted(blob.refresh()).await?.fence;
-                half_written = half_written::sweep(&directory, Some((blob.log().inc(), fence)), args.dry_run);
+                let until_unix_s = unix_s().saturating_sub(options.upload_max.as_secs());
+                let living = half_written::Living { inc: blob.log().inc(), fence, until_unix_s };
+                half_written = half_written::sweep(&directory, Some(living), args.dry_run);
             }
         }
         // What removed incarnations left is still there.
