@@ -1,5 +1,6 @@
 """`shale.dask` on a cluster of two processes and an S3 server: one version, workers that die, jobs that go on."""
 
+import contextlib
 import os
 import random
 import signal
@@ -78,8 +79,15 @@ def test_a_killed_worker_costs_time_and_no_data(client, sources, bucket, tmp_pat
     assert killed and done["committed"].version == 1
     blob = shale.Blob(target)
     assert blob.read() == whole and len(blob.versions()) == 1
-    client.wait_for_workers(2, timeout=60)
-    assert workers[0] not in client.run(os.getpid).values()
+
+    def replaced():
+        # The scheduler may not have noticed yet, and then cannot reach it.
+        with contextlib.suppress(OSError):
+            running = set(client.run(os.getpid).values())
+            return len(running) == 2 and workers[0] not in running
+        return False
+
+    assert any(replaced() for _ in range(10_000)), "the cluster has no new worker"
 
 
 class Stop(Exception):
