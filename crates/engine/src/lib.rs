@@ -26,8 +26,8 @@ mod write;
 
 pub use base::options::{FormatOptions, PoolEnv, PoolOptions, Properties, Training};
 pub use base::status::{
-    CheckReport, CleanReport, PROBLEMS_LISTED_MAX, PoolStatus, Problem, Property, PropertySource, SnapshotStatus,
-    SnapshotUsage, StandbyStatus, VolumeStatus,
+    CheckReport, CleanReport, PROBLEMS_LISTED_MAX, PoolRoom, PoolStatus, Problem, Property, PropertySource,
+    SnapshotStatus, SnapshotUsage, StandbyStatus, VolumeStatus,
 };
 pub use clean::round::CleanMark;
 pub use codecs::trace::TraceRecord;
@@ -39,7 +39,8 @@ pub use pool::Pool;
 pub use repair::damages::DamageReport;
 pub use repair::loss::{Loss, LossOf};
 pub use repair::salvage::{
-    Completeness, DamagedRange, PoolPrefix, SalvageProgress, SalvageReport, SalvageStep, SalvagedVolume,
+    Completeness, DamagedRange, MapMark, PoolPrefix, SalvageProgress, SalvageReport, SalvageSource, SalvageStep,
+    SalvagedVolume,
 };
 pub use replication::receive::{ReceiveReport, Receiver};
 pub use replication::receives::ReceiveStatus;

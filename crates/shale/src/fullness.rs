@@ -2,8 +2,10 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use engine::PoolRoom;
 use units::format_size;
 
+use crate::health;
 use crate::model::{ReservedLine, StatusReport};
 
 /// Per cent of the room at which a pool is warned of.
@@ -24,6 +26,27 @@ impl From<(String, u64)> for ReservedLine {
 /// The highest level that a pool has come to; 0: none.
 pub fn level(used_percent: f64) -> u32 {
     LEVELS.into_iter().rev().find(|level| used_percent >= f64::from(*level)).unwrap_or(0)
+}
+
+/// How full a pool is, in the figures that are warned of.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Gauge {
+    /// Per cent of the room that are used.
+    pub used_percent: f64,
+    /// New data is refused.
+    pub is_full: bool,
+    /// Writes that have been refused.
+    pub refused_writes: u64,
+}
+
+impl From<PoolRoom> for Gauge {
+    fn from(room: PoolRoom) -> Self {
+        let all = room.live_bytes.saturating_add(room.available_bytes).saturating_add(room.reserved_bytes);
+        let used_percent = health::percent(room.live_bytes, all);
+        // Overwriting goes on in a pool that has no room for new data, and then nothing was refused last.
+        let is_full = room.is_full || room.available_bytes == 0 && level(used_percent) == LEVELS[2];
+        Self { used_percent, is_full, refused_writes: room.refused_writes }
+    }
 }
 
 /// What is kept, and for what.
@@ -56,24 +79,27 @@ pub struct Fullness {
 const FULL: u32 = 100;
 
 impl Fullness {
-    /// Looks at a pool: what is to be said in the log now.
-    pub fn look(&self, s: &StatusReport) -> Option<String> {
-        let refused = self.refused.swap(s.refused_writes, Ordering::Relaxed);
-        let is_full = s.full || s.refused_writes > refused;
-        let now = if is_full { FULL } else { level(s.used_percent) };
+    /// Looks at a pool: what is to be said in the log now. The status is asked for only then: it
+    /// walks through all volumes.
+    pub fn look(&self, gauge: Gauge, status: impl FnOnce() -> StatusReport) -> Option<String> {
+        let refused = self.refused.swap(gauge.refused_writes, Ordering::Relaxed);
+        let is_full = gauge.is_full || gauge.refused_writes > refused;
+        let now = if is_full { FULL } else { level(gauge.used_percent) };
         let told = self.told.load(Ordering::Relaxed);
         if now <= told {
             // What it has come back from well enough may be said again.
-            let still = LEVELS.into_iter().rev().find(|level| s.used_percent >= f64::from(*level) - BELOW).unwrap_or(0);
+            let still = LEVELS.into_iter().rev().find(|level| gauge.used_percent >= f64::from(*level) - BELOW);
+            let still = still.unwrap_or(0);
             self.told.store(if is_full { FULL } else { told.min(still.max(now)) }, Ordering::Relaxed);
             return None;
         }
         self.told.store(now, Ordering::Relaxed);
+        let s = &status();
         let reserved = reserved_words(s);
         Some(if now == FULL {
             format!("the pool {} is FULL, and new data is refused: reserved are {reserved}; {}", s.pool, advice(s))
         } else {
-            let used = s.used_percent;
+            let used = gauge.used_percent;
             format!("the pool {} is {used:.0} % full: {}; reserved are {reserved}", s.pool, advice(s))
         })
     }
@@ -83,11 +109,12 @@ impl Fullness {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
+    use std::cell::Cell;
+
     use super::*;
 
-    fn at(used_percent: f64) -> StatusReport {
+    fn status() -> StatusReport {
         StatusReport {
-            used_percent,
             pool: "/srv/pool".to_owned(),
             reserved_bytes: 5 << 30,
             reserved_for: ["a", "b", "c", "d"]
@@ -99,26 +126,48 @@ mod tests {
         }
     }
 
+    fn at(used_percent: f64) -> Gauge {
+        Gauge { used_percent, is_full: false, refused_writes: 0 }
+    }
+
     #[test]
     fn each_level_is_told_once_until_the_pool_has_been_well_below_it() {
         let fullness = Fullness::default();
-        let told = |percent: f64| fullness.look(&at(percent)).is_some();
+        let asked = Cell::new(0);
+        let look = |gauge: Gauge| {
+            fullness.look(gauge, || {
+                asked.set(asked.get() + 1);
+                status()
+            })
+        };
+        let told = |percent: f64| look(at(percent)).is_some();
         let seen = [79.9, 80.0, 84.0, 90.0, 89.0, 90.5, 87.9, 90.0, 97.0, 94.0, 96.0, 70.0, 81.0, 99.0].map(told);
         let expected = [false, true, false, true, false, false, false, true, true, false, false, false, true, true];
         assert_eq!(seen, expected);
-        let full = StatusReport { full: true, ..at(99.0) };
-        assert!(fullness.look(&full).unwrap().contains("FULL"));
-        assert_eq!(fullness.look(&full), None);
-        assert!(!told(99.0) && fullness.look(&full).is_some(), "it had room in between");
+        assert_eq!(asked.get(), 6, "the status is computed only to be told");
+        let full = Gauge { is_full: true, ..at(99.0) };
+        assert!(look(full).unwrap().contains("FULL"));
+        assert_eq!(look(full), None);
+        assert!(!told(99.0) && look(full).is_some(), "it had room in between");
         // What is reserved is not used: a pool may be full for others long before.
-        let refused = StatusReport { refused_writes: 3, ..at(40.0) };
-        assert!(!told(40.0) && fullness.look(&refused).unwrap().contains("FULL"));
-        assert_eq!(fullness.look(&refused), None, "no more were refused since");
+        let refused = Gauge { refused_writes: 3, ..at(40.0) };
+        assert!(!told(40.0) && look(refused).unwrap().contains("FULL"));
+        assert_eq!(look(refused), None, "no more were refused since");
+    }
+
+    #[test]
+    fn a_pool_without_room_for_new_data_is_full_whether_something_was_refused_or_not() {
+        let room = PoolRoom { live_bytes: 96, available_bytes: 4, ..PoolRoom::default() };
+        let gauge = Gauge::from(room);
+        assert_eq!((gauge.used_percent, gauge.is_full), (96.0, false));
+        assert!(Gauge::from(PoolRoom { available_bytes: 0, ..room }).is_full);
+        assert!(!Gauge::from(PoolRoom { available_bytes: 0, reserved_bytes: 96, ..room }).is_full);
+        assert!(Gauge::from(PoolRoom { is_full: true, ..room }).is_full);
     }
 
     #[test]
     fn a_warning_says_how_much_is_left_and_what_is_reserved_for_what() {
-        let text = Fullness::default().look(&at(91.4)).unwrap();
+        let text = Fullness::default().look(at(91.4), status).unwrap();
         for part in [
             "/srv/pool is 91 % full",
             "3 MiB are left",

@@ -6,13 +6,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use engine::{Calibration, CalibrationEffort, Meant, Pool, Volume};
+use engine::{Calibration, CalibrationEffort, Meant, Pool, PoolRoom, Volume};
 use parking_lot::Mutex;
 use surface::{BlockDevice, Client, DeviceId, Error, ErrorKind, Result};
 
 use crate::control::{Reply, Request};
 use crate::devices::Devices;
-use crate::fullness::{self, Fullness};
+use crate::fullness::{self, Fullness, Gauge};
 use crate::health;
 use crate::model::{
     BookmarkLine, HoldLine, LossLine, PropertyReport, ReceiveLine, ReservedLine, ScrubLine, SnapshotReport,
@@ -422,13 +422,11 @@ impl Service {
 
     /// What is to be said of how full the pool is, for the server's log.
     pub fn new_fullness(&self) -> Option<String> {
-        self.fullness.look(&self.status())
+        self.fullness.look(self.pool.room().into(), || self.status())
     }
 
     fn status(&self) -> StatusReport {
         let mut report = self.figures();
-        // Overwriting goes on in a pool that has no room for new data, and then nothing was refused last.
-        report.full |= report.available_bytes == 0 && fullness::level(report.used_percent) == fullness::LEVELS[2];
         report.health = health::worst(&report).name().to_owned();
         report.full_level = fullness::level(report.used_percent);
         report
@@ -449,6 +447,14 @@ impl Service {
         let held: BTreeSet<_> = holds.iter().map(|hold| (&hold.volume, &hold.snapshot)).collect();
         let saving = (allocated > 0).then(|| 100.0 * (1.0 - status.live_bytes as f64 / allocated as f64));
         let cleaned = status.cleaned_extents * status.extent_bytes;
+        // With what has been written since the last checkpoint.
+        let gauge = Gauge::from(PoolRoom {
+            live_bytes: status.live_bytes,
+            available_bytes: status.available_bytes,
+            reserved_bytes: status.reserved_bytes,
+            is_full: status.is_full,
+            refused_writes: status.refused_writes,
+        });
         StatusReport {
             cleaned_extents: status.cleaned_extents,
             moved_bytes: status.moved_bytes,
@@ -459,16 +465,13 @@ impl Service {
             catalogue_bytes: status.catalogue_bytes,
             catalogue_extents: status.catalogue_extents,
             health: String::new(),
-            used_percent: health::percent(
-                status.live_bytes,
-                status.live_bytes.saturating_add(status.available_bytes).saturating_add(status.reserved_bytes),
-            ),
+            used_percent: gauge.used_percent,
             available_bytes: status.available_bytes,
             reserved_bytes: status.reserved_bytes,
             reserved_for: status.reserved_for.into_iter().map(ReservedLine::from).collect(),
             full_level: 0,
             kept_bytes: status.kept_bytes,
-            full: status.is_full,
+            full: gauge.is_full,
             refused_writes: status.refused_writes,
             exact: status.is_exact,
             scrub: ScrubLine {

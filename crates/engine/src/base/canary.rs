@@ -56,6 +56,7 @@ canaries! {
     StandbyReplayOverNewer = "standby-replay-over-newer", "What was left is replayed newest first.";
     StandbyForgetsDiscards = "standby-forgets-discards", "Discards are not kept in standby memory.";
     CatalogueNotKept = "catalogue-not-kept", "The extents of the catalogue are freed like any others.";
+    CutBlockNotZeroed = "cut-block-not-zeroed", "A volume grows over the rest of a block that was cut off, as it is.";
     InventoryNotWritten = "inventory-not-written", "Checkpoints leave the inventory of extents as it was.";
 }
 

@@ -98,6 +98,21 @@ pub struct StandbyStatus {
     pub notes: Vec<String>,
 }
 
+/// How full a pool is, as of its last checkpoint: known at once, however many volumes there are.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PoolRoom {
+    /// See [`PoolStatus::live_bytes`].
+    pub live_bytes: u64,
+    /// See [`PoolStatus::available_bytes`].
+    pub available_bytes: u64,
+    /// See [`PoolStatus::reserved_bytes`].
+    pub reserved_bytes: u64,
+    /// See [`PoolStatus::is_full`].
+    pub is_full: bool,
+    /// See [`PoolStatus::refused_writes`].
+    pub refused_writes: u64,
+}
+
 /// Figures of a pool. Sizes in bytes; counters since the pool was opened.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PoolStatus {

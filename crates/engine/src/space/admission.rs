@@ -6,8 +6,11 @@ use std::sync::atomic::Ordering;
 use surface::Result;
 use units::BLOCK_BYTES;
 
+use crate::base::status::PoolRoom;
 use crate::objects::object::Object;
+use crate::pool::Pool;
 use crate::pool::core::Core;
+use crate::space::claims::Claim;
 
 /// Share of the pool's extents that only overwriting may take, and the least for which that makes
 /// sense: cleaning wins nothing from extents of which less than a thirty-second part is dead.
@@ -35,6 +38,20 @@ impl Drop for Admitted<'_> {
             self.core.cleaning_bytes.fetch_sub(self.bytes, Ordering::AcqRel);
         }
         self.core.admitting.fetch_sub(self.bytes, Ordering::AcqRel);
+    }
+}
+
+impl Pool {
+    /// How full it is.
+    pub fn room(&self) -> PoolRoom {
+        let core = &self.core;
+        PoolRoom {
+            live_bytes: core.live_bytes.load(Ordering::Relaxed),
+            available_bytes: core.available_bytes(),
+            reserved_bytes: core.reserved_unmet.load(Ordering::Relaxed),
+            is_full: core.is_full(),
+            refused_writes: core.counters.refused_writes.get(),
+        }
     }
 }
 
@@ -138,16 +155,15 @@ impl Core {
         if share < OVERWRITE_MIN { 0 } else { share }
     }
 
-    /// Extents that `object` must leave to others: what is reserved for other volumes, and the
-    /// share of overwriting unless it `overwrites`. Where overwriting has no share, nothing: it
-    /// takes room until what it leaves dead is counted, and would be refused as soon as new data
-    /// has filled the pool up to what is reserved.
-    fn extents_promised(&self, object: &Object, overwrites: bool) -> u64 {
+    /// Extents that `object` must leave to others: what is reserved for other volumes, and the part
+    /// of overwriting's share that its write has no claim to. Where overwriting has no share, it
+    /// leaves nothing: it takes room until what it leaves dead is counted, and would be refused as
+    /// soon as new data has filled the pool up to what is reserved.
+    fn extents_promised(&self, object: &Object, claim: Claim) -> u64 {
         let reserved = self.extents_reserved_against(object);
-        match (self.overwrite_extents(), overwrites) {
-            (0, true) => 0,
-            (_, true) => reserved,
-            (share, false) => share + reserved,
+        match (self.overwrite_extents(), claim) {
+            (0, Claim::Overwrite) => 0,
+            (share, claim) => claim.leaves_of(share) + reserved,
         }
     }
 
@@ -163,9 +179,9 @@ impl Core {
     /// `bytes`: what asks for room. Overwriting leaves as much dead, as long as it compresses
     /// alike: so it counts for nothing here. Where it takes more than it leaves, more lives at the
     /// next checkpoint, and less can be won.
-    fn extents_kept(&self, object: &Object, bytes: u64, overwrites: bool) -> u64 {
-        let promised = self.extents_promised(object, overwrites);
-        let asking = if overwrites { 0 } else { bytes };
+    fn extents_kept(&self, object: &Object, bytes: u64, claim: Claim) -> u64 {
+        let promised = self.extents_promised(object, claim);
+        let asking = if claim == Claim::Overwrite { 0 } else { bytes };
         if promised == 0 { 0 } else { promised.min((2 * promised).saturating_sub(self.extents_winnable(asking))) }
     }
 
@@ -218,8 +234,8 @@ impl Core {
     /// returned is dropped.
     ///
     /// The wall of new data is the soft wall (`clean::pacing`) and what must be kept for overwriting
-    /// and other volumes; that of overwriting is the soft wall and what is reserved for other
-    /// volumes. A write that does not seem to fit before its wall waits for the cleaner, and if
+    /// and other volumes, a part of which little writes may have (`space::claims`); that of
+    /// overwriting is the soft wall and what is reserved for other volumes. A write that does not seem to fit before its wall waits for the cleaner, and if
     /// that wins nothing it makes room itself: what is dirty is drained (it may be compressible), a
     /// checkpoint is taken (it may free extents), and extents are cleaned for as long as that wins
     /// anything. Only if there is no room then, up to the reserve instead of the soft wall, the
@@ -232,13 +248,14 @@ impl Core {
         self.brake(length);
         // A part of a block makes a block of data.
         let bytes = length.next_multiple_of(BLOCK_BYTES as u64) + GROUP_COST_BYTES;
-        if let Some(admitted) = self.try_admit(bytes, self.extents_promised(object, false)) {
+        if let Some(admitted) = self.try_admit(bytes, self.extents_promised(object, Claim::New)) {
             return Ok(admitted);
         }
-        let overwrites = self.extents_kept(object, bytes, false) > 0 && self.overwrites(object, offset, length)?;
+        let is_kept = self.extents_kept(object, bytes, Claim::New) > 0;
+        let claim = if is_kept { self.claim(object, offset, length)? } else { Claim::New };
         // Asked again and again: what was counted cautiously is known exactly after the next
         // checkpoint.
-        let kept = || self.extents_kept(object, bytes, overwrites);
+        let kept = || self.extents_kept(object, bytes, claim);
         if let Some(admitted) = self.try_admit(bytes, kept()) {
             return Ok(admitted);
         }

@@ -2,6 +2,7 @@
 //! Owns the accounts; an extent is freed by `dead_map` and a checkpoint, and by nothing else.
 
 pub(crate) mod admission;
+pub(crate) mod claims;
 pub(crate) mod dead_map;
 pub(crate) mod extents;
 pub(crate) mod host_space;

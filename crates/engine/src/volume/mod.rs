@@ -357,10 +357,12 @@ impl BlockDevice for Volume {
         {
             let _guard = self.enter_to_change(offset, data.len() as u64)?;
             let _room = self.core.admit(&self.object, offset, data.len() as u64)?;
-            self.core.counters.written_bytes.add(data.len() as u64);
+            let length = data.len() as u64;
+            self.core.counters.written_bytes.add(length);
             self.write_bytes(offset, data, false)?;
+            self.object.quota.tails.wrote(offset + length);
         }
-        if options.fua { self.core.flush() } else { Ok(()) }
+        if options.fua { self.flush() } else { Ok(()) }
     }
 
     fn write_would_wait(&self) -> bool {
@@ -372,6 +374,7 @@ impl BlockDevice for Volume {
     }
 
     fn flush(&self) -> Result<()> {
+        self.object.quota.tails.flushed();
         self.core.flush()
     }
 

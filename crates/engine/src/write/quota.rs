@@ -25,6 +25,7 @@ use crate::map::Piece;
 use crate::objects::object::Object;
 use crate::objects::properties;
 use crate::pool::core::Core;
+use crate::space::claims::LogTails;
 
 /// Volumes that a message names: it must stay one that can be read.
 const RESERVED_NAMED_MAX: usize = 3;
@@ -37,6 +38,8 @@ pub(crate) struct Allowance {
     looking: Mutex<()>,
     /// Bytes of the reservation that are not used, as of the last checkpoint.
     unmet: AtomicU64,
+    /// Where a log of the file system above goes on.
+    pub(crate) tails: LogTails,
 }
 
 impl Allowance {

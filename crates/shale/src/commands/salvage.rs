@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use engine::{Completeness, PoolOptions, PoolPrefix, SalvageReport, SalvageStep};
+use engine::{Completeness, MapMark, Pool, PoolOptions, SalvageReport, SalvageSource, SalvageStep};
 use env::{FileDisk, FjallOptions, FjallStore, MapError, PoolLock};
 use serde::Serialize;
 use surface::{Error, ErrorKind, Result};
@@ -23,6 +23,10 @@ use crate::output::Output;
 use crate::pool_dir::{self, InitOptions, Opening, Overwrite, PoolDir, Unfinished};
 use crate::progress::Progress;
 use crate::system::Termination;
+
+/// Largest map that is copied to be asked: that of some 50 GiB of stored bytes. A larger one would
+/// take room that the new pool needs.
+const MAP_BYTES_MAX: u64 = 1 << 30;
 
 /// What came of it.
 #[derive(Debug, Serialize)]
@@ -36,6 +40,7 @@ struct Summary {
     uncertain_bytes: u64,
     lossy: bool,
     completeness: &'static str,
+    complete_up_to: Option<u64>,
     missing_bytes: u64,
     seconds: f64,
     notes: Vec<String>,
@@ -90,10 +95,13 @@ impl Summary {
             lossy,
             completeness: match report.completeness {
                 Completeness::Complete => "complete",
+                Completeness::UpTo => "up-to-batch",
+                Completeness::InDoubt => "in-doubt",
                 Completeness::Incomplete => "incomplete",
                 Completeness::Damaged => "damaged",
                 Completeness::NotKept => "unknown",
             },
+            complete_up_to: report.complete_before.checked_sub(1),
             missing_bytes: report.missing_bytes,
             seconds,
             notes: report.notes,
@@ -137,7 +145,9 @@ pub fn run(args: SalvageArgs, output: &Output) -> Outcome {
     };
     let new = pool_dir::begin(&dir, &options)?;
     // Step 3.
-    let filled = fill(&new, (disk, args.id), memory_bytes, &interrupted, output);
+    let mark = map_mark(&args.pool, &new.dir().salvage_path());
+    let source = SalvageSource { id: args.id, mark };
+    let filled = fill(&new, (disk, source), memory_bytes, &interrupted, output);
     drop(old_lock);
     // Step 4.
     let report = match filled {
@@ -148,6 +158,40 @@ pub fn run(args: SalvageArgs, output: &Output) -> Outcome {
     let summary = Summary::new(dir.root(), report, started.elapsed().as_secs_f64());
     output.result(&summary, || show(&summary));
     if summary.lossy { Err(Failure::Lossy) } else { Ok(()) }
+}
+
+/// What the old pool's map says, if it is there and can be read: a copy of it is opened, because
+/// opening changes a map. A map that cannot be copied or opened tells nothing, which is no error.
+fn map_mark(old: &Path, temporary: &Path) -> Option<MapMark> {
+    if !old.is_dir() {
+        return None;
+    }
+    let mut left = MAP_BYTES_MAX;
+    let copied = copy_tree(&PoolDir::new(old).map_path(), temporary, &mut left);
+    let store = copied.ok().and_then(|()| {
+        let options = FjallOptions { memory_bytes: FjallOptions::MEMORY_BYTES_MIN };
+        FjallStore::open(temporary, options).ok()
+    });
+    let mark = store.and_then(|store| Pool::map_mark(&store).ok().flatten());
+    drop(std::fs::remove_dir_all(temporary));
+    mark
+}
+
+/// Copies a directory of files and directories, of at most `left` bytes.
+fn copy_tree(from: &Path, to: &Path, left: &mut u64) -> std::io::Result<()> {
+    std::fs::create_dir(to)?;
+    for entry in std::fs::read_dir(from)? {
+        let (entry, is_dir) = entry.and_then(|entry| Ok((entry.path(), entry.file_type()?.is_dir())))?;
+        let target = to.join(entry.file_name().unwrap_or_default());
+        if is_dir {
+            copy_tree(&entry, &target, left)?;
+        } else {
+            let bytes = entry.metadata()?.len();
+            *left = left.checked_sub(bytes).ok_or(std::io::ErrorKind::FileTooLarge)?;
+            std::fs::copy(&entry, &target)?;
+        }
+    }
+    Ok(())
 }
 
 /// Memory for each of the two pools. Looked at before anything is made.
@@ -192,7 +236,7 @@ fn give_up(new: Unfinished, failure: Failure) -> Failure {
 /// Fills the new pool, and makes it durable.
 fn fill(
     new: &Unfinished,
-    old: (FileDisk, Option<PoolPrefix>),
+    old: (FileDisk, SalvageSource),
     memory_bytes: u64,
     interrupted: &AtomicBool,
     output: &Output,
@@ -211,7 +255,7 @@ fn fill(
 
 fn salvage(
     into: &engine::Pool,
-    (disk, id): (FileDisk, Option<PoolPrefix>),
+    (disk, source): (FileDisk, SalvageSource),
     temporary: &Path,
     memory_bytes: u64,
     interrupted: &AtomicBool,
@@ -223,7 +267,7 @@ fn salvage(
     let env = pool_dir::environment(disk, store);
     let options = PoolOptions { memory_bytes: memory_bytes / 2, workers: 0, ..PoolOptions::default() };
     let mut at: Option<(SalvageStep, Progress)> = None;
-    into.salvage_of(id, &env, &options, &mut |step, done, total| {
+    into.salvage_of(&source, &env, &options, &mut |step, done, total| {
         if at.as_ref().is_none_or(|(now, _)| *now != step) {
             let what = match step {
                 SalvageStep::Scan => "reading the log",

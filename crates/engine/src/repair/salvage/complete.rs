@@ -2,10 +2,11 @@
 //! [`inventory`](crate::log::inventory). Owns what is expected of each extent, and what was found
 //! short of it.
 //!
-//! 1. The newest copy that holds counts. If a newer one was torn, its checkpoint was never
-//!    durable: then the older copy counts, and all batches up to the newer one's position must
-//!    be there as well. A crash during a checkpoint may be why they are missing. The report
-//!    says so, and counts them as lost, because damage looks the same.
+//! 1. The newest copy that holds counts, unless its checkpoint was never durable: then the older copy
+//!    does. The map tells that if it is there ([`MapMark`]). Without the map it is in doubt if a
+//!    crash during that checkpoint may be why something is missing. Then the older copy is looked
+//!    at as well, and tells up to where all is there; damage looks the same, so the report counts
+//!    what is missing as lost.
 //! 2. Each extent that the inventory names has batches from its first byte on, without a gap,
 //!    up to where it is filled. The last of them is the one that the inventory names.
 //! 3. All batches behind its position are there that some batch knows to be durable.
@@ -15,7 +16,7 @@
 //! An inventory that is *coarse* says of each extent only whether it holds something. Then an
 //! extent that is gone as a whole is missed, and nothing else is known.
 
-use format::{ExtentEntry, Filled, Inventory};
+use format::{Checkpoint, ExtentEntry, Filled, Inventory};
 use units::{ExtentIndex, Seq};
 
 use super::extent::Located;
@@ -24,11 +25,36 @@ use crate::log::inventory::Copy;
 /// Extents that are short which are remembered one by one.
 const SHORT_MAX: usize = 1000;
 
+/// The last checkpoint that a map knows: incarnation and number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct MapMark {
+    incarnation: u64,
+    number: u64,
+}
+
+impl MapMark {
+    /// Of the map of that pool, from its record of the checkpoint.
+    pub(crate) fn of(checkpoint: &Checkpoint) -> Self {
+        Self { incarnation: checkpoint.incarnation, number: checkpoint.number }
+    }
+
+    const fn age(self) -> (u64, u64) {
+        (self.incarnation, self.number)
+    }
+}
+
 /// Whether something is missing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Completeness {
-    /// All is there, by the inventory.
+    /// All is there, by the inventory, and the pool was closed.
     Complete,
+    /// All is there, by the inventory, that is older than
+    /// [`complete_before`](super::SalvageReport::complete_before). The pool was not closed, and
+    /// what was written behind may be missing.
+    UpTo,
+    /// The same, and the last checkpoint lists more, which is missing. It was never durable if the
+    /// machine failed during that checkpoint. Damage looks the same.
+    InDoubt,
     /// Something is missing, by the inventory.
     Incomplete,
     /// It cannot be known, because the inventory is damaged.
@@ -55,8 +81,11 @@ pub(crate) struct Expected {
     inventory: Option<Inventory>,
     /// All batches before it were durable, unless that is in doubt.
     pub until: Seq,
-    /// A crash during the newest copy's checkpoint may be why batches before `until` are missing.
-    pub is_in_doubt: bool,
+    /// What the older copy expects, if a crash during the newest copy's checkpoint may be why
+    /// something is missing.
+    older: Option<Box<Self>>,
+    /// All batches before it are there.
+    pub complete_before: Seq,
     /// Of the newest copy, whether it holds or not.
     incarnation: u64,
     pub short: Vec<Short>,
@@ -77,37 +106,69 @@ pub(crate) struct Expected {
 }
 
 impl Expected {
-    /// Step 1. `is_kept`: the pool is one that has an inventory.
-    pub(crate) fn by(copies: [Copy; 2], is_kept: bool) -> Self {
-        let nothing = |completeness| Self { completeness, ..Self::default() };
+    /// Step 1. `is_kept`: the pool is one that has an inventory. `mark` is that of the map.
+    pub(crate) fn by(copies: [Copy; 2], is_kept: bool, mark: Option<MapMark>) -> Self {
         if !is_kept {
-            return nothing(Completeness::NotKept);
+            return Self::nothing(Completeness::NotKept, 0);
         }
         let closed = |copy: &Copy| matches!(copy, Copy::Whole(known) | Copy::Torn(known) if known.is_closed);
         let [a, b] = copies;
         let (newer, older) = if a.age() >= b.age() { (a, b) } else { (b, a) };
-        let is_in_doubt = !closed(&newer);
-        let incarnation = newer.age().map_or(0, |(incarnation, _)| incarnation);
-        let (inventory, until) = match (newer, older) {
-            // A copy that cannot be told at all may have been the newest one.
-            (_, Copy::Damaged) | (Copy::Damaged, _) => return nothing(Completeness::Damaged),
-            (Copy::Whole(inventory), _) => {
-                let until = inventory.next_seq;
-                (inventory, until)
-            }
-            (Copy::Torn(torn), Copy::Whole(inventory)) => (inventory, torn.next_seq),
-            (Copy::Torn(_), Copy::Torn(_)) => return nothing(Completeness::Damaged),
-        };
-        if inventory.extents.is_none() {
-            return nothing(Completeness::NotKept);
+        let (incarnation, newest) = (newer.age().map_or(0, |(incarnation, _)| incarnation), newer.age());
+        let mark = mark.map(MapMark::age);
+        if mark.is_some() && mark > newest {
+            // The data is older than the map, or its inventory is.
+            return Self::nothing(Completeness::Damaged, incarnation);
         }
-        let (completeness, is_coarse) = (Completeness::Complete, inventory.is_coarse);
-        Self { completeness, until, is_in_doubt, is_coarse, incarnation, inventory: Some(inventory), ..Self::default() }
+        // A map that is older than both is from a backup, and tells nothing.
+        let is_committed = mark.is_some() && mark == newest || closed(&newer);
+        let is_void = !closed(&newer) && mark.is_some() && mark == older.age() && mark != newest;
+        match (newer, older) {
+            // A copy that cannot be told at all may have been the newest one.
+            (_, Copy::Damaged) | (Copy::Damaged, _) => Self::nothing(Completeness::Damaged, incarnation),
+            (_, Copy::Whole(older)) if is_void => Self::of(older, None, incarnation),
+            (Copy::Whole(newer), Copy::Whole(older)) => {
+                let mut expected = Self::of(newer, None, incarnation);
+                expected.older = (!is_committed).then(|| Box::new(Self::of(older, None, incarnation)));
+                expected
+            }
+            (Copy::Whole(newer), Copy::Torn(_)) => Self::of(newer, None, incarnation),
+            (Copy::Torn(torn), Copy::Whole(older)) => {
+                let mut expected = Self::of(older.clone(), Some(torn.next_seq), incarnation);
+                expected.older = (!is_committed).then(|| Box::new(Self::of(older, None, incarnation)));
+                expected
+            }
+            (Copy::Torn(_), Copy::Torn(_)) => Self::nothing(Completeness::Damaged, incarnation),
+        }
+    }
+
+    fn nothing(completeness: Completeness, incarnation: u64) -> Self {
+        Self { completeness, incarnation, ..Self::default() }
+    }
+
+    /// By that copy; all batches before `until` must be there, or before its own position.
+    fn of(inventory: Inventory, until: Option<Seq>, incarnation: u64) -> Self {
+        if inventory.extents.is_none() {
+            return Self::nothing(Completeness::NotKept, incarnation);
+        }
+        Self {
+            completeness: Completeness::Complete,
+            until: until.unwrap_or(inventory.next_seq),
+            is_coarse: inventory.is_coarse,
+            incarnation,
+            inventory: Some(inventory),
+            ..Self::default()
+        }
     }
 
     /// The position of the inventory that counts.
     pub(crate) fn next_seq(&self) -> Seq {
         self.inventory.as_ref().map_or(Seq(0), |inventory| inventory.next_seq)
+    }
+
+    /// The opening that wrote it.
+    fn written_by(&self) -> u64 {
+        self.inventory.as_ref().map_or(0, |inventory| inventory.incarnation)
     }
 
     /// Whether the log ended there.
@@ -122,6 +183,9 @@ impl Expected {
 
     /// Step 2, of an extent with these batches.
     pub(crate) fn look(&mut self, extent: ExtentIndex, extent_bytes: u32, found: &[Located]) {
+        if let Some(older) = &mut self.older {
+            older.look(extent, extent_bytes, found);
+        }
         let Some(inventory) = &self.inventory else { return };
         let entries = inventory.extents.as_deref().unwrap_or_default();
         let entry = entries.get(extent.0 as usize).copied().unwrap_or_default();
@@ -168,14 +232,16 @@ impl Expected {
 
     /// Steps 3 and 4. `newest` is the newest opening that left a trace, `has_recent` says whether
     /// all batches from one number to another are there.
-    pub(crate) fn finish(&mut self, newest: u64, durable_before: Seq, has_recent: impl Fn(Seq, Seq) -> bool) {
+    pub(crate) fn finish(&mut self, newest: u64, durable_before: Seq, has_recent: &dyn Fn(Seq, Seq) -> bool) {
         if self.completeness != Completeness::Complete {
             return;
         }
         let until = self.until.max(durable_before);
-        self.is_in_doubt &= durable_before < self.until;
+        self.complete_before = until;
+        // Where a batch knows all of it to be durable, there is no doubt.
+        let older = self.older.take().filter(|_| durable_before < self.until);
         if newest > self.incarnation || self.is_stale {
-            *self = Self { completeness: Completeness::NotKept, ..Self::default() };
+            *self = Self::nothing(Completeness::NotKept, self.incarnation);
         } else if !has_recent(self.next_seq(), until) {
             self.completeness = Completeness::Incomplete;
             (self.misses_recent, self.misses_objects) = (true, true);
@@ -183,6 +249,18 @@ impl Expected {
             self.completeness = Completeness::Incomplete;
         } else if self.is_coarse {
             self.completeness = Completeness::NotKept;
+        } else if !self.is_closed() || newest > self.written_by() {
+            self.completeness = Completeness::UpTo;
+        }
+        if self.completeness != Completeness::Incomplete {
+            return;
+        }
+        self.complete_before = Seq(0);
+        let Some(mut older) = older else { return };
+        older.finish(newest, durable_before, has_recent);
+        if matches!(older.completeness, Completeness::Complete | Completeness::UpTo) {
+            self.completeness = Completeness::InDoubt;
+            self.complete_before = older.complete_before;
         }
     }
 }

@@ -42,8 +42,8 @@ mod view;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use env::{AlignedBuf, Disk};
-use format::COMPAT_INVENTORY;
+use env::{AlignedBuf, Disk, MapStore};
+use format::{COMPAT_INVENTORY, Checkpoint, KEY_CHECKPOINT};
 use surface::{Error, Result};
 use units::{ExtentIndex, ObjectId, Seq};
 
@@ -52,7 +52,7 @@ pub(crate) use records::{counts, is_doubtful};
 pub(crate) use scan::Scan;
 pub(crate) use told::{Table, Told};
 
-pub use complete::Completeness;
+pub use complete::{Completeness, MapMark};
 pub use identity::PoolPrefix;
 pub use report::{DamagedRange, SalvageProgress, SalvageReport, SalvageStep, SalvagedVolume};
 
@@ -65,6 +65,7 @@ use crate::checkpoint::opening;
 use crate::log::geometry::Geometry;
 use crate::log::inventory;
 use crate::log::superblock_io::WithoutEnd;
+use crate::map::store_error;
 use crate::pool::Pool;
 
 /// More blocks than any volume has.
@@ -108,8 +109,8 @@ pub(crate) fn is_whole(disk: &dyn Disk, geometry: &Geometry, pool: u64, extent: 
 /// Enters how many blocks each object had that may be missing.
 fn miss(figures: &mut BTreeMap<ObjectId, Figures>, table: &Table, expected: &Expected) {
     match (expected.completeness, expected.objects()) {
-        (Completeness::Complete | Completeness::NotKept, _) => {}
-        (Completeness::Incomplete, Some(objects)) if !expected.misses_objects => {
+        (Completeness::Complete | Completeness::UpTo | Completeness::NotKept, _) => {}
+        (Completeness::Incomplete | Completeness::InDoubt, Some(objects)) if !expected.misses_objects => {
             for (object, blocks) in objects {
                 figures.entry(*object).or_default().missing = *blocks;
             }
@@ -117,6 +118,15 @@ fn miss(figures: &mut BTreeMap<ObjectId, Figures>, table: &Table, expected: &Exp
         // No more than a volume has room for.
         _ => table.objects.keys().for_each(|object| figures.entry(*object).or_default().missing = UNBOUNDED),
     }
+}
+
+/// What is known of a pool that is salvaged, beside its data.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SalvageSource {
+    /// Which one, where the data has traces of several.
+    pub id: Option<PoolPrefix>,
+    /// What its map says, if there is one that can be read.
+    pub mark: Option<MapMark>,
 }
 
 impl Pool {
@@ -145,23 +155,32 @@ impl Pool {
         options: &PoolOptions,
         progress: SalvageProgress<'_>,
     ) -> Result<SalvageReport> {
-        self.salvage_of(None, from, options, progress)
+        self.salvage_of(&SalvageSource::default(), from, options, progress)
     }
 
-    /// As [`salvage`](Self::salvage), of the pool that `id` names.
+    /// The last checkpoint that a map knows, if it can be told: what [`SalvageSource`] takes.
+    ///
+    /// # Errors
+    /// Those of reading the store.
+    pub fn map_mark(store: &dyn MapStore) -> Result<Option<MapMark>> {
+        let bytes = store.get(KEY_CHECKPOINT).map_err(store_error)?;
+        Ok(bytes.and_then(|bytes| Checkpoint::decode(&bytes).ok()).map(|checkpoint| MapMark::of(&checkpoint)))
+    }
+
+    /// As [`salvage`](Self::salvage), of that pool, with what is known of it.
     ///
     /// # Errors
     /// The same, and [`surface::ErrorKind::Conflict`] if there are several pools and none is named.
     pub fn salvage_of(
         &self,
-        id: Option<PoolPrefix>,
+        source: &SalvageSource,
         from: &PoolEnv,
         options: &PoolOptions,
         progress: SalvageProgress<'_>,
     ) -> Result<SalvageReport> {
         let env = PoolEnv { disk: Arc::new(ReadOnlyDisk(Arc::new(WithoutEnd(from.disk.clone())))), ..from.clone() };
         // Step 1.
-        let Identity { superblock, told_by } = identity::find(&*env.disk, id)?;
+        let Identity { superblock, told_by } = identity::find(&*env.disk, source.id)?;
         let is_kept = told_by.is_some() || superblock.features_compat & COMPAT_INVENTORY != 0;
         let geometry = Geometry::new(superblock.extent_bytes, superblock.capacity_bytes);
         let mut id = [0; 8];
@@ -169,7 +188,7 @@ impl Pool {
         // Step 2.
         let (mut scan, mut facts) = (Scan::default(), Facts::new(&*env.store));
         let pool = u64::from_le_bytes(id);
-        scan.expected = Expected::by(inventory::read(&*env.disk, pool, geometry.extent_bytes), is_kept);
+        scan.expected = Expected::by(inventory::read(&*env.disk, pool, geometry.extent_bytes), is_kept, source.mark);
         scan.read_all(&*env.disk, &geometry, pool, &mut |fact| facts.put(&fact), &mut |done, total| {
             progress(SalvageStep::Scan, done, total)
         })?;

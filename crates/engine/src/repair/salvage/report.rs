@@ -1,7 +1,7 @@
 //! What salvage says of what it did.
 
 use surface::Result;
-use units::format_size;
+use units::{Seq, format_size};
 
 use super::complete::{Completeness, Short};
 use super::scan::{Place, Scan};
@@ -58,6 +58,11 @@ pub struct SalvagedVolume {
     pub missing_bytes_max: u64,
 }
 
+/// The number of the last batch before one.
+const fn last_of(before: Seq) -> u64 {
+    before.0.saturating_sub(1)
+}
+
 /// What salvage found, copied and could not read.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SalvageReport {
@@ -81,6 +86,8 @@ pub struct SalvageReport {
     pub uncertain_bytes: u64,
     /// Whether anything is missing from the log.
     pub completeness: Completeness,
+    /// All batches with smaller numbers are there; 0: not known.
+    pub complete_before: u64,
     /// Bytes of the log that should be there, by the inventory, and are not.
     pub missing_bytes: u64,
     /// The data is shorter than the pool.
@@ -100,6 +107,7 @@ impl SalvageReport {
             log_damaged_bytes: bytes(&damaged),
             unreadable_bytes: bytes(&scan.unreadable),
             completeness: scan.expected.completeness,
+            complete_before: scan.expected.complete_before.0,
             missing_bytes: scan.expected.missing_bytes,
             ..Self::default()
         };
@@ -163,11 +171,6 @@ impl SalvageReport {
             let text = "with these extents, changes of names, sizes, snapshots and clones may be lost: what is listed may be older than it was";
             self.notes.push(text.to_owned());
         }
-        if expected.completeness == Completeness::Incomplete && expected.is_in_doubt {
-            let text = "if the machine failed during the pool's last checkpoint, what is missing was never durable, and so never acknowledged as \
-                        flushed; damage looks the same";
-            self.notes.push(text.to_owned());
-        }
         if expected.unknown > 0 && !expected.is_coarse {
             self.notes.push(format!(
                 "{} extents were filled by an older program: that a part of one is missing at its end cannot be known",
@@ -189,12 +192,18 @@ impl SalvageReport {
                             whether whole parts of the data are missing cannot be known";
                 self.notes.push(text.to_owned());
             }
-            Completeness::Complete | Completeness::Incomplete if !expected.is_closed() => {
-                let text = format!(
-                    "the pool was not closed: of what was written behind batch {} the end may be missing, which cannot be known",
-                    expected.until.0
-                );
-                self.notes.push(text);
+            Completeness::InDoubt => self.notes.push(format!(
+                "all is there up to batch {}; the last checkpoint lists more, and that is missing: it was never durable if the machine failed during \
+                 that checkpoint, and is lost otherwise",
+                last_of(expected.complete_before)
+            )),
+            Completeness::UpTo => self.notes.push(format!(
+                "the pool was not closed: all is there up to batch {}, and whether anything was written behind that cannot be known",
+                last_of(expected.complete_before)
+            )),
+            Completeness::Incomplete if !expected.is_closed() => {
+                let text = "the pool was not closed: of what was written behind its last checkpoint the end may be missing, which cannot be known";
+                self.notes.push(text.to_owned());
             }
             Completeness::Complete | Completeness::Incomplete => {}
         }
@@ -214,7 +223,7 @@ impl SalvageReport {
     /// uncertain does not count, nor what cannot be known of a pool of which no inventory was kept.
     pub fn is_lossy(&self) -> bool {
         !self.has_catalogue
-            || matches!(self.completeness, Completeness::Incomplete | Completeness::Damaged)
+            || matches!(self.completeness, Completeness::InDoubt | Completeness::Incomplete | Completeness::Damaged)
             || self.is_cut_off && self.completeness != Completeness::Complete
             || self.log_damaged_bytes > 0
             || self.unreadable_bytes > 0

@@ -315,7 +315,7 @@ impl Scan {
     pub(crate) fn finish(&mut self, noted: u64) {
         let mut expected = std::mem::take(&mut self.expected);
         let newest = self.told.openings.newest().max(noted);
-        expected.finish(newest, self.durable_before, |from, to| self.has_all(from, to));
+        expected.finish(newest, self.durable_before, &|from, to| self.has_all(from, to));
         self.durable_before = self.durable_before.max(expected.until);
         self.expected = expected;
     }
@@ -323,7 +323,9 @@ impl Scan {
     /// As [`certain_from`](Self::certain_from), as far as the inventory tells what should be there.
     pub(crate) fn certain_by_inventory(&self) -> Seq {
         match self.expected.completeness {
-            Completeness::Complete | Completeness::Incomplete => self.certain_from(self.durable_before),
+            Completeness::Complete | Completeness::UpTo | Completeness::InDoubt | Completeness::Incomplete => {
+                self.certain_from(self.durable_before)
+            }
             Completeness::Damaged => Seq(u64::MAX),
             Completeness::NotKept => self.certain_from(Seq(0)),
         }

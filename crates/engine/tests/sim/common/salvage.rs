@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use engine::{Completeness, FormatOptions, Pool, PoolEnv, PoolOptions, SalvageReport};
+use engine::{Completeness, FormatOptions, MapMark, Pool, PoolEnv, PoolOptions, SalvageReport, SalvageSource};
 use sim::Machine;
 use surface::{BlockDevice, Error};
 
@@ -22,8 +22,17 @@ fn environment(disk: &Machine, rest: &Machine) -> PoolEnv {
     PoolEnv { disk: disk.disk.handle(), ..env(rest) }
 }
 
-/// Salvages the data on the disk of `old`, which no pool uses.
+/// Salvages the data on the disk of `old`, which no pool uses, without its map.
 pub fn salvage(old: &Machine, disk_bytes: u64, seed: u64) -> Result<Salvaged, Error> {
+    salvage_with(None, old, disk_bytes, seed)
+}
+
+/// The same, with what its map tells.
+pub fn salvage_with_map(old: &Machine, disk_bytes: u64, seed: u64) -> Result<Salvaged, Error> {
+    salvage_with(Pool::map_mark(&*env(old).store)?, old, disk_bytes, seed)
+}
+
+fn salvage_with(mark: Option<MapMark>, old: &Machine, disk_bytes: u64, seed: u64) -> Result<Salvaged, Error> {
     let temporary = Machine::new(4096, seed);
     let new_bytes = 4 * disk_bytes + (16 << 20);
     let machine = Machine::new(new_bytes, seed);
@@ -33,7 +42,8 @@ pub fn salvage(old: &Machine, disk_bytes: u64, seed: u64) -> Result<Salvaged, Er
     let options = PoolOptions { memory_bytes: 1 << 20, workers: 0, ..PoolOptions::default() };
     let pool = Pool::open(env, options.clone())?;
     let before = old.power.next_point();
-    let report = pool.salvage(&environment(old, &temporary), &options, &mut |_, done, total| {
+    let source = SalvageSource { id: None, mark };
+    let report = pool.salvage_of(&source, &environment(old, &temporary), &options, &mut |_, done, total| {
         assert!(done <= total);
         Ok(())
     })?;
@@ -50,15 +60,17 @@ impl World {
     pub fn verify_salvage(&mut self, had_catalogue: bool) -> Result<u64, Failure> {
         let seed = self.rng.next_u64();
         let copy = self.machine.duplicate(seed);
+        let has_map = self.rng.coin();
+        let salvage = if has_map { salvage_with_map } else { salvage };
         let salvaged = salvage(&copy, self.shape.capacity_bytes.next_multiple_of(4096), seed)
             .map_err(|e| self.fail(format!("salvage: {e}")))?;
         let report = &salvaged.report;
-        // Whatever a crash leaves, nothing is missing; but for batches that a checkpoint had listed
-        // and not made durable yet, which salvage cannot tell from damage and says so.
-        let never_durable = |note: &String| note.starts_with("if the machine failed during the pool's last checkpoint");
-        let is_explained = report.notes.iter().any(never_durable);
-        if !is_explained && (report.completeness != Completeness::Complete || report.missing_bytes > 0) {
-            return Err(self.fail(format!("salvage misses something: {report:?}")));
+        // Whatever a crash leaves, nothing is missing. Without the map, batches that a checkpoint had
+        // listed and not made durable yet are in doubt.
+        let is_doubtful = report.completeness == Completeness::InDoubt && !has_map && report.complete_before > 0;
+        let is_there = matches!(report.completeness, Completeness::Complete | Completeness::UpTo);
+        if !is_doubtful && (!is_there || report.missing_bytes > 0) {
+            return Err(self.fail(format!("salvage misses something, map {has_map}: {report:?}")));
         }
         if !had_catalogue || self.model.is_in_doubt() {
             return Ok(0);
