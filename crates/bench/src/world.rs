@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use engine::{FormatOptions, Pool, PoolEnv, PoolOptions, Properties};
 use env::{
-    AlignedBuf, Disk, DiskLayer, EndedRead, FileDisk, FjallOptions, FjallStore, ReadRing, SystemClock, SystemEntropy,
+    AlignedBuf, Disk, DiskLayer, EndedRead, FileDisk, FileStandby, FjallOptions, FjallStore, ReadRing, SystemClock,
+    SystemEntropy,
 };
 
 use crate::Outcome;
@@ -147,15 +148,30 @@ impl World {
         Self::open_layered(dir, memory_bytes, &|disk| disk)
     }
 
-    /// The same, on what is made of its disk.
+    /// The same, with standby memory, as the server opens it.
+    pub fn open_kept(dir: &Path, memory_bytes: u64) -> Outcome<Self> {
+        let standby = FileStandby::new(Path::new("/dev/shm"), rustix::process::geteuid().as_raw());
+        Self::open_with(dir, memory_bytes, &|disk| disk, Some(Arc::new(standby)))
+    }
+
+    /// The same without, on what is made of its disk.
     pub fn open_layered(dir: &Path, memory_bytes: u64, layer: Layer<'_>) -> Outcome<Self> {
+        Self::open_with(dir, memory_bytes, layer, None)
+    }
+
+    fn open_with(dir: &Path, memory_bytes: u64, layer: Layer<'_>, standby: Option<Arc<FileStandby>>) -> Outcome<Self> {
         let disk = TimedDisk::new(FileDisk::open(&dir.join("data"))?);
         let began = Instant::now();
         let store = FjallStore::open(&dir.join("map"), FjallOptions { memory_bytes: store_bytes(memory_bytes) })?;
         let store_seconds = began.elapsed().as_secs_f64();
         let mut environment = environment(disk.clone(), store);
         environment.disk = layer(environment.disk);
-        let pool = Pool::open(environment, pool_options(memory_bytes))?;
+        let mut options = pool_options(memory_bytes);
+        if let Some(standby) = standby {
+            environment.standby = Some(standby);
+            options.standby_bytes_max = usize::MAX;
+        }
+        let pool = Pool::open(environment, options)?;
         Ok(Self { pool, disk, data: dir.join("data"), store_seconds })
     }
 

@@ -4,6 +4,7 @@ pub mod memory;
 mod random;
 pub mod recovery;
 mod sequential;
+mod standby;
 mod unit_sizes;
 
 use std::sync::Arc;
@@ -36,6 +37,9 @@ pub fn run(context: &Context, report: &mut Report) -> Outcome<()> {
     }
     if report.begin(context, "engine random") {
         random::run(context, report)?;
+    }
+    if report.begin(context, "engine standby") {
+        standby::run(context, report)?;
     }
     if report.begin(context, "engine units") {
         unit_sizes::run(context, report)?;
