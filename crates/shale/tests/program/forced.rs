@@ -72,6 +72,42 @@ fn force_says_who_loses_what() {
     on(&dir, "check", &[]).ok();
 }
 
+/// A difference comes into a volume that a client has open: refused, and with `--force` received,
+/// after it was said what becomes of the client.
+#[test]
+fn a_difference_into_an_open_volume_wants_force() {
+    let (to, server, open) = held_open();
+    drop(open);
+    let from = Dir::with_pool("64M");
+    on(&from, "create", &["w", "--size", "1M"]).ok();
+    on(&from, "snapshot", &["w@a"]).ok();
+    let [whole, difference, image] = ["whole", "difference", "image"].map(|name| from.join(name));
+    on(&from, "send", &["w@a", "-o", path(&whole)]).ok();
+    let data = noise(1 << 20);
+    std::fs::write(&image, &data).unwrap();
+    on(&from, "import", &["w", path(&image), "--overwrite"]).ok();
+    on(&from, "snapshot", &["w@b"]).ok();
+    on(&from, "send", &["w@b", "--from", "a", "-o", path(&difference)]).ok();
+    on(&to, "receive", &["w", "-i", path(&whole)]).ok();
+
+    let client = Client::connect(&to.pool().join("control.sock")).unwrap();
+    let volume = client.volume("w", None).unwrap();
+    let is_open = format!("'w' is open by 1 client: {}", own_name());
+    let refused = on(&to, "receive", &["w", "-i", path(&difference)]).code(4);
+    assert!(refused.stderr.contains(&is_open), "{}", refused.stderr);
+    let mut bytes = vec![1; data.len()];
+    volume.read(0, &mut bytes).unwrap();
+    assert!(bytes.iter().all(|byte| *byte == 0), "a stream that was refused has changed the volume");
+
+    let done = on(&to, "receive", &["w", "-i", path(&difference), "--force"]).ok();
+    assert!(done.stderr.contains(&is_open) && done.stderr.contains("its content changes"), "{}", done.stderr);
+    volume.read(0, &mut bytes).unwrap();
+    assert!(bytes == data, "the client does not see what was received");
+    drop(volume);
+    server.stop();
+    on(&to, "check", &[]).ok();
+}
+
 /// A client of a snapshot loses it with the volume.
 #[test]
 fn force_names_the_clients_of_snapshots_that_go() {
