@@ -1,4 +1,4 @@
-"""Bounds that take long to reach: only in `make soak`."""
+"""Bounds of memory. Those that take long to reach are only in `make soak`."""
 
 import json
 import threading
@@ -33,5 +33,36 @@ def soak_memory_bound(t):
     t.expect(written > 1 << 30, f"fio wrote only {written} bytes")
     t.expect(highest <= allowed, f"{highest >> 20} MiB resident, allowed {allowed >> 20} MiB")
     t.note(f"{written >> 20} MiB written at random; at most {highest >> 20} MiB resident of {allowed >> 20} allowed")
+    server.stop()
+    pool.check()
+
+
+@test()
+def memory_with_standby(t):
+    """NBD clients with much in flight: resident memory, the standby file included, stays within the limit that OPERATIONS gives for --memory 64M"""
+    budget = 64 << 20
+    pool = Pool(t, capacity="2G")
+    pool.create("vol", "8G")
+    server = pool.serve(memory="64M")
+    standby = json.loads(pool.shale("status", "--json").stdout)["standby_bytes"]
+    t.expect(0 < standby <= budget // 4, f"the standby file has {standby} bytes of a budget of {budget}")
+    # 64 MiB for the clients of NBD.
+    allowed = int(1.3 * budget) + (64 << 20) + budget // 4 + (64 << 20)
+    highest = 0
+    ended = threading.Event()
+
+    def watch():
+        nonlocal highest
+        while not ended.wait(0.1):
+            highest = max(highest, server.rss_bytes())
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
+    t.run("fio", "--name=spread", "--ioengine=nbd", f"--uri={server.uri('vol')}", "--rw=randwrite", "--bs=1m", "--size=8G", "--io_size=256M",
+          "--iodepth=64", "--numjobs=4", "--norandommap", "--buffer_compress_percentage=60", "--refill_buffers", "--output-format=json")
+    ended.set()
+    watcher.join()
+    t.expect(highest <= allowed, f"{highest >> 20} MiB resident, allowed {allowed >> 20} MiB")
+    t.note(f"at most {highest >> 20} MiB resident of {allowed >> 20} allowed, {standby >> 20} MiB of standby file")
     server.stop()
     pool.check()
