@@ -17,7 +17,7 @@ fn open(machine: &Machine) -> Pool {
     Pool::open(env(machine), options).unwrap()
 }
 
-/// Which bytes of a volume are not what was written before the cut, or zero behind it.
+/// The first byte of a volume that is neither as written before the cut nor zero behind it.
 fn wrong(pool: &Pool, name: &str, cut: u64) -> Option<u64> {
     let device = pool.volume(name).unwrap();
     let mut bytes = vec![0xee; device.size_bytes() as usize];

@@ -73,7 +73,7 @@ fn little_writes_find_room_where_large_ones_find_none() {
 
         let little = writer.until_full(FAR, LITTLE, false);
         let half = 9 * EXTENT / LITTLE;
-        // What is on its way counts in full, so that fewer get in than would fit.
+        // Data on its way counts in full, so that fewer get in than would fit.
         assert!((4..=2 * half).contains(&little), "{little} little writes, {half} at most have a claim");
         assert!(!writer.write(LARGE * large, LARGE), "little writes make no room for large ones");
 
@@ -90,7 +90,7 @@ fn little_writes_find_room_where_large_ones_find_none() {
         }
         assert_eq!(pool.status().available_bytes, 0, "{when}: new data has no room");
 
-        // What is deleted is given back, and new data comes again.
+        // Deleted data is given back, and new data comes again.
         writer.volume.discard(0, 16 * LARGE).unwrap();
         assert!(writer.until_full(0, LARGE, false) >= 12);
         let report = pool.check(false, &mut |_, _| ()).unwrap();

@@ -6,7 +6,7 @@
 //!    does. The map tells that if it is there ([`MapMark`]). Without the map it is in doubt if a
 //!    crash during that checkpoint may be why something is missing. Then the older copy is looked
 //!    at as well, and tells up to where all is there; damage looks the same, so the report counts
-//!    what is missing as lost.
+//!    the missing batches as lost.
 //! 2. Each extent that the inventory names has batches from its first byte on, without a gap,
 //!    up to where it is filled. The last of them is the one that the inventory names.
 //! 3. All batches behind its position are there that some batch knows to be durable.
@@ -50,7 +50,7 @@ pub enum Completeness {
     Complete,
     /// All is there, by the inventory, that is older than
     /// [`complete_before`](super::SalvageReport::complete_before). The pool was not closed, and
-    /// what was written behind may be missing.
+    /// batches behind it may be missing.
     UpTo,
     /// The same, and the last checkpoint lists more, which is missing. It was never durable if the
     /// machine failed during that checkpoint. Damage looks the same.

@@ -120,7 +120,7 @@ fn miss(figures: &mut BTreeMap<ObjectId, Figures>, table: &Table, expected: &Exp
     }
 }
 
-/// What is known of a pool that is salvaged, beside its data.
+/// Facts about a pool that is salvaged, beside its data.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SalvageSource {
     /// Which one, where the data has traces of several.
@@ -167,7 +167,7 @@ impl Pool {
         Ok(bytes.and_then(|bytes| Checkpoint::decode(&bytes).ok()).map(|checkpoint| MapMark::of(&checkpoint)))
     }
 
-    /// As [`salvage`](Self::salvage), of that pool, with what is known of it.
+    /// As [`salvage`](Self::salvage), of that pool, with the facts about it.
     ///
     /// # Errors
     /// The same, and [`surface::ErrorKind::Conflict`] if there are several pools and none is named.
