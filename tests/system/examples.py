@@ -22,6 +22,9 @@ SEQUENCES = {"promote", "blob"}
 # What must hold before an example, beside what `make_world` makes. The first pattern that is found in the example counts.
 BEFORE = [
     (r"create \S+ vm ", "shale destroy -r /srv/pool vm"),
+    (r"import \S+ home old.tar", "tar -C /home -cf old.tar meier"),
+    (r"import \S+ home - ", "tar -C /home -czf home.tar.gz meier; shale import /srv/pool home /home/meier"),
+    (r"export \S+ home", "shale import /srv/pool home /home/meier; shale snapshot /srv/pool home@monday"),
     (r"import \S+ vm (disk.img|-)$", "shale destroy -r /srv/pool vm"),
     (r"destroy \S+ vm($| --force)", "shale destroy -r /srv/pool vm; shale create /srv/pool vm --size 1G"),
     (r"snapshot \S+ vm@before-upgrade", "shale destroy /srv/pool vm@before-upgrade"),
@@ -49,7 +52,7 @@ BEFORE = [
 ]
 
 # Paths of the examples, longest first, and where they are here.
-PATHS = {"/mnt/shale": "mnt", "/srv/pool": "pool", "/srv/shares": "shares", "/srv/new": "new", "/backup": "backup", "/home": "home", "/mnt/vm": "fs",
+PATHS = {"/mnt/shale": "mnt", "/srv/pool": "pool", "/srv/shares": "shares", "/srv/copy-of-home": "copy-of-home", "/srv/new": "new", "/backup": "backup", "/home": "home", "/mnt/vm": "fs",
          "/run": "run", "/big": "big", "/srv/blobs": "blobs"}
 
 
@@ -78,6 +81,8 @@ exec "${{words[@]}}"
         (t.dir / name).mkdir()
     image = data.real_file(t.dir / "small", 4 << 20).read_bytes()
     (t.dir / "home" / "file").write_bytes(image)
+    (t.dir / "home" / "meier" / "thesis").mkdir(parents=True)
+    (t.dir / "home" / "meier" / "thesis" / "text").write_bytes(image)
     for name, path in [("partition", "/dev/nvme0n1p4"), ("usb", "/dev/sdb")]:
         with open(t.dir / name, "wb") as file:
             file.truncate(2 << 30)

@@ -4,8 +4,8 @@
 //! what they say, through a [`session::Session`], which is either the pool itself, opened by this
 //! process, or a connection to the server that holds it ([`control`]). Both answer the same
 //! [`control::Request`]s through the same [`service::Service`], so that a command gives the same
-//! result either way. [`transfer`] moves bulk data in and out; [`estimate`] tells what data would
-//! take; [`pool_dir`] owns the layout of a pool's directory.
+//! result either way. [`transfer`] moves bulk data in and out, `trees` whole directory trees;
+//! [`estimate`] tells what data would take; [`pool_dir`] owns the layout of a pool's directory.
 //!
 //! This crate owns no storage: it never interprets what the engine keeps in the data file or in the
 //! map.
@@ -41,6 +41,7 @@ pub mod stream_plan;
 pub mod system;
 pub mod times;
 pub mod transfer;
+mod trees;
 pub mod volume_io;
 
 use std::process::ExitCode;

@@ -44,6 +44,14 @@ impl Progress {
         self.bar.set_position(done);
     }
 
+    /// Shows from now on how much of `total` bytes is done, which was not known before.
+    pub fn measure(&self, total: u64) {
+        self.bar.set_length(total);
+        if let Ok(style) = ProgressStyle::with_template(MEASURED) {
+            self.bar.set_style(style.progress_chars("=> "));
+        }
+    }
+
     /// Sets how much there is.
     pub fn set_total(&self, total: u64) {
         self.bar.set_length(total);

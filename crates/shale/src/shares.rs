@@ -30,6 +30,8 @@ const CACHE_BYTES_MIN: u64 = 4 << 20;
 const CACHE_BYTES_MAX: u64 = 256 << 20;
 /// Memory for the namespace of a share that is looked at by a command.
 const CACHE_BYTES_BRIEF: usize = 16 << 20;
+/// Memory for that of a share that a command fills.
+const CACHE_BYTES_IMPORT: usize = 64 << 20;
 /// Memory for that of a snapshot, of which some may be open in each mount.
 const CACHE_BYTES_MOMENT: usize = 4 << 20;
 /// Mounts that killed servers may have left on one another.
@@ -67,6 +69,15 @@ pub fn make(pool: &Pool, name: &str) -> Result<()> {
     let volume = pool.volume(name)?;
     let tree = open(volume.clone(), volume, CACHE_BYTES_BRIEF)?;
     tree.close().map_err(|failure| error_of(name, "its tree cannot be made", failure))
+}
+
+/// Opens the tree of a share of a pool that is this process's own.
+///
+/// # Errors
+/// What the pool says.
+pub fn open_tree(pool: &Pool, name: &str) -> Result<Arc<Tree>> {
+    let volume = pool.volume(name)?;
+    open(volume.clone(), volume, CACHE_BYTES_IMPORT).map(Arc::new)
 }
 
 /// The tree of a share, which is made if there is none. `device`: see [`Files::new`].

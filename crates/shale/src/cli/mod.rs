@@ -94,9 +94,9 @@ pub enum Command {
     Status(StatusArgs),
     /// Serve the volumes over NBD and as files below a directory, and mount the shares
     Serve(ServeArgs),
-    /// Copy a file, a block device or stdin into a volume
+    /// Copy a file, a block device or stdin into a volume, or a tree into a share
     Import(ImportArgs),
-    /// Copy a volume to a file, a block device or stdout
+    /// Copy a volume to a file, a block device or stdout, or a share to a directory or archive
     Export(ExportArgs),
     /// Tell what data would take, from samples, before anything is changed
     Estimate(EstimateArgs),

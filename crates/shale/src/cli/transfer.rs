@@ -1,6 +1,6 @@
 //! Commands that copy data in and out.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 
@@ -15,6 +15,9 @@ Examples:
   shale import /srv/pool vm disk.img --overwrite -o compression=zstd-9
   zcat disk.img.gz | shale import /srv/pool vm -
   shale import /srv/pool usb /dev/sdb
+  shale import /srv/pool home /home/meier
+  shale import /srv/pool home old.tar --share
+  zcat home.tar.gz | shale import /srv/pool home - --overwrite
 
 The volume is created with the exact size of the file (which must not be empty; --size is rounded up to 4 KiB). Holes of the file and blocks of zeroes
 take no space. Where the pool's compression is auto and a file-type rule names a codec for the file (rule.TYPE, see
@@ -26,24 +29,37 @@ power failure leaves, or a failure in the middle of --overwrite, does not look w
 export warn of it. Import again with --overwrite, or destroy it; or take the mark off, if it is meant to stay as it is:
   shale set /srv/pool vm incomplete=no
 
+Trees: a directory is imported into a share, which is created if it is not there, and so is a tar archive into a share that
+is there, or with --share. Owners are taken by number; modes, times to the nanosecond, extended attributes, ACLs, hard links, links,
+devices, fifos and holes are taken over. Archives may be of GNU tar, bsdtar or any that writes POSIX format; a compressed one is
+unpacked before: zcat FILE | shale import POOL SHARE -
+What is there already stays and is told, with exit code 8; --overwrite replaces it, file by file. What cannot be
+read is told and left out, with exit code 7. Where the pool is served, its server must mount the share.
+
+JSON of a tree: {share, source, files, directories, symlinks, links, others, copied_bytes, hole_bytes, kept, kept_first,
+  problems, problem_lines, stored_bytes, ratio, seconds, bytes_per_second}.
 JSON: {volume, source, size_bytes, copied_bytes, hole_bytes, allocated_bytes (the volume's own), with_snapshots (whether
   the next two count what its snapshots hold beside), stored_bytes, ratio, seconds,
   bytes_per_second}; those four may be missing, if they cannot be told.")]
 pub struct ImportArgs {
     /// Directory of the pool
     pub pool: PathBuf,
-    /// Name of the volume
+    /// Name of the volume or share
     #[arg(value_parser = names::volume_name)]
     pub volume: String,
-    /// File or block device to read, or - for stdin
+    /// File or block device to read, or - for stdin; for a share, a directory or a tar archive
     pub file: PathBuf,
+    /// Import a tar archive into a share, which is created if it is not there
+    #[arg(long)]
+    pub share: bool,
     /// Size of the new volume, at least that of the data [default: the size of the data]
     #[arg(long, value_name = "SIZE", value_parser = names::size, conflicts_with = "overwrite")]
     pub size: Option<u64>,
     /// Property of the new volume, instead of the pool's; may be repeated
     #[arg(short = 'o', value_name = "KEY=VALUE", value_parser = names::key_value)]
     pub properties: Vec<(String, String)>,
-    /// Overwrite the volume that is there; what it held behind the end of the data becomes zeroes
+    /// Overwrite the volume that is there; what it held behind the end of the data becomes zeroes.
+    /// In a share: replace files of the same names
     #[arg(long)]
     pub overwrite: bool,
     /// How the pool is reached
@@ -53,9 +69,14 @@ pub struct ImportArgs {
 
 /// See [`super::Command::Export`].
 #[derive(Debug, Args)]
-#[command(after_long_help = "\
+#[command(
+    override_usage = "shale export [OPTIONS] <POOL> <VOLUME> [PATH] <FILE>",
+    after_long_help = "\
 Examples:
   shale export /srv/pool vm disk.img
+  shale export /srv/pool home /srv/copy-of-home
+  shale export /srv/pool home@monday thesis thesis.tar
+  shale export /srv/pool home - | zstd > home.tar.zst
   shale export /srv/pool vm - | gzip > disk.img.gz
   shale export /srv/pool vm /dev/sdb --force
 
@@ -64,22 +85,46 @@ is shorter than the volume; if it fails, a new file is removed, and one that was
 mount of shale serve, is overwritten in its size, as a block device is.
 A volume that is being written meanwhile is copied as it changes.
 
+A share, or PATH in it, is exported to a directory, which is made if it is not there, or as a tar archive (POSIX format, as GNU
+tar and bsdtar read it): to stdout, to a FILE that ends in .tar, or with --tar. What is there already in the directory stays
+and is told, with exit code 8; --force replaces it, file by file. Where the pool is served, its server must mount the share.
+
+JSON of a share: {share, target, files, directories, symlinks, links, others, copied_bytes, hole_bytes, kept, kept_first,
+  problems, problem_lines, seconds, bytes_per_second}.
 JSON (not when writing to stdout): {volume, target, size_bytes, copied_bytes, hole_bytes, seconds,
-  bytes_per_second}.")]
+  bytes_per_second}."
+)]
 pub struct ExportArgs {
     /// Directory of the pool
     pub pool: PathBuf,
-    /// Name of the volume, or VOLUME@SNAPSHOT
+    /// Name of the volume or share, or VOLUME@SNAPSHOT
     #[arg(value_parser = names::any_name)]
     pub volume: String,
-    /// File or block device to write, or - for stdout
-    pub file: PathBuf,
+    /// File or block device to write, or - for stdout; of a share, a directory or a tar archive,
+    /// and before it the path to export
+    #[arg(required = true, num_args = 1..=2, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// Write a tar archive, whatever FILE is called
+    #[arg(long)]
+    pub tar: bool,
     /// Overwrite the file or block device that is there
     #[arg(long)]
     pub force: bool,
     /// How the pool is reached
     #[command(flatten)]
     pub access: Access,
+}
+
+impl ExportArgs {
+    /// Where the export goes.
+    pub fn target(&self) -> &Path {
+        self.files.last().map_or(Path::new("-"), PathBuf::as_path)
+    }
+
+    /// The part of a share that is meant, if it is not all of it.
+    pub fn path(&self) -> Option<&Path> {
+        self.files.first().filter(|_| self.files.len() > 1).map(PathBuf::as_path)
+    }
 }
 
 /// See [`super::Command::Estimate`].

@@ -3,13 +3,15 @@
 use std::path::Path;
 use std::time::Instant;
 
-use surface::Error;
+use surface::{Error, ErrorKind};
 use units::format_size;
 
-use super::incomplete;
+use super::list::volumes;
+use super::{export_tree, incomplete};
 use crate::cli::ExportArgs;
 use crate::exit::Outcome;
-use crate::model::TransferSummary;
+use crate::model::{TransferSummary, VolumeReport};
+use crate::names;
 use crate::output::Output;
 use crate::progress::Progress;
 use crate::session::Session;
@@ -21,11 +23,21 @@ pub fn run(args: ExportArgs, output: &Output) -> Outcome {
     let signals = Termination::block().map_err(|error| Error::from_io("cannot block signals", error))?;
     let interrupted = signals.flag().map_err(|error| Error::from_io("cannot watch for signals", error))?;
     let started = Instant::now();
-    let (size_bytes, moved) = Session::with(&args.pool, &args.access, output, |session| {
+    let mut tree = None;
+    let done = Session::with(&args.pool, &args.access, output, |session| {
+        let is_meant = |volume: &VolumeReport| volume.share && volume.name == names::volume_of(&args.volume);
+        if volumes(session)?.iter().any(is_meant) {
+            tree = Some(export_tree::export(session, &args, &interrupted, output)?);
+            return Ok(None);
+        }
+        if args.path().is_some() || args.tar {
+            let text = format!("'{}' is a volume, and has neither paths nor files", args.volume);
+            return Err(Error::new(ErrorKind::Invalid, text).into());
+        }
         let volume = session.volume(&args.volume, None)?;
         let size_bytes = volume.size_bytes()?;
         incomplete::warn_of(&args.volume, session, output);
-        let sink = Sink::open(&args.file, size_bytes, args.force)?;
+        let sink = Sink::open(args.target(), size_bytes, args.force)?;
         let progress = Progress::new(output, "export", Some(size_bytes));
         let plan = Export { volume: &*volume, size_bytes, interrupted: &interrupted };
         let copied = transfer::export(&plan, &sink, &mut |done| progress.set(done)).and_then(|moved| {
@@ -35,19 +47,24 @@ pub fn run(args: ExportArgs, output: &Output) -> Outcome {
         });
         let moved = copied.map_err(|failure| {
             let left = sink.abandon();
-            failure.context(format_args!("export of volume '{}' to {}{left}", args.volume, args.file.display()))
+            failure.context(format_args!("export of volume '{}' to {}{left}", args.volume, args.target().display()))
         })?;
-        Ok((size_bytes, moved))
+        Ok(Some((size_bytes, moved)))
     })?;
-    if args.file == Path::new("-") {
+    if let Some(summary) = tree {
+        return export_tree::tell(&summary, output);
+    }
+    let Some((size_bytes, moved)) = done else { return Ok(()) };
+    let file = args.target();
+    if file == Path::new("-") {
         // Stdout has the data.
         return Ok(());
     }
     let seconds = started.elapsed().as_secs_f64();
     let summary = TransferSummary {
-        volume: args.volume,
+        volume: args.volume.clone(),
         source: None,
-        target: Some(args.file.display().to_string()),
+        target: Some(args.target().display().to_string()),
         size_bytes,
         copied_bytes: moved.copied_bytes,
         hole_bytes: moved.hole_bytes,
@@ -62,7 +79,7 @@ pub fn run(args: ExportArgs, output: &Output) -> Outcome {
         format!(
             "exported volume {} to {}: {}, of which {} are holes, {seconds:.1} s, {}/s\n",
             summary.volume,
-            args.file.display(),
+            args.target().display(),
             format_size(size_bytes),
             format_size(moved.hole_bytes),
             format_size(summary.bytes_per_second)

@@ -14,6 +14,7 @@ use surface::{Allocation, Error, ErrorKind};
 use units::{BLOCK_BYTES, OBJECT_BYTES_MAX, format_size};
 
 use super::forced::others_of;
+use super::import_tree;
 use super::list::volumes;
 use super::status::status;
 use crate::cli::ImportArgs;
@@ -44,20 +45,30 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Copies a file into a volume.
 pub fn run(args: ImportArgs, output: &Output) -> Outcome {
+    if import_tree::is_meant(&args) {
+        return import_tree::run(&args, output);
+    }
     let signals = Termination::block().map_err(|error| Error::from_io("cannot block signals", error))?;
     let interrupted = signals.flag().map_err(|error| Error::from_io("cannot watch for signals", error))?;
     let mut source = Source::open(&args.file)?;
+    let mut tree = None;
     let started = Instant::now();
     let summary = Session::with(&args.pool, &args.access, output, |session| {
+        if find(session, |volume| volume.name == args.volume)?.is_some_and(|volume| volume.share) {
+            tree = Some(import_tree::import(session, &args, &interrupted, output)?);
+            return Ok(None);
+        }
         let (target, volume) = Target::prepare(session, &args, &source, output)?;
         let copied = target.copy(session, volume, &mut source, &interrupted, output);
         match copied {
-            Ok(moved) => Ok(target.summary(session, source.name(), moved, started, &interrupted)),
+            Ok(moved) => Ok(Some(target.summary(session, source.name(), moved, started, &interrupted))),
             Err(failure) => Err(target.clean_up(session, source.name(), failure)),
         }
     })?;
-    output.done(&summary, || show(&summary, source.name()));
-    Ok(())
+    if let Some(summary) = summary {
+        output.done(&summary, || show(&summary, source.name()));
+    }
+    tree.map_or(Ok(()), |summary| import_tree::tell(&summary, output))
 }
 
 /// What was done; figures that cannot be told are left out.
@@ -161,10 +172,6 @@ impl Target {
             done: AtomicU64::new(0),
         };
         if let Some(old) = find(session, |volume| volume.name == args.volume)? {
-            if old.share {
-                let message = format!("'{}' is a share: copy files into its mount (shale serve --shares)", args.volume);
-                return Err(Error::new(ErrorKind::Unsupported, message).into());
-            }
             if !args.overwrite {
                 let message = format!("volume '{}' exists; overwrite it with --overwrite", args.volume);
                 return Err(Error::new(ErrorKind::Exists, message).into());

@@ -1,0 +1,192 @@
+//! `shale import` of a directory or a tar archive into a share.
+//!
+//! The share is marked as incomplete from before the first name until all is durable, as a volume
+//! is. What a failed import has brought stays, unless it brought nothing: the next one goes on with
+//! `--overwrite`, and has less to do.
+
+use std::fs::File;
+use std::io::{BufReader, Read, Seek, SeekFrom};
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+use policy::INCOMPLETE;
+use surface::{Error, ErrorKind};
+
+use super::trees::{Reached, TreeSummary, copy_shown, find, left_out, mounted};
+use crate::cli::ImportArgs;
+use crate::control::Request;
+use crate::exit::{Failure, Outcome, path_error};
+use crate::output::Output;
+use crate::session::Session;
+use crate::shares;
+use crate::system::Termination;
+use crate::trees::{PosixSink, PosixSource, ShareSink, Sink, Source, Tally, TarSource};
+
+/// Bytes of an archive that are read at once.
+const ARCHIVE_BUFFER_BYTES: usize = 1 << 20;
+
+/// Whether it is clear before the pool is looked at that a tree is meant.
+pub fn is_meant(args: &ImportArgs) -> bool {
+    args.share || args.file != Path::new("-") && args.file.is_dir()
+}
+
+/// Imports a tree.
+///
+/// # Errors
+/// Those of the source and of the pool; a failure that was told, if not all was copied.
+pub fn run(args: &ImportArgs, output: &Output) -> Outcome {
+    let signals = Termination::block().map_err(|error| Error::from_io("cannot block signals", error))?;
+    let interrupted = signals.flag().map_err(|error| Error::from_io("cannot watch for signals", error))?;
+    let summary =
+        Session::with(&args.pool, &args.access, output, |session| import(session, args, &interrupted, output))?;
+    tell(&summary, output)
+}
+
+/// Tells what came of it.
+///
+/// # Errors
+/// A failure that was told, if not all was copied.
+pub fn tell(summary: &TreeSummary, output: &Output) -> Outcome {
+    summary.tell("--overwrite", output)
+}
+
+/// Imports a tree, through a session.
+///
+/// # Errors
+/// Those of the source and of the pool.
+pub fn import(session: &Session, args: &ImportArgs, interrupted: &AtomicBool, output: &Output) -> Outcome<TreeSummary> {
+    if args.size.is_some() {
+        return Err(Error::new(ErrorKind::Invalid, "a share has no size; limit it with -o quota=SIZE").into());
+    }
+    let started = Instant::now();
+    let origin = Origin::open(&args.file)?;
+    let name = &args.volume;
+    let old = find(session, name)?;
+    let id = match &old {
+        Some(old) => old.id,
+        None => {
+            let properties = args.properties.iter().cloned().collect();
+            session.created(Request::CreateShare { share: name.clone(), properties })?
+        }
+    };
+    let mut tally = Tally::default();
+    let done = fill(session, args, (id, old.is_none()), origin, interrupted, &mut tally, output);
+    match done {
+        Ok(()) => {}
+        Err(failure) => return Err(clean_up(session, args, (id, old.is_none()), &tally, failure)),
+    }
+    let mut summary = TreeSummary::new(name, tally, started);
+    summary.source = Some(shown(&args.file));
+    // Figures are an ornament: if they cannot be had, the tree is there nevertheless.
+    if let Ok(Some(found)) = find(session, name) {
+        summary.stored_bytes = Some(found.stored_bytes);
+        summary.ratio = found.ratio;
+    }
+    Ok(summary)
+}
+
+fn shown(file: &Path) -> String {
+    if file == Path::new("-") { "stdin".to_owned() } else { file.display().to_string() }
+}
+
+fn set(name: &str, id: u64, changes: Vec<(String, Option<String>)>) -> Request {
+    Request::Set { volume: Some(name.to_owned()), id: Some(id), changes }
+}
+
+fn fill(
+    session: &Session,
+    args: &ImportArgs,
+    (id, is_new): (u64, bool),
+    origin: Origin,
+    interrupted: &AtomicBool,
+    tally: &mut Tally,
+    output: &Output,
+) -> Outcome {
+    let name = &args.volume;
+    let reached = match session {
+        Session::Direct(pool) => Reached::Tree(shares::open_tree(pool.service.pool(), name)?),
+        Session::Served(_) => Reached::Mount(mounted(session, name)?),
+    };
+    let own = args.properties.iter().filter(|_| !is_new).map(|(key, value)| (key.clone(), Some(value.clone())));
+    session.done(set(name, id, own.chain([(INCOMPLETE.to_owned(), Some("yes".to_owned()))]).collect()))?;
+    let sets_root = is_new || args.overwrite;
+    let mut sink: Box<dyn Sink> = match &reached {
+        Reached::Tree(tree) => Box::new(ShareSink::new(tree.clone(), args.overwrite, sets_root)),
+        Reached::Mount(path) => Box::new(PosixSink::open(path, args.overwrite, sets_root)?),
+    };
+    let (mut source, size): (Box<dyn Source>, _) = match origin {
+        Origin::Directory => {
+            let left_out = left_out(&args.pool, &reached);
+            (Box::new(PosixSource::open(&args.file, left_out)?), (None, Some(args.file.as_path())))
+        }
+        Origin::Archive(file, total) => {
+            let input: Box<dyn Read> = Box::new(BufReader::with_capacity(ARCHIVE_BUFFER_BYTES, file));
+            (Box::new(TarSource::new(input, &shown(&args.file))), (total, None))
+        }
+    };
+    let copied = copy_shown("import", size, (&mut *source, &mut *sink), interrupted, tally, output);
+    drop((source, sink));
+    // A tree that failed is not closed in order: the next that opens it sees to that.
+    copied?;
+    reached.close(name)?;
+    session.done(Request::Checkpoint)?;
+    // Only now: a reader that does not find the mark finds all of the data.
+    Ok(session.done(set(name, id, vec![(INCOMPLETE.to_owned(), None)]))?)
+}
+
+/// Takes a new share back if nothing came, and adds to the failure how far it came.
+fn clean_up(
+    session: &Session,
+    args: &ImportArgs,
+    (id, is_new): (u64, bool),
+    tally: &Tally,
+    failure: Failure,
+) -> Failure {
+    let name = &args.volume;
+    let is_empty = tally.names() <= 1;
+    if is_new && is_empty {
+        let destroy = Request::Destroy { volume: name.clone(), id: Some(id), recursive: true, force: false };
+        let left = match session.done(destroy) {
+            Ok(()) => "; the new share was removed".to_owned(),
+            Err(error) => format!("; the new share '{name}' could not be removed ({error})"),
+        };
+        return failure.with(&left);
+    }
+    if is_empty {
+        let unmark = session.done(set(name, id, vec![(INCOMPLETE.to_owned(), None)]));
+        return if unmark.is_ok() { failure.with(&format!("; share '{name}' is as it was")) } else { failure };
+    }
+    failure.with(&format!(
+        "; share '{name}' has {} names of it and stays marked as incomplete: import again with --overwrite, or destroy it",
+        tally.names()
+    ))
+}
+
+/// The source of an import.
+enum Origin {
+    Directory,
+    /// An archive, and how many bytes it has, where that is known.
+    Archive(File, Option<u64>),
+}
+
+impl Origin {
+    fn open(path: &Path) -> Outcome<Self> {
+        if path == Path::new("-") {
+            let stdin = std::io::stdin().as_fd().try_clone_to_owned();
+            let mut file = File::from(stdin.map_err(|error| Error::from_io("cannot use stdin", error))?);
+            let total = file.metadata().ok().filter(std::fs::Metadata::is_file).map(|found| found.len());
+            let behind = file.stream_position().unwrap_or(0);
+            return Ok(Self::Archive(file, total.map(|total| total.saturating_sub(behind))));
+        }
+        if path.is_dir() {
+            return Ok(Self::Directory);
+        }
+        let failed = |error| path_error("cannot open", path, error);
+        let mut file = File::open(path).map_err(failed)?;
+        // Of a block device too, such as a tape's image.
+        let total = file.seek(SeekFrom::End(0)).and_then(|end| file.rewind().map(|()| end)).ok();
+        Ok(Self::Archive(file, total))
+    }
+}

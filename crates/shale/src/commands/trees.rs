@@ -1,0 +1,266 @@
+//! What imports and exports of trees have in common: how a share is reached, how far a copy is, and
+//! what came of it.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use serde::Serialize;
+use share::Tree;
+use surface::{Error, ErrorKind};
+use units::format_size;
+
+use super::list::volumes;
+use super::status::status;
+use crate::exit::{Failure, Outcome};
+use crate::model::{VolumeReport, show_ratio};
+use crate::names;
+use crate::output::Output;
+use crate::progress::Progress;
+use crate::session::Session;
+use crate::shares;
+use crate::trees::{Sink, Source, Tally, copy, identity};
+
+/// Lines shown of what could not be copied; the rest is counted, and all are in the JSON document
+/// up to a thousand.
+const LINES_SHOWN: usize = 20;
+
+/// What came of the copy of a tree.
+#[derive(Debug, Serialize)]
+pub struct TreeSummary {
+    /// The share.
+    pub share: String,
+    /// The directory or archive read (import).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+    /// The directory or archive written (export).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target: Option<String>,
+    files: u64,
+    directories: u64,
+    symlinks: u64,
+    /// Further names of files.
+    links: u64,
+    /// Devices, fifos and sockets.
+    others: u64,
+    copied_bytes: u64,
+    hole_bytes: u64,
+    /// Names that were there, and stayed.
+    kept: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kept_first: Option<String>,
+    /// What could not be copied.
+    problems: u64,
+    problem_lines: Vec<String>,
+    /// Bytes that the share and its snapshots take in the pool (import).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stored_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ratio: Option<f64>,
+    seconds: f64,
+    bytes_per_second: u64,
+}
+
+impl TreeSummary {
+    /// Of a copy that began at `started`.
+    pub fn new(share: &str, tally: Tally, started: Instant) -> Self {
+        let seconds = started.elapsed().as_secs_f64();
+        Self {
+            share: share.to_owned(),
+            source: None,
+            target: None,
+            files: tally.files,
+            directories: tally.directories,
+            symlinks: tally.symlinks,
+            links: tally.links,
+            others: tally.others,
+            copied_bytes: tally.bytes,
+            hole_bytes: tally.hole_bytes,
+            kept: tally.kept,
+            kept_first: tally.kept_first,
+            problems: tally.problems,
+            problem_lines: tally.lines,
+            stored_bytes: None,
+            ratio: None,
+            seconds,
+            bytes_per_second: (tally.bytes as f64 / seconds.max(1e-9)) as u64,
+        }
+    }
+
+    /// Tells how much was copied, and each failure; `overwrite` is the flag that replaces files.
+    ///
+    /// # Errors
+    /// A failure that was told, if something was not copied.
+    pub fn tell(&self, overwrite: &str, output: &Output) -> Outcome {
+        for line in self.problem_lines.iter().take(LINES_SHOWN) {
+            output.warn(line);
+        }
+        if self.problems > LINES_SHOWN as u64 {
+            output.warn(&format!("and {} more could not be copied as they are", self.problems - LINES_SHOWN as u64));
+        }
+        if let Some(first) = &self.kept_first {
+            let text = format!("{} were there already, {first} the first of them, and stay", names_of(self.kept));
+            output.warn(&format!("{text}; {overwrite} replaces them"));
+        }
+        if self.target.as_deref() != Some("-") {
+            output.done(self, || self.show());
+        }
+        match (self.problems, self.kept) {
+            (0, 0) => Ok(()),
+            (0, _) => Err(Failure::Reported(ErrorKind::Exists)),
+            _ => Err(Failure::Reported(ErrorKind::Io)),
+        }
+    }
+
+    fn show(&self) -> String {
+        let mut text = match (&self.source, &self.target) {
+            (Some(source), _) => format!("imported {source} into share {}: ", self.share),
+            (_, Some(target)) => format!("exported share {} to {target}: ", self.share),
+            _ => String::new(),
+        };
+        let others = self.symlinks + self.links + self.others;
+        text += &format!("{} files, {} directories, {others} others, ", self.files, self.directories);
+        text += &format!("{} of data, ", format_size(self.copied_bytes));
+        if let Some(bytes) = self.stored_bytes {
+            text += &format!("{} stored, ratio {}, ", format_size(bytes), show_ratio(self.ratio));
+        }
+        text + &format!("{:.1} s, {}/s\n", self.seconds, format_size(self.bytes_per_second))
+    }
+}
+
+fn names_of(count: u64) -> String {
+    if count == 1 { "1 name".to_owned() } else { format!("{count} names") }
+}
+
+/// A share as this process reaches it.
+pub enum Reached {
+    /// The pool is this process's own.
+    Tree(Arc<Tree>),
+    /// The server has it mounted.
+    Mount(PathBuf),
+}
+
+impl Reached {
+    /// Closes the tree of a share in order.
+    ///
+    /// # Errors
+    /// What the pool says.
+    pub fn close(self, name: &str) -> Outcome {
+        match self {
+            Self::Tree(tree) => {
+                let closed = tree.close();
+                Ok(closed.map_err(|failure| shares::error_of(name, "its tree cannot be closed", failure))?)
+            }
+            Self::Mount(_) => Ok(()),
+        }
+    }
+}
+
+/// The share of that name, if there is one; an error if it is a volume.
+///
+/// # Errors
+/// [`ErrorKind::Unsupported`] for a volume.
+pub fn find(session: &Session, name: &str) -> Outcome<Option<VolumeReport>> {
+    let wanted = names::volume_of(name);
+    match volumes(session)?.into_iter().find(|volume| volume.name == wanted) {
+        Some(found) if !found.share => {
+            let text = format!(
+                "'{wanted}' is a volume, and not a share: it has no files; shale import reads an image into it"
+            );
+            Err(Error::new(ErrorKind::Unsupported, text).into())
+        }
+        found => Ok(found),
+    }
+}
+
+/// The directory where the pool's server has a share mounted, or a snapshot of one.
+///
+/// # Errors
+/// [`ErrorKind::InUse`] if it is not mounted.
+pub fn mounted(session: &Session, name: &str) -> Outcome<PathBuf> {
+    let report = status(session)?;
+    let (share, snapshot) = name.split_once('@').map_or((name, None), |(share, snapshot)| (share, Some(snapshot)));
+    let advice = "start it with --shares DIR, or stop it, and try again";
+    let Some(dir) = report.shares else {
+        let text = format!("the pool is served by process {}, which mounts no shares: {advice}", report.pid);
+        return Err(Error::new(ErrorKind::InUse, text).into());
+    };
+    let place = Path::new(&dir).join(share);
+    let snapshots = place.join(".shale/snapshots");
+    if !snapshots.is_dir() {
+        let text = format!("the pool is served by process {}, which has not mounted share '{share}'", report.pid);
+        return Err(Error::new(ErrorKind::InUse, format!("{text}: {advice}")).into());
+    }
+    let Some(snapshot) = snapshot else { return Ok(place) };
+    let place = snapshots.join(snapshot);
+    if place.is_dir() {
+        return Ok(place);
+    }
+    Err(Error::new(ErrorKind::NotFound, format!("no snapshot '{name}'")).into())
+}
+
+/// Directories of the pool that an import must not read, or it would read what it writes.
+pub fn left_out(pool: &Path, reached: &Reached) -> Vec<(u64, u64)> {
+    let mount = match reached {
+        Reached::Mount(path) => Some(path.as_path()),
+        Reached::Tree(_) => None,
+    };
+    [Some(pool), mount].into_iter().flatten().filter_map(|path| identity(path).ok()).collect()
+}
+
+/// Copies with a progress bar. `total`: bytes of the source, where they are known; `measured`: a
+/// directory whose bytes are counted meanwhile.
+///
+/// # Errors
+/// See [`copy`].
+pub fn copy_shown(
+    what: &str,
+    (total, measured): (Option<u64>, Option<&Path>),
+    (source, sink): (&mut dyn Source, &mut dyn Sink),
+    interrupted: &AtomicBool,
+    tally: &mut Tally,
+    output: &Output,
+) -> Outcome {
+    let progress = Progress::new(output, what, total);
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        if let Some(path) = measured.filter(|_| output.shows_progress()) {
+            scope.spawn(|| {
+                if let Some(bytes) = measure(path, &is_over) {
+                    progress.measure(bytes);
+                }
+            });
+        }
+        let done = copy(source, sink, interrupted, tally, &mut |tally, bytes| {
+            progress.set(bytes);
+            if tally.names() % 64 == 0 {
+                progress.say(format!("{} names", tally.names()));
+            }
+        });
+        is_over.store(true, Ordering::Relaxed);
+        done
+    })
+}
+
+/// Bytes of data below a directory; none if `is_over` becomes true before the end.
+fn measure(path: &Path, is_over: &AtomicBool) -> Option<u64> {
+    let mut bytes = 0;
+    let mut directories = vec![path.to_owned()];
+    while let Some(directory) = directories.pop() {
+        // The import itself tells of directories that cannot be read.
+        for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+            if is_over.load(Ordering::Relaxed) {
+                return None;
+            }
+            let Ok(found) = entry.metadata() else { continue };
+            if found.is_dir() {
+                directories.push(entry.path());
+            } else if found.is_file() {
+                bytes += found.len().min(found.blocks() * 512);
+            }
+        }
+    }
+    Some(bytes)
+}

@@ -1,0 +1,145 @@
+//! ACLs as text, as tar archives have them (`SCHILY.acl.access`), and as the kernel has them in
+//! extended attributes: version 2 (4 bytes), then entries of tag 2, permissions 2, id 4,
+//! little-endian (`include/uapi/linux/posix_acl_xattr.h`).
+
+use std::collections::HashMap;
+
+const VERSION: u32 = 2;
+const USER_OBJ: u16 = 0x01;
+const USER: u16 = 0x02;
+const GROUP_OBJ: u16 = 0x04;
+const GROUP: u16 = 0x08;
+const MASK: u16 = 0x10;
+const OTHER: u16 = 0x20;
+/// The id of an entry that names none.
+const NO_ID: u32 = u32::MAX;
+
+/// An ACL in words, with numbers for users and groups; none if the bytes are no ACL.
+pub fn to_text(bytes: &[u8]) -> Option<String> {
+    let (version, rest) = bytes.split_first_chunk()?;
+    if u32::from_le_bytes(*version) != VERSION || rest.len() % 8 != 0 {
+        return None;
+    }
+    let mut words = Vec::with_capacity(rest.len() / 8);
+    for entry in rest.chunks_exact(8) {
+        let tag = u16::from_le_bytes([entry[0], entry[1]]);
+        let permissions = u16::from_le_bytes([entry[2], entry[3]]);
+        let id = u32::from_le_bytes([entry[4], entry[5], entry[6], entry[7]]);
+        let (name, has_id) = match tag {
+            USER_OBJ => ("user", false),
+            USER => ("user", true),
+            GROUP_OBJ => ("group", false),
+            GROUP => ("group", true),
+            MASK => ("mask", false),
+            OTHER => ("other", false),
+            _ => return None,
+        };
+        let id = if has_id { id.to_string() } else { String::new() };
+        let bit = |bit: u16, letter| if permissions & bit != 0 { letter } else { '-' };
+        words.push(format!("{name}:{id}:{}{}{}", bit(4, 'r'), bit(2, 'w'), bit(1, 'x')));
+    }
+    Some(words.join(","))
+}
+
+/// Numbers of users and groups by name.
+#[derive(Debug, Default)]
+pub struct Names {
+    users: HashMap<String, u32>,
+    groups: HashMap<String, u32>,
+}
+
+impl Names {
+    /// Those of this machine's own files.
+    pub fn of_machine() -> Self {
+        let read = |path| {
+            let text = std::fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+            let line = |line: &str| {
+                let mut words = line.split(':');
+                let name = words.next()?.to_owned();
+                Some((name, words.nth(1)?.parse().ok()?))
+            };
+            text.map_or_else(|_| HashMap::new(), |text| text.lines().filter_map(line).collect())
+        };
+        Self { users: read("/etc/passwd"), groups: read("/etc/group") }
+    }
+}
+
+/// The bytes of an ACL in words.
+///
+/// # Errors
+/// Words on the entry that is wrong.
+pub fn from_text(text: &str, names: &Names) -> Result<Vec<u8>, String> {
+    let mut entries = Vec::new();
+    for word in text.split([',', '\n']) {
+        let word = word.split('#').next().unwrap_or("").trim();
+        if word.is_empty() {
+            continue;
+        }
+        let word = word.strip_prefix("default:").unwrap_or(word);
+        let parts: Vec<&str> = word.split(':').map(str::trim).collect();
+        let [tag, name, permissions, rest @ ..] = parts.as_slice() else {
+            return Err(format!("'{word}' is no entry of an ACL"));
+        };
+        let (tag, known) = match (*tag, name.is_empty()) {
+            ("user" | "u", true) => (USER_OBJ, None),
+            ("user" | "u", false) => (USER, Some(&names.users)),
+            ("group" | "g", true) => (GROUP_OBJ, None),
+            ("group" | "g", false) => (GROUP, Some(&names.groups)),
+            ("mask" | "m", _) => (MASK, None),
+            ("other" | "o", _) => (OTHER, None),
+            _ => return Err(format!("'{word}' is no entry of an ACL")),
+        };
+        let id = match known {
+            None => NO_ID,
+            // A number behind the permissions is that of the machine that wrote it, as owners are.
+            Some(known) => rest
+                .first()
+                .and_then(|id| id.parse().ok())
+                .or_else(|| name.parse().ok())
+                .or_else(|| known.get(*name).copied())
+                .ok_or_else(|| format!("'{name}' is unknown here, and the ACL does not tell its number"))?,
+        };
+        let mut bits = 0_u16;
+        for letter in permissions.chars() {
+            bits |= match letter {
+                'r' => 4,
+                'w' => 2,
+                'x' => 1,
+                '-' => 0,
+                _ => return Err(format!("'{word}' has unknown permissions")),
+            };
+        }
+        entries.push((tag, id, bits));
+    }
+    entries.sort_unstable();
+    let mut bytes = VERSION.to_le_bytes().to_vec();
+    for (tag, id, bits) in entries {
+        bytes.extend(tag.to_le_bytes());
+        bytes.extend(bits.to_le_bytes());
+        bytes.extend(id.to_le_bytes());
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_and_bytes_of_an_acl_say_the_same() {
+        let names = Names { users: HashMap::from([("joe".to_owned(), 1000)]), groups: HashMap::new() };
+        let plain = "user::rw-,user:1000:r-x,group::r--,mask::rwx,other::---";
+        let bytes = from_text(plain, &names).unwrap();
+        assert_eq!(bytes.len(), 4 + 5 * 8);
+        assert_eq!(to_text(&bytes).as_deref(), Some(plain));
+        // As GNU tar writes it, with comments of `getfacl` behind, and as bsdtar does.
+        let gnu = "user::rw-\nuser:joe:r-x\t#effective:r-x\ngroup::r--\nmask::rwx\nother::---\n";
+        assert_eq!(from_text(gnu, &names).unwrap(), bytes);
+        let bsd = "user::rw-,group::r--,other::---,user:stranger:r-x:1000,mask::rwx";
+        assert_eq!(from_text(bsd, &names).unwrap(), bytes);
+        for bad in ["user:stranger:r--", "user::q--", "user", "who::rwx"] {
+            assert!(from_text(bad, &names).is_err(), "{bad}");
+        }
+        assert_eq!(to_text(b"\x02\0\0\0xyz"), None);
+    }
+}

@@ -1,0 +1,335 @@
+//! Copying directory trees in and out of shares: from a source of items to a sink of items, in
+//! bounded memory. Knows neither how a share is reached nor the words on a copy
+//! ([`crate::commands`]).
+//!
+//! A directory, a share and a tar archive are each a source and a sink. A name that cannot be
+//! copied is noted, and the copy goes on, as with `tar` and `rsync`: only failing storage stops it.
+
+mod acl;
+mod pax;
+mod posix_sink;
+mod posix_source;
+mod share_sink;
+mod share_source;
+mod tar_header;
+mod tar_sink;
+mod tar_source;
+
+use std::ops::Range;
+use std::sync::atomic::AtomicBool;
+
+use bytes::Bytes;
+use share::Time;
+use surface::{Error, ErrorKind};
+
+use crate::exit::{Failure, stop_if};
+
+pub use posix_sink::PosixSink;
+pub use posix_source::{PosixSource, identity};
+pub use share_sink::ShareSink;
+pub use share_source::ShareSource;
+pub use tar_sink::TarSink;
+pub use tar_source::TarSource;
+
+/// Bytes read and written at once: large enough that a call's fixed costs vanish, and eight times
+/// the largest unit.
+pub const PIECE_BYTES: usize = 1 << 20;
+/// Ranges of data told of one file, 16 MiB of them. Behind that many, holes are copied as zeroes,
+/// which take no space in a share.
+const RANGES_MAX: usize = 1 << 20;
+/// Lines kept of what could not be copied; more are counted.
+const LINES_MAX: usize = 1000;
+
+/// Name of the extended attribute that holds a file's ACL.
+const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
+/// Name of the attribute that holds the ACL for new names in a directory.
+const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
+
+/// Why a step was not done.
+pub enum Stop {
+    /// This item, or a part of it, is not copied; the text says which and why.
+    Skip(String),
+    /// The copy ends.
+    Fatal(Failure),
+}
+
+impl From<Failure> for Stop {
+    fn from(failure: Failure) -> Self {
+        Self::Fatal(failure)
+    }
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Self {
+        Self::Fatal(error.into())
+    }
+}
+
+/// Result of a step.
+pub type Step<T = ()> = Result<T, Stop>;
+
+/// A path of a tree in words.
+fn shown(path: &[u8]) -> String {
+    if path.is_empty() { ".".to_owned() } else { String::from_utf8_lossy(path).into_owned() }
+}
+
+/// Tells by an error number whether the copy ends: it does if storage is full, gone or failing.
+fn stop_of(what: &str, path: &[u8], errno: i32) -> Stop {
+    let source = std::io::Error::from_raw_os_error(errno);
+    let kind = match errno {
+        libc::ENOSPC | libc::EDQUOT => ErrorKind::Full,
+        libc::EIO | libc::ENOTCONN | libc::ENODEV => ErrorKind::Io,
+        libc::EROFS => ErrorKind::ReadOnly,
+        _ => return Stop::Skip(format!("{}: {what}: {source}", shown(path))),
+    };
+    Stop::Fatal(Error::with_source(kind, format!("{}: {what}", shown(path)), source).into())
+}
+
+/// One name of a tree, and what belongs to it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Item {
+    /// Names from the root of the tree on, with `/` between them; empty for the root.
+    pub path: Vec<u8>,
+    /// Type and permissions, as `st_mode`.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Major and minor number of a device node.
+    pub device: (u32, u32),
+    /// Size of a file.
+    pub size: u64,
+    /// Last access.
+    pub accessed: Time,
+    /// Last change of the content.
+    pub modified: Time,
+    /// Extended attributes, ACLs among them in the form that the kernel has.
+    pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Target of a symbolic link.
+    pub target: Vec<u8>,
+    /// Another name of the same file, that came before.
+    pub link_to: Option<Vec<u8>>,
+    /// Where a file has data, ascending; the rest of it is holes.
+    pub data: Vec<Range<u64>>,
+}
+
+impl Item {
+    /// The type, as `S_IFMT` masks it.
+    pub const fn kind(&self) -> u32 {
+        self.mode & libc::S_IFMT
+    }
+
+    fn has_content(&self) -> bool {
+        self.kind() == libc::S_IFREG && self.link_to.is_none()
+    }
+
+    fn data_bytes(&self) -> u64 {
+        self.data.iter().map(|range| range.end - range.start).sum()
+    }
+
+    fn xattr(&self, name: &[u8]) -> Option<&[u8]> {
+        self.xattrs.iter().find(|(key, _)| key == name).map(|(_, value)| &value[..])
+    }
+}
+
+/// Splits a path into its directory and its name.
+fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    match path.iter().rposition(|&byte| byte == b'/') {
+        Some(at) => (&path[..at], &path[at + 1..]),
+        None => (&[], path),
+    }
+}
+
+/// Whether the names of an extended attribute are copied: others belong to one kind of file system.
+fn is_kept(name: &[u8]) -> bool {
+    let is_in = |space: &[u8]| name.len() > space.len() && name.starts_with(space);
+    is_in(b"user.") || is_in(b"trusted.") || is_in(b"security.") && name != b"security.selinux" || is_acl(name)
+}
+
+fn is_acl(name: &[u8]) -> bool {
+    name == ACL_ACCESS || name == ACL_DEFAULT
+}
+
+/// Items of a tree, each directory before its content.
+pub trait Source {
+    /// The next item; none at the end.
+    fn next(&mut self) -> Step<Option<Item>>;
+
+    /// Fills `out` from the file that came last, within its data and in ascending order.
+    fn read(&mut self, offset: u64, out: &mut [u8]) -> Step;
+
+    /// How many bytes of the source are dealt with, where that is not the content of files.
+    fn position(&self) -> Option<u64> {
+        None
+    }
+}
+
+/// What came of an item in a sink.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Added {
+    /// It was made.
+    New,
+    /// It is a directory that was there.
+    Merged,
+    /// Something else has its name, and stays.
+    Kept,
+}
+
+/// Takes items, each directory before its content; parents that never came are made.
+pub trait Sink {
+    /// Makes an item without its content.
+    fn add(&mut self, item: &Item) -> Step<Added>;
+
+    /// Writes to the file that was made last, within its data and in ascending order.
+    fn write(&mut self, offset: u64, data: Bytes) -> Step;
+
+    /// Ends the item that was made last: its attributes are as they should be.
+    fn end(&mut self, item: &Item) -> Step;
+
+    /// Sets what must be set at the end, and makes all durable; what could not be set.
+    fn finish(&mut self) -> Step<Vec<String>>;
+}
+
+/// Counts of a copy.
+#[derive(Debug, Default)]
+pub struct Tally {
+    /// Files, each once.
+    pub files: u64,
+    /// Directories.
+    pub directories: u64,
+    /// Symbolic links.
+    pub symlinks: u64,
+    /// Further names of files.
+    pub links: u64,
+    /// Devices, fifos and sockets.
+    pub others: u64,
+    /// Bytes of content.
+    pub bytes: u64,
+    /// Bytes of holes.
+    pub hole_bytes: u64,
+    /// Names that were there and stayed.
+    pub kept: u64,
+    /// The first of these.
+    pub kept_first: Option<String>,
+    /// What could not be copied.
+    pub problems: u64,
+    /// The first lines about these.
+    pub lines: Vec<String>,
+}
+
+impl Tally {
+    fn note(&mut self, line: String) {
+        self.problems += 1;
+        if self.lines.len() < LINES_MAX {
+            self.lines.push(line);
+        }
+    }
+
+    /// Notes a name that is skipped; hands on a failure that ends the copy.
+    fn bear<T>(&mut self, step: Step<T>) -> Result<Option<T>, Failure> {
+        match step {
+            Ok(value) => Ok(Some(value)),
+            Err(Stop::Skip(line)) => {
+                self.note(line);
+                Ok(None)
+            }
+            Err(Stop::Fatal(failure)) => Err(failure),
+        }
+    }
+
+    fn count(&mut self, item: &Item) {
+        let counter = match item.kind() {
+            _ if item.link_to.is_some() => &mut self.links,
+            libc::S_IFREG => &mut self.files,
+            libc::S_IFDIR => &mut self.directories,
+            libc::S_IFLNK => &mut self.symlinks,
+            _ => &mut self.others,
+        };
+        *counter += 1;
+        if item.has_content() {
+            self.hole_bytes += item.size.saturating_sub(item.data_bytes());
+        }
+    }
+
+    /// Names of all kinds.
+    pub const fn names(&self) -> u64 {
+        self.files + self.directories + self.symlinks + self.links + self.others
+    }
+}
+
+/// Copies all items, and makes them durable. `report` is called after each piece with the counts
+/// so far, and with the bytes dealt with.
+///
+/// # Errors
+/// Those of storage, and an interruption; the counts until then are in `tally`.
+pub fn copy(
+    source: &mut dyn Source,
+    sink: &mut dyn Sink,
+    interrupted: &AtomicBool,
+    tally: &mut Tally,
+    report: &mut dyn FnMut(&Tally, u64),
+) -> Result<(), Failure> {
+    loop {
+        stop_if(interrupted)?;
+        let next = source.next();
+        let item = match tally.bear(next)? {
+            Some(Some(item)) => item,
+            Some(None) => break,
+            None => continue,
+        };
+        let added = sink.add(&item);
+        match tally.bear(added)? {
+            Some(Added::Kept) => {
+                tally.kept += 1;
+                tally.kept_first.get_or_insert_with(|| shown(&item.path));
+                continue;
+            }
+            Some(_) => tally.count(&item),
+            None => continue,
+        }
+        if item.has_content() {
+            copy_content(&item, source, sink, interrupted, tally, report)?;
+        }
+        let ended = sink.end(&item);
+        tally.bear(ended)?;
+        report(tally, source.position().unwrap_or(tally.bytes));
+    }
+    let finished = sink.finish();
+    for line in tally.bear(finished)?.unwrap_or_default() {
+        tally.note(line);
+    }
+    Ok(())
+}
+
+fn copy_content(
+    item: &Item,
+    source: &mut dyn Source,
+    sink: &mut dyn Sink,
+    interrupted: &AtomicBool,
+    tally: &mut Tally,
+    report: &mut dyn FnMut(&Tally, u64),
+) -> Result<(), Failure> {
+    let mut is_readable = true;
+    for range in &item.data {
+        let mut at = range.start;
+        while at < range.end {
+            stop_if(interrupted)?;
+            let length = usize::try_from(range.end - at).map_or(PIECE_BYTES, |left| left.min(PIECE_BYTES));
+            let mut piece = vec![0; length];
+            if is_readable {
+                let read = source.read(at, &mut piece);
+                // A sink may have been told already how much comes: the rest is zeroes.
+                is_readable = tally.bear(read)?.is_some();
+            }
+            let written = sink.write(at, Bytes::from(piece));
+            if tally.bear(written)?.is_none() {
+                return Ok(());
+            }
+            at += length as u64;
+            tally.bytes += length as u64;
+            report(tally, source.position().unwrap_or(tally.bytes));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,249 @@
+//! A share as a sink.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use share::{Caller, Failure, Inode, SetAttributes, Time, TimeToSet, Tree};
+
+use super::{ACL_ACCESS, ACL_DEFAULT, Added, Item, Sink, Step, Stop, shown, split, stop_of};
+
+/// A directory's attributes that are set when all is in it.
+struct Late {
+    node: u64,
+    times: (Time, Time),
+    default_acl: Option<Vec<u8>>,
+}
+
+/// A share as a sink.
+pub struct ShareSink {
+    tree: Arc<Tree>,
+    /// Directories from the root to the one that was used last.
+    open: Vec<(Vec<u8>, u64)>,
+    overwrite: bool,
+    /// The root itself gets attributes.
+    sets_root: bool,
+    /// The node that was made last.
+    node: u64,
+    path: Vec<u8>,
+    inode: Option<Inode>,
+    late: Vec<Late>,
+    /// The first number that was given out here: what has it, or a higher one, was made here.
+    first: Option<u64>,
+}
+
+fn failed(what: &'static str, path: &[u8]) -> impl Fn(Failure) -> Stop {
+    move |failure| stop_of(what, path, failure.errno())
+}
+
+/// A device as an inode has it (`new_encode_dev` of the kernel).
+const fn device((major, minor): (u32, u32)) -> u32 {
+    minor & 0xff | major << 8 | (minor & !0xff) << 12
+}
+
+/// The one that everything belongs to until its owner is known.
+const ROOT: Caller = Caller { uid: 0, gid: 0 };
+
+impl ShareSink {
+    /// Into a tree. `overwrite`: old files are replaced, and the attributes of directories are
+    /// set. `sets_root`: so are those of the root.
+    pub fn new(tree: Arc<Tree>, overwrite: bool, sets_root: bool) -> Self {
+        Self {
+            tree,
+            open: Vec::new(),
+            overwrite,
+            sets_root,
+            node: 0,
+            path: Vec::new(),
+            inode: None,
+            late: Vec::new(),
+            first: None,
+        }
+    }
+
+    /// Whether a node was made here: an archive may have a name twice, and the last counts.
+    fn is_ours(&self, node: u64) -> bool {
+        self.first.is_some_and(|first| node >= first)
+    }
+
+    /// The node of a directory of the tree; missing parts of it are made.
+    fn directory(&mut self, path: &[u8]) -> Step<u64> {
+        let wanted: Vec<&[u8]> = path.split(|&byte| byte == b'/').filter(|name| !name.is_empty()).collect();
+        let common = self.open.iter().zip(&wanted).take_while(|((name, _), wanted)| name == *wanted).count();
+        self.open.truncate(common);
+        for name in &wanted[common..] {
+            let above = self.open.last().map_or(Tree::ROOT, |(_, node)| *node);
+            let (node, inode) = match self.tree.lookup(above, name) {
+                Err(failure) if failure.errno() == libc::ENOENT => {
+                    let made = self.tree.make(above, name, ROOT, libc::S_IFDIR | 0o755, 0, 0);
+                    self.first = self.first.or(made.as_ref().ok().map(|(node, _)| *node));
+                    made
+                }
+                found => found,
+            }
+            .map_err(failed("its directory cannot be opened", path))?;
+            if !inode.is_directory() {
+                return Err(failed("its directory cannot be opened", path)(Failure::new(libc::ENOTDIR)));
+            }
+            self.open.push((name.to_vec(), node));
+        }
+        Ok(self.open.last().map_or(Tree::ROOT, |(_, node)| *node))
+    }
+
+    fn find(&self, directory: u64, item: &Item) -> Step<Option<(u64, Inode)>> {
+        match self.tree.lookup(directory, split(&item.path).1) {
+            Ok(found) => Ok(Some(found)),
+            Err(failure) if failure.errno() == libc::ENOENT => Ok(None),
+            Err(failure) => Err(failed("cannot look at what is there", &item.path)(failure)),
+        }
+    }
+
+    fn take_away(&self, directory: u64, item: &Item) -> Step {
+        let gone = self.tree.unlink(directory, split(&item.path).1);
+        gone.and_then(|node| self.tree.forget(node)).map_err(failed("cannot be replaced", &item.path))
+    }
+
+    fn set_xattr(&self, node: u64, path: &[u8], key: &[u8], value: &[u8]) -> Step {
+        self.tree.set_xattr(node, key, value, 0, false).map_err(|failure| match stop_of("", path, failure.errno()) {
+            fatal @ Stop::Fatal(_) => fatal,
+            Stop::Skip(_) => {
+                let why = std::io::Error::from_raw_os_error(failure.errno());
+                Stop::Skip(format!("{}: {} cannot be set: {why}", shown(path), String::from_utf8_lossy(key)))
+            }
+        })
+    }
+
+    /// Owner, mode and attributes of the node that was made or found, unless they are so already.
+    fn set_attributes(&self, item: &Item) -> Step {
+        let Some(inode) = &self.inode else { return Ok(()) };
+        let node = self.node;
+        let set = |wanted: &SetAttributes| {
+            self.tree.set_attributes(node, wanted).map_err(failed("its attributes cannot be set", &item.path))
+        };
+        let is_link = item.kind() == libc::S_IFLNK;
+        let has_owner = (inode.uid, inode.gid) == (item.uid, item.gid);
+        if !has_owner {
+            set(&SetAttributes { uid: Some(item.uid), gid: Some(item.gid), ..SetAttributes::default() })?;
+        }
+        // A directory that was there may have given an ACL to new names in it.
+        for key in [ACL_ACCESS, ACL_DEFAULT] {
+            if item.xattr(key).is_none() && !is_link {
+                match self.tree.remove_xattr(node, key) {
+                    Err(failure) if matches!(failure.errno(), libc::ENODATA | libc::EOPNOTSUPP) => {}
+                    removed => removed.map_err(failed("its ACL cannot be taken away", &item.path))?,
+                }
+            }
+        }
+        // The owner first: a change of it takes set-user-id bits and capabilities away.
+        if !is_link && (inode.mode & 0o7777 != item.mode & 0o7777 || !has_owner) {
+            set(&SetAttributes { mode: Some(item.mode), ..SetAttributes::default() })?;
+        }
+        let mut wrong = Vec::new();
+        for (key, value) in item.xattrs.iter().filter(|(key, _)| key != ACL_DEFAULT) {
+            match self.set_xattr(node, &item.path, key, value) {
+                Err(Stop::Skip(line)) => wrong.push(line),
+                set => set?,
+            }
+        }
+        if wrong.is_empty() { Ok(()) } else { Err(Stop::Skip(wrong.join("; "))) }
+    }
+}
+
+impl Sink for ShareSink {
+    fn add(&mut self, item: &Item) -> Step<Added> {
+        self.inode = None;
+        self.path.clone_from(&item.path);
+        if item.path.is_empty() {
+            self.node = Tree::ROOT;
+            if self.sets_root {
+                self.inode = Some(self.tree.inode(Tree::ROOT).map_err(failed("cannot be looked at", &[]))?);
+            }
+            return Ok(Added::Merged);
+        }
+        let (parent, name) = split(&item.path);
+        let directory = self.directory(parent)?;
+        let found = self.find(directory, item)?;
+        if let Some((node, inode)) = found {
+            if item.kind() == libc::S_IFDIR && inode.is_directory() {
+                self.node = node;
+                self.inode = (self.overwrite || self.is_ours(node)).then_some(inode);
+                return Ok(Added::Merged);
+            }
+            if !self.overwrite && !self.is_ours(node) {
+                return Ok(Added::Kept);
+            }
+            if inode.is_directory() {
+                let text = format!("{}: a directory is there, and is not overwritten", shown(&item.path));
+                return Err(Stop::Skip(text));
+            }
+            self.take_away(directory, item)?;
+        }
+        if let Some(first) = &item.link_to {
+            let (first_parent, first_name) = split(first);
+            let from = self.directory(first_parent)?;
+            let linked = self.tree.lookup(from, first_name).and_then(|(node, _)| self.tree.link(node, directory, name));
+            linked.map_err(|failure| {
+                let why = std::io::Error::from_raw_os_error(failure.errno());
+                Stop::Skip(format!("{}: cannot be linked to {}: {why}", shown(&item.path), shown(first)))
+            })?;
+            return Ok(Added::New);
+        }
+        let caller = Caller { uid: item.uid, gid: item.gid };
+        let made = if item.kind() == libc::S_IFLNK {
+            self.tree.make_link(directory, name, caller, &item.target)
+        } else {
+            self.tree.make(directory, name, caller, item.mode, 0, device(item.device))
+        };
+        let (node, inode) = made.map_err(failed("cannot be made", &item.path))?;
+        self.node = node;
+        self.inode = Some(inode);
+        self.first = self.first.or(Some(node));
+        Ok(Added::New)
+    }
+
+    fn write(&mut self, offset: u64, data: Bytes) -> Step {
+        self.tree.write(self.node, offset, data, false).map(drop).map_err(failed("cannot be written", &self.path))
+    }
+
+    fn end(&mut self, item: &Item) -> Step {
+        if self.inode.is_none() {
+            return Ok(());
+        }
+        let set = self.set_attributes(item);
+        let times = (item.accessed, item.modified);
+        if item.kind() == libc::S_IFDIR {
+            let default_acl = item.xattr(ACL_DEFAULT).map(<[u8]>::to_vec);
+            self.late.push(Late { node: self.node, times, default_acl });
+            return set;
+        }
+        let is_short = item.kind() == libc::S_IFREG && item.data.last().map_or(0, |range| range.end) != item.size;
+        let wanted = SetAttributes {
+            size: is_short.then_some(item.size),
+            accessed: Some(TimeToSet::At(times.0)),
+            modified: Some(TimeToSet::At(times.1)),
+            ..SetAttributes::default()
+        };
+        self.tree.set_attributes(self.node, &wanted).map_err(failed("its size and times cannot be set", &item.path))?;
+        set
+    }
+
+    fn finish(&mut self) -> Step<Vec<String>> {
+        let mut lines = Vec::new();
+        for late in std::mem::take(&mut self.late).into_iter().rev() {
+            if let Some(acl) = &late.default_acl {
+                match self.set_xattr(late.node, b"a directory", ACL_DEFAULT, acl) {
+                    Err(Stop::Skip(line)) => lines.push(line),
+                    set => set?,
+                }
+            }
+            let wanted = SetAttributes {
+                accessed: Some(TimeToSet::At(late.times.0)),
+                modified: Some(TimeToSet::At(late.times.1)),
+                ..SetAttributes::default()
+            };
+            let set = self.tree.set_attributes(late.node, &wanted);
+            set.map_err(failed("the times of a directory cannot be set", &[]))?;
+        }
+        self.tree.commit().map_err(failed("cannot be made durable", &[]))?;
+        Ok(lines)
+    }
+}

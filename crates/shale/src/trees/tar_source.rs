@@ -1,0 +1,171 @@
+//! A tar archive as a source: read once, from the beginning to the end.
+
+use std::io::Read;
+
+use super::tar_header::{Headers, Reader};
+use super::{Item, Source, Step, Stop};
+
+/// A tar archive as a source.
+pub struct TarSource<R> {
+    reader: Reader<R>,
+    headers: Headers,
+    /// Of the item that came last: data that was not read yet, and the padding behind it.
+    left: (u64, u64),
+}
+
+impl<R: Read> TarSource<R> {
+    /// From the beginning of an archive, which is called `name`.
+    pub fn new(input: R, name: &str) -> Self {
+        Self { reader: Reader::new(input, name.to_owned()), headers: Headers::new(), left: (0, 0) }
+    }
+}
+
+impl<R: Read> Source for TarSource<R> {
+    fn next(&mut self) -> Step<Option<Item>> {
+        let (data, padding) = std::mem::take(&mut self.left);
+        self.reader.skip(data + padding)?;
+        let Some(entry) = self.headers.next(&mut self.reader)? else { return Ok(None) };
+        self.left = (entry.bytes, entry.padding);
+        Ok(Some(entry.item))
+    }
+
+    fn read(&mut self, _: u64, out: &mut [u8]) -> Step {
+        if out.len() as u64 > self.left.0 {
+            return Err(Stop::Skip("more is read of an item than the archive has".to_owned()));
+        }
+        self.reader.exact(out)?;
+        self.left.0 -= out.len() as u64;
+        Ok(())
+    }
+
+    fn position(&self) -> Option<u64> {
+        Some(self.reader.at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Added, Sink, Tally, TarSink, copy};
+    use super::*;
+    use bytes::Bytes;
+    use share::Time;
+    use std::sync::atomic::AtomicBool;
+
+    /// Keeps what comes.
+    #[derive(Default)]
+    struct Kept {
+        items: Vec<(Item, Vec<(u64, Bytes)>)>,
+    }
+
+    impl Sink for Kept {
+        fn add(&mut self, item: &Item) -> Step<Added> {
+            self.items.push((item.clone(), Vec::new()));
+            Ok(Added::New)
+        }
+        fn write(&mut self, offset: u64, data: Bytes) -> Step {
+            self.items.last_mut().unwrap().1.push((offset, data));
+            Ok(())
+        }
+        fn end(&mut self, _: &Item) -> Step {
+            Ok(())
+        }
+        fn finish(&mut self) -> Step<Vec<String>> {
+            Ok(Vec::new())
+        }
+    }
+
+    fn archive(items: &[(Item, Vec<Bytes>)]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let mut sink = TarSink::new(&mut bytes);
+        for (item, pieces) in items {
+            assert!(matches!(sink.add(item), Ok(Added::New)));
+            for (range, piece) in item.data.iter().zip(pieces) {
+                assert!(sink.write(range.start, piece.clone()).is_ok());
+            }
+            assert!(sink.end(item).is_ok());
+        }
+        assert!(sink.finish().is_ok());
+        drop(sink);
+        bytes
+    }
+
+    fn read(bytes: &[u8]) -> (Kept, Tally, Option<String>) {
+        let (mut kept, mut tally) = (Kept::default(), Tally::default());
+        let mut source = TarSource::new(bytes, "test.tar");
+        let done = copy(&mut source, &mut kept, &AtomicBool::new(false), &mut tally, &mut |_, _| {});
+        (kept, tally, done.err().map(|failure| failure.to_string()))
+    }
+
+    #[test]
+    fn an_archive_says_all_that_an_item_has() {
+        let sparse = Item {
+            path: [&b"d/"[..], &[0xff; 200], b"/sparse \n"].concat(),
+            mode: libc::S_IFREG | 0o4755,
+            uid: 5_000_000,
+            gid: 7,
+            size: 1 << 40,
+            accessed: Time { seconds: -3, nanoseconds: 5 },
+            modified: Time { seconds: 1 << 35, nanoseconds: 999_999_999 },
+            xattrs: vec![(b"user.a=%b".to_vec(), b"\0\n=x".to_vec()), (b"trusted.t".to_vec(), vec![])],
+            data: vec![4096..8192, 1 << 39..(1 << 39) + 100],
+            ..Item::default()
+        };
+        let item = |path: &str, mode| Item { path: path.into(), mode, ..Item::default() };
+        let items = [
+            (item("", libc::S_IFDIR | 0o1777), vec![]),
+            (item("d", libc::S_IFDIR | 0o2750), vec![]),
+            (sparse.clone(), vec![Bytes::from(vec![1; 4096]), Bytes::from(vec![2; 100])]),
+            (Item { link_to: Some(sparse.path.clone()), ..item("d/again", sparse.mode) }, vec![]),
+            (Item { target: vec![b't'; 300], ..item("link", libc::S_IFLNK | 0o777) }, vec![]),
+            (Item { device: (8, 300), ..item("null", libc::S_IFCHR | 0o666) }, vec![]),
+            (item("fifo", libc::S_IFIFO | 0o600), vec![]),
+            (item("empty", libc::S_IFREG), vec![]),
+        ];
+        let bytes = archive(&items);
+        assert_eq!(bytes.len() % 512, 0);
+        let (kept, tally, failure) = read(&bytes);
+        assert_eq!((failure, tally.problems), (None, 0), "{:?}", tally.lines);
+        assert_eq!(kept.items.len(), items.len());
+        for ((found, data), (expected, pieces)) in kept.items.iter().zip(&items) {
+            assert_eq!(found.path, expected.path);
+            assert_eq!(found.link_to, expected.link_to);
+            if expected.link_to.is_none() {
+                assert_eq!(found, expected);
+            }
+            let data: Vec<_> = data.iter().map(|(_, bytes)| bytes.clone()).collect();
+            assert_eq!(&data, pieces);
+        }
+        // Cut off anywhere, it is never taken for whole.
+        let end = bytes.iter().rposition(|&byte| byte != 0).unwrap();
+        for cut in (1..end).step_by(97) {
+            assert!(read(&bytes[..cut]).2.is_some(), "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_archive_is_refused_with_advice() {
+        let said = |bytes: &[u8]| read(bytes).2.unwrap();
+        assert!(said(b"").contains("is empty"));
+        assert!(said(&[&b"\x1f\x8b"[..], &[7; 1000]].concat()).contains("zcat"));
+        assert!(said(&[7; 1000]).contains("no tar archive"));
+        let mut bytes = archive(&[(Item { path: b"a".into(), mode: libc::S_IFREG, ..Item::default() }, vec![])]);
+        // Behind the extended header, which has two blocks.
+        let last = 2 * 512 + 120;
+        bytes[last] ^= 1;
+        assert!(said(&bytes).contains("checksum"), "{}", said(&bytes));
+    }
+
+    #[test]
+    fn names_that_lead_out_of_the_tree_are_left_out() {
+        let item = |path: &str| Item { path: path.into(), mode: libc::S_IFREG | 0o600, ..Item::default() };
+        let out = Item { link_to: Some(b"../../etc/passwd".to_vec()), ..item("link") };
+        let (kept, tally, failure) = read(&archive(&[
+            (item("../up"), vec![]),
+            (item("/a/./b"), vec![]),
+            (item("a/../../c"), vec![]),
+            (out, vec![]),
+        ]));
+        assert_eq!((failure, tally.problems), (None, 3), "{:?}", tally.lines);
+        assert_eq!(kept.items.iter().map(|(item, _)| &item.path[..]).collect::<Vec<_>>(), [b"a/b"]);
+    }
+}
