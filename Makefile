@@ -3,7 +3,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: python-wheel python-test bench-python help setup build demo test system kernel-nbd posix e2e soak bench bench-adaptive bench-codecs bench-space peers paper-sandforce paper-zbd paper-blobseer bench-blobs fuzz lint deny completions man install clean
+.PHONY: python-wheel python-test bench-python help setup build demo test system kernel-nbd posix e2e soak bench bench-adaptive bench-codecs bench-space peers paper-sandforce paper-zbd paper-blobseer bench-blobs bench-shares fuzz lint deny completions man install clean
 
 # Under sudo, rustup's cargo is in the home of the user who called it, and sudo's secure_path hides it. What root builds in that
 # user's checkout is given back to the user, so that the next `make build` without sudo can go on.
@@ -81,6 +81,10 @@ bench-space: build ## Measure a full and old log, snapshots and clones; writes b
 	corpus=$$(tools/bench-corpus '$(CORPUS)') && \
 	    cargo run --release --locked --package bench -- space --corpus "$$corpus" --out bench/results/space.json $(ARGS)
 	tools/performance-table
+
+bench-shares: build ## Measure shares against ext4 and btrfs on the same disk, with FUSE messages for each operation (QUICK=1: minutes)
+	@tools/setup build shares
+	tools/bench-shares $(if $(QUICK),--quick) --page docs/PERFORMANCE.md --out bench/results/shares.json $(ARGS)
 
 bench-adaptive: build ## Measure compression=auto against fixed codecs and the oracle; bench/results/adaptive.json, plots beside it (CORPUS=DIR, TREE=DIR, ARGS=--quick)
 	@tools/setup build bench
