@@ -1,8 +1,9 @@
 //! The record of an inode: attributes, and where its data lies.
 //!
-//! Encoding, little-endian: version 1, flags 1, mode 4, uid 4, gid 4, links 4, device 4, size 8, data 8, parent 8,
-//! then four times seconds 8 and nanoseconds 4 (accessed, modified, changed, born), then the target of a symbolic
-//! link up to the end. Valid if and only if the version is known and the length is at least that of the fixed part.
+//! Encoding, little-endian: version 1, flags 1, mode 4, uid 4, gid 4, links 4, device 4, size 8,
+//! data 8, parent 8, then four times seconds 8 and nanoseconds 4 (accessed, modified, changed,
+//! born), then the target of a symbolic link up to the end. Valid if and only if the version is
+//! known and the length is at least that of the fixed part.
 
 use crate::failure::{Failure, Result};
 
@@ -15,14 +16,15 @@ pub struct Time {
     pub nanoseconds: u32,
 }
 
-/// Something that is looked up in the table of extended attributes only if the inode says that it is there.
+/// Something that is looked up in the table of extended attributes only if the inode says that it
+/// is there.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Flags(u8);
 
 impl Flags {
     /// An access ACL with more than the three entries that the mode has.
     pub(crate) const ACCESS_ACL: Self = Self(1);
-    /// A default ACL, for what is made in the directory.
+    /// A default ACL, for new nodes of the directory.
     pub(crate) const DEFAULT_ACL: Self = Self(1 << 1);
     /// `security.capability`, which a change of the content takes away.
     pub(crate) const CAPABILITY: Self = Self(1 << 2);
@@ -51,8 +53,8 @@ pub struct Inode {
     pub device: u32,
     /// Size in bytes.
     pub size: u64,
-    /// The file of the object space that holds its content. Emptying a file gives it a new one, so that the old content need not
-    /// go before the change is durable.
+    /// The file of the object space that holds its content. Emptying a file gives it a new one, so
+    /// that the old content need not go before the change is durable.
     pub(crate) data: u64,
     /// Of a directory: the one that it is in. 0 for the root.
     pub(crate) parent: u64,

@@ -1,15 +1,19 @@
-//! What a program has done since the last commit, kept where the death of the program does not reach it.
+//! What a program has done since the last commit, kept where the death of the program does not
+//! reach it.
 //!
-//! A change is acknowledged when it is in memory: a loss of power takes what no `fsync` asked for. The death of the program alone
-//! must not take it, where the mount outlives the program and the kernel goes on with what it has cached. So each change goes to a [`Journal`] before it is
-//! acknowledged, with the request that it answers: the next program has the tree as its users saw it, and knows which requests were done.
+//! A change is acknowledged when it is in memory: a loss of power takes what no `fsync` asked for.
+//! The death of the program alone must not take it, where the mount outlives the program and the
+//! kernel goes on with what it has cached. So each change goes to a [`Journal`] before it is
+//! acknowledged, with the request that it answers: the next program has the tree as its users saw
+//! it, and knows which requests were done.
 
 use std::cell::Cell;
 
 /// Keeps records over the death of the program.
 pub trait Journal: Send + Sync {
-    /// Keeps a record of changes that belong to a commit. There is room: at most [`JOURNAL_BYTES_MAX`] come for one commit,
-    /// and what commits before the one before this left is not needed any more.
+    /// Keeps a record of changes that belong to a commit. There is room: at most
+    /// [`JOURNAL_BYTES_MAX`] come for one commit, and what commits before the one before this left
+    /// is not needed any more.
     fn keep(&self, commit: u64, record: &[u8]);
 }
 
@@ -32,8 +36,8 @@ impl Left {
     }
 }
 
-/// Bytes of records that come for one commit at most. A commit comes when half of it is full, which leaves room for the changes of all
-/// threads that wait for it.
+/// Bytes of records that come for one commit at most. A commit comes when half of it is full, which
+/// leaves room for the changes of all threads that wait for it.
 pub const JOURNAL_BYTES_MAX: usize = 32 << 20;
 
 /// After so many bytes of records a commit comes.
@@ -43,7 +47,8 @@ thread_local! {
     static REQUEST: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Does something that answers a request of that number (0: none that could come again). What it changes is kept together with the number.
+/// Does something that answers a request of that number (0: none that could come again). What it
+/// changes is kept together with the number.
 pub fn answering<T>(request: u64, what: impl FnOnce() -> T) -> T {
     let before = REQUEST.replace(request);
     let done = what();

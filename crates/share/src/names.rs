@@ -1,9 +1,10 @@
 //! Names in directories, and the order in which they are listed.
 //!
-//! The key of an entry is its directory, 8 bytes, and its *cookie*, 8 bytes, both big-endian: the order of keys is that of a listing, and a
-//! cookie says from where a listing goes on, whatever is made or removed meanwhile. A cookie is 46 bits of a hash of
-//! the name, keyed by a secret of the share so that nobody can choose names that collide, and 16 bits that tell
-//! apart names of equal hash. The value is inode 8, type 4 (as `S_IFMT` masks it), both little-endian, and the name.
+//! The key of an entry is its directory, 8 bytes, and its *cookie*, 8 bytes, both big-endian: the
+//! order of keys is that of a listing, and a cookie says from where a listing goes on, whatever is
+//! made or removed meanwhile. A cookie is 46 bits of a hash of the name, keyed by a secret of the
+//! share so that no user can choose names that collide, and 16 bits that tell apart names of equal
+//! hash. The value is inode 8, type 4 (as `S_IFMT` masks it), both little-endian, and the name.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -23,7 +24,8 @@ const HASH_BITS: u32 = 46;
 /// How many names of equal hash a directory holds: at 2^46 values, two are a rarity.
 pub(crate) const TWINS_MAX: u64 = 1 << 16;
 
-/// The first cookie that a name of that hash can have. It is above those of the dots, and fits in a signed number.
+/// The first cookie that a name of that hash can have. It is above those of the dots, and fits in a
+/// signed number.
 pub(crate) fn first_cookie(name: &[u8], secret: u64) -> u64 {
     let hash = xxh3_64_with_seed(name, secret) >> (64 - HASH_BITS);
     (hash | 1 << HASH_BITS) << 16

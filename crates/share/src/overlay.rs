@@ -1,7 +1,8 @@
 //! Changes of the namespace that its database does not have yet.
 //!
-//! Keys and values are those of the tables, so that a change says what holds, not what was done: applied twice it does
-//! the same as once, and applied in order, changes of any age end in the newest state.
+//! Keys and values are those of the tables, so that a change says what holds, not what was done:
+//! applied twice it does the same as once, and applied in order, changes of any age end in the
+//! newest state.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map;
@@ -73,6 +74,22 @@ impl Overlay {
         self.bytes
     }
 
+    /// How many keys it has a change of.
+    pub(crate) fn keys(&self) -> usize {
+        self.tables.iter().map(BTreeMap::len).sum()
+    }
+
+    /// Takes the changes of an older overlay in, as far as it has none of the same key.
+    pub(crate) fn take_in(&mut self, older: &Self) {
+        for table in Table::ALL {
+            for (key, value) in older.table(table) {
+                if self.get(table, key).is_none() {
+                    self.set(table, key, value.clone());
+                }
+            }
+        }
+    }
+
     /// Changes of a range of keys, in their order.
     pub(crate) fn range<'a>(&'a self, table: Table, from: &[u8], to: &[u8]) -> btree_map::Range<'a, Key, Value> {
         self.table(table).range::<[u8], _>((Bound::Included(from), Bound::Excluded(to)))
@@ -111,7 +128,8 @@ impl<'a> Iterator for Merged<'a> {
     }
 }
 
-/// Adds a change to a record: table 1, length of the key 2, length of the value and one 4 (0: none), key, value; little-endian.
+/// Adds a change to a record: table 1, length of the key 2, length of the value and one 4 (0:
+/// none), key, value; little-endian.
 pub(crate) fn encode(out: &mut Vec<u8>, table: Table, key: &[u8], value: &Value) {
     out.push(table as u8);
     // Keys have at most 8 bytes and a name; values at most 64 KiB and some.
@@ -170,6 +188,19 @@ mod tests {
         let seen: Vec<_> = merged.map(|(key, value)| (key[0], value.clone())).collect();
         assert_eq!(seen, [(1, value(1)), (2, value(20)), (3, None), (5, value(5))]);
         assert_eq!(Merged::new(&new, None, Table::Entries, &[0], &[9]).count(), 3);
+    }
+
+    #[test]
+    fn older_changes_are_taken_in_below_newer_ones() {
+        let (mut old, mut new) = (Overlay::default(), Overlay::default());
+        old.set(Table::Inodes, &[1], value(1));
+        old.set(Table::Inodes, &[2], value(2));
+        old.set(Table::Trims, &[1], None);
+        new.set(Table::Inodes, &[2], None);
+        new.take_in(&old);
+        assert_eq!(new.get(Table::Inodes, &[1]), Some(&value(1)));
+        assert_eq!(new.get(Table::Inodes, &[2]), Some(&None));
+        assert_eq!((new.get(Table::Trims, &[1]), new.keys()), (Some(&None), 3));
     }
 
     #[test]

@@ -148,6 +148,19 @@ impl ObjectSpace for Scratch {
         let below = self.below.capacity()?;
         Ok(Capacity { total_bytes: below.total_bytes.saturating_sub(below.free_bytes), free_bytes: 0 })
     }
+
+    /// Memory is bounded by what writes find.
+    fn admit(&self, _: u64) -> Result<()> {
+        Ok(())
+    }
+
+    fn set_aside(&self, _: u64) -> Result<()> {
+        Ok(())
+    }
+
+    fn own_room(&self) -> u64 {
+        u64::MAX
+    }
 }
 
 #[cfg(test)]

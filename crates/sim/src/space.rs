@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use surface::{Allocation, Capacity, Error, ErrorKind, ObjectSpace, Result, Run};
+use surface::{Allocation, Capacity, Error, ErrorKind, OWN_FILES_END, ObjectSpace, Result, Run};
 
 use crate::rng::Rng;
 
@@ -38,6 +38,19 @@ struct Inner {
     calls_left: Option<u64>,
     is_off: bool,
     calls: u64,
+    room: Option<Room>,
+    /// Blocks that hold data, counted when there is a limit.
+    used: u64,
+}
+
+/// How many blocks a space takes.
+#[derive(Debug, Clone, Copy)]
+struct Room {
+    blocks: u64,
+    /// More of the tree's own files.
+    own: u64,
+    /// Writes to these files until one finds no room, whatever there is.
+    own_writes: u64,
 }
 
 /// See the head of the file.
@@ -55,6 +68,25 @@ impl SimSpace {
     /// Power goes in the middle of the change or flush after `calls` more of them.
     pub fn fail_after(&self, calls: u64) {
         self.inner.lock().calls_left = Some(calls);
+    }
+
+    /// The space takes so many blocks more, and `own` more of the tree's own files. Of those, one
+    /// write finds no room after `own_writes`, whatever there is: too little may have been set
+    /// aside.
+    pub fn limit(&self, blocks: u64, own: u64, own_writes: u64) {
+        let mut inner = self.inner.lock();
+        inner.used = inner.blocks.values().filter(|history| history.now().is_some()).count() as u64;
+        inner.room = Some(Room { blocks: inner.used + blocks, own, own_writes });
+    }
+
+    /// Whether there is a limit.
+    pub fn is_limited(&self) -> bool {
+        self.inner.lock().room.is_some()
+    }
+
+    /// The space takes whatever comes.
+    pub fn lift_limit(&self) {
+        self.inner.lock().room = None;
     }
 
     /// Changes and flushes until now.
@@ -106,6 +138,10 @@ impl SimSpace {
     }
 }
 
+fn full() -> Error {
+    Error::new(ErrorKind::Full, "the simulated space is full")
+}
+
 fn off() -> Error {
     Error::new(ErrorKind::Io, "the simulated power is off")
 }
@@ -130,9 +166,35 @@ impl Inner {
         }
     }
 
+    /// Refuses a write for want of room.
+    fn admit(&mut self, file: u64, offset: u64, length: u64) -> Result<()> {
+        let Some(room) = &mut self.room else { return Ok(()) };
+        let is_new = |(block, _, _): &(u64, usize, usize)| {
+            !self.blocks.get(&(file, *block)).is_some_and(|history| history.now().is_some())
+        };
+        let new = pieces(offset, length).filter(is_new).count() as u64;
+        let is_own = file < OWN_FILES_END;
+        if is_own {
+            match room.own_writes {
+                0 => {
+                    room.own_writes = u64::MAX;
+                    return Err(full());
+                }
+                left => room.own_writes = left - 1,
+            }
+        }
+        let limit = room.blocks + if is_own { room.own } else { 0 };
+        if new > 0 && self.used + new > limit { Err(full()) } else { Ok(()) }
+    }
+
     fn set(&mut self, key: (u64, u64), block: Block) {
+        let is_there = block.is_some();
         let history = self.blocks.entry(key).or_default();
+        let was_there = history.now().is_some();
         history.later.push(block);
+        if self.room.is_some() {
+            self.used = self.used + u64::from(is_there) - u64::from(was_there);
+        }
         self.unflushed.insert(key);
     }
 
@@ -175,6 +237,9 @@ impl ObjectSpace for SimSpace {
     fn write(&self, file: u64, offset: u64, data: bytes::Bytes) -> Result<()> {
         let mut inner = self.inner.lock();
         let is_last = inner.count()?;
+        if !is_last {
+            inner.admit(file, offset, data.len() as u64)?;
+        }
         let mut rest = &data[..];
         for (number, (block, at, length)) in pieces(offset, data.len() as u64).enumerate() {
             let (now, later) = rest.split_at(length);
@@ -250,5 +315,22 @@ impl ObjectSpace for SimSpace {
 
     fn capacity(&self) -> Result<Capacity> {
         Ok(Capacity { total_bytes: 1 << 40, free_bytes: 1 << 40 })
+    }
+
+    fn admit(&self, bytes: u64) -> Result<()> {
+        let inner = self.inner.lock();
+        let is_full = inner.room.is_some_and(|room| inner.used + bytes.div_ceil(BLOCK) > room.blocks);
+        if is_full { Err(full()) } else { Ok(()) }
+    }
+
+    fn set_aside(&self, bytes: u64) -> Result<()> {
+        let inner = self.inner.lock();
+        let is_full = inner.room.is_some_and(|room| inner.used + bytes.div_ceil(BLOCK) > room.blocks + room.own);
+        if is_full { Err(full()) } else { Ok(()) }
+    }
+
+    fn own_room(&self) -> u64 {
+        let inner = self.inner.lock();
+        inner.room.map_or(1 << 40, |room| (room.blocks + room.own).saturating_sub(inner.used) * BLOCK)
     }
 }

@@ -8,6 +8,10 @@ use bytes::Bytes;
 
 use crate::{Result, Run};
 
+/// Files below this number are the tree's own: its namespace, and what it keeps beside. They find
+/// room where other files find the space full, so that files can be removed from a full space.
+pub const OWN_FILES_END: u64 = 16;
+
 /// Files of bytes, by number. Every file exists, is 4 PiB long, and reads as zeroes where nothing
 /// was written: sizes are the tree's business.
 ///
@@ -40,6 +44,18 @@ pub trait ObjectSpace: Send + Sync {
 
     /// How much fits in all, in bytes of content, and how much of that is free.
     fn capacity(&self) -> Result<Capacity>;
+
+    /// Fails as a write of `bytes` to a file that is not the tree's own would for want of room.
+    /// Nothing is kept for the caller.
+    fn admit(&self, bytes: u64) -> Result<()>;
+
+    /// Sets room aside for `bytes` that are about to be written to the tree's own files, in place
+    /// of what is left of the room that was set aside before. Writes to these files use it up, and
+    /// find more behind it if there is any.
+    fn set_aside(&self, bytes: u64) -> Result<()>;
+
+    /// Bytes that [`set_aside`](Self::set_aside) would find room for, about.
+    fn own_room(&self) -> u64;
 }
 
 /// How much an object space holds, in bytes of content before compression.

@@ -164,6 +164,8 @@ pub(crate) struct Core {
     pub ahead: Ahead,
     /// Bytes of reservations that are not used.
     pub reserved_unmet: AtomicU64,
+    /// Whether there are shares, as of the last time that reservations were counted.
+    pub has_shares: AtomicBool,
     /// Held by the writer that makes room in a pool that seems full; others wait for the space that
     /// it wins.
     pub making_room: Mutex<()>,
@@ -259,6 +261,7 @@ impl Core {
             workers: Workers::new(),
             ahead: Ahead::new(),
             reserved_unmet: AtomicU64::new(0),
+            has_shares: AtomicBool::new(false),
             making_room: Mutex::new(()),
             admin: Mutex::new(()),
             passed_on: Mutex::new(0),

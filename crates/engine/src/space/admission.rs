@@ -16,11 +16,34 @@ use crate::space::claims::Claim;
 /// sense: cleaning wins nothing from extents of which less than a thirty-second part is dead.
 const OVERWRITE_DIVISOR: u64 = 28;
 const OVERWRITE_MIN: u64 = 16;
+/// Share of the pool's extents that only the trees of shares may take for what they keep about
+/// files: removing a file writes some of that before it gives anything back.
+const TREE_DIVISOR: u64 = 64;
+/// The largest share, in pools where the other is less than [`TREE_BYTES_MIN`].
+const TREE_DIVISOR_SMALL: u64 = 16;
+/// Bytes for some commits of a small namespace.
+const TREE_BYTES_MIN: u64 = 512 << 10;
+/// Most of it: some hundred commits of a namespace of a million files.
+const TREE_BYTES_MAX: u64 = 256 << 20;
 /// Extents that must have been filled since the pool was opened before they tell how much an extent
 /// holds.
 const OPENED_KNOWN: u64 = 32;
 /// What a group may cost in the log beside its data: in the worst case a batch of its own, padded.
 pub(crate) const GROUP_COST_BYTES: u64 = BLOCK_BYTES as u64;
+
+/// Bytes that a write of `length` is admitted with: a part of a block makes a block of data.
+pub(crate) fn cost_of(length: u64) -> u64 {
+    length.next_multiple_of(BLOCK_BYTES as u64) + GROUP_COST_BYTES
+}
+
+/// For what a write asks for room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Asks {
+    /// Data of users.
+    Data,
+    /// What a share's tree keeps about files. Neither a quota nor the wall of new data holds it.
+    Tree,
+}
 
 /// Room for data that is being put into the write buffer; dropped when it is there and counted as
 /// dirty.
@@ -55,7 +78,26 @@ impl Pool {
     }
 }
 
+impl Admitted<'_> {
+    /// Leaves the bytes counted, until [`Core::release`] is called for them.
+    pub(crate) fn keep(self) -> u64 {
+        let bytes = self.bytes;
+        std::mem::forget(self);
+        bytes
+    }
+}
+
 impl Core {
+    /// Bytes that were [kept](Admitted::keep) are not on their way any more.
+    pub(crate) fn release(&self, bytes: u64) {
+        self.admitting.fetch_sub(bytes, Ordering::AcqRel);
+    }
+
+    /// Bytes that were [kept](Admitted::keep), for those who now put as many into the write buffer.
+    pub(crate) fn taken_over(&self, bytes: u64) -> Admitted<'_> {
+        Admitted { core: self, bytes, cleans: false }
+    }
+
     /// Bytes of data that are on their way to the log, what they may cost there beside included.
     ///
     /// Bytes go from admitted to dirty to used extents, and each is counted in the next place
@@ -155,15 +197,26 @@ impl Core {
         if share < OVERWRITE_MIN { 0 } else { share }
     }
 
-    /// Extents that `object` must leave to others: what is reserved for other volumes, and the part
-    /// of overwriting's share that its write has no claim to. Where overwriting has no share, it
+    /// Extents that only what trees keep about files may take; none in a pool without shares.
+    pub(crate) fn tree_extents(&self) -> u64 {
+        if !self.has_shares.load(Ordering::Relaxed) {
+            return 0;
+        }
+        let usable = u64::from(self.geometry.extents_usable());
+        let share = (usable / TREE_DIVISOR).min(TREE_BYTES_MAX / u64::from(self.geometry.extent_bytes));
+        let wanted = TREE_BYTES_MIN.div_ceil(self.geometry.usable_bytes_min());
+        share.max(wanted.min(usable / TREE_DIVISOR_SMALL))
+    }
+
+    /// Extents that `object` must leave to others: what is reserved for other volumes, the share
+    /// of trees, and the part of overwriting's share that its write has no claim to. Where overwriting has no share, it
     /// leaves nothing: it takes room until what it leaves dead is counted, and would be refused as
     /// soon as new data has filled the pool up to what is reserved.
     fn extents_promised(&self, object: &Object, claim: Claim) -> u64 {
         let reserved = self.extents_reserved_against(object);
         match (self.overwrite_extents(), claim) {
             (0, Claim::Overwrite) => 0,
-            (share, claim) => claim.leaves_of(share) + reserved,
+            (share, claim) => claim.leaves_of(share) + self.tree_extents() + reserved,
         }
     }
 
@@ -180,7 +233,11 @@ impl Core {
     /// alike: so it counts for nothing here. Where it takes more than it leaves, more lives at the
     /// next checkpoint, and less can be won.
     fn extents_kept(&self, object: &Object, bytes: u64, claim: Claim) -> u64 {
-        let promised = self.extents_promised(object, claim);
+        self.kept_of(self.extents_promised(object, claim), bytes, claim)
+    }
+
+    /// The same if so many are promised to others.
+    fn kept_of(&self, promised: u64, bytes: u64, claim: Claim) -> u64 {
         let asking = if claim == Claim::Overwrite { 0 } else { bytes };
         if promised == 0 { 0 } else { promised.min((2 * promised).saturating_sub(self.extents_winnable(asking))) }
     }
@@ -211,9 +268,22 @@ impl Core {
         let free = self.extents_free.load(Ordering::Acquire) + self.log.ahead() as u64;
         let left_below = self.free_bytes_below(free) / u64::from(self.geometry.extent_bytes);
         let lacking_below = free.saturating_sub(left_below);
-        let reserved = self.reserved_unmet.load(Ordering::Relaxed).div_ceil(self.geometry.usable_bytes_min());
-        let promised = self.overwrite_extents() + reserved + lacking_below;
+        let promised = self.overwrite_extents() + self.tree_extents() + self.extents_reserved() + lacking_below;
         self.extents_winnable(0).saturating_sub(promised) * self.bytes_per_extent()
+    }
+
+    /// Bytes of what trees keep about files that surely still find room, by the last look below:
+    /// asked with many changes of a tree.
+    pub(crate) fn available_to_trees(&self) -> u64 {
+        let free = self.extents_free.load(Ordering::Acquire) + self.log.ahead() as u64;
+        let lacking_below = free.saturating_sub(self.extents_left_below());
+        let promised = self.extents_reserved() + lacking_below;
+        self.extents_winnable(0).saturating_sub(promised) * self.geometry.usable_bytes_min()
+    }
+
+    /// Extents that are reserved for volumes and not used.
+    fn extents_reserved(&self) -> u64 {
+        self.reserved_unmet.load(Ordering::Relaxed).div_ceil(self.geometry.usable_bytes_min())
     }
 
     /// Payload that an extent has held on average since the pool was opened; until that is known,
@@ -244,10 +314,9 @@ impl Core {
     /// # Errors
     /// [`surface::ErrorKind::Full`], and whatever draining fails with.
     pub(crate) fn admit(&self, object: &Object, offset: u64, length: u64) -> Result<Admitted<'_>> {
-        self.charge(object, offset, length)?;
+        self.charge(object, length, || self.overwrites(object, offset, length))?;
         self.brake(length);
-        // A part of a block makes a block of data.
-        let bytes = length.next_multiple_of(BLOCK_BYTES as u64) + GROUP_COST_BYTES;
+        let bytes = cost_of(length);
         if let Some(admitted) = self.try_admit(bytes, self.extents_promised(object, Claim::New)) {
             return Ok(admitted);
         }
@@ -255,7 +324,30 @@ impl Core {
         let claim = if is_kept { self.claim(object, offset, length)? } else { Claim::New };
         // Asked again and again: what was counted cautiously is known exactly after the next
         // checkpoint.
-        let kept = || self.extents_kept(object, bytes, claim);
+        self.admit_before(bytes, &|| self.extents_kept(object, bytes, claim))
+    }
+
+    /// The same for data that overwrites nothing, and for the files that a tree keeps for itself.
+    pub(crate) fn admit_new(&self, object: &Object, length: u64, asks: Asks) -> Result<Admitted<'_>> {
+        let bytes = cost_of(length);
+        match asks {
+            Asks::Data => {
+                self.charge(object, length, || Ok(false))?;
+                if let Some(admitted) = self.try_admit(bytes, self.extents_promised(object, Claim::New)) {
+                    return Ok(admitted);
+                }
+                self.admit_before(bytes, &|| self.extents_kept(object, bytes, Claim::New))
+            }
+            Asks::Tree => {
+                // Reservations of other volumes count as they do for overwriting.
+                let promised = if self.overwrite_extents() == 0 { 0 } else { self.extents_reserved_against(object) };
+                self.admit_before(bytes, &|| self.kept_of(promised, bytes, Claim::Overwrite))
+            }
+        }
+    }
+
+    /// Admits `bytes` so that the extents `kept` are left.
+    fn admit_before(&self, bytes: u64, kept: &dyn Fn() -> u64) -> Result<Admitted<'_>> {
         if let Some(admitted) = self.try_admit(bytes, kept()) {
             return Ok(admitted);
         }
@@ -265,10 +357,10 @@ impl Core {
             self.counters.refused_writes.add(1);
             return Err(self.full_error());
         }
-        if !hopeless && let Some(admitted) = self.wait_for_cleaner(bytes, &kept) {
+        if !hopeless && let Some(admitted) = self.wait_for_cleaner(bytes, kept) {
             return Ok(admitted);
         }
-        if let Some(admitted) = self.find_room(bytes, &kept)? {
+        if let Some(admitted) = self.find_room(bytes, kept)? {
             return Ok(admitted);
         }
         self.full_at.store(self.log.applied_seq().0, Ordering::Relaxed);

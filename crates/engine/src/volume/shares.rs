@@ -1,12 +1,25 @@
-//! That a pool has shares: older programs do not open it from then on.
+//! What only pools with shares have: a feature, by which older programs do not open them, and room
+//! for the trees of shares in a full pool.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
 use format::INCOMPAT_SHARES;
 use surface::Result;
+use units::BLOCK_BYTES;
 
 use crate::log::superblock_copies;
 use crate::log::superblock_io;
 use crate::pool::core::Core;
+use crate::space::admission::{Asks, GROUP_COST_BYTES, cost_of};
 use crate::volume::Volume;
+
+/// A tree writes pages of a block, each of which may cost as much again in the log.
+const PAGE_COST_TIMES: u64 = 1 + GROUP_COST_BYTES / BLOCK_BYTES as u64;
+
+/// Bytes that are counted as on their way to the log, for a tree that is about to write them.
+#[derive(Debug, Default)]
+pub(crate) struct Aside(AtomicU64);
 
 impl Core {
     /// Says durably in the superblock, and in all its copies, that there may be shares. The caller
@@ -39,5 +52,43 @@ impl Volume {
         let quota = self.object.settings.read().quota_bytes;
         let left = quota.map_or(u64::MAX, |quota| quota.saturating_sub(self.object.stored_now()));
         (self.core.allocated_bytes(&self.object), self.core.available_bytes().min(left))
+    }
+
+    /// A write of what a share's tree keeps about files: it finds room where other writes find the
+    /// pool full, first in the room set aside.
+    pub(crate) fn write_for_tree(&self, offset: u64, data: Bytes, aside: &Aside) -> Result<()> {
+        let length = data.len() as u64;
+        let _guard = self.enter_to_change(offset, length)?;
+        let cost = cost_of(length);
+        let is_set_aside =
+            aside.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, |left| left.checked_sub(cost)).is_ok();
+        let _room = if is_set_aside {
+            self.core.taken_over(cost)
+        } else {
+            self.core.brake(length);
+            self.core.admit_new(&self.object, length, Asks::Tree)?
+        };
+        self.core.counters.written_bytes.add(length);
+        self.write_bytes(offset, data, false)
+    }
+
+    /// Sets room aside for writes of a tree, in place of the rest of that before.
+    pub(crate) fn set_aside_for_tree(&self, bytes: u64, aside: &Aside) -> Result<()> {
+        self.core.release(aside.0.swap(0, Ordering::AcqRel));
+        if bytes > 0 {
+            let kept = self.core.admit_new(&self.object, PAGE_COST_TIMES * bytes, Asks::Tree)?.keep();
+            aside.0.fetch_add(kept, Ordering::AcqRel);
+        }
+        Ok(())
+    }
+
+    /// Fails as a write of so much new data would for want of room.
+    pub(crate) fn admit_data(&self, bytes: u64) -> Result<()> {
+        self.core.admit_new(&self.object, bytes, Asks::Data).map(drop)
+    }
+
+    /// Bytes that trees still find room for.
+    pub(crate) fn room_for_trees(&self) -> u64 {
+        self.core.available_to_trees() / PAGE_COST_TIMES
     }
 }

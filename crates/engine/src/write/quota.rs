@@ -54,11 +54,12 @@ impl Allowance {
 }
 
 impl Core {
-    /// Lets `length` bytes be written to an object at `offset`, if its quota allows.
+    /// Lets `length` bytes be written to an object if its quota allows, or if that `overwrites` its
+    /// own data.
     ///
     /// # Errors
     /// [`ErrorKind::Full`] if it does not, and whatever draining and checkpoints fail with.
-    pub(crate) fn charge(&self, object: &Object, offset: u64, length: u64) -> Result<()> {
+    pub(crate) fn charge(&self, object: &Object, length: u64, overwrites: impl FnOnce() -> Result<bool>) -> Result<()> {
         if object.settings.read().quota_bytes.is_none() || object.quota.take(length) {
             return Ok(());
         }
@@ -80,7 +81,7 @@ impl Core {
             object.quota.bytes.store(left, Ordering::Relaxed);
             return Ok(());
         };
-        if self.overwrites(object, offset, length)? {
+        if overwrites()? {
             return Ok(());
         }
         let (name, quota, stored) = (object.title(), format_size(quota), format_size(object.stored_bytes()));
@@ -121,7 +122,7 @@ impl Core {
         })
     }
 
-    /// Counts the unused part of reservations; called when properties or stored bytes have changed.
+    /// Counts the unused part of reservations, and looks whether there are shares; called when properties or stored bytes have changed.
     pub(crate) fn count_reservations(&self) {
         let mut total = 0_u64;
         for (object, unmet) in self.unmet(|object| object.settings.read().reservation_bytes) {
@@ -129,6 +130,8 @@ impl Core {
             total = unmet.saturating_add(total);
         }
         self.reserved_unmet.store(total, Ordering::Relaxed);
+        let has_shares = self.objects.volumes().iter().any(|object| object.is_share());
+        self.has_shares.store(has_shares, Ordering::Relaxed);
     }
 
     /// What is kept for each volume with a reservation, as of the last checkpoint: name and bytes, the most first.
@@ -216,6 +219,7 @@ impl Core {
     /// were what `reserved` says and one that is not there yet had `of_a_new_one` bytes.
     fn check_reserved(&self, reserved: impl Fn(&Object) -> u64, of_a_new_one: u64, what: &str) -> Result<()> {
         let extents = u64::from(self.geometry.extents_usable()) - 1 - self.geometry.reserve_extents();
+        let extents = extents.saturating_sub(self.tree_extents());
         let room = extents * self.geometry.usable_bytes_min();
         // Both as of one checkpoint: what a volume has given up since is missing in what lives, and
         // is unmet again.

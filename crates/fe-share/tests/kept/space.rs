@@ -86,4 +86,16 @@ impl ObjectSpace for FileSpace {
     fn capacity(&self) -> Result<Capacity> {
         Ok(Capacity { total_bytes: 1 << 40, free_bytes: 1 << 40 })
     }
+
+    fn admit(&self, _: u64) -> Result<()> {
+        Ok(())
+    }
+
+    fn set_aside(&self, _: u64) -> Result<()> {
+        Ok(())
+    }
+
+    fn own_room(&self) -> u64 {
+        1 << 40
+    }
 }

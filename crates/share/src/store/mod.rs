@@ -1,4 +1,5 @@
-//! The namespace as its users see it: the database as of its last commit, and all changes since over it. Owns what is cached.
+//! The namespace as its users see it: the database as of its last commit, and all changes since
+//! over it. Owns what is cached.
 //!
 //! # Tables
 //!
@@ -15,14 +16,16 @@
 //!
 //! # Layers
 //!
-//! A look-up asks the *active* overlay, which takes changes, then the *frozen* one, which a commit is writing into the
-//! database, then the database as of the commit before. So neither readers nor writers wait for a commit.
+//! A look-up asks the *active* overlay, which takes changes, then the *frozen* one, which a commit
+//! is writing into the database, then the database as of the commit before. So neither readers nor
+//! writers wait for a commit.
 //!
 //! # Numbers
 //!
-//! Inodes and files of the object space have numbers from one sequence, and none is ever used twice. A commit
-//! writes `used`, the next number, and `reserved`, a number up to which may be used before the next commit. After a loss of power
-//! numbers from `used` to `reserved` may have been given out and lost: their data is discarded, and the sequence goes on behind them.
+//! Inodes and files of the object space have numbers from one sequence, and none is ever used
+//! twice. A commit writes `used`, the next number, and `reserved`, a number up to which may be used
+//! before the next commit. After a loss of power numbers from `used` to `reserved` may have been
+//! given out and lost: their data is discarded, and the sequence goes on behind them.
 
 mod database;
 mod tables;
@@ -35,6 +38,7 @@ use redb::Database;
 
 use self::database::{Base, Meta};
 pub(crate) use self::database::{Frozen, create, meta};
+use crate::backend::Facts;
 use crate::failure::{Failure, Result};
 use crate::inode::Inode;
 use crate::overlay::{self, Key, Merged, Overlay, Table, Value};
@@ -48,7 +52,8 @@ pub(crate) const FIRST_NUMBER: u64 = 16;
 /// Inodes that the cache holds, some 250 bytes each.
 const CACHED_MAX: usize = 1 << 16;
 
-/// What changes may take in memory before a commit comes, about. While it is written, as much may come again.
+/// What changes may take in memory before a commit comes, about. While it is written, as much may
+/// come again.
 const OVERLAY_BYTES: usize = 32 << 20;
 
 /// The largest record of the log. More is committed: that costs less than to write it twice.
@@ -56,6 +61,21 @@ const RECORD_BYTES_MAX: usize = 1 << 20;
 
 /// Changes that are remembered for the next record of the log. More would not fit.
 const UNLOGGED_MAX: usize = 1 << 14;
+
+/// Bytes that a commit writes at least: heads, the tables of tables, and the map of free pages.
+const COMMIT_BYTES: u64 = 96 << 10;
+
+/// Bytes that a change of a key makes a commit write at most, about: a leaf, and its part of the
+/// pages above.
+const KEY_BYTES: u64 = 5 << 10;
+
+/// As long as a commit writes no more, it is not asked whether there is room for it before it is
+/// made.
+const COMMIT_BYTES_SMALL: u64 = 4 * COMMIT_BYTES;
+
+/// Of the room that there is, what one commit may need: while it is written, as much may come
+/// again.
+const ROOM_DIVISOR: u64 = 4;
 
 /// Keys that have changed since the last record of the log.
 #[derive(Default)]
@@ -106,22 +126,29 @@ pub(crate) struct State {
     pub(crate) changes: u64,
     /// Trims that the next commit makes due.
     trims: Vec<(u64, u64)>,
-    /// A change takes for durable what no flush may have made so: data that a size shows, or that something was discarded.
+    /// A change takes for durable what no flush may have made so: data that a size shows, or that
+    /// something was discarded.
     pub(crate) must_flush_first: bool,
     /// Keys that the operation under way has changed, if there is a journal.
     touched: Vec<(Table, Key)>,
     pub(crate) keeps_journal: bool,
     /// Bytes of records that went to the journal for the next commit.
     pub(crate) journal_bytes: usize,
-    /// Files of smaller numbers may have data behind their ends, because the session before did not end in order.
+    /// Files of smaller numbers may have data behind their ends, because the session before did not
+    /// end in order.
     loose_below: u64,
     /// Files whose end has been seen to since.
     tidied: HashSet<u64>,
+    /// A commit found no room, and its changes wait for the next one.
+    pub(crate) is_behind: bool,
+    /// Of the database.
+    facts: Arc<Facts>,
 }
 
 impl State {
-    /// The namespace as of the last commit, for a new session. Nothing may be given out before a commit.
-    pub(crate) fn open(database: &Database) -> Result<Self> {
+    /// The namespace as of the last commit, for a new session. Nothing may be given out before a
+    /// commit.
+    pub(crate) fn open(database: &Database, facts: Arc<Facts>) -> Result<Self> {
         let meta = database::meta(database)?;
         Ok(Self {
             base: Base::read(database)?,
@@ -143,10 +170,13 @@ impl State {
             journal_bytes: 0,
             loose_below: 0,
             tidied: HashSet::new(),
+            is_behind: false,
+            facts,
         })
     }
 
-    /// Takes changes from the record of a log or a journal, of the commit `commit`, with the next number as of then.
+    /// Takes changes from the record of a log or a journal, of the commit `commit`, with the next
+    /// number as of then.
     pub(crate) fn replay(&mut self, commit: u64, next: u64, changes: &[u8]) -> Result<()> {
         self.next = self.next.max(next);
         // Numbers of commits are not used twice.
@@ -154,8 +184,8 @@ impl State {
         overlay::apply(changes, |table, key, value| self.set(table, key, value))
     }
 
-    /// Begins a session when all is replayed: returns the numbers that the one before may have given out and lost.
-    /// `replayed`: the session whose journal was replayed.
+    /// Begins a session when all is replayed: returns the numbers that the one before may have
+    /// given out and lost. `replayed`: the session whose journal was replayed.
     pub(crate) fn begin_session(&mut self, replayed: u64) -> Result<std::ops::Range<u64>> {
         self.meta.session += 1;
         self.meta.replayed = replayed;
@@ -183,11 +213,31 @@ impl State {
         self.meta.commit
     }
 
-    /// Whether a commit must come before the next change.
-    pub(crate) fn must_commit(&self) -> bool {
-        self.reserved.saturating_sub(self.next) < 8
+    /// Whether a commit must come before the next change. `room` tells how much more the database
+    /// may take.
+    pub(crate) fn must_commit(&self, room: impl FnOnce() -> u64) -> bool {
+        if self.reserved.saturating_sub(self.next) < 8
             || self.active.bytes() >= OVERLAY_BYTES
             || self.journal_bytes >= crate::journal::JOURNAL_BYTES
+        {
+            return true;
+        }
+        // In a space that is nearly full a commit comes early, as long as there is room for it.
+        let bytes = self.commit_bytes();
+        bytes > COMMIT_BYTES_SMALL && bytes > room() / ROOM_DIVISOR
+    }
+
+    /// What a commit would write, about, and not less: each key may lie in another page, unless
+    /// there are not so many pages.
+    pub(crate) fn commit_bytes(&self) -> u64 {
+        let database = self.facts.length();
+        let pages = (self.active.keys() as u64 * KEY_BYTES).min(database);
+        COMMIT_BYTES + database / 1024 + pages + 2 * self.active.bytes() as u64
+    }
+
+    /// Whether a commit would give back what files held that have gone.
+    pub(crate) fn commit_frees(&self) -> bool {
+        !self.trims.is_empty()
     }
 
     /// A number that was never used.
@@ -314,8 +364,8 @@ impl State {
         self.unlogged.keys.retain(|(table, _)| *table != Table::Entries);
     }
 
-    /// The record for the journal of what the operation that ends has changed; `None` if it was nothing. `request` and `result`: what was asked for, and
-    /// what came of it.
+    /// The record for the journal of what the operation that ends has changed; `None` if it was
+    /// nothing. `request` and `result`: what was asked for, and what came of it.
     pub(crate) fn end_operation(&mut self, request: u64, result: u64) -> Option<Vec<u8>> {
         if self.touched.is_empty() {
             return None;
@@ -358,6 +408,13 @@ impl State {
         ToLog::Record { commit: self.meta.commit, body, must_flush_first }
     }
 
+    /// Nothing came of a record that was taken for the log.
+    pub(crate) fn log_failed(&mut self) {
+        // Only a commit is sure to have all of it.
+        self.unlogged.is_too_much = true;
+        self.must_flush_first = true;
+    }
+
     /// Gives a commit what it is to write. `is_last`: the session ends with it.
     ///
     /// # Errors
@@ -372,8 +429,36 @@ impl State {
         self.reserved_by_commit = self.next + RESERVE;
         let meta = Meta { used: self.next, reserved: self.reserved_by_commit, clean: is_last, ..self.meta };
         self.meta.commit += 1;
-        self.journal_bytes = 0;
+        // Changes that are behind stay in the journal, and so do those that come with them.
+        if !self.is_behind {
+            self.journal_bytes = 0;
+        }
         Ok(Frozen { overlay, meta, trims: std::mem::take(&mut self.trims), changes: self.changes })
+    }
+
+    /// Goes on when there was no room for a commit: its changes wait for the next one.
+    ///
+    /// Records of the log and of the journal lie in the half of their commit, and those of two
+    /// commits can be told apart. So no third one begins before the one that is behind is durable:
+    /// the next commit keeps all changes waiting, and if it fails too, it has not been.
+    pub(crate) fn unfreeze(&mut self, frozen: Frozen) {
+        self.frozen = None;
+        self.active.take_in(&frozen.overlay);
+        self.unlogged.is_too_much = true;
+        self.unlogged_frozen = Unlogged::default();
+        let since = std::mem::replace(&mut self.trims, frozen.trims);
+        self.trims.extend(since);
+        if self.is_behind {
+            self.meta.commit = frozen.meta.commit;
+        }
+        self.is_behind = true;
+    }
+
+    /// Reads from a database that was opened anew, as of the same commit.
+    pub(crate) fn read_from(&mut self, database: &Database, facts: Arc<Facts>) -> Result<()> {
+        self.base = Base::read(database)?;
+        self.facts = facts;
+        Ok(())
     }
 
     /// Goes on when the frozen changes are durable.
@@ -382,6 +467,9 @@ impl State {
         self.frozen = None;
         self.unlogged_frozen = Unlogged::default();
         self.reserved = self.reserved_by_commit;
+        if std::mem::take(&mut self.is_behind) {
+            self.journal_bytes = 0;
+        }
         Ok(())
     }
 }

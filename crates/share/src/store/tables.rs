@@ -52,7 +52,8 @@ impl State {
         self.set(Table::Entries, &names::key(directory, cookie), None);
     }
 
-    /// Entries of a directory whose cookies are greater than `after`, as long as `wants_more` says so.
+    /// Entries of a directory whose cookies are greater than `after`, as long as `wants_more` says
+    /// so.
     pub(crate) fn list(
         &self,
         directory: u64,
@@ -113,15 +114,22 @@ impl State {
         Ok(orphans)
     }
 
-    /// Has a file of the object space discarded from a byte on, once what has changed until now is durable.
+    /// Has a file of the object space discarded from a byte on, once what has changed until now is
+    /// durable.
     pub(crate) fn trim(&mut self, data: u64, from: u64) {
         self.note_trim(data, from);
         self.trims.push((data, from));
     }
 
-    /// As [`Self::trim`], for the next session: this one does it itself, and says so with [`Self::trim_done`].
+    /// As [`Self::trim`], for the next session: this one does it itself, and says so with
+    /// [`Self::trim_done`].
     pub(crate) fn note_trim(&mut self, data: u64, from: u64) {
         self.put_value(Table::Trims, &data.to_be_bytes(), &from.to_le_bytes());
+    }
+
+    /// Has discarded behind the next commit what could not be behind this one.
+    pub(crate) fn trim_again(&mut self, trims: Vec<(u64, u64)>) {
+        self.trims.extend(trims);
     }
 
     pub(super) fn open_trims(&self) -> Result<Vec<(u64, u64)>> {
@@ -137,14 +145,20 @@ impl State {
         self.set(Table::Trims, &data.to_be_bytes(), None);
     }
 
-    /// Whether the session before did not end in order, so that data may lie behind the end of a file of it.
+    /// Whether the session before did not end in order, so that data may lie behind the end of a
+    /// file of it.
     pub(crate) fn may_have_loose_end(&self, data: u64) -> bool {
         data < self.loose_below
     }
 
-    /// Whether data may lie behind the end of a file, and this is the first time that the question is put.
-    pub(crate) fn has_loose_end(&mut self, data: u64) -> bool {
-        self.may_have_loose_end(data) && self.tidied.insert(data)
+    /// Whether data may lie behind the end of a file.
+    pub(crate) fn has_loose_end(&self, data: u64) -> bool {
+        self.may_have_loose_end(data) && !self.tidied.contains(&data)
+    }
+
+    /// The end of a file has been seen to.
+    pub(crate) fn end_tidied(&mut self, data: u64) {
+        self.tidied.insert(data);
     }
 
     // For checks.

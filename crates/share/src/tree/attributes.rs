@@ -1,11 +1,14 @@
 //! Changing attributes.
 
+use std::sync::atomic::Ordering;
+
 use super::{Tree, xattr};
 use crate::acl::{self, Acl};
 use crate::failure::{Failure, Result};
 use crate::inode::{Flags, Inode, Time};
 
-/// The largest file: 2^40 blocks of 4 KiB, less one byte, so that its end fits in a signed number of the kernel.
+/// The largest file: 2^40 blocks of 4 KiB, less one byte, so that its end fits in a signed number
+/// of the kernel.
 pub(super) const FILE_BYTES_MAX: u64 = (1 << 52) - 1;
 
 /// A time to set.
@@ -31,7 +34,8 @@ pub struct SetAttributes {
     pub kill_suid_sgid: bool,
 }
 
-/// Takes set-user-id and set-group-id bits away, the latter where it means execution. Returns whether there was one.
+/// Takes set-user-id and set-group-id bits away, the latter where it means execution. Returns
+/// whether there was one.
 pub(super) fn kill_privileges(inode: &mut Inode) -> bool {
     let before = inode.mode;
     inode.mode &= !libc::S_ISUID;
@@ -118,12 +122,23 @@ impl Tree {
         }
         state.put(node, inode);
         if size < before && size > 0 {
-            // What is cut off must read as zeroes before the file can grow again, and must not go before the cut is durable.
+            // What is cut off must read as zeroes before the file can grow again, and must not go
+            // before the cut is durable.
             state.note_trim(data, size);
             drop(state);
-            self.sync()?;
-            self.space.discard(data, size..u64::MAX)?;
-            let mut state = self.change_in_part()?;
+            if let Err(failure) = self.sync() {
+                // It is not cut off: else the old bytes would show when the file grows.
+                let mut state = self.change_anyway();
+                let inode = state.inode(node)?;
+                state.put(node, Inode { size: before, ..inode });
+                state.trim_done(data);
+                return Err(failure);
+            }
+            // If it fails, the old bytes would show when the file grows: the next opening sees to
+            // it.
+            let discarded = self.space.discard(data, size..u64::MAX);
+            discarded.inspect_err(|_| self.has_failed.store(true, Ordering::Release))?;
+            let mut state = self.change_anyway();
             state.must_flush_first = true;
             state.trim_done(data);
         }

@@ -1,17 +1,26 @@
-//! Making changes durable: by a commit of the database from time to time, and by the log when `fsync` asks.
+//! Making changes durable: by a commit of the database from time to time, and by the log when
+//! `fsync` asks.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::Tree;
+use surface::ErrorKind;
+
+use super::{Namespace, Tree};
 use crate::failure::{Failure, Result};
+use crate::scratch::Scratch;
 use crate::store::ToLog;
 
+/// What a new name costs, about, with its inode and its part of the pages that they are in.
+const NAME_BYTES: usize = 4 << 10;
+
 impl Tree {
-    /// Writes all changes that were made before the call into the database, durably. One commit serves all that wait for it;
-    /// reads and changes go on meanwhile.
+    /// Writes all changes that were made before the call into the database, durably. One commit
+    /// serves all that wait for it; reads and changes go on meanwhile.
     ///
     /// # Errors
-    /// `ENOSPC`, `EIO`. After an error no change is taken until the share is opened again: what was durable before is.
+    /// `ENOSPC`: all goes on, and a later commit makes it durable. `EIO`: no change is taken until
+    /// the share is opened again; what was durable before is.
     pub fn commit(&self) -> Result<()> {
         let wanted = self.state.read().changes;
         self.commit_up_to(wanted, false)
@@ -32,9 +41,9 @@ impl Tree {
     /// As [`Self::commit`].
     pub fn snapshot<T>(&self, take: impl FnOnce() -> T) -> Result<T> {
         let wanted = self.state.read().changes;
-        let one = self.committing.lock();
+        let mut one = self.committing.lock();
         if !crate::canary!("overlay-not-in-snapshot") {
-            self.commit_locked(wanted, false)?;
+            self.commit_locked(&mut one, wanted, false)?;
         }
         let taken = take();
         drop(one);
@@ -42,45 +51,83 @@ impl Tree {
     }
 
     pub(super) fn commit_up_to(&self, wanted: u64, is_last: bool) -> Result<()> {
-        let _one = self.committing.lock();
-        self.commit_locked(wanted, is_last)
+        self.commit_locked(&mut self.committing.lock(), wanted, is_last)
     }
 
-    /// With `committing` held.
-    fn commit_locked(&self, wanted: u64, is_last: bool) -> Result<()> {
+    fn commit_locked(&self, namespace: &mut Namespace, wanted: u64, is_last: bool) -> Result<()> {
         self.check_health()?;
         if self.committed.load(Ordering::Acquire) >= wanted {
             return Ok(());
         }
-        let committed = self.try_commit(is_last);
-        if committed.is_err() {
-            self.has_failed.store(true, Ordering::Release);
-        }
-        committed
+        self.try_commit(namespace, is_last).inspect_err(|failure| self.note_failure(*failure))
     }
 
-    fn try_commit(&self, is_last: bool) -> Result<()> {
-        let frozen = self.state.write().freeze(is_last)?;
+    /// A commit that found no room can be tried again; all else has failed for good.
+    fn note_failure(&self, failure: Failure) {
+        if failure.errno() != libc::ENOSPC {
+            self.has_failed.store(true, Ordering::Release);
+        }
+    }
+
+    fn try_commit(&self, namespace: &mut Namespace, is_last: bool) -> Result<()> {
+        if namespace.is_read_only {
+            let writable = Namespace::open(&self.space, self.options)?;
+            namespace.replace(writable, &mut self.state.write())?;
+        }
+        let bytes = self.state.read().commit_bytes();
+        // If there is not so much, it may do with less: the bytes are reckoned cautiously.
+        let has_room = self.space.set_aside(bytes).is_ok();
+        let mut state = self.state.write();
+        let frozen = state.freeze(is_last)?;
+        // Behind one that failed, nothing changes meanwhile: see `State::unfreeze`.
+        let waiting = state.is_behind.then_some(state);
         // A canary: what the commit will remove goes before it is durable.
         if crate::canary!("discard-before-durable") {
             for &(data, from) in &frozen.trims {
                 self.space.discard(data, from..u64::MAX)?;
             }
         }
-        // 1. The data that sizes in this commit show, and the namespace: the database flushes all before its head shows it.
-        frozen.commit(&self.database)?;
-        self.state.write().thaw(&self.database)?;
+        // 1. The data that sizes in this commit show, and the namespace: the database flushes all
+        //    before its head shows it.
+        let committed = frozen.commit(&namespace.database);
+        let _ = self.space.set_aside(0);
+        let mut state = waiting.unwrap_or_else(|| self.state.write());
+        match committed {
+            Ok(()) => state.thaw(&namespace.database)?,
+            Err(_) if namespace.facts.was_full() => {
+                // It does nothing more for readers either. To open it anew for writers may ask for
+                // room again.
+                let below = Arc::new(Scratch::over(self.space.clone()));
+                let read_only = Namespace { is_read_only: true, ..Namespace::open(&(below as _), self.options)? };
+                namespace.replace(read_only, &mut state)?;
+                state.unfreeze(frozen);
+                log::warn!(
+                    "the namespace of a share finds no room, and is not durable (room was set aside: {has_room})"
+                );
+                return Err(Failure::new(libc::ENOSPC));
+            }
+            Err(failure) => return Err(failure),
+        }
+        drop(state);
         self.committed.store(frozen.changes, Ordering::Release);
         // 2. Data that no name shows any more.
+        let mut left = Vec::new();
         for &(data, from) in &frozen.trims {
-            self.space.discard(data, from..u64::MAX)?;
+            match self.space.discard(data, from..u64::MAX) {
+                Ok(()) => {}
+                // Once more behind the next commit.
+                Err(error) if error.kind() == ErrorKind::Full => left.push((data, from)),
+                Err(error) => return Err(error.into()),
+            }
         }
         // The next commit forgets it, when the discards are durable. Nothing asks for that commit.
         if !frozen.trims.is_empty() && !is_last {
             let mut state = self.state.write();
             let nothing_else = state.changes == frozen.changes;
             state.must_flush_first = true;
-            frozen.trims.iter().for_each(|&(data, _)| state.trim_done(data));
+            let is_done = |trim: &&(u64, u64)| !left.contains(trim);
+            frozen.trims.iter().filter(is_done).for_each(|&(data, _)| state.trim_done(data));
+            state.trim_again(left);
             if let Some(record) = state.end_operation(0, 0) {
                 self.keep(state.commit_number(), &record);
             }
@@ -91,11 +138,30 @@ impl Tree {
         Ok(())
     }
 
+    /// Fails if names and what belongs to them, `bytes` of it, find no room where data would not
+    /// find any. Removed files give their room back first.
+    pub(super) fn admit(&self, bytes: usize) -> Result<()> {
+        self.or_after_giving_back(|| self.space.admit((NAME_BYTES + bytes) as u64))
+    }
+
+    /// Does something that asks for room; if there is none, does it once more when removed files
+    /// have given theirs back.
+    pub(super) fn or_after_giving_back<T>(&self, mut what: impl FnMut() -> surface::Result<T>) -> Result<T> {
+        match what() {
+            Err(error) if error.kind() == ErrorKind::Full && self.state.read().commit_frees() => {
+                self.commit()?;
+                Ok(what()?)
+            }
+            done => Ok(done?),
+        }
+    }
+
     pub(super) fn check_health(&self) -> Result<()> {
         if self.has_failed.load(Ordering::Acquire) { Err(Failure::new(libc::EIO)) } else { Ok(()) }
     }
 
-    /// `fsync` of a file or directory: makes all changes that were made before the call durable. One turn serves all that wait.
+    /// `fsync` of a file or directory: makes all changes that were made before the call durable.
+    /// One turn serves all that wait.
     ///
     /// # Errors
     /// As [`Self::commit`].
@@ -112,15 +178,18 @@ impl Tree {
             (state.changes, state.take_for_log())
         };
         let is_logged = match to_log {
+            // Nothing of it is lost if it fails.
             ToLog::Nothing => {
-                self.space.flush()?;
+                self.space.flush().inspect_err(|_| self.state.write().must_flush_first = true)?;
                 true
             }
             ToLog::TooMuch => false,
             ToLog::Record { commit, body, must_flush_first } => {
                 let logged = self.write_log(&mut turn.log, commit, &body, must_flush_first);
-                // Its changes are not remembered for another record.
-                logged.inspect_err(|_| self.has_failed.store(true, Ordering::Release))?
+                logged.inspect_err(|failure| {
+                    self.note_failure(*failure);
+                    self.state.write().log_failed();
+                })?
             }
         };
         if !is_logged {

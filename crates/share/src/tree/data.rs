@@ -44,7 +44,8 @@ impl Tree {
         Ok(length)
     }
 
-    /// Writes at `offset`. `kill_suid_sgid`: the caller may not keep set-user-id and set-group-id bits.
+    /// Writes at `offset`. `kill_suid_sgid`: the caller may not keep set-user-id and set-group-id
+    /// bits.
     ///
     /// # Errors
     /// `EFBIG`, `EISDIR`, those of the space.
@@ -58,7 +59,7 @@ impl Tree {
             self.tidy_end(&mut self.state.write(), data, size)?;
         }
         let (length, now) = (bytes.len() as u64, self.now());
-        self.space.write(data, offset, bytes)?;
+        self.or_after_giving_back(|| self.space.write(data, offset, bytes.clone()))?;
         // Data before the size that shows it.
         let mut state = self.change()?;
         let mut inode = state.inode(node)?;
@@ -74,17 +75,19 @@ impl Tree {
         Ok(Written { changed_mode })
     }
 
-    /// Makes sure that bytes behind the end read as zeroes before they come within the file: a loss of power may have left data
-    /// there whose size it took.
+    /// Makes sure that bytes behind the end read as zeroes before they come within the file: a loss
+    /// of power may have left data there whose size it took.
     pub(super) fn tidy_end(&self, state: &mut State, data: u64, size: u64) -> Result<()> {
         if state.has_loose_end(data) {
             self.space.discard(data, size..u64::MAX)?;
+            state.end_tidied(data);
             state.must_flush_first = true;
         }
         Ok(())
     }
 
-    /// `fallocate`. Space is not reserved: what a compressed store needs for data is known when it comes.
+    /// `fallocate`. Space is not reserved: what a compressed store needs for data is known when it
+    /// comes.
     ///
     /// # Errors
     /// `EOPNOTSUPP` for other modes than keeping the size, punching and zeroing; `EFBIG`.
@@ -121,7 +124,8 @@ impl Tree {
         Ok(())
     }
 
-    /// `lseek` with `SEEK_DATA` or `SEEK_HOLE`: where the next byte of that kind is. The end counts as a hole.
+    /// `lseek` with `SEEK_DATA` or `SEEK_HOLE`: where the next byte of that kind is. The end counts
+    /// as a hole.
     ///
     /// # Errors
     /// `ENXIO` behind the end, and if there is no data behind `offset`.
@@ -160,7 +164,8 @@ impl Tree {
         if node == to && overlap {
             return Err(Failure::new(libc::EINVAL));
         }
-        // Not kept as a request that was done: each piece is part of it, and copying again does no harm.
+        // Not kept as a request that was done: each piece is part of it, and copying again does no
+        // harm.
         journal::answering(0, || self.copy(node, offset, to, to_offset, length))
     }
 

@@ -15,8 +15,8 @@ const TARGET_BYTES_MAX: usize = 4095;
 const LINKS_MAX: u32 = i32::MAX.cast_unsigned();
 
 impl Tree {
-    /// Makes a file, directory, fifo, socket or device node with the type and permissions of `mode`.
-    /// `umask` counts where the directory has no default ACL.
+    /// Makes a file, directory, fifo, socket or device node with the type and permissions of
+    /// `mode`. `umask` counts where the directory has no default ACL.
     ///
     /// # Errors
     /// `EEXIST`, `ENOENT` for a directory that was removed, `EINVAL`, `ENAMETOOLONG`.
@@ -65,6 +65,7 @@ impl Tree {
         if let Some(name) = name {
             names::check(name)?;
         }
+        self.admit(name.map_or(0, <[u8]>::len) + target.len())?;
         let now = self.now();
         let mut state = self.change()?;
         let mut parent = living_directory(&state, directory)?;
@@ -119,6 +120,7 @@ impl Tree {
     /// `EPERM` for a directory, `EEXIST`, `EMLINK`, `ENOENT`.
     pub fn link(&self, node: u64, directory: u64, name: &[u8]) -> Result<Inode> {
         names::check(name)?;
+        self.admit(name.len())?;
         let now = self.now();
         let mut state = self.change()?;
         let mut inode = state.inode(node)?;

@@ -1,27 +1,31 @@
-//! The tree: what the operations of a POSIX file system do to the namespace and to data. Owns the locks, and the
-//! order between data and namespace.
+//! The tree: what the operations of a POSIX file system do to the namespace and to data. Owns the
+//! locks, and the order between data and namespace.
 //!
 //! # Order
 //!
 //! 1. Data is written before the size that shows it is changed.
 //! 2. Data is durable before a commit, or a record of the log, makes a size durable that shows it.
-//! 3. Data that no name shows any more is discarded after the commit that says so is durable (`trim`).
-//! 4. A file that has lost its last name while it is open is an orphan from the same change on, and goes when the
-//!    kernel has forgotten it, or when the share is opened again.
+//! 3. Data that no name shows any more is discarded after the commit that says so is durable
+//!    (`trim`).
+//! 4. A file that has lost its last name while it is open is an orphan from the same change on, and
+//!    goes when the kernel has forgotten it, or when the share is opened again.
 //!
-//! After a loss of power the tree is as it was at some moment, at least that of the last `fsync`, and no file
-//! ever shows bytes of another.
+//! After a loss of power the tree is as it was at some moment, at least that of the last `fsync`,
+//! and no file ever shows bytes of another.
 //!
 //! # Durability
 //!
-//! Changes go into an overlay in memory (`overlay`), and from there into the database from time to time, while reads and
-//! changes go on (`store`). `fsync` does not wait for that: it appends what has changed since the last record to a log in the space (`log`), and one turn serves
-//! all that wait. Where the mount outlives the program, a journal in memory keeps what is not durable yet (`journal`).
+//! Changes go into an overlay in memory (`overlay`), and from there into the database from time to
+//! time, while reads and changes go on (`store`). `fsync` does not wait for that: it appends what
+//! has changed since the last record to a log in the space (`log`), and one turn serves all that
+//! wait. Where the mount outlives the program, a journal in memory keeps what is not durable yet
+//! (`journal`).
 //!
 //! # Locks
 //!
-//! An inode's own lock comes first (shared for reads and writes, exclusive for what changes where its data lies or ends),
-//! then the log's, then `committing`, then the namespace's, which is never held while something becomes durable.
+//! An inode's own lock comes first (shared for reads and writes, exclusive for what changes where
+//! its data lies or ends), then the log's, then `committing`, then the namespace's, which is never
+//! held while something becomes durable.
 
 mod attributes;
 mod check;
@@ -43,7 +47,7 @@ use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 use redb::Database;
 use surface::{Capacity, ObjectSpace};
 
-use crate::backend::ROOT;
+use crate::backend::{Facts, ROOT};
 use crate::failure::Result;
 use crate::inode::Time;
 use crate::journal::{self, Journal};
@@ -75,13 +79,13 @@ pub struct Caller {
     pub gid: u32,
 }
 
-/// A POSIX tree in an object space. Nodes are named by their inode numbers, the root by [`Tree::ROOT`].
+/// A POSIX tree in an object space. Nodes are named by their inode numbers, the root by
+/// [`Tree::ROOT`].
 pub struct Tree {
     space: Arc<dyn ObjectSpace>,
-    database: Database,
     state: RwLock<State>,
     /// Held by the thread that commits, and by those that wait for it.
-    committing: Mutex<()>,
+    committing: Mutex<Namespace>,
     /// The last change that a commit made durable.
     committed: AtomicU64,
     log: Mutex<Turn>,
@@ -94,6 +98,14 @@ pub struct Tree {
     done: HashMap<u64, u64>,
     inode_locks: [RwLock<()>; INODE_LOCKS],
     options: Options,
+}
+
+/// The namespace's database.
+struct Namespace {
+    database: Database,
+    facts: Arc<Facts>,
+    /// It found no room, and was opened over memory: the next commit has to go to the space itself.
+    is_read_only: bool,
 }
 
 /// Who writes the log.
@@ -157,13 +169,18 @@ impl Tree {
         loop {
             self.check_health()?;
             let state = self.state.write();
-            if !state.must_commit() {
+            if !state.must_commit(|| self.space.own_room()) {
                 return Ok(Change { tree: self, state, request: 0, result: 0 });
             }
             let wanted = state.changes;
             drop(state);
             self.commit_up_to(wanted, false)?;
         }
+    }
+
+    /// The same where no commit may come before: for what ends an operation.
+    fn change_anyway(&self) -> Change<'_> {
+        Change { tree: self, state: self.state.write(), request: 0, result: 0 }
     }
 
     fn keep(&self, commit: u64, record: &[u8]) {

@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock};
-use redb::{Builder, Database};
+use redb::Builder;
 use surface::ObjectSpace;
 
-use super::{INODE_LOCKS, Options, Tree, Turn, remove};
+use super::{INODE_LOCKS, Namespace, Options, Tree, Turn, remove};
 use crate::backend::{Backend, ROOT};
 use crate::failure::{Failure, Result};
 use crate::inode::{Flags, Inode};
@@ -25,9 +25,9 @@ impl Tree {
         if Backend::open(space.clone())?.is_some() {
             return Err(Failure::new(libc::EEXIST));
         }
-        let database = database(Backend::create(space.clone())?, options)?;
-        store::create(&database, secret)?;
-        let mut state = State::open(&database)?;
+        let namespace = Namespace::with(Backend::create(space.clone())?, options)?;
+        store::create(&namespace.database, secret)?;
+        let mut state = State::open(&namespace.database, namespace.facts.clone())?;
         state.begin_session(0)?;
         let now = (options.now)();
         let root = Inode {
@@ -47,19 +47,19 @@ impl Tree {
             flags: Flags::default(),
         };
         state.put(ROOT, root);
-        let tree = Self::new(space, database, state, options);
+        let tree = Self::new(space, namespace, state, options);
         tree.commit()?;
         Ok(tree)
     }
 
-    /// Opens the tree of a space: brings back what the log has, reaps orphans, discards what was to be discarded, and data of
-    /// files that a loss of power took.
+    /// Opens the tree of a space: brings back what the log has, reaps orphans, discards what was to
+    /// be discarded, and data of files that a loss of power took.
     ///
     /// # Errors
     /// `ENOENT` if there is none; `EIO` if it is damaged; those of the space.
     pub fn open(space: Arc<dyn ObjectSpace>, options: Options) -> Result<Self> {
-        let (database, mut state) = Self::begin(&space, options)?;
-        let meta = store::meta(&database)?;
+        let (namespace, mut state) = Self::begin(&space, options)?;
+        let meta = store::meta(&namespace.database)?;
         // Of the commit that comes next, and of the one behind it, if that was under way.
         for commit in [meta.commit + 1, meta.commit + 2] {
             for body in Log::left(&*space, meta.session, commit)? {
@@ -73,19 +73,21 @@ impl Tree {
                 remove::reap(&mut state, orphan)?;
             }
         }
-        let tree = Self::new(space, database, state, options);
+        let tree = Self::new(space, namespace, state, options);
         tree.commit()?;
         Ok(tree)
     }
 
-    /// Opens the tree of a space for a mount that has outlived the program that served it: as its users saw it, with what that
-    /// program's journal has. Files without a name are kept, for they may be open.
+    /// Opens the tree of a space for a mount that has outlived the program that served it: as its
+    /// users saw it, with what that program's journal has. Files without a name are kept, for they
+    /// may be open.
     ///
     /// # Errors
-    /// As [`Self::open`]; `ESTALE` if the tree has changed since by another way, so that what the kernel has cached is not true any more.
+    /// As [`Self::open`]; `ESTALE` if the tree has changed since by another way, so that what the
+    /// kernel has cached is not true any more.
     pub fn take_over(space: Arc<dyn ObjectSpace>, options: Options, left: &Left) -> Result<Self> {
-        let (database, mut state) = Self::begin(&space, options)?;
-        let meta = store::meta(&database)?;
+        let (namespace, mut state) = Self::begin(&space, options)?;
+        let meta = store::meta(&namespace.database)?;
         let mut done = HashMap::new();
         let is_of_session = meta.session == left.session;
         if !is_of_session && meta.replayed != left.session {
@@ -99,33 +101,32 @@ impl Tree {
                 if request != 0 {
                     done.insert(request, result);
                 }
-                // What the database has is not needed, nor what a program before this one had replayed.
+                // What the database has is not needed, nor what a program before this one had
+                // replayed.
                 if is_of_session && commit > meta.commit {
                     state.replay(commit, next, changes)?;
                 }
             }
         }
         discard_lost(&*space, state.begin_session(left.session)?)?;
-        let mut tree = Self::new(space, database, state, options);
+        let mut tree = Self::new(space, namespace, state, options);
         tree.done = done;
         tree.commit()?;
         Ok(tree)
     }
 
-    fn begin(space: &Arc<dyn ObjectSpace>, options: Options) -> Result<(Database, State)> {
-        let backend = Backend::open(space.clone())?.ok_or(Failure::new(libc::ENOENT))?;
-        let database = database(backend, options)?;
-        let state = State::open(&database)?;
-        Ok((database, state))
+    fn begin(space: &Arc<dyn ObjectSpace>, options: Options) -> Result<(Namespace, State)> {
+        let namespace = Namespace::open(space, options)?;
+        let state = State::open(&namespace.database, namespace.facts.clone())?;
+        Ok((namespace, state))
     }
 
-    fn new(space: Arc<dyn ObjectSpace>, database: Database, state: State, options: Options) -> Self {
+    fn new(space: Arc<dyn ObjectSpace>, namespace: Namespace, state: State, options: Options) -> Self {
         let log = Log::new(space.clone(), state.session());
         Self {
             space,
-            database,
             state: RwLock::new(state),
-            committing: Mutex::default(),
+            committing: Mutex::new(namespace),
             committed: AtomicU64::new(0),
             log: Mutex::new(Turn { log, served: 0 }),
             syncs: AtomicU64::new(0),
@@ -137,11 +138,13 @@ impl Tree {
         }
     }
 
-    /// Has all changes kept by a journal from now on, which begins with the requests that the one before knew to be done.
+    /// Has all changes kept by a journal from now on, which begins with the requests that the one
+    /// before knew to be done.
     pub fn keep_journal(&self, journal: Arc<dyn Journal>) {
         let mut state = self.state.write();
         state.keeps_journal = true;
-        // Only those can come again that the program before did not answer: a few at a time, and the latest.
+        // Only those can come again that the program before did not answer: a few at a time, and
+        // the latest.
         for (&request, &result) in &self.done {
             journal.keep(state.commit_number(), &store::journal_record(request, result, 0));
         }
@@ -162,8 +165,28 @@ impl Tree {
     }
 }
 
-fn database(backend: Backend, options: Options) -> Result<Database> {
-    Ok(Builder::new().set_cache_size(options.cache_bytes).create_with_backend(backend)?)
+impl Namespace {
+    /// The database of a space; `ENOENT` if there is none.
+    pub(super) fn open(space: &Arc<dyn ObjectSpace>, options: Options) -> Result<Self> {
+        Self::with(Backend::open(space.clone())?.ok_or(Failure::new(libc::ENOENT))?, options)
+    }
+
+    /// Goes on with a database that was opened anew.
+    pub(super) fn replace(&mut self, new: Self, state: &mut State) -> Result<()> {
+        // The old one goes when nothing reads from it any more.
+        state.read_from(&new.database, new.facts.clone())?;
+        *self = new;
+        Ok(())
+    }
+
+    fn with(backend: Backend, options: Options) -> Result<Self> {
+        let facts = backend.facts();
+        let opened = Builder::new().set_cache_size(options.cache_bytes).create_with_backend(backend);
+        // Opening it writes something.
+        let database =
+            opened.map_err(|error| if facts.was_full() { Failure::new(libc::ENOSPC) } else { error.into() })?;
+        Ok(Self { database, facts, is_read_only: false })
+    }
 }
 
 fn discard_lost(space: &dyn ObjectSpace, lost: std::ops::Range<u64>) -> Result<()> {

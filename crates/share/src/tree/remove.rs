@@ -8,7 +8,8 @@ use crate::names;
 use crate::store::State;
 
 impl Tree {
-    /// Takes a name away that is no directory's. Returns the node that it meant, which goes with [`Self::forget`] if it has no other.
+    /// Takes a name away that is no directory's. Returns the node that it meant, which goes with
+    /// [`Self::forget`] if it has no other.
     ///
     /// # Errors
     /// `ENOENT`, `EISDIR`.
@@ -56,7 +57,8 @@ impl Tree {
         if !matches!(self.state.read().look_at(node, |inode| inode.links), Ok(0)) {
             return Ok(());
         }
-        let mut state = self.change()?;
+        // Also if there is no room for a commit: the kernel forgets a node once.
+        let mut state = self.change_anyway();
         match state.inode(node) {
             Ok(inode) if inode.links == 0 => reap(&mut state, node),
             _ => Ok(()),

@@ -68,8 +68,8 @@ impl Tree {
         state.xattr_names(node)
     }
 
-    /// Sets an extended attribute. `flags`: `XATTR_CREATE`, `XATTR_REPLACE`. `clears_sgid`: the caller is not in the file's group,
-    /// and sets an ACL.
+    /// Sets an extended attribute. `flags`: `XATTR_CREATE`, `XATTR_REPLACE`. `clears_sgid`: the
+    /// caller is not in the file's group, and sets an ACL.
     ///
     /// # Errors
     /// `EEXIST`, `ENODATA`, `E2BIG`, `EOPNOTSUPP`, `EINVAL` for an ACL that is not valid.
@@ -78,6 +78,7 @@ impl Tree {
         if value.len() > VALUE_BYTES_MAX {
             return Err(Failure::new(libc::E2BIG));
         }
+        self.admit(value.len())?;
         let now = self.now();
         let mut state = self.change()?;
         let mut inode = state.inode(node)?;

@@ -32,7 +32,8 @@ fn content(tree: &Tree, node: u64) -> Vec<u8> {
     content
 }
 
-/// Bytes that a write left behind the end of a file whose size a loss of power took must not show when the file grows.
+/// Bytes that a write left behind the end of a file whose size a loss of power took must not show
+/// when the file grows.
 #[test]
 fn a_file_that_grows_after_a_loss_of_power_shows_zeroes_and_no_lost_bytes() {
     let (space, tree) = tree();

@@ -1,8 +1,12 @@
 //! Planted bugs: the runs with losses of power must notice each, by an assertion of their own.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use sim::SimSpace;
 
 use crate::crash::lose_power;
+use crate::ground::Ground;
 
 /// Every bug that can be planted in what a loss of power leaves.
 const CANARIES: [&str; 7] = [
@@ -19,9 +23,9 @@ const CANARIES: [&str; 7] = [
 const SEEDS: u64 = 2000;
 
 /// What the first run said that failed; `None` if none did.
-fn caught(seeds: impl Iterator<Item = u64>) -> Option<String> {
+fn caught<G: Ground>(seeds: impl Iterator<Item = u64>) -> Option<String> {
     seeds.into_iter().find_map(|seed| {
-        let ran = catch_unwind(AssertUnwindSafe(|| lose_power(std::iter::once(seed))));
+        let ran = catch_unwind(AssertUnwindSafe(|| lose_power::<G>(std::iter::once(seed))));
         let payload = ran.err()?;
         let text = payload.downcast_ref::<String>().cloned();
         text.or_else(|| payload.downcast_ref::<&str>().map(|&text| text.to_owned())).or(Some(String::new()))
@@ -30,10 +34,10 @@ fn caught(seeds: impl Iterator<Item = u64>) -> Option<String> {
 
 #[test]
 fn each_planted_bug_is_caught() {
-    assert_eq!(caught(0..20), None, "without a bug");
+    assert_eq!(caught::<Arc<SimSpace>>(0..20), None, "without a bug");
     for name in CANARIES {
         share::canary::plant(Some(name));
-        let said = caught(0..SEEDS);
+        let said = caught::<Arc<SimSpace>>(0..SEEDS);
         share::canary::plant(None);
         let said = said.unwrap_or_else(|| panic!("NOT CAUGHT: {name}"));
         assert!(said.contains("HARNESS:"), "NOT CAUGHT: {name} failed, but not by an assertion of the test: {said}");

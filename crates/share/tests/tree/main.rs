@@ -1,8 +1,11 @@
-//! The tree against a model in memory, with and without losses of power, and what single operations promise.
+//! The tree against a model in memory, with and without losses of power, and what single operations
+//! promise.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 mod basics;
 mod canaries;
+mod compare;
 mod crash;
+mod ground;
 mod model;
 mod run;

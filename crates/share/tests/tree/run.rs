@@ -1,24 +1,22 @@
 //! Random operations on the tree and the model, and the comparison of both.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use bytes::Bytes;
 use share::{Caller, Failure, Options, SetAttributes, Time, Tree};
-use sim::{Rng, SimSpace};
+use sim::Rng;
 
+use crate::compare::compare;
+use crate::ground::Ground;
 use crate::model::{BLOCK, Model, Outcome};
 
 pub const OPTIONS: Options = Options { now: || Time { seconds: 1_800_000_000, nanoseconds: 5 }, cache_bytes: 1 << 20 };
 
-/// Ways in which each loss of power is played out.
-pub const OUTCOMES: usize = 5;
-
 const CALLER: Caller = Caller { uid: 1000, gid: 100 };
 
 /// A tree under test, its model, and the states that a loss of power may leave.
-pub struct Run {
-    pub space: Arc<SimSpace>,
+pub struct Run<G> {
+    pub space: G,
     pub tree: Tree,
     pub model: Model,
     pub rng: Rng,
@@ -28,18 +26,23 @@ pub struct Run {
     pub later: BTreeMap<(u64, usize), BTreeSet<Vec<u8>>>,
     /// Blocks that a write has reached since behind the end that the file had.
     grown: BTreeSet<(u64, usize)>,
+    /// States since then, if any of them may have been made durable: in a tight space a commit
+    /// comes before many an operation.
+    between: Vec<Model>,
     seed: u64,
     /// The highest number that was ever given out.
     highest: u64,
 }
 
 /// Whether both say the same; the error if they agree on one. `None`: power is off.
-fn agree<T>(real: share::Result<T>, model: Outcome<()>, space: &SimSpace, what: &str) -> Option<Result<T, i32>> {
+fn agree<T>(real: share::Result<T>, model: Outcome<()>, space: &impl Ground, what: &str) -> Option<Result<T, i32>> {
     if space.is_off() {
         return None;
     }
     match (real, model) {
         (Ok(value), Ok(())) => Some(Ok(value)),
+        // In a full space whatever asks for room may be refused, and nothing has come of it then.
+        (Err(failure), _) if failure.errno() == libc::ENOSPC && space.is_limited() => Some(Err(libc::ENOSPC)),
         (Err(failure), Err(errno)) if failure.errno() == errno => Some(Err(errno)),
         (real, model) => {
             panic!("HARNESS: {what}: the tree says {:?}, the model {model:?}", real.map(|_| ()).map_err(Failure::errno))
@@ -47,10 +50,10 @@ fn agree<T>(real: share::Result<T>, model: Outcome<()>, space: &SimSpace, what: 
     }
 }
 
-impl Run {
+impl<G: Ground> Run<G> {
     pub fn new(seed: u64) -> Self {
-        let space = SimSpace::new();
-        let tree = Tree::create(space.clone(), seed, OPTIONS).unwrap();
+        let space = G::new(seed);
+        let tree = Tree::create(space.space(), seed, OPTIONS).unwrap();
         let model = Model::new(Tree::ROOT);
         Self {
             space,
@@ -60,6 +63,7 @@ impl Run {
             rng: Rng::new(seed),
             later: BTreeMap::new(),
             grown: BTreeSet::new(),
+            between: Vec::new(),
             seed,
             highest: 0,
         }
@@ -111,14 +115,23 @@ impl Run {
         }
     }
 
-    fn committed(&mut self) {
+    /// The space has little room from now on.
+    pub fn be_tight(&mut self) {
+        self.space.limit(&mut self.rng);
+    }
+
+    pub fn committed(&mut self) {
         self.durable = self.model.clone();
         self.later.clear();
         self.grown.clear();
+        self.between.clear();
     }
 
     /// One operation; `false` if power has gone.
     pub fn step(&mut self) -> bool {
+        if self.space.is_tight() {
+            self.between.push(self.model.clone());
+        }
         let done = match self.rng.below(100) {
             0..18 => self.make(),
             18..38 => self.write(),
@@ -192,16 +205,41 @@ impl Run {
             self.model.nodes.get_mut(&node).unwrap().content = before;
             return None;
         }
-        written.unwrap();
+        self.unless_full(node, before, written);
         Some(())
+    }
+
+    /// What a change of a file's content left, which was refused for want of room: the content
+    /// before it, or some blocks of what it was to be. The model goes on with that.
+    fn unless_full<T>(&mut self, node: u64, before: Vec<u8>, done: share::Result<T>) {
+        let Err(failure) = done else { return };
+        assert!(
+            failure.errno() == libc::ENOSPC && self.space.is_limited(),
+            "HARNESS: a change of content: {failure:?}"
+        );
+        let wanted = self.model.nodes[&node].content.clone();
+        let size = self.tree.inode(node).unwrap().size as usize;
+        assert!([before.len(), wanted.len()].contains(&size), "HARNESS: {size} bytes after a change that was refused");
+        let mut content = vec![0; size];
+        assert_eq!(self.tree.read(node, 0, &mut content).unwrap_or(0), size);
+        for (block, bytes) in content.chunks(BLOCK).enumerate() {
+            let is_of = |version: &[u8]| {
+                let version = version.chunks(BLOCK).nth(block).unwrap_or_default();
+                bytes.iter().zip(version.iter().chain(std::iter::repeat(&0))).all(|(is, was)| is == was)
+            };
+            assert!(is_of(&before) || is_of(&wanted), "HARNESS: block {block} after a change that was refused");
+        }
+        self.model.nodes.get_mut(&node).unwrap().content = content;
     }
 
     fn truncate(&mut self) -> Option<()> {
         let Some(node) = self.file() else { return Some(()) };
         let size = if self.rng.coin() { 0 } else { self.rng.below(6 * BLOCK as u64) };
-        let length = self.model.nodes[&node].content.len() as u64;
+        let before = self.model.nodes[&node].content.clone();
+        let length = before.len() as u64;
         let set = SetAttributes { size: Some(size), ..SetAttributes::default() };
-        // Such a cut is durable when it returns, with all before it; it may be so already if power goes in it.
+        // Such a cut is durable when it returns, with all before it; it may be so already if power
+        // goes in it.
         let commits = size > 0 && size < length;
         self.model.nodes.get_mut(&node).unwrap().content.resize(size as usize, 0);
         self.note_blocks(node);
@@ -209,8 +247,8 @@ impl Run {
         if self.space.is_off() {
             return None;
         }
-        done.unwrap();
-        if commits {
+        self.unless_full(node, before, done);
+        if commits && self.model.nodes[&node].content.len() as u64 == size {
             self.committed();
         }
         Some(())
@@ -220,6 +258,7 @@ impl Run {
         let Some(node) = self.file() else { return Some(()) };
         let (offset, length) = (self.rng.below(4 * BLOCK as u64), 1 + self.rng.below(3 * BLOCK as u64));
         let content = &mut self.model.nodes.get_mut(&node).unwrap().content;
+        let before = content.clone();
         let end = content.len().min((offset + length) as usize);
         if let Some(range) = content.get_mut(offset as usize..end) {
             range.fill(0);
@@ -230,7 +269,7 @@ impl Run {
         if self.space.is_off() {
             return None;
         }
-        done.unwrap();
+        self.unless_full(node, before, done);
         Some(())
     }
 
@@ -278,12 +317,14 @@ impl Run {
         let had = self.model.nodes[&node].xattrs.contains_key(&name);
         if self.rng.percent(30) {
             let expected = if had { Ok(()) } else { Err(libc::ENODATA) };
-            agree(self.tree.remove_xattr(node, &name), expected, &self.space, "removexattr")?.ok();
-            self.model.nodes.get_mut(&node).unwrap().xattrs.remove(&name);
+            if agree(self.tree.remove_xattr(node, &name), expected, &self.space, "removexattr")?.is_ok() {
+                self.model.nodes.get_mut(&node).unwrap().xattrs.remove(&name);
+            }
         } else {
             let value = self.some_bytes();
-            agree(self.tree.set_xattr(node, &name, &value, 0, false), Ok(()), &self.space, "setxattr")?.ok();
-            self.model.nodes.get_mut(&node).unwrap().xattrs.insert(name, value);
+            if agree(self.tree.set_xattr(node, &name, &value, 0, false), Ok(()), &self.space, "setxattr")?.is_ok() {
+                self.model.nodes.get_mut(&node).unwrap().xattrs.insert(name, value);
+            }
         }
         Some(())
     }
@@ -292,9 +333,10 @@ impl Run {
         let node = self.any();
         let mode = self.rng.below(0o1000) as u32;
         let set = SetAttributes { mode: Some(mode), ..SetAttributes::default() };
-        agree(self.tree.set_attributes(node, &set), Ok(()), &self.space, "chmod")?.ok();
-        let node = self.model.nodes.get_mut(&node).unwrap();
-        node.mode = node.mode & libc::S_IFMT | mode;
+        if agree(self.tree.set_attributes(node, &set), Ok(()), &self.space, "chmod")?.is_ok() {
+            let node = self.model.nodes.get_mut(&node).unwrap();
+            node.mode = node.mode & libc::S_IFMT | mode;
+        }
         Some(())
     }
 
@@ -329,7 +371,8 @@ impl Run {
             self.model.nodes.get_mut(&to).unwrap().content = before;
             return None;
         }
-        assert_eq!(done.unwrap(), piece.len() as u64);
+        let copied = done.map(|done| assert_eq!(done, piece.len() as u64));
+        self.unless_full(to, before, copied);
         Some(())
     }
 
@@ -338,8 +381,9 @@ impl Run {
         if self.space.is_off() {
             return None;
         }
-        synced.unwrap();
-        self.committed();
+        if agree(synced, Ok(()), &self.space, "sync")?.is_ok() {
+            self.committed();
+        }
         Some(())
     }
 
@@ -349,8 +393,9 @@ impl Run {
         if self.space.is_off() {
             return None;
         }
-        committed.unwrap();
-        self.committed();
+        if agree(committed, Ok(()), &self.space, "commit")?.is_ok() {
+            self.committed();
+        }
         Some(())
     }
 
@@ -360,7 +405,8 @@ impl Run {
         if self.space.is_off() {
             return None;
         }
-        let tree = Tree::open(taken.unwrap(), OPTIONS).unwrap();
+        let Ok(taken) = agree(taken, Ok(()), &self.space, "snapshot")? else { return Some(()) };
+        let tree = Tree::open(taken, OPTIONS).unwrap();
         if let Err(difference) = compare(&tree, &self.model.reopened(), |_, _, _| false) {
             panic!("HARNESS: seed {}: in a snapshot {difference}", self.seed);
         }
@@ -375,10 +421,11 @@ impl Run {
         }
     }
 
-    /// Power comes back: the tree must be as it was at some moment since the last `fsync`, and goes on from there.
+    /// Power comes back: the tree must be as it was at some moment since the last `fsync`, and goes
+    /// on from there.
     pub fn recover(&mut self) {
         // What was not flushed may have arrived or not in many ways.
-        for _ in 0..OUTCOMES - 1 {
+        for _ in 1..G::OUTCOMES {
             let space = self.space.after_power_loss(&mut self.rng);
             self.opened(&space);
         }
@@ -399,9 +446,9 @@ impl Run {
     }
 
     /// Opens what a loss of power has left, and finds the state that it is in.
-    fn opened(&self, space: &Arc<SimSpace>) -> (Tree, Model) {
+    fn opened(&self, space: &G) -> (Tree, Model) {
         let seed = self.seed;
-        let tree = Tree::open(space.clone(), OPTIONS).unwrap();
+        let tree = Tree::open(space.space(), OPTIONS).unwrap();
         let wrong = tree.check().unwrap();
         assert!(wrong.is_empty(), "HARNESS: seed {seed}: {wrong:?}");
         let may_be = |node: u64, block: usize, bytes: &[u8]| {
@@ -409,72 +456,24 @@ impl Run {
             if versions.is_some_and(|versions| versions.iter().any(|version| version.starts_with(bytes))) {
                 return true;
             }
-            // Data that was overwritten may be there still, whatever has become of the names. A size that shows new data is another matter.
+            // Data that was overwritten may be there still, whatever has become of the names. A
+            // size that shows new data is another matter.
             let before = self.durable.nodes.get(&node).map(|node| &node.content[..]).unwrap_or_default();
             let before = before.chunks(BLOCK).nth(block).unwrap_or_default();
             let old = bytes.iter().zip(before.iter().chain(std::iter::repeat(&0))).all(|(is, was)| is == was);
             old && !self.grown.contains(&(node, block)) && !before.is_empty()
         };
-        let (durable, attempted) = (self.durable.reopened(), self.model.reopened());
-        let as_durable = compare(&tree, &durable, may_be);
-        let state = match (as_durable, compare(&tree, &attempted, may_be)) {
-            (Ok(()), _) => durable,
-            (Err(_), Ok(())) => attempted,
-            (Err(first), Err(second)) => {
-                panic!("HARNESS: seed {seed}: neither what was durable ({first}) nor what was to be ({second})")
+        // The durable state, the last one, and all between, the latest first.
+        let between = self.between.iter().rev().map(Model::reopened);
+        let states = [self.durable.reopened(), self.model.reopened()].into_iter().chain(between);
+        let mut differences = Vec::new();
+        for state in states {
+            match compare(&tree, &state, may_be) {
+                Ok(()) => return (tree, state),
+                Err(difference) => differences.push(difference),
             }
-        };
-        (tree, state)
-    }
-}
-
-/// Whether a tree is as the model says; a block of a file may also be what `may_be` says.
-fn compare(tree: &Tree, model: &Model, may_be: impl Fn(u64, usize, &[u8]) -> bool) -> Result<(), String> {
-    let count = tree.inode_count().unwrap();
-    if count != model.nodes.len() as u64 {
-        return Err(format!("there are {count} inodes, not {}", model.nodes.len()));
-    }
-    for (&number, node) in &model.nodes {
-        let inode = tree.inode(number).map_err(|failure| format!("inode {number}: {failure:?}"))?;
-        let (links, is) = (model.links(number), (inode.mode, inode.uid, inode.links));
-        if is != (node.mode, node.uid, links) {
-            return Err(format!(
-                "inode {number} has mode, owner, links {is:?}, not {:?}",
-                (node.mode, node.uid, links)
-            ));
         }
-        let xattrs = tree.xattr_names(number).unwrap();
-        if xattrs != node.xattrs.keys().cloned().collect::<Vec<_>>()
-            || xattrs.iter().any(|name| tree.xattr(number, name).unwrap() != node.xattrs[name])
-        {
-            return Err(format!("inode {number} has other extended attributes"));
-        }
-        match node.mode & libc::S_IFMT {
-            libc::S_IFREG => {
-                let mut content = vec![0; node.content.len() + 1];
-                let length = tree.read(number, 0, &mut content).map_err(|failure| format!("read: {failure:?}"))?;
-                if inode.size != node.content.len() as u64 || length != node.content.len() {
-                    return Err(format!("inode {number} has {} bytes, not {}", inode.size, node.content.len()));
-                }
-                for (block, (is, expected)) in
-                    content[..length].chunks(BLOCK).zip(node.content.chunks(BLOCK)).enumerate()
-                {
-                    if is != expected && !may_be(number, block, is) {
-                        return Err(format!("block {block} of inode {number} holds what was never written there"));
-                    }
-                }
-            }
-            libc::S_IFLNK if tree.read_link(number).unwrap() != node.target => return Err(format!("link {number}")),
-            libc::S_IFDIR => {
-                let mut names = BTreeMap::new();
-                tree.list(number, share::COOKIE_DOT_DOT, |listed, _| names.insert(listed.name, listed.node).is_none())
-                    .unwrap();
-                if names != node.names {
-                    return Err(format!("directory {number} has the names {names:?}, not {:?}", node.names));
-                }
-            }
-            _ => {}
-        }
+        let (first, second) = (&differences[0], &differences[1]);
+        panic!("HARNESS: seed {seed}: neither what was durable ({first}) nor what was to be ({second})")
     }
-    Ok(())
 }

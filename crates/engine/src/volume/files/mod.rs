@@ -13,11 +13,14 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use surface::{Allocation, BlockDevice, Capacity, Error, ErrorKind, ObjectSpace, Result, Run, WriteOptions};
+use surface::{
+    Allocation, BlockDevice, Capacity, Error, ErrorKind, OWN_FILES_END, ObjectSpace, Result, Run, WriteOptions,
+};
 use units::BLOCK_BYTES;
 
 use self::layout::{FILE_BYTES, FILES_END, Part};
 use self::tables::Tables;
+use crate::volume::shares::Aside;
 use crate::volume::{Runs, Volume};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -29,6 +32,15 @@ pub struct Files {
     volume: Arc<Volume>,
     device: Arc<dyn BlockDevice>,
     tables: Tables,
+    /// Room for files of the tree's own.
+    aside: Arc<Aside>,
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        // Nothing to set aside is nothing to fail.
+        let _ = self.volume.set_aside_for_tree(0, &self.aside);
+    }
 }
 
 impl std::fmt::Debug for Files {
@@ -48,7 +60,8 @@ impl Files {
         if !volume.is_share() {
             return Err(Error::new(ErrorKind::Invalid, format!("'{}' is a volume, not a share", volume.name())));
         }
-        Ok(Self { tables: Tables::new(device.clone()), volume, device })
+        let aside = Arc::new(Aside::default());
+        Ok(Self { tables: Tables::new(volume.clone(), device.clone(), aside.clone()), volume, device, aside })
     }
 
     /// Which file an address of the share belongs to, and which byte of it; `None` for an address
@@ -153,13 +166,13 @@ impl Files {
     fn clear(&self, range: Range<u64>) -> Result<()> {
         // The parts of blocks at the ends.
         let body = range.start.next_multiple_of(BLOCK).min(range.end)..(range.end / BLOCK * BLOCK).max(range.start);
-        if body.start >= body.end {
-            return if range.is_empty() { Ok(()) } else { self.device.discard(range.start, range.end - range.start) };
-        }
-        for edge in [range.start..body.start, body.end..range.end] {
-            if !edge.is_empty() {
-                self.device.discard(edge.start, edge.end - edge.start)?;
-            }
+        let edges =
+            if body.start >= body.end { [range.clone(), 0..0] } else { [range.start..body.start, body.end..range.end] };
+        // Zeroes in a block take room, and must find it in a full pool: what comes behind them gives
+        // back more.
+        for edge in edges.into_iter().filter(|edge| !edge.is_empty()) {
+            let zeroes = Bytes::from(vec![0; (edge.end - edge.start) as usize]);
+            self.volume.write_for_tree(edge.start, zeroes, &self.aside)?;
         }
         let mut at = body.start;
         while at < body.end {
@@ -212,7 +225,10 @@ impl ObjectSpace for Files {
         Self::check(file, &range)?;
         for part in layout::parts(range) {
             let mine = data.slice((part.bytes.start - offset) as usize..(part.bytes.end - offset) as usize);
-            let write = |address| self.device.write(address, mine, WriteOptions::default());
+            let write = |address| match file < OWN_FILES_END {
+                true => self.volume.write_for_tree(address, mine, &self.aside),
+                false => self.device.write(address, mine, WriteOptions::default()),
+            };
             match part.piece {
                 None => write(layout::window(file) + part.skip())?,
                 Some(piece) => self.tables.with_place(file, piece, |place| write(place + part.skip()))?,
@@ -277,5 +293,17 @@ impl ObjectSpace for Files {
     fn capacity(&self) -> Result<Capacity> {
         let (used_bytes, free_bytes) = self.volume.room();
         Ok(Capacity { total_bytes: used_bytes.saturating_add(free_bytes), free_bytes })
+    }
+
+    fn admit(&self, bytes: u64) -> Result<()> {
+        self.volume.admit_data(bytes)
+    }
+
+    fn set_aside(&self, bytes: u64) -> Result<()> {
+        self.volume.set_aside_for_tree(bytes, &self.aside)
+    }
+
+    fn own_room(&self) -> u64 {
+        self.volume.room_for_trees()
     }
 }

@@ -18,8 +18,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
-use surface::{BlockDevice, Error, ErrorKind, Result, WriteOptions};
+use surface::{BlockDevice, Error, ErrorKind, Result};
 use units::BLOCK_BYTES;
+
+use crate::volume::Volume;
+use crate::volume::shares::Aside;
 
 use super::layout::{self, GIVEN_OUT, PIECES, PIECES_MAX};
 
@@ -35,6 +38,8 @@ const MAGIC: [u8; 8] = *b"SHPIECES";
 type Table = Arc<[u64]>;
 
 pub(super) struct Tables {
+    volume: Arc<Volume>,
+    aside: Arc<Aside>,
     device: Arc<dyn BlockDevice>,
     state: Mutex<State>,
     /// Held shared by those who write to a piece, so that its table is not dropped meanwhile.
@@ -51,8 +56,8 @@ struct State {
 }
 
 impl Tables {
-    pub(super) fn new(device: Arc<dyn BlockDevice>) -> Self {
-        Self { device, state: Mutex::default(), stay: RwLock::default() }
+    pub(super) fn new(volume: Arc<Volume>, device: Arc<dyn BlockDevice>, aside: Arc<Aside>) -> Self {
+        Self { volume, aside, device, state: Mutex::default(), stay: RwLock::default() }
     }
 
     /// The places of a file's pieces.
@@ -99,7 +104,7 @@ impl Tables {
         places[piece] = place;
         let mut block: Vec<u8> = places.iter().flat_map(|place| place.to_le_bytes()).collect();
         block.resize(BLOCK_BYTES, 0);
-        self.device.write(layout::table(file), Bytes::from(block), WriteOptions::default())?;
+        self.volume.write_for_tree(layout::table(file), Bytes::from(block), &self.aside)?;
         state.remember(file, places.into());
         Ok(place)
     }
@@ -120,7 +125,8 @@ impl Tables {
             let end = used.saturating_add(STOCK_BYTES).min(PIECES.end);
             let mut block = [&MAGIC[..], &end.to_le_bytes()].concat();
             block.resize(BLOCK_BYTES, 0);
-            self.device.write(GIVEN_OUT, Bytes::from(block), WriteOptions { fua: true })?;
+            self.volume.write_for_tree(GIVEN_OUT, Bytes::from(block), &self.aside)?;
+            self.device.flush()?;
             state.stock = Some((used, end));
         } else {
             state.stock = Some((used, end));
