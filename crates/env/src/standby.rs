@@ -2,8 +2,9 @@
 //! (`/dev/shm`), mapped. Owns the file, who may have it, and how its bytes are reached; knows
 //! nothing of what they mean.
 //!
-//! - The name says whose it is, so that two pools have two files. The file is readable by its owner
-//!   alone, and locked while it is mapped.
+//! - The name says whose it is, so that two pools have two files, and two copies of a pool as well:
+//!   the same pool and the same content do not make a copy the one that a server wrote to. The file
+//!   is readable by its owner alone, and locked while it is mapped.
 //! - A file of another user, or one that is not a plain file, is not taken: anyone may put
 //!   something into `/dev/shm`.
 //! - All of its space is allocated when it is made: a page that the file system could not give
@@ -12,13 +13,14 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{Error, ErrorKind, Result};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{FallocateFlags, OFlags};
+use rustix::fs::{FallocateFlags, OFlags, RenameFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::lock::try_hold;
@@ -31,10 +33,28 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 const RAMFS_MAGIC: u64 = 0x8584_58f6;
 
+/// Most files of other copies that are named, and most files of this one that are set aside.
+const FILES_MAX: usize = 8;
+
 /// A place for standby memory of pools.
 pub trait Standby: Send + Sync {
     /// Where it is, for people.
     fn place(&self, pool: &[u8; 16]) -> String;
+
+    /// Which copy of the pool this is: device and inode of the data, and of the directory.
+    fn copy(&self) -> [u8; 32];
+
+    /// Where the pool is, for people.
+    fn pool_path(&self) -> Vec<u8>;
+
+    /// Where there is memory of other copies of the pool, or of older programs, which is not ours.
+    fn others(&self, pool: &[u8; 16]) -> Vec<String>;
+
+    /// Keeps the memory that is there for this pool under another name, which is returned.
+    ///
+    /// # Errors
+    /// When it stays where it is.
+    fn set_aside(&self, pool: &[u8; 16]) -> Result<String>;
 
     /// A number of this boot of the machine: what another boot left is not from the memory of this
     /// one.
@@ -98,12 +118,28 @@ pub struct FileStandby {
     earlier: Option<PathBuf>,
     /// The owner of the pool, whose files are as good as ours.
     owner: u32,
+    copy: [u8; 32],
+    pool_path: Vec<u8>,
 }
 
 impl FileStandby {
     /// Files in that directory, of pools whose directory belongs to `owner`.
     pub fn new(dir: &Path, owner: u32) -> Self {
-        Self { dir: dir.to_owned(), earlier: None, owner }
+        Self { dir: dir.to_owned(), earlier: None, owner, copy: [0; 32], pool_path: Vec::new() }
+    }
+
+    /// The same, of the pool with that directory and that data.
+    ///
+    /// # Errors
+    /// When one of them cannot be looked at.
+    pub fn of_copy(self, directory: &Path, data: &Path) -> Result<Self> {
+        let (data, metadata) = (std::fs::metadata(data)?, std::fs::metadata(directory)?);
+        let place = if data.file_type().is_block_device() { (data.rdev(), 0) } else { (data.dev(), data.ino()) };
+        let mut copy = [0; 32];
+        for (bytes, number) in copy.chunks_mut(8).zip([place.0, place.1, metadata.dev(), metadata.ino()]) {
+            bytes.copy_from_slice(&number.to_le_bytes());
+        }
+        Ok(Self { copy, pool_path: directory.as_os_str().as_bytes().to_vec(), ..self })
     }
 
     /// The same; an earlier process may have left its file in another directory.
@@ -121,12 +157,19 @@ impl FileStandby {
     }
 
     fn path(&self, pool: &[u8; 16]) -> PathBuf {
-        self.dir.join(file_name(pool))
+        self.dir.join(self.file_name(pool))
+    }
+
+    fn file_name(&self, pool: &[u8; 16]) -> String {
+        // FNV-1a: a name, and no proof; the header has the whole.
+        let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        let hash = self.copy.iter().fold(0xcbf2_9ce4_8422_2325, step);
+        format!("{}-{hash:016x}.standby", file_prefix(pool))
     }
 
     /// Where a file of the pool may be, the likeliest place first.
     fn paths(&self, pool: &[u8; 16]) -> impl Iterator<Item = PathBuf> {
-        let earlier = self.earlier.as_ref().map(|dir| dir.join(file_name(pool)));
+        let earlier = self.earlier.as_ref().map(|dir| dir.join(self.file_name(pool)));
         earlier.into_iter().chain([self.path(pool)])
     }
 
@@ -161,7 +204,8 @@ impl FileStandby {
         } else if metadata.mode() & 0o077 != 0 {
             "others may write or read it"
         } else if !try_hold(file)? {
-            "another process has it"
+            let text = format!("{}: another process has it", path.display());
+            return Err(Error::new(ErrorKind::ResourceBusy, text));
         } else {
             return Ok(());
         };
@@ -172,6 +216,45 @@ impl FileStandby {
 impl Standby for FileStandby {
     fn place(&self, pool: &[u8; 16]) -> String {
         self.path(pool).display().to_string()
+    }
+
+    fn copy(&self) -> [u8; 32] {
+        self.copy
+    }
+
+    fn pool_path(&self) -> Vec<u8> {
+        self.pool_path.clone()
+    }
+
+    fn others(&self, pool: &[u8; 16]) -> Vec<String> {
+        let (all, own) = (file_prefix(pool), self.file_name(pool));
+        let dirs = self.earlier.iter().chain([&self.dir]).filter_map(|dir| std::fs::read_dir(dir).ok());
+        let of_pool = |name: &[u8]| name.starts_with(all.as_bytes()) && !name.starts_with(own.as_bytes());
+        let found = dirs.flatten().flatten().filter(|entry| of_pool(entry.file_name().as_bytes()));
+        let mut places: Vec<_> = found.map(|entry| entry.path().display().to_string()).take(FILES_MAX).collect();
+        places.sort();
+        places
+    }
+
+    fn set_aside(&self, pool: &[u8; 16]) -> Result<String> {
+        for path in self.paths(pool).filter(|path| path.exists()) {
+            for number in 1..=FILES_MAX {
+                let mut name = path.clone().into_os_string();
+                name.push(format!(".aside{number}"));
+                match rustix::fs::renameat_with(
+                    rustix::fs::CWD,
+                    &path,
+                    rustix::fs::CWD,
+                    Path::new(&name),
+                    RenameFlags::NOREPLACE,
+                ) {
+                    Ok(()) => return Ok(name.display().to_string()),
+                    Err(rustix::io::Errno::EXIST) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+        }
+        Err(Error::new(ErrorKind::AlreadyExists, "as many as are kept have been set aside"))
     }
 
     fn boot(&self) -> Result<[u8; 16]> {
@@ -223,9 +306,9 @@ impl Standby for FileStandby {
     }
 }
 
-fn file_name(pool: &[u8; 16]) -> String {
+fn file_prefix(pool: &[u8; 16]) -> String {
     let id: String = pool.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("shale-{id}.standby")
+    format!("shale-{id}")
 }
 
 /// A file that is mapped as a whole, and locked.
@@ -348,6 +431,38 @@ mod tests {
         standby.remove(&POOL).unwrap();
         assert!(standby.left(&POOL).unwrap().is_none());
         assert_eq!(standby.boot().unwrap(), standby.boot().unwrap());
+    }
+
+    #[test]
+    fn a_copy_has_a_file_of_its_own() {
+        let dir = TempDir::new("standby-copies");
+        let pool = |name: &str| {
+            let path = dir.path().join(name);
+            std::fs::create_dir(&path).unwrap();
+            std::fs::write(path.join("data"), b"x").unwrap();
+            path
+        };
+        let (first, second) = (pool("first"), pool("second"));
+        let of = |path: &Path| standby(&dir).of_copy(path, &path.join("data")).unwrap();
+        let (ours, theirs) = (of(&first), of(&second));
+        drop(theirs.make(&POOL, 4096).unwrap());
+        assert!(ours.left(&POOL).unwrap().is_none());
+        assert_eq!(ours.others(&POOL), [theirs.place(&POOL)]);
+        ours.remove(&POOL).unwrap();
+        assert!(theirs.left(&POOL).unwrap().is_some(), "it is not removed either");
+        // A pool that was moved is the same one.
+        let moved = dir.path().join("moved");
+        std::fs::rename(&second, &moved).unwrap();
+        assert_eq!(of(&moved).place(&POOL), theirs.place(&POOL));
+        let aside: Vec<_> = (0..2)
+            .map(|_| {
+                let aside = of(&moved).set_aside(&POOL).unwrap();
+                drop(theirs.make(&POOL, 4096).unwrap());
+                aside
+            })
+            .collect();
+        assert!(aside[0] != aside[1] && aside.iter().all(|path| Path::new(path).exists()), "{aside:?}");
+        assert!(of(&moved).others(&POOL).is_empty(), "what is set aside is its own");
     }
 
     #[test]

@@ -14,9 +14,10 @@ use crate::cursor::{Cursor, put_uint, seal, unseal};
 
 const WHAT: &str = "header of a standby file";
 /// The first eight bytes of a standby file.
-const MAGIC: &[u8; 8] = b"ShaleSb\x01";
-/// Bytes of the header: magic 8, pool 16, boot 16, session 8, incarnation 8, ring 8, crc32c 4.
-pub const STANDBY_HEADER_BYTES: usize = 8 + 16 + 16 + 8 + 8 + 8 + 4;
+const MAGIC: &[u8; 8] = b"ShaleSb\x02";
+/// Bytes of the header: magic 8, pool 16, boot 16, copy 32, session 8, incarnation 8, ring 8,
+/// crc32c 4.
+pub const STANDBY_HEADER_BYTES: usize = 8 + 16 + 16 + 32 + 8 + 8 + 8 + 4;
 /// Where the word lies that says which records are still needed: those from this position on.
 pub const STANDBY_TAIL_OFFSET: usize = 256;
 /// Where the word lies that says how far the log was: the number of the first batch that was not
@@ -24,6 +25,13 @@ pub const STANDBY_TAIL_OFFSET: usize = 256;
 pub const STANDBY_SEQ_OFFSET: usize = 320;
 /// Where the word lies that names the newest incarnation of the log that the file goes with.
 pub const STANDBY_INCARNATION_OFFSET: usize = 384;
+/// Where the word lies that says how far the log was durable: the number of the first batch that
+/// was not known to be.
+pub const STANDBY_DURABLE_OFFSET: usize = 448;
+/// Where the path of the pool's directory lies, for people: up to the first zero, or to the ring.
+pub const STANDBY_PATH_OFFSET: usize = 512;
+/// The key under which the map store tells that a ring is in use; may be missing.
+pub const KEY_STANDBY: &[u8] = b"Y";
 /// Where the ring begins.
 pub const STANDBY_RING_OFFSET: usize = 4096;
 /// Records begin at multiples of this: a cache line, and the length of a record without blocks.
@@ -40,6 +48,8 @@ pub struct StandbyHeader {
     pub pool: [u8; 16],
     /// Identifier of the machine's boot.
     pub boot: [u8; 16],
+    /// Which copy of the pool: device and inode of its data, device and inode of its directory.
+    pub copy: [u8; 32],
     /// A number of this file alone.
     pub session: u64,
     /// The incarnation of the log under which the file was begun.
@@ -54,6 +64,7 @@ impl StandbyHeader {
         let mut out = MAGIC.to_vec();
         out.extend_from_slice(&self.pool);
         out.extend_from_slice(&self.boot);
+        out.extend_from_slice(&self.copy);
         for field in [self.session, self.incarnation, self.ring_bytes] {
             put_uint(&mut out, field, 8);
         }
@@ -70,9 +81,11 @@ impl StandbyHeader {
         if cursor.bytes(MAGIC.len())? != MAGIC {
             return Err(cursor.fail("the magic number is missing".to_owned()));
         }
-        let mut header = Self { pool: [0; 16], boot: [0; 16], session: 0, incarnation: 0, ring_bytes: 0 };
+        let mut header =
+            Self { pool: [0; 16], boot: [0; 16], copy: [0; 32], session: 0, incarnation: 0, ring_bytes: 0 };
         header.pool.copy_from_slice(cursor.bytes(16)?);
         header.boot.copy_from_slice(cursor.bytes(16)?);
+        header.copy.copy_from_slice(cursor.bytes(32)?);
         header.session = cursor.u64()?;
         header.incarnation = cursor.u64()?;
         header.ring_bytes = cursor.u64()?;
@@ -81,6 +94,39 @@ impl StandbyHeader {
         }
         cursor.end()?;
         Ok(header)
+    }
+}
+
+/// Says that a server keeps what it acknowledges in a ring, from before its first request until all
+/// is in the log: without that ring something may be missing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StandbyNeed {
+    /// Identifier of the machine's boot.
+    pub boot: [u8; 16],
+    /// Which copy of the pool, as in the ring's header.
+    pub copy: [u8; 32],
+}
+
+impl StandbyNeed {
+    /// Encodes: boot 16, copy 32, crc32c 4.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = [self.boot.as_slice(), &self.copy].concat();
+        seal(&mut out);
+        out
+    }
+
+    /// Decodes and checks.
+    ///
+    /// # Errors
+    /// When checksum or length do not hold.
+    pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
+        const WHAT: &str = "note of standby memory";
+        let mut cursor = Cursor::new(WHAT, unseal(WHAT, bytes)?);
+        let mut need = Self { boot: [0; 16], copy: [0; 32] };
+        need.boot.copy_from_slice(cursor.bytes(16)?);
+        need.copy.copy_from_slice(cursor.bytes(32)?);
+        cursor.end()?;
+        Ok(need)
     }
 }
 
@@ -180,14 +226,17 @@ mod tests {
 
     #[test]
     fn a_header_round_trips_and_notices_damage() {
-        let header =
-            StandbyHeader { pool: [7; 16], boot: [9; 16], session: 1 << 60, incarnation: 12, ring_bytes: 1 << 20 };
+        let (pool, boot, copy) = ([7; 16], [9; 16], [3; 32]);
+        let header = StandbyHeader { pool, boot, copy, session: 1 << 60, incarnation: 12, ring_bytes: 1 << 20 };
         let bytes = header.encode();
         assert_eq!(bytes.len(), STANDBY_HEADER_BYTES);
         assert_eq!(StandbyHeader::decode(&bytes).unwrap(), header);
         crate::cursor::expect_every_bit_to_count(&bytes, |bytes| StandbyHeader::decode(bytes).is_err());
         assert!(StandbyHeader::decode(&StandbyHeader { ring_bytes: 100, ..header }.encode()).is_err());
         const { assert!(STANDBY_HEADER_BYTES <= STANDBY_TAIL_OFFSET) };
+        let need = StandbyNeed { boot, copy };
+        assert_eq!(StandbyNeed::decode(&need.encode()).unwrap(), need);
+        crate::cursor::expect_every_bit_to_count(&need.encode(), |bytes| StandbyNeed::decode(bytes).is_err());
     }
 
     #[test]

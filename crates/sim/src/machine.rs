@@ -63,7 +63,13 @@ impl Machine {
         self.power.start();
     }
 
-    /// A machine with a copy of the disk and the store as they are now.
+    /// A copy of the disk and the store as they are now, on the same machine.
+    pub fn copy(&self, seed: u64) -> Self {
+        let copy = self.duplicate(seed);
+        Self { standby: Arc::new(self.standby.of_copy(Arc::clone(&copy.power))), ..copy }
+    }
+
+    /// Another machine with a copy of the disk and the store as they are now.
     pub fn duplicate(&self, seed: u64) -> Self {
         let power = Arc::new(Power::default());
         Self {

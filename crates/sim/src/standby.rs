@@ -17,7 +17,12 @@ type Bytes = Arc<Mutex<Vec<u8>>>;
 #[derive(Debug, Default)]
 struct State {
     boot: u64,
-    files: BTreeMap<[u8; 16], Bytes>,
+    /// By pool and copy.
+    files: BTreeMap<([u8; 16], u8), Bytes>,
+    /// How many files were set aside.
+    aside: usize,
+    /// Copies of a pool so far, the original not counted.
+    copies: u8,
     /// Most bytes of a file.
     bytes_max: Option<usize>,
 }
@@ -25,8 +30,10 @@ struct State {
 /// The place of standby memory of a simulated machine; the engine gets a [`StandbyHandle`] of it.
 #[derive(Debug)]
 pub struct SimStandby {
-    state: Mutex<State>,
+    state: Arc<Mutex<State>>,
     power: Arc<Power>,
+    /// Which copy of the pool is on this disk.
+    copy: u8,
 }
 
 /// The place as one generation of its user sees it.
@@ -46,7 +53,25 @@ struct Memory {
 impl SimStandby {
     /// A place without any.
     pub fn new(power: Arc<Power>) -> Self {
-        Self { state: Mutex::default(), power }
+        Self { state: Arc::default(), power, copy: 0 }
+    }
+
+    /// The same place, as another copy of the pool on the same machine sees it.
+    pub fn of_copy(&self, power: Arc<Power>) -> Self {
+        let mut state = self.state.lock();
+        state.copies += 1;
+        Self { state: Arc::clone(&self.state), power, copy: state.copies }
+    }
+
+    /// How many files were set aside.
+    pub fn aside(&self) -> usize {
+        self.state.lock().aside
+    }
+
+    /// Forgets the memory of this copy of the pool, as if its directory were emptied.
+    pub fn empty(&self) {
+        let copy = self.copy;
+        self.state.lock().files.retain(|(_, of), _| *of != copy);
     }
 
     /// A handle for a machine that starts now.
@@ -61,17 +86,17 @@ impl SimStandby {
 
     /// The bytes that there are for a pool.
     pub fn peek(&self, pool: &[u8; 16]) -> Option<Vec<u8>> {
-        self.state.lock().files.get(pool).map(|bytes| bytes.lock().clone())
+        self.state.lock().files.get(&(*pool, self.copy)).map(|bytes| bytes.lock().clone())
     }
 
     /// The pools that something is there for.
     pub fn pools(&self) -> Vec<[u8; 16]> {
-        self.state.lock().files.keys().copied().collect()
+        self.state.lock().files.keys().filter(|(_, copy)| *copy == self.copy).map(|(pool, _)| *pool).collect()
     }
 
     /// Puts bytes there, past all faults.
     pub fn poke(&self, pool: &[u8; 16], bytes: Vec<u8>) {
-        self.state.lock().files.insert(*pool, Arc::new(Mutex::new(bytes)));
+        self.state.lock().files.insert((*pool, self.copy), Arc::new(Mutex::new(bytes)));
     }
 
     /// The machine is started anew: every second time something is still there, as if the place
@@ -90,6 +115,29 @@ impl Standby for StandbyHandle {
         "simulated standby memory".to_owned()
     }
 
+    fn copy(&self) -> [u8; 32] {
+        [self.standby.copy; 32]
+    }
+
+    fn pool_path(&self) -> Vec<u8> {
+        b"/simulated/pool".to_vec()
+    }
+
+    fn others(&self, pool: &[u8; 16]) -> Vec<String> {
+        let state = self.standby.state.lock();
+        let others = state.files.keys().filter(|(of, copy)| of == pool && *copy != self.standby.copy);
+        others.map(|(_, copy)| format!("simulated standby memory of copy {copy}")).collect()
+    }
+
+    fn set_aside(&self, pool: &[u8; 16]) -> io::Result<String> {
+        let _running = self.standby.power.running();
+        self.check()?;
+        let mut state = self.standby.state.lock();
+        let found = state.files.remove(&(*pool, self.standby.copy)).ok_or(io::ErrorKind::NotFound)?;
+        state.aside += usize::from(!found.lock().is_empty());
+        Ok("simulated standby memory that was set aside".to_owned())
+    }
+
     fn boot(&self) -> io::Result<[u8; 16]> {
         let boot = self.standby.state.lock().boot.to_le_bytes();
         Ok(std::array::from_fn(|i| boot[i % 8]))
@@ -97,7 +145,7 @@ impl Standby for StandbyHandle {
 
     fn left(&self, pool: &[u8; 16]) -> io::Result<Option<Arc<dyn StandbyMemory>>> {
         self.check()?;
-        let found = self.standby.state.lock().files.get(pool).cloned();
+        let found = self.standby.state.lock().files.get(&(*pool, self.standby.copy)).cloned();
         Ok(found.map(|bytes| self.memory(bytes)))
     }
 
@@ -107,18 +155,18 @@ impl Standby for StandbyHandle {
         if state.bytes_max.is_some_and(|most| bytes > most) {
             return Err(io::ErrorKind::StorageFull.into());
         }
-        if state.files.contains_key(pool) {
+        if state.files.contains_key(&(*pool, self.standby.copy)) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
         let made: Bytes = Arc::new(Mutex::new(vec![0; bytes]));
-        state.files.insert(*pool, Arc::clone(&made));
+        state.files.insert((*pool, self.standby.copy), Arc::clone(&made));
         Ok(self.memory(made))
     }
 
     fn remove(&self, pool: &[u8; 16]) -> io::Result<()> {
         let _running = self.standby.power.running();
         self.check()?;
-        self.standby.state.lock().files.remove(pool);
+        self.standby.state.lock().files.remove(&(*pool, self.standby.copy));
         Ok(())
     }
 }

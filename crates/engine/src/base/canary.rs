@@ -55,6 +55,7 @@ canaries! {
     StandbyReplayedTwice = "standby-replayed-twice", "What was replayed stays, and is replayed again by the next opening.";
     StandbyReplayOverNewer = "standby-replay-over-newer", "What was left is replayed newest first.";
     StandbyForgetsDiscards = "standby-forgets-discards", "Discards are not kept in standby memory.";
+    StandbyNeedNotNoted = "standby-need-not-noted", "The map is not told that a ring is in use.";
     CatalogueNotKept = "catalogue-not-kept", "The extents of the catalogue are freed like any others.";
     CutBlockNotZeroed = "cut-block-not-zeroed", "A volume grows over the rest of a block that was cut off, as it is.";
     InventoryNotWritten = "inventory-not-written", "Checkpoints leave the inventory of extents as it was.";

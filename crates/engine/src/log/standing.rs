@@ -44,4 +44,9 @@ impl Log {
     pub(crate) fn applied_seq(&self) -> Seq {
         self.state.lock().applied_seq
     }
+
+    /// All batches before this one are durable.
+    pub(crate) fn durable_before(&self) -> Seq {
+        self.syncs.durable_before()
+    }
 }

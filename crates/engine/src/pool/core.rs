@@ -360,6 +360,9 @@ impl Core {
         self.counters.flushes.add(1);
         self.drain_all()?;
         self.log.sync().inspect_err(|error| self.fail(error))?;
+        if let Some(ring) = self.buffer.standby() {
+            ring.log_is_durable(self.log.durable_before());
+        }
         self.ahead.flushed(self.buffer.groups());
         Ok(())
     }

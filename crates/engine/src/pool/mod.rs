@@ -53,7 +53,7 @@ use crate::space::extents::Extents;
 use crate::volume::Volume;
 use crate::volume::devices::Meant;
 use crate::write::buffer::WriteBuffer;
-use crate::write::standby_open;
+use crate::write::{standby_lost, standby_open};
 
 /// Fewest extents of a pool: the superblock's, the reserve, and some to work with.
 pub(crate) const EXTENTS_MIN: u32 = 16;
@@ -190,7 +190,10 @@ impl Pool {
             Mending { repairs: options.repair, cut_at: cut.at },
             if options.workers > 0 { extents_ahead(options.memory_bytes, geometry.extent_bytes) } else { 0 },
         )?;
-        let mut losses = Losses::accept(&env, &options, replayed.loss, &cut, &applier.objects)?;
+        let mut position = replayed.position;
+        let left = standby_open::find(&env, &superblock.pool, position.incarnation, position.next_seq)?;
+        let loss = standby_lost::short(&left, position.next_seq, replayed.loss, options.repair)?;
+        let mut losses = Losses::accept(&env, &options, loss, &cut, &applier.objects)?;
         mended.extend(cut.lengthen(&env, &superblock, &losses)?);
         mended.extend(replayed.damaged.into_iter().map(Problem::log_damage));
         mended.extend(losses.accepted.iter().flat_map(Problem::losses));
@@ -198,14 +201,14 @@ impl Pool {
         let counters = Arc::new(Counters::default());
         counters.recovered_batches.set(replayed.batches);
         counters.recovered_bytes.set(replayed.bytes_read);
-        let mut position = replayed.position;
-        let left = standby_open::find(&env, &superblock.pool, position.incarnation, position.next_seq);
         let is_orderly = recovery::ended_at(&*env.store, position.incarnation, position.next_seq)?;
         losses.tell_end(replayed.torn, position.next_seq, is_orderly);
+        let missing = standby_lost::Missing::of(&env, &superblock.pool, &left, is_orderly)?;
+        let missing = missing.remember(&env, &mut losses)?;
         // Whatever lies behind the end of the log never happened.
         position.incarnation += 1;
         position.incarnation_first_seq = position.next_seq;
-        if let Ok(Some(left)) = &left {
+        if let standby_open::Found::Left(left) = &left {
             left.goes_with(position.incarnation);
         }
         applier.catalogue.enter(position.incarnation, position.incarnation_first_seq, is_orderly);
@@ -261,7 +264,7 @@ impl Pool {
         core.give_back_at_open();
         core.counters.recovery_ns.set(core.env.clock.now_ns().saturating_sub(began));
         Workers::start(&core)?;
-        core.take_over_standby(left)?;
+        core.take_over_standby(left, missing)?;
         Ok(Self { core })
     }
 

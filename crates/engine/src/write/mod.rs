@@ -6,6 +6,7 @@ pub(crate) mod precompress;
 pub(crate) mod quota;
 pub(crate) mod sorted;
 pub(crate) mod standby;
+pub(crate) mod standby_lost;
 pub(crate) mod standby_open;
 #[cfg(test)]
 pub(crate) mod standby_tests;

@@ -59,8 +59,8 @@ use std::time::Duration;
 
 use env::StandbyMemory;
 use format::{
-    STANDBY_ALIGN, STANDBY_COMMIT_OFFSET, STANDBY_INCARNATION_OFFSET, STANDBY_RING_OFFSET, STANDBY_SEQ_OFFSET,
-    STANDBY_TAIL_OFFSET, StandbyKind, StandbyRecord,
+    STANDBY_ALIGN, STANDBY_COMMIT_OFFSET, STANDBY_DURABLE_OFFSET, STANDBY_INCARNATION_OFFSET, STANDBY_RING_OFFSET,
+    STANDBY_SEQ_OFFSET, STANDBY_TAIL_OFFSET, StandbyKind, StandbyRecord,
 };
 use parking_lot::{Condvar, Mutex};
 use surface::Result;
@@ -168,6 +168,14 @@ impl Ring {
     /// All batches before this one are applied.
     pub(crate) fn log_reached(&self, seq: Seq) {
         self.log_seq.fetch_max(seq.0, Ordering::AcqRel);
+    }
+
+    /// All batches before this one are durable: without them the log is damaged.
+    pub(crate) fn log_is_durable(&self, seq: Seq) {
+        let _state = briefly(&self.state);
+        if self.memory.load(STANDBY_DURABLE_OFFSET) < seq.0 {
+            self.memory.store(STANDBY_DURABLE_OFFSET, seq.0);
+        }
     }
 
     /// Leaves the memory as it is: what the write buffer forgets from now on is not in the log.

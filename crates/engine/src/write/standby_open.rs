@@ -1,19 +1,20 @@
 //! Takes over the ring that another process left (`standby` explains its content and why its
 //! order is right).
 //!
-//! 1. [`find`] looks whether there is a ring, and whether it belongs to the pool as it is. Four
-//!    things are checked: the pool; the boot of the machine, because memory of another boot
-//!    says nothing; the incarnation of the log, because another process may have opened the
-//!    pool since; and the length of the log. A log that is shorter than it was when records
-//!    were given up belongs to an older copy of the pool, or the medium has lost data. A ring
-//!    that fails a check is not replayed.
+//! 1. [`find`] looks whether there is a ring, and whether it belongs to the pool as it is. Five
+//!    things are checked: the pool; the copy of it, because a backup that is opened must not take
+//!    what the original's server left; the boot of the machine, because memory of another boot says
+//!    nothing; the incarnation of the log, because another process may have opened the pool since;
+//!    and the length of the log. A ring that fails a check is not replayed. If the log is shorter
+//!    than it was when it was flushed, it is damaged (`standby_lost`).
 //! 2. Before a checkpoint is taken under this opening's incarnation, the file's range is
 //!    extended to it. So this opening may die as well.
 //! 3. When the pool has its threads, the records from the tail on are replayed through the
 //!    write buffer, and everything is flushed.
-//! 4. The file is made void, then removed. Until here no client has written to the pool. So a
-//!    replay after a death in between gives the same result.
-//! 5. A new file is made, if one is asked for. Only now the first request is taken.
+//! 4. The map forgets that a ring is needed, the file is made void, then removed. Until here no
+//!    client has written to the pool. So a replay after a death in between gives the same result.
+//! 5. A new file is made, if one is asked for. Only now the first request is taken. A file that was
+//!    not replayed, and is not of another boot, is kept under another name before.
 //!
 //! Every opening takes steps 1 to 4, whatever its purpose: the next opening could not take them
 //! any more.
@@ -23,10 +24,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use env::StandbyMemory;
 use format::{
-    STANDBY_ALIGN, STANDBY_COMMIT_OFFSET, STANDBY_HEADER_BYTES, STANDBY_INCARNATION_OFFSET, STANDBY_RING_OFFSET,
-    STANDBY_SEQ_OFFSET, STANDBY_TAIL_OFFSET, StandbyHeader, StandbyKind, StandbyRecord,
+    STANDBY_ALIGN, STANDBY_COMMIT_OFFSET, STANDBY_DURABLE_OFFSET, STANDBY_HEADER_BYTES, STANDBY_INCARNATION_OFFSET,
+    STANDBY_PATH_OFFSET, STANDBY_RING_OFFSET, STANDBY_SEQ_OFFSET, STANDBY_TAIL_OFFSET, StandbyHeader, StandbyKind,
+    StandbyNeed, StandbyRecord,
 };
-use surface::{Error, Result};
+use surface::{Error, ErrorKind, Result};
 use units::{BLOCK_BYTES, GROUP_BLOCKS, Seq, format_size};
 
 use crate::base::canary::Canary;
@@ -57,47 +59,101 @@ pub(crate) struct Left {
     tail: u64,
 }
 
-/// Step 1. `Err`: why what there is does not count.
-pub(crate) fn find(
-    env: &PoolEnv,
-    pool: &[u8; 16],
-    incarnation: u64,
-    next_seq: Seq,
-) -> std::result::Result<Option<Left>, String> {
-    let Some(standby) = &env.standby else { return Ok(None) };
-    let Some(memory) = standby.left(pool).map_err(|error| error.to_string())? else { return Ok(None) };
-    let why = |why: &str| format!("{}: {why}", standby.place(pool));
+/// What step 1 found.
+pub(crate) enum Found {
+    /// Nothing that a server left.
+    Nothing,
+    /// A ring to be replayed.
+    Left(Left),
+    /// The log has lost batches that were durable: all before `durable` were.
+    Short {
+        /// Where the ring is.
+        place: String,
+        durable: Seq,
+        /// Records that came behind the missing batches, and their bytes of data.
+        records: u64,
+        bytes: u64,
+    },
+    /// What does not count.
+    Refused {
+        why: String,
+        /// It says nothing of this boot: it may be removed.
+        is_void: bool,
+        /// It proves that something which was acknowledged is not there.
+        is_lost: bool,
+    },
+}
+
+/// Step 1.
+///
+/// # Errors
+/// [`ErrorKind::InUse`] when another process has the ring: it is ending, and what it left is not to
+/// be passed over.
+pub(crate) fn find(env: &PoolEnv, pool: &[u8; 16], incarnation: u64, next_seq: Seq) -> Result<Found> {
+    let Some(standby) = &env.standby else { return Ok(Found::Nothing) };
+    let memory = match standby.left(pool) {
+        Ok(Some(memory)) => memory,
+        Ok(None) => return Ok(Found::Nothing),
+        Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
+            let text = "what an earlier server left in standby memory cannot be read yet; try again";
+            return Err(Error::with_source(ErrorKind::InUse, text, error));
+        }
+        Err(error) => {
+            let is_void = error.kind() == std::io::ErrorKind::InvalidData;
+            return Ok(Found::Refused { why: error.to_string(), is_void, is_lost: false });
+        }
+    };
+    let place = standby.place(pool);
+    let refused = |why: &str, is_void: bool, is_lost: bool| {
+        Ok(Found::Refused { why: format!("{place}: {why}"), is_void, is_lost })
+    };
     let mut bytes = [0; STANDBY_HEADER_BYTES];
     if memory.len() <= STANDBY_RING_OFFSET || !memory.read(0, &mut bytes) {
-        return Err(why("it is too short"));
+        return refused("it is too short", true, false);
     }
     if memory.load(0) == 0 {
         // Its maker died before the first request, or it was replayed.
-        return Ok(None);
+        return Ok(Found::Nothing);
     }
-    let header = StandbyHeader::decode(&bytes).map_err(|error| why(&error.to_string()))?;
-    let boot = standby.boot().map_err(|error| why(&error.to_string()))?;
+    let header = match StandbyHeader::decode(&bytes) {
+        Ok(header) => header,
+        Err(error) => return refused(&error.to_string(), false, false),
+    };
+    let boot = match standby.boot() {
+        Ok(boot) => boot,
+        Err(error) => return refused(&error.to_string(), false, false),
+    };
     let newest = memory.load(STANDBY_INCARNATION_OFFSET);
     let newest = if Canary::StandbyReplayedTwice.is_planted() { u64::MAX } else { newest };
     let needs = memory.load(STANDBY_SEQ_OFFSET);
-    if header.pool != *pool {
-        return Err(why("it belongs to another pool"));
-    }
+    let durable = memory.load(STANDBY_DURABLE_OFFSET);
     if header.boot != boot {
-        return Err(why("it was left before the machine was started"));
+        return refused("it was left before the machine was started", true, false);
+    }
+    if header.pool != *pool {
+        return refused("it belongs to another pool", false, false);
+    }
+    if header.copy != standby.copy() {
+        return refused("it belongs to another copy of the pool", false, false);
     }
     if header.ring_bytes != ring_bytes(memory.len()) {
-        return Err(why("its length is not what it was"));
+        return refused("its length is not what it was", false, false);
     }
     if !(header.incarnation..=newest).contains(&incarnation) {
-        return Err(why("the pool has been opened without it since, or is another copy of the one that it goes with"));
+        let why = "the pool has been opened without it since, or another copy was put in the place of the one that it goes with";
+        return refused(why, false, false);
+    }
+    let left = Left { tail: memory.load(STANDBY_TAIL_OFFSET), memory, header };
+    if next_seq.0 < durable {
+        let runs = left.records().into_iter().filter(|record| left.run(record).is_some());
+        let (records, bytes) = runs.fold((0, 0), |(n, bytes), record| (n + 1, bytes + record.payload_bytes() as u64));
+        return Ok(Found::Short { place, durable: Seq(durable), records, bytes });
     }
     if next_seq.0 < needs {
         let text = format!("the log ends before batch {}, and had batch {}", next_seq.0, needs.saturating_sub(1));
-        return Err(why(&text));
+        return refused(&text, false, true);
     }
-    let tail = memory.load(STANDBY_TAIL_OFFSET);
-    Ok(Some(Left { memory, header, tail }))
+    Ok(Found::Left(left))
 }
 
 impl Left {
@@ -157,18 +213,34 @@ impl Left {
 }
 
 impl Core {
-    /// Steps 3 to 5.
+    /// Takes steps 3 to 5. `notes`: texts on missing data, for `status`.
     ///
     /// # Errors
     /// When what was left cannot be brought to the log: it stays, and the next opening tries again.
-    pub(crate) fn take_over_standby(&self, left: std::result::Result<Option<Left>, String>) -> Result<()> {
+    pub(crate) fn take_over_standby(&self, found: Found, notes: Vec<String>) -> Result<()> {
         let Some(standby) = &self.env.standby else { return Ok(()) };
-        let mut facts = StandbyFacts::default();
+        let mut facts = StandbyFacts { notes, ..StandbyFacts::default() };
         let wants_one = self.options.standby_bytes_max > 0;
-        match left {
-            Ok(None) if wants_one => drop(standby.remove(&self.pool_id)),
-            Ok(None) => {}
-            Ok(Some(left)) => {
+        let mut refused = |why: &str, is_void: bool| {
+            let mut note = format!("what an earlier server left in standby memory was not replayed: {why}");
+            if wants_one && is_void {
+                let _ = standby.remove(&self.pool_id);
+            } else if wants_one {
+                match standby.set_aside(&self.pool_id) {
+                    Ok(place) => note.push_str(&format!("; it is kept as {place} until you remove it")),
+                    Err(error) => note.push_str(&format!("; it stays there ({error})")),
+                }
+            }
+            facts.notes.push(note);
+        };
+        match found {
+            Found::Nothing => {
+                self.forget_need()?;
+                if wants_one {
+                    let _ = standby.remove(&self.pool_id);
+                }
+            }
+            Found::Left(left) => {
                 self.replay(&left, &mut facts).map_err(|error| {
                     let place = standby.place(&self.pool_id);
                     let text = format!(
@@ -181,17 +253,20 @@ impl Core {
                     *self.standby.lock() = facts;
                     return Ok(());
                 }
+                self.forget_need()?;
                 // All at once: without the first word it is no file of ours.
                 left.memory.store(0, 0);
                 drop(left);
                 // What stays there is void.
                 let _ = standby.remove(&self.pool_id);
             }
-            Err(why) => {
-                facts.notes.push(format!("what an earlier server left in standby memory was not replayed: {why}"));
-                if wants_one {
-                    let _ = standby.remove(&self.pool_id);
-                }
+            Found::Short { place, .. } => {
+                refused(&format!("{place}: the log has lost batches that came before"), false);
+                self.forget_need()?;
+            }
+            Found::Refused { why, is_void, .. } => {
+                refused(&why, is_void);
+                self.forget_need()?;
             }
         }
         if wants_one && let Err(why) = self.begin_standby() {
@@ -246,13 +321,22 @@ impl Core {
         let session = u64::from_le_bytes(id);
         let incarnation = self.log.incarnation();
         let seq = self.log.applied_seq();
-        let header = StandbyHeader { pool: *pool, boot, session, incarnation, ring_bytes: ring_bytes(memory.len()) };
+        let (copy, ring_bytes) = (standby.copy(), ring_bytes(memory.len()));
+        let header = StandbyHeader { pool: *pool, boot, copy, session, incarnation, ring_bytes };
         memory.store(STANDBY_SEQ_OFFSET, seq.0);
+        memory.store(STANDBY_DURABLE_OFFSET, self.log.durable_before().0);
         memory.store(STANDBY_INCARNATION_OFFSET, incarnation);
+        let path = standby.pool_path();
+        memory.write(STANDBY_PATH_OFFSET, &path[..path.len().min(STANDBY_RING_OFFSET - STANDBY_PATH_OFFSET)]);
         // The first word comes last: without it nothing of the rest counts.
         let encoded = header.encode();
         memory.write(8, &encoded[8..]);
         memory.store(0, u64::from_le_bytes(std::array::from_fn(|i| encoded[i])));
+        if let Err(error) = self.note_need(StandbyNeed { boot, copy }) {
+            drop(memory);
+            let _ = standby.remove(pool);
+            return Err(error.to_string());
+        }
         let ring = Arc::new(Ring::new(memory, session, seq));
         self.buffer.begin_standby(Arc::clone(&ring));
         // A checkpoint may have gone on under another one meanwhile.
@@ -276,6 +360,7 @@ impl Core {
         if let Some(standby) = &self.env.standby
             && is_durable
             && ring.is_empty()
+            && self.forget_need().is_ok()
         {
             let _ = standby.remove(&self.pool_id);
         }

@@ -5,15 +5,19 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use format::{STANDBY_HEADER_BYTES, STANDBY_RING_OFFSET, STANDBY_SEQ_OFFSET, STANDBY_TAIL_OFFSET, StandbyHeader};
+use format::{
+    STANDBY_DURABLE_OFFSET, STANDBY_HEADER_BYTES, STANDBY_RING_OFFSET, STANDBY_SEQ_OFFSET, STANDBY_TAIL_OFFSET,
+    StandbyHeader,
+};
 use sim::Machine;
-use surface::{BlockDevice, WriteOptions};
+use surface::{BlockDevice, ErrorKind, WriteOptions};
 use units::{BLOCK_BYTES, GROUP_BYTES};
 
 use crate::base::options::{FormatOptions, PoolOptions};
 use crate::base::status::StandbyStatus;
 use crate::base::testing::env_on;
 use crate::pool::Pool;
+use crate::repair::loss::Loss;
 use crate::volume::Volume;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -169,7 +173,7 @@ fn what_is_torn_is_not_replayed() {
     let (note, value) = changed(|bytes| bytes.truncate(100));
     assert!(note.contains("too short") && value == 1, "{note}");
     let (note, value) = changed(|bytes| bytes[..STANDBY_HEADER_BYTES].fill(0));
-    assert_eq!((note.as_str(), value), ("", 1), "its maker died before the first request");
+    assert!(note.contains("may be missing") && value == 1, "the map knows that there were requests: {note}");
     // The file's first records are those of block 5 as 1, then as 2, then of block 6.
     let record = |index: usize| STANDBY_RING_OFFSET + index * (64 + BLOCK_BYTES);
     let (note, value) = changed(|bytes| bytes[record(1) + 64 + 7] ^= 1);
@@ -184,6 +188,65 @@ fn what_is_torn_is_not_replayed() {
 fn a_log_that_has_become_shorter_is_not_continued() {
     let (note, value) = changed(|bytes| bytes[STANDBY_SEQ_OFFSET + 4] = 1);
     assert!(note.contains("the log ends before") && value == 1, "{note}");
+}
+
+#[test]
+fn a_log_that_lost_what_was_flushed_is_damaged() {
+    let (machine, id) = died();
+    let mut bytes = machine.standby.peek(&id).unwrap();
+    bytes[STANDBY_DURABLE_OFFSET] += 2;
+    machine.standby.poke(&id, bytes.clone());
+    let open = |repair, accept_loss| {
+        let options = PoolOptions { repair, accept_loss, ..options(0) };
+        Pool::open(env_on(&machine, machine.disk.handle()), options)
+    };
+    let error = open(false, false).unwrap_err();
+    assert!(error.kind() == ErrorKind::Corrupt && error.to_string().contains("had been flushed"), "{error}");
+    let error = open(true, false).unwrap_err();
+    let loss = std::error::Error::source(&error).and_then(|source| source.downcast_ref::<Loss>()).unwrap();
+    assert_eq!((loss.batches, loss.batches_unknown), (0, 2), "{loss}");
+    assert!(loss.what.contains("2 acknowledged writes and discards (8 KiB)"), "{loss}");
+    assert_eq!(machine.standby.peek(&id), Some(bytes), "nothing is changed before it is accepted");
+    let pool = open(true, true).unwrap();
+    assert_eq!((read(&pool, 5), pool.losses().len(), machine.standby.aside()), (1, 1, 1));
+    assert!(pool.accepted_loss().is_some());
+    pool.close().unwrap();
+    let pool = open(false, false).unwrap();
+    assert_eq!(pool.losses().len(), 1, "it is remembered");
+    pool.close().unwrap();
+}
+
+#[test]
+fn a_copy_leaves_what_the_server_of_the_original_left() {
+    let (machine, _) = died();
+    for standby_bytes_max in [0, usize::MAX] {
+        let copy = machine.copy(7);
+        let options = PoolOptions { standby_bytes_max, ..options(0) };
+        let pool = Pool::open(env_on(&copy, copy.disk.handle()), options).unwrap();
+        let note = pool.status().standby.notes.join("; ");
+        assert!(note.contains("this is a copy") && note.contains("is left alone"), "{note}");
+        assert_eq!((read(&pool, 5), pool.losses().len()), (1, 0), "the original lost nothing");
+        pool.close().unwrap();
+    }
+    let (status, value) = opened(&machine);
+    assert_eq!((value, status.replayed, status.notes), (2, 2, Vec::new()));
+}
+
+#[test]
+fn what_is_not_replayed_is_kept_and_what_may_be_lost_is_remembered() {
+    let (machine, id) = died();
+    let mut bytes = machine.standby.peek(&id).unwrap();
+    bytes[20] ^= 1;
+    machine.standby.poke(&id, bytes);
+    let pool = open(&machine);
+    let losses = pool.losses();
+    assert!(losses.len() == 1 && losses[0].1.contains("may be missing"), "{losses:?}");
+    assert_eq!(machine.standby.aside(), 1);
+    pool.acknowledge_losses().unwrap();
+    pool.close().unwrap();
+    let pool = open(&machine);
+    assert!(pool.losses().is_empty() && pool.status().standby.notes.is_empty());
+    pool.close().unwrap();
 }
 
 #[test]

@@ -423,13 +423,15 @@ fn values_of_the_store() {
         let mut rng = Rng::new(seed);
         // Where scrubbing goes on is no loss: a damaged state means that it begins anew. Where the
         // log ended, recovery sees itself. Without what the map knows of the note of openings,
-        // older data is not told. The copy of the superblock is put right by each opening.
+        // older data is not told; without the note of standby memory, its loss is
+        // not told. The copy of the superblock is put right by each opening.
         let harmless = [
             format::KEY_SCRUB,
             format::KEY_RECOMPRESS,
             format::KEY_SORT,
             format::KEY_END,
             format::KEY_NOTED,
+            format::KEY_STANDBY,
             format::KEY_SUPERBLOCK,
         ];
         for key in anatomy.keys.iter().filter(|key| !harmless.contains(&key.as_slice())) {

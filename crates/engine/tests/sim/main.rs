@@ -12,6 +12,7 @@ mod cold;
 mod combined_damage;
 mod common;
 mod concerned;
+mod copies;
 mod corruption;
 mod crash;
 mod cut;

@@ -183,7 +183,7 @@ fn open_in(
         output.warn(&format!("{} was lost or damaged: it was made again", file.display()));
     }
     let mut environment = environment(disk, store);
-    environment.standby = Some(Arc::new(dir.standby(standby, output)?));
+    environment.standby = Some(Arc::new(dir.standby(&data, standby, output)?));
     let options = PoolOptions {
         memory_bytes: memory_bytes - store_bytes,
         workers: std::thread::available_parallelism().map_or(2, std::num::NonZero::get),

@@ -44,7 +44,7 @@ impl PoolDir {
     ///
     /// # Errors
     /// When the directory that a server was told cannot be used, or cannot be noted.
-    pub(super) fn standby(&self, wanted: Option<&ServeStandby>, output: &Output) -> Result<FileStandby> {
+    pub(super) fn standby(&self, data: &Path, wanted: Option<&ServeStandby>, output: &Output) -> Result<FileStandby> {
         let usual = Path::new(STANDBY_DIR);
         let note = self.root().join("standby");
         let owner = std::fs::metadata(self.root()).map_err(|e| path_error("cannot look at", self.root(), e))?.uid();
@@ -53,7 +53,9 @@ impl PoolDir {
             Some(ServeStandby::In(dir)) => dir.as_path(),
             Some(ServeStandby::Off) | None => usual,
         };
-        let mut standby = FileStandby::new(dir, owner);
+        let root = self.root().canonicalize().map_err(|error| path_error("cannot find", self.root(), error))?;
+        let standby = FileStandby::new(dir, owner).of_copy(&root, data);
+        let mut standby = standby.map_err(|error| path_error("cannot look at", data, error))?;
         if let Some(earlier) = &earlier {
             standby = standby.or_left_in(earlier);
         }

@@ -1,0 +1,145 @@
+//! Tells of acknowledged data that is missing because a ring says so, or because a ring is gone.
+//!
+//! 1. Before the first request is taken, the map says durably that a ring is in use: on which boot
+//!    of the machine, and for which copy of the pool ([`Core::note_need`]).
+//! 2. The note goes, durably, before that ring does: when all of it is in the log.
+//! 3. So an opening that finds the note of this boot and of this copy, and no ring that goes with
+//!    the pool, knows that acknowledged writes may be missing ([`Missing::of`]). `status` says so
+//!    until it is acknowledged.
+//! 4. An opening that finds the note of another copy is that of a copy which was made while a
+//!    server ran, or after it had died: what that server acknowledged is for the other copy.
+//! 5. A ring that knows more batches to be durable than the log has proves that the log is damaged
+//!    ([`short`]). That is no other damage than one that the log itself shows: the pool is opened
+//!    by a repair only, which tells the loss before it drops anything. The records of the ring come
+//!    behind the missing batches, so they are not replayed over the gap, and the ring stays.
+
+use env::MapBatch;
+use format::{KEY_STANDBY, LossNote, StandbyNeed};
+use surface::{Error, ErrorKind, Result};
+use units::Seq;
+
+use crate::base::canary::Canary;
+use crate::base::options::PoolEnv;
+use crate::map::store_error;
+use crate::pool::core::Core;
+use crate::repair::loss::{Loss, Losses, remember};
+use crate::write::standby_open::Found;
+
+/// What an opening knows to be missing, or not to be here.
+#[derive(Debug, Default)]
+pub(crate) struct Missing {
+    /// Acknowledged writes may be missing.
+    lost: Option<String>,
+    /// Texts that are said and not remembered.
+    notes: Vec<String>,
+}
+
+impl Missing {
+    /// Steps 3 and 4. `is_orderly`: the log was ended in good order.
+    ///
+    /// # Errors
+    /// Those of the map store.
+    pub(crate) fn of(env: &PoolEnv, pool: &[u8; 16], found: &Found, is_orderly: bool) -> Result<Self> {
+        let mut missing = Self::default();
+        let Some(standby) = &env.standby else { return Ok(missing) };
+        let others = standby.others(pool);
+        if !others.is_empty() {
+            missing.notes.push(format!(
+                "another copy of this pool, or an older program, has standby memory, which is left alone: {}",
+                others.join(", ")
+            ));
+        }
+        if let Found::Refused { is_lost: true, why, .. } = found {
+            missing.lost = Some(format!("acknowledged writes are missing: {why}"));
+        }
+        let need = env.store.get(KEY_STANDBY).map_err(store_error)?.and_then(|bytes| StandbyNeed::decode(&bytes).ok());
+        let is_found = matches!(found, Found::Left(_) | Found::Short { .. });
+        let Some(need) = need.filter(|need| !is_orderly && !is_found && standby.boot().ok() == Some(need.boot)) else {
+            return Ok(missing);
+        };
+        if need.copy != standby.copy() {
+            missing.notes.push(
+                "this is a copy of a pool that was not closed: what its server had acknowledged and not flushed is in the original, and not here"
+                    .to_owned(),
+            );
+        } else if missing.lost.is_none() {
+            let place = standby.place(pool);
+            let why = if let Found::Refused { why, .. } = found { why.clone() } else { format!("{place} is gone") };
+            missing.lost = Some(format!(
+                "writes that a server had acknowledged and not flushed before it died may be missing: its standby memory cannot be used ({why})"
+            ));
+        }
+        Ok(missing)
+    }
+
+    /// Remembers, durably, that something may be lost; returns the notes for `status`.
+    ///
+    /// # Errors
+    /// Those of the map store.
+    pub(crate) fn remember(self, env: &PoolEnv, losses: &mut Losses) -> Result<Vec<String>> {
+        let Self { lost, mut notes } = self;
+        if let Some(text) = lost {
+            // An opening that died in between has noted it.
+            if losses.known.last().is_none_or(|last| last.is_acknowledged || last.text != text) {
+                losses.known.push(LossNote { unix_s: env.clock.unix_s(), is_acknowledged: false, text: text.clone() });
+                remember(&*env.store, &losses.known)?;
+            }
+            notes.push(text);
+        }
+        Ok(notes)
+    }
+}
+
+/// Step 5: the loss with what the ring knows of it, where the log ends before batch `next`.
+///
+/// # Errors
+/// [`ErrorKind::Corrupt`] if nothing is to be repaired.
+pub(crate) fn short(found: &Found, next: Seq, of_log: Option<Loss>, repairs: bool) -> Result<Option<Loss>> {
+    let Found::Short { place, durable, records, bytes } = found else { return Ok(of_log) };
+    let what = format!(
+        "the log ends before batch {}, and batches up to {} had been flushed, as the standby memory of the server that died proves ({place})",
+        next.0,
+        durable.0 - 1
+    );
+    if !repairs {
+        let text = format!(
+            "the pool's log is damaged: {what}. `shale check --repair` says what would be lost by opening the pool without them, and changes \
+             nothing before that is accepted"
+        );
+        return Err(Error::new(ErrorKind::Corrupt, text));
+    }
+    let mut loss = of_log.unwrap_or_else(|| Loss { first_batch: next.0, ..Loss::default() });
+    let kept = format!(
+        "{what}; {records} acknowledged writes and discards ({}) in that memory came later, and are left there",
+        units::format_size(*bytes)
+    );
+    loss.what = if loss.what.is_empty() { kept } else { format!("{}; {kept}", loss.what) };
+    loss.flushed_before = loss.flushed_before.max(durable.0);
+    let all = durable.0.saturating_sub(loss.first_batch);
+    loss.batches_unknown += all.saturating_sub(loss.batches + loss.batches_unknown);
+    Ok(Some(loss))
+}
+
+impl Core {
+    /// Step 1.
+    pub(crate) fn note_need(&self, need: StandbyNeed) -> Result<()> {
+        if Canary::StandbyNeedNotNoted.is_planted() {
+            return Ok(());
+        }
+        let mut batch = MapBatch::default();
+        batch.put(KEY_STANDBY, need.encode());
+        let store = &self.env.store;
+        store.commit(batch).and_then(|()| store.persist()).map_err(store_error)
+    }
+
+    /// Step 2. A pool that has no note is left as it is.
+    pub(crate) fn forget_need(&self) -> Result<()> {
+        let store = &self.env.store;
+        if store.get(KEY_STANDBY).map_err(store_error)?.is_none() {
+            return Ok(());
+        }
+        let mut batch = MapBatch::default();
+        batch.delete(KEY_STANDBY.to_vec());
+        store.commit(batch).and_then(|()| store.persist()).map_err(store_error)
+    }
+}
