@@ -125,7 +125,7 @@ impl PosixSource {
                 }
                 return Ok(Some(item));
             }
-            self.linked.insert(identity, (path.clone(), u64::from(found.st_nlink) - 1));
+            self.linked.insert(identity, (path.clone(), found.st_nlink - 1));
         }
         item.xattrs = xattrs(&frame.fd, &name, &path)?;
         match item.kind() {

@@ -85,7 +85,6 @@ mod tests {
             assert!(sink.end(item).is_ok());
         }
         assert!(sink.finish().is_ok());
-        drop(sink);
         bytes
     }
 
