@@ -6,6 +6,7 @@ import random
 import shutil
 import signal
 import subprocess
+import time
 
 from harness import data, test
 from harness.objectstore import BUCKET, free_port, s3_server
@@ -116,11 +117,15 @@ def killed_everywhere(t, store):
     killed = 0
     commands = [("put", "k", more, "--pack", "4M"), ("optimize", "k", "--all"), ("expire", "k", "--keep", "1"), ("gc", "k", *NOW, "--full"),
                 ("put", "k", base, "--pack", "4M"), ("gc", "k", *NOW)]
-    for turn in range(24):
+    # How long each takes, as far as is known: a machine may be quick.
+    seconds = [0.4] * len(commands)
+    for turn in range(36):
         command, key, *arguments = commands[turn % len(commands)]
+        began = time.monotonic()
         process = store.start(command, key, *arguments)
         try:
-            process.wait(timeout=generator.random() * 0.4)
+            process.wait(timeout=generator.random() * seconds[turn % len(commands)])
+            seconds[turn % len(commands)] = time.monotonic() - began
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGKILL)
             killed += 1

@@ -144,7 +144,7 @@ impl World {
         let status = self.pool().status();
         let wanted = self.bytes_reserved(&after, None);
         if !matches!(change, TableOp::Create { .. } | TableOp::Clone { .. } | TableOp::Set { .. })
-            || status.live_bytes + wanted <= room_bytes(&status, self.mark)
+            || status.live_bytes + wanted <= room_bytes(&status, self.mark).saturating_sub(self.tree_bytes(&status))
         {
             return Err(self.fail(format!("{op:?}: no reservation explains: {error}")));
         }
@@ -166,6 +166,17 @@ impl World {
             return Err(self.fail(format!("{op:?}: nothing explains: {error}")));
         }
         Ok(true)
+    }
+
+    /// Bytes that are kept for the trees of shares in a pool that has any: SHARES.md says
+    /// how many.
+    fn tree_bytes(&self, status: &PoolStatus) -> u64 {
+        if !self.pool().volumes().iter().any(|volume| volume.is_share()) {
+            return 0;
+        }
+        let (usable, each) = (usable_extents(status, self.mark) + 1, usable_bytes_min(status.extent_bytes));
+        let share = (usable / 64).min((256 << 20) / u64::from(status.extent_bytes));
+        share.max((512u64 << 10).div_ceil(each).min(usable / 16)) * each
     }
 
     /// What is reserved for a volume is there when it is asked for.
