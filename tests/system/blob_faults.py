@@ -141,7 +141,7 @@ def killed_everywhere(t, store):
     store.blob("expire", "k", "--keep", "1")
     store.blob("gc", "k", *NOW, "--full")
     needed = whole(t, store, "k")["objects"]
-    t.note(f"{store.url.split(':')[0]}: {killed} of 24 commands killed, {needed} objects left")
+    t.note(f"{store.url.split(':')[0]}: {killed} of 36 commands killed, {needed} objects left")
     return needed
 
 
