@@ -1,7 +1,9 @@
 """Shares: a directory tree in the pool, mounted, killed, looked at again."""
 
+import errno
 import json
 import os
+import random
 import subprocess
 
 from harness import EXIT, Pool, data, test
@@ -142,6 +144,75 @@ def shares_outlive_their_server(t):
     for number in range(200):
         t.equal((share / f"name {number}").read_text(), f"{number}", "a file that nobody synced")
     t.equal(os.listdir(share / ".shale" / "snapshots" / "one"), ["old"], "the snapshot")
+    server.stop()
+    pool.check()
+
+
+def fill(directory, generator, known):
+    """Files of random bytes, each made durable, until there is no room; the error. `known`: what was acknowledged."""
+    number = len(known)
+    while True:
+        path = directory / f"{generator.getrandbits(48):x}"
+        content = generator.randbytes(generator.choice([700, 40_000, 1 << 20]))
+        try:
+            with open(path, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            return error
+        known[path] = content
+        number += 1
+        if number > 5000:
+            raise AssertionError("the pool was never full")
+
+
+@test(seconds_max=900)
+def shares_go_on_in_a_full_pool(t):
+    """a pool filled by files again and again: ENOSPC and no other error, files are removed and renamed all the same, and all goes on"""
+    pool = Pool(t, capacity="160M")
+    pool.shale("create", "home", "--share", "-o", "compression=off")
+    server = pool.serve(shares=True, keeps=True)
+    share = server.share("home")
+    generator = random.Random(5)
+    known = {}
+    counts = []
+    for number in range(4):
+        error = fill(share, generator, known)
+        t.equal(errno.errorcode[error.errno], "ENOSPC", "what a writer is told")
+        counts.append(len(known))
+        # Names find no room either, in the end.
+        made = []
+        try:
+            for name in range(200_000):
+                os.mkdir(share / f"empty {name}")
+                made.append(name)
+        except OSError as refused:
+            t.equal(errno.errorcode[refused.errno], "ENOSPC", "what mkdir is told")
+        if number == 1:
+            # The server dies in a full pool, and the next one finds its way.
+            server.kill(leaves_mount=True)
+            server = pool.serve(shares=True, keeps=True)
+        for name in made:
+            os.rmdir(share / f"empty {name}")
+        for path in list(known)[::2]:
+            moved = path.with_name(f"{path.name} moved")
+            os.rename(path, moved)
+            known[moved] = known.pop(path)
+        for path in list(known)[::3]:
+            path.unlink()
+            del known[path]
+        t.run("sync", "-f", share)
+        t.drop_page_cache()
+        for path, content in known.items():
+            t.expect(path.read_bytes() == content, f"{path} is not what was acknowledged")
+        left = set(os.listdir(share)) - {path.name for path in known}
+        t.expect(len(left) <= number + 1, f"names that were refused or removed are there: {left}")
+    t.run("rm", "-rf", *share.iterdir())
+    t.run("sync", "-f", share)
+    error = fill(share, generator, {})
+    t.equal(errno.errorcode[error.errno], "ENOSPC", "what a writer is told at last")
+    t.note(f"full with {counts} files")
     server.stop()
     pool.check()
 
