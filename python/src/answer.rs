@@ -7,7 +7,7 @@ use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 
 use crate::errors::{Failed, raise};
-use crate::process::runtime;
+use crate::process::{runtime, visit_interpreter};
 
 /// How often a wait looks whether Ctrl-C was pressed.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -61,6 +61,8 @@ where
     let (answers, asker) = (promise.clone().unbind(), event_loop.clone().unbind());
     let task = runtime()?.spawn(async move {
         let done = future.await;
+        // An interpreter that ends has no callers left.
+        let Some(_visit) = visit_interpreter() else { return };
         Python::attach(|py| {
             let settled = match done.map_err(|failed| raise(py, failed)).and_then(|value| value.into_py_any(py)) {
                 Ok(value) => ("set_result", value),

@@ -26,8 +26,15 @@ mod _native {
     #[pymodule_export]
     use super::version::Version;
 
+    #[pyfunction]
+    fn _end_visits(py: Python<'_>) {
+        super::process::end_visits(py);
+    }
+
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        let end = module.getattr("_end_visits")?;
+        module.py().import("atexit")?.call_method1("register", (end,))?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

@@ -1,10 +1,10 @@
 //! What belongs to one process: threads and connections do not survive a fork, so the child makes
 //! its own at the first use, and never touches those of its parent. Owns the runtime.
 
-use std::sync::OnceLock;
+use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 
-use pyo3::PyResult;
 use pyo3::exceptions::PyOSError;
+use pyo3::{PyResult, Python};
 use tokio::runtime::{Builder, Runtime};
 
 /// Threads of the runtime that only move bytes: compression and files have threads of their own.
@@ -67,4 +67,48 @@ pub fn runtime() -> PyResult<&'static Runtime> {
         builder.build().map_err(|error| error.to_string())
     };
     RUNTIME.get(make).as_ref().map_err(|error| PyOSError::new_err(format!("cannot start threads: {error}")))
+}
+
+/// How many threads of the runtime are in the interpreter, and whether it is about to end. An
+/// interpreter that ends kills a thread that comes back to it, and the process with that thread.
+#[derive(Default)]
+struct Visits {
+    state: Mutex<(usize, bool)>,
+    changed: Condvar,
+}
+
+static VISITS: PerProcess<Visits> = PerProcess::new();
+
+/// A thread of the runtime that may enter the interpreter; dropped when it has left.
+pub struct Visit(());
+
+/// Lets a thread of the runtime enter the interpreter; `None` if that is about to end.
+pub fn visit_interpreter() -> Option<Visit> {
+    let mut state = VISITS.get(Visits::default).state.lock().unwrap_or_else(PoisonError::into_inner);
+    if state.1 {
+        return None;
+    }
+    state.0 += 1;
+    Some(Visit(()))
+}
+
+impl Drop for Visit {
+    fn drop(&mut self) {
+        let visits = VISITS.get(Visits::default);
+        visits.state.lock().unwrap_or_else(PoisonError::into_inner).0 -= 1;
+        visits.changed.notify_all();
+    }
+}
+
+/// Waits until no thread of the runtime is in the interpreter, and lets none in from then on. The
+/// interpreter calls it before it ends.
+pub fn end_visits(py: Python<'_>) {
+    py.detach(|| {
+        let visits = VISITS.get(Visits::default);
+        let mut state = visits.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.1 = true;
+        while state.0 > 0 {
+            state = visits.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    });
 }
