@@ -31,7 +31,7 @@ def outlive(t, kills):
         nonlocal rounds
         while not ended.is_set() and not failed:
             run = subprocess.run(["fio", "--name=kept", f"--directory={directory}", "--rw=randwrite", "--bsrange=4k-64k", "--size=24M",
-                                  "--numjobs=2", "--verify=crc32c", "--verify_fatal=1", "--fsync=64", "--end_fsync=1", "--group_reporting"],
+                                  "--numjobs=2", "--verify=crc32c", "--verify_fatal=1", "--verify_state_save=0", "--fsync=64", "--end_fsync=1", "--group_reporting"],
                                  capture_output=True, text=True, check=False)
             rounds += 1
             if run.returncode != 0 or "error" in run.stderr:
