@@ -175,7 +175,7 @@ impl World {
             return 0;
         }
         let (usable, each) = (usable_extents(status, self.mark) + 1, usable_bytes_min(status.extent_bytes));
-        let share = (usable / 64).min((256 << 20) / u64::from(status.extent_bytes));
+        let share = (usable / 64).min((256 << 20) / status.extent_bytes);
         share.max((512u64 << 10).div_ceil(each).min(usable / 16)) * each
     }
 
