@@ -114,9 +114,12 @@ def outlives_a_full_pool(t, fstype):
     pool, server, device, directory, filler, expected = set_up(t, fstype)
     error = filler.until_full()
     found = status(pool)
-    t.equal((found["full_level"], found["health"]), (95, "full"), "what status says")
+    # A large write may be refused while smaller ones still find room.
+    t.equal(found["full_level"], 95, "what status says")
+    t.expect(found["health"] in ("full", "nearly-full"), f"health is {found['health']}")
     t.expect(found["refused_writes"] > 0, f"no write was refused: {found}")
-    t.wait_for(lambda: "is FULL, and new data is refused" in server_log(t), "a warning of the server")
+    if found["health"] == "full":
+        t.wait_for(lambda: "is FULL, and new data is refused" in server_log(t), "a warning of the server")
     t.expect("are kept for cleaning" in server_log(t), "what is reserved is not told with the error")
 
     # Little writes and the file system's log still find room: it goes on, without any help from outside.
