@@ -168,6 +168,18 @@ fn zeroes_take_nothing_and_small_appends_stay_in_the_record() {
     });
 }
 
+/// The pack of the blob whose name sorts first.
+async fn first_pack(store: &InMemory) -> Path {
+    let mut packs: Vec<Path> = store
+        .list(Some(&Path::from("a/blob")))
+        .map(|meta| meta.unwrap().location)
+        .filter(|path| std::future::ready(path.as_ref().contains("/p/")))
+        .collect()
+        .await;
+    packs.sort();
+    packs.remove(0)
+}
+
 /// Damage of each kind is named with its place, and never read as data or as zeroes.
 #[test]
 fn damage_is_found_named_and_never_read() {
@@ -176,14 +188,7 @@ fn damage_is_found_named_and_never_read() {
         let blob = Blob::open_or_create(&connection, key()).await.unwrap();
         let data = Random(5).data(3 << 20);
         blob.put(bytes(data.clone()), "", &small_packs()).await.unwrap();
-        let mut packs: Vec<Path> = store
-            .list(Some(&Path::from("a/blob")))
-            .map(|meta| meta.unwrap().location)
-            .filter(|path| std::future::ready(path.as_ref().contains("/p/")))
-            .collect()
-            .await;
-        packs.sort();
-        let pack = packs.first().unwrap();
+        let pack = &first_pack(&store).await;
         let mut stored = store.get(pack).await.unwrap().bytes().await.unwrap().to_vec();
         blob::verify_pack(&stored, &mut codec::Workspace::new()).unwrap();
         stored[5000] ^= 1;
@@ -215,14 +220,7 @@ fn a_pack_that_is_gone_cut_or_foreign_is_damage() {
         blob.put(bytes(data.clone()), "", &small_packs()).await.unwrap();
         let clean = blob.audit(&Tally::default()).await.unwrap();
         assert!(clean.wrong.is_empty() && clean.packs > 0 && clean.records == 1, "{clean:?}");
-        let mut packs: Vec<Path> = store
-            .list(Some(&Path::from("a/blob")))
-            .map(|meta| meta.unwrap().location)
-            .filter(|path| std::future::ready(path.as_ref().contains("/p/")))
-            .collect()
-            .await;
-        packs.sort();
-        let pack = packs.first().unwrap();
+        let pack = &first_pack(&store).await;
         let whole = store.get(pack).await.unwrap().bytes().await.unwrap();
         for what in ["gone", "cut", "foreign"] {
             match what {
