@@ -1,52 +1,23 @@
-//! POSIX access control lists, in the form of the extended attributes `system.posix_acl_access` and `_default`: version 2
-//! (4 bytes), then entries of tag 2, permissions 2, id 4, little-endian (`include/uapi/linux/posix_acl_xattr.h`).
+//! POSIX access control lists, in the form of the extended attributes `system.posix_acl_access` and `_default`
+//! ([`posix_acl`](crate::posix_acl)).
 
 use crate::failure::{Failure, Result};
+use crate::posix_acl::{AclEntry, GROUP, GROUP_OBJ, MASK, OTHER, USER, USER_OBJ, decode, encode};
 
 /// Name of the attribute that holds a file's ACL.
 pub(crate) const ACCESS: &[u8] = b"system.posix_acl_access";
 /// Name of the attribute that holds the ACL of what is made in a directory.
 pub(crate) const DEFAULT: &[u8] = b"system.posix_acl_default";
 
-const VERSION: u32 = 2;
-const USER_OBJ: u16 = 0x01;
-const USER: u16 = 0x02;
-const GROUP_OBJ: u16 = 0x04;
-const GROUP: u16 = 0x08;
-const MASK: u16 = 0x10;
-const OTHER: u16 = 0x20;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Entry {
-    tag: u16,
-    permissions: u16,
-    id: u32,
-}
-
 /// An ACL that is valid: one entry each for owner, group and others, a mask if there are named users or groups.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Acl(Vec<Entry>);
+pub(crate) struct Acl(Vec<AclEntry>);
 
 impl Acl {
     /// # Errors
     /// `EINVAL` if it is not valid, `EOPNOTSUPP` for another version.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self> {
-        let invalid = Failure::new(libc::EINVAL);
-        let (version, rest) = bytes.split_first_chunk().ok_or(invalid)?;
-        if u32::from_le_bytes(*version) != VERSION {
-            return Err(Failure::new(libc::EOPNOTSUPP));
-        }
-        if rest.len() % 8 != 0 {
-            return Err(invalid);
-        }
-        let entries: Vec<Entry> = rest
-            .chunks_exact(8)
-            .map(|entry| Entry {
-                tag: u16::from_le_bytes([entry[0], entry[1]]),
-                permissions: u16::from_le_bytes([entry[2], entry[3]]),
-                id: u32::from_le_bytes([entry[4], entry[5], entry[6], entry[7]]),
-            })
-            .collect();
+        let entries = decode(bytes)?;
         let count = |tag| entries.iter().filter(|entry| entry.tag == tag).count();
         let is_known = entries.iter().all(|entry| {
             matches!(entry.tag, USER_OBJ | USER | GROUP_OBJ | GROUP | MASK | OTHER) && entry.permissions <= 7
@@ -54,19 +25,13 @@ impl Acl {
         let has_named = count(USER) + count(GROUP) > 0;
         let is_whole = [USER_OBJ, GROUP_OBJ, OTHER].iter().all(|&tag| count(tag) == 1);
         if !is_known || !is_whole || count(MASK) > 1 || (has_named && count(MASK) == 0) {
-            return Err(invalid);
+            return Err(Failure::new(libc::EINVAL));
         }
         Ok(Self(entries))
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut out = VERSION.to_le_bytes().to_vec();
-        for entry in &self.0 {
-            out.extend(entry.tag.to_le_bytes());
-            out.extend(entry.permissions.to_le_bytes());
-            out.extend(entry.id.to_le_bytes());
-        }
-        out
+        encode(&self.0)
     }
 
     /// Whether it says no more than permission bits can.
@@ -116,7 +81,7 @@ mod tests {
     use super::*;
 
     fn acl(entries: &[(u16, u16, u32)]) -> Vec<u8> {
-        Acl(entries.iter().map(|&(tag, permissions, id)| Entry { tag, permissions, id }).collect()).encode()
+        Acl(entries.iter().map(|&(tag, permissions, id)| AclEntry { tag, permissions, id }).collect()).encode()
     }
 
     #[test]

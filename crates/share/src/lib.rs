@@ -15,6 +15,7 @@ mod journal;
 mod log;
 mod names;
 mod overlay;
+pub mod posix_acl;
 mod scratch;
 mod store;
 mod tree;

@@ -1,30 +1,18 @@
 //! ACLs as text, as tar archives have them (`SCHILY.acl.access`), and as the kernel has them in
-//! extended attributes: version 2 (4 bytes), then entries of tag 2, permissions 2, id 4,
-//! little-endian (`include/uapi/linux/posix_acl_xattr.h`).
+//! extended attributes ([`posix_acl`]).
 
 use std::collections::HashMap;
 
-const VERSION: u32 = 2;
-const USER_OBJ: u16 = 0x01;
-const USER: u16 = 0x02;
-const GROUP_OBJ: u16 = 0x04;
-const GROUP: u16 = 0x08;
-const MASK: u16 = 0x10;
-const OTHER: u16 = 0x20;
+use share::posix_acl::{self, AclEntry, GROUP, GROUP_OBJ, MASK, OTHER, USER, USER_OBJ};
+
 /// The id of an entry that names none.
 const NO_ID: u32 = u32::MAX;
 
 /// An ACL in words, with numbers for users and groups; none if the bytes are no ACL.
 pub fn to_text(bytes: &[u8]) -> Option<String> {
-    let (version, rest) = bytes.split_first_chunk()?;
-    if u32::from_le_bytes(*version) != VERSION || rest.len() % 8 != 0 {
-        return None;
-    }
-    let mut words = Vec::with_capacity(rest.len() / 8);
-    for entry in rest.chunks_exact(8) {
-        let tag = u16::from_le_bytes([entry[0], entry[1]]);
-        let permissions = u16::from_le_bytes([entry[2], entry[3]]);
-        let id = u32::from_le_bytes([entry[4], entry[5], entry[6], entry[7]]);
+    let entries = posix_acl::decode(bytes).ok()?;
+    let mut words = Vec::with_capacity(entries.len());
+    for AclEntry { tag, id, permissions } in entries {
         let (name, has_id) = match tag {
             USER_OBJ => ("user", false),
             USER => ("user", true),
@@ -109,16 +97,10 @@ pub fn from_text(text: &str, names: &Names) -> Result<Vec<u8>, String> {
                 _ => return Err(format!("'{word}' has unknown permissions")),
             };
         }
-        entries.push((tag, id, bits));
+        entries.push(AclEntry { tag, id, permissions: bits });
     }
     entries.sort_unstable();
-    let mut bytes = VERSION.to_le_bytes().to_vec();
-    for (tag, id, bits) in entries {
-        bytes.extend(tag.to_le_bytes());
-        bytes.extend(bits.to_le_bytes());
-        bytes.extend(id.to_le_bytes());
-    }
-    Ok(bytes)
+    Ok(posix_acl::encode(&entries))
 }
 
 #[cfg(test)]
