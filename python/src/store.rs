@@ -335,8 +335,9 @@ impl Store {
             let opened = shared.to_write(&key, false).await?;
             let committed = match at {
                 Some(at) => {
-                    let version = find(&opened, &at).await?.seq;
-                    opened.blob.tag(&name, version).await?
+                    let found = find(&opened, &at).await?;
+                    let named = if at.is_empty() { opened.blob.newest_version().await? } else { found };
+                    opened.blob.tag(&name, named.seq).await?
                 }
                 None => opened.blob.untag(&name).await?,
             };

@@ -62,6 +62,12 @@ def test_versions_and_tags_are_named_in_urls_and_options(place):
     assert blob.tags() == {"golden": 1}
     assert [entry["version"] for entry in blob.versions()] == [1, 2, 4]
     assert shale.Blob(f"{url}@2").read(-4) == b"more"
+    # The record of a tag is no version: without a number, both name the newest version.
+    blob.tag("one")
+    blob.tag("two")
+    assert blob.tags() == {"golden": 1, "one": 4, "two": 4}
+    blob.untag("one")
+    blob.untag("two")
     blob.untag("golden")
     with pytest.raises(shale.VersionNotFoundError):
         read(f"{url}@golden")
