@@ -208,10 +208,12 @@ impl Core {
         share.max(wanted.min(usable / TREE_DIVISOR_SMALL))
     }
 
-    /// Extents that `object` must leave to others: what is reserved for other volumes, the share
-    /// of trees, and the part of overwriting's share that its write has no claim to. Where overwriting has no share, it
-    /// leaves nothing: it takes room until what it leaves dead is counted, and would be refused as
-    /// soon as new data has filled the pool up to what is reserved.
+    /// Extents that `object` must leave to others: reservations of other volumes, the share of
+    /// trees, and the part of overwriting's share that its write has no claim to.
+    ///
+    /// Where overwriting has no share, an overwrite leaves nothing. It takes room until its dead
+    /// bytes are counted, and would be refused as soon as new data has filled the pool up to the
+    /// reservations.
     fn extents_promised(&self, object: &Object, claim: Claim) -> u64 {
         let reserved = self.extents_reserved_against(object);
         match (self.overwrite_extents(), claim) {
@@ -304,12 +306,13 @@ impl Core {
     /// returned is dropped.
     ///
     /// The wall of new data is the soft wall (`clean::pacing`) and what must be kept for overwriting
-    /// and other volumes, a part of which little writes may have (`space::claims`); that of
-    /// overwriting is the soft wall and what is reserved for other volumes. A write that does not seem to fit before its wall waits for the cleaner, and if
-    /// that wins nothing it makes room itself: what is dirty is drained (it may be compressible), a
-    /// checkpoint is taken (it may free extents), and extents are cleaned for as long as that wins
-    /// anything. Only if there is no room then, up to the reserve instead of the soft wall, the
-    /// pool is full. The verdict holds until something is applied.
+    /// and other volumes, a part of which little writes may have (`space::claims`). The wall of
+    /// overwriting is the soft wall and the reservations of other volumes. A write that does not
+    /// seem to fit before its wall waits for the cleaner. If that wins nothing, the write makes
+    /// room itself: dirty data is drained (it may be compressible), a checkpoint is taken (it may
+    /// free extents), and extents are cleaned for as long as that wins anything. Only if there is
+    /// no room then, up to the reserve instead of the soft wall, the pool is full. The verdict
+    /// holds until something is applied.
     ///
     /// # Errors
     /// [`surface::ErrorKind::Full`], and whatever draining fails with.

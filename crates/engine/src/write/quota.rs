@@ -122,7 +122,8 @@ impl Core {
         })
     }
 
-    /// Counts the unused part of reservations, and looks whether there are shares; called when properties or stored bytes have changed.
+    /// Counts the unused part of reservations, and looks whether there are shares. Called when
+    /// properties or stored bytes have changed.
     pub(crate) fn count_reservations(&self) {
         let mut total = 0_u64;
         for (object, unmet) in self.unmet(|object| object.settings.read().reservation_bytes) {
