@@ -56,7 +56,7 @@ class Context:
     def equal(self, found, expected, what):
         """Fails unless both are equal."""
         if found != expected:
-            raise TestFailed(f"{what}: expected {expected!r}, found {found!r}")
+            raise TestFailed(f"{what}: {difference(found, expected)}")
 
     def note(self, text):
         """A remark that is shown beside PASS: a figure that is worth seeing."""
@@ -140,6 +140,15 @@ def digest(path):
     """sha256 of a file's content."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def difference(found, expected):
+    """What differs, said so that its first line is enough: of two dictionaries, only the keys that are not alike."""
+    if not (isinstance(found, dict) and isinstance(expected, dict)):
+        return f"expected {expected!r}, found {found!r}"
+    keys = sorted(key for key in found.keys() | expected.keys() if found.get(key) != expected.get(key))
+    told = (f"{key!r}: expected {expected.get(key, 'nothing')!r}, found {found.get(key, 'nothing')!r}" for key in keys[:5])
+    return f"{len(keys)} of {len(expected)} differ: " + "; ".join(told)
 
 
 def tree_digest(directory):

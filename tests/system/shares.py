@@ -35,7 +35,7 @@ def shares_hold_a_tree(t):
     t.run("tar", "-C", share, "-xSf", t.dir / "source.tar")
     expected = tree_digest(source)
     t.equal(tree_digest(share / "source"), expected, "the tree in the share")
-    t.run("sync", "-f", share)
+    t.run("sync", share)
     server.kill()
 
     server = pool.serve(shares=True)
@@ -202,14 +202,14 @@ def shares_go_on_in_a_full_pool(t):
         for path in list(known)[::3]:
             path.unlink()
             del known[path]
-        t.run("sync", "-f", share)
+        t.run("sync", share)
         t.drop_page_cache()
         for path, content in known.items():
             t.expect(path.read_bytes() == content, f"{path} is not what was acknowledged")
         left = set(os.listdir(share)) - {path.name for path in known}
         t.expect(len(left) <= number + 1, f"names that were refused or removed are there: {left}")
     t.run("rm", "-rf", *share.iterdir())
-    t.run("sync", "-f", share)
+    t.run("sync", share)
     error = fill(share, generator, {})
     t.equal(errno.errorcode[error.errno], "ENOSPC", "what a writer is told at last")
     t.note(f"full with {counts} files")
