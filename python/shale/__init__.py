@@ -7,12 +7,14 @@
     blob.append(b"more")
 """
 
+from . import _ending
 from ._native import __version__
 from .blob import Blob, Committed, Staged, Upload
 from .errors import DamagedError, OutcomeUnknownError, ShaleError, StoreError, UnsafeStoreError, UploadTooOldError, VersionNotFoundError
 from .filesystem import ShaleFile, ShaleFileSystem, register
 
 register()
+_ending.register()
 
 __all__ = [
     "Blob", "Committed", "DamagedError", "OutcomeUnknownError", "ShaleError", "ShaleFile", "ShaleFileSystem", "Staged", "StoreError",
