@@ -104,7 +104,7 @@ pub async fn gc(committer: &Committer, options: &GcOptions) -> Result<GcReport, 
     let mut named = Named::by(log, kept.versions(&head)).await?;
     let born = log.older_than(&head, head.fence, options.upload_max).await?;
     let dead = kept.dead(&head, swept.map_or(0, |swept| swept.buried));
-    let listed = candidates(log, swept, &dead).await?;
+    let listed = candidates(log, swept, &dead, &named).await?;
     let mut report = GcReport { full: swept.is_none(), packs: listed.len() as u64, ..GcReport::default() };
     let mut garbage = listed;
     garbage.retain(|pack, _| pack.born < born && !named.packs.contains(pack));
@@ -189,12 +189,14 @@ impl Kept {
 }
 
 /// Lists the packs that may be dead: all of them, or those of sessions since the last sweep and of
-/// versions that died since.
-async fn candidates(log: &Log, swept: Option<Swept>, dead: &[u64]) -> Result<Packs, Error> {
+/// sessions with a pack that only versions name which died since. A version that died names all
+/// that its neighbours share with it: what a live one names is not listed for that.
+async fn candidates(log: &Log, swept: Option<Swept>, dead: &[u64], live: &Named) -> Result<Packs, Error> {
     let Some(swept) = swept else { return list_packs(log, 0).await };
     let mut packs = list_packs(log, swept.from).await?;
     let named = Named::by(log, dead.to_vec()).await?;
-    let sessions: BTreeSet<_> = named.packs.iter().map(|pack| (pack.born, pack.session)).collect();
+    let died = named.packs.difference(&live.packs);
+    let sessions: BTreeSet<_> = died.map(|pack| (pack.born, pack.session)).collect();
     for (born, session) in sessions.into_iter().filter(|(born, _)| *born < swept.from) {
         let pack = PackRef { origin: 0, born, session, number: 0 };
         let mut prefix: Vec<_> = log.key.pack(log.inc, &pack).parts().map(|part| part.as_ref().to_owned()).collect();

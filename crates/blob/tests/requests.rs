@@ -280,3 +280,29 @@ fn keeping_costs_what_the_table_says() {
         );
     });
 }
+
+/// A version that dies shares nearly all packs with the one behind it: these are not listed.
+#[test]
+fn a_collection_does_not_list_what_a_live_version_names() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let store = Arc::new(InMemory::new());
+        let options = UploadOptions::default();
+        let mut one = Client::new(&store);
+        let log = Blob::open_or_create(&one.connection, key("log")).await.unwrap();
+        for turn in 0..60 {
+            log.append(bytes(noise(9000, turn)), "", &options).await.unwrap();
+        }
+        let rule = ExpireRule { keep_last: Some(1), ..ExpireRule::default() };
+        // Two collections: from the second on the sessions of the appends are old.
+        for turn in 0..3 {
+            log.write(9000 * turn, bytes(noise(9000, 100 + turn)), "", &options).await.unwrap();
+            expire(log.committer(), &rule).await.unwrap().unwrap();
+            one.cost();
+            let report = gc(log.committer(), &now()).await.unwrap();
+            assert_eq!(report.deleted, 1, "the pack of the append that was written over");
+            let cost = one.cost();
+            assert!(turn < 2 || (cost.list <= 3 && report.packs <= 4), "gc {turn}: {cost:?}, {report:?}");
+        }
+    });
+}
