@@ -43,4 +43,4 @@ pub use lock::{PoolLock, try_hold};
 pub use map_store::{MapBatch, MapError, MapStore, ScanStep};
 pub use rapl::Rapl;
 pub use read_ring::{EndedRead, ReadRing};
-pub use standby::{FileStandby, STANDBY_DIR, Standby, StandbyMemory};
+pub use standby::{Beside, FileStandby, STANDBY_DIR, Standby, StandbyMemory};

@@ -11,7 +11,9 @@
 //!   later would end the process.
 #![allow(unsafe_code)]
 
-use std::fs::{File, OpenOptions};
+mod beside;
+
+use std::fs::{File, Metadata, OpenOptions};
 use std::io::{Error, ErrorKind, Result};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
@@ -24,6 +26,8 @@ use rustix::fs::{FallocateFlags, OFlags, RenameFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::lock::try_hold;
+
+pub use beside::Beside;
 
 /// Where such files are by default.
 pub const STANDBY_DIR: &str = "/dev/shm";
@@ -80,6 +84,13 @@ pub trait Standby: Send + Sync {
     /// # Errors
     /// When it stays.
     fn remove(&self, pool: &[u8; 16]) -> Result<()>;
+
+    /// The memory that an earlier process left does not count: nor do files that it made beside it.
+    /// Removes them (`is_void`: they are of another boot), or keeps them under other names, which
+    /// are returned. A place that has memory alone does nothing.
+    fn pass_over_beside(&self, _pool: &[u8; 16], _is_void: bool) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 /// Standby memory. Ranges that lie outside of it are a bug of the caller: nothing is read or
@@ -161,10 +172,15 @@ impl FileStandby {
     }
 
     fn file_name(&self, pool: &[u8; 16]) -> String {
+        format!("{}.standby", self.file_stem(pool))
+    }
+
+    /// What the names of all files of this copy of the pool begin with.
+    fn file_stem(&self, pool: &[u8; 16]) -> String {
         // FNV-1a: a name, and no proof; the header has the whole.
         let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
         let hash = self.copy.iter().fold(0xcbf2_9ce4_8422_2325, step);
-        format!("{}-{hash:016x}.standby", file_prefix(pool))
+        format!("{}-{hash:016x}", file_prefix(pool))
     }
 
     /// Where a file of the pool may be, the likeliest place first.
@@ -174,10 +190,8 @@ impl FileStandby {
     }
 
     fn open(&self, path: &Path) -> Result<Option<Arc<dyn StandbyMemory>>> {
-        // A pipe in its place must not make anyone wait.
-        let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
         let told = |error: Error| Error::new(error.kind(), format!("{}: {error}", path.display()));
-        let file = match OpenOptions::new().read(true).write(true).custom_flags(flags as i32).open(path) {
+        let file = match self.open_file(path) {
             Ok(file) => file,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(told(error)),
@@ -193,23 +207,36 @@ impl FileStandby {
         Ok(Some(Arc::new(Mapping::of(file, len).map_err(told)?)))
     }
 
-    /// Whether a file is one that a server of this pool made.
+    fn open_file(&self, path: &Path) -> Result<File> {
+        // A pipe in its place must not make anyone wait.
+        let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
+        OpenOptions::new().read(true).write(true).custom_flags(flags as i32).open(path)
+    }
+
+    /// Whether a file is one that a server of this pool made, and that no process has.
     fn check(&self, path: &Path, file: &File) -> Result<()> {
-        let metadata = file.metadata()?;
-        let own = rustix::process::geteuid().as_raw();
-        let why = if !metadata.is_file() {
-            "it is no file"
-        } else if metadata.uid() != own && metadata.uid() != self.owner {
-            "it belongs to another user"
-        } else if metadata.mode() & 0o077 != 0 {
-            "others may write or read it"
-        } else if !try_hold(file)? {
+        if let Some(why) = self.why_not_ours(&file.metadata()?) {
+            return Err(Error::new(ErrorKind::PermissionDenied, format!("{}: {why}", path.display())));
+        }
+        if !try_hold(file)? {
             let text = format!("{}: another process has it", path.display());
             return Err(Error::new(ErrorKind::ResourceBusy, text));
+        }
+        Ok(())
+    }
+
+    /// What tells that no server of this pool made a file; `None` if one may have.
+    fn why_not_ours(&self, metadata: &Metadata) -> Option<&'static str> {
+        let own = rustix::process::geteuid().as_raw();
+        if !metadata.is_file() {
+            Some("it is no file")
+        } else if metadata.uid() != own && metadata.uid() != self.owner {
+            Some("it belongs to another user")
+        } else if metadata.mode() & 0o077 != 0 {
+            Some("others may write or read it")
         } else {
-            return Ok(());
-        };
-        Err(Error::new(ErrorKind::PermissionDenied, format!("{}: {why}", path.display())))
+            None
+        }
     }
 }
 
@@ -227,7 +254,7 @@ impl Standby for FileStandby {
     }
 
     fn others(&self, pool: &[u8; 16]) -> Vec<String> {
-        let (all, own) = (file_prefix(pool), self.file_name(pool));
+        let (all, own) = (file_prefix(pool), self.file_stem(pool));
         let dirs = self.earlier.iter().chain([&self.dir]).filter_map(|dir| std::fs::read_dir(dir).ok());
         let of_pool = |name: &[u8]| name.starts_with(all.as_bytes()) && !name.starts_with(own.as_bytes());
         let found = dirs.flatten().flatten().filter(|entry| of_pool(entry.file_name().as_bytes()));
@@ -237,24 +264,10 @@ impl Standby for FileStandby {
     }
 
     fn set_aside(&self, pool: &[u8; 16]) -> Result<String> {
-        for path in self.paths(pool).filter(|path| path.exists()) {
-            for number in 1..=FILES_MAX {
-                let mut name = path.clone().into_os_string();
-                name.push(format!(".aside{number}"));
-                match rustix::fs::renameat_with(
-                    rustix::fs::CWD,
-                    &path,
-                    rustix::fs::CWD,
-                    Path::new(&name),
-                    RenameFlags::NOREPLACE,
-                ) {
-                    Ok(()) => return Ok(name.display().to_string()),
-                    Err(rustix::io::Errno::EXIST) => {}
-                    Err(error) => return Err(error.into()),
-                }
-            }
+        match self.paths(pool).find(|path| path.exists()) {
+            Some(path) => aside(&path),
+            None => Err(ErrorKind::NotFound.into()),
         }
-        Err(Error::new(ErrorKind::AlreadyExists, "as many as are kept have been set aside"))
     }
 
     fn boot(&self) -> Result<[u8; 16]> {
@@ -304,6 +317,30 @@ impl Standby for FileStandby {
         }
         Ok(())
     }
+
+    fn pass_over_beside(&self, pool: &[u8; 16], is_void: bool) -> Vec<String> {
+        self.pass_over(pool, is_void)
+    }
+}
+
+/// Gives a file another name, which is returned; as many of one name are kept as [`FILES_MAX`].
+fn aside(path: &Path) -> Result<String> {
+    for number in 1..=FILES_MAX {
+        let mut name = path.as_os_str().to_owned();
+        name.push(format!(".aside{number}"));
+        match rustix::fs::renameat_with(
+            rustix::fs::CWD,
+            path,
+            rustix::fs::CWD,
+            Path::new(&name),
+            RenameFlags::NOREPLACE,
+        ) {
+            Ok(()) => return Ok(name.display().to_string()),
+            Err(rustix::io::Errno::EXIST) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(Error::new(ErrorKind::AlreadyExists, "as many as are kept have been set aside"))
 }
 
 fn file_prefix(pool: &[u8; 16]) -> String {

@@ -204,7 +204,7 @@ impl Pool {
         let is_orderly = recovery::ended_at(&*env.store, position.incarnation, position.next_seq)?;
         losses.tell_end(replayed.torn, position.next_seq, is_orderly);
         let missing = standby_lost::Missing::of(&env, &superblock.pool, &left, is_orderly)?;
-        let missing = missing.remember(&env, &mut losses)?;
+        let (missing, is_missing) = missing.remember(&env, &mut losses)?;
         // Whatever lies behind the end of the log never happened.
         position.incarnation += 1;
         position.incarnation_first_seq = position.next_seq;
@@ -264,8 +264,13 @@ impl Pool {
         core.give_back_at_open();
         core.counters.recovery_ns.set(core.env.clock.now_ns().saturating_sub(began));
         Workers::start(&core)?;
-        core.take_over_standby(left, missing)?;
+        core.take_over_standby(left, missing, is_missing)?;
         Ok(Self { core })
+    }
+
+    /// Its identifier.
+    pub fn id(&self) -> [u8; 16] {
+        self.core.pool_id
     }
 
     /// Flushes, takes a checkpoint, and stops the threads. Handles of volumes that are still there

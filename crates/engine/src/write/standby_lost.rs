@@ -72,12 +72,14 @@ impl Missing {
         Ok(missing)
     }
 
-    /// Remembers, durably, that something may be lost; returns the notes for `status`.
+    /// Remembers, durably, that something may be lost; returns the notes for `status`, and whether
+    /// something may be lost.
     ///
     /// # Errors
     /// Those of the map store.
-    pub(crate) fn remember(self, env: &PoolEnv, losses: &mut Losses) -> Result<Vec<String>> {
+    pub(crate) fn remember(self, env: &PoolEnv, losses: &mut Losses) -> Result<(Vec<String>, bool)> {
         let Self { lost, mut notes } = self;
+        let is_lost = lost.is_some();
         if let Some(text) = lost {
             // An opening that died in between has noted it.
             if losses.known.last().is_none_or(|last| last.is_acknowledged || last.text != text) {
@@ -86,7 +88,7 @@ impl Missing {
             }
             notes.push(text);
         }
-        Ok(notes)
+        Ok((notes, is_lost))
     }
 }
 

@@ -13,6 +13,8 @@
 //!    write buffer, and everything is flushed.
 //! 4. The map forgets that a ring is needed, the file is made void, then removed. Until here no
 //!    client has written to the pool. So a replay after a death in between gives the same result.
+//!    What was kept beside a ring that is not replayed is passed over first: see
+//!    [`env::Standby::pass_over_beside`].
 //! 5. A new file is made, if one is asked for. Only now the first request is taken. A file that was
 //!    not replayed, and is not of another boot, is kept under another name before.
 //!
@@ -213,13 +215,28 @@ impl Left {
 }
 
 impl Core {
-    /// Takes steps 3 to 5. `notes`: texts on missing data, for `status`.
+    /// Takes steps 3 to 5. `notes`: texts on missing data, for `status`; `is_missing`: a ring is gone
+    /// that something was in.
     ///
     /// # Errors
     /// When what was left cannot be brought to the log: it stays, and the next opening tries again.
-    pub(crate) fn take_over_standby(&self, found: Found, notes: Vec<String>) -> Result<()> {
+    pub(crate) fn take_over_standby(&self, found: Found, notes: Vec<String>, is_missing: bool) -> Result<()> {
         let Some(standby) = &self.env.standby else { return Ok(()) };
         let mut facts = StandbyFacts { notes, ..StandbyFacts::default() };
+        // What the process kept beside a ring that does not count must not count either. This comes
+        // before anything forgets why.
+        let passed_over = match &found {
+            Found::Nothing => is_missing.then_some(false),
+            Found::Left(_) => None,
+            Found::Short { .. } => Some(false),
+            Found::Refused { is_void, .. } => Some(*is_void),
+        };
+        if let Some(is_void) = passed_over {
+            let kept = standby.pass_over_beside(&self.pool_id, is_void);
+            facts.notes.extend(kept.into_iter().map(|place| {
+                format!("what goes with that memory was not replayed either: it is kept as {place} until you remove it")
+            }));
+        }
         let wants_one = self.options.standby_bytes_max > 0;
         let mut refused = |why: &str, is_void: bool| {
             let mut note = format!("what an earlier server left in standby memory was not replayed: {why}");
