@@ -17,7 +17,8 @@
 //! # Durability
 //!
 //! `fsync` of a file or directory returns when all that was done before is durable. Otherwise changes become durable within
-//! some seconds ([`MountOptions::commit_every`]).
+//! some seconds ([`MountOptions::commit_every`]). The death of the program loses neither, where there
+//! is a place for a journal ([`MountOptions::journal`]).
 
 mod held;
 mod kept;
@@ -26,5 +27,6 @@ mod mount;
 mod served;
 
 pub use fuse::keep::KeptBy;
+pub use kept::{Found as FoundJournal, JournalPlace, find as find_journal, mark_replayed};
 pub use moments::{Moment, Moments};
 pub use mount::{KeptMount, Mount, MountOptions, mount, mount_with_moments, resume, resume_with_moments};

@@ -22,7 +22,7 @@ use share::{Left, Tree};
 use surface::{Error, ErrorKind, Result};
 
 use crate::held::Held;
-use crate::kept::{self, KeptJournal};
+use crate::kept::{self, JournalPlace, KeptJournal};
 use crate::moments::{Moments, Shown};
 use crate::served::Served;
 
@@ -39,6 +39,9 @@ pub struct MountOptions {
     pub commit_every: Duration,
     /// Who holds the mount, so that it outlives this program. Nothing does if requests come over rings.
     pub kept_by: Option<KeptBy>,
+    /// Where the journal is made that lets what was acknowledged outlive this program, also where
+    /// the mount does not.
+    pub journal: Option<Arc<dyn JournalPlace>>,
 }
 
 impl Default for MountOptions {
@@ -49,6 +52,7 @@ impl Default for MountOptions {
             source: "shale".to_owned(),
             commit_every: Duration::from_secs(5),
             kept_by: None,
+            journal: None,
         }
     }
 }
@@ -65,6 +69,8 @@ pub struct Mount {
     dir: PathBuf,
     served: Arc<Served>,
     serving: JoinHandle<io::Result<()>>,
+    /// Why there is no journal, if one was asked for.
+    journal: std::result::Result<Option<Arc<KeptJournal>>, String>,
 }
 
 /// Mounts a tree without snapshots: as [`mount_with_moments`].
@@ -108,13 +114,24 @@ pub fn mount_with_moments(
         result => result,
     };
     let session = session?;
-    if let Some(kept_by) = &options.kept_by
-        && session.can_be_taken_over()
-        && let Err(error) = keep(&tree, &session, &dir_path, kept_by)
-    {
-        log::warn!("{}: the mount will not outlive its server: {error}", dir.display());
-    }
-    start(session, served, dir_path, options)
+    let kept_by = options.kept_by.as_ref().filter(|_| session.can_be_taken_over());
+    let journal = match begin_journal(&tree, options, kept_by.is_some()) {
+        Ok(journal) => {
+            if let (Some(kept_by), Some(journal)) = (kept_by, &journal)
+                && let Err(error) = keep(journal, &session, &dir_path, kept_by)
+            {
+                log::warn!("{}: the mount will not outlive its server: {error}", dir.display());
+            }
+            Ok(journal)
+        }
+        Err(error) => {
+            let text =
+                format!("{}: the death of the server would lose names that were not synced: {error}", dir.display());
+            log::warn!("{text}");
+            Err(text)
+        }
+    };
+    start(session, served, dir_path, options, journal)
 }
 
 /// Goes on with a mount that has outlived its server. `tree` must be [taken over](Tree::take_over) with what the mount [left](KeptMount::left).
@@ -145,16 +162,27 @@ pub fn resume_with_moments(
     let served = Arc::new(Served { tree: tree.clone(), held: Held::taken_over(), notifier: OnceLock::new(), moments });
     let session = Session::take_over(devices, served.clone()).map_err(about)?;
     // Before anything is done that might have to be known to the next program.
-    keep(&tree, &session, &dir, &kept_by).map_err(about)?;
-    start(session, served, dir, options)
+    let journal = begin_journal(&tree, options, true).map_err(about)?;
+    if let Some(journal) = &journal {
+        keep(journal, &session, &dir, &kept_by).map_err(about)?;
+    }
+    start(session, served, dir, options, Ok(journal))
 }
 
-/// Has a keeper hold a mount, and a journal of the tree's changes.
-fn keep(tree: &Tree, session: &Session<Served>, dir: &Path, kept_by: &KeptBy) -> io::Result<()> {
+/// Begins the journal of a tree's changes, if there is a place for it, or a keeper that holds it.
+fn begin_journal(tree: &Tree, options: &MountOptions, is_kept: bool) -> io::Result<Option<Arc<KeptJournal>>> {
+    if !is_kept && options.journal.is_none() {
+        return Ok(None);
+    }
     // The journal has what comes from now on.
     tree.commit().map_err(|failure| io::Error::from_raw_os_error(failure.errno()))?;
-    let journal = Arc::new(KeptJournal::new(tree.session())?);
+    let journal = Arc::new(KeptJournal::new(tree.session(), options.journal.clone())?);
     tree.keep_journal(journal.clone());
+    Ok(Some(journal))
+}
+
+/// Has a keeper hold a mount and its journal.
+fn keep(journal: &KeptJournal, session: &Session<Served>, dir: &Path, kept_by: &KeptBy) -> io::Result<()> {
     let devices = session.descriptors();
     // The keeper looks at the first for the end of the connection; the memory comes last.
     let mut descriptors: Vec<BorrowedFd<'_>> = devices.iter().map(|device| device.as_fd()).collect();
@@ -212,7 +240,13 @@ impl KeptMount {
 }
 
 /// Serves a connection.
-fn start(session: Session<Served>, served: Arc<Served>, dir: PathBuf, options: &MountOptions) -> Result<Mount> {
+fn start(
+    session: Session<Served>,
+    served: Arc<Served>,
+    dir: PathBuf,
+    options: &MountOptions,
+    journal: std::result::Result<Option<Arc<KeptJournal>>, String>,
+) -> Result<Mount> {
     let about = |error| Error::from_io(format!("share at {}: cannot start a thread", dir.display()), error);
     let _ = served.notifier.set(session.notifier());
     let tree = served.tree.clone();
@@ -223,6 +257,7 @@ fn start(session: Session<Served>, served: Arc<Served>, dir: PathBuf, options: &
     };
     let committing = committing.map_err(about)?;
     let kept_by = options.kept_by.clone();
+    let ends = journal.clone().ok().flatten();
     let serve = move || {
         let result = session.run();
         *end.has_come.lock() = true;
@@ -231,10 +266,13 @@ fn start(session: Session<Served>, served: Arc<Served>, dir: PathBuf, options: &
         let closed = tree.close().map_err(|failure| io::Error::from_raw_os_error(failure.errno()));
         // No server is to go on with it.
         kept_by.inspect(KeptBy::give_up);
+        if let Some(journal) = ends.filter(|_| closed.is_ok()) {
+            journal.end();
+        }
         result.and(closed)
     };
     let serving = thread::Builder::new().name("share-serve".to_owned()).spawn(serve).map_err(about)?;
-    Ok(Mount { dir, served, serving })
+    Ok(Mount { dir, served, serving, journal })
 }
 
 impl End {
@@ -300,6 +338,26 @@ impl Mount {
     /// [`ErrorKind::Io`] if the kernel fails.
     pub fn cut_off(&self) -> Result<()> {
         kernel_mount::unmount(&self.dir, UnmountFlags::DETACH).map(drop)
+    }
+
+    /// Why the death of this program would lose names that were acknowledged and not synced; `None`
+    /// if it would not, or if no journal was asked for.
+    pub fn names_at_risk(&self) -> Option<String> {
+        match &self.journal {
+            Err(text) => Some(text.clone()),
+            Ok(Some(journal)) if !journal.counts() => {
+                Some(format!("{}: there is no room for the journal of its names", self.dir.display()))
+            }
+            Ok(_) => None,
+        }
+    }
+
+    /// The journal does not count any more: all until now is durable, and what comes later need not
+    /// survive this program.
+    pub fn end_journal(&self) {
+        if let Ok(Some(journal)) = &self.journal {
+            journal.end();
+        }
     }
 
     /// Closes the open trees of snapshots: all, or with `only_idle` those that were not looked at

@@ -34,6 +34,7 @@ pub mod schedules;
 pub mod service;
 pub mod session;
 mod share_check;
+mod share_journals;
 pub mod shares;
 pub mod slices;
 pub mod stream_io;

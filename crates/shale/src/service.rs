@@ -21,6 +21,7 @@ use crate::model::{
 use crate::output::Output;
 use crate::schedules;
 use crate::share_check;
+use crate::share_journals::Journals;
 use crate::shares::{self, Shares};
 use crate::stream_io::Place;
 use crate::stream_plan;
@@ -64,6 +65,7 @@ pub struct Service {
     served: Mutex<Option<Served>>,
     /// Shares that are mounted, while they are.
     shares: Mutex<Option<Arc<Shares>>>,
+    journals: Arc<Journals>,
     /// Damages that the log has.
     damage_told: Mutex<BTreeSet<String>>,
     fullness: Fullness,
@@ -88,7 +90,7 @@ impl Service {
     }
 
     /// Around a pool that was just opened. Words for the log go to `output`.
-    pub fn new(pool: Pool, facts: Facts, output: Output) -> Self {
+    pub(crate) fn new(pool: Pool, facts: Facts, journals: Journals, output: Output) -> Self {
         let devices = Devices::new(pool.clone());
         Self {
             pool,
@@ -99,6 +101,7 @@ impl Service {
             output,
             served: Mutex::new(None),
             shares: Mutex::new(None),
+            journals: Arc::new(journals),
             damage_told: Mutex::default(),
             fullness: Fullness::default(),
         }
@@ -117,6 +120,11 @@ impl Service {
     /// The pool itself.
     pub fn pool(&self) -> &Pool {
         &self.pool
+    }
+
+    /// The journals of its shares' names.
+    pub(crate) fn journals(&self) -> &Arc<Journals> {
+        &self.journals
     }
 
     /// From now on `status` tells that the pool is served, and where.
@@ -435,6 +443,10 @@ impl Service {
     fn figures(&self) -> StatusReport {
         let status = self.pool.status();
         let damage = self.pool.damage_report();
+        let mut standby_notes = status.standby.notes;
+        standby_notes.extend(self.journals.notes());
+        let mounted = self.shares.lock().clone();
+        standby_notes.extend(mounted.map(|shares| shares.names_at_risk()).unwrap_or_default());
         let served = self.served.lock().clone();
         let is_served = served.is_some();
         let Served { nbd, mount, shares, connections, connections_max } = served.unwrap_or_default();
@@ -538,7 +550,7 @@ impl Service {
             standby_bytes: status.standby.bytes,
             replayed_writes: status.standby.replayed,
             replayed_bytes: status.standby.replayed_bytes,
-            standby_notes: status.standby.notes,
+            standby_notes,
             memory_budget_bytes: self.facts.memory_bytes,
             memory_resident_bytes: system::resident_bytes(),
             failed: status.failed,

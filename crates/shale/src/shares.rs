@@ -21,6 +21,7 @@ use surface::{BlockDevice, DeviceId, Error, ErrorKind, NamedClient, ObjectSpace,
 use crate::devices::Devices;
 use crate::output::Output;
 use crate::service::Service;
+use crate::share_journals::Journals;
 
 /// One over this of the server's memory caches the namespaces of all shares.
 const MEMORY_DIVISOR: u64 = 8;
@@ -40,6 +41,11 @@ const LAYERS_MAX: usize = 16;
 fn now() -> Time {
     let (seconds, nanoseconds) = env::wall_time();
     Time { seconds, nanoseconds }
+}
+
+/// How the tree of a share is opened that a command looks at.
+pub fn brief_options() -> Options {
+    Options { now, cache_bytes: CACHE_BYTES_BRIEF }
 }
 
 /// An error of a tree, as one of the pool's.
@@ -75,8 +81,10 @@ pub fn make(pool: &Pool, name: &str) -> Result<()> {
 ///
 /// # Errors
 /// What the pool says.
-pub fn open_tree(pool: &Pool, name: &str) -> Result<Arc<Tree>> {
+pub fn open_tree(service: &Service, name: &str) -> Result<Arc<Tree>> {
+    let pool = service.pool();
     let volume = pool.volume(name)?;
+    service.journals().bring_back_of(pool, volume.id())?;
     open(volume.clone(), volume, CACHE_BYTES_IMPORT).map(Arc::new)
 }
 
@@ -178,6 +186,9 @@ pub struct Shares {
     memory_bytes: u64,
     /// Holds the mounts, so that they outlive this server; none where that cannot be.
     keeper: Option<Arc<Keeper>>,
+    journals: Arc<Journals>,
+    /// Data that was acknowledged survives the death of this server: so must names.
+    keeps_acknowledged: bool,
     state: Mutex<State>,
 }
 
@@ -205,6 +216,8 @@ impl Shares {
             source: service.facts().pool.display().to_string(),
             memory_bytes,
             keeper,
+            journals: service.journals().clone(),
+            keeps_acknowledged: service.pool().status().standby.place.is_some(),
             state: Mutex::default(),
         };
         let mut failed = shares.bring_up();
@@ -275,7 +288,13 @@ impl Shares {
     fn mount(&self, id: DeviceId, name: &str, cache_bytes: usize) -> Result<Mounted> {
         let dir = self.dir.join(name);
         let kept_by = self.keeper.clone().map(|keeper| KeptBy { keeper, name: format!("share-{}", id.0) });
-        let options = MountOptions { source: self.source.clone(), kept_by: kept_by.clone(), ..MountOptions::default() };
+        let options = MountOptions {
+            source: self.source.clone(),
+            kept_by: kept_by.clone(),
+            journal: self.keeps_acknowledged.then(|| self.journals.place(id)),
+            ..MountOptions::default()
+        };
+        self.journals.bring_back_of(&self.pool, id)?;
         // Nothing may touch the directory before this: what outlived its server answers when a
         // server is there.
         let kept = kept_by.as_ref().map(KeptMount::find).transpose()?.flatten();
@@ -346,6 +365,12 @@ impl Shares {
         Arc::new(ShareMoments { pool: self.pool.clone(), devices: self.devices.clone(), share })
     }
 
+    /// Of which shares the death of the server would lose names that were not synced, and why.
+    pub fn names_at_risk(&self) -> Vec<String> {
+        let state = self.state.lock();
+        state.mounted.values().filter_map(|share| share.mount.names_at_risk()).collect()
+    }
+
     /// Makes all changes of a mounted share durable, or to all of them: a snapshot has it then.
     ///
     /// # Errors
@@ -395,6 +420,10 @@ fn release(mounted: &mut BTreeMap<u64, Mounted>, id: u64, force: bool) -> Result
             share.mount.cut_off()?;
             // Its thread goes on for as long as a file is open.
             let done = share.tree.commit().map_err(|failure| error_of(&share.name, "cannot be made durable", failure));
+            if done.is_ok() {
+                // What replaces the share now must not get names that belong to what it was.
+                share.mount.end_journal();
+            }
             mounted.remove(&id);
             done
         }

@@ -2,12 +2,14 @@
 //! reach it.
 //!
 //! A change is acknowledged when it is in memory: a loss of power takes what no `fsync` asked for.
-//! The death of the program alone must not take it, where the mount outlives the program and the
-//! kernel goes on with what it has cached. So each change goes to a [`Journal`] before it is
-//! acknowledged, with the request that it answers: the next program has the tree as its users saw
-//! it, and knows which requests were done.
+//! The death of the program alone must not take it: it was acknowledged, and where the mount
+//! outlives the program, the kernel goes on with what it has cached. So each change goes to a
+//! [`Journal`] before it is acknowledged, with the request that it answers: the next program has the
+//! tree as its users saw it, and knows which requests were done.
 
 use std::cell::Cell;
+
+use xxhash_rust::xxh3::Xxh3Default;
 
 /// Keeps records over the death of the program.
 pub trait Journal: Send + Sync {
@@ -22,11 +24,26 @@ pub trait Journal: Send + Sync {
 pub struct Left {
     /// The opening of the tree that it is of.
     pub session: u64,
+    /// The tree has had all of it, durably: it only tells which requests were done.
+    pub is_replayed: bool,
     /// Records with their commits, of each commit in the order in which they came.
     pub records: Vec<(u64, Vec<u8>)>,
 }
 
+/// The checksum of a record of a commit.
+pub fn journal_sum(commit: u64, record: &[u8]) -> u64 {
+    let mut sum = Xxh3Default::new();
+    sum.update(&commit.to_le_bytes());
+    sum.update(record);
+    sum.digest()
+}
+
 impl Left {
+    /// Whether there is any change in it, and not only requests that were done.
+    pub fn has_changes(&self) -> bool {
+        !self.is_replayed && self.records.iter().any(|(_, record)| record.len() > RECORD_HEAD_BYTES)
+    }
+
     /// The commits that there are records of, in their order.
     pub(crate) fn commits(&self) -> Vec<u64> {
         let mut commits: Vec<u64> = self.records.iter().map(|(commit, _)| *commit).collect();
@@ -35,6 +52,9 @@ impl Left {
         commits
     }
 }
+
+/// Request, result and next number, before the changes of a record.
+pub(crate) const RECORD_HEAD_BYTES: usize = 24;
 
 /// Bytes of records that come for one commit at most. A commit comes when half of it is full, which
 /// leaves room for the changes of all threads that wait for it.

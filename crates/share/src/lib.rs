@@ -22,7 +22,7 @@ mod tree;
 
 pub use failure::{Failure, Result};
 pub use inode::{Inode, Time};
-pub use journal::{JOURNAL_BYTES_MAX, Journal, Left, answering};
+pub use journal::{JOURNAL_BYTES_MAX, Journal, Left, answering, journal_sum};
 pub use names::{COOKIE_DOT, COOKIE_DOT_DOT, NAME_BYTES_MAX};
 pub use scratch::Scratch;
 pub use tree::{Caller, Listed, Options, SetAttributes, TimeToSet, Tree, Written};

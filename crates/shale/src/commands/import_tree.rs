@@ -106,7 +106,7 @@ fn fill(
 ) -> Outcome {
     let name = &args.volume;
     let reached = match session {
-        Session::Direct(pool) => Reached::Tree(shares::open_tree(pool.service.pool(), name)?),
+        Session::Direct(pool) => Reached::Tree(shares::open_tree(&pool.service, name)?),
         Session::Served(_) => Reached::Mount(mounted(session, name)?),
     };
     let own = args.properties.iter().filter(|_| !is_new).map(|(key, value)| (key.clone(), Some(value.clone())));

@@ -14,6 +14,7 @@ use crate::control::Client;
 use crate::exit::{kind_of, path_error};
 use crate::output::Output;
 use crate::service::{Facts, Service};
+use crate::share_journals::Journals;
 
 /// Most memory of the map store. Beyond it the engine's own cache of decoded groups serves better.
 const STORE_MEMORY_BYTES_MAX: u64 = 256 << 20;
@@ -183,7 +184,8 @@ fn open_in(
         output.warn(&format!("{} was lost or damaged: it was made again", file.display()));
     }
     let mut environment = environment(disk, store);
-    environment.standby = Some(Arc::new(dir.standby(&data, standby, output)?));
+    let beside = Arc::new(dir.standby(&data, standby, output)?);
+    environment.standby = Some(beside.clone());
     let options = PoolOptions {
         memory_bytes: memory_bytes - store_bytes,
         workers: std::thread::available_parallelism().map_or(2, std::num::NonZero::get),
@@ -202,8 +204,10 @@ fn open_in(
     if let Some(end) = pool.torn_end() {
         output.warn(&format!("the pool was not closed in order: {end}"));
     }
+    let journals = Journals::new(&pool, beside);
+    journals.bring_back(&pool, output);
     let facts = Facts { pool: root, data, memory_bytes };
-    Ok(OpenPool { service: Arc::new(Service::new(pool, facts, *output)), dir: dir.clone(), lock })
+    Ok(OpenPool { service: Arc::new(Service::new(pool, facts, journals, *output)), dir: dir.clone(), lock })
 }
 
 /// The outside world of a pool, on the real disk, store, clock and generator.

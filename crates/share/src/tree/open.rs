@@ -89,7 +89,8 @@ impl Tree {
         let (namespace, mut state) = Self::begin(&space, options)?;
         let meta = store::meta(&namespace.database)?;
         let mut done = HashMap::new();
-        let is_of_session = meta.session == left.session;
+        // The same number can come again when a share is taken back to a snapshot.
+        let is_of_session = meta.session == left.session && !left.is_replayed;
         if !is_of_session && meta.replayed != left.session {
             return Err(Failure::new(libc::ESTALE));
         }
