@@ -32,8 +32,6 @@ use crate::ops::{Op, Patch, What};
 use crate::record::{OPS_MAX, Record};
 use crate::world::Created;
 
-/// A hint is left with each record whose number is a multiple of this: a gallop from it is 5 requests at most.
-const HINT_EVERY: u64 = 16;
 /// The longest wait after a lost race, in round trips: as many writers as may be awaited to go first.
 const LOSSES_MAX: u32 = 16;
 /// A round trip, where the clock has measured none.
@@ -445,9 +443,7 @@ impl Committer {
         if mine {
             state.fold = None;
             state.losses = 0;
-            if state.head.seq.is_multiple_of(HINT_EVERY) {
-                self.log.leave_hint(state.head.seq).await;
-            }
+            self.log.leave_hint(state.head.seq, &undecided.body).await;
             return Ok(());
         }
         state.losses = (state.losses + 1).min(LOSSES_MAX);

@@ -3,6 +3,7 @@
 //! and the hint, which saves looking for the newest; docs/BLOBS.md defines both.
 
 use bytes::Bytes;
+use codec::Workspace;
 use format::{Cursor, FormatError, crc32c, put_uint};
 use futures_util::TryStreamExt;
 use object_store::ObjectStore;
@@ -10,10 +11,13 @@ use object_store::path::Path;
 
 use crate::error::Error;
 use crate::names::{BlobKey, Inc};
+use crate::record::Record;
 use crate::world::{Created, READ_TRIES, World, is_in_vain};
 
 const LIFE_MAGIC: &[u8; 8] = b"SHLLIFE1";
 const HINT_MAGIC: &[u8; 8] = b"SHLHINT1";
+/// Bytes of a hint; those of a record may be behind them.
+const HINT_BYTES: usize = 44;
 /// How often an entry is tried whose outcome the store does not tell: with the pauses in between about a minute and a half.
 const CLAIM_TRIES: u32 = 24;
 
@@ -176,10 +180,13 @@ pub(crate) async fn newest(world: &World, key: &BlobKey, hint: Option<Hint>) -> 
     Ok(newest)
 }
 
-/// Reads the hint; a hint that is missing, late or damaged is none.
-pub(crate) async fn hint(world: &World, key: &BlobKey) -> Result<Option<Hint>, Error> {
-    let bytes = world.get(&key.hint()).await?;
-    Ok(bytes.and_then(|bytes| Hint::decode(&bytes).ok()))
+/// Reads the hint, and the record that it brings; a hint that is missing, late or damaged is none.
+pub(crate) async fn hint(world: &World, key: &BlobKey) -> Result<Option<(Hint, Option<Record>)>, Error> {
+    let Some(bytes) = world.get(&key.hint()).await? else { return Ok(None) };
+    let (hint, record) = bytes.split_at(HINT_BYTES.min(bytes.len()));
+    let Ok(hint) = Hint::decode(hint) else { return Ok(None) };
+    let record = Record::decode(record, &mut Workspace::new()).ok();
+    Ok(Some((hint, record.filter(|record| record.seq == hint.seq && record.inc == hint.inc))))
 }
 
 /// Returns the largest number among the names below a prefix, as a list tells it.

@@ -8,10 +8,10 @@ mod store;
 
 use std::sync::Arc;
 
-use blob::{BlobKey, CommitOptions, Committer, Error, Log, Op, OpId, Run, What, World, probe};
+use blob::{BlobKey, CommitOptions, Committer, Error, Log, Op, OpId, Run, What, World, probe, remove};
 use futures_util::future::join_all;
-use object_store::ObjectStore;
 use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt};
 use sim::{SimClock, SimEntropy};
 use store::LyingStore;
 
@@ -47,25 +47,57 @@ fn operations_that_wait_are_carried_by_one_record() {
 }
 
 #[test]
-fn a_commit_is_one_request_and_an_open_four() {
+fn a_commit_is_one_request_and_an_open_two_to_five() {
     run(async {
         let store = LyingStore::new(1, 0);
         let world = world(Arc::new(store.clone()), 2);
         let key = BlobKey::new(Path::from("a"));
         let (log, head) = Log::open_or_create(world.clone(), key.clone()).await.unwrap();
         let committer = Committer::new(log, head, CommitOptions::default());
-        for id in 1..=15 {
+        let mut open = Vec::new();
+        for id in 1..=24 {
             let before = store.requests();
             committer.commit(hole(id, 1)).await.unwrap();
-            assert_eq!(store.requests() - before, 1, "commit {id}");
+            // The first and each eighth leave a hint.
+            let hints = u64::from(id == 1 || id % 8 == 0);
+            assert_eq!(store.requests() - before, 1 + hints, "commit {id}");
+            let before = store.requests();
+            let (_, head) = Log::open(world.clone(), key.clone()).await.unwrap();
+            assert_eq!(u128::from(head.seq), id);
+            open.push(store.requests() - before);
         }
-        // The sixteenth leaves a hint.
-        let before = store.requests();
-        committer.commit(hole(16, 1)).await.unwrap();
-        assert_eq!(store.requests() - before, 2);
-        let before = store.requests();
-        let (_, head) = Log::open(world, key).await.unwrap();
-        assert_eq!((head.seq, store.requests() - before), (16, 4), "hint, next life, record, next record");
+        // A blob that was written once: the hint, which has the record, and the next record.
+        assert_eq!(open[0], 2);
+        // The hint, and three or four records behind it.
+        assert!(open[7..].iter().all(|requests| (4..=5).contains(requests)), "{open:?}");
+        assert!(open.iter().all(|requests| *requests <= 5), "{open:?}");
+    });
+}
+
+/// A key whose blob was removed and that has another one: the hint of the old life leads to its closed log, and from there on.
+#[test]
+fn a_hint_of_a_removed_blob_misleads_no_client() {
+    run(async {
+        let store = LyingStore::new(1, 0);
+        let world = world(Arc::new(store.clone()), 2);
+        let key = BlobKey::new(Path::from("a"));
+        let (log, head) = Log::open_or_create(world.clone(), key.clone()).await.unwrap();
+        let old = log.inc();
+        let committer = Committer::new(log, head, CommitOptions::default());
+        for id in 1..=8 {
+            committer.commit(hole(id, 1)).await.unwrap();
+        }
+        let hint = store.truth(&key.hint()).unwrap();
+        remove(&committer).await.unwrap();
+        assert!(matches!(Log::open(world.clone(), key.clone()).await, Err(Error::Missing(_))));
+        let (log, head) = Log::open_or_create(world.clone(), key.clone()).await.unwrap();
+        assert_ne!(log.inc(), old);
+        Committer::new(log, head, CommitOptions::default()).commit(hole(100, 5)).await.unwrap();
+        // A late request of the old life.
+        world.store.put(&key.hint(), hint.into()).await.unwrap();
+        let (log, head) = Log::open(world, key).await.unwrap();
+        assert_ne!(log.inc(), old);
+        assert_eq!((head.seq, head.size), (1, 5));
     });
 }
 
