@@ -12,9 +12,10 @@
 //! 6. "Done": committed. Any other answer says nothing. A read of `h + 1` finds this body: committed; another body: each operation that
 //!    it carries is committed, the others go back to step 2 with the newest record; nothing: step 5 with *the same body*.
 //!
-//! An operation is acknowledged after step 6, and only there.
+//! An operation is acknowledged after step 6, and only there. Where others commit to the same log, `crowd` lets one record carry the
+//! operations of several processes.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,20 +25,19 @@ use codec::Workspace;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
+use crate::answered::Answered;
+use crate::crowd::Crowd;
 use crate::error::Error;
 use crate::layout::LAYOUT_BYTES_MAX;
 use crate::log::Log;
 use crate::names::{self, Nonce, OpId};
+use crate::offer;
 use crate::ops::{Op, Patch, What};
 use crate::record::{OPS_MAX, Record};
 use crate::world::Created;
 
-/// The longest wait after a lost race, in round trips: as many writers as may be awaited to go first.
-const LOSSES_MAX: u32 = 16;
 /// A round trip, where the clock has measured none.
 const ROUND_TRIP_NS_MIN: u64 = 1_000_000;
-/// Operations whose callers had gone when they were committed: kept for a caller that asks again with the same name.
-const ORPHANS_MAX: usize = 1024;
 /// Bytes of an encoded layout that a record may have: eight times those at which the committer begins to fold, because a
 /// fold may be lost to a race, and below what a record may have.
 const LAYOUT_BYTES_LIMIT: usize = 8 * LAYOUT_BYTES_MAX;
@@ -112,13 +112,25 @@ struct Waiting {
 
 /// What only the operation that leads may touch. Consistent at every `await`, because a leader may give up at any.
 #[derive(Debug)]
-struct State {
-    head: Arc<Record>,
+pub(crate) struct State {
+    pub(crate) head: Arc<Record>,
     undecided: Option<Undecided>,
     fold: Option<Fold>,
-    losses: u32,
-    round_trip_ns: u64,
-    orphans: HashMap<OpId, Committed>,
+    /// Races lost since this process's last record.
+    pub(crate) losses: u32,
+    pub(crate) round_trip_ns: u64,
+    pub(crate) crowd: Crowd,
+    pub(crate) answered: Answered,
+}
+
+impl State {
+    /// Takes in how long a request took: one that took much longer than others moves the mean by half at most.
+    fn note_round_trip(&mut self, ns: u64) {
+        let mean = self.round_trip_ns;
+        let ns = ns.max(ROUND_TRIP_NS_MIN);
+        self.round_trip_ns =
+            if mean == ROUND_TRIP_NS_MIN { ns } else { (7 * mean + ns.min(mean.saturating_mul(5))) / 8 };
+    }
 }
 
 /// A body that may or may not have been written, or may yet be.
@@ -133,12 +145,13 @@ impl Committer {
     /// Makes a committer that starts from a record, not necessarily the newest.
     pub fn new(log: Log, head: Arc<Record>, options: CommitOptions) -> Self {
         let state = State {
+            crowd: Crowd::starting_at(head.seq),
             head,
             undecided: None,
             fold: None,
             losses: 0,
             round_trip_ns: ROUND_TRIP_NS_MIN,
-            orphans: HashMap::new(),
+            answered: Answered::default(),
         };
         Self { log, options, queue: Mutex::default(), state: tokio::sync::Mutex::new(state) }
     }
@@ -162,7 +175,7 @@ impl Committer {
         let newest = self.log.newest(state.head.clone()).await?;
         // What is undecided stays so: it is decided at its own number.
         if state.undecided.is_none() {
-            state.head = newest.clone();
+            self.advance(&mut state, newest.clone());
         }
         Ok(newest)
     }
@@ -222,8 +235,9 @@ impl Committer {
     async fn gave_up(&self, op: OpId, error: Option<Error>, resumed: bool) -> Result<Committed, Error> {
         self.queue.lock().retain(|waiting| waiting.op.id != op);
         let state = self.state.lock().await;
-        if let Some(committed) = state.orphans.get(&op) {
-            return Ok(*committed);
+        let resumed = resumed || state.crowd.since(op).is_some();
+        if let Some(committed) = state.answered.get(op) {
+            return Ok(committed);
         }
         if let Some(undecided) = &state.undecided
             && undecided.record.find(op).is_some()
@@ -244,9 +258,14 @@ impl Committer {
     async fn lead(&self, state: &mut State) -> Result<(), Error> {
         if state.undecided.is_none() {
             if state.head.tombstone {
-                state.head = self.log.newest(state.head.clone()).await?;
+                let newest = self.log.newest(state.head.clone()).await?;
+                self.advance(state, newest);
             }
             self.look_behind(state).await?;
+            self.meet_others(state).await?;
+            if self.is_idle() {
+                return Ok(());
+            }
             self.fold(state).await;
             state.undecided = self.next_record(state)?;
         }
@@ -258,10 +277,13 @@ impl Committer {
     }
 
     /// Answers operations that were committed before, by another committer.
-    async fn look_behind(&self, state: &mut State) -> Result<(), Error> {
+    pub(crate) async fn look_behind(&self, state: &mut State) -> Result<(), Error> {
         if crate::canary!("resume-gallops") {
             return Ok(());
         }
+        // Those whose callers have gone must not stand in front of a later call with the same operation.
+        self.queue.lock().retain(|waiting| !waiting.answer.is_closed());
+        self.each_waiting(|op, look_behind| *look_behind = look_behind.or_else(|| state.crowd.since(op.id)));
         loop {
             let next = {
                 let queue = self.queue.lock();
@@ -272,13 +294,16 @@ impl Committer {
             let Some((op, after)) = next else {
                 return Ok(());
             };
-            let found = self.log.find(op, after, &state.head).await?;
+            let found = self.find(state, op, after).await?;
             let mut queue = self.queue.lock();
             let Some(index) = queue.iter().position(|waiting| waiting.op.id == op) else { continue };
             match found {
                 None => queue[index].look_behind = Some(state.head.seq),
                 Some((seq, done)) => {
                     let committed = Committed { seq, at: done.at, len: done.len };
+                    // The caller may be gone before it reads the answer.
+                    state.answered.note(op, committed);
+                    state.crowd.forget(op);
                     if let Some(waiting) = queue.remove(index) {
                         let _ = waiting.answer.send(Ok(committed));
                     }
@@ -287,10 +312,24 @@ impl Committer {
         }
     }
 
+    /// Shows each operation that waits, and the record behind which it is looked for.
+    pub(crate) fn each_waiting(&self, mut look: impl FnMut(&Op, &mut Option<u64>)) {
+        for waiting in self.queue.lock().iter_mut().filter(|waiting| !waiting.answer.is_closed()) {
+            look(&waiting.op, &mut waiting.look_behind);
+        }
+    }
+
+    /// Tells whether nothing waits.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.queue.lock().iter().all(|waiting| waiting.answer.is_closed())
+    }
+
     /// Folds the layout if it is long. A fold that fails is left out: the commit goes on without.
     async fn fold(&self, state: &mut State) {
         let Some(folder) = &self.options.folder else { return };
-        if state.fold.is_none() && state.losses == 0 && state.head.layout.encoded_bytes() > LAYOUT_BYTES_MAX {
+        // A client that loses its races leaves it to others, as long as these do it.
+        let limit = if state.losses == 0 { LAYOUT_BYTES_MAX } else { 2 * LAYOUT_BYTES_MAX };
+        if state.fold.is_none() && state.head.layout.encoded_bytes() > limit {
             state.fold = folder.fold(&state.head).await.ok().flatten();
         }
     }
@@ -323,13 +362,19 @@ impl Committer {
             }
         }
         let mut queue = self.queue.lock();
-        let mut taken = Vec::new();
+        let (mut taken, mut later) = (Vec::new(), Vec::new());
         while let Some(waiting) = queue.pop_front() {
             if waiting.answer.is_closed() {
                 continue;
             }
-            if let Some(committed) = state.orphans.get(&waiting.op.id) {
-                let _ = waiting.answer.send(Ok(*committed));
+            let look_behind = waiting.look_behind.or_else(|| state.crowd.since(waiting.op.id));
+            if look_behind.is_some_and(|after| after < base.seq) && !crate::canary!("resume-gallops") {
+                // It came after the others were looked for.
+                later.push(waiting);
+                continue;
+            }
+            if let Some(committed) = state.answered.get(waiting.op.id) {
+                let _ = waiting.answer.send(Ok(committed));
                 continue;
             }
             let before = next.clone();
@@ -361,9 +406,26 @@ impl Committer {
                 }
             }
         }
+        for waiting in later.into_iter().rev() {
+            queue.push_front(waiting);
+        }
         drop(queue);
         if taken.is_empty() {
             return Ok(None);
+        }
+        for offer in &state.crowd.carried {
+            // This process may have taken up what another one offered, and an operation may have been offered twice.
+            if next.find(offer.op.id).is_some() {
+                continue;
+            }
+            let before = next.clone();
+            // One that cannot be done is left to its own process, which tells its caller why.
+            match offer.op.apply(&base, &mut next) {
+                Ok(done) if next.ops.len() < OPS_MAX && next.layout.encoded_bytes() <= LAYOUT_BYTES_LIMIT => {
+                    next.ops.push(done);
+                }
+                _ => next = before,
+            }
         }
         match next.encode(&mut Workspace::new()) {
             Ok(body) => Ok(Some(Undecided { record: Arc::new(next), body: body.into(), waiting: taken })),
@@ -387,7 +449,7 @@ impl Committer {
             let path = self.log.key.record(self.log.inc, record.seq);
             let began = clock.now_ns();
             let answer = self.log.world.create(&path, body).await;
-            state.round_trip_ns = (clock.now_ns() - began).max(ROUND_TRIP_NS_MIN);
+            state.note_round_trip(clock.now_ns() - began);
             if matches!(answer, Created::Yes) {
                 return Ok((record, false));
             }
@@ -429,9 +491,8 @@ impl Committer {
                 continue;
             };
             let committed = Committed { seq: winner.seq, at: done.at, len: done.len };
-            if waiting.answer.send(Ok(committed)).is_err() && state.orphans.len() < ORPHANS_MAX {
-                state.orphans.insert(waiting.op.id, committed);
-            }
+            state.answered.note(waiting.op.id, committed);
+            let _ = waiting.answer.send(Ok(committed));
         }
         {
             let mut queue = self.queue.lock();
@@ -439,17 +500,19 @@ impl Committer {
                 queue.push_front(waiting);
             }
         }
-        state.head = winner;
         if mine {
+            let taken = state.crowd.won(&winner, self.log.world.clock.now_ns());
+            self.advance(state, winner);
             state.fold = None;
             state.losses = 0;
             self.log.leave_hint(state.head.seq, &undecided.body).await;
+            if !taken.is_empty() {
+                offer::take(&self.log, taken).await;
+            }
             return Ok(());
         }
-        state.losses = (state.losses + 1).min(LOSSES_MAX);
-        let longest = Duration::from_nanos(state.round_trip_ns).saturating_mul(state.losses);
-        tokio::time::sleep(longest.mul_f64(self.log.world.fraction())).await;
-        state.head = self.log.newest(state.head.clone()).await?;
-        Ok(())
+        self.advance(state, winner);
+        state.losses = state.losses.saturating_add(1);
+        self.lost(state).await
     }
 }

@@ -29,6 +29,7 @@ use crate::commit::Committer;
 use crate::error::Error;
 use crate::extent::{PackRef, Session};
 use crate::log::Log;
+use crate::offer;
 use crate::ops::What;
 use crate::record::Record;
 use crate::swept::Swept;
@@ -108,6 +109,9 @@ pub async fn gc(committer: &Committer, options: &GcOptions) -> Result<GcReport, 
     let mut report = GcReport { full: swept.is_none(), packs: listed.len() as u64, ..GcReport::default() };
     let mut garbage = listed;
     garbage.retain(|pack, _| pack.born < born && !named.packs.contains(pack));
+    if report.full && !options.dry_run {
+        offer::sweep(log, born, options.requests_per_s).await?;
+    }
     if options.dry_run {
         (report.deleted, report.bytes) = (garbage.len() as u64, garbage.values().map(|(_, bytes)| bytes).sum());
         return Ok(report);

@@ -5,6 +5,7 @@
 //! From the bottom: a [`Frame`] is up to 128 KiB of data, raw or compressed; an [`Extent`] is a run of frames in one pack; a
 //! [`Layout`] says which extents make up a version, and the record of a version carries it.
 
+mod answered;
 mod audit;
 mod blob;
 pub mod canary;
@@ -13,6 +14,7 @@ mod commit;
 mod connect;
 mod counted;
 mod credentials;
+mod crowd;
 mod error;
 mod expire;
 mod extent;
@@ -25,6 +27,8 @@ mod lights;
 mod list;
 mod log;
 mod names;
+mod nest;
+mod offer;
 mod ops;
 mod optimize;
 mod pack;
@@ -37,6 +41,7 @@ mod session;
 mod staged;
 mod survey;
 mod swept;
+mod told;
 mod tree;
 mod upload;
 mod walk;

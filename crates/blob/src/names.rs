@@ -90,6 +90,16 @@ impl BlobKey {
         self.below(&format!("{inc}/p"))
     }
 
+    /// Returns the prefix of all offers.
+    pub fn offers(&self, inc: Inc) -> Path {
+        self.below(&format!("{inc}/q"))
+    }
+
+    /// Returns the key of an offer of an operation that is in no record up to `since`.
+    pub fn offer(&self, inc: Inc, since: u64, op: OpId) -> Path {
+        self.below(&format!("{inc}/q/{since:020}-{op}"))
+    }
+
     /// Returns the key of a pack of the incarnation itself, whatever origin its name gives.
     pub fn pack(&self, inc: Inc, pack: &crate::PackRef) -> Path {
         self.below(&format!("{inc}/{}", pack.path()))

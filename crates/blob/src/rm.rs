@@ -11,6 +11,7 @@ use crate::gc;
 use crate::life::{self, Life};
 use crate::log::Log;
 use crate::names::BlobKey;
+use crate::offer;
 use crate::ops::What;
 use crate::walk::Named;
 use crate::world::World;
@@ -71,6 +72,7 @@ pub async fn sweep_removed(world: &World, key: &BlobKey, find: &FindHolder<'_>) 
 async fn delete_unpinned(committer: &Committer) -> Result<Removed, Error> {
     let log = committer.log();
     let head = committer.refresh().await?;
+    offer::sweep(log, u64::MAX, gc::PER_SECOND).await?;
     let pinned = Named::by(log, head.pins.iter().map(|pin| pin.version).collect()).await?;
     let mut removed = Removed { pinned: pinned.packs.len() as u64, ..Removed::default() };
     let mut garbage = gc::list_packs(log, 0).await?;

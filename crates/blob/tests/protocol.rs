@@ -29,6 +29,7 @@ fn model(scripts: &[&[Op]], gcs: usize, records_max: usize) -> LogModel {
         scripts: scripts.iter().map(|script| script.to_vec()).collect(),
         gcs,
         kills: false,
+        offers: false,
         records_max,
         gc_may_miss: false,
         canary: "",
@@ -85,6 +86,23 @@ fn appends_race() {
     holds("three writers", model(&[&[Append], &[Over], &[Append]], 0, 3));
     holds("folds", model(&[&[Append, Fold], &[Over]], 0, 3));
     holds("rewrites", model(&[&[Over, Over], &[Rewrite]], 0, 3));
+}
+
+#[test]
+fn offers_are_carried_once() {
+    let offers = |scripts: &[&[Op]], gcs, records| LogModel { offers: true, ..model(scripts, gcs, records) };
+    holds("offers", LogModel { kills: true, ..offers(&[&[Append, Append], &[Append]], 0, 4) });
+    holds("offers of three", offers(&[&[Append], &[Append], &[Over]], 0, 3));
+    holds("GC and offers", offers(&[&[Over, Over, Expire], &[Append]], 1, 5));
+    holds("GC and offers of two", offers(&[&[Over, Expire], &[Append], &[Append]], 1, 5));
+}
+
+#[test]
+fn canaries_of_offers() {
+    let offers = |scripts: &[&[Op]], gcs, records| LogModel { offers: true, ..model(scripts, gcs, records) };
+    caught("offer-not-looked-up", TWICE, offers(&[&[Append], &[Append]], 0, 3));
+    caught("resume-gallops", TWICE, offers(&[&[Append], &[Append]], 0, 3));
+    caught("offer-fence-not-checked", HOLE, offers(&[&[Over, Over], &[Append]], 1, 3));
 }
 
 #[test]

@@ -5,6 +5,7 @@
 //! An answer other than "done" tells a writer nothing, so timeouts, 409, 412 and 500 are one step: the writer reads the number.
 //! A read that wrongly finds nothing makes the writer send the same body again, which the network has already: it changes nothing,
 //! as do readers and hints, which only choose where a client begins to look; the model lets every client begin at any record.
+//! An offer that is left stays for ever, and any writer may carry it, also when its own writer has been killed.
 //! A list that is late leaves packs out, and then GC leaves them, too: `gc_may_miss` has it.
 //!
 //! Content is a list of cells, each the operation that wrote it and the pack that holds it.
@@ -43,6 +44,8 @@ pub enum Op {
 pub struct Rec {
     nonce: u8,
     op: Option<OpName>,
+    /// An offer of another writer that it carries.
+    carried: Option<OpName>,
     cells: Vec<(OpName, PackNo)>,
     nodes: BTreeSet<PackNo>,
     restores: Option<Seq>,
@@ -83,8 +86,9 @@ struct Writer {
     offset: Option<usize>,
     uploads: u8,
     killed: bool,
-    /// A process that resumes reads every record behind this one.
+    /// A process that resumes, or has left an offer, reads every record behind this one.
     resumes: Option<Seq>,
+    offered: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -114,6 +118,8 @@ pub struct World {
     writers: Vec<Writer>,
     gcs: Vec<Gc>,
     acknowledged: BTreeSet<(OpName, Seq)>,
+    /// Operations that any writer may carry: in no record up to the number, and with what packs. They stay for ever.
+    offers: BTreeSet<(OpName, Seq, Vec<(Seq, PackNo)>)>,
     /// What the records were, for the property that a tombstone hides.
     reused: bool,
     lost_races: u8,
@@ -128,6 +134,8 @@ pub enum Step {
     Stage(usize),
     PackLands(PackNo),
     Send(usize),
+    Offer(usize),
+    SendWith(usize, OpName, Seq, Vec<(Seq, PackNo)>),
     Lands(Seq, Rec, bool),
     Read(usize, bool),
     /// The answer is "exists" or "conflict", and a canary believes it.
@@ -152,6 +160,7 @@ pub struct LogModel {
     pub scripts: Vec<Vec<Op>>,
     pub gcs: usize,
     pub kills: bool,
+    pub offers: bool,
     pub records_max: usize,
     pub gc_may_miss: bool,
     pub canary: &'static str,
@@ -172,6 +181,7 @@ impl World {
         let none = Rec {
             nonce: 0,
             op: None,
+            carried: None,
             cells: Vec::new(),
             nodes: BTreeSet::new(),
             restores: None,
@@ -200,6 +210,10 @@ impl Rec {
         seq == head || seq > self.expired || self.tags.contains(&seq)
     }
 
+    fn has(&self, op: OpName) -> bool {
+        self.op == Some(op) || self.carried == Some(op)
+    }
+
     fn names(&self) -> BTreeSet<PackNo> {
         self.cells.iter().map(|cell| cell.1).chain(self.nodes.iter().copied()).collect()
     }
@@ -219,7 +233,7 @@ impl LogModel {
         if born.is_some_and(|(born, _)| *born < base.fence) && !self.has("fence-not-checked") {
             return None;
         }
-        let mut next = Rec { nonce: writer.nonce, op: Some(name), restores: None, ..base.clone() };
+        let mut next = Rec { nonce: writer.nonce, op: Some(name), carried: None, restores: None, ..base.clone() };
         if self.has("fence-not-inherited") {
             next.fence = 0;
         }
@@ -291,7 +305,31 @@ impl LogModel {
         if record.tombstone && self.has("tombstone-without-ops") {
             return false;
         }
-        record.op == Some(self.name(index, writer.op))
+        record.has(self.name(index, writer.op))
+    }
+
+    /// The body of a writer that carries another's offer, too, or `None` if it may not.
+    fn body_with(
+        &self,
+        world: &World,
+        index: usize,
+        offer: OpName,
+        since: Seq,
+        packs: &[(Seq, PackNo)],
+    ) -> Option<Rec> {
+        let view = world.writers[index].view;
+        let known = since <= view && (since + 1..=view).all(|seq| !world.record(seq).has(offer));
+        if !known && !self.has("offer-not-looked-up") {
+            return None;
+        }
+        let fenced = packs.iter().any(|(born, _)| *born < world.record(view).fence);
+        if fenced && !self.has("offer-fence-not-checked") {
+            return None;
+        }
+        let mut next = self.body(world, index)?;
+        next.carried = Some(offer);
+        next.cells.extend(packs.iter().map(|(_, pack)| (offer, *pack)));
+        Some(next)
     }
 
     fn next_op(&self, world: &mut World, index: usize, seq: Option<Seq>) {
@@ -303,6 +341,7 @@ impl LogModel {
         writer.op += 1;
         writer.phase = Phase::Idle;
         (writer.packs, writer.base, writer.offset, writer.resumes) = (Vec::new(), Vec::new(), None, None);
+        writer.offered = false;
         (writer.uploads, writer.from) = (0, 0);
     }
 
@@ -313,7 +352,7 @@ impl LogModel {
         let after = writer.resumes.filter(|_| !self.has("resume-gallops"))?;
         (after + 1..=writer.view).find(|seq| {
             let record = world.record(*seq);
-            record.op == Some(name) && !(record.tombstone && self.has("tombstone-without-ops"))
+            record.has(name) && !(record.tombstone && self.has("tombstone-without-ops"))
         })
     }
 
@@ -398,6 +437,7 @@ impl Model for LogModel {
             uploads: 0,
             killed: false,
             resumes: None,
+            offered: false,
         };
         let gc = Gc { phase: GcPhase::Idle, view: 0, marked_at: 0, candidates: BTreeSet::new() };
         vec![World {
@@ -407,6 +447,7 @@ impl Model for LogModel {
             writers: vec![writer; self.scripts.len()],
             gcs: vec![gc; self.gcs],
             acknowledged: BTreeSet::new(),
+            offers: BTreeSet::new(),
             reused: false,
             lost_races: 0,
             deletions: 0,
@@ -438,6 +479,14 @@ impl Model for LogModel {
                     let staged = *op != Op::Staged || writer.packs.len() == 2;
                     if staged && (writer.packs.iter().all(there) || self.has("commit-before-ack")) {
                         steps.push(Step::Send(index));
+                        if self.offers && *op == Op::Append && !writer.offered {
+                            steps.push(Step::Offer(index));
+                        }
+                        for (offer, since, packs) in &world.offers {
+                            if usize::from(*offer) / 8 != index {
+                                steps.push(Step::SendWith(index, *offer, *since, packs.clone()));
+                            }
+                        }
                     }
                 }
                 Phase::Waiting { seq } => {
@@ -520,6 +569,28 @@ impl Model for LogModel {
             Step::Send(index) if self.resumed(last, index).is_some() => {
                 let seq = self.resumed(last, index);
                 self.next_op(&mut world, index, seq);
+            }
+            Step::Offer(index) => {
+                if let Some(seq) = self.resumed(last, index) {
+                    self.next_op(&mut world, index, Some(seq));
+                    return Some(world);
+                }
+                let name = self.name(index, world.writers[index].op);
+                let writer = &mut world.writers[index];
+                // Every record up to its view is known not to have the operation.
+                let since = writer.view;
+                (writer.offered, writer.resumes) = (true, Some(since));
+                world.offers.insert((name, since, writer.packs.clone()));
+            }
+            Step::SendWith(index, offer, since, packs) => {
+                if self.resumed(last, index).is_some() {
+                    return None;
+                }
+                world.writers[index].nonce = (index as u8) << 3 | world.writers[index].op as u8;
+                let body = self.body_with(&world, index, offer, since, &packs)?;
+                let seq = world.writers[index].view + 1;
+                world.writers[index].phase = Phase::Waiting { seq };
+                world.network.insert((seq, body));
             }
             Step::Send(index) => {
                 world.writers[index].nonce = (index as u8) << 3 | world.writers[index].op as u8;
@@ -613,7 +684,7 @@ impl Model for LogModel {
                 let view = world.gcs[index].view;
                 let base = world.record(view);
                 let fence = base.fence.max(world.gcs[index].marked_at);
-                let body = Rec { nonce: 128 + index as u8, op: None, fence, restores: None, ..base };
+                let body = Rec { nonce: 128 + index as u8, op: None, carried: None, fence, restores: None, ..base };
                 world.network.insert((view + 1, body));
                 world.gcs[index].phase = GcPhase::Waiting { seq: view + 1 };
             }
@@ -669,11 +740,17 @@ impl Model for LogModel {
             }),
             Property::always("the head is no tombstone", |_, world: &World| !world.record(world.len()).tombstone),
             Property::always("an acknowledged operation is in its record for ever", |_, world: &World| {
-                world.acknowledged.iter().all(|(op, seq)| world.record(*seq).op == Some(*op))
+                world.acknowledged.iter().all(|(op, seq)| world.record(*seq).has(*op))
             }),
             Property::always("no operation is in two records", |_, world: &World| {
                 let mut seen = BTreeSet::new();
-                world.log.iter().flatten().filter_map(|record| record.op).all(|op| seen.insert(op))
+                world
+                    .log
+                    .iter()
+                    .flatten()
+                    .flat_map(|record| [record.op, record.carried])
+                    .flatten()
+                    .all(|op| seen.insert(op))
             }),
             Property::always("a number has one body for ever", |_, world: &World| !world.reused),
             Property::always("every version is what its operations make of the one before", replays),
@@ -711,6 +788,7 @@ fn replays(model: &LogModel, world: &World) -> bool {
                 Op::Rewrite | Op::Tag | Op::Expire => {}
             }
         }
+        expected.extend(record.carried);
         contents(&record) == expected
     })
 }

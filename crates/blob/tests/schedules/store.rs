@@ -31,6 +31,8 @@ struct Inner {
     requests: u64,
     /// Looks whether there is an object, and creates it some time later: what the protocol cannot live with.
     racy: bool,
+    /// Each request takes the same time: 60 ms.
+    steady: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -85,7 +87,8 @@ impl Inner {
 
 impl LyingStore {
     pub fn new(seed: u64, faults: u64) -> Self {
-        let inner = Inner { objects: BTreeMap::new(), rng: Rng::new(seed), faults, requests: 0, racy: false };
+        let inner =
+            Inner { objects: BTreeMap::new(), rng: Rng::new(seed), faults, requests: 0, racy: false, steady: false };
         Self(Arc::new(Mutex::new(inner)))
     }
 
@@ -93,6 +96,13 @@ impl LyingStore {
     pub fn racy(seed: u64) -> Self {
         let store = Self::new(seed, 0);
         store.0.lock().racy = true;
+        store
+    }
+
+    /// A store without faults, of which each request takes 60 ms.
+    pub fn steady(seed: u64) -> Self {
+        let store = Self::new(seed, 0);
+        store.0.lock().steady = true;
         store
     }
 
@@ -108,7 +118,11 @@ impl LyingStore {
     async fn delay(&self) {
         let ms = {
             let mut inner = self.0.lock();
-            if inner.rng.percent(5) { inner.rng.below(3_000) } else { inner.rng.between(1, 60) }
+            match inner.rng.percent(5) {
+                _ if inner.steady => 29 + inner.rng.below(3),
+                true => inner.rng.below(3_000),
+                false => inner.rng.between(1, 60),
+            }
         };
         tokio::time::sleep(Duration::from_millis(ms)).await;
     }
