@@ -17,6 +17,7 @@ use crate::extent::{FRAME_BYTES, PackRef, Session};
 use crate::fetch::Fetcher;
 use crate::log::Log;
 use crate::names::{self, BlobKey, OpId};
+use crate::nest;
 use crate::ops::{Op, Patch, What};
 use crate::pack::PackBuilder;
 use crate::read::{CACHE_BYTES, Reader};
@@ -57,10 +58,26 @@ impl Blob {
     /// Opens the blob at a key, or makes an empty one.
     ///
     /// # Errors
-    /// When the store fails.
+    /// [`Error::Refused`] when the key is below another blob's, or has blobs below it; when the store fails.
     pub async fn open_or_create(connection: &Connection, key: BlobKey) -> Result<Self, Error> {
-        let (log, head) = Log::open_or_create(connection.world.clone(), key).await?;
-        Ok(Self::with(connection, log, head))
+        let mut may_be_made = false;
+        loop {
+            match Log::open(connection.world.clone(), key.clone()).await {
+                Err(Error::Missing(_)) => {}
+                opened => return opened.map(|(log, head)| Self::with(connection, log, head)),
+            }
+            if !std::mem::replace(&mut may_be_made, true) {
+                nest::refuse_nested(connection, &key).await?;
+            }
+            match Log::create(connection.world.clone(), key.clone()).await {
+                Err(Error::Exists(_)) => {}
+                created => {
+                    let log = created?;
+                    let head = Arc::new(Record::genesis(log.inc()));
+                    return Ok(Self::with(connection, log, head));
+                }
+            }
+        }
     }
 
     fn with(connection: &Connection, log: Log, head: Arc<Record>) -> Self {

@@ -346,7 +346,14 @@ fn endpoint() -> Option<String> {
 }
 
 fn allow_http() -> bool {
-    let names = ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"];
+    let names = [
+        "AWS_ENDPOINT_URL_S3",
+        "AWS_ENDPOINT_URL",
+        "AWS_ENDPOINT",
+        "AZURE_STORAGE_ENDPOINT",
+        "AZURE_ENDPOINT",
+        "GOOGLE_BASE_URL",
+    ];
     names.iter().any(|name| std::env::var(name).is_ok_and(|value| value.starts_with("http://")))
 }
 

@@ -3,13 +3,14 @@
 use format::FormatError;
 
 use crate::names::OpId;
+use crate::told::told;
 
 /// An error of a blob.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The store failed, again and again: try later, or look at the credentials if it says that
     /// they are refused.
-    #[error("{what}: {source}; try again, or look at the store's state and the credentials")]
+    #[error("{what}: {}", told(.source))]
     Store {
         /// What was asked.
         what: String,

@@ -58,6 +58,23 @@ pub fn has_blobs<'a>(connection: &'a Connection, prefix: &'a Path) -> BoxFuture<
     .boxed()
 }
 
+/// Returns a blob directly below a key that is to be one. The first names are looked at: what is
+/// below may be a whole directory tree of something else.
+pub(crate) async fn first_below(connection: &Connection, key: &Path) -> Result<Option<Path>, Error> {
+    // What an earlier blob at the key has left.
+    let is_own = |name: &Path| {
+        let last = name.filename().unwrap_or_default();
+        last == "life" || (last.len() == 32 && last.bytes().all(|byte| byte.is_ascii_hexdigit()))
+    };
+    for name in names(connection, key).await?.into_iter().filter(|name| !is_own(name)).take(LOOKS_AT_ONCE) {
+        let is_blob = names(connection, &name).await?.contains(&name.clone().join("life"));
+        if is_blob && Log::open(connection.world().clone(), BlobKey::new(name.clone())).await.is_ok() {
+            return Ok(Some(name));
+        }
+    }
+    Ok(None)
+}
+
 async fn names(connection: &Connection, prefix: &Path) -> Result<Vec<Path>, Error> {
     let world = connection.world();
     let prefix_or_all = (!prefix.as_ref().is_empty()).then_some(prefix);

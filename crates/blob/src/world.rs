@@ -11,6 +11,7 @@ use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions};
 
 use crate::error::Error;
+use crate::told::{is_without_bucket, is_without_credentials};
 
 /// How often a read is asked again: with the pauses below about 10 s, longer than the store needs
 /// to elect or restart a node.
@@ -24,10 +25,17 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// anew meanwhile.
 const REFUSED_TRIES: u32 = 5;
 
-/// Tells whether asking again is in vain: the store's disk is full, it is only to be read, or it
-/// refuses the keys for good.
+/// How often a request is made when no credentials are found: a machine that has some may have been
+/// too busy to answer.
+const KEYLESS_TRIES: u32 = 2;
+
+/// Tells whether asking again is in vain: the store's disk is full, it is only to be read, it
+/// refuses the keys for good, there are no keys, or there is no bucket.
 pub(crate) fn is_in_vain(error: &object_store::Error, tries: u32) -> bool {
     use std::io::ErrorKind;
+    if is_without_bucket(error) || (tries >= KEYLESS_TRIES && is_without_credentials(error)) {
+        return true;
+    }
     match error {
         object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. } => {
             tries >= REFUSED_TRIES
@@ -91,7 +99,7 @@ impl World {
         loop {
             let error = match self.get_once(path).await {
                 Ok(bytes) => return Ok(Some(bytes)),
-                Err(object_store::Error::NotFound { .. }) => return Ok(None),
+                Err(error @ object_store::Error::NotFound { .. }) if !is_without_bucket(&error) => return Ok(None),
                 Err(error) => error,
             };
             tries += 1;

@@ -1,0 +1,32 @@
+//! No blob below another one: a blob's key is a directory of the store, and one below it would be
+//! in no list, and could have the names of the first one's own objects. Asked once in a blob's life,
+//! before it is made; two clients that make both at the same moment are not kept apart.
+
+use futures_util::future::join_all;
+use object_store::path::Path;
+
+use crate::connect::Connection;
+use crate::error::Error;
+use crate::list;
+use crate::log::Log;
+use crate::names::BlobKey;
+
+/// Refuses a key below a blob, and one with blobs below it. A store that does not let this client
+/// look there refuses nothing.
+pub(crate) async fn refuse_nested(connection: &Connection, key: &BlobKey) -> Result<(), Error> {
+    let parts: Vec<String> = key.path().parts().map(|part| part.as_ref().to_owned()).collect();
+    let above = (1..parts.len()).map(|depth| Path::from_iter(parts[..depth].iter().map(String::as_str)));
+    let opened = above.map(|path| async move {
+        let is_blob = Log::open(connection.world().clone(), BlobKey::new(path.clone())).await.is_ok();
+        is_blob.then_some(path)
+    });
+    if let Some(path) = join_all(opened).await.into_iter().flatten().next() {
+        let why = format!("there is a blob at {path}, and {} would be inside it: choose another key", key.path());
+        return Err(Error::Refused(why));
+    }
+    if let Ok(Some(below)) = list::first_below(connection, key.path()).await {
+        let why = format!("there is a blob at {below}, which is below {}: choose another key", key.path());
+        return Err(Error::Refused(why));
+    }
+    Ok(())
+}

@@ -1,0 +1,179 @@
+//! What a store answered, in one line: the HTTP status, its code, its message, and what to do. The
+//! stores' own answers are XML or JSON, and where no keys were found the store's client names an
+//! address that says nothing to its user.
+
+use object_store::Error;
+
+/// Characters of an answer that is neither XML nor JSON.
+const PLAIN_MAX: usize = 300;
+/// What the store's client asks for keys last: the machine that it runs on.
+const METADATA: [&str; 4] =
+    ["169.254.169.254", "/latest/api/token", "/latest/meta-data/iam", "metadata.google.internal"];
+
+const ADVICE_TRY: &str = "try again, or look at the store's state";
+const ADVICE_KEYS: &str = "look at the credentials (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; \
+                           docs/BLOB-GUIDE.md has those of other stores)";
+const ADVICE_RIGHTS: &str =
+    "these credentials may not do that: allow objects to be read, written, listed and deleted, or use others";
+const ADVICE_BUCKET: &str = "make the bucket, or look at its name, the endpoint and the region";
+const ADVICE_REGION: &str = "set AWS_REGION to the region of the bucket";
+const ADVICE_CLOCK: &str = "set this machine's clock";
+const ADVICE_SLOW: &str = "the store is asked too often: try again later";
+const ADVICE_NETWORK: &str = "look at the endpoint (AWS_ENDPOINT_URL) and the network";
+
+/// Tells that no credentials were found, where they were looked for, and what to set.
+fn no_credentials(text: &str) -> String {
+    let (looked, set) = if text.contains("MicrosoftAzure") || text.contains("/metadata/identity") {
+        (
+            "AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_TOKEN, AZURE_CLIENT_ID with its kin, the identity of this machine",
+            "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
+        )
+    } else if text.contains("GCS") || text.contains("google") {
+        (
+            "GOOGLE_APPLICATION_CREDENTIALS, GOOGLE_SERVICE_ACCOUNT, gcloud's own file, the account of this machine",
+            "GOOGLE_APPLICATION_CREDENTIALS to the file of a service account",
+        )
+    } else {
+        (
+            "AWS_ACCESS_KEY_ID, the profile of AWS_PROFILE or `default` in ~/.aws/credentials and ~/.aws/config, \
+             AWS_WEB_IDENTITY_TOKEN_FILE, AWS_CONTAINER_CREDENTIALS_RELATIVE_URI, the role of this machine",
+            "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or AWS_SKIP_SIGNATURE=true for a public bucket",
+        )
+    };
+    format!("no credentials were found; looked at: {looked}; set {set}")
+}
+
+/// Tells whether the store's client found no credentials, and asked the machine for some in vain.
+pub(crate) fn is_without_credentials(error: &Error) -> bool {
+    let text = error.to_string();
+    METADATA.iter().any(|place| text.contains(place))
+}
+
+/// Tells whether the store says that there is no such bucket.
+pub(crate) fn is_without_bucket(error: &Error) -> bool {
+    let text = error.to_string();
+    ["NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist"].iter().any(|code| text.contains(code))
+}
+
+/// Returns what is between two marks.
+fn between<'a>(text: &'a str, from: &str, to: &str) -> Option<&'a str> {
+    let (_, rest) = text.split_once(from)?;
+    rest.split_once(to).map(|(found, _)| found.trim()).filter(|found| !found.is_empty())
+}
+
+fn advice(status: &str, code: &str, message: &str) -> &'static str {
+    match code {
+        "NoSuchBucket" | "ContainerNotFound" | "InvalidBucketName" => ADVICE_BUCKET,
+        "InvalidAccessKeyId" | "SignatureDoesNotMatch" | "ExpiredToken" | "InvalidToken" | "AuthenticationFailed" => {
+            ADVICE_KEYS
+        }
+        "PermanentRedirect" | "AuthorizationHeaderMalformed" | "IllegalLocationConstraintException" => ADVICE_REGION,
+        "RequestTimeTooSkewed" => ADVICE_CLOCK,
+        "SlowDown" | "ServerBusy" | "TooManyRequests" => ADVICE_SLOW,
+        "AccessDenied" | "AllAccessDisabled" | "AuthorizationPermissionMismatch" => ADVICE_RIGHTS,
+        _ if message.contains("bucket does not exist") => ADVICE_BUCKET,
+        _ => match status.get(..3) {
+            Some("401") => ADVICE_KEYS,
+            Some("403") => ADVICE_RIGHTS,
+            Some("429" | "503") => ADVICE_SLOW,
+            Some("301" | "307") => ADVICE_REGION,
+            _ => ADVICE_TRY,
+        },
+    }
+}
+
+/// Says in one line what a store answered, and what to do.
+pub(crate) fn told(error: &Error) -> String {
+    let text = error.to_string();
+    if METADATA.iter().any(|place| text.contains(place)) {
+        return no_credentials(&text);
+    }
+    if text.contains("request without LOCATION") || text.contains("redirect without LOCATION") {
+        return format!("the store is elsewhere: {ADVICE_REGION}");
+    }
+    let Some((_, answer)) = text.split_once("status code: ") else {
+        let is_of_the_network = text.contains("error sending request") || text.contains("HTTP error");
+        if !is_of_the_network {
+            return format!("{text}; {ADVICE_TRY} and the credentials");
+        }
+        let place = between(&text, "for url (", ")").unwrap_or_default();
+        let place = place.splitn(4, '/').take(3).collect::<Vec<_>>().join("/");
+        return format!("the store at {place} cannot be reached: {}; {ADVICE_NETWORK}", deepest(error));
+    };
+    let (status, body) = answer.split_once(": ").unwrap_or((answer, ""));
+    let code = between(body, "<Code>", "</Code>").or_else(|| between(body, "\"reason\": \"", "\"")).unwrap_or_default();
+    let message = between(body, "<Message>", "</Message>").or_else(|| between(body, "\"message\": \"", "\""));
+    let message = message.unwrap_or_else(|| if body.contains('<') { "" } else { body });
+    let message = message.lines().next().unwrap_or_default();
+    let message: String = message.chars().take(PLAIN_MAX).collect();
+    let parts: Vec<&str> = [status.trim(), code, message.trim()].into_iter().filter(|part| !part.is_empty()).collect();
+    format!("the store answers {}; {}", parts.join(": "), advice(status, code, &message))
+}
+
+/// Returns what the innermost cause says.
+fn deepest(error: &Error) -> String {
+    let mut cause: &(dyn std::error::Error + 'static) = error;
+    while let Some(next) = cause.source() {
+        cause = next;
+    }
+    cause.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn generic(source: &str) -> Error {
+        Error::Generic { store: "S3", source: source.to_owned().into() }
+    }
+
+    #[test]
+    fn answers_are_told_by_code_and_message_with_what_to_do() {
+        let xml = |status: &str, code: &str, message: &str| {
+            generic(&format!(
+                "Error performing GET http://127.0.0.1:1/b/k in 2ms - Server returned non-2xx status code: {status}: \
+                 <?xml version=\"1.0\"?>\n<Error><Code>{code}</Code><Message>{message}</Message><Resource>/b</Resource></Error>"
+            ))
+        };
+        for (status, code, message, advice) in [
+            ("403 Forbidden", "SignatureDoesNotMatch", "The signature is another.", "AWS_SECRET_ACCESS_KEY"),
+            ("403 Forbidden", "AccessDenied", "Access Denied", "may not do that"),
+            ("404 Not Found", "NoSuchBucket", "There is none.", "make the bucket"),
+            ("301 Moved Permanently", "PermanentRedirect", "Elsewhere.", "AWS_REGION"),
+            ("503 Service Unavailable", "SlowDown", "Please reduce your request rate.", "try again later"),
+            ("403 Forbidden", "RequestTimeTooSkewed", "Too large.", "clock"),
+            ("500 Internal Server Error", "InternalError", "We are sorry.", "try again"),
+        ] {
+            let told = told(&xml(status, code, message));
+            let expected = format!("the store answers {status}: {code}: {message}; ");
+            assert!(told.starts_with(&expected) && told.contains(advice) && !told.contains('<'), "{told}");
+        }
+        let json = "Error performing GET http://g/ - Server returned non-2xx status code: 401 Unauthorized: \
+                    {\n \"error\": {\n \"code\": 401,\n \"message\": \"Invalid Credentials\"\n}}";
+        let json = told(&generic(json));
+        assert!(json.starts_with("the store answers 401 Unauthorized: Invalid Credentials; look at"), "{json}");
+    }
+
+    #[test]
+    fn what_the_network_and_files_say_is_told() {
+        let refused = "Error performing GET http://127.0.0.1:1/b/k in 2ms, after 6 retries - HTTP error: error sending request for url (http://127.0.0.1:1/b/k?x=y)";
+        let refused = told(&generic(refused));
+        assert!(refused.starts_with("the store at http://127.0.0.1:1 cannot be reached: "), "{refused}");
+        let file = told(&Error::Generic { store: "LocalFileSystem", source: "no space".into() });
+        assert!(file.contains("no space") && file.contains("try again"), "{file}");
+    }
+
+    #[test]
+    fn missing_credentials_are_named_as_that() {
+        let asked =
+            "Error performing PUT http://169.254.169.254/latest/api/token in 1s - HTTP error: error sending request";
+        let told = told(&generic(asked));
+        assert!(told.starts_with("no credentials were found") && !told.contains("169.254"), "{told}");
+        assert!(told.contains("~/.aws/credentials") && told.contains("set AWS_ACCESS_KEY_ID"), "{told}");
+        let azure = Error::Generic {
+            store: "MicrosoftAzure",
+            source: "Error performing GET http://169.254.169.254/metadata/identity/oauth2/token".into(),
+        };
+        assert!(super::told(&azure).contains("AZURE_STORAGE_ACCOUNT_KEY"));
+    }
+}
