@@ -3,6 +3,7 @@
 //! object once. Owns no state.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
@@ -11,19 +12,28 @@ use futures_util::StreamExt;
 
 use crate::blob::Blob;
 use crate::error::Error;
-use crate::extent::PackRef;
+use crate::extent::{PackRef, Session};
 use crate::life;
-use crate::pack::verify_pack;
+use crate::pack::{FrameSet, verify_named};
 use crate::survey::is_damage;
 use crate::upload::Tally;
 use crate::walk::Named;
 
 /// Packs that are read at once: each takes up to 64 MiB of memory.
 const PACKS_AT_ONCE: usize = 2;
+/// Frames that are compared with what versions name of them at once: some 60 MiB. When there are
+/// more, packs are looked at part by part, and each part reads the nodes anew.
+const FRAMES_MAX: usize = 1 << 21;
+/// Packs of such a part.
+const PART_PACKS: usize = 1024;
 /// Objects that are named in a report; the rest is of no use to a reader.
 const WRONG_MAX: usize = 1000;
 /// How often a pack is read whose bytes do not match: the link may have turned some over.
 const TRIES: u32 = 2;
+
+/// The first pack of all, and the last.
+const FIRST: PackRef = PackRef { origin: 0, born: 0, session: Session(0), number: 0 };
+const LAST: PackRef = PackRef { origin: 0, born: u64::MAX, session: Session(u128::MAX), number: u32::MAX };
 
 /// What an audit found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -50,12 +60,16 @@ impl Audited {
 
 impl Blob {
     /// Reads every record, and every pack of this blob that a live version names, and verifies all
-    /// checksums. Packs of the blobs that this one was cloned from are theirs to audit. `tally.raw`
+    /// checksums, and that each pack has the frames that the versions name. Packs of the blobs that this one was cloned from are theirs to audit. `tally.raw`
     /// tells how many bytes of packs were read.
     ///
     /// # Errors
     /// When the store fails. Damage is no error; it is reported.
     pub async fn audit(&self, tally: &Tally) -> Result<Audited, Error> {
+        self.audit_by(FRAMES_MAX, PART_PACKS, tally).await
+    }
+
+    async fn audit_by(&self, frames_max: usize, part_packs: usize, tally: &Tally) -> Result<Audited, Error> {
         let log = self.log();
         let head = self.refresh().await?;
         let mut audited = Audited::default();
@@ -66,7 +80,7 @@ impl Blob {
                 Err(error) => return Err(error),
             }
         }
-        let mut named = Named::default();
+        let (mut named, mut live) = (Named::watching(FIRST..=LAST, frames_max), Vec::new());
         for seq in 1..=head.seq {
             let read = async {
                 let record = log.known(seq).await?;
@@ -74,19 +88,52 @@ impl Blob {
                 if is_live {
                     named.add(log, &record).await?;
                 }
-                Ok(is_live && record.is_version())
+                Ok((is_live, is_live && record.is_version()))
             };
             match read.await {
-                Ok(is_version) => {
+                Ok((is_live, is_version)) => {
                     audited.records += 1;
                     audited.versions += u64::from(is_version);
+                    live.extend(is_live.then_some(seq));
                 }
                 Err(error) if is_wrong(&error) => audited.add(log.key.record(log.inc, seq).to_string(), &error),
                 Err(error) => return Err(error),
             }
         }
-        let packs = named.packs.into_iter().map(|pack| async move { (pack, self.check_pack(&pack).await) });
-        let mut checks = futures_util::stream::iter(packs).buffer_unordered(PACKS_AT_ONCE);
+        if let Some(frames) = named.frames() {
+            let packs: Vec<_> = named.packs.into_iter().collect();
+            self.audit_packs(&packs, frames, &mut audited, tally).await?;
+            return Ok(audited);
+        }
+        let packs: Vec<_> = named.packs.into_iter().collect();
+        for part in packs.chunks(part_packs) {
+            let (Some(first), Some(last)) = (part.first(), part.last()) else { continue };
+            let mut named = Named::watching(*first..=*last, usize::MAX);
+            for seq in &live {
+                let record = log.known(*seq).await?;
+                if !record.tombstone {
+                    named.add(log, &record).await?;
+                }
+            }
+            self.audit_packs(part, named.frames().unwrap_or_default(), &mut audited, tally).await?;
+        }
+        Ok(audited)
+    }
+
+    /// Verifies packs, each with the frames that versions name of it.
+    async fn audit_packs(
+        &self,
+        packs: &[PackRef],
+        mut frames: BTreeMap<PackRef, FrameSet>,
+        audited: &mut Audited,
+        tally: &Tally,
+    ) -> Result<(), Error> {
+        let log = self.log();
+        let checks = packs.iter().map(|pack| {
+            let named = Arc::new(frames.remove(pack).unwrap_or_default());
+            async move { (*pack, self.check_pack(pack, named).await) }
+        });
+        let mut checks = futures_util::stream::iter(checks).buffer_unordered(PACKS_AT_ONCE);
         let mut wrong = BTreeMap::new();
         while let Some((pack, checked)) = checks.next().await {
             audited.packs += 1;
@@ -104,18 +151,19 @@ impl Blob {
         for (pack, error) in wrong {
             audited.add(log.key.pack(log.inc, &pack).to_string(), &error);
         }
-        Ok(audited)
+        Ok(())
     }
 
-    /// Reads a pack and verifies it alone; returns its bytes.
-    async fn check_pack(&self, pack: &PackRef) -> Result<u64, Error> {
+    /// Reads a pack and verifies it, and that it has the frames that versions name; returns its bytes.
+    async fn check_pack(&self, pack: &PackRef, named: Arc<FrameSet>) -> Result<u64, Error> {
         let fetcher = self.fetcher();
         let path = fetcher.key.pack(fetcher.inc, pack);
         let mut tries = 0;
         loop {
             let bytes = fetcher.whole(&path).await?;
             let len = bytes.len() as u64;
-            let verify = move |bytes: Bytes| verify_pack(&bytes, &mut Workspace::new()).map(|_| ());
+            let named = named.clone();
+            let verify = move |bytes: Bytes| verify_named(&bytes, &named, &mut Workspace::new()).map(|_| ());
             let verified = tokio::task::spawn_blocking(move || verify(bytes)).await;
             match verified.map_err(|_| Error::Refused("the audit was given up".into()))? {
                 Ok(()) => return Ok(len),
@@ -129,4 +177,43 @@ impl Blob {
 /// Tells whether an error is about stored bytes: damaged, or denied for good.
 const fn is_wrong(error: &Error) -> bool {
     is_damage(error) || matches!(error, Error::StoreLies(_))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::connect::Connection;
+    use crate::names::BlobKey;
+    use crate::upload::UploadOptions;
+    use object_store::ObjectStoreExt;
+    use object_store::memory::InMemory;
+
+    /// Packs that are exchanged are found, whether their frames are compared at once or part by part.
+    #[tokio::test]
+    async fn exchanged_packs_are_found_part_by_part() {
+        let store = Arc::new(InMemory::new());
+        let connection = Connection::new(store.clone(), store.clone());
+        let blob = Blob::open_or_create(&connection, BlobKey::new("k".into())).await.unwrap();
+        for turn in 0..7_u8 {
+            let data = (0..9000_u32).map(|at| (at * 7 / 3) as u8 ^ turn).collect::<Vec<_>>();
+            let stream = futures_util::stream::iter([Ok(Bytes::from(data))]);
+            blob.append(stream, "", &UploadOptions::default()).await.unwrap();
+        }
+        let names: Vec<_> = blob.log().key.packs(blob.log().inc).parts().map(|part| part.as_ref().to_owned()).collect();
+        let listed: Vec<_> = store.list(Some(&names.join("/").into())).collect().await;
+        let mut packs: Vec<_> = listed.into_iter().map(|meta| meta.unwrap().location).collect();
+        packs.sort();
+        assert_eq!(packs.len(), 7);
+        for (frames_max, part_packs) in [(FRAMES_MAX, PART_PACKS), (3, 2), (3, 100)] {
+            let found = blob.audit_by(frames_max, part_packs, &Tally::default()).await.unwrap();
+            assert_eq!((found.packs, found.wrong), (7, Vec::new()));
+        }
+        let bytes = store.get(&packs[5]).await.unwrap().bytes().await.unwrap();
+        store.put(&packs[2], bytes.into()).await.unwrap();
+        for (frames_max, part_packs) in [(FRAMES_MAX, PART_PACKS), (3, 2), (3, 100)] {
+            let found = blob.audit_by(frames_max, part_packs, &Tally::default()).await.unwrap();
+            let wrong: Vec<_> = found.wrong.iter().map(|(object, _)| object.as_str()).collect();
+            assert_eq!(wrong, [packs[2].as_ref()]);
+        }
+    }
 }

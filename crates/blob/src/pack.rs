@@ -6,6 +6,8 @@
 //! whose checksum is as in a layout; kind 2 a node: codec 0, no length in data, and crc32c of its bytes. Frames of zeroes take no
 //! entry. Valid if and only if the magics, the checksum and the lengths fit, and every entry's bytes match their checksum.
 
+use std::collections::BTreeSet;
+
 use bytes::Bytes;
 use codec::{CodecId, Workspace};
 use format::{Cursor, FormatError, crc32c, put_uint};
@@ -108,11 +110,23 @@ pub struct PackReport {
     pub stored: u64,
 }
 
+/// Frames of a pack as versions name them: the byte where each begins, its stored bytes, its codec, its checksum.
+pub(crate) type FrameSet = BTreeSet<(u32, u32, CodecId, u32)>;
+
 /// Verifies a whole pack by its trailer alone: every checksum, and that every frame decodes.
 ///
 /// # Errors
 /// What does not fit, and where.
 pub fn verify_pack(bytes: &[u8], workspace: &mut Workspace) -> Result<PackReport, FormatError> {
+    verify_named(bytes, &FrameSet::new(), workspace)
+}
+
+/// Verifies a whole pack, and that it has the frames that versions name: that it is not another pack.
+pub(crate) fn verify_named(
+    bytes: &[u8],
+    named: &FrameSet,
+    workspace: &mut Workspace,
+) -> Result<PackReport, FormatError> {
     let wrong = |detail: String| FormatError::new(STRUCTURE, detail);
     let foot =
         bytes.len().checked_sub(FOOT_BYTES).ok_or_else(|| wrong(format!("{} bytes are too few", bytes.len())))?;
@@ -133,6 +147,7 @@ pub fn verify_pack(bytes: &[u8], workspace: &mut Workspace) -> Result<PackReport
     let (mut report, mut at) = (PackReport::default(), HEAD.len());
     let mut table = Cursor::new(STRUCTURE, &body[table_at..]);
     let mut raw = vec![0; FRAME_BYTES as usize];
+    let mut had = FrameSet::new();
     for index in 0..entries {
         let (kind, codec) = (table.u8()?, CodecId(table.u8()?));
         let (raw_len, stored_len, crc) = (table.uint(3)? as u32, table.uint(3)? as usize, table.u32()?);
@@ -153,6 +168,7 @@ pub fn verify_pack(bytes: &[u8], workspace: &mut Workspace) -> Result<PackReport
             decoded.map_err(|error| wrong(format!("entry {index} at {at}: {error}")))?;
             report.frames += 1;
             report.raw += u64::from(raw_len);
+            had.insert((at as u32, stored_len as u32, codec, crc));
         } else {
             report.nodes += 1;
         }
@@ -161,6 +177,11 @@ pub fn verify_pack(bytes: &[u8], workspace: &mut Workspace) -> Result<PackReport
     }
     if at != table_at {
         return Err(wrong(format!("{} bytes lie between the last entry and the table", table_at - at)));
+    }
+    if let Some((at, stored, ..)) = named.difference(&had).next() {
+        return Err(wrong(format!(
+            "a version names {stored} bytes at {at}, and the pack has others there: it is another pack"
+        )));
     }
     Ok(report)
 }

@@ -1,15 +1,17 @@
-//! Which packs a version names, through its nodes: what GC and a remover need. Owns no cache but the names of nodes that it has
-//! seen, which never change what they hold.
+//! Which packs a version names, through its nodes: what GC and a remover need; and, if asked, which frames in them: what an audit
+//! needs. Owns no cache but the names of nodes that it has seen, which never change what they hold.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::ops::RangeInclusive;
 
 use format::FormatError;
 use object_store::ObjectStoreExt;
 
 use crate::error::Error;
-use crate::extent::{NodeHash, NodeRef, PackRef, Piece};
+use crate::extent::{Extent, Frame, NodeHash, NodeRef, PackRef, Piece, Place};
 use crate::layout::Layout;
 use crate::log::Log;
+use crate::pack::FrameSet;
 use crate::record::Record;
 use crate::world::READ_TRIES;
 
@@ -18,6 +20,33 @@ use crate::world::READ_TRIES;
 pub(crate) struct Named {
     pub(crate) packs: BTreeSet<PackRef>,
     nodes: HashSet<NodeHash>,
+    watch: Option<Watch>,
+}
+
+/// The frames of some packs that versions name.
+#[derive(Debug)]
+struct Watch {
+    packs: RangeInclusive<PackRef>,
+    frames: BTreeMap<PackRef, FrameSet>,
+    /// How many more frames there may be.
+    left: usize,
+}
+
+impl Watch {
+    fn see(&mut self, extent: &Extent) {
+        let Place::Pack { pack, offset } = extent.place else { return };
+        if pack.origin != 0 || self.left == 0 || !self.packs.contains(&pack) {
+            return;
+        }
+        let (frames, mut at) = (self.frames.entry(pack).or_default(), offset);
+        for frame in &extent.frames {
+            let Frame { stored, codec, crc } = *frame;
+            if stored > 0 && frames.insert((at, stored, codec, crc)) {
+                self.left = self.left.saturating_sub(1);
+            }
+            at = at.saturating_add(stored);
+        }
+    }
 }
 
 impl Named {
@@ -33,6 +62,16 @@ impl Named {
         Ok(named)
     }
 
+    /// Names nothing yet; will tell which frames of packs in a range are named, if they are less than `most`.
+    pub(crate) fn watching(packs: RangeInclusive<PackRef>, most: usize) -> Self {
+        Self { watch: Some(Watch { packs, frames: BTreeMap::new(), left: most }), ..Self::default() }
+    }
+
+    /// Returns the frames that are named of the packs that were watched; `None` if they are too many, or none were watched.
+    pub(crate) fn frames(&mut self) -> Option<BTreeMap<PackRef, FrameSet>> {
+        self.watch.take().filter(|watch| watch.left > 0).map(|watch| watch.frames)
+    }
+
     /// Adds the packs of the blob itself that a record names. Packs of origins are theirs to delete, and so are the nodes in them, which
     /// cannot name a pack of this blob.
     pub(crate) async fn add(&mut self, log: &Log, record: &Record) -> Result<(), Error> {
@@ -41,6 +80,9 @@ impl Named {
             for piece in layout.pieces() {
                 let Some(pack) = piece.pack().filter(|pack| pack.origin == 0) else { continue };
                 self.packs.insert(pack);
+                if let (Some(watch), Piece::Extent(extent)) = (&mut self.watch, piece) {
+                    watch.see(extent);
+                }
                 if let Piece::Span(span) = piece
                     && self.nodes.insert(span.node.hash)
                 {

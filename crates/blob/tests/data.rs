@@ -168,8 +168,8 @@ fn zeroes_take_nothing_and_small_appends_stay_in_the_record() {
     });
 }
 
-/// The pack of the blob whose name sorts first.
-async fn first_pack(store: &InMemory) -> Path {
+/// The packs of the blob, by name.
+async fn packs(store: &InMemory) -> Vec<Path> {
     let mut packs: Vec<Path> = store
         .list(Some(&Path::from("a/blob")))
         .map(|meta| meta.unwrap().location)
@@ -177,7 +177,12 @@ async fn first_pack(store: &InMemory) -> Path {
         .collect()
         .await;
     packs.sort();
-    packs.remove(0)
+    packs
+}
+
+/// The pack of the blob whose name sorts first.
+async fn first_pack(store: &InMemory) -> Path {
+    packs(store).await.remove(0)
 }
 
 /// Damage of each kind is named with its place, and never read as data or as zeroes.
@@ -222,8 +227,11 @@ fn a_pack_that_is_gone_cut_or_foreign_is_damage() {
         assert!(clean.wrong.is_empty() && clean.packs > 0 && clean.records == 1, "{clean:?}");
         let pack = &first_pack(&store).await;
         let whole = store.get(pack).await.unwrap().bytes().await.unwrap();
-        for what in ["gone", "cut", "foreign"] {
+        let neighbour = packs(&store).await.pop().unwrap();
+        assert_ne!(neighbour, *pack);
+        for what in ["gone", "cut", "foreign", "neighbour"] {
             match what {
+                "neighbour" => drop(store.copy(&neighbour, pack).await.unwrap()),
                 "gone" => store.delete(pack).await.unwrap(),
                 "cut" => drop(store.put(pack, whole.slice(..whole.len() / 2).into()).await.unwrap()),
                 _ => drop(store.put(pack, "nothing of ours".into()).await.unwrap()),

@@ -5,6 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::Builder;
 use std::time::Instant;
 
 use serde::Serialize;
@@ -227,7 +228,8 @@ pub fn copy_shown(
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         if let Some(path) = measured.filter(|_| output.shows_progress()) {
-            scope.spawn(|| {
+            // Without this thread the bar has no end, and the copy goes on.
+            let _ = Builder::new().spawn_scoped(scope, || {
                 if let Some(bytes) = measure(path, &is_over) {
                     progress.measure(bytes);
                 }

@@ -59,7 +59,7 @@ pub fn export(plan: &Export<'_>, sink: &Sink, report: &mut dyn FnMut(u64)) -> Ou
                 jobs.push(send);
                 for _ in 0..THREADS {
                     let (receive, alive) = (receive.clone(), alive.clone());
-                    scope.spawn(move || {
+                    shared.start(scope, move || {
                         stop_on_error(shared, copy_pieces(plan, copier, target, keeps_old, &receive, shared));
                         drop(alive);
                     });
@@ -75,19 +75,19 @@ pub fn export(plan: &Export<'_>, sink: &Sink, report: &mut dyn FnMut(u64)) -> Ou
                     jobs.push(send_job);
                     outputs.push(receive_output);
                     let alive = alive.clone();
-                    scope.spawn(move || {
+                    shared.start(scope, move || {
                         stop_on_error(shared, read_pieces(plan, &receive_job, &send_output, shared));
                         drop(alive);
                     });
                 }
                 let alive = alive.clone();
-                scope.spawn(move || {
+                shared.start(scope, move || {
                     stop_on_error(shared, write_stream(stream, &outputs, shared));
                     drop(alive);
                 });
             }
         }
-        scope.spawn(move || {
+        shared.start(scope, move || {
             stop_on_error(shared, make_jobs(plan, &jobs, shared));
             drop(alive);
         });

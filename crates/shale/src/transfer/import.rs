@@ -44,14 +44,14 @@ pub fn import(plan: &Import<'_>, source: &mut Source, report: &mut dyn FnMut(u64
     std::thread::scope(|scope| {
         for _ in 0..THREADS {
             let (receive, shared, alive) = (receive.clone(), &shared, alive.clone());
-            scope.spawn(move || {
+            shared.start(scope, move || {
                 write_pieces(plan, copier, &receive, shared);
                 drop(alive);
             });
         }
         drop(receive);
         let shared = &shared;
-        scope.spawn(move || {
+        shared.start(scope, move || {
             if let Err(failure) = read_pieces(plan, source, &send, shared) {
                 shared.fail(failure);
             }

@@ -12,6 +12,7 @@ pub use sink::{Sink, empty};
 pub use source::{Piece, Source};
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{Builder, Scope};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -74,6 +75,13 @@ impl<'a> Shared<'a> {
     fn fail(&self, failure: impl Into<Failure>) {
         self.error.lock().get_or_insert(failure.into());
         self.failed.store(true, Ordering::SeqCst);
+    }
+
+    /// Starts a thread of the transfer. One that cannot be started ends the transfer; what `work` holds is dropped then.
+    fn start<'scope>(&self, scope: &'scope Scope<'scope, '_>, work: impl FnOnce() + Send + 'scope) {
+        if let Err(error) = Builder::new().name("shale-transfer".to_owned()).spawn_scoped(scope, work) {
+            self.fail(Error::from_io("starting a thread", error));
+        }
     }
 
     /// Whether to go on; notices a signal.
