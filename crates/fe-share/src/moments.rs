@@ -245,8 +245,8 @@ impl Shown {
     fn root_of(&self, name: &[u8]) -> share::Result<Entry> {
         let moment = self.moments.list().into_iter().find(|moment| moment.name.as_bytes() == name);
         let view = self.view_of(moment.ok_or(Failure::new(libc::ENOENT))?.id)?;
-        let root = self.tree(view)?.inode(Tree::ROOT)?;
-        let entry = served::entry(view << VIEW_SHIFT | Tree::ROOT, &root);
+        let tree = self.tree(view)?;
+        let entry = served::entry(&tree, view << VIEW_SHIFT | Tree::ROOT, &tree.inode(Tree::ROOT)?);
         Ok(Entry { name_valid: NAME_TTL, attributes_valid: NAME_TTL, ..entry })
     }
 
@@ -281,7 +281,7 @@ impl Shown {
 /// Answers what only reads a snapshot; all else would change it.
 fn serve_moment<A: Answer>(tree: &Tree, node: u64, operation: &Operation<'_>, answer: A) {
     let (view, inode) = (node >> VIEW_SHIFT << VIEW_SHIFT, node & !(u64::MAX << VIEW_SHIFT));
-    let shown = |(inode, found): (u64, Inode)| served::entry(view | inode, &found);
+    let shown = |(inode, found): (u64, Inode)| served::entry(tree, view | inode, &found);
     match *operation {
         Operation::Lookup { name } => match tree.lookup(inode, name) {
             Ok(found) => answer.entry(&shown(found)),
@@ -289,7 +289,9 @@ fn serve_moment<A: Answer>(tree: &Tree, node: u64, operation: &Operation<'_>, an
             Err(failure) => answer.fail(errno(failure)),
         },
         Operation::GetAttributes { .. } => answer.result(
-            tree.inode(inode).map(|found| reply::attributes(&served::attributes(node, &found), TTL)).map_err(errno),
+            tree.inode(inode)
+                .map(|found| reply::attributes(&served::attributes(tree, node, &found), TTL))
+                .map_err(errno),
         ),
         Operation::ReadLink => answer.result(tree.read_link(inode).map_err(errno)),
         Operation::Read { offset, size, .. } => {
@@ -308,7 +310,7 @@ fn serve_moment<A: Answer>(tree: &Tree, node: u64, operation: &Operation<'_>, an
             let (mut plain, mut plus) = (Listing::new(size), ListingPlus::new(size));
             let listed = tree.list(inode, offset, |listed, found| {
                 if with_attributes {
-                    plus.add(&served::entry(view | listed.node, &found), listed.cookie, &listed.name)
+                    plus.add(&served::entry(tree, view | listed.node, &found), listed.cookie, &listed.name)
                 } else {
                     plain.add(view | listed.node, listed.cookie, listed.kind, &listed.name)
                 }

@@ -56,11 +56,11 @@ fn time_to_set(wanted: fuse::TimeToSet) -> TimeToSet {
     }
 }
 
-pub(crate) fn attributes(node: u64, inode: &Inode) -> Attributes {
+pub(crate) fn attributes(tree: &Tree, node: u64, inode: &Inode) -> Attributes {
     Attributes {
         inode: node,
         size: inode.size,
-        blocks: inode.size.div_ceil(512),
+        blocks: tree.blocks(inode),
         accessed: time(inode.accessed),
         modified: time(inode.modified),
         changed: time(inode.changed),
@@ -73,8 +73,9 @@ pub(crate) fn attributes(node: u64, inode: &Inode) -> Attributes {
     }
 }
 
-pub(crate) fn entry(node: u64, inode: &Inode) -> Entry {
-    Entry { node, generation: 0, name_valid: TTL, attributes_valid: TTL, attributes: attributes(node, inode) }
+pub(crate) fn entry(tree: &Tree, node: u64, inode: &Inode) -> Entry {
+    let attributes = attributes(tree, node, inode);
+    Entry { node, generation: 0, name_valid: TTL, attributes_valid: TTL, attributes }
 }
 
 impl FileSystem for Served {
@@ -139,8 +140,9 @@ impl Served {
         let tree = &self.tree;
         match request.operation {
             Operation::Lookup { name } => self.answer_lookup(tree.lookup(node, name), answer),
-            Operation::GetAttributes { .. } => answer
-                .result(tree.inode(node).map(|inode| reply::attributes(&attributes(node, &inode), TTL)).map_err(errno)),
+            Operation::GetAttributes { .. } => answer.result(
+                tree.inode(node).map(|inode| reply::attributes(&attributes(tree, node, &inode), TTL)).map_err(errno),
+            ),
             Operation::SetAttributes(wanted) => {
                 let wanted = SetAttributes {
                     mode: wanted.mode,
@@ -152,7 +154,9 @@ impl Served {
                     kill_suid_sgid: wanted.kill_suid_sgid,
                 };
                 let changed = tree.set_attributes(node, &wanted);
-                answer.result(changed.map(|inode| reply::attributes(&attributes(node, &inode), TTL)).map_err(errno));
+                answer.result(
+                    changed.map(|inode| reply::attributes(&attributes(tree, node, &inode), TTL)).map_err(errno),
+                );
             }
             Operation::ReadLink => answer.result(tree.read_link(node).map_err(errno)),
             Operation::SymLink { name, target } => self.answer_made(tree.make_link(node, name, caller, target), answer),
@@ -279,7 +283,7 @@ impl Served {
             Ok((node, inode)) => {
                 self.held.told(node);
                 let opened = reply::opened(0, reply::OpenFlags::KEEP_CACHE);
-                answer.bytes(&[reply::entry(&entry(node, &inode)), opened].concat());
+                answer.bytes(&[reply::entry(&entry(&self.tree, node, &inode)), opened].concat());
             }
             Err(failure) => answer.fail(errno(failure)),
         }
@@ -298,7 +302,8 @@ impl Served {
             Operation::Write { .. } => answer.written(u32::try_from(result).unwrap_or(u32::MAX)),
             Operation::SetAttributes(_) => {
                 let inode = self.tree.inode(request.node);
-                let attributes = inode.map(|inode| reply::attributes(&attributes(request.node, &inode), TTL));
+                let attributes =
+                    inode.map(|inode| reply::attributes(&attributes(&self.tree, request.node, &inode), TTL));
                 answer.result(attributes.map_err(errno));
             }
             _ => answer.done(),
@@ -309,7 +314,7 @@ impl Served {
         match made {
             Ok((node, inode)) => {
                 self.held.told(node);
-                answer.entry(&entry(node, &inode));
+                answer.entry(&entry(&self.tree, node, &inode));
             }
             Err(failure) => answer.fail(errno(failure)),
         }
@@ -342,7 +347,7 @@ impl Served {
             if !with_attributes {
                 return plain.add(listed.node, listed.cookie, listed.kind, &listed.name);
             }
-            let has_room = plus.add(&entry(listed.node, &inode), listed.cookie, &listed.name);
+            let has_room = plus.add(&entry(&self.tree, listed.node, &inode), listed.cookie, &listed.name);
             // The kernel does not count the dots as look-ups.
             if has_room && listed.cookie > share::COOKIE_DOT_DOT {
                 self.held.told(listed.node);

@@ -1,44 +1,111 @@
 //! What `check` says of shares beyond what it says of volumes: whether each tree agrees with itself
-//! and with the data there is, and the paths of files in which something is damaged.
+//! and with the data there is, and the paths of files in which something is damaged. Mends trees
+//! for `check --repair` and `salvage`.
 //!
-//! Trees are looked at as snapshots are: nothing is changed, and what opening writes stays in
-//! memory.
+//! Without a repair, trees are looked at as snapshots are: nothing is changed, and what opening
+//! writes stays in memory.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use engine::{CheckReport, Files, Pool, Problem};
-use share::Tree;
-use surface::Result;
+use share::{Repaired, Tree};
+use surface::{Error, ObjectSpace, Result};
 
 use crate::names;
 use crate::shares::{self, Moment};
 
-/// The file of a share that holds its namespace; others below 16 are the tree's own, too.
-const NAMESPACE: u64 = Tree::ROOT;
+/// Files of a share below this are the tree's own: its names.
 const FILES_OWN: u64 = 16;
 /// Damaged files of one share whose paths are looked for.
 const DAMAGED_MAX: usize = 1000;
 
 /// Adds to a report the problems of the trees of all shares, and names the files that its
-/// problems are in.
-///
-/// # Errors
-/// What the storage fails with.
-pub fn check(pool: &Pool, report: &mut CheckReport) {
+/// problems are in. With `repairs` the trees are mended.
+pub fn check(pool: &Pool, report: &mut CheckReport, repairs: bool) {
     name_files(pool, &mut report.problems);
     for volume in pool.volumes().into_iter().filter(engine::VolumeStatus::is_share) {
-        let problem = |detail: String| Problem {
+        let problem = |detail: String, repaired: bool| Problem {
             kind: "tree",
             volume: Some(volume.name.clone()),
             offset: None,
             detail,
-            repaired: false,
+            repaired,
         };
-        match check_share(pool, &volume.name) {
-            Ok(wrong) => wrong.into_iter().for_each(|detail| report.add(problem(detail))),
-            Err(error) => report.add(problem(format!("the tree cannot be checked: {error}"))),
+        let found = if repairs { mend(pool, &volume.name, true) } else { look(pool, &volume.name) };
+        match found {
+            Ok(Repaired { mended, left }) => {
+                mended.into_iter().for_each(|detail| report.add(problem(detail, true)));
+                left.into_iter().for_each(|detail| report.add(problem(detail, false)));
+            }
+            Err(error) => report.add(problem(format!("the tree cannot be checked: {error}"), false)),
         }
     }
+}
+
+/// Problems of the tree of a share, which is not changed.
+fn look(pool: &Pool, name: &str) -> Result<Repaired> {
+    let volume = pool.volume(name)?;
+    let files = Files::new(volume.clone(), volume)?;
+    let survey = Tree::survey(&files).map_err(|failure| shares::error_of(name, "its names cannot be read", failure))?;
+    if let Some(survey) = survey.filter(|survey| !survey.is_whole) {
+        let advice = "shale check --repair builds them anew from what is whole, and puts what has no name any more into lost+found";
+        return Ok(Repaired { left: vec![format!("{}; {advice}", survey.problem)], ..Repaired::default() });
+    }
+    drop(files);
+    Ok(Repaired { left: check_share(pool, name)?, ..Repaired::default() })
+}
+
+/// Mends the tree of a share: builds its names anew if some of them are damaged, puts right what
+/// can be told from the rest, and what has no name any more into `lost+found`. Data without an inode
+/// is adopted, too, if any names are lost or `adopts` says so; else it was removed, and is discarded.
+///
+/// # Errors
+/// What the storage fails with.
+pub fn mend(pool: &Pool, name: &str, adopts: bool) -> Result<Repaired> {
+    let volume = pool.volume(name)?;
+    let files = Arc::new(Files::new(volume.clone(), volume)?);
+    let space: Arc<dyn ObjectSpace> = files.clone();
+    let failed = |failure| shares::error_of(name, "its tree cannot be repaired", failure);
+    let mut repaired = Repaired::default();
+    match Tree::survey(&*files).map_err(failed)? {
+        // It had no tree yet.
+        None => return Ok(repaired),
+        Some(survey) if !survey.is_whole => {
+            let random = [random()?, random()?];
+            Tree::rebuild(&space, shares::brief_options(), random).map_err(failed)?;
+            repaired.mended.push(format!("{}: they were built anew from what is whole", survey.problem));
+        }
+        Some(_) => {}
+    }
+    let tree = match Tree::open(space.clone(), shares::brief_options()) {
+        // What the database keeps for itself is damaged: which of its pages are free.
+        Err(failure) if failure.errno() == libc::EIO && repaired.mended.is_empty() => {
+            Tree::rebuild(&space, shares::brief_options(), [random()?, random()?]).map_err(failed)?;
+            repaired.mended.push("the database of the share's names could not be opened: it was built anew".to_owned());
+            Tree::open(space, shares::brief_options())
+        }
+        opened => opened,
+    };
+    let tree = tree.map_err(failed)?;
+    let mut with_data = BTreeSet::new();
+    files.each_file(|file| {
+        with_data.insert(file);
+        Ok(true)
+    })?;
+    let adopts = adopts || !repaired.mended.is_empty();
+    let Repaired { mended, left } = tree.repair(&with_data, adopts).map_err(failed)?;
+    tree.close().map_err(failed)?;
+    repaired.mended.extend(mended);
+    repaired.left = left;
+    Ok(repaired)
+}
+
+fn random() -> Result<u64> {
+    let mut bytes = [0; 8];
+    env::Entropy::fill(&env::SystemEntropy, &mut bytes)
+        .map_err(|error| Error::from_io("reading random bytes for a share", error))?;
+    Ok(u64::from_le_bytes(bytes))
 }
 
 /// Problems of the tree of a share.
@@ -105,20 +172,33 @@ fn name_files_of(pool: &Pool, name: &str, problems: &mut [&mut Problem]) -> Resu
             None => problem.detail = format!("what leads to large files: {}", problem.detail),
         }
     }
-    let mut tell = |file: u64, what: &str| {
+    let mut tell = |wanted: &mut BTreeMap<u64, Vec<(usize, u64)>>, file: u64, what: &str| {
         for (index, byte) in wanted.remove(&file).into_iter().flatten() {
             let problem = &mut problems[index];
             problem.detail = format!("{what}, byte {byte}: {}", problem.detail);
         }
     };
-    tell(NAMESPACE, "the names of the share");
-    if let Some(Moment { tree, .. }) = open(pool, name)? {
-        let walked = walk(&tree, |path, inode| {
-            if inode.data_file() != 0 {
-                tell(inode.data_file(), &String::from_utf8_lossy(path));
-            }
-        });
-        walked.map_err(|failure| shares::error_of(name, "its tree cannot be read", failure))?;
+    for own in 0..FILES_OWN {
+        tell(&mut wanted, own, "the names of the share");
+    }
+    // A tree whose own names are damaged is not opened.
+    let is_walked = match open(pool, name) {
+        Ok(None) => true,
+        Ok(Some(Moment { tree, .. })) => {
+            let walked = walk(&tree, |path, inode| {
+                if inode.data_file() != 0 {
+                    tell(&mut wanted, inode.data_file(), &String::from_utf8_lossy(path));
+                }
+            });
+            walked.is_ok()
+        }
+        Err(_) => false,
+    };
+    if !is_walked {
+        let left = wanted.keys().copied().collect();
+        for (file, path) in Tree::paths_of(&files, &left) {
+            tell(&mut wanted, file, &String::from_utf8_lossy(&path));
+        }
     }
     for (file, places) in wanted {
         for (index, byte) in places {

@@ -1,9 +1,14 @@
 //! The namespace's database in the share's own object space: what `redb` asks of storage.
 //!
-//! The database is file [`ROOT`] of the space, which no directory needs for data. Its first group
-//! holds a header: magic 8, length of the database 8, little-endian. The database begins at the
-//! second group. The length is written before `redb` syncs a state that uses it, and what is cut
-//! off is discarded, so that it reads as zeroes if it comes back.
+//! Which of two files it is in, file [`ROOT`] of the space says, which no directory needs for data.
+//! The first block of each has a header: magic 8, length of the database 8, little-endian; and in
+//! `ROOT`, where the database is 8: 0 for `ROOT` itself, else [`SECOND`]. A database that is built
+//! anew, because the other one is damaged, counts when that number is written. The database begins
+//! at the second group of its file. The length is written before `redb` syncs a state that uses it,
+//! and what is cut off is discarded, so that it reads as zeroes if it comes back.
+//!
+//! `redb` trusts a page that it reads: one that is no page at all would end the program. So what
+//! comes for a page is looked at, and is an error if it cannot be one.
 //!
 //! After an error of the storage `redb` does nothing more until it is opened anew. So it is noted
 //! if a write found no room: there, opening it anew is all that is needed.
@@ -22,13 +27,87 @@ pub(crate) const ROOT: u64 = 1;
 
 const MAGIC: [u8; 8] = *b"SHLTREE1";
 
+/// The other file that may hold it.
+pub(crate) const SECOND: u64 = 3;
+
 /// Where the database begins: behind one group.
 const BEGIN: u64 = 128 << 10;
+
+/// A header with the rest of its block, so that one that is damaged can be written anew.
+const HEADER_BLOCK: usize = 4096;
+
+/// Bytes of a page of `redb`, and what its first byte can be: a leaf, or a branch.
+const PAGE_BYTES: u64 = 4096;
+const PAGE_TYPES: [u8; 2] = [1, 2];
+
+/// Which file the database is in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// [`ROOT`].
+    First,
+    /// [`SECOND`].
+    Second,
+}
+
+impl Place {
+    pub(crate) fn file(self) -> u64 {
+        match self {
+            Self::First => ROOT,
+            Self::Second => SECOND,
+        }
+    }
+
+    /// Where the database begins in the file.
+    pub(crate) fn begin(self) -> u64 {
+        BEGIN
+    }
+
+    pub(crate) fn other(self) -> Self {
+        match self {
+            Self::First => Self::Second,
+            Self::Second => Self::First,
+        }
+    }
+
+    /// What a header says of it.
+    fn number(self) -> u64 {
+        match self {
+            Self::First => 0,
+            Self::Second => SECOND,
+        }
+    }
+}
 
 /// The database of a share as storage for `redb`.
 pub(crate) struct Backend {
     space: Arc<dyn ObjectSpace>,
+    place: Place,
+    /// What the header in `ROOT` says.
+    counts: Place,
     facts: Arc<Facts>,
+}
+
+/// Where the database of a space is, and how long; `None` if there is none.
+pub(crate) fn read_header(space: &dyn ObjectSpace) -> surface::Result<Option<(Place, u64)>> {
+    let read = |file| -> surface::Result<Option<[u64; 2]>> {
+        let mut header = [0; 24];
+        space.read(file, 0, &mut header)?;
+        let number = |at: usize| header[at..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+        Ok((header[..8] == MAGIC).then(|| [number(8), number(16)]))
+    };
+    Ok(match read(ROOT)? {
+        None => None,
+        Some([_, SECOND]) => read(SECOND)?.map(|[length, _]| (Place::Second, length)),
+        Some([length, _]) => Some((Place::First, length)),
+    })
+}
+
+/// Where the database is that counts, as far as that can be read.
+pub(crate) fn place_of(space: &dyn ObjectSpace) -> Place {
+    match read_header(space) {
+        Ok(Some((place, _))) => place,
+        _ => Place::First,
+    }
 }
 
 /// Facts of a database that are seen from outside.
@@ -37,12 +116,19 @@ pub(crate) struct Facts {
     length: AtomicU64,
     /// Something found no room.
     was_full: AtomicBool,
+    /// Something could not be read.
+    was_damaged: AtomicBool,
 }
 
 impl Facts {
     /// Bytes of the database, those included that are not used.
     pub(crate) fn length(&self) -> u64 {
         self.length.load(Ordering::Acquire)
+    }
+
+    /// Whether something could not be read.
+    pub(crate) fn was_damaged(&self) -> bool {
+        self.was_damaged.load(Ordering::Acquire)
     }
 
     /// Whether something that was written found no room.
@@ -60,17 +146,19 @@ impl fmt::Debug for Backend {
 impl Backend {
     /// The database of a space; `None` if there is none.
     pub(crate) fn open(space: Arc<dyn ObjectSpace>) -> surface::Result<Option<Self>> {
-        let mut header = [0; 16];
-        space.read(ROOT, 0, &mut header)?;
-        let (magic, length) = header.split_at(8);
-        let length = length.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
-        let facts = Facts { length: AtomicU64::new(length), was_full: AtomicBool::new(false) };
-        Ok((magic == MAGIC).then(|| Self { space, facts: Arc::new(facts) }))
+        let Some((place, length)) = read_header(&*space)? else { return Ok(None) };
+        let facts = Facts { length: AtomicU64::new(length), ..Facts::default() };
+        Ok(Some(Self { space, place, counts: place, facts: Arc::new(facts) }))
     }
 
     /// An empty database; durable with the first sync.
     pub(crate) fn create(space: Arc<dyn ObjectSpace>) -> surface::Result<Self> {
-        let backend = Self { space, facts: Arc::default() };
+        Self::create_beside(space, Place::First, Place::First)
+    }
+
+    /// An empty database at a place, while the one at `counts` goes on to count.
+    pub(crate) fn create_beside(space: Arc<dyn ObjectSpace>, place: Place, counts: Place) -> surface::Result<Self> {
+        let backend = Self { space, place, counts, facts: Arc::default() };
         backend.write_header(0)?;
         Ok(backend)
     }
@@ -88,9 +176,33 @@ impl Backend {
     }
 
     fn write_header(&self, length: u64) -> surface::Result<()> {
-        let header = [&MAGIC[..], &length.to_le_bytes()].concat();
-        self.space.write(ROOT, 0, Bytes::from(header))
+        write_header(&*self.space, self.place, length, self.counts)
     }
+}
+
+fn write_header(space: &dyn ObjectSpace, place: Place, length: u64, counts: Place) -> surface::Result<()> {
+    let mut header = [&MAGIC[..], &length.to_le_bytes()].concat();
+    if place == Place::First {
+        header.extend(counts.number().to_le_bytes());
+    }
+    header.resize(HEADER_BLOCK, 0);
+    space.write(place.file(), 0, Bytes::from(header))
+}
+
+/// Has the database at a place, which is durable, count from now on; the other one goes when this is
+/// durable.
+///
+/// # Errors
+/// Those of the space.
+pub(crate) fn change_place(space: &dyn ObjectSpace, place: Place, length: u64) -> surface::Result<()> {
+    let first_length = if place == Place::First { length } else { 0 };
+    write_header(space, Place::First, first_length, place)?;
+    space.flush()?;
+    match place {
+        Place::First => space.discard(SECOND, 0..u64::MAX)?,
+        Place::Second => space.discard(ROOT, BEGIN..u64::MAX)?,
+    }
+    space.flush()
 }
 
 impl StorageBackend for Backend {
@@ -102,7 +214,17 @@ impl StorageBackend for Backend {
         if offset.checked_add(out.len() as u64).is_none_or(|end| end > self.facts.length()) {
             return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
         }
-        self.space.read(ROOT, BEGIN + offset, out).map_err(|error| self.failed(error))
+        let noted = |error| {
+            self.facts.was_damaged.store(true, Ordering::Release);
+            error
+        };
+        self.space.read(self.place.file(), BEGIN + offset, out).map_err(|error| noted(self.failed(error)))?;
+        let is_page = offset >= PAGE_BYTES && out.len() as u64 >= PAGE_BYTES;
+        if is_page && !out.first().is_some_and(|kind| PAGE_TYPES.contains(kind)) {
+            let text = format!("a page of the names is damaged, at byte {offset}: shale check tells more");
+            return Err(noted(io::Error::new(io::ErrorKind::InvalidData, text)));
+        }
+        Ok(())
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
@@ -110,7 +232,7 @@ impl StorageBackend for Backend {
         self.write_header(len).map_err(|error| self.failed(error))?;
         self.facts.length.store(len, Ordering::Release);
         if len < before {
-            self.space.discard(ROOT, BEGIN + len..BEGIN + before).map_err(|error| self.failed(error))?;
+            self.space.discard(self.place.file(), BEGIN + len..BEGIN + before).map_err(|error| self.failed(error))?;
         }
         Ok(())
     }
@@ -120,6 +242,8 @@ impl StorageBackend for Backend {
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.space.write(ROOT, BEGIN + offset, Bytes::copy_from_slice(data)).map_err(|error| self.failed(error))
+        self.space
+            .write(self.place.file(), BEGIN + offset, Bytes::copy_from_slice(data))
+            .map_err(|error| self.failed(error))
     }
 }

@@ -16,8 +16,8 @@ pub struct Time {
     pub nanoseconds: u32,
 }
 
-/// Something that is looked up in the table of extended attributes only if the inode says that it
-/// is there.
+/// Facts of an inode. What is in the table of extended attributes is looked up there only if the
+/// inode says so.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Flags(u8);
 
@@ -28,6 +28,8 @@ impl Flags {
     pub(crate) const DEFAULT_ACL: Self = Self(1 << 1);
     /// `security.capability`, which a change of the content takes away.
     pub(crate) const CAPABILITY: Self = Self(1 << 2);
+    /// There may be holes: the size does not tell how much is allocated.
+    pub(crate) const SPARSE: Self = Self(1 << 3);
 
     pub(crate) const fn has(self, flag: Self) -> bool {
         self.0 & flag.0 != 0

@@ -300,7 +300,12 @@ impl ObjectSpace for SimSpace {
     fn allocation(&self, file: u64, offset: u64, length: u64, runs_max: usize) -> Result<Vec<Run>> {
         let inner = self.inner.lock();
         let mut runs: Vec<Run> = Vec::new();
-        for (block, _, length) in pieces(offset, length.min(runs_max as u64 * (64 << 20))) {
+        let has_data =
+            |block: u64| inner.blocks.range((file, block)..(file + 1, 0)).any(|(_, history)| history.now().is_some());
+        if !has_data(offset / BLOCK) {
+            return Ok(vec![Run { length, allocation: Allocation::Hole }]);
+        }
+        for (block, _, length) in pieces(offset, length.min(runs_max as u64 * (1 << 20))) {
             let is_there = inner.blocks.get(&(file, block)).is_some_and(|history| history.now().is_some());
             let allocation = if is_there { Allocation::Data } else { Allocation::Hole };
             let is_full = runs.len() == runs_max;

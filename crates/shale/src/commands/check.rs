@@ -48,7 +48,7 @@ pub fn run(args: CheckArgs, output: &Output) -> Outcome {
     });
     progress.finish();
     let report = report.map(|mut report| {
-        share_check::check(pool.service.pool(), &mut report);
+        share_check::check(pool.service.pool(), &mut report, args.repair);
         report
     });
     let loss = pool.service.pool().accepted_loss().as_ref().map(LossReport::from);

@@ -2,18 +2,22 @@
 //!
 //! 1. The old pool's lock is taken, and its data opened for reading only.
 //! 2. The new pool is made, but for the word that it is ready.
-//! 3. The engine fills it, with a temporary store beside its map, which goes however that ends; the
-//!    new pool is closed in order.
+//! 3. The engine fills it, with a temporary store beside its map, which goes however that ends. The
+//!    trees of shares are mended, and the new pool is closed in order.
 //! 4. It is ready. After a failure or a signal it is removed instead; after a crash no command
 //!    opens it, and salvage can be run again.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use engine::{Completeness, MapMark, Pool, PoolOptions, SalvageReport, SalvageSource, SalvageStep};
+use engine::{
+    Completeness, DamagedRange, MapMark, Pool, PoolOptions, Problem, SalvageReport, SalvageSource, SalvageStep,
+};
 use env::{FileDisk, FjallOptions, FjallStore, MapError, PoolLock};
 use serde::Serialize;
+use share::Repaired;
 use surface::{Error, ErrorKind, Result};
 use units::{EXTENT_BYTES_DEFAULT, format_size};
 
@@ -22,6 +26,7 @@ use crate::exit::{Failure, Outcome, kind_of, stop_if};
 use crate::output::Output;
 use crate::pool_dir::{self, InitOptions, Opening, Overwrite, PoolDir, Unfinished};
 use crate::progress::Progress;
+use crate::share_check;
 use crate::system::Termination;
 
 /// Largest map that is copied to be asked: that of some 50 GiB of stored bytes. A larger one would
@@ -57,6 +62,8 @@ struct Volume {
     lost: bool,
     uncertain_bytes: u64,
     missing_bytes_max: u64,
+    /// Of a share: what was wrong with its tree, and what was done about it.
+    tree: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -67,9 +74,10 @@ struct Range {
 }
 
 impl Summary {
-    fn new(into: &Path, report: SalvageReport, seconds: f64) -> Self {
-        let lossy = report.is_lossy();
+    fn new(into: &Path, report: SalvageReport, mut trees: Trees, seconds: f64) -> Self {
+        let lossy = report.is_lossy() || trees.values().any(|told| !told.is_empty());
         let volumes = report.volumes.into_iter().map(|v| Volume {
+            tree: trees.remove(&v.name).unwrap_or_default(),
             name: v.name,
             // A share has no size.
             size_bytes: if v.size_bytes == units::SHARE_BYTES { v.copied_bytes } else { v.size_bytes },
@@ -150,12 +158,12 @@ pub fn run(args: SalvageArgs, output: &Output) -> Outcome {
     let filled = fill(&new, (disk, source), memory_bytes, &interrupted, output);
     drop(old_lock);
     // Step 4.
-    let report = match filled {
-        Ok(report) => report,
+    let (report, trees) = match filled {
+        Ok(filled) => filled,
         Err(failure) => return Err(give_up(new, failure)),
     };
     new.finish()?;
-    let summary = Summary::new(dir.root(), report, started.elapsed().as_secs_f64());
+    let summary = Summary::new(dir.root(), report, trees, started.elapsed().as_secs_f64());
     output.result(&summary, || show(&summary));
     if summary.lossy { Err(Failure::Lossy) } else { Ok(()) }
 }
@@ -240,17 +248,53 @@ fn fill(
     memory_bytes: u64,
     interrupted: &AtomicBool,
     output: &Output,
-) -> Outcome<SalvageReport> {
+) -> Outcome<(SalvageReport, Trees)> {
     let pool = new.open(Opening::usual(memory_bytes), output)?;
     let temporary = new.dir().salvage_path();
     let report = salvage(pool.service.pool(), old, &temporary, memory_bytes, interrupted, output);
     drop(std::fs::remove_dir_all(&temporary));
+    let report = report.map(|mut report| {
+        let trees = mend_trees(pool.service.pool(), &mut report);
+        (report, trees)
+    });
     let closed = pool.close();
     // Salvage itself ends with an error then, but that is not the reason.
     stop_if(interrupted)?;
     let report = report?;
     closed?;
     Ok(report)
+}
+
+/// What is said of the trees of shares, by name.
+type Trees = BTreeMap<String, Vec<String>>;
+
+/// Mends the trees of all shares, so that they can be served, and names the files that something of
+/// is lost.
+fn mend_trees(pool: &Pool, report: &mut SalvageReport) -> Trees {
+    let mut trees = Trees::new();
+    for share in pool.volumes().into_iter().filter(engine::VolumeStatus::is_share) {
+        // Of what was removed, data may have come back with the log.
+        let told = match share_check::mend(pool, &share.name, false) {
+            Ok(Repaired { mended, left }) => mended.into_iter().chain(left).collect(),
+            Err(error) => vec![format!("{error}: shale check --repair on the new pool may tell more")],
+        };
+        trees.insert(share.name, told);
+    }
+    for volume in report.volumes.iter_mut().filter(|volume| trees.contains_key(&volume.name)) {
+        let problem = |range: &DamagedRange| Problem {
+            kind: "tree",
+            volume: Some(volume.name.clone()),
+            offset: Some(range.offset),
+            detail: range.detail.clone(),
+            repaired: false,
+        };
+        let mut problems: Vec<_> = volume.damaged.iter().map(problem).collect();
+        share_check::name_files(pool, &mut problems);
+        for (range, problem) in volume.damaged.iter_mut().zip(problems) {
+            range.detail = problem.detail;
+        }
+    }
+    trees
 }
 
 fn salvage(
@@ -308,6 +352,7 @@ fn show(summary: &Summary) -> String {
         for range in &volume.damaged {
             text.push_str(&format!("  {} at byte {}: {}\n", format_size(range.length), range.offset, range.detail));
         }
+        volume.tree.iter().for_each(|line| text.push_str(&format!("  {line}\n")));
     }
     for note in &summary.notes {
         text.push_str(&format!("note: {note}\n"));

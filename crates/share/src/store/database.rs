@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use redb::{Database, ReadOnlyTable, ReadableDatabase, TableDefinition};
+use parking_lot::RwLock;
+use redb::{Database, ReadOnlyTable, ReadableDatabase, StorageError, TableDefinition, WriteTransaction};
 
 use super::FIRST_NUMBER;
 use crate::failure::{Failure, Result};
@@ -10,7 +11,7 @@ use crate::overlay::{Overlay, Table};
 
 type Bytes = &'static [u8];
 
-const TABLES: [TableDefinition<'_, Bytes, Bytes>; 5] = [
+pub(super) const TABLES: [TableDefinition<'_, Bytes, Bytes>; 5] = [
     TableDefinition::new("inode"),
     TableDefinition::new("entry"),
     TableDefinition::new("xattr"),
@@ -19,25 +20,61 @@ const TABLES: [TableDefinition<'_, Bytes, Bytes>; 5] = [
 ];
 const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
 
-/// The database as of a commit.
-pub(super) struct Base {
+/// Opens the database of a commit once more, to read it.
+pub(crate) type Anew = Arc<dyn Fn() -> Result<Database> + Send + Sync>;
+
+/// Tables of a commit.
+struct Tables {
     tables: [ReadOnlyTable<Bytes, Bytes>; 5],
+    /// What they are of, if it was opened for them alone.
+    _database: Option<Database>,
 }
 
-impl Base {
-    pub(super) fn read(database: &Database) -> Result<Self> {
+impl Tables {
+    fn of(database: &Database) -> Result<[ReadOnlyTable<Bytes, Bytes>; 5]> {
         let transaction = database.begin_read()?;
         let open = |table: Table| transaction.open_table(TABLES[table as usize]);
         let [inodes, entries, xattrs, orphans, trims] = Table::ALL;
-        Ok(Self { tables: [open(inodes)?, open(entries)?, open(xattrs)?, open(orphans)?, open(trims)?] })
+        Ok([open(inodes)?, open(entries)?, open(xattrs)?, open(orphans)?, open(trims)?])
+    }
+}
+
+/// The database as of a commit.
+///
+/// `redb` reads nothing more after an error of the storage. So that one damaged page does not take
+/// all other names along, the database is opened anew then.
+pub(super) struct Base {
+    tables: RwLock<Arc<Tables>>,
+    anew: Anew,
+}
+
+impl Base {
+    pub(super) fn read(database: &Database, anew: Anew) -> Result<Self> {
+        let tables = Tables { tables: Tables::of(database)?, _database: None };
+        Ok(Self { tables: RwLock::new(Arc::new(tables)), anew })
+    }
+
+    /// Reads, and once more from a database that is opened anew if the storage fails.
+    fn try_read<T>(&self, read: impl Fn(&Tables) -> std::result::Result<T, StorageError>) -> Result<T> {
+        let tables = self.tables.read().clone();
+        match read(&tables) {
+            Ok(found) => return Ok(found),
+            // What is damaged is not read again only to be told twice.
+            Err(StorageError::PreviousIo) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let database = (self.anew)()?;
+        let anew = Arc::new(Tables { tables: Tables::of(&database)?, _database: Some(database) });
+        *self.tables.write() = anew.clone();
+        Ok(read(&anew)?)
     }
 
     pub(super) fn get(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        Ok(self.tables[table as usize].get(key)?.map(|value| value.value().to_vec()))
+        self.try_read(|read| Ok(read.tables[table as usize].get(key)?.map(|value| value.value().to_vec())))
     }
 
-    pub(super) fn range(&self, table: Table, from: &[u8], to: &[u8]) -> Result<redb::Range<'_, Bytes, Bytes>> {
-        Ok(self.tables[table as usize].range::<&[u8]>(from..to)?)
+    pub(super) fn range(&self, table: Table, from: &[u8], to: &[u8]) -> Result<redb::Range<'static, Bytes, Bytes>> {
+        self.try_read(|read| read.tables[table as usize].range::<&[u8]>(from..to))
     }
 }
 
@@ -54,6 +91,9 @@ pub(crate) struct Meta {
     pub(crate) session: u64,
     /// Number of the opening whose journal is in the database, 0 for none.
     pub(crate) replayed: u64,
+    /// Files of smaller numbers may have data behind their ends, because a session did not end in
+    /// order.
+    pub(crate) loose: u64,
 }
 
 /// What a commit writes.
@@ -82,17 +122,20 @@ impl Frozen {
                 }
             }
         }
-        {
-            let Meta { secret, used, reserved, clean, commit, session, replayed } = self.meta;
-            let mut meta = transaction.open_table(META)?;
-            let facts = [("secret", secret), ("used", used), ("reserved", reserved), ("clean", u64::from(clean))];
-            let more = [("commit", commit), ("session", session), ("replayed", replayed)];
-            for (name, value) in facts.into_iter().chain(more) {
-                meta.insert(name, value)?;
-            }
-        }
+        write_meta(&transaction, &self.meta)?;
         Ok(transaction.commit()?)
     }
+}
+
+pub(super) fn write_meta(transaction: &WriteTransaction, meta: &Meta) -> Result<()> {
+    let Meta { secret, used, reserved, clean, commit, session, replayed, loose } = *meta;
+    let mut meta = transaction.open_table(META)?;
+    let facts = [("secret", secret), ("used", used), ("reserved", reserved), ("clean", u64::from(clean))];
+    let more = [("commit", commit), ("session", session), ("replayed", replayed), ("loose", loose)];
+    for (name, value) in facts.into_iter().chain(more) {
+        meta.insert(name, value)?;
+    }
+    Ok(())
 }
 
 /// The facts of a database.
@@ -110,12 +153,13 @@ pub(crate) fn meta(database: &Database) -> Result<Meta> {
         commit: fact("commit")?,
         session: fact("session")?,
         replayed: fact("replayed")?,
+        loose: table.get("loose")?.map_or(0, |value| value.value()),
     })
 }
 
 /// Makes the tables of a new database, and its facts. Durable when it returns.
 pub(crate) fn create(database: &Database, secret: u64) -> Result<()> {
     let (used, reserved) = (FIRST_NUMBER, FIRST_NUMBER);
-    let meta = Meta { secret, used, reserved, clean: true, commit: 0, session: 0, replayed: 0 };
+    let meta = Meta { secret, used, reserved, clean: true, commit: 0, session: 0, replayed: 0, loose: 0 };
     Frozen { overlay: Arc::default(), meta, trims: Vec::new(), changes: 0 }.commit(database)
 }

@@ -10,7 +10,7 @@
 //! | `xattr` | inode, name | value |
 //! | `orphan` | inode without a name that is still open | nothing |
 //! | `trim` | file of the object space | first byte that is to be discarded 8, once this is durable |
-//! | `meta` | `secret`, `used`, `reserved`, `clean`, `commit`, `session`, `replayed` | number |
+//! | `meta` | `secret`, `used`, `reserved`, `clean`, `commit`, `session`, `replayed`, `loose` | number |
 //!
 //! Numbers in keys are 8 bytes, big-endian; in values little-endian.
 //!
@@ -28,6 +28,7 @@
 //! given out and lost: their data is discarded, and the sequence goes on behind them.
 
 mod database;
+mod rebuilt;
 mod tables;
 
 use std::collections::{HashMap, HashSet};
@@ -36,8 +37,9 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use redb::Database;
 
+pub(crate) use self::database::{Anew, Frozen, create, meta};
 use self::database::{Base, Meta};
-pub(crate) use self::database::{Frozen, create, meta};
+pub(crate) use self::rebuilt::{Rebuilt, Surviving};
 use crate::backend::Facts;
 use crate::failure::{Failure, Result};
 use crate::inode::Inode;
@@ -134,8 +136,8 @@ pub(crate) struct State {
     pub(crate) keeps_journal: bool,
     /// Bytes of records that went to the journal for the next commit.
     pub(crate) journal_bytes: usize,
-    /// Files of smaller numbers may have data behind their ends, because the session before did not
-    /// end in order.
+    /// Files of smaller numbers may have data behind their ends, because a session before did not end
+    /// in order.
     loose_below: u64,
     /// Files whose end has been seen to since.
     tidied: HashSet<u64>,
@@ -143,15 +145,17 @@ pub(crate) struct State {
     pub(crate) is_behind: bool,
     /// Of the database.
     facts: Arc<Facts>,
+    anew: Anew,
 }
 
 impl State {
     /// The namespace as of the last commit, for a new session. Nothing may be given out before a
     /// commit.
-    pub(crate) fn open(database: &Database, facts: Arc<Facts>) -> Result<Self> {
+    pub(crate) fn open(database: &Database, facts: Arc<Facts>, anew: Anew) -> Result<Self> {
         let meta = database::meta(database)?;
         Ok(Self {
-            base: Base::read(database)?,
+            base: Base::read(database, anew.clone())?,
+            anew,
             active: Overlay::default(),
             frozen: None,
             unlogged: Unlogged::default(),
@@ -189,6 +193,7 @@ impl State {
     pub(crate) fn begin_session(&mut self, replayed: u64) -> Result<std::ops::Range<u64>> {
         self.meta.session += 1;
         self.meta.replayed = replayed;
+        self.loose_below = self.meta.loose;
         // What the last session wanted to have discarded, and maybe did not.
         self.trims = self.open_trims()?;
         if self.meta.clean {
@@ -199,7 +204,7 @@ impl State {
             self.next = self.meta.reserved;
         }
         self.reserved = self.next;
-        self.loose_below = self.next;
+        (self.loose_below, self.meta.loose) = (self.next, self.next);
         Ok(lost)
     }
 
@@ -456,14 +461,14 @@ impl State {
 
     /// Reads from a database that was opened anew, as of the same commit.
     pub(crate) fn read_from(&mut self, database: &Database, facts: Arc<Facts>) -> Result<()> {
-        self.base = Base::read(database)?;
+        self.base = Base::read(database, self.anew.clone())?;
         self.facts = facts;
         Ok(())
     }
 
     /// Goes on when the frozen changes are durable.
     pub(crate) fn thaw(&mut self, database: &Database) -> Result<()> {
-        self.base = Base::read(database)?;
+        self.base = Base::read(database, self.anew.clone())?;
         self.frozen = None;
         self.unlogged_frozen = Unlogged::default();
         self.reserved = self.reserved_by_commit;

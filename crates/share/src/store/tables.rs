@@ -1,5 +1,7 @@
 //! What the tables of the namespace mean: entries, extended attributes, orphans, trims.
 
+use std::collections::BTreeSet;
+
 use super::{State, number};
 use crate::failure::{Failure, Result};
 use crate::inode::Inode;
@@ -172,13 +174,28 @@ impl State {
         Ok(all)
     }
 
-    pub(crate) fn all_entries(&self) -> Result<Vec<(u64, Named)>> {
+    /// Directories, cookies, and what is named.
+    pub(crate) fn all_entries(&self) -> Result<Vec<(u64, u64, Named)>> {
         let mut all = Vec::new();
         self.all(Table::Entries, |key, value| {
-            all.push((number(key), names::decode(value)?));
+            all.push((number(key), names::cookie_of(key).unwrap_or(0), names::decode(value)?));
             Ok(())
         })?;
         Ok(all)
+    }
+
+    /// Inodes that have extended attributes.
+    pub(crate) fn xattr_owners(&self) -> Result<BTreeSet<u64>> {
+        let mut owners = BTreeSet::new();
+        self.all(Table::Xattrs, |key, _| {
+            owners.insert(number(key));
+            Ok(())
+        })?;
+        Ok(owners)
+    }
+
+    pub(crate) fn secret(&self) -> u64 {
+        self.meta.secret
     }
 
     pub(crate) fn xattr_count(&self) -> Result<u64> {

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
+use super::data::note_hole;
 use super::{Tree, xattr};
 use crate::acl::{self, Acl};
 use crate::failure::{Failure, Result};
@@ -114,8 +115,10 @@ impl Tree {
         if size > before {
             self.tidy_end(&mut state, data, before)?;
         }
+        note_hole(&mut inode, size);
         inode.size = size;
         if size == 0 {
+            inode.flags.set(Flags::SPARSE, false);
             // The content goes once this is durable; what is written from now on lies elsewhere.
             state.trim(data, 0);
             inode.data = state.allocate();

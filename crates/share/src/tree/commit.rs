@@ -70,7 +70,8 @@ impl Tree {
     }
 
     fn try_commit(&self, namespace: &mut Namespace, is_last: bool) -> Result<()> {
-        if namespace.is_read_only {
+        // A database that could not read something does nothing more.
+        if namespace.is_read_only || namespace.facts.was_damaged() {
             let writable = Namespace::open(&self.space, self.options)?;
             namespace.replace(writable, &mut self.state.write())?;
         }

@@ -6,11 +6,27 @@ use surface::Allocation;
 use super::attributes::{FILE_BYTES_MAX, kill_privileges};
 use super::{Tree, xattr};
 use crate::failure::{Failure, Result};
+use crate::inode::{Flags, Inode};
 use crate::journal;
 use crate::store::State;
 
 /// Bytes that a copy within the share has in memory.
 const COPY_BYTES: u64 = 1 << 20;
+
+/// Space is allocated by such blocks.
+const BLOCK_BYTES: u64 = 4096;
+
+/// Runs that are asked for at once, and how often: a file with more holes than that is told to be
+/// larger than it is, and `stat` does not take longer.
+const RUNS_MAX: usize = 256;
+const ALLOCATION_ANSWERS_MAX: usize = 64;
+
+/// The end of a file moves to `to`, behind nothing or behind data that begins there.
+pub(super) fn note_hole(inode: &mut Inode, to: u64) {
+    if to > inode.size.next_multiple_of(BLOCK_BYTES) {
+        inode.flags.set(Flags::SPARSE, true);
+    }
+}
 
 /// What a write did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,6 +80,7 @@ impl Tree {
         let mut state = self.change()?;
         let mut inode = state.inode(node)?;
         if end > inode.size {
+            note_hole(&mut inode, offset);
             inode.size = end;
             state.must_flush_first = true;
         }
@@ -114,7 +131,11 @@ impl Tree {
         let mut inode = state.inode(node)?;
         if !keeps_size && end > inode.size {
             self.tidy_end(&mut state, data, size)?;
+            note_hole(&mut inode, end);
             inode.size = end;
+        }
+        if clears {
+            inode.flags.set(Flags::SPARSE, true);
         }
         if clears || !keeps_size {
             inode.modified = now;
@@ -122,6 +143,35 @@ impl Tree {
         inode.changed = now;
         state.put(node, inode);
         Ok(())
+    }
+
+    /// How much of an inode is allocated, in units of 512 bytes, before compression: `st_blocks`.
+    pub fn blocks(&self, inode: &Inode) -> u64 {
+        if !inode.is_file() {
+            return 0;
+        }
+        let size = inode.size.next_multiple_of(BLOCK_BYTES);
+        let bytes = if inode.flags.has(Flags::SPARSE) { self.allocated(inode.data, size) } else { size };
+        bytes / 512
+    }
+
+    /// Bytes of a file that are no holes. Where there are very many runs, the rest counts as
+    /// allocated, and so does what cannot be told.
+    fn allocated(&self, data: u64, size: u64) -> u64 {
+        let (mut at, mut bytes) = (0, 0);
+        for _ in 0..ALLOCATION_ANSWERS_MAX {
+            let Ok(runs) = self.space.allocation(data, at, size - at, RUNS_MAX) else { break };
+            for run in runs {
+                at += run.length;
+                if run.allocation == Allocation::Data {
+                    bytes += run.length;
+                }
+            }
+            if at >= size {
+                return bytes;
+            }
+        }
+        bytes + (size - at)
     }
 
     /// `lseek` with `SEEK_DATA` or `SEEK_HOLE`: where the next byte of that kind is. The end counts

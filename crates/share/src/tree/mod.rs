@@ -28,14 +28,18 @@
 //! held while something becomes durable.
 
 mod attributes;
+mod census;
 mod check;
 mod commit;
 mod data;
 mod directory;
 mod make;
 mod open;
+mod paths;
+mod rebuild;
 mod remove;
 mod rename;
+mod repair;
 mod xattr;
 
 use std::collections::HashMap;
@@ -57,6 +61,8 @@ use crate::store::State;
 pub use attributes::{SetAttributes, TimeToSet};
 pub use data::Written;
 pub use directory::Listed;
+pub use rebuild::NamesSurvey;
+pub use repair::Repaired;
 
 /// Locks of inodes: two inodes that share one wait for each other now and then, and nothing worse.
 const INODE_LOCKS: usize = 64;

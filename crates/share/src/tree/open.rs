@@ -14,7 +14,8 @@ use crate::failure::{Failure, Result};
 use crate::inode::{Flags, Inode};
 use crate::journal::{Journal, Left};
 use crate::log::Log;
-use crate::store::{self, State};
+use crate::scratch::Scratch;
+use crate::store::{self, Anew, State};
 
 impl Tree {
     /// Makes an empty tree in an empty space. `secret`: a random number.
@@ -27,7 +28,7 @@ impl Tree {
         }
         let namespace = Namespace::with(Backend::create(space.clone())?, options)?;
         store::create(&namespace.database, secret)?;
-        let mut state = State::open(&namespace.database, namespace.facts.clone())?;
+        let mut state = State::open(&namespace.database, namespace.facts.clone(), anew(&space, options))?;
         state.begin_session(0)?;
         let now = (options.now)();
         let root = Inode {
@@ -118,7 +119,7 @@ impl Tree {
 
     fn begin(space: &Arc<dyn ObjectSpace>, options: Options) -> Result<(Namespace, State)> {
         let namespace = Namespace::open(space, options)?;
-        let state = State::open(&namespace.database, namespace.facts.clone())?;
+        let state = State::open(&namespace.database, namespace.facts.clone(), anew(space, options))?;
         Ok((namespace, state))
     }
 
@@ -180,7 +181,7 @@ impl Namespace {
         Ok(())
     }
 
-    fn with(backend: Backend, options: Options) -> Result<Self> {
+    pub(super) fn with(backend: Backend, options: Options) -> Result<Self> {
         let facts = backend.facts();
         let opened = Builder::new().set_cache_size(options.cache_bytes).create_with_backend(backend);
         // Opening it writes something.
@@ -188,6 +189,15 @@ impl Namespace {
             opened.map_err(|error| if facts.was_full() { Failure::new(libc::ENOSPC) } else { error.into() })?;
         Ok(Self { database, facts, is_read_only: false })
     }
+}
+
+/// Opens the database of a space to be read; what that writes stays in memory.
+fn anew(space: &Arc<dyn ObjectSpace>, options: Options) -> Anew {
+    let space = space.clone();
+    Arc::new(move || {
+        let below: Arc<dyn ObjectSpace> = Arc::new(Scratch::over(space.clone()));
+        Ok(Namespace::open(&below, options)?.database)
+    })
 }
 
 fn discard_lost(space: &dyn ObjectSpace, lost: std::ops::Range<u64>) -> Result<()> {

@@ -8,4 +8,5 @@ mod compare;
 mod crash;
 mod ground;
 mod model;
+mod repair;
 mod run;

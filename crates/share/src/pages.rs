@@ -1,0 +1,299 @@
+//! Reads a database page by page without `redb`, which does nothing more after the first error.
+//! Owns what is known of `redb`'s format (version 3, `docs/design.md` of the crate): each page is
+//! found from the one above it, which has its checksum, so that a page is whole or counts as lost
+//! with all below it.
+//!
+//! Only reads, and takes nothing on trust: every number in a page is checked before it is used.
+
+use std::collections::BTreeMap;
+
+use surface::ObjectSpace;
+use xxhash_rust::xxh3::xxh3_128;
+
+use crate::backend::{Place, read_header};
+use crate::overlay::Table;
+
+const MAGIC: [u8; 9] = *b"redb\x1a\x0a\xa9\x0d\x0a";
+const PAGE_BYTES: u64 = 4096;
+const LEAF: u8 = 1;
+const BRANCH: u8 = 2;
+
+/// Levels of a tree of pages at most: a page has several below it, so it never comes near.
+const DEPTH_MAX: u32 = 64;
+
+/// Bytes of a page at most: the largest value is that of an extended attribute, 64 KiB.
+const PAGE_BYTES_MAX: u64 = 1 << 24;
+
+/// Names of the tables, as [`Table`] numbers them.
+pub(crate) const TABLE_NAMES: [&str; 5] = ["inode", "entry", "xattr", "orphan", "trim"];
+pub(crate) const META_NAME: &str = "meta";
+
+/// A page, and what it must hold.
+#[derive(Clone, Copy)]
+struct Root {
+    page: u64,
+    sum: u128,
+}
+
+/// What was found of a database.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(crate) struct Survey {
+    /// Pages that are whole.
+    pub(crate) pages: u64,
+    /// Pages that cannot be read, or are not what the page above says. What was below a lost page
+    /// is lost with it, and not counted.
+    pub(crate) lost: u64,
+    /// Not even the head can be read.
+    pub(crate) has_no_head: bool,
+    /// Tables whose beginning is lost.
+    pub(crate) tables_lost: Vec<&'static str>,
+}
+
+impl Survey {
+    pub(crate) fn is_whole(&self) -> bool {
+        self.lost == 0 && !self.has_no_head && self.tables_lost.is_empty()
+    }
+}
+
+/// Takes what a database has: entries of the tables, and the facts of `meta`.
+pub(crate) trait Take {
+    type Error;
+    fn pair(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<(), Self::Error>;
+    fn fact(&mut self, name: &str, value: u64);
+}
+
+/// Takes nothing: the pages are only looked at.
+pub(crate) struct Nothing;
+
+impl Take for Nothing {
+    type Error = std::convert::Infallible;
+    fn pair(&mut self, _: Table, _: &[u8], _: &[u8]) -> Result<(), Self::Error> {
+        Ok(())
+    }
+    fn fact(&mut self, _: &str, _: u64) {}
+}
+
+struct Pages<'a> {
+    space: &'a dyn ObjectSpace,
+    place: Place,
+    length: u64,
+    region_bytes: u64,
+    region_head_bytes: u64,
+    survey: Survey,
+}
+
+/// Widths of keys and values that are the same in all of a table.
+#[derive(Clone, Copy)]
+struct Widths {
+    key: Option<usize>,
+    value: Option<usize>,
+}
+
+const ANY: Widths = Widths { key: None, value: None };
+
+fn u16_at(bytes: &[u8], at: usize) -> Option<usize> {
+    Some(usize::from(u16::from_le_bytes(*bytes.get(at..)?.first_chunk()?)))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<usize> {
+    usize::try_from(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?)).ok()
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+fn root_at(bytes: &[u8], at: usize) -> Option<Root> {
+    let sum = u128::from_le_bytes(*bytes.get(at.checked_add(8)?..)?.first_chunk()?);
+    Some(Root { page: u64_at(bytes, at)?, sum })
+}
+
+/// Reads what is whole of the database of a space, and gives it to `take`.
+///
+/// # Errors
+/// Those of `take`.
+pub(crate) fn survey<T: Take>(space: &dyn ObjectSpace, take: &mut T) -> Result<Survey, T::Error> {
+    let places = match read_header(space) {
+        Ok(Some((place, length))) => vec![(place, length)],
+        // The header is lost: the database says itself how long it is, about.
+        _ => vec![(Place::First, u64::MAX), (Place::Second, u64::MAX)],
+    };
+    for (place, length) in places {
+        let mut head = [0; 320];
+        if space.read(place.file(), place.begin(), &mut head).is_err() || head[..9] != MAGIC {
+            continue;
+        }
+        let Some(root) = primary(&head) else { continue };
+        let number = |at| u32_at(&head, at).unwrap_or(0) as u64;
+        let (head_pages, data_pages) = (number(16), number(20));
+        if number(12) != PAGE_BYTES || data_pages == 0 {
+            continue;
+        }
+        let region_bytes = (head_pages + data_pages) * PAGE_BYTES;
+        let mut pages = Pages {
+            space,
+            place,
+            length,
+            region_bytes,
+            region_head_bytes: head_pages * PAGE_BYTES,
+            survey: Survey::default(),
+        };
+        pages.tables(root, take)?;
+        return Ok(pages.survey);
+    }
+    Ok(Survey { has_no_head: true, ..Survey::default() })
+}
+
+/// The root of the table of tables; `None` inside if there are no tables.
+fn primary(head: &[u8; 320]) -> Option<Option<Root>> {
+    let first = usize::from(head[9] & 1);
+    // A commit in two phases has written the first one wholly. If it is damaged all the same, the
+    // second is the commit before.
+    let slot = [first, 1 - first].into_iter().map(|slot| &head[64 + slot * 128..][..128]).find(|slot| {
+        let sum = slot[112..].first_chunk().map(|sum| u128::from_le_bytes(*sum));
+        sum == Some(xxh3_128(&slot[..112]))
+    })?;
+    Some(if slot[1] == 0 { None } else { root_at(slot, 8) })
+}
+
+impl Pages<'_> {
+    fn tables<T: Take>(&mut self, root: Option<Root>, take: &mut T) -> Result<(), T::Error> {
+        let mut found: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
+        if let Some(root) = root {
+            let mut enter = |name: &[u8], table: &[u8]| {
+                found.insert(name.to_vec(), table.to_vec());
+                Ok(())
+            };
+            self.walk::<T::Error>(root, ANY, 0, &mut enter)?;
+        }
+        for (table, name) in Table::ALL.into_iter().zip(TABLE_NAMES) {
+            match found.get(name.as_bytes()).and_then(|table| definition(table)) {
+                Some((Some(root), widths)) => {
+                    self.walk(root, widths, 0, &mut |key, value| take.pair(table, key, value))?;
+                }
+                Some((None, _)) => {}
+                None => self.survey.tables_lost.push(name),
+            }
+        }
+        match found.get(META_NAME.as_bytes()).and_then(|table| definition(table)) {
+            Some((Some(root), widths)) => self.walk(root, widths, 0, &mut |key, value| {
+                if let (Ok(name), Some(value)) = (std::str::from_utf8(key), u64_at(value, 0)) {
+                    take.fact(name, value);
+                }
+                Ok(())
+            })?,
+            _ => self.survey.tables_lost.push(META_NAME),
+        }
+        Ok(())
+    }
+
+    /// The bytes of a page.
+    fn read(&self, page: u64) -> Option<Vec<u8>> {
+        let order = page >> 59;
+        let bytes = PAGE_BYTES.checked_shl(u32::try_from(order).ok()?)?;
+        let (index, region) = (page & (0xf_ffff >> order), page >> 20 & 0xf_ffff);
+        let start = PAGE_BYTES + region * self.region_bytes + self.region_head_bytes + index * bytes;
+        if bytes > PAGE_BYTES_MAX || start.checked_add(bytes)? > self.length {
+            return None;
+        }
+        let mut content = vec![0; bytes as usize];
+        self.space.read(self.place.file(), self.place.begin() + start, &mut content).ok()?;
+        Some(content)
+    }
+
+    /// Hands the pairs of a page, and of those below it, to `visit`.
+    fn walk<E>(
+        &mut self,
+        root: Root,
+        widths: Widths,
+        depth: u32,
+        visit: &mut dyn FnMut(&[u8], &[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let page = self.read(root.page).filter(|_| depth < DEPTH_MAX);
+        let content = page.as_deref().and_then(|page| Content::of(page, widths, root.sum));
+        match content {
+            None => self.survey.lost += 1,
+            Some(Content::Leaf(pairs)) => {
+                self.survey.pages += 1;
+                for (key, value) in pairs {
+                    visit(key, value)?;
+                }
+            }
+            Some(Content::Branch(below)) => {
+                self.survey.pages += 1;
+                for page in below {
+                    self.walk(page, widths, depth + 1, visit)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a table is: its root, and the widths of its keys and values.
+fn definition(bytes: &[u8]) -> Option<(Option<Root>, Widths)> {
+    // Type 1, length 8, root: whether there is one 1, page 8, sum 16, length 8; widths: whether
+    // there is one 1, width 4.
+    if *bytes.first()? != 3 {
+        return None;
+    }
+    let root = if *bytes.get(9)? == 0 { None } else { Some(root_at(bytes, 10)?) };
+    let width = |at: usize| Some(if *bytes.get(at)? == 0 { None } else { Some(u32_at(bytes, at + 1)?) });
+    Some((root, Widths { key: width(42)?, value: width(47)? }))
+}
+
+enum Content<'a> {
+    Leaf(Vec<(&'a [u8], &'a [u8])>),
+    Branch(Vec<Root>),
+}
+
+impl<'a> Content<'a> {
+    /// What is in a page; `None` if its checksum is another one.
+    fn of(page: &'a [u8], widths: Widths, sum: u128) -> Option<Self> {
+        let count = u16_at(page, 2).filter(|count| *count > 0)?;
+        let is_right = |end: usize| page.get(..end).is_some_and(|bytes| xxh3_128(bytes) == sum);
+        match *page.first()? {
+            LEAF => {
+                let keys_at = 4;
+                let values_at = keys_at + if widths.key.is_none() { 4 * count } else { 0 };
+                let start = values_at + if widths.value.is_none() { 4 * count } else { 0 };
+                let key_end = |n: usize| match widths.key {
+                    Some(width) => Some(start + width * (n + 1)),
+                    None => u32_at(page, keys_at + 4 * n),
+                };
+                let keys_end = key_end(count - 1)?;
+                let value_end = |n: usize| match widths.value {
+                    Some(width) => Some(keys_end + width * (n + 1)),
+                    None => u32_at(page, values_at + 4 * n),
+                };
+                if !is_right(value_end(count - 1)?) {
+                    return None;
+                }
+                let (mut pairs, mut key_from, mut value_from) = (Vec::with_capacity(count), start, keys_end);
+                for n in 0..count {
+                    let (key_to, value_to) = (key_end(n)?, value_end(n)?);
+                    pairs.push((page.get(key_from..key_to)?, page.get(value_from..value_to)?));
+                    (key_from, value_from) = (key_to, value_to);
+                }
+                Some(Self::Leaf(pairs))
+            }
+            BRANCH => {
+                let (sums, pages) = (8, 8 + 16 * (count + 1));
+                let keys = pages + 8 * (count + 1);
+                let end = match widths.key {
+                    Some(width) => keys + width * count,
+                    None => u32_at(page, keys + 4 * (count - 1))?,
+                };
+                if !is_right(end) {
+                    return None;
+                }
+                let below = |n: usize| {
+                    let sum = u128::from_le_bytes(*page.get(sums + 16 * n..)?.first_chunk()?);
+                    Some(Root { page: u64_at(page, pages + 8 * n)?, sum })
+                };
+                (0..=count).map(below).collect::<Option<Vec<_>>>().map(Self::Branch)
+            }
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! A database that is filled with what another one, which is damaged, still has.
+
+use std::collections::HashMap;
+
+use redb::{Database, Durability, ReadableTable};
+
+use super::database::{Meta, TABLES, write_meta};
+use super::{FIRST_NUMBER, RESERVE};
+use crate::failure::Result;
+use crate::names;
+use crate::overlay::{Key, Table};
+
+/// What is known beside the tables.
+pub(crate) struct Surviving {
+    pub(crate) facts: HashMap<String, u64>,
+    /// Nothing is lost.
+    pub(crate) is_whole: bool,
+    /// Two random numbers.
+    pub(crate) random: [u64; 2],
+}
+
+/// The new database.
+pub(crate) struct Rebuilt {
+    database: Database,
+    /// The largest number of an inode or a file that was seen.
+    largest: u64,
+}
+
+impl Rebuilt {
+    pub(crate) fn new(database: Database) -> Self {
+        Self { database, largest: FIRST_NUMBER }
+    }
+
+    /// Enters pairs. What is not durable yet becomes so with the last.
+    pub(crate) fn write(&mut self, pairs: Vec<(Table, Key, Box<[u8]>)>) -> Result<()> {
+        let mut transaction = self.database.begin_write()?;
+        transaction.set_durability(Durability::None)?;
+        for table in Table::ALL {
+            let mut written = transaction.open_table(TABLES[table as usize])?;
+            for (_, key, value) in pairs.iter().filter(|(of, ..)| *of == table) {
+                // Of each table the key begins with a number that was given out.
+                self.largest = self.largest.max(super::number(key));
+                written.insert(&key[..], &value[..])?;
+            }
+        }
+        Ok(transaction.commit()?)
+    }
+
+    /// Enters the facts, durably. Names are entered anew if the secret is lost that says where they
+    /// are.
+    pub(crate) fn finish(mut self, surviving: &Surviving) -> Result<()> {
+        let fact = |name: &str| surviving.facts.get(name).copied();
+        let secret = match fact("secret") {
+            Some(secret) => secret,
+            None => {
+                self.move_names(surviving.random[0])?;
+                surviving.random[0]
+            }
+        };
+        // What is lost may have had greater numbers than any that is left.
+        let least = self.largest.saturating_add(RESERVE);
+        let used = fact("used").unwrap_or(least);
+        let meta = Meta {
+            secret,
+            used,
+            reserved: fact("reserved").unwrap_or(used + RESERVE),
+            // Data that no inode is known of is to be found, and not discarded.
+            clean: !surviving.is_whole || fact("clean").unwrap_or(0) != 0,
+            commit: fact("commit").unwrap_or(0),
+            // No record of a log or journal is of a session that is not known.
+            session: fact("session").unwrap_or(surviving.random[1] >> 1),
+            replayed: fact("replayed").unwrap_or(0),
+            loose: fact("loose").unwrap_or(used),
+        };
+        let mut transaction = self.database.begin_write()?;
+        transaction.set_quick_repair(true);
+        write_meta(&transaction, &meta)?;
+        for table in TABLES {
+            transaction.open_table(table)?;
+        }
+        Ok(transaction.commit()?)
+    }
+
+    fn move_names(&mut self, secret: u64) -> Result<()> {
+        let mut transaction = self.database.begin_write()?;
+        transaction.set_durability(Durability::None)?;
+        {
+            let mut entries = transaction.open_table(TABLES[Table::Entries as usize])?;
+            let mut all = Vec::new();
+            for pair in entries.iter()? {
+                let (key, value) = pair?;
+                all.push((super::number(key.value()), value.value().to_vec()));
+            }
+            entries.retain(|_, _| false)?;
+            for (directory, value) in all {
+                let first = names::first_cookie(names::name_of(&value), secret);
+                for cookie in first..first + names::TWINS_MAX {
+                    let key = names::key(directory, cookie);
+                    if entries.get(&key[..])?.is_none() {
+                        entries.insert(&key[..], &value[..])?;
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(transaction.commit()?)
+    }
+}

@@ -1,0 +1,125 @@
+//! A database that is damaged, built anew from what of it is whole.
+//!
+//! The new one is made in the other of its two files (`backend`), and counts when it is durable: a
+//! death in between leaves the damaged one, and the next attempt begins anew.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use surface::ObjectSpace;
+
+use super::{Namespace, Options, Tree};
+use crate::backend::{self, Backend};
+use crate::failure::Result;
+use crate::overlay::{Key, Table};
+use crate::pages::{self, Nothing, Survey, Take};
+use crate::store::{Rebuilt, Surviving};
+
+/// What is whole of the database of a tree.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamesSurvey {
+    /// Pages that are whole.
+    pub pages: u64,
+    /// Pages that are not; what was below them is not counted.
+    pub pages_lost: u64,
+    /// Whether all of it is whole.
+    pub is_whole: bool,
+    /// What is wrong, in words; empty if nothing is.
+    pub problem: String,
+}
+
+impl From<Survey> for NamesSurvey {
+    fn from(survey: Survey) -> Self {
+        let (pages, lost) = (survey.pages, survey.lost);
+        let problem = if survey.is_whole() {
+            String::new()
+        } else if survey.has_no_head {
+            "the names of the share are lost: the beginning of their database cannot be read".to_owned()
+        } else if survey.tables_lost.is_empty() {
+            format!("the names of the share are damaged: {lost} of {} pages cannot be read", pages + lost)
+        } else {
+            let tables = survey.tables_lost.join(", ");
+            format!(
+                "the names of the share are damaged: {lost} pages cannot be read, and these tables are lost: {tables}"
+            )
+        };
+        Self { pages, pages_lost: lost, is_whole: survey.is_whole(), problem }
+    }
+}
+
+/// Collects changes until there are enough for a transaction.
+struct Collect {
+    rebuilt: Rebuilt,
+    facts: HashMap<String, u64>,
+    pairs: Vec<(Table, Key, Box<[u8]>)>,
+    count: u64,
+}
+
+/// Pairs of one transaction, some MiB.
+const PAIRS_MAX: usize = 1 << 15;
+
+impl Take for Collect {
+    type Error = crate::Failure;
+
+    fn pair(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<()> {
+        self.pairs.push((table, key.into(), value.into()));
+        self.count += 1;
+        if self.pairs.len() >= PAIRS_MAX { self.write() } else { Ok(()) }
+    }
+
+    fn fact(&mut self, name: &str, value: u64) {
+        self.facts.insert(name.to_owned(), value);
+    }
+}
+
+impl Collect {
+    fn write(&mut self) -> Result<()> {
+        self.rebuilt.write(std::mem::take(&mut self.pairs))
+    }
+}
+
+impl Tree {
+    /// Reads all pages of the database of a space, with their checksums; `None` if there is no tree.
+    /// Nothing may change it meanwhile.
+    ///
+    /// # Errors
+    /// None but those that say that there may be a tree.
+    pub fn survey(space: &dyn ObjectSpace) -> Result<Option<NamesSurvey>> {
+        if let Ok(None) = backend::read_header(space) {
+            return Ok(None);
+        }
+        let Ok(found) = pages::survey(space, &mut Nothing);
+        Ok(Some(found.into()))
+    }
+
+    /// Builds the database of a tree anew from what is whole of it. What is lost with its damaged
+    /// pages, [`Self::repair`] sees to, which must follow. `random`: two random numbers, for facts
+    /// that are lost.
+    ///
+    /// # Errors
+    /// Those of the space.
+    pub fn rebuild(space: &Arc<dyn ObjectSpace>, options: Options, random: [u64; 2]) -> Result<NamesSurvey> {
+        let counts = backend::place_of(&**space);
+        let place = counts.other();
+        match place {
+            backend::Place::First => space.discard(place.file(), place.begin()..u64::MAX)?,
+            backend::Place::Second => space.discard(place.file(), 0..u64::MAX)?,
+        }
+        let mut survey = Survey::default();
+        let facts = {
+            let backend = Backend::create_beside(space.clone(), place, counts)?;
+            let Namespace { database, facts, .. } = Namespace::with(backend, options)?;
+            let rebuilt = Rebuilt::new(database);
+            let mut collect = Collect { rebuilt, facts: HashMap::new(), pairs: Vec::new(), count: 0 };
+            pages::survey(&**space, &mut collect).map(|found| survey = found)?;
+            collect.write()?;
+            let Collect { rebuilt, facts: found, .. } = collect;
+            let surviving = Surviving { facts: found, is_whole: survey.is_whole(), random };
+            rebuilt.finish(&surviving)?;
+            facts
+        };
+        space.flush()?;
+        backend::change_place(&**space, place, facts.length())?;
+        Ok(survey.into())
+    }
+}

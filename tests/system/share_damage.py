@@ -1,0 +1,218 @@
+"""Shares in a damaged pool: what is named, what is still read, what is mended and salvaged."""
+
+import errno
+import json
+import os
+
+from harness import Pool, data, test
+from harness.context import tree_digest
+from harness.pool import EXIT
+
+LOSSY = 12
+EXTENT = 1 << 20
+
+
+def flip(pool, every, at=333333, first=2):
+    """Flips a bit in the middle of each so manieth extent that holds something there; returns how many."""
+    path = pool.path / "data"
+    flipped = 0
+    with open(path, "r+b") as file:
+        for extent in range(first, path.stat().st_size // EXTENT, every):
+            file.seek(extent * EXTENT + at)
+            byte = file.read(1)
+            if byte and byte != b"\0":
+                file.seek(-1, os.SEEK_CUR)
+                file.write(bytes([byte[0] ^ 0x10]))
+                flipped += 1
+    return flipped
+
+
+def read_all(t, directory, expected):
+    """Reads every file; returns the paths that give an error. All else must be as expected."""
+    failed = set()
+    for path, content in expected.items():
+        try:
+            with open(directory / path, "rb") as file:
+                found = file.read()
+        except OSError as error:
+            t.equal(error.errno, errno.EIO, f"the error of {path}")
+            failed.add(path)
+            continue
+        t.expect(found == content, f"{path} shows bytes that were not written")
+    return failed
+
+
+def contents(directory):
+    """Relative path -> bytes of every file."""
+    return {str(path.relative_to(directory)): path.read_bytes()
+            for path in directory.rglob("*") if path.is_file() and not path.is_symlink()}
+
+
+@test(seconds_max=900)
+def damaged_files_of_a_share(t):
+    """flipped bytes under a share: check and scrub name paths, reading fails there only, salvage gives the rest byte for byte"""
+    pool = Pool(t, capacity="1G")
+    source = t.dir / "source"
+    data.source_tree(source, 40 << 20)
+    expected = contents(source)
+    pool.shale("import", "home", source, "--share")
+    # The names are older than what is damaged behind them.
+    flipped = flip(pool, 3)
+    t.expect(flipped > 2, f"only {flipped} bytes to flip")
+    report = json.loads(pool.check(status=EXIT["corrupt"]))
+    found = [problem for problem in report["problems"] if problem["kind"] == "fragment"]
+    t.expect(found, f"check finds nothing: {report}")
+    in_names = [problem for problem in found if "the names of the share" in problem["detail"]]
+    named = {problem["detail"].split(", byte ")[0].removeprefix("/") for problem in found if problem not in in_names}
+    t.expect(named <= set(expected), f"paths that check names: {sorted(named - set(expected))[:5]}")
+    if in_names:
+        pool.shale("check", "--repair", status=EXIT["corrupt"])
+    server = pool.serve(shares=True)
+    share = server.share("home")
+    failed = read_all(t, share, {path: content for path, content in expected.items() if (share / path).exists()})
+    t.expect(failed <= named, f"files that cannot be read and are not named: {sorted(failed - named)[:5]}")
+    scrubbed = pool.shale("scrub", status=None).stdout
+    for path in list(failed)[:3]:
+        t.expect(path in scrubbed, f"scrub does not name {path}")
+    server.stop()
+
+    report = json.loads(pool.shale("salvage", "--into", t.dir / "new", "--capacity", "1G", "--json", status=LOSSY).stdout)
+    volume = next(volume for volume in report["volumes"] if volume["name"] == "home")
+    new = Pool.at(t, t.dir / "new")
+    new.shale("export", "home", t.dir / "back")
+    back = contents(t.dir / "back")
+    told = " ".join(place["detail"] for place in volume["damaged"])
+    wrong = [path for path, content in expected.items() if back.get(path) != content]
+    for path in wrong:
+        t.expect(path in told or path in failed or volume["tree"], f"{path} is not as it was, and nothing says so: {told[:500]}")
+    t.expect(len(wrong) <= len(failed) + (len(expected) // 2 if in_names else 0), f"{len(wrong)} files are wrong, {len(failed)} were damaged")
+    new.check()
+    t.note(f"{flipped} bytes flipped, {len(failed)} of {len(expected)} files damaged, {len(in_names)} places in names")
+
+
+def damaged_names(t):
+    """A pool whose share is hardly more than names, some of them damaged; and its files."""
+    pool = Pool(t, capacity="256M")
+    tree = t.dir / "tree"
+    expected = {}
+    for number in range(6000):
+        directory = tree / f"directory {number // 200}"
+        if number % 200 == 0:
+            directory.mkdir(parents=True)
+        path = directory / f"a file with a rather long name and the number {number}"
+        path.write_bytes(f"content {number}\n".encode() * (number % 7 + 1))
+        expected[str(path.relative_to(tree))] = path.read_bytes()
+    pool.shale("import", "home", tree, "--share")
+    other = t.dir / "other"
+    other.mkdir()
+    (other / "file").write_bytes(b"of another share")
+    pool.shale("import", "second", other, "--share")
+    return pool, expected
+
+
+def damage_names(t, pool):
+    """Flips one bit so that check says that names of `home` are damaged: tried at one place after the other, newest data first."""
+    path = pool.path / "data"
+    with open(path, "r+b") as file:
+        content = file.read()
+        places = [at for at in range(EXTENT, len(content), 8192) if content[at + 3000 : at + 3001].strip(b"\0")]
+        for at in reversed(places):
+            file.seek(at + 3000)
+            file.write(bytes([content[at + 3000] ^ 0x10]))
+            file.flush()
+            said = pool.shale("check", "--json", status=None, quiet=True).stdout
+            report = json.loads(said) if said else {}
+            # Not in the few pages that all others hang on.
+            if any("pages cannot be read; " in problem["detail"] and problem["volume"] == "home" for problem in report.get("problems", [])):
+                return
+            file.seek(at + 3000)
+            file.write(content[at + 3000 : at + 3001])
+            file.flush()
+    t.fail(f"no bit of the names could be flipped, at {len(places)} places")
+
+
+def by_content(found, expected):
+    """How many of the expected contents are there, under any name; a file in lost+found may end with the zeroes of its block."""
+    there = {content.rstrip(b"\0") for content in found.values()}
+    return sum(content in there for content in expected.values())
+
+
+@test(seconds_max=900)
+def damaged_names_are_mended(t):
+    """flipped bytes in the names of a share: it is served as far as it can be, check --repair builds its names anew, and files keep their content"""
+    pool, expected = damaged_names(t)
+    damage_names(t, pool)
+    # A server goes on, with that share and the other one.
+    server = pool.serve(shares=True)
+    t.equal((server.shares_dir / "second" / "file").read_bytes(), b"of another share", "the other share")
+    seen = 0
+    for path, content in expected.items():
+        try:
+            t.equal((server.shares_dir / "home" / path).read_bytes(), content, path)
+            seen += 1
+        except OSError as error:
+            t.expect(error.errno in (errno.EIO, errno.ENOENT, errno.ESTALE), f"{path}: {error}")
+    t.equal((server.shares_dir / "second" / "file").read_bytes(), b"of another share", "the other share, afterwards")
+    server.stop()
+    report = json.loads(pool.shale("check", "--repair", "--json", status=None).stdout)
+    mended = [problem["detail"] for problem in report["problems"] if problem["kind"] == "tree"]
+    t.expect(any("built anew" in detail for detail in mended), f"what repair says: {mended[:5]}")
+    server = pool.serve(shares=True)
+    share = server.share("home")
+    found = contents(share)
+    same = sum(found.get(path) == content for path, content in expected.items())
+    there = by_content(found, expected)
+    t.expect(same >= seen, f"{seen} files were read before the repair, {same} are in their places after it")
+    (share / "new").write_text("goes on")
+    server.stop()
+    report = json.loads(pool.shale("check", "--json", status=None).stdout)
+    t.equal([problem for problem in report["problems"] if problem["kind"] == "tree"], [], "what check says of trees")
+    t.note(f"{seen} of {len(expected)} files read while damaged, {same} in their places after the repair, {there} contents there")
+
+
+@test(seconds_max=900)
+def damaged_names_are_salvaged(t):
+    """flipped bytes in the names of a share: salvage brings its files out, those without a name into lost+found, into a pool that is whole"""
+    pool, expected = damaged_names(t)
+    damage_names(t, pool)
+    report = json.loads(pool.shale("salvage", "--into", t.dir / "new", "--capacity", "256M", "--json", status=LOSSY).stdout)
+    volume = next(volume for volume in report["volumes"] if volume["name"] == "home")
+    t.expect(any("built anew" in line for line in volume["tree"]), f"what salvage says of the tree: {volume['tree'][:5]}")
+    new = Pool.at(t, t.dir / "new")
+    new.check()
+    new.shale("export", "home", t.dir / "back")
+    found = contents(t.dir / "back")
+    same = sum(found.get(path) == content for path, content in expected.items())
+    there = by_content(found, expected)
+    t.expect(there > 0 and same <= there, f"{same} in their places, {there} there")
+    for path, content in found.items():
+        t.expect(content.rstrip(b"\0") in set(expected.values()) or path.startswith("lost+found"), f"{path}: {content[:40]!r}")
+    server = new.serve(shares=True)
+    t.equal((server.share("second") / "file").read_bytes(), b"of another share", "the other share")
+    t.equal(tree_digest(server.share("home")), tree_digest(t.dir / "back"), "the tree in the new pool's mount")
+    server.stop()
+    t.note(f"of {len(expected)} files {same} in their places, {there} contents there")
+
+
+@test(seconds_max=300)
+def du_tells_holes(t):
+    """st_blocks of a sparse file, a punched one, and one that was cut: what is allocated"""
+    pool = Pool(t, capacity="256M")
+    pool.shale("create", "home", "--share")
+    server = pool.serve(shares=True)
+    share = server.share("home")
+    (share / "dense").write_bytes(os.urandom(100_000))
+    with open(share / "sparse", "wb") as file:
+        file.truncate(1 << 30)
+        file.seek(512 << 20)
+        file.write(os.urandom(8192))
+    t.equal(os.stat(share / "dense").st_blocks * 512, 102_400, "allocated of a dense file")
+    t.equal(os.stat(share / "sparse").st_blocks * 512, 8192, "allocated of a sparse file")
+    t.run("fallocate", "--punch-hole", "--offset", 0, "--length", 40_960, share / "dense")
+    t.equal(os.stat(share / "dense").st_blocks * 512, 102_400 - 40_960, "allocated of a punched file")
+    t.equal(t.out("du", "--block-size=1", share / "sparse").split()[0], "8192", "what du says")
+    server.stop()
+    server = pool.serve(shares=True)
+    t.equal(os.stat(server.share("home") / "sparse").st_blocks * 512, 8192, "allocated of a sparse file, afterwards")
+    server.stop()
+    pool.check()
