@@ -9,16 +9,16 @@
 //! | 8 | 8 | session of the tree |
 //! | 16 | 8 | state: [`COUNTS`], [`REPLAYED`] or [`VOID`] |
 //! | 24 | 8 | length of the owner, at most [`OWNER_BYTES_MAX`] |
-//! | 32 | | owner: whose journal it is, as the program says that made it |
+//! | 32 | | owner: whose journal it is, as its maker says |
 //! | 4096 | | two halves of records: those of commit N are in half N % 2 |
 //!
-//! A record is a head, then its bytes, up to a multiple of 32. A head is the commit 8, the length 8,
-//! a checksum of all of it 8, zero 8. A head of zeroes ends a half.
+//! A record is a head, then its bytes, up to a multiple of 32. A head is the commit 8, the length
+//! 8, a checksum of all of it 8, zero 8. A head of zeroes ends a half.
 //!
 //! The program may be killed at any point of a write. So the bytes of a record are there, and
 //! zeroes behind them, before its head is, which lies in one page and is written whole. A head of
-//! another commit than the half's first, or a checksum that is wrong, is damage: then no record of the journal counts, because records
-//! behind it may need it.
+//! another commit than the half's first, or a checksum that is wrong, is damage: then no record of
+//! the journal counts, because records behind it may need it.
 //!
 //! A record that cannot be written makes the journal void, because those behind it would not count
 //! without it. It counts again from the commit on that leaves the missing one behind.
@@ -251,7 +251,7 @@ pub fn find(file: &File, owner: &[u8]) -> io::Result<Found> {
     }
 }
 
-/// Says of a journal that the tree has, durably, what is in it.
+/// Says of a journal that the tree has its changes, durably.
 ///
 /// # Errors
 /// When it cannot be written.

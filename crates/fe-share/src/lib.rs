@@ -1,11 +1,13 @@
-//! FUSE front end of shares: a tree as a mounted directory. Owns what is negotiated with the kernel for trees, the count of
-//! what the kernel refers to, and the life of the mount. What an operation means is in crate `share`.
+//! FUSE front end of shares: a tree as a mounted directory. Owns what is negotiated with the kernel
+//! for trees, the count of what the kernel refers to, and the life of the mount. What an operation
+//! means is in crate `share`.
 //!
 //! # Few messages
 //!
-//! The kernel caches names, attributes and pages for as long as it likes: nothing changes a share behind its back, since
-//! all doors come through its mount. Opens, closes and what need not be asked are answered with `ENOSYS` once, and never come again. So a warm
-//! `stat`, a listing and a read of cached pages cost no message; making, writing and closing a small file costs five.
+//! The kernel caches names, attributes and pages for as long as it likes: nothing changes a share
+//! behind its back, since all doors come through its mount. Opens, closes and what need not be
+//! asked are answered with `ENOSYS` once, and never come again. So a warm `stat`, a listing and a
+//! read of cached pages cost no message; making, writing and closing a small file costs five.
 //!
 //! # Two traps
 //!
@@ -16,9 +18,9 @@
 //!
 //! # Durability
 //!
-//! `fsync` of a file or directory returns when all that was done before is durable. Otherwise changes become durable within
-//! some seconds ([`MountOptions::commit_every`]). The death of the program loses neither, where there
-//! is a place for a journal ([`MountOptions::journal`]).
+//! `fsync` of a file or directory returns when all that was done before is durable. Otherwise
+//! changes become durable within some seconds ([`MountOptions::commit_every`]). The death of the
+//! program loses neither, where there is a place for a journal ([`MountOptions::journal`]).
 
 mod held;
 mod kept;

@@ -1,7 +1,9 @@
-//! The life of a share's mount. Owns the thread that serves it and the one that commits from time to time.
+//! The life of a share's mount. Owns the thread that serves it and the one that commits from time
+//! to time.
 //!
-//! A mount ends when it is unmounted, from here or from a shell. The tree is closed after the last request was answered.
-//! One that a keeper holds goes on when the program dies: requests wait for the next one, which resumes it.
+//! A mount ends when it is unmounted, from here or from a shell. The tree is closed after the last
+//! request was answered. One that a keeper holds goes on when the program dies: requests wait for
+//! the next one, which resumes it.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -37,10 +39,11 @@ pub struct MountOptions {
     pub source: String,
     /// After how long changes become durable that no `fsync` has asked for.
     pub commit_every: Duration,
-    /// Who holds the mount, so that it outlives this program. Nothing does if requests come over rings.
+    /// The keeper that holds the mount, so that it outlives this program. Nothing does if requests
+    /// come over rings.
     pub kept_by: Option<KeptBy>,
-    /// Where the journal is made that lets what was acknowledged outlive this program, also where
-    /// the mount does not.
+    /// Where the journal is made that lets acknowledged names outlive this program, also where the
+    /// mount does not.
     pub journal: Option<Arc<dyn JournalPlace>>,
 }
 
@@ -64,7 +67,8 @@ struct End {
     changed: Condvar,
 }
 
-/// A mounted share. Dropping it leaves it mounted until it is unmounted from a shell, or the process ends.
+/// A mounted share. Dropping it leaves it mounted until it is unmounted from a shell, or the
+/// process ends.
 pub struct Mount {
     dir: PathBuf,
     served: Arc<Served>,
@@ -85,8 +89,8 @@ pub fn mount(tree: Arc<Tree>, dir: &Path, options: &MountOptions) -> Result<Moun
 /// `.shale/snapshots` there. Returns when it can be used. Needs root.
 ///
 /// # Errors
-/// [`ErrorKind::NotFound`] or [`ErrorKind::Invalid`] for `dir`, [`ErrorKind::Unsupported`] if this kernel or user cannot mount,
-/// [`ErrorKind::Io`] if the kernel fails.
+/// [`ErrorKind::NotFound`] or [`ErrorKind::Invalid`] for `dir`, [`ErrorKind::Unsupported`] if this
+/// kernel or user cannot mount, [`ErrorKind::Io`] if the kernel fails.
 pub fn mount_with_moments(
     tree: Arc<Tree>,
     moments: Option<Arc<dyn Moments>>,
@@ -134,10 +138,12 @@ pub fn mount_with_moments(
     start(session, served, dir_path, options, journal)
 }
 
-/// Goes on with a mount that has outlived its server. `tree` must be [taken over](Tree::take_over) with what the mount [left](KeptMount::left).
+/// Goes on with a mount that has outlived its server. `tree` must be [taken over](Tree::take_over)
+/// with what the mount [left](KeptMount::left).
 ///
 /// # Errors
-/// [`ErrorKind::Unsupported`] if the kernel cannot send requests again (before Linux 6.9), [`ErrorKind::Io`] if the connection or the keeper fails.
+/// [`ErrorKind::Unsupported`] if the kernel cannot send requests again (before Linux 6.9),
+/// [`ErrorKind::Io`] if the connection or the keeper fails.
 pub fn resume(tree: Arc<Tree>, mount: KeptMount, options: &MountOptions) -> Result<Mount> {
     resume_with_moments(tree, None, mount, options)
 }
@@ -316,7 +322,8 @@ impl Mount {
     /// Unmounts, closes the tree, and waits for that.
     ///
     /// # Errors
-    /// [`ErrorKind::InUse`] if a file is open or a process is in it; [`ErrorKind::Io`] if the tree could not be closed.
+    /// [`ErrorKind::InUse`] if a file is open or a process is in it; [`ErrorKind::Io`] if the tree
+    /// could not be closed.
     pub fn unmount(self) -> Result<()> {
         self.take_away()?;
         self.wait()

@@ -80,7 +80,8 @@ pub(crate) fn entry(tree: &Tree, node: u64, inode: &Inode) -> Entry {
 
 impl FileSystem for Served {
     fn capabilities(&self, _offered: Capabilities) -> Capabilities {
-        // Not ATOMIC_O_TRUNC (the crate's documentation says why), no writeback cache, and locks stay with the kernel.
+        // Not ATOMIC_O_TRUNC (the crate's documentation says why), no writeback cache, and locks
+        // stay with the kernel.
         Capabilities::EXPORT_SUPPORT
             .with(Capabilities::DONT_MASK)
             .with(Capabilities::HAS_IOCTL_DIR)
@@ -123,7 +124,8 @@ impl FileSystem for Served {
         if moments::names_another_view(&request.operation) {
             return answer.fail(Errno::new(libc::EXDEV));
         }
-        // The program that served the mount before this one has done it, and could not say so any more.
+        // The program that served the mount before this one has done it, and could not say so any
+        // more.
         if request.is_resent()
             && let Some(result) = self.tree.was_done(request.number())
         {
@@ -223,7 +225,8 @@ impl Served {
             }
             Operation::StatFs => answer.result(self.stat_fs().map(|found| reply::statfs(&found)).map_err(errno)),
             Operation::Ioctl { .. } => answer.fail(Errno::ENOTTY),
-            // Answered so, OPEN, OPENDIR, CREATE, FLUSH, RELEASE, ACCESS and STATX never come again.
+            // Answered so, OPEN, OPENDIR, CREATE, FLUSH, RELEASE, ACCESS and STATX never come
+            // again.
             _ => answer.fail(Errno::ENOSYS),
         }
     }

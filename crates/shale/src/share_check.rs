@@ -57,8 +57,9 @@ fn look(pool: &Pool, name: &str) -> Result<Repaired> {
 }
 
 /// Mends the tree of a share: builds its names anew if some of them are damaged, puts right what
-/// can be told from the rest, and what has no name any more into `lost+found`. Data without an inode
-/// is adopted, too, if any names are lost or `adopts` says so; else it was removed, and is discarded.
+/// can be told from the rest, and what has no name any more into `lost+found`. Data without an
+/// inode is adopted, too, if any names are lost or `adopts` says so; else it was removed, and is
+/// discarded.
 ///
 /// # Errors
 /// What the storage fails with.

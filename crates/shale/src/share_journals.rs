@@ -40,7 +40,7 @@ pub struct Journals {
     pool: [u8; POOL_BYTES],
     /// Of the machine; nothing is kept or replayed if it is not told.
     boot: Option<[u8; BOOT_BYTES]>,
-    /// What was not brought back, for `status`.
+    /// Journals that were not brought back, for `status`.
     notes: Mutex<Vec<String>>,
 }
 
@@ -171,7 +171,7 @@ impl Journals {
         Ok(Outcome::Replayed(left.records.len()))
     }
 
-    /// What was not brought back.
+    /// Tells which journals were not brought back.
     pub fn notes(&self) -> Vec<String> {
         self.notes.lock().clone()
     }

@@ -1,5 +1,5 @@
-//! POSIX access control lists, in the form of the extended attributes `system.posix_acl_access` and `_default`
-//! ([`posix_acl`](crate::posix_acl)).
+//! POSIX access control lists, in the form of the extended attributes `system.posix_acl_access` and
+//! `_default` ([`posix_acl`](crate::posix_acl)).
 
 use crate::failure::{Failure, Result};
 use crate::posix_acl::{AclEntry, GROUP, GROUP_OBJ, MASK, OTHER, USER, USER_OBJ, decode, encode};
@@ -9,7 +9,8 @@ pub(crate) const ACCESS: &[u8] = b"system.posix_acl_access";
 /// Name of the attribute that holds the ACL of what is made in a directory.
 pub(crate) const DEFAULT: &[u8] = b"system.posix_acl_default";
 
-/// An ACL that is valid: one entry each for owner, group and others, a mask if there are named users or groups.
+/// An ACL that is valid: one entry each for owner, group and others, a mask if there are named
+/// users or groups.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Acl(Vec<AclEntry>);
 

@@ -5,7 +5,7 @@
 //! `ROOT`, where the database is 8: 0 for `ROOT` itself, else [`SECOND`]. A database that is built
 //! anew, because the other one is damaged, counts when that number is written. The database begins
 //! at the second group of its file. The length is written before `redb` syncs a state that uses it,
-//! and what is cut off is discarded, so that it reads as zeroes if it comes back.
+//! and bytes that are cut off are discarded, so that it reads as zeroes if it comes back.
 //!
 //! `redb` trusts a page that it reads: one that is no page at all would end the program. So what
 //! comes for a page is looked at, and is an error if it cannot be one.
@@ -189,8 +189,8 @@ fn write_header(space: &dyn ObjectSpace, place: Place, length: u64, counts: Plac
     space.write(place.file(), 0, Bytes::from(header))
 }
 
-/// Has the database at a place, which is durable, count from now on; the other one goes when this is
-/// durable.
+/// Has the database at a place, which is durable, count from now on; the other one goes when this
+/// is durable.
 ///
 /// # Errors
 /// Those of the space.

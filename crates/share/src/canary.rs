@@ -1,5 +1,6 @@
-//! Planted bugs, for the test of the tests (`tests/tree/canaries.rs`): with the feature `canaries`, a test chooses one by name;
-//! without it, every question whether one is planted is answered no at compile time.
+//! Planted bugs, for the test of the tests (`tests/tree/canaries.rs`): with the feature `canaries`,
+//! a test chooses one by name; without it, every question whether one is planted is answered no at
+//! compile time.
 
 #[cfg(all(feature = "canaries", not(debug_assertions)))]
 compile_error!("the feature `canaries` plants bugs: it is for tests with debug assertions, never for a release build");

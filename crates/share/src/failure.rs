@@ -1,4 +1,5 @@
-//! Errors of the tree: an error number for the caller, logged with its cause where storage is to blame.
+//! Errors of the tree: an error number for the caller, logged with its cause where storage is to
+//! blame.
 
 use std::fmt;
 

@@ -16,8 +16,7 @@ pub struct Time {
     pub nanoseconds: u32,
 }
 
-/// Facts of an inode. What is in the table of extended attributes is looked up there only if the
-/// inode says so.
+/// Facts of an inode. The table of extended attributes is asked only if the inode says so.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Flags(u8);
 

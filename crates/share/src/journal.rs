@@ -4,8 +4,8 @@
 //! A change is acknowledged when it is in memory: a loss of power takes what no `fsync` asked for.
 //! The death of the program alone must not take it: it was acknowledged, and where the mount
 //! outlives the program, the kernel goes on with what it has cached. So each change goes to a
-//! [`Journal`] before it is acknowledged, with the request that it answers: the next program has the
-//! tree as its users saw it, and knows which requests were done.
+//! [`Journal`] before it is acknowledged, with the request that it answers: the next program has
+//! the tree as its users saw it, and knows which requests were done.
 
 use std::cell::Cell;
 

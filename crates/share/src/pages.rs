@@ -1,5 +1,5 @@
 //! Reads a database page by page without `redb`, which does nothing more after the first error.
-//! Owns what is known of `redb`'s format (version 3, `docs/design.md` of the crate): each page is
+//! Owns the knowledge of `redb`'s format (version 3, `docs/design.md` of the crate): each page is
 //! found from the one above it, which has its checksum, so that a page is whole or counts as lost
 //! with all below it.
 //!
@@ -35,13 +35,13 @@ struct Root {
     sum: u128,
 }
 
-/// What was found of a database.
+/// The state of a database's pages.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct Survey {
     /// Pages that are whole.
     pub(crate) pages: u64,
-    /// Pages that cannot be read, or are not what the page above says. What was below a lost page
-    /// is lost with it, and not counted.
+    /// Pages that cannot be read, or are not what the page above says. Pages below a lost one
+    /// are lost with it, and not counted.
     pub(crate) lost: u64,
     /// Not even the head can be read.
     pub(crate) has_no_head: bool,
@@ -72,6 +72,9 @@ impl Take for Nothing {
     }
     fn fact(&mut self, _: &str, _: u64) {}
 }
+
+/// Takes a key and a value.
+type Visit<'a, E> = dyn FnMut(&[u8], &[u8]) -> Result<(), E> + 'a;
 
 struct Pages<'a> {
     space: &'a dyn ObjectSpace,
@@ -108,7 +111,7 @@ fn root_at(bytes: &[u8], at: usize) -> Option<Root> {
     Some(Root { page: u64_at(bytes, at)?, sum })
 }
 
-/// Reads what is whole of the database of a space, and gives it to `take`.
+/// Reads the whole pages of the database of a space, and gives their pairs to `take`.
 ///
 /// # Errors
 /// Those of `take`.
@@ -202,13 +205,7 @@ impl Pages<'_> {
     }
 
     /// Hands the pairs of a page, and of those below it, to `visit`.
-    fn walk<E>(
-        &mut self,
-        root: Root,
-        widths: Widths,
-        depth: u32,
-        visit: &mut dyn FnMut(&[u8], &[u8]) -> Result<(), E>,
-    ) -> Result<(), E> {
+    fn walk<E>(&mut self, root: Root, widths: Widths, depth: u32, visit: &mut Visit<'_, E>) -> Result<(), E> {
         let page = self.read(root.page).filter(|_| depth < DEPTH_MAX);
         let content = page.as_deref().and_then(|page| Content::of(page, widths, root.sum));
         match content {
@@ -248,7 +245,7 @@ enum Content<'a> {
 }
 
 impl<'a> Content<'a> {
-    /// What is in a page; `None` if its checksum is another one.
+    /// Content of a page; `None` if its checksum is another one.
     fn of(page: &'a [u8], widths: Widths, sum: u128) -> Option<Self> {
         let count = u16_at(page, 2).filter(|count| *count > 0)?;
         let is_right = |end: usize| page.get(..end).is_some_and(|bytes| xxh3_128(bytes) == sum);

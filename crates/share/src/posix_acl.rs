@@ -1,6 +1,7 @@
-//! The bytes of a POSIX access control list, as the kernel has them in extended attributes: version 2 (4 bytes), then entries
-//! of tag 2, permissions 2, id 4, little-endian (`include/uapi/linux/posix_acl_xattr.h`). Owns the form; what makes a list
-//! valid is said by `acl`.
+//! The bytes of a POSIX access control list, as the kernel has them in extended attributes: version
+//! 2 (4 bytes), then entries of tag 2, permissions 2, id 4, little-endian
+//! (`include/uapi/linux/posix_acl_xattr.h`). Owns the form; what makes a list valid is said by
+//! `acl`.
 
 use crate::failure::{Failure, Result};
 

@@ -13,7 +13,7 @@
 //!    write buffer, and everything is flushed.
 //! 4. The map forgets that a ring is needed, the file is made void, then removed. Until here no
 //!    client has written to the pool. So a replay after a death in between gives the same result.
-//!    What was kept beside a ring that is not replayed is passed over first: see
+//!    Files beside a ring that is not replayed are passed over first: see
 //!    [`env::Standby::pass_over_beside`].
 //! 5. A new file is made, if one is asked for. Only now the first request is taken. A file that was
 //!    not replayed, and is not of another boot, is kept under another name before.
@@ -44,13 +44,13 @@ use crate::write::standby::{Ring, SLACK_BYTES, ring_bytes};
 /// single records.
 const RING_BYTES_MIN: usize = 2 * SLACK_BYTES;
 
-/// What is known of the standby memory of an open pool.
+/// Facts about the standby memory of an open pool.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct StandbyFacts {
     /// Records that were replayed when the pool was opened, and their bytes of data.
     pub replayed: u64,
     pub replayed_bytes: u64,
-    /// What was left and not replayed, and why there is no standby memory where it was asked for.
+    /// Memory that was left and not replayed, and why there is no standby memory where it was asked for.
     pub notes: Vec<String>,
 }
 
@@ -215,8 +215,8 @@ impl Left {
 }
 
 impl Core {
-    /// Takes steps 3 to 5. `notes`: texts on missing data, for `status`; `is_missing`: a ring is gone
-    /// that something was in.
+    /// Takes steps 3 to 5. `notes`: texts on missing data, for `status`; `is_missing`: a ring that
+    /// held something is gone.
     ///
     /// # Errors
     /// When what was left cannot be brought to the log: it stays, and the next opening tries again.

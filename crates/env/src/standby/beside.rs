@@ -87,8 +87,8 @@ impl FileStandby {
         Ok(())
     }
 
-    /// Removes all files of the pool, or keeps them under other names, which are returned with those
-    /// of files that stay.
+    /// Removes all files of the pool, or keeps them under other names. Returns these, and those of
+    /// files that stay.
     pub(super) fn pass_over(&self, pool: &[u8; 16], is_void: bool) -> Vec<String> {
         let kept = |file: Beside| {
             if is_void && std::fs::remove_file(&file.path).is_ok() {
@@ -149,7 +149,7 @@ mod tests {
         assert_eq!(numbers(&ours), [7, 40]);
         ours.remove_beside(&POOL, 40, &second).unwrap();
         assert_eq!(numbers(&ours), [7]);
-        // What is not replayed is kept, and not found again.
+        // A file that is not replayed is kept, and not found again.
         let kept = ours.pass_over_beside(&POOL, false);
         assert!(kept.len() == 1 && Path::new(&kept[0]).exists(), "{kept:?}");
         assert!(numbers(&ours).is_empty());

@@ -62,7 +62,7 @@ struct Volume {
     lost: bool,
     uncertain_bytes: u64,
     missing_bytes_max: u64,
-    /// Of a share: what was wrong with its tree, and what was done about it.
+    /// Of a share: faults of its tree, with the remedies.
     tree: Vec<String>,
 }
 
@@ -265,7 +265,7 @@ fn fill(
     Ok(report)
 }
 
-/// What is said of the trees of shares, by name.
+/// Faults of the trees of shares, by name.
 type Trees = BTreeMap<String, Vec<String>>;
 
 /// Mends the trees of all shares, so that they can be served, and names the files that something of
@@ -273,7 +273,7 @@ type Trees = BTreeMap<String, Vec<String>>;
 fn mend_trees(pool: &Pool, report: &mut SalvageReport) -> Trees {
     let mut trees = Trees::new();
     for share in pool.volumes().into_iter().filter(engine::VolumeStatus::is_share) {
-        // Of what was removed, data may have come back with the log.
+        // Data of removed files may have come back with the log.
         let told = match share_check::mend(pool, &share.name, false) {
             Ok(Repaired { mended, left }) => mended.into_iter().chain(left).collect(),
             Err(error) => vec![format!("{error}: shale check --repair on the new pool may tell more")],

@@ -59,7 +59,7 @@ impl Base {
         let tables = self.tables.read().clone();
         match read(&tables) {
             Ok(found) => return Ok(found),
-            // What is damaged is not read again only to be told twice.
+            // A damaged page is not read again only to be told twice.
             Err(StorageError::PreviousIo) => {}
             Err(error) => return Err(error.into()),
         }
@@ -110,8 +110,9 @@ impl Frozen {
     /// Writes it into the database. Durable when it returns.
     pub(crate) fn commit(&self, database: &Database) -> Result<()> {
         let mut transaction = database.begin_write()?;
-        // Opening it after a loss of power, and opening a snapshot, then reads no more than its head. And all that was written before is
-        // durable before the head of the database shows this state: data before the sizes that show it.
+        // Opening it after a loss of power, and opening a snapshot, then reads no more than its
+        // head. And all earlier writes are durable before the head of the database shows this
+        // state: data before the sizes that show it.
         transaction.set_quick_repair(true);
         for table in Table::ALL {
             let mut written = transaction.open_table(TABLES[table as usize])?;

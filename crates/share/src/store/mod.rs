@@ -136,8 +136,8 @@ pub(crate) struct State {
     pub(crate) keeps_journal: bool,
     /// Bytes of records that went to the journal for the next commit.
     pub(crate) journal_bytes: usize,
-    /// Files of smaller numbers may have data behind their ends, because a session before did not end
-    /// in order.
+    /// Files of smaller numbers may have data behind their ends, because a session before did not
+    /// end in order.
     loose_below: u64,
     /// Files whose end has been seen to since.
     tidied: HashSet<u64>,

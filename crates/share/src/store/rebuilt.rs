@@ -10,7 +10,7 @@ use crate::failure::Result;
 use crate::names;
 use crate::overlay::{Key, Table};
 
-/// What is known beside the tables.
+/// Facts beside the tables.
 pub(crate) struct Surviving {
     pub(crate) facts: HashMap<String, u64>,
     /// Nothing is lost.
@@ -31,7 +31,7 @@ impl Rebuilt {
         Self { database, largest: FIRST_NUMBER }
     }
 
-    /// Enters pairs. What is not durable yet becomes so with the last.
+    /// Enters pairs. All become durable with the last.
     pub(crate) fn write(&mut self, pairs: Vec<(Table, Key, Box<[u8]>)>) -> Result<()> {
         let mut transaction = self.database.begin_write()?;
         transaction.set_durability(Durability::None)?;
@@ -57,7 +57,7 @@ impl Rebuilt {
                 surviving.random[0]
             }
         };
-        // What is lost may have had greater numbers than any that is left.
+        // Lost inodes may have had greater numbers than any that is left.
         let least = self.largest.saturating_add(RESERVE);
         let used = fact("used").unwrap_or(least);
         let meta = Meta {

@@ -174,7 +174,7 @@ impl State {
         Ok(all)
     }
 
-    /// Directories, cookies, and what is named.
+    /// Directories, cookies, and names with their inodes.
     pub(crate) fn all_entries(&self) -> Result<Vec<(u64, u64, Named)>> {
         let mut all = Vec::new();
         self.all(Table::Entries, |key, value| {

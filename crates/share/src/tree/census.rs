@@ -19,12 +19,12 @@ pub(super) struct Entry {
     pub(super) named: Named,
 }
 
-/// What is wrong. Entries are told by their index.
+/// A fault. Entries are told by their index.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Wrong {
     /// There is no root.
     NoRoot,
-    /// A name in what is no directory.
+    /// A name in an inode that is no directory.
     Stray(usize),
     /// A name that means an inode which is not there.
     Nothing(usize),
@@ -215,7 +215,7 @@ impl Census {
         false
     }
 
-    /// A sentence on what is wrong.
+    /// A sentence on a fault.
     pub(super) fn words(&self, wrong: &Wrong) -> String {
         let entry = |index: usize| &self.entries[index];
         match *wrong {

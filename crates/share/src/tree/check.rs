@@ -5,8 +5,8 @@ use super::census::Census;
 use crate::failure::Result;
 
 impl Tree {
-    /// What is wrong with the namespace, a sentence each; nothing if it agrees with itself. Nothing
-    /// may change it meanwhile, and no orphan be open.
+    /// Faults of the namespace, a sentence each; none if it agrees with itself. Nothing may change
+    /// it meanwhile, and no orphan be open.
     ///
     /// # Errors
     /// Those of reading it.

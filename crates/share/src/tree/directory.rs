@@ -64,8 +64,8 @@ impl Tree {
         Ok((named.inode, state.inode(named.inode)?))
     }
 
-    /// Names of a directory behind the cookie `after` (0: all), as long as `wants_more` says so. The
-    /// attributes are those of the moment.
+    /// Names of a directory behind the cookie `after` (0: all), as long as `wants_more` says so.
+    /// The attributes are those of the moment.
     ///
     /// # Errors
     /// `ENOTDIR`, `ESTALE`.

@@ -15,16 +15,16 @@ use crate::overlay::{Key, Table};
 use crate::pages::{self, Nothing, Survey, Take};
 use crate::store::{Rebuilt, Surviving};
 
-/// What is whole of the database of a tree.
+/// The state of a tree's database.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamesSurvey {
     /// Pages that are whole.
     pub pages: u64,
-    /// Pages that are not; what was below them is not counted.
+    /// Pages that are not; those below them are not counted.
     pub pages_lost: u64,
     /// Whether all of it is whole.
     pub is_whole: bool,
-    /// What is wrong, in words; empty if nothing is.
+    /// The fault in words; empty if there is none.
     pub problem: String,
 }
 
@@ -79,8 +79,8 @@ impl Collect {
 }
 
 impl Tree {
-    /// Reads all pages of the database of a space, with their checksums; `None` if there is no tree.
-    /// Nothing may change it meanwhile.
+    /// Reads all pages of the database of a space, with their checksums; `None` if there is no
+    /// tree. Nothing may change it meanwhile.
     ///
     /// # Errors
     /// None but those that say that there may be a tree.
@@ -92,9 +92,9 @@ impl Tree {
         Ok(Some(found.into()))
     }
 
-    /// Builds the database of a tree anew from what is whole of it. What is lost with its damaged
-    /// pages, [`Self::repair`] sees to, which must follow. `random`: two random numbers, for facts
-    /// that are lost.
+    /// Builds the database of a tree anew from its whole pages. [`Self::repair`] must follow: it
+    /// sees to all that is lost with the other pages. `random`: two random numbers, for facts that
+    /// are lost.
     ///
     /// # Errors
     /// Those of the space.

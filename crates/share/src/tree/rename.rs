@@ -15,11 +15,12 @@ struct Place<'a> {
 }
 
 impl Tree {
-    /// Renames, with the flags of `renameat2`. What stood at the new name goes, or comes to the old one with
-    /// `RENAME_EXCHANGE`. `RENAME_WHITEOUT` leaves a device node 0:0 at the old name.
+    /// Renames, with the flags of `renameat2`. What stood at the new name goes, or comes to the old
+    /// one with `RENAME_EXCHANGE`. `RENAME_WHITEOUT` leaves a device node 0:0 at the old name.
     ///
     /// # Errors
-    /// `ENOENT`, `EEXIST` with `RENAME_NOREPLACE`, `ENOTDIR`, `EISDIR`, `ENOTEMPTY`, `EINVAL` for a directory that would come into itself.
+    /// `ENOENT`, `EEXIST` with `RENAME_NOREPLACE`, `ENOTDIR`, `EISDIR`, `ENOTEMPTY`, `EINVAL` for a
+    /// directory that would come into itself.
     pub fn rename(&self, from: u64, name: &[u8], to: u64, new_name: &[u8], flags: u32) -> Result<()> {
         const KNOWN: u32 = libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE | libc::RENAME_WHITEOUT;
         let (no_replace, exchange) = (flags & libc::RENAME_NOREPLACE != 0, flags & libc::RENAME_EXCHANGE != 0);

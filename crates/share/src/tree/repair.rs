@@ -1,7 +1,7 @@
 //! Mends a namespace that does not agree with itself. What can be told from the rest is put right;
 //! what has lost its name gets one in `lost+found`; a name that means nothing goes.
 //!
-//! It goes in rounds, for what is mended first may show more: names, then directories below
+//! It goes in rounds, for the first remedies may show more faults: names, then directories below
 //! themselves, then what has no name, and counts of links at last.
 
 use std::collections::BTreeSet;
@@ -29,14 +29,14 @@ const RUNS_MAX: usize = 256;
 /// What a repair did.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Repaired {
-    /// What was wrong, and what was done about it, a sentence each.
+    /// Faults with their remedies, a sentence each.
     pub mended: Vec<String>,
-    /// What is wrong still.
+    /// Faults that are left.
     pub left: Vec<String>,
 }
 
 impl Tree {
-    /// Mends what is wrong with the namespace. `files`: the files of the space that hold data; those
+    /// Mends the faults of the namespace. `files`: the files of the space that hold data; those
     /// that no inode has are adopted, or else discarded. No other process and no mount may have the
     /// tree open.
     ///
@@ -90,7 +90,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Mends one thing; returns what was done, `None` if nothing can be.
+    /// Mends one fault; returns the remedy in words, `None` if there is none.
     fn mend(&self, census: &Census, wrong: &Wrong, spare: &mut BTreeSet<u64>) -> Result<Option<String>> {
         let entry = |index: usize| &census.entries[index];
         let done = match *wrong {

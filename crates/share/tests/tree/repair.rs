@@ -1,4 +1,4 @@
-//! Trees that are damaged: what is found, mended, and still there.
+//! Trees that are damaged: faults are found and mended, and all else is still there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -77,7 +77,7 @@ fn with_data(space: &SimSpace) -> BTreeSet<u64> {
     (16..100_000).filter(|file| space.allocated_blocks(*file..file + 1) > 0).collect()
 }
 
-/// Surveys, rebuilds if it must be, opens and repairs a tree; says what was mended.
+/// Surveys, rebuilds if it must be, opens and repairs a tree; returns the remedies.
 fn mend(space: &Arc<SimSpace>) -> (Tree, Vec<String>, bool) {
     let shared: Arc<dyn ObjectSpace> = space.clone();
     let is_whole = Tree::survey(&**space).unwrap().unwrap().is_whole;
@@ -206,8 +206,8 @@ fn a_rebuild_that_is_cut_off_can_be_done_again() {
     panic!("it is never done");
 }
 
-/// Pages that are lost, one after the other and several at a time: what is whole is there under its
-/// name, or in `lost+found`, and no file has lost a byte or shows another's.
+/// Pages that are lost, one after the other and several at a time: all that is whole is there under
+/// its name, or in `lost+found`, and no file has lost a byte or shows another's.
 #[test]
 fn pages_that_are_lost_take_only_what_was_in_them() {
     let mut lost_names = 0;
@@ -233,7 +233,10 @@ fn pages_that_are_lost_take_only_what_was_in_them() {
             assert!(here || moved(), "seed {seed}: {} is lost: {mended:?}", String::from_utf8_lossy(path));
         }
         for found in found.values() {
-            assert!(content.values().any(|content| is_same(found, content)), "seed {seed}: what nobody wrote");
+            assert!(
+                content.values().any(|content| is_same(found, content)),
+                "seed {seed}: bytes that were never written"
+            );
         }
         tree.close().unwrap();
         let tree = Tree::open(space, OPTIONS).unwrap();
