@@ -1,28 +1,32 @@
 """The fsspec file system: a blob is a file, and `@3` or `@tag` behind its path names a version.
 
 Reads without a version pin the newest one when the file is opened. A write makes one version when the file is
-closed; one that fails, or is left by an exception inside a transaction, changes nothing. Directories are prefixes,
+closed; one that fails, or whose block is left by an exception, changes nothing. Directories are prefixes,
 as in every object store: they exist while a blob is below them.
 """
 
 import asyncio
 import json
 import os
+import sys
 from datetime import UTC, datetime
 
 import fsspec
 from fsspec.asyn import AsyncFileSystem, _run_coros_in_chunks
 from fsspec.callbacks import DEFAULT_CALLBACK
+from fsspec.core import OpenFile
 from fsspec.spec import AbstractBufferedFile
 from fsspec.utils import tokenize
 
 from . import _settings, caching
 from .blob import Blob, Committed, Upload, native_store, properties_of
 
-# Bytes of a file's reads and of its write buffer.
+# Bytes of a file's write buffer, and of the reads of fsspec's own caches.
 BLOCK_BYTES = 5 << 20
-# Bytes that `get` reads at once: four of them are what the library has under way.
+# Bytes that `get` reads at once; two of them are held.
 COPY_BYTES = 16 << 20
+# Calls between `with fsspec.open(...)` and the file that it closes: layers of text and compression are between them.
+CLOSING_FRAMES_MAX = 8
 
 
 def register():
@@ -36,7 +40,7 @@ class ShaleFileSystem(AsyncFileSystem):
 
     version: what paths without an @ mean
     properties: how writes are compressed, {"mode": "archive", "compression": "zstd-9", ...}
-    block_size: bytes of a file's reads, and of its buffer for writes
+    block_size: bytes of a file's buffer for writes
     and those of the store, as s3fs or the store's client name them
     """
 
@@ -248,11 +252,16 @@ class ShaleFileSystem(AsyncFileSystem):
             os.makedirs(os.path.dirname(os.path.abspath(lpath)), exist_ok=True)
         out = open(lpath, "wb") if own else lpath  # noqa: SIM115: closed below
         try:
-            for start in range(0, version.size, COPY_BYTES):
-                data = await version.read(start, min(start + COPY_BYTES, version.size), event_loop=loop)
+            # The next part comes while this one is written.
+            coming = version.read(0, COPY_BYTES, event_loop=loop)
+            for start in range(COPY_BYTES, version.size + COPY_BYTES, COPY_BYTES):
+                data = await coming
+                coming = version.read(start, start + COPY_BYTES, event_loop=loop)
                 await asyncio.to_thread(out.write, data)
                 callback.relative_update(len(data))
+            await coming
         finally:
+            coming.cancel()
             if own:
                 out.close()
 
@@ -417,10 +426,12 @@ class ShaleMemoryFileSystem(ShaleFileSystem):
 class ShaleFile(AbstractBufferedFile):
     """A version that is read, or the bytes of one that is being written. `committed` tells what a write made."""
 
-    def __init__(self, fs, path, mode="rb", block_size=BLOCK_BYTES, autocommit=True, cache_type=caching.GrowingReadAhead.name,
+    def __init__(self, fs, path, mode="rb", block_size=BLOCK_BYTES, autocommit=True, cache_type=caching.NativeReadAhead.name,
                  cache_options=None, size=None, message="", **kwargs):
+        # What fails below must leave a file that can be closed.
+        self.fs, self.mode = fs, mode
         self.message, self.committed = message, None
-        self._version, self._upload, self._part = None, None, None
+        self._version, self._reader, self._upload, self._part = None, None, None, None
         if mode == "rb":
             store, key, at = fs._split(path)
             self._version = store.version(key, at)
@@ -434,6 +445,8 @@ class ShaleFile(AbstractBufferedFile):
         else:
             fs._to_write(path)
         super().__init__(fs, path, mode, block_size, autocommit, cache_type, cache_options, size, **kwargs)
+        if mode == "rb" and isinstance(self.cache, caching.NativeReadAhead):
+            self._reader = self._version.reader(self.cache.read_ahead)
 
     @property
     def version(self):
@@ -441,7 +454,8 @@ class ShaleFile(AbstractBufferedFile):
         return self._version.version if self._version else self.committed and self.committed.version
 
     def _fetch_range(self, start, end):
-        return self._version.read(start, end)
+        reader = self._reader or self._version
+        return reader.read(start, end)
 
     def _initiate_upload(self):
         # A small file is written in one piece, and may then stay in the version's record.
@@ -477,9 +491,31 @@ class ShaleFile(AbstractBufferedFile):
             self._upload.abort()
         self._upload = self._part = None
 
+    def close(self):
+        """Ends it: a file that was written becomes a version, unless an exception has left its block."""
+        if self.mode != "rb" and not self.closed and _left_by_exception():
+            self.discard()
+            self.closed = True
+            return
+        super().close()
+        if self._reader is not None:
+            self._reader.close()
+
     def __exit__(self, kind, error, trace):
         if kind is not None and self.mode != "rb":
             self.discard()
             self.closed = True
             return
         self.close()
+
+
+def _left_by_exception():
+    """Whether `with fsspec.open(...)` is what closes a file, and an exception is why. fsspec tells its files nothing of it."""
+    frame = sys._getframe(1)
+    for _ in range(CLOSING_FRAMES_MAX):
+        frame = frame.f_back
+        if frame is None:
+            return False
+        if frame.f_code is OpenFile.__exit__.__code__:
+            return any(isinstance(value, BaseException) for value in frame.f_locals.get("args", ()))
+    return False

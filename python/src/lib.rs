@@ -6,6 +6,7 @@ mod answer;
 mod described;
 mod errors;
 mod process;
+mod reader;
 mod safe;
 mod shared;
 mod store;
@@ -19,6 +20,8 @@ use pyo3::prelude::*;
 mod _native {
     use pyo3::prelude::*;
 
+    #[pymodule_export]
+    use super::reader::Reader;
     #[pymodule_export]
     use super::store::Store;
     #[pymodule_export]

@@ -11,6 +11,7 @@ use pyo3::types::{PyBytes, PyList};
 use crate::answer::answer;
 use crate::errors::{Failed, raise};
 use crate::process::PerProcess;
+use crate::reader::Reader;
 use crate::shared::{Opened, Shared};
 use crate::store::parse_at;
 
@@ -65,7 +66,7 @@ impl Version {
 }
 
 /// Opens the version in a process that has not opened it yet: after a fork.
-async fn reopen(this: &Py<Version>) -> Result<(Arc<Opened>, Arc<Record>), Failed> {
+pub async fn reopen(this: &Py<Version>) -> Result<(Arc<Opened>, Arc<Record>), Failed> {
     let version = this.get();
     let cell = version.opened.get(tokio::sync::OnceCell::new);
     let open = async {
@@ -152,6 +153,11 @@ impl Version {
             let mut all = opened.blob.read_ranges(&record, &absolute(&[(start, end)], record.size)).await;
             all.pop().map_or_else(|| Ok(Data(Bytes::new())), |read| Ok(Data(read?)))
         })
+    }
+
+    /// Begins to read it from place to place, with up to `memory` bytes read ahead.
+    fn reader(this: &Bound<'_, Self>, memory: u64) -> Reader {
+        Reader::new(this.clone().unbind(), this.get().record.size, memory)
     }
 
     fn __repr__(&self) -> String {

@@ -358,3 +358,105 @@ def test_listings_show_blobs_and_no_objects_below_them(place):
     files.pipe(f"{root}/dir", b"now a blob")
     assert files.cat(f"{root}/dir") == b"now a blob"
     assert os.path.basename(files.ls(f"{root}/dir")[0]["name"]) == "dir"
+
+
+def text_of(length):
+    """Bytes that compress, and are nowhere the same."""
+    return b"".join(b"%08d: the quick brown fox\n" % number for number in range(length // 30 + 1))[:length]
+
+
+def test_reading_on_reads_ahead_and_gives_the_same_bytes(place):
+    url, data = f"{place}/ahead", text_of(20 << 20)
+    shale.Blob(url).put(data)
+    for size in (1, 999, 128 << 10, 5_000_000, 32 << 20):
+        with fsspec.open(url, block_size=1 << 20) as file:
+            stop = len(data) if size > 500 else 40_000
+            got = []
+            while (at := file.tell()) < stop:
+                got.append(file.read(size))
+                assert got[-1] == data[at:at + size]
+            assert b"".join(got)[:stop] == data[:stop]
+
+
+def test_a_file_holds_no_more_than_it_may_and_drops_it_at_a_jump(place):
+    url, data = f"{place}/bounded", text_of(40 << 20)
+    shale.Blob(url).put(data)
+    bound = 6 << 20
+    with file_system(url).open(url, cache_options={"read_ahead": bound}) as file:
+        most = 0
+        for at in range(0, 16 << 20, 64 << 10):
+            assert file.read(64 << 10) == data[at:at + (64 << 10)]
+            most = max(most, file._reader.held)
+        assert 2 << 20 <= most <= bound
+        # A jump back, to what is not held any more.
+        file.seek(100)
+        assert file.read(50) == data[100:150]
+        assert file._reader.held == 0
+        file.seek(30 << 20)
+        assert file.read() == data[30 << 20:]
+    with file_system(url).open(url, cache_options={"read_ahead": 0}) as file:
+        assert file.read(10) == data[:10] and file.read(10) == data[10:20]
+        assert file._reader.held <= 4 << 20
+    for cache_type in ("readahead", "bytes", "none", "all"):
+        with file_system(url).open(url, cache_type=cache_type) as file:
+            assert file.read(1000) == data[:1000]
+            file.seek(17 << 20)
+            assert file.read(1000) == data[17 << 20:(17 << 20) + 1000]
+
+
+def test_random_reads_of_a_file_fetch_little(bucket):
+    url, data = f"shale+s3://{bucket}/random", random.Random(5).randbytes(24 << 20)
+    shale.Blob(url).put(data)
+    file = fsspec.open(url).open()
+    store = file.fs._split(file.path)[0]
+    before = store.requests()["bytes_down"]
+    for seed in range(20):
+        at = random.Random(seed).randrange(len(data) - 100)
+        file.seek(at)
+        assert file.read(100) == data[at:at + 100]
+    assert store.requests()["bytes_down"] - before <= 25 * (128 << 10)
+
+
+def test_threads_share_a_file_for_reading(place):
+    url, data = f"{place}/shared", text_of(8 << 20)
+    shale.Blob(url).put(data)
+    file = fsspec.open(url).open()
+    wrong = []
+
+    def work(number):
+        for turn in range(30):
+            at = (number * 1_000_003 + turn * 300_007) % (len(data) - 5000)
+            if file._fetch_range(at, at + 5000) != data[at:at + 5000]:
+                wrong.append(at)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+@pytest.mark.parametrize("how", ["small", "large", "text", "gzip", "append"])
+def test_a_block_that_an_exception_leaves_makes_no_version(place, how):
+    url = f"{place}/left"
+    blob = shale.Blob(url)
+    blob.put(b"before")
+    more = {"small": {}, "large": {"block_size": 1 << 20}, "text": {}, "gzip": {"compression": "gzip"}, "append": {}}[how]
+    mode = {"text": "w", "append": "ab"}.get(how, "wb")
+    data = DATA.decode() if mode == "w" else DATA * 4 if how == "large" else DATA
+    with pytest.raises(RuntimeError, match="in the middle"), fsspec.open(url, mode, **more) as file:
+        file.write(data)
+        raise RuntimeError("in the middle")
+    assert blob.read() == b"before" and len(blob.versions()) == 1
+    with pytest.raises(RuntimeError), file_system(url).open(url, "wb") as file:
+        file.write(DATA)
+        raise RuntimeError
+    assert blob.read() == b"before"
+    # An exception that is dealt with elsewhere does not count.
+    try:
+        raise RuntimeError
+    except RuntimeError:
+        with fsspec.open(url, mode, **more) as file:
+            file.write(data)
+    assert len(blob.versions()) == 2
