@@ -58,6 +58,10 @@ class Context:
         if found != expected:
             raise TestFailed(f"{what}: {difference(found, expected)}")
 
+    def said(self):
+        """All that was said so far: servers write their standard error to the log of the test."""
+        return Path(os.readlink("/proc/self/fd/2")).read_text(errors="replace")
+
     def note(self, text):
         """A remark that is shown beside PASS: a figure that is worth seeing."""
         self.log(f"NOTE {text}")

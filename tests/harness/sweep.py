@@ -1,4 +1,5 @@
-"""Takes away what a test left on the machine: processes, mounts and loop devices under its directory, then the directory."""
+"""Takes away what a test left on the machine: processes, mounts and loop devices under its directory, standby memory of its pools, then
+the directory."""
 
 import json
 import os
@@ -28,6 +29,26 @@ def loops_under(directory):
     devices = json.loads(run.stdout)["loopdevices"] if run.stdout.strip() else []
     noted = {f"/dev/{note.name}" for note in (Path(directory) / ".loops").glob("loop*")}
     return [d["name"] for d in devices if d["name"] in noted or (d["back-file"] or "").startswith(f"{directory}/")]
+
+
+STANDBY_DIR = Path("/dev/shm")
+# Of a file of standby memory: its head, which names the pool's directory.
+STANDBY_HEAD_BYTES = 4096
+
+
+def standby_of(directory):
+    """Files of standby memory of pools under a directory: of servers that were killed, and that no other one came after."""
+    prefix = f"{os.path.realpath(directory)}/".encode()
+    found = []
+    for path in STANDBY_DIR.glob("shale-*"):
+        try:
+            with open(path, "rb") as file:
+                head = file.read(STANDBY_HEAD_BYTES)
+        except OSError:
+            continue
+        if prefix in head:
+            found.append(path)
+    return found
 
 
 def processes_in(session):
@@ -62,6 +83,10 @@ def sweep(directory, session, keep):
             left.append(f"loop {device}")
             subprocess.run(["losetup", "--detach", device], capture_output=True, check=False)
             (Path(directory) / ".loops" / Path(device).name).unlink(missing_ok=True)
+    if not keep:
+        # That a killed server leaves it is as it must be: nothing to be noticed.
+        for path in standby_of(directory):
+            path.unlink(missing_ok=True)
     if not keep and not mounts_under(directory):
         shutil.rmtree(directory, ignore_errors=True)
     return sorted(set(left))

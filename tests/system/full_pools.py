@@ -26,11 +26,6 @@ def fsck(t, device, fstype):
     t.run(*command, device)
 
 
-def server_log(t):
-    """What the server has said: its standard error is the log of the test."""
-    return Path(os.readlink("/proc/self/fd/2")).read_text(errors="replace")
-
-
 class Filler:
     """Writes files that no codec makes smaller, one after the other, each made durable. Knows which were acknowledged."""
 
@@ -124,8 +119,8 @@ def outlives_a_full_pool(t, fstype):
 
     found = t.wait_for(full_status, "a status that says full")
     t.expect(found["refused_writes"] > 0, f"no write was refused: {found}")
-    t.wait_for(lambda: "is FULL, and new data is refused" in server_log(t), "a warning of the server")
-    t.expect("are kept for cleaning" in server_log(t), "what is reserved is not told with the error")
+    t.wait_for(lambda: "is FULL, and new data is refused" in t.said(), "a warning of the server")
+    t.expect("are kept for cleaning" in t.said(), "what is reserved is not told with the error")
 
     # Little writes and the file system's log still find room: it goes on, without any help from outside.
     t.expect(is_writable(directory), f"{fstype} has given up: {options_of(directory)}")

@@ -4,7 +4,7 @@ import contextlib
 import subprocess
 from pathlib import Path
 
-from harness import registry, test
+from harness import Pool, registry, test
 from system import crash, fuse_clients  # noqa: F401  the tests that are run again
 
 # Where an administrator allows it.
@@ -49,6 +49,22 @@ def register(name):
 
     again.__name__, again.__doc__ = f"rings_{name}", f"over io_uring: {found.summary}"
     test(seconds_max=found.seconds_max, group="rings")(again)
+
+
+@test(group="rings")
+def rings_end_with_their_server(t):
+    """--keep-mounts on is void over io_uring, and the server says so; with off it says nothing"""
+
+    def serve_and_stop(pool, keeps):
+        pool.serve(mount=True, keeps=keeps).stop()
+        return "the mount will not outlive its server: its requests come over io_uring" in t.said()
+
+    def function(t):
+        pool = Pool(t, capacity="64M")
+        t.expect(not serve_and_stop(pool, keeps=False), "it was said although nothing was asked for")
+        t.expect(serve_and_stop(pool, keeps=True), "a mount that ends with its server is not told")
+
+    over_rings(t, function)
 
 
 registry.GROUPS["rings"] = allowed

@@ -120,11 +120,14 @@ pub fn mount(devices: Arc<dyn DeviceSet>, dir: &Path, options: &MountOptions) ->
     }
 
     let (session, directory, transport) = begin(&devices, &dir, options)?;
-    if let Some(kept_by) = &options.kept_by
-        && session.can_be_taken_over()
-        && let Err(error) = keep(&session, &directory, &dir, kept_by)
-    {
-        log::warn!("{}: the mount will not outlive its server: {error}", dir.display());
+    if let Some(kept_by) = &options.kept_by {
+        let kept = match session.cannot_be_taken_over() {
+            Some(why) => Err(io::Error::other(why)),
+            None => keep(&session, &directory, &dir, kept_by),
+        };
+        if let Err(why) = kept {
+            log::warn!("{}: the mount will not outlive its server: {why}", dir.display());
+        }
     }
     start(session, dir, options, transport == Transport::Rings)
 }

@@ -118,7 +118,11 @@ pub fn mount_with_moments(
         result => result,
     };
     let session = session?;
-    let kept_by = options.kept_by.as_ref().filter(|_| session.can_be_taken_over());
+    let kept_by = options.kept_by.as_ref();
+    if let (Some(_), Some(why)) = (kept_by, session.cannot_be_taken_over()) {
+        log::warn!("{}: the mount will not outlive its server: {why}", dir.display());
+    }
+    let kept_by = kept_by.filter(|_| session.cannot_be_taken_over().is_none());
     let journal = match begin_journal(&tree, options, kept_by.is_some()) {
         Ok(journal) => {
             if let (Some(kept_by), Some(journal)) = (kept_by, &journal)

@@ -161,9 +161,13 @@ impl<F: FileSystem> Session<F> {
         Ok(Self { file_system, threads: devices.len(), devices, rings: None, can_resend: true })
     }
 
-    /// Whether another program can [take it over](Self::take_over).
-    pub const fn can_be_taken_over(&self) -> bool {
-        self.can_resend && self.rings.is_none()
+    /// Why no other program can [take it over](Self::take_over), if that is so.
+    pub const fn cannot_be_taken_over(&self) -> Option<&'static str> {
+        match (self.rings.is_some(), self.can_resend) {
+            (true, _) => Some("its requests come over io_uring"),
+            (false, false) => Some("this kernel cannot send requests again (Linux 6.9 can)"),
+            (false, true) => None,
+        }
     }
 
     /// The descriptors of the connection, all of which must stay open if it is to outlive this

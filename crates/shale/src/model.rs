@@ -270,6 +270,9 @@ pub struct StatusReport {
     pub reserved_for: Vec<ReservedLine>,
     #[serde(default)]
     pub kept_bytes: u64,
+    /// What the next checkpoint makes available.
+    #[serde(default)]
+    pub returning_bytes: u64,
     /// The highest level of [`crate::fullness::LEVELS`] that the pool has come to; 0: none.
     #[serde(default)]
     pub full_level: u32,
@@ -419,6 +422,9 @@ pub struct ProblemReport {
     pub volume: Option<String>,
     /// Byte offset in the volume, if any.
     pub offset: Option<u64>,
+    /// Bytes from there that are concerned, if they are known and lie together.
+    #[serde(default)]
+    pub length: Option<u64>,
     /// The value found and the value expected.
     pub detail: String,
     /// Whether it was mended.
@@ -427,7 +433,8 @@ pub struct ProblemReport {
 
 impl From<engine::Problem> for ProblemReport {
     fn from(p: engine::Problem) -> Self {
-        Self { kind: p.kind.to_owned(), volume: p.volume, offset: p.offset, detail: p.detail, repaired: p.repaired }
+        let engine::Problem { kind, volume, offset, length, detail, repaired } = p;
+        Self { kind: kind.to_owned(), volume, offset, length, detail, repaired }
     }
 }
 
@@ -509,6 +516,7 @@ mod tests {
             kind: "usage",
             volume: None,
             offset: None,
+            length: None,
             detail: "extent 7: 12 bytes live, 16 counted".to_owned(),
             repaired,
         };

@@ -459,9 +459,10 @@ impl Service {
         let held: BTreeSet<_> = holds.iter().map(|hold| (&hold.volume, &hold.snapshot)).collect();
         let saving = (allocated > 0).then(|| 100.0 * (1.0 - status.live_bytes as f64 / allocated as f64));
         let cleaned = status.cleaned_extents * status.extent_bytes;
-        // With what has been written since the last checkpoint.
+        // With what has been written since the last checkpoint. What has been discarded since takes
+        // its room until the next one.
         let gauge = Gauge::from(PoolRoom {
-            live_bytes: status.live_bytes,
+            live_bytes: status.live_bytes + status.returning_bytes,
             available_bytes: status.available_bytes,
             reserved_bytes: status.reserved_bytes,
             is_full: status.is_full,
@@ -483,6 +484,7 @@ impl Service {
             reserved_for: status.reserved_for.into_iter().map(ReservedLine::from).collect(),
             full_level: 0,
             kept_bytes: status.kept_bytes,
+            returning_bytes: status.returning_bytes,
             full: gauge.is_full,
             refused_writes: status.refused_writes,
             exact: status.is_exact,

@@ -29,6 +29,7 @@ pub fn check(pool: &Pool, report: &mut CheckReport, repairs: bool) {
             kind: "tree",
             volume: Some(volume.name.clone()),
             offset: None,
+            length: None,
             detail,
             repaired,
         };

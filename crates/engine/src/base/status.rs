@@ -153,6 +153,9 @@ pub struct PoolStatus {
     pub reserved_for: Vec<(String, u64)>,
     /// Bytes of free extents that data does not get: for cleaning, and for the log's own needs.
     pub kept_bytes: u64,
+    /// Bytes that were discarded, overwritten or destroyed since the last checkpoint: the next one
+    /// makes them available.
+    pub returning_bytes: u64,
     /// Bytes, as stored, for which new data finds room, if all that is dead is cleaned, counted
     /// cautiously.
     pub available_bytes: u64,
@@ -310,27 +313,34 @@ impl CheckReport {
 impl Problem {
     /// The end of the pool's data is gone.
     pub(crate) fn cut_off(what: String) -> Self {
-        Self { kind: "data", volume: None, offset: None, detail: what, repaired: true }
+        Self { kind: "data", volume: None, offset: None, length: None, detail: what, repaired: true }
     }
 
     /// A snapshot, `VOLUME@SNAPSHOT`, has got a new identity.
     pub(crate) fn estranged(title: &str) -> Self {
         let text = "may show what had been discarded or taken back: it counts as another snapshot now, in streams";
-        Self { kind: "object", volume: None, offset: None, detail: format!("'{title}' {text}"), repaired: true }
+        Self {
+            kind: "object",
+            volume: None,
+            offset: None,
+            length: None,
+            detail: format!("'{title}' {text}"),
+            repaired: true,
+        }
     }
 
     /// The log was damaged where it was durable, and nothing was lost but what is damaged itself.
     pub(crate) fn log_damage(what: String) -> Self {
-        Self { kind: "log", volume: None, offset: None, detail: what, repaired: true }
+        Self { kind: "log", volume: None, offset: None, length: None, detail: what, repaired: true }
     }
 
     /// What was dropped, and of whom.
     pub(crate) fn losses(loss: &Loss) -> impl Iterator<Item = Self> {
         let kind = "lost";
-        let all = Self { kind, volume: None, offset: None, detail: loss.what.clone(), repaired: true };
+        let all = Self { kind, volume: None, offset: None, length: None, detail: loss.what.clone(), repaired: true };
         let of = move |of: &LossOf| {
             let detail = of.to_string();
-            Self { kind, volume: Some(of.name.clone()), offset: None, detail, repaired: true }
+            Self { kind, volume: Some(of.name.clone()), offset: None, length: None, detail, repaired: true }
         };
         std::iter::once(all).chain(loss.volumes.iter().map(of))
     }
@@ -348,6 +358,8 @@ pub struct Problem {
     pub volume: Option<String>,
     /// Byte offset in the volume, if any.
     pub offset: Option<u64>,
+    /// Bytes from there that are concerned, if they are known and lie together.
+    pub length: Option<u64>,
     /// What was found and what was expected, with places.
     pub detail: String,
     /// Whether `check --repair` mended it.

@@ -177,7 +177,7 @@ pub(crate) fn find(env: &PoolEnv, repair: bool) -> Result<(Superblock, Option<Pr
         let detail = format!("{what}: both copies at the beginning are written anew");
         return Ok((
             superblock,
-            Some(Problem { kind: "superblock", volume: None, offset: None, detail, repaired: true }),
+            Some(Problem { kind: "superblock", volume: None, offset: None, length: None, detail, repaired: true }),
         ));
     }
     let advice = "nothing has been changed; `check --repair` writes the pool's beginning anew, over what is there now; `salvage` makes another pool of \

@@ -444,6 +444,7 @@ impl Pool {
             (extents.live_bytes(), extents.free(), idle)
         };
         let since = all.iter().map(|object| object.stored_now().cast_signed() - object.stored_bytes().cast_signed());
+        let settled_bytes = live_bytes;
         let live_bytes = live_bytes.saturating_add_signed(since.sum::<i64>());
         let extents_total = u64::from(core.geometry.extents()) - 1;
         let extents_free = free + core.log.ahead() as u64;
@@ -467,6 +468,7 @@ impl Pool {
             reserved_bytes: core.reserved_unmet.load(Ordering::Relaxed),
             reserved_for: core.reserved_for(),
             kept_bytes: core.geometry.reserve_extents() * extent_bytes,
+            returning_bytes: settled_bytes.saturating_sub(live_bytes),
             available_bytes: core.available_bytes(),
             is_full: core.is_full(),
             refused_writes: c.refused_writes.get(),

@@ -128,3 +128,23 @@ fn a_pool_that_rests_takes_a_checkpoint_by_itself() {
     }
     assert_eq!(taken(), before + 1, "one, and no more while nothing comes");
 }
+
+/// After a large discard nothing was stored, and there was no room: the one as of now, the other as
+/// of the last checkpoint.
+#[test]
+fn what_comes_back_with_the_next_checkpoint_is_told() {
+    let figures = Figures::new();
+    figures.write(0, VOLUME_BYTES, ContentKind::Random);
+    figures.pool.checkpoint().unwrap();
+    let before = figures.pool.status();
+    assert_eq!(before.returning_bytes, 0);
+    figures.pool.volume("v").unwrap().discard(0, VOLUME_BYTES).unwrap();
+    figures.pool.flush().unwrap();
+    let between = figures.pool.status();
+    assert_eq!(between.live_bytes + between.returning_bytes, before.live_bytes);
+    assert!(between.returning_bytes > VOLUME_BYTES / 2 && between.available_bytes <= before.available_bytes);
+    figures.pool.checkpoint().unwrap();
+    let after = figures.pool.status();
+    assert_eq!(after.returning_bytes, 0);
+    assert!(after.available_bytes > before.available_bytes + VOLUME_BYTES / 2, "{after:?}");
+}

@@ -57,6 +57,7 @@ acknowledged with --acknowledge. A ~ stands before what is estimated: exact agai
 JSON fields (bytes, counts, or as named; counters begin when the pool is opened):
   health                                   ok, scrubbing, nearly-full, incomplete, full, recovered-with-loss, damaged or failed: the worst
   used_percent, available_bytes            what is stored, of what could be; what new data can take, as stored, if all that is dead is cleaned
+  returning_bytes                          discarded or destroyed since the last checkpoint: the next one makes it available, after 10 s at rest
   reserved_bytes, kept_bytes               kept for volumes with a reservation, and not used yet; kept for cleaning
   reserved_for                             of which volumes that is: list of {volume, bytes}
   full_level                               80, 90 or 95: the highest of these that used_percent has come to; else 0
@@ -152,7 +153,7 @@ takes about a quarter of --memory there, until the log has it; whatever opens th
 
 Mounts outlive such a death (Linux 6.9 and later): users of its files, loop devices and the file systems on them
 among them, wait until the pool is served again at the same directory, and then go on. Without --standby, with FUSE over
-io_uring, or with --keep-mounts off, the mount ends with the server.
+io_uring (the server says so), or with --keep-mounts off, the mount ends with the server.
 
 JSON, one document once everything answers: {ready, pid, pool, nbd, uris, mount, mount_over_io_uring,
   shares}.")]
@@ -259,9 +260,9 @@ back: it counts, and what is damaged gives errors.
 
 JSON fields: clean, records, fragments, fragment_bytes, seconds, problems_total, problems_left (not repaired),
   volumes (how many problems each volume and snapshot that is concerned has), kinds (how many problems of each kind there are), problems (the first 1000):
-  list of {kind, volume, offset, detail, repaired}; kind is superblock, record, fragment, header, usage, overlap, object,
+  list of {kind, volume, offset, length, detail, repaired}; kind is superblock, record, fragment, header, usage, overlap, object,
   history, catalogue, checkpoint, costs, map-store, log, data, lost or tree (of a share; what is damaged in one
-  is named by its path); volume and offset (bytes) may be null. What has
+  is named by its path); volume, offset and length (bytes) may be null. What has
   been mended before the pool was opened is said on stderr, too, as soon as it is done. log_end (text, or null after an orderly end: what can
   be said of the end of the log; of a torn batch it cannot be known whether it was flushed), notes (texts: what opening the pool has put
   right that is no problem, such as a damaged copy of the superblock near the end), loss (null, or what was dropped, or in an error
@@ -350,7 +351,7 @@ are named behind it.
 
 JSON fields: finished, started_unix_s, extents_done, extents_total, extent_bytes, bytes_done, bytes_total (of data, as stored), fragments, bytes,
   foreground_bytes (read and written by users of the pool since it was opened), found, unacknowledged (damages that shale status --acknowledge
-  has not taken note of), seconds, damages (found now, or before and not mended since): list of {kind, volume, offset, detail, repaired}; kind is fragment, or header,
+  has not taken note of), seconds, damages (found now, or before and not mended since): list of {kind, volume, offset, length, detail, repaired}; kind is fragment, or header,
   which concerns no volume; volume may be VOLUME@SNAPSHOT")]
 pub struct ScrubArgs {
     /// Directory of the pool

@@ -106,7 +106,7 @@ fn tell_mended(mended: Vec<Problem>, output: &Output) -> usize {
 
 /// The report without the first problems, of which so many have been `told`.
 fn show(summary: &CheckSummary, repair: bool, told: usize) -> String {
-    let mut text: String = summary.problems.iter().skip(told).map(line).collect();
+    let mut text = joined(summary.problems.get(told..).unwrap_or_default());
     text.extend(summary.notes.iter().map(|note| format!("note: {note}\n")));
     text.extend(summary.log_end.iter().map(|end| format!("log: {end}\n")));
     let (found, left, listed) = (summary.problems_total, summary.problems_left, summary.problems.len());
@@ -142,6 +142,40 @@ fn show(summary: &CheckSummary, repair: bool, told: usize) -> String {
     text
 }
 
+/// A line for each problem, but one for damaged pieces of a volume that lie side by side.
+fn joined(problems: &[ProblemReport]) -> String {
+    let mut order: Vec<&ProblemReport> = problems.iter().collect();
+    // Pieces come in the order of the data file, and all of them together.
+    for pieces in order.chunk_by_mut(|a, b| is_piece(a) && is_piece(b)) {
+        pieces.sort_by_key(|piece| (piece.volume.clone(), piece.offset));
+    }
+    let end = |problem: &ProblemReport| problem.offset?.checked_add(problem.length?);
+    let are_neighbours = |a: &&ProblemReport, b: &&ProblemReport| {
+        let is_known = is_piece(a) && is_piece(b) && b.length.is_some() && a.volume == b.volume;
+        is_known && end(a).is_some() && end(a) == b.offset
+    };
+    let mut text = String::new();
+    for pieces in order.chunk_by(are_neighbours) {
+        let (first, last) = (pieces[0], pieces[pieces.len() - 1]);
+        match (pieces.len(), first.offset.zip(end(last))) {
+            (count @ 2.., Some((from, to))) => {
+                let volume = first.volume.as_deref().unwrap_or_default();
+                text.push_str(&format!(
+                    "{}: volume {volume}, bytes {from} to {to}, {count} pieces, of which the first: {}\n",
+                    first.kind, first.detail
+                ));
+            }
+            _ => pieces.iter().for_each(|problem| text.push_str(&line(problem))),
+        }
+    }
+    text
+}
+
+/// Whether a problem is a piece of a volume that cannot be read.
+fn is_piece(problem: &ProblemReport) -> bool {
+    problem.kind == "fragment" && problem.volume.is_some() && problem.offset.is_some() && !problem.repaired
+}
+
 fn line(problem: &ProblemReport) -> String {
     let place = match (&problem.volume, problem.offset) {
         (Some(volume), Some(offset)) => format!("volume {volume}, byte {offset}: "),
@@ -162,11 +196,40 @@ mod tests {
     use super::*;
 
     #[test]
+    fn pieces_side_by_side_are_one_line() {
+        let piece = |volume: &str, offset: u64, length: Option<u64>| ProblemReport {
+            kind: "fragment".to_owned(),
+            volume: Some(volume.to_owned()),
+            offset: Some(offset),
+            length,
+            detail: format!("piece at {offset}"),
+            repaired: false,
+        };
+        let usage = ProblemReport { kind: "usage".to_owned(), volume: None, offset: None, ..piece("", 0, None) };
+        let all = [
+            piece("vm", 8192, Some(4096)),
+            piece("vm", 0, Some(8192)),
+            piece("db", 12288, Some(4096)),
+            piece("vm", 12288, Some(4096)),
+            piece("vm", 20480, Some(4096)),
+            piece("vm", 24576, None),
+            piece("vm", 28672, Some(4096)),
+            usage,
+        ];
+        let text = joined(&all);
+        assert_eq!(text.lines().count(), 6, "{text}");
+        assert!(text.contains("volume vm, bytes 0 to 16384, 3 pieces, of which the first: piece at 0\n"), "{text}");
+        assert!(text.starts_with("fragment: volume db, byte 12288: piece"), "{text}");
+        assert!(text.contains("volume vm, byte 28672: piece") && text.contains("usage: "), "{text}");
+    }
+
+    #[test]
     fn each_problem_is_named_with_its_place() {
         let problem = ProblemReport {
             kind: "fragment".to_owned(),
             volume: Some("vm".to_owned()),
             offset: Some(8192),
+            length: Some(4096),
             detail: "checksum is 1, expected 2".to_owned(),
             repaired: false,
         };

@@ -285,6 +285,7 @@ fn mend_trees(pool: &Pool, report: &mut SalvageReport) -> Trees {
             kind: "tree",
             volume: Some(volume.name.clone()),
             offset: Some(range.offset),
+            length: Some(range.length),
             detail: range.detail.clone(),
             repaired: false,
         };

@@ -96,6 +96,7 @@ mod tests {
             kind: "fragment".into(),
             volume: Some("vm".into()),
             offset: Some(4096),
+            length: None,
             detail: "a block from here cannot be read".into(),
             repaired: false,
         };

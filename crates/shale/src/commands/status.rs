@@ -53,10 +53,14 @@ fn essentials(s: &StatusReport) -> Vec<(&'static str, String)> {
         (
             "capacity",
             format!(
-                "{}: {:.1} % used, {} available for new data",
+                "{}: {:.1} % used, {} available for new data{}",
                 size(s.capacity_bytes),
                 s.used_percent,
-                size(s.available_bytes)
+                size(s.available_bytes),
+                match s.returning_bytes {
+                    0 => String::new(),
+                    bytes => format!(", and about {} more with the next checkpoint", size(bytes)),
+                }
             ),
         ),
         ("reserved", fullness::reserved_words(s)),
@@ -260,6 +264,7 @@ mod tests {
             ],
             damages_acknowledged: 2,
             used_percent: 91.26,
+            returning_bytes: 300 << 20,
             pool: "/srv/pool".to_owned(),
             nbd: vec!["unix:/srv/pool/nbd.sock".to_owned(), "127.0.0.1:10809".to_owned()],
             served: true,
@@ -288,6 +293,7 @@ mod tests {
         assert!(places.is_sorted() && places.iter().all(Option::is_some), "{text}");
         assert!(words(&text).contains("is paused at 1 GiB of 3 GiB, found nothing so far"), "{text}");
         assert!(words(&text).contains("; 3 of 64 NBD connections"), "{text}");
+        assert!(words(&text).contains("and about 300 MiB more with the next checkpoint"), "{text}");
         assert!(text.contains("vm, byte 4096") && text.contains("2 damages were acknowledged"), "{text}");
         assert!(text.contains("stored                ~0 B"), "{text}");
         status.exact = true;

@@ -91,8 +91,10 @@ impl PoolDir {
 pub(super) fn tell_standby(status: &StandbyStatus, output: &Output) {
     status.notes.iter().for_each(|note| output.warn(note));
     if status.replayed > 0 {
+        let (requests, were) =
+            if status.replayed == 1 { ("write or discard", "was") } else { ("writes and discards", "were") };
         output.note(&format!(
-            "shale: {} writes and discards ({} of data) that a server had acknowledged before it died were brought to the log",
+            "shale: {} {requests} ({} of data) that a server had acknowledged before it died {were} brought to the log",
             status.replayed,
             format_size(status.replayed_bytes)
         ));

@@ -16,7 +16,7 @@ use format::{
     object_key_range, parse_object_key, parse_record_key, record_key,
 };
 use surface::Result;
-use units::{Epoch, ExtentIndex, ObjectId};
+use units::{BLOCK_BYTES, Epoch, ExtentIndex, ObjectId};
 
 use crate::base::status::{CheckReport, Problem};
 use crate::clean::round::{CleanMark, Round, Rule};
@@ -115,7 +115,7 @@ impl Pool {
             if !repaired {
                 self.core.suspect_extent(extent);
             }
-            report.add(Problem { kind: "header", volume: None, offset: None, detail, repaired });
+            report.add(Problem { kind: "header", volume: None, offset: None, length: None, detail, repaired });
         }
         // So that `status` knows of it, too.
         self.core.enter_suspects()?;
@@ -154,7 +154,7 @@ impl Checker<'_> {
     ) {
         let volume = place.map(|(object, _)| object.title());
         let offset = place.map(|(_, offset)| offset);
-        self.report.add(Problem { kind, volume, offset, detail, repaired });
+        self.report.add(Problem { kind, volume, offset, length: None, detail, repaired });
     }
 
     /// The same, of what those see.
@@ -167,8 +167,11 @@ impl Checker<'_> {
         repaired: bool,
     ) {
         let detail = format!("{detail}{}", seen.others_told());
+        let mut runs = seen.blocks.runs();
+        let only = runs.next().filter(|_| runs.next().is_none() && kind == "fragment");
+        let length = only.map(|(_, count)| u64::from(count) * BLOCK_BYTES as u64);
         let volume = Some(seen.name);
-        self.report.add(Problem { kind, volume, offset: Some(offset), detail, repaired });
+        self.report.add(Problem { kind, volume, offset: Some(offset), length, detail, repaired });
         seen.others.into_iter().for_each(|other| self.report.concerns(other));
     }
 

@@ -12,8 +12,32 @@ use serde_json::Value;
 /// The binary under test.
 pub const SHALE: &str = env!("CARGO_BIN_EXE_shale");
 
-/// A directory that is removed with all that is in it.
+/// Where servers keep standby memory, and bytes at the head of such a file, which name the pool's
+/// directory.
+const STANDBY_DIR: &str = env::STANDBY_DIR;
+const STANDBY_HEAD_BYTES: usize = 4096;
+
+/// A directory that is removed with all that is in it, and with the standby memory of its pools,
+/// which servers that were killed have left.
 pub struct Dir(TempDir);
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let Ok(own) = self.path().canonicalize() else { return };
+        let own = own.join("");
+        for entry in std::fs::read_dir(STANDBY_DIR).into_iter().flatten().flatten() {
+            if !entry.file_name().to_string_lossy().starts_with("shale-") {
+                continue;
+            }
+            let mut head = [0; STANDBY_HEAD_BYTES];
+            let is_read = std::fs::File::open(entry.path()).is_ok_and(|mut file| file.read_exact(&mut head).is_ok());
+            let own = own.as_os_str().as_encoded_bytes();
+            if is_read && head.windows(own.len()).any(|bytes| bytes == own) {
+                let _ = std::fs::remove_file(entry.path());
+            }
+        }
+    }
+}
 
 impl Dir {
     pub fn new() -> Self {
