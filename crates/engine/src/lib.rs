@@ -26,8 +26,8 @@ mod write;
 
 pub use base::options::{FormatOptions, PoolEnv, PoolOptions, Properties, Training};
 pub use base::status::{
-    CheckReport, CleanReport, PROBLEMS_LISTED_MAX, PoolRoom, PoolStatus, Problem, Property, PropertySource,
-    SnapshotStatus, SnapshotUsage, StandbyStatus, VolumeStatus,
+    CheckReport, CleanReport, FolderStatus, PROBLEMS_LISTED_MAX, PoolRoom, PoolStatus, Problem, Property,
+    PropertySource, SnapshotStatus, SnapshotUsage, StandbyStatus, VolumeStatus,
 };
 pub use clean::round::CleanMark;
 pub use codecs::trace::TraceRecord;

@@ -1,6 +1,6 @@
-//! The directory of devices: which files there are, and what `stat` says of them. Owns the tables
-//! of nodes and of open files, and the lanes. Speaks no protocol: requests come through
-//! `filesystem`.
+//! The directory of devices: what `stat` says of files, and who has which open. Owns the tables of
+//! nodes and of open files, and the lanes. Folders are in `folders`. Speaks no protocol: requests
+//! come through `filesystem`.
 
 use std::io;
 use std::sync::{Arc, OnceLock};
@@ -11,10 +11,11 @@ use surface::{BlockDevice, DeviceInfo, DeviceSet, Error, Held, NamedClient};
 
 use crate::complaints::Complaints;
 use crate::file_io::{self, Failure};
+use crate::folders::Entries;
 use crate::handles::Handles;
 use crate::kept::KeptHandles;
 use crate::lane::Lane;
-use crate::nodes::{Node, Nodes, ROOT_INO, device_of};
+use crate::nodes::{Node, Nodes, device_of};
 use crate::open_file::File;
 use crate::open_files::OpenFiles;
 use crate::options::{CHANGES_WAITING, EMPTYINGS_WAITING, MountOptions, OPENS_WAITING};
@@ -43,8 +44,8 @@ pub(crate) struct DeviceDirectory {
     pub(crate) devices: Arc<dyn DeviceSet>,
     pub(crate) nodes: Nodes,
     pub(crate) files: Arc<OpenFiles>,
-    /// The entries when the directory was opened: positions stay valid while it is read.
-    pub(crate) listings: Handles<Vec<DeviceInfo>>,
+    /// Of open directories.
+    pub(crate) listings: Handles<Entries>,
     pub(crate) complaints: Arc<Complaints>,
     /// Reads that may wait for the disk.
     pub(crate) reads: Lane,
@@ -133,14 +134,6 @@ impl DeviceDirectory {
         Attributes { mode: libc::S_IFREG | u32::from(permissions(state.read_only)), ..attributes }
     }
 
-    pub(crate) fn directory_attributes(&self) -> Attributes {
-        Attributes {
-            mode: libc::S_IFDIR | u32::from(self.directory_permissions),
-            links: 2,
-            ..self.attributes(ROOT_INO, 0, 0, 0, Some(self.mounted_unix_ns))
-        }
-    }
-
     /// See [`Complaints::failed_unless_gone`].
     pub(crate) fn complain(&self, file: &str, doing: &str, error: &Error) -> Errno {
         self.complaints.failed_unless_gone(file, doing, error)
@@ -156,12 +149,10 @@ impl DeviceDirectory {
     }
 
     /// The listing of an open directory.
-    pub(crate) fn listing(&self, handle: u64) -> Result<Arc<Vec<DeviceInfo>>, Errno> {
+    pub(crate) fn listing(&self, node: u64, handle: u64) -> Result<Arc<Entries>, Errno> {
         match self.listings.get(handle) {
             Some(listing) => Ok(listing),
-            None if self.is_taken_over => {
-                Ok(Arc::new(self.devices.list().map_err(|error| self.complain(".", "readdir", &error))?))
-            }
+            None if self.is_taken_over => Ok(Arc::new(self.entries(node)?)),
             None => Err(Errno::EBADF),
         }
     }

@@ -6,23 +6,19 @@
 //! timeouts are zero. This costs a round trip for each `stat` and `open`, and none for a read or
 //! write.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use fuse::wire::reply::{self, OpenFlags};
-use fuse::{
-    Answer, Capabilities, Entry, Errno, FileSystem, Limits, Listing, ListingPlus, Operation, Request, SetAttributes,
-    StatFs,
-};
-use surface::{Allocation, DeviceId, DeviceInfo, ErrorKind, NamedClient, process_name, program_file};
+use fuse::{Answer, Capabilities, Entry, Errno, FileSystem, Limits, Operation, Request, SetAttributes, StatFs};
+use surface::{Allocation, NamedClient, process_name, program_file};
 
 use crate::directory::{BLOCK_BYTES, DeviceDirectory, FileState};
 use crate::file_io;
-use crate::nodes::{Node, ROOT_INO, ino_of};
+use crate::nodes::Node;
 use crate::options::REQUEST_BYTES_MAX;
 
 /// Nothing of a name or an attribute is cached by the kernel.
-const TTL: Duration = Duration::ZERO;
+pub(crate) const TTL: Duration = Duration::ZERO;
 
 /// Direct, whether the caller asked for it or not: see "Coherence" in the crate's documentation.
 const OPEN_FLAGS: OpenFlags = OpenFlags::DIRECT_IO.with(OpenFlags::PARALLEL_DIRECT_WRITES).with(OpenFlags::NO_FLUSH);
@@ -32,7 +28,7 @@ const OPEN_FLAGS: OpenFlags = OpenFlags::DIRECT_IO.with(OpenFlags::PARALLEL_DIRE
 /// to 256 x 1 MiB.
 const BACKGROUND_REQUESTS_MAX: u16 = 256;
 
-/// The longest name of a volume or snapshot.
+/// The longest name of a volume or a snapshot, with its folders: so that of a file, too.
 const NAME_BYTES_MAX: u32 = 255;
 
 impl FileSystem for DeviceDirectory {
@@ -92,10 +88,10 @@ impl FileSystem for DeviceDirectory {
             }
             Operation::Seek { handle, offset, whence } => self.serve_seek(handle, offset, whence, answer),
             Operation::OpenDirectory { .. } => {
-                answer.result(self.open_directory().map(|handle| reply::opened(handle, OpenFlags::default())));
+                answer.result(self.open_directory(node).map(|handle| reply::opened(handle, OpenFlags::default())));
             }
             Operation::ReadDirectory { handle, offset, size, with_attributes } => {
-                let listing = match self.listing(handle) {
+                let listing = match self.listing(node, handle) {
                     Ok(listing) => listing,
                     Err(errno) => return answer.fail(errno),
                 };
@@ -103,7 +99,7 @@ impl FileSystem for DeviceDirectory {
                 if with_attributes {
                     answer.bytes(self.list_with_attributes(&listing, offset, size).bytes());
                 } else {
-                    answer.bytes(list(&listing, offset, size).bytes());
+                    answer.bytes(listing.names(offset, size).bytes());
                 }
             }
             Operation::ReleaseDirectory { handle } => {
@@ -126,15 +122,8 @@ impl FileSystem for DeviceDirectory {
 }
 
 impl DeviceDirectory {
-    fn lookup(&self, parent: u64, name: &[u8]) -> Result<Entry, Errno> {
-        let name = std::str::from_utf8(name).ok().filter(|_| parent == ROOT_INO).ok_or(Errno::ENOENT)?;
-        let info = self.devices.find(name).map_err(|error| self.complain(name, "lookup", &error))?;
-        let node = self.nodes.looked_up(info.id, &info.name, info.created_unix_s);
-        Ok(self.entry(&node, info.into()))
-    }
-
     /// Devices never have the same number at different times, so that all are of one generation.
-    fn entry(&self, node: &Node, state: FileState) -> Entry {
+    pub(crate) fn entry(&self, node: &Node, state: FileState) -> Entry {
         Entry {
             node: node.ino(),
             generation: 0,
@@ -145,8 +134,8 @@ impl DeviceDirectory {
     }
 
     fn get_attributes(&self, node: u64, handle: Option<u64>) -> Result<fuse::Attributes, Errno> {
-        if node == ROOT_INO {
-            return Ok(self.directory_attributes());
+        if let Some(directory) = self.directory(node)? {
+            return Ok(self.attributes_of(&directory));
         }
         let file = handle.and_then(|handle| self.files.handles.get(handle));
         let node = self.node(node)?;
@@ -155,7 +144,7 @@ impl DeviceDirectory {
     }
 
     fn set_attributes(&self, node: u64, wanted: &SetAttributes) -> Result<fuse::Attributes, Errno> {
-        if node == ROOT_INO {
+        if self.directory(node)?.is_some() {
             return Err(Errno::EPERM);
         }
         let file = wanted.handle.and_then(|handle| self.files.handles.get(handle));
@@ -204,48 +193,8 @@ impl DeviceDirectory {
         }
     }
 
-    fn open_directory(&self) -> Result<u64, Errno> {
-        let listing = self.devices.list().map_err(|error| self.complain(".", "opendir", &error))?;
-        let ids: BTreeSet<DeviceId> = listing.iter().map(|info| info.id).collect();
-        self.nodes.retain(|id| ids.contains(&id));
-        self.listings.insert(listing).ok_or(Errno::ENFILE)
-    }
-
-    fn list_with_attributes(&self, listing: &[DeviceInfo], offset: u64, size: u32) -> ListingPlus {
-        let mut out = ListingPlus::new(size);
-        for position in offset.. {
-            let has_room = match entry_at(listing, position) {
-                Some(Listed::Dots(name)) => {
-                    // The kernel does not count these as lookups.
-                    let attributes = self.directory_attributes();
-                    let entry =
-                        Entry { node: ROOT_INO, generation: 0, name_valid: TTL, attributes_valid: TTL, attributes };
-                    out.add(&entry, position + 1, name)
-                }
-                Some(Listed::Device(listed)) => {
-                    let info = match self.devices.look(listed.id) {
-                        Ok(info) => info,
-                        Err(error) if error.kind() == ErrorKind::NotFound => continue,
-                        Err(error) => {
-                            // It must not vanish from the list for that.
-                            self.complain(&listed.name, "readdir", &error);
-                            listed.clone()
-                        }
-                    };
-                    let node = self.nodes.looked_up(info.id, &info.name, info.created_unix_s);
-                    let has_room = out.add(&self.entry(&node, info.into()), position + 1, listed.name.as_bytes());
-                    if !has_room {
-                        self.nodes.forget(node.ino(), 1);
-                    }
-                    has_room
-                }
-                None => false,
-            };
-            if !has_room {
-                break;
-            }
-        }
-        out
+    fn open_directory(&self, node: u64) -> Result<u64, Errno> {
+        self.listings.insert(self.entries(node)?).ok_or(Errno::ENFILE)
     }
 
     /// Logical bytes: what the volumes promise, and how much of it holds data. How full the pool
@@ -267,35 +216,5 @@ impl DeviceDirectory {
             block_bytes: BLOCK_BYTES,
             name_bytes_max: NAME_BYTES_MAX,
         })
-    }
-}
-
-/// The names from `offset` on.
-fn list(listing: &[DeviceInfo], offset: u64, size: u32) -> Listing {
-    let mut out = Listing::new(size);
-    for position in offset.. {
-        let has_room = match entry_at(listing, position) {
-            Some(Listed::Dots(name)) => out.add(ROOT_INO, position + 1, libc::S_IFDIR, name),
-            Some(Listed::Device(info)) => out.add(ino_of(info.id), position + 1, libc::S_IFREG, info.name.as_bytes()),
-            None => false,
-        };
-        if !has_room {
-            break;
-        }
-    }
-    out
-}
-
-enum Listed<'a> {
-    Dots(&'static [u8]),
-    Device(&'a DeviceInfo),
-}
-
-/// The entry at a position of a directory: `.`, `..`, then the devices.
-fn entry_at(listing: &[DeviceInfo], position: u64) -> Option<Listed<'_>> {
-    match position {
-        0 => Some(Listed::Dots(b".")),
-        1 => Some(Listed::Dots(b"..")),
-        _ => listing.get(usize::try_from(position - 2).ok()?).map(Listed::Device),
     }
 }

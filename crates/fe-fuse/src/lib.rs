@@ -68,6 +68,7 @@ mod directory;
 mod errno;
 mod file_io;
 mod filesystem;
+mod folders;
 mod handles;
 mod kept;
 mod lane;

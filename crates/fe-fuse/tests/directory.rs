@@ -310,3 +310,63 @@ fn a_snapshot_is_a_file_that_nobody_can_write() {
     let space = rustix::fs::statvfs(mounted.path(".")).unwrap();
     assert_eq!(space.f_blocks * space.f_frsize, 1 << 20);
 }
+
+/// A folder is a directory with a number of its own: its content is that of the set at each moment,
+/// and another name makes it no other directory.
+#[test]
+fn folders_are_directories() {
+    let mounted = Mounted::new(MIB);
+    mounted.set.add_folder("web", CREATED_UNIX_S);
+    mounted.set.add_folder("web/inner", CREATED_UNIX_S);
+    mounted.set.add("web/db", MemDevice::new(MIB), CREATED_UNIX_S);
+    mounted.set.add("web/inner/deep", MemDevice::new(2 * MIB), CREATED_UNIX_S);
+    let listed = |path: &str| {
+        let entry = |entry: std::io::Result<fs::DirEntry>| {
+            let entry = entry.unwrap();
+            let (kind, found) = (entry.file_type().unwrap(), entry.metadata().unwrap());
+            assert_eq!(kind.is_dir(), found.is_dir());
+            assert_eq!(std::os::unix::fs::DirEntryExt::ino(&entry), found.ino());
+            (entry.file_name().into_string().unwrap(), kind.is_dir())
+        };
+        let mut names: Vec<_> = fs::read_dir(mounted.path(path)).unwrap().map(entry).collect();
+        names.sort();
+        names
+    };
+    let names = |list: &[(&str, bool)]| list.iter().map(|(name, dir)| ((*name).to_owned(), *dir)).collect::<Vec<_>>();
+    assert_eq!(listed(""), names(&[("vol", false), ("web", true)]));
+    assert_eq!(listed("web"), names(&[("db", false), ("inner", true)]));
+    assert_eq!(listed("web/inner/../inner"), names(&[("deep", false)]));
+    assert_eq!(fs::metadata(mounted.path("web/inner/deep")).unwrap().len(), 2 * MIB);
+    let folder = fs::metadata(mounted.path("web")).unwrap();
+    assert!(folder.is_dir() && folder.ino() != fs::metadata(mounted.path("")).unwrap().ino());
+    assert_eq!(fs::metadata(mounted.path("web/..")).unwrap().ino(), fs::metadata(mounted.path("")).unwrap().ino());
+    assert_eq!(fs::metadata(mounted.path("web/inner/..")).unwrap().ino(), folder.ino());
+
+    // A file in it is as any other.
+    let file = OpenOptions::new().read(true).write(true).open(mounted.path("web/db")).unwrap();
+    file.write_all_at(&[5; 4096], 0).unwrap();
+    let inner = fs::File::open(mounted.path("web/inner")).unwrap();
+    mounted.set.rename_folder("web", "w");
+    assert_eq!(fs::metadata(mounted.path("w")).unwrap().ino(), folder.ino());
+    assert_eq!(fs::metadata(mounted.path("web")).unwrap_err().raw_os_error(), Some(libc::ENOENT));
+    let mut found = [0; 4096];
+    file.read_exact_at(&mut found, 0).unwrap();
+    assert_eq!(found, [5; 4096]);
+    // An open directory goes on under its new name.
+    let through = format!("/proc/self/fd/{}/deep", inner.as_raw_fd());
+    assert_eq!(fs::metadata(through).unwrap().len(), 2 * MIB);
+    assert_eq!(listed("w/inner"), names(&[("deep", false)]));
+
+    // Nothing is made, renamed or removed in it, and a file is no directory.
+    let refused = [
+        fs::create_dir(mounted.path("w/new")),
+        fs::remove_dir(mounted.path("w/inner")),
+        fs::rename(mounted.path("w"), mounted.path("v")),
+        fs::write(mounted.path("w/new"), b"x"),
+    ];
+    for (index, result) in refused.into_iter().enumerate() {
+        assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::EPERM), "{index}");
+    }
+    assert_eq!(fs::metadata(mounted.path("w/db/x")).unwrap_err().raw_os_error(), Some(libc::ENOTDIR));
+    assert_eq!(fs::metadata(mounted.path("w/none")).unwrap_err().raw_os_error(), Some(libc::ENOENT));
+}

@@ -35,13 +35,15 @@ pub enum ObjectState {
     /// A trained dictionary of its parent, for as long as that exists; its content is what
     /// [`crate::encode_dictionary`] makes.
     Dictionary,
+    /// A folder: it has no data, only properties. Volumes, shares and other folders lie in it.
+    Folder,
 }
 
 impl ObjectState {
     /// Whether an object of this state can have records: snapshots only look at those of others,
-    /// and bookmarks at none.
+    /// bookmarks at none, and folders have no data.
     pub const fn has_records(self) -> bool {
-        !matches!(self, Self::Snapshot | Self::Partial | Self::Bookmark)
+        !matches!(self, Self::Snapshot | Self::Partial | Self::Bookmark | Self::Folder)
     }
 }
 
@@ -80,7 +82,8 @@ pub struct ObjectDescriptor {
     pub id: ObjectId,
     /// State.
     pub state: ObjectState,
-    /// Name, unique among the pool's volumes; of a snapshot, unique among those of its parent.
+    /// Name, unique among the volumes and folders of its folder; of a snapshot, unique among those
+    /// of its parent.
     pub name: String,
     /// Size in bytes; of a share that of its address space, [`SHARE_BYTES`].
     pub size_bytes: u64,
@@ -88,8 +91,8 @@ pub struct ObjectDescriptor {
     pub epoch: Epoch,
     /// Origin of a clone or a snapshot.
     pub origin: Option<Origin>,
-    /// The volume under which a snapshot is listed; the object whose fragments may need a
-    /// dictionary.
+    /// The folder of a volume or a folder; the volume under which a snapshot is listed; the object
+    /// whose fragments may need a dictionary.
     pub parent: Option<ObjectId>,
     /// A snapshot that was made by a schedule, which may also remove it.
     pub scheduled: bool,
@@ -120,6 +123,7 @@ const STATE_PARTIAL: u8 = 4;
 const STATE_INCOMING: u8 = 5;
 const STATE_DICTIONARY: u8 = 6;
 const STATE_BOOKMARK: u8 = 7;
+const STATE_FOLDER: u8 = 8;
 
 const FLAG_ORIGIN: u8 = 1;
 const FLAG_SCHEDULED: u8 = 2;
@@ -129,6 +133,9 @@ const FLAG_IDENTITY: u8 = 16;
 const FLAG_RECEIVE: u8 = 32;
 const FLAG_FORGOTTEN: u8 = 64;
 const FLAGS_KNOWN: u8 = 127;
+
+/// Size of a folder, which means nothing.
+const FOLDER_BYTES: u64 = 1;
 
 /// Longest name of an object, in bytes.
 pub(crate) const NAME_BYTES_MAX: usize = 255;
@@ -157,6 +164,11 @@ impl ObjectDescriptor {
         }
     }
 
+    /// A folder in another one, or in none.
+    pub fn folder(id: ObjectId, name: impl Into<String>, parent: Option<ObjectId>) -> Self {
+        Self { state: ObjectState::Folder, parent, ..Self::volume(id, name, FOLDER_BYTES) }
+    }
+
     /// Whether it is a share, or a moment of one: its size says so.
     pub const fn is_share(&self) -> bool {
         self.size_bytes == SHARE_BYTES
@@ -177,6 +189,7 @@ impl ObjectDescriptor {
             ObjectState::Incoming => STATE_INCOMING,
             ObjectState::Dictionary => STATE_DICTIONARY,
             ObjectState::Bookmark => STATE_BOOKMARK,
+            ObjectState::Folder => STATE_FOLDER,
         });
         put_text(&mut out, &self.name);
         put_uint(&mut out, self.size_bytes, 8);
@@ -235,6 +248,7 @@ impl ObjectDescriptor {
             STATE_INCOMING => ObjectState::Incoming,
             STATE_DICTIONARY => ObjectState::Dictionary,
             STATE_BOOKMARK => ObjectState::Bookmark,
+            STATE_FOLDER => ObjectState::Folder,
             other => return Err(cursor.fail(format!("unknown state {other}"))),
         };
         let name = cursor.text()?;
@@ -287,6 +301,9 @@ impl ObjectDescriptor {
         }
         if (state == ObjectState::Partial) != descriptor.receive.is_some() {
             return Err(cursor.fail("it is being received and is not"));
+        }
+        if state == ObjectState::Folder && (descriptor.origin.is_some() || descriptor.parent == Some(id)) {
+            return Err(cursor.fail("a folder that came from something, or lies in itself"));
         }
         // Fragments name it in four bytes. It came later than what it was trained for.
         let is_dictionary_right = descriptor.origin.is_none()
@@ -359,6 +376,8 @@ mod tests {
         assert_eq!(ObjectDescriptor::decode(&partial.encode()).unwrap(), partial);
         let bookmark = ObjectDescriptor { state: ObjectState::Bookmark, ..descriptor.clone() };
         assert_eq!(ObjectDescriptor::decode(&bookmark.encode()).unwrap(), bookmark);
+        let folder = ObjectDescriptor::folder(ObjectId(8), "web", Some(ObjectId(11)));
+        assert_eq!(ObjectDescriptor::decode(&folder.encode()).unwrap(), folder);
         let forgetful = |after, before| {
             let forgotten = Some(Cut { after: Epoch(after), before: Epoch(before) });
             ObjectDescriptor { undone: Undone { forgotten, ..partial.undone.clone() }, ..partial.clone() }
@@ -377,6 +396,8 @@ mod tests {
             ObjectDescriptor { cuts: vec![Cut { after: Epoch(2), before: Epoch(2) }], ..descriptor.clone() },
             ObjectDescriptor { name: String::new(), ..descriptor.clone() },
             ObjectDescriptor { state: ObjectState::Dictionary, ..descriptor.clone() },
+            ObjectDescriptor { state: ObjectState::Folder, ..descriptor.clone() },
+            ObjectDescriptor { parent: Some(folder.id), ..folder.clone() },
             ObjectDescriptor { state: ObjectState::Dictionary, origin: None, ..descriptor.clone() },
             ObjectDescriptor { state: ObjectState::Dictionary, origin: None, parent: None, ..descriptor },
         ] {

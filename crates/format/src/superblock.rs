@@ -25,10 +25,13 @@ pub const INCOMPAT_SHARES: u64 = 1 << 1;
 /// Incompatible feature: there may be bookmarks, objects of a state that older programs do not know.
 /// Set before the first one is made, and never taken back.
 pub const INCOMPAT_BOOKMARKS: u64 = 1 << 2;
+/// Incompatible feature: there may be folders, objects of a state that older programs do not know,
+/// and objects in them. Set before the first one is made, and never taken back.
+pub const INCOMPAT_FOLDERS: u64 = 1 << 3;
 /// Compatible feature: extent 0 has an inventory of all extents. Set when there is one, and never taken back.
 pub const COMPAT_INVENTORY: u64 = 1 << 0;
 /// Incompatible features that this code knows. A pool with any other bit is not opened.
-pub const INCOMPAT_KNOWN: u64 = INCOMPAT_COMPACT_RECORDS | INCOMPAT_SHARES | INCOMPAT_BOOKMARKS;
+pub const INCOMPAT_KNOWN: u64 = INCOMPAT_COMPACT_RECORDS | INCOMPAT_SHARES | INCOMPAT_BOOKMARKS | INCOMPAT_FOLDERS;
 
 /// Why a superblock cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -123,6 +123,8 @@ pub enum Owner {
     Pool,
     /// A single volume.
     Volume,
+    /// A folder of volumes.
+    Folder,
 }
 
 /// The mark of a volume, and of a snapshot, that has not got all of the data that an import was to
@@ -211,7 +213,7 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         name: "quota",
-        description: "most space that a volume and its snapshots may take, as stored; with 0 it takes no data at all",
+        description: "most space that a volume and its snapshots may take, or everything in a folder together, as stored; with 0 it takes no data at all",
         allowed: BYTES_ALLOWED,
         default: "none",
         only_of: None,
@@ -329,7 +331,10 @@ impl fmt::Display for PropertyError {
             Self::NotOf(Owner::Volume, key) => {
                 write!(f, "'{}' is a property of the pool as a whole: set it there", key.name)
             }
-            Self::NotOf(Owner::Pool, key) => write!(f, "'{}' is a property of single volumes: name one", key.name),
+            Self::NotOf(Owner::Folder, key) if key.only_of == Some(Owner::Pool) => {
+                write!(f, "'{}' is a property of the pool as a whole: set it there", key.name)
+            }
+            Self::NotOf(_, key) => write!(f, "'{}' is a property of single volumes: name one", key.name),
             Self::Contradiction(text) => f.write_str(text),
         }
     }
@@ -354,10 +359,17 @@ fn check_property(key: &str, value: &str) -> Result<(), PropertyError> {
 /// With a message that lists the allowed values.
 pub fn check_property_of(owner: Owner, key: &str, value: &str) -> Result<(), PropertyError> {
     check_property(key, value)?;
-    match KEYS.iter().find(|known| known.name == key && known.only_of.is_some_and(|only| only != owner)) {
+    match KEYS.iter().find(|known| known.name == key && !may_have(owner, key)) {
         Some(key) => Err(PropertyError::NotOf(owner, key)),
         None => Ok(()),
     }
+}
+
+/// Whether `owner` can have the property `key`, if there is one of that name. A folder reserves
+/// nothing: space is kept for volumes.
+pub fn may_have(owner: Owner, key: &str) -> bool {
+    let is_of_others = |known: &&Key| known.name == key && known.only_of.is_some_and(|only| only != owner);
+    !KEYS.iter().any(|known| is_of_others(&known)) && (owner, key) != (Owner::Folder, "reservation")
 }
 
 /// Checks what properties of a pool mean together.
@@ -509,6 +521,15 @@ mod tests {
         assert!(error.to_string().contains("of the pool as a whole"), "{error}");
         let error = of(Owner::Pool, INCOMPLETE, "yes").unwrap_err();
         assert!(error.to_string().contains("of single volumes"), "{error}");
+        for (key, value, of_whom) in [
+            ("clean-low", "7", "the pool as a whole"),
+            (INCOMPLETE, "yes", "volumes"),
+            ("reservation", "1G", "volumes"),
+        ] {
+            let error = of(Owner::Folder, key, value).unwrap_err();
+            assert!(error.to_string().contains(of_whom), "{error}");
+        }
+        assert!(of(Owner::Folder, "quota", "1G").is_ok() && of(Owner::Folder, "unit", "8K").is_ok());
         assert!(of(Owner::Volume, INCOMPLETE, "yes").is_ok() && of(Owner::Pool, "clean-low", "7").is_ok());
         assert!(of(Owner::Volume, "unit", "8K").is_ok() && of(Owner::Pool, "unit", "8K").is_ok());
         let error = check_pool(&set(&[("clean-low", "30")])).unwrap_err();

@@ -76,9 +76,10 @@ pub fn script(shell: clap_complete::Shell) -> Result<String, String> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Volume,
+    Folder,
     Snapshot,
     VolumeOrSnapshot,
-    /// What can be destroyed: a volume, a snapshot, a bookmark.
+    /// What can be destroyed: a volume, a folder, a snapshot, a bookmark.
     Destroyable,
     /// What a difference can go out from: a snapshot or a bookmark.
     Base,
@@ -96,7 +97,7 @@ enum Kind {
 /// files.
 fn kind_of(command: &str, argument: &str) -> Option<Kind> {
     Some(match (command, argument) {
-        ("create" | "import" | "receive", "volume") | ("clone", "volume") => return None,
+        ("create" | "import" | "receive" | "clone", "volume") | ("rename", "new") => Kind::Folder,
         ("snapshot", "snapshot") => Kind::NewSnapshot,
         ("destroy", "volume") => Kind::Destroyable,
         ("list" | "export" | "explain", "volume") | ("rename", "old") | ("diff", "to") | ("holds", "of") => {
@@ -144,6 +145,7 @@ fn words() -> Vec<OsString> {
 #[derive(Debug, Default)]
 struct Names {
     volumes: Vec<String>,
+    folders: Vec<String>,
     snapshots: Vec<String>,
     /// `VOLUME#BOOKMARK`.
     bookmarks: Vec<String>,
@@ -162,6 +164,10 @@ fn named_in(words: &[OsString]) -> Names {
         Ok(Reply::Volumes(volumes)) => volumes.into_iter().map(|volume| volume.name).collect(),
         _ => Vec::new(),
     };
+    let folders = match client.call(&Request::Folders) {
+        Ok(Reply::Volumes(folders)) => folders.into_iter().map(|folder| folder.name).collect(),
+        _ => Vec::new(),
+    };
     let snapshots = match client.call(&Request::Snapshots { volume: None }) {
         Ok(Reply::Snapshots(snapshots)) => {
             snapshots.into_iter().map(|snapshot| format!("{}@{}", snapshot.volume, snapshot.name)).collect()
@@ -178,21 +184,24 @@ fn named_in(words: &[OsString]) -> Names {
     };
     let named = words.iter().filter_map(|word| word.to_str()).find(|word| snapshots.iter().any(|name| name == word));
     let named = named.map(str::to_owned);
-    Names { volumes, snapshots, bookmarks, holds, named }
+    Names { volumes, folders, snapshots, bookmarks, holds, named }
 }
 
 /// What begins as `current` does. Names are only asked for where they can be meant.
 fn candidates(kind: Kind, current: &str, names: &dyn Fn() -> Names) -> Vec<String> {
     let all = match kind {
         Kind::Volume => names().volumes,
+        Kind::Folder => names().folders.into_iter().map(|folder| folder + "/").collect(),
         Kind::Snapshot => names().snapshots,
         Kind::VolumeOrSnapshot => {
-            let Names { mut volumes, snapshots, .. } = names();
+            let Names { mut volumes, folders, snapshots, .. } = names();
+            volumes.extend(folders);
             volumes.extend(snapshots);
             volumes
         }
         Kind::Destroyable => {
-            let Names { mut volumes, snapshots, bookmarks, .. } = names();
+            let Names { mut volumes, folders, snapshots, bookmarks, .. } = names();
+            volumes.extend(folders);
             volumes.extend(snapshots);
             volumes.extend(bookmarks);
             volumes
@@ -213,17 +222,22 @@ fn candidates(kind: Kind, current: &str, names: &dyn Fn() -> Names) -> Vec<Strin
             tags.dedup();
             tags
         }
-        Kind::NewSnapshot => names().volumes.into_iter().map(|volume| volume + "@").collect(),
+        Kind::NewSnapshot => {
+            let Names { volumes, folders, .. } = names();
+            volumes.into_iter().chain(folders).map(|name| name + "@").collect()
+        }
         Kind::KeyValue => pairs(current),
         Kind::VolumeOrKeyValue => {
             let mut all = pairs(current);
             if !current.contains('=') {
-                all.extend(names().volumes);
+                let Names { volumes, folders, .. } = names();
+                all.extend(volumes.into_iter().chain(folders));
             }
             all
         }
         Kind::VolumeOrKey => {
-            let mut all = names().volumes;
+            let Names { volumes: mut all, folders, .. } = names();
+            all.extend(folders);
             all.extend(policy::KEYS.iter().map(|key| key.name.to_owned()));
             all
         }
@@ -251,6 +265,7 @@ mod tests {
         let own = |list: &[&str]| list.iter().map(|name| (*name).to_owned()).collect();
         Names {
             volumes: own(&["vm", "web"]),
+            folders: own(&["projects"]),
             snapshots: own(&["vm@monday"]),
             bookmarks: own(&["vm#sunday"]),
             holds: vec![("vm@monday".to_owned(), "audit".to_owned()), ("web@x".to_owned(), "other".to_owned())],
@@ -265,6 +280,9 @@ mod tests {
         assert_eq!(found(Kind::VolumeOrSnapshot, "vm"), ["vm", "vm@monday"]);
         assert_eq!(found(Kind::Destroyable, "vm"), ["vm", "vm@monday", "vm#sunday"]);
         assert_eq!(found(Kind::Base, ""), ["vm@monday", "#sunday"]);
+        assert_eq!(found(Kind::Folder, "pro"), ["projects/"]);
+        assert_eq!(found(Kind::Destroyable, "pro"), ["projects"]);
+        assert_eq!(found(Kind::NewSnapshot, "pro"), ["projects@"]);
         assert_eq!(found(Kind::Hold, ""), ["audit"]);
         assert_eq!(candidates(Kind::Hold, "", &|| Names { named: None, ..some() }), ["audit", "other"]);
         assert_eq!(found(Kind::NewSnapshot, "w"), ["web@"]);

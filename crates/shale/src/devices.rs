@@ -9,8 +9,8 @@ use bytes::Bytes;
 use engine::{Meant, Pool, SnapshotStatus, Volume};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use surface::{
-    BlockDevice, Client, DeviceId, DeviceInfo, DeviceSet, Error, ErrorKind, PendingRead, Result, Run, WriteOptions,
-    ZeroOptions,
+    BlockDevice, Client, DeviceId, DeviceInfo, DeviceSet, Error, ErrorKind, FolderInfo, PendingRead, Result, Run,
+    WriteOptions, ZeroOptions,
 };
 
 use crate::clients::{Clients, names_of};
@@ -292,13 +292,14 @@ impl Devices {
         work()
     }
 
-    /// Destroys a volume or a snapshot; one that is in use only with `force`, and a volume's
-    /// snapshots if asked for (`recursive`).
+    /// Destroys a volume, a folder or a snapshot; one that is in use only with `force`, and a
+    /// volume's snapshots and everything in a folder if asked for (`recursive`).
     ///
     /// # Errors
     /// `InUse`, `NotFound`, and what the pool says.
     pub fn destroy<'a>(&self, meant: impl Into<Meant<'a>>, recursive: bool, force: bool) -> Result<()> {
         let volume = match meant.into() {
+            Meant::Name(name) if self.pool.is_folder(name) => return self.destroy_folder(name, recursive, force),
             // No client has it open.
             Meant::Name(name) if self.pool.is_being_received(name) => return self.pool.destroy(name, recursive),
             meant => self.pool.volume_meant(meant)?,
@@ -309,6 +310,16 @@ impl Devices {
             needed.extend(self.going(&self.pool.snapshots(Some(&name))?)?);
         }
         self.with_needed(&needed, GOING_PATIENCE, force, || self.pool.destroy(id, recursive))
+    }
+
+    /// Destroys a folder, with everything in it if that is asked for.
+    fn destroy_folder(&self, name: &str, recursive: bool, force: bool) -> Result<()> {
+        let mut needed = Vec::new();
+        for (id, volume) in self.pool.volumes_in(name)?.into_iter().filter(|_| recursive) {
+            needed.push(Needed { volume: self.pool.volume_of(id)?, goes: true });
+            needed.extend(self.going(&self.pool.snapshots(Some(&volume))?)?);
+        }
+        self.with_needed(&needed, GOING_PATIENCE, force, || self.pool.destroy(name, recursive))
     }
 
     /// Destroys a snapshot, if no client has it open now.
@@ -385,6 +396,11 @@ impl Drop for Kept {
     }
 }
 
+/// Whether something of the name `inner` lies in the folder `outer`.
+pub fn is_in(inner: &str, outer: &str) -> bool {
+    inner.strip_prefix(outer).is_some_and(|rest| rest.starts_with('/'))
+}
+
 struct Shown {
     devices: Devices,
     names: Option<BTreeSet<String>>,
@@ -394,7 +410,7 @@ impl Shown {
     fn shows(&self, name: &str) -> bool {
         // A volume's snapshots are shown with it.
         let volume = names::volume_of(name);
-        self.names.as_ref().is_none_or(|names| names.contains(volume))
+        self.names.as_ref().is_none_or(|names| names.iter().any(|name| name == volume || is_in(volume, name)))
     }
 
     fn check_shown(&self, name: &str) -> Result<()> {
@@ -416,6 +432,16 @@ impl DeviceSet for Shown {
         let mut list = self.devices.pool.list()?;
         list.retain(|info| self.shows(&info.name));
         Ok(list)
+    }
+
+    fn folders(&self) -> Result<Vec<FolderInfo>> {
+        let mut folders = DeviceSet::folders(&self.devices.pool)?;
+        if let Some(names) = &self.names {
+            // Those in which something is shown, or may be.
+            let leads_to = |folder: &str, name: &String| is_in(name, folder) || name == folder || is_in(folder, name);
+            folders.retain(|folder| names.iter().any(|name| leads_to(&folder.name, name)));
+        }
+        Ok(folders)
     }
 
     fn find(&self, name: &str) -> Result<DeviceInfo> {

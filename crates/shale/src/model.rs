@@ -20,6 +20,9 @@ pub struct VolumeReport {
     /// Whether it is a share.
     #[serde(default)]
     pub share: bool,
+    /// Whether it is a folder: then the figures are the sums of everything in it.
+    #[serde(default)]
+    pub folder: bool,
     /// Size that its users see; of a share, which has none, what it holds.
     pub size_bytes: u64,
     /// Logical bytes that hold data.
@@ -192,11 +195,45 @@ impl From<engine::DiffPage> for DiffReport {
     }
 }
 
+impl From<engine::FolderStatus> for VolumeReport {
+    fn from(status: engine::FolderStatus) -> Self {
+        Self {
+            id: status.id.0,
+            name: status.name,
+            share: false,
+            folder: true,
+            size_bytes: 0,
+            allocated_bytes: status.allocated_bytes,
+            stored_bytes: status.stored_bytes,
+            ratio: ratio(status.allocated_bytes, status.stored_bytes).filter(|_| status.allocated_bytes > 0),
+            created_unix_s: status.created_unix_s,
+            clients: 0,
+            client_names: Vec::new(),
+            properties: status.properties,
+            origin: None,
+            incomplete: false,
+            exact: status.is_exact,
+            bookmarks: Vec::new(),
+            snapshots: None,
+        }
+    }
+}
+
 impl VolumeReport {
+    /// What it is, in a word.
+    pub fn kind(&self) -> &'static str {
+        match (self.folder, self.share) {
+            (true, _) => "folder",
+            (_, true) => "share",
+            _ => "volume",
+        }
+    }
+
     /// From the engine's figures.
     pub fn new(status: VolumeStatus, (clients, client_names): (usize, Vec<String>)) -> Self {
         Self {
             share: status.is_share(),
+            folder: false,
             size_bytes: status.logical_bytes(),
             ratio: ratio(status.allocated_bytes, status.stored_bytes).filter(|_| status.allocated_bytes > 0),
             id: status.id.0,
@@ -223,18 +260,24 @@ pub struct PropertyReport {
     pub key: String,
     /// Value in force.
     pub value: String,
-    /// `default`, `pool` or `volume`.
+    /// `default`, `pool`, `volume` or `folder`.
     pub source: String,
+    /// The folder that it is inherited from.
+    #[serde(default)]
+    pub folder: Option<String>,
 }
 
-impl From<Property> for PropertyReport {
-    fn from(property: Property) -> Self {
-        let source = match property.source {
-            PropertySource::Default => "default",
-            PropertySource::Pool => "pool",
-            PropertySource::Volume => "volume",
+impl PropertyReport {
+    /// From the engine's; `own`: what the source is called if it is the volume or the folder
+    /// itself.
+    pub fn new(property: Property, own: &str) -> Self {
+        let (source, folder) = match property.source {
+            PropertySource::Default => ("default", None),
+            PropertySource::Pool => ("pool", None),
+            PropertySource::Folder(name) => ("folder", Some(name)),
+            PropertySource::Own => (own, None),
         };
-        Self { key: property.key, value: property.value, source: source.to_owned() }
+        Self { key: property.key, value: property.value, source: source.to_owned(), folder }
     }
 }
 

@@ -5,22 +5,47 @@ use surface::{Error, ErrorKind, Result};
 
 use crate::output::Output;
 
-/// Longest volume name: what a directory entry and an NBD export name both take.
+/// Longest name, with folders and that of a snapshot: what an NBD export name and a part of a path
+/// both take.
 const NAME_BYTES_MAX: usize = 255;
 
-/// Checks a volume's name: 1 to 255 of `A-Z a-z 0-9 . _ -`, not starting with `.` or `-`.
+/// Whether a part of a name is right: letters, digits, `.`, `_`, `-`, not starting with `.` or `-`.
+fn is_part(text: &str) -> bool {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    !text.is_empty() && !text.starts_with(['.', '-']) && text.chars().all(allowed)
+}
+
+/// Checks the name of a volume, a share or a folder: those of the folders that it lies in and its
+/// own, with a `/` between two.
 ///
 /// # Errors
 /// A message that names the allowed forms.
 pub fn volume_name(text: &str) -> std::result::Result<String, String> {
-    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-    if text.is_empty() || text.len() > NAME_BYTES_MAX || text.starts_with(['.', '-']) || !text.chars().all(allowed) {
-        return Err(
-            "a volume's name has 1 to 255 letters, digits, '.', '_' or '-', and starts with neither '.' nor '-'"
-                .to_owned(),
-        );
+    if text.len() > NAME_BYTES_MAX {
+        return Err(format!("a name has at most {NAME_BYTES_MAX} bytes with its folders, and this one {}", text.len()));
     }
-    Ok(text.to_owned())
+    if text.split('/').all(is_part) {
+        return Ok(text.to_owned());
+    }
+    if text.contains('/') && text.split('/').any(str::is_empty) {
+        return Err("a name in a folder is written FOLDER/NAME: without a / at its beginning or end, and without two \
+                    in a row"
+            .to_owned());
+    }
+    Err("a volume's name has 1 to 255 letters, digits, '.', '_' or '-', and starts with neither '.' nor '-'; folders may \
+         stand before it (FOLDER/NAME)"
+        .to_owned())
+}
+
+/// Checks the name of a bookmark or a hold by itself.
+///
+/// # Errors
+/// A message that names the allowed forms.
+pub fn short_name(text: &str) -> std::result::Result<String, String> {
+    if is_part(text) && text.len() <= NAME_BYTES_MAX {
+        return Ok(text.to_owned());
+    }
+    Err("it has 1 to 255 letters, digits, '.', '_' or '-', and starts with neither '.' nor '-'".to_owned())
 }
 
 /// Checks a snapshot's full name, `VOLUME@SNAPSHOT`.
@@ -28,7 +53,7 @@ pub fn volume_name(text: &str) -> std::result::Result<String, String> {
 /// # Errors
 /// A message that says how it is written.
 pub fn snapshot_name(text: &str) -> std::result::Result<String, String> {
-    let is_whole = text.split_once('@').is_some_and(|(v, s)| volume_name(v).is_ok() && volume_name(s).is_ok());
+    let is_whole = text.split_once('@').is_some_and(|(v, s)| volume_name(v).is_ok() && is_part(s));
     if is_whole && text.len() <= NAME_BYTES_MAX {
         return Ok(text.to_owned());
     }
@@ -50,7 +75,7 @@ pub fn any_name(text: &str) -> std::result::Result<String, String> {
 /// A message that names the allowed forms.
 pub fn bookmark_word(text: &str) -> std::result::Result<String, String> {
     let (volume, name) = text.split_once('#').unwrap_or(("", text));
-    if (volume.is_empty() || volume_name(volume).is_ok()) && volume_name(name).is_ok() {
+    if (volume.is_empty() || volume_name(volume).is_ok()) && short_name(name).is_ok() {
         return Ok(text.to_owned());
     }
     Err("a bookmark's name has letters, digits, '.', '_' or '-'; a '#', or the volume and a '#', may stand before it"
@@ -183,10 +208,26 @@ mod tests {
 
     #[test]
     fn names_that_would_break_a_path_or_a_flag_are_refused() {
-        for good in ["a", "vm-1", "A.b_c", "0", &"x".repeat(255)] {
+        for good in ["a", "vm-1", "A.b_c", "0", "a/b", "projects/web/db.1", &"x".repeat(255)] {
             assert_eq!(volume_name(good).as_deref(), Ok(good));
         }
-        for bad in ["", ".", "..", ".hidden", "-x", "a/b", "a b", "ä", "a\0", "a=b", &"x".repeat(256)] {
+        for bad in [
+            "",
+            ".",
+            "..",
+            ".hidden",
+            "-x",
+            "/a",
+            "a/",
+            "a//b",
+            "a/..",
+            "a/../b",
+            "a b",
+            "ä",
+            "a\0",
+            "a=b",
+            &"x".repeat(256),
+        ] {
             assert!(volume_name(bad).is_err(), "{bad:?}");
         }
     }
@@ -195,6 +236,8 @@ mod tests {
     fn snapshots_are_named_with_their_volume() {
         assert_eq!(snapshot_name("vm@monday").as_deref(), Ok("vm@monday"));
         assert_eq!(any_name("vm").as_deref(), Ok("vm"));
+        assert_eq!(snapshot_name("web/vm@monday").as_deref(), Ok("web/vm@monday"));
+        assert!(short_name("offsite").is_ok() && short_name("off/site").is_err());
         for good in ["b", "#b", "vm#b"] {
             assert!(bookmark_word(good).is_ok(), "{good}");
         }
@@ -203,7 +246,7 @@ mod tests {
         }
         assert!(destroyed_name("vm#b").is_ok() && destroyed_name("#b").is_err() && destroyed_name("vm@s").is_ok());
         assert_eq!(["vm", "vm@s", "vm#b"].map(volume_of), ["vm"; 3]);
-        for bad in ["vm", "vm@", "@s", "vm@a@b", "vm@-s", "v m@s", &format!("{}@s", "x".repeat(255))] {
+        for bad in ["vm", "vm@", "@s", "vm@a@b", "vm@a/b", "vm@-s", "v m@s", &format!("{}@s", "x".repeat(255))] {
             assert!(snapshot_name(bad).is_err(), "{bad:?}");
         }
     }

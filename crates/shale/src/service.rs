@@ -153,22 +153,25 @@ impl Service {
     }
 
     /// Brings changes of mounted shares into the pool, so that a snapshot has it: of one
-    /// share, or of all.
+    /// share, of those in a folder, or of all.
     fn freeze(&self, share: Option<&str>) -> Result<()> {
         let shares = self.shares.lock().clone();
         shares.map_or(Ok(()), |shares| shares.freeze(share))
     }
 
-    /// Does something to a volume or a share that is not mounted meanwhile.
+    /// Does something to a volume or a share, or to a folder with shares, that is not mounted
+    /// meanwhile.
     fn unmounted<T>(&self, name: &str, force: bool, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let shares = self.shares.lock().clone();
         let Some(shares) = shares else { return work() };
         // Snapshots and bookmarks go while the share is mounted, and come back into sight by
         // themselves.
         shares.close_moments(false);
-        let released = !name.contains(['@', '#']) && shares.release(name, force)?;
-        let done = work();
-        if released {
+        let released = if name.contains(['@', '#']) { Ok(false) } else { shares.release(name, force) };
+        // Of a folder, some may have been released before one could not be.
+        let are_gone = !matches!(released, Ok(false));
+        let done = released.and_then(|_| work());
+        if are_gone {
             self.look_at_shares();
         }
         done
@@ -221,6 +224,10 @@ impl Service {
                 self.look_at_shares();
                 Ok(Reply::Created { id: id.0 })
             }
+            Request::CreateFolder { folder, properties } => {
+                self.pool.create_folder(&folder, &properties).map(|id| Reply::Created { id: id.0 })
+            }
+            Request::Folders => Ok(Reply::Volumes(self.pool.folders().into_iter().map(VolumeReport::from).collect())),
             Request::Destroy { volume, .. } if volume.contains('#') => {
                 self.pool.destroy_bookmark(&volume).map(|()| Reply::Done)
             }
@@ -238,6 +245,10 @@ impl Service {
             Request::Snapshot { volume, name } => {
                 self.freeze(Some(&volume))?;
                 self.pool.snapshot(&volume, &name).map(|()| Reply::Done)
+            }
+            Request::SnapshotFolder { folder, name } => {
+                self.freeze(Some(&folder))?;
+                self.pool.snapshot_folder(&folder, &name).map(Reply::Taken)
             }
             Request::Clone { snapshot, volume, properties } => {
                 self.pool.clone_snapshot(&snapshot, &volume, &properties)?;
@@ -270,8 +281,10 @@ impl Service {
             Request::List => Ok(Reply::Volumes(self.list())),
             Request::Status => Ok(Reply::Status(Box::new(self.status()))),
             Request::Get { volume } => {
+                let is_folder = volume.as_deref().is_some_and(|name| self.pool.is_folder(name));
+                let own = if is_folder { "folder" } else { "volume" };
                 let properties = self.pool.properties(volume.as_deref())?;
-                Ok(Reply::Properties(properties.into_iter().map(PropertyReport::from).collect()))
+                Ok(Reply::Properties(properties.into_iter().map(|p| PropertyReport::new(p, own)).collect()))
             }
             Request::Set { volume, id, changes } => {
                 let by_name = || volume.as_deref().map(Meant::Name);

@@ -1,9 +1,10 @@
 //! Shares: their trees on the engine, and the directory below which a server mounts them. Owns
 //! which of them are mounted.
 //!
-//! Each share has a directory of its name there. What comes later (created, cloned, received) is
-//! mounted, what goes is unmounted; one that was unmounted from a shell stays so until the server
-//! starts anew. A share that cannot be mounted does not keep the others from it.
+//! Each share has a directory of its name there, in directories of its folders' names. What comes
+//! later (created, cloned, received) is mounted, what goes is unmounted; one that was unmounted
+//! from a shell stays so until the server starts anew. A share that cannot be mounted does not keep
+//! the others from it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -18,7 +19,7 @@ use rustix::mount::UnmountFlags;
 use share::{Failure, Options, Scratch, Time, Tree};
 use surface::{BlockDevice, DeviceId, Error, ErrorKind, NamedClient, ObjectSpace, Result};
 
-use crate::devices::Devices;
+use crate::devices::{Devices, is_in};
 use crate::output::Output;
 use crate::service::Service;
 use crate::share_journals::Journals;
@@ -247,7 +248,9 @@ impl Shares {
     fn bring_up(&self) -> Vec<Error> {
         let mut state = self.state.lock();
         let mut failed = Vec::new();
-        let is_wanted = |name: &String| self.names.is_empty() || self.names.contains(name);
+        let is_wanted = |name: &String| {
+            self.names.is_empty() || self.names.iter().any(|wanted| wanted == name || is_in(name, wanted))
+        };
         let wanted: BTreeMap<u64, String> = self
             .pool
             .volumes()
@@ -265,7 +268,11 @@ impl Shares {
         left.extend(over);
         let gone = |(id, share): (&u64, &Mounted)| (wanted.get(id) != Some(&share.name)).then_some(*id);
         for id in mounted.iter().filter_map(gone).collect::<Vec<_>>() {
-            failed.extend(release(mounted, id, false).err());
+            let name = mounted.get(&id).map(|share| share.name.clone()).unwrap_or_default();
+            match release(mounted, id, false) {
+                Ok(()) => self.leave_folders(&name),
+                Err(error) => failed.push(error),
+            }
         }
         let cache_bytes = self.memory_bytes / MEMORY_DIVISOR / wanted.len().max(1) as u64;
         let cache_bytes = cache_bytes.clamp(CACHE_BYTES_MIN, CACHE_BYTES_MAX) as usize;
@@ -307,6 +314,12 @@ impl Shares {
             }
         }
         take_dead_away(&dir);
+        if let Some(folders) = dir.parent().filter(|folders| *folders != self.dir)
+            && let Err(error) = std::fs::create_dir_all(folders)
+        {
+            let text = format!("share '{name}': {} cannot be made", folders.display());
+            return Err(Error::from_io(text, error));
+        }
         match std::fs::create_dir(&dir) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
                 let text = format!("share '{name}': {} cannot be made", dir.display());
@@ -371,14 +384,18 @@ impl Shares {
         state.mounted.values().filter_map(|share| share.mount.names_at_risk()).collect()
     }
 
-    /// Makes all changes of a mounted share durable, or to all of them: a snapshot has it then.
+    /// Makes all changes of a mounted share durable, of those in a folder, or of all: a snapshot
+    /// has them then.
     ///
     /// # Errors
     /// What the pool says.
     pub fn freeze(&self, name: Option<&str>) -> Result<()> {
         let trees: Vec<_> = {
             let state = self.state.lock();
-            let meant = state.mounted.values().filter(|share| name.is_none_or(|name| share.name == name));
+            let meant = state
+                .mounted
+                .values()
+                .filter(|share| name.is_none_or(|name| share.name == name || is_in(&share.name, name)));
             meant.map(|share| (share.name.clone(), share.tree.clone())).collect()
         };
         trees.into_iter().try_for_each(|(name, tree)| {
@@ -386,17 +403,34 @@ impl Shares {
         })
     }
 
-    /// Unmounts a share, if it is mounted; whether it was. With `force` those who have files open
-    /// are cut off.
+    /// Unmounts a share, or all in a folder, as far as they are mounted; whether any was. With
+    /// `force` those who have files open are cut off.
     ///
     /// # Errors
-    /// [`ErrorKind::InUse`].
+    /// [`ErrorKind::InUse`]; others in the folder may be unmounted by then.
     pub fn release(&self, name: &str, force: bool) -> Result<bool> {
         let mut state = self.state.lock();
-        let id = state.mounted.iter().find(|(_, share)| share.name == name).map(|(id, _)| *id);
-        let Some(id) = id else { return Ok(false) };
-        release(&mut state.mounted, id, force)?;
-        Ok(true)
+        let meant = state.mounted.iter().filter(|(_, share)| share.name == name || is_in(&share.name, name));
+        let meant: Vec<_> = meant.map(|(id, share)| (*id, share.name.clone())).collect();
+        for (id, name) in &meant {
+            release(&mut state.mounted, *id, force)?;
+            self.leave_folders(name);
+        }
+        Ok(!meant.is_empty())
+    }
+
+    /// Removes the directory of a share in a folder that is not mounted there any more, and those
+    /// of its folders, as far as they are empty. A share that is mounted again makes them anew.
+    fn leave_folders(&self, name: &str) {
+        let mut left = name;
+        while left.contains('/') || left != name {
+            // Never anything that has something in it.
+            if std::fs::remove_dir(self.dir.join(left)).is_err() {
+                return;
+            }
+            let Some((above, _)) = left.rsplit_once('/') else { return };
+            left = above;
+        }
     }
 
     /// Unmounts all. Who has files open is cut off; all that was done to them is kept.

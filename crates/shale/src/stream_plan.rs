@@ -10,6 +10,7 @@ use format::ResumeToken;
 use serde::{Deserialize, Serialize};
 use surface::{Error, ErrorKind, Result};
 
+use crate::devices::is_in;
 use crate::stream_io::SendWish;
 
 /// Most streams of a set: bounds what a plan takes in memory and on the control socket. The
@@ -19,8 +20,8 @@ const STREAMS_MAX: usize = 1_000_000;
 /// What is to be sent in one set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SetWish {
-    /// The volumes: a name, or a pattern with `*` and `?`; and the newest snapshot that is sent of
-    /// each, without one its newest.
+    /// The volumes: a name, a folder's, or a pattern with `*` and `?`; and the newest snapshot that
+    /// is sent of each, without one its newest.
     pub of: String,
     /// The base: a snapshot's name, or `#BOOKMARK`, of each volume.
     pub from: Option<String>,
@@ -39,6 +40,9 @@ pub struct SetPlan {
     pub volumes: u32,
     /// Volumes that are meant and have not got the snapshot.
     pub skipped: Vec<String>,
+    /// The folder in which all of them lie, with a `/` behind it; none if that was not asked for.
+    #[serde(default)]
+    pub root: String,
 }
 
 /// Whether a name fits a pattern: `*` stands for any letters, `?` for one.
@@ -72,14 +76,16 @@ pub fn fits(pattern: &str, name: &str) -> bool {
 /// for a token of another set.
 pub fn plan(pool: &Pool, wish: &SetWish) -> Result<SetPlan> {
     let (pattern, newest) = wish.of.split_once('@').map_or((wish.of.as_str(), None), |(p, s)| (p, Some(s)));
-    let is_pattern = pattern.contains(['*', '?']);
+    let is_folder = pool.is_folder(pattern);
+    let is_pattern = is_folder || pattern.contains(['*', '?']);
     let mut volumes: Vec<VolumeStatus> = pool.volumes();
-    volumes.retain(|volume| fits(pattern, &volume.name));
+    volumes.retain(|volume| fits(pattern, &volume.name) || is_folder && is_in(&volume.name, pattern));
     if volumes.is_empty() {
         return Err(Error::new(ErrorKind::NotFound, format!("no volume of the pool fits '{pattern}'")));
     }
     let volumes = origins_first(volumes);
-    let mut plan = SetPlan::default();
+    let root = if is_folder { format!("{pattern}/") } else { String::new() };
+    let mut plan = SetPlan { root, ..SetPlan::default() };
     let mut sent: Vec<String> = Vec::new();
     for volume in &volumes {
         let name = &volume.name;

@@ -42,6 +42,11 @@ fn title(volume: &str, snapshot: &str) -> String {
     format!("{volume}@{snapshot}")
 }
 
+/// Whether something lies in a folder.
+pub(crate) fn is_in(inner: &str, folder: &str) -> bool {
+    inner.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/'))
+}
+
 fn parent(title: &str) -> &str {
     title.split('@').next().unwrap_or(title)
 }
@@ -97,6 +102,11 @@ impl Model {
     }
 
     pub(crate) fn destroyed(&mut self, name: &str) {
+        if self.folders.contains_key(name) {
+            self.volumes.retain(|other, _| !is_in(other, name));
+            self.folders.retain(|other, _| other != name && !is_in(other, name));
+            return;
+        }
         self.volumes.retain(|other, _| other != name && !(other.contains('@') && parent(other) == name));
     }
 
@@ -113,6 +123,12 @@ impl Model {
         snapshot.properties.clear();
         (snapshot.history.serial, snapshot.history.epoch) = (serial, 0);
         self.volumes.insert(title(volume, name), snapshot);
+    }
+
+    pub(crate) fn folder_snapshot_taken(&mut self, folder: &str, name: &str) {
+        for volume in self.names().into_iter().filter(|volume| is_in(volume, folder)) {
+            self.snapshot_taken(&volume, name);
+        }
     }
 
     pub(crate) fn cloned(&mut self, snapshot: &str, name: &str, properties: &BTreeMap<String, String>) {
@@ -144,10 +160,17 @@ impl Model {
     pub(crate) fn renamed(&mut self, old: &str, new: &str) {
         for (name, volume) in std::mem::take(&mut self.volumes) {
             let name = match name.strip_prefix(old) {
-                Some(rest) if rest.is_empty() || rest.starts_with('@') => format!("{new}{rest}"),
+                Some(rest) if rest.is_empty() || rest.starts_with(['@', '/']) => format!("{new}{rest}"),
                 _ => name,
             };
             self.volumes.insert(name, volume);
+        }
+        for (name, properties) in std::mem::take(&mut self.folders) {
+            let name = match name.strip_prefix(old) {
+                Some(rest) if rest.is_empty() || rest.starts_with('/') => format!("{new}{rest}"),
+                _ => name,
+            };
+            self.folders.insert(name, properties);
         }
     }
 

@@ -9,7 +9,7 @@ use std::fmt;
 use units::BLOCK_BYTES;
 
 use crate::block::{Content, digest, is_zero, push_new};
-use crate::history::History;
+use crate::history::{History, is_in};
 use crate::table::{Observed, TableOp, apply_properties};
 
 /// How a write or a zeroing ended.
@@ -95,10 +95,12 @@ impl fmt::Display for Mismatch {
 #[derive(Debug, Clone, Default)]
 pub struct Model {
     pub(crate) volumes: BTreeMap<String, Volume>,
+    /// Properties of folders, by their names.
+    pub(crate) folders: BTreeMap<String, BTreeMap<String, String>>,
     pool_properties: BTreeMap<String, String>,
     in_doubt: Option<TableOp>,
-    /// What a volume held when taking a snapshot of it was interrupted.
-    doubtful: Option<Volume>,
+    /// What volumes held when taking a snapshot of them was interrupted.
+    doubtful: BTreeMap<String, Volume>,
     /// Timelines and snapshots so far.
     pub(crate) serial: u64,
     op: u64,
@@ -136,9 +138,24 @@ impl Model {
         self.volumes[name].size_bytes
     }
 
-    /// A property that is in force for a volume: its own, or else the pool's.
+    /// Names of the folders.
+    pub fn folders(&self) -> Vec<String> {
+        self.folders.keys().cloned().collect()
+    }
+
+    /// The folders that something of that name lies in, the nearest first, and their properties.
+    pub fn folders_above(&self, name: &str) -> Vec<(&str, &BTreeMap<String, String>)> {
+        let above = self.folders.iter().filter(|(folder, _)| is_in(name, folder));
+        above.map(|(folder, properties)| (folder.as_str(), properties)).rev().collect()
+    }
+
+    /// A property that is in force for a volume: its own, or else that of a folder, or else the
+    /// pool's. The quota of a folder is its own.
     pub fn property(&self, name: &str, key: &str) -> Option<&str> {
-        self.volumes[name].properties.get(key).or_else(|| self.pool_properties.get(key)).map(String::as_str)
+        let above = self.folders_above(name);
+        let of_folders = || above.iter().filter(|_| key != "quota").find_map(|(_, properties)| properties.get(key));
+        let own = self.volumes[name].properties.get(key);
+        own.or_else(of_folders).or_else(|| self.pool_properties.get(key)).map(String::as_str)
     }
 
     /// Bytes of the blocks that hold something other than zeroes.
@@ -310,7 +327,11 @@ impl Model {
                 };
                 self.volumes.insert(name.clone(), volume);
             }
+            TableOp::CreateFolder { name, properties } => {
+                self.folders.insert(name.clone(), properties.clone());
+            }
             TableOp::Destroy { name } => self.destroyed(name),
+            TableOp::SnapshotFolder { folder, name } => self.folder_snapshot_taken(folder, name),
             TableOp::Snapshot { volume, name } => self.snapshot_taken(volume, name),
             TableOp::Clone { snapshot, name, properties } => self.cloned(snapshot, name, properties),
             TableOp::Rollback { snapshot } => self.rolled_back(snapshot),
@@ -321,6 +342,9 @@ impl Model {
             }
             TableOp::Set { name, changes } => {
                 let properties = match name {
+                    Some(name) if self.folders.contains_key(name) => {
+                        self.folders.get_mut(name).expect("a folder of the model")
+                    }
                     Some(name) => &mut self.volumes.get_mut(name).expect("a volume of the model").properties,
                     None => &mut self.pool_properties,
                 };
@@ -331,9 +355,13 @@ impl Model {
 
     /// A change of the table failed or was interrupted: only the next start tells.
     pub fn table_in_doubt(&mut self, op: TableOp) {
-        if let TableOp::Snapshot { volume, .. } = &op {
-            self.doubtful = self.volumes.get(volume).cloned();
-        }
+        let is_meant = |name: &String| match &op {
+            TableOp::Snapshot { volume, .. } => name == volume,
+            TableOp::SnapshotFolder { folder, .. } => !name.contains('@') && is_in(name, folder),
+            _ => false,
+        };
+        let meant = self.volumes.iter().filter(|(name, _)| is_meant(name));
+        self.doubtful = meant.map(|(name, volume)| (name.clone(), volume.clone())).collect();
         self.in_doubt = Some(op);
     }
 
@@ -353,15 +381,13 @@ impl Model {
         pool_properties: &BTreeMap<String, String>,
     ) -> Result<(), String> {
         let doubt = self.in_doubt.take();
-        let doubtful = self.doubtful.take();
+        let doubtful = std::mem::take(&mut self.doubtful);
         let Err(without) = self.compare(volumes, pool_properties) else { return Ok(()) };
         let Some(doubt) = doubt else { return Err(without) };
         let before = self.clone();
-        if let (TableOp::Snapshot { volume, .. }, Some(held)) = (&doubt, doubtful) {
-            // If it was taken, all that had been written by then is there, in the volume as in the
-            // snapshot.
-            self.volumes.insert(volume.clone(), held);
-        }
+        // If one was taken, all that had been written by then is there, in the volume as in the
+        // snapshot.
+        self.volumes.extend(doubtful);
         self.table_done(&doubt);
         let Err(with) = self.compare(volumes, pool_properties) else { return Ok(()) };
         *self = before.clone();
@@ -371,9 +397,27 @@ impl Model {
             if self.compare(volumes, pool_properties).is_ok() {
                 return Ok(());
             }
+            *self = before.clone();
+        }
+        if let TableOp::Destroy { name } = &doubt
+            && self.folders.contains_key(name)
+        {
+            // The content of a folder goes first, in steps of its own.
+            self.volumes.retain(|other, _| !is_in(other, name) || volumes.contains_key(other));
+            self.folders.retain(|other, _| !is_in(other, name) || volumes.contains_key(other));
+            let is_lost = |inner: &String| !inner.contains('@') && !self.has_folder_of(inner);
+            let is_torn = self.volumes.keys().chain(self.folders.keys()).any(is_lost);
+            if !is_torn && self.compare(volumes, pool_properties).is_ok() {
+                return Ok(());
+            }
             *self = before;
         }
         Err(format!("neither without {doubt:?} ({without}) nor with it ({with})"))
+    }
+
+    /// Whether the folder of a name is there.
+    fn has_folder_of(&self, name: &str) -> bool {
+        name.rsplit_once('/').is_none_or(|(folder, _)| self.folders.contains_key(folder))
     }
 
     fn compare(
@@ -381,7 +425,7 @@ impl Model {
         volumes: &BTreeMap<String, Observed>,
         pool_properties: &BTreeMap<String, String>,
     ) -> Result<(), String> {
-        let expected: BTreeMap<_, _> = self
+        let mut expected: BTreeMap<_, _> = self
             .volumes
             .iter()
             .map(|(name, v)| {
@@ -392,6 +436,11 @@ impl Model {
                 )
             })
             .collect();
+        let folder = |(name, properties): (&String, &BTreeMap<String, String>)| {
+            let properties = properties.clone();
+            (name.clone(), Observed { size_bytes: 0, properties, is_snapshot: false, epoch: 0 })
+        };
+        expected.extend(self.folders.iter().map(folder));
         if expected != *volumes {
             return Err(format!("volumes: expected {expected:?}, found {volumes:?}"));
         }

@@ -15,7 +15,15 @@ pub enum TableOp {
         /// Properties set on it.
         properties: BTreeMap<String, String>,
     },
-    /// A volume goes, with its snapshots; or a snapshot does.
+    /// A new folder.
+    CreateFolder {
+        /// Name.
+        name: String,
+        /// Properties set on it.
+        properties: BTreeMap<String, String>,
+    },
+    /// A volume goes, with its snapshots; or a folder does, with everything in it; or a snapshot
+    /// does.
     Destroy {
         /// Name.
         name: String,
@@ -25,6 +33,13 @@ pub enum TableOp {
         /// The volume.
         volume: String,
         /// The part of the name behind the `@`.
+        name: String,
+    },
+    /// The states of all volumes in a folder are kept, at one moment.
+    SnapshotFolder {
+        /// The folder.
+        folder: String,
+        /// The part of the names behind the `@`.
         name: String,
     },
     /// A new volume, as a snapshot is.
@@ -41,7 +56,7 @@ pub enum TableOp {
         /// Full name of the snapshot.
         snapshot: String,
     },
-    /// A volume or a snapshot gets another name.
+    /// A volume, a folder or a snapshot gets another name.
     Rename {
         /// Name.
         old: String,
@@ -62,19 +77,19 @@ pub enum TableOp {
     },
     /// Properties are set or unset on a volume, or on the pool.
     Set {
-        /// The volume; `None` is the pool.
+        /// The volume or the folder; `None` is the pool.
         name: Option<String>,
         /// Key, and value or `None` to unset.
         changes: Vec<(String, Option<String>)>,
     },
 }
 
-/// One volume as it is observed after a start.
+/// One volume, snapshot or folder as it is observed after a start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Observed {
-    /// Size in bytes.
+    /// Size in bytes; 0 of a folder.
     pub size_bytes: u64,
-    /// Properties set on the volume itself.
+    /// Properties set on the volume or the folder itself.
     pub properties: BTreeMap<String, String>,
     /// Whether it is a snapshot.
     pub is_snapshot: bool,

@@ -153,9 +153,10 @@ pub struct DeviceId(pub u64);
 pub struct DeviceInfo {
     /// Which it is.
     pub id: DeviceId,
-    /// Name, unique in its set: 1 to 255 bytes of `A-Z a-z 0-9 . _ -`, not starting with `.` or
-    /// `-`; that of a snapshot has one `@` between its volume's name and its own. Another device
-    /// may have it later.
+    /// Name, unique in its set: the folders that it lies in and its own, with a `/` between two,
+    /// together at most 255 bytes. Each is of `A-Z a-z 0-9 . _ -`, not starting with `.` or `-`;
+    /// the name of a snapshot has one `@` between its volume's name and its own. Another device may
+    /// have it later.
     pub name: String,
     /// Size in bytes.
     pub size_bytes: u64,
@@ -167,12 +168,27 @@ pub struct DeviceInfo {
     pub read_only: bool,
 }
 
+/// A folder of devices.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FolderInfo {
+    /// Which it is: no device and no other folder has its number.
+    pub id: DeviceId,
+    /// Its name behind those of the folders that it lies in, with a `/` between two.
+    pub name: String,
+    /// When it was created, in seconds since 1970.
+    pub created_unix_s: u64,
+}
+
 /// Devices. A name is looked up once; the device found has a number, which means the same device
 /// whatever becomes of the name. Looking at a device is not having it open, and waits for no
 /// client.
 pub trait DeviceSet: Send + Sync {
     /// All devices, by name.
     fn list(&self) -> Result<Vec<DeviceInfo>>;
+    /// All folders, by name.
+    fn folders(&self) -> Result<Vec<FolderInfo>> {
+        Ok(Vec::new())
+    }
     /// Returns the facts about the device of that name.
     ///
     /// # Errors

@@ -219,6 +219,27 @@ pub struct PoolStatus {
     pub failed: Option<String>,
 }
 
+/// A folder, with the sums over everything in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FolderStatus {
+    /// Number, which it keeps whatever it is called.
+    pub id: DeviceId,
+    /// Full name.
+    pub name: String,
+    /// Volumes and shares in it, and in the folders in it.
+    pub volumes: u64,
+    /// Logical bytes of theirs that hold data.
+    pub allocated_bytes: u64,
+    /// What these take in the pool.
+    pub stored_bytes: u64,
+    /// When it was created, in seconds since 1970.
+    pub created_unix_s: u64,
+    /// Properties set on the folder itself.
+    pub properties: Properties,
+    /// Both figures are exact: nothing has changed them since the last checkpoint.
+    pub is_exact: bool,
+}
+
 /// A property and where its value comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Property {
@@ -231,14 +252,16 @@ pub struct Property {
 }
 
 /// Where a property's value comes from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PropertySource {
     /// Built in.
     Default,
     /// Set on the pool.
     Pool,
-    /// Set on the volume.
-    Volume,
+    /// Set on the folder of that name, which is one above.
+    Folder(String),
+    /// Set on the volume itself, or on the folder that was asked for.
+    Own,
 }
 
 /// What cleaning on demand did.

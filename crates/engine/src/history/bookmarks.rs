@@ -22,7 +22,7 @@
 //! The superblock says that a pool may have bookmarks ([`superblock_copies`]), because older
 //! programs do not know their state.
 
-use format::{Entry, ObjectDescriptor, ObjectState, Origin, SnapshotIdentity};
+use format::{Entry, INCOMPAT_BOOKMARKS, ObjectDescriptor, ObjectState, Origin, SnapshotIdentity};
 use surface::{Error, ErrorKind, Result};
 use units::ObjectId;
 
@@ -74,7 +74,7 @@ impl Pool {
             ..ObjectDescriptor::volume(ObjectId(core.objects.next_id()), name, from.size_bytes)
         };
         // Before the log has one: an older program must not open the pool then.
-        superblock_copies::mark_bookmarks(&core.env).inspect_err(|error| core.fail(error))?;
+        superblock_copies::mark_feature(&core.env, INCOMPAT_BOOKMARKS).inspect_err(|error| core.fail(error))?;
         core.append_durably(vec![Entry::Object(bookmark)])
     }
 

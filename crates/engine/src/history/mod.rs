@@ -15,6 +15,7 @@
 
 pub(crate) mod bookmarks;
 pub(crate) mod diff;
+pub(crate) mod folders;
 pub(crate) mod holds;
 pub(crate) mod usage;
 
@@ -30,16 +31,14 @@ use crate::base::status::SnapshotStatus;
 use crate::history::holds::check_unheld;
 use crate::map::Level;
 use crate::objects::Object;
-use crate::objects::names::check_name;
+use crate::objects::names::{TITLE_BYTES_MAX, check_full_name, check_name};
 use crate::objects::properties;
 use crate::pool::Pool;
 use crate::pool::core::Core;
 use crate::volume::devices::Meant;
 
 /// Longest way down from an object: each level that has nothing of a block costs a look at the map.
-const LEVELS_MAX: usize = 32;
-/// Longest full name, as file systems have it.
-pub(crate) const TITLE_BYTES_MAX: usize = 255;
+pub(crate) const LEVELS_MAX: usize = 32;
 /// Names that a refusal lists.
 const NAMES_TOLD: usize = 5;
 
@@ -103,12 +102,13 @@ impl Pool {
     /// [`ErrorKind::NotFound`], [`ErrorKind::Exists`], [`ErrorKind::Invalid`];
     /// [`ErrorKind::Unsupported`] for a clone of a clone of a clone, more than 30 times.
     pub fn clone_snapshot(&self, snapshot: &str, name: &str, properties: &Properties) -> Result<()> {
-        check_name(name)?;
+        check_full_name(name)?;
         properties::check(policy::Owner::Volume, properties)?;
         let core = &self.core;
         let _admin = core.admin.lock();
         let snapshot = core.objects.snapshot_named(snapshot)?;
         self.check_free(name)?;
+        let (folder, short) = core.objects.place(name)?;
         if snapshot.levels().len() >= LEVELS_MAX - 1 {
             return Err(too_deep(&snapshot.title()));
         }
@@ -120,13 +120,14 @@ impl Pool {
         own.remove("reservation");
         own.extend(properties.clone());
         let id = ObjectId(core.objects.next_id());
-        let reserved = properties::resolved_for(name, &core.objects.pool_properties(), &own)?.reservation_bytes;
+        let reserved = properties::resolved_for(name, &core.objects.inherited_in(folder), &own)?.reservation_bytes;
         core.check_reservation(id, reserved)?;
         let clone = ObjectDescriptor {
             origin: from.origin,
+            parent: folder,
             created_unix_s: core.env.clock.unix_s(),
             properties: own,
-            ..ObjectDescriptor::volume(id, name, from.size_bytes)
+            ..ObjectDescriptor::volume(id, short, from.size_bytes)
         };
         core.append_durably(vec![Entry::Object(clone)])?;
         core.count_reservations();
@@ -209,14 +210,14 @@ impl Pool {
         Ok(())
     }
 
-    /// Destroys a volume with its bookmarks, or a snapshot (`VOLUME@SNAPSHOT`), or the received
-    /// part of one that is being received. A volume's snapshots go with it if that is asked for
-    /// (`recursive`). Clones keep what they see. Durable on return; the space comes back with the
-    /// next checkpoints.
+    /// Destroys a volume with its bookmarks, or a folder, or a snapshot (`VOLUME@SNAPSHOT`), or the
+    /// received part of one that is being received. A volume's snapshots, and everything in a
+    /// folder, go with it if that is asked for (`recursive`). Clones keep what they see. Durable on
+    /// return; the space comes back with the next checkpoints.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`]; [`ErrorKind::InUse`] for a volume with snapshots, and for a
-    /// snapshot that is held.
+    /// [`ErrorKind::NotFound`]; [`ErrorKind::InUse`] for a volume with snapshots, for a folder that
+    /// is not empty, and for a snapshot that is held.
     pub fn destroy<'a>(&self, meant: impl Into<Meant<'a>>, recursive: bool) -> Result<()> {
         let (core, meant) = (&self.core, meant.into());
         let _admin = core.admin.lock();
@@ -226,6 +227,11 @@ impl Pool {
             self.give_up_receive(&partial)?;
             core.workers.wake_keeper();
             return Ok(());
+        }
+        if let Meant::Name(name) = meant
+            && let Some(folder) = core.objects.folder(name)
+        {
+            return self.destroy_folder(&folder, recursive);
         }
         let object = core.objects.meant(meant)?;
         let mut gone = vec![object.clone()];
@@ -278,11 +284,12 @@ impl Pool {
     }
 
     /// Bytes of descriptors that go into one batch.
-    fn step_bytes_max(&self) -> usize {
+    pub(crate) fn step_bytes_max(&self) -> usize {
         self.core.geometry.extent_bytes as usize / 4
     }
 
-    /// Gives a volume (`NEW` another name of a volume) or a snapshot (`VOLUME@NEW`) another name.
+    /// Gives a volume, a folder with everything in it, or a snapshot (`VOLUME@NEW`) another name.
+    /// The name of a volume or a folder may lie in another folder, which must be there.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`], [`ErrorKind::Exists`]; [`ErrorKind::Invalid`], also if the
@@ -290,6 +297,9 @@ impl Pool {
     pub fn rename(&self, old: &str, new: &str) -> Result<()> {
         let core = &self.core;
         let _admin = core.admin.lock();
+        if let Some(folder) = core.objects.folder(old) {
+            return self.rename_folder(&folder, old, new);
+        }
         let object = core.objects.readable(old)?;
         let name = match (old.split_once('@'), new.split_once('@')) {
             (None, None) => new,
@@ -303,21 +313,17 @@ impl Pool {
                 return Err(refused(ErrorKind::Invalid, text));
             }
         };
-        check_name(name)?;
+        if object.is_live() { check_full_name(name) } else { check_name(name) }?;
         if old == new {
             return Ok(());
         }
         self.check_free(new)?;
-        if object.is_live() {
-            let listed = core.objects.snapshots_of(object.id).into_iter().chain(core.objects.partial_of(object.id));
-            let listed = listed.chain(core.objects.bookmarks_of(object.id));
-            let names = listed.map(|snapshot| snapshot.descriptor.read().name.len());
-            check_title(new.len() + names.max().map_or(0, |longest| longest + 1))?;
-            let own = object.descriptor.read().properties.clone();
-            properties::check_rename(old, new, &core.objects.pool_properties(), &own)
-                .map_err(|error| error.context(format_args!("volume '{old}' keeps its name")))?;
-        }
-        let descriptor = ObjectDescriptor { name: name.to_owned(), ..object.descriptor.read().clone() };
+        let held = object.descriptor.read().clone();
+        let descriptor = if object.is_live() {
+            self.renamed(&object, held, new)?
+        } else {
+            ObjectDescriptor { name: name.to_owned(), ..held }
+        };
         core.append_durably(vec![Entry::Object(descriptor)])
     }
 
@@ -366,11 +372,13 @@ impl Pool {
         Ok(())
     }
 
-    /// Whether a snapshot may have that full name, or a volume that name.
+    /// Whether a snapshot, a volume or a folder may have that full name.
     pub(crate) fn check_free(&self, title: &str) -> Result<()> {
         check_title(title.len())?;
         self.check_not_coming(title)?;
+        let is_folder = self.core.objects.folder(title).is_some();
         match self.core.objects.readable(title) {
+            Err(_) if is_folder => Err(refused(ErrorKind::Exists, format!("the pool has a folder '{title}' already"))),
             Ok(_) => Err(refused(ErrorKind::Exists, format!("the pool has '{title}' already"))),
             Err(_) => Ok(()),
         }
@@ -387,7 +395,8 @@ impl Pool {
         levels.iter().find_map(newest)
     }
 
-    /// The snapshots of a volume, or of all volumes, oldest first within each volume.
+    /// The snapshots of a volume, of the volumes in a folder, or of all, oldest first within each
+    /// volume.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`].
@@ -399,7 +408,7 @@ impl Pool {
                 let descriptor = snapshot.descriptor.read();
                 found.push(SnapshotStatus {
                     id: DeviceId(snapshot.id.0),
-                    volume: volume.descriptor.read().name.clone(),
+                    volume: volume.title(),
                     name: descriptor.name.clone(),
                     size_bytes: descriptor.size_bytes,
                     created_unix_s: descriptor.created_unix_s,
@@ -444,7 +453,7 @@ pub(crate) fn next_epoch(head: &ObjectDescriptor) -> Result<Epoch> {
     })
 }
 
-fn too_deep(name: &str) -> Error {
+pub(crate) fn too_deep(name: &str) -> Error {
     let text = format!(
         "'{name}' is a clone of a clone, {LEVELS_MAX} times: copy it to a new volume (export, import) and go on from there"
     );

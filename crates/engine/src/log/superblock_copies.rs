@@ -141,12 +141,13 @@ pub(crate) fn bring_up_to_date(env: &PoolEnv) -> Result<Vec<String>> {
     Ok(notes)
 }
 
-/// Makes all copies say, durably, that there may be bookmarks, so that an older program refuses the pool. Returns when the first two do.
+/// Makes all copies say, durably, that the pool may have something that older programs do not know,
+/// so that these refuse it: an incompatible feature. Returns when the first two do.
 ///
 /// # Errors
 /// As [`write`].
-pub(crate) fn mark_bookmarks(env: &PoolEnv) -> Result<()> {
-    superblock_io::mark_bookmarks(&*env.disk)?;
+pub(crate) fn mark_feature(env: &PoolEnv, feature: u64) -> Result<()> {
+    superblock_io::mark_feature(&*env.disk, feature)?;
     bring_up_to_date(env).map(drop)
 }
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use env::{AlignedBuf, Disk, DiskLayer};
 use format::{
-    BATCH_ALIGN, COMPAT_INVENTORY, INCOMPAT_BOOKMARKS, INCOMPAT_COMPACT_RECORDS, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS,
-    Superblock, SuperblockError,
+    BATCH_ALIGN, COMPAT_INVENTORY, INCOMPAT_COMPACT_RECORDS, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock,
+    SuperblockError,
 };
 use surface::{Error, ErrorKind, Result};
 
@@ -83,12 +83,13 @@ pub(crate) fn mark_inventory(disk: &dyn Disk) -> Result<()> {
     mark(disk, |superblock| superblock.features_compat |= COMPAT_INVENTORY)
 }
 
-/// Makes both copies say, durably, that there may be bookmarks. To be called before there are.
+/// Makes both copies say, durably, that the pool may have something that older programs do not
+/// know: an incompatible feature. To be called before it has.
 ///
 /// # Errors
 /// What the storage fails with.
-pub(crate) fn mark_bookmarks(disk: &dyn Disk) -> Result<()> {
-    mark(disk, |superblock| superblock.features_incompat |= INCOMPAT_BOOKMARKS)
+pub(crate) fn mark_feature(disk: &dyn Disk, feature: u64) -> Result<()> {
+    mark(disk, |superblock| superblock.features_incompat |= feature)
 }
 
 /// Changes the features in both copies, unless both are like that already.

@@ -4,7 +4,7 @@
 //!
 //! A descriptor comes in from the store or from the log and goes through these steps:
 //! 1. The object's former name is forgotten, the descriptor replaced, and the way down from the
-//!    object worked out.
+//!    object worked out; so is what it has from the folders above (`folders`).
 //! 2. The points that it makes are entered; its former points are taken away.
 //! 3. Objects become due for reaping: a destroyed object, one that lost a point, and one whose
 //!    points may need less than before (`clones`). A destroyed object that no point sees any more
@@ -14,6 +14,7 @@
 //! All of this depends on the descriptors alone, so that replay arrives at the same table.
 
 pub(crate) mod clone_needs;
+pub(crate) mod folders;
 pub(crate) mod names;
 pub(crate) mod object;
 pub(crate) mod pins;
@@ -54,7 +55,12 @@ fn settings(pool: &Properties, own: &Properties) -> Settings {
 #[derive(Default)]
 struct Table {
     by_id: HashMap<ObjectId, Arc<Object>>,
+    /// Volumes by full name.
     by_name: BTreeMap<String, Arc<Object>>,
+    /// Folders by full name.
+    folders: BTreeMap<String, Arc<Object>>,
+    /// Folder, and a volume or a folder in it.
+    in_folder: BTreeSet<(ObjectId, ObjectId)>,
     /// By parent and name.
     snapshots: BTreeMap<(ObjectId, String), Arc<Object>>,
     /// By parent and name.
@@ -118,42 +124,33 @@ impl Table {
             newly_destroyed &= old.state != ObjectState::Deleting;
             // Another one may have the name of a destroyed one by now.
             match (old.state, old.parent) {
-                (ObjectState::Volume, _) => drop(self.by_name.remove(&old.name)),
                 (ObjectState::Snapshot, Some(parent)) => drop(self.snapshots.remove(&(parent, old.name.clone()))),
                 (ObjectState::Bookmark, Some(parent)) => drop(self.bookmarks.remove(&(parent, old.name.clone()))),
-                (ObjectState::Incoming, _) => drop(self.incoming.remove(&old.name)),
                 (ObjectState::Partial, Some(parent)) => drop(self.partial.remove(&parent)),
                 (ObjectState::Dictionary, Some(parent)) => drop(self.dictionaries.remove(&(parent, id))),
+                (ObjectState::Volume | ObjectState::Incoming | ObjectState::Folder, _) => {
+                    self.forget_name(object, &old);
+                }
                 _ => {}
             }
         } else {
             // One that comes from the store says itself whether reaping is due.
             newly_destroyed &= descriptor.reap.is_none();
         }
-        let settings = settings(&self.pool, &descriptor.properties);
+        let was_folder = known.as_ref().is_some_and(|known| known.descriptor.read().state == ObjectState::Folder);
         let object = known.unwrap_or_else(|| {
-            let object = Arc::new(Object::new(descriptor.clone(), settings));
+            let object = Arc::new(Object::new(descriptor.clone(), Settings::default()));
             self.by_id.insert(id, object.clone());
             object
         });
-        *object.settings.write() = settings;
-        object.quota.forget();
+        self.renew_settings(&object, &descriptor);
         object.replace(descriptor.clone(), self.levels(&descriptor).into());
         if has_moved {
             self.renew_levels_through(id);
         }
         match (descriptor.state, descriptor.parent) {
-            (ObjectState::Volume, _) => {
-                object.set_title(descriptor.name.clone());
-                self.by_name.insert(descriptor.name.clone(), object.clone());
-                for snapshot in self.listed_under(id).into_iter().chain(self.partial.get(&id).cloned()) {
-                    let name = snapshot.descriptor.read().name.clone();
-                    snapshot.set_title(format!("{}@{name}", descriptor.name));
-                }
-                self.rename_bookmarks(id, &descriptor.name);
-                for dictionary in self.dictionaries_of(id).filter_map(|d| self.by_id.get(&d)) {
-                    dictionary.set_title(dictionary_title(dictionary.id, &descriptor.name));
-                }
+            (ObjectState::Volume | ObjectState::Incoming | ObjectState::Folder, _) => {
+                self.enter_name(&object, &descriptor);
             }
             (ObjectState::Snapshot, Some(parent)) => {
                 let volume = self.by_id.get(&parent).map_or_else(|| "?".to_owned(), |parent| parent.title());
@@ -161,10 +158,6 @@ impl Table {
                 self.snapshots.insert((parent, descriptor.name.clone()), object.clone());
             }
             (ObjectState::Bookmark, Some(parent)) => self.enter_bookmark(parent, &object),
-            (ObjectState::Incoming, _) => {
-                object.set_title(descriptor.name.clone());
-                self.incoming.insert(descriptor.name.clone(), object.clone());
-            }
             (ObjectState::Partial, Some(parent)) => {
                 let volume = self.by_id.get(&parent).map_or_else(|| "?".to_owned(), |parent| parent.title());
                 object.set_title(format!("{volume}@{}", descriptor.name));
@@ -178,6 +171,9 @@ impl Table {
                 }
             }
             _ => {}
+        }
+        if was_folder || descriptor.state == ObjectState::Folder {
+            self.renew_below(id);
         }
         self.update_points(id);
         // Holes hide nothing any more once there is nothing below: they are all that may be left of
@@ -389,8 +385,8 @@ impl Objects {
         table.pool = properties.clone();
         table.clean_marks = settings(properties, &Properties::new()).clean_marks;
         for object in table.by_id.values() {
-            *object.settings.write() = settings(properties, &object.descriptor.read().properties);
-            object.quota.forget();
+            let descriptor = object.descriptor.read().clone();
+            table.renew_settings(object, &descriptor);
         }
     }
 
@@ -428,6 +424,12 @@ impl Objects {
             return Err(Error::new(ErrorKind::Invalid, text));
         }
         table.by_name.get(name).cloned().ok_or_else(|| {
+            if table.folders.contains_key(name) {
+                return Error::new(
+                    ErrorKind::NotFound,
+                    format!("'{name}' is a folder: name a volume or a share in it"),
+                );
+            }
             let there = told(table.by_name.keys().map(String::as_str));
             let meant = did_you_mean(name, table.by_name.keys().map(String::as_str));
             Error::new(ErrorKind::NotFound, format!("the pool has no volume '{name}'; it has {there}{meant}"))
@@ -536,12 +538,16 @@ impl Objects {
         self.table.read().by_name.values().cloned().collect()
     }
 
-    /// The volume of a name, or without one all of them, by name.
+    /// The volume of a name, those in the folder of a name, or without one all of them, by name.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`].
     pub(crate) fn volume_or_all(&self, name: Option<&str>) -> Result<Vec<Arc<Object>>> {
-        name.map_or_else(|| Ok(self.volumes()), |name| Ok(vec![self.named(name)?]))
+        let Some(name) = name else { return Ok(self.volumes()) };
+        let Some(folder) = self.folder(name) else { return Ok(vec![self.named(name)?]) };
+        let mut volumes = self.volumes_below(folder.id);
+        volumes.sort_by_key(|volume| volume.title());
+        Ok(volumes)
     }
 }
 

@@ -1,9 +1,13 @@
-//! Which names volumes and snapshots can have.
+//! Which names volumes, folders and snapshots can have.
 
 use surface::{Error, ErrorKind, Result};
 
-/// Checks a volume's or a snapshot's name: 1 to 255 bytes of letters, digits, `.`, `_`, `-`, not
-/// starting with `.` or `-`.
+/// Longest name of a volume with its folders and its snapshot's name: what an NBD export name and a
+/// part of a path both take, and a bound of how deep folders lie.
+pub(crate) const TITLE_BYTES_MAX: usize = 255;
+
+/// Checks one part of a name, or that of a snapshot, a bookmark or a tag: 1 to 255 bytes of
+/// letters, digits, `.`, `_`, `-`, not starting with `.` or `-`.
 pub(crate) fn check_name(name: &str) -> Result<()> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     if (1..=255).contains(&name.len()) && name.chars().all(allowed) && !name.starts_with(['.', '-']) {
@@ -13,4 +17,43 @@ pub(crate) fn check_name(name: &str) -> Result<()> {
         ErrorKind::Invalid,
         format!("'{name}' cannot be a name: use 1 to 255 of A-Z a-z 0-9 . _ - and do not begin with . or -"),
     ))
+}
+
+/// Checks the full name of a volume or a folder: parts as [`check_name`] has them, with a `/`
+/// between two, together at most [`TITLE_BYTES_MAX`] bytes.
+pub(crate) fn check_full_name(name: &str) -> Result<()> {
+    let wrong = |why: &str| Err(Error::new(ErrorKind::Invalid, format!("'{name}' cannot be a name: {why}")));
+    if name.len() > TITLE_BYTES_MAX {
+        return wrong(&format!("it has {} bytes with its folders, at most {TITLE_BYTES_MAX} are allowed", name.len()));
+    }
+    if !name.contains('/') {
+        return check_name(name);
+    }
+    if name.split('/').any(str::is_empty) {
+        return wrong("it is written FOLDER/NAME: without a / at its beginning or end, and without two in a row");
+    }
+    name.split('/').try_for_each(|part| check_name(part).map_err(|error| error.context(format_args!("'{name}'"))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn full_names_are_parts_with_slashes_between() {
+        let long = format!("{0}/{0}", "x".repeat(127));
+        for good in ["a", "projects/web/db1", "A/b.c/d_e-f", &"x".repeat(255), &long] {
+            assert!(check_full_name(good).is_ok(), "{good}");
+        }
+        let (too_long, deep) = (format!("{long}x"), ["a"; 129].join("/"));
+        for bad in [
+            "", "/", "/a", "a/", "a//b", "..", "a/..", "a/../b", ".", "a/.b", "a/-b", "a/b@c", "a/b c", "a\0",
+            &too_long, &deep,
+        ] {
+            assert_eq!(check_full_name(bad).unwrap_err().kind(), ErrorKind::Invalid, "{bad}");
+        }
+        assert!(check_full_name("a//b").unwrap_err().to_string().contains("two in a row"));
+        assert!(check_full_name("a/../b").unwrap_err().to_string().contains("'..'"));
+        assert!(check_full_name(&too_long).unwrap_err().to_string().contains("256 bytes"));
+    }
 }

@@ -26,7 +26,7 @@ pub(crate) struct Object {
     /// range is made a hole past the write buffer: the rest of the block would be written back as
     /// it was before.
     pub parts: RwLock<()>,
-    /// The name that users know: that of a volume, or `VOLUME@SNAPSHOT`.
+    /// The name that users know: that of a volume with its folders, or `VOLUME@SNAPSHOT`.
     title: RwLock<String>,
     levels: RwLock<Arc<[Level]>>,
     size_bytes: AtomicU64,
@@ -46,6 +46,8 @@ pub(crate) struct Object {
     /// Estimated change since, in the active and in the frozen overlay.
     active: Estimate,
     frozen: Estimate,
+    /// The folders above that have a quota.
+    limits: RwLock<Arc<[Arc<Object>]>>,
     /// See `quota`.
     pub quota: crate::write::quota::Allowance,
 }
@@ -92,6 +94,7 @@ impl Object {
             stored_bytes: AtomicU64::new(descriptor.stored_bytes),
             active: Estimate::default(),
             frozen: Estimate::default(),
+            limits: RwLock::new(Arc::new([])),
             quota: crate::write::quota::Allowance::default(),
             descriptor: RwLock::new(descriptor.clone()),
         };
@@ -180,6 +183,15 @@ impl Object {
 
     pub(crate) fn set_title(&self, title: String) {
         *self.title.write() = title;
+    }
+
+    /// The folders above that have a quota.
+    pub(crate) fn limits(&self) -> Arc<[Arc<Self>]> {
+        self.limits.read().clone()
+    }
+
+    pub(crate) fn set_limits(&self, limits: Arc<[Arc<Self>]>) {
+        *self.limits.write() = limits;
     }
 
     /// Only a level that has nothing goes from the way down, or comes back with a descriptor from

@@ -6,7 +6,7 @@ use units::format_size;
 
 use crate::base::options::Properties;
 use crate::base::status::{Property, PropertySource};
-use crate::history::TITLE_BYTES_MAX;
+use crate::objects::names::TITLE_BYTES_MAX;
 
 /// Most bytes of keys and values that are set on a pool or a volume. They go into the log in one
 /// piece, which must fit the smallest extent, 32 KiB, beside whatever else a batch holds.
@@ -134,11 +134,16 @@ pub(crate) fn resolved_after(
     refuse_new(&known, conflicts(name, &settings, pool, volume)?).map(|()| settings)
 }
 
-/// Fails if a volume that gets another name would get no more snapshots by the clock. Settings that
+/// Fails if a volume that gets another name, and perhaps another folder, would get no more
+/// snapshots by the clock. Each name comes with the properties inherited under it. Settings that
 /// this version does not understand, and older faults, block no change.
-pub(crate) fn check_rename(old: &str, new: &str, pool: &Properties, volume: &Properties) -> Result<()> {
-    let Ok(settings) = resolved(pool, volume) else { return Ok(()) };
-    refuse_new(&conflicts(old, &settings, pool, volume)?, conflicts(new, &settings, pool, volume)?)
+pub(crate) fn check_rename(
+    (old, before): (&str, &Properties),
+    (new, after): (&str, &Properties),
+    volume: &Properties,
+) -> Result<()> {
+    let (Ok(was), Ok(is)) = (resolved(before, volume), resolved(after, volume)) else { return Ok(()) };
+    refuse_new(&conflicts(old, &was, before, volume)?, conflicts(new, &is, after, volume)?)
 }
 
 /// Fails with the first conflict of a kind that was not known.
@@ -147,13 +152,13 @@ fn refuse_new(known: &[(Conflict, Error)], now: Vec<(Conflict, Error)>) -> Resul
     now.into_iter().find(is_new).map_or(Ok(()), |(_, error)| Err(error))
 }
 
-/// The properties in force, with their sources.
+/// The properties in force, with their sources; `pool`: those inherited.
 pub(crate) fn in_force(pool: &Properties, volume: &Properties) -> Result<Vec<Property>> {
     let resolved = policy::resolve(pool, volume).map_err(invalid)?;
     let source = |source| match source {
         policy::Source::Default => PropertySource::Default,
         policy::Source::Pool => PropertySource::Pool,
-        policy::Source::Volume => PropertySource::Volume,
+        policy::Source::Volume => PropertySource::Own,
     };
     Ok(resolved
         .properties

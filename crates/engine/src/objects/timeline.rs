@@ -189,7 +189,8 @@ pub(crate) fn points_of(descriptor: &ObjectDescriptor, is_seen: bool, has_parent
         | ObjectState::Partial
         | ObjectState::Incoming
         | ObjectState::Deleting
-        | ObjectState::Bookmark => false,
+        | ObjectState::Bookmark
+        | ObjectState::Folder => false,
     };
     let head = has_head.then_some(Look { object: descriptor.id, epoch: descriptor.epoch, needs_all: true });
     let needs_origin = descriptor.state != ObjectState::Deleting || is_seen;

@@ -10,8 +10,8 @@ use std::sync::atomic::Ordering;
 
 use env::MapBatch;
 use format::{
-    COMPAT_INVENTORY, CatalogueRef, Checkpoint, Entry, FORMAT_VERSION, INCOMPAT_COMPACT_RECORDS, KEY_CHECKPOINT,
-    KEY_LEARNED, KEY_SUPERBLOCK, ObjectDescriptor, Superblock,
+    COMPAT_INVENTORY, CatalogueRef, Checkpoint, Entry, FORMAT_VERSION, INCOMPAT_BOOKMARKS, INCOMPAT_COMPACT_RECORDS,
+    INCOMPAT_FOLDERS, KEY_CHECKPOINT, KEY_LEARNED, KEY_SUPERBLOCK, ObjectDescriptor, Superblock,
 };
 use parking_lot::Mutex;
 use policy::Owner;
@@ -37,7 +37,7 @@ use crate::log::superblock_io;
 use crate::log::{Log, Sink};
 use crate::map::apply::Applier;
 use crate::map::{Map, store_error};
-use crate::objects::names::check_name;
+use crate::objects::names::check_full_name;
 use crate::objects::properties;
 use crate::objects::{Object, Objects};
 use crate::pool::core::{Core, Parts, Shares};
@@ -247,8 +247,12 @@ impl Pool {
         // Nothing has been written to the map until here, but for repairs.
         superblock_io::bring_up_to_date(&*core.env.disk, &superblock)?;
         core.take_checkpoint()?;
-        if core.objects.has_bookmarks() {
-            superblock_io::mark_bookmarks(&*core.env.disk)?;
+        for (feature, is_there) in
+            [(INCOMPAT_BOOKMARKS, core.objects.has_bookmarks()), (INCOMPAT_FOLDERS, core.objects.has_folders())]
+        {
+            if is_there {
+                superblock_io::mark_feature(&*core.env.disk, feature)?;
+            }
         }
         *core.opening_notes.lock() = superblock_copies::bring_up_to_date(&core.env)?;
         // Only now: until here another opening could have got the same number, and nothing may be written under it.
@@ -297,7 +301,7 @@ impl Pool {
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for names, sizes (0, above 1 PiB) and properties;
-    /// [`ErrorKind::Exists`].
+    /// [`ErrorKind::NotFound`] for its folder; [`ErrorKind::Exists`].
     pub fn create_volume(&self, name: &str, size_bytes: u64, properties: &Properties) -> Result<DeviceId> {
         check_size(size_bytes)?;
         self.create(name, size_bytes, properties)
@@ -314,20 +318,22 @@ impl Pool {
 
     /// Creates a volume, or a share by the size that is none.
     pub(crate) fn create(&self, name: &str, size_bytes: u64, properties: &Properties) -> Result<DeviceId> {
-        check_name(name)?;
+        check_full_name(name)?;
         properties::check(Owner::Volume, properties)?;
         let _admin = self.core.admin.lock();
         if self.core.objects.named(name).is_ok() {
             return Err(Error::new(ErrorKind::Exists, format!("the pool has a volume '{name}' already")));
         }
-        self.check_not_coming(name)?;
+        self.check_free(name)?;
+        let (parent, own) = self.core.objects.place(name)?;
         let descriptor = ObjectDescriptor {
+            parent,
             created_unix_s: self.core.env.clock.unix_s(),
             properties: properties.clone(),
-            ..ObjectDescriptor::volume(ObjectId(self.core.objects.next_id()), name, size_bytes)
+            ..ObjectDescriptor::volume(ObjectId(self.core.objects.next_id()), own, size_bytes)
         };
-        let pool = self.core.objects.pool_properties();
-        let reserved = properties::resolved_for(name, &pool, properties)?.reservation_bytes;
+        let inherited = self.core.objects.inherited(&descriptor);
+        let reserved = properties::resolved_for(name, &inherited, properties)?.reservation_bytes;
         let id = descriptor.id;
         self.core.check_reservation(id, reserved)?;
         if descriptor.is_share() {
@@ -406,7 +412,7 @@ impl Pool {
             let descriptor = object.descriptor.read().clone();
             VolumeStatus {
                 id: DeviceId(object.id.0),
-                name: descriptor.name,
+                name: object.title(),
                 size_bytes: object.size_bytes(),
                 allocated_bytes: object.allocated_bytes(),
                 stored_bytes: object.stored_now(),

@@ -4,26 +4,37 @@ use format::Entry;
 use policy::Owner;
 use surface::Result;
 
-use crate::base::options::Properties;
-use crate::base::status::Property;
+use crate::base::status::{Property, PropertySource};
 use crate::objects::Object;
+use crate::objects::folders::OF_FOLDER_ITSELF;
 use crate::objects::properties;
 use crate::pool::Pool;
 use crate::volume::devices::Meant;
 
 impl Pool {
-    /// The properties of the pool, or those in force for a volume.
+    /// The properties of the pool, or those in force for a volume or a folder.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`].
-    pub fn properties(&self, volume: Option<&str>) -> Result<Vec<Property>> {
-        let (owner, own) = match volume {
-            Some(name) => (Owner::Volume, self.core.objects.named(name)?.descriptor.read().properties.clone()),
-            None => (Owner::Pool, Properties::new()),
+    pub fn properties(&self, name: Option<&str>) -> Result<Vec<Property>> {
+        let objects = &self.core.objects;
+        let (owner, object) = match name.map(|name| (name, objects.folder(name))) {
+            Some((_, Some(folder))) => (Owner::Folder, Some(folder)),
+            Some((name, None)) => (Owner::Volume, Some(objects.named(name)?)),
+            None => (Owner::Pool, None),
         };
-        let mut all = properties::in_force(&self.core.objects.pool_properties(), &own)?;
-        let is_of_others = |key: &policy::PropertyKey| key.only_of.is_some_and(|only| only != owner);
-        all.retain(|p| !policy::KEYS.iter().any(|key| is_of_others(key) && key.name == p.key));
+        let descriptor = object.map(|object| object.descriptor.read().clone());
+        let own = descriptor.as_ref().map(|descriptor| descriptor.properties.clone()).unwrap_or_default();
+        let mut inherited = descriptor.as_ref().map_or_else(|| objects.pool_properties(), |d| objects.inherited(d));
+        if owner == Owner::Folder {
+            inherited.retain(|key, _| !OF_FOLDER_ITSELF.contains(&key.as_str()));
+        }
+        let mut all = properties::in_force(&inherited, &own)?;
+        all.retain(|p| policy::may_have(owner, &p.key));
+        for property in all.iter_mut().filter(|property| property.source == PropertySource::Pool) {
+            let folder = descriptor.as_ref().and_then(|d| objects.folder_that_set(d, &property.key));
+            property.source = folder.map_or(PropertySource::Pool, PropertySource::Folder);
+        }
         Ok(all)
     }
 
@@ -38,8 +49,8 @@ impl Pool {
         names
     }
 
-    /// Sets properties (`None`: unsets them), all or none. They hold for writes from now on.
-    /// Durable on return.
+    /// Sets properties (`None`: unsets them) of a volume, a folder or the pool, all or none. They
+    /// hold for writes from now on. Durable on return.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`]; [`ErrorKind::Invalid`] which lists the allowed values.
@@ -53,19 +64,26 @@ impl Pool {
     /// The same.
     pub fn set_properties_of(&self, volume: Option<Meant<'_>>, changes: &[(String, Option<String>)]) -> Result<()> {
         let _admin = self.core.admin.lock();
-        let entry = match volume {
-            Some(meant) => {
-                let mut descriptor = self.core.objects.meant_volume(meant)?.descriptor.read().clone();
+        let objects = &self.core.objects;
+        let folder = match volume {
+            Some(Meant::Name(name)) => objects.folder(name),
+            _ => None,
+        };
+        let entry = match (folder, volume) {
+            (Some(folder), _) => Entry::Object(self.folder_with(&folder, changes)?),
+            (None, Some(meant)) => {
+                let volume = objects.meant_volume(meant)?;
+                let mut descriptor = volume.descriptor.read().clone();
                 let own = properties::changed(Owner::Volume, &descriptor.properties, changes)?;
                 let before = std::mem::replace(&mut descriptor.properties, own);
-                let pool = self.core.objects.pool_properties();
-                let after =
-                    properties::resolved_after(&descriptor.name, (&pool, &before), (&pool, &descriptor.properties))?;
+                let inherited = objects.inherited(&descriptor);
+                let (before, own) = ((&inherited, &before), (&inherited, &descriptor.properties));
+                let after = properties::resolved_after(&volume.title(), before, own)?;
                 let reserved = after.reservation_bytes;
                 self.core.check_reservation(descriptor.id, reserved)?;
                 Entry::Object(descriptor)
             }
-            None => {
+            (None, None) => {
                 let pool = properties::changed(Owner::Pool, &self.core.objects.pool_properties(), changes)?;
                 self.core.check_inherited(&pool)?;
                 Entry::PoolProperties(pool)

@@ -223,7 +223,7 @@ impl Dropped {
             let own = |id| self.descriptors.get(&id).map(|(_, descriptor)| descriptor);
             match (objects.get(id), own(id)) {
                 (Some(object), _) => object.title(),
-                (None, Some(ObjectDescriptor { name, parent: Some(parent), .. })) => {
+                (None, Some(ObjectDescriptor { name, parent: Some(parent), state, .. })) if !state.has_records() => {
                     let volume = objects.get(*parent).map(|parent| parent.title());
                     let volume = volume.or_else(|| own(*parent).map(|parent| parent.name.clone()));
                     format!("{}@{name}", volume.unwrap_or_default())
@@ -272,6 +272,9 @@ fn changes(objects: &Objects, after: &ObjectDescriptor) -> Vec<String> {
     }
     if after.name != before.name {
         changes.push(format!("is no longer called '{}'", after.name));
+    }
+    if after.parent != before.parent && after.state == ObjectState::Volume {
+        changes.push("is no longer in the same folder".to_owned());
     }
     if after.size_bytes != before.size_bytes {
         let (now, was) = (format_size(before.size_bytes), format_size(after.size_bytes));

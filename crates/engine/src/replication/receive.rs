@@ -29,7 +29,7 @@ use units::{Epoch, GROUP_BYTES, GroupIndex, ObjectId, SHARE_BYTES};
 use crate::base::options::Properties;
 use crate::history::{check_title, next_epoch};
 use crate::objects::Object;
-use crate::objects::names::check_name;
+use crate::objects::names::{check_full_name, check_name};
 use crate::objects::properties;
 use crate::pool::Pool;
 use crate::replication::receive_chunk::Place;
@@ -195,7 +195,7 @@ impl Receiver {
 
     /// Step 1.
     fn check_begin(&self, begin: &StreamBegin) -> Result<()> {
-        check_name(&self.volume)?;
+        check_full_name(&self.volume)?;
         check_name(&begin.snapshot)?;
         check_title(self.volume.len() + 1 + begin.snapshot.len())?;
         properties::check(policy::Owner::Volume, &self.properties)?;
@@ -258,7 +258,9 @@ impl Receiver {
         // They may come from a newer version.
         properties::check(policy::Owner::Volume, &own)
             .map_err(|error| error.context("the volume's properties in the stream"))?;
-        let settings = properties::resolved_for(&self.volume, &self.pool.core.objects.pool_properties(), &own)?;
+        let objects = &self.pool.core.objects;
+        let inherited = objects.inherited_in(objects.place(&self.volume)?.0);
+        let settings = properties::resolved_for(&self.volume, &inherited, &own)?;
         Ok((own, settings))
     }
 
@@ -298,13 +300,15 @@ impl Receiver {
             None => {
                 self.pool.check_free(&self.volume)?;
                 let id = ObjectId(next_id);
+                let (parent, name) = core.objects.place(&self.volume)?;
                 let (own, settings) = self.own_properties(begin)?;
                 core.check_reservation(id, settings.reservation_bytes)?;
                 entries.push(Entry::Object(ObjectDescriptor {
                     state: ObjectState::Incoming,
+                    parent,
                     created_unix_s: core.env.clock.unix_s(),
                     properties: own,
-                    ..ObjectDescriptor::volume(id, &self.volume, begin.size_bytes)
+                    ..ObjectDescriptor::volume(id, name, begin.size_bytes)
                 }));
                 Origin { object: id, epoch: Epoch(0) }
             }

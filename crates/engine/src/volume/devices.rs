@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use surface::{BlockDevice, Client, DeviceId, DeviceInfo, DeviceSet, Error, ErrorKind, Result};
+use surface::{BlockDevice, Client, DeviceId, DeviceInfo, DeviceSet, Error, ErrorKind, FolderInfo, Result};
 use units::{BLOCK_BYTES, ObjectId};
 
 use crate::objects::{Object, Objects};
@@ -139,6 +139,15 @@ impl DeviceSet for Pool {
             found.extend(snapshots.iter().map(|snapshot| self.core.device_info(snapshot)));
         }
         Ok(found)
+    }
+
+    fn folders(&self) -> Result<Vec<FolderInfo>> {
+        let info = |folder: Arc<Object>| FolderInfo {
+            id: DeviceId(folder.id.0),
+            name: folder.title(),
+            created_unix_s: folder.descriptor.read().created_unix_s,
+        };
+        Ok(self.core.objects.folders().into_iter().map(info).collect())
     }
 
     fn find(&self, name: &str) -> Result<DeviceInfo> {

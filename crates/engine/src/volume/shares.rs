@@ -47,10 +47,9 @@ impl Volume {
     }
 
     /// Bytes of content that it holds, and that may still be written: as if none of them could be
-    /// compressed, and no more than its quota leaves.
+    /// compressed, and no more than its quota and those of its folders leave.
     pub fn room(&self) -> (u64, u64) {
-        let quota = self.object.settings.read().quota_bytes;
-        let left = quota.map_or(u64::MAX, |quota| quota.saturating_sub(self.object.stored_now()));
+        let left = self.core.quota_left(&self.object);
         (self.core.allocated_bytes(&self.object), self.core.available_bytes().min(left))
     }
 

@@ -1,12 +1,14 @@
-//! Quotas and reservations: how much of the pool a volume may take, and how much is kept for it.
-//! Both count live bytes as stored, the volume's snapshots included, which are known exactly at
-//! checkpoints.
+//! Quotas and reservations: how much of the pool a volume may take, or all volumes in a folder
+//! together, and how much is kept for a volume. Both count live bytes as stored, the volume's
+//! snapshots included, which are known exactly at checkpoints.
 //!
 //! **Quota.** Between two checks, a volume may write as many bytes as it was below its quota, as if
 //! none of them could be compressed. When they are used up, dirty data is drained, a checkpoint
 //! counts, and the remainder is the next allowance. So only writes that are under way at that very
 //! moment can pass the quota, and the nearer it is, the more often a check comes. A volume at its
-//! quota may go on overwriting its own data, if neither a snapshot nor a clone keeps it.
+//! quota may go on overwriting its own data, if neither a snapshot nor a clone keeps it. The quota
+//! of a folder is the same with an allowance that all volumes in it take from, and with the sum of
+//! what they store.
 //!
 //! **Reservation.** The unused part of a volume's reservation is a wall for all other volumes
 //! (`space::admission`). A volume that overwrites its own data leaves as much dead. It stops there only if the
@@ -30,7 +32,7 @@ use crate::space::claims::LogTails;
 /// Volumes that a message names: it must stay one that can be read.
 const RESERVED_NAMED_MAX: usize = 3;
 
-/// What one volume may write before its quota is looked at again.
+/// What one volume, or all in a folder, may write before the quota is looked at again.
 #[derive(Debug, Default)]
 pub(crate) struct Allowance {
     bytes: AtomicU64,
@@ -54,43 +56,78 @@ impl Allowance {
 }
 
 impl Core {
-    /// Lets `length` bytes be written to an object if its quota allows, or if that `overwrites` its
-    /// own data.
+    /// Lets `length` bytes be written to an object if its quota and those of the folders above
+    /// allow, or if that `overwrites` its own data.
     ///
     /// # Errors
     /// [`ErrorKind::Full`] if it does not, and whatever draining and checkpoints fail with.
     pub(crate) fn charge(&self, object: &Object, length: u64, overwrites: impl FnOnce() -> Result<bool>) -> Result<()> {
-        if object.settings.read().quota_bytes.is_none() || object.quota.take(length) {
-            return Ok(());
+        let Some(reached) = self.quota_reached(object, length)? else { return Ok(()) };
+        if overwrites()? { Ok(()) } else { Err(reached) }
+    }
+
+    /// Takes `length` bytes out of the allowances of an object and of the folders above; an error
+    /// if one of them does not allow it.
+    fn quota_reached(&self, object: &Object, length: u64) -> Result<Option<Error>> {
+        let text = |what: String, (quota, stored): (u64, u64)| {
+            let (quota, stored) = (format_size(quota), format_size(stored));
+            let text = format!(
+                "{what} takes {stored} of its quota of {quota}: discard what is not needed, destroy snapshots, or raise the quota"
+            );
+            Error::new(ErrorKind::Full, text)
+        };
+        if let Some(reached) = self.spend(object, length, || object.stored_bytes())? {
+            return Ok(Some(text(format!("volume '{}'", object.title()), reached)));
         }
-        let _looking = object.quota.looking.lock();
-        let quota = loop {
-            let Some(quota) = object.settings.read().quota_bytes else { return Ok(()) };
-            if object.quota.take(length) {
-                return Ok(());
+        for folder in object.limits().iter() {
+            if let Some(reached) = self.spend(folder, length, || self.objects.stored_below(folder.id))? {
+                let what = format!("'{}' cannot grow: the folder '{}'", object.title(), folder.title());
+                return Ok(Some(text(what, reached)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Takes `length` bytes out of the allowance of a volume or a folder, which is counted anew
+    /// when it is used up; the quota and the stored bytes, if it does not allow that.
+    fn spend(&self, limited: &Object, length: u64, stored: impl Fn() -> u64) -> Result<Option<(u64, u64)>> {
+        if limited.settings.read().quota_bytes.is_none() || limited.quota.take(length) {
+            return Ok(None);
+        }
+        let _looking = limited.quota.looking.lock();
+        loop {
+            let Some(quota) = limited.settings.read().quota_bytes else { return Ok(None) };
+            if limited.quota.take(length) {
+                return Ok(None);
             }
             self.drain_all()?;
             self.take_light_checkpoint()?;
+            // Before the lock on the settings: it needs the table of objects, which is held by a
+            // change of these.
+            let stored = stored();
             // A change of the quota waits for this, and then forgets the room that the old one
             // allowed.
-            let settings = object.settings.read();
+            let settings = limited.settings.read();
             if settings.quota_bytes != Some(quota) {
                 continue;
             }
-            let Some(left) = quota.saturating_sub(object.stored_bytes()).checked_sub(length) else { break quota };
-            object.quota.bytes.store(left, Ordering::Relaxed);
-            return Ok(());
-        };
-        if overwrites()? {
-            return Ok(());
+            let Some(left) = quota.saturating_sub(stored).checked_sub(length) else {
+                return Ok(Some((quota, stored)));
+            };
+            limited.quota.bytes.store(left, Ordering::Relaxed);
+            return Ok(None);
         }
-        let (name, quota, stored) = (object.title(), format_size(quota), format_size(object.stored_bytes()));
-        Err(Error::new(
-            ErrorKind::Full,
-            format!(
-                "volume '{name}' takes {stored} of its quota of {quota}: discard what is not needed, destroy snapshots, or raise the quota"
-            ),
-        ))
+    }
+
+    /// Bytes that a volume may still take by its quota and those of the folders above.
+    pub(crate) fn quota_left(&self, object: &Object) -> u64 {
+        let left = |limited: &Object, stored: &dyn Fn() -> u64| {
+            let quota = limited.settings.read().quota_bytes;
+            quota.map_or(u64::MAX, |quota| quota.saturating_sub(stored()))
+        };
+        let own = left(object, &|| object.stored_now());
+        let of_folders = object.limits().iter().map(|f| left(f, &|| self.objects.stored_now_below(f.id))).min();
+        own.min(of_folders.unwrap_or(u64::MAX))
     }
 
     /// Whether all of a range holds data that only the volume itself sees: to write it anew leaves
@@ -197,14 +234,13 @@ impl Core {
     /// # Errors
     /// [`ErrorKind::Full`], and [`ErrorKind::Invalid`] for properties that make no sense.
     pub(crate) fn check_inherited(&self, pool: &Properties) -> Result<()> {
-        let before = self.objects.pool_properties();
         let (mut all, mut is_more, mut count) = (BTreeMap::new(), false, 0_u64);
         for object in self.objects.volumes() {
-            let descriptor = object.descriptor.read();
+            let descriptor = object.descriptor.read().clone();
             let own = &descriptor.properties;
-            let after = properties::resolved_after(&descriptor.name, (&before, own), (pool, own))?;
+            let (then, now) = (self.objects.inherited_from(pool, &descriptor), self.objects.inherited(&descriptor));
+            let after = properties::resolved_after(&object.title(), (&now, own), (&then, own))?;
             let reserved = after.reservation_bytes;
-            drop(descriptor);
             is_more |= reserved > object.settings.read().reservation_bytes;
             count += u64::from(reserved > 0);
             all.insert(object.id, reserved);

@@ -35,6 +35,7 @@ fn tight(rng: &mut Rng) -> Shape {
         dictionaries: false,
         standby: false,
         shares: false,
+        folders: false,
     }
 }
 

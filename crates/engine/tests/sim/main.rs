@@ -21,6 +21,7 @@ mod dictionaries;
 mod dictionary_crashes;
 mod faults;
 mod figures;
+mod folders;
 mod folding;
 mod history;
 mod incomplete;

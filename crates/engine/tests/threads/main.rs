@@ -5,6 +5,7 @@
 
 #[path = "../sim/common/mod.rs"]
 mod common;
+mod folders;
 mod freed;
 mod full;
 mod halves;

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, RwLock};
 use surface::{
-    Allocation, BlockDevice, Client, DeviceId, DeviceInfo, DeviceSet, Error, ErrorKind, PendingRead, Result, Run,
-    WriteOptions, ZeroOptions,
+    Allocation, BlockDevice, Client, DeviceId, DeviceInfo, DeviceSet, Error, ErrorKind, FolderInfo, PendingRead,
+    Result, Run, WriteOptions, ZeroOptions,
 };
 
 pub const BLOCK: u64 = 4096;
@@ -287,6 +287,8 @@ struct Member {
 #[derive(Default)]
 pub struct MemSet {
     devices: RwLock<BTreeMap<String, Member>>,
+    /// Number and time of creation, by name.
+    folders: RwLock<BTreeMap<String, (DeviceId, u64)>>,
     next: AtomicU64,
     /// A client of another front end has all of them open.
     pub is_open_elsewhere: AtomicBool,
@@ -299,6 +301,24 @@ impl MemSet {
     pub fn add(&self, name: &str, device: Arc<MemDevice>, created_unix_s: u64) {
         let id = DeviceId(self.next.fetch_add(1, Ordering::SeqCst));
         self.devices.write().insert(name.to_owned(), Member { id, device, created_unix_s });
+    }
+
+    pub fn add_folder(&self, name: &str, created_unix_s: u64) {
+        let id = DeviceId(self.next.fetch_add(1, Ordering::SeqCst));
+        self.folders.write().insert(name.to_owned(), (id, created_unix_s));
+    }
+
+    /// Gives a folder another name, and everything in it.
+    pub fn rename_folder(&self, old: &str, new: &str) {
+        let inside = format!("{old}/");
+        let renamed = |name: String| match name.strip_prefix(&inside) {
+            Some(rest) => format!("{new}/{rest}"),
+            None if name == old => new.to_owned(),
+            None => name,
+        };
+        let (mut devices, mut folders) = (self.devices.write(), self.folders.write());
+        *devices = std::mem::take(&mut *devices).into_iter().map(|(name, member)| (renamed(name), member)).collect();
+        *folders = std::mem::take(&mut *folders).into_iter().map(|(name, folder)| (renamed(name), folder)).collect();
     }
 
     pub fn remove(&self, name: &str) {
@@ -335,6 +355,15 @@ fn info(name: &str, member: &Member) -> DeviceInfo {
 impl DeviceSet for MemSet {
     fn list(&self) -> Result<Vec<DeviceInfo>> {
         Ok(self.devices.read().iter().map(|(name, member)| info(name, member)).collect())
+    }
+
+    fn folders(&self) -> Result<Vec<FolderInfo>> {
+        let info = |(name, (id, created_unix_s)): (&String, &(DeviceId, u64))| FolderInfo {
+            id: *id,
+            name: name.clone(),
+            created_unix_s: *created_unix_s,
+        };
+        Ok(self.folders.read().iter().map(info).collect())
     }
 
     fn find(&self, name: &str) -> Result<DeviceInfo> {

@@ -12,19 +12,27 @@ use crate::names;
 #[command(after_long_help = "\
 Examples:
   shale snapshot /srv/pool vm@before-upgrade
+  shale snapshot /srv/pool -r projects@monday     of everything in a folder, at one moment
 
 A snapshot holds all that was written before the command, and costs nothing until data is overwritten. It can be
 taken while the volume is in use; a file system in it is as after a power failure, unless it was unmounted or
 frozen (fsfreeze). It is read over NBD as the read-only export VOLUME@SNAPSHOT, as the file VOLUME@SNAPSHOT in the mount,
 and with export. The snapshots of a share are in its mount, below .shale/snapshots.
 
-JSON fields: snapshot.")]
+With -r a snapshot is taken of each volume and share in the folder, and in the folders in it. All hold the same moment: if one has a
+write, the others have every write that was acknowledged before it began. They are snapshots like all others: each is destroyed,
+cloned and sent by itself.
+
+JSON fields: snapshot; with -r snapshots, a list of names.")]
 pub struct SnapshotArgs {
     /// Directory of the pool
     pub pool: PathBuf,
-    /// The volume, an @, and the snapshot's name
+    /// The volume, or with -r a folder, an @, and the snapshot's name
     #[arg(value_name = "VOLUME@SNAPSHOT", value_parser = names::snapshot_name)]
     pub snapshot: String,
+    /// Of everything in a folder, at one moment
+    #[arg(long, short)]
+    pub recursive: bool,
     /// How the pool is reached
     #[command(flatten)]
     pub access: Access,
@@ -91,14 +99,17 @@ pub struct RollbackArgs {
 Examples:
   shale rename /srv/pool vm web
   shale rename /srv/pool web@s1 web@before-upgrade
+  shale rename /srv/pool vm projects/web/vm        into a folder, which must be there
+  shale rename /srv/pool projects old/projects     a folder, with everything in it
 
-Clients that have it open go on.
+Clients that have it open go on. A mounted share is mounted anew under its new name: it must not be in use. In another folder other
+properties may be inherited.
 
 JSON fields: old, new.")]
 pub struct RenameArgs {
     /// Directory of the pool
     pub pool: PathBuf,
-    /// Volume, or VOLUME@SNAPSHOT
+    /// Volume, share, folder, or VOLUME@SNAPSHOT
     #[arg(value_parser = names::any_name)]
     pub old: String,
     /// The same with another name

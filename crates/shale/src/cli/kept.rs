@@ -46,7 +46,7 @@ JSON: a list of {bookmark, created_unix_s, identity}: when its snapshot was take
 pub struct BookmarksArgs {
     /// Directory of the pool
     pub pool: PathBuf,
-    /// Of one volume [default: of all]
+    /// Of one volume, or of all in a folder [default: of all]
     #[arg(value_parser = names::volume_name)]
     pub volume: Option<String>,
     /// How the pool is reached
@@ -72,7 +72,7 @@ pub struct HoldArgs {
     #[arg(value_name = "VOLUME@SNAPSHOT", value_parser = names::snapshot_name)]
     pub snapshot: String,
     /// Name of the hold, of letters, digits, '.', '_' or '-': what it is kept for
-    #[arg(value_parser = names::volume_name)]
+    #[arg(value_parser = names::short_name)]
     pub tag: String,
     /// How the pool is reached
     #[command(flatten)]
@@ -95,7 +95,7 @@ pub struct ReleaseArgs {
     #[arg(value_name = "VOLUME@SNAPSHOT", value_parser = names::snapshot_name)]
     pub snapshot: String,
     /// Name of the hold
-    #[arg(value_parser = names::volume_name)]
+    #[arg(value_parser = names::short_name)]
     pub tag: String,
     /// How the pool is reached
     #[command(flatten)]
@@ -113,7 +113,7 @@ JSON: a list of {snapshot, tag, created_unix_s}.")]
 pub struct HoldsArgs {
     /// Directory of the pool
     pub pool: PathBuf,
-    /// Of one snapshot, or of all of a volume's [default: of all]
+    /// Of one snapshot, or of all of a volume's or in a folder [default: of all]
     #[arg(value_name = "VOLUME[@SNAPSHOT]", value_parser = names::any_name)]
     pub of: Option<String>,
     /// How the pool is reached

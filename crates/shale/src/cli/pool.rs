@@ -176,7 +176,7 @@ pub struct ServeArgs {
     /// Let other users than the server's reach the mounted files
     #[arg(long, requires = "mount")]
     pub allow_other: bool,
-    /// Serve only this volume or share; may be repeated
+    /// Serve only this volume or share, or everything in this folder; may be repeated
     #[arg(long, value_name = "NAME", value_parser = names::volume_name)]
     pub volume: Vec<String>,
     /// Memory for buffers and caches

@@ -18,6 +18,7 @@ Examples:
   shale send /srv/pool vm@tuesday --all-from good | ssh backup shale receive /srv/pool vm
   shale send /srv/pool -R '*' | ssh backup shale receive /srv/pool -R
   shale send /srv/pool -R 'vm*@tuesday' --all-from monday -o /backup/week.shale
+  shale send /srv/pool -R projects@monday | ssh backup shale receive /srv/pool copies/projects
   shale send /srv/pool --resume shale1-4f... | ssh backup shale receive /srv/pool vm
 
 Without --from the stream holds the whole snapshot, and makes a volume where it is received; with --from only what has
@@ -26,7 +27,7 @@ every piece is verified before it is sent. The stream has checksums of its own. 
 is held: the volume goes on, snapshots can be destroyed (that of the stream ends it).
 
 With --all-from (-I) or --replicate (-R) several snapshots go one after the other, each as the difference from the one before it, so that the
-receiver gets all of them. -R takes volumes by a pattern and keeps clones what they are; with --from or --all-from, only what is
+receiver gets all of them. -R takes volumes by a pattern, or everything in a folder, and keeps clones what they are; with --from or --all-from, only what is
 newer than the snapshot or bookmark of that name in each volume, and volumes that have come into being since, whole.
 
 If a stream breaks off, the receiver keeps what has come and shows a token, with which --resume sends the rest: beside
@@ -48,9 +49,9 @@ pub struct SendArgs {
     /// Send every snapshot behind this one, up to the one named, and not only the difference
     #[arg(short = 'I', long, value_name = "SNAPSHOT|#BOOKMARK", conflicts_with = "from")]
     pub all_from: Option<String>,
-    /// Send all volumes whose names fit a pattern ('*', 'vm-*'), with all their snapshots up to
-    /// this one, or up to the newest
-    #[arg(short = 'R', long, value_name = "PATTERN[@SNAPSHOT]", conflicts_with = "snapshot")]
+    /// Send all volumes whose names fit a pattern ('*', 'vm-*'), or that lie in a folder, with all
+    /// their snapshots up to this one, or up to the newest
+    #[arg(short = 'R', long, value_name = "PATTERN|FOLDER[@SNAPSHOT]", conflicts_with = "snapshot")]
     pub replicate: Option<String>,
     /// Send the rest of a stream that broke off: the token that the receiver showed
     #[arg(long, value_name = "TOKEN")]
@@ -86,7 +87,9 @@ there at once, and durable. If the stream breaks off, what has come is kept, ove
 VOLUME@SNAPSHOT for a difference.
 
 A set of several snapshots (send -I, -R) takes effect snapshot by snapshot; those that are here already are passed over, so that the
-same set can be sent again. Of several volumes it needs -R. A clone in it is made as a clone, if what it came from is here.
+same set can be sent again. Of several volumes it needs -R, which makes the folders of their names where these are missing. The set
+of a folder is received into the folder VOLUME as well, under the names that its volumes have in the one sent. The properties of a
+folder are not sent. A clone in it is made as a clone, if what it came from is here.
 
 Exit code 6 if the stream is damaged, 7 if it ends too early, 11 if it does not fit the volume.
 
@@ -96,7 +99,7 @@ JSON: {volume, snapshot, is_new, size_bytes, stream_bytes, payload_bytes, fragme
 pub struct ReceiveArgs {
     /// Directory of the pool
     pub pool: PathBuf,
-    /// Name of the volume
+    /// Name of the volume; of a set of a folder, the folder that takes it
     #[arg(value_parser = names::volume_name, required_unless_present = "replicate")]
     pub volume: Option<String>,
     /// Receive volumes under the names that they have in the stream

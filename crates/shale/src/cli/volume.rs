@@ -14,27 +14,42 @@ Examples:
   shale create /srv/pool vm --size 20G
   shale create /srv/pool archive --size 1.5TiB -o compression=zstd-9 -o unit=128K
   shale create /srv/pool home --share
-  shale create /srv/pool mail --share -o compression=zstd-3 -o quota=50G
+  shale create /srv/pool mail --share -o compression=zstd-3 --quota 50G
+  shale create /srv/pool projects --folder -o compression=zstd-3 --quota 200G
+  shale create /srv/pool projects/web/db1 --size 10G -p
 
 A volume is thin: its size costs nothing until data is written. The size is rounded up to 4 KiB, which
 file systems need; `import` and `resize` keep sizes exact.
 A share is a directory tree: shale serve --shares mounts it. It has no size, but may have a quota. Once a pool has
-had a share, older programs do not open it any more.
+had a share or a folder, older programs do not open it any more.
 
-JSON fields: volume, size_bytes; of a share: share.")]
+A folder holds volumes, shares and other folders. Its properties are inherited by everything in it that does not say otherwise; its
+quota is for everything in it together. Its name stands before theirs: projects/web/db1 lies in projects/web, which must be there, or
+is made with -p. Such names are used everywhere: as NBD exports, below --mount and --shares, with @SNAPSHOT.
+
+JSON fields: volume, size_bytes; of a share: share; of a folder: folder.")]
 pub struct CreateArgs {
     /// Directory of the pool
     pub pool: PathBuf,
-    /// Name of the new volume or share
+    /// Name of the new volume, share or folder
     #[arg(value_parser = names::volume_name)]
     pub volume: String,
-    /// Size that its users see; needed, except with --share
-    #[arg(long, value_name = "SIZE", value_parser = names::size, required_unless_present = "share")]
+    /// Size that its users see; needed, except with --share or --folder
+    #[arg(long, value_name = "SIZE", value_parser = names::size, required_unless_present_any = ["share", "folder"])]
     pub size: Option<u64>,
     /// Create a share: a directory tree, without a size of its own
     #[arg(long, conflicts_with = "size")]
     pub share: bool,
-    /// Property of the volume, instead of the pool's; may be repeated
+    /// Create a folder for volumes and shares
+    #[arg(long, conflicts_with_all = ["size", "share"])]
+    pub folder: bool,
+    /// Make the folders that are missing; with --folder, that it is there already is no fault
+    #[arg(long, short)]
+    pub parents: bool,
+    /// Most space that it may take, as -o quota=SIZE
+    #[arg(long, value_name = "SIZE")]
+    pub quota: Option<String>,
+    /// Property of its own, instead of an inherited one; may be repeated
     #[arg(short = 'o', value_name = "KEY=VALUE", value_parser = names::key_value)]
     pub properties: Vec<(String, String)>,
     /// How the pool is reached
@@ -48,10 +63,11 @@ fn set_help() -> String {
 Examples:
   shale set /srv/pool compression=zstd-1              for all volumes that do not say otherwise
   shale set /srv/pool vm compression=zstd-9 unit=64K  for one volume
-  shale set /srv/pool vm compression=                 inherit from the pool again
+  shale set /srv/pool projects/web compression=lz4    for everything in a folder
+  shale set /srv/pool vm compression=                 inherit again
   shale set /srv/pool rule.nc=archive:gzip-1,performance:lz4    for files of one type
 
-JSON: what was set, a list of {key, value, source}, as of get.
+JSON: what was set, a list of {key, value, source, folder}, as of get.
 
 Properties hold at once, for what is written from now on:
 "
@@ -71,11 +87,12 @@ Properties hold at once, for what is written from now on:
 
 /// See [`super::Command::Set`].
 #[derive(Debug, Args)]
-#[command(after_long_help = set_help(), override_usage = "shale set [OPTIONS] <POOL> [VOLUME] <KEY=VALUE>...")]
+#[command(after_long_help = set_help(), override_usage = "shale set [OPTIONS] <POOL> [VOLUME|FOLDER] <KEY=VALUE>...")]
 pub struct SetArgs {
     /// Directory of the pool
     pub pool: PathBuf,
-    /// Volume (left out: the pool), and what to set; an empty value means to inherit again
+    /// Volume or folder (left out: the pool), and what to set; an empty value means to inherit
+    /// again
     #[arg(required = true, value_name = "VOLUME|KEY=VALUE")]
     pub words: Vec<String>,
     /// How the pool is reached
@@ -86,19 +103,20 @@ pub struct SetArgs {
 /// See [`super::Command::Get`].
 #[derive(Debug, Args)]
 #[command(
-    override_usage = "shale get [OPTIONS] <POOL> [VOLUME] [KEY]...",
+    override_usage = "shale get [OPTIONS] <POOL> [VOLUME|FOLDER] [KEY]...",
     after_long_help = "\
 Examples:
   shale get /srv/pool
   shale get /srv/pool vm
   shale get /srv/pool vm compression --json
 
-The source is default, pool or volume. JSON: a list of {key, value, source}."
+The source is default, pool, volume, or folder: its own, or inherited from the one that is named. JSON: a list of {key, value,
+source, folder}: source is default, pool, volume or folder, and folder the name of the folder that it is inherited from, or null."
 )]
 pub struct GetArgs {
     /// Directory of the pool
     pub pool: PathBuf,
-    /// Volume (left out: the pool), and the properties to show (left out: all)
+    /// Volume or folder (left out: the pool), and the properties to show (left out: all)
     #[arg(value_name = "VOLUME|KEY")]
     pub words: Vec<String>,
     /// How the pool is reached
@@ -113,6 +131,7 @@ Examples:
   shale list /srv/pool
   shale list /srv/pool -r                              snapshots too: times, what each keeps
   shale list /srv/pool vm -r                           one volume
+  shale list /srv/pool projects                        a folder, and everything in it
   shale list /srv/pool -o name,stored,compression      these columns
   shale list /srv/pool -H -o name,stored               for scripts: exact bytes, tabs, no headers
   shale list /srv/pool --json | jq -r '.[].name'
@@ -123,7 +142,9 @@ scheduled, holds, bookmarks, and every property (see shale get). With -r bookmar
 A ~ stands before what is estimated: figures are exact after a checkpoint, some ten seconds after the pool came to rest, or
 with --sync, which takes one first. DATA and STORED count a volume's snapshots, too: what was overwritten since one counts
 twice. What a clone shares counts where it was written: it has of its own what was written to it.
-JSON: a list of {id, name, share (whether it is one), size_bytes, allocated_bytes, stored_bytes, ratio, created_unix_s, clients, client_names, properties,
+The figures of a folder are the sums of those in it.
+
+JSON: a list of {id, name, share (whether it is one), folder (whether it is one), size_bytes, allocated_bytes, stored_bytes, ratio, created_unix_s, clients, client_names, properties,
   origin, incomplete, exact, bookmarks: list of {bookmark, created_unix_s, identity}};
   id is a number that the volume keeps whatever it is called, allocated are logical bytes that hold data (its snapshots' too), stored what they take in the pool, ratio = allocated/stored (null
   when empty), clients how many have the volume open, client_names who the first 16 of them are, properties those set on the volume itself, origin the snapshot of
@@ -133,7 +154,7 @@ JSON: a list of {id, name, share (whether it is one), size_bytes, allocated_byte
 pub struct ListArgs {
     /// Directory of the pool
     pub pool: PathBuf,
-    /// Only this volume, or this VOLUME@SNAPSHOT
+    /// Only this volume, this folder with everything in it, or this VOLUME@SNAPSHOT
     #[arg(value_parser = names::any_name)]
     pub volume: Option<String>,
     /// Take a checkpoint first, so that the figures include everything written
@@ -198,6 +219,7 @@ Examples:
   shale destroy /srv/pool vm@monday      a snapshot; what clones and other snapshots see stays
   shale destroy /srv/pool 'vm#monday'    a bookmark
   shale destroy -r /srv/pool vm          with all its snapshots
+  shale destroy -r /srv/pool projects    a folder, with everything in it
   shale destroy /srv/pool vm --force     even while a client has it open
 
 There is no way back. The space comes back in the background. Without --force it waits up to 3 seconds for commands that are using the volume, and
@@ -207,10 +229,10 @@ JSON fields: volume (what was destroyed, as it was named).")]
 pub struct DestroyArgs {
     /// Directory of the pool
     pub pool: PathBuf,
-    /// Name of the volume, VOLUME@SNAPSHOT, or VOLUME#BOOKMARK
+    /// Name of the volume or folder, VOLUME@SNAPSHOT, or VOLUME#BOOKMARK
     #[arg(value_parser = names::destroyed_name)]
     pub volume: String,
-    /// Destroy a volume's snapshots with it
+    /// Destroy a volume's snapshots with it, and everything in a folder
     #[arg(long, short)]
     pub recursive: bool,
     /// Destroy it even if a client has it open

@@ -9,8 +9,9 @@ use super::list::volumes;
 use super::status::status;
 use crate::clients::words_of;
 use crate::control::{Reply, Request};
+use crate::devices::is_in;
 use crate::exit::Outcome;
-use crate::model::SnapshotReport;
+use crate::model::{SnapshotReport, VolumeReport};
 use crate::names;
 use crate::output::Output;
 use crate::session::Session;
@@ -85,7 +86,8 @@ fn affected(session: &Session, forced: &Forced<'_>) -> Outcome<Vec<Affected>> {
         return Ok(all);
     }
     if snapshot.is_none() || forced.change == Change::TakenBack {
-        let found = volumes(session)?.into_iter().find(|found| found.name == volume);
+        let is_meant = |found: &VolumeReport| found.name == volume || forced.recursive && is_in(&found.name, volume);
+        let found = volumes(session)?.into_iter().filter(is_meant);
         all.extend(found.map(|v| (v.name, forced.change, v.clients, v.client_names)));
     }
     let named = snapshot.filter(|_| forced.change == Change::Destroyed);

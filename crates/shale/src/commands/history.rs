@@ -4,6 +4,7 @@ use serde_json::json;
 
 use super::forced::{self, Change, Forced};
 use super::incomplete;
+use super::list::volumes;
 use crate::cli::{Access, CloneArgs, DiffArgs, PromoteArgs, RenameArgs, RollbackArgs, SnapshotArgs};
 use crate::control::{Reply, Request};
 use crate::exit::Outcome;
@@ -19,6 +20,9 @@ fn done(pool: &std::path::Path, access: &Access, output: &Output, request: Reque
 /// Takes a snapshot.
 pub fn snapshot(args: SnapshotArgs, output: &Output) -> Outcome {
     let (volume, name) = args.snapshot.split_once('@').unwrap_or_default();
+    if args.recursive {
+        return snapshot_folder(&args, volume, name, output);
+    }
     let request = Request::Snapshot { volume: volume.to_owned(), name: name.to_owned() };
     Session::with(&args.pool, &args.access, output, |session| {
         session.done(request)?;
@@ -26,6 +30,25 @@ pub fn snapshot(args: SnapshotArgs, output: &Output) -> Outcome {
         Ok(())
     })?;
     output.done(&json!({ "snapshot": args.snapshot }), || format!("snapshot {} taken\n", args.snapshot));
+    Ok(())
+}
+
+/// Takes a snapshot of everything in a folder; of a volume, which has nothing in it, of that.
+fn snapshot_folder(args: &SnapshotArgs, folder: &str, name: &str, output: &Output) -> Outcome {
+    let snapshots = Session::with(&args.pool, &args.access, output, |session| {
+        if volumes(session)?.iter().any(|volume| volume.name == folder) {
+            session.done(Request::Snapshot { volume: folder.to_owned(), name: name.to_owned() })?;
+            return Ok(vec![args.snapshot.clone()]);
+        }
+        let taken = match session.call(Request::SnapshotFolder { folder: folder.to_owned(), name: name.to_owned() })? {
+            Reply::Taken(taken) => taken,
+            other => return Err(other.unexpected().into()),
+        };
+        taken.iter().for_each(|snapshot| incomplete::warn_of(snapshot, session, output));
+        Ok(taken)
+    })?;
+    let text = || snapshots.iter().map(|snapshot| format!("snapshot {snapshot} taken\n")).collect::<String>();
+    output.done(&json!({ "snapshots": snapshots }), text);
     Ok(())
 }
 

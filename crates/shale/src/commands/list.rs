@@ -10,6 +10,7 @@ use super::status::status;
 use super::{incomplete, streams};
 use crate::cli::ListArgs;
 use crate::control::{Reply, Request};
+use crate::devices::is_in;
 use crate::exit::Outcome;
 use crate::model::{BookmarkLine, SnapshotReport, VolumeReport, ratio, show_ratio};
 use crate::names::volume_of;
@@ -126,9 +127,12 @@ fn columns(names: &[String]) -> Result<Vec<String>> {
 /// The volumes that were asked for, with those of their snapshots that were.
 fn wanted(session: &Session, args: &ListArgs) -> Outcome<Vec<VolumeReport>> {
     let mut volumes = volumes(session)?;
+    volumes.extend(folders(session)?);
+    // A folder stands before everything in it.
+    volumes.sort_by(|a, b| a.name.split('/').cmp(b.name.split('/')));
     let of = args.volume.as_deref().map(volume_of);
     if let Some(name) = of {
-        volumes.retain(|volume| volume.name == name);
+        volumes.retain(|volume| volume.name == name || is_in(&volume.name, name));
     }
     if args.wants_snapshots() || volumes.is_empty() && of.is_some() {
         // Of a volume that there is not, this says so.
@@ -136,16 +140,17 @@ fn wanted(session: &Session, args: &ListArgs) -> Outcome<Vec<VolumeReport>> {
             Reply::Snapshots(snapshots) => snapshots,
             other => return Err(other.unexpected().into()),
         };
-        for volume in &mut volumes {
+        for volume in volumes.iter_mut().filter(|volume| !volume.folder) {
             volume.snapshots = Some(snapshots.iter().filter(|s| s.volume == volume.name).cloned().collect());
         }
     }
     if let Some((_, name)) = args.volume.as_deref().and_then(|title| title.split_once('@')) {
+        let is_of_folder = volumes.iter().any(|volume| volume.folder);
         for volume in &mut volumes {
             let snapshots = volume.snapshots.get_or_insert_default();
             let names: Vec<_> = snapshots.iter().map(|snapshot| snapshot.name.clone()).collect();
             snapshots.retain(|snapshot| snapshot.name == name);
-            if snapshots.is_empty() {
+            if snapshots.is_empty() && !is_of_folder {
                 let meant = did_you_mean(name, names.iter().map(String::as_str));
                 let text = format!("volume '{}' has no snapshot '{name}'{meant}", volume.name);
                 return Err(Error::new(ErrorKind::NotFound, text).into());
@@ -158,6 +163,14 @@ fn wanted(session: &Session, args: &ListArgs) -> Outcome<Vec<VolumeReport>> {
 fn in_force(session: &Session, volume: &str) -> Outcome<BTreeMap<String, String>> {
     match session.call(Request::Get { volume: Some(volume.to_owned()) })? {
         Reply::Properties(properties) => Ok(properties.into_iter().map(|p| (p.key, p.value)).collect()),
+        other => Err(other.unexpected().into()),
+    }
+}
+
+/// The folders of a pool.
+pub fn folders(session: &Session) -> Outcome<Vec<VolumeReport>> {
+    match session.call(Request::Folders)? {
+        Reply::Volumes(folders) => Ok(folders),
         other => Err(other.unexpected().into()),
     }
 }
@@ -229,9 +242,10 @@ impl Row<'_> {
             ("name", Some(s)) => Value::Text(format!("{}@{}", v.name, s.name)),
             ("name", None) => Value::Text(v.name.clone()),
             ("type", Some(_)) => Value::Text("snapshot".to_owned()),
-            ("type", None) => Value::Text(if v.share { "share" } else { "volume" }.to_owned()),
+            ("type", None) => Value::Text(v.kind().to_owned()),
             ("id", None) => Value::Count(v.id),
-            ("size", _) if v.share => Value::None,
+            ("size", _) if v.share || v.folder => Value::None,
+            ("clients", None) if v.folder => Value::None,
             ("size", snapshot) => Value::Bytes(snapshot.map_or(v.size_bytes, |s| s.size_bytes)),
             ("data", _) => Value::AboutBytes(data),
             ("stored", _) => Value::AboutBytes(stored),
@@ -299,6 +313,7 @@ mod tests {
             id: 7,
             name: "vm".to_owned(),
             share: false,
+            folder: false,
             size_bytes: 10 << 30,
             allocated_bytes: 3 << 20,
             stored_bytes: 1 << 20,

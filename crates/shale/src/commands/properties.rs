@@ -33,8 +33,8 @@ pub fn get(args: GetArgs, output: &Output) -> Outcome {
     Ok(())
 }
 
-/// The first word is a volume if there is one of that name; else all words are properties of the
-/// pool.
+/// The first word is a volume or a folder if there is one of that name; else all words are
+/// properties of the pool.
 fn wanted(session: &Session, pool: &Path, words: &[String]) -> Result<Vec<PropertyReport>> {
     let Some((first, rest)) = words.split_first() else { return in_force(session, None) };
     match in_force(session, Some(first.clone())) {
@@ -46,7 +46,7 @@ fn wanted(session: &Session, pool: &Path, words: &[String]) -> Result<Vec<Proper
             } else {
                 let known: Vec<_> = properties.iter().map(|property| property.key.as_str()).collect();
                 let message = format!(
-                    "'{first}' is neither a volume of {} nor a property; properties are {}",
+                    "'{first}' is neither a volume or a folder of {} nor a property; properties are {}",
                     pool.display(),
                     known.join(", ")
                 );
@@ -81,7 +81,11 @@ fn in_force(session: &Session, volume: Option<String>) -> Result<Vec<PropertyRep
 
 fn show(properties: &[PropertyReport]) -> String {
     let header = ["PROPERTY", "VALUE", "SOURCE"].map(str::to_owned).to_vec();
-    let row = |p: &PropertyReport| vec![p.key.clone(), p.value.clone(), p.source.clone()];
+    let source = |p: &PropertyReport| match &p.folder {
+        Some(folder) => format!("folder {folder}"),
+        None => p.source.clone(),
+    };
+    let row = |p: &PropertyReport| vec![p.key.clone(), p.value.clone(), source(p)];
     table(&std::iter::once(header).chain(properties.iter().map(row)).collect::<Vec<_>>())
 }
 
@@ -90,7 +94,7 @@ mod tests {
     use super::*;
 
     fn property(key: &str, value: &str) -> PropertyReport {
-        PropertyReport { key: key.to_owned(), value: value.to_owned(), source: "default".to_owned() }
+        PropertyReport { key: key.to_owned(), value: value.to_owned(), source: "default".to_owned(), folder: None }
     }
 
     #[test]

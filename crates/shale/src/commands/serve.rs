@@ -118,7 +118,9 @@ fn serve(
 ) -> Result<()> {
     let service = &pool.service;
     for name in &args.volume {
-        service.pool().volume(name)?;
+        if !service.pool().is_folder(name) {
+            service.pool().volume(name)?;
+        }
     }
     for title in service.pool().incomplete() {
         output.warn(&incomplete::words(&title));

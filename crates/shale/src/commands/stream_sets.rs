@@ -11,6 +11,7 @@ use surface::{Error, ErrorKind};
 use units::format_size;
 
 use super::streams::{Source, Target, payload_of, receives};
+use super::volume::make_folders_of;
 use crate::cli::{ReceiveArgs, SendArgs};
 use crate::control::{Reply, Request};
 use crate::exit::{Failure, Outcome, stop_if};
@@ -98,7 +99,7 @@ fn copy_set(
     output: &Output,
 ) -> Outcome<(u64, u64)> {
     let count = u32::try_from(plan.streams.len()).unwrap_or(u32::MAX);
-    let begin = StreamSetBegin { streams: count, volumes: plan.volumes, root: String::new() }.encode();
+    let begin = StreamSetBegin { streams: count, volumes: plan.volumes, root: plan.root.clone() }.encode();
     target.put(&begin)?;
     let progress = Progress::new(output, "send", None);
     let (mut bytes, mut payload_bytes) = (0, 0);
@@ -138,6 +139,8 @@ struct Incoming<'a, 'b> {
     args: &'a ReceiveArgs,
     source: &'a mut Source<'b>,
     output: &'a Output,
+    /// The folder that was sent, with a `/` behind it.
+    root: String,
     received: Vec<Received>,
     passed_over: Vec<String>,
 }
@@ -173,7 +176,7 @@ pub(super) fn receive(
 ) -> Outcome {
     let (head, body) = parts(first)?;
     let set = StreamSetBegin::decode(&head, body).map_err(|error| damaged(source.name(), error))?;
-    if set.volumes > 1 && !args.replicate {
+    if set.volumes > 1 && !args.replicate && set.root.is_empty() {
         let text = format!(
             "{} has snapshots of {} volumes: receive them under their own names, with -R (and --prefix)",
             source.name(),
@@ -181,7 +184,8 @@ pub(super) fn receive(
         );
         return Err(Error::new(ErrorKind::Invalid, text).into());
     }
-    let mut incoming = Incoming { session, args, source, output, received: Vec::new(), passed_over: Vec::new() };
+    let root = set.root;
+    let mut incoming = Incoming { session, args, source, output, root, received: Vec::new(), passed_over: Vec::new() };
     incoming.streams(set.streams, first.len() as u64)?;
     let Incoming { received, passed_over, .. } = incoming;
     let seconds = started.elapsed().as_secs_f64();
@@ -236,12 +240,27 @@ impl Incoming<'_, '_> {
         self.received.len() + self.passed_over.len()
     }
 
+    /// Whether volumes come under names that the stream gives.
+    fn is_of_many(&self) -> bool {
+        self.args.replicate || !self.root.is_empty()
+    }
+
     /// The volume that a stream is for.
     fn name_of(&self, begin: &StreamBegin) -> Outcome<String> {
         let own = format!("{}{}", self.args.prefix.as_deref().unwrap_or_default(), begin.volume);
-        let name = self.args.volume.clone().filter(|_| !self.args.replicate).unwrap_or(own);
+        let name = match self.args.volume.clone().filter(|_| !self.args.replicate) {
+            None => own,
+            Some(name) if self.root.is_empty() => name,
+            // Into a folder of that name.
+            Some(folder) => format!("{folder}/{}", begin.volume.strip_prefix(&self.root).unwrap_or(&begin.volume)),
+        };
         match names::volume_name(&name) {
-            Ok(name) => Ok(name),
+            Ok(name) => {
+                if self.is_of_many() {
+                    make_folders_of(self.session, &name)?;
+                }
+                Ok(name)
+            }
             Err(why) => Err(Error::new(ErrorKind::Invalid, format!("'{name}', as the stream calls it: {why}")).into()),
         }
     }
@@ -274,7 +293,7 @@ impl Incoming<'_, '_> {
     fn make_clone(&self, begin: &StreamBegin, volume: &str, place: &Place) -> Outcome {
         // Under a name of the user's, a difference for what is not there is a mistake, which the
         // pool tells.
-        if place.exists || begin.from.is_none() || !self.args.replicate {
+        if place.exists || begin.from.is_none() || !self.is_of_many() {
             return Ok(());
         }
         let Some(base) = &place.base else {

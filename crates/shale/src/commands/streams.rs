@@ -14,6 +14,7 @@ use surface::{Error, ErrorKind};
 use units::format_size;
 
 use super::forced::{self, Change, Forced};
+use super::volume::make_folders_of;
 use super::{incomplete, stream_sets};
 use crate::cli::{ReceiveArgs, SendArgs};
 use crate::control::{Reply, Request};
@@ -348,6 +349,9 @@ fn one(
         })
     };
     let volume = args.volume.clone().map_or_else(own, Ok)?;
+    if args.replicate {
+        make_folders_of(session, &volume)?;
+    }
     let properties = args.properties.iter().cloned().collect();
     if args.force {
         let forced = Forced { title: &volume, change: Change::Received, recursive: false };

@@ -1,31 +1,73 @@
 //! `shale create`, `resize` and `destroy`.
 
+use std::collections::BTreeMap;
+
 use serde_json::json;
+use surface::ErrorKind;
 use units::format_size;
 
 use super::forced::{self, Change, Forced};
+use super::list::folders;
 use crate::cli::{CreateArgs, DestroyArgs, ResizeArgs};
 use crate::control::Request;
-use crate::exit::Outcome;
+use crate::exit::{Failure, Outcome};
 use crate::names::{round_up_to_block, tell_rounding};
 use crate::output::Output;
 use crate::session::Session;
 
-/// Creates a volume or a share.
+/// Creates a volume, a share or a folder.
 pub fn create(args: CreateArgs, output: &Output) -> Outcome {
-    let properties = args.properties.into_iter().collect();
-    let Some(size) = args.size else {
-        let request = Request::CreateShare { share: args.volume.clone(), properties };
-        Session::with(&args.pool, &args.access, output, |session| Ok(session.created(request).map(drop)?))?;
-        output.done(&json!({ "share": args.volume }), || format!("share {} created\n", args.volume));
-        return Ok(());
+    let CreateArgs { pool, volume: name, size, share, folder, parents, quota, properties, access } = args;
+    let mut properties: BTreeMap<_, _> = properties.into_iter().collect();
+    properties.extend(quota.map(|quota| ("quota".to_owned(), quota)));
+    let size_bytes = round_up_to_block(size.unwrap_or(0))?;
+    tell_rounding(output, size.unwrap_or(0), size_bytes);
+    let request = match (share, folder) {
+        (_, true) => Request::CreateFolder { folder: name.clone(), properties },
+        (true, _) => Request::CreateShare { share: name.clone(), properties },
+        _ => Request::Create { volume: name.clone(), size_bytes, properties },
     };
-    let size_bytes = round_up_to_block(size)?;
-    tell_rounding(output, size, size_bytes);
-    Session::with(&args.pool, &args.access, output, |session| {
-        Ok(session.create(&args.volume, size_bytes, properties).map(drop)?)
+    Session::with(&pool, &access, output, |session| {
+        if parents {
+            make_folders_of(session, &name)?;
+        }
+        match session.created(request) {
+            // As of mkdir -p.
+            Err(error) if error.kind() == ErrorKind::Exists && folder && parents => {
+                if is_folder(session, &name)? {
+                    Ok(())
+                } else {
+                    Err(error.into())
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound && name.contains('/') && !parents => {
+                Err(Failure::from(error).with(", or say -p, which makes the folders that are missing"))
+            }
+            created => Ok(created.map(drop)?),
+        }
     })?;
-    say_size(output, "created", &args.volume, size_bytes);
+    match (share, folder) {
+        (_, true) => output.done(&json!({ "folder": name }), || format!("folder {name} created\n")),
+        (true, _) => output.done(&json!({ "share": name }), || format!("share {name} created\n")),
+        _ => say_size(output, "created", &name, size_bytes),
+    }
+    Ok(())
+}
+
+fn is_folder(session: &Session, name: &str) -> Outcome<bool> {
+    Ok(folders(session)?.iter().any(|folder| folder.name == name))
+}
+
+/// Makes the folders that a name lies in, as far as they are missing.
+pub fn make_folders_of(session: &Session, name: &str) -> Outcome {
+    for (at, _) in name.match_indices('/') {
+        let request = Request::CreateFolder { folder: name[..at].to_owned(), properties: BTreeMap::new() };
+        match session.created(request) {
+            // If that is no folder, the creation in it says so.
+            Err(error) if error.kind() == ErrorKind::Exists => {}
+            created => drop(created?),
+        }
+    }
     Ok(())
 }
 
@@ -58,18 +100,21 @@ fn exact_size(size_bytes: u64) -> String {
     }
 }
 
-/// Deletes a volume or a snapshot.
+/// Deletes a volume, a folder or a snapshot.
 pub fn destroy(args: DestroyArgs, output: &Output) -> Outcome {
     let request =
         Request::Destroy { volume: args.volume.clone(), id: None, recursive: args.recursive, force: args.force };
-    Session::with(&args.pool, &args.access, output, |session| {
+    let was_folder = Session::with(&args.pool, &args.access, output, |session| {
         if args.force {
             let forced = Forced { title: &args.volume, change: Change::Destroyed, recursive: args.recursive };
             forced::tell(session, &forced, output)?;
         }
-        Ok(session.done(request)?)
+        let was_folder = is_folder(session, &args.volume)?;
+        session.done(request)?;
+        Ok(was_folder)
     })?;
     let what = match &args.volume {
+        _ if was_folder => "folder",
         name if name.contains('@') => "snapshot",
         name if name.contains('#') => "bookmark",
         _ => "volume",

@@ -47,14 +47,23 @@ pub enum Request {
         /// Properties of its own.
         properties: BTreeMap<String, String>,
     },
-    /// Deletes a volume or a snapshot.
+    /// Creates a folder: [`Reply::Created`].
+    CreateFolder {
+        /// Name.
+        folder: String,
+        /// Properties of its own.
+        properties: BTreeMap<String, String>,
+    },
+    /// Lists the folders: [`Reply::Volumes`].
+    Folders,
+    /// Deletes a volume, a folder or a snapshot.
     Destroy {
-        /// Name, `VOLUME`, `VOLUME@SNAPSHOT` or `VOLUME#BOOKMARK`.
+        /// Name, `VOLUME`, `FOLDER`, `VOLUME@SNAPSHOT` or `VOLUME#BOOKMARK`.
         volume: String,
         /// The one with this number, whatever it is called by now; none: whichever has the name.
         #[serde(default)]
         id: Option<u64>,
-        /// A volume's snapshots with it.
+        /// A volume's snapshots with it, and everything in a folder.
         recursive: bool,
         /// Even while a client has it open.
         force: bool,
@@ -64,6 +73,13 @@ pub enum Request {
         /// Of this volume.
         volume: String,
         /// The part of its name behind the `@`.
+        name: String,
+    },
+    /// Takes snapshots of everything in a folder, at one moment: [`Reply::Taken`].
+    SnapshotFolder {
+        /// The folder.
+        folder: String,
+        /// The part of their names behind the `@`.
         name: String,
     },
     /// Makes a volume from a snapshot.
@@ -84,9 +100,9 @@ pub enum Request {
         /// Even while a client has the volume open.
         force: bool,
     },
-    /// Gives a volume or a snapshot another name.
+    /// Gives a volume, a folder or a snapshot another name.
     Rename {
-        /// `VOLUME` or `VOLUME@SNAPSHOT`.
+        /// `VOLUME`, `FOLDER` or `VOLUME@SNAPSHOT`.
         old: String,
         /// The same of it.
         new: String,
@@ -162,12 +178,12 @@ pub enum Request {
     Status,
     /// Properties in force: [`Reply::Properties`].
     Get {
-        /// Of a volume, or of the pool.
+        /// Of a volume, of a folder, or of the pool.
         volume: Option<String>,
     },
     /// Sets properties, all or none.
     Set {
-        /// Of a volume, or of the pool.
+        /// Of a volume, of a folder, or of the pool.
         volume: Option<String>,
         /// As for [`Request::Destroy`]; only with a volume.
         #[serde(default)]
@@ -293,8 +309,10 @@ pub enum Reply {
         /// Its number, which it keeps.
         id: u64,
     },
-    /// The volumes, by name.
+    /// The volumes, or the folders, by name.
     Volumes(Vec<VolumeReport>),
+    /// Snapshots were taken: their full names.
+    Taken(Vec<String>),
     /// The snapshots, by volume and age.
     Snapshots(Vec<SnapshotReport>),
     /// The bookmarks, by volume and age.
@@ -494,6 +512,9 @@ mod tests {
             },
             Request::Destroy { volume: "vm".to_owned(), id: Some(7), recursive: false, force: true },
             Request::Snapshot { volume: "vm".to_owned(), name: "s".to_owned() },
+            Request::SnapshotFolder { folder: "a/b".to_owned(), name: "s".to_owned() },
+            Request::CreateFolder { folder: "a/b".to_owned(), properties: BTreeMap::new() },
+            Request::Folders,
             Request::Rollback { snapshot: "vm@s".to_owned(), recursive: true, force: false },
             Request::Hold { snapshot: "vm@s".to_owned(), tag: "t".to_owned() },
             Request::Release { snapshot: "vm@s".to_owned(), tag: "t".to_owned() },

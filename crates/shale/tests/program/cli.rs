@@ -76,7 +76,8 @@ fn properties_are_inherited_until_they_are_set() {
         all.push("--json");
         on(&dir, "get", &all).ok().json()
     };
-    let entry = |key: &str, value: &str, source: &str| json!({ "key": key, "value": value, "source": source });
+    let entry =
+        |key: &str, value: &str, source: &str| json!({ "key": key, "value": value, "source": source, "folder": null });
     assert_eq!(
         get(&["v", "unit", "compression"]),
         json!([entry("unit", "8K", "volume"), entry("compression", "auto", "default")])

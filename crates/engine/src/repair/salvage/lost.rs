@@ -1,5 +1,5 @@
-//! What the table of objects lacks: objects that have data, or that others came from, and of which
-//! no descriptor was found.
+//! What the table of objects lacks: objects that have data, that others came from, or that others
+//! lie in, and of which no descriptor was found.
 //!
 //! Most of them are volumes. One is a dictionary (whose descriptor goes with the batch that brought
 //! it, when the cleaner has moved its content) if units that are whole were made with it, because a
@@ -13,6 +13,7 @@ use units::{BLOCK_BYTES, Epoch, OBJECT_BYTES_MAX, ObjectId, SHARE_BYTES};
 
 use super::scan::Scan;
 use super::told::Table;
+use crate::objects::folders::DEPTH_MAX;
 use crate::pool::Pool;
 
 /// The table with all that is needed to read it, and which objects were added. They are called
@@ -42,8 +43,10 @@ pub(crate) fn complete(mut table: Table, scan: &Scan) -> (Table, BTreeSet<Object
     }
     let needs = |descriptor: &ObjectDescriptor| {
         let origin = descriptor.origin.map(|origin| (origin.object, origin.epoch));
-        // Units are decoded with a dictionary whether its parent is there or not.
-        let parent = descriptor.parent.filter(|_| descriptor.state != ObjectState::Dictionary);
+        // Units are decoded with a dictionary whether its parent is there or not. Folders come
+        // later.
+        let needs_parent = descriptor.state != ObjectState::Dictionary && !lies_in_folder(descriptor);
+        let parent = descriptor.parent.filter(|_| needs_parent);
         let parent = parent.map(|parent| (parent, Epoch(0)));
         [origin, parent].into_iter().flatten().collect::<Vec<_>>()
     };
@@ -68,8 +71,41 @@ pub(crate) fn complete(mut table: Table, scan: &Scan) -> (Table, BTreeSet<Object
         descriptor.cuts.extend(undone);
         descriptor.cuts.sort_unstable_by_key(|cut| cut.before);
     }
+    complete_folders(&mut table);
     rename_twins(&mut table);
     (table, lost)
+}
+
+/// Whether the parent of an object is the folder that it lies in.
+fn lies_in_folder(descriptor: &ObjectDescriptor) -> bool {
+    matches!(descriptor.state, ObjectState::Volume | ObjectState::Incoming | ObjectState::Folder)
+}
+
+/// Makes folders of which nothing is known but the objects in them. An object whose folder is
+/// something else, or a folder in itself, lies in none.
+fn complete_folders(table: &mut Table) {
+    let named = table.objects.values().filter(|descriptor| lies_in_folder(descriptor));
+    let named: BTreeSet<_> = named.filter_map(|descriptor| descriptor.parent).collect();
+    for id in named {
+        table.next_object = table.next_object.max(id.0.saturating_add(1));
+        table.objects.entry(id).or_insert_with(|| ObjectDescriptor::folder(id, format!("lost-{}", id.0), None));
+    }
+    let ids: Vec<_> =
+        table.objects.values().filter(|d| lies_in_folder(d) && d.parent.is_some()).map(|d| d.id).collect();
+    for id in ids {
+        let (mut at, mut is_right) = (table.objects.get(&id).and_then(|d| d.parent), true);
+        for depth in 0.. {
+            let Some(folder) = at.and_then(|id| table.objects.get(&id)) else { break };
+            is_right = folder.state == ObjectState::Folder && folder.id != id && depth < DEPTH_MAX;
+            if !is_right {
+                break;
+            }
+            at = folder.parent;
+        }
+        if !is_right && let Some(descriptor) = table.objects.get_mut(&id) {
+            descriptor.parent = None;
+        }
+    }
 }
 
 /// Which of the lost objects are dictionaries, and the bytes of their contents. `old` has all of
@@ -103,8 +139,8 @@ pub(crate) fn enter_dictionaries(table: &mut Table, lost: &mut BTreeSet<ObjectId
     }
 }
 
-/// Of two volumes with the same name, or two such snapshots of one volume, the younger keeps it. A
-/// catalogue never has any; single entries of different times may.
+/// Of two volumes with the same name in one folder, or two such snapshots of one volume, the
+/// younger keeps it. A catalogue never has any; single entries of different times may.
 fn rename_twins(table: &mut Table) {
     let mut names = BTreeSet::new();
     for descriptor in table.objects.values_mut().rev() {

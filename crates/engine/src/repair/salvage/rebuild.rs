@@ -25,12 +25,13 @@ use super::UNBOUNDED;
 use super::records::Figures;
 use super::report::{DamagedRange, SalvageProgress, SalvageReport, SalvageStep, SalvagedVolume};
 use crate::base::options::Properties;
-use crate::history::TITLE_BYTES_MAX;
 use crate::history::holds::HOLD_PREFIX;
 use crate::map::Level;
 use crate::objects::Object;
+use crate::objects::names::TITLE_BYTES_MAX;
 use crate::objects::properties;
 use crate::pool::Pool;
+use crate::pool::core::Core;
 use crate::volume::Volume;
 
 /// Bytes copied in one go.
@@ -101,7 +102,9 @@ pub(crate) fn rebuild(
         total_bytes,
     };
     rebuild.pool_properties();
+    rebuild.folders()?;
     rebuild.volumes(volumes)?;
+    rebuild.folder_quotas();
     into.checkpoint()
 }
 
@@ -116,6 +119,10 @@ fn fitting_name(volume: &str, was: &str, id: ObjectId) -> String {
     let kept = room.saturating_sub(number.len() + 1);
     let kept: String = was.chars().take(kept).filter(char::is_ascii).collect();
     if kept.is_empty() { number } else { format!("{kept}-{number}") }
+}
+
+fn is_of_space(key: &str) -> bool {
+    SPACE_PROPERTIES.contains(&key)
 }
 
 /// What says that space is neither limited nor promised.
@@ -142,6 +149,48 @@ impl Rebuild<'_> {
         }
     }
 
+    /// Makes the folders that are not there, the higher ones first, without their quotas. One that
+    /// cannot be made costs names only: the volumes in it get others.
+    fn folders(&mut self) -> Result<()> {
+        for folder in self.old.core.objects.folders() {
+            let (title, was) = (folder.title(), folder.descriptor.read().clone());
+            if self.into.is_folder(&title) {
+                continue;
+            }
+            let own: Properties = was.properties.into_iter().filter(|(key, _)| !is_of_space(key)).collect();
+            let mut made = self.into.create_folder(&title, &own);
+            if let Err(error) = &made
+                && error.kind() == ErrorKind::Invalid
+            {
+                self.report.notes.push(format!("the folder '{title}' was made without its properties: {error}"));
+                made = self.into.create_folder(&title, &Properties::new());
+            }
+            match made {
+                Ok(id) => self.into.core.date_back(ObjectId(id.0), was.created_unix_s)?,
+                Err(error) if matches!(error.kind(), ErrorKind::Exists | ErrorKind::Invalid | ErrorKind::NotFound) => {
+                    self.report.notes.push(format!("the folder '{title}' was not made: {error}"));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Step 4 for the folders.
+    fn folder_quotas(&mut self) {
+        for folder in self.old.core.objects.folders() {
+            let (title, own) = (folder.title(), folder.descriptor.read().properties.clone());
+            let changes: Vec<_> = own.into_iter().filter(|(key, _)| is_of_space(key)).collect();
+            let changes: Vec<_> = changes.into_iter().map(|(key, value)| (key, Some(value))).collect();
+            if changes.is_empty() || !self.into.is_folder(&title) {
+                continue;
+            }
+            if let Err(error) = self.into.set_properties(Some(&title), &changes) {
+                self.report.notes.push(format!("the folder '{title}' lacks its quota: {error}"));
+            }
+        }
+    }
+
     /// Those first that others came from.
     fn volumes(&mut self, mut left: Vec<Arc<Object>>) -> Result<()> {
         let by_timeline = self.old.core.objects.snapshots_by_timeline();
@@ -161,7 +210,7 @@ impl Rebuild<'_> {
     fn volume(&mut self, volume: &Arc<Object>, from: Option<Arc<Object>>) -> Result<()> {
         let descriptor = volume.descriptor.read().clone();
         let snapshots = self.old.core.objects.snapshots_of(volume.id);
-        let name = self.free_name(&descriptor, &snapshots);
+        let name = self.free_name(&volume.title(), volume.id, &snapshots);
         let mut properties = descriptor.properties.clone();
         properties.extend(unlimited());
         // Step 1.
@@ -238,17 +287,21 @@ impl Rebuild<'_> {
         refused.map_or(Ok(()), Err)
     }
 
-    /// The name that a volume had, unless the other pool has one of that name, or it leaves no room
-    /// for those of its snapshots.
-    fn free_name(&self, descriptor: &ObjectDescriptor, snapshots: &[Arc<Object>]) -> String {
+    /// The full name that a volume had, unless the other pool has something of that name or not its
+    /// folder, or it leaves no room for those of its snapshots.
+    fn free_name(&self, title: &str, id: ObjectId, snapshots: &[Arc<Object>]) -> String {
         let fits = |name: &str| {
             let title = |s: &Arc<Object>| format!("{name}@{}", fitting_name(name, &s.descriptor.read().name, s.id));
             snapshots.iter().all(|snapshot| title(snapshot).len() <= TITLE_BYTES_MAX)
         };
-        let is_taken = |name: &str| self.into.core.objects.named(name).is_ok() || !fits(name);
-        let numbered = |n: u64| format!("lost-{}-{n}", descriptor.id.0);
-        if !is_taken(&descriptor.name) {
-            return descriptor.name.clone();
+        let objects = &self.into.core.objects;
+        let is_taken = |name: &str| {
+            let is_there = objects.named(name).is_ok() || objects.folder(name).is_some();
+            is_there || objects.place(name).is_err() || !fits(name)
+        };
+        let numbered = |n: u64| format!("lost-{}-{n}", id.0);
+        if !is_taken(title) {
+            return title.to_owned();
         }
         (1..).map(numbered).find(|name| !is_taken(name)).unwrap_or_default()
     }
@@ -441,10 +494,11 @@ impl Rebuild<'_> {
             }
             // A clone has got those of the volume that it came from, too.
             if let Some(own) = properties {
-                let limits = |key: &str| SPACE_PROPERTIES.contains(&key);
-                descriptor.properties.retain(|key, _| own.contains_key(key) || limits(key));
+                descriptor.properties.retain(|key, _| own.contains_key(key) || is_of_space(key));
                 // A name that is too long for them.
-                if properties::resolved_for(title, &core.objects.pool_properties(), &descriptor.properties).is_err() {
+                if properties::resolved_for(title, &core.objects.inherited(&descriptor), &descriptor.properties)
+                    .is_err()
+                {
                     descriptor.properties.extend([no_snapshots()]);
                 }
             }
@@ -454,6 +508,16 @@ impl Rebuild<'_> {
         // Each for itself: a reservation that does not fit does not cost the quota.
         let set = |key: &str| self.into.set_properties(Some(title), &[(key.to_owned(), own.get(key).cloned())]);
         SPACE_PROPERTIES.map(set).into_iter().collect()
+    }
+}
+
+impl Core {
+    /// Says that an object was created at another time.
+    fn date_back(&self, id: ObjectId, created_unix_s: u64) -> Result<()> {
+        let _admin = self.admin.lock();
+        let Some(object) = self.objects.get(id) else { return Ok(()) };
+        let descriptor = ObjectDescriptor { created_unix_s, ..object.descriptor.read().clone() };
+        self.append_applied(vec![Entry::Object(descriptor)])
     }
 }
 

@@ -220,6 +220,8 @@ impl World {
     fn perform_table(&mut self, op: &Op, change: &TableOp) -> Result<Ended, Failure> {
         // The first share is said in the superblock.
         self.resized |= matches!(change, TableOp::Create { size_bytes: lens::SHARE_BYTES, .. });
+        // So is the first folder.
+        self.resized |= matches!(change, TableOp::CreateFolder { .. });
         let pool = self.pool();
         let result = match change {
             TableOp::Create { name, size_bytes: lens::SHARE_BYTES, properties } => {
@@ -228,6 +230,8 @@ impl World {
             TableOp::Create { name, size_bytes, properties } => {
                 pool.create_volume(name, *size_bytes, properties).map(drop)
             }
+            TableOp::CreateFolder { name, properties } => pool.create_folder(name, properties).map(drop),
+            TableOp::SnapshotFolder { folder, name } => pool.snapshot_folder(folder, name).map(drop),
             TableOp::Destroy { name } => pool.destroy(name, true),
             TableOp::Snapshot { volume, name } => pool.snapshot(volume, name),
             TableOp::Clone { snapshot, name, properties } => pool.clone_snapshot(snapshot, name, properties),
@@ -242,7 +246,10 @@ impl World {
         };
         match change {
             TableOp::Destroy { name } => {
-                self.devices.retain(|other, _| other.split('@').next() != Some(name) && other != name);
+                let inside = format!("{name}/");
+                let goes =
+                    |other: &str| other.split('@').next() == Some(name) || other == name || other.starts_with(&inside);
+                self.devices.retain(|other, _| !goes(other));
             }
             // What has another name now is another device. Those of a volume that was rolled back go on.
             // The files of a share are opened anew behind a rollback, as its tree is.
@@ -276,6 +283,8 @@ impl World {
             ("promote nothing", pool.promote("nothing"), ErrorKind::NotFound),
             ("open of nothing", pool.volume("nothing").map(|_| ()), ErrorKind::NotFound),
             ("bad name", pool.create_volume("../x", 4096, &Default::default()).map(drop), ErrorKind::Invalid),
+            ("no folder", pool.create_volume("nothing/x", 4096, &Default::default()).map(drop), ErrorKind::NotFound),
+            ("snapshot of no folder", pool.snapshot_folder("nothing", "s").map(drop), ErrorKind::NotFound),
             (
                 "bad property",
                 pool.set_properties(None, &[("unit".into(), Some("16K".into())), ("unit".into(), Some("3K".into()))]),
@@ -288,6 +297,11 @@ impl World {
             ),
         ];
         if let Some(name) = self.model.names().first() {
+            answers.push((
+                "create in a volume",
+                pool.create_volume(&format!("{name}/x"), 4096, &Default::default()).map(drop),
+                ErrorKind::Invalid,
+            ));
             answers.push((
                 "create twice",
                 pool.create_volume(name, 4096, &Default::default()).map(drop),

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use engine::PoolStatus;
+use engine::{PoolStatus, Properties};
 use sim::{ContentKind, Model, TableOp};
 use surface::Error;
 use units::parse_size;
@@ -114,10 +114,30 @@ impl World {
             Op::Table(TableOp::Resize { name, .. }) => Some(name.as_str()),
             _ => volume_of(op),
         };
-        let explained = named.is_some_and(|name| {
-            let quota = limit(&self.model, name, "quota");
-            quota.zip(stored(name)).is_some_and(|(quota, stored)| stored + bytes_asked(op) > quota)
-        });
+        // The content of a folder, with what comes on top, is more than its quota.
+        let is_beyond = |folder: &str, properties: &Properties, more: u64| {
+            let quota = properties.get("quota").filter(|quota| *quota != "none");
+            let inside = format!("{folder}/");
+            let all = self.pool().volumes();
+            let stored: u64 = all.iter().filter(|v| v.name.starts_with(&inside)).map(|v| v.stored_bytes).sum();
+            quota.is_some_and(|quota| stored + more > parse_size(quota).expect("a size"))
+        };
+        let is_moved = |name: &str, old: &str| name == old || name.starts_with(&format!("{old}/"));
+        let by_folder = match op {
+            Op::Table(TableOp::Rename { old, new }) => {
+                let all = self.pool().volumes();
+                let moved: u64 = all.iter().filter(|v| is_moved(&v.name, old)).map(|v| v.stored_bytes).sum();
+                self.model.folders_above(new).iter().any(|(folder, own)| is_beyond(folder, own, moved))
+            }
+            _ => named.is_some_and(|name| {
+                self.model.folders_above(name).iter().any(|(folder, own)| is_beyond(folder, own, bytes_asked(op)))
+            }),
+        };
+        let explained = by_folder
+            || named.is_some_and(|name| {
+                let quota = limit(&self.model, name, "quota");
+                quota.zip(stored(name)).is_some_and(|(quota, stored)| stored + bytes_asked(op) > quota)
+            });
         if !explained {
             return Err(self.fail(format!("{op:?}: no quota explains: {error}")));
         }

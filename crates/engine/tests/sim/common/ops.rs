@@ -129,6 +129,9 @@ const LIMITS: [(&str, &[&str]); 2] = [
 /// Largest clone that is written over as a whole.
 const WHOLE_BYTES_MAX: u64 = 400 << 10;
 
+/// Folders above a folder.
+const FOLDERS_DEEP_MAX: usize = 3;
+
 /// Snapshots of one volume.
 const SNAPSHOTS_MAX: usize = 5;
 
@@ -210,7 +213,13 @@ impl Op {
     pub fn choose(rng: &mut Rng, model: &Model, shape: &Shape) -> Self {
         let names = model.names();
         if names.is_empty() {
-            return Self::create(rng, &names, shape);
+            return Self::create(rng, model, shape);
+        }
+        if shape.folders
+            && rng.percent(8)
+            && let Some(op) = Self::choose_folders(rng, model)
+        {
+            return op;
         }
         let kind = rng.below(100);
         // Snapshots are read like volumes.
@@ -256,7 +265,7 @@ impl Op {
             90..91 => Self::Refused,
             91..95 if shape.history => Self::choose_history(rng, model, shape, volume),
             _ => match rng.below(10) {
-                0..3 => Self::create(rng, &names, shape),
+                0..3 => Self::create(rng, model, shape),
                 3..4 => Self::Table(TableOp::Destroy { name: volume }),
                 // A share has no size.
                 4..8 if size == SHARE_BYTES => Self::Flush { volume },
@@ -280,7 +289,8 @@ impl Op {
         }
         let all = model.all_names();
         let snapshots: Vec<&String> = all.iter().filter(|name| name.contains('@')).collect();
-        let free_volume = (0..shape.volumes_max).map(|i| format!("v{i}")).find(|name| !names.contains(name));
+        let is_taken = |own: &String| names.iter().any(|name| name.rsplit('/').next() == Some(own));
+        let free_volume = (0..shape.volumes_max).map(|i| format!("v{i}")).find(|own| !is_taken(own));
         let free_snapshot = |volume: &str| {
             (0..SNAPSHOTS_MAX).map(|i| format!("s{i}")).find(|s| !all.contains(&format!("{volume}@{s}")))
         };
@@ -338,10 +348,70 @@ impl Op {
         Some(Self::Write { volume, offset: 0, len: size, kind, seed, fua: rng.coin() })
     }
 
-    fn create(rng: &mut Rng, names: &[String], shape: &Shape) -> Self {
-        let free = (0..shape.volumes_max).map(|i| format!("v{i}")).find(|name| !names.contains(name));
+    /// Something with folders, if it can be done.
+    fn choose_folders(rng: &mut Rng, model: &Model) -> Option<Self> {
+        let (folders, names) = (model.folders(), model.names());
+        let is_free = |name: &String| !folders.contains(name) && !names.contains(name);
+        let below = |rng: &mut Rng, own: &str| match folders.len() as u64 {
+            0 => own.to_owned(),
+            count => match folders.get(rng.below(count + 1) as usize) {
+                Some(folder) => format!("{folder}/{own}"),
+                None => own.to_owned(),
+            },
+        };
+        let choice = rng.below(100);
+        if folders.is_empty() || choice < 25 {
+            let own = format!("f{}", rng.below(3));
+            let name = below(rng, &own);
+            let is_fit = is_free(&name) && name.matches('/').count() < FOLDERS_DEEP_MAX;
+            let mut properties = choose_properties(rng);
+            if rng.percent(20) {
+                properties.insert("quota".to_owned(), (*rng.pick(LIMITS[0].1)).to_owned());
+            }
+            return is_fit.then_some(Self::Table(TableOp::CreateFolder { name, properties }));
+        }
+        let folder = rng.pick(&folders).clone();
+        match choice {
+            25..45 => {
+                let own = format!("f{}", rng.below(3));
+                let new = below(rng, &own);
+                let is_fit = is_free(&new) && new != folder && !new.starts_with(&format!("{folder}/"));
+                is_fit.then_some(Self::Table(TableOp::Rename { old: folder, new }))
+            }
+            45..65 => {
+                let old = rng.pick(&names).clone();
+                let own = old.rsplit('/').next().unwrap_or_default().to_owned();
+                let new = below(rng, &own);
+                is_free(&new).then_some(Self::Table(TableOp::Rename { old, new }))
+            }
+            65..70 => Some(Self::Table(TableOp::Destroy { name: folder })),
+            70..80 => {
+                let mut changes = choose_changes(rng);
+                changes.retain(|(key, _)| key != "reservation");
+                Some(Self::Table(TableOp::Set { name: Some(folder), changes }))
+            }
+            _ => {
+                let inside = format!("{folder}/");
+                let inside: Vec<_> = names.iter().filter(|name| name.starts_with(&inside)).collect();
+                let all = model.all_names();
+                let is_new = |name: &String| inside.iter().all(|volume| !all.contains(&format!("{volume}@{name}")));
+                let name = (0..SNAPSHOTS_MAX).map(|i| format!("s{i}")).find(is_new)?;
+                (!inside.is_empty()).then_some(Self::Table(TableOp::SnapshotFolder { folder, name }))
+            }
+        }
+    }
+
+    fn create(rng: &mut Rng, model: &Model, shape: &Shape) -> Self {
+        let names = model.names();
+        let is_taken = |own: &String| names.iter().any(|name| name.rsplit('/').next() == Some(own));
+        let free = (0..shape.volumes_max).map(|i| format!("v{i}")).find(|own| !is_taken(own));
         match free {
-            Some(name) => {
+            Some(own) => {
+                let folders = model.folders();
+                let name = match folders.is_empty() {
+                    false if rng.percent(70) => format!("{}/{own}", rng.pick(&folders)),
+                    _ => own,
+                };
                 let is_share = shape.shares && rng.percent(60);
                 let size_bytes = if is_share { SHARE_BYTES } else { choose_size(rng, shape) };
                 Self::Table(TableOp::Create { name, size_bytes, properties: choose_volume_properties(rng) })

@@ -88,6 +88,10 @@ impl World {
         if found != expected {
             return Err(self.fail(format!("salvage found {found:?}, expected {expected:?}")));
         }
+        let folders: Vec<String> = salvaged.pool.folders().into_iter().map(|folder| folder.name).collect();
+        if folders != self.model.folders() {
+            return Err(self.fail(format!("salvage found the folders {folders:?}, not {:?}", self.model.folders())));
+        }
         let mut worst = 0;
         for name in expected {
             let device =

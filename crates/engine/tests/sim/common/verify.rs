@@ -62,6 +62,10 @@ impl World {
             let observed = Observed { size_bytes, properties, is_snapshot: true, epoch: 0 };
             (format!("{}@{}", s.volume, s.name), observed)
         }));
+        volumes.extend(self.pool().folders().into_iter().map(|folder| {
+            let observed = Observed { size_bytes: 0, properties: folder.properties, is_snapshot: false, epoch: 0 };
+            (folder.name, observed)
+        }));
         let properties = self.pool().properties(None).map_err(|e| self.fail(format!("properties: {e}")))?;
         let own =
             properties.into_iter().filter(|p| p.source == PropertySource::Pool).map(|p| (p.key, p.value)).collect();

@@ -45,6 +45,8 @@ pub struct Shape {
     pub standby: bool,
     /// Whether some of the volumes are shares.
     pub shares: bool,
+    /// Whether there are folders.
+    pub folders: bool,
 }
 
 impl Shape {
@@ -72,6 +74,7 @@ impl Shape {
             dictionaries: false,
             standby: false,
             shares: false,
+            folders: false,
         }
     }
 
@@ -93,6 +96,7 @@ impl Shape {
             dictionaries: false,
             standby: false,
             shares: false,
+            folders: false,
         }
     }
 
@@ -109,6 +113,11 @@ impl Shape {
     /// A shape in which some of the volumes are shares.
     pub fn with_shares(rng: &mut Rng) -> Self {
         Self { shares: true, ..Self::small(rng) }
+    }
+
+    /// A shape in which volumes lie in folders.
+    pub fn with_folders(rng: &mut Rng) -> Self {
+        Self { folders: true, shares: rng.percent(20), ..Self::small(rng) }
     }
 
     /// A shape for long runs without crashes.

@@ -1,0 +1,298 @@
+//! What users do with folders: create, list, rename, destroy, and a snapshot of everything in one
+//! at one moment. A folder is a descriptor (`objects::folders`); creating and renaming one is one
+//! batch with that descriptor, whatever lies in it, durable on return.
+//!
+//! A snapshot of everything in a folder is taken in the steps of that of one volume (`history`),
+//! with the gates of all volumes closed at the same time. So it holds one moment: of two writes to
+//! two volumes, the second of which began when the first had been acknowledged, never the second
+//! alone. If the descriptors do not fit into one batch, a crash may leave the snapshots of some
+//! volumes; those that it leaves are of that moment.
+
+use std::sync::Arc;
+
+use format::{BATCH_FIXED_BYTES, Entry, INCOMPAT_FOLDERS, ObjectDescriptor, ObjectState, Origin, header_bytes};
+use policy::Owner;
+use surface::{DeviceId, Error, ErrorKind, Result};
+use units::{ObjectId, format_size};
+
+use crate::base::options::Properties;
+use crate::base::status::FolderStatus;
+use crate::history::holds::check_unheld;
+use crate::history::{LEVELS_MAX, check_title, next_epoch, titles, too_deep};
+use crate::log::superblock_copies;
+use crate::objects::Object;
+use crate::objects::names::{check_full_name, check_name};
+use crate::objects::properties;
+use crate::pool::Pool;
+use crate::pool::core::Core;
+
+impl Pool {
+    /// Creates a folder in the one that its name says, which must be there. From then on older
+    /// programs do not open the pool. Durable on return.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] for names and properties; [`ErrorKind::NotFound`] for the folder
+    /// above; [`ErrorKind::Exists`].
+    pub fn create_folder(&self, name: &str, properties: &Properties) -> Result<DeviceId> {
+        check_full_name(name)?;
+        properties::check(Owner::Folder, properties)?;
+        let core = &self.core;
+        let _admin = core.admin.lock();
+        self.check_free(name)?;
+        let (parent, own) = core.objects.place(name)?;
+        let id = ObjectId(core.objects.next_id());
+        let folder = ObjectDescriptor {
+            created_unix_s: core.env.clock.unix_s(),
+            properties: properties.clone(),
+            ..ObjectDescriptor::folder(id, own, parent)
+        };
+        // Before the log has one: an older program must not open the pool then.
+        superblock_copies::mark_feature(&core.env, INCOMPAT_FOLDERS).inspect_err(|error| core.fail(error))?;
+        core.append_durably(vec![Entry::Object(folder)])?;
+        Ok(DeviceId(id.0))
+    }
+
+    /// Whether a folder has that name.
+    pub fn is_folder(&self, name: &str) -> bool {
+        self.core.objects.folder(name).is_some()
+    }
+
+    /// All folders, by name.
+    pub fn folders(&self) -> Vec<FolderStatus> {
+        let objects = &self.core.objects;
+        let status = |folder: Arc<Object>| {
+            let descriptor = folder.descriptor.read().clone();
+            let below = objects.volumes_below(folder.id);
+            let sum = |of: fn(&Object) -> u64| below.iter().map(|volume| of(volume)).fold(0, u64::saturating_add);
+            let is_exact = |volume: &Arc<Object>| volume.is_exact() && self.core.buffer.data_bytes_of(volume.id) == 0;
+            FolderStatus {
+                id: DeviceId(folder.id.0),
+                name: folder.title(),
+                volumes: below.len() as u64,
+                allocated_bytes: sum(Object::allocated_bytes),
+                stored_bytes: sum(Object::stored_now),
+                created_unix_s: descriptor.created_unix_s,
+                properties: descriptor.properties,
+                is_exact: below.iter().all(is_exact),
+            }
+        };
+        objects.folders().into_iter().map(status).collect()
+    }
+
+    /// The volumes and shares in a folder and in the folders in it, by name.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`].
+    pub fn volumes_in(&self, folder: &str) -> Result<Vec<(DeviceId, String)>> {
+        let folder = self.core.objects.folder_named(folder)?;
+        let volumes = self.core.objects.volumes_below(folder.id);
+        let mut named: Vec<_> = volumes.iter().map(|volume| (DeviceId(volume.id.0), volume.title())).collect();
+        named.sort_by(|a, b| a.1.cmp(&b.1));
+        Ok(named)
+    }
+
+    /// Takes a snapshot of each volume and share in a folder, and in the folders in it, all at one
+    /// moment; their full names.
+    ///
+    /// # Errors
+    /// Those of [`snapshot`](Self::snapshot) for any of them: then none is taken.
+    pub fn snapshot_folder(&self, folder: &str, name: &str) -> Result<Vec<String>> {
+        check_name(name)?;
+        let core = &self.core;
+        core.objects.folder_named(folder)?;
+        // Step 1. The lock is not needed for it, and others need not wait for it.
+        core.drain_all()?;
+        let _admin = core.admin.lock();
+        let volumes = core.objects.volumes_below(core.objects.folder_named(folder)?.id);
+        if volumes.is_empty() {
+            return Err(Error::new(ErrorKind::NotFound, format!("there is no volume in the folder '{folder}'")));
+        }
+        let mut taken = Vec::with_capacity(volumes.len());
+        for volume in &volumes {
+            let title = format!("{}@{name}", volume.title());
+            self.check_free(&title)?;
+            self.check_no_receive(volume)?;
+            if volume.levels().len() >= LEVELS_MAX {
+                return Err(too_deep(&volume.title()));
+            }
+            next_epoch(&volume.descriptor.read())?;
+            taken.push(title);
+        }
+        // Steps 2 and 3, in the order of the volumes' numbers.
+        let _gates: Vec<_> = volumes.iter().map(|volume| volume.gate.write()).collect();
+        core.leave_behind()?;
+        // Step 4.
+        let (mut entries, mut bytes) = (Vec::new(), 0);
+        let (now, mut id) = (core.env.clock.unix_s(), core.objects.next_id());
+        for volume in &volumes {
+            let head = volume.descriptor.read().clone();
+            let snapshot = ObjectDescriptor {
+                state: ObjectState::Snapshot,
+                origin: Some(Origin { object: head.id, epoch: head.epoch }),
+                parent: Some(head.id),
+                created_unix_s: now,
+                properties: properties::of_moment(&head.properties),
+                identity: Some(core.env.new_identity()?),
+                ..ObjectDescriptor::volume(ObjectId(id), name, head.size_bytes)
+            };
+            id += 1;
+            let pair = [Entry::Object(snapshot), Entry::Object(ObjectDescriptor { epoch: next_epoch(&head)?, ..head })];
+            let more = header_bytes(&pair) - BATCH_FIXED_BYTES;
+            if !entries.is_empty() && bytes + more > self.step_bytes_max() {
+                core.append_applied(std::mem::take(&mut entries))?;
+                bytes = 0;
+            }
+            bytes += more;
+            entries.extend(pair);
+        }
+        core.append_durably(entries)?;
+        taken.sort();
+        Ok(taken)
+    }
+
+    /// Destroys a folder; with `recursive` everything in it, the deepest first. A crash may leave a
+    /// part. The caller holds `admin`.
+    pub(crate) fn destroy_folder(&self, folder: &Arc<Object>, recursive: bool) -> Result<()> {
+        let objects = &self.core.objects;
+        let below = objects.below_folder(folder.id);
+        if !below.is_empty() && !recursive {
+            let (name, there) = (folder.title(), titles(&below));
+            let text =
+                format!("there is something in the folder '{name}' ({there}): destroy that, or all at once (-r)");
+            return Err(Error::new(ErrorKind::InUse, text));
+        }
+        let moments = |volume: &Arc<Object>| objects.snapshots_of(volume.id);
+        let snapshots: Vec<_> = below.iter().map(moments).collect();
+        check_unheld(snapshots.iter().flatten())?;
+        for volume in &below {
+            if let Some(partial) = objects.partial_of(volume.id) {
+                self.give_up_receive(&partial)?;
+            }
+        }
+        // What a stream brought has gone.
+        for (object, snapshots) in below.iter().zip(snapshots).rev() {
+            let state = object.descriptor.read().state;
+            if !matches!(state, ObjectState::Volume | ObjectState::Folder) {
+                continue;
+            }
+            let mut gone = objects.bookmarks_of(object.id);
+            gone.extend(snapshots);
+            gone.push(object.clone());
+            self.destroy_in_steps(&gone)?;
+        }
+        self.destroy_in_steps(std::slice::from_ref(folder))?;
+        self.core.workers.wake_keeper();
+        Ok(())
+    }
+
+    /// The descriptor `held` of a volume under another full name.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] for its folder; [`ErrorKind::Invalid`] if names become too long;
+    /// [`ErrorKind::Full`] if it does not fit into the folder's quota.
+    pub(crate) fn renamed(&self, volume: &Arc<Object>, held: ObjectDescriptor, new: &str) -> Result<ObjectDescriptor> {
+        let objects = &self.core.objects;
+        let (parent, own) = objects.place(new)?;
+        let (old, before) = (volume.title(), objects.inherited(&held));
+        let descriptor = ObjectDescriptor { name: own, parent, ..held };
+        self.check_moved(volume, (&old, &before), (new, &objects.inherited(&descriptor)))?;
+        self.core.check_moved_into(volume, parent)?;
+        Ok(descriptor)
+    }
+
+    /// Gives a folder another name, and so everything in it. The caller holds `admin`.
+    pub(crate) fn rename_folder(&self, folder: &Arc<Object>, old: &str, new: &str) -> Result<()> {
+        let core = &self.core;
+        check_full_name(new)?;
+        if old == new {
+            return Ok(());
+        }
+        let is_inside = |name: &str| name.strip_prefix(old).is_some_and(|rest| rest.starts_with('/'));
+        if is_inside(new) {
+            let text = format!("the folder '{old}' cannot become '{new}', which would lie in itself");
+            return Err(Error::new(ErrorKind::Invalid, text));
+        }
+        self.check_free(new)?;
+        let (parent, own) = core.objects.place(new)?;
+        let base = core.objects.inherited_in(parent);
+        let passed_on = folder.descriptor.read().properties.clone();
+        for object in core.objects.below_folder(folder.id) {
+            let descriptor = object.descriptor.read().clone();
+            let title = object.title();
+            let then = format!("{new}{}", title.strip_prefix(old).unwrap_or_default());
+            let before = core.objects.inherited(&descriptor);
+            let after = core.objects.inherited_through(&descriptor, folder.id, &base, &passed_on);
+            self.check_moved(&object, (&title, &before), (&then, &after))?;
+        }
+        core.check_moved_into(folder, parent)?;
+        let descriptor = ObjectDescriptor { name: own, parent, ..folder.descriptor.read().clone() };
+        core.append_durably(vec![Entry::Object(descriptor)])
+    }
+
+    /// Whether a volume or a folder can have the full name `new`, with what it inherits there, in
+    /// place of `old`.
+    fn check_moved(&self, object: &Arc<Object>, old: (&str, &Properties), new: (&str, &Properties)) -> Result<()> {
+        let objects = &self.core.objects;
+        let listed = objects.snapshots_of(object.id).into_iter().chain(objects.partial_of(object.id));
+        let listed = listed.chain(objects.bookmarks_of(object.id));
+        let names = listed.map(|snapshot| snapshot.descriptor.read().name.len());
+        check_title(new.0.len() + names.max().map_or(0, |longest| longest + 1))?;
+        if !object.is_live() {
+            return Ok(());
+        }
+        let own = object.descriptor.read().properties.clone();
+        properties::check_rename(old, new, &own)
+            .map_err(|error| error.context(format_args!("volume '{}' keeps its name", old.0)))
+    }
+
+    /// The descriptor of a folder with other properties, if the volumes in it can live with them.
+    pub(crate) fn folder_with(
+        &self,
+        folder: &Arc<Object>,
+        changes: &[(String, Option<String>)],
+    ) -> Result<ObjectDescriptor> {
+        let objects = &self.core.objects;
+        let mut descriptor = folder.descriptor.read().clone();
+        descriptor.properties = properties::changed(Owner::Folder, &descriptor.properties, changes)?;
+        let base = objects.inherited(&descriptor);
+        for volume in objects.volumes_below(folder.id) {
+            let held = volume.descriptor.read().clone();
+            let (before, own) = (objects.inherited(&held), &held.properties);
+            let after = objects.inherited_through(&held, folder.id, &base, &descriptor.properties);
+            properties::resolved_after(&volume.title(), (&before, own), (&after, own))?;
+        }
+        Ok(descriptor)
+    }
+}
+
+impl Core {
+    /// Fails if an object that moves into the folder `into` would take that, or a folder above it,
+    /// beyond its quota.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Full`].
+    pub(crate) fn check_moved_into(&self, object: &Object, into: Option<ObjectId>) -> Result<()> {
+        let objects = &self.objects;
+        let held = object.descriptor.read().clone();
+        let is_above: Vec<_> = objects.above(&held).iter().map(|folder| folder.id).collect();
+        let moved = object.stored_now().saturating_add(objects.stored_now_below(object.id));
+        for folder in objects.above(&ObjectDescriptor { parent: into, ..held }) {
+            let Some(quota) = folder.settings.read().quota_bytes else { continue };
+            if is_above.contains(&folder.id) {
+                continue;
+            }
+            let stored = objects.stored_now_below(folder.id);
+            if stored.saturating_add(moved) > quota {
+                let (name, title) = (folder.title(), object.title());
+                let text = format!(
+                    "'{title}' takes {}, and the folder '{name}' {} of its quota of {}: raise the quota, or make room in it",
+                    format_size(moved),
+                    format_size(stored),
+                    format_size(quota)
+                );
+                return Err(Error::new(ErrorKind::Full, text));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,290 @@
+//! Folders in the table of objects: objects without data, in which volumes, shares and other
+//! folders lie. An object's descriptor has its folder and its own part of the name. The full name
+//! follows from the folders above. So one descriptor gives a folder another name, whatever lies in
+//! it.
+//!
+//! Each object keeps what follows from the folders above it: its title, its settings, and the
+//! folders that limit it. These are worked out when the object is entered, and again for
+//! everything in a folder when that folder is.
+
+use std::sync::Arc;
+
+use format::{ObjectDescriptor, ObjectState};
+use surface::{Error, ErrorKind, Result};
+use units::{ObjectId, did_you_mean};
+
+use super::{Object, Objects, Table, dictionary_title, settings, told};
+use crate::base::options::Properties;
+
+/// Most folders above an object. A name has at most 255 bytes, and each folder takes two of them;
+/// only damaged descriptors have more.
+pub(crate) const DEPTH_MAX: usize = 128;
+
+/// What a folder has for itself: objects in it do not inherit these.
+pub(crate) const OF_FOLDER_ITSELF: [&str; 1] = ["quota"];
+
+impl Table {
+    /// The folders above an object, the nearest first.
+    pub(super) fn above(&self, descriptor: &ObjectDescriptor) -> Vec<Arc<Object>> {
+        let mut above: Vec<Arc<Object>> = Vec::new();
+        let mut at = descriptor.parent;
+        while let Some(object) = at.and_then(|id| self.by_id.get(&id)).filter(|_| above.len() < DEPTH_MAX) {
+            at = {
+                let folder = object.descriptor.read();
+                if folder.state != ObjectState::Folder {
+                    break;
+                }
+                folder.parent
+            };
+            above.push(object.clone());
+        }
+        above
+    }
+
+    /// The full name of a volume or a folder. A folder without a descriptor is called by its
+    /// number.
+    fn full_name(&self, descriptor: &ObjectDescriptor) -> String {
+        let above = self.above(descriptor);
+        let highest = above.last().map_or(descriptor.parent, |folder| folder.descriptor.read().parent);
+        let mut name = highest.map_or_else(String::new, |missing| format!("lost-{}/", missing.0));
+        for folder in above.iter().rev() {
+            name += &folder.descriptor.read().name;
+            name.push('/');
+        }
+        name + &descriptor.name
+    }
+
+    /// The properties that an object with that descriptor inherits from the pool and from folders.
+    pub(super) fn inherited(&self, descriptor: &ObjectDescriptor) -> Properties {
+        self.inherited_from(&self.pool, descriptor)
+    }
+
+    fn inherited_from(&self, pool: &Properties, descriptor: &ObjectDescriptor) -> Properties {
+        let mut inherited = pool.clone();
+        for folder in self.above(descriptor).iter().rev() {
+            inherited.extend(passed_on(&folder.descriptor.read().properties));
+        }
+        inherited
+    }
+
+    /// Works out what follows from the folders above an object that has this descriptor.
+    pub(super) fn renew_settings(&self, object: &Object, descriptor: &ObjectDescriptor) {
+        let inherited = match descriptor.state {
+            // Of its settings only the quota means anything, which is its own.
+            ObjectState::Folder => Properties::new(),
+            _ => self.inherited(descriptor),
+        };
+        *object.settings.write() = settings(&inherited, &descriptor.properties);
+        object.quota.forget();
+        let above = self.above(descriptor);
+        above.iter().for_each(|folder| folder.quota.forget());
+        let limits = above.into_iter().filter(|folder| folder.settings.read().quota_bytes.is_some());
+        object.set_limits(limits.collect());
+    }
+
+    /// Takes a volume, one that a stream brings, or a folder out of the table of names.
+    pub(super) fn forget_name(&mut self, object: &Object, old: &ObjectDescriptor) {
+        let title = object.title();
+        let names = match old.state {
+            ObjectState::Volume => &mut self.by_name,
+            ObjectState::Incoming => &mut self.incoming,
+            ObjectState::Folder => &mut self.folders,
+            _ => return,
+        };
+        names.remove(&title);
+        if let Some(folder) = old.parent {
+            self.in_folder.remove(&(folder, object.id));
+        }
+    }
+
+    /// Enters such an object under the name that it has now, and gives titles to the snapshots,
+    /// bookmarks and dictionaries listed under it.
+    pub(super) fn enter_name(&mut self, object: &Arc<Object>, descriptor: &ObjectDescriptor) {
+        let (id, title) = (object.id, self.full_name(descriptor));
+        object.set_title(title.clone());
+        let names = match descriptor.state {
+            ObjectState::Volume => &mut self.by_name,
+            ObjectState::Incoming => &mut self.incoming,
+            ObjectState::Folder => &mut self.folders,
+            _ => return,
+        };
+        names.insert(title.clone(), object.clone());
+        if let Some(folder) = descriptor.parent {
+            self.in_folder.insert((folder, id));
+        }
+        for snapshot in self.listed_under(id).into_iter().chain(self.partial.get(&id).cloned()) {
+            let name = snapshot.descriptor.read().name.clone();
+            snapshot.set_title(format!("{title}@{name}"));
+        }
+        self.rename_bookmarks(id, &title);
+        for dictionary in self.dictionaries_of(id).filter_map(|d| self.by_id.get(&d)) {
+            dictionary.set_title(dictionary_title(dictionary.id, &title));
+        }
+    }
+
+    /// A folder has come, has gone or has changed: everything in it may be called otherwise, and
+    /// inherit something else.
+    pub(super) fn renew_below(&mut self, folder: ObjectId) {
+        // The deeper ones come after the folders that they lie in.
+        let below = self.below_folder(folder);
+        for object in &below {
+            let descriptor = object.descriptor.read().clone();
+            self.forget_name(object, &descriptor);
+        }
+        for object in &below {
+            let descriptor = object.descriptor.read().clone();
+            self.enter_name(object, &descriptor);
+            self.renew_settings(object, &descriptor);
+        }
+    }
+
+    /// Everything in a folder, and in the folders in it: each behind the folder that it lies in.
+    fn below_folder(&self, folder: ObjectId) -> Vec<Arc<Object>> {
+        let (mut found, mut level) = (Vec::new(), vec![folder]);
+        for _ in 0..DEPTH_MAX {
+            let mut next = Vec::new();
+            for folder in level {
+                let inside = self.in_folder.range((folder, ObjectId(0))..(ObjectId(folder.0 + 1), ObjectId(0)));
+                for object in inside.filter_map(|(_, id)| self.by_id.get(id)) {
+                    if object.descriptor.read().state == ObjectState::Folder {
+                        next.push(object.id);
+                    }
+                    found.push(object.clone());
+                }
+            }
+            level = next;
+            if level.is_empty() {
+                break;
+            }
+        }
+        found
+    }
+}
+
+/// The part of a folder's properties that objects in it inherit.
+fn passed_on(own: &Properties) -> Properties {
+    let is_passed_on = |key: &str| !OF_FOLDER_ITSELF.contains(&key);
+    own.iter().filter(|(key, _)| is_passed_on(key)).map(|(key, value)| (key.clone(), value.clone())).collect()
+}
+
+impl Objects {
+    /// The folder of that name, if there is one.
+    pub(crate) fn folder(&self, name: &str) -> Option<Arc<Object>> {
+        self.table.read().folders.get(name).cloned()
+    }
+
+    /// The folder of that name.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`], and [`ErrorKind::Invalid`] for the name of a volume.
+    pub(crate) fn folder_named(&self, name: &str) -> Result<Arc<Object>> {
+        let table = self.table.read();
+        if let Some(folder) = table.folders.get(name) {
+            return Ok(folder.clone());
+        }
+        if table.by_name.contains_key(name) {
+            return Err(Error::new(ErrorKind::Invalid, format!("'{name}' is a volume or a share, not a folder")));
+        }
+        let there = told(table.folders.keys().map(String::as_str));
+        let meant = did_you_mean(name, table.folders.keys().map(String::as_str));
+        Err(Error::new(ErrorKind::NotFound, format!("the pool has no folder '{name}'; it has {there}{meant}")))
+    }
+
+    /// All folders, by name.
+    pub(crate) fn folders(&self) -> Vec<Arc<Object>> {
+        self.table.read().folders.values().cloned().collect()
+    }
+
+    /// Whether there are folders at all.
+    pub(crate) fn has_folders(&self) -> bool {
+        !self.table.read().folders.is_empty()
+    }
+
+    /// Where an object of that full name lies: its folder, and its own part of the name.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`] if there is no such folder, [`ErrorKind::Invalid`] if a volume has
+    /// its name.
+    pub(crate) fn place(&self, name: &str) -> Result<(Option<ObjectId>, String)> {
+        let Some((folder, own)) = name.rsplit_once('/') else { return Ok((None, name.to_owned())) };
+        match self.folder_named(folder) {
+            Ok(folder) => Ok((Some(folder.id), own.to_owned())),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                let text = format!(
+                    "there is no folder '{folder}' for '{name}': make it first, shale create POOL {folder} --folder"
+                );
+                Err(Error::new(ErrorKind::NotFound, text))
+            }
+            Err(error) => Err(error.context(format_args!("'{name}'"))),
+        }
+    }
+
+    /// Everything in a folder, and in the folders in it: each behind the folder that it lies in.
+    pub(crate) fn below_folder(&self, folder: ObjectId) -> Vec<Arc<Object>> {
+        self.table.read().below_folder(folder)
+    }
+
+    /// The volumes and shares in a folder, and in the folders in it, by number.
+    pub(crate) fn volumes_below(&self, folder: ObjectId) -> Vec<Arc<Object>> {
+        let mut volumes = self.below_folder(folder);
+        volumes.retain(|object| object.is_live());
+        volumes.sort_unstable_by_key(|volume| volume.id);
+        volumes
+    }
+
+    /// The folders above an object that has this descriptor, the nearest first.
+    pub(crate) fn above(&self, descriptor: &ObjectDescriptor) -> Vec<Arc<Object>> {
+        self.table.read().above(descriptor)
+    }
+
+    /// The properties that an object with this descriptor inherits from the pool and from the
+    /// folders above.
+    pub(crate) fn inherited(&self, descriptor: &ObjectDescriptor) -> Properties {
+        self.table.read().inherited(descriptor)
+    }
+
+    /// The same if these were the pool's properties.
+    pub(crate) fn inherited_from(&self, pool: &Properties, descriptor: &ObjectDescriptor) -> Properties {
+        self.table.read().inherited_from(pool, descriptor)
+    }
+
+    /// The properties that objects of a folder inherit; without one, those of the pool.
+    pub(crate) fn inherited_in(&self, folder: Option<ObjectId>) -> Properties {
+        self.inherited(&ObjectDescriptor::folder(ObjectId(u64::MAX), "", folder))
+    }
+
+    /// The same for an object below a folder, if that inherited `base` and had the properties
+    /// `own`.
+    pub(crate) fn inherited_through(
+        &self,
+        descriptor: &ObjectDescriptor,
+        folder: ObjectId,
+        base: &Properties,
+        own: &Properties,
+    ) -> Properties {
+        let above = self.above(descriptor);
+        let between = above.iter().take_while(|between| between.id != folder).count();
+        let mut inherited = base.clone();
+        inherited.extend(passed_on(own));
+        for folder in above[..between].iter().rev() {
+            inherited.extend(passed_on(&folder.descriptor.read().properties));
+        }
+        inherited
+    }
+
+    /// The folder nearest above an object that has set a property: its name.
+    pub(crate) fn folder_that_set(&self, descriptor: &ObjectDescriptor, key: &str) -> Option<String> {
+        let has_set = |folder: &Arc<Object>| passed_on(&folder.descriptor.read().properties).contains_key(key);
+        self.above(descriptor).into_iter().find(has_set).map(|folder| folder.title())
+    }
+
+    /// Stored bytes of everything in a folder, estimated since the last checkpoint.
+    pub(crate) fn stored_now_below(&self, folder: ObjectId) -> u64 {
+        self.below_folder(folder).iter().fold(0, |sum, object| sum.saturating_add(object.stored_now()))
+    }
+
+    /// Stored bytes of everything in a folder, as of the last checkpoint.
+    pub(crate) fn stored_below(&self, folder: ObjectId) -> u64 {
+        self.below_folder(folder).iter().fold(0, |sum, object| sum.saturating_add(object.stored_bytes()))
+    }
+}
