@@ -106,7 +106,7 @@ impl Pool {
         core.append_durably(vec![Entry::Object(descriptor)])
     }
 
-    /// The holds of a snapshot (`VOLUME@SNAPSHOT`), of a volume's snapshots, or of all, the oldest
+    /// The holds of a snapshot (`VOLUME@SNAPSHOT`), of a volume's or a folder's, or of all, the oldest
     /// snapshots first within each volume.
     ///
     /// # Errors
@@ -115,8 +115,7 @@ impl Pool {
         let objects = &self.core.objects;
         let snapshots = match of {
             Some(name) if name.contains('@') => vec![objects.snapshot_named(name)?],
-            Some(name) => objects.snapshots_of(objects.named(name)?.id),
-            None => objects.volumes().iter().flat_map(|volume| objects.snapshots_of(volume.id)).collect(),
+            of => objects.volume_or_all(of)?.iter().flat_map(|volume| objects.snapshots_of(volume.id)).collect(),
         };
         let mut holds = Vec::new();
         for object in snapshots {
