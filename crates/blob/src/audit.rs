@@ -185,8 +185,8 @@ mod tests {
     use crate::connect::Connection;
     use crate::names::BlobKey;
     use crate::upload::UploadOptions;
-    use object_store::{ObjectStore, ObjectStoreExt};
     use object_store::memory::InMemory;
+    use object_store::{ObjectStore, ObjectStoreExt};
 
     /// Packs that are exchanged are found, whether their frames are compared at once or part by part.
     #[tokio::test]
