@@ -1,6 +1,6 @@
 //! Many processes that commit to one log at once: each takes its turn, few requests are made, and what one process offers another
 //! carries, once. Time is simulated.
-#![allow(clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 #[allow(dead_code, reason = "the schedules use all of it")]
 #[path = "schedules/store.rs"]

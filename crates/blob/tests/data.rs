@@ -231,7 +231,7 @@ fn a_pack_that_is_gone_cut_or_foreign_is_damage() {
         assert_ne!(neighbour, *pack);
         for what in ["gone", "cut", "foreign", "neighbour"] {
             match what {
-                "neighbour" => drop(store.copy(&neighbour, pack).await.unwrap()),
+                "neighbour" => store.copy(&neighbour, pack).await.unwrap(),
                 "gone" => store.delete(pack).await.unwrap(),
                 "cut" => drop(store.put(pack, whole.slice(..whole.len() / 2).into()).await.unwrap()),
                 _ => drop(store.put(pack, "nothing of ours".into()).await.unwrap()),

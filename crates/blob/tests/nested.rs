@@ -23,7 +23,7 @@ fn a_blob_is_made_neither_inside_another_nor_around_one() {
         std::fs::create_dir_all(&directory).unwrap();
         let location = format!("file://{}/x", directory.display()).parse().unwrap();
         for (connection, root) in
-            [(memory().0, String::new()), (Connection::open(&location).unwrap(), directory.display().to_string())]
+            [(memory(), String::new()), (Connection::open(&location).unwrap(), directory.display().to_string())]
         {
             let key = |name: &str| BlobKey::new(Path::from(format!("{root}/{name}")));
             let make = async |name: &str| {

@@ -169,13 +169,12 @@ impl Service {
         // Snapshots and bookmarks go while the share is mounted, and come back into sight by
         // themselves.
         shares.close_moments(false);
-        let released = if name.contains(['@', '#']) { Ok(false) } else { shares.release(name, force) };
-        // Of a folder, some may have been released before one could not be.
-        let are_gone = !matches!(released, Ok(false));
-        let done = released.and_then(|_| work());
-        if are_gone {
-            self.look_at_shares();
+        if name.contains(['@', '#']) {
+            return work();
         }
+        let done = shares.without(name, force, work);
+        // Of a folder, some may have been unmounted before one could not be.
+        self.look_at_shares();
         done
     }
 
@@ -221,8 +220,16 @@ impl Service {
                 self.pool.create_volume(&volume, size_bytes, &properties).map(|id| Reply::Created { id: id.0 })
             }
             Request::CreateShare { share, properties } => {
-                let id = self.pool.create_share(&share, &properties)?;
-                shares::make(&self.pool, &share)?;
+                // No mount may find it before it has a tree.
+                let create = || {
+                    let id = self.pool.create_share(&share, &properties)?;
+                    shares::make(&self.pool, &share).map(|()| id)
+                };
+                let shares = self.shares.lock().clone();
+                let id = match shares {
+                    Some(shares) => shares.apart(create),
+                    None => create(),
+                }?;
                 self.look_at_shares();
                 Ok(Reply::Created { id: id.0 })
             }

@@ -403,12 +403,18 @@ impl Shares {
         })
     }
 
-    /// Unmounts a share, or all in a folder, as far as they are mounted; whether any was. With
-    /// `force` those who have files open are cut off.
+    /// Does something while no share is mounted or unmounted: a tree has one user at a time.
+    pub fn apart<T>(&self, work: impl FnOnce() -> T) -> T {
+        let _state = self.state.lock();
+        work()
+    }
+
+    /// Unmounts a share, or all in a folder, as far as they are mounted, and does something before
+    /// any can be mounted again. With `force` those who have files open are cut off.
     ///
     /// # Errors
-    /// [`ErrorKind::InUse`]; others in the folder may be unmounted by then.
-    pub fn release(&self, name: &str, force: bool) -> Result<bool> {
+    /// [`ErrorKind::InUse`], and nothing is done; others in the folder may be unmounted by then.
+    pub fn without<T>(&self, name: &str, force: bool, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let mut state = self.state.lock();
         let meant = state.mounted.iter().filter(|(_, share)| share.name == name || is_in(&share.name, name));
         let meant: Vec<_> = meant.map(|(id, share)| (*id, share.name.clone())).collect();
@@ -416,7 +422,7 @@ impl Shares {
             release(&mut state.mounted, *id, force)?;
             self.leave_folders(name);
         }
-        Ok(!meant.is_empty())
+        work()
     }
 
     /// Removes the directory of a share in a folder that is not mounted there any more, and those

@@ -109,6 +109,9 @@ struct Gc {
     candidates: BTreeSet<PackNo>,
 }
 
+/// An operation that any writer may carry: in no record up to the number, and with what packs.
+type Offer = (OpName, Seq, Vec<(Seq, PackNo)>);
+
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct World {
     /// Record n is at n - 1; `None` only where the canary deleted it.
@@ -118,8 +121,8 @@ pub struct World {
     writers: Vec<Writer>,
     gcs: Vec<Gc>,
     acknowledged: BTreeSet<(OpName, Seq)>,
-    /// Operations that any writer may carry: in no record up to the number, and with what packs. They stay for ever.
-    offers: BTreeSet<(OpName, Seq, Vec<(Seq, PackNo)>)>,
+    /// They stay for ever.
+    offers: BTreeSet<Offer>,
     /// What the records were, for the property that a tombstone hides.
     reused: bool,
     lost_races: u8,
