@@ -1,5 +1,5 @@
-//! What a process sees of the log: operations that wait are carried by one record, requests are few, and a store that does not create
-//! atomically is refused.
+//! What a process sees of the log: operations that wait are carried by one record, requests are
+//! few, and a store that does not create atomically is refused.
 #![allow(clippy::panic)]
 
 #[allow(dead_code, reason = "the schedules use all of it")]
@@ -40,7 +40,8 @@ fn operations_that_wait_are_carried_by_one_record() {
         let mut offsets: Vec<u64> = all.iter().map(|done| done.as_ref().unwrap().at).collect();
         offsets.sort_unstable();
         assert_eq!(offsets, (0..100).map(|append| append * 10).collect::<Vec<_>>());
-        // The first goes alone, or with those that were there; the rest waits for it and goes together.
+        // The first goes alone, or with those that were there; the rest waits for it and goes
+        // together.
         assert!(committer.head().await.seq <= 2, "{} records for 100 appends", committer.head().await.seq);
         assert_eq!(committer.head().await.size, 1_000);
     });
@@ -74,7 +75,8 @@ fn a_commit_is_one_request_and_an_open_two_to_five() {
     });
 }
 
-/// A key whose blob was removed and that has another one: the hint of the old life leads to its closed log, and from there on.
+/// A key whose blob was removed and that has another one: the hint of the old life leads to its
+/// closed log, and from there on.
 #[test]
 fn a_hint_of_a_removed_blob_misleads_no_client() {
     run(async {

@@ -1,5 +1,5 @@
-//! Many processes that commit to one log at once: each takes its turn, few requests are made, and what one process offers another
-//! carries, once. Time is simulated.
+//! Many processes that commit to one log at once: each takes its turn, few requests are made, and
+//! what one process offers another carries, once. Time is simulated.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 #[allow(dead_code, reason = "the schedules use all of it")]
@@ -44,7 +44,8 @@ fn key() -> BlobKey {
     BlobKey::new(Path::from("a"))
 }
 
-/// An append of one byte in a pack that was uploaded when `born` was the newest record. The protocol does not look into packs.
+/// An append of one byte in a pack that was uploaded when `born` was the newest record. The
+/// protocol does not look into packs.
 fn append(id: u128, born: u64) -> Op {
     let pack = PackRef { origin: 0, born, session: Session(id), number: 0 };
     let frame = Frame { stored: 1, codec: codec::CodecId::RAW, crc: 0 };
@@ -64,8 +65,8 @@ fn run<T>(future: impl Future<Output = T>) -> T {
     runtime.unwrap_or_else(|error| panic!("{error}")).block_on(future)
 }
 
-/// Runs processes that each append one byte after the other; returns requests for each append, records, and the longest that an append
-/// took.
+/// Runs processes that each append one byte after the other; returns requests for each append,
+/// records, and the longest that an append took.
 async fn appenders(count: u64, each: u64) -> (f64, u64, Duration) {
     let store = LyingStore::steady(count);
     let first = open(&store, 1, Duration::from_secs(120)).await;
@@ -137,7 +138,8 @@ fn sixty_four_appenders_take_their_turns() {
     });
 }
 
-/// A process leaves an offer and dies; another one carries it; a third takes the operation up and finds it done.
+/// A process leaves an offer and dies; another one carries it; a third takes the operation up and
+/// finds it done.
 #[test]
 fn what_a_dead_process_offered_is_done_once() {
     run(async {

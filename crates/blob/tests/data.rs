@@ -207,7 +207,7 @@ fn damage_is_found_named_and_never_read() {
         assert!(damage.len <= 128 << 10 && damage.what.contains(pack.as_ref()), "{damage:?}");
         let read = other.read(&version, damage.at, damage.at + 1).await;
         assert!(matches!(read, Err(Error::Damaged { .. })), "{read:?}");
-        // What is beside it is read.
+        // The frame beside it is read.
         let after = damage.at + damage.len;
         assert_eq!(other.read(&version, after, after + 9).await.unwrap(), data[after as usize..after as usize + 9]);
     });

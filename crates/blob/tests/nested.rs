@@ -40,7 +40,8 @@ fn a_blob_is_made_neither_inside_another_nor_around_one() {
             make("d/e/g").await.unwrap();
             let refused = make("d/e").await.map(|_| ()).unwrap_err().to_string();
             assert!(refused.contains("below") && refused.contains("choose another key"), "{refused}");
-            // One that has the same beginning is no neighbour; one that is there is opened as before.
+            // One that has the same beginning is no neighbour; one that is there is opened as
+            // before.
             make("ab").await.unwrap();
             make("a").await.unwrap();
             // A key that is free again may be a directory, and a blob once more when that is empty.

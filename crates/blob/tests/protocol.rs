@@ -1,5 +1,5 @@
-//! The protocol as a model, searched breadth-first by Stateright: what is promised holds in every state, and each planted bug is
-//! caught by the property that it should break.
+//! The protocol as a model, searched breadth-first by Stateright: each promise holds in every
+//! state, and each planted bug is caught by the property that it should break.
 //!
 //! `SHALE_MODEL_STATES` sets how many states each configuration may take (the soak gives more).
 #![allow(clippy::panic)]

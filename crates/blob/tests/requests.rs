@@ -32,7 +32,7 @@ impl Client {
         Self { connection, before: Cost::default() }
     }
 
-    /// What was asked of the store since the last call.
+    /// The requests to the store since the last call.
     fn cost(&mut self) -> Cost {
         let requests = self.connection.requests();
         let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);

@@ -29,7 +29,7 @@ pub enum Op {
     Over,
     /// The first cell in another pack.
     Rewrite,
-    /// A cell at the end, together with a node for what was there.
+    /// A cell at the end, together with a node for the cells before.
     Fold,
     /// The oldest live version is the newest again.
     Restore,
