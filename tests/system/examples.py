@@ -21,6 +21,11 @@ SEQUENCES = {"promote", "blob"}
 
 # What must hold before an example, beside what `make_world` makes. The first pattern that is found in the example counts.
 BEFORE = [
+    (r"rename \S+ vm projects/web/vm", "shale create /srv/pool projects/web --folder -p"),
+    (r"rename \S+ projects old/projects", "shale create /srv/pool projects/web/db1 --size 1G -p; shale create /srv/pool old --folder"),
+    (r"send \S+ -R projects@monday", "shale create /srv/pool projects/web/db1 --size 1G -p; shale snapshot /srv/pool -r projects@monday;"
+                                     "ssh backup shale create /srv/pool copies --folder"),
+    (r"shale (snapshot|list|destroy|set) .*projects", "shale create /srv/pool projects/web/db1 --size 1G -p"),
     (r"create \S+ vm ", "shale destroy -r /srv/pool vm"),
     (r"import \S+ home old.tar", "tar -C /home -cf old.tar meier"),
     (r"import \S+ home - ", "tar -C /home -czf home.tar.gz meier; shale import /srv/pool home /home/meier"),

@@ -194,10 +194,14 @@ mod tests {
         let store = Arc::new(InMemory::new());
         let connection = Connection::new(store.clone(), store.clone());
         let blob = Blob::open_or_create(&connection, BlobKey::new("k".into())).await.unwrap();
-        for turn in 0..7_u32 {
+        for turn in 0..7_u64 {
             // Not compressible, so that it is no part of the record.
-            let noise = |at: u32| ((at + turn * 9000).wrapping_mul(2_654_435_761) >> 15).wrapping_mul(40_503) >> 9;
-            let data = (0..9000).map(|at| noise(at) as u8).collect::<Vec<_>>();
+            let mut state = turn;
+            let mut noise = |_| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                (state >> 56) as u8
+            };
+            let data = (0..9000).map(&mut noise).collect::<Vec<_>>();
             let stream = futures_util::stream::iter([Ok(Bytes::from(data))]);
             blob.append(stream, "", &UploadOptions::default()).await.unwrap();
         }
