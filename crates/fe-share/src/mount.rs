@@ -342,13 +342,14 @@ impl Mount {
         kernel_mount::unmount(&self.dir, UnmountFlags::empty()).map(drop)
     }
 
-    /// Cuts off those who have files open, whose later requests fail. What they were told is done,
-    /// is kept.
+    /// Cuts off those who have files open, whose later requests fail, and leaves it to
+    /// [`Self::wait`] that the tree is closed. What they were told is done, is kept.
     ///
     /// # Errors
     /// [`ErrorKind::Io`] if the kernel fails.
     pub fn cut_off(&self) -> Result<()> {
-        kernel_mount::unmount(&self.dir, UnmountFlags::DETACH).map(drop)
+        // FORCE ends the connection: without it the mount would go on for as long as a file is open.
+        kernel_mount::unmount(&self.dir, UnmountFlags::FORCE | UnmountFlags::DETACH).map(drop)
     }
 
     /// Why the death of this program would lose names that were acknowledged and not synced; `None`
@@ -360,14 +361,6 @@ impl Mount {
                 Some(format!("{}: there is no room for the journal of its names", self.dir.display()))
             }
             Ok(_) => None,
-        }
-    }
-
-    /// The journal does not count any more: all until now is durable, and what comes later need not
-    /// survive this program.
-    pub fn end_journal(&self) {
-        if let Ok(Some(journal)) = &self.journal {
-            journal.end();
         }
     }
 

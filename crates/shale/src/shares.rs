@@ -458,14 +458,8 @@ fn release(mounted: &mut BTreeMap<u64, Mounted>, id: u64, force: bool) -> Result
     match share.mount.take_away() {
         Err(error) if error.kind() == ErrorKind::InUse && force => {
             share.mount.cut_off()?;
-            // Its thread goes on for as long as a file is open.
-            let done = share.tree.commit().map_err(|failure| error_of(&share.name, "cannot be made durable", failure));
-            if done.is_ok() {
-                // What replaces the share now must not get names that belong to what it was.
-                share.mount.end_journal();
-            }
-            mounted.remove(&id);
-            done
+            // Nothing writes to the share behind this: it may be another one then.
+            mounted.remove(&id).map_or(Ok(()), |share| share.mount.wait())
         }
         Err(error) if error.kind() == ErrorKind::InUse => Err(error),
         taken => {
