@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::common::machine_env::env;
+use crate::common::machine_env::{env, features};
 use crate::common::{Campaign, Ended, Failure, Shape, Tally, World};
 use bytes::Bytes;
 use engine::{FormatOptions, Pool, PoolOptions, ReceiveReport, Sender};
@@ -369,16 +369,6 @@ fn a_held_snapshot_stays_until_it_is_released() {
     }
     source.destroy("v@b", false).unwrap();
     check(&source);
-}
-
-/// The incompatible features of each copy of the superblock, as the disk has them.
-fn features(machine: &Machine) -> Vec<u64> {
-    let mut bytes = vec![0; format::SUPERBLOCK_BYTES];
-    let read = |offset: &u64| {
-        machine.disk.peek(*offset, &mut bytes);
-        format::Superblock::decode(&bytes).map_or(0, |superblock| superblock.features_incompat)
-    };
-    format::SUPERBLOCK_OFFSETS.iter().map(read).collect()
 }
 
 /// An older program does not know what a bookmark is. Wherever the power fails while the first one is made, a pool that has one says that it may.

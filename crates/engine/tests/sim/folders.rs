@@ -2,8 +2,8 @@
 //! losses of power, and one by one.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use crate::common::machine_env::env;
-use crate::common::{Campaign, Ended, Failure, Shape, Tally, World};
+use crate::common::machine_env::{env, features};
+use crate::common::{Campaign, Failure, Shape, Tally, World};
 use bytes::Bytes;
 use engine::{FormatOptions, Pool, PoolOptions, Properties, PropertySource};
 use sim::{Fault, Machine};
@@ -13,20 +13,7 @@ const MIB: u64 = 1 << 20;
 
 fn model_run(seed: u64) -> Result<Tally, Failure> {
     let mut world = World::new(seed, Shape::with_folders)?;
-    while world.op_number < 300 {
-        match world.step()? {
-            Ended::Well | Ended::Limited => {}
-            Ended::Full => {
-                world.relieve()?;
-            }
-            ended @ (Ended::Dark | Ended::Disturbed) => return Err(world.fail(format!("{ended:?} without a fault"))),
-        }
-        match world.rng.below(200) {
-            0..3 => world.reopen()?,
-            3..5 => world.restart()?,
-            _ => {}
-        }
-    }
+    world.run_without_faults(300)?;
     world.verify()?;
     world.verify_check()?;
     Ok(world.tally())
@@ -42,10 +29,8 @@ fn crash_run(seed: u64) -> Result<Tally, Failure> {
     }
     world.verify_check()?;
     // At last the map is lost: the log alone tells the same.
-    if seed.is_multiple_of(3) && world.pool().flush().is_ok() {
-        world.model.flushed_all();
-        let had_catalogue = world.pool().status().catalogue_bytes > 0;
-        world.verify_salvage(had_catalogue)?;
+    if seed.is_multiple_of(3) {
+        world.verify_flushed_log()?;
     }
     Ok(world.tally())
 }
@@ -450,16 +435,6 @@ fn a_folder_of_many_volumes_is_renamed_at_once_and_has_its_snapshots() {
     pool.destroy("short", true).unwrap();
     assert!(pool.volumes().is_empty() && pool.folders().is_empty());
     pool.close().unwrap();
-}
-
-/// The incompatible features of each copy of the superblock, as the disk has them.
-fn features(machine: &Machine) -> Vec<u64> {
-    let mut bytes = vec![0; format::SUPERBLOCK_BYTES];
-    let read = |offset: &u64| {
-        machine.disk.peek(*offset, &mut bytes);
-        format::Superblock::decode(&bytes).map_or(0, |superblock| superblock.features_incompat)
-    };
-    format::SUPERBLOCK_OFFSETS.iter().map(read).collect()
 }
 
 /// An older program does not know what a folder is. Wherever the power fails while the first one is

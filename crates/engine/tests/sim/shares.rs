@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use crate::common::machine_env::env;
-use crate::common::{Campaign, Ended, Failure, Shape, Tally, World};
+use crate::common::{Campaign, Failure, Shape, Tally, World};
 use bytes::Bytes;
 use engine::{Files, FormatOptions, Pool, PoolOptions, Properties};
 use sim::Machine;
@@ -14,20 +14,7 @@ const BLOCK: usize = 4096;
 
 fn model_run(seed: u64) -> Result<Tally, Failure> {
     let mut world = World::new(seed, Shape::with_shares)?;
-    while world.op_number < 300 {
-        match world.step()? {
-            Ended::Well | Ended::Limited => {}
-            Ended::Full => {
-                world.relieve()?;
-            }
-            ended @ (Ended::Dark | Ended::Disturbed) => return Err(world.fail(format!("{ended:?} without a fault"))),
-        }
-        match world.rng.below(200) {
-            0..3 => world.reopen()?,
-            3..5 => world.restart()?,
-            _ => {}
-        }
-    }
+    world.run_without_faults(300)?;
     world.verify()?;
     world.verify_check()?;
     world.reopen()?;
@@ -45,10 +32,8 @@ fn crash_run(seed: u64) -> Result<Tally, Failure> {
     }
     world.verify_check()?;
     // At last the map is lost: the log alone tells the same.
-    if seed.is_multiple_of(4) && world.pool().flush().is_ok() {
-        world.model.flushed_all();
-        let had_catalogue = world.pool().status().catalogue_bytes > 0;
-        world.verify_salvage(had_catalogue)?;
+    if seed.is_multiple_of(4) {
+        world.verify_flushed_log()?;
     }
     Ok(world.tally())
 }

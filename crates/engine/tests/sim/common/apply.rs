@@ -414,6 +414,26 @@ impl World {
         Ok(())
     }
 
+    /// Takes steps up to a number of operations, none of which may fail; makes room when the pool is
+    /// full, and opens the pool anew now and then.
+    pub fn run_without_faults(&mut self, ops: u64) -> Result<(), Failure> {
+        while self.op_number < ops {
+            match self.step()? {
+                Ended::Well | Ended::Limited => {}
+                Ended::Full => {
+                    self.relieve()?;
+                }
+                ended @ (Ended::Dark | Ended::Disturbed) => return Err(self.fail(format!("{ended:?} without a fault"))),
+            }
+            match self.rng.below(200) {
+                0..3 => self.reopen()?,
+                3..5 => self.restart()?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
     /// Takes steps until the power fails, at most so many; makes room when the pool is full.
     pub fn run_until_dark(
         &mut self,
