@@ -12,6 +12,7 @@ use fuse::{
 use share::{Caller, Failure, Inode, SetAttributes, Time, TimeToSet, Tree};
 use surface::Allocation;
 
+use crate::flags;
 use crate::held::Held;
 use crate::moments::{self, Shown};
 
@@ -224,7 +225,9 @@ impl Served {
                 }));
             }
             Operation::StatFs => answer.result(self.stat_fs().map(|found| reply::statfs(&found)).map_err(errno)),
-            Operation::Ioctl { .. } => answer.fail(Errno::ENOTTY),
+            Operation::Ioctl { command, data, out_bytes, .. } => {
+                answer.result(flags::ioctl(tree, node, command, data, out_bytes));
+            }
             // Answered so, OPEN, OPENDIR, CREATE, FLUSH, RELEASE, ACCESS and STATX never come
             // again.
             _ => answer.fail(Errno::ENOSYS),

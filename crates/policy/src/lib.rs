@@ -8,6 +8,7 @@
 //! region's last test showed; [`decide`] joins them for one unit.
 
 mod budget;
+mod by_file;
 mod candidates;
 mod cold;
 mod cost;
@@ -33,6 +34,7 @@ mod when_full;
 mod zero;
 
 pub use budget::{TEST_CREDIT_NS, test_credit_earned};
+pub use by_file::{FileChoice, InForce, Origin, Ruled, bears_out};
 pub use candidates::{CANDIDATES_MAX, Candidates, ParseCandidatesError};
 pub use cold::{ColdMode, ParseColdModeError};
 pub use cost::{SAVING_MIN, Weights, ln_cost};

@@ -278,7 +278,7 @@ pub struct ResolvedProperty {
 }
 
 /// The properties in force, and what they mean.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Resolved {
     /// What they mean.
     pub settings: Settings,

@@ -45,6 +45,17 @@ pub struct Region {
     pub remembered: Option<Remembered>,
 }
 
+impl From<engine::Remembered> for Remembered {
+    fn from(known: engine::Remembered) -> Self {
+        Self {
+            winner: known.winner,
+            class: known.class,
+            saving_percent: 100.0 * known.saving,
+            units_since_test: known.units_since_test,
+        }
+    }
+}
+
 impl From<engine::RegionReport> for Region {
     fn from(report: engine::RegionReport) -> Self {
         let codec = |c: engine::CodecUse| CodecUse {
@@ -53,18 +64,12 @@ impl From<engine::RegionReport> for Region {
             raw_bytes: c.raw_bytes,
             stored_bytes: c.stored_bytes,
         };
-        let remembered = |r: engine::Remembered| Remembered {
-            winner: r.winner,
-            class: r.class,
-            saving_percent: 100.0 * r.saving,
-            units_since_test: r.units_since_test,
-        };
         Self {
             offset: report.offset,
             raw_bytes: report.raw_bytes,
             stored_bytes: report.stored_bytes,
             codecs: report.codecs.into_iter().map(codec).collect(),
-            remembered: report.remembered.map(remembered),
+            remembered: report.remembered.map(Into::into),
         }
     }
 }

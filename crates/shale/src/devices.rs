@@ -9,7 +9,7 @@ use bytes::Bytes;
 use engine::{Meant, Pool, SnapshotStatus, Volume};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use surface::{
-    BlockDevice, Client, DeviceId, DeviceInfo, DeviceSet, Error, ErrorKind, FolderInfo, PendingRead, Result, Run,
+    BlockDevice, Client, DeviceId, DeviceInfo, DeviceSet, Error, ErrorKind, FolderInfo, Hint, PendingRead, Result, Run,
     WriteOptions, ZeroOptions,
 };
 
@@ -499,6 +499,9 @@ impl BlockDevice for OpenDevice {
     }
     fn write(&self, offset: u64, data: Bytes, options: WriteOptions) -> Result<()> {
         self.volume.write(offset, data, options)
+    }
+    fn write_hinted(&self, offset: u64, data: Bytes, hint: Hint) -> Result<()> {
+        self.volume.write_hinted(offset, data, hint)
     }
     fn write_would_wait(&self) -> bool {
         self.volume.write_would_wait()

@@ -23,7 +23,9 @@ use crate::model::{
 use crate::output::Output;
 use crate::schedules;
 use crate::share_check;
+use crate::share_files::Opened;
 use crate::share_journals::Journals;
+use crate::share_recompress::Recompressing;
 use crate::shares::{self, Shares};
 use crate::stream_io::Place;
 use crate::stream_plan;
@@ -71,6 +73,7 @@ pub struct Service {
     /// Damages that the log has.
     damage_told: Mutex<BTreeSet<String>>,
     fullness: Fullness,
+    recompressing: Recompressing,
 }
 
 /// A damage in words, with its place.
@@ -106,6 +109,7 @@ impl Service {
             journals: Arc::new(journals),
             damage_told: Mutex::default(),
             fullness: Fullness::default(),
+            recompressing: Recompressing::default(),
         }
     }
 
@@ -159,6 +163,36 @@ impl Service {
     fn freeze(&self, share: Option<&str>) -> Result<()> {
         let shares = self.shares.lock().clone();
         shares.map_or(Ok(()), |shares| shares.freeze(share))
+    }
+
+    /// The tree of a share as it is now, or of a snapshot of one, to be looked at.
+    fn opened(&self, share: &str) -> Result<Opened> {
+        let volume = self.pool.volume(share)?;
+        let shares = self.shares.lock().clone();
+        if let Some(opened) = shares.and_then(|shares| shares.opened(volume.id())) {
+            return Ok(opened);
+        }
+        let moment = shares::open_moment(volume.clone(), volume)?;
+        Ok(Opened { tree: Arc::new(moment.tree), files: moment.files })
+    }
+
+    /// Works on the tree of a share, be it mounted or not.
+    pub(crate) fn with_writable<T>(&self, share: &str, work: impl FnOnce(&Opened) -> Result<T>) -> Result<T> {
+        let id = self.pool.volume(share)?.id();
+        let shares = self.shares.lock().clone();
+        if let Some(opened) = shares.as_ref().and_then(|shares| shares.opened(id)) {
+            return work(&opened);
+        }
+        let alone = || {
+            let opened = shares::open_writable(self, share)?;
+            let done = work(&opened);
+            let closed = opened.tree.close();
+            closed.map_err(|failure| shares::error_of(share, "its tree cannot be closed", failure)).and(done)
+        };
+        match shares {
+            Some(shares) => shares.apart(alone),
+            None => alone(),
+        }
     }
 
     /// Does something to a volume or a share, or to a folder with shares, that is not mounted
@@ -326,8 +360,20 @@ impl Service {
                 share_check::name_files(&self.pool, &mut report.damages);
                 Ok(Reply::Scrubbed(Box::new(report.into())))
             }
-            Request::Recompress { volume, mode, bytes, restart } => {
-                let report = self.pool.recompress(&volume, mode.as_deref(), bytes, restart)?;
+            Request::Recompress { volume, mode, bytes, restart, path } => {
+                let mode = mode.as_deref();
+                let is_share = self.pool.volume(&volume)?.is_share();
+                let report = match path {
+                    _ if is_share => {
+                        let path = path.unwrap_or_default();
+                        self.recompressing.slice(self, &volume, &path, mode, (bytes, restart))?
+                    }
+                    Some(_) => {
+                        let text = format!("'{volume}' is a volume, which has no files: leave the path out");
+                        return Err(Error::new(ErrorKind::Invalid, text));
+                    }
+                    None => self.pool.recompress(&volume, mode, bytes, restart)?,
+                };
                 Ok(Reply::Recompressed(Box::new(report.into())))
             }
             Request::Explain { volume, from, count } => {
@@ -337,6 +383,10 @@ impl Service {
             Request::ExplainRegion { volume, offset } => {
                 Ok(Reply::Region(Box::new(self.pool.explain_region(&volume, offset)?.into())))
             }
+            Request::ExplainFile { share, path } => {
+                Ok(Reply::File(Box::new(self.opened(&share)?.explain(&share, &path)?)))
+            }
+            Request::Usage { share, path } => Ok(Reply::Usage(Box::new(self.opened(&share)?.usage(&share, &path)?))),
             Request::Trace { count } => {
                 Ok(Reply::Trace(self.pool.take_trace(count).into_iter().map(Into::into).collect()))
             }

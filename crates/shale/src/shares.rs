@@ -22,6 +22,7 @@ use surface::{BlockDevice, DeviceId, Error, ErrorKind, NamedClient, ObjectSpace,
 use crate::devices::{Devices, is_in};
 use crate::output::Output;
 use crate::service::Service;
+use crate::share_files::Opened;
 use crate::share_journals::Journals;
 
 /// One over this of the server's memory caches the namespaces of all shares.
@@ -74,7 +75,7 @@ pub fn refuse(volume: &Volume) -> Result<()> {
 /// What the pool says.
 pub fn make(pool: &Pool, name: &str) -> Result<()> {
     let volume = pool.volume(name)?;
-    let tree = open(volume.clone(), volume, CACHE_BYTES_BRIEF)?;
+    let (tree, _) = open(volume.clone(), volume, CACHE_BYTES_BRIEF)?;
     tree.close().map_err(|failure| error_of(name, "its tree cannot be made", failure))
 }
 
@@ -83,27 +84,38 @@ pub fn make(pool: &Pool, name: &str) -> Result<()> {
 /// # Errors
 /// What the pool says.
 pub fn open_tree(service: &Service, name: &str) -> Result<Arc<Tree>> {
+    open_writable(service, name).map(|opened| opened.tree)
+}
+
+/// The same, with where its files lie.
+///
+/// # Errors
+/// The same.
+pub(crate) fn open_writable(service: &Service, name: &str) -> Result<Opened> {
     let pool = service.pool();
     let volume = pool.volume(name)?;
     service.journals().bring_back_of(pool, volume.id())?;
-    open(volume.clone(), volume, CACHE_BYTES_IMPORT).map(Arc::new)
+    let (tree, files) = open(volume.clone(), volume, CACHE_BYTES_IMPORT)?;
+    Ok(Opened { tree: Arc::new(tree), files })
 }
 
 /// The tree of a share, which is made if there is none. `device`: see [`Files::new`].
-fn open(volume: Arc<Volume>, device: Arc<dyn BlockDevice>, cache_bytes: usize) -> Result<Tree> {
+fn open(volume: Arc<Volume>, device: Arc<dyn BlockDevice>, cache_bytes: usize) -> Result<(Tree, Arc<Files>)> {
     let name = volume.name();
     let space = Arc::new(Files::new(volume, device)?);
     let options = Options { now, cache_bytes };
-    match Tree::open(space.clone(), options) {
+    let tree = match Tree::open(space.clone(), options) {
         Err(failure) if failure.errno() == libc::ENOENT => {
             let mut secret = [0; 8];
             env::Entropy::fill(&env::SystemEntropy, &mut secret)
                 .map_err(|error| Error::from_io("reading random bytes for a share", error))?;
-            Tree::create(space, u64::from_le_bytes(secret), options)
+            Tree::create(space.clone(), u64::from_le_bytes(secret), options)
         }
         opened => opened,
     }
-    .map_err(|failure| error_of(&name, "its tree cannot be opened (shale check tells more)", failure))
+    .map_err(|failure| error_of(&name, "its tree cannot be opened (shale check tells more)", failure))?;
+    tree.follow(space.clone());
+    Ok((tree, space))
 }
 
 /// A share as it is at a moment.
@@ -127,7 +139,10 @@ pub fn open_moment(volume: Arc<Volume>, device: Arc<dyn BlockDevice>) -> Result<
     let scratch = Arc::new(Scratch::over(space));
     let options = Options { now, cache_bytes: CACHE_BYTES_MOMENT };
     match Tree::open(scratch.clone(), options) {
-        Ok(tree) => Ok(Moment { tree, files, scratch }),
+        Ok(tree) => {
+            tree.follow(files.clone());
+            Ok(Moment { tree, files, scratch })
+        }
         Err(failure) if failure.errno() == libc::ENOENT => {
             let text = format!("share '{name}' had no tree yet at that moment");
             Err(Error::new(ErrorKind::NotFound, text))
@@ -166,6 +181,7 @@ impl Moments for ShareMoments {
 struct Mounted {
     name: String,
     tree: Arc<Tree>,
+    files: Arc<Files>,
     mount: Mount,
 }
 
@@ -245,6 +261,12 @@ impl Shares {
         self.state.lock().mounted.values().for_each(|share| share.mount.close_moments(only_idle));
     }
 
+    /// The tree of a share that is mounted.
+    pub(crate) fn opened(&self, id: DeviceId) -> Option<Opened> {
+        let state = self.state.lock();
+        state.mounted.get(&id.0).map(|share| Opened { tree: share.tree.clone(), files: share.files.clone() })
+    }
+
     fn bring_up(&self) -> Vec<Error> {
         let mut state = self.state.lock();
         let mut failed = Vec::new();
@@ -307,7 +329,7 @@ impl Shares {
         let kept = kept_by.as_ref().map(KeptMount::find).transpose()?.flatten();
         if let Some(kept) = kept {
             match self.go_on(kept, id, &dir, cache_bytes, &options) {
-                Ok((tree, mount)) => return Ok(Mounted { name: name.to_owned(), tree, mount }),
+                Ok((tree, files, mount)) => return Ok(Mounted { name: name.to_owned(), tree, files, mount }),
                 Err(error) => {
                     log::warn!("share '{name}' is mounted anew, and files that were open there get errors: {error}")
                 }
@@ -328,9 +350,10 @@ impl Shares {
             _ => {}
         }
         let (volume, device) = self.open(id, &dir)?;
-        let tree = Arc::new(open(volume, device, cache_bytes)?);
+        let (tree, files) = open(volume, device, cache_bytes)?;
+        let tree = Arc::new(tree);
         let mount = fe_share::mount_with_moments(tree.clone(), Some(self.moments(id)), &dir, &options)?;
-        Ok(Mounted { name: name.to_owned(), tree, mount })
+        Ok(Mounted { name: name.to_owned(), tree, files, mount })
     }
 
     /// Goes on with a mount that has outlived the server before this one.
@@ -341,7 +364,7 @@ impl Shares {
         dir: &Path,
         cache_bytes: usize,
         options: &MountOptions,
-    ) -> Result<(Arc<Tree>, Mount)> {
+    ) -> Result<(Arc<Tree>, Arc<Files>, Mount)> {
         let prepare = || {
             if kept.dir() != dir {
                 let text = format!("its mount is at {}, not at {}", kept.dir().display(), dir.display());
@@ -351,14 +374,16 @@ impl Shares {
             let (volume, device) = self.open(id, dir)?;
             let name = volume.name();
             let space = Arc::new(Files::new(volume, device)?);
-            let tree = Tree::take_over(space, Options { now, cache_bytes }, &left);
-            tree.map_err(|failure| error_of(&name, "what its last server left cannot be brought back", failure))
+            let tree = Tree::take_over(space.clone(), Options { now, cache_bytes }, &left)
+                .map_err(|failure| error_of(&name, "what its last server left cannot be brought back", failure))?;
+            tree.follow(space.clone());
+            Ok((tree, space))
         };
         match prepare() {
-            Ok(tree) => {
+            Ok((tree, files)) => {
                 let tree = Arc::new(tree);
                 let mount = fe_share::resume_with_moments(tree.clone(), Some(self.moments(id)), kept, options)?;
-                Ok((tree, mount))
+                Ok((tree, files, mount))
             }
             Err(error) => {
                 kept.give_up();

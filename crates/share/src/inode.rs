@@ -1,10 +1,13 @@
 //! The record of an inode: attributes, and where its data lies.
 //!
-//! Encoding, little-endian: version 1, flags 1, mode 4, uid 4, gid 4, links 4, device 4, size 8,
+//! Encoding, little-endian: version 1 (1 or 2), flags 1, mode 4, uid 4, gid 4, links 4, device 4, size 8,
 //! data 8, parent 8, then four times seconds 8 and nanoseconds 4 (accessed, modified, changed,
-//! born), then the target of a symbolic link up to the end. Valid if and only if the version is
-//! known and the length is at least that of the fixed part.
+//! born), then in version 2 the length 2 of what follows and what is said of its compression
+//! (`compression.rs`), then the target of a symbolic link up to the end. Valid if and only if the
+//! version is known, the length is at least that of the fixed part, and fields end where they say.
+//! Version 2 is written only if something is said there.
 
+use crate::compression::Compression;
 use crate::failure::{Failure, Result};
 
 /// A point in time, in seconds since 1970 and nanoseconds from there on.
@@ -70,6 +73,8 @@ pub struct Inode {
     /// Target of a symbolic link.
     pub(crate) target: Box<[u8]>,
     pub(crate) flags: Flags,
+    /// How its data is compressed, or that of files made in it; `None`: nothing is said.
+    pub(crate) compression: Option<Box<Compression>>,
 }
 
 impl Inode {
@@ -80,12 +85,22 @@ impl Inode {
 }
 
 const VERSION: u8 = 1;
+const VERSION_WITH_FIELDS: u8 = 2;
 const FIXED_BYTES: usize = 94;
 
 impl Inode {
     /// The type, as `S_IFMT` masks it.
     pub const fn kind(&self) -> u32 {
         self.mode & libc::S_IFMT
+    }
+
+    /// What it says of its compression.
+    pub(crate) fn compression(&self) -> Compression {
+        self.compression.as_ref().map(|compression| (**compression).clone()).unwrap_or_default()
+    }
+
+    pub(crate) fn set_compression(&mut self, compression: Compression) {
+        self.compression = (!compression.is_empty()).then(|| Box::new(compression));
     }
 
     /// Whether it is a directory.
@@ -99,8 +114,9 @@ impl Inode {
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(FIXED_BYTES + self.target.len());
-        out.extend([VERSION, self.flags.0]);
+        let fields = self.compression.as_ref().map(|compression| compression.encode()).unwrap_or_default();
+        let mut out = Vec::with_capacity(FIXED_BYTES + 2 + fields.len() + self.target.len());
+        out.extend([if fields.is_empty() { VERSION } else { VERSION_WITH_FIELDS }, self.flags.0]);
         for number in [self.mode, self.uid, self.gid, self.links, self.device] {
             out.extend(number.to_le_bytes());
         }
@@ -111,16 +127,28 @@ impl Inode {
             out.extend(time.seconds.to_le_bytes());
             out.extend(time.nanoseconds.to_le_bytes());
         }
+        if !fields.is_empty() {
+            // Two fields of at most 257 bytes, and those of newer versions, which came with a length.
+            out.extend((fields.len() as u16).to_le_bytes());
+            out.extend(&fields);
+        }
         out.extend(&self.target);
         out
     }
 
     pub(crate) fn decode(number: u64, bytes: &[u8]) -> Result<Self> {
         let damaged = || Failure::damaged(format_args!("inode {number} has a record of {} bytes", bytes.len()));
-        let (fixed, target) = bytes.split_at_checked(FIXED_BYTES).ok_or_else(damaged)?;
-        if fixed[0] != VERSION {
-            return Err(damaged());
-        }
+        let (fixed, behind) = bytes.split_at_checked(FIXED_BYTES).ok_or_else(damaged)?;
+        let (compression, target) = match fixed[0] {
+            VERSION => (None, behind),
+            VERSION_WITH_FIELDS => {
+                let (length, rest) = behind.split_first_chunk().ok_or_else(damaged)?;
+                let fields = rest.split_at_checked(u16::from_le_bytes(*length).into()).ok_or_else(damaged)?;
+                let said = Compression::decode(fields.0).ok_or_else(damaged)?;
+                ((!said.is_empty()).then(|| Box::new(said)), fields.1)
+            }
+            _ => return Err(damaged()),
+        };
         let mut rest = &fixed[2..];
         let mut u32 = || take(&mut rest).map(u32::from_le_bytes);
         let (mode, uid, gid, links, device) = (u32(), u32(), u32(), u32(), u32());
@@ -148,6 +176,7 @@ impl Inode {
                 born: times.3?,
                 target: target.into(),
                 flags: Flags(fixed[1]),
+                compression,
             })
         };
         whole().ok_or_else(damaged)
@@ -183,9 +212,18 @@ mod tests {
             born: Time { seconds: 11, nanoseconds: 12 },
             target: b"a/target"[..].into(),
             flags,
+            compression: None,
         };
         let bytes = inode.encode();
+        assert_eq!(bytes[0], VERSION);
         assert_eq!(Inode::decode(1, &bytes).unwrap(), inode);
+        let mut said = inode.clone();
+        let fields = Compression::decode(&[1, 3, 0, 1, 0, 99, 1, 7]).unwrap();
+        said.set_compression(fields);
+        let with_fields = said.encode();
+        assert_eq!((with_fields[0], with_fields.len()), (VERSION_WITH_FIELDS, bytes.len() + 2 + 8));
+        assert_eq!(Inode::decode(1, &with_fields).unwrap(), said);
+        assert!(Inode::decode(1, &with_fields[..FIXED_BYTES + 6]).is_err());
         assert!(Inode::decode(1, &bytes[..FIXED_BYTES - 1]).is_err());
         assert!(Inode::decode(1, &[&[9], &bytes[1..]].concat()).is_err());
         flags.set(Flags::CAPABILITY, false);

@@ -9,6 +9,7 @@ mod acl;
 mod backend;
 #[doc(hidden)]
 pub mod canary;
+mod compression;
 mod failure;
 mod inode;
 mod journal;

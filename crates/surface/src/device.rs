@@ -15,6 +15,32 @@ pub struct WriteOptions {
     pub fua: bool,
 }
 
+/// What is known of the data of a write, for its compression. A wrong hint costs time or space,
+/// and nothing else.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Hint {
+    /// How it is to be compressed.
+    pub how: Advice,
+    /// What kind of content it is part of: data of one kind shares what was learnt of it. 0: not
+    /// known.
+    pub kind: u16,
+}
+
+/// How data is to be compressed. Codecs have the numbers of the format; a number that the device
+/// does not know counts as [`Usual`](Self::Usual).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Advice {
+    /// As the properties of the device say.
+    #[default]
+    Usual,
+    /// Unit by unit, whatever they say.
+    Auto,
+    /// With this codec.
+    Codec(u8),
+    /// With this codec, as far as the data bears it out; else unit by unit.
+    Guess(u8),
+}
+
 /// How a range is to be zeroed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ZeroOptions {
@@ -100,6 +126,13 @@ pub trait BlockDevice: Send + Sync {
     /// so that large aligned requests are not copied; a caller hands over a buffer of its own for
     /// each request.
     fn write(&self, offset: u64, data: Bytes, options: WriteOptions) -> Result<()>;
+
+    /// As [`write`](Self::write) without FUA, of data of which something is known. A device that
+    /// does not compress has no use for that.
+    fn write_hinted(&self, offset: u64, data: Bytes, hint: Hint) -> Result<()> {
+        let _ = hint;
+        self.write(offset, data, WriteOptions::default())
+    }
 
     /// Whether a write without FUA would have to wait now, because the write buffer is full. A hint
     /// for front ends that would rather hand such a write to another thread.

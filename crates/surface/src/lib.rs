@@ -9,8 +9,8 @@ mod space;
 
 pub use client::{Client, NamedClient, process_name, program_file};
 pub use device::{
-    Allocation, BlockDevice, DeviceId, DeviceInfo, DeviceSet, FolderInfo, PendingRead, Run, WriteOptions, ZeroOptions,
-    read_each,
+    Advice, Allocation, BlockDevice, DeviceId, DeviceInfo, DeviceSet, FolderInfo, Hint, PendingRead, Run, WriteOptions,
+    ZeroOptions, read_each,
 };
 pub use error::{Error, ErrorKind, Result};
 pub use held::{Attempt, Held};

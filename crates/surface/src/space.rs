@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-use crate::{Result, Run};
+use crate::{Hint, Result, Run};
 
 /// Files below this number are the tree's own: its namespace, and what it keeps beside. They find
 /// room where other files find the space full, so that files can be removed from a full space.
@@ -27,6 +27,13 @@ pub trait ObjectSpace: Send + Sync {
 
     /// Writes `data` at `offset` of a file.
     fn write(&self, file: u64, offset: u64, data: Bytes) -> Result<()>;
+
+    /// As [`write`](Self::write), of data of which something is known. A space that does not
+    /// compress has no use for that.
+    fn write_hinted(&self, file: u64, offset: u64, data: Bytes, hint: Hint) -> Result<()> {
+        let _ = hint;
+        self.write(file, offset, data)
+    }
 
     /// Makes the bytes of a range read as zeroes and gives their space back. A range may end at
     /// `u64::MAX`.

@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use codec::CodecId;
 use policy::{Compression, Settings};
+use surface::Hint;
 use units::{BlockMask, ObjectId};
 
 use crate::base::hash::MULTIPLIER;
@@ -114,7 +115,7 @@ impl<'a> ColdRecoder<'a> {
             return false;
         }
         let began = core.env.clock.now_ns();
-        let done = self.recoder.recode(resident, live, payload, settings, survivors);
+        let done = self.recoder.recode(resident, live, payload, settings, Hint::default(), survivors);
         if is_moved && !is_other {
             core.cold_pace.tried_again(done.is_some());
         }

@@ -90,7 +90,9 @@ pub(crate) struct Unit<'a, 'core> {
     pub settings: &'a Settings,
     /// The dictionaries that may help zstd, if the unit is small enough for one.
     pub dictionaries: Option<&'a mut Encoders<'core>>,
-    /// Nothing that is remembered of its region counts.
+    /// What is remembered of it: that of its region, or of its kind of content.
+    pub region: RegionKey,
+    /// Nothing that is remembered there counts.
     pub afresh: bool,
     /// As long as the raw bytes.
     pub target: &'a mut [u8],
@@ -117,7 +119,7 @@ impl<'a> Batch<'a> {
     /// and how many bytes.
     pub(crate) fn store(&mut self, unit: Unit<'_, '_>, codecs: &mut Workspace, spare: &mut Vec<u8>) -> Chosen {
         let chooser = self.chooser;
-        let key = RegionKey::of(unit.object, unit.first);
+        let key = unit.region;
         let remembered = self.enter(key, unit.settings.mode);
         let region = if unit.afresh { policy::Region::default() } else { remembered };
         if !chooser.trace.is_on() && !wants_probe(unit.settings.mode, region) {

@@ -3,6 +3,7 @@
 pub(crate) mod chooser;
 pub(crate) mod costs;
 pub(crate) mod dictionaries;
+pub(crate) mod hints;
 pub(crate) mod pressure;
 pub(crate) mod recode;
 pub(crate) mod regions;

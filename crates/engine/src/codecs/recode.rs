@@ -10,6 +10,7 @@
 use codec::{CodecId, DictionaryNumber};
 use format::FragmentRef;
 use policy::{Compression, Settings, plan_units, wants_dictionary};
+use surface::Hint;
 use units::{BLOCK_BYTES, BlockIndex, BlockMask, GROUP_BLOCKS, ObjectId};
 
 use crate::base::scratch;
@@ -17,6 +18,8 @@ use crate::clean::extent_liveness::Resident;
 use crate::clean::survivors::Survivors;
 use crate::codecs::chooser;
 use crate::codecs::dictionaries::{Encoders, Readers};
+use crate::codecs::hints::compression_of;
+use crate::codecs::regions::RegionKey;
 use crate::pool::core::Core;
 use crate::write::drain::compress_with;
 
@@ -43,13 +46,15 @@ impl<'a> Recoder<'a> {
 
     /// Compresses the blocks `live` of a fragment whose payload has been verified; returns their
     /// old and new size in bytes, if the new one is clearly less. The new fragments are then among
-    /// the survivors. All of a volume's are rewritten under the same settings.
+    /// the survivors. All of a volume's are rewritten under the same settings; `hint`: what is known
+    /// of the file that it is a part of.
     pub(crate) fn recode(
         &mut self,
         resident: &Resident,
         live: BlockMask,
         payload: &[u8],
         settings: &Settings,
+        hint: Hint,
         survivors: &mut Survivors,
     ) -> Option<(usize, usize)> {
         let Resident { object: volume, stored, location, reference } = resident;
@@ -82,14 +87,19 @@ impl<'a> Recoder<'a> {
                     let skip = (block.0 - stored.fragment.first.0) as usize * BLOCK_BYTES;
                     let raw = &raw[skip..skip + unit.count as usize * BLOCK_BYTES];
                     let target = &mut target[..raw.len()];
-                    let (id, len) = match settings.compression {
+                    let is_helped = dictionaries.is_some() && wants_dictionary(settings, raw.len());
+                    let compression = compression_of(hint, settings, raw, is_helped);
+                    let settings = &Settings { compression, ..*settings };
+                    let (id, len) = match compression {
                         Compression::Fixed(codec) => compress_with(codecs, codec, raw, target, settings),
                         Compression::Auto => {
                             let object = ObjectId(stored.object.0 | APART);
                             let dictionaries =
                                 dictionaries.as_deref_mut().filter(|_| wants_dictionary(settings, raw.len()));
                             let (first, afresh) = (block, is_outdated);
-                            let unit = chooser::Unit { object, first, raw, settings, dictionaries, afresh, target };
+                            let region = RegionKey::of(object, first);
+                            let unit =
+                                chooser::Unit { object, first, raw, settings, dictionaries, region, afresh, target };
                             let done = batch.store(unit, codecs, spare);
                             (done.codec, done.stored)
                         }

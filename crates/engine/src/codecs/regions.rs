@@ -31,6 +31,11 @@ impl RegionKey {
         let word = (block.0 / REGION_BLOCKS) ^ object.0.rotate_left(40);
         Self((word ^ (word >> 29)).wrapping_mul(MULTIPLIER))
     }
+    /// The region of data of a kind that an object has small pieces of, wherever they lie.
+    pub(crate) const fn of_kind(object: ObjectId, kind: u16) -> Self {
+        // No block has so high a number.
+        Self::of(object, BlockIndex((1 << 63) | (kind as u64 * REGION_BLOCKS)))
+    }
     const fn tag(self) -> u64 {
         self.0 & ((1 << (u64::BITS - REGION_BITS)) - 1)
     }

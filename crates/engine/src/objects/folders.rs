@@ -11,9 +11,9 @@ use std::sync::Arc;
 
 use format::{ObjectDescriptor, ObjectState};
 use surface::{Error, ErrorKind, Result};
-use units::{ObjectId, did_you_mean};
+use units::{ObjectId, SHARE_BYTES, did_you_mean};
 
-use super::{Object, Objects, Table, dictionary_title, settings, told};
+use super::{Object, Objects, Table, dictionary_title, resolved, told};
 use crate::base::options::Properties;
 
 /// Most folders above an object. A name has at most 255 bytes, and each folder takes two of them;
@@ -74,7 +74,12 @@ impl Table {
             ObjectState::Folder => Properties::new(),
             _ => self.inherited(descriptor),
         };
-        *object.settings.write() = settings(&inherited, &descriptor.properties);
+        let resolved = resolved(&inherited, &descriptor.properties);
+        *object.settings.write() = resolved.settings;
+        // All objects are in memory: of others only the settings mean anything.
+        if descriptor.size_bytes == SHARE_BYTES {
+            *object.in_force.write() = Arc::new(resolved);
+        }
         object.quota.forget();
         let above = self.above(descriptor);
         above.iter().for_each(|folder| folder.quota.forget());

@@ -29,7 +29,7 @@ use std::sync::Arc;
 
 use format::{Cut, ObjectDescriptor, ObjectState, Origin, Reap};
 use parking_lot::RwLock;
-use policy::{CleanMarks, Settings};
+use policy::{CleanMarks, Resolved, Settings};
 use surface::{Error, ErrorKind, Result};
 use units::{Epoch, ObjectId, did_you_mean};
 
@@ -46,10 +46,15 @@ const NAMES_TOLD: usize = 8;
 /// Properties were checked when they were set; a pool from a newer version may hold ones that this
 /// one does not know.
 fn settings(pool: &Properties, own: &Properties) -> Settings {
+    resolved(pool, own).settings
+}
+
+/// The same, with the rules, and where each was set.
+fn resolved(pool: &Properties, own: &Properties) -> Resolved {
     // A snapshot's holds mean nothing for writes.
     let own = own.iter().filter(|(key, _)| !key.starts_with(HOLD_PREFIX));
     let own = own.map(|(key, value)| (key.clone(), value.clone())).collect();
-    policy::resolve(pool, &own).map(|r| r.settings).unwrap_or_default()
+    policy::resolve(pool, &own).unwrap_or_default()
 }
 
 #[derive(Default)]

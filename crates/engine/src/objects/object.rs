@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 use format::{ObjectDescriptor, ObjectState, Reap, SnapshotIdentity};
 use parking_lot::RwLock;
-use policy::Settings;
+use policy::{Resolved, Settings};
 use units::{BLOCK_BYTES, Epoch, GroupIndex, ObjectId, SHARE_BYTES};
 
 use crate::map::Level;
@@ -19,6 +19,8 @@ pub(crate) struct Object {
     changed: AtomicBool,
     /// What the properties in force mean.
     pub settings: RwLock<Settings>,
+    /// Of a share: all that is in force for its files; else the defaults.
+    pub in_force: RwLock<Arc<Resolved>>,
     /// Held shared by every request, and exclusively by a resize, a snapshot, a rollback or a
     /// deletion.
     pub gate: RwLock<()>,
@@ -79,6 +81,7 @@ impl Object {
             captured: RwLock::new(descriptor.clone()),
             changed: AtomicBool::new(false),
             settings: RwLock::new(settings),
+            in_force: RwLock::default(),
             gate: RwLock::new(()),
             parts: RwLock::new(()),
             title: RwLock::new(descriptor.name.clone()),

@@ -4,6 +4,7 @@ pub(crate) mod calibration;
 pub(crate) mod defrag;
 pub(crate) mod dictionary_review;
 pub(crate) mod explain;
+pub(crate) mod explain_files;
 pub(crate) mod grow;
 pub(crate) mod recompress;
 pub(crate) mod scrub;

@@ -22,7 +22,7 @@ use std::sync::atomic::Ordering;
 use env::MapBatch;
 use format::{KEY_RECOMPRESS, RecompressState};
 use policy::{Compression, Mode, Settings};
-use surface::{Error, ErrorKind, Result};
+use surface::{Error, ErrorKind, Hint, Result};
 use units::{ExtentIndex, ObjectId};
 
 use crate::clean::extent_liveness::Resident;
@@ -37,6 +37,15 @@ use crate::space::extents::Victim;
 
 /// Checkpoints taken for one extent before it is said that there is no room.
 const TRIES: usize = 4;
+/// Stands between the mode and the part of a share in the state that is kept; no mode has it.
+const PART: char = '\n';
+
+/// Tells what is known of the data at an address; `None`: it is to be left alone.
+pub type Advise<'a> = dyn Fn(u64) -> Option<Hint> + 'a;
+
+/// Settings, and what is known of single files.
+type How<'a> = (&'a Settings, &'a Advise<'a>);
+
 /// How far recompression has come.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RecompressReport {
@@ -91,13 +100,32 @@ impl Pool {
     /// [`ErrorKind::Full`] when there is no room to rewrite anything, and whatever the storage
     /// fails with.
     pub fn recompress(&self, volume: &str, mode: Option<&str>, bytes: u64, restart: bool) -> Result<RecompressReport> {
+        self.recompress_files(volume, "", mode, bytes, restart, &|_| Some(Hint::default()))
+    }
+
+    /// The same of a share, or of a part of one that is called `part`: of the data for whose
+    /// addresses `advise` knows something. What is called by another name begins anew.
+    ///
+    /// # Errors
+    /// As [`recompress`](Self::recompress).
+    pub fn recompress_files(
+        &self,
+        volume: &str,
+        part: &str,
+        mode: Option<&str>,
+        bytes: u64,
+        restart: bool,
+        advise: &Advise<'_>,
+    ) -> Result<RecompressReport> {
         let object = self.core.objects.named(volume)?;
         let mut settings = *object.settings.read();
         if let Some(mode) = mode {
             settings.mode = mode.parse::<Mode>().map_err(|e| Error::new(ErrorKind::Invalid, e.to_string()))?;
             settings.compression = Compression::Auto;
         }
-        self.core.recompress(object.id, mode.unwrap_or_default(), &settings, bytes, restart)
+        let mode = mode.unwrap_or_default();
+        let called = if part.is_empty() { mode.to_owned() } else { format!("{mode}{PART}{part}") };
+        self.core.recompress(object.id, &called, (&settings, advise), bytes, restart)
     }
 }
 
@@ -106,7 +134,7 @@ impl Core {
         &self,
         object: ObjectId,
         mode: &str,
-        settings: &Settings,
+        how: How<'_>,
         bytes: u64,
         restart: bool,
     ) -> Result<RecompressReport> {
@@ -129,7 +157,7 @@ impl Core {
                 (state.before_bytes, state.after_bytes) = (0, 0);
             }
             let was_finished = state.next.0 >= self.geometry.extents();
-            let result = self.recompress_slice(&mut walked, &mut state, settings, bytes);
+            let result = self.recompress_slice(&mut walked, &mut state, how, bytes);
             let mut batch = MapBatch::default();
             batch.put(KEY_RECOMPRESS, state.encode());
             self.env.store.commit(batch).map_err(store_error)?;
@@ -149,7 +177,7 @@ impl Core {
         &self,
         walked: &mut Walked,
         state: &mut RecompressState,
-        settings: &Settings,
+        how: How<'_>,
         bytes: u64,
     ) -> Result<()> {
         let extent_bytes = self.geometry.extent_bytes;
@@ -165,7 +193,7 @@ impl Core {
                 continue;
             }
             let mut tries = 0;
-            while !self.recompress_extent(state, settings)? {
+            while !self.recompress_extent(state, how)? {
                 tries += 1;
                 if tries > TRIES {
                     return Err(Error::new(
@@ -187,7 +215,7 @@ impl Core {
     }
 
     /// All steps for one extent. `false`: a checkpoint, or cleaning, is needed first.
-    fn recompress_extent(&self, state: &mut RecompressState, settings: &Settings) -> Result<bool> {
+    fn recompress_extent(&self, state: &mut RecompressState, how: How<'_>) -> Result<bool> {
         let seen = self.map_version.load(Ordering::Acquire);
         let (number, live) = {
             let checkpoint = self.checkpoint.lock();
@@ -207,10 +235,12 @@ impl Core {
         residents.retain(|resident| resident.stored.object == state.object);
         let mut survivors = Survivors::default();
         let (mut before, mut rewritten, mut damaged) = (0, 0, 0);
-        let fragments = residents.len() as u64;
+        let mut fragments = 0;
         let mut recoder = Recoder::new(self);
         for resident in &residents {
-            match self.rewrite(resident, settings, extent, &mut survivors, &mut recoder) {
+            let Some(hint) = (how.1)(resident.stored.fragment.first.offset_bytes()) else { continue };
+            fragments += 1;
+            match self.rewrite(resident, (how.0, hint), extent, &mut survivors, &mut recoder) {
                 Rewrite::Done(old) => {
                     before += old as u64;
                     rewritten += 1;
@@ -247,7 +277,7 @@ impl Core {
     fn rewrite(
         &self,
         resident: &Resident,
-        settings: &Settings,
+        (settings, hint): (&Settings, Hint),
         extent: &[u8],
         survivors: &mut Survivors,
         recoder: &mut Recoder<'_>,
@@ -261,7 +291,7 @@ impl Core {
             self.suspect(*location);
             return Rewrite::Damaged;
         };
-        let done = recoder.recode(resident, live, payload, settings, survivors);
+        let done = recoder.recode(resident, live, payload, settings, hint, survivors);
         done.map_or(Rewrite::Stays, |(before, _)| Rewrite::Done(before))
     }
 
@@ -270,7 +300,7 @@ impl Core {
         let total = u64::from(self.geometry.extents()) - 1;
         RecompressReport {
             started_unix_s: state.started_unix_s,
-            mode: (!state.mode.is_empty()).then(|| state.mode.clone()),
+            mode: state.mode.split(PART).next().filter(|mode| !mode.is_empty()).map(str::to_owned),
             is_finished: state.started_unix_s > 0 && state.next.0 >= self.geometry.extents(),
             extents_done: u64::from(state.next.0.max(1) - 1).min(total),
             extents_total: total,

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use parking_lot::RwLockReadGuard;
 use smallvec::SmallVec;
 use surface::{
-    Allocation, BlockDevice, DeviceId, Error, ErrorKind, PendingRead, Result, Run, WriteOptions, ZeroOptions,
+    Allocation, BlockDevice, DeviceId, Error, ErrorKind, Hint, PendingRead, Result, Run, WriteOptions, ZeroOptions,
 };
 use units::{BLOCK_BYTES, BlockIndex, BlockMask, GROUP_BLOCKS, GROUP_BYTES, GroupIndex};
 
@@ -129,13 +129,13 @@ impl Volume {
     /// Puts whole blocks into the write buffer, zero blocks as holes unless they shall stay
     /// allocated: by reference, unless the request's buffer would be kept in memory for less than
     /// half of it, or is so large that what is left of it after a while could be next to nothing.
-    fn write_blocks(&self, first: BlockIndex, data: Bytes, keep_zeroes: bool) -> Result<()> {
+    fn write_blocks(&self, first: BlockIndex, data: Bytes, keep_zeroes: bool, hint: Hint) -> Result<()> {
         let blocks = data.len() / BLOCK_BYTES;
         if first.in_group() as usize + blocks <= GROUP_BLOCKS {
             self.core.throttle()?;
             let kept = kept_blocks(first, &data, keep_zeroes);
             let is_copied = 2 * (kept.count() as usize) < blocks;
-            return self.write_group(first, data, kept, (!is_copied).then_some(blocks));
+            return self.write_group(first, data, kept, (!is_copied).then_some(blocks), hint);
         }
         let is_large = data.len() > PINNED_BYTES_MAX;
         let mut kept: SmallVec<[BlockMask; 9]> = SmallVec::new();
@@ -148,20 +148,27 @@ impl Volume {
             self.core.throttle()?;
             let data = data.slice(range);
             let kept = kept.get(index).copied().unwrap_or_else(|| kept_blocks(at, &data, keep_zeroes));
-            self.write_group(at, data, kept, pinned)?;
+            self.write_group(at, data, kept, pinned, hint)?;
         }
         Ok(())
     }
 
     /// Whole blocks of one group, of which `kept` stay blocks; `pinned`: how many the buffer has
     /// that they lie in, unless they are to be copied.
-    fn write_group(&self, first: BlockIndex, data: Bytes, kept: BlockMask, pinned: Option<usize>) -> Result<()> {
+    fn write_group(
+        &self,
+        first: BlockIndex,
+        data: Bytes,
+        kept: BlockMask,
+        pinned: Option<usize>,
+        hint: Hint,
+    ) -> Result<()> {
         let key = self.key(first.group());
         let start = first.in_group();
         let end = start + (data.len() / BLOCK_BYTES) as u32;
         let run_of = |first: u32, count: u32, data: Bytes| match pinned {
-            Some(pinned) => DirtyRun { pinned: pinned as u16, ..DirtyRun::of(first as u8, count as u8, data) },
-            None => DirtyRun::of(first as u8, count as u8, Bytes::copy_from_slice(&data)),
+            Some(pinned) => DirtyRun { pinned: pinned as u16, hint, ..DirtyRun::of(first as u8, count as u8, data) },
+            None => DirtyRun { hint, ..DirtyRun::of(first as u8, count as u8, Bytes::copy_from_slice(&data)) },
         };
         if kept == BlockMask::run(start, end - start) {
             // By far the most frequent case: nothing is sliced, and so no reference is counted.
@@ -185,7 +192,7 @@ impl Volume {
 
     /// A part of one block: reads the rest of it, and tries again if somebody wrote nearby meanwhile. A large hole, which goes past the write
     /// buffer, comes before it or after it.
-    pub(crate) fn write_part(&self, offset: u64, data: &[u8], keep_zeroes: bool) -> Result<()> {
+    pub(crate) fn write_part(&self, offset: u64, data: &[u8], keep_zeroes: bool, hint: Hint) -> Result<()> {
         let block = BlockIndex::containing(offset);
         let key = self.key(block.group());
         let skip = (offset - block.offset_bytes()) as usize;
@@ -197,7 +204,8 @@ impl Volume {
             self.core.read(&self.object, block.offset_bytes(), &mut content)?;
             content[skip..skip + data.len()].copy_from_slice(data);
             let (first, hole) = (block.in_group() as u8, !keep_zeroes && policy::is_zero(&content));
-            let run = if hole { DirtyRun::hole(first, 1) } else { DirtyRun::of(first, 1, Bytes::from(content)) };
+            let data = || DirtyRun { hint, ..DirtyRun::of(first, 1, Bytes::from(content)) };
+            let run = if hole { DirtyRun::hole(first, 1) } else { data() };
             match self.core.buffer.insert_if(key, run, version) {
                 Ok(true) => return Ok(()),
                 Ok(false) => {}
@@ -215,20 +223,20 @@ impl Volume {
         [offset..body, body..tail, tail..end]
     }
 
-    fn write_bytes(&self, offset: u64, data: Bytes, keep_zeroes: bool) -> Result<()> {
+    fn write_bytes(&self, offset: u64, data: Bytes, keep_zeroes: bool, hint: Hint) -> Result<()> {
         if offset.is_multiple_of(BLOCK) && data.len().is_multiple_of(BLOCK_BYTES) {
-            return self.write_blocks(BlockIndex::containing(offset), data, keep_zeroes);
+            return self.write_blocks(BlockIndex::containing(offset), data, keep_zeroes, hint);
         }
         let [head, body, tail] = Self::divide(offset, data.len() as u64);
         let part =
             |range: &std::ops::Range<u64>| data.slice((range.start - offset) as usize..(range.end - offset) as usize);
         for edge in [&head, &tail] {
             if !edge.is_empty() {
-                self.write_part(edge.start, &part(edge), keep_zeroes)?;
+                self.write_part(edge.start, &part(edge), keep_zeroes, hint)?;
             }
         }
         if !body.is_empty() {
-            self.write_blocks(BlockIndex::containing(body.start), part(&body), keep_zeroes)?;
+            self.write_blocks(BlockIndex::containing(body.start), part(&body), keep_zeroes, hint)?;
         }
         Ok(())
     }
@@ -255,7 +263,8 @@ impl Volume {
         for edge in [&head, &tail] {
             if !edge.is_empty() {
                 let _room = self.core.admit(&self.object, edge.start, edge.end - edge.start)?;
-                self.write_part(edge.start, &vec![0; (edge.end - edge.start) as usize], false)?;
+                let zeroes = vec![0; (edge.end - edge.start) as usize];
+                self.write_part(edge.start, &zeroes, false, Hint::default())?;
             }
         }
         let from = BlockIndex::containing(body.start);
@@ -354,15 +363,18 @@ impl BlockDevice for Volume {
     ///    here the write is acknowledged.
     /// 3. With FUA: a flush.
     fn write(&self, offset: u64, data: Bytes, options: WriteOptions) -> Result<()> {
-        {
-            let _guard = self.enter_to_change(offset, data.len() as u64)?;
-            let _room = self.core.admit(&self.object, offset, data.len() as u64)?;
-            let length = data.len() as u64;
-            self.core.counters.written_bytes.add(length);
-            self.write_bytes(offset, data, false)?;
-            self.object.quota.tails.wrote(offset + length);
-        }
+        self.write_hinted(offset, data, Hint::default())?;
         if options.fua { self.flush() } else { Ok(()) }
+    }
+
+    fn write_hinted(&self, offset: u64, data: Bytes, hint: Hint) -> Result<()> {
+        let _guard = self.enter_to_change(offset, data.len() as u64)?;
+        let _room = self.core.admit(&self.object, offset, data.len() as u64)?;
+        let length = data.len() as u64;
+        self.core.counters.written_bytes.add(length);
+        self.write_bytes(offset, data, false, hint)?;
+        self.object.quota.tails.wrote(offset + length);
+        Ok(())
     }
 
     fn write_would_wait(&self) -> bool {
@@ -393,7 +405,7 @@ impl BlockDevice for Volume {
                 let len = left.min((1 << 20) - at % BLOCK);
                 let _guard = self.enter_to_change(at, len)?;
                 let _room = self.core.admit(&self.object, at, len)?;
-                self.write_bytes(at, Bytes::from(vec![0; len as usize]), true)?;
+                self.write_bytes(at, Bytes::from(vec![0; len as usize]), true, Hint::default())?;
                 (at, left) = (at + len, left - len);
             }
         } else {

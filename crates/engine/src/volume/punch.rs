@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use format::{Entry, HOLE_BLOCKS_MAX, ObjectDescriptor};
-use surface::Result;
+use surface::{Hint, Result};
 use units::{BLOCK_BYTES, BlockIndex, GROUP_BLOCKS, GroupIndex, format_size};
 
 use crate::base::canary::Canary;
@@ -133,7 +133,7 @@ impl Core {
             let behind = BLOCK_BYTES - used;
             let _room = self.admit(object, size_bytes, behind as u64)?;
             let volume = Volume::new(Arc::clone(self), Arc::clone(object));
-            volume.write_part(size_bytes, &vec![0; behind], false)?;
+            volume.write_part(size_bytes, &vec![0; behind], false, Hint::default())?;
         }
         // Also where zeroes are only in the write buffer: the log may have older bytes there, and
         // a crash must not bring them back into the larger volume.

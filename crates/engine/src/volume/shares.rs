@@ -1,11 +1,13 @@
 //! What only pools with shares have: a feature, by which older programs do not open them, and room
 //! for the trees of shares in a full pool.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use format::INCOMPAT_SHARES;
-use surface::Result;
+use policy::Resolved;
+use surface::{Hint, Result};
 use units::BLOCK_BYTES;
 
 use crate::log::superblock_copies;
@@ -46,6 +48,11 @@ impl Volume {
         self.object.is_share()
     }
 
+    /// The properties in force for its files.
+    pub(crate) fn in_force(&self) -> Arc<Resolved> {
+        self.object.in_force.read().clone()
+    }
+
     /// Bytes of content that it holds, and that may still be written: as if none of them could be
     /// compressed, and no more than its quota and those of its folders leave.
     pub fn room(&self) -> (u64, u64) {
@@ -68,7 +75,7 @@ impl Volume {
             self.core.admit_new(&self.object, length, Asks::Tree)?
         };
         self.core.counters.written_bytes.add(length);
-        self.write_bytes(offset, data, false)
+        self.write_bytes(offset, data, false, Hint::default())
     }
 
     /// Sets room aside for writes of a tree, in place of the rest of that before.

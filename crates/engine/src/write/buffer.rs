@@ -23,6 +23,7 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, MutexGuard};
+use surface::Hint;
 use units::{BLOCK_BYTES, BlockMask, GroupIndex, ObjectId};
 
 use crate::base::canary::Canary;
@@ -89,17 +90,19 @@ pub(crate) struct DirtyRun {
     pub sorted: Option<Sorted>,
     /// Its record in the standby memory, if there is one.
     pub kept: Option<Arc<Kept>>,
+    /// What its writer knows of it.
+    pub hint: Hint,
 }
 
 impl DirtyRun {
     /// Blocks that become holes.
     pub(crate) fn hole(first: u8, count: u8) -> Self {
-        Self { first, count, data: None, pinned: 0, sorted: None, kept: None }
+        Self { first, count, data: None, pinned: 0, sorted: None, kept: None, hint: Hint::default() }
     }
 
     /// Blocks that become `data`, a buffer of their own.
     pub(crate) fn of(first: u8, count: u8, data: Bytes) -> Self {
-        Self { first, count, data: Some(data), pinned: count.into(), sorted: None, kept: None }
+        Self { first, count, data: Some(data), pinned: count.into(), sorted: None, kept: None, hint: Hint::default() }
     }
 
     pub(crate) fn mask(&self) -> BlockMask {
@@ -115,7 +118,8 @@ impl DirtyRun {
         let is_copied = usize::from(count) * PINNED_TIMES_MAX < usize::from(self.pinned);
         let of = |data: &Bytes| if is_copied { Bytes::copy_from_slice(&data[range]) } else { data.slice(range) };
         let pinned = if is_copied { count.into() } else { self.pinned };
-        Self { first, count, data: self.data.as_ref().map(of), pinned, sorted: self.sorted, kept: self.kept.clone() }
+        let data = self.data.as_ref().map(of);
+        Self { first, count, data, pinned, sorted: self.sorted, kept: self.kept.clone(), hint: self.hint }
     }
 }
 

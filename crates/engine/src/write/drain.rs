@@ -16,18 +16,20 @@ use std::cell::Cell;
 use codec::{Codec, CodecId, Workspace};
 use format::{Entry, FragmentEntry, FragmentIdentity, Stream, fragment_checksum, fragment_entry_bytes, header_bytes};
 use policy::{Compression, Settings, dst_limit, plan_units, unit_blocks, wants_dictionary};
-use surface::{Error, ErrorKind, Result};
+use surface::{Error, ErrorKind, Hint, Result};
 use units::{BLOCK_BYTES, BlockIndex, BlockMask, Epoch, ObjectId};
 
 use crate::base::scratch::{self, Scratch};
 use crate::checkpoint::Kind;
 use crate::codecs::chooser;
 use crate::codecs::dictionaries::Encoders;
+use crate::codecs::hints::{compression_of, hint_of};
 use crate::codecs::regions::RegionKey;
 use crate::log::prepared::Prepared;
 use crate::log::zero_ahead::TAIL_BYTES;
 use crate::log::{Purpose, Refusal, Ticket};
 use crate::pool::core::Core;
+use crate::volume::files::is_in_window;
 use crate::write::buffer::{DirtyRun, GroupKey, Taken};
 use crate::write::sorted::{came_from, compress_as_before, sorted_blocks, sorted_bytes};
 
@@ -48,6 +50,7 @@ struct Unit {
     first: u32,
     count: u32,
     settings: Settings,
+    hint: Hint,
 }
 
 /// Units and holes of consecutive groups of one object and epoch.
@@ -264,14 +267,18 @@ impl Core {
                 let raw = bytes_of(&group.runs, unit, gathered);
                 let target = &mut buf[at..at + raw.len()];
                 let first = BlockIndex(group.key.group.first_block().0 + u64::from(unit.first));
-                let settings = &unit.settings;
+                let mut settings = unit.settings;
+                let is_helped = run.dictionaries.is_some() && wants_dictionary(&settings, raw.len());
+                settings.compression = compression_of(unit.hint, &settings, raw, is_helped);
+                let settings = &settings;
                 let (codec, stored) = match settings.compression {
                     Compression::Fixed(codec) => compress_with(codecs, codec, raw, target, settings),
                     Compression::Auto => {
                         let is_small = wants_dictionary(settings, raw.len());
                         let dictionaries = run.dictionaries.as_mut().filter(|_| is_small);
                         let (object, afresh) = (run.object, false);
-                        let unit = chooser::Unit { object, first, raw, settings, dictionaries, afresh, target };
+                        let region = region_of(object, first, unit.hint);
+                        let unit = chooser::Unit { object, first, raw, settings, dictionaries, region, afresh, target };
                         let done = chosen.get_or_insert_with(|| self.begin_choosing()).store(unit, codecs, spare);
                         if is_small && !done.is_random {
                             self.dictionaries.sampling.offer(run.object, first, raw);
@@ -440,7 +447,17 @@ fn plan_group(run: &mut Run<'_>, group: &Taken, taken: usize, settings: Settings
         }
     }
     for unit in plan_units(data, unit_blocks(&settings, data, read_in_pieces)) {
-        run.units.push(Unit { taken, first: unit.first, count: unit.count, settings });
+        let hint = hint_of(&group.runs, BlockMask::run(unit.first, unit.count));
+        run.units.push(Unit { taken, first: unit.first, count: unit.count, settings, hint });
+    }
+}
+
+/// Where it is remembered what was learnt of such data: small files of a kind share that.
+fn region_of(object: ObjectId, first: BlockIndex, hint: Hint) -> RegionKey {
+    if hint.kind != 0 && is_in_window(first) {
+        RegionKey::of_kind(object, hint.kind)
+    } else {
+        RegionKey::of(object, first)
     }
 }
 

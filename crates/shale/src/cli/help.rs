@@ -22,7 +22,7 @@ const GROUPS: [(&str, &[&str]); 6] = [
     ),
     ("Data in and out", &["import", "export", "send", "receive", "blob"]),
     ("Health and upkeep", &["check", "scrub", "salvage", "clean", "recompress"]),
-    ("Compression", &["estimate", "explain", "calibrate", "trace"]),
+    ("Compression", &["estimate", "explain", "usage", "calibrate", "trace"]),
 ];
 
 /// The command with its help laid out for so many columns.

@@ -19,7 +19,7 @@ pub use blob::{
 };
 pub use history::{CloneArgs, DiffArgs, PromoteArgs, RenameArgs, RollbackArgs, SnapshotArgs};
 pub use kept::{BookmarkArgs, BookmarksArgs, HoldArgs, HoldsArgs, ReleaseArgs};
-pub use policy::{CalibrateArgs, ExplainArgs, RecompressArgs, TraceArgs, TraceFormat};
+pub use policy::{CalibrateArgs, ExplainArgs, RecompressArgs, TraceArgs, TraceFormat, UsageArgs};
 pub use pool::{CheckArgs, CleanArgs, GrowArgs, InitArgs, ScrubArgs, ServeArgs, ShrinkArgs, StatusArgs, Switch};
 pub use salvage::SalvageArgs;
 pub use streams::{ReceiveArgs, SendArgs};
@@ -144,8 +144,10 @@ pub enum Command {
     Scrub(ScrubArgs),
     /// Rewrite what was stored under other settings, where that makes it smaller
     Recompress(RecompressArgs),
-    /// Show how a volume is stored, which codec was chosen for what, and why
+    /// Show how a volume or a file of a share is stored, which codec was chosen for what, and why
     Explain(ExplainArgs),
+    /// Show what the directories and types of file of a share take
+    Usage(UsageArgs),
     /// Measure how long codecs take on this machine, and what power a busy CPU takes
     Calibrate(CalibrateArgs),
     /// Follow the choices of compression=auto, unit by unit
@@ -295,6 +297,8 @@ mod tests {
             "shale recompress p v --mode archive --rate 20M",
             "shale recompress p v --report --json",
             "shale explain p v --region 1G --json",
+            "shale explain p home meier/notes.txt --json",
+            "shale usage p home meier --json",
             "shale calibrate p --json",
             "shale trace p --limit 10 --idle 2 --format jsonl",
             "shale completions bash",

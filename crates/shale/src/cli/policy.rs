@@ -13,23 +13,57 @@ use crate::names;
 Examples:
   shale explain /srv/pool vm                   each region of 4 MiB: stored how, at what saving
   shale explain /srv/pool vm --region 1G       why that region has its codec
+  shale explain /srv/pool home meier/notes.txt  how that file of a share is stored, and why
   shale explain /srv/pool vm --json | jq '.[] | select(.stored_bytes > .raw_bytes * 0.9) | .offset'
 
 With --region, the unit at that offset (or the next one in the region) is compressed with every candidate now, so that
 times are those of this machine at this moment.
+
+With a path in a share (or in a snapshot of one, home@monday), what counts for that file is told (a rule by name or by its first bytes, a value that
+was set for it, the properties), and each part of it with its codec and why. The path is as seen from the share's root.
 JSON: a list of {offset, raw_bytes, stored_bytes, codecs, remembered}; codecs is a list of {codec, units, raw_bytes,
   stored_bytes}, remembered {winner, class, saving_percent, units_since_test} or null. With --region one such object, and in it
   unit_offset, unit_bytes, bits_per_byte, class, compression, mode, chosen, why, cpus, device_bytes_per_s, cpu_watts, energy_source (rapl: counted
   by the processor at the last calibration; cpu-time: CPU time at a nominal power), dictionary (number, or null), dictionaries (to choose from), and
-  trials, a list of {codec, stored_bytes, cpu_us, expected_saving_percent, expected_cpu_us, cost, energy_uj, verdict}.")]
+  trials, a list of {codec, stored_bytes, cpu_us, expected_saving_percent, expected_cpu_us, cost, energy_uj, verdict}. With a path {path,
+  directory, size_bytes, raw_bytes, stored_bytes, compression (what counts, and where it comes from), file_type, remembered (of files of its type),
+  parts, a list of {offset, units, raw_bytes, stored_bytes, codec, why}, parts_left_out (behind the first 256)}.")]
 pub struct ExplainArgs {
     /// Directory of the pool
     pub pool: PathBuf,
-    /// Name of the volume
+    /// Name of the volume or the share
     pub volume: String,
+    /// Only this file of a share
+    #[arg(conflicts_with = "region")]
+    pub path: Option<String>,
     /// Only the region that holds this offset, in detail
     #[arg(long, value_name = "OFFSET", value_parser = names::size)]
     pub region: Option<u64>,
+    /// How the pool is reached
+    #[command(flatten)]
+    pub access: Access,
+}
+
+/// See [`super::Command::Usage`].
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  shale usage /srv/pool home                   what each directory of the share takes, and each type of file
+  shale usage /srv/pool home meier/mail        the same of one directory
+  shale usage /srv/pool home --json | jq -r '.types[] | [.name, .ratio] | @tsv'
+
+SIZE is what programs see, DATA what holds data (in blocks of 4 KiB), STORED what that takes in the pool. Data that snapshots, or other files with
+the same content, have as well counts in full. All files below the directory are looked at: of a million files that takes a minute or so.
+JSON: {total, entries, types}: total is {name, files, size_bytes, raw_bytes, stored_bytes, ratio}, and so is each of the lists; entries is what lies
+  directly in the directory, names of directories end with /; types are file types by extension or first bytes, '-' where neither tells. The most
+  stored bytes come first; behind the first 1000 all others are one line.")]
+pub struct UsageArgs {
+    /// Directory of the pool
+    pub pool: PathBuf,
+    /// Name of the share, or of a snapshot of one
+    pub share: String,
+    /// Only this directory or file
+    pub path: Option<String>,
     /// How the pool is reached
     #[command(flatten)]
     pub access: Access,
@@ -101,6 +135,7 @@ Examples:
   shale recompress /srv/pool vm                     as the volume's properties have it now
   shale recompress /srv/pool vm --mode archive      as if compression=auto mode=archive were set
   shale recompress /srv/pool vm --mode archive --rate 20M
+  shale recompress /srv/pool home meier             that directory of a share, as the rules have it now
   shale recompress /srv/pool vm --report --json
 
 Goes through all extents of the pool, and rewrites each fragment of the volume, and of its snapshots, that becomes at least 3 % smaller;
@@ -110,6 +145,9 @@ goes on where it stopped when it is started again for the same volume and mode, 
 What the old places held is dead then: the cleaner gives it back. A pool recompresses one volume at a time: while a command is at it, another one
 is refused (exit code 4).
 
+Files of a share are looked up again in the rules, under the names that they have; what was set for single files and directories holds. With a path,
+only files at or below it are rewritten. Without --mode, what is found is also what their later data is written by.
+
 JSON fields: finished, started_unix_s, mode, extents_done, extents_total, extent_bytes, bytes_done, bytes_total (of the pool's data, as
   stored), fragments (looked at), rewritten, before_bytes,
   after_bytes (of those rewritten), damaged_fragments (left as they are: see shale scrub), foreground_bytes (read and written by users of
@@ -117,8 +155,10 @@ JSON fields: finished, started_unix_s, mode, extents_done, extents_total, extent
 pub struct RecompressArgs {
     /// Directory of the pool
     pub pool: PathBuf,
-    /// Name of the volume
+    /// Name of the volume or the share
     pub volume: String,
+    /// Only this directory or file of a share
+    pub path: Option<String>,
     /// Choose codecs in this mode, whatever the properties say: performance, balanced, energy,
     /// archive
     #[arg(long)]

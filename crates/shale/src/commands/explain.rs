@@ -14,6 +14,9 @@ const REGIONS: usize = 1024;
 
 /// Shows how a volume is stored, and why.
 pub fn run(args: ExplainArgs, output: &Output) -> Outcome {
+    if let Some(path) = args.path {
+        return super::explain_file::run(&args.pool, args.volume, path, &args.access, output);
+    }
     if let Some(offset) = args.region {
         let request = Request::ExplainRegion { volume: args.volume, offset };
         let detail = Session::with(&args.pool, &args.access, output, |session| match session.call(request)? {

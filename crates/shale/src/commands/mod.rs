@@ -6,6 +6,7 @@ mod check;
 mod clean;
 mod estimate;
 mod explain;
+mod explain_file;
 mod export;
 mod export_tree;
 mod forced;
@@ -32,6 +33,7 @@ mod stream_sets;
 mod streams;
 mod trace;
 mod trees;
+mod usage;
 mod volume;
 
 pub use list::COLUMNS;
@@ -79,6 +81,7 @@ pub fn run(mut command: Command, output: &Output) -> Outcome {
         Command::Scrub(args) => scrub::run(args, output),
         Command::Recompress(args) => recompress::run(args, output),
         Command::Explain(args) => explain::run(args, output),
+        Command::Usage(args) => usage::run(args, output),
         Command::Calibrate(args) => calibrate::run(args, output),
         Command::Trace(args) => trace::run(args, output),
         Command::Send(args) => streams::send(args, output),

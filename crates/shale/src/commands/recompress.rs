@@ -31,8 +31,8 @@ pub fn run(args: RecompressArgs, output: &Output) -> Outcome {
     let started = Instant::now();
     let slice = Session::with(&args.pool, &args.access, output, |session| {
         let call = |bytes, restart| -> Outcome<RecompressSlice> {
-            let (volume, mode) = (args.volume.clone(), args.mode.clone());
-            match session.call(Request::Recompress { volume, mode, bytes, restart })? {
+            let (volume, mode, path) = (args.volume.clone(), args.mode.clone(), args.path.clone());
+            match session.call(Request::Recompress { volume, mode, bytes, restart, path })? {
                 Reply::Recompressed(slice) => Ok(*slice),
                 other => Err(other.unexpected().into()),
             }

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use surface::{Error, ErrorKind, Result};
 
 use crate::choices::{Calibrated, Detail, RecompressSlice, Region, TraceLine};
+use crate::file_choices::{FileReport, UsageReport};
 use crate::model::{
     BookmarkLine, CleanSlice, DiffReport, HoldLine, PropertyReport, ReceiveLine, ScrubSlice, ShrinkSlice,
     SnapshotReport, SortSlice, StatusReport, VolumeReport,
@@ -243,6 +244,9 @@ pub enum Request {
         bytes: u64,
         /// Begins anew.
         restart: bool,
+        /// Of a share, only this directory or file.
+        #[serde(default)]
+        path: Option<String>,
     },
     /// How regions of a volume are stored: [`Reply::Regions`].
     Explain {
@@ -259,6 +263,20 @@ pub enum Request {
         volume: String,
         /// A byte of the region.
         offset: u64,
+    },
+    /// Why a file of a share is stored as it is: [`Reply::File`].
+    ExplainFile {
+        /// The share, or a snapshot of one.
+        share: String,
+        /// Path in it.
+        path: String,
+    },
+    /// What the files of a share take: [`Reply::Usage`].
+    Usage {
+        /// The share, or a snapshot of one.
+        share: String,
+        /// Of this directory or file; empty: of all.
+        path: String,
     },
     /// Begins to trace choices if no trace runs yet, and takes the records so far:
     /// [`Reply::Trace`].
@@ -344,6 +362,10 @@ pub enum Reply {
     },
     /// A region in detail.
     Region(Box<Detail>),
+    /// A file of a share in detail.
+    File(Box<FileReport>),
+    /// What files take.
+    Usage(Box<UsageReport>),
     /// What has been traced.
     Trace(Vec<TraceLine>),
     /// What a calibration found.
@@ -538,9 +560,17 @@ mod tests {
             Request::Acknowledge,
             Request::Sort { bytes: 1 << 30, restart: true },
             Request::Scrub { bytes: 1 << 30, restart: true },
-            Request::Recompress { volume: "vm".to_owned(), mode: Some("archive".to_owned()), bytes: 7, restart: true },
+            Request::Recompress {
+                volume: "vm".to_owned(),
+                mode: Some("archive".to_owned()),
+                bytes: 7,
+                restart: true,
+                path: Some("a".to_owned()),
+            },
             Request::Explain { volume: "vm".to_owned(), from: 1 << 40, count: 7 },
             Request::ExplainRegion { volume: "vm".to_owned(), offset: 4096 },
+            Request::ExplainFile { share: "home".to_owned(), path: "a/b.c".to_owned() },
+            Request::Usage { share: "home@monday".to_owned(), path: String::new() },
             Request::Trace { count: 100 },
             Request::TraceEnd,
             Request::Calibrate,

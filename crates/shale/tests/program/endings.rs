@@ -96,11 +96,16 @@ fn a_second_recompression_is_refused_while_one_is_under_way() {
     on(&dir, "create", &["w", "--size", "1M"]).ok();
     let server = Server::start(&dir, &[]);
     let client = Client::connect(&dir.pool().join("control.sock")).unwrap();
-    let slice =
-        |bytes| match client.call(&Request::Recompress { volume: "v".into(), mode: None, bytes, restart: false }) {
-            Ok(Reply::Recompressed(slice)) => slice,
-            other => panic!("{other:?}"),
-        };
+    let slice = |bytes| match client.call(&Request::Recompress {
+        volume: "v".into(),
+        mode: None,
+        bytes,
+        restart: false,
+        path: None,
+    }) {
+        Ok(Reply::Recompressed(slice)) => slice,
+        other => panic!("{other:?}"),
+    };
     assert!(!slice(1).finished);
     for volume in ["v", "w"] {
         on(&dir, "recompress", &[volume]).code(4).says("'v' is being recompressed");
@@ -110,7 +115,10 @@ fn a_second_recompression_is_refused_while_one_is_under_way() {
     assert!(slice(u64::MAX).finished);
     on(&dir, "recompress", &["w"]).ok();
     // One whose command has gone is under way no more.
-    match client.call(&Request::Recompress { volume: "v".into(), mode: None, bytes: 1, restart: true }).unwrap() {
+    match client
+        .call(&Request::Recompress { volume: "v".into(), mode: None, bytes: 1, restart: true, path: None })
+        .unwrap()
+    {
         Reply::Recompressed(slice) => assert!(!slice.finished),
         other => panic!("{other:?}"),
     }

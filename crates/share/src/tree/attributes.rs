@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::data::note_hole;
-use super::{Tree, xattr};
+use super::{Tree, compression, xattr};
 use crate::acl::{self, Acl};
 use crate::failure::{Failure, Result};
 use crate::inode::{Flags, Inode, Time};
@@ -119,6 +119,7 @@ impl Tree {
         inode.size = size;
         if size == 0 {
             inode.flags.set(Flags::SPARSE, false);
+            compression::forget_content(&mut inode);
             // The content goes once this is durable; what is written from now on lies elsewhere.
             state.trim(data, 0);
             inode.data = state.allocate();

@@ -4,7 +4,8 @@ use bytes::Bytes;
 use surface::Allocation;
 
 use super::attributes::{FILE_BYTES_MAX, kill_privileges};
-use super::{Tree, xattr};
+use super::{Tree, compression, xattr};
+use crate::compression::Compression;
 use crate::failure::{Failure, Result};
 use crate::inode::{Flags, Inode};
 use crate::journal;
@@ -71,11 +72,17 @@ impl Tree {
         // Where the data lies does not change meanwhile, and the file is not cut.
         let _with_others = self.lock_of(node).read();
         let (data, size) = self.file(node)?;
+        let in_force = self.in_force();
+        let (mut said, found) = self.state.read().look_at(node, |inode| {
+            (inode.compression(), compression::look(in_force.as_deref(), inode, offset, &bytes))
+        })?;
+        said.ruled = found.clone().unwrap_or(said.ruled);
+        let hint = said.hint(in_force.as_deref());
         if end > size && self.state.read().may_have_loose_end(data) {
             self.tidy_end(&mut self.state.write(), data, size)?;
         }
         let (length, now) = (bytes.len() as u64, self.now());
-        self.or_after_giving_back(|| self.space.write(data, offset, bytes.clone()))?;
+        self.or_after_giving_back(|| self.space.write_hinted(data, offset, bytes.clone(), hint))?;
         // Data before the size that shows it.
         let mut state = self.change()?;
         let mut inode = state.inode(node)?;
@@ -83,6 +90,10 @@ impl Tree {
             note_hole(&mut inode, offset);
             inode.size = end;
             state.must_flush_first = true;
+        }
+        if let Some(ruled) = found {
+            // What a user has set meanwhile stays.
+            inode.set_compression(Compression { ruled, ..inode.compression() });
         }
         (inode.modified, inode.changed) = (now, now);
         let changed_mode = kill_suid_sgid && kill_privileges(&mut inode);

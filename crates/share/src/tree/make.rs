@@ -95,11 +95,13 @@ impl Tree {
             born: now,
             target: target.into(),
             flags: Flags::default(),
+            compression: None,
         };
         if inherits_group && is_directory {
             inode.mode |= libc::S_ISGID;
         }
         inherit_acl(&mut state, directory, &parent, number, &mut inode, umask)?;
+        self.begin_compression(&parent, name, &mut inode);
         match name {
             Some(name) => {
                 state.add_entry(directory, name, number, inode.kind())?;

@@ -31,6 +31,7 @@ mod attributes;
 mod census;
 mod check;
 mod commit;
+mod compression;
 mod data;
 mod directory;
 mod make;
@@ -48,6 +49,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
+use policy::InForce;
 use redb::Database;
 use surface::{Capacity, ObjectSpace};
 
@@ -103,6 +105,8 @@ pub struct Tree {
     /// Requests that the program before this one has carried out, and what came of them.
     done: HashMap<u64, u64>,
     inode_locks: [RwLock<()>; INODE_LOCKS],
+    /// Tells the rules and properties that files are compressed by.
+    in_force: OnceLock<Arc<dyn InForce>>,
     options: Options,
 }
 

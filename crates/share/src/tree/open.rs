@@ -46,6 +46,7 @@ impl Tree {
             born: now,
             target: Box::default(),
             flags: Flags::default(),
+            compression: None,
         };
         state.put(ROOT, root);
         let tree = Self::new(space, namespace, state, options);
@@ -136,6 +137,7 @@ impl Tree {
             journal: OnceLock::new(),
             done: HashMap::new(),
             inode_locks: [const { RwLock::new(()) }; INODE_LOCKS],
+            in_force: OnceLock::new(),
             options,
         }
     }

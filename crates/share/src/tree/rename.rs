@@ -99,6 +99,7 @@ impl Tree {
             born: now,
             target: Box::default(),
             flags: Flags::default(),
+            compression: None,
             ..*like
         };
         state.put(number, inode);
@@ -131,6 +132,9 @@ fn change_directory(state: &mut State, node: u64, now: Time, change: impl FnOnce
 fn move_inode(state: &mut State, node: u64, from: u64, to: u64, now: Time) -> Result<()> {
     let mut inode = state.inode(node)?;
     inode.changed = now;
+    if crate::canary!("hint-lost-on-rename") {
+        inode.compression = None;
+    }
     if inode.is_directory() && from != to {
         inode.parent = to;
         change_directory(state, from, now, |directory| directory.links -= 1)?;

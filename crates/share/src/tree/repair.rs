@@ -224,6 +224,7 @@ impl Tree {
             born: unknown,
             target: Box::default(),
             flags: Flags::default(),
+            compression: None,
         }
     }
 

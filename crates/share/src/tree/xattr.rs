@@ -1,6 +1,6 @@
 //! Extended attributes and ACLs.
 
-use super::Tree;
+use super::{Tree, compression};
 use crate::acl::{self, Acl};
 use crate::failure::{Failure, Result};
 use crate::inode::{Flags, Inode};
@@ -43,6 +43,9 @@ impl Tree {
     /// `ENODATA`, `EOPNOTSUPP` for a name that is not kept.
     pub fn xattr(&self, node: u64, name: &[u8]) -> Result<Vec<u8>> {
         check(name)?;
+        if name == compression::ATTRIBUTE {
+            return self.compression(node).map(String::into_bytes);
+        }
         let state = self.state.read();
         let inode = state.inode(node)?;
         let absent = Failure::new(libc::ENODATA);
@@ -63,9 +66,11 @@ impl Tree {
     /// # Errors
     /// `ESTALE`.
     pub fn xattr_names(&self, node: u64) -> Result<Vec<Vec<u8>>> {
-        let state = self.state.read();
-        state.inode(node)?;
-        state.xattr_names(node)
+        // What others inherit, or rules say, is not to be copied as if it had been set.
+        let own = self.has_own_compression(node)?.then(|| compression::ATTRIBUTE.to_vec());
+        let mut names = self.state.read().xattr_names(node)?;
+        names.extend(own);
+        Ok(names)
     }
 
     /// Sets an extended attribute. `flags`: `XATTR_CREATE`, `XATTR_REPLACE`. `clears_sgid`: the
@@ -77,6 +82,9 @@ impl Tree {
         check(name)?;
         if value.len() > VALUE_BYTES_MAX {
             return Err(Failure::new(libc::E2BIG));
+        }
+        if name == compression::ATTRIBUTE {
+            return self.set_compression(node, value, flags);
         }
         self.admit(value.len())?;
         let now = self.now();
@@ -126,6 +134,9 @@ impl Tree {
     /// `ENODATA`, `EOPNOTSUPP`.
     pub fn remove_xattr(&self, node: u64, name: &[u8]) -> Result<()> {
         check(name)?;
+        if name == compression::ATTRIBUTE {
+            return self.unset_compression(node);
+        }
         let now = self.now();
         let mut state = self.change()?;
         let mut inode = state.inode(node)?;

@@ -5,6 +5,7 @@
 mod basics;
 mod canaries;
 mod compare;
+mod compression;
 mod crash;
 mod ground;
 mod model;

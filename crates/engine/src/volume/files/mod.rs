@@ -13,10 +13,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use surface::{
-    Allocation, BlockDevice, Capacity, Error, ErrorKind, OWN_FILES_END, ObjectSpace, Result, Run, WriteOptions,
-};
-use units::BLOCK_BYTES;
+use policy::{InForce, Resolved};
+use surface::{Allocation, BlockDevice, Capacity, Error, ErrorKind, Hint, OWN_FILES_END, ObjectSpace, Result, Run};
+use units::{BLOCK_BYTES, BlockIndex};
 
 use self::layout::{FILE_BYTES, FILES_END, Part};
 use self::tables::Tables;
@@ -26,6 +25,11 @@ use crate::volume::{Runs, Volume};
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Runs that are asked for at once.
 const RUNS_MAX: usize = 256;
+
+/// Whether a block of a share belongs to the beginning of a file: of most files, to all of it.
+pub(crate) fn is_in_window(block: BlockIndex) -> bool {
+    layout::in_window(block.offset_bytes()).is_some()
+}
 
 /// A share of an open pool, or a moment of one, which never changes.
 pub struct Files {
@@ -89,6 +93,31 @@ impl Files {
             Ok(found.is_none())
         })?;
         Ok(found)
+    }
+
+    /// The share itself.
+    pub(crate) fn volume(&self) -> &Volume {
+        &self.volume
+    }
+
+    /// The ranges of addresses that a file has, each with the byte of the file that it begins with.
+    ///
+    /// # Errors
+    /// What the storage fails with.
+    pub fn places(&self, file: u64) -> Result<Vec<(Range<u64>, u64)>> {
+        Self::check(file, &(0..0))?;
+        let window = layout::window(file);
+        let mut places = vec![(window..window + layout::WINDOW_BYTES, 0)];
+        for (piece, place) in self.tables.of(file)?.iter().enumerate().filter(|(_, place)| **place != 0) {
+            let bytes = layout::piece(piece);
+            places.push((*place..*place + (bytes.end - bytes.start), bytes.start));
+        }
+        Ok(places)
+    }
+
+    /// The file whose first MiB holds an address.
+    pub fn in_beginning(address: u64) -> Option<u64> {
+        layout::in_window(address).map(|(file, _)| file)
     }
 
     /// Hands the numbers of all files that hold data to `visit`, as long as that says `true`; those
@@ -204,6 +233,12 @@ impl Files {
     }
 }
 
+impl InForce for Files {
+    fn in_force(&self) -> Arc<Resolved> {
+        self.volume.in_force()
+    }
+}
+
 impl ObjectSpace for Files {
     fn read(&self, file: u64, offset: u64, buf: &mut [u8]) -> Result<()> {
         let range = offset..offset.saturating_add(buf.len() as u64);
@@ -221,13 +256,17 @@ impl ObjectSpace for Files {
     }
 
     fn write(&self, file: u64, offset: u64, data: Bytes) -> Result<()> {
+        self.write_hinted(file, offset, data, Hint::default())
+    }
+
+    fn write_hinted(&self, file: u64, offset: u64, data: Bytes, hint: Hint) -> Result<()> {
         let range = offset..offset.saturating_add(data.len() as u64);
         Self::check(file, &range)?;
         for part in layout::parts(range) {
             let mine = data.slice((part.bytes.start - offset) as usize..(part.bytes.end - offset) as usize);
             let write = |address| match file < OWN_FILES_END {
                 true => self.volume.write_for_tree(address, mine, &self.aside),
-                false => self.device.write(address, mine, WriteOptions::default()),
+                false => self.device.write_hinted(address, mine, hint),
             };
             match part.piece {
                 None => write(layout::window(file) + part.skip())?,

@@ -1,0 +1,72 @@
+//! What a writer knows of its data, and what that means for a unit of it. Owns how far a hint is
+//! believed; where hints come from is the writer's business (of a share, its tree's).
+
+use codec::{Codec, CodecId};
+use policy::{Compression, Settings, bears_out, probe};
+use surface::{Advice, Hint};
+use units::BlockMask;
+
+use crate::write::buffer::DirtyRun;
+
+/// The hint of the newest data among runs of a group: they are of one file, whose hint may have
+/// changed.
+pub(crate) fn hint_of(runs: &[DirtyRun], wanted: BlockMask) -> Hint {
+    let touches = |run: &&DirtyRun| run.data.is_some() && !run.mask().and(wanted).is_empty();
+    // What is on its way to a better place has none.
+    let hints = runs.iter().filter(touches).map(|run| run.hint);
+    hints.max_by_key(|hint| *hint != Hint::default()).unwrap_or_default()
+}
+
+/// The codec of that number.
+fn known(number: u8) -> Option<Codec> {
+    Codec::all().find(|codec| codec.id() == CodecId(number))
+}
+
+/// How a unit is compressed of which that is known. `is_helped`: there are dictionaries for units
+/// of its size, which do more than a codec of a default rule alone.
+pub(crate) fn compression_of(hint: Hint, settings: &Settings, raw: &[u8], is_helped: bool) -> Compression {
+    match hint.how {
+        Advice::Usual => settings.compression,
+        Advice::Auto => Compression::Auto,
+        Advice::Codec(number) => known(number).map_or(settings.compression, Compression::Fixed),
+        Advice::Guess(number) => match known(number) {
+            Some(Codec::Zstd(_)) if is_helped => Compression::Auto,
+            Some(codec) if bears_out(codec, probe(raw).class) => Compression::Fixed(codec),
+            _ => Compression::Auto,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hint_is_believed_as_far_as_the_data_bears_it_out() {
+        let mut state = 1u32;
+        let noise: Vec<u8> = std::iter::repeat_with(|| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 24) as u8
+        })
+        .take(32768)
+        .collect();
+        let text = b"int main(void) { return 0; }\n".repeat(1130)[..32768].to_vec();
+        let lz4: Settings = Settings { compression: Compression::Fixed(Codec::Lz4), ..Settings::default() };
+        let fixed = |text: &str| Compression::Fixed(text.parse().unwrap());
+        let (zle, zstd) = (CodecId::ZLE.0, "zstd-3".parse::<Codec>().unwrap().id().0);
+        for (how, raw, is_helped, expected) in [
+            (Advice::Usual, &text, false, fixed("lz4")),
+            (Advice::Auto, &text, false, Compression::Auto),
+            (Advice::Codec(zle), &text, true, fixed("zle")),
+            (Advice::Codec(250), &text, false, fixed("lz4")),
+            (Advice::Guess(zle), &text, false, Compression::Auto),
+            (Advice::Guess(zle), &noise, false, fixed("zle")),
+            (Advice::Guess(zstd), &text, false, fixed("zstd-3")),
+            (Advice::Guess(zstd), &text, true, Compression::Auto),
+            (Advice::Guess(zstd), &noise, false, Compression::Auto),
+            (Advice::Guess(250), &text, false, Compression::Auto),
+        ] {
+            assert_eq!(compression_of(Hint { how, kind: 0 }, &lz4, raw, is_helped), expected, "{how:?} {is_helped}");
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! `FS_IOC_GETFLAGS` and `FS_IOC_SETFLAGS`: what `lsattr` and `chattr` ask.
+
+use fuse::Errno;
+use fuse::wire::reply;
+use share::Tree;
+
+use crate::served::errno;
+
+/// `_IOR('f', 1, long)` and `_IOW('f', 2, long)` of `linux/fs.h`. Their argument has four bytes, by
+/// long habit; the kernel sends and takes as many.
+const GET_FLAGS: u32 = 0x8008_6601;
+const SET_FLAGS: u32 = 0x4008_6602;
+
+/// Most bytes of an answer: the kernel asks for those of the flags.
+const OUT_BYTES_MAX: usize = 8;
+
+/// Answers an ioctl.
+pub(crate) fn ioctl(tree: &Tree, node: u64, command: u32, data: &[u8], out_bytes: u32) -> Result<Vec<u8>, Errno> {
+    match command {
+        GET_FLAGS => {
+            let mut out = tree.flags(node).map_err(errno)?.to_le_bytes().to_vec();
+            out.resize((out_bytes as usize).min(OUT_BYTES_MAX), 0);
+            Ok(reply::ioctl(0, &out))
+        }
+        SET_FLAGS => {
+            let flags = data.first_chunk().map(|bytes| u32::from_le_bytes(*bytes)).ok_or(Errno::EINVAL)?;
+            tree.set_flags(node, flags).map_err(errno)?;
+            Ok(reply::ioctl(0, &[]))
+        }
+        _ => Err(Errno::ENOTTY),
+    }
+}

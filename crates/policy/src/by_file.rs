@@ -1,0 +1,237 @@
+//! How a file of a tree is compressed: what its owner has set for it, what the rules say of its name
+//! or of its first bytes, and the properties of its share. Owns which of these counts; the rules
+//! themselves are in [`crate::rules`].
+//!
+//! 1. What was set for the file, or for a directory above it, counts before all else.
+//! 2. A rule for the type that the name tells; it is looked up when the file is made.
+//! 3. Where no rule knows the name, one for the type that the first bytes tell; they are looked at
+//!    when they are written.
+//! 4. Where no rule knows these either: the properties, as for a volume. With `compression=off` and
+//!    a mode that counts, unit by unit, as with `auto`.
+//!
+//! **Rules beside a codec.** With `compression=auto`, rules count. Where `compression` names a
+//! codec, defaults count if a `mode` was set too, and no farther away than `compression`; a rule
+//! that was set counts if it was set no farther away. So a codec alone means all files, as in ZFS.
+//!
+//! A default rule is a guess about data that was not seen. Each unit is looked at
+//! ([`bears_out`]), and chosen as without a rule if it looks otherwise.
+
+use std::fmt;
+use std::sync::Arc;
+
+use codec::Codec;
+
+use crate::magic::{type_of_content, type_of_name};
+use crate::rules::{RuleChoice, RuleMatch};
+use crate::{Class, Compression, Resolved, Source};
+
+/// What tells the properties of a share as they are at present.
+pub trait InForce: Send + Sync {
+    /// The properties in force now.
+    fn in_force(&self) -> Arc<Resolved>;
+}
+
+/// What was found out about a file.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Origin {
+    /// Its name told nothing, and its first bytes have not been seen.
+    #[default]
+    Open,
+    /// A rule for the type that its name tells.
+    Name,
+    /// A rule for the type that its first bytes tell.
+    Content,
+    /// No rule speaks of it: the properties of its share count.
+    Properties,
+}
+
+/// What is to be done with a file.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum FileChoice {
+    /// As the properties of its share say at present.
+    #[default]
+    Usual,
+    /// Unit by unit.
+    Auto,
+    /// This codec.
+    Codec(Codec),
+}
+
+impl fmt::Display for FileChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Usual => f.write_str("usual"),
+            Self::Auto => f.write_str("auto"),
+            Self::Codec(codec) => codec.fmt(f),
+        }
+    }
+}
+
+/// What the rules say of a file.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Ruled {
+    /// What it goes by.
+    pub origin: Origin,
+    /// What is to be done.
+    pub choice: FileChoice,
+    /// It goes by a default, which the data must bear out.
+    pub is_default: bool,
+    /// The type of the file; empty if nothing tells it.
+    pub word: String,
+}
+
+/// Where a property was set: the nearer, the greater.
+const fn nearness(source: Source) -> u8 {
+    match source {
+        Source::Default => 0,
+        Source::Pool => 1,
+        Source::Volume => 2,
+    }
+}
+
+impl Resolved {
+    fn nearness_of(&self, key: &str) -> u8 {
+        self.properties.iter().find(|property| property.key == key).map_or(0, |property| nearness(property.source))
+    }
+
+    /// Whether the mode counts for files that no codec was set for.
+    fn mode_counts(&self) -> bool {
+        let (mode, compression) = (self.nearness_of("mode"), self.nearness_of("compression"));
+        self.settings.compression == Compression::Auto || mode > 0 && mode >= compression
+    }
+
+    fn counts(&self, rule: &RuleMatch) -> bool {
+        let is_set = rule.source != Source::Default && nearness(rule.source) >= self.nearness_of("compression");
+        is_set || self.mode_counts()
+    }
+
+    /// What is done with files that no rule speaks of.
+    pub fn usual(&self) -> FileChoice {
+        match self.settings.compression {
+            Compression::Fixed(Codec::Off) if self.mode_counts() => FileChoice::Auto,
+            _ => FileChoice::Usual,
+        }
+    }
+
+    fn ruled(&self, name: &str, head: &[u8], origin: Origin) -> Option<Ruled> {
+        let rule = self.rules.find(name, head, self.settings.mode).filter(|rule| self.counts(rule))?;
+        let choice = match rule.choice {
+            RuleChoice::Auto => FileChoice::Auto,
+            RuleChoice::Codec(codec) => FileChoice::Codec(codec),
+        };
+        Some(Ruled { origin, choice, is_default: rule.source == Source::Default, word: rule.word })
+    }
+
+    /// Step 2: what the name of a file says.
+    pub fn of_name(&self, name: &[u8]) -> Ruled {
+        let name = String::from_utf8_lossy(name);
+        let unknown = || Ruled { word: type_of_name(&name).unwrap_or_default(), ..Ruled::default() };
+        self.ruled(&name, &[], Origin::Name).unwrap_or_else(unknown)
+    }
+
+    /// Steps 3 and 4: what the first bytes of a file say whose name told nothing but `word`.
+    pub fn of_content(&self, word: &str, head: &[u8]) -> Ruled {
+        self.ruled("", head, Origin::Content).unwrap_or_else(|| Ruled {
+            origin: Origin::Properties,
+            choice: self.usual(),
+            is_default: false,
+            word: if word.is_empty() { type_of_content(head).unwrap_or_default().to_owned() } else { word.to_owned() },
+        })
+    }
+}
+
+/// Whether a unit of that class bears out the codec that a default rule names for the type of its
+/// file: data that looks random is not compressed, and only that is left alone.
+pub fn bears_out(codec: Codec, class: Class) -> bool {
+    matches!(codec, Codec::Off | Codec::Zle) == class.is_random()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::resolve;
+
+    fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    }
+
+    /// A row: properties of the pool, of the share; name; what its name, and what its first bytes
+    /// say, as text.
+    type Row<'a> = (&'a [(&'a str, &'a str)], &'a [(&'a str, &'a str)], &'a str, &'a [u8], &'a str);
+
+    fn told(ruled: &Ruled) -> String {
+        let origin = match ruled.origin {
+            Origin::Open => "open",
+            Origin::Name => "name",
+            Origin::Content => "content",
+            Origin::Properties => "properties",
+        };
+        format!("{origin}:{}{}", ruled.choice, if ruled.is_default { "?" } else { "" })
+    }
+
+    #[test]
+    fn what_counts_by_table() {
+        const GZ: &[u8] = b"\x1f\x8b\x08\0";
+        const NOISE: &[u8] = b"\x01\x02\x03\0\xfe";
+        let rows: &[Row<'_>] = &[
+            // `auto`: rules, then the first bytes, then unit by unit.
+            (&[], &[], "a.c", GZ, "name:zstd-3?"),
+            (&[], &[("mode", "archive")], "a.c", GZ, "name:zstd-9?"),
+            (&[], &[], "noext", GZ, "content:zle?"),
+            (&[], &[], "noext", NOISE, "properties:usual"),
+            (&[], &[], "a.unknown", NOISE, "properties:usual"),
+            (&[("rule.c", "lz4")], &[], "a.c", GZ, "name:lz4"),
+            (&[], &[("rule.c", "auto")], "a.c", GZ, "name:auto"),
+            // A rule for the content is asked for only where the name says nothing.
+            (&[("rule.gz", "off")], &[], "a.c", GZ, "name:zstd-3?"),
+            (&[("rule.gz", "off")], &[], "a.weird", GZ, "content:off"),
+            // A codec alone means all files.
+            (&[("compression", "lz4")], &[], "a.c", GZ, "properties:usual"),
+            (&[("compression", "lz4")], &[], "x.jpg", NOISE, "properties:usual"),
+            (&[("mode", "archive")], &[("compression", "lz4")], "a.c", NOISE, "properties:usual"),
+            (&[("rule.c", "zstd-9")], &[("compression", "lz4")], "a.c", NOISE, "properties:usual"),
+            // A rule beside it counts, and so does a mode.
+            (&[("compression", "lz4"), ("rule.c", "zstd-9")], &[], "a.c", NOISE, "name:zstd-9"),
+            (&[("compression", "lz4")], &[("rule.c", "archive:zstd-9")], "a.c", NOISE, "properties:usual"),
+            (&[("compression", "lz4")], &[("mode", "archive")], "a.c", NOISE, "name:zstd-9?"),
+            (&[("compression", "lz4")], &[("mode", "archive")], "a.weird", NOISE, "properties:usual"),
+            // With a mode, what is not known is tested although compression is off.
+            (&[("compression", "off")], &[("mode", "energy")], "a.c", NOISE, "name:zstd-1?"),
+            (&[("compression", "off")], &[("mode", "energy")], "a.weird", NOISE, "properties:auto"),
+            (&[("compression", "off")], &[], "a.weird", NOISE, "properties:usual"),
+        ];
+        for (pool, share, name, head, expected) in rows {
+            let resolved = resolve(&map(pool), &map(share)).unwrap();
+            let mut ruled = resolved.of_name(name.as_bytes());
+            if ruled.origin == Origin::Open {
+                ruled = resolved.of_content(&ruled.word, head);
+            }
+            assert_eq!(told(&ruled), *expected, "{pool:?} {share:?} {name}");
+        }
+    }
+
+    #[test]
+    fn types_are_known_where_no_rule_is() {
+        let resolved = resolve(&map(&[("compression", "lz4")]), &map(&[])).unwrap();
+        assert_eq!(resolved.of_name(b"x.NC").word, "nc");
+        assert_eq!(resolved.of_name(b"\xff\xfe").word, "");
+        assert_eq!(resolved.of_content("nc", b"%PDF-1.4").word, "nc");
+        assert_eq!(resolved.of_content("", b"%PDF-1.4").word, "pdf");
+    }
+
+    #[test]
+    fn only_data_that_looks_its_part_bears_a_rule_out() {
+        let zstd: Codec = "zstd-3".parse().unwrap();
+        for (codec, class, expected) in [
+            (Codec::Zle, Class::RANDOM, true),
+            (Codec::Zle, Class::DENSE, false),
+            (Codec::Off, Class::RANDOM, true),
+            (zstd, Class::RANDOM, false),
+            (zstd, Class::DENSE, true),
+        ] {
+            assert_eq!(bears_out(codec, class), expected, "{codec} {class}");
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! `shale usage`.
+
+use units::format_size;
+
+use crate::cli::UsageArgs;
+use crate::control::{Reply, Request};
+use crate::exit::Outcome;
+use crate::file_choices::{UsageLine, UsageReport};
+use crate::output::{Output, table};
+use crate::session::Session;
+
+/// Shows what the files of a share take.
+pub fn run(args: UsageArgs, output: &Output) -> Outcome {
+    let path = args.path.unwrap_or_default();
+    let report = Session::with(&args.pool, &args.access, output, |session| {
+        match session.call(Request::Usage { share: args.share, path })? {
+            Reply::Usage(report) => Ok(*report),
+            other => Err(other.unexpected().into()),
+        }
+    })?;
+    output.result(&report, || show(&report));
+    Ok(())
+}
+
+fn show(report: &UsageReport) -> String {
+    let row = |line: &UsageLine| {
+        vec![
+            line.name.clone(),
+            line.files.to_string(),
+            format_size(line.size_bytes),
+            format_size(line.raw_bytes),
+            format_size(line.stored_bytes),
+            line.ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}x")),
+        ]
+    };
+    let rows = |of: &str, lines: &[UsageLine]| {
+        let header = [of, "FILES", "SIZE", "DATA", "STORED", "RATIO"].map(str::to_owned).to_vec();
+        table(&std::iter::once(header).chain(lines.iter().map(row)).collect::<Vec<_>>())
+    };
+    let mut entries = report.entries.clone();
+    entries.push(report.total.clone());
+    format!("{}\n{}", rows("NAME", &entries), rows("TYPE", &report.types))
+}

@@ -1,0 +1,78 @@
+//! What commands report of the files of a share: the documents behind `--json` of `explain` with a
+//! path, and of `usage`, which also cross the control socket. Field names are a promise to scripts,
+//! as in [`crate::model`].
+
+use serde::{Deserialize, Serialize};
+
+use crate::choices::Remembered;
+
+/// Consecutive data of a file that is stored with one codec.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PartLine {
+    /// Where it begins, in bytes of the file.
+    pub offset: u64,
+    /// Units.
+    pub units: u64,
+    /// Bytes of data, in whole blocks.
+    pub raw_bytes: u64,
+    /// What they take.
+    pub stored_bytes: u64,
+    /// The codec; `raw`: as it came.
+    pub codec: String,
+    /// Why it is that one.
+    pub why: String,
+}
+
+/// How a file is stored, and why.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FileReport {
+    /// Its path in the share.
+    pub path: String,
+    /// Whether it is a directory: then only what counts for new files is told.
+    pub directory: bool,
+    /// Its size.
+    pub size_bytes: u64,
+    /// Bytes of data, in whole blocks.
+    pub raw_bytes: u64,
+    /// What they take.
+    pub stored_bytes: u64,
+    /// What counts for it now, and where that comes from, as the extended attribute
+    /// `user.shale.compression` says it.
+    pub compression: String,
+    /// Its type, by its name or its first bytes; empty: not known.
+    pub file_type: String,
+    /// What was learnt of files of its type since the pool was opened.
+    pub remembered: Option<Remembered>,
+    /// The first parts.
+    pub parts: Vec<PartLine>,
+    /// Parts behind them.
+    pub parts_left_out: u64,
+}
+
+/// What files take.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct UsageLine {
+    /// A directory, a file, or a type of file.
+    pub name: String,
+    /// Files in it.
+    pub files: u64,
+    /// Their size.
+    pub size_bytes: u64,
+    /// Bytes of data, in whole blocks.
+    pub raw_bytes: u64,
+    /// What they take.
+    pub stored_bytes: u64,
+    /// `raw_bytes` over `stored_bytes`; none without data.
+    pub ratio: Option<f64>,
+}
+
+/// What a directory of a share takes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct UsageReport {
+    /// All of it.
+    pub total: UsageLine,
+    /// What lies directly in it; a directory with all below.
+    pub entries: Vec<UsageLine>,
+    /// By type of file, the most stored bytes first.
+    pub types: Vec<UsageLine>,
+}

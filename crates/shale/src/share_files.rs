@@ -1,0 +1,294 @@
+//! What the files of a share take, and why they are stored as they are: found by path in its tree,
+//! told from the pool's map.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+use codec::CodecId;
+use engine::{FileStored, Files};
+use policy::Compression;
+use share::{Inode, Tree};
+use surface::{Advice, Error, ErrorKind, Result};
+
+use crate::choices::Remembered;
+use crate::file_choices::{FileReport, PartLine, UsageLine, UsageReport};
+use crate::model::ratio;
+use crate::shares::error_of;
+
+/// Parts of a file that are told.
+const PARTS_MAX: usize = 256;
+/// Directories above one another that are gone through: a path has no more in it.
+const DEPTH_MAX: usize = 4096;
+/// Lines of a directory, and of types, that are told; the rest is added up in one.
+const LINES_MAX: usize = 1000;
+
+/// A share's tree, and where its files lie.
+#[derive(Clone)]
+pub struct Opened {
+    /// The tree.
+    pub tree: Arc<Tree>,
+    /// Where its files lie.
+    pub files: Arc<Files>,
+}
+
+impl Opened {
+    /// The node at a path, and its attributes.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn find(&self, share: &str, path: &str) -> Result<(u64, Inode)> {
+        let mut node = Tree::ROOT;
+        let failed = |failure: share::Failure| match failure.errno() {
+            libc::ENOENT | libc::ENOTDIR => {
+                let text =
+                    format!("share '{share}' has no file '{path}': name one as it is seen from the share's root");
+                Error::new(ErrorKind::NotFound, text)
+            }
+            _ => error_of(share, &format!("'{path}' cannot be looked up"), failure),
+        };
+        for name in path.split('/').filter(|name| !name.is_empty() && *name != ".") {
+            (node, _) = self.tree.lookup(node, name.as_bytes()).map_err(failed)?;
+        }
+        Ok((node, self.tree.inode(node).map_err(failed)?))
+    }
+
+    /// How a file is stored, and why.
+    ///
+    /// # Errors
+    /// `NotFound`, and what the pool says.
+    pub fn explain(&self, share: &str, path: &str) -> Result<FileReport> {
+        let (node, inode) = self.find(share, path)?;
+        let failed = |failure| error_of(share, &format!("'{path}' cannot be explained"), failure);
+        if !inode.is_file() && !inode.is_directory() {
+            let text = format!("'{path}' in share '{share}' is neither a file nor a directory: it has no data");
+            return Err(Error::new(ErrorKind::Invalid, text));
+        }
+        let hint = self.tree.hint(node).map_err(failed)?;
+        let stored = if inode.is_file() {
+            self.files.settle()?;
+            self.files.stored(inode.data_file(), PARTS_MAX)?
+        } else {
+            FileStored::default()
+        };
+        let remembered = (hint.kind != 0).then(|| self.files.remembered(hint.kind)).flatten();
+        let usual = policy::InForce::in_force(&*self.files).settings.compression;
+        let line = |part: engine::FilePart| PartLine {
+            why: why(&part.codec, hint.how, usual, remembered.as_ref()),
+            offset: part.offset,
+            units: part.units,
+            raw_bytes: part.raw_bytes,
+            stored_bytes: part.stored_bytes,
+            codec: part.codec,
+        };
+        Ok(FileReport {
+            path: path.to_owned(),
+            directory: inode.is_directory(),
+            size_bytes: if inode.is_file() { inode.size } else { 0 },
+            raw_bytes: stored.raw_bytes,
+            stored_bytes: stored.stored_bytes,
+            compression: self.tree.compression(node).map_err(failed)?,
+            file_type: self.tree.type_of(node).map_err(failed)?,
+            parts: stored.parts.into_iter().map(line).collect(),
+            parts_left_out: stored.parts_left_out,
+            remembered: remembered.map(Remembered::from),
+        })
+    }
+
+    /// What a directory takes, or a file: every file below it is looked at.
+    ///
+    /// # Errors
+    /// `NotFound`, and what the pool says.
+    pub fn usage(&self, share: &str, path: &str) -> Result<UsageReport> {
+        let (node, inode) = self.find(share, path)?;
+        self.files.settle()?;
+        let mut types = BTreeMap::new();
+        let mut walk = Walk::new(self, share);
+        let mut entries = Vec::new();
+        let mut total =
+            UsageLine { name: if path.is_empty() { "/".to_owned() } else { path.to_owned() }, ..UsageLine::default() };
+        if inode.is_directory() {
+            for (name, node, inode) in walk.names(node)? {
+                let mut line = UsageLine { name, ..UsageLine::default() };
+                if inode.is_directory() {
+                    line.name.push('/');
+                }
+                self.add(&mut walk, (node, inode), &mut line, &mut types)?;
+                total.add(&line);
+                entries.push(line);
+            }
+        } else {
+            self.add(&mut walk, (node, inode), &mut total, &mut types)?;
+        }
+        let types = types.into_iter().map(|(name, line)| UsageLine { name, ..line }).collect();
+        Ok(UsageReport { total: total.done(), entries: listed(entries), types: listed(types) })
+    }
+
+    /// Adds a node, with all below it, to a line and to the lines of types.
+    fn add(
+        &self,
+        walk: &mut Walk<'_>,
+        (node, inode): (u64, Inode),
+        line: &mut UsageLine,
+        types: &mut BTreeMap<String, UsageLine>,
+    ) -> Result<()> {
+        walk.each_file((String::new(), node, inode), &mut |_, node, inode| {
+            let stored = self.files.stored(inode.data_file(), 0)?;
+            let file = UsageLine {
+                files: 1,
+                size_bytes: inode.size,
+                raw_bytes: stored.raw_bytes,
+                stored_bytes: stored.stored_bytes,
+                ..UsageLine::default()
+            };
+            line.add(&file);
+            // A file may have gone since.
+            let word = self.tree.type_of(node).unwrap_or_default();
+            types.entry(if word.is_empty() { "-".to_owned() } else { word }).or_default().add(&file);
+            Ok(())
+        })
+    }
+}
+
+impl UsageLine {
+    fn add(&mut self, other: &Self) {
+        self.files += other.files;
+        self.size_bytes += other.size_bytes;
+        self.raw_bytes += other.raw_bytes;
+        self.stored_bytes += other.stored_bytes;
+    }
+
+    fn done(self) -> Self {
+        let ratio = ratio(self.raw_bytes, self.stored_bytes).filter(|_| self.raw_bytes > 0);
+        Self { ratio, ..self }
+    }
+}
+
+/// The lines that are told, the most stored bytes first.
+fn listed(mut lines: Vec<UsageLine>) -> Vec<UsageLine> {
+    lines.sort_by(|a, b| b.stored_bytes.cmp(&a.stored_bytes).then_with(|| a.name.cmp(&b.name)));
+    let others = lines.split_off(lines.len().min(LINES_MAX));
+    if !others.is_empty() {
+        let mut rest = UsageLine { name: format!("{} others", others.len()), ..UsageLine::default() };
+        others.iter().for_each(|line| rest.add(line));
+        lines.push(rest);
+    }
+    lines.into_iter().map(UsageLine::done).collect()
+}
+
+/// A walk through a part of a tree, on which each file is met once, however many names it has.
+pub struct Walk<'a> {
+    opened: &'a Opened,
+    share: &'a str,
+    /// Files with several names that were met.
+    seen: HashSet<u64>,
+}
+
+impl<'a> Walk<'a> {
+    /// Of that share.
+    pub fn new(opened: &'a Opened, share: &'a str) -> Self {
+        Self { opened, share, seen: HashSet::new() }
+    }
+
+    /// The names in a directory but the dots, with nodes and attributes.
+    fn names(&self, directory: u64) -> Result<Vec<(String, u64, Inode)>> {
+        let mut names = Vec::new();
+        let listing = self.opened.tree.list(directory, share::COOKIE_DOT_DOT, |listed, inode| {
+            names.push((String::from_utf8_lossy(&listed.name).into_owned(), listed.node, inode));
+            true
+        });
+        listing.map_err(|failure| error_of(self.share, "a directory cannot be listed", failure))?;
+        Ok(names)
+    }
+
+    /// Hands a file, or each file below a directory, to `visit`.
+    ///
+    /// # Errors
+    /// What the pool says, and those of `visit`.
+    pub fn each_file(
+        &mut self,
+        top: (String, u64, Inode),
+        visit: &mut dyn FnMut(&str, u64, &Inode) -> Result<()>,
+    ) -> Result<()> {
+        let mut open = vec![(top, 0)];
+        while let Some(((name, node, inode), depth)) = open.pop() {
+            if inode.is_directory() && depth < DEPTH_MAX {
+                open.extend(self.names(node)?.into_iter().map(|below| (below, depth + 1)));
+            }
+            if inode.is_file() && (inode.links < 2 || self.seen.insert(node)) {
+                visit(&name, node, &inode)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Why a part of a file has its codec, given what counts for the file now.
+fn why(codec: &str, advice: Advice, usual: Compression, remembered: Option<&engine::Remembered>) -> String {
+    let is = |number: u8| CodecId(number).to_string() == codec;
+    let by_unit = || match (codec, remembered) {
+        ("zstd-dictionary", _) => "chosen unit by unit: zstd, helped by a trained dictionary",
+        (codec, Some(known)) if known.winner == codec => {
+            "chosen unit by unit: it won the last test of files of this type"
+        }
+        ("raw", _) => "chosen unit by unit: nothing pays, or it looks random",
+        _ => "chosen unit by unit: it pays for this class of data",
+    };
+    let named = |by: &str| format!("{by} names it");
+    match (advice, usual) {
+        (Advice::Codec(number), _) if is(number) => named("what counts for this file"),
+        (Advice::Guess(number), _) if is(number) => named("the rule for its type"),
+        (Advice::Codec(_), _) | (Advice::Usual, Compression::Fixed(_)) if codec == "raw" => {
+            "the codec that counts for it saves too little here, or it is off".to_owned()
+        }
+        (Advice::Usual, Compression::Fixed(fixed)) if fixed.id().to_string() == codec => {
+            named("the property compression")
+        }
+        (Advice::Codec(_), _) | (Advice::Usual, Compression::Fixed(_)) => {
+            "it was written when something else counted for this file".to_owned()
+        }
+        (Advice::Guess(_), _) if codec == "raw" => {
+            "it looks random, or saves too little: as the rule for its type expects, or against it".to_owned()
+        }
+        (Advice::Guess(_), _) => format!("the data looks otherwise than its type: {}", by_unit()),
+        (Advice::Auto, _) | (Advice::Usual, Compression::Auto) => by_unit().to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_part_has_a_reason() {
+        let zstd = "zstd-9".parse::<codec::Codec>().unwrap().id().0;
+        let lz4 = Compression::Fixed(codec::Codec::Lz4);
+        for (codec, advice, usual, part) in [
+            ("zstd-9", Advice::Codec(zstd), lz4, "for this file"),
+            ("lz4", Advice::Codec(zstd), lz4, "something else counted"),
+            ("raw", Advice::Codec(zstd), lz4, "too little"),
+            ("zstd-9", Advice::Guess(zstd), lz4, "rule for its type"),
+            ("zstd-1", Advice::Guess(zstd), lz4, "otherwise than its type"),
+            ("lz4", Advice::Usual, lz4, "property compression"),
+            ("zstd-1", Advice::Usual, lz4, "something else counted"),
+            ("zstd-1", Advice::Usual, Compression::Auto, "unit by unit"),
+            ("zstd-dictionary", Advice::Auto, lz4, "dictionary"),
+            ("raw", Advice::Auto, lz4, "nothing pays"),
+        ] {
+            let said = why(codec, advice, usual, None);
+            assert!(said.contains(part), "{codec} {advice:?}: {said}");
+        }
+    }
+
+    #[test]
+    fn long_lists_end_with_what_is_left() {
+        let lines = (0..LINES_MAX as u64 + 5).map(|n| UsageLine {
+            name: format!("{n}"),
+            files: 1,
+            stored_bytes: n,
+            ..UsageLine::default()
+        });
+        let told = listed(lines.collect());
+        assert_eq!(told.len(), LINES_MAX + 1);
+        assert_eq!((told[0].stored_bytes, told[LINES_MAX].files), (LINES_MAX as u64 + 4, 5));
+    }
+}

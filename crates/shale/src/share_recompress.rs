@@ -1,0 +1,120 @@
+//! Recompression of a share, or of a directory or a file in one: what the rules say of each file now
+//! goes with its data. Owns the list of files of the recompression that is under way.
+//!
+//! 1. At its beginning the tree is gone through: each file is looked up again in the rules, by its
+//!    present name. Without another mode it is written by that from then on, too.
+//! 2. Slices of the pool are rewritten; the list says what is known of the data at an address. Data
+//!    of other files stays as it is. Files that are made meanwhile are written by the rules anyway.
+//!
+//! After a restart in the middle the list is made anew.
+
+use std::collections::{BTreeMap, HashMap};
+
+use engine::{Files, RecompressReport};
+use parking_lot::Mutex;
+use policy::{Compression, InForce, Mode, Resolved};
+use surface::{Error, ErrorKind, Hint, Result};
+
+use crate::service::Service;
+use crate::share_files::{Opened, Walk};
+
+/// What is to be recompressed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Wish {
+    share: u64,
+    path: String,
+    mode: Option<String>,
+}
+
+/// What is known of the files that are recompressed.
+#[derive(Default)]
+struct Wanted {
+    /// Of the beginning of each file, by its number.
+    beginnings: HashMap<u64, Hint>,
+    /// Of the rest of large ones: the addresses where it lies, by the first.
+    rest: BTreeMap<u64, (u64, Hint)>,
+}
+
+impl Wanted {
+    fn add(&mut self, files: &Files, file: u64, hint: Hint) -> Result<()> {
+        self.beginnings.insert(file, hint);
+        for (addresses, _) in files.places(file)?.into_iter().skip(1) {
+            self.rest.insert(addresses.start, (addresses.end, hint));
+        }
+        Ok(())
+    }
+
+    fn at(&self, address: u64) -> Option<Hint> {
+        match Files::in_beginning(address) {
+            Some(file) => self.beginnings.get(&file).copied(),
+            None => {
+                let (_, (end, hint)) = self.rest.range(..=address).next_back()?;
+                (address < *end).then_some(*hint)
+            }
+        }
+    }
+}
+
+/// The recompression of a share that is under way, if one is.
+#[derive(Default)]
+pub struct Recompressing(Mutex<Option<(Wish, Wanted)>>);
+
+impl Recompressing {
+    /// Recompresses a slice of a share.
+    ///
+    /// # Errors
+    /// `NotFound`, and what the pool says.
+    pub fn slice(
+        &self,
+        service: &Service,
+        share: &str,
+        path: &str,
+        mode: Option<&str>,
+        (bytes, restart): (u64, bool),
+    ) -> Result<RecompressReport> {
+        let pool = service.pool();
+        let recompress = |advise: &engine::Advise<'_>| pool.recompress_files(share, path, mode, bytes, restart, advise);
+        if bytes == 0 {
+            return recompress(&|_| None);
+        }
+        let wish = Wish { share: pool.volume(share)?.id().0, path: path.to_owned(), mode: mode.map(str::to_owned) };
+        let mut known = self.0.lock();
+        if restart || known.as_ref().is_none_or(|(of, _)| *of != wish) {
+            let wanted = service.with_writable(share, |opened| wanted(opened, share, path, mode))?;
+            *known = Some((wish, wanted));
+        }
+        let report = match &*known {
+            Some((_, wanted)) => recompress(&|address| wanted.at(address))?,
+            None => return Ok(RecompressReport::default()),
+        };
+        if report.is_finished {
+            *known = None;
+        }
+        Ok(report)
+    }
+}
+
+/// Step 1.
+fn wanted(opened: &Opened, share: &str, path: &str, mode: Option<&str>) -> Result<Wanted> {
+    let mut resolved: Resolved = (*opened.files.in_force()).clone();
+    if let Some(mode) = mode {
+        resolved.settings.mode = mode.parse::<Mode>().map_err(|e| Error::new(ErrorKind::Invalid, e.to_string()))?;
+        resolved.settings.compression = Compression::Auto;
+    }
+    let (node, inode) = opened.find(share, path)?;
+    let name = path.rsplit('/').find(|name| !name.is_empty()).unwrap_or_default();
+    let mut found = Wanted::default();
+    Walk::new(opened, share).each_file((name.to_owned(), node, inode), &mut |name, node, inode| {
+        match opened.tree.decide_again(node, name.as_bytes(), &resolved, mode.is_none()) {
+            Ok(hint) => found.add(&opened.files, inode.data_file(), hint),
+            // It has gone, or cannot be read: as if it were not there.
+            Err(_) => Ok(()),
+        }
+    })?;
+    // What becomes durable with the data is decided, too.
+    opened
+        .tree
+        .commit()
+        .map_err(|failure| crate::shares::error_of(share, "its tree cannot be made durable", failure))?;
+    Ok(found)
+}

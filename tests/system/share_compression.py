@@ -1,0 +1,206 @@
+"""Compression by file in shares, on live mounts: rules, attributes, properties, and what explain and usage tell of it."""
+
+import json
+import os
+import subprocess
+
+from harness import EXIT, Pool, data, test
+
+NAME = "user.shale.compression"
+
+
+def lines(count=12000):
+    """Text of which every codec saves something, and no two lines are the same."""
+    return "".join(f"static int value_{n} = {n * 7919}; /* of {n} */\n" for n in range(count)).encode()
+
+
+def explained(pool, share, path):
+    return json.loads(pool.shale("explain", share, path, "--json").stdout)
+
+
+def codecs(pool, share, path):
+    """The codecs of a file's parts."""
+    return [part["codec"] for part in explained(pool, share, path)["parts"]]
+
+
+def only(t, pool, share, path, codec, what):
+    t.equal(codecs(pool, share, path), [codec], f"{what}: codecs of {path} in {share}")
+
+
+@test(seconds_max=600)
+def shares_inherit_compression(t):
+    """table 3.1 of the thesis: pool lz4, archive gzip, media off, home and home/meier inherited; and a change of it online, without another mount"""
+    pool = Pool(t)
+    pool.shale("set", "compression=lz4")
+    pool.shale("create", "archive", "--share", "-o", "compression=gzip-6")
+    pool.shale("create", "media", "--share", "-o", "compression=off")
+    pool.shale("create", "home", "--folder")
+    pool.shale("create", "home/all", "--share")
+    pool.shale("create", "home/meier", "--share")
+    server = pool.serve(shares=True)
+    expected = {"archive": "gzip-6", "media": "raw", "home/all": "lz4", "home/meier": "lz4"}
+    for share, codec in expected.items():
+        for name in ["text.c", "photo.jpg", "none"]:
+            (server.share(share) / name).write_bytes(lines())
+            only(t, pool, share, name, codec, "table 3.1")
+    pool.shale("set", "home", "compression=zstd-3")
+    for share, codec in {**expected, "home/all": "zstd-3", "home/meier": "zstd-3"}.items():
+        (server.share(share) / "later").write_bytes(lines())
+        only(t, pool, share, "later", codec, "after the folder's property changed")
+    server.stop()
+    pool.check()
+
+
+@test(seconds_max=600)
+def shares_compress_by_rule_and_mode(t):
+    """table 3.4 and figure 3.1 of the thesis on a mount: a known extension goes by its rule and the mode, all else is tested, with compression off as with auto"""
+    pool = Pool(t)
+    for rule in ["txt=archive:gzip-6,energy:gzip-1,performance:lz4", "log=archive:gzip-9,energy:gzip-6,performance:gzip-1",
+                 "nc=archive:gzip-1,energy:lz4,performance:lz4", "gz=off"]:
+        pool.shale("set", f"rule.{rule}")
+    pool.shale("create", "home", "--share")
+    server = pool.serve(shares=True)
+    share = server.share("home")
+    table = {"archive": ["gzip-6", "gzip-9", "gzip-1", "raw"], "energy": ["gzip-1", "gzip-6", "lz4", "raw"],
+             "performance": ["lz4", "gzip-1", "lz4", "raw"]}
+    odd = b"\x01\x02\x03\0" + lines()
+    for compression in ["off", "auto"]:
+        for mode, row in table.items():
+            pool.shale("set", "home", f"compression={compression}", f"mode={mode}")
+            what = f"compression={compression} mode={mode}"
+            for end, codec in zip(["txt", "log", "nc", "gz"], row):
+                (share / f"{compression}-{mode}.{end}").write_bytes(lines())
+                only(t, pool, "home", f"{compression}-{mode}.{end}", codec, what)
+            (share / f"{compression}-{mode}.unheard").write_bytes(odd)
+            report = explained(pool, "home", f"{compression}-{mode}.unheard")
+            t.expect(report["stored_bytes"] * 2 < report["raw_bytes"], f"{what}: what no rule knows is tested: {report}")
+            (share / f"{compression}-{mode}.noise").write_bytes(b"\x01\x02\x03\0" + os.urandom(200 << 10))
+            only(t, pool, "home", f"{compression}-{mode}.noise", "raw", what)
+    # The name of a netCDF file says nothing: its first bytes do.
+    (share / "noname").write_bytes(b"CDF\x01" + lines())
+    report = explained(pool, "home", "noname")
+    t.equal((report["file_type"], report["parts"][0]["codec"]), ("nc", "lz4"), "by the first bytes")
+    t.expect("by its first bytes" in report["compression"], f"where that comes from: {report}")
+    server.stop()
+    pool.check()
+
+
+@test(seconds_max=600)
+def shares_take_codecs_for_files(t):
+    """setfattr and chattr on files and directories: read back, inherited, kept by rename, link, kill -9 and a snapshot; a wrong value is refused"""
+    pool = Pool(t)
+    pool.shale("create", "home", "--share")
+    server = pool.serve(shares=True, keeps=True)
+    share = server.share("home")
+    (share / "old").mkdir()
+    t.run("setfattr", "-n", NAME, "-v", "gzip-9", share / "old")
+    (share / "old" / "deep").mkdir()
+    file = share / "old" / "deep" / "a.c"
+    file.write_bytes(lines())
+    only(t, pool, "home", "old/deep/a.c", "gzip-9", "inherited from a directory")
+    t.equal(os.getxattr(file, NAME), b"gzip-9 (inherited from its directory)", "what is read back")
+    t.equal(os.listxattr(file), [], "what is inherited is not listed")
+    t.equal(os.listxattr(share / "old"), [NAME], "what is set is listed")
+
+    other = share / "b.c"
+    other.write_bytes(lines()[:128 << 10])
+    t.run("sync", other)
+    os.rename(other, share / "b.jpg")
+    os.setxattr(share / "b.jpg", NAME, b"lz4hc-9")
+    with open(share / "b.jpg", "r+b") as opened:
+        opened.seek(128 << 10)
+        opened.write(lines()[128 << 10:256 << 10])
+    t.equal(codecs(pool, "home", "b.jpg"), ["zstd-3", "lz4hc-9"], "before and behind a change in the middle of writing")
+    os.link(share / "b.jpg", share / "third name")
+    server.kill(leaves_mount=True)
+    server = pool.serve(shares=True, keeps=True)
+    t.equal(os.getxattr(share / "third name", NAME), b"lz4hc-9 (set here)", "after kill -9, by another name")
+    for wrong in [b"lz5", b"archive", b"zstd-77"]:
+        try:
+            os.setxattr(share / "b.jpg", NAME, wrong)
+            t.fail(f"{wrong} was taken")
+        except OSError as error:
+            t.log(f"refused as it must be: {error}")
+    os.removexattr(share / "b.jpg", NAME)
+    t.equal(os.getxattr(share / "b.jpg", NAME), b"zstd-3 (default rule for c, by its name)", "what the rule said when it was made")
+
+    pool.shale("set", "home", "compression=off")
+    plain = share / "plain"
+    plain.write_bytes(lines())
+    only(t, pool, "home", "plain", "raw", "compression=off")
+    t.run("chattr", "+c", plain)
+    t.expect("c" in t.out("lsattr", plain).split()[0], "lsattr shows c")
+    plain.write_bytes(lines())
+    t.expect("raw" not in codecs(pool, "home", "plain"), "chattr +c compresses")
+    t.run("chattr", "-c", plain)
+    t.equal(os.getxattr(plain, NAME), b"off (properties of the share)", "after chattr -c")
+    t.run("chattr", "+m", file)
+    file.write_bytes(lines())
+    only(t, pool, "home", "old/deep/a.c", "raw", "chattr +m")
+    pool.shale("snapshot", "home@then")
+    moment = share / ".shale" / "snapshots" / "then" / "old" / "deep" / "a.c"
+    t.equal(os.getxattr(moment, NAME), b"off (set here)", "in a snapshot")
+    only(t, pool, "home@then", "old/deep/a.c", "raw", "in a snapshot")
+    server.stop()
+    pool.check()
+
+
+@test(seconds_max=600)
+def shares_tell_what_files_take(t):
+    """explain, usage and recompress by path, served and not: figures add up, a new rule makes one directory smaller and no other, snapshots stay shared"""
+    pool = Pool(t)
+    pool.shale("create", "home", "--share", "-o", "compression=lz4")
+    server = pool.serve(shares=True)
+    share = server.share("home")
+    for directory in ["src", "pictures"]:
+        (share / directory).mkdir()
+        for number in range(20):
+            (share / directory / f"{number}.c").write_bytes(lines(500 + 100 * number))
+            (share / directory / f"{number}.jpg").write_bytes(os.urandom(30 << 10))
+    (share / "large.c").write_bytes(lines() * 20)
+    os.link(share / "src" / "3.c", share / "src" / "again.c")
+    t.run("sync", share)
+    report = json.loads(pool.shale("usage", "home", "--json").stdout)
+    t.equal([line["name"] for line in report["entries"]][0], "large.c", "the most bytes first")
+    t.equal({line["name"] for line in report["entries"]}, {"src/", "pictures/", "large.c"}, "names")
+    for field in ["files", "size_bytes", "raw_bytes", "stored_bytes"]:
+        for part in ["entries", "types"]:
+            t.equal(sum(line[field] for line in report[part]), report["total"][field], f"{field} of {part} add up")
+    t.equal(report["total"]["files"], 81, "a file with two names counts once")
+    types = {line["name"]: line for line in report["types"]}
+    t.expect(types["jpg"]["ratio"] < 1.05 < 1.5 < types["c"]["ratio"], f"ratio by type: {types}")
+    text = pool.shale("usage", "home", "src").stdout
+    t.expect("20.c" not in text and "19.c" in text and "TYPE" in text, f"as a table: {text}")
+
+    before = {d: json.loads(pool.shale("usage", "home", d, "--json").stdout)["total"]["stored_bytes"] for d in ["src", "pictures"]}
+    pool.shale("snapshot", "home@then")
+    pool.shale("set", "home", "rule.c=zstd-9")
+    done = json.loads(pool.shale("recompress", "home", "src", "--json").stdout)
+    t.expect(done["finished"] and done["rewritten"] > 10 and done["after_bytes"] < done["before_bytes"], f"recompressed: {done}")
+    after = {d: json.loads(pool.shale("usage", "home", d, "--json").stdout)["total"]["stored_bytes"] for d in before}
+    t.expect(after["src"] < 0.9 * before["src"], f"src from {before} to {after}")
+    t.equal(after["pictures"], before["pictures"], "the directory beside it")
+    only(t, pool, "home", "src/9.c", "zstd-9", "by the new rule")
+    only(t, pool, "home@then", "src/9.c", "zstd-9", "the snapshot shares it")
+    only(t, pool, "home", "pictures/9.c", "lz4", "not asked for")
+    with open(share / "src" / "9.c", "r+b") as file:
+        file.write(lines(500))
+    only(t, pool, "home", "src/9.c", "zstd-9", "later data follows")
+    why = explained(pool, "home", "src/9.c")
+    t.expect(why["parts"][0]["why"] and "rule for c, by its name" in why["compression"], f"why: {why}")
+    digest = {path: path.read_bytes() for path in share.rglob("*.c")}
+    server.stop()
+
+    # Not served: the command opens the pool itself.
+    only(t, pool, "home", "large.c", "lz4", "not served")
+    done = json.loads(pool.shale("recompress", "home", "--json").stdout)
+    t.expect(done["finished"] and done["rewritten"] > 20, f"all of the share: {done}")
+    only(t, pool, "home", "large.c", "zstd-9", "recompressed")
+    pool.shale("explain", "home", "nothing/here", code=EXIT.NOT_FOUND)
+    pool.shale("recompress", "home", "nothing/here", code=EXIT.NOT_FOUND)
+    pool.check()
+    server = pool.serve(shares=True)
+    share = server.share("home")
+    for path, content in digest.items():
+        t.equal((share / path.relative_to(server.share("home"))).read_bytes(), content, f"{path}")
+    server.stop()
