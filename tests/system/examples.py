@@ -29,6 +29,7 @@ BEFORE = [
     (r"create \S+ vm ", "shale destroy -r /srv/pool vm"),
     (r"import \S+ home old.tar", "tar -C /home -cf old.tar meier"),
     (r"import \S+ home - ", "tar -C /home -czf home.tar.gz meier; shale import /srv/pool home /home/meier"),
+    (r"estimate \S+ home", "tar -cf tree.tar file meier; shale import /srv/pool home tree.tar"),
     (r"(explain|usage|recompress) \S+ home", "mkdir -p meier/mail; echo hello > meier/notes.txt; tar -cf tree.tar meier; rm -r meier;"
                                              "shale import /srv/pool home tree.tar"),
     (r"export \S+ home", "shale import /srv/pool home /home/meier; shale snapshot /srv/pool home@monday"),
@@ -191,6 +192,11 @@ def run_example(t, line):
         # Without somebody who writes it would wait for ever.
         with Served(t, "shale serve /srv/pool"):
             shell(t, line.replace("/srv/pool", "/srv/pool --idle 1"))
+            return
+    if line.startswith("shale estimate /srv/pool home"):
+        # The files of a share are read where it is mounted.
+        with Served(t, "shale serve /srv/pool --shares /srv/shares"):
+            shell(t, line)
             return
     if line.startswith("losetup"):
         with Served(t, "shale serve /srv/pool --mount /mnt/shale"):

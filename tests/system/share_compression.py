@@ -74,7 +74,7 @@ def shares_compress_by_rule_and_mode(t):
             (share / f"{compression}-{mode}.unheard").write_bytes(odd)
             report = explained(pool, "home", f"{compression}-{mode}.unheard")
             t.expect(report["stored_bytes"] * 2 < report["raw_bytes"], f"{what}: what no rule knows is tested: {report}")
-            (share / f"{compression}-{mode}.noise").write_bytes(b"\x01\x02\x03\0" + os.urandom(200 << 10))
+            (share / f"{compression}-{mode}.noise").write_bytes(b"\x01\x02\x03\0" + os.urandom((200 << 10) - 4))
             only(t, pool, "home", f"{compression}-{mode}.noise", "raw", what)
     # The name of a netCDF file says nothing: its first bytes do.
     (share / "noname").write_bytes(b"CDF\x01" + lines())
@@ -169,6 +169,9 @@ def shares_tell_what_files_take(t):
     t.equal(report["total"]["files"], 81, "a file with two names counts once")
     types = {line["name"]: line for line in report["types"]}
     t.expect(types["jpg"]["ratio"] < 1.05 < 1.5 < types["c"]["ratio"], f"ratio by type: {types}")
+    told = dict(word.split("=") for word in os.getxattr(share, "user.shale.usage").decode().split())
+    t.equal([int(told[name]) for name in ["files", "size", "data", "stored"]],
+            [report["total"][name] for name in ["files", "size_bytes", "raw_bytes", "stored_bytes"]], "user.shale.usage of the root")
     text = pool.shale("usage", "home", "src").stdout
     t.expect("20.c" not in text and "19.c" in text and "TYPE" in text, f"as a table: {text}")
 
@@ -189,15 +192,22 @@ def shares_tell_what_files_take(t):
     why = explained(pool, "home", "src/9.c")
     t.expect(why["parts"][0]["why"] and "rule for c, by its name" in why["compression"], f"why: {why}")
     digest = {path: path.read_bytes() for path in share.rglob("*.c")}
+    what_if = {}
+    for mode in ["performance", "archive"]:
+        report = json.loads(pool.shale("estimate", "home", "src", "-o", "compression=auto", "-o", f"mode={mode}", "--json").stdout)
+        t.expect(report["files"] in (40, 41), f"files of the directory: {report}")
+        what_if[mode] = next(line["stored_bytes"] for line in report["settings"] if line["configured"])
+    t.expect(what_if["archive"] < what_if["performance"], f"what-if: {what_if}")
     server.stop()
+    pool.shale("estimate", "home", status=EXIT["unsupported"])
 
     # Not served: the command opens the pool itself.
     only(t, pool, "home", "large.c", "lz4", "not served")
     done = json.loads(pool.shale("recompress", "home", "--json").stdout)
     t.expect(done["finished"] and done["rewritten"] > 20, f"all of the share: {done}")
     only(t, pool, "home", "large.c", "zstd-9", "recompressed")
-    pool.shale("explain", "home", "nothing/here", code=EXIT.NOT_FOUND)
-    pool.shale("recompress", "home", "nothing/here", code=EXIT.NOT_FOUND)
+    pool.shale("explain", "home", "nothing/here", status=EXIT["not-found"])
+    pool.shale("recompress", "home", "nothing/here", status=EXIT["not-found"])
     pool.check()
     server = pool.serve(shares=True)
     share = server.share("home")

@@ -11,6 +11,11 @@ use crate::served::errno;
 const GET_FLAGS: u32 = 0x8008_6601;
 const SET_FLAGS: u32 = 0x4008_6602;
 
+/// `FS_IOC_FSGETXATTR`, `_IOR('X', 31, struct fsxattr)`: the kernel asks for these flags, too,
+/// before it sets others. None of them is known here.
+const GET_MORE_FLAGS: u32 = 0x801c_581f;
+const MORE_FLAGS_BYTES: usize = 28;
+
 /// Most bytes of an answer: the kernel asks for those of the flags.
 const OUT_BYTES_MAX: usize = 8;
 
@@ -21,6 +26,11 @@ pub(crate) fn ioctl(tree: &Tree, node: u64, command: u32, data: &[u8], out_bytes
             let mut out = tree.flags(node).map_err(errno)?.to_le_bytes().to_vec();
             out.resize((out_bytes as usize).min(OUT_BYTES_MAX), 0);
             Ok(reply::ioctl(0, &out))
+        }
+        GET_MORE_FLAGS => {
+            // Fails for a node that is not there.
+            tree.flags(node).map_err(errno)?;
+            Ok(reply::ioctl(0, &[0; MORE_FLAGS_BYTES][..(out_bytes as usize).min(MORE_FLAGS_BYTES)]))
         }
         SET_FLAGS => {
             let flags = data.first_chunk().map(|bytes| u32::from_le_bytes(*bytes)).ok_or(Errno::EINVAL)?;

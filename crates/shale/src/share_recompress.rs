@@ -81,6 +81,8 @@ impl Recompressing {
         let mut known = self.0.lock();
         if restart || known.as_ref().is_none_or(|(of, _)| *of != wish) {
             let wanted = service.with_writable(share, |opened| wanted(opened, share, path, mode))?;
+            // Extents are gone through by what a checkpoint says of them.
+            pool.checkpoint()?;
             *known = Some((wish, wanted));
         }
         let report = match &*known {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::RwLock;
-use surface::{Capacity, Error, ErrorKind, ObjectSpace, Result, Run};
+use surface::{Capacity, Error, ErrorKind, ObjectSpace, Result, Run, Taken};
 
 const BLOCK_BYTES: u64 = 4096;
 /// Blocks that are kept, 128 MiB: several times what opening writes after a loss of power with all
@@ -142,6 +142,11 @@ impl ObjectSpace for Scratch {
     /// As below: of what the layer has, no name shows a byte that a file has.
     fn allocation(&self, file: u64, offset: u64, length: u64, runs_max: usize) -> Result<Vec<Run>> {
         self.below.allocation(file, offset, length, runs_max)
+    }
+
+    /// As below, for the same reason.
+    fn stored(&self, file: u64) -> Result<Option<Taken>> {
+        self.below.stored(file)
     }
 
     fn capacity(&self) -> Result<Capacity> {

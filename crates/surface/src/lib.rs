@@ -14,4 +14,4 @@ pub use device::{
 };
 pub use error::{Error, ErrorKind, Result};
 pub use held::{Attempt, Held};
-pub use space::{Capacity, OWN_FILES_END, ObjectSpace};
+pub use space::{Capacity, OWN_FILES_END, ObjectSpace, Taken};

@@ -49,6 +49,13 @@ pub trait ObjectSpace: Send + Sync {
     /// [`BlockDevice::allocation`](crate::BlockDevice::allocation).
     fn allocation(&self, file: u64, offset: u64, length: u64, runs_max: usize) -> Result<Vec<Run>>;
 
+    /// What the data of a file takes where it is stored, as far as that is settled; `None`: it
+    /// cannot be told.
+    fn stored(&self, file: u64) -> Result<Option<Taken>> {
+        let _ = file;
+        Ok(None)
+    }
+
     /// How much fits in all, in bytes of content, and how much of that is free.
     fn capacity(&self) -> Result<Capacity>;
 
@@ -63,6 +70,15 @@ pub trait ObjectSpace: Send + Sync {
 
     /// Bytes that [`set_aside`](Self::set_aside) would find room for, about.
     fn own_room(&self) -> u64;
+}
+
+/// What data takes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Taken {
+    /// Bytes of data, in whole blocks.
+    pub raw_bytes: u64,
+    /// What they take.
+    pub stored_bytes: u64,
 }
 
 /// How much an object space holds, in bytes of content before compression.

@@ -130,7 +130,7 @@ impl ExportArgs {
 /// See [`super::Command::Estimate`].
 #[derive(Debug, Args)]
 #[command(
-    override_usage = "shale estimate [OPTIONS] <PATH>...\n       shale estimate [OPTIONS] <POOL> <VOLUME>",
+    override_usage = "shale estimate [OPTIONS] <PATH>...\n       shale estimate [OPTIONS] <POOL> <VOLUME>\n       shale estimate [OPTIONS] <POOL> <SHARE> [PATH]",
     after_long_help = "\
 Examples:
   shale estimate /home
@@ -138,9 +138,10 @@ Examples:
   shale estimate /dev/sdb --codecs lz4,gzip-6,zstd-3
   shale estimate /srv/pool vm --json
   shale estimate /srv/pool vm@monday
+  shale estimate /srv/pool home meier -o mode=archive
 
 Nothing is changed. Files, directories, disk images and block devices are read where they are; of a volume or a snapshot,
-what it holds. A few windows of one unit each are drawn at random, more of what there is more of, and compressed as a pool
+what it holds, and the files of a share where it is mounted. A few windows of one unit each are drawn at random, more of what there is more of, and compressed as a pool
 would compress them, by the settings that are set (-o, and those of the pool and the volume), in each mode of auto, and with some
 codecs. What takes long is tried on every eighth sample and compared with zstd-1 there. The margin is a confidence interval of 95 %:
 combined ratio estimate of stratified sampling, variance from successive differences, double sampling for slow settings.

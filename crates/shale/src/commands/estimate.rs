@@ -26,19 +26,24 @@ pub fn run(args: EstimateArgs, output: &Output) -> Outcome {
         return Err(Error::new(ErrorKind::Invalid, "--sample must be more than 0").into());
     }
     let report = match volume_of(&args.targets) {
-        Some((pool, volume)) => of_volume(&args, &pool, &volume, output)?,
+        Some((pool, volume, path)) => of_volume(&args, &pool, &volume, path, output)?,
         None => of_paths(&args, output)?,
     };
     output.result(&report, || show(&report));
     Ok(())
 }
 
-/// Two words of which the first is a pool's directory and the second could be a volume's or a
-/// snapshot's name. `./name` means a file of that name in the working directory.
-fn volume_of(targets: &[PathBuf]) -> Option<(PathBuf, String)> {
-    let [pool, volume] = targets else { return None };
+/// Words of which the first is a pool's directory, the second could be a volume's or a snapshot's
+/// name, and a third one a path in a share. `./name` means a file of that name in the working
+/// directory.
+fn volume_of(targets: &[PathBuf]) -> Option<(PathBuf, String, Option<&Path>)> {
+    let (pool, volume, path) = match targets {
+        [pool, volume] => (pool, volume, None),
+        [pool, volume, path] => (pool, volume, Some(path.as_path())),
+        _ => return None,
+    };
     let name = volume.to_str().filter(|name| names::any_name(name).is_ok())?;
-    is_pool(pool).then(|| (pool.clone(), name.to_owned()))
+    is_pool(pool).then(|| (pool.clone(), name.to_owned(), path))
 }
 
 fn is_pool(path: &Path) -> bool {
@@ -54,8 +59,12 @@ fn of_paths(args: &EstimateArgs, output: &Output) -> Outcome<Report> {
     }
     let none = BTreeMap::new();
     let plan = Plan::new(&none, &none, &args.properties, &args.codecs)?;
+    of_files(&args.targets, &plan, args, output)
+}
+
+fn of_files(paths: &[PathBuf], plan: &Plan, args: &EstimateArgs, output: &Output) -> Outcome<Report> {
     let progress = Progress::new(output, "look", None);
-    let (population, scanned) = Population::of_paths(&args.targets, plan.unit_bytes, &mut |found| {
+    let (population, scanned) = Population::of_paths(paths, plan.unit_bytes, &mut |found| {
         if found.files % SHOW_EVERY == 0 {
             progress.set(found.bytes);
             progress.say(format!("{} files", found.files));
@@ -69,10 +78,10 @@ fn of_paths(args: &EstimateArgs, output: &Output) -> Outcome<Report> {
         let message = "there is no file to look at; name files, directories, block devices, or a pool and a volume";
         return Err(Error::new(ErrorKind::Invalid, message).into());
     }
-    measured(&population, &plan, args, output)
+    measured(&population, plan, args, output)
 }
 
-fn of_volume(args: &EstimateArgs, pool: &Path, volume: &str, output: &Output) -> Outcome<Report> {
+fn of_volume(args: &EstimateArgs, pool: &Path, volume: &str, path: Option<&Path>, output: &Output) -> Outcome<Report> {
     Session::with(pool, &args.access, output, |session| {
         let set = |volume| -> Outcome<BTreeMap<String, String>> {
             let properties = match session.call(Request::Get { volume })? {
@@ -83,10 +92,44 @@ fn of_volume(args: &EstimateArgs, pool: &Path, volume: &str, output: &Output) ->
         };
         // A snapshot has no properties of its own.
         let owner = names::volume_of(volume).to_owned();
-        let plan = Plan::new(&set(None)?, &set(Some(owner))?, &args.properties, &args.codecs)?;
+        let plan = Plan::new(&set(None)?, &set(Some(owner.clone()))?, &args.properties, &args.codecs)?;
+        if let Some(root) = root_of(session, volume, &owner)? {
+            let path = path.unwrap_or(Path::new(""));
+            let path = path.strip_prefix("/").unwrap_or(path);
+            return of_files(&[root.join(path)], &plan, args, output);
+        }
+        if let Some(path) = path {
+            let text = format!("'{volume}' is a volume, which has no files: leave {} out", path.display());
+            return Err(Error::new(ErrorKind::Invalid, text).into());
+        }
         let population = Population::of_volume(session.volume(volume, None)?, plan.unit_bytes)?;
         measured(&population, &plan, args, output)
     })
+}
+
+/// Where a share, or a snapshot of one, is mounted; `None` for a volume.
+fn root_of(session: &Session, name: &str, owner: &str) -> Outcome<Option<PathBuf>> {
+    let volumes = match session.call(Request::List)? {
+        Reply::Volumes(volumes) => volumes,
+        other => return Err(other.unexpected().into()),
+    };
+    if !volumes.iter().any(|volume| volume.share && volume.name == owner) {
+        return Ok(None);
+    }
+    let status = match session.call(Request::Status)? {
+        Reply::Status(status) => status,
+        other => return Err(other.unexpected().into()),
+    };
+    let Some(shares) = status.shares else {
+        let text =
+            format!("'{owner}' is a share, and is read where it is mounted: serve the pool with --shares DIR first");
+        return Err(Error::new(ErrorKind::Unsupported, text).into());
+    };
+    let root = PathBuf::from(shares).join(owner);
+    Ok(Some(match name.split_once('@') {
+        Some((_, snapshot)) => root.join(".shale/snapshots").join(snapshot),
+        None => root,
+    }))
 }
 
 fn measured(population: &Population, plan: &Plan, args: &EstimateArgs, output: &Output) -> Outcome<Report> {

@@ -183,7 +183,12 @@ impl Tree {
         }
         let of = |choice| Some(Set { choice, is_inherited: false });
         self.change_set(node, |before| match (flags & COMPRESS != 0, flags & DO_NOT_COMPRESS != 0) {
-            (true, true) => Err(Failure::new(libc::EINVAL)),
+            // The one that it has not got yet is meant.
+            (true, true) => match before {
+                Some(set) if is_off(set) => Ok(of(policy::FileChoice::Auto)),
+                Some(_) => Ok(of(policy::FileChoice::Codec(codec::Codec::Off))),
+                None => Err(Failure::new(libc::EINVAL)),
+            },
             // A codec that was named does.
             (true, false) => Ok(before.filter(|set| !is_off(*set)).or(of(policy::FileChoice::Auto))),
             (false, true) => Ok(of(policy::FileChoice::Codec(codec::Codec::Off))),

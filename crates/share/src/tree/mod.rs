@@ -41,6 +41,7 @@ mod rebuild;
 mod remove;
 mod rename;
 mod repair;
+mod usage;
 mod xattr;
 
 use std::collections::HashMap;

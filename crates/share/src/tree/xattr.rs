@@ -1,6 +1,6 @@
 //! Extended attributes and ACLs.
 
-use super::{Tree, compression};
+use super::{Tree, compression, usage};
 use crate::acl::{self, Acl};
 use crate::failure::{Failure, Result};
 use crate::inode::{Flags, Inode};
@@ -43,8 +43,10 @@ impl Tree {
     /// `ENODATA`, `EOPNOTSUPP` for a name that is not kept.
     pub fn xattr(&self, node: u64, name: &[u8]) -> Result<Vec<u8>> {
         check(name)?;
-        if name == compression::ATTRIBUTE {
-            return self.compression(node).map(String::into_bytes);
+        match name {
+            compression::ATTRIBUTE => return self.compression(node).map(String::into_bytes),
+            usage::ATTRIBUTE => return self.usage(node).map(String::into_bytes),
+            _ => {}
         }
         let state = self.state.read();
         let inode = state.inode(node)?;
@@ -83,8 +85,10 @@ impl Tree {
         if value.len() > VALUE_BYTES_MAX {
             return Err(Failure::new(libc::E2BIG));
         }
-        if name == compression::ATTRIBUTE {
-            return self.set_compression(node, value, flags);
+        match name {
+            compression::ATTRIBUTE => return self.set_compression(node, value, flags),
+            usage::ATTRIBUTE => return Err(Failure::new(libc::EPERM)),
+            _ => {}
         }
         self.admit(value.len())?;
         let now = self.now();
@@ -134,8 +138,10 @@ impl Tree {
     /// `ENODATA`, `EOPNOTSUPP`.
     pub fn remove_xattr(&self, node: u64, name: &[u8]) -> Result<()> {
         check(name)?;
-        if name == compression::ATTRIBUTE {
-            return self.unset_compression(node);
+        match name {
+            compression::ATTRIBUTE => return self.unset_compression(node),
+            usage::ATTRIBUTE => return Err(Failure::new(libc::EPERM)),
+            _ => {}
         }
         let now = self.now();
         let mut state = self.change()?;

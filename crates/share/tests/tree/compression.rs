@@ -280,8 +280,12 @@ fn chattr_sets_what_the_attribute_shows() {
     world.set_xattr(node, "gzip-2");
     world.tree.set_flags(node, COMPRESS).unwrap();
     assert_eq!(world.told(node), "gzip-2 (set here)", "a codec that was named does");
-    world.tree.set_flags(node, NOT).unwrap();
+    // As `chattr +m` does it, beside the flag that is there.
+    world.tree.set_flags(node, COMPRESS | NOT).unwrap();
     assert_eq!((world.told(node).as_str(), world.tree.flags(node).unwrap()), ("off (set here)", NOT));
+    world.tree.set_flags(node, COMPRESS | NOT).unwrap();
+    assert_eq!(world.told(node), "auto (set here)");
+    world.tree.set_flags(node, NOT).unwrap();
     world.tree.set_flags(node, 0).unwrap();
     assert_eq!(world.told(node), "off (properties of the share)");
     let errno = |flags| world.tree.set_flags(node, flags).unwrap_err().errno();
@@ -361,4 +365,22 @@ fn small_files_of_a_type_share_what_was_learnt() {
     assert_eq!(world.tree.hint(other).unwrap().kind, kind);
     let stranger = world.make(Tree::ROOT, "third.yy");
     assert_ne!(world.tree.hint(stranger).unwrap().kind, kind);
+}
+
+/// Figures of files add up to those of their directory, and cannot be set.
+#[test]
+fn usage_is_told_by_an_attribute() {
+    let world = World::new(&[], &[("compression", "lz4")]);
+    let usage = |node| String::from_utf8(world.tree.xattr(node, b"user.shale.usage").unwrap()).unwrap();
+    let directory = world.directory(Tree::ROOT, "d");
+    let node = world.make(directory, "a.c");
+    world.write(node, 0, &text()[..BYTES / 2 + 5]);
+    world.tree.link(node, directory, b"b.c").unwrap();
+    world.files.settle().unwrap();
+    let stored = world.files.stored(world.tree.inode(node).unwrap().data_file(), 0).unwrap();
+    let expected = format!("files=1 size={} data={} stored={}", BYTES / 2 + 5, BYTES / 2 + 4096, stored.stored_bytes);
+    assert_eq!((usage(node), usage(directory), usage(Tree::ROOT)), (expected.clone(), expected.clone(), expected));
+    assert!(stored.stored_bytes < stored.raw_bytes / 2);
+    assert_eq!(world.tree.set_xattr(node, b"user.shale.usage", b"0", 0, false).unwrap_err().errno(), libc::EPERM);
+    assert!(world.tree.xattr_names(node).unwrap().is_empty());
 }

@@ -14,7 +14,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use policy::{InForce, Resolved};
-use surface::{Allocation, BlockDevice, Capacity, Error, ErrorKind, Hint, OWN_FILES_END, ObjectSpace, Result, Run};
+use surface::{
+    Allocation, BlockDevice, Capacity, Error, ErrorKind, Hint, OWN_FILES_END, ObjectSpace, Result, Run, Taken,
+};
 use units::{BLOCK_BYTES, BlockIndex};
 
 use self::layout::{FILE_BYTES, FILES_END, Part};
@@ -327,6 +329,11 @@ impl ObjectSpace for Files {
             }
         }
         Ok(runs.finish())
+    }
+
+    fn stored(&self, file: u64) -> Result<Option<Taken>> {
+        let stored = Self::stored(self, file, 0)?;
+        Ok(Some(Taken { raw_bytes: stored.raw_bytes, stored_bytes: stored.stored_bytes }))
     }
 
     fn capacity(&self) -> Result<Capacity> {
