@@ -37,6 +37,7 @@ mod ranges;
 mod read;
 mod record;
 mod rm;
+mod sealed;
 mod session;
 mod staged;
 mod survey;

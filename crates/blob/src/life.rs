@@ -4,7 +4,7 @@
 
 use bytes::Bytes;
 use codec::Workspace;
-use format::{Cursor, FormatError, crc32c, put_uint};
+use format::{FormatError, put_uint};
 use futures_util::TryStreamExt;
 use object_store::ObjectStore;
 use object_store::path::Path;
@@ -12,6 +12,7 @@ use object_store::path::Path;
 use crate::error::Error;
 use crate::names::{BlobKey, Inc};
 use crate::record::Record;
+use crate::sealed::{self, wide};
 use crate::world::{Created, READ_TRIES, World, is_in_vain};
 
 const LIFE_MAGIC: &[u8; 8] = b"SHLLIFE1";
@@ -37,12 +38,10 @@ impl Life {
             Self::Born(inc) => (1, inc.0),
             Self::Gone => (2, 0),
         };
-        let mut out = LIFE_MAGIC.to_vec();
+        let mut out = sealed::begin(LIFE_MAGIC);
         put_uint(&mut out, kind, 1);
-        out.extend_from_slice(&inc.to_le_bytes());
-        let crc = crc32c(&out);
-        put_uint(&mut out, crc.into(), 4);
-        out
+        sealed::put_wide(&mut out, inc);
+        sealed::seal(out)
     }
 
     /// Reads what [`encode`](Self::encode) wrote.
@@ -50,7 +49,7 @@ impl Life {
     /// # Errors
     /// When the bytes are no valid entry.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
-        let mut cursor = unseal("life of a blob", LIFE_MAGIC, bytes)?;
+        let mut cursor = sealed::open("life of a blob", LIFE_MAGIC, bytes)?;
         let (kind, inc) = (cursor.u8()?, wide(&mut cursor)?);
         cursor.end()?;
         match (kind, inc) {
@@ -75,13 +74,11 @@ pub struct Hint {
 impl Hint {
     /// Returns its bytes.
     pub fn encode(self) -> Vec<u8> {
-        let mut out = HINT_MAGIC.to_vec();
+        let mut out = sealed::begin(HINT_MAGIC);
         put_uint(&mut out, self.life, 8);
-        out.extend_from_slice(&self.inc.0.to_le_bytes());
+        sealed::put_wide(&mut out, self.inc.0);
         put_uint(&mut out, self.seq, 8);
-        let crc = crc32c(&out);
-        put_uint(&mut out, crc.into(), 4);
-        out
+        sealed::seal(out)
     }
 
     /// Reads what [`encode`](Self::encode) wrote.
@@ -89,27 +86,11 @@ impl Hint {
     /// # Errors
     /// When the bytes are no valid hint.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
-        let mut cursor = unseal("hint of a blob", HINT_MAGIC, bytes)?;
+        let mut cursor = sealed::open("hint of a blob", HINT_MAGIC, bytes)?;
         let hint = Self { life: cursor.u64()?, inc: Inc(wide(&mut cursor)?), seq: cursor.u64()? };
         cursor.end()?;
         Ok(hint)
     }
-}
-
-fn unseal<'a>(structure: &'static str, magic: &[u8; 8], bytes: &'a [u8]) -> Result<Cursor<'a>, FormatError> {
-    let wrong = |detail: &str| FormatError::new(structure, detail);
-    let (body, crc) = bytes.split_last_chunk::<4>().ok_or_else(|| wrong("too few bytes"))?;
-    if *crc != crc32c(body).to_le_bytes() {
-        return Err(wrong("the checksum does not match"));
-    }
-    let body = body.strip_prefix(magic).ok_or_else(|| wrong("does not begin with the magic bytes"))?;
-    Ok(Cursor::new(structure, body))
-}
-
-fn wide(cursor: &mut Cursor<'_>) -> Result<u128, FormatError> {
-    let mut bytes = [0; 16];
-    bytes.copy_from_slice(cursor.bytes(16)?);
-    Ok(u128::from_le_bytes(bytes))
 }
 
 /// Reads an entry; `None` if the store says that there is none. Bytes that do not decode are read again: the store's link may have

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use format::{Cursor, FormatError, crc32c, put_uint};
+use format::{FormatError, put_uint};
 use futures_util::future::join_all;
 use futures_util::{StreamExt, TryStreamExt};
 use object_store::path::Path;
@@ -21,6 +21,7 @@ use crate::layout::{Layout, Run};
 use crate::log::Log;
 use crate::names::{Inc, OpId};
 use crate::ops::{Op, What};
+use crate::sealed::{self, wide};
 
 const MAGIC: &[u8; 8] = b"SHLOFFR1";
 const STRUCTURE: &str = "offer of an operation";
@@ -47,33 +48,22 @@ pub(crate) fn encode(inc: Inc, op: &Op) -> Option<Vec<u8>> {
         What::Write { at, run } if *at != END => (*at, run),
         _ => return None,
     };
-    let mut out = MAGIC.to_vec();
-    out.extend_from_slice(&inc.0.to_le_bytes());
-    out.extend_from_slice(&op.id.0.to_le_bytes());
+    let mut out = sealed::begin(MAGIC);
+    sealed::put_wide(&mut out, inc.0);
+    sealed::put_wide(&mut out, op.id.0);
     for field in [op.born, run.len, op.stored, at] {
         put_uint(&mut out, field, 8);
     }
     Layout::of(run.pieces.clone()).encode(&mut out);
-    let crc = crc32c(&out);
-    put_uint(&mut out, crc.into(), 4);
+    let out = sealed::seal(out);
     (out.len() <= OFFER_BYTES_MAX && op.raw == run.len && op.message.is_empty()).then_some(out)
 }
 
 /// Reads what [`encode`] wrote.
 pub(crate) fn decode(inc: Inc, bytes: &[u8]) -> Result<Op, FormatError> {
     let wrong = |detail: &str| FormatError::new(STRUCTURE, detail);
-    let (body, crc) = bytes.split_last_chunk::<4>().ok_or_else(|| wrong("too few bytes"))?;
-    if *crc != crc32c(body).to_le_bytes() {
-        return Err(wrong("the checksum does not match"));
-    }
-    let body = body.strip_prefix(MAGIC).ok_or_else(|| wrong("does not begin with the magic bytes"))?;
-    let mut cursor = Cursor::new(STRUCTURE, body);
-    let mut wide = || -> Result<u128, FormatError> {
-        let mut bytes = [0; 16];
-        bytes.copy_from_slice(cursor.bytes(16)?);
-        Ok(u128::from_le_bytes(bytes))
-    };
-    let (of, id) = (Inc(wide()?), OpId(wide()?));
+    let mut cursor = sealed::open(STRUCTURE, MAGIC, bytes)?;
+    let (of, id) = (Inc(wide(&mut cursor)?), OpId(wide(&mut cursor)?));
     if of != inc {
         return Err(wrong("it is for another incarnation"));
     }

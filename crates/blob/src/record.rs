@@ -7,6 +7,7 @@ use format::{Cursor, FormatError, crc32c, put_text, put_uint};
 use crate::extent::PackRef;
 use crate::layout::Layout;
 use crate::names::{Inc, Nonce, OpId};
+use crate::sealed::{put_wide, wide};
 
 /// Bytes of a record's fields before compression: one unit of the codec. A layout of eight times the soft bound and every
 /// list at its own bound fit.
@@ -299,11 +300,10 @@ impl Record {
     }
 
     fn encode_fields(&self, out: &mut Vec<u8>) {
-        let wide = |out: &mut Vec<u8>, value: u128| out.extend_from_slice(&value.to_le_bytes());
-        wide(out, self.inc.0);
+        put_wide(out, self.inc.0);
         put_uint(out, self.seq, 8);
-        wide(out, self.previous.0);
-        wide(out, self.nonce.0);
+        put_wide(out, self.previous.0);
+        put_wide(out, self.nonce.0);
         put_uint(out, self.fence, 8);
         put_uint(out, u64::from(self.closed) | u64::from(self.tombstone) << 1, 1);
         for field in [self.unix_s, self.size, self.raw, self.stored] {
@@ -312,7 +312,7 @@ impl Record {
         put_text(out, &self.message);
         put_uint(out, self.ops.len() as u64, 2);
         for done in &self.ops {
-            wide(out, done.op.0);
+            put_wide(out, done.op.0);
             put_uint(out, done.kind as u64, 1);
             put_uint(out, done.at, 8);
             put_uint(out, done.len, 8);
@@ -329,7 +329,7 @@ impl Record {
         }
         put_uint(out, self.pins.len() as u64, 2);
         for pin in &self.pins {
-            wide(out, pin.op.0);
+            put_wide(out, pin.op.0);
             put_uint(out, pin.version, 8);
             put_text(out, &pin.holder);
             put_uint(out, pin.life, 8);
@@ -337,7 +337,7 @@ impl Record {
         put_uint(out, self.origins.len() as u64, 2);
         for origin in &self.origins {
             put_text(out, &origin.location);
-            wide(out, origin.inc.0);
+            put_wide(out, origin.inc.0);
             put_uint(out, origin.numbers.len() as u64, 2);
             for number in &origin.numbers {
                 put_uint(out, (*number).into(), 2);
@@ -457,12 +457,6 @@ impl Record {
         }
         Ok(self)
     }
-}
-
-fn wide(cursor: &mut Cursor<'_>) -> Result<u128, FormatError> {
-    let mut bytes = [0; 16];
-    bytes.copy_from_slice(cursor.bytes(16)?);
-    Ok(u128::from_le_bytes(bytes))
 }
 
 fn count(cursor: &mut Cursor<'_>, what: &str, max: usize) -> Result<usize, FormatError> {

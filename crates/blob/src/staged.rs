@@ -9,7 +9,7 @@
 //! 8, its layout from byte 0, crc32c of all before 4.
 
 use bytes::Bytes;
-use format::{Cursor, FormatError, crc32c, put_uint};
+use format::{FormatError, put_uint};
 use futures_util::Stream;
 
 use crate::blob::Blob;
@@ -21,6 +21,7 @@ use crate::names::{self, Inc, OpId};
 use crate::ops::{Op, Patch, What};
 use crate::pack::PackBuilder;
 use crate::record::Record;
+use crate::sealed;
 use crate::tree;
 use crate::upload::{RUN_BYTES_MAX, UploadOptions, upload_to};
 
@@ -67,15 +68,13 @@ impl Staged {
 
     /// Returns its bytes.
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = MAGIC.to_vec();
-        out.extend_from_slice(&self.inc.0.to_le_bytes());
+        let mut out = sealed::begin(MAGIC);
+        sealed::put_wide(&mut out, self.inc.0);
         for field in [self.born, self.stored, self.run.len] {
             put_uint(&mut out, field, 8);
         }
         Layout::of(self.run.pieces.clone()).encode(&mut out);
-        let crc = crc32c(&out);
-        put_uint(&mut out, crc.into(), 4);
-        out
+        sealed::seal(out)
     }
 
     /// Reads what [`encode`](Self::encode) wrote.
@@ -84,21 +83,15 @@ impl Staged {
     /// When the bytes are no staged part.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         let wrong = |detail: &str| FormatError::new(STRUCTURE, detail);
-        let (body, crc) = bytes.split_last_chunk::<4>().ok_or_else(|| wrong("too few bytes"))?;
-        if *crc != crc32c(body).to_le_bytes() {
-            return Err(wrong("the checksum does not match"));
-        }
-        let body = body.strip_prefix(MAGIC).ok_or_else(|| wrong("does not begin with the magic bytes"))?;
-        let mut cursor = Cursor::new(STRUCTURE, body);
-        let mut inc = [0; 16];
-        inc.copy_from_slice(cursor.bytes(16)?);
+        let mut cursor = sealed::open(STRUCTURE, MAGIC, bytes)?;
+        let inc = Inc(sealed::wide(&mut cursor)?);
         let (born, stored, len) = (cursor.u64()?, cursor.u64()?, cursor.u64()?);
         let layout = Layout::decode(cursor.bytes(cursor.remaining())?)?;
         let pieces = layout.pieces().to_vec();
         if pieces.last().is_some_and(|piece| piece.end() > len) {
             return Err(wrong("a piece ends behind its data"));
         }
-        Ok(Self { inc: Inc(u128::from_le_bytes(inc)), born, stored, run: Run { pieces, len } })
+        Ok(Self { inc, born, stored, run: Run { pieces, len } })
     }
 }
 

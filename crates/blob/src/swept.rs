@@ -3,11 +3,12 @@
 //! looks at everything; it never makes a run delete more.
 
 use bytes::Bytes;
-use format::{Cursor, crc32c, put_uint};
+use format::put_uint;
 use object_store::path::Path;
 
 use crate::error::Error;
 use crate::log::Log;
+use crate::sealed;
 
 const MAGIC: &[u8; 8] = b"SHLSWPT1";
 /// Each such run looks at everything: packs that came very late, and versions that died after
@@ -42,19 +43,15 @@ impl Swept {
     }
 
     pub(crate) fn encode(self) -> Vec<u8> {
-        let mut out = MAGIC.to_vec();
+        let mut out = sealed::begin(MAGIC);
         for number in [self.from, self.newest, self.buried, self.runs] {
             put_uint(&mut out, number, 8);
         }
-        let crc = crc32c(&out);
-        put_uint(&mut out, crc.into(), 4);
-        out
+        sealed::seal(out)
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
-        let (body, crc) = bytes.split_last_chunk::<4>()?;
-        let body = body.strip_prefix(MAGIC).filter(|_| *crc == crc32c(body).to_le_bytes())?;
-        let mut cursor = Cursor::new("sweep of a blob", body);
+        let mut cursor = sealed::open("sweep of a blob", MAGIC, bytes).ok()?;
         let mut next = || cursor.u64().ok();
         let swept = Self { from: next()?, newest: next()?, buried: next()?, runs: next()? };
         cursor.end().ok().map(|()| swept)
