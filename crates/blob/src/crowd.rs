@@ -179,6 +179,7 @@ impl Committer {
         }
         names.retain(|(since, op, _)| {
             let is_new = state.crowd.look(*op, *since) == Some(None);
+            let is_new = is_new || crate::canary!("offer-not-looked-up");
             is_new && *since <= state.head.seq && !state.crowd.offered.contains_key(op)
         });
         let found = offer::read_all(self.log(), names.into_iter()).await;
@@ -195,6 +196,16 @@ impl Committer {
         self.walk(state).await?;
         self.look_behind(state).await?;
         Ok(self.is_idle())
+    }
+
+    /// Tells whether a record that is known carries all that waits here.
+    fn is_carried(&self, state: &State) -> bool {
+        let mut all = true;
+        self.each_waiting(|op, look_behind| {
+            let known = look_behind.and_then(|after| state.crowd.look(op.id, after)).flatten();
+            all &= known.is_some();
+        });
+        all
     }
 
     /// Offers the operations that wait here, if they are few.
@@ -218,12 +229,15 @@ impl Committer {
         join_all(offers.into_iter().map(|(op, bytes)| offer::leave(self.log(), since, op, bytes))).await;
     }
 
-    /// Reads each newer record, and remembers what it carries.
+    /// Reads each newer record, and remembers what it carries, until all that waits here is carried.
     async fn walk(&self, state: &mut State) -> Result<(), Error> {
         for _ in 0..WALK_MAX {
             let Some(record) = self.log().read(state.head.seq + 1).await? else { break };
             (state.crowd.size, state.crowd.seen_ns) = (record.ops.len().max(1), self.log().world.clock.now_ns());
             self.advance(state, record);
+            if !state.head.tombstone && self.is_carried(state) {
+                return Ok(());
+            }
         }
         if state.head.tombstone {
             let newest = self.log().newest(state.head.clone()).await?;

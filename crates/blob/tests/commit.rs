@@ -8,7 +8,12 @@ mod store;
 
 use std::sync::Arc;
 
-use blob::{BlobKey, CommitOptions, Committer, Error, Log, Op, OpId, Run, What, World, probe, remove};
+use std::time::Duration;
+
+use blob::{
+    BlobKey, CommitOptions, Committer, Error, ExpireRule, GcOptions, Log, Op, OpId, Run, What, World, expire, gc,
+    probe, remove,
+};
 use futures_util::future::join_all;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
@@ -101,6 +106,41 @@ fn a_hint_of_a_removed_blob_misleads_no_client() {
         assert_ne!(log.inc(), old);
         assert_eq!((head.seq, head.size), (1, 5));
     });
+}
+
+/// A process appends, hears no answer and ends; its version is given up, and a collector buries the
+/// record; then another process takes the operation up.
+async fn resumed_behind_a_tombstone() -> Result<(), String> {
+    let world = world(Arc::new(LyingStore::new(1, 0)), 2);
+    let key = BlobKey::new(Path::from("a"));
+    let (log, head) = Log::open_or_create(world.clone(), key.clone()).await.unwrap();
+    let committer = Committer::new(log, head, CommitOptions::default());
+    let born = committer.commit(hole(1, 1)).await.unwrap().seq;
+    let first = committer.commit(hole(2, 1)).await.unwrap();
+    committer.commit(hole(3, 1)).await.unwrap();
+    expire(&committer, &ExpireRule { keep_last: Some(1), ..ExpireRule::default() }).await.unwrap();
+    let now = GcOptions { upload_max: Duration::ZERO, grace: Duration::ZERO, ..GcOptions::default() };
+    assert!(gc(&committer, &now).await.unwrap().buried >= 2);
+    assert!(committer.log().read(first.seq).await.unwrap().unwrap().tombstone);
+    let (log, head) = Log::open(world, key).await.unwrap();
+    let again = Committer::new(log, head, CommitOptions::default()).resume(hole(2, 1), born).await.unwrap();
+    if again == first { Ok(()) } else { Err(format!("operation 2 is in two records: {first:?}, {again:?}")) }
+}
+
+#[test]
+fn an_operation_is_found_in_a_tombstone() {
+    run(resumed_behind_a_tombstone()).unwrap();
+}
+
+#[cfg(feature = "canaries")]
+#[test]
+fn a_tombstone_without_operations_is_caught() {
+    blob::canary::plant(Some("tombstone-without-ops"));
+    let caught = run(resumed_behind_a_tombstone());
+    blob::canary::plant(None);
+    let why = caught.expect_err("HARNESS: tombstone-without-ops is not caught");
+    assert!(why.contains("is in two records"), "HARNESS: tombstone-without-ops is caught by something else: {why}");
+    println!("tombstone-without-ops: caught: {why}");
 }
 
 #[test]

@@ -6,6 +6,7 @@
 #[path = "schedules/store.rs"]
 mod store;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -69,7 +70,20 @@ fn run<T>(future: impl Future<Output = T>) -> T {
 /// records, and the longest that an append took.
 async fn appenders(count: u64, each: u64) -> (f64, u64, Duration) {
     let store = LyingStore::steady(count);
-    let first = open(&store, 1, Duration::from_secs(120)).await;
+    let (mut places, longest, requests) = crowd(&store, count, each).await;
+    places.sort_unstable();
+    assert_eq!(places, (1..=count * each).collect::<Vec<_>>(), "each append has a place of its own");
+    let (_, head) = Log::open(world(&store, 3), key()).await.unwrap();
+    assert_eq!(head.size, 1 + count * each);
+    let left: Vec<_> = world(&store, 3).store.list(Some(&key().offers(head.inc))).try_collect().await.unwrap();
+    assert!(left.len() as u64 <= count, "{} offers were left behind", left.len());
+    (requests as f64 / (count * each) as f64, head.seq - 1, longest)
+}
+
+/// Runs processes that each append one byte after the other; returns where the bytes are, the
+/// longest that an append took, and the requests of all.
+async fn crowd(store: &LyingStore, count: u64, each: u64) -> (Vec<u64>, Duration, u64) {
+    let first = open(store, 1, Duration::from_secs(120)).await;
     first.commit(append(1, 0)).await.unwrap();
     let before = store.requests();
     let clients = (0..count).map(|client| {
@@ -96,14 +110,7 @@ async fn appenders(count: u64, each: u64) -> (f64, u64, Duration) {
         places.extend(at);
         longest = longest.max(took);
     }
-    places.sort_unstable();
-    assert_eq!(places, (1..=count * each).collect::<Vec<_>>(), "each append has a place of its own");
-    let requests = (store.requests() - before) as f64 / (count * each) as f64;
-    let head = first.refresh().await.unwrap();
-    assert_eq!(head.size, 1 + count * each);
-    let left: Vec<_> = world(&store, 3).store.list(Some(&key().offers(head.inc))).try_collect().await.unwrap();
-    assert!(left.len() as u64 <= count, "{} offers were left behind", left.len());
-    (requests, head.seq - 1, longest)
+    (places, longest, store.requests() - before)
 }
 
 #[test]
@@ -136,6 +143,42 @@ fn sixty_four_appenders_take_their_turns() {
         assert!(records <= 512 / 4, "{records} records for 512 appends");
         assert!(longest <= Duration::from_secs(30), "an append waited {longest:?} of simulated time");
     });
+}
+
+/// A crowd on a store that refuses to delete, so that each offer stays where every process finds
+/// it: tells of an operation that is in two records.
+async fn crowd_whose_offers_stay() -> Result<(), String> {
+    let store = LyingStore::keeping(5);
+    crowd(&store, 8, 4).await;
+    let (log, head) = Log::open(world(&store, 3), key()).await.unwrap();
+    let offers: Vec<_> = world(&store, 3).store.list(Some(&key().offers(head.inc))).try_collect().await.unwrap();
+    assert!(offers.len() > 8, "{} offers: nothing was shown", offers.len());
+    let mut seen = BTreeMap::new();
+    for seq in 1..=head.seq {
+        for done in &log.read(seq).await.unwrap().unwrap().ops {
+            if let Some(first) = seen.insert(done.op.0, seq) {
+                return Err(format!("operation {} is in two records: {first} and {seq}", done.op));
+            }
+        }
+    }
+    assert_eq!((head.size, seen.len()), (1 + 8 * 4, 1 + 8 * 4));
+    Ok(())
+}
+
+#[test]
+fn an_offer_that_stays_is_carried_once() {
+    run(crowd_whose_offers_stay()).unwrap();
+}
+
+#[cfg(feature = "canaries")]
+#[test]
+fn an_offer_that_is_not_looked_up_is_caught() {
+    blob::canary::plant(Some("offer-not-looked-up"));
+    let caught = run(crowd_whose_offers_stay());
+    blob::canary::plant(None);
+    let why = caught.expect_err("HARNESS: offer-not-looked-up is not caught");
+    assert!(why.contains("is in two records"), "HARNESS: offer-not-looked-up is caught by something else: {why}");
+    println!("offer-not-looked-up: caught: {why}");
 }
 
 /// A process leaves an offer and dies; another one carries it; a third takes the operation up and

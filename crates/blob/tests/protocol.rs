@@ -32,6 +32,7 @@ fn model(scripts: &[&[Op]], gcs: usize, records_max: usize) -> LogModel {
         offers: false,
         records_max,
         gc_may_miss: false,
+        passes_tombstones: false,
         canary: "",
     }
 }
@@ -115,6 +116,10 @@ fn gc_leaves_what_is_live() {
     }
     holds("GC and a killed writer", LogModel { kills: true, ..model(&[&[Over, Expire], &[Over]], 1, 5) });
     holds("two GCs", model(&[&[Over, Over, Expire], &[Append]], 2, 6));
+    // A collector gives up there because the other one does its work; no promise rests on it.
+    let passing = |op| LogModel { passes_tombstones: true, ..model(&[&[Over, Over, Expire], &[op]], 2, 6) };
+    holds("two GCs that pass tombstones", passing(Append));
+    holds("two GCs that pass tombstones, and a restore", passing(Restore));
 }
 
 #[test]

@@ -166,6 +166,8 @@ pub struct LogModel {
     pub offers: bool,
     pub records_max: usize,
     pub gc_may_miss: bool,
+    /// A collector goes on when its second look meets a tombstone.
+    pub passes_tombstones: bool,
     pub canary: &'static str,
 }
 
@@ -413,7 +415,7 @@ impl LogModel {
             for seq in (world.gcs[index].marked_at + 1..=fence).skip(missed) {
                 let record = world.record(seq);
                 if record.tombstone {
-                    phase = if self.has("gc-passes-tombstone") { phase } else { GcPhase::Done };
+                    phase = if self.passes_tombstones { phase } else { GcPhase::Done };
                 }
                 candidates.retain(|pack| !record.names().contains(pack));
             }

@@ -33,6 +33,8 @@ struct Inner {
     racy: bool,
     /// Each request takes the same time: 60 ms.
     steady: bool,
+    /// Nothing is ever deleted, as under an object lock.
+    keeping: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -87,8 +89,9 @@ impl Inner {
 
 impl LyingStore {
     pub fn new(seed: u64, faults: u64) -> Self {
-        let inner =
-            Inner { objects: BTreeMap::new(), rng: Rng::new(seed), faults, requests: 0, racy: false, steady: false };
+        let rng = Rng::new(seed);
+        let (objects, requests) = (BTreeMap::new(), 0);
+        let inner = Inner { objects, rng, faults, requests, racy: false, steady: false, keeping: false };
         Self(Arc::new(Mutex::new(inner)))
     }
 
@@ -103,6 +106,13 @@ impl LyingStore {
     pub fn steady(seed: u64) -> Self {
         let store = Self::new(seed, 0);
         store.0.lock().steady = true;
+        store
+    }
+
+    /// A steady store that refuses to delete.
+    pub fn keeping(seed: u64) -> Self {
+        let store = Self::steady(seed);
+        store.0.lock().keeping = true;
         store
     }
 
@@ -251,7 +261,9 @@ impl ObjectStore for LyingStore {
                     let path = path?;
                     store.delay().await;
                     let fate = store.0.lock().fate(&[|| Fate::LostBefore, || Fate::LostAfter, || Fate::Late]);
+                    let keeping = store.0.lock().keeping;
                     let result = match fate {
+                        _ if keeping => Err(error("403 AccessDenied")),
                         Fate::LostBefore => Err(error("503 SlowDown")),
                         Fate::Late => {
                             let path = path.clone();
