@@ -185,7 +185,7 @@ def copy(source, target, *, client=None, storage_options=None, target_options=No
     journal = Journal(["copy", blob.url, info["incarnation"], into.url, into.properties, part_bytes], into, state)
     resumed = len(journal.parts)
     run(client, _restage_part, {number: task for number, task in tasks.items() if number not in journal.parts}, journal.add, progress)
-    committed = journal.commit(into, f"copy of {blob.url}", "put")
+    committed = journal.commit(into, f"copy of {blob.url}"[:250], "put")
     return {"committed": committed, "parts": len(tasks), "resumed_parts": resumed}
 
 

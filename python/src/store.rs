@@ -401,7 +401,7 @@ impl Store {
         answer(py, event_loop, async move {
             let (opened, record) = shared.version(&key, &at).await?;
             let into = to.to_write(&target_key, true).await?;
-            let message = format!("copy of {} version {}", shared.place(&key), record.seq);
+            let message = blob::copy_message(&shared.place(&key), record.seq);
             let bytes = opened.blob.stream(&record, 0, record.size);
             let source = bytes.map(|bytes: Result<Bytes, _>| bytes.map_err(std::io::Error::other));
             let options = upload_options(&key, &properties)?;

@@ -22,6 +22,7 @@ use crate::ops::{Op, Patch, What};
 use crate::pack::PackBuilder;
 use crate::read::{CACHE_BYTES, Reader};
 use crate::record::Record;
+use crate::texts::{check_message, check_tag};
 use crate::tree::Tree;
 use crate::upload::{self, UploadOptions, Uploaded};
 
@@ -119,7 +120,7 @@ impl Blob {
         message: &str,
         options: &UploadOptions,
     ) -> Result<Committed, Error> {
-        let uploaded = self.upload(source, options).await?;
+        let uploaded = self.upload(source, message, options).await?;
         self.commit(message, uploaded, options, What::Put).await
     }
 
@@ -133,7 +134,7 @@ impl Blob {
         message: &str,
         options: &UploadOptions,
     ) -> Result<Committed, Error> {
-        let uploaded = self.upload(source, options).await?;
+        let uploaded = self.upload(source, message, options).await?;
         self.commit(message, uploaded, options, What::Append).await
     }
 
@@ -148,15 +149,18 @@ impl Blob {
         message: &str,
         options: &UploadOptions,
     ) -> Result<Committed, Error> {
-        let uploaded = self.upload(source, options).await?;
+        let uploaded = self.upload(source, message, options).await?;
         self.commit(message, uploaded, options, |run| What::Write { at, run }).await
     }
 
     async fn upload(
         &self,
         source: impl Stream<Item = std::io::Result<Bytes>>,
+        message: &str,
         options: &UploadOptions,
     ) -> Result<Uploaded, Error> {
+        // Not only when all is uploaded.
+        check_message(message)?;
         let born = self.committer.head().await.seq;
         upload::upload(&self.fetcher, born, options, source).await
     }
@@ -190,8 +194,9 @@ impl Blob {
     /// Gives a version a name, which keeps it.
     ///
     /// # Errors
-    /// [`Error::NoVersion`], [`Error::Expired`].
+    /// [`Error::NoVersion`], [`Error::Expired`]; [`Error::Refused`] for a name that is none.
     pub async fn tag(&self, name: &str, version: u64) -> Result<Committed, Error> {
+        check_tag(name)?;
         self.committer.change(What::Tag { name: name.to_owned(), version }).await.map(|(_, committed)| committed)
     }
 

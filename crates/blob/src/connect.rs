@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use env::{SystemClock, SystemEntropy};
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
-use object_store::azure::MicrosoftAzureBuilder;
-use object_store::gcp::GoogleCloudStorageBuilder;
+use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
+use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
 use object_store::path::Path;
@@ -23,6 +23,7 @@ use crate::credentials::{self, ProfileProvider};
 use crate::error::Error;
 use crate::fetch::StoredCache;
 use crate::names::BlobKey;
+use crate::texts::{is_hidden, shown};
 use crate::world::World;
 
 /// How long a connection may take to come about.
@@ -65,7 +66,7 @@ impl std::fmt::Display for ParseLocationError {
         write!(
             f,
             "{}; a blob is s3://BUCKET/KEY, gs://BUCKET/KEY, az://CONTAINER/KEY, file:///DIRECTORY (file://DIRECTORY from here) or memory://KEY, and @VERSION or @TAG behind it",
-            self.0
+            shown(&self.0)
         )
     }
 }
@@ -83,6 +84,9 @@ impl FromStr for Location {
             Some((rest, at)) if !at.contains('/') => (rest, Some(at)),
             _ => (rest, None),
         };
+        if let Some(c) = rest.chars().find(|c| is_hidden(*c)) {
+            return Err(wrong(&format!("has the control character '{}'", c.escape_default())));
+        }
         let at = match at {
             None => At::Newest,
             Some("") => return Err(wrong("has no version behind the @")),
@@ -96,6 +100,10 @@ impl FromStr for Location {
             "file" | "memory" => ("", rest),
             _ => return Err(wrong("is of a scheme that is not known")),
         };
+        // The name becomes a part of a request's address as it is.
+        if let Some(c) = bucket.chars().find(|c| !c.is_ascii_graphic() || "?#%\\".contains(*c)) {
+            return Err(wrong(&format!("has '{c}' in the name of the bucket")));
+        }
         let absolute;
         let key = if scheme == "file" && !key.starts_with('/') {
             let here = std::env::current_dir().map_err(|_| wrong("is relative, and there is no current directory"))?;
@@ -143,16 +151,33 @@ impl Location {
         self.key.filename().unwrap_or("")
     }
 
-    /// Returns what names the store: its scheme, its endpoint if it is a server, and its bucket.
+    /// Returns what names the store: its scheme, what server it is on, and its bucket.
     pub fn store_name(&self) -> String {
         self.store_name_with(&StoreSettings::default())
     }
 
     /// Returns what names the store that is reached with these settings.
     pub fn store_name_with(&self, settings: &StoreSettings) -> String {
-        let given = || settings.s3_endpoint().map(str::to_owned).or_else(endpoint);
-        let endpoint = if self.scheme == "s3" { given() } else { None };
-        format!("{}|{}|{}", self.scheme, endpoint.unwrap_or_default(), self.bucket)
+        let server = match self.scheme.as_str() {
+            "s3" => settings.s3_endpoint().map(str::to_owned).or_else(endpoint),
+            "az" => {
+                let set = settings.keys(self).unwrap_or_default().into_iter();
+                let builder =
+                    set.fold(MicrosoftAzureBuilder::from_env(), |all, (key, value)| all.with_config(key, value));
+                // Containers of two accounts may have the same name.
+                let known =
+                    [AzureConfigKey::AccountName, AzureConfigKey::Endpoint].map(|key| builder.get_config_value(&key));
+                Some(known.map(Option::unwrap_or_default).join(" ").trim().to_owned())
+            }
+            "gs" => {
+                let set = settings.keys(self).unwrap_or_default().into_iter();
+                let all = GoogleCloudStorageBuilder::from_env();
+                let builder = set.fold(all, |all, (key, value)| all.with_config(key, value));
+                builder.get_config_value(&GoogleConfigKey::BaseUrl)
+            }
+            _ => None,
+        };
+        format!("{}|{}|{}", self.scheme, server.unwrap_or_default(), self.bucket)
     }
 
     /// Tells whether the store is a server, and not this machine's own memory or file system, which
@@ -255,7 +280,10 @@ impl Connection {
                     let set = settings.keys(location)?.into_iter();
                     set.fold(builder, |builder, (key, value)| builder.with_config(key, value)).build().map_err(failed)
                 };
-                (Arc::new(builder(commit_options(), no_retry())?), Arc::new(builder(data_options(), retry())?))
+                (
+                    Arc::new(builder(commit_options(settings), no_retry())?),
+                    Arc::new(builder(data_options(settings), retry())?),
+                )
             }
             "az" => {
                 install_cryptography();
@@ -265,7 +293,10 @@ impl Connection {
                     let set = settings.keys(location)?.into_iter();
                     set.fold(builder, |builder, (key, value)| builder.with_config(key, value)).build().map_err(failed)
                 };
-                (Arc::new(builder(commit_options(), no_retry())?), Arc::new(builder(data_options(), retry())?))
+                (
+                    Arc::new(builder(commit_options(settings), no_retry())?),
+                    Arc::new(builder(data_options(settings), retry())?),
+                )
             }
             _ => {
                 install_cryptography();
@@ -276,15 +307,15 @@ impl Connection {
                     let builder = s3(&location.bucket, settings).with_client_options(options).with_retry(retry);
                     let set = settings.keys(location)?.into_iter();
                     let mut builder = set.fold(builder, |builder, (key, value)| builder.with_config(key, value));
-                    if settings.s3_endpoint().is_some_and(|endpoint| endpoint.starts_with("http://")) {
-                        builder = builder.with_allow_http(true);
-                    }
                     if let Some(credentials) = &profile {
                         builder = builder.with_credentials(credentials.clone());
                     }
                     builder.build().map_err(failed)
                 };
-                (Arc::new(builder(commit_options(), no_retry())?), Arc::new(builder(data_options(), retry())?))
+                (
+                    Arc::new(builder(commit_options(settings), no_retry())?),
+                    Arc::new(builder(data_options(settings), retry())?),
+                )
             }
         };
         Ok(Self::with_profile(commit, data, profile))
@@ -345,7 +376,8 @@ fn endpoint() -> Option<String> {
     ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"].iter().find_map(|name| std::env::var(name).ok())
 }
 
-fn allow_http() -> bool {
+/// Tells whether a server without TLS may be used: one whose address says so.
+fn allow_http(settings: &StoreSettings) -> bool {
     let names = [
         "AWS_ENDPOINT_URL_S3",
         "AWS_ENDPOINT_URL",
@@ -354,17 +386,22 @@ fn allow_http() -> bool {
         "AZURE_ENDPOINT",
         "GOOGLE_BASE_URL",
     ];
+    let is_given = |(name, value): &(String, String)| {
+        let name = name.to_ascii_lowercase();
+        (name.ends_with("endpoint") || name.ends_with("_url")) && value.starts_with("http://")
+    };
     names.iter().any(|name| std::env::var(name).is_ok_and(|value| value.starts_with("http://")))
+        || settings.options.iter().any(is_given)
 }
 
-fn data_options() -> ClientOptions {
+fn data_options(settings: &StoreSettings) -> ClientOptions {
     let options = ClientOptions::new().with_timeout_disabled().with_read_timeout(SILENCE_TIMEOUT);
-    options.with_connect_timeout(CONNECT_TIMEOUT).with_allow_http(allow_http())
+    options.with_connect_timeout(CONNECT_TIMEOUT).with_allow_http(allow_http(settings))
 }
 
-fn commit_options() -> ClientOptions {
+fn commit_options(settings: &StoreSettings) -> ClientOptions {
     let options = ClientOptions::new().with_timeout(COMMIT_TIMEOUT).with_connect_timeout(CONNECT_TIMEOUT);
-    options.with_allow_http(allow_http())
+    options.with_allow_http(allow_http(settings))
 }
 
 fn no_retry() -> RetryConfig {
@@ -405,8 +442,32 @@ mod tests {
             "s3://b/",
             "s3://b/k@99999999999999999999",
             "file:///",
+            "s3://a b/k",
+            "s3://b?x/k",
+            "az://b\n/k",
+            "file:///a\u{1b}b",
         ] {
-            assert!(text.parse::<Location>().is_err(), "{text}");
+            let error = text.parse::<Location>().map(|_| ()).map_err(|error| error.to_string());
+            assert!(error.as_ref().is_err_and(|error| !error.contains(['\n', '\u{1b}'])), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn stores_of_the_same_name_on_two_servers_are_two() {
+        let given = |name: &str, value: &str| StoreSettings {
+            options: vec![(name.to_owned(), value.to_owned())],
+            ..StoreSettings::default()
+        };
+        for (url, name) in [
+            ("s3://b/k", "aws_endpoint_url"),
+            ("gs://b/k", "google_base_url"),
+            ("az://b/k", "azure_storage_endpoint"),
+            ("az://b/k", "azure_storage_account_name"),
+        ] {
+            let location: Location = url.parse().unwrap();
+            let (one, two) = (given(name, "http://one"), given(name, "http://two"));
+            assert_ne!(location.store_name_with(&one), location.store_name_with(&two), "{url} {name}");
+            assert_eq!(allow_http(&one), name != "azure_storage_account_name", "{name}");
         }
     }
 }

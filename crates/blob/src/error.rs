@@ -3,6 +3,7 @@
 use format::FormatError;
 
 use crate::names::OpId;
+use crate::texts::shown;
 use crate::told::told;
 
 /// An error of a blob.
@@ -40,23 +41,25 @@ pub enum Error {
     #[error("there is no blob at {0}; `shale blob put` makes one")]
     Missing(String),
     /// There is a blob at the key already.
-    #[error("there is a blob at {0} already")]
+    #[error("there is a blob at {0} already: choose another key, or remove that one with `shale blob rm` first")]
     Exists(String),
     /// The blob was removed; the key may have been born again under another incarnation.
-    #[error("the blob was removed while it was in use; open it again")]
+    #[error("the blob was removed while it was in use: open it again if it was made anew")]
     Removed,
     /// The version does not exist.
     #[error("there is no version {0}; `shale blob log` lists them")]
     NoVersion(u64),
     /// No version has the tag.
-    #[error("no version has the tag {0}; `shale blob stat` lists the tags")]
+    #[error("no version has the tag {}; `shale blob stat` lists the tags", shown(.0))]
     NoTag(String),
     /// The version expired.
     #[error("version {0} expired; `shale blob log` lists those that are kept")]
     Expired(u64),
     /// The upload took longer than uploads may take, and its packs may be deleted: upload again,
     /// under a new session.
-    #[error("the upload is older than record {fence}, which fences it; upload again")]
+    #[error(
+        "the upload began before record {fence}, and `shale blob gc` has given up uploads that are so old; upload again"
+    )]
     Fenced {
         /// Sessions born before this record are fenced.
         fence: u64,

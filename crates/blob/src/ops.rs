@@ -6,6 +6,7 @@ use crate::extent::Piece;
 use crate::layout::{Layout, Run};
 use crate::names::OpId;
 use crate::record::{Done, EXPIRED_MAX, OpKind, Origin, PINS_MAX, Pin, Record, TAGS_MAX, TEXT_BYTES_MAX};
+use crate::texts::{check_message, check_tag, shown};
 
 /// A change to a blob.
 #[derive(Debug, Clone)]
@@ -139,9 +140,7 @@ impl Op {
         if self.born < base.fence && !crate::canary!("fence-not-checked") {
             return Err(Error::Fenced { fence: base.fence });
         }
-        if self.message.len() > TEXT_BYTES_MAX {
-            return Err(Error::Refused(format!("the message is longer than {TEXT_BYTES_MAX} bytes")));
-        }
+        check_message(&self.message)?;
         let (kind, at, len) = self.change(base, next)?;
         next.raw += self.raw;
         next.stored += self.stored;
@@ -211,16 +210,23 @@ impl Op {
                 let before = next.tags.len();
                 next.tags.retain(|(tag, _)| tag != name);
                 if next.tags.len() == before {
-                    return Err(Error::Refused(format!("there is no tag {name}")));
+                    let why = format!("no version has the tag {}; `shale blob stat` lists the tags", shown(name));
+                    return Err(Error::Refused(why));
                 }
                 (OpKind::Untag, 0, 0)
             }
             What::Pin { version, holder, life } => {
                 live(base, *version)?;
-                if next.pins.len() == PINS_MAX || holder.len() > TEXT_BYTES_MAX {
-                    return Err(Error::Refused(format!(
-                        "the blob has {PINS_MAX} pins, or the holder's name is too long"
-                    )));
+                if next.pins.len() == PINS_MAX {
+                    let why = format!(
+                        "the blob has {PINS_MAX} pins: remove clones that are not needed, then run `shale blob gc`"
+                    );
+                    return Err(Error::Refused(why));
+                }
+                if holder.len() > TEXT_BYTES_MAX {
+                    let why =
+                        format!("the holder's name has {} bytes, at most {TEXT_BYTES_MAX} are allowed", holder.len());
+                    return Err(Error::Refused(why));
                 }
                 next.pins.push(Pin { op: self.id, version: *version, holder: holder.clone(), life: *life });
                 (OpKind::Pin, *version, 0)
@@ -276,13 +282,13 @@ fn write(next: &mut Record, at: u64, run: &Run) -> Result<(), Error> {
 }
 
 fn tag(next: &mut Record, name: &str, version: u64) -> Result<(), Error> {
-    if name.is_empty() || name.len() > TEXT_BYTES_MAX || name.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(Error::Refused(format!("`{name}` is no name for a tag: give one that is no number")));
-    }
+    check_tag(name)?;
     match next.tags.binary_search_by(|(tag, _)| tag.as_str().cmp(name)) {
         Ok(index) => next.tags[index].1 = version,
         Err(_) if next.tags.len() == TAGS_MAX => {
-            return Err(Error::Refused(format!("the blob has {TAGS_MAX} tags: take one away")));
+            return Err(Error::Refused(format!(
+                "the blob has {TAGS_MAX} tags: take one away with `shale blob tag URL NAME --delete`"
+            )));
         }
         Err(index) => next.tags.insert(index, (name.to_string(), version)),
     }

@@ -22,6 +22,7 @@ use crate::ops::{Op, Patch, What};
 use crate::pack::PackBuilder;
 use crate::record::Record;
 use crate::sealed;
+use crate::texts::check_message;
 use crate::tree;
 use crate::upload::{RUN_BYTES_MAX, UploadOptions, upload_to};
 
@@ -138,6 +139,7 @@ impl Blob {
         id: OpId,
         again: Option<u64>,
     ) -> Result<Committed, Error> {
+        check_message(message)?;
         let parts = self.in_order(parts)?;
         let mut born = parts.iter().map(|(_, part)| part.born).min().unwrap_or(u64::MAX);
         let stored = parts.iter().map(|(_, part)| part.stored).sum();

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use ::blob::{
     At, Blob, BlobKey, BlobPlace, CommitOptions, Encoding, ExpireRule, GcOptions, Tally, UploadOptions, clone_blob,
-    drop_dead_pins, expire as expire_versions, gc as collect, remove, sweep_removed,
+    copy_message, drop_dead_pins, expire as expire_versions, gc as collect, remove, sweep_removed,
 };
 use futures_util::StreamExt;
 use object_store::path::Path;
@@ -15,7 +15,7 @@ use serde::Serialize;
 use surface::{Error, ErrorKind};
 use units::format_size;
 
-use super::put::{left, show};
+use super::put::{interruption, left, show};
 use super::{Context, failure, half_written};
 use crate::cli::{BlobCopyArgs, BlobExpireArgs, BlobGcArgs, BlobOptimizeArgs, BlobRmArgs, BlobTwoArgs};
 use crate::exit::{Failure, Outcome};
@@ -98,11 +98,11 @@ pub async fn copy(args: BlobCopyArgs, context: &Context<'_>) -> Outcome {
     let target = context.until_interrupted(Blob::open_or_create(&connection, args.to.key())).await?;
     let progress = Progress::new(context.output, "cp", Some(version.size));
     let stream = source.stream(&version, 0, version.size).map(|bytes| bytes.map_err(std::io::Error::other));
-    let message = format!("copy of {} version {}", args.from, version.seq);
+    let message = copy_message(&args.from.to_string(), version.seq);
     let committed = tokio::select! {
         done = target.put(stream, &message, &options) => done.map_err(failure)?,
         () = show(&progress, &tally, &connection) => return Err(Failure::Internal("the progress bar ended".to_owned())),
-        () = context.interruption() => return Err(Failure::Interrupted(left(&tally))),
+        () = interruption(context, &tally) => return Err(Failure::Interrupted(left(&tally))),
     };
     progress.finish();
     let copied = Copied {
@@ -175,6 +175,11 @@ struct Collected {
 
 /// Takes back the space that no version needs.
 pub async fn gc(args: BlobGcArgs, context: &Context<'_>) -> Outcome {
+    if *args.blob.at() != At::Newest {
+        return refuse(
+            "gc looks at the whole blob: leave out the @ and what is behind it; `shale blob expire` gives up one version",
+        );
+    }
     let connection = context.connect_to_write(&args.blob).await?;
     let world = connection.world().clone();
     let same_store =

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::Ordering;
 
-use ::blob::{At, Record, Tally};
+use ::blob::{At, Record, Tally, check_tag, shown};
 use serde::Serialize;
 use surface::ErrorKind;
 use units::format_size;
@@ -63,6 +63,10 @@ fn line(record: &Record, head: &Record) -> LogLine {
 
 /// Shows the versions, newest first.
 pub async fn log(args: BlobLogArgs, context: &Context<'_>) -> Outcome {
+    if *args.blob.at() != At::Newest {
+        let why = "log shows all versions: leave out the @ and what is behind it; `shale blob stat` shows one version";
+        return Err(surface::Error::new(ErrorKind::Invalid, why).into());
+    }
     let (_, blob) = context.open(&args.blob).await?;
     let head = context.until_interrupted(blob.version(&At::Newest)).await?;
     let mut versions = Vec::new();
@@ -96,9 +100,9 @@ pub async fn log(args: BlobLogArgs, context: &Context<'_>) -> Outcome {
         for line in &document.versions {
             let ratio = line.ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}"));
             let (bytes, stored) = (format_size(line.written_bytes), format_size(line.stored_bytes));
-            let mut words: Vec<String> = line.tags.iter().map(|tag| format!("@{tag}")).collect();
+            let mut words: Vec<String> = line.tags.iter().map(|tag| format!("@{}", shown(tag))).collect();
             words.extend(line.expired.then(|| "(expired)".to_owned()));
-            words.push(line.message.clone());
+            words.push(shown(&line.message).into_owned());
             let row = format!(
                 "{:>8}  {}  {:9} {:>14} {bytes:>10} {stored:>10} {ratio:>6}  {}",
                 line.version,
@@ -206,10 +210,10 @@ pub async fn stat(args: BlobAtArgs, context: &Context<'_>) -> Outcome {
             text.push_str(&format!("  {:12} {} frames in {size}\n", codec.codec, codec.frames));
         }
         for (tag, version) in &stat.tags {
-            text.push_str(&format!("  tag          {tag} = {version}\n"));
+            text.push_str(&format!("  tag          {} = {version}\n", shown(tag)));
         }
         for (holder, version) in &stat.pins {
-            text.push_str(&format!("  pin          version {version} for {holder}\n"));
+            text.push_str(&format!("  pin          version {version} for {}\n", shown(holder)));
         }
         if let Some(at) = stat.store_probed {
             text.push_str(&format!("  store        found to create objects atomically at {} UTC\n", utc(at)));
@@ -228,6 +232,9 @@ struct Tagged {
 
 /// Gives a version a name, or takes it away.
 pub async fn tag(args: BlobTagArgs, context: &Context<'_>) -> Outcome {
+    if !args.delete {
+        check_tag(&args.tag).map_err(failure)?;
+    }
     let (_, blob) = context.open_to_write(&args.blob).await?;
     let version = if args.delete {
         context.until_interrupted_changing(blob.untag(&args.tag)).await?;
@@ -244,7 +251,7 @@ pub async fn tag(args: BlobTagArgs, context: &Context<'_>) -> Outcome {
     let tagged = Tagged { blob: args.blob.to_string(), tag: args.tag, version };
     context.output.done(&tagged, || match tagged.version {
         Some(version) => format!("{} version {version} is called {}\n", tagged.blob, tagged.tag),
-        None => format!("{} has no tag {} any more\n", tagged.blob, tagged.tag),
+        None => format!("{} has no tag {} any more\n", tagged.blob, shown(&tagged.tag)),
     });
     Ok(())
 }

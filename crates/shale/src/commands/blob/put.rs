@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use ::blob::{Blob, Committed, Connection, Encoding, Location, Tally, UploadOptions};
+use ::blob::{Blob, Committed, Connection, Encoding, Location, Tally, UploadOptions, check_message};
 use bytes::Bytes;
 use futures_util::Stream;
 use serde::Serialize;
@@ -77,6 +77,7 @@ async fn run(location: &Location, file: &Path, upload: BlobUpload, how: How, con
     if !PACK_BYTES.contains(&upload.pack) {
         return Err(Error::new(ErrorKind::Invalid, "--pack must be from 4M to 64M").into());
     }
+    check_message(&upload.message).map_err(failure)?;
     let properties: BTreeMap<String, String> = upload.properties.into_iter().collect();
     let encoding = Encoding::parse(&properties).map_err(|error| Error::new(ErrorKind::Invalid, error.to_string()))?;
     let opened = if file == Path::new("-") {
@@ -166,7 +167,7 @@ async fn run(location: &Location, file: &Path, upload: BlobUpload, how: How, con
 
 /// Waits for a signal that comes before the commit: that one is not given up half-way, it takes a
 /// moment only.
-async fn interruption(context: &Context<'_>, tally: &Tally) {
+pub(super) async fn interruption(context: &Context<'_>, tally: &Tally) {
     loop {
         context.interruption().await;
         if !tally.committing.load(Ordering::SeqCst) {

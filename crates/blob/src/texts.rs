@@ -1,0 +1,137 @@
+//! Texts that a user gives a blob: names of tags, and messages. Owns which are refused, and how one
+//! is shown that another client has left: records of any writer are read, and what is in them must
+//! not reach a terminal as it is.
+
+use std::borrow::Cow;
+
+use crate::error::Error;
+use crate::record::TEXT_BYTES_MAX;
+
+/// Bytes of a tag's name.
+const TAG_BYTES_MAX: usize = 255;
+
+/// Tells whether a character is not shown, or changes how others are: control characters, ends of
+/// lines, and those that turn the direction of writing.
+pub(crate) fn is_hidden(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// Returns a text with each character that is not shown written as an escape, such as `\u{1b}`.
+pub fn shown(text: &str) -> Cow<'_, str> {
+    if !text.contains(is_hidden) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len() + 8);
+    for c in text.chars() {
+        if is_hidden(c) { out.extend(c.escape_default()) } else { out.push(c) }
+    }
+    Cow::Owned(out)
+}
+
+/// Checks the name of a tag: one that could be taken for a version's number or for a part of a key
+/// could not be written behind an @.
+///
+/// # Errors
+/// [`Error::Refused`], which says what is wrong and what to do.
+pub fn check_tag(name: &str) -> Result<(), Error> {
+    let wrong = if name.is_empty() {
+        "it is empty".to_owned()
+    } else if name.len() > TAG_BYTES_MAX {
+        format!("it has {} bytes, at most {TAG_BYTES_MAX} are allowed", name.len())
+    } else if name.bytes().all(|byte| byte.is_ascii_digit()) {
+        "it would be taken for a version's number".to_owned()
+    } else if let Some(c) = name.chars().find(|c| matches!(c, '@' | '/') || is_hidden(*c)) {
+        format!("it contains '{}'", shown(&c.to_string()))
+    } else {
+        return Ok(());
+    };
+    // A name may be as long as a command line takes.
+    let start: String = name.chars().take(80).collect();
+    Err(Error::Refused(format!(
+        "'{}' cannot be a tag: {wrong}; give one of 1 to {TAG_BYTES_MAX} bytes that is no number and has neither @, / nor \
+         control characters, such as v1",
+        shown(&start)
+    )))
+}
+
+/// Checks a message: one line or several.
+///
+/// # Errors
+/// [`Error::Refused`], which says what is wrong and what to do.
+pub fn check_message(message: &str) -> Result<(), Error> {
+    if message.len() > TEXT_BYTES_MAX {
+        let why = format!("the message has {} bytes, at most {TEXT_BYTES_MAX} are allowed: shorten it", message.len());
+        return Err(Error::Refused(why));
+    }
+    match message.chars().find(|c| is_hidden(*c) && !matches!(c, '\n' | '\t')) {
+        None => Ok(()),
+        Some(c) => {
+            let c = c.to_string();
+            Err(Error::Refused(format!(
+                "the message contains the control character '{}': leave it out; only ends of lines and tabs are allowed",
+                shown(&c)
+            )))
+        }
+    }
+}
+
+/// Returns the message of a version that is a copy: whatever the source is called, it is one that
+/// [`check_message`] takes.
+pub fn copy_message(source: &str, version: u64) -> String {
+    let message = format!("copy of version {version} of {}", shown(source));
+    let end = message.floor_char_boundary(TEXT_BYTES_MAX);
+    message[..end].to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tags_can_be_written_behind_an_at() {
+        for good in ["v1", "2026-11-26", "a b", "ü€", "first.draft", &"x".repeat(255), "0x1"] {
+            check_tag(good).unwrap_or_else(|error| panic!("{good}: {error}"));
+        }
+        for (bad, why) in [
+            ("", "empty"),
+            ("17", "number"),
+            ("a/b", "'/'"),
+            ("a@b", "'@'"),
+            ("a\nb", "'\\n'"),
+            ("\u{1b}[31mred", "'\\u{1b}'"),
+            ("a\0", "'\\u{0}'"),
+            ("a\u{85}b", "'\\u{85}'"),
+            ("gpj\u{202e}exe", "'\\u{202e}'"),
+            (&"x".repeat(256), "256 bytes"),
+        ] {
+            let error = check_tag(bad).unwrap_err().to_string();
+            assert!(error.contains(why) && error.contains("such as v1"), "{error}");
+            assert!(!error.contains(is_hidden) && error.len() < 400, "{error}");
+        }
+    }
+
+    #[test]
+    fn messages_have_lines_and_no_escapes() {
+        check_message("").unwrap();
+        check_message("first line\n\tsecond 'line'").unwrap();
+        check_message(&"x".repeat(1024)).unwrap();
+        assert!(check_message(&"x".repeat(1025)).unwrap_err().to_string().contains("1025 bytes"));
+        assert!(check_message("a\u{7}").unwrap_err().to_string().contains("'\\u{7}'"));
+        assert!(check_message("a\rb").unwrap_err().to_string().contains("'\\r'"));
+    }
+
+    #[test]
+    fn what_is_shown_changes_nothing_that_can_be_read() {
+        assert!(matches!(shown("it's \"ü\" \\ @1"), Cow::Borrowed(_)));
+        assert_eq!(shown("a\nb\u{1b}[2J\u{2028}"), "a\\nb\\u{1b}[2J\\u{2028}");
+    }
+
+    #[test]
+    fn the_message_of_a_copy_is_always_one() {
+        for source in ["file:///a", &"ü".repeat(700), "a\u{1b}b"] {
+            let message = copy_message(source, 7);
+            check_message(&message).unwrap();
+            assert!(message.starts_with("copy of version 7 of "));
+        }
+    }
+}
