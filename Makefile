@@ -62,7 +62,7 @@ posix: ## pjdfstest, whole, on a share and on ext4, and fsx for SECONDS=120 (ins
 	@tools/setup build posix
 	tests/posix $(if $(filter-out undefined environment,$(origin SECONDS)),$(SECONDS),120)
 
-e2e: build ## Blobs on MinIO, SeaweedFS and Ceph, which it installs (needs Go and root: half an hour); ARGS='--only ceph' selects
+e2e: build ## Blobs on MinIO, SeaweedFS, Ceph and azurite, which it installs (needs Go, npm and root: half an hour); ARGS='--only ceph' selects
 	@tools/setup test
 	SHALE_E2E=1 tests/run --jobs 1 $(if $(ARGS),$(ARGS),--only '^e2e_')
 

@@ -1,7 +1,7 @@
 """A small S3 server in memory whose faults a test chooses: creating objects that is not atomic, keys that end.
 
 It knows what blobs ask: PUT with If-None-Match, GET with a range, HEAD, DELETE of one and of many, lists. Signatures are not
-verified; only the key's name in them is looked at.
+verified; only the key's name in them is looked at. A client of Google's store uses the same requests, with a condition of its own.
 """
 
 import hashlib
@@ -111,7 +111,8 @@ class FakeS3:
         body = handler.rfile.read(int(handler.headers["Content-Length"]))
         if self.refuses(handler):
             return
-        name, conditional = self.name(handler), handler.headers.get("If-None-Match") == "*"
+        name = self.name(handler)
+        conditional = handler.headers.get("If-None-Match") == "*" or handler.headers.get("x-goog-if-generation-match") == "0"
         if conditional and self.fault == "races":
             exists = name in self.objects
             try:
@@ -125,7 +126,7 @@ class FakeS3:
                 self.answer(handler, 412, b"<Error><Code>PreconditionFailed</Code></Error>")
                 return
             self.objects[name] = body
-        self.answer(handler, 200, ETag=f'"{hashlib.md5(body).hexdigest()}"')
+        self.answer(handler, 200, ETag=f'"{hashlib.md5(body).hexdigest()}"', x_goog_generation="1")
 
     def get(self, handler, with_body):
         """GET and HEAD."""

@@ -11,7 +11,8 @@ from harness import data, test
 from harness.fake_s3 import FakeS3
 from harness.objectstore import BUCKET, s3_server
 
-from .blobs import Store, all_versions, directory, own_state
+from .blob_keep import keeping, many_appends
+from .blobs import Store, all_versions, directory, own_state, writers
 
 EXIT_IO, EXIT_INTERRUPTED = 7, 130
 # What a client may take besides the objects under way: threads' stacks, buffers of connections, the workspaces of slow codecs.
@@ -44,6 +45,24 @@ def blob_probe_refuses(t):
     t.expect(first >= second + 40, f"the first put took {first} requests, the second {second}")
     t.expect(store.blob("stat", "key")["store_probed"] is not None, "the probe's answer is not shown")
     t.expect(store.content("key") == b"words", "what was put")
+
+
+@test(seconds_max=1200)
+def blob_google(t):
+    """Writers, kills and every command through the client of Google's store, on a server of the harness that answers as that does"""
+    server = FakeS3(t)
+    account = t.dir / "account.json"
+    # No keys are sent, and none asked for.
+    account.write_text(json.dumps({"private_key": "none", "private_key_id": "none", "client_email": "none", "disable_oauth": True}))
+    environment = own_state(t, dict(os.environ, GOOGLE_BASE_URL=server.url, GOOGLE_SERVICE_ACCOUNT=str(account), NO_PROXY="127.0.0.1", no_proxy="127.0.0.1"))
+    store = Store(t, "gs://bucket/dir", environment)
+    writers(t, store, "killed", processes=6, rounds=2, kill=0.5)
+    keeping(t, store, Store(t, f"file://{t.dir}/elsewhere", environment))
+    many_appends(t, store)
+    for fault in ["ignores", "races"]:
+        bad = Store(t, "gs://bucket/dir", dict(environment, GOOGLE_BASE_URL=FakeS3(t, fault).url))
+        done = bad.blob("append", "key", account, status=EXIT_IO)
+        t.expect("atomically" in json.dumps(done), f"a server that {fault} is not refused: {done}")
 
 
 @test(seconds_max=900)

@@ -1,4 +1,4 @@
-"""Blobs on other makers' stores: MinIO, SeaweedFS, Ceph. Only in `make e2e`, which sets SHALE_E2E: installing them takes minutes."""
+"""Blobs on other makers' stores: MinIO, SeaweedFS, Ceph, and azurite, which speaks Azure's protocol. Only in `make e2e`, which sets SHALE_E2E: installing them takes minutes."""
 
 import os
 
@@ -22,7 +22,23 @@ def everything(t, kind):
     crash_in_mid_append(t, store, "long", server)
 
 
+def another_protocol(t, kind, scheme):
+    """Writers, kills of clients, and all commands that keep versions, on a server that does not speak S3."""
+    server = Service(t, kind)
+    environment = own_state(t, server.environment())
+    store = Store(t, f"{scheme}://{BUCKET}/dir", environment)
+    writers(t, store, "shared", processes=6, rounds=2)
+    writers(t, store, "killed", processes=6, rounds=2, kill=0.5)
+    keeping(t, store, Store(t, f"file://{t.dir}/elsewhere", environment))
+    many_appends(t, store)
+
+
 if os.environ.get("SHALE_E2E"):
+
+    @test(seconds_max=3600)
+    def e2e_blob_azure(t):
+        """Writers, kills and every command on azurite, which speaks Azure's protocol"""
+        another_protocol(t, "azurite", "az")
 
     @test(seconds_max=3600)
     def e2e_blob_minio(t):
