@@ -91,7 +91,7 @@ pub struct ObjectDescriptor {
     pub epoch: Epoch,
     /// Origin of a clone or a snapshot.
     pub origin: Option<Origin>,
-    /// The folder of a volume or a folder; the volume under which a snapshot is listed; the object
+    /// The folder, or the share, that a volume or a folder lies in; the volume under which a snapshot is listed; the object
     /// whose fragments may need a dictionary.
     pub parent: Option<ObjectId>,
     /// A snapshot that was made by a schedule, which may also remove it.
@@ -172,6 +172,11 @@ impl ObjectDescriptor {
     /// Whether it is a share, or a moment of one: its size says so.
     pub const fn is_share(&self) -> bool {
         self.size_bytes == SHARE_BYTES
+    }
+
+    /// Whether others may lie in it: in a folder anything, in a share other shares.
+    pub fn holds_others(&self) -> bool {
+        self.state == ObjectState::Folder || self.state == ObjectState::Volume && self.is_share()
     }
 
     /// Encodes: id 8, state 1, name, size 8, epoch 4, flags 1 (has an origin, made by a schedule, reap is due, reap has

@@ -28,10 +28,15 @@ pub const INCOMPAT_BOOKMARKS: u64 = 1 << 2;
 /// Incompatible feature: there may be folders, objects of a state that older programs do not know,
 /// and objects in them. Set before the first one is made, and never taken back.
 pub const INCOMPAT_FOLDERS: u64 = 1 << 3;
+
+/// Incompatible feature: there may be shares that lie in others: their parent is a share. Bit 4 is
+/// taken.
+pub const INCOMPAT_NESTED_SHARES: u64 = 1 << 5;
 /// Compatible feature: extent 0 has an inventory of all extents. Set when there is one, and never taken back.
 pub const COMPAT_INVENTORY: u64 = 1 << 0;
 /// Incompatible features that this code knows. A pool with any other bit is not opened.
-pub const INCOMPAT_KNOWN: u64 = INCOMPAT_COMPACT_RECORDS | INCOMPAT_SHARES | INCOMPAT_BOOKMARKS | INCOMPAT_FOLDERS;
+pub const INCOMPAT_KNOWN: u64 =
+    INCOMPAT_COMPACT_RECORDS | INCOMPAT_SHARES | INCOMPAT_BOOKMARKS | INCOMPAT_FOLDERS | INCOMPAT_NESTED_SHARES;
 
 /// Why a superblock cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -214,7 +219,7 @@ mod tests {
         assert!(matches!(Superblock::decode(&newer.encode()), Err(SuperblockError::Unsupported(w)) if w.contains('9')));
         let known = Superblock { features_incompat: INCOMPAT_COMPACT_RECORDS, ..sample() };
         assert_eq!(Superblock::decode(&known.encode()), Ok(known.clone()));
-        let incompat = Superblock { features_incompat: INCOMPAT_COMPACT_RECORDS | (1 << 5), ..sample() };
+        let incompat = Superblock { features_incompat: INCOMPAT_COMPACT_RECORDS | (1 << 40), ..sample() };
         assert!(
             matches!(Superblock::decode(&incompat.encode()), Err(SuperblockError::Unsupported(w)) if w.contains("0x20"))
         );

@@ -102,12 +102,9 @@ impl Model {
     }
 
     pub(crate) fn destroyed(&mut self, name: &str) {
-        if self.folders.contains_key(name) {
-            self.volumes.retain(|other, _| !is_in(other, name));
-            self.folders.retain(|other, _| other != name && !is_in(other, name));
-            return;
-        }
-        self.volumes.retain(|other, _| other != name && !(other.contains('@') && parent(other) == name));
+        self.folders.retain(|other, _| other != name && !is_in(other, name));
+        let is_of = |other: &str| other.contains('@') && parent(other) == name || is_in(other, name);
+        self.volumes.retain(|other, _| other != name && !is_of(other));
     }
 
     pub(crate) fn snapshot_taken(&mut self, volume: &str, name: &str) {
@@ -126,7 +123,7 @@ impl Model {
     }
 
     pub(crate) fn folder_snapshot_taken(&mut self, folder: &str, name: &str) {
-        for volume in self.names().into_iter().filter(|volume| is_in(volume, folder)) {
+        for volume in self.names().into_iter().filter(|volume| volume == folder || is_in(volume, folder)) {
             self.snapshot_taken(&volume, name);
         }
     }

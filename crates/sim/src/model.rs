@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 
-use units::BLOCK_BYTES;
+use units::{BLOCK_BYTES, SHARE_BYTES};
 
 use crate::block::{Content, digest, is_zero, push_new};
 use crate::history::{History, is_in};
@@ -143,17 +143,28 @@ impl Model {
         self.folders.keys().cloned().collect()
     }
 
-    /// The folders that something of that name lies in, the nearest first, and their properties.
-    pub fn folders_above(&self, name: &str) -> Vec<(&str, &BTreeMap<String, String>)> {
-        let above = self.folders.iter().filter(|(folder, _)| is_in(name, folder));
-        above.map(|(folder, properties)| (folder.as_str(), properties)).rev().collect()
+    /// Names of the shares.
+    pub fn shares(&self) -> Vec<String> {
+        let is_share = |(name, volume): &(&String, &Volume)| !name.contains('@') && volume.size_bytes == SHARE_BYTES;
+        self.volumes.iter().filter(is_share).map(|(name, _)| name.clone()).collect()
     }
 
-    /// A property that is in force for a volume: its own, or else that of a folder, or else the
-    /// pool's. The quota of a folder is its own.
+    /// The folders and shares that something of that name lies in, the nearest first, and their
+    /// properties.
+    pub fn folders_above(&self, name: &str) -> Vec<(&str, &BTreeMap<String, String>)> {
+        let folders = self.folders.iter().map(|(folder, properties)| (folder.as_str(), properties));
+        let volumes = self.volumes.iter().map(|(volume, held)| (volume.as_str(), &held.properties));
+        let mut above: Vec<_> = folders.chain(volumes).filter(|(holder, _)| is_in(name, holder)).collect();
+        above.sort_by(|a, b| b.0.len().cmp(&a.0.len()));
+        above
+    }
+
+    /// A property that is in force for a volume: its own, or else that of a folder or a share that
+    /// it lies in, or else the pool's. Quota and reservation of these are their own.
     pub fn property(&self, name: &str, key: &str) -> Option<&str> {
         let above = self.folders_above(name);
-        let of_folders = || above.iter().filter(|_| key != "quota").find_map(|(_, properties)| properties.get(key));
+        let is_passed_on = !["quota", "reservation"].contains(&key);
+        let of_folders = || above.iter().filter(|_| is_passed_on).find_map(|(_, properties)| properties.get(key));
         let own = self.volumes[name].properties.get(key);
         own.or_else(of_folders).or_else(|| self.pool_properties.get(key)).map(String::as_str)
     }
@@ -357,7 +368,7 @@ impl Model {
     pub fn table_in_doubt(&mut self, op: TableOp) {
         let is_meant = |name: &String| match &op {
             TableOp::Snapshot { volume, .. } => name == volume,
-            TableOp::SnapshotFolder { folder, .. } => !name.contains('@') && is_in(name, folder),
+            TableOp::SnapshotFolder { folder, .. } => !name.contains('@') && (name == folder || is_in(name, folder)),
             _ => false,
         };
         let meant = self.volumes.iter().filter(|(name, _)| is_meant(name));
@@ -400,9 +411,9 @@ impl Model {
             *self = before.clone();
         }
         if let TableOp::Destroy { name } = &doubt
-            && self.folders.contains_key(name)
+            && !name.contains('@')
         {
-            // The content of a folder goes first, in steps of its own.
+            // What lies in a folder or a share goes first, in steps of its own.
             self.volumes.retain(|other, _| !is_in(other, name) || volumes.contains_key(other));
             self.folders.retain(|other, _| !is_in(other, name) || volumes.contains_key(other));
             let is_lost = |inner: &String| !inner.contains('@') && !self.has_folder_of(inner);
@@ -415,9 +426,10 @@ impl Model {
         Err(format!("neither without {doubt:?} ({without}) nor with it ({with})"))
     }
 
-    /// Whether the folder of a name is there.
+    /// Whether the folder or the share of a name is there.
     fn has_folder_of(&self, name: &str) -> bool {
-        name.rsplit_once('/').is_none_or(|(folder, _)| self.folders.contains_key(folder))
+        let is_there = |holder: &str| self.folders.contains_key(holder) || self.volumes.contains_key(holder);
+        name.rsplit_once('/').is_none_or(|(holder, _)| is_there(holder))
     }
 
     fn compare(

@@ -58,6 +58,8 @@ canaries! {
     StandbyNeedNotNoted = "standby-need-not-noted", "The map is not told that a ring is in use.";
     CatalogueNotKept = "catalogue-not-kept", "The extents of the catalogue are freed like any others.";
     CutBlockNotZeroed = "cut-block-not-zeroed", "A volume grows over the rest of a block that was cut off, as it is.";
+    FolderRenameLeavesOne = "folder-rename-leaves-one", "Of what lies in a folder, one object keeps the name that it had when the folder gets another.";
+    SnapshotsOfManyMoments = "snapshots-of-many-moments", "The snapshots of a folder are taken one after the other.";
     InventoryNotWritten = "inventory-not-written", "Checkpoints leave the inventory of extents as it was.";
 }
 

@@ -10,11 +10,12 @@
 
 use std::sync::Arc;
 
-use format::{BATCH_FIXED_BYTES, Entry, INCOMPAT_FOLDERS, ObjectDescriptor, ObjectState, Origin, header_bytes};
+use format::{BATCH_FIXED_BYTES, Entry, INCOMPAT_FOLDERS, INCOMPAT_NESTED_SHARES, ObjectDescriptor, ObjectState, Origin, header_bytes};
 use policy::Owner;
 use surface::{DeviceId, Error, ErrorKind, Result};
 use units::{ObjectId, format_size};
 
+use crate::base::canary::Canary;
 use crate::base::options::Properties;
 use crate::base::status::FolderStatus;
 use crate::history::holds::check_unheld;
@@ -39,7 +40,7 @@ impl Pool {
         let core = &self.core;
         let _admin = core.admin.lock();
         self.check_free(name)?;
-        let (parent, own) = core.objects.place(name)?;
+        let (parent, own) = core.place_for(name, false)?;
         let id = ObjectId(core.objects.next_id());
         let folder = ObjectDescriptor {
             created_unix_s: core.env.clock.unix_s(),
@@ -79,31 +80,36 @@ impl Pool {
         objects.folders().into_iter().map(status).collect()
     }
 
-    /// The volumes and shares in a folder and in the folders in it, by name.
+    /// The volumes and shares in a folder and in the folders in it, or a share and those in it, by
+    /// name.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`].
     pub fn volumes_in(&self, folder: &str) -> Result<Vec<(DeviceId, String)>> {
         let folder = self.core.objects.folder_named(folder)?;
-        let volumes = self.core.objects.volumes_below(folder.id);
+        let volumes = self.core.objects.volumes_of(&folder);
         let mut named: Vec<_> = volumes.iter().map(|volume| (DeviceId(volume.id.0), volume.title())).collect();
         named.sort_by(|a, b| a.1.cmp(&b.1));
         Ok(named)
     }
 
-    /// Takes a snapshot of each volume and share in a folder, and in the folders in it, all at one
-    /// moment; their full names.
+    /// Takes a snapshot of each volume and share in a folder, and in the folders in it, or of a share
+    /// and those in it, all at one moment; their full names.
     ///
     /// # Errors
     /// Those of [`snapshot`](Self::snapshot) for any of them: then none is taken.
     pub fn snapshot_folder(&self, folder: &str, name: &str) -> Result<Vec<String>> {
         check_name(name)?;
         let core = &self.core;
-        core.objects.folder_named(folder)?;
+        let meant = core.objects.folder_named(folder)?;
+        if Canary::SnapshotsOfManyMoments.is_planted() {
+            let volumes = core.objects.volumes_of(&meant).into_iter();
+            return volumes.map(|v| self.snapshot(&v.title(), name).map(|()| v.title())).collect();
+        }
         // Step 1. The lock is not needed for it, and others need not wait for it.
         core.drain_all()?;
         let _admin = core.admin.lock();
-        let volumes = core.objects.volumes_below(core.objects.folder_named(folder)?.id);
+        let volumes = core.objects.volumes_of(&core.objects.folder_named(folder)?);
         if volumes.is_empty() {
             return Err(Error::new(ErrorKind::NotFound, format!("there is no volume in the folder '{folder}'")));
         }
@@ -150,27 +156,29 @@ impl Pool {
         Ok(taken)
     }
 
-    /// Destroys a folder; with `recursive` everything in it, the deepest first. A crash may leave a
-    /// part. The caller holds `admin`.
+    /// Destroys a folder, or a share that holds others; with `recursive` everything in it, the
+    /// deepest first. A crash may leave a part. The caller holds `admin`.
     pub(crate) fn destroy_folder(&self, folder: &Arc<Object>, recursive: bool) -> Result<()> {
         let objects = &self.core.objects;
-        let below = objects.below_folder(folder.id);
-        if !below.is_empty() && !recursive {
-            let (name, there) = (folder.title(), titles(&below));
+        let mut going = objects.below_folder(folder.id);
+        if !going.is_empty() && !recursive {
+            let (name, there) = (folder.title(), titles(&going));
+            let kind = if folder.is_share() { "share" } else { "folder" };
             let text =
-                format!("there is something in the folder '{name}' ({there}): destroy that, or all at once (-r)");
+                format!("there is something in the {kind} '{name}' ({there}): destroy that, or all at once (-r)");
             return Err(Error::new(ErrorKind::InUse, text));
         }
+        going.insert(0, folder.clone());
         let moments = |volume: &Arc<Object>| objects.snapshots_of(volume.id);
-        let snapshots: Vec<_> = below.iter().map(moments).collect();
+        let snapshots: Vec<_> = going.iter().map(moments).collect();
         check_unheld(snapshots.iter().flatten())?;
-        for volume in &below {
+        for volume in &going {
             if let Some(partial) = objects.partial_of(volume.id) {
                 self.give_up_receive(&partial)?;
             }
         }
         // What a stream brought has gone.
-        for (object, snapshots) in below.iter().zip(snapshots).rev() {
+        for (object, snapshots) in going.iter().zip(snapshots).rev() {
             let state = object.descriptor.read().state;
             if !matches!(state, ObjectState::Volume | ObjectState::Folder) {
                 continue;
@@ -180,53 +188,33 @@ impl Pool {
             gone.push(object.clone());
             self.destroy_in_steps(&gone)?;
         }
-        self.destroy_in_steps(std::slice::from_ref(folder))?;
         self.core.workers.wake_keeper();
         Ok(())
     }
 
-    /// The descriptor `held` of a volume under another full name.
+    /// The descriptor of a volume or a folder under another full name, with everything in it.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] for its folder; [`ErrorKind::Invalid`] if names become too long;
-    /// [`ErrorKind::Full`] if it does not fit into the folder's quota.
-    pub(crate) fn renamed(&self, volume: &Arc<Object>, held: ObjectDescriptor, new: &str) -> Result<ObjectDescriptor> {
-        let objects = &self.core.objects;
-        let (parent, own) = objects.place(new)?;
-        let (old, before) = (volume.title(), objects.inherited(&held));
-        let descriptor = ObjectDescriptor { name: own, parent, ..held };
-        self.check_moved(volume, (&old, &before), (new, &objects.inherited(&descriptor)))?;
-        self.core.check_moved_into(volume, parent)?;
-        Ok(descriptor)
-    }
-
-    /// Gives a folder another name, and so everything in it. The caller holds `admin`.
-    pub(crate) fn rename_folder(&self, folder: &Arc<Object>, old: &str, new: &str) -> Result<()> {
+    /// [`ErrorKind::Full`] if it does not fit into the quota of what it comes to lie in.
+    pub(crate) fn renamed(&self, object: &Arc<Object>, new: &str) -> Result<ObjectDescriptor> {
         let core = &self.core;
-        check_full_name(new)?;
-        if old == new {
-            return Ok(());
+        let (parent, own) = core.place_for(new, object.is_share())?;
+        let held = object.descriptor.read().clone();
+        let (old, before, passed_on) = (object.title(), core.objects.inherited(&held), held.properties.clone());
+        let descriptor = ObjectDescriptor { name: own, parent, ..held };
+        let base = core.objects.inherited(&descriptor);
+        self.check_moved(object, (&old, &before), (new, &base))?;
+        for below in core.objects.below_folder(object.id) {
+            let held = below.descriptor.read().clone();
+            let title = below.title();
+            let then = format!("{new}{}", title.strip_prefix(&old).unwrap_or_default());
+            let before = core.objects.inherited(&held);
+            let after = core.objects.inherited_through(&held, object.id, &base, &passed_on);
+            self.check_moved(&below, (&title, &before), (&then, &after))?;
         }
-        let is_inside = |name: &str| name.strip_prefix(old).is_some_and(|rest| rest.starts_with('/'));
-        if is_inside(new) {
-            let text = format!("the folder '{old}' cannot become '{new}', which would lie in itself");
-            return Err(Error::new(ErrorKind::Invalid, text));
-        }
-        self.check_free(new)?;
-        let (parent, own) = core.objects.place(new)?;
-        let base = core.objects.inherited_in(parent);
-        let passed_on = folder.descriptor.read().properties.clone();
-        for object in core.objects.below_folder(folder.id) {
-            let descriptor = object.descriptor.read().clone();
-            let title = object.title();
-            let then = format!("{new}{}", title.strip_prefix(old).unwrap_or_default());
-            let before = core.objects.inherited(&descriptor);
-            let after = core.objects.inherited_through(&descriptor, folder.id, &base, &passed_on);
-            self.check_moved(&object, (&title, &before), (&then, &after))?;
-        }
-        core.check_moved_into(folder, parent)?;
-        let descriptor = ObjectDescriptor { name: own, parent, ..folder.descriptor.read().clone() };
-        core.append_durably(vec![Entry::Object(descriptor)])
+        core.check_moved_into(object, parent)?;
+        Ok(descriptor)
     }
 
     /// Whether a volume or a folder can have the full name `new`, with what it inherits there, in
@@ -251,21 +239,43 @@ impl Pool {
         folder: &Arc<Object>,
         changes: &[(String, Option<String>)],
     ) -> Result<ObjectDescriptor> {
-        let objects = &self.core.objects;
         let mut descriptor = folder.descriptor.read().clone();
         descriptor.properties = properties::changed(Owner::Folder, &descriptor.properties, changes)?;
-        let base = objects.inherited(&descriptor);
-        for volume in objects.volumes_below(folder.id) {
+        self.check_below(&descriptor)?;
+        Ok(descriptor)
+    }
+
+    /// Fails if the volumes in a folder or a share cannot live with what they would inherit, if it
+    /// had this descriptor.
+    pub(crate) fn check_below(&self, descriptor: &ObjectDescriptor) -> Result<()> {
+        let objects = &self.core.objects;
+        let base = objects.inherited(descriptor);
+        for volume in objects.volumes_below(descriptor.id) {
             let held = volume.descriptor.read().clone();
             let (before, own) = (objects.inherited(&held), &held.properties);
-            let after = objects.inherited_through(&held, folder.id, &base, &descriptor.properties);
+            let after = objects.inherited_through(&held, descriptor.id, &base, &descriptor.properties);
             properties::resolved_after(&volume.title(), (&before, own), (&after, own))?;
         }
-        Ok(descriptor)
+        Ok(())
     }
 }
 
 impl Core {
+    /// Where an object of that full name is about to lie, which `is_share` or is none. Before one
+    /// lies in a share, older programs must not open the pool any more. The caller holds `admin`.
+    ///
+    /// # Errors
+    /// Those of [`place`](crate::objects::Objects::place), and what the storage fails with.
+    pub(crate) fn place_for(&self, name: &str, is_share: bool) -> Result<(Option<ObjectId>, String)> {
+        let place = self.objects.place(name, is_share)?;
+        let holder = place.0.and_then(|id| self.objects.get(id));
+        if holder.is_some_and(|holder| holder.is_share()) {
+            superblock_copies::mark_feature(&self.env, INCOMPAT_NESTED_SHARES)
+                .inspect_err(|error| self.fail(error))?;
+        }
+        Ok(place)
+    }
+
     /// Fails if an object that moves into the folder `into` would take that, or a folder above it,
     /// beyond its quota.
     ///
@@ -275,17 +285,18 @@ impl Core {
         let objects = &self.objects;
         let held = object.descriptor.read().clone();
         let is_above: Vec<_> = objects.above(&held).iter().map(|folder| folder.id).collect();
-        let moved = object.stored_now().saturating_add(objects.stored_now_below(object.id));
+        let moved = objects.stored_now_with(object);
         for folder in objects.above(&ObjectDescriptor { parent: into, ..held }) {
             let Some(quota) = folder.settings.read().quota_bytes else { continue };
             if is_above.contains(&folder.id) {
                 continue;
             }
-            let stored = objects.stored_now_below(folder.id);
+            let stored = objects.stored_now_with(&folder);
             if stored.saturating_add(moved) > quota {
                 let (name, title) = (folder.title(), object.title());
+                let kind = if folder.is_share() { "share" } else { "folder" };
                 let text = format!(
-                    "'{title}' takes {}, and the folder '{name}' {} of its quota of {}: raise the quota, or make room in it",
+                    "'{title}' takes {}, and the {kind} '{name}' {} of its quota of {}: raise the quota, or make room in it",
                     format_size(moved),
                     format_size(stored),
                     format_size(quota)

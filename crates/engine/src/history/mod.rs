@@ -108,7 +108,7 @@ impl Pool {
         let _admin = core.admin.lock();
         let snapshot = core.objects.snapshot_named(snapshot)?;
         self.check_free(name)?;
-        let (folder, short) = core.objects.place(name)?;
+        let (folder, short) = core.place_for(name, snapshot.is_share())?;
         if snapshot.levels().len() >= LEVELS_MAX - 1 {
             return Err(too_deep(&snapshot.title()));
         }
@@ -234,6 +234,9 @@ impl Pool {
             return self.destroy_folder(&folder, recursive);
         }
         let object = core.objects.meant(meant)?;
+        if object.is_live() && core.objects.has_below(object.id) {
+            return self.destroy_folder(&object, recursive);
+        }
         let mut gone = vec![object.clone()];
         check_unheld(&gone)?;
         if object.is_live() {
@@ -297,10 +300,9 @@ impl Pool {
     pub fn rename(&self, old: &str, new: &str) -> Result<()> {
         let core = &self.core;
         let _admin = core.admin.lock();
-        if let Some(folder) = core.objects.folder(old) {
-            return self.rename_folder(&folder, old, new);
-        }
-        let object = core.objects.readable(old)?;
+        let folder = core.objects.folder(old);
+        let is_titled = folder.is_some() || !old.contains('@');
+        let object = folder.map_or_else(|| core.objects.readable(old), Ok)?;
         let name = match (old.split_once('@'), new.split_once('@')) {
             (None, None) => new,
             (Some((volume, _)), Some((same, name))) if volume == same => name,
@@ -313,16 +315,19 @@ impl Pool {
                 return Err(refused(ErrorKind::Invalid, text));
             }
         };
-        if object.is_live() { check_full_name(name) } else { check_name(name) }?;
+        if is_titled { check_full_name(name) } else { check_name(name) }?;
         if old == new {
             return Ok(());
         }
+        if is_titled && new.strip_prefix(old).is_some_and(|rest| rest.starts_with('/')) {
+            let text = format!("'{old}' cannot become '{new}', which would lie in itself");
+            return Err(refused(ErrorKind::Invalid, text));
+        }
         self.check_free(new)?;
-        let held = object.descriptor.read().clone();
-        let descriptor = if object.is_live() {
-            self.renamed(&object, held, new)?
+        let descriptor = if is_titled {
+            self.renamed(&object, new)?
         } else {
-            ObjectDescriptor { name: name.to_owned(), ..held }
+            ObjectDescriptor { name: name.to_owned(), ..object.descriptor.read().clone() }
         };
         core.append_durably(vec![Entry::Object(descriptor)])
     }

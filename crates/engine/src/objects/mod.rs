@@ -113,6 +113,13 @@ impl Reaped {
     }
 }
 
+/// What objects in this one are called and inherit by: its name, its folder and its properties; none
+/// if none can lie in it.
+fn handed_down(descriptor: &ObjectDescriptor) -> Option<(String, Option<ObjectId>, Properties)> {
+    let parts = || (descriptor.name.clone(), descriptor.parent, descriptor.properties.clone());
+    descriptor.holds_others().then(parts)
+}
+
 impl Table {
     fn enter(&mut self, descriptor: ObjectDescriptor) {
         let id = descriptor.id;
@@ -142,7 +149,8 @@ impl Table {
             // One that comes from the store says itself whether reaping is due.
             newly_destroyed &= descriptor.reap.is_none();
         }
-        let was_folder = known.as_ref().is_some_and(|known| known.descriptor.read().state == ObjectState::Folder);
+        let names_below = known.as_ref().map(|known| handed_down(&known.descriptor.read()));
+        let hands_down = handed_down(&descriptor);
         let object = known.unwrap_or_else(|| {
             let object = Arc::new(Object::new(descriptor.clone(), Settings::default()));
             self.by_id.insert(id, object.clone());
@@ -177,7 +185,8 @@ impl Table {
             }
             _ => {}
         }
-        if was_folder || descriptor.state == ObjectState::Folder {
+        // The head of a share changes with each snapshot, which is nothing to those in it.
+        if names_below.as_ref() != Some(&hands_down) && (hands_down.is_some() || names_below.flatten().is_some()) {
             self.renew_below(id);
         }
         self.update_points(id);

@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use env::MapBatch;
 use format::{
     COMPAT_INVENTORY, CatalogueRef, Checkpoint, Entry, FORMAT_VERSION, INCOMPAT_BOOKMARKS, INCOMPAT_COMPACT_RECORDS,
-    INCOMPAT_FOLDERS, KEY_CHECKPOINT, KEY_LEARNED, KEY_SUPERBLOCK, ObjectDescriptor, Superblock,
+    INCOMPAT_FOLDERS, INCOMPAT_NESTED_SHARES, KEY_CHECKPOINT, KEY_LEARNED, KEY_SUPERBLOCK, ObjectDescriptor, Superblock,
 };
 use parking_lot::Mutex;
 use policy::Owner;
@@ -247,9 +247,11 @@ impl Pool {
         // Nothing has been written to the map until here, but for repairs.
         superblock_io::bring_up_to_date(&*core.env.disk, &superblock)?;
         core.take_checkpoint()?;
-        for (feature, is_there) in
-            [(INCOMPAT_BOOKMARKS, core.objects.has_bookmarks()), (INCOMPAT_FOLDERS, core.objects.has_folders())]
-        {
+        for (feature, is_there) in [
+            (INCOMPAT_BOOKMARKS, core.objects.has_bookmarks()),
+            (INCOMPAT_FOLDERS, core.objects.has_folders()),
+            (INCOMPAT_NESTED_SHARES, core.objects.has_nested_shares()),
+        ] {
             if is_there {
                 superblock_io::mark_feature(&*core.env.disk, feature)?;
             }
@@ -325,7 +327,7 @@ impl Pool {
             return Err(Error::new(ErrorKind::Exists, format!("the pool has a volume '{name}' already")));
         }
         self.check_free(name)?;
-        let (parent, own) = self.core.objects.place(name)?;
+        let (parent, own) = self.core.place_for(name, size_bytes == SHARE_BYTES)?;
         let descriptor = ObjectDescriptor {
             parent,
             created_unix_s: self.core.env.clock.unix_s(),

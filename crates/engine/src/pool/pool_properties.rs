@@ -81,6 +81,7 @@ impl Pool {
                 let after = properties::resolved_after(&volume.title(), before, own)?;
                 let reserved = after.reservation_bytes;
                 self.core.check_reservation(descriptor.id, reserved)?;
+                self.check_below(&descriptor)?;
                 Entry::Object(descriptor)
             }
             (None, None) => {

@@ -259,7 +259,7 @@ impl Receiver {
         properties::check(policy::Owner::Volume, &own)
             .map_err(|error| error.context("the volume's properties in the stream"))?;
         let objects = &self.pool.core.objects;
-        let inherited = objects.inherited_in(objects.place(&self.volume)?.0);
+        let inherited = objects.inherited_in(objects.place(&self.volume, begin.size_bytes == SHARE_BYTES)?.0);
         let settings = properties::resolved_for(&self.volume, &inherited, &own)?;
         Ok((own, settings))
     }
@@ -300,7 +300,7 @@ impl Receiver {
             None => {
                 self.pool.check_free(&self.volume)?;
                 let id = ObjectId(next_id);
-                let (parent, name) = core.objects.place(&self.volume)?;
+                let (parent, name) = core.place_for(&self.volume, begin.size_bytes == SHARE_BYTES)?;
                 let (own, settings) = self.own_properties(begin)?;
                 core.check_reservation(id, settings.reservation_bytes)?;
                 entries.push(Entry::Object(ObjectDescriptor {

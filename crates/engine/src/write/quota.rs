@@ -1,5 +1,5 @@
-//! Quotas and reservations: how much of the pool a volume may take, or all volumes in a folder
-//! together, and how much is kept for a volume. Both count live bytes as stored, the volume's
+//! Quotas and reservations: how much of the pool a volume may take, a share with those in it, or all
+//! volumes in a folder together, and how much is kept for a volume. Both count live bytes as stored, the volume's
 //! snapshots included, which are known exactly at checkpoints.
 //!
 //! **Quota.** Between two checks, a volume may write as many bytes as it was below its quota, as if
@@ -76,12 +76,13 @@ impl Core {
             );
             Error::new(ErrorKind::Full, text)
         };
-        if let Some(reached) = self.spend(object, length, || object.stored_bytes())? {
+        if let Some(reached) = self.spend(object, length, || self.objects.stored_with(object))? {
             return Ok(Some(text(format!("volume '{}'", object.title()), reached)));
         }
         for folder in object.limits().iter() {
-            if let Some(reached) = self.spend(folder, length, || self.objects.stored_below(folder.id))? {
-                let what = format!("'{}' cannot grow: the folder '{}'", object.title(), folder.title());
+            if let Some(reached) = self.spend(folder, length, || self.objects.stored_with(folder))? {
+                let kind = if folder.is_share() { "share" } else { "folder" };
+                let what = format!("'{}' cannot grow: the {kind} '{}'", object.title(), folder.title());
                 return Ok(Some(text(what, reached)));
             }
         }
@@ -121,12 +122,12 @@ impl Core {
 
     /// Bytes that a volume may still take by its quota and those of the folders above.
     pub(crate) fn quota_left(&self, object: &Object) -> u64 {
-        let left = |limited: &Object, stored: &dyn Fn() -> u64| {
+        let left = |limited: &Object| {
             let quota = limited.settings.read().quota_bytes;
-            quota.map_or(u64::MAX, |quota| quota.saturating_sub(stored()))
+            quota.map_or(u64::MAX, |quota| quota.saturating_sub(self.objects.stored_now_with(limited)))
         };
-        let own = left(object, &|| object.stored_now());
-        let of_folders = object.limits().iter().map(|f| left(f, &|| self.objects.stored_now_below(f.id))).min();
+        let own = left(object);
+        let of_folders = object.limits().iter().map(|folder| left(folder)).min();
         own.min(of_folders.unwrap_or(u64::MAX))
     }
 

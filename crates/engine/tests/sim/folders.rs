@@ -275,6 +275,104 @@ fn tree_without_single(pool: &Pool) {
     tree(pool);
 }
 
+/// The shares `home`, `home/meier`, `home/meier/mail` and `home/ada`, and the volume `single`.
+fn homes(pool: &Pool) {
+    for share in ["home", "home/meier", "home/meier/mail", "home/ada"] {
+        pool.create_share(share, &Properties::new()).unwrap();
+    }
+    pool.create_volume("single", 4 * MIB, &Properties::new()).unwrap();
+}
+
+#[test]
+fn a_share_holds_shares_and_nothing_else() {
+    let machine = Machine::new(64 << 20, 1);
+    let pool = new_pool(&machine);
+    homes(&pool);
+    assert!(features(&machine).iter().all(|bits| bits & format::INCOMPAT_NESTED_SHARES != 0));
+    assert_eq!(names(&pool), ["home", "home/ada", "home/meier", "home/meier/mail", "single"]);
+    let none = Properties::new();
+    let error = pool.create_volume("home/disk", MIB, &none).unwrap_err();
+    assert!(error.kind() == ErrorKind::Invalid && error.to_string().contains("only shares"), "{error}");
+    assert_eq!(kind(pool.create_folder("home/f", &none)), ErrorKind::Invalid);
+    assert_eq!(kind(pool.rename("single", "home/single")), ErrorKind::Invalid);
+    assert_eq!(kind(pool.create_share("single/x", &none)), ErrorKind::Invalid);
+    assert_eq!(kind(pool.create_share("gone/x", &none)), ErrorKind::NotFound);
+    assert_eq!(kind(pool.rename("home", "home/ada/home")), ErrorKind::Invalid);
+    pool.create_folder("f", &none).unwrap();
+    assert_eq!(kind(pool.rename("f", "home/f")), ErrorKind::Invalid);
+    // A share hands down what is set on it, but not its quota, its reservation, and that it is not whole.
+    let from = |name: &str| PropertySource::Folder(name.to_owned());
+    for (key, value) in [("compression", "zstd-3"), ("quota", "20M"), ("reservation", "1M"), ("incomplete", "yes")] {
+        set(&pool, "home", key, Some(value)).unwrap();
+    }
+    assert_eq!(get(&pool, "home/meier/mail", "compression"), ("zstd-3".to_owned(), from("home")));
+    set(&pool, "home/meier", "compression", Some("off")).unwrap();
+    assert_eq!(get(&pool, "home/meier/mail", "compression"), ("off".to_owned(), from("home/meier")));
+    for (key, value) in [("quota", "none"), ("reservation", "none"), ("incomplete", "no")] {
+        assert_eq!(get(&pool, "home/ada", key), (value.to_owned(), PropertySource::Default));
+    }
+    // It takes along what lies in it, and snapshots of all are of one moment.
+    assert_eq!(pool.snapshot_folder("home/meier", "s").unwrap(), ["home/meier/mail@s", "home/meier@s"]);
+    pool.rename("home/meier", "f/m").unwrap();
+    assert_eq!(names(&pool), ["f/m", "f/m/mail", "home", "home/ada", "single"]);
+    assert_eq!(get(&pool, "f/m/mail", "compression"), ("off".to_owned(), from("f/m")));
+    pool.rename("f/m", "home/meier").unwrap();
+    pool.clone_snapshot("home/meier/mail@s", "home/ada/mail", &none).unwrap();
+    pool.rename("home", "h").unwrap();
+    let expected = ["h", "h/ada", "h/ada/mail", "h/meier", "h/meier/mail", "single"];
+    pool.close().unwrap();
+    let mut machine = machine;
+    machine.restart();
+    let pool = open(&machine);
+    assert_eq!(names(&pool), expected);
+    assert_eq!(get(&pool, "h/ada/mail", "compression"), ("zstd-3".to_owned(), from("h")));
+    let inside: Vec<_> = pool.volumes_in("h/meier").unwrap().into_iter().map(|(_, name)| name).collect();
+    assert_eq!(inside, ["h/meier", "h/meier/mail"]);
+    // It goes when it is empty, or with everything in it.
+    let error = pool.destroy("h/meier", false).unwrap_err();
+    assert!(error.kind() == ErrorKind::InUse && error.to_string().contains("h/meier/mail"), "{error}");
+    pool.hold("h/meier@s", "audit").unwrap();
+    assert_eq!(kind(pool.destroy("h", true)), ErrorKind::InUse);
+    assert_eq!(names(&pool), expected, "nothing has gone");
+    pool.release("h/meier@s", "audit").unwrap();
+    pool.destroy("h", true).unwrap();
+    assert_eq!(names(&pool), ["single"]);
+    reap(&pool);
+    assert!(pool.check(false, &mut |_, _| ()).unwrap().problems.is_empty());
+    pool.close().unwrap();
+}
+
+#[test]
+fn a_quota_of_a_share_is_for_those_in_it_too() {
+    let machine = Machine::new(64 << 20, 1);
+    let pool = new_pool(&machine);
+    homes(&pool);
+    set(&pool, "home", "quota", Some("4M")).unwrap();
+    set(&pool, "home/meier", "quota", Some("2M")).unwrap();
+    let write = |name: &str, at: u64, seed| {
+        let share = pool.volume(name).unwrap();
+        let files = engine::Files::new(share.clone(), share).unwrap();
+        surface::ObjectSpace::write(&files, 70, at, noise(seed, MIB))
+    };
+    write("home", 0, 1).unwrap();
+    write("home/meier", 0, 2).unwrap();
+    write("home/meier/mail", 0, 3).unwrap();
+    let error = write("home/meier/mail", MIB, 4).unwrap_err();
+    assert!(error.kind() == ErrorKind::Full && error.to_string().contains("the share 'home/meier'"), "{error}");
+    assert_eq!(kind(write("home/meier", MIB, 5)), ErrorKind::Full);
+    write("home/ada", 0, 6).unwrap();
+    let error = write("home", MIB, 7).unwrap_err();
+    assert!(error.kind() == ErrorKind::Full && error.to_string().contains("'home'"), "{error}");
+    let (_, left) = pool.volume("home").unwrap().room();
+    assert!(left < MIB, "{left}");
+    // What would not fit does not come in.
+    assert_eq!(kind(pool.rename("home/ada", "home/meier/ada")), ErrorKind::Full);
+    set(&pool, "home/meier", "quota", None).unwrap();
+    pool.rename("home/ada", "home/meier/ada").unwrap();
+    assert!(pool.check(false, &mut |_, _| ()).unwrap().problems.is_empty());
+    pool.close().unwrap();
+}
+
 #[test]
 fn a_quota_of_a_folder_is_for_everything_in_it_together() {
     let mut machine = Machine::new(64 << 20, 1);

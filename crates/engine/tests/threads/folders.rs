@@ -62,7 +62,7 @@ fn snapshots_of_a_folder_are_of_one_moment() {
             let held = |index: usize| stamp(&*pool.volume(&format!("{}@{snapshot}", name(index))).unwrap());
             let held: Vec<_> = (0..VOLUMES).map(held).collect();
             let is_one_moment = held.windows(2).all(|pair| pair[0] >= pair[1]) && held[0] - held[VOLUMES - 1] <= 1;
-            assert!(is_one_moment, "snapshot {n} of several moments: {held:?}");
+            assert!(is_one_moment, "HARNESS: snapshot {n} of several moments: {held:?}");
             moved += u64::from(held[0] != last);
             last = held[0];
         }

@@ -65,6 +65,8 @@ struct Rebuild<'a> {
     is_told_of_more: bool,
     /// Names that snapshots have in the other pool.
     titles: HashMap<ObjectId, String>,
+    /// Shares that hold others, by their names in the other pool, and the properties that they had.
+    holders: Vec<(String, Properties)>,
     done_bytes: u64,
     total_bytes: u64,
 }
@@ -98,6 +100,7 @@ pub(crate) fn rebuild(
         broken: Broken::new(),
         is_told_of_more: false,
         titles: HashMap::new(),
+        holders: Vec::new(),
         done_bytes: 0,
         total_bytes,
     };
@@ -176,8 +179,14 @@ impl Rebuild<'_> {
         Ok(())
     }
 
-    /// Step 4 for the folders.
+    /// Step 4 for the folders, and for the shares that hold others: what lies in them is there by
+    /// now.
     fn folder_quotas(&mut self) {
+        for (title, own) in std::mem::take(&mut self.holders) {
+            if let Err(error) = self.limit(&title, &own) {
+                self.report.notes.push(format!("the share '{title}' lacks its quota or its reservation: {error}"));
+            }
+        }
         for folder in self.old.core.objects.folders() {
             let (title, own) = (folder.title(), folder.descriptor.read().properties.clone());
             let changes: Vec<_> = own.into_iter().filter(|(key, _)| is_of_space(key)).collect();
@@ -196,7 +205,14 @@ impl Rebuild<'_> {
         let by_timeline = self.old.core.objects.snapshots_by_timeline();
         while !left.is_empty() {
             let origin = |volume: &Arc<Object>| Pool::origin_of(volume, &by_timeline);
-            let is_ready = |volume: &Arc<Object>| origin(volume).is_none_or(|s| self.titles.contains_key(&s.id));
+            // What a share lies in comes before it.
+            let is_placed = |volume: &Arc<Object>| {
+                let holder = volume.descriptor.read().parent;
+                left.iter().all(|other| Some(other.id) != holder)
+            };
+            let is_ready = |volume: &Arc<Object>| {
+                is_placed(volume) && origin(volume).is_none_or(|s| self.titles.contains_key(&s.id))
+            };
             // If each waits for another one, the oldest is copied whole.
             let oldest = || left.iter().enumerate().min_by_key(|(_, volume)| volume.id).map(|(index, _)| index);
             let Some(index) = left.iter().position(is_ready).or_else(oldest) else { break };
@@ -210,7 +226,7 @@ impl Rebuild<'_> {
     fn volume(&mut self, volume: &Arc<Object>, from: Option<Arc<Object>>) -> Result<()> {
         let descriptor = volume.descriptor.read().clone();
         let snapshots = self.old.core.objects.snapshots_of(volume.id);
-        let name = self.free_name(&volume.title(), volume.id, &snapshots);
+        let name = self.free_name(&volume.title(), volume, &snapshots);
         let mut properties = descriptor.properties.clone();
         properties.extend(unlimited());
         // Step 1.
@@ -246,6 +262,9 @@ impl Rebuild<'_> {
         // Step 4.
         self.into.flush()?;
         self.dress(&name, volume, Some(&descriptor.properties));
+        if self.old.core.objects.has_below(volume.id) {
+            self.holders.push((name.clone(), descriptor.properties.clone()));
+        }
         let objects: BTreeSet<_> = levels.iter().chain(volume.levels().iter()).map(|level| level.object).collect();
         let uncertain = |object: &ObjectId| self.figures.get(object).map_or(0, |figures| figures.uncertain * BLOCK);
         let (is_lost, uncertain_bytes) = (self.lost.contains(&volume.id), objects.iter().map(uncertain).sum());
@@ -289,7 +308,8 @@ impl Rebuild<'_> {
 
     /// The full name that a volume had, unless the other pool has something of that name or not its
     /// folder, or it leaves no room for those of its snapshots.
-    fn free_name(&self, title: &str, id: ObjectId, snapshots: &[Arc<Object>]) -> String {
+    fn free_name(&self, title: &str, volume: &Object, snapshots: &[Arc<Object>]) -> String {
+        let (id, is_share) = (volume.id, volume.is_share());
         let fits = |name: &str| {
             let title = |s: &Arc<Object>| format!("{name}@{}", fitting_name(name, &s.descriptor.read().name, s.id));
             snapshots.iter().all(|snapshot| title(snapshot).len() <= TITLE_BYTES_MAX)
@@ -297,7 +317,7 @@ impl Rebuild<'_> {
         let objects = &self.into.core.objects;
         let is_taken = |name: &str| {
             let is_there = objects.named(name).is_ok() || objects.folder(name).is_some();
-            is_there || objects.place(name).is_err() || !fits(name)
+            is_there || objects.place(name, is_share).is_err() || !fits(name)
         };
         let numbered = |n: u64| format!("lost-{}-{n}", id.0);
         if !is_taken(title) {
@@ -504,7 +524,14 @@ impl Rebuild<'_> {
             }
             core.append_applied(vec![Entry::Object(descriptor)])?;
         }
-        let Some(own) = properties else { return Ok(()) };
+        match properties {
+            Some(own) if !self.old.core.objects.has_below(old.id) => self.limit(title, own),
+            _ => Ok(()),
+        }
+    }
+
+    /// Gives a volume its quota and its reservation.
+    fn limit(&self, title: &str, own: &Properties) -> Result<()> {
         // Each for itself: a reservation that does not fit does not cost the quota.
         let set = |key: &str| self.into.set_properties(Some(title), &[(key.to_owned(), own.get(key).cloned())]);
         SPACE_PROPERTIES.map(set).into_iter().collect()

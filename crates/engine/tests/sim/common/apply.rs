@@ -220,8 +220,11 @@ impl World {
     fn perform_table(&mut self, op: &Op, change: &TableOp) -> Result<Ended, Failure> {
         // The first share is said in the superblock.
         self.resized |= matches!(change, TableOp::Create { size_bytes: lens::SHARE_BYTES, .. });
-        // So is the first folder.
+        // So is the first folder, and the first share in a share.
         self.resized |= matches!(change, TableOp::CreateFolder { .. });
+        if let TableOp::Rename { new: name, .. } | TableOp::Clone { name, .. } = change {
+            self.resized |= name.contains('/');
+        }
         let pool = self.pool();
         let result = match change {
             TableOp::Create { name, size_bytes: lens::SHARE_BYTES, properties } => {

@@ -108,7 +108,13 @@ impl World {
         if !error.to_string().contains("of its quota") {
             return Ok(false);
         }
-        let stored = |name: &str| self.pool().volumes().into_iter().find(|v| v.name == name).map(|v| v.stored_bytes);
+        // A share takes what lies in it.
+        let is_in = |inner: &str, name: &str| inner.strip_prefix(name).is_some_and(|rest| rest.starts_with('/'));
+        let stored = |name: &str| {
+            let all = self.pool().volumes().into_iter();
+            let counted: Vec<_> = all.filter(|v| v.name == name || is_in(&v.name, name)).collect();
+            (!counted.is_empty()).then(|| counted.iter().map(|v| v.stored_bytes).sum::<u64>())
+        };
         // Behind an odd end that moves, the rest of its block is zeroed first.
         let named = match op {
             Op::Table(TableOp::Resize { name, .. }) => Some(name.as_str()),
@@ -117,10 +123,7 @@ impl World {
         // The content of a folder, with what comes on top, is more than its quota.
         let is_beyond = |folder: &str, properties: &Properties, more: u64| {
             let quota = properties.get("quota").filter(|quota| *quota != "none");
-            let inside = format!("{folder}/");
-            let all = self.pool().volumes();
-            let stored: u64 = all.iter().filter(|v| v.name.starts_with(&inside)).map(|v| v.stored_bytes).sum();
-            quota.is_some_and(|quota| stored + more > parse_size(quota).expect("a size"))
+            quota.is_some_and(|quota| stored(folder).unwrap_or(0) + more > parse_size(quota).expect("a size"))
         };
         let is_moved = |name: &str, old: &str| name == old || name.starts_with(&format!("{old}/"));
         let by_folder = match op {

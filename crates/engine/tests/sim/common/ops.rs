@@ -359,6 +359,15 @@ impl Op {
                 None => own.to_owned(),
             },
         };
+        let shares = model.shares();
+        let is_apart = |share: &str, old: &str| share != old && !share.starts_with(&format!("{old}/"));
+        let snapshot = |folder: String| {
+            let inside: Vec<_> = names.iter().filter(|name| !is_apart(name, &folder)).collect();
+            let all = model.all_names();
+            let is_new = |name: &String| inside.iter().all(|volume| !all.contains(&format!("{volume}@{name}")));
+            let name = (0..SNAPSHOTS_MAX).map(|i| format!("s{i}")).find(is_new)?;
+            (!inside.is_empty()).then_some(Self::Table(TableOp::SnapshotFolder { folder, name }))
+        };
         let choice = rng.below(100);
         if folders.is_empty() || choice < 25 {
             let own = format!("f{}", rng.below(3));
@@ -370,7 +379,22 @@ impl Op {
             }
             return is_fit.then_some(Self::Table(TableOp::CreateFolder { name, properties }));
         }
-        let folder = rng.pick(&folders).clone();
+        let folder = match rng.index(folders.len() + shares.len()) {
+            index if index < folders.len() => folders[index].clone(),
+            // A share that may hold others.
+            index => {
+                let folder = shares[index - folders.len()].clone();
+                return match choice {
+                    25..60 => snapshot(folder),
+                    60..65 => Some(Self::Table(TableOp::Destroy { name: folder })),
+                    65..75 => Some(Self::Table(TableOp::Set { name: Some(folder), changes: choose_changes(rng) })),
+                    _ => {
+                        let new = below(rng, folder.rsplit('/').next().unwrap_or_default());
+                        is_free(&new).then_some(Self::Table(TableOp::Rename { old: folder, new }))
+                    }
+                };
+            }
+        };
         match choice {
             25..45 => {
                 let own = format!("f{}", rng.below(3));
@@ -381,7 +405,12 @@ impl Op {
             45..65 => {
                 let old = rng.pick(&names).clone();
                 let own = old.rsplit('/').next().unwrap_or_default().to_owned();
-                let new = below(rng, &own);
+                // Into a share, if it is one.
+                let others: Vec<_> = shares.iter().filter(|share| is_apart(share, &old)).collect();
+                let new = match shares.contains(&old) && !others.is_empty() && rng.coin() {
+                    true => format!("{}/{own}", rng.pick(&others)),
+                    false => below(rng, &own),
+                };
                 is_free(&new).then_some(Self::Table(TableOp::Rename { old, new }))
             }
             65..70 => Some(Self::Table(TableOp::Destroy { name: folder })),
@@ -390,14 +419,7 @@ impl Op {
                 changes.retain(|(key, _)| key != "reservation");
                 Some(Self::Table(TableOp::Set { name: Some(folder), changes }))
             }
-            _ => {
-                let inside = format!("{folder}/");
-                let inside: Vec<_> = names.iter().filter(|name| name.starts_with(&inside)).collect();
-                let all = model.all_names();
-                let is_new = |name: &String| inside.iter().all(|volume| !all.contains(&format!("{volume}@{name}")));
-                let name = (0..SNAPSHOTS_MAX).map(|i| format!("s{i}")).find(is_new)?;
-                (!inside.is_empty()).then_some(Self::Table(TableOp::SnapshotFolder { folder, name }))
-            }
+            _ => snapshot(folder),
         }
     }
 
@@ -408,11 +430,15 @@ impl Op {
         match free {
             Some(own) => {
                 let folders = model.folders();
+                let is_share = shape.shares && rng.percent(60);
+                let shares = model.shares();
                 let name = match folders.is_empty() {
+                    _ if shape.folders && is_share && !shares.is_empty() && rng.percent(60) => {
+                        format!("{}/{own}", rng.pick(&shares))
+                    }
                     false if rng.percent(70) => format!("{}/{own}", rng.pick(&folders)),
                     _ => own,
                 };
-                let is_share = shape.shares && rng.percent(60);
                 let size_bytes = if is_share { SHARE_BYTES } else { choose_size(rng, shape) };
                 Self::Table(TableOp::Create { name, size_bytes, properties: choose_volume_properties(rng) })
             }

@@ -117,7 +117,7 @@ impl Shape {
 
     /// A shape in which volumes lie in folders.
     pub fn with_folders(rng: &mut Rng) -> Self {
-        Self { folders: true, shares: rng.percent(20), ..Self::small(rng) }
+        Self { folders: true, shares: rng.percent(40), ..Self::small(rng) }
     }
 
     /// A shape for long runs without crashes.
