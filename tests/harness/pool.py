@@ -75,7 +75,8 @@ class Server:
         self.pool, self.t = pool, pool.t
         self.socket = pool.t.dir / f"{pool.path.name}.nbd.sock"
         self.mount_dir = pool.t.dir / f"{pool.path.name}.mnt" if mount else None
-        self.shares_dir = pool.t.dir / f"{pool.path.name}.shares" if shares else None
+        # Or the name of the directory.
+        self.shares_dir = pool.t.dir / (shares if isinstance(shares, str) else f"{pool.path.name}.shares") if shares else None
         words = ["serve", pool.path, "--nbd", f"unix:{self.socket}"]
         for address in nbd:
             words += ["--nbd", address]

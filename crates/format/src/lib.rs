@@ -73,6 +73,6 @@ pub use stream_set::{STREAM_SET_VERSION, StreamSetBegin, StreamSetEnd};
 pub use stream_token::ResumeToken;
 pub use superblock::{
     COMPAT_INVENTORY, FORMAT_VERSION, INCOMPAT_BOOKMARKS, INCOMPAT_COMPACT_RECORDS, INCOMPAT_FOLDERS, INCOMPAT_KNOWN,
-    INCOMPAT_NESTED_SHARES, INCOMPAT_SHARES, SUPERBLOCK_BYTES, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSETS, SUPERBLOCK_TAIL_BYTES, Superblock,
-    SuperblockError, capacity_bytes_max, superblock_end_offset,
+    INCOMPAT_NESTED_SHARES, INCOMPAT_SHARES, SUPERBLOCK_BYTES, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSETS,
+    SUPERBLOCK_TAIL_BYTES, Superblock, SuperblockError, capacity_bytes_max, superblock_end_offset,
 };

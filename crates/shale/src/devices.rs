@@ -293,7 +293,7 @@ impl Devices {
     }
 
     /// Destroys a volume, a folder or a snapshot; one that is in use only with `force`, and a
-    /// volume's snapshots and everything in a folder if asked for (`recursive`).
+    /// volume's snapshots and everything in a folder or a share if asked for (`recursive`).
     ///
     /// # Errors
     /// `InUse`, `NotFound`, and what the pool says.
@@ -305,21 +305,32 @@ impl Devices {
             meant => self.pool.volume_meant(meant)?,
         };
         let (id, name) = (volume.id(), volume.name());
-        let mut needed = vec![Needed { volume, goes: true }];
-        if recursive && !name.contains('@') {
-            needed.extend(self.going(&self.pool.snapshots(Some(&name))?)?);
-        }
+        let needed = match recursive && !name.contains('@') {
+            true if volume.is_share() => self.inside(&name)?,
+            true => {
+                let mut needed = self.going(&self.pool.snapshots(Some(&name))?)?;
+                needed.insert(0, Needed { volume, goes: true });
+                needed
+            }
+            false => vec![Needed { volume, goes: true }],
+        };
         self.with_needed(&needed, GOING_PATIENCE, force, || self.pool.destroy(id, recursive))
     }
 
     /// Destroys a folder, with everything in it if that is asked for.
     fn destroy_folder(&self, name: &str, recursive: bool, force: bool) -> Result<()> {
+        let needed = if recursive { self.inside(name)? } else { Vec::new() };
+        self.with_needed(&needed, GOING_PATIENCE, force, || self.pool.destroy(name, recursive))
+    }
+
+    /// What goes with a folder, or with a share.
+    fn inside(&self, name: &str) -> Result<Vec<Needed>> {
         let mut needed = Vec::new();
-        for (id, volume) in self.pool.volumes_in(name)?.into_iter().filter(|_| recursive) {
+        for (id, volume) in self.pool.volumes_in(name)? {
             needed.push(Needed { volume: self.pool.volume_of(id)?, goes: true });
             needed.extend(self.going(&self.pool.snapshots(Some(&volume))?)?);
         }
-        self.with_needed(&needed, GOING_PATIENCE, force, || self.pool.destroy(name, recursive))
+        Ok(needed)
     }
 
     /// Destroys a snapshot, if no client has it open now.

@@ -260,21 +260,22 @@ pub struct PropertyReport {
     pub key: String,
     /// Value in force.
     pub value: String,
-    /// `default`, `pool`, `volume` or `folder`.
+    /// `default`, `pool`, `volume`, `folder` or `share`.
     pub source: String,
-    /// The folder that it is inherited from.
+    /// The folder, or the share, that it is inherited from.
     #[serde(default)]
     pub folder: Option<String>,
 }
 
 impl PropertyReport {
     /// From the engine's; `own`: what the source is called if it is the volume or the folder
-    /// itself.
-    pub fn new(property: Property, own: &str) -> Self {
+    /// itself. What it is inherited from `is_folder`, or else a share.
+    pub fn new(property: Property, own: &str, is_folder: impl Fn(&str) -> bool) -> Self {
         let (source, folder) = match property.source {
             PropertySource::Default => ("default", None),
             PropertySource::Pool => ("pool", None),
-            PropertySource::Folder(name) => ("folder", Some(name)),
+            PropertySource::Folder(name) if is_folder(&name) => ("folder", Some(name)),
+            PropertySource::Folder(name) => ("share", Some(name)),
             PropertySource::Own => (own, None),
         };
         Self { key: property.key, value: property.value, source: source.to_owned(), folder }

@@ -206,9 +206,11 @@ impl Service {
         if name.contains(['@', '#']) {
             return work();
         }
-        let done = shares.without(name, force, work);
+        let (was_mounted, done) = shares.without(name, force, work);
         // Of a folder, some may have been unmounted before one could not be.
-        self.look_at_shares();
+        if was_mounted {
+            self.look_at_shares();
+        }
         done
     }
 
@@ -261,7 +263,7 @@ impl Service {
                 };
                 let shares = self.shares.lock().clone();
                 let id = match shares {
-                    Some(shares) => shares.apart(create),
+                    Some(shares) => shares.make_apart(&share, create),
                     None => create(),
                 }?;
                 self.look_at_shares();
@@ -304,7 +306,10 @@ impl Service {
                 self.unmounted(share, force, work).map(|()| Reply::Done)
             }
             Request::Rename { old, new } => {
-                self.unmounted(&old, false, || self.pool.rename(&old, &new)).map(|()| Reply::Done)
+                self.unmounted(&old, false, || self.pool.rename(&old, &new))?;
+                // What has come among those that are served was not mounted before.
+                self.look_at_shares();
+                Ok(Reply::Done)
             }
             Request::Promote { volume } => self.pool.promote(&volume).map(|()| Reply::Done),
             Request::Hold { snapshot, tag } => self.pool.hold(&snapshot, &tag).map(|()| Reply::Done),
@@ -327,7 +332,9 @@ impl Service {
                 let is_folder = volume.as_deref().is_some_and(|name| self.pool.is_folder(name));
                 let own = if is_folder { "folder" } else { "volume" };
                 let properties = self.pool.properties(volume.as_deref())?;
-                Ok(Reply::Properties(properties.into_iter().map(|p| PropertyReport::new(p, own)).collect()))
+                let is_folder = |name: &str| self.pool.is_folder(name);
+                let reports = properties.into_iter().map(|p| PropertyReport::new(p, own, is_folder));
+                Ok(Reply::Properties(reports.collect()))
             }
             Request::Set { volume, id, changes } => {
                 let by_name = || volume.as_deref().map(Meant::Name);

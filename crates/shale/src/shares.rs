@@ -4,7 +4,10 @@
 //! Each share has a directory of its name there, in directories of its folders' names. What comes
 //! later (created, cloned, received) is mounted, what goes is unmounted; one that was unmounted
 //! from a shell stays so until the server starts anew. A share that cannot be mounted does not keep
-//! the others from it.
+//! the others from it, but for those that lie in it.
+//!
+//! A share that lies in another is mounted on a directory in that one's tree. So it is mounted
+//! behind it and unmounted before it: by name, and in the reverse order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -183,6 +186,18 @@ struct Mounted {
     tree: Arc<Tree>,
     files: Arc<Files>,
     mount: Mount,
+    /// It has outlived the server before this one.
+    is_resumed: bool,
+}
+
+/// Where a share is mounted.
+enum Below {
+    /// On a directory of the machine's.
+    Directory,
+    /// On one in another share.
+    Share,
+    /// The same, and that share was mounted just now: what was mounted in it before is out of sight.
+    NewShare,
 }
 
 #[derive(Default)]
@@ -281,6 +296,7 @@ impl Shares {
             .map(|volume| (volume.id.0, volume.name))
             .collect();
         let State { mounted, left } = &mut *state;
+        let before: BTreeSet<u64> = mounted.keys().copied().collect();
         left.retain(|id| wanted.contains_key(id));
         let over: Vec<u64> = mounted.iter().filter(|(_, share)| share.mount.is_over()).map(|(id, _)| *id).collect();
         for share in over.iter().filter_map(|id| mounted.remove(id)) {
@@ -288,9 +304,9 @@ impl Shares {
             failed.push(share.mount.wait().err().unwrap_or_else(|| Error::new(ErrorKind::NotFound, text)));
         }
         left.extend(over);
-        let gone = |(id, share): (&u64, &Mounted)| (wanted.get(id) != Some(&share.name)).then_some(*id);
-        for id in mounted.iter().filter_map(gone).collect::<Vec<_>>() {
-            let name = mounted.get(&id).map(|share| share.name.clone()).unwrap_or_default();
+        let mut gone = innermost_first(mounted);
+        gone.retain(|(name, id)| wanted.get(id) != Some(name));
+        for (name, id) in gone {
             match release(mounted, id, false) {
                 Ok(()) => self.leave_folders(&name),
                 Err(error) => failed.push(error),
@@ -298,11 +314,28 @@ impl Shares {
         }
         let cache_bytes = self.memory_bytes / MEMORY_DIVISOR / wanted.len().max(1) as u64;
         let cache_bytes = cache_bytes.clamp(CACHE_BYTES_MIN, CACHE_BYTES_MAX) as usize;
-        for (id, name) in wanted {
+        // Those first in which others lie.
+        let by_name: BTreeMap<&String, u64> = wanted.iter().map(|(id, name)| (name, *id)).collect();
+        for (name, id) in &by_name {
+            let (name, id) = (*name, *id);
             if mounted.contains_key(&id) || left.contains(&id) {
                 continue;
             }
-            match self.mount(DeviceId(id), &name, cache_bytes) {
+            let holder = name.rsplit_once('/').and_then(|(above, _)| by_name.get_key_value(&above.to_owned()));
+            let below = match holder {
+                None => Below::Directory,
+                Some((holder, above)) if !mounted.contains_key(above) => {
+                    left.insert(id);
+                    let text = format!("share '{name}' is not mounted: '{holder}', in which it lies, is not mounted");
+                    failed.push(Error::new(ErrorKind::NotFound, text));
+                    continue;
+                }
+                Some((_, above)) if before.contains(above) || mounted.get(above).is_some_and(|m| m.is_resumed) => {
+                    Below::Share
+                }
+                Some(_) => Below::NewShare,
+            };
+            match self.mount(DeviceId(id), name, &below, cache_bytes) {
                 Ok(share) => drop(mounted.insert(id, share)),
                 Err(error) => {
                     // Said once.
@@ -314,7 +347,7 @@ impl Shares {
         failed
     }
 
-    fn mount(&self, id: DeviceId, name: &str, cache_bytes: usize) -> Result<Mounted> {
+    fn mount(&self, id: DeviceId, name: &str, below: &Below, cache_bytes: usize) -> Result<Mounted> {
         let dir = self.dir.join(name);
         let kept_by = self.keeper.clone().map(|keeper| KeptBy { keeper, name: format!("share-{}", id.0) });
         let options = MountOptions {
@@ -328,15 +361,27 @@ impl Shares {
         // server is there.
         let kept = kept_by.as_ref().map(KeptMount::find).transpose()?.flatten();
         if let Some(kept) = kept {
-            match self.go_on(kept, id, &dir, cache_bytes, &options) {
-                Ok((tree, files, mount)) => return Ok(Mounted { name: name.to_owned(), tree, files, mount }),
+            let gone_on = match below {
+                // It is below the mount that this one took the place of.
+                Below::NewShare => {
+                    kept.give_up();
+                    Err(Error::new(ErrorKind::NotFound, "the share in which it lies is mounted anew"))
+                }
+                _ => self.go_on(kept, id, &dir, cache_bytes, &options),
+            };
+            match gone_on {
+                Ok((tree, files, mount)) => {
+                    return Ok(Mounted { name: name.to_owned(), tree, files, mount, is_resumed: true });
+                }
                 Err(error) => {
                     log::warn!("share '{name}' is mounted anew, and files that were open there get errors: {error}")
                 }
             }
         }
         take_dead_away(&dir);
-        if let Some(folders) = dir.parent().filter(|folders| *folders != self.dir)
+        if !matches!(below, Below::Directory) {
+            check_empty(name, &dir)?;
+        } else if let Some(folders) = dir.parent().filter(|folders| *folders != self.dir)
             && let Err(error) = std::fs::create_dir_all(folders)
         {
             let text = format!("share '{name}': {} cannot be made", folders.display());
@@ -353,7 +398,29 @@ impl Shares {
         let (tree, files) = open(volume, device, cache_bytes)?;
         let tree = Arc::new(tree);
         let mount = fe_share::mount_with_moments(tree.clone(), Some(self.moments(id)), &dir, &options)?;
-        Ok(Mounted { name: name.to_owned(), tree, files, mount })
+        Ok(Mounted { name: name.to_owned(), tree, files, mount, is_resumed: false })
+    }
+
+    /// Does something while no share is mounted or unmounted: a tree has one user at a time.
+    pub fn apart<T>(&self, work: impl FnOnce() -> T) -> T {
+        let _state = self.state.lock();
+        work()
+    }
+
+    /// Makes a share while none is mounted or unmounted: a tree has one user at a time. Fails if one
+    /// of that name could not be mounted, because the directory in the mounted share
+    /// in which it would lie has something in it, or is none.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Exists`], and those of `make`.
+    pub fn make_apart<T>(&self, name: &str, make: impl FnOnce() -> Result<T>) -> Result<T> {
+        let state = self.state.lock();
+        let above = name.rsplit_once('/').map(|(above, _)| above);
+        let is_above = |share: &Mounted| Some(share.name.as_str()) == above && !share.mount.is_over();
+        if state.mounted.values().any(is_above) {
+            check_empty(name, &self.dir.join(name))?;
+        }
+        make()
     }
 
     /// Goes on with a mount that has outlived the server before this one.
@@ -428,33 +495,35 @@ impl Shares {
         })
     }
 
-    /// Does something while no share is mounted or unmounted: a tree has one user at a time.
-    pub fn apart<T>(&self, work: impl FnOnce() -> T) -> T {
-        let _state = self.state.lock();
-        work()
-    }
-
-    /// Unmounts a share, or all in a folder, as far as they are mounted, and does something before
-    /// any can be mounted again. With `force` those who have files open are cut off.
+    /// Unmounts a share with those in it, or all in a folder, as far as they are mounted, and does
+    /// something before any can be mounted again; whether any was. With `force` those who have files
+    /// open are cut off.
     ///
     /// # Errors
     /// [`ErrorKind::InUse`], and nothing is done; others in the folder may be unmounted by then.
-    pub fn without<T>(&self, name: &str, force: bool, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    pub fn without<T>(&self, name: &str, force: bool, work: impl FnOnce() -> Result<T>) -> (bool, Result<T>) {
         let mut state = self.state.lock();
-        let meant = state.mounted.iter().filter(|(_, share)| share.name == name || is_in(&share.name, name));
-        let meant: Vec<_> = meant.map(|(id, share)| (*id, share.name.clone())).collect();
-        for (id, name) in &meant {
-            release(&mut state.mounted, *id, force)?;
-            self.leave_folders(name);
+        let mut meant = innermost_first(&state.mounted);
+        meant.retain(|(own, _)| own == name || is_in(own, name));
+        for (index, (_, id)) in meant.iter().enumerate() {
+            if let Err(error) = release(&mut state.mounted, *id, force) {
+                return (index > 0, Err(error));
+            }
         }
-        work()
+        let done = work();
+        for (name, _) in &meant {
+            if self.pool.volume(name).is_err() {
+                self.leave_folders(name);
+            }
+        }
+        (!meant.is_empty(), done)
     }
 
-    /// Removes the directory of a share in a folder that is not mounted there any more, and those
-    /// of its folders, as far as they are empty. A share that is mounted again makes them anew.
+    /// Removes the directory of a share that has gone from there, and those of its folders, as far as
+    /// they are empty.
     fn leave_folders(&self, name: &str) {
         let mut left = name;
-        while left.contains('/') || left != name {
+        loop {
             // Never anything that has something in it.
             if std::fs::remove_dir(self.dir.join(left)).is_err() {
                 return;
@@ -467,13 +536,43 @@ impl Shares {
     /// Unmounts all. Who has files open is cut off; all that was done to them is kept.
     pub fn stop(&self, output: &Output) {
         let mut state = self.state.lock();
-        for id in state.mounted.keys().copied().collect::<Vec<_>>() {
+        for (_, id) in innermost_first(&state.mounted) {
             if let Err(error) = release(&mut state.mounted, id, false) {
                 output.warn(&format!("{error}: it is cut off now; all that was done to it is kept"));
                 let forced = release(&mut state.mounted, id, true);
                 forced.err().iter().for_each(|error| output.warn(&error.to_string()));
             }
         }
+    }
+}
+
+/// The mounted shares by name, those that lie in others before these.
+fn innermost_first(mounted: &BTreeMap<u64, Mounted>) -> Vec<(String, u64)> {
+    let mut by_name: Vec<_> = mounted.iter().map(|(id, share)| (share.name.clone(), *id)).collect();
+    by_name.sort_unstable_by(|a, b| b.cmp(a));
+    by_name
+}
+
+/// Fails if the directory of a share in another one has something in it, or is none. What follows
+/// symbolic links would let users of the other share say where this one is mounted.
+fn check_empty(name: &str, dir: &Path) -> Result<()> {
+    let refused = |what: &str| {
+        let text = format!(
+            "share '{name}' cannot be mounted at {}: {what}: move it away, and serve the pool again or choose another name",
+            dir.display()
+        );
+        Err(Error::new(ErrorKind::Exists, text))
+    };
+    let about = |error| Error::from_io(format!("share '{name}': {} cannot be read", dir.display()), error);
+    match std::fs::symlink_metadata(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(about(error)),
+        Ok(there) if !there.is_dir() => return refused("something that is no directory has its name"),
+        Ok(_) => {}
+    }
+    match std::fs::read_dir(dir).map_err(about)?.next() {
+        Some(_) => refused("the directory there is not empty, and a mount would hide what is in it"),
+        None => Ok(()),
     }
 }
 

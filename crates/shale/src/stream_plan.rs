@@ -20,13 +20,16 @@ const STREAMS_MAX: usize = 1_000_000;
 /// What is to be sent in one set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SetWish {
-    /// The volumes: a name, a folder's, or a pattern with `*` and `?`; and the newest snapshot that
+    /// The volumes: a name, that of a folder or of a share with those in it, or a pattern with `*` and `?`; and the newest snapshot that
     /// is sent of each, without one its newest.
     pub of: String,
     /// The base: a snapshot's name, or `#BOOKMARK`, of each volume.
     pub from: Option<String>,
     /// Every snapshot behind the base, or only the last one.
     pub all: bool,
+    /// Of a share, those in it too.
+    #[serde(default)]
+    pub below: bool,
     /// A receiver's token: what comes before its stream is left out.
     pub resume: Option<String>,
 }
@@ -40,7 +43,8 @@ pub struct SetPlan {
     pub volumes: u32,
     /// Volumes that are meant and have not got the snapshot.
     pub skipped: Vec<String>,
-    /// The folder in which all of them lie, with a `/` behind it; none if that was not asked for.
+    /// The folder in which all of them lie, or the share with those in it, with a `/` behind it; none
+    /// if that was not asked for.
     #[serde(default)]
     pub root: String,
 }
@@ -76,9 +80,10 @@ pub fn fits(pattern: &str, name: &str) -> bool {
 /// for a token of another set.
 pub fn plan(pool: &Pool, wish: &SetWish) -> Result<SetPlan> {
     let (pattern, newest) = wish.of.split_once('@').map_or((wish.of.as_str(), None), |(p, s)| (p, Some(s)));
-    let is_folder = pool.is_folder(pattern);
-    let is_pattern = is_folder || pattern.contains(['*', '?']);
     let mut volumes: Vec<VolumeStatus> = pool.volumes();
+    // A share, too, if others lie in it.
+    let is_folder = pool.is_folder(pattern) || wish.below && volumes.iter().any(|volume| is_in(&volume.name, pattern));
+    let is_pattern = is_folder || pattern.contains(['*', '?']);
     volumes.retain(|volume| fits(pattern, &volume.name) || is_folder && is_in(&volume.name, pattern));
     if volumes.is_empty() {
         return Err(Error::new(ErrorKind::NotFound, format!("no volume of the pool fits '{pattern}'")));
@@ -158,14 +163,15 @@ fn behind(pool: &Pool, volume: &str, from: &str, snapshots: &[String]) -> Result
     }
 }
 
-/// Volumes by name, those first that others of them came from.
+/// Volumes by name, those first that others of them came from or lie in.
 fn origins_first(mut left: Vec<VolumeStatus>) -> Vec<VolumeStatus> {
     left.sort_by(|a, b| a.name.cmp(&b.name));
     let mut ordered: Vec<VolumeStatus> = Vec::with_capacity(left.len());
     while !left.is_empty() {
         let is_waiting = |volume: &VolumeStatus| {
+            let is_in_one = left.iter().any(|other| is_in(&volume.name, &other.name));
             let origin = volume.origin.as_deref().and_then(|origin| origin.split('@').next());
-            origin.is_some_and(|origin| left.iter().any(|other| other.name == origin))
+            is_in_one || origin.is_some_and(|origin| left.iter().any(|other| other.name == origin))
         };
         // If each waits for another one, the first is sent whole.
         let next = left.iter().position(|volume| !is_waiting(volume)).unwrap_or(0);

@@ -10,7 +10,10 @@
 
 use std::sync::Arc;
 
-use format::{BATCH_FIXED_BYTES, Entry, INCOMPAT_FOLDERS, INCOMPAT_NESTED_SHARES, ObjectDescriptor, ObjectState, Origin, header_bytes};
+use format::{
+    BATCH_FIXED_BYTES, Entry, INCOMPAT_FOLDERS, INCOMPAT_NESTED_SHARES, ObjectDescriptor, ObjectState, Origin,
+    header_bytes,
+};
 use policy::Owner;
 use surface::{DeviceId, Error, ErrorKind, Result};
 use units::{ObjectId, format_size};
@@ -270,8 +273,7 @@ impl Core {
         let place = self.objects.place(name, is_share)?;
         let holder = place.0.and_then(|id| self.objects.get(id));
         if holder.is_some_and(|holder| holder.is_share()) {
-            superblock_copies::mark_feature(&self.env, INCOMPAT_NESTED_SHARES)
-                .inspect_err(|error| self.fail(error))?;
+            superblock_copies::mark_feature(&self.env, INCOMPAT_NESTED_SHARES).inspect_err(|error| self.fail(error))?;
         }
         Ok(place)
     }

@@ -237,7 +237,8 @@ impl Objects {
         let Some((folder, own)) = name.rsplit_once('/') else { return Ok((None, name.to_owned())) };
         match self.folder_named(folder) {
             Ok(holder) if holder.is_share() && !is_share => {
-                let text = format!("'{name}': '{folder}' is a share, in which only shares can lie: give it another name");
+                let text =
+                    format!("'{name}': '{folder}' is a share, in which only shares can lie: give it another name");
                 Err(Error::new(ErrorKind::Invalid, text))
             }
             Ok(folder) => Ok((Some(folder.id), own.to_owned())),

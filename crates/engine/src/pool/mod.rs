@@ -11,7 +11,8 @@ use std::sync::atomic::Ordering;
 use env::MapBatch;
 use format::{
     COMPAT_INVENTORY, CatalogueRef, Checkpoint, Entry, FORMAT_VERSION, INCOMPAT_BOOKMARKS, INCOMPAT_COMPACT_RECORDS,
-    INCOMPAT_FOLDERS, INCOMPAT_NESTED_SHARES, KEY_CHECKPOINT, KEY_LEARNED, KEY_SUPERBLOCK, ObjectDescriptor, Superblock,
+    INCOMPAT_FOLDERS, INCOMPAT_NESTED_SHARES, KEY_CHECKPOINT, KEY_LEARNED, KEY_SUPERBLOCK, ObjectDescriptor,
+    Superblock,
 };
 use parking_lot::Mutex;
 use policy::Owner;

@@ -15,6 +15,7 @@ Examples:
   shale create /srv/pool archive --size 1.5TiB -o compression=zstd-9 -o unit=128K
   shale create /srv/pool home --share
   shale create /srv/pool mail --share -o compression=zstd-3 --quota 50G
+  shale create /srv/pool home/meier --share --quota 50G
   shale create /srv/pool projects --folder -o compression=zstd-3 --quota 200G
   shale create /srv/pool projects/web/db1 --size 10G -p
 
@@ -26,6 +27,7 @@ had a share or a folder, older programs do not open it any more.
 A folder holds volumes, shares and other folders. Its properties are inherited by everything in it that does not say otherwise; its
 quota is for everything in it together. Its name stands before theirs: projects/web/db1 lies in projects/web, which must be there, or
 is made with -p. Such names are used everywhere: as NBD exports, below --mount and --shares, with @SNAPSHOT.
+A share holds other shares in the same way: home/meier lies in home, and is mounted on the directory meier in it, which must be empty.
 
 JSON fields: volume, size_bytes; of a share: share; of a folder: folder.")]
 pub struct CreateArgs {
@@ -110,8 +112,9 @@ Examples:
   shale get /srv/pool vm
   shale get /srv/pool vm compression --json
 
-The source is default, pool, volume, or folder: its own, or inherited from the one that is named. JSON: a list of {key, value,
-source, folder}: source is default, pool, volume or folder, and folder the name of the folder that it is inherited from, or null."
+The source is default, pool, volume, or folder: its own, or inherited from the one that is named, which may be a share. JSON: a list
+of {key, value, source, folder}: source is default, pool, volume, folder or share, and folder the name of what it is inherited from,
+or null."
 )]
 pub struct GetArgs {
     /// Directory of the pool

@@ -136,6 +136,8 @@ fn wanted(session: &Session, args: &ListArgs) -> Outcome<Vec<VolumeReport>> {
     }
     if args.wants_snapshots() || volumes.is_empty() && of.is_some() {
         // Of a volume that there is not, this says so.
+        // A share has none of those in it.
+        let of = of.filter(|_| volumes.len() < 2);
         let snapshots = match session.call(Request::Snapshots { volume: of.map(str::to_owned) })? {
             Reply::Snapshots(snapshots) => snapshots,
             other => return Err(other.unexpected().into()),
@@ -145,7 +147,7 @@ fn wanted(session: &Session, args: &ListArgs) -> Outcome<Vec<VolumeReport>> {
         }
     }
     if let Some((_, name)) = args.volume.as_deref().and_then(|title| title.split_once('@')) {
-        let is_of_folder = volumes.iter().any(|volume| volume.folder);
+        let is_of_folder = volumes.len() > 1 || volumes.iter().any(|volume| volume.folder);
         for volume in &mut volumes {
             let snapshots = volume.snapshots.get_or_insert_default();
             let names: Vec<_> = snapshots.iter().map(|snapshot| snapshot.name.clone()).collect();

@@ -82,7 +82,7 @@ fn in_force(session: &Session, volume: Option<String>) -> Result<Vec<PropertyRep
 fn show(properties: &[PropertyReport]) -> String {
     let header = ["PROPERTY", "VALUE", "SOURCE"].map(str::to_owned).to_vec();
     let source = |p: &PropertyReport| match &p.folder {
-        Some(folder) => format!("folder {folder}"),
+        Some(folder) => format!("{} {folder}", p.source),
         None => p.source.clone(),
     };
     let row = |p: &PropertyReport| vec![p.key.clone(), p.value.clone(), source(p)];

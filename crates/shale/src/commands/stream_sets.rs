@@ -44,6 +44,7 @@ pub(super) fn send(args: &SendArgs, flag: &AtomicBool, output: &Output) -> Outco
         of: args.replicate.clone().or_else(|| args.snapshot.clone()).unwrap_or_default(),
         from: args.all_from.clone().or_else(|| args.from.clone()),
         all: args.all_from.is_some(),
+        below: args.replicate.is_some(),
         resume: args.resume.clone(),
     };
     let summary = Session::with(&args.pool, &args.access, output, |session| {
@@ -139,7 +140,7 @@ struct Incoming<'a, 'b> {
     args: &'a ReceiveArgs,
     source: &'a mut Source<'b>,
     output: &'a Output,
-    /// The folder that was sent, with a `/` behind it.
+    /// The folder or the share that was sent, with a `/` behind it.
     root: String,
     received: Vec<Received>,
     passed_over: Vec<String>,
@@ -251,6 +252,8 @@ impl Incoming<'_, '_> {
         let name = match self.args.volume.clone().filter(|_| !self.args.replicate) {
             None => own,
             Some(name) if self.root.is_empty() => name,
+            // The share that was sent with those in it.
+            Some(name) if self.root.strip_suffix('/') == Some(&begin.volume) => name,
             // Into a folder of that name.
             Some(folder) => format!("{folder}/{}", begin.volume.strip_prefix(&self.root).unwrap_or(&begin.volume)),
         };
