@@ -1,8 +1,8 @@
-//! How a file of a tree is compressed: what its owner has set for it, what the rules say of its name
-//! or of its first bytes, and the properties of its share. Owns which of these counts; the rules
+//! How a file of a tree is compressed: by a value that its owner has set, by a rule for its name or
+//! for its first bytes, or by the properties of its share. Owns which of these counts; the rules
 //! themselves are in [`crate::rules`].
 //!
-//! 1. What was set for the file, or for a directory above it, counts before all else.
+//! 1. A value that was set for the file, or for a directory above it, counts before all else.
 //! 2. A rule for the type that the name tells; it is looked up when the file is made.
 //! 3. Where no rule knows the name, one for the type that the first bytes tell; they are looked at
 //!    when they are written.
@@ -31,7 +31,7 @@ pub trait InForce: Send + Sync {
     fn in_force(&self) -> Arc<Resolved>;
 }
 
-/// What was found out about a file.
+/// Where a decision on a file comes from.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Origin {
     /// Its name told nothing, and its first bytes have not been seen.
@@ -45,7 +45,7 @@ pub enum Origin {
     Properties,
 }
 
-/// What is to be done with a file.
+/// How a file is to be compressed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum FileChoice {
     /// As the properties of its share say at present.
@@ -72,7 +72,7 @@ impl fmt::Display for FileChoice {
 pub struct Ruled {
     /// What it goes by.
     pub origin: Origin,
-    /// What is to be done.
+    /// How it is to be compressed.
     pub choice: FileChoice,
     /// It goes by a default, which the data must bear out.
     pub is_default: bool,
@@ -105,7 +105,7 @@ impl Resolved {
         is_set || self.mode_counts()
     }
 
-    /// What is done with files that no rule speaks of.
+    /// How files are compressed that no rule speaks of.
     pub fn usual(&self) -> FileChoice {
         match self.settings.compression {
             Compression::Fixed(Codec::Off) if self.mode_counts() => FileChoice::Auto,
@@ -197,7 +197,7 @@ mod tests {
             (&[("compression", "lz4")], &[("rule.c", "archive:zstd-9")], "a.c", NOISE, "properties:usual"),
             (&[("compression", "lz4")], &[("mode", "archive")], "a.c", NOISE, "name:zstd-9?"),
             (&[("compression", "lz4")], &[("mode", "archive")], "a.weird", NOISE, "properties:usual"),
-            // With a mode, what is not known is tested although compression is off.
+            // With a mode, unknown files are tested although compression is off.
             (&[("compression", "off")], &[("mode", "energy")], "a.c", NOISE, "name:zstd-1?"),
             (&[("compression", "off")], &[("mode", "energy")], "a.weird", NOISE, "properties:auto"),
             (&[("compression", "off")], &[], "a.weird", NOISE, "properties:usual"),

@@ -41,7 +41,7 @@ pub struct FileReport {
     pub compression: String,
     /// Its type, by its name or its first bytes; empty: not known.
     pub file_type: String,
-    /// What was learnt of files of its type since the pool was opened.
+    /// The memory of files of its type since the pool was opened.
     pub remembered: Option<Remembered>,
     /// The first parts.
     pub parts: Vec<PartLine>,
@@ -71,7 +71,7 @@ pub struct UsageLine {
 pub struct UsageReport {
     /// All of it.
     pub total: UsageLine,
-    /// What lies directly in it; a directory with all below.
+    /// Files and directories directly in it; a directory with all below.
     pub entries: Vec<UsageLine>,
     /// By type of file, the most stored bytes first.
     pub types: Vec<UsageLine>,

@@ -1,6 +1,7 @@
 //! Answers requests on an open pool: for the command that opened it, and for the clients of a
 //! server.
 
+mod files;
 mod lists;
 
 use std::collections::BTreeSet;
@@ -23,7 +24,6 @@ use crate::model::{
 use crate::output::Output;
 use crate::schedules;
 use crate::share_check;
-use crate::share_files::Opened;
 use crate::share_journals::Journals;
 use crate::share_recompress::Recompressing;
 use crate::shares::{self, Shares};
@@ -163,36 +163,6 @@ impl Service {
     fn freeze(&self, share: Option<&str>) -> Result<()> {
         let shares = self.shares.lock().clone();
         shares.map_or(Ok(()), |shares| shares.freeze(share))
-    }
-
-    /// The tree of a share as it is now, or of a snapshot of one, to be looked at.
-    fn opened(&self, share: &str) -> Result<Opened> {
-        let volume = self.pool.volume(share)?;
-        let shares = self.shares.lock().clone();
-        if let Some(opened) = shares.and_then(|shares| shares.opened(volume.id())) {
-            return Ok(opened);
-        }
-        let moment = shares::open_moment(volume.clone(), volume)?;
-        Ok(Opened { tree: Arc::new(moment.tree), files: moment.files })
-    }
-
-    /// Works on the tree of a share, be it mounted or not.
-    pub(crate) fn with_writable<T>(&self, share: &str, work: impl FnOnce(&Opened) -> Result<T>) -> Result<T> {
-        let id = self.pool.volume(share)?.id();
-        let shares = self.shares.lock().clone();
-        if let Some(opened) = shares.as_ref().and_then(|shares| shares.opened(id)) {
-            return work(&opened);
-        }
-        let alone = || {
-            let opened = shares::open_writable(self, share)?;
-            let done = work(&opened);
-            let closed = opened.tree.close();
-            closed.map_err(|failure| shares::error_of(share, "its tree cannot be closed", failure)).and(done)
-        };
-        match shares {
-            Some(shares) => shares.apart(alone),
-            None => alone(),
-        }
     }
 
     /// Does something to a volume or a share, or to a folder with shares, that is not mounted
@@ -368,19 +338,7 @@ impl Service {
                 Ok(Reply::Scrubbed(Box::new(report.into())))
             }
             Request::Recompress { volume, mode, bytes, restart, path } => {
-                let mode = mode.as_deref();
-                let is_share = self.pool.volume(&volume)?.is_share();
-                let report = match path {
-                    _ if is_share => {
-                        let path = path.unwrap_or_default();
-                        self.recompressing.slice(self, &volume, &path, mode, (bytes, restart))?
-                    }
-                    Some(_) => {
-                        let text = format!("'{volume}' is a volume, which has no files: leave the path out");
-                        return Err(Error::new(ErrorKind::Invalid, text));
-                    }
-                    None => self.pool.recompress(&volume, mode, bytes, restart)?,
-                };
+                let report = self.recompress(&volume, path, mode.as_deref(), (bytes, restart))?;
                 Ok(Reply::Recompressed(Box::new(report.into())))
             }
             Request::Explain { volume, from, count } => {

@@ -1,10 +1,10 @@
-//! Recompression of a share, or of a directory or a file in one: what the rules say of each file now
-//! goes with its data. Owns the list of files of the recompression that is under way.
+//! Recompression of a share, or of a directory or a file in one, by the rules as they are now. Owns
+//! the list of files of the recompression that is under way.
 //!
 //! 1. At its beginning the tree is gone through: each file is looked up again in the rules, by its
 //!    present name. Without another mode it is written by that from then on, too.
-//! 2. Slices of the pool are rewritten; the list says what is known of the data at an address. Data
-//!    of other files stays as it is. Files that are made meanwhile are written by the rules anyway.
+//! 2. Slices of the pool are rewritten; the list has the hint for the data at an address. Data of
+//!    other files stays as it is. Files that are made meanwhile are written by the rules anyway.
 //!
 //! After a restart in the middle the list is made anew.
 
@@ -18,7 +18,7 @@ use surface::{Error, ErrorKind, Hint, Result};
 use crate::service::Service;
 use crate::share_files::{Opened, Walk};
 
-/// What is to be recompressed.
+/// A part of a share to be recompressed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Wish {
     share: u64,
@@ -26,7 +26,7 @@ struct Wish {
     mode: Option<String>,
 }
 
-/// What is known of the files that are recompressed.
+/// The hints for the files that are recompressed.
 #[derive(Default)]
 struct Wanted {
     /// Of the beginning of each file, by its number.

@@ -1,13 +1,12 @@
-//! What an inode says of its compression: what was set for it or above it, and what the rules said
-//! of its name or its first bytes. Owns the bytes of that in the inode's record, its words for users,
-//! and the hint that goes with its data. Which rule counts, `policy` decides.
+//! Compression in an inode: a value that was set for it or above it, and the rule for its name or
+//! its first bytes. Owns the bytes of both in the inode's record, their words for users, and the hint
+//! that goes with the file's data. Which rule counts, `policy` decides.
 //!
 //! Encoding: fields, each with tag 1, length 1, value. Fields of unknown tags are kept as they are.
 //!
-//! | tag | value |
-//! | --: | --- |
-//! | 1 | set: 1 if it was inherited from the directory, choice 1, codec 1 |
-//! | 2 | rules: origin 1 (0 open, 1 name, 2 content, 3 properties), 1 if by default, choice 1, codec 1, type of the file in letters |
+//! - 1, set: 1 if it was inherited from the directory, choice 1, codec 1.
+//! - 2, ruled: origin 1 (0 open, 1 name, 2 content, 3 properties), 1 if by default, choice 1, codec
+//!   1, type of the file in letters.
 //!
 //! A choice is 0 usual, 1 unit by unit, 2 the codec of that number in the format.
 
@@ -19,7 +18,7 @@ use xxhash_rust::xxh3::xxh3_64;
 const SET: u8 = 1;
 const RULED: u8 = 2;
 
-/// What was set for a file or a directory.
+/// A value that was set for a file or a directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Set {
     pub(crate) choice: FileChoice,

@@ -15,14 +15,13 @@ pub struct WriteOptions {
     pub fua: bool,
 }
 
-/// What is known of the data of a write, for its compression. A wrong hint costs time or space,
-/// and nothing else.
+/// Knowledge of the data of a write, for its compression. A wrong hint costs time or space, and
+/// nothing else.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Hint {
     /// How it is to be compressed.
     pub how: Advice,
-    /// What kind of content it is part of: data of one kind shares what was learnt of it. 0: not
-    /// known.
+    /// The kind of content: data of one kind shares the memory of tests. 0: not known.
     pub kind: u16,
 }
 

@@ -90,7 +90,7 @@ pub(crate) struct Unit<'a, 'core> {
     pub settings: &'a Settings,
     /// The dictionaries that may help zstd, if the unit is small enough for one.
     pub dictionaries: Option<&'a mut Encoders<'core>>,
-    /// What is remembered of it: that of its region, or of its kind of content.
+    /// Whose memory counts for it: its region's, or that of its kind of content.
     pub region: RegionKey,
     /// Nothing that is remembered there counts.
     pub afresh: bool,

@@ -12,7 +12,7 @@ use crate::write::buffer::DirtyRun;
 /// changed.
 pub(crate) fn hint_of(runs: &[DirtyRun], wanted: BlockMask) -> Hint {
     let touches = |run: &&DirtyRun| run.data.is_some() && !run.mask().and(wanted).is_empty();
-    // What is on its way to a better place has none.
+    // Data on its way to a better place has none.
     let hints = runs.iter().filter(touches).map(|run| run.hint);
     hints.max_by_key(|hint| *hint != Hint::default()).unwrap_or_default()
 }

@@ -110,7 +110,7 @@ impl Files {
         Ok(found)
     }
 
-    /// What is remembered of the kind of content that small files share.
+    /// The memory of the kind of content that small files share.
     pub fn remembered(&self, kind: u16) -> Option<Remembered> {
         let volume = self.volume();
         let region = volume.core.chooser.regions.get(RegionKey::of_kind(volume.object.id, kind));

@@ -40,10 +40,10 @@ const TRIES: usize = 4;
 /// Stands between the mode and the part of a share in the state that is kept; no mode has it.
 const PART: char = '\n';
 
-/// Tells what is known of the data at an address; `None`: it is to be left alone.
+/// Gives the hint for the data at an address; `None`: the data stays as it is.
 pub type Advise<'a> = dyn Fn(u64) -> Option<Hint> + 'a;
 
-/// Settings, and what is known of single files.
+/// Settings, and the hints for single files.
 type How<'a> = (&'a Settings, &'a Advise<'a>);
 
 /// How far recompression has come.
@@ -104,7 +104,7 @@ impl Pool {
     }
 
     /// The same of a share, or of a part of one that is called `part`: of the data for whose
-    /// addresses `advise` knows something. What is called by another name begins anew.
+    /// addresses `advise` knows something. Another name begins anew.
     ///
     /// # Errors
     /// As [`recompress`](Self::recompress).

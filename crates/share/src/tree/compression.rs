@@ -1,11 +1,11 @@
-//! How files are compressed: what is decided when they are made and when their first bytes come, and
-//! what users set. Owns when a decision is taken; what it is, `compression.rs` and `policy` say.
+//! How files are compressed: decisions when they are made and when their first bytes come, and
+//! values that users set. Owns when a decision is taken; `compression.rs` and `policy` take it.
 //!
-//! 1. A new file or directory inherits what was set for its directory. A file's name is looked up in
+//! 1. A new file or directory inherits the value of its directory. A file's name is looked up in
 //!    the rules.
 //! 2. Where the name tells nothing, the first bytes are looked at when they are written.
-//! 3. What was decided goes with the file, whatever it is called later, and its data is written by
-//!    it. A file that is emptied is looked at again.
+//! 3. The decision goes with the file, whatever it is called later, and its data is written by it.
+//!    A file that is emptied is looked at again.
 
 use std::sync::Arc;
 
@@ -78,7 +78,7 @@ impl Tree {
         inode.set_compression(compression);
     }
 
-    /// How a file, or what is made in a directory, is compressed, and why: in words.
+    /// How a file, or a new one in a directory, is compressed, and why: in words.
     ///
     /// # Errors
     /// `ESTALE`; `ENODATA` for what has no data.

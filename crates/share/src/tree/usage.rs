@@ -15,7 +15,7 @@ pub(crate) const ATTRIBUTE: &[u8] = b"user.shale.usage";
 /// Nodes that are gone through for one answer: a second or so. `shale usage` has no such limit.
 const NODES_MAX: usize = 100_000;
 
-/// What is found of a directory.
+/// Sums of a directory.
 #[derive(Default)]
 struct Found {
     files: u64,
@@ -25,7 +25,7 @@ struct Found {
 
 impl Tree {
     /// What a file takes, or all below a directory, in words: `files=3 size=9000 data=16384
-    /// stored=2100`, all but the first in bytes. What was written last may not be counted yet.
+    /// stored=2100`, all but the first in bytes. The last writes may not be counted yet.
     ///
     /// # Errors
     /// `ENODATA` for what has no data, or where it cannot be told; `EOVERFLOW` for a directory with

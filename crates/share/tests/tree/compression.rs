@@ -150,7 +150,7 @@ fn the_rules_name_codecs_by_type_and_mode() {
 }
 
 /// Figure 3.1 of the thesis: a known extension goes by its rule, all else is tested, with
-/// compression off as with `auto`; a codec that was named does for what is not known.
+/// compression off as with `auto`; a codec that was named does for unknown files.
 #[test]
 fn figure_3_1_of_the_thesis_holds() {
     let mixed = |world: &World, name: &str| {
@@ -173,7 +173,7 @@ fn figure_3_1_of_the_thesis_holds() {
     assert_eq!((world.codecs(odd).as_str(), mixed(&world, "known.c").0.as_str()), ("lz4", "zstd-9"));
 }
 
-/// Name before content, and what was decided stays with the file.
+/// Name before content, and a decision stays with the file.
 fn name_and_rename() {
     let world = World::new(&[("rule.c", "lz4hc-9"), ("rule.gz", "off")], &[]);
     let node = world.make(Tree::ROOT, "a.c");
@@ -185,7 +185,7 @@ fn name_and_rename() {
     assert_eq!(world.told(node), "lz4hc-9 (rule for c, by its name)");
 }
 
-/// What is set for a directory holds below it, before every rule.
+/// A value of a directory holds below it, before every rule.
 fn below_a_directory() {
     let world = World::new(&[("rule.c", "lz4")], &[]);
     let top = world.directory(Tree::ROOT, "top");
@@ -196,7 +196,7 @@ fn below_a_directory() {
     assert_eq!(world.codecs(node), "gzip-9", "HARNESS: a directory's value is inherited");
     assert_eq!(world.told(node), "gzip-9 (inherited from its directory)");
     assert_eq!(world.told(top), "gzip-9 (set here)");
-    // Elsewhere, and for what is there already, nothing has changed.
+    // Elsewhere, and for files that are there already, nothing has changed.
     world.set_xattr(top, "off");
     world.write(node, 0, &text());
     assert_eq!(world.codecs(node), "gzip-9");
@@ -307,7 +307,7 @@ fn a_wrong_name_or_signature_does_not_cost_the_saving() {
     assert_eq!(world.codecs(world.file("wrong.c", &noise(b"x"))), "raw");
 }
 
-/// Properties are in force for the next file, without another mount; what was decided stays.
+/// Properties are in force for the next file, without another mount; decisions stay.
 #[test]
 fn properties_change_while_files_are_written() {
     let world = World::new(&[], &[("compression", "lz4")]);

@@ -1,0 +1,61 @@
+//! Requests about the files of shares: which tree they mean, mounted or not.
+
+use std::sync::Arc;
+
+use engine::RecompressReport;
+use surface::{Error, ErrorKind, Result};
+
+use super::Service;
+use crate::share_files::Opened;
+use crate::shares;
+
+impl Service {
+    /// The tree of a share as it is now, or of a snapshot of one, to be looked at.
+    pub(super) fn opened(&self, share: &str) -> Result<Opened> {
+        let volume = self.pool.volume(share)?;
+        let shares = self.shares.lock().clone();
+        if let Some(opened) = shares.and_then(|shares| shares.opened(volume.id())) {
+            return Ok(opened);
+        }
+        let moment = shares::open_moment(volume.clone(), volume)?;
+        Ok(Opened { tree: Arc::new(moment.tree), files: moment.files })
+    }
+
+    /// Works on the tree of a share, be it mounted or not.
+    pub(crate) fn with_writable<T>(&self, share: &str, work: impl FnOnce(&Opened) -> Result<T>) -> Result<T> {
+        let id = self.pool.volume(share)?.id();
+        let shares = self.shares.lock().clone();
+        if let Some(opened) = shares.as_ref().and_then(|shares| shares.opened(id)) {
+            return work(&opened);
+        }
+        let alone = || {
+            let opened = shares::open_writable(self, share)?;
+            let done = work(&opened);
+            let closed = opened.tree.close();
+            closed.map_err(|failure| shares::error_of(share, "its tree cannot be closed", failure)).and(done)
+        };
+        match shares {
+            Some(shares) => shares.apart(alone),
+            None => alone(),
+        }
+    }
+
+    /// Recompresses a slice of a volume, or of a share or a part of one.
+    pub(super) fn recompress(
+        &self,
+        volume: &str,
+        path: Option<String>,
+        mode: Option<&str>,
+        (bytes, restart): (u64, bool),
+    ) -> Result<RecompressReport> {
+        if self.pool.volume(volume)?.is_share() {
+            let path = path.unwrap_or_default();
+            return self.recompressing.slice(self, volume, &path, mode, (bytes, restart));
+        }
+        if path.is_some() {
+            let text = format!("'{volume}' is a volume, which has no files: leave the path out");
+            return Err(Error::new(ErrorKind::Invalid, text));
+        }
+        self.pool.recompress(volume, mode, bytes, restart)
+    }
+}
