@@ -29,9 +29,9 @@ BEFORE = [
     (r"create \S+ vm ", "shale destroy -r /srv/pool vm"),
     (r"import \S+ home old.tar", "tar -C /home -cf old.tar meier"),
     (r"import \S+ home - ", "tar -C /home -czf home.tar.gz meier; shale import /srv/pool home /home/meier"),
-    (r"estimate \S+ home", "tar -cf tree.tar file meier; shale import /srv/pool home tree.tar"),
+    (r"estimate \S+ home", "tar -C /home -cf tree.tar file meier; shale create /srv/pool home --share; shale import /srv/pool home tree.tar"),
     (r"(explain|usage|recompress) \S+ home", "mkdir -p meier/mail; echo hello > meier/notes.txt; tar -cf tree.tar meier; rm -r meier;"
-                                             "shale import /srv/pool home tree.tar"),
+                                             "shale create /srv/pool home --share; shale import /srv/pool home tree.tar"),
     (r"export \S+ home", "shale import /srv/pool home /home/meier; shale snapshot /srv/pool home@monday"),
     (r"import \S+ vm (disk.img|-)$", "shale destroy -r /srv/pool vm"),
     (r"destroy \S+ vm($| --force)", "shale destroy -r /srv/pool vm; shale create /srv/pool vm --size 1G"),
