@@ -39,8 +39,7 @@ pub use pool::Pool;
 pub use repair::damages::DamageReport;
 pub use repair::loss::{Loss, LossOf};
 pub use repair::salvage::{
-    Completeness, DamagedRange, MapMark, PoolPrefix, SalvageProgress, SalvageReport, SalvageSource, SalvageStep,
-    SalvagedVolume,
+    Completeness, DamagedRange, PoolPrefix, SalvageProgress, SalvageReport, SalvageSource, SalvageStep, SalvagedVolume,
 };
 pub use replication::receive::{ReceiveReport, Receiver};
 pub use replication::receives::ReceiveStatus;

@@ -61,6 +61,7 @@ canaries! {
     FolderRenameLeavesOne = "folder-rename-leaves-one", "Of what lies in a folder, one object keeps the name that it had when the folder gets another.";
     SnapshotsOfManyMoments = "snapshots-of-many-moments", "The snapshots of a folder are taken one after the other.";
     InventoryNotWritten = "inventory-not-written", "Checkpoints leave the inventory of extents as it was.";
+    SalvageConfirmsAnything = "salvage-confirms-anything", "Salvage takes older data for what the map names.";
 }
 
 impl Canary {

@@ -59,7 +59,7 @@ fn salvage(machine: &Machine, id: Option<[u8; 8]>) -> Result<(Pool, crate::Salva
     let pool = crate::base::testing::pool_on(&into, into.disk.handle(), 16 << 20, 0);
     let scratch = Machine::new(4096, 5);
     let from = PoolEnv { store: scratch.store.handle(), ..env(machine) };
-    let source = crate::SalvageSource { id, mark: None };
+    let source = crate::SalvageSource { id, map: None };
     let report = pool.salvage_of(&source, &from, &PoolOptions::default(), &mut |_, _, _| Ok(()))?;
     Ok((pool, report, into))
 }

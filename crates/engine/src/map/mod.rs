@@ -262,6 +262,11 @@ impl Map {
         Ok(Base { records, cached })
     }
 
+    /// The group as of the last checkpoint, whatever its epochs. Fills the cache.
+    pub(crate) fn records_of(&self, key: GroupKey) -> Result<Arc<GroupRecords>> {
+        self.base(&self.layers.read(), key, Epoch(u32::MAX))
+    }
+
     /// The group as of the last checkpoint, for the cleaner. Fills the cache: the cleaner itself
     /// asks for it again when it comes to the group's next fragment, and so does the account of the
     /// moved fragments. `newest` gives the object's epoch: one that was asked for before the layers

@@ -1,13 +1,14 @@
-//! Salvage without its map, of a data file that was cut off, or of which parts are zeroed, swapped,
-//! older, foreign or noise: what comes out wrong is never more than the report says, and nothing is
-//! passed over. What is whole is said to be whole.
+//! Salvage without its map, and with it, of a data file that was cut off, or of which parts are
+//! zeroed, swapped, older, foreign or noise: what comes out wrong is never more than the report
+//! says, and nothing is passed over. What is whole is said to be whole. With the map less is said
+//! to be missing.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::common::machine_env::env;
-use crate::common::salvage::{Salvaged, salvage};
+use crate::common::salvage::{Salvaged, salvage, salvage_with_map};
 use crate::common::{Campaign, Ended, Failure, Shape, Tally, World};
 use bytes::Bytes;
 use engine::{Completeness, FormatOptions, Pool, PoolOptions, Properties};
@@ -20,8 +21,19 @@ static WRONG: AtomicU64 = AtomicU64::new(0);
 static SPARED: AtomicU64 = AtomicU64::new(0);
 static EXCUSED: AtomicU64 = AtomicU64::new(0);
 
-/// Damages of each pool.
+/// Damages with the map; those in which something was wrong; and the sum of the bounds that were
+/// told for the same damages with and without the map.
+static WITH_MAP: AtomicU64 = AtomicU64::new(0);
+static WRONG_WITH_MAP: AtomicU64 = AtomicU64::new(0);
+static BOUND_WITH_MAP: AtomicU64 = AtomicU64::new(0);
+static BOUND_WITHOUT: AtomicU64 = AtomicU64::new(0);
+/// Damages of the catalogue for which the map had names, sizes and snapshots.
+static NAMED_BY_MAP: AtomicU64 = AtomicU64::new(0);
+
+/// Damages of each pool without the map.
 const ROUNDS: u64 = 10;
+/// Damages of each pool with the map as well.
+const ROUNDS_WITH_MAP: u64 = 8;
 
 fn work(world: &mut World, ops: u64) -> Result<(), Failure> {
     for _ in 0..ops {
@@ -32,9 +44,9 @@ fn work(world: &mut World, ops: u64) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The numbers of the batches on a disk, and before which of them some batch knows all to be
-/// durable.
-fn batches(machine: &Machine, extent_bytes: u64, extents: u64) -> (BTreeSet<u64>, u64) {
+/// The numbers of the batches on a disk, each with its opening (batches that a crash has left have
+/// the numbers of others), and before which of them some batch knows all to be durable.
+fn batches(machine: &Machine, extent_bytes: u64, extents: u64) -> (BTreeSet<(u64, u64)>, u64) {
     let mut bytes = vec![0; extent_bytes as usize];
     let (mut numbers, mut durable_before) = (BTreeSet::new(), 0);
     for extent in 1..extents {
@@ -44,7 +56,7 @@ fn batches(machine: &Machine, extent_bytes: u64, extents: u64) -> (BTreeSet<u64>
             if let Ok(header) = header.as_ref().map_err(drop)
                 && u64::from(header.extent.0) == extent
             {
-                numbers.insert(header.seq.0);
+                numbers.insert((header.seq.0, header.incarnation));
                 durable_before = durable_before.max(header.durable_before.0);
             }
         }
@@ -59,7 +71,13 @@ fn damage(machine: &Machine, older: &Machine, other: &Machine, shape: &Shape, rn
     let extents = shape.capacity_bytes / extent;
     let mut bytes = vec![0; extent as usize];
     let (at, second) = ((1 + rng.below(extents - 1)) * extent, (1 + rng.below(extents - 1)) * extent);
-    match rng.below(9) {
+    match rng.below(10) {
+        9 => {
+            for (place, _) in format::inventory_places(shape.extent_bytes) {
+                machine.disk.poke(place, &[0; 4096]);
+            }
+            "the inventory zeroed".to_owned()
+        }
         0 => {
             let end = (extent + rng.below(shape.capacity_bytes - extent)) / 4096 * 4096;
             let rest = vec![0; (shape.capacity_bytes / 4096 * 4096 - end) as usize];
@@ -178,11 +196,35 @@ fn compare(world: &World, salvaged: &Salvaged, what: &str) -> Result<bool, Failu
             return fail(format!("{} blocks of '{name}' are wrong, and nothing is said", all - discarded));
         }
         // Of a volume that is not known, nothing is told but that.
-        if report.has_catalogue && all * 4096 > uncertain + missing {
+        let wrong = (all * 4096).min(of(name).map_or(u64::MAX, |told| told.size_bytes));
+        if report.has_catalogue && wrong > uncertain + missing {
             return fail(format!("{all} blocks of '{name}' are wrong, more than {uncertain} and {missing} bytes"));
         }
     }
     Ok(wrong.values().any(|found| found.is_none_or(|(_, all)| all > 0)))
+}
+
+/// Bytes that a report says may be wrong, of all volumes and snapshots.
+fn bound(salvaged: &Salvaged) -> u64 {
+    let told = &salvaged.report.volumes;
+    told.iter().map(|told| told.missing_bytes_max.min(told.size_bytes) + told.uncertain_bytes).sum()
+}
+
+/// Salvages a damaged disk with its map, and without it.
+fn compare_with_map(world: &World, copy: &World, bytes: u64, seed: u64, what: &str) -> Result<(), Failure> {
+    let with_map = salvage_with_map(&copy.machine, bytes, seed).map_err(|e| world.fail(format!("{what}: {e}")))?;
+    let is_wrong = compare(world, &with_map, &format!("{what}, with the map"))?;
+    if !with_map.report.by_map {
+        return Ok(());
+    }
+    let without = salvage(&copy.machine, bytes, seed).map_err(|e| world.fail(format!("{what}: {e}")))?;
+    WITH_MAP.fetch_add(1, Ordering::Relaxed);
+    WRONG_WITH_MAP.fetch_add(u64::from(is_wrong), Ordering::Relaxed);
+    BOUND_WITH_MAP.fetch_add(bound(&with_map), Ordering::Relaxed);
+    BOUND_WITHOUT.fetch_add(bound(&without), Ordering::Relaxed);
+    let is_named = with_map.report.has_catalogue && !without.report.has_catalogue;
+    NAMED_BY_MAP.fetch_add(u64::from(is_named), Ordering::Relaxed);
+    Ok(())
 }
 
 fn campaign(seed: u64) -> Result<Tally, Failure> {
@@ -218,8 +260,14 @@ fn campaign(seed: u64) -> Result<Tally, Failure> {
             return Err(world.fail(format!("a pool that is whole: {:?}", catalogue.report)));
         }
         compare(&world, &catalogue, "undamaged")?;
+        let by_map = salvage_with_map(&world.machine.duplicate(1), bytes, seed).map_err(|e| world.fail(e))?;
+        let is_missed = by_map.report.volumes.iter().any(|told| told.missing_bytes_max > 0);
+        if !by_map.report.by_map || by_map.report.is_lossy() || is_missed {
+            return Err(world.fail(format!("a pool that is whole, by its map: {:?}", by_map.report)));
+        }
+        compare(&world, &by_map, "undamaged, with the map")?;
     }
-    for round in 0..ROUNDS {
+    for round in 0..ROUNDS + ROUNDS_WITH_MAP {
         let copy = world.fork(seed ^ round);
         let mut rng = Rng::new(seed * 31 + round);
         let mut what = Vec::new();
@@ -229,15 +277,20 @@ fn campaign(seed: u64) -> Result<Tally, Failure> {
                 break;
             }
         }
-        let salvaged = salvage(&copy.machine, bytes, seed).map_err(|e| world.fail(format!("{what:?}: {e}")))?;
         // What was written last, and no later batch knows to be durable, looks as if the process
         // had died before it was written.
         let (after, durable_before) = batches(&copy.machine, extent_bytes, extents);
-        if !is_closed && before.difference(&after).any(|number| *number >= durable_before) {
+        if !is_closed && before.difference(&after).any(|(number, _)| *number >= durable_before) {
             EXCUSED.fetch_add(1, Ordering::Relaxed);
             continue;
         }
-        let is_wrong = compare(&world, &salvaged, &format!("{what:?}, closed {is_closed}"))?;
+        let what = format!("{what:?}, closed {is_closed}");
+        if round >= ROUNDS {
+            compare_with_map(&world, &copy, bytes, seed, &what)?;
+            continue;
+        }
+        let salvaged = salvage(&copy.machine, bytes, seed).map_err(|e| world.fail(format!("{what}: {e}")))?;
+        let is_wrong = compare(&world, &salvaged, &what)?;
         COMPARED.fetch_add(1, Ordering::Relaxed);
         WRONG.fetch_add(u64::from(is_wrong), Ordering::Relaxed);
         SPARED.fetch_add(u64::from(!salvaged.report.is_lossy()), Ordering::Relaxed);
@@ -257,6 +310,14 @@ fn no_damage_is_passed_over_and_no_bound_is_exceeded() {
     let [compared, wrong, spared, excused] = [&COMPARED, &WRONG, &SPARED, &EXCUSED].map(|n| n.load(Ordering::Relaxed));
     println!("{compared} damages compared: {wrong} took something, {spared} nothing; {excused} took the end of a log");
     campaign_of.demand(compared >= 2000 && wrong >= 300 && spared >= 200, "2000 damages, 300 with losses, 200 without");
+    let [with_map, wrong, bound, without, named] =
+        [&WITH_MAP, &WRONG_WITH_MAP, &BOUND_WITH_MAP, &BOUND_WITHOUT, &NAMED_BY_MAP].map(|n| n.load(Ordering::Relaxed));
+    println!(
+        "{with_map} with the map: {wrong} took something; bounds of {bound} bytes, without the map {without}; {named} named by the map"
+    );
+    campaign_of.demand(with_map >= 1000 && wrong >= 200, "1000 damages with the map, 200 with losses");
+    campaign_of.demand(named >= 20, "20 catalogues that only the map has");
+    campaign_of.demand(bound < without / 2, "bounds half as wide with the map");
 }
 
 /// A pool with too many extents for an inventory that says how far each is filled: it says which hold something, and so tells when one is gone as a whole.

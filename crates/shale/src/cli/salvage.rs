@@ -21,8 +21,9 @@ room for the data, and for a temporary index of about 100 bytes for each piece o
 Exit code 12 if anything is lost, or may be: see the report. What is missing is known from an inventory that each
 checkpoint writes to the beginning of the data; of what an older program has written last it cannot be known. Of a pool that was
 not closed all is there up to a batch that the report names (up-to-batch). If the machine failed during the last checkpoint, the
-map, if it is there, says whether what that checkpoint lists was durable; without it that is in doubt (in-doubt, exit code 12). Interrupted, it removes NEW; after a crash NEW is no pool, and
-the same command begins anew.
+map, if it is there, says whether what that checkpoint lists was durable; without it that is in doubt (in-doubt, exit code 12).
+A map that is whole, and of the last checkpoint, also says block by block what is missing (by_map), so leave it where it is.
+Interrupted, it removes NEW; after a crash NEW is no pool, and the same command begins anew.
 
 If the beginning of the data is lost (a new partition table, a new file system), the copy of the superblock at its end is used,
 or the log tells what pool it is of; the report says so.
@@ -33,7 +34,8 @@ data, it shows again; uncertain_bytes says how much that can be at most.
 
 JSON fields: into, extents, batches, has_catalogue (names, sizes and properties are those of the last moment),
 log_damaged_bytes, unreadable_bytes, uncertain_bytes, lossy, completeness (complete, up-to-batch, in-doubt,
-incomplete, damaged or unknown), complete_up_to (the last batch up to which all is there, or null), missing_bytes (of the log), seconds, notes (texts), volumes: list of {name, size_bytes, copied_bytes, damaged_bytes,
+incomplete, damaged or unknown), complete_up_to (the last batch up to which all is there, or null), missing_bytes (of the log),
+by_map (the map told what is missing), seconds, notes (texts), volumes: list of {name, size_bytes, copied_bytes, damaged_bytes,
   damaged: list of {offset, length, detail}, lost, uncertain_bytes, missing_bytes_max}")]
 pub struct SalvageArgs {
     /// Directory of the pool, or its data file or device

@@ -2,20 +2,20 @@
 //!
 //! 1. The old pool's lock is taken, and its data opened for reading only.
 //! 2. The new pool is made, but for the word that it is ready.
-//! 3. The engine fills it, with a temporary store beside its map, which goes however that ends. The
-//!    trees of shares are mended, and the new pool is closed in order.
+//! 3. The engine fills it, with a temporary store beside its map, and a copy of the old map if that
+//!    is there; both go however that ends. The trees of shares are mended, and the new pool is
+//!    closed in order.
 //! 4. It is ready. After a failure or a signal it is removed instead; after a crash no command
 //!    opens it, and salvage can be run again.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use engine::{
-    Completeness, DamagedRange, MapMark, Pool, PoolOptions, Problem, SalvageReport, SalvageSource, SalvageStep,
-};
-use env::{FileDisk, FjallOptions, FjallStore, MapError, PoolLock};
+use engine::{Completeness, DamagedRange, Pool, PoolOptions, Problem, SalvageReport, SalvageSource, SalvageStep};
+use env::{FileDisk, FjallOptions, FjallStore, MapError, MapStore, PoolLock};
 use serde::Serialize;
 use share::Repaired;
 use surface::{Error, ErrorKind, Result};
@@ -47,6 +47,7 @@ struct Summary {
     completeness: &'static str,
     complete_up_to: Option<u64>,
     missing_bytes: u64,
+    by_map: bool,
     seconds: f64,
     notes: Vec<String>,
     volumes: Vec<Volume>,
@@ -111,6 +112,7 @@ impl Summary {
             },
             complete_up_to: report.complete_before.checked_sub(1),
             missing_bytes: report.missing_bytes,
+            by_map: report.by_map,
             seconds,
             notes: report.notes,
             volumes: volumes.collect(),
@@ -153,9 +155,16 @@ pub fn run(args: SalvageArgs, output: &Output) -> Outcome {
     };
     let new = pool_dir::begin(&dir, &options)?;
     // Step 3.
-    let mark = map_mark(&args.pool, &new.dir().salvage_path());
-    let source = SalvageSource { id: args.id, mark };
-    let filled = fill(&new, (disk, source), memory_bytes, &interrupted, output);
+    let temporary = new.dir().salvage_path();
+    let filled = match std::fs::create_dir(&temporary) {
+        Ok(()) => {
+            let source = SalvageSource { id: args.id, map: copied_map(&args.pool, &temporary.join("map")) };
+            fill(&new, (disk, source), memory_bytes, &interrupted, output)
+        }
+        Err(error) => Err(Error::from_io(format!("cannot make {}", temporary.display()), error).into()),
+    };
+    // What stays is a leftover in a directory that salvage has made.
+    drop(std::fs::remove_dir_all(&temporary));
     drop(old_lock);
     // Step 4.
     let (report, trees) = match filled {
@@ -168,21 +177,15 @@ pub fn run(args: SalvageArgs, output: &Output) -> Outcome {
     if summary.lossy { Err(Failure::Lossy) } else { Ok(()) }
 }
 
-/// What the old pool's map says, if it is there and can be read: a copy of it is opened, because
-/// opening changes a map. A map that cannot be copied or opened tells nothing, which is no error.
-fn map_mark(old: &Path, temporary: &Path) -> Option<MapMark> {
-    if !old.is_dir() {
+/// The old pool's map, if it is there and can be read: a copy of it, because opening changes a map.
+/// One that cannot be copied or opened tells nothing, which is no error.
+fn copied_map(old: &Path, to: &Path) -> Option<Arc<dyn MapStore>> {
+    let mut left = MAP_BYTES_MAX;
+    if !old.is_dir() || copy_tree(&PoolDir::new(old).map_path(), to, &mut left).is_err() {
         return None;
     }
-    let mut left = MAP_BYTES_MAX;
-    let copied = copy_tree(&PoolDir::new(old).map_path(), temporary, &mut left);
-    let store = copied.ok().and_then(|()| {
-        let options = FjallOptions { memory_bytes: FjallOptions::MEMORY_BYTES_MIN };
-        FjallStore::open(temporary, options).ok()
-    });
-    let mark = store.and_then(|store| Pool::map_mark(&store).ok().flatten());
-    drop(std::fs::remove_dir_all(temporary));
-    mark
+    let options = FjallOptions { memory_bytes: FjallOptions::MEMORY_BYTES_MIN };
+    Some(Arc::new(FjallStore::open(to, options).ok()?))
 }
 
 /// Copies a directory of files and directories, of at most `left` bytes.
@@ -250,9 +253,8 @@ fn fill(
     output: &Output,
 ) -> Outcome<(SalvageReport, Trees)> {
     let pool = new.open(Opening::usual(memory_bytes), output)?;
-    let temporary = new.dir().salvage_path();
+    let temporary = new.dir().salvage_path().join("facts");
     let report = salvage(pool.service.pool(), old, &temporary, memory_bytes, interrupted, output);
-    drop(std::fs::remove_dir_all(&temporary));
     let report = report.map(|mut report| {
         let trees = mend_trees(pool.service.pool(), &mut report);
         (report, trees)

@@ -161,7 +161,7 @@ impl Mender<'_> {
         let is_ahead = |fragment: &FragmentRef| ahead.contains(&self.geometry.extent_at(fragment.location));
         let resolved = |mut facts: Vec<Fact>| {
             facts.retain(|fact| counts(&scan, fact) && !(is_data(fact.rank) && is_ahead(&fact.fragment)));
-            resolve(&facts, &doubt)
+            resolve(&facts, &doubt, BlockMask::EMPTY)
         };
         Ok(facts.into_iter().map(|(key, facts)| (key, resolved(facts))).collect())
     }

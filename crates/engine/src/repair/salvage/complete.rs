@@ -27,7 +27,7 @@ const SHORT_MAX: usize = 1000;
 
 /// The last checkpoint that a map knows: incarnation and number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct MapMark {
+pub(crate) struct MapMark {
     incarnation: u64,
     number: u64,
 }
@@ -103,6 +103,11 @@ pub(crate) struct Expected {
     pub misses_recent: bool,
     /// Descriptors may be missing, with the catalogue or newer than that.
     pub misses_objects: bool,
+    /// The map is the one of the inventory that counts, and all that it does not know is there: it
+    /// tells block by block what is missing.
+    pub by_map: bool,
+    /// Both copies are damaged. A map may stand in for them.
+    pub is_gone: bool,
 }
 
 impl Expected {
@@ -114,16 +119,17 @@ impl Expected {
         let closed = |copy: &Copy| matches!(copy, Copy::Whole(known) | Copy::Torn(known) if known.is_closed);
         let [a, b] = copies;
         let (newer, older) = if a.age() >= b.age() { (a, b) } else { (b, a) };
+        let is_gone = newer == Copy::Damaged && older == Copy::Damaged;
         let (incarnation, newest) = (newer.age().map_or(0, |(incarnation, _)| incarnation), newer.age());
         let mark = mark.map(MapMark::age);
         if mark.is_some() && mark > newest {
             // The data is older than the map, or its inventory is.
-            return Self::nothing(Completeness::Damaged, incarnation);
+            return Self { is_gone, ..Self::nothing(Completeness::Damaged, incarnation) };
         }
         // A map that is older than both is from a backup, and tells nothing.
         let is_committed = mark.is_some() && mark == newest || closed(&newer);
         let is_void = !closed(&newer) && mark.is_some() && mark == older.age() && mark != newest;
-        match (newer, older) {
+        let mut expected = match (newer, older) {
             // A copy that cannot be told at all may have been the newest one.
             (_, Copy::Damaged) | (Copy::Damaged, _) => Self::nothing(Completeness::Damaged, incarnation),
             (_, Copy::Whole(older)) if is_void => Self::of(older, None, incarnation),
@@ -139,7 +145,9 @@ impl Expected {
                 expected
             }
             (Copy::Torn(_), Copy::Torn(_)) => Self::nothing(Completeness::Damaged, incarnation),
-        }
+        };
+        expected.by_map = expected.inventory.is_some() && (is_void || mark.is_some() && mark == newest);
+        expected
     }
 
     fn nothing(completeness: Completeness, incarnation: u64) -> Self {
@@ -233,6 +241,18 @@ impl Expected {
     /// Steps 3 and 4. `newest` is the newest opening that left a trace, `has_recent` says whether
     /// all batches from one number to another are there.
     pub(crate) fn finish(&mut self, newest: u64, durable_before: Seq, has_recent: &dyn Fn(Seq, Seq) -> bool) {
+        self.judge(newest, durable_before, has_recent);
+        self.by_map &= !self.misses_recent && self.completeness != Completeness::InDoubt;
+    }
+
+    /// Both copies are damaged, and the map stands in for them: all batches before `until` are
+    /// there that it does not know.
+    pub(crate) fn stand_in(&mut self, until: Seq) {
+        (self.by_map, self.completeness) = (true, Completeness::UpTo);
+        (self.until, self.complete_before) = (until, until);
+    }
+
+    fn judge(&mut self, newest: u64, durable_before: Seq, has_recent: &dyn Fn(Seq, Seq) -> bool) {
         if self.completeness != Completeness::Complete {
             return;
         }

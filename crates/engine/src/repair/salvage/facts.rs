@@ -147,8 +147,8 @@ pub(crate) struct Resolved {
     pub newest: Seq,
 }
 
-/// Decides for each block.
-pub(crate) fn resolve(facts: &[Fact], doubt: &Doubt<'_>) -> Resolved {
+/// The fact that decides for each block.
+pub(crate) fn winners(facts: &[Fact]) -> [Option<&Fact>; GROUP_BLOCKS] {
     let mut winners: [Option<&Fact>; GROUP_BLOCKS] = [None; GROUP_BLOCKS];
     for fact in facts {
         for block in 0..GROUP_BLOCKS as u32 {
@@ -159,6 +159,12 @@ pub(crate) fn resolve(facts: &[Fact], doubt: &Doubt<'_>) -> Resolved {
             }
         }
     }
+    winners
+}
+
+/// Decides for each block. Of data that is *confirmed* it is certain that nothing has hidden it.
+pub(crate) fn resolve(facts: &[Fact], doubt: &Doubt<'_>, confirmed: BlockMask) -> Resolved {
+    let winners = winners(facts);
     let mut resolved = Resolved::default();
     for fact in facts {
         let mut live = BlockMask::EMPTY;
@@ -174,10 +180,11 @@ pub(crate) fn resolve(facts: &[Fact], doubt: &Doubt<'_>) -> Resolved {
             Rank::Intact | Rank::Damaged => {
                 resolved.record.put(FragmentRef { live, ..fact.fragment }, &mut |_| ());
                 resolved.newest = resolved.newest.max(fact.made);
-                if fact.made < doubt.certain_from {
-                    resolved.old = resolved.old.or(live);
-                } else if (doubt.is_doubtful)(fact) {
-                    resolved.uncertain = resolved.uncertain.or(live);
+                let is_old = fact.made < doubt.certain_from;
+                let old = if is_old { live.minus(confirmed) } else { BlockMask::EMPTY };
+                resolved.old = resolved.old.or(old);
+                if (doubt.is_doubtful)(fact) {
+                    resolved.uncertain = resolved.uncertain.or(live.minus(old));
                 }
             }
             // The blocks are known to be dead: in this epoch there is nothing, which older epochs
@@ -270,9 +277,11 @@ mod tests {
             fact(5, Rank::Intact, 9, 0xfe, 8192),
             fact(7, Rank::Intact, 7, 1, 12288),
         ];
-        let resolved = resolve(&facts, &certain_from(6));
+        let resolved = resolve(&facts, &certain_from(6), BlockMask::EMPTY);
         assert_eq!(places(&resolved), [(8192, 0xfe), (12288, 1)]);
         assert_eq!((resolved.uncertain, resolved.newest), (BlockMask(0xfe), Seq(7)));
+        let confirmed = resolve(&facts, &certain_from(6), BlockMask(0xf0));
+        assert_eq!((confirmed.uncertain, confirmed.old), (BlockMask(0xe), BlockMask(0xe)));
     }
 
     #[test]
@@ -282,7 +291,7 @@ mod tests {
             fact(5, Rank::Intact, 5, 0xf, 8192),
             fact(5, Rank::Damaged, 9, 0xff, 12288),
         ];
-        assert_eq!(places(&resolve(&facts, &certain_from(0))), [(8192, 0xf), (12288, 0xf0)]);
+        assert_eq!(places(&resolve(&facts, &certain_from(0), BlockMask::EMPTY)), [(8192, 0xf), (12288, 0xf0)]);
     }
 
     #[test]
@@ -292,7 +301,7 @@ mod tests {
             fact(5, Rank::LeftOver, 5, 0xff, 0),
             fact(5, Rank::Intact, 9, 0xf, 8192),
         ];
-        let resolved = resolve(&facts, &certain_from(0));
+        let resolved = resolve(&facts, &certain_from(0), BlockMask::EMPTY);
         assert_eq!(places(&resolved), [(8192, 0xf)]);
         assert_eq!(resolved.record.holes, BlockMask(0xf0));
     }
@@ -306,7 +315,7 @@ mod tests {
             fact(7, Rank::Hole, 7, 0x30, 0),
         ];
         let is_doubtful = |fact: &Fact| (5..7).contains(&fact.made.0);
-        let resolved = resolve(&facts, &Doubt { certain_from: Seq(0), is_doubtful: &is_doubtful });
+        let resolved = resolve(&facts, &Doubt { certain_from: Seq(0), is_doubtful: &is_doubtful }, BlockMask::EMPTY);
         assert_eq!(places(&resolved), [(4096, 0xc0), (8192, 0xf00)]);
         assert_eq!((resolved.uncertain, resolved.hiding), (BlockMask(0xf0f), BlockMask(0x3_000f)));
     }

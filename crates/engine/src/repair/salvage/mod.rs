@@ -25,6 +25,9 @@
 //! writes of an opening for which, after as many crashes, the end that recovery found is not
 //! listed.
 //!
+//! If the pool's map is still there, and belongs to the log as it is, it says what should be there:
+//! what is missing is counted by it, block by block, and what it names is certain ([`witness`]).
+//!
 //! The pool that is salvaged is only read.
 
 mod complete;
@@ -38,6 +41,7 @@ mod report;
 mod scan;
 mod told;
 mod view;
+mod witness;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -52,14 +56,15 @@ pub(crate) use records::{counts, is_doubtful};
 pub(crate) use scan::Scan;
 pub(crate) use told::{Table, Told};
 
-pub use complete::{Completeness, MapMark};
+pub use complete::Completeness;
 pub use identity::PoolPrefix;
 pub use report::{DamagedRange, SalvageProgress, SalvageReport, SalvageStep, SalvagedVolume};
 
-use self::complete::Expected;
+use self::complete::{Expected, MapMark};
 use self::identity::Identity;
 use self::records::{Facts, Figures};
 use self::view::ReadOnlyDisk;
+use self::witness::Witness;
 use crate::base::options::{PoolEnv, PoolOptions};
 use crate::checkpoint::opening;
 use crate::log::geometry::Geometry;
@@ -106,8 +111,11 @@ pub(crate) fn is_whole(disk: &dyn Disk, geometry: &Geometry, pool: u64, extent: 
     buf[end..rest].iter().all(|byte| *byte == 0)
 }
 
-/// Enters how many blocks each object had that may be missing.
+/// Enters how many blocks each object had that may be missing, unless the map has told.
 fn miss(figures: &mut BTreeMap<ObjectId, Figures>, table: &Table, expected: &Expected) {
+    if expected.by_map {
+        return;
+    }
     match (expected.completeness, expected.objects()) {
         (Completeness::Complete | Completeness::UpTo | Completeness::NotKept, _) => {}
         (Completeness::Incomplete | Completeness::InDoubt, Some(objects)) if !expected.misses_objects => {
@@ -121,12 +129,19 @@ fn miss(figures: &mut BTreeMap<ObjectId, Figures>, table: &Table, expected: &Exp
 }
 
 /// Facts about a pool that is salvaged, beside its data.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Clone, Default)]
 pub struct SalvageSource {
     /// Which one, where the data has traces of several.
     pub id: Option<PoolPrefix>,
-    /// What its map says, if there is one that can be read.
-    pub mark: Option<MapMark>,
+    /// Its map, if there is one that can be opened. It is only read.
+    pub map: Option<Arc<dyn MapStore>>,
+}
+
+/// The last checkpoint that a map knows of that pool, if it can be told.
+fn mark_of(store: &dyn MapStore, pool: &[u8; 16]) -> Result<Option<MapMark>> {
+    let bytes = store.get(KEY_CHECKPOINT).map_err(store_error)?;
+    let checkpoint = bytes.and_then(|bytes| Checkpoint::decode(&bytes).ok());
+    Ok(checkpoint.filter(|checkpoint| checkpoint.pool == *pool).map(|checkpoint| MapMark::of(&checkpoint)))
 }
 
 impl Pool {
@@ -158,15 +173,6 @@ impl Pool {
         self.salvage_of(&SalvageSource::default(), from, options, progress)
     }
 
-    /// The last checkpoint that a map knows, if it can be told: what [`SalvageSource`] takes.
-    ///
-    /// # Errors
-    /// Those of reading the store.
-    pub fn map_mark(store: &dyn MapStore) -> Result<Option<MapMark>> {
-        let bytes = store.get(KEY_CHECKPOINT).map_err(store_error)?;
-        Ok(bytes.and_then(|bytes| Checkpoint::decode(&bytes).ok()).map(|checkpoint| MapMark::of(&checkpoint)))
-    }
-
     /// As [`salvage`](Self::salvage), of that pool, with the facts about it.
     ///
     /// # Errors
@@ -188,21 +194,44 @@ impl Pool {
         // Step 2.
         let (mut scan, mut facts) = (Scan::default(), Facts::new(&*env.store));
         let pool = u64::from_le_bytes(id);
-        scan.expected = Expected::by(inventory::read(&*env.disk, pool, geometry.extent_bytes), is_kept, source.mark);
+        // A map that cannot be read tells nothing, which is no error.
+        let mark = source.map.as_ref().and_then(|map| mark_of(&**map, &superblock.pool).ok().flatten());
+        let witness = source.map.as_ref().filter(|_| mark.is_some());
+        let witness = witness.map(|map| Witness::of(map, &superblock.pool, &geometry)).transpose();
+        let (witness, unbelieved) = witness.map_or_else(|why| (None, Some(why)), |witness| (witness, None));
+        scan.expected = Expected::by(inventory::read(&*env.disk, pool, geometry.extent_bytes), is_kept, mark);
+        if let Some(witness) = &witness {
+            witness.tell(&mut scan.told.openings);
+        }
         scan.read_all(&*env.disk, &geometry, pool, &mut |fact| facts.put(&fact), &mut |done, total| {
             progress(SalvageStep::Scan, done, total)
         })?;
-        scan.finish(opening::read_note(&*env.disk, superblock.pool).unwrap_or(0));
+        let noted = opening::read_note(&*env.disk, superblock.pool).unwrap_or(0);
+        scan.finish(noted);
+        if let Some(witness) = &witness {
+            scan.finish_by_map(witness, noted);
+        }
+        scan.expected.by_map &= witness.is_some();
+        let witness = witness.as_ref().filter(|_| scan.expected.by_map);
         // Step 4 comes before step 3, which leaves out data that no point needs.
-        let told = scan.told.table(Seq(u64::MAX));
+        let (mut told, mut by_map) = (scan.told.table(Seq(u64::MAX)), None);
+        // The map tells less of what rollbacks took back: it has forgotten that, and the log has not.
+        let is_short = told.as_of.is_none() || told.is_outdated || scan.expected.misses_objects;
+        if let Some(witness) = witness.filter(|_| is_short || scan.expected.is_gone) {
+            let text = "the catalogue in the log may be damaged: names, sizes and snapshots are as the map has them";
+            by_map = Some(text.to_owned());
+            told = scan.told.table_since(witness.table());
+            scan.expected.misses_objects = false;
+        }
         let mut report = SalvageReport::new(&geometry, &scan, &told);
-        report.notes.extend(told_by);
+        report.notes.extend(told_by.into_iter().chain(by_map));
+        report.notes.extend(unbelieved.map(|why| format!("the map is not used, because it is damaged: {why}")));
         let length = env.disk.size_bytes().map_err(|e| Error::from_io("the size of the data cannot be told", e))?;
         report.note_length(length, &geometry);
         let (mut table, mut lost) = lost::complete(told, &scan);
         facts.spread(&scan, |object| lost::chain(&table, object))?;
         let objects = table.objects.len() as u64;
-        let mut figures = facts.resolve(&scan, &table, &mut |object| {
+        let mut figures = facts.resolve(&scan, &table, witness, &mut |object| {
             progress(SalvageStep::Map, table.objects.range(..=object).count() as u64, objects)
         })?;
         miss(&mut figures, &table, &scan.expected);

@@ -58,6 +58,8 @@ struct Rebuild<'a> {
     into: &'a Pool,
     lost: &'a BTreeSet<ObjectId>,
     figures: &'a BTreeMap<ObjectId, Figures>,
+    /// The figures count what is missing block by block.
+    by_map: bool,
     report: &'a mut SalvageReport,
     progress: SalvageProgress<'a>,
     broken: Broken,
@@ -83,6 +85,7 @@ pub(crate) fn rebuild(
     report: &mut SalvageReport,
     progress: SalvageProgress<'_>,
 ) -> Result<()> {
+    let by_map = report.by_map;
     let objects = &old.core.objects;
     let moments = |volume: &Arc<Object>| {
         let snapshots = objects.snapshots_of(volume.id);
@@ -95,6 +98,7 @@ pub(crate) fn rebuild(
         into,
         lost,
         figures,
+        by_map,
         report,
         progress,
         broken: Broken::new(),
@@ -462,8 +466,8 @@ impl Rebuild<'_> {
         Ok(())
     }
 
-    /// See [`SalvagedVolume::missing_bytes_max`]: no more than it and what it came from had, nor
-    /// than reads as zeroes, unless it may be another volume.
+    /// See [`SalvagedVolume::missing_bytes_max`]: by the map what it and what it came from lack;
+    /// else no more than they had, nor than reads as zeroes, unless it may be another volume.
     fn missing_max(&self, source: &Volume) -> Result<u64> {
         let (object, size) = (&source.object, source.size_bytes());
         let objects: BTreeSet<_> = object.levels().iter().map(|level| level.object).collect();
@@ -471,6 +475,9 @@ impl Rebuild<'_> {
         let blocks = objects.iter().map(missing).fold(0, u64::saturating_add);
         if blocks == 0 || blocks >= UNBOUNDED {
             return Ok(if blocks == 0 { 0 } else { size });
+        }
+        if self.by_map {
+            return Ok(blocks.saturating_mul(BLOCK).min(size));
         }
         let (mut holes, mut at) = (0, 0);
         while at < size {

@@ -5,7 +5,8 @@
 //! 2. Wide ranges of holes become facts of those groups in which the object, or one that it came
 //!    from, has any.
 //! 3. The facts of each record, which lie side by side, are resolved, and the record is put where
-//!    the map has it.
+//!    the map has it. If the pool's own map is there ([`witness`](super::witness)), it says what
+//!    they should have come to.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -18,6 +19,7 @@ use units::{BlockMask, GroupIndex, ObjectId, Seq};
 use super::facts::{Doubt, Fact, Rank, Resolved, fact_range, resolve};
 use super::scan::{Scan, WideHole};
 use super::told::Table;
+use super::witness::{Compared, Witness};
 use crate::map::store_error;
 
 /// Facts in memory at the same time.
@@ -31,7 +33,7 @@ pub(crate) struct Figures {
     /// Blocks that may not be what they were, because something is forgotten: a discard, or that
     /// something was taken back or never happened.
     pub uncertain: u64,
-    /// Blocks that it had in all epochs, if some of them may be gone.
+    /// Blocks that may be gone: by the map if it is there, else all that it had in all epochs.
     pub missing: u64,
 }
 
@@ -123,16 +125,18 @@ impl<'a> Facts<'a> {
     /// Step 3, for the objects in the table. Returns their figures. `progress` gets objects done.
     ///
     /// # Errors
-    /// Those of the store and of `progress`.
+    /// Those of the store, of the map and of `progress`.
     pub(crate) fn resolve(
         mut self,
         scan: &Scan,
         table: &Table,
+        witness: Option<&Witness>,
         progress: &mut dyn FnMut(ObjectId) -> Result<()>,
     ) -> Result<BTreeMap<ObjectId, Figures>> {
         self.flush()?;
         let is_doubtful = |fact: &Fact| is_doubtful(scan, table.objects.get(&fact.key.object), fact);
-        let doubt = Doubt { certain_from: scan.certain_by_inventory(), is_doubtful: &is_doubtful };
+        let certain_from = witness.map_or_else(|| scan.certain_by_inventory(), |witness| scan.certain_by_map(witness));
+        let against = Against { doubt: Doubt { certain_from, is_doubtful: &is_doubtful }, table, witness };
         let mut figures: BTreeMap<ObjectId, Figures> = BTreeMap::new();
         let mut hiding = Hiding::default();
         let mut open: Vec<Fact> = Vec::new();
@@ -141,7 +145,7 @@ impl<'a> Facts<'a> {
         pages(store, from, to, &mut |facts| {
             for fact in facts {
                 if open.last().is_some_and(|last| last.key != fact.key) {
-                    self.close(&mut open, &doubt, table, &mut hiding, &mut figures)?;
+                    self.close(&mut open, &against, &mut hiding, &mut figures)?;
                 }
                 if counts(scan, fact) && table.objects.contains_key(&fact.key.object) {
                     progress(fact.key.object)?;
@@ -150,28 +154,60 @@ impl<'a> Facts<'a> {
             }
             Ok(())
         })?;
-        self.close(&mut open, &doubt, table, &mut hiding, &mut figures)?;
+        self.close(&mut open, &against, &mut hiding, &mut figures)?;
         self.flush()?;
+        if let Some(witness) = witness {
+            self.count_forgotten(witness, table, &mut figures)?;
+        }
         Ok(figures)
     }
 
     fn close(
         &mut self,
         facts: &mut Vec<Fact>,
-        doubt: &Doubt<'_>,
-        table: &Table,
+        against: &Against<'_>,
         hiding: &mut Hiding,
         figures: &mut BTreeMap<ObjectId, Figures>,
     ) -> Result<()> {
         let Some(key) = facts.first().map(|fact| fact.key) else { return Ok(()) };
-        let resolved = resolve(facts, doubt);
+        let Compared { confirmed, gone, bared } =
+            against.witness.map_or(Ok(Compared::default()), |witness| witness.compare(&key, facts))?;
+        let resolved = resolve(facts, &against.doubt, confirmed);
         facts.clear();
-        let has_origin = table.objects.get(&key.object).is_some_and(|object| object.origin.is_some());
+        let has_origin = against.table.objects.get(&key.object).is_some_and(|object| object.origin.is_some());
         let known = figures.entry(key.object).or_default();
         known.blocks += u64::from(resolved.record.allocated().count());
-        known.uncertain += u64::from(hiding.uncertain(&key, &resolved, has_origin).count());
+        known.uncertain += u64::from(hiding.uncertain(&key, &resolved, has_origin).or(bared).count());
+        known.missing += u64::from(gone.count());
         self.batch.put(record_key(&key), resolved.record.encode());
         if self.batch.changes.len() >= FACTS_MAX { self.flush() } else { Ok(()) }
+    }
+}
+
+/// What facts are looked at against.
+struct Against<'a> {
+    doubt: Doubt<'a>,
+    table: &'a Table,
+    witness: Option<&'a Witness>,
+}
+
+impl Facts<'_> {
+    /// Counts what the map has in records of which the log says nothing at all.
+    fn count_forgotten(
+        &self,
+        witness: &Witness,
+        table: &Table,
+        figures: &mut BTreeMap<ObjectId, Figures>,
+    ) -> Result<()> {
+        witness.each(&mut |key, record| {
+            let is_known = table.objects.contains_key(&key.object);
+            if is_known && self.store.get(&record_key(&key)).map_err(store_error)?.is_none() {
+                let known = figures.entry(key.object).or_default();
+                known.missing += u64::from(record.allocated().count());
+                known.uncertain += u64::from(record.holes.count());
+            }
+            Ok(())
+        })
     }
 }
 

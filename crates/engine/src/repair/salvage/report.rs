@@ -90,6 +90,8 @@ pub struct SalvageReport {
     pub complete_before: u64,
     /// Bytes of the log that should be there, by the inventory, and are not.
     pub missing_bytes: u64,
+    /// The map told block by block what should be there.
+    pub by_map: bool,
     /// The data is shorter than the pool.
     pub is_cut_off: bool,
     /// What else is to be known, as sentences.
@@ -109,6 +111,7 @@ impl SalvageReport {
             completeness: scan.expected.completeness,
             complete_before: scan.expected.complete_before.0,
             missing_bytes: scan.expected.missing_bytes,
+            by_map: scan.expected.by_map,
             ..Self::default()
         };
         if told.as_of.is_none() {
@@ -227,6 +230,6 @@ impl SalvageReport {
             || self.is_cut_off && self.completeness != Completeness::Complete
             || self.log_damaged_bytes > 0
             || self.unreadable_bytes > 0
-            || self.volumes.iter().any(|volume| volume.is_lost || volume.damaged_bytes > 0)
+            || self.volumes.iter().any(|v| v.is_lost || v.damaged_bytes > 0 || v.missing_bytes_max > 0)
     }
 }

@@ -22,6 +22,7 @@ use super::complete::{Completeness, Expected};
 use super::extent::{self, Gap};
 use super::facts::{Fact, Rank, only_blocks};
 use super::told::Told;
+use super::witness::Witness;
 use crate::base::pieces;
 use crate::log::extent_scan::{self, Stored};
 use crate::log::geometry::Geometry;
@@ -328,6 +329,21 @@ impl Scan {
             }
             Completeness::Damaged => Seq(u64::MAX),
             Completeness::NotKept => self.certain_from(Seq(0)),
+        }
+    }
+
+    /// As [`certain_from`](Self::certain_from), where the map tells what should be there.
+    pub(crate) fn certain_by_map(&self, witness: &Witness) -> Seq {
+        self.certain_from(self.durable_before.max(witness.next_seq()))
+    }
+
+    /// Lets the map stand in for an inventory that is damaged, if it is of the newest opening, and all that it does not know is there.
+    pub(crate) fn finish_by_map(&mut self, witness: &Witness, noted: u64) {
+        let newest = self.told.openings.newest().max(noted);
+        let until = self.durable_before.max(witness.next_seq());
+        if self.expected.is_gone && newest == witness.incarnation() && self.has_all(witness.next_seq(), until) {
+            self.expected.stand_in(until);
+            self.durable_before = until;
         }
     }
 

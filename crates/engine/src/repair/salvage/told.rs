@@ -25,7 +25,7 @@ pub(crate) struct Openings {
 }
 
 impl Openings {
-    fn enter(&mut self, number: u64, first_seq: Seq) {
+    pub(crate) fn enter(&mut self, number: u64, first_seq: Seq) {
         self.first.insert(number, first_seq);
     }
 
@@ -35,7 +35,7 @@ impl Openings {
         *durable = header.durable_before.max(*durable);
     }
 
-    fn catalogue(&mut self, told: &Incarnations) {
+    pub(crate) fn catalogue(&mut self, told: &Incarnations) {
         told.known.iter().for_each(|opening| self.enter(opening.number, opening.first_seq));
         if let Some(forgotten) = told.forgotten {
             self.forgotten = Some(Incarnations::around(self.forgotten, forgotten));
@@ -149,6 +149,18 @@ impl Told {
         if table.as_of.is_none() {
             self.piece_together(until, &mut table, &mut pieced);
         }
+        self.change(&mut table, &pieced, until);
+        table
+    }
+
+    /// The objects as they were, with all changes since.
+    pub(crate) fn table_since(&self, mut was: Table) -> Table {
+        self.change(&mut was, &BTreeMap::new(), Seq(u64::MAX));
+        was
+    }
+
+    /// Enters the changes behind the table's moment.
+    fn change(&self, table: &mut Table, pieced: &BTreeMap<ObjectId, Seq>, until: Seq) {
         let from = table.as_of.unwrap_or_default();
         for ((seq, incarnation, _), change) in self.changes.range((from, 0, 0)..(until, 0, 0)) {
             if !self.openings.happened(*incarnation, *seq) {
@@ -163,7 +175,6 @@ impl Told {
                 Change::Properties(properties) => table.properties = properties.clone(),
             }
         }
-        table
     }
 
     /// Without a complete catalogue, parts of incomplete ones are better than nothing. `pieced`

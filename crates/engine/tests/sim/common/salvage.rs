@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use engine::{Completeness, FormatOptions, MapMark, Pool, PoolEnv, PoolOptions, SalvageReport, SalvageSource};
+use engine::{Completeness, FormatOptions, Pool, PoolEnv, PoolOptions, SalvageReport, SalvageSource};
 use sim::Machine;
 use surface::{BlockDevice, Error};
 
@@ -24,15 +24,15 @@ fn environment(disk: &Machine, rest: &Machine) -> PoolEnv {
 
 /// Salvages the data on the disk of `old`, which no pool uses, without its map.
 pub fn salvage(old: &Machine, disk_bytes: u64, seed: u64) -> Result<Salvaged, Error> {
-    salvage_with(None, old, disk_bytes, seed)
+    salvage_with(false, old, disk_bytes, seed)
 }
 
-/// The same, with what its map tells.
+/// The same, with its map.
 pub fn salvage_with_map(old: &Machine, disk_bytes: u64, seed: u64) -> Result<Salvaged, Error> {
-    salvage_with(Pool::map_mark(&*env(old).store)?, old, disk_bytes, seed)
+    salvage_with(true, old, disk_bytes, seed)
 }
 
-fn salvage_with(mark: Option<MapMark>, old: &Machine, disk_bytes: u64, seed: u64) -> Result<Salvaged, Error> {
+fn salvage_with(has_map: bool, old: &Machine, disk_bytes: u64, seed: u64) -> Result<Salvaged, Error> {
     let temporary = Machine::new(4096, seed);
     let new_bytes = 4 * disk_bytes + (16 << 20);
     let machine = Machine::new(new_bytes, seed);
@@ -42,7 +42,7 @@ fn salvage_with(mark: Option<MapMark>, old: &Machine, disk_bytes: u64, seed: u64
     let options = PoolOptions { memory_bytes: 1 << 20, workers: 0, ..PoolOptions::default() };
     let pool = Pool::open(env, options.clone())?;
     let before = old.power.next_point();
-    let source = SalvageSource { id: None, mark };
+    let source = SalvageSource { id: None, map: has_map.then(|| self::env(old).store) };
     let report = pool.salvage_of(&source, &environment(old, &temporary), &options, &mut |_, done, total| {
         assert!(done <= total);
         Ok(())
