@@ -154,10 +154,12 @@ completions: build ## Shell completions to target/completions
 	target/release/shale completions bash >target/completions/shale.bash
 	target/release/shale completions zsh >target/completions/_shale
 	target/release/shale completions fish >target/completions/shale.fish
+	@$(GIVE_BACK)
 
 man: build ## Manual pages to target/man
 	@mkdir -p target/man
 	target/release/shale man target/man
+	@$(GIVE_BACK)
 
 install: man completions ## Binary (without line tables), manual pages and completions under PREFIX=/usr/local
 	install -D -s -m 755 target/release/shale $(DESTDIR)$(PREFIX)/bin/shale
