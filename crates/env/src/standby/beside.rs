@@ -11,7 +11,8 @@ use std::io::{Error, ErrorKind, Result};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use super::{FileStandby, aside};
+use super::FileStandby;
+use super::files::aside;
 
 /// A file that is there.
 #[derive(Debug)]
