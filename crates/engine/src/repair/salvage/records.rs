@@ -16,7 +16,7 @@ use format::{ObjectDescriptor, RecordKey, record_key};
 use surface::Result;
 use units::{BlockMask, GroupIndex, ObjectId, Seq};
 
-use super::facts::{Doubt, Fact, Rank, Resolved, fact_range, resolve};
+use super::facts::{Doubt, Fact, Rank, Resolved, fact_range, resolve, winners};
 use super::scan::{Scan, WideHole};
 use super::told::Table;
 use super::witness::{Compared, Witness};
@@ -136,7 +136,7 @@ impl<'a> Facts<'a> {
         self.flush()?;
         let is_doubtful = |fact: &Fact| is_doubtful(scan, table.objects.get(&fact.key.object), fact);
         let certain_from = witness.map_or_else(|| scan.certain_by_inventory(), |witness| scan.certain_by_map(witness));
-        let against = Against { doubt: Doubt { certain_from, is_doubtful: &is_doubtful }, table, witness };
+        let against = Against { doubt: Doubt { certain_from, is_doubtful: &is_doubtful }, scan, table, witness };
         let mut figures: BTreeMap<ObjectId, Figures> = BTreeMap::new();
         let mut hiding = Hiding::default();
         let mut open: Vec<Fact> = Vec::new();
@@ -147,7 +147,7 @@ impl<'a> Facts<'a> {
                 if open.last().is_some_and(|last| last.key != fact.key) {
                     self.close(&mut open, &against, &mut hiding, &mut figures)?;
                 }
-                if counts(scan, fact) && table.objects.contains_key(&fact.key.object) {
+                if happened(scan, fact) && table.objects.contains_key(&fact.key.object) {
                     progress(fact.key.object)?;
                     open.push(*fact);
                 }
@@ -170,6 +170,12 @@ impl<'a> Facts<'a> {
         figures: &mut BTreeMap<ObjectId, Figures>,
     ) -> Result<()> {
         let Some(key) = facts.first().map(|fact| fact.key) else { return Ok(()) };
+        let torn: Vec<Fact> = facts.extract_if(.., |fact| is_torn(against.scan, fact)).collect();
+        let torn = behind(facts, &torn);
+        if facts.is_empty() {
+            figures.entry(key.object).or_default().uncertain += u64::from(torn.count());
+            return Ok(());
+        }
         let Compared { confirmed, gone, bared } =
             against.witness.map_or(Ok(Compared::default()), |witness| witness.compare(&key, facts))?;
         let resolved = resolve(facts, &against.doubt, confirmed);
@@ -177,7 +183,7 @@ impl<'a> Facts<'a> {
         let has_origin = against.table.objects.get(&key.object).is_some_and(|object| object.origin.is_some());
         let known = figures.entry(key.object).or_default();
         known.blocks += u64::from(resolved.record.allocated().count());
-        known.uncertain += u64::from(hiding.uncertain(&key, &resolved, has_origin).or(bared).count());
+        known.uncertain += u64::from(hiding.uncertain(&key, &resolved, has_origin).or(bared).or(torn).count());
         known.missing += u64::from(gone.count());
         self.batch.put(record_key(&key), resolved.record.encode());
         if self.batch.changes.len() >= FACTS_MAX { self.flush() } else { Ok(()) }
@@ -187,6 +193,7 @@ impl<'a> Facts<'a> {
 /// What facts are looked at against.
 struct Against<'a> {
     doubt: Doubt<'a>,
+    scan: &'a Scan,
     table: &'a Table,
     witness: Option<&'a Witness>,
 }
@@ -230,8 +237,33 @@ impl Hiding {
 
 /// Whether a fact counts: its batch happened, and it is not what a crash has torn.
 pub(crate) fn counts(scan: &Scan, fact: &Fact) -> bool {
-    let is_torn = fact.rank == Rank::Damaged && fact.seq >= scan.durable_before;
-    scan.told.openings.happened(fact.incarnation, fact.seq) && !is_torn
+    happened(scan, fact) && !is_torn(scan, fact)
+}
+
+fn happened(scan: &Scan, fact: &Fact) -> bool {
+    scan.told.openings.happened(fact.incarnation, fact.seq)
+}
+
+/// Whether a fact is data of a batch that was written in part: by a crash before it was durable, or
+/// the rest was damaged later. Which of them cannot be known.
+fn is_torn(scan: &Scan, fact: &Fact) -> bool {
+    fact.rank == Rank::Damaged && fact.seq >= scan.durable_before
+}
+
+/// The blocks of which facts that do not count are newer than all that do: if what is torn was
+/// flushed, these show something older.
+fn behind(facts: &[Fact], torn: &[Fact]) -> BlockMask {
+    let mut behind = BlockMask::EMPTY;
+    if torn.is_empty() {
+        return behind;
+    }
+    for (block, winner) in (0..).zip(winners(facts)) {
+        let is_newer = |torn: &&Fact| winner.is_none_or(|winner| winner.made < torn.made);
+        if torn.iter().filter(|torn| torn.fragment.live.has(block)).any(|torn| is_newer(&torn)) {
+            behind = behind.or(BlockMask::run(block, 1));
+        }
+    }
+    behind
 }
 
 /// Whether a fact of an object may be one that was taken back, or never happened. What was moved
@@ -270,5 +302,35 @@ fn pages(store: &dyn MapStore, from: &[u8], to: &[u8], visit: &mut dyn FnMut(&[F
         visit(&page)?;
         from = last;
         from.push(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use format::FragmentRef;
+    use units::{Epoch, GroupIndex};
+
+    use super::*;
+
+    #[test]
+    fn torn_data_leaves_doubt_where_nothing_is_newer() {
+        let fact = |made: u64, live: u32| {
+            let key = RecordKey { object: ObjectId(3), group: GroupIndex(9), epoch: Epoch(2) };
+            let fragment = FragmentRef {
+                live: BlockMask(live),
+                first: 0,
+                count: 32,
+                codec: 65,
+                stored: 9000,
+                checksum: 77,
+                location: 4096,
+            };
+            Fact { key, made: Seq(made), rank: Rank::Intact, seq: Seq(made), incarnation: 4, fragment }
+        };
+        let torn = [fact(9, 0x0ff0), fact(10, 0x3000)];
+        // Block 4 was moved, and the copy is torn; block 5 was written again.
+        let facts = [fact(1, 0xff00), fact(9, 0x10), fact(11, 0x20)];
+        assert_eq!(behind(&facts, &torn), BlockMask(0x3fc0));
+        assert_eq!((behind(&[], &torn), behind(&facts, &[])), (BlockMask(0x3ff0), BlockMask::EMPTY));
     }
 }

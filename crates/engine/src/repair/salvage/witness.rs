@@ -158,7 +158,7 @@ fn compare(facts: &[Fact], said: &Record, next_seq: Seq) -> Compared {
     for (block, winner) in (0..GROUP_BLOCKS as u32).zip(winners) {
         let bit = BlockMask::run(block, 1);
         let data = said.fragments.iter().find(|fragment| fragment.live.has(block));
-        let is_recent = winner.is_some_and(|winner| winner.seq >= next_seq);
+        let is_recent = winner.is_some_and(|winner| winner.seq >= next_seq && winner.rank != Rank::LeftOver);
         let into = match (winner, data) {
             _ if is_recent => &mut compared.confirmed,
             (Some(winner), Some(data)) if is_same(winner, data) => &mut compared.confirmed,
