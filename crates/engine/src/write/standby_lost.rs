@@ -111,10 +111,13 @@ pub(crate) fn short(found: &Found, next: Seq, of_log: Option<Loss>, repairs: boo
         return Err(Error::new(ErrorKind::Corrupt, text));
     }
     let mut loss = of_log.unwrap_or_else(|| Loss { first_batch: next.0, ..Loss::default() });
-    let kept = format!(
-        "{what}; {records} acknowledged writes and discards ({}) in that memory came later, and are left there",
-        units::format_size(*bytes)
-    );
+    let later = match *records {
+        1 => "1 acknowledged write or discard",
+        records => &format!("{records} acknowledged writes and discards"),
+    };
+    let are = if *records == 1 { "is" } else { "are" };
+    let kept =
+        format!("{what}; {later} ({}) in that memory came later, and {are} left there", units::format_size(*bytes));
     loss.what = if loss.what.is_empty() { kept } else { format!("{}; {kept}", loss.what) };
     loss.flushed_before = loss.flushed_before.max(durable.0);
     let all = durable.0.saturating_sub(loss.first_batch);

@@ -8,9 +8,10 @@ use surface::{Error, ErrorKind};
 use units::format_size;
 
 use super::pace::end_when_interrupted;
+use super::problems::{joined, line};
 use crate::cli::CheckArgs;
 use crate::exit::{Failure, Outcome};
-use crate::model::{CheckSummary, LossReport, ProblemReport};
+use crate::model::{CheckSummary, LossReport};
 use crate::output::Output;
 use crate::pool_dir::{self, Opening, PoolDir};
 use crate::progress::Progress;
@@ -142,86 +143,10 @@ fn show(summary: &CheckSummary, repair: bool, told: usize) -> String {
     text
 }
 
-/// A line for each problem, but one for damaged pieces of a volume that lie side by side.
-fn joined(problems: &[ProblemReport]) -> String {
-    let mut order: Vec<&ProblemReport> = problems.iter().collect();
-    // Pieces come in the order of the data file, and all of them together.
-    for pieces in order.chunk_by_mut(|a, b| is_piece(a) && is_piece(b)) {
-        pieces.sort_by_key(|piece| (piece.volume.clone(), piece.offset));
-    }
-    let end = |problem: &ProblemReport| problem.offset?.checked_add(problem.length?);
-    let are_neighbours = |a: &&ProblemReport, b: &&ProblemReport| {
-        let is_known = is_piece(a) && is_piece(b) && b.length.is_some() && a.volume == b.volume;
-        is_known && end(a).is_some() && end(a) == b.offset
-    };
-    let mut text = String::new();
-    for pieces in order.chunk_by(are_neighbours) {
-        let (first, last) = (pieces[0], pieces[pieces.len() - 1]);
-        match (pieces.len(), first.offset.zip(end(last))) {
-            (count @ 2.., Some((from, to))) => {
-                let volume = first.volume.as_deref().unwrap_or_default();
-                text.push_str(&format!(
-                    "{}: volume {volume}, bytes {from} to {to}, {count} pieces, of which the first: {}\n",
-                    first.kind, first.detail
-                ));
-            }
-            _ => pieces.iter().for_each(|problem| text.push_str(&line(problem))),
-        }
-    }
-    text
-}
-
-/// Whether a problem is a piece of a volume that cannot be read.
-fn is_piece(problem: &ProblemReport) -> bool {
-    problem.kind == "fragment" && problem.volume.is_some() && problem.offset.is_some() && !problem.repaired
-}
-
-fn line(problem: &ProblemReport) -> String {
-    let place = match (&problem.volume, problem.offset) {
-        (Some(volume), Some(offset)) => format!("volume {volume}, byte {offset}: "),
-        (Some(volume), None) => format!("volume {volume}: "),
-        (None, Some(offset)) => format!("byte {offset}: "),
-        (None, None) => String::new(),
-    };
-    let repaired = match (problem.repaired, problem.kind.as_str()) {
-        (false, _) => "",
-        (true, "lost") => " (accepted)",
-        (true, _) => " (repaired)",
-    };
-    format!("{}: {place}{}{repaired}\n", problem.kind, problem.detail)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn pieces_side_by_side_are_one_line() {
-        let piece = |volume: &str, offset: u64, length: Option<u64>| ProblemReport {
-            kind: "fragment".to_owned(),
-            volume: Some(volume.to_owned()),
-            offset: Some(offset),
-            length,
-            detail: format!("piece at {offset}"),
-            repaired: false,
-        };
-        let usage = ProblemReport { kind: "usage".to_owned(), volume: None, offset: None, ..piece("", 0, None) };
-        let all = [
-            piece("vm", 8192, Some(4096)),
-            piece("vm", 0, Some(8192)),
-            piece("db", 12288, Some(4096)),
-            piece("vm", 12288, Some(4096)),
-            piece("vm", 20480, Some(4096)),
-            piece("vm", 24576, None),
-            piece("vm", 28672, Some(4096)),
-            usage,
-        ];
-        let text = joined(&all);
-        assert_eq!(text.lines().count(), 6, "{text}");
-        assert!(text.contains("volume vm, bytes 0 to 16384, 3 pieces, of which the first: piece at 0\n"), "{text}");
-        assert!(text.starts_with("fragment: volume db, byte 12288: piece"), "{text}");
-        assert!(text.contains("volume vm, byte 28672: piece") && text.contains("usage: "), "{text}");
-    }
+    use crate::model::ProblemReport;
 
     #[test]
     fn each_problem_is_named_with_its_place() {

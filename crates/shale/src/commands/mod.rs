@@ -21,6 +21,7 @@ mod keeping;
 mod kept;
 mod list;
 mod pace;
+mod problems;
 mod properties;
 mod recompress;
 mod salvage;

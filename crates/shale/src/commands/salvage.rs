@@ -33,6 +33,9 @@ use crate::system::Termination;
 /// take room that the new pool needs.
 const MAP_BYTES_MAX: u64 = 1 << 30;
 
+/// Damaged ranges of a volume that are shown; JSON has more of them.
+const RANGES_SHOWN: usize = 10;
+
 /// What came of it.
 #[derive(Debug, Serialize)]
 struct Summary {
@@ -352,8 +355,12 @@ fn show(summary: &Summary) -> String {
             ));
         }
         text.push('\n');
-        for range in &volume.damaged {
+        for range in volume.damaged.iter().take(RANGES_SHOWN) {
             text.push_str(&format!("  {} at byte {}: {}\n", format_size(range.length), range.offset, range.detail));
+        }
+        match volume.damaged.len().saturating_sub(RANGES_SHOWN) {
+            0 => {}
+            more => text.push_str(&format!("  and {more} more ranges: --json lists them\n")),
         }
         volume.tree.iter().for_each(|line| text.push_str(&format!("  {line}\n")));
     }
@@ -362,13 +369,14 @@ fn show(summary: &Summary) -> String {
     }
     if summary.uncertain_bytes > 0 {
         text.push_str(&format!(
-            "note: at most {} may show what was discarded or taken back, or not show what was there; everything else is certain\n",
+            "note: blocks of at most {} may show what was discarded or taken back, or an older state; of all other data that came \
+             out it is certain that it is right\n",
             format_size(summary.uncertain_bytes)
         ));
     }
     text.push_str(&format!(
-        "{} volumes and snapshots in {}, from {} batches, in {:.1} s: {}\n",
-        summary.volumes.len(),
+        "{} in {}, from {} batches of the log, in {:.1} s: {}\n",
+        counted(&summary.volumes),
         summary.into,
         summary.batches,
         summary.seconds,
@@ -379,12 +387,72 @@ fn show(summary: &Summary) -> String {
             _ => "nothing is known to be lost",
         }
     ));
+    if summary.lossy {
+        text.push_str(&advice(summary));
+    }
     text
+}
+
+/// What to do when something is lost.
+fn advice(summary: &Summary) -> String {
+    let into = &summary.into;
+    let mut text = format!(
+        "What is lost reads as zeroes, or as an older state, in {into}: bring these volumes back from a backup or another copy. The old \
+         pool has not been changed: keep it until that is done.\n"
+    );
+    if !summary.by_map && summary.volumes.iter().any(|volume| volume.missing_bytes_max > 0) {
+        text.push_str(
+            "The figures are bounds. If the pool's map exists (the directory 'map' in the pool's directory), salvage the whole directory: \
+             an undamaged map says block by block what is missing.\n",
+        );
+    }
+    text
+}
+
+/// How many volumes and snapshots there are, in words.
+fn counted(volumes: &[Volume]) -> String {
+    let snapshots = volumes.iter().filter(|volume| volume.name.contains('@')).count();
+    let plural = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
+    let volumes = plural(volumes.len() - snapshots, "volume");
+    if snapshots == 0 { volumes } else { format!("{volumes} and {}", plural(snapshots, "snapshot")) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn volume(name: &str) -> engine::SalvagedVolume {
+        engine::SalvagedVolume { name: name.to_owned(), size_bytes: 1 << 20, ..Default::default() }
+    }
+
+    #[test]
+    fn what_is_lost_is_told_with_what_to_do() {
+        let whole =
+            SalvageReport { has_catalogue: true, completeness: Completeness::Complete, ..SalvageReport::default() };
+        let shown = |report: &SalvageReport| {
+            let summary = Summary::new(Path::new("/srv/new"), report.clone(), Trees::new(), 1.0);
+            show(&summary)
+        };
+        let report = SalvageReport { volumes: vec![volume("vm")], ..whole.clone() };
+        assert!(
+            shown(&report).ends_with("1 volume in /srv/new, from 0 batches of the log, in 1.0 s: nothing is lost\n")
+        );
+        let mut lossy = SalvageReport { volumes: vec![volume("vm@a"), volume("vm@b"), volume("vm")], ..whole };
+        lossy.completeness = Completeness::Incomplete;
+        lossy.volumes[2].missing_bytes_max = 8192;
+        let range = DamagedRange { offset: 0, length: 4096, detail: "gone".to_owned() };
+        lossy.volumes[2].damaged = vec![range; RANGES_SHOWN + 2];
+        let text = shown(&lossy);
+        assert!(
+            text.contains("1 volume and 2 snapshots in /srv/new") && text.contains("SOMETHING IS LOST\n"),
+            "{text}"
+        );
+        assert!(text.contains("vm: 1 MiB, 0 B copied, up to 8 KiB MAY BE MISSING\n"), "{text}");
+        assert!(text.contains("  and 2 more ranges: --json lists them\n"), "{text}");
+        assert!(text.contains("bring these volumes back") && text.contains("an undamaged map says"), "{text}");
+        lossy.by_map = true;
+        assert!(!shown(&lossy).contains("an undamaged map says"), "it has been asked");
+    }
 
     #[test]
     fn room_that_is_lacking_below_is_told_from_a_pool_that_is_full() {

@@ -7,6 +7,7 @@ use surface::ErrorKind;
 use units::format_size;
 
 use super::pace::{Interruption, SliceBytes, Standing, in_slices};
+use super::problems::joined;
 use crate::cli::ScrubArgs;
 use crate::control::{Reply, Request};
 use crate::exit::{Failure, Outcome};
@@ -59,14 +60,7 @@ fn show(slice: &ScrubSlice, seconds: Option<f64>) -> String {
     if slice.started_unix_s == 0 {
         return "this pool has never been scrubbed\n".to_owned();
     }
-    let mut text = String::new();
-    for damage in &slice.damages {
-        let place = match (&damage.volume, damage.offset) {
-            (Some(volume), Some(offset)) => format!("volume {volume}, byte {offset}: "),
-            _ => String::new(),
-        };
-        text.push_str(&format!("{}: {place}{}\n", damage.kind, damage.detail));
-    }
+    let mut text = joined(&slice.damages);
     let far = if slice.finished {
         "all of it".to_owned()
     } else {
@@ -81,7 +75,9 @@ fn show(slice: &ScrubSlice, seconds: Option<f64>) -> String {
     ));
     let known = slice.damages.len() as u64;
     if known > slice.unacknowledged {
-        text.push_str(&format!("{} of the damages above have been acknowledged\n", known - slice.unacknowledged));
+        let acknowledged = known - slice.unacknowledged;
+        let have = if acknowledged == 1 { "has" } else { "have" };
+        text.push_str(&format!("{acknowledged} of the damages above {have} been acknowledged\n"));
     }
     text
 }
@@ -103,7 +99,7 @@ mod tests {
         let slice =
             ScrubSlice { started_unix_s: 1, finished: true, found: 1, damages: vec![damage], ..ScrubSlice::default() };
         let text = show(&slice, Some(1.0));
-        assert!(text.ends_with("1 of the damages above have been acknowledged\n"), "{text}");
+        assert!(text.ends_with("1 of the damages above has been acknowledged\n"), "{text}");
         assert!(!show(&ScrubSlice { unacknowledged: 1, ..slice.clone() }, None).contains("acknowledged"));
         assert!(text.contains("fragment: volume vm, byte 4096: a block from here"), "{text}");
         assert!(text.contains("all of it") && text.contains("1 damaged"), "{text}");

@@ -13,6 +13,9 @@ use crate::output::{Output, facts};
 use crate::session::Session;
 use crate::times::{show_moment, show_seconds};
 
+/// Damages that are shown one by one, so that the figures behind them stay on the screen.
+const DAMAGES_SHOWN: usize = 8;
+
 /// Shows the figures of a pool.
 pub fn run(args: StatusArgs, output: &Output) -> Outcome {
     let status = Session::with(&args.pool, &args.access, output, |session| {
@@ -70,15 +73,23 @@ fn essentials(s: &StatusReport) -> Vec<(&'static str, String)> {
     if s.full || s.full_level > 0 {
         lines.push((if s.full { "FULL" } else { "nearly full" }, fullness::advice(s)));
     }
-    for damage in &s.damages {
+    for damage in s.damages.iter().take(DAMAGES_SHOWN) {
         lines.push(("DAMAGED", damage.clone()));
+    }
+    match s.damages.len().saturating_sub(DAMAGES_SHOWN) {
+        0 => {}
+        more => {
+            lines.push(("DAMAGED", format!("{more} more of these: 'shale scrub {} --report' lists them", s.pool)));
+        }
     }
     if s.damages_unlisted > 0 {
         lines
             .push(("DAMAGED", format!("and in {} more places: scrub again once these are mended", s.damages_unlisted)));
     }
     if s.damages_acknowledged > 0 {
-        let text = format!("{} damages were acknowledged: 'shale scrub --report' lists them", s.damages_acknowledged);
+        let (count, pool) = (s.damages_acknowledged, &s.pool);
+        let were = if count == 1 { "damage was" } else { "damages were" };
+        let text = format!("{count} {were} acknowledged: 'shale scrub {pool} --report' lists them");
         lines.push(("damaged", text));
     }
     for loss in &s.losses {
@@ -298,6 +309,12 @@ mod tests {
         assert!(text.contains("stored                ~0 B"), "{text}");
         status.exact = true;
         assert!(!show(&status).contains('~'));
+        status.damages_acknowledged = 1;
+        status.damages = vec![status.damages[0].clone(); DAMAGES_SHOWN + 3];
+        let text = words(&show(&status));
+        assert!(text.contains("DAMAGED 3 more of these: 'shale scrub /srv/pool --report' lists them"), "{text}");
+        assert_eq!(text.matches("vm, byte 4096").count(), DAMAGES_SHOWN);
+        assert!(text.contains("1 damage was acknowledged"), "{text}");
     }
 
     #[test]

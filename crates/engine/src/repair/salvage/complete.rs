@@ -74,6 +74,13 @@ pub(crate) struct Short {
     pub wants: Option<u32>,
 }
 
+impl Short {
+    /// Nothing is there of what should be, and how much that is, is known.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.has == 0 && self.wants.is_some()
+    }
+}
+
 /// What is expected.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Expected {

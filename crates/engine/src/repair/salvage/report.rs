@@ -98,6 +98,26 @@ pub struct SalvageReport {
     pub notes: Vec<String>,
 }
 
+/// Tells of extents side by side that do not hold what they should.
+fn note_short(geometry: &Geometry, run: &[Short]) -> String {
+    let (first, last) = (run[0], run[run.len() - 1]);
+    let at = geometry.start(first.extent);
+    if run.len() > 1 {
+        let wants: u64 = run.iter().filter_map(|short| short.wants).map(u64::from).sum();
+        let (from, to, wants) = (first.extent.0, last.extent.0, format_size(wants));
+        return format!(
+            "extents {from} to {to}, from byte {at} of the data file: nothing of {wants} that they should hold is there"
+        );
+    }
+    let (extent, has) = (first.extent.0, format_size(u64::from(first.has)));
+    match first.wants.map(|wants| format_size(u64::from(wants))) {
+        Some(wants) => {
+            format!("extent {extent} at byte {at} of the data file: {has} of {wants} that it should hold are there")
+        }
+        None => format!("extent {extent} at byte {at} of the data file is empty, and should hold something"),
+    }
+}
+
 impl SalvageReport {
     pub(crate) fn new(geometry: &Geometry, scan: &Scan, told: &Table) -> Self {
         let damaged = scan.damaged_places();
@@ -149,19 +169,9 @@ impl SalvageReport {
     /// Tells what is missing, and what cannot be known.
     fn note_completeness(&mut self, geometry: &Geometry, scan: &Scan) {
         let expected = &scan.expected;
-        for Short { extent, has, wants } in &expected.short {
-            let (at, has) = (geometry.start(*extent), format_size(u64::from(*has)));
-            self.notes.push(match wants {
-                Some(wants) => format!(
-                    "extent {} at byte {at} of the data file: {has} of {} that it should hold are there",
-                    extent.0,
-                    format_size(u64::from(*wants))
-                ),
-                None => {
-                    format!("extent {} at byte {at} of the data file is empty, and should hold something", extent.0)
-                }
-            });
-        }
+        let are_neighbours = |a: &Short, b: &Short| a.is_empty() && b.is_empty() && a.extent.0 + 1 == b.extent.0;
+        let runs = expected.short.chunk_by(are_neighbours);
+        self.notes.extend(runs.map(|run| note_short(geometry, run)));
         if expected.short_more > 0 {
             self.notes.push(format!("{} more extents do not hold what they should", expected.short_more));
         }
@@ -231,5 +241,42 @@ impl SalvageReport {
             || self.log_damaged_bytes > 0
             || self.unreadable_bytes > 0
             || self.volumes.iter().any(|v| v.is_lost || v.damaged_bytes > 0 || v.missing_bytes_max > 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use units::ExtentIndex;
+
+    use super::*;
+
+    #[test]
+    fn extents_side_by_side_are_one_note() {
+        let geometry = Geometry::new(1 << 20, 100 << 20);
+        let short = |extent, has, wants| Short {
+            extent: ExtentIndex(extent),
+            has,
+            wants: Some(wants).filter(|wants| *wants > 0),
+        };
+        let mut scan = Scan::default();
+        scan.expected.completeness = Completeness::Damaged;
+        scan.expected.short = vec![
+            short(3, 0, 1 << 20),
+            short(4, 0, 1 << 20),
+            short(6, 0, 1 << 20),
+            short(7, 4096, 1 << 20),
+            short(8, 0, 0),
+        ];
+        let mut report = SalvageReport::default();
+        report.note_completeness(&geometry, &scan);
+        assert_eq!(
+            report.notes[..4],
+            [
+                "extents 3 to 4, from byte 3145728 of the data file: nothing of 2 MiB that they should hold is there",
+                "extent 6 at byte 6291456 of the data file: 0 B of 1 MiB that it should hold are there",
+                "extent 7 at byte 7340032 of the data file: 4 KiB of 1 MiB that it should hold are there",
+                "extent 8 at byte 8388608 of the data file is empty, and should hold something",
+            ]
+        );
     }
 }
