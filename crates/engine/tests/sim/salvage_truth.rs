@@ -320,7 +320,8 @@ fn no_damage_is_passed_over_and_no_bound_is_exceeded() {
     campaign_of.demand(bound < without / 2, "bounds half as wide with the map");
 }
 
-/// A pool with too many extents for an inventory that says how far each is filled: it says which hold something, and so tells when one is gone as a whole.
+/// A pool with too many extents for an inventory that says how far each is filled: it says which
+/// hold something, and so tells when one is gone as a whole.
 #[test]
 fn an_extent_that_is_gone_is_missed_in_a_pool_of_many_extents() {
     const EXTENT: u64 = 32 << 10;

@@ -1,5 +1,5 @@
-//! Standby memory in files on a file system in memory (`/dev/shm`). Owns their names, whose they are,
-//! and who may have them.
+//! Standby memory in files on a file system in memory (`/dev/shm`). Owns their names, whose they
+//! are, and who may have them.
 //!
 //! - The name says whose it is, so that two pools have two files, and two copies of a pool as well:
 //!   the same pool and the same content do not make a copy the one that a server wrote to. The file

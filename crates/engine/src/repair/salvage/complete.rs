@@ -2,8 +2,8 @@
 //! [`inventory`](crate::log::inventory). Owns what is expected of each extent, and what was found
 //! short of it.
 //!
-//! 1. The newest copy that holds counts, unless its checkpoint was never durable: then the older copy
-//!    does. The map tells that if it is there ([`MapMark`]). Without the map it is in doubt if a
+//! 1. The newest copy that holds counts, unless its checkpoint was never durable: then the older
+//!    copy does. The map tells that if it is there ([`MapMark`]). Without the map it is in doubt if a
 //!    crash during that checkpoint may be why something is missing. Then the older copy is looked
 //!    at as well, and tells up to where all is there; damage looks the same, so the report counts
 //!    the missing batches as lost.
@@ -111,7 +111,7 @@ pub(crate) struct Expected {
     /// Descriptors may be missing, with the catalogue or newer than that.
     pub misses_objects: bool,
     /// The map is the one of the inventory that counts, and all that it does not know is there: it
-    /// tells block by block what is missing.
+    /// tells block by block which data is missing.
     pub by_map: bool,
     /// Both copies are damaged. A map may stand in for them.
     pub is_gone: bool,

@@ -26,7 +26,7 @@
 //! listed.
 //!
 //! If the pool's map is still there, and belongs to the log as it is, it says what should be there:
-//! what is missing is counted by it, block by block, and what it names is certain ([`witness`]).
+//! missing blocks are counted by it, and blocks that it names are certain ([`witness`]).
 //!
 //! The pool that is salvaged is only read.
 
@@ -215,7 +215,8 @@ impl Pool {
         let witness = witness.as_ref().filter(|_| scan.expected.by_map);
         // Step 4 comes before step 3, which leaves out data that no point needs.
         let (mut told, mut by_map) = (scan.told.table(Seq(u64::MAX)), None);
-        // The map tells less of what rollbacks took back: it has forgotten that, and the log has not.
+        // The map tells less of rollbacks: it has forgotten what they took back, and the log has
+        // not.
         let is_short = told.as_of.is_none() || told.is_outdated || scan.expected.misses_objects;
         if let Some(witness) = witness.filter(|_| is_short || scan.expected.is_gone) {
             let text = "the catalogue in the log may be damaged: names, sizes and snapshots are as the map has them";

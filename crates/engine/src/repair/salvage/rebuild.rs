@@ -9,9 +9,9 @@
 //! 4. It gets the quota and the reservation that it had, and the times at which all of this was
 //!    made first. What was incomplete is told as that.
 //!
-//! What differs is told by records ([`diff`](crate::history::diff)), so nothing is copied twice. A block
-//! that cannot be read becomes a hole. Its record is remembered: all later moments that see the
-//! same record see the same damage.
+//! What differs is told by records ([`diff`](crate::history::diff)), so nothing is copied twice. A
+//! block that cannot be read becomes a hole. Its record is remembered: all later moments that see
+//! the same record see the same damage.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -58,7 +58,7 @@ struct Rebuild<'a> {
     into: &'a Pool,
     lost: &'a BTreeSet<ObjectId>,
     figures: &'a BTreeMap<ObjectId, Figures>,
-    /// The figures count what is missing block by block.
+    /// The figures count missing blocks one by one.
     by_map: bool,
     report: &'a mut SalvageReport,
     progress: SalvageProgress<'a>,

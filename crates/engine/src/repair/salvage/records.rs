@@ -250,8 +250,8 @@ fn is_torn(scan: &Scan, fact: &Fact) -> bool {
     fact.rank == Rank::Damaged && fact.seq >= scan.durable_before
 }
 
-/// The blocks of which facts that do not count are newer than all that do: if what is torn was
-/// flushed, these show something older.
+/// The blocks of which torn facts, which do not count, are newer than all that do: if the torn data
+/// was flushed, these show something older.
 fn behind(facts: &[Fact], torn: &[Fact]) -> BlockMask {
     let mut behind = BlockMask::EMPTY;
     if torn.is_empty() {

@@ -337,7 +337,8 @@ impl Scan {
         self.certain_from(self.durable_before.max(witness.next_seq()))
     }
 
-    /// Lets the map stand in for an inventory that is damaged, if it is of the newest opening, and all that it does not know is there.
+    /// Lets the map stand in for an inventory that is damaged, if it is of the newest opening, and
+    /// all that it does not know is there.
     pub(crate) fn finish_by_map(&mut self, witness: &Witness, noted: u64) {
         let newest = self.told.openings.newest().max(noted);
         let until = self.durable_before.max(witness.next_seq());

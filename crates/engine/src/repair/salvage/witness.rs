@@ -1,23 +1,24 @@
-//! The map of a pool that is salvaged, where it is still there: it says which blocks held data as of
-//! its checkpoint, and where that lay. Owns whether the map can be believed, and what it says.
+//! The map of a pool that is salvaged, where it is still there: it says which blocks held data as
+//! of its checkpoint, and in which place. Owns whether the map can be believed, and its answers.
 //!
 //! The log is salvaged, never the map: a block shows what the newest fact in the log says of it.
 //! The map tells what the log should have said, so that a loss is counted block by block:
-//! 1. The map counts if it is whole (its checkpoint, descriptors, deltas and the sum over all of its
-//!    records agree), and if its checkpoint is the one of the inventory that counts; where both
+//! 1. The map counts if it is whole (its checkpoint, descriptors, deltas and the sum over all of
+//!    its records agree), and if its checkpoint is the one of the inventory that counts; where both
 //!    copies of the inventory are damaged, if it is of the newest opening.
-//! 2. All batches from the position of its checkpoint on are there, as far as they are known to have
-//!    been durable. So what the map does not know is in the log.
+//! 2. All batches from the position of its checkpoint on are there, as far as they are known to
+//!    have been durable. So the log has all changes that the map does not know.
 //! 3. A block is *confirmed* if its fact was written behind that position, or is the one that the
 //!    map names. Nothing that is missing from the log can have hidden it.
 //! 4. A block is *gone* if the map names data of it, and the log has neither that nor anything from
-//!    behind the position. It is *bared* if the map has a hole there, and the log says nothing: then
-//!    data of an older epoch shows.
-//! 5. Descriptors are those of the map, changed by what came behind it, whatever became of the
+//!    behind the position. It is *bared* if the map has a hole there, and the log says nothing:
+//!    then data of an older epoch shows.
+//! 5. Descriptors are those of the map, with the changes behind it, whatever became of the
 //!    catalogue.
 //!
 //! Extents are freed when a later checkpoint is durable. So all data that the map names was in the
-//! log when it was written last, in the place that it names or moved by a batch behind the position.
+//! log when it was written last, in the place that it names, or moved by a batch behind the
+//! position.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
