@@ -38,7 +38,7 @@ fn damage_is_in_the_status_until_it_is_mended_or_acknowledged() {
     let status = on(&dir, "status", &["--acknowledge", "--json"]).ok().json();
     assert_eq!((status["health"].as_str(), status["damages_acknowledged"].as_u64()), (Some("ok"), Some(1)));
     let report = on(&dir, "scrub", &["--report"]).ok().stdout;
-    assert!(report.contains("1 of the damages above have been acknowledged"), "{report}");
+    assert!(report.contains("1 of the damages above has been acknowledged"), "{report}");
     on(&dir, "scrub", &["--restart"]).ok();
 
     damage(&dir, 1 << 20, 700 << 10);
