@@ -1,6 +1,6 @@
 //! Compression in an inode: a value that was set for it or above it, and the rule for its name or
-//! its first bytes. Owns the bytes of both in the inode's record, their words for users, and the hint
-//! that goes with the file's data. Which rule counts, `policy` decides.
+//! its first bytes. Owns the bytes of both in the inode's record, their words for users, and the
+//! hint that goes with the file's data. Which rule counts, `policy` decides.
 //!
 //! Encoding: fields, each with tag 1, length 1, value. Fields of unknown tags are kept as they are.
 //!
