@@ -41,7 +41,7 @@ def blob_errors_are_plain(t):
     nowhere = told(dict(good, AWS_ENDPOINT_URL="http://127.0.0.1:9"), f"s3://{BUCKET}/errors", "stat", "key", what="no server")
     t.expect("cannot be reached" in nowhere and "AWS_ENDPOINT_URL" in nowhere, nowhere)
     inside = json.dumps(store.blob("put", "key/inside", small, status=EXIT_USAGE))
-    t.expect("there is a blob at errors/key" in inside and "choose another key" in inside, inside)
+    t.expect(f"there is a blob at s3://{BUCKET}/errors/key" in inside and "choose another key" in inside, inside)
 
 
 @test(seconds_max=300)

@@ -252,3 +252,24 @@ def blob_no_store(t):
     shutil.copy(few, t.dir / "blobs" / "file")
     done = files.blob("put", "file/b", few, status=EXIT_IO)
     t.expect("Not a directory" in json.dumps(done), f"a key below a file: {done}")
+
+
+@test(seconds_max=600)
+def blob_last_object_gone(t):
+    """verify of a blob whose last object, which has the nodes, is gone: it ends, with exit code 6 and the object's name; cp too"""
+    store = directory(t)
+    source = data.random_file(t.dir / "source", 40 << 20)
+    store.blob("put", "b", source, "--pack", "4M")
+    packs = sorted((t.dir / "blobs" / "b").rglob("p/*/*"))
+    t.expect(len(packs) >= 10, f"{len(packs)} objects")
+    for pack in (packs[-1], packs[3]):
+        away = t.dir / "away"
+        pack.rename(away)
+        report = store.blob("verify", "b", status=EXIT_CORRUPT)
+        t.expect(report["damaged"] and all(pack.parent.name in one["what"] for one in report["damaged"]), f"{pack.name}: {report}")
+        report = store.blob("verify", "b", "--all", status=EXIT_CORRUPT)
+        t.expect(any(pack.name in one["object"] for one in report["all"]["wrong"]), f"{pack.name}: {report['all']}")
+        done = store.blob("cp", "b", f"{store.url}/copy", status=EXIT_CORRUPT)
+        t.expect(pack.parent.name in json.dumps(done), f"cp does not name the object: {done}")
+        away.rename(pack)
+    whole(t, store, "b")

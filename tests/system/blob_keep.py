@@ -1,5 +1,7 @@
 """Blobs over time: clones, copies, expiry, garbage collection, optimising, removing; explaining; on a directory and on an S3 server."""
 
+import subprocess
+
 from harness import data, test
 from harness.context import digest
 from harness.objectstore import BUCKET, s3_server
@@ -99,7 +101,8 @@ def blob_keep_directory(t):
     store.blob("rm", "log")
     store.blob("rm", "books")
     # The clones are gone: their pins hold nothing any more.
-    store.blob("gc", "books", *NOW)
+    done = store.blob("gc", "books", *NOW)
+    t.expect(done["deleted"] <= done["packs"] and (done["bytes"] > 0) == (done["deleted"] > 0), f"gc of a removed blob: {done}")
     store.blob("gc", "clone", *NOW)
     store.blob("gc", "books", *NOW)
     t.equal(pack_files(t, store), [], "objects that are left after everything was removed")
@@ -173,6 +176,30 @@ def blob_explain(t):
     t.expect(abs(configured["stored_bytes"] - put["stored_bytes"]) < margin, f"estimated {configured}, stored {put['stored_bytes']}")
 
 
+
+
+@test(seconds_max=600)
+def blob_small_words(t):
+    """A tag that moves says from where; expire says which numbers; a clone is made inside no blob; gc of a removed blob counts what it deletes"""
+    store = directory(t)
+    noise = data.random_file(t.dir / "noise", 1 << 20)
+    for _ in range(4):
+        store.blob("put", "b", noise)
+    t.equal([store.blob("tag", f"b@{version}", "now")["was"] for version in (1, 3)], [None, 1], "where the tag was")
+    store.blob("tag", "b@4", "a b")
+    shown = subprocess.run(store.words("log", "b"), env=store.environment, capture_output=True, text=True, check=True, timeout=60).stdout
+    t.expect("@'a b'" in shown and "SIZE" in shown, shown)
+    t.equal(store.blob("expire", "b", "--keep", "1")["given_up"], [[1, 2]], "numbers that were given up")
+    inside = store.blob("clone", "b", f"{store.url}/b/inside", status=EXIT_USAGE)
+    t.expect(f"there is a blob at {store.url}/b, and {store.url}/b/inside would be inside it" in str(inside), f"{inside}")
+    wrong = store.blob("put", "b", noise, "-o", "unit=4K", status=EXIT_USAGE)
+    t.expect("compression, mode, candidates, min-saving" in str(wrong) and "quota" not in str(wrong), f"{wrong}")
+    store.blob("clone", "b", f"{store.url}/c")
+    kept = store.blob("rm", "b")["pinned"]
+    store.blob("rm", "c")
+    done = store.blob("gc", "b", *NOW)
+    t.equal((kept, done["deleted"], done["packs"]), (1, 1, 1), "objects of the removed blob")
+    t.expect(done["bytes"] > 1 << 20, f"bytes of them: {done}")
 
 
 @test(seconds_max=600)

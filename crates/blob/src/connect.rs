@@ -156,9 +156,34 @@ impl Location {
         self.store_name_with(&StoreSettings::default())
     }
 
+    /// Refuses a server whose address has no scheme: the store's client would end the process.
+    fn check_server(&self, settings: &StoreSettings) -> Result<(), Error> {
+        let address = match self.scheme.as_str() {
+            "s3" => settings.s3_endpoint().map(str::to_owned).or_else(endpoint),
+            "az" => self.server(settings).and_then(|server| server.split(' ').nth(1).map(str::to_owned)),
+            _ => self.server(settings),
+        };
+        let address = address.filter(|address| !address.is_empty());
+        match address {
+            Some(address) if !address.starts_with("http://") && !address.starts_with("https://") => {
+                let address = shown(&address).into_owned();
+                let why = format!(
+                    "the server's address '{address}' has no scheme: write http://{address} or https://{address}"
+                );
+                Err(Error::Refused(why))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Returns what names the store that is reached with these settings.
     pub fn store_name_with(&self, settings: &StoreSettings) -> String {
-        let server = match self.scheme.as_str() {
+        format!("{}|{}|{}", self.scheme, self.server(settings).unwrap_or_default(), self.bucket)
+    }
+
+    /// Returns what names the server: its address, and for Azure the account in front of it.
+    fn server(&self, settings: &StoreSettings) -> Option<String> {
+        match self.scheme.as_str() {
             "s3" => settings.s3_endpoint().map(str::to_owned).or_else(endpoint),
             "az" => {
                 let set = settings.keys(self).unwrap_or_default().into_iter();
@@ -167,7 +192,7 @@ impl Location {
                 // Containers of two accounts may have the same name.
                 let known =
                     [AzureConfigKey::AccountName, AzureConfigKey::Endpoint].map(|key| builder.get_config_value(&key));
-                Some(known.map(Option::unwrap_or_default).join(" ").trim().to_owned())
+                Some(known.map(Option::unwrap_or_default).join(" "))
             }
             "gs" => {
                 let set = settings.keys(self).unwrap_or_default().into_iter();
@@ -176,8 +201,7 @@ impl Location {
                 builder.get_config_value(&GoogleConfigKey::BaseUrl)
             }
             _ => None,
-        };
-        format!("{}|{}|{}", self.scheme, server.unwrap_or_default(), self.bucket)
+        }
     }
 
     /// Tells whether the store is a server, and not this machine's own memory or file system, which
@@ -241,6 +265,7 @@ pub struct Connection {
     pub(crate) data: Arc<dyn ObjectStore>,
     pub(crate) cache: Option<Arc<dyn StoredCache>>,
     requests: Arc<Requests>,
+    place: String,
 }
 
 impl Connection {
@@ -260,6 +285,7 @@ impl Connection {
     /// As [`open`](Self::open), and when the store has no such setting.
     pub fn open_with(location: &Location, settings: &StoreSettings) -> Result<Self, Error> {
         let failed = |error| Error::store(format!("connecting to {location}"), error);
+        location.check_server(settings)?;
         let mut profile = None;
         let (commit, data): (Arc<dyn ObjectStore>, Arc<dyn ObjectStore>) = match location.scheme.as_str() {
             "file" => {
@@ -318,7 +344,12 @@ impl Connection {
                 )
             }
         };
-        Ok(Self::with_profile(commit, data, profile))
+        let place = match location.scheme.as_str() {
+            "file" => "file:///".to_owned(),
+            "memory" => "memory://".to_owned(),
+            scheme => format!("{scheme}://{}/", location.bucket),
+        };
+        Ok(Self { place, ..Self::with_profile(commit, data, profile) })
     }
 
     /// Takes stores that are open already. The one for commits must not repeat conditional requests
@@ -337,7 +368,7 @@ impl Connection {
             |store| -> Arc<dyn ObjectStore> { Arc::new(Counted::new(store, requests.clone(), profile.clone())) };
         let world =
             World { store: counted(commit), clock: Arc::new(SystemClock::default()), entropy: Arc::new(SystemEntropy) };
-        Self { world, data: counted(data), cache: None, requests }
+        Self { world, data: counted(data), cache: None, requests, place: String::new() }
     }
 
     /// Keeps small parts of packs in a cache outside of memory.
@@ -349,6 +380,11 @@ impl Connection {
     /// Returns the store, the clock and the random numbers, for what is not done through a blob.
     pub const fn world(&self) -> &World {
         &self.world
+    }
+
+    /// Returns what stands in front of a key in a URL; nothing if the stores were given.
+    pub(crate) fn place(&self) -> &str {
+        &self.place
     }
 
     /// Returns the counts of requests so far.
@@ -449,6 +485,20 @@ mod tests {
         ] {
             let error = text.parse::<Location>().map(|_| ()).map_err(|error| error.to_string());
             assert!(error.as_ref().is_err_and(|error| !error.contains(['\n', '\u{1b}'])), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn a_server_without_a_scheme_is_refused() {
+        for (url, name) in
+            [("s3://b/k", "aws_endpoint_url"), ("gs://b/k", "google_base_url"), ("az://b/k", "azure_storage_endpoint")]
+        {
+            let location: Location = url.parse().unwrap();
+            for (address, is_good) in [("127.0.0.1:9000", false), ("localhost", false), ("https://localhost", true)] {
+                let options = vec![(name.to_owned(), address.to_owned())];
+                let checked = location.check_server(&StoreSettings { options, ..StoreSettings::default() });
+                assert_eq!(checked.is_ok(), is_good, "{url} {address}: {checked:?}");
+            }
         }
     }
 

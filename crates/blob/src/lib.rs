@@ -69,6 +69,7 @@ pub use life::{Hint, Life};
 pub use list::{Listed, has_blobs, list};
 pub use log::Log;
 pub use names::{BlobKey, Inc, Nonce, OpId};
+pub use nest::refuse_nested;
 pub use ops::{Op, Patch, What};
 pub use optimize::Optimized;
 pub use pack::{PACK_BYTES, PACK_BYTES_MAX, PACK_BYTES_MIN, PackBuilder, PackReport, verify_pack};

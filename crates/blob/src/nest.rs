@@ -13,7 +13,11 @@ use crate::names::BlobKey;
 
 /// Refuses a key below a blob, and one with blobs below it. A store that does not let this client
 /// look there refuses nothing.
-pub(crate) async fn refuse_nested(connection: &Connection, key: &BlobKey) -> Result<(), Error> {
+///
+/// # Errors
+/// [`Error::Refused`], which names both.
+pub async fn refuse_nested(connection: &Connection, key: &BlobKey) -> Result<(), Error> {
+    let place = connection.place();
     let parts: Vec<String> = key.path().parts().map(|part| part.as_ref().to_owned()).collect();
     let above = (1..parts.len()).map(|depth| Path::from_iter(parts[..depth].iter().map(String::as_str)));
     let opened = above.map(|path| async move {
@@ -21,11 +25,15 @@ pub(crate) async fn refuse_nested(connection: &Connection, key: &BlobKey) -> Res
         is_blob.then_some(path)
     });
     if let Some(path) = join_all(opened).await.into_iter().flatten().next() {
-        let why = format!("there is a blob at {path}, and {} would be inside it: choose another key", key.path());
+        let why = format!(
+            "there is a blob at {place}{path}, and {place}{} would be inside it: choose another key",
+            key.path()
+        );
         return Err(Error::Refused(why));
     }
     if let Ok(Some(below)) = list::first_below(connection, key.path()).await {
-        let why = format!("there is a blob at {below}, which is below {}: choose another key", key.path());
+        let why =
+            format!("there is a blob at {place}{below}, which is below {place}{}: choose another key", key.path());
         return Err(Error::Refused(why));
     }
     Ok(())

@@ -19,8 +19,12 @@ use crate::world::World;
 /// What removing did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Removed {
+    /// Packs that were looked at.
+    pub packs: u64,
     /// Packs deleted.
     pub deleted: u64,
+    /// Bytes of these.
+    pub bytes: u64,
     /// Packs that stay because clones or volumes have pinned versions.
     pub pinned: u64,
 }
@@ -63,7 +67,9 @@ pub async fn sweep_removed(world: &World, key: &BlobKey, find: &FindHolder<'_>) 
         let committer = Committer::new(log, head, CommitOptions::default());
         drop_dead_pins(&committer, find).await?;
         let removed = delete_unpinned(&committer).await?;
+        all.packs += removed.packs;
         all.deleted += removed.deleted;
+        all.bytes += removed.bytes;
         all.pinned += removed.pinned;
     }
     Ok(all)
@@ -76,6 +82,7 @@ async fn delete_unpinned(committer: &Committer) -> Result<Removed, Error> {
     let pinned = Named::by(log, head.pins.iter().map(|pin| pin.version).collect()).await?;
     let mut removed = Removed { pinned: pinned.packs.len() as u64, ..Removed::default() };
     let mut garbage = gc::list_packs(log, 0).await?;
+    removed.packs = garbage.len() as u64;
     garbage.retain(|pack, _| !pinned.packs.contains(pack) || crate::canary!("rm-ignores-pins"));
     let swept = gc::sweep(log, garbage.into_values().collect(), gc::PER_SECOND).await;
     if let Some(refusal) = swept.refusal {
@@ -84,6 +91,6 @@ async fn delete_unpinned(committer: &Committer) -> Result<Removed, Error> {
             swept.refused
         )));
     }
-    removed.deleted = swept.deleted;
+    (removed.deleted, removed.bytes) = (swept.deleted, swept.bytes);
     Ok(removed)
 }

@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use codec::CodecId;
 use futures_util::StreamExt;
+use parking_lot::Mutex;
 
 use crate::blob::Blob;
 use crate::error::Error;
@@ -143,22 +144,37 @@ impl Blob {
         let mut verified = Verified::default();
         let end = to.min(version.size);
         let windows = (from..end).step_by(VERIFY_BYTES as usize);
-        let reads = windows.map(|from| async move {
-            let to = end.min(from + VERIFY_BYTES);
-            let read = self.reader.read(version, from, to).await;
-            (from..to, read.map(|_| ()))
-        });
-        let mut reads = futures_util::stream::iter(reads).buffered(VERIFY_AT_ONCE);
-        let mut lost = BTreeSet::new();
-        while let Some((window, read)) = reads.next().await {
-            match read {
-                Ok(()) => self.count(version, &window, &mut verified).await?,
-                Err(error) if is_damage(&error) => self.narrow(version, &window, &mut verified, &mut lost).await?,
-                Err(error) => return Err(error),
+        let lost = Mutex::default();
+        let windows = windows.map(|from| self.verify_window(version, from..end.min(from + VERIFY_BYTES), &lost));
+        // Nothing is awaited in the loop: a window that waits there for what another one has begun
+        // to fetch would wait for ever.
+        let mut windows = futures_util::stream::iter(windows).buffered(VERIFY_AT_ONCE);
+        while let Some(window) = windows.next().await {
+            let (window, part) = window?;
+            verified.frames += part.frames;
+            verified.stored += part.stored;
+            for damage in part.damaged {
+                add(&mut verified, damage.at..damage.at + damage.len, damage.what);
             }
             tally.raw.store(window.end, std::sync::atomic::Ordering::Relaxed);
         }
         Ok(verified)
+    }
+
+    /// Reads a window, and finds its frames that cannot be read.
+    async fn verify_window(
+        &self,
+        version: &Record,
+        window: Range<u64>,
+        lost: &Mutex<BTreeSet<PackRef>>,
+    ) -> Result<(Range<u64>, Verified), Error> {
+        let mut part = Verified::default();
+        match self.reader.read(version, window.start, window.end).await.map(drop) {
+            Ok(()) => self.count(version, &window, &mut part).await?,
+            Err(error) if is_damage(&error) => self.narrow(version, &window, &mut part, lost).await?,
+            Err(error) => return Err(error),
+        }
+        Ok((window, part))
     }
 
     async fn count(&self, version: &Record, window: &Range<u64>, verified: &mut Verified) -> Result<(), Error> {
@@ -178,13 +194,13 @@ impl Blob {
         version: &Record,
         window: &Range<u64>,
         verified: &mut Verified,
-        lost: &mut BTreeSet<PackRef>,
+        lost: &Mutex<BTreeSet<PackRef>>,
     ) -> Result<(), Error> {
         let extents = match self.reader.tree.extents(version, window.start, window.end).await {
             Ok(extents) => extents,
             // A node is damaged: which frames it named is unknown.
             Err(error) if is_damage(&error) => {
-                add(verified, window.clone(), &error);
+                add(verified, window.clone(), error.to_string());
                 return Ok(());
             }
             Err(error) => return Err(error),
@@ -196,9 +212,9 @@ impl Blob {
             let mut at = extent.start;
             let pack = piece.pack();
             while at < piece.end() {
-                if let Some(pack) = pack.filter(|pack| lost.contains(pack)) {
+                if let Some(pack) = pack.filter(|pack| lost.lock().contains(pack)) {
                     let path = self.reader.tree.fetcher().path(version, &pack)?.to_string();
-                    add(verified, at..piece.end(), &Error::Lost { path });
+                    add(verified, at..piece.end(), Error::Lost { path }.to_string());
                     break;
                 }
                 // To the end of the frame that `at` is in.
@@ -208,8 +224,8 @@ impl Blob {
                 match self.reader.read(version, at, end).await {
                     Ok(_) => {}
                     Err(error) if is_damage(&error) => {
-                        lost.extend(pack.filter(|_| matches!(error, Error::Lost { .. })));
-                        add(verified, at..end, &error);
+                        lost.lock().extend(pack.filter(|_| matches!(error, Error::Lost { .. })));
+                        add(verified, at..end, error.to_string());
                     }
                     Err(error) => return Err(error),
                 }
@@ -265,8 +281,7 @@ pub(crate) const fn is_damage(error: &Error) -> bool {
     matches!(error, Error::Damaged { .. } | Error::Lost { .. })
 }
 
-fn add(verified: &mut Verified, range: Range<u64>, error: &Error) {
-    let what = error.to_string();
+fn add(verified: &mut Verified, range: Range<u64>, what: String) {
     let is_full = verified.damaged.len() == DAMAGE_MAX;
     match verified.damaged.last_mut() {
         Some(last) if last.at + last.len == range.start && last.what == what => last.len += range.end - range.start,

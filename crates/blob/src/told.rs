@@ -10,6 +10,7 @@ const PLAIN_MAX: usize = 300;
 const METADATA: [&str; 4] =
     ["169.254.169.254", "/latest/api/token", "/latest/meta-data/iam", "metadata.google.internal"];
 
+const ADVICE_FILES: &str = "look at the directory, its owner and its disk, then try again";
 const ADVICE_TRY: &str = "try again, or look at the store's state";
 const ADVICE_KEYS: &str = "look at the credentials (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; \
                            docs/BLOB-GUIDE.md has those of other stores)";
@@ -94,7 +95,10 @@ pub(crate) fn told(error: &Error) -> String {
     let Some((_, answer)) = text.split_once("status code: ") else {
         let is_of_the_network = text.contains("error sending request") || text.contains("HTTP error");
         if !is_of_the_network {
-            return format!("{text}; {ADVICE_TRY} and the credentials");
+            let is_of_files = matches!(error, Error::Generic { store: "LocalFileSystem", .. });
+            let advice =
+                if is_of_files { ADVICE_FILES.to_owned() } else { format!("{ADVICE_TRY} and the credentials") };
+            return format!("{text}; {advice}");
         }
         let place = between(&text, "for url (", ")").unwrap_or_default();
         let place = place.splitn(4, '/').take(3).collect::<Vec<_>>().join("/");

@@ -49,6 +49,18 @@ pub struct BlobArgs {
     pub command: BlobCommand,
 }
 
+/// What the help of `append` has that is not as of `put`.
+const APPEND_HELP: &str = "\
+Examples:
+  echo 'one line more' | shale blob append file:///srv/blobs/books -
+  shale blob append s3://bucket/log today.log -m 'the 26th'
+
+Of appends at the same time each is there as a whole and learns its own place, none lies over another.
+An append that is interrupted changes nothing. The same command on the same file goes on behind what
+was uploaded (not from stdin); what is never taken up is garbage, and gc removes it.
+
+JSON: as of put; offset is the place where the file's first byte went.";
+
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum BlobCommand {
@@ -57,6 +69,7 @@ pub enum BlobCommand {
     /// Copy a version, or a range of it, to a file or to stdout
     Get(BlobGetArgs),
     /// Put a file, or stdin, behind the end
+    #[command(after_long_help = APPEND_HELP)]
     Append(BlobPutArgs),
     /// Put a file, or stdin, over what is at a place
     Write(BlobWriteArgs),
@@ -144,7 +157,7 @@ pub struct BlobWriteArgs {
     #[arg(value_name = "URL")]
     pub blob: Location,
     /// Byte of the blob where the file's first byte goes
-    #[arg(long, value_name = "OFFSET", value_parser = names::size)]
+    #[arg(long, value_name = "OFFSET", value_parser = names::size, allow_hyphen_values = true)]
     pub at: u64,
     /// File to read, or - for stdin
     pub file: PathBuf,
@@ -169,7 +182,7 @@ pub struct BlobGetArgs {
     pub blob: Location,
     /// File to write, or - for stdout
     pub file: PathBuf,
-    /// Only the bytes from A to before B; either may be left out
+    /// Only the bytes from A to before B; either may be left out: -100 are the first 100 bytes, 100- all from byte 100 on
     #[arg(long, value_name = "A-B", value_parser = range, allow_hyphen_values = true)]
     pub range: Option<(u64, Option<u64>)>,
     /// Overwrite the file that is there
@@ -253,9 +266,10 @@ Examples:
   shale blob get file:///srv/blobs/books@first copy.tar
   shale blob tag file:///srv/blobs/books first --delete
 
-A version with a tag is kept by expire. The tags are in log and stat.
+A version with a tag is kept by expire. The tags are in log and stat. A tag that another version has
+moves to this one, and the answer says where it was.
 
-JSON: {blob, tag, version}.")]
+JSON: {blob, tag, version, was (the version that had the tag before, or null)}.")]
 pub struct BlobTagArgs {
     /// URL of the blob, and @VERSION; without one the newest version
     #[arg(value_name = "URL")]
@@ -394,8 +408,8 @@ One of --keep, --older-than and @VERSION is needed; a version is given up if all
 given hold for it. The newest version, and those with a tag or a pin, are always kept. Versions that
 were given up cannot be opened any more; the next gc takes back their space.
 
-JSON: {blob, expired (whether anything was given up), live_versions (numbers that are live, those of
-  tags and the like included)}.")]
+JSON: {blob, expired (whether anything was given up), given_up: [[first, last]], live_versions (numbers
+  that are live, those of tags and the like included)}.")]
 pub struct BlobExpireArgs {
     /// URL of the blob; with @VERSION only that version
     #[arg(value_name = "URL")]

@@ -70,7 +70,7 @@ pub async fn explain(args: BlobExplainArgs, context: &Context<'_>) -> Outcome {
     };
     let data = context.until_interrupted(blob.read(&version, *from, from + len)).await?;
     let properties: BTreeMap<String, String> = args.properties.into_iter().collect();
-    let encoding = Encoding::parse(&properties).map_err(|error| Error::new(ErrorKind::Invalid, error.to_string()))?;
+    let encoding = super::encoding(&properties)?;
     let (name, offset) = (args.blob.name().to_owned(), *from);
     let tried = tokio::task::spawn_blocking(move || detail(region, offset, data, &encoding, &name)).await;
     let detail = tried.map_err(|_| Failure::Internal("the trial was given up".to_owned()))?;

@@ -37,6 +37,8 @@ pub struct Resumable {
     pub uploading: Uploading,
     /// Byte of the source where it goes on.
     pub from: u64,
+    /// Objects that earlier processes have stored, and their bytes.
+    pub known: (u64, u64),
     path: PathBuf,
 }
 
@@ -112,9 +114,10 @@ pub async fn open(blob: &Blob, upload: String, source: &File) -> Outcome<Option<
             let first = text.split_inclusive('\n').next().map_or(0, str::len);
             let _ = file.set_len((first + bytes) as u64);
             let from = done.last().map_or(0, |finished| finished.to);
+            let known = (done.len() as u64, done.last().map_or(0, |finished| finished.stored));
             let journal = Arc::new(Lines(Mutex::new(file)));
             let uploading = Uploading::resume(blob, header.born, OpId(op), head, done, journal).map_err(failure)?;
-            return Ok(Some(Resumable { uploading, from, path }));
+            return Ok(Some(Resumable { uploading, from, known, path }));
         }
     }
     let kept = file.try_clone().ok().map(|file| Arc::new(Lines(Mutex::new(file))));
@@ -125,7 +128,7 @@ pub async fn open(blob: &Blob, upload: String, source: &File) -> Outcome<Option<
     if file.set_len(0).and_then(|()| file.write_all(line.as_bytes())).and_then(|()| file.sync_data()).is_err() {
         return Ok(None);
     }
-    Ok(Some(Resumable { uploading, from: 0, path }))
+    Ok(Some(Resumable { uploading, from: 0, known: (0, 0), path }))
 }
 
 /// Returns how the data begins, the packs whose data the file has now, and how long their

@@ -1,13 +1,12 @@
 //! `shale blob clone`, `cp`, `expire`, `gc`, `optimize` and `rm`: which versions there are to be,
 //! and what they take.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use ::blob::{
-    At, Blob, BlobKey, BlobPlace, CommitOptions, Encoding, ExpireRule, GcOptions, Tally, UploadOptions, clone_blob,
-    copy_message, drop_dead_pins, expire as expire_versions, gc as collect, remove, sweep_removed,
+    At, Blob, BlobKey, BlobPlace, CommitOptions, ExpireRule, GcOptions, Tally, UploadOptions, clone_blob, copy_message,
+    drop_dead_pins, expire as expire_versions, gc as collect, refuse_nested, remove, sweep_removed,
 };
 use futures_util::StreamExt;
 use object_store::path::Path;
@@ -16,7 +15,7 @@ use surface::{Error, ErrorKind};
 use units::format_size;
 
 use super::put::{interruption, left, show};
-use super::{Context, failure, half_written};
+use super::{Context, encoding, failure, half_written};
 use crate::cli::{BlobCopyArgs, BlobExpireArgs, BlobGcArgs, BlobOptimizeArgs, BlobRmArgs, BlobTwoArgs};
 use crate::exit::{Failure, Outcome};
 use crate::progress::Progress;
@@ -46,6 +45,7 @@ pub async fn clone(args: BlobTwoArgs, context: &Context<'_>) -> Outcome {
     }
     let (connection, source) = context.open_to_write(&args.from).await?;
     let version = context.until_interrupted(source.version(args.from.at())).await?;
+    context.until_interrupted(refuse_nested(&connection, &args.to.key())).await?;
     let key_of = |key: &BlobKey| key.path().to_string();
     let mut names = Vec::new();
     let mut blobs = Vec::new();
@@ -102,7 +102,7 @@ pub async fn copy(args: BlobCopyArgs, context: &Context<'_>) -> Outcome {
     let committed = tokio::select! {
         done = target.put(stream, &message, &options) => done.map_err(failure)?,
         () = show(&progress, &tally, &connection) => return Err(Failure::Internal("the progress bar ended".to_owned())),
-        () = interruption(context, &tally) => return Err(Failure::Interrupted(left(&tally))),
+        () = interruption(context, &tally) => return Err(Failure::Interrupted(left(&tally, (0, 0)))),
     };
     progress.finish();
     let copied = Copied {
@@ -124,8 +124,7 @@ pub async fn copy(args: BlobCopyArgs, context: &Context<'_>) -> Outcome {
 }
 
 fn upload_options(properties: Vec<(String, String)>, name: &str, tally: &Arc<Tally>) -> Outcome<UploadOptions> {
-    let properties: BTreeMap<String, String> = properties.into_iter().collect();
-    let encoding = Encoding::parse(&properties).map_err(|error| Error::new(ErrorKind::Invalid, error.to_string()))?;
+    let encoding = encoding(&properties.into_iter().collect())?;
     Ok(UploadOptions { encoding, name: name.to_owned(), tally: tally.clone(), ..UploadOptions::default() })
 }
 
@@ -133,7 +132,20 @@ fn upload_options(properties: Vec<(String, String)>, name: &str, tally: &Arc<Tal
 struct Expired {
     blob: String,
     expired: bool,
+    given_up: Vec<(u64, u64)>,
     live_versions: u64,
+}
+
+/// Joins rising numbers to ranges, from first to last.
+fn ranges(numbers: impl Iterator<Item = u64>) -> Vec<(u64, u64)> {
+    let mut ranges: Vec<(u64, u64)> = Vec::new();
+    for number in numbers {
+        match ranges.last_mut() {
+            Some(last) if last.1 + 1 == number => last.1 = number,
+            _ => ranges.push((number, number)),
+        }
+    }
+    ranges
 }
 
 /// Gives versions up.
@@ -143,18 +155,23 @@ pub async fn expire(args: BlobExpireArgs, context: &Context<'_>) -> Outcome {
         At::Newest => None,
         at => Some(blob.version(at).await.map_err(failure)?.seq),
     };
+    let before = context.until_interrupted(blob.refresh()).await?;
     let rule = ExpireRule { keep_last: args.keep, older_than: args.older_than, version };
     let done = context.until_interrupted_changing(expire_versions(blob.committer(), &rule)).await?;
     let head = blob.refresh().await.map_err(failure)?;
     let live_versions = head.live().len() as u64;
-    let expired = Expired { blob: args.blob.to_string(), expired: done.is_some(), live_versions };
+    let given_up = ranges(before.live().into_iter().filter(|seq| !head.is_live(*seq)));
+    let expired = Expired { blob: args.blob.to_string(), expired: done.is_some(), given_up, live_versions };
     context.output.done(&expired, || {
-        let what = if expired.expired {
-            "versions were given up; `shale blob gc` takes their space back"
-        } else {
-            "nothing was to be given up"
+        let shown = |(first, last): &(u64, u64)| {
+            if first == last { first.to_string() } else { format!("{first} to {last}") }
         };
-        format!("{}: {what}\n", expired.blob)
+        let numbers = expired.given_up.iter().map(shown).collect::<Vec<_>>().join(", ");
+        if expired.expired {
+            format!("{}: given up: {numbers}; `shale blob gc` takes their space back\n", expired.blob)
+        } else {
+            format!("{}: nothing was to be given up\n", expired.blob)
+        }
     });
     Ok(())
 }
@@ -220,7 +237,10 @@ pub async fn gc(args: BlobGcArgs, context: &Context<'_>) -> Outcome {
     if !args.dry_run {
         let key = args.blob.key();
         let sweeping = sweep_removed(&world, &key, &same_store);
-        report.deleted += context.until_interrupted_changing(sweeping).await?.deleted;
+        let removed = context.until_interrupted_changing(sweeping).await?;
+        report.packs += removed.packs;
+        report.deleted += removed.deleted;
+        report.bytes += removed.bytes;
     }
     report.packs += half_written.files;
     report.deleted += half_written.files;

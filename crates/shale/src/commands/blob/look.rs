@@ -90,25 +90,29 @@ pub async fn log(args: BlobLogArgs, context: &Context<'_>) -> Outcome {
         let why = format!("no record has operation {op}: it was not done, or a request is still under way");
         return Err(surface::Error::new(ErrorKind::NotFound, why).into());
     }
+    if head.seq == 0 {
+        context.output.note("the blob has no version yet: the first upload to it was not finished");
+    }
     versions.truncate(usize::try_from(args.number).unwrap_or(usize::MAX));
     let document = LogDocument { blob: args.blob.to_string(), versions };
     context.output.result(&document, || {
         let mut text = format!(
-            "{:>8}  {:19}  {:9} {:>14} {:>10} {:>10} {:>6}  \n",
-            "VERSION", "TIME (UTC)", "KIND", "OFFSET", "BYTES", "STORED", "RATIO"
+            "{:>8}  {:19}  {:9} {:>14} {:>10} {:>10} {:>6} {:>10}  \n",
+            "VERSION", "TIME (UTC)", "KIND", "OFFSET", "BYTES", "STORED", "RATIO", "SIZE"
         );
         for line in &document.versions {
             let ratio = line.ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}"));
             let (bytes, stored) = (format_size(line.written_bytes), format_size(line.stored_bytes));
-            let mut words: Vec<String> = line.tags.iter().map(|tag| format!("@{}", shown(tag))).collect();
+            let mut words: Vec<String> = line.tags.iter().map(|tag| as_tag(tag)).collect();
             words.extend(line.expired.then(|| "(expired)".to_owned()));
             words.push(shown(&line.message).into_owned());
             let row = format!(
-                "{:>8}  {}  {:9} {:>14} {bytes:>10} {stored:>10} {ratio:>6}  {}",
+                "{:>8}  {}  {:9} {:>14} {bytes:>10} {stored:>10} {ratio:>6} {:>10}  {}",
                 line.version,
                 utc(line.time),
                 line.kinds.join("+"),
                 line.offset,
+                format_size(line.size_bytes),
                 words.join(" "),
             );
             text.push_str(row.trim_end());
@@ -117,6 +121,12 @@ pub async fn log(args: BlobLogArgs, context: &Context<'_>) -> Outcome {
         text
     });
     Ok(())
+}
+
+/// Shows a tag as it stands behind a URL; one with a space is quoted.
+fn as_tag(tag: &str) -> String {
+    let tag = shown(tag);
+    if tag.contains(' ') { format!("@'{tag}'") } else { format!("@{tag}") }
 }
 
 /// Shows seconds since 1970 as `2026-11-25 23:59:59`.
@@ -228,6 +238,7 @@ struct Tagged {
     blob: String,
     tag: String,
     version: Option<u64>,
+    was: Option<u64>,
 }
 
 /// Gives a version a name, or takes it away.
@@ -236,6 +247,8 @@ pub async fn tag(args: BlobTagArgs, context: &Context<'_>) -> Outcome {
         check_tag(&args.tag).map_err(failure)?;
     }
     let (_, blob) = context.open_to_write(&args.blob).await?;
+    let head = context.until_interrupted(blob.version(&At::Newest)).await?;
+    let was = head.tags.iter().find(|(tag, _)| *tag == args.tag).map(|(_, version)| *version);
     let version = if args.delete {
         context.until_interrupted_changing(blob.untag(&args.tag)).await?;
         None
@@ -248,9 +261,13 @@ pub async fn tag(args: BlobTagArgs, context: &Context<'_>) -> Outcome {
         context.until_interrupted_changing(blob.tag(&args.tag, version)).await?;
         Some(version)
     };
-    let tagged = Tagged { blob: args.blob.to_string(), tag: args.tag, version };
+    let tagged = Tagged { blob: args.blob.to_string(), tag: args.tag, version, was };
     context.output.done(&tagged, || match tagged.version {
-        Some(version) => format!("{} version {version} is called {}\n", tagged.blob, tagged.tag),
+        Some(version) => {
+            let moved = |was: u64| format!(" (that was version {was})");
+            let was = tagged.was.filter(|was| *was != version).map(moved).unwrap_or_default();
+            format!("{} version {version} is called {}{was}\n", tagged.blob, tagged.tag)
+        }
         None => format!("{} has no tag {} any more\n", tagged.blob, shown(&tagged.tag)),
     });
     Ok(())

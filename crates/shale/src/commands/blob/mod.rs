@@ -11,11 +11,12 @@ mod look;
 mod probed;
 mod put;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use ::blob::{Blob, Connection, Error as BlobError, Location};
+use ::blob::{Blob, Connection, ENCODING_KEYS, Encoding, Error as BlobError, Location};
 use surface::{Error, ErrorKind};
 
 use crate::cli::{BlobArgs, BlobCommand};
@@ -131,14 +132,35 @@ impl Context<'_> {
     }
 }
 
+/// Reads properties of written data.
+fn encoding(properties: &BTreeMap<String, String>) -> Outcome<Encoding> {
+    let is_known = |key: &str| ENCODING_KEYS.contains(&key) || key.starts_with("rule.");
+    if let Some(key) = properties.keys().find(|key| !is_known(key)) {
+        let known = ENCODING_KEYS.join(", ");
+        let why = format!("a blob has no property '{key}'; there are {known}, and rule.TYPE for a type of file");
+        return Err(Error::new(ErrorKind::Invalid, why).into());
+    }
+    Ok(Encoding::parse(properties).map_err(|error| Error::new(ErrorKind::Invalid, error.to_string()))?)
+}
+
+/// Tells whether stored bytes are damaged or gone.
+const fn is_damage(error: &BlobError) -> bool {
+    matches!(error, BlobError::Damaged { .. } | BlobError::Lost { .. })
+}
+
+/// Returns the error of another blob, if that is why the data to be stored could not be read.
+fn of_the_source(error: &std::io::Error) -> Option<&BlobError> {
+    error.get_ref()?.downcast_ref()
+}
+
 /// Tells what a library's error is for a script.
 fn failure(error: BlobError) -> Failure {
     let kind = match &error {
         BlobError::Unknown { .. } => return Failure::Unknown(error.to_string()),
+        BlobError::Source(error) if of_the_source(error).is_some_and(is_damage) => ErrorKind::Corrupt,
         BlobError::Source(error) => kind_of(error),
         error if error.is_full() => ErrorKind::Full,
         BlobError::Store { .. } | BlobError::StoreLies(_) | BlobError::Entropy(_) => ErrorKind::Io,
-        BlobError::Damaged { .. } | BlobError::Lost { .. } => ErrorKind::Corrupt,
         BlobError::Missing(_)
         | BlobError::Removed
         | BlobError::NoVersion(_)
@@ -146,6 +168,7 @@ fn failure(error: BlobError) -> Failure {
         | BlobError::Expired(_) => ErrorKind::NotFound,
         BlobError::Exists(_) => ErrorKind::Exists,
         BlobError::Fenced { .. } => ErrorKind::Conflict,
+        BlobError::Damaged { .. } | BlobError::Lost { .. } => ErrorKind::Corrupt,
         BlobError::Refused(_) => ErrorKind::Invalid,
     };
     Failure::Error(Error::new(kind, error.to_string()))

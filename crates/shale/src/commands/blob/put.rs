@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use ::blob::{Blob, Committed, Connection, Encoding, Location, Tally, UploadOptions, check_message};
+use ::blob::{Blob, Committed, Connection, Location, Tally, UploadOptions, check_message};
 use bytes::Bytes;
 use futures_util::Stream;
 use serde::Serialize;
 use surface::{Error, ErrorKind};
 use units::format_size;
 
-use super::{Context, LOOK_EVERY, failure, journal};
+use super::{Context, LOOK_EVERY, encoding, failure, journal};
 use crate::cli::{BlobPutArgs, BlobUpload, BlobWriteArgs};
 use crate::exit::{Failure, Outcome, path_error};
 use crate::progress::Progress;
@@ -79,7 +79,7 @@ async fn run(location: &Location, file: &Path, upload: BlobUpload, how: How, con
     }
     check_message(&upload.message).map_err(failure)?;
     let properties: BTreeMap<String, String> = upload.properties.into_iter().collect();
-    let encoding = Encoding::parse(&properties).map_err(|error| Error::new(ErrorKind::Invalid, error.to_string()))?;
+    let encoding = encoding(&properties)?;
     let opened = if file == Path::new("-") {
         None
     } else {
@@ -118,9 +118,10 @@ async fn run(location: &Location, file: &Path, upload: BlobUpload, how: How, con
         resumable = journal::open(&blob, named.join("\n"), opened).await?;
     }
     let from = resumable.as_ref().map_or(0, |resumable| resumable.from);
+    let known = resumable.as_ref().map_or((0, 0), |resumable| resumable.known);
     if from > 0 {
         let size = format_size(from);
-        context.output.warn(&format!("going on behind {size} that an interrupted upload of this file has stored"));
+        context.output.note(&format!("going on behind {size} that an interrupted upload of this file has stored"));
     }
     options.session = resumable.as_ref().map(|resumable| resumable.uploading.clone());
     let input: Box<dyn Read + Send> = match opened {
@@ -144,7 +145,7 @@ async fn run(location: &Location, file: &Path, upload: BlobUpload, how: How, con
     };
     let committed = tokio::select! {
         done = work => done.map_err(failure),
-        () = interruption(context, &tally) => Err(Failure::Interrupted(left(&tally))),
+        () = interruption(context, &tally) => Err(Failure::Interrupted(left(&tally, known))),
         () = show(&progress, &tally, &connection) => Err(Failure::Internal("the progress bar ended".to_owned())),
     };
     progress.finish();
@@ -177,15 +178,15 @@ pub(super) async fn interruption(context: &Context<'_>, tally: &Tally) {
     }
 }
 
-pub(super) fn left(tally: &Tally) -> String {
-    let packs = tally.packs.load(Ordering::Relaxed);
+/// Says what an interruption leaves; `known` are objects of earlier runs, and their bytes.
+pub(super) fn left(tally: &Tally, known: (u64, u64)) -> String {
+    let packs = known.0 + tally.packs.load(Ordering::Relaxed);
     if packs == 0 {
         return "interrupted; nothing was changed".to_owned();
     }
-    let stored = format_size(tally.stored.load(Ordering::Relaxed));
-    format!(
-        "interrupted; the blob is as it was, and {packs} uploaded objects ({stored}) are left in the store as garbage"
-    )
+    let stored = format_size(known.1 + tally.stored.load(Ordering::Relaxed));
+    let objects = if packs == 1 { "1 uploaded object".to_owned() } else { format!("{packs} uploaded objects") };
+    format!("interrupted; the blob is as it was; left in the store as garbage: {objects} ({stored})")
 }
 
 /// Shows how far it is, without an end.
