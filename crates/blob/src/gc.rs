@@ -104,7 +104,8 @@ pub async fn gc(committer: &Committer, options: &GcOptions) -> Result<GcReport, 
     let kept = Kept::of(log, &head, options.grace).await?;
     let mut named = Named::by(log, kept.versions(&head)).await?;
     let born = log.older_than(&head, head.fence, options.upload_max).await?;
-    let dead = kept.dead(&head, swept.map_or(0, |swept| swept.buried));
+    let mut dead = kept.dead(&head, swept.map_or(0, |swept| swept.buried));
+    dead.truncate(BURIALS_MAX);
     let listed = candidates(log, swept, &dead, &named).await?;
     let mut report = GcReport { full: swept.is_none(), packs: listed.len() as u64, ..GcReport::default() };
     let mut garbage = listed;
@@ -142,13 +143,12 @@ pub async fn gc(committer: &Committer, options: &GcOptions) -> Result<GcReport, 
         return Ok(report);
     }
     let pace = Duration::from_secs(1) / options.requests_per_s.max(1);
-    for seq in dead.iter().take(BURIALS_MAX) {
+    for seq in &dead {
         report.buried += u64::from(bury(log, *seq).await?);
         tokio::time::sleep(pace).await;
     }
-    if dead.len() <= BURIALS_MAX {
-        Swept::next(swept, born, dead.last().copied().unwrap_or(0)).write(log).await;
-    }
+    // The next run goes on behind the last one that was buried.
+    Swept::next(swept, born, dead.last().copied().unwrap_or(0)).write(log).await;
     Ok(report)
 }
 

@@ -305,3 +305,37 @@ fn a_collection_does_not_list_what_a_live_version_names() {
         }
     });
 }
+
+/// More versions die than one run buries: the next ones go on behind it, and then a run costs what
+/// is new.
+#[test]
+fn a_collection_goes_on_where_the_last_one_ended() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let store = Arc::new(InMemory::new());
+        let options = UploadOptions::default();
+        let mut one = Client::new(&store);
+        let log = Blob::open_or_create(&one.connection, key("log")).await.unwrap();
+        for turn in 0..1_200_u64 {
+            log.put(bytes(turn.to_le_bytes().to_vec()), "", &options).await.unwrap();
+        }
+        let rule = ExpireRule { keep_last: Some(1), ..ExpireRule::default() };
+        expire(log.committer(), &rule).await.unwrap().unwrap();
+        let quick = GcOptions { requests_per_s: u32::MAX, ..now() };
+        let mut buried = Vec::new();
+        for _ in 0..3 {
+            one.cost();
+            buried.push(gc(log.committer(), &quick).await.unwrap().buried);
+        }
+        let last = one.cost();
+        assert_eq!(buried, [1_000, 199, 0]);
+        assert!(last.get <= 10, "{last:?}");
+        log.put(bytes(vec![1; 9]), "", &options).await.unwrap();
+        expire(log.committer(), &rule).await.unwrap().unwrap();
+        one.cost();
+        // The version before, the record that gave up the others, and two fences.
+        assert_eq!(gc(log.committer(), &quick).await.unwrap().buried, 4);
+        let next = one.cost();
+        assert!(next.get <= 24, "{next:?}");
+    });
+}
