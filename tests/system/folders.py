@@ -199,3 +199,49 @@ def folders_and_the_clock(t):
     t.wait_for(taken, "a snapshot by the clock")
     t.equal(taken(), ["f/inner/one"], "volumes that have snapshots by the clock")
     server.stop()
+
+
+@test(seconds_max=300)
+def snapshots_of_a_folder_go_and_come_back_together(t):
+    """what snapshot -r took is gone back to and destroyed by one name; one that is held stops it, and what went before is told"""
+    pool = Pool(t)
+    old, new = t.dir / "old", t.dir / "new"
+    old.write_bytes(b"before" * 10_000)
+    new.write_bytes(b"behind" * 10_000)
+    pool.shale("create", "projects", "--folder")
+    for name in ["projects/a", "projects/web/b"]:
+        pool.shale("create", name.rpartition("/")[0], "--folder", "-p")
+        pool.shale("import", name, old)
+    pool.shale("create", "other", "1M")
+    pool.shale("snapshot", "-r", "projects@s1")
+    pool.shale("snapshot", "other@s1")
+    for name in ["projects/a", "projects/web/b"]:
+        pool.shale("import", name, new, "--overwrite")
+    taken = json.loads(pool.shale("rollback", "projects@s1", "--json").stdout)
+    t.equal(taken["snapshots"], ["projects/a@s1", "projects/web/b@s1"], "all that went back are named")
+    for name in ["projects/a", "projects/web/b"]:
+        pool.shale("export", name, t.dir / "back", "--force")
+        t.expect(begins_as(t.dir / "back", old), f"{name} is as it was")
+    said = pool.shale("rollback", "projects@s2", status=EXIT["not-found"]).stderr
+    t.expect("nothing in 'projects' has a snapshot 's2'" in said, f"what is missing is named: {said}")
+    pool.shale("hold", "projects/web/b@s1", "kept")
+    refused = pool.shale("destroy", "-r", "projects@s1", status=None)
+    t.expect(refused.returncode != 0, "a held snapshot stops it")
+    t.expect("destroyed before the command stopped: projects/a@s1" in refused.stderr, f"what has gone is told: {refused.stderr}")
+    pool.shale("release", "projects/web/b@s1", "kept")
+    gone = json.loads(pool.shale("destroy", "-r", "projects@s1", "--json").stdout)
+    t.equal(gone["snapshots"], ["projects/web/b@s1"], "the rest goes")
+    left = pool.shale("list", "-r", "-H", "-o", "name").stdout.split()
+    t.expect("other@s1" in left and not [name for name in left if name.startswith("projects") and "@" in name], f"others stay: {left}")
+
+
+@test(seconds_max=120)
+def a_folder_that_is_there_is_told(t):
+    """create --folder -p of a folder that is there says so, and does not pass over what it was to be"""
+    pool = Pool(t)
+    pool.shale("create", "old", "--folder")
+    said = pool.shale("create", "old", "--folder", "-p").stdout
+    t.expect("is there already" in said, f"it is told: {said}")
+    refused = pool.shale("create", "old", "--folder", "-p", "--quota", "1G", status=EXIT["exists"]).stderr
+    t.expect("shale set" in refused, f"what to do is told: {refused}")
+    t.equal(source_of(pool, "old", "quota")[1], "default", "nothing was set")

@@ -72,10 +72,13 @@ pub struct CloneArgs {
 Examples:
   shale rollback /srv/pool vm@before-upgrade
   shale rollback /srv/pool vm@monday -r       and give up the snapshots taken since
+  shale rollback /srv/pool projects@monday    everything in a folder that has it
 
 What was written since is gone. To have both, clone the snapshot instead.
 
-JSON fields: volume, snapshot.")]
+Of a folder, each volume and share goes back by itself; if one is refused, those before it have gone back, and are named.
+
+JSON fields: volume, snapshot; snapshots (of a folder).")]
 pub struct RollbackArgs {
     /// Directory of the pool
     pub pool: PathBuf,

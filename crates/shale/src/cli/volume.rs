@@ -223,19 +223,21 @@ Examples:
   shale destroy /srv/pool 'vm#monday'    a bookmark
   shale destroy -r /srv/pool vm          with all its snapshots
   shale destroy -r /srv/pool projects    a folder, with everything in it
+  shale destroy -r /srv/pool projects@monday      the snapshots that snapshot -r took
   shale destroy /srv/pool vm --force     even while a client has it open
 
 There is no way back. The space comes back in the background. Without --force it waits up to 3 seconds for commands that are using the volume, and
 is refused (exit code 4) if one goes on, or a client has it open; with --force it says who that is, and what becomes of them. A snapshot that is held (shale holds) is not destroyed.
 
-JSON fields: volume (what was destroyed, as it was named).")]
+JSON fields: volume (what was destroyed, as it was named); snapshots (those of -r with a snapshot's name).")]
 pub struct DestroyArgs {
     /// Directory of the pool
     pub pool: PathBuf,
     /// Name of the volume or folder, VOLUME@SNAPSHOT, or VOLUME#BOOKMARK
     #[arg(value_parser = names::destroyed_name)]
     pub volume: String,
-    /// Destroy a volume's snapshots with it, and everything in a folder
+    /// Destroy a volume's snapshots with it, and everything in a folder; of FOLDER@SNAPSHOT, the
+    /// snapshots of that name of everything in it
     #[arg(long, short)]
     pub recursive: bool,
     /// Destroy it even if a client has it open

@@ -2,6 +2,7 @@
 
 use serde_json::json;
 
+use super::below;
 use super::forced::{self, Change, Forced};
 use super::incomplete;
 use super::list::volumes;
@@ -63,19 +64,29 @@ pub fn clone(args: CloneArgs, output: &Output) -> Outcome {
     Ok(())
 }
 
-/// Takes a volume back to a snapshot.
+/// Takes a volume back to a snapshot, or everything in a folder to those of one name.
 pub fn rollback(args: RollbackArgs, output: &Output) -> Outcome {
-    let request = Request::Rollback { snapshot: args.snapshot.clone(), recursive: args.recursive, force: args.force };
-    Session::with(&args.pool, &args.access, output, |session| {
-        if args.force {
-            let forced = Forced { title: &args.snapshot, change: Change::TakenBack, recursive: args.recursive };
-            forced::tell(session, &forced, output)?;
-        }
-        Ok(session.done(request)?)
+    let (volume, name) = args.snapshot.split_once('@').unwrap_or_default();
+    let (titles, is_folder) = Session::with(&args.pool, &args.access, output, |session| {
+        let is_folder = below::is_folder_only(session, volume)?;
+        let titles = if is_folder { below::snapshots(session, volume, name)? } else { vec![args.snapshot.clone()] };
+        below::each(&titles, "rolled back", output, |title| {
+            if args.force {
+                let forced = Forced { title, change: Change::TakenBack, recursive: args.recursive };
+                forced::tell(session, &forced, output)?;
+            }
+            let request =
+                Request::Rollback { snapshot: title.to_owned(), recursive: args.recursive, force: args.force };
+            Ok(session.done(request)?)
+        })?;
+        Ok((titles, is_folder))
     })?;
-    let volume = names::volume_of(&args.snapshot);
-    let document = json!({ "volume": volume, "snapshot": args.snapshot });
-    output.done(&document, || format!("{volume} is as it was in {}\n", args.snapshot));
+    let mut document = json!({ "volume": volume, "snapshot": args.snapshot });
+    if is_folder {
+        document["snapshots"] = json!(titles);
+    }
+    let line = |title: &String| format!("{} is as it was in {title}\n", names::volume_of(title));
+    output.done(&document, || titles.iter().map(line).collect());
     Ok(())
 }
 

@@ -1,5 +1,6 @@
 //! What each command does: asks the pool through a [`Session`], and says what came of it.
 
+mod below;
 mod blob;
 mod calibrate;
 mod check;

@@ -6,6 +6,7 @@ use serde_json::json;
 use surface::ErrorKind;
 use units::format_size;
 
+use super::below;
 use super::forced::{self, Change, Forced};
 use super::list::folders;
 use crate::cli::{CreateArgs, DestroyArgs, ResizeArgs};
@@ -27,26 +28,31 @@ pub fn create(args: CreateArgs, output: &Output) -> Outcome {
         (true, _) => Request::CreateShare { share: name.clone(), properties },
         _ => Request::Create { volume: name.clone(), size_bytes, properties },
     };
-    Session::with(&pool, &access, output, |session| {
+    let wants_properties = !properties.is_empty();
+    let was_there = Session::with(&pool, &access, output, |session| {
         if parents {
             make_folders_of(session, &name)?;
         }
         match session.created(request) {
             // As of mkdir -p.
             Err(error) if error.kind() == ErrorKind::Exists && folder && parents => {
-                if is_folder(session, &name)? {
-                    Ok(())
-                } else {
+                if !is_folder(session, &name)? {
                     Err(error.into())
+                } else if wants_properties {
+                    let way = format!(", and keeps its properties: change them with shale set POOL {name} KEY=VALUE");
+                    Err(Failure::from(error).with(&way))
+                } else {
+                    Ok(true)
                 }
             }
             Err(error) if error.kind() == ErrorKind::NotFound && name.contains('/') && !parents => {
                 Err(Failure::from(error).with(", or say -p, which makes the folders that are missing"))
             }
-            created => Ok(created.map(drop)?),
+            created => Ok(created.map(|_| false)?),
         }
     })?;
     match (share, folder) {
+        _ if was_there => output.done(&json!({ "folder": name }), || format!("folder {name} is there already\n")),
         (_, true) => output.done(&json!({ "folder": name }), || format!("folder {name} created\n")),
         (true, _) => output.done(&json!({ "share": name }), || format!("share {name} created\n")),
         _ => say_size(output, "created", &name, size_bytes),
@@ -100,8 +106,29 @@ fn exact_size(size_bytes: u64) -> String {
     }
 }
 
+/// Deletes the snapshots of one name that a folder's or a share's `snapshot -r` took.
+fn destroy_below(args: &DestroyArgs, folder: &str, name: &str, output: &Output) -> Outcome {
+    let gone = Session::with(&args.pool, &args.access, output, |session| {
+        let titles = below::snapshots(session, folder, name)?;
+        below::each(&titles, "destroyed", output, |title| {
+            if args.force {
+                forced::tell(session, &Forced { title, change: Change::Destroyed, recursive: false }, output)?;
+            }
+            let request = Request::Destroy { volume: title.to_owned(), id: None, recursive: false, force: args.force };
+            Ok(session.done(request)?)
+        })?;
+        Ok(titles)
+    })?;
+    let document = json!({ "volume": args.volume, "snapshots": gone });
+    output.done(&document, || gone.iter().map(|title| format!("snapshot {title} destroyed\n")).collect());
+    Ok(())
+}
+
 /// Deletes a volume, a folder or a snapshot.
 pub fn destroy(args: DestroyArgs, output: &Output) -> Outcome {
+    if let Some((folder, name)) = args.volume.split_once('@').filter(|_| args.recursive) {
+        return destroy_below(&args, folder, name, output);
+    }
     let request =
         Request::Destroy { volume: args.volume.clone(), id: None, recursive: args.recursive, force: args.force };
     let was_folder = Session::with(&args.pool, &args.access, output, |session| {

@@ -1,0 +1,58 @@
+//! One change to all that a snapshot of a folder holds: the snapshots of one name below it, each
+//! destroyed or gone back to.
+
+use surface::{Error, ErrorKind};
+
+use super::list::volumes;
+use crate::control::{Reply, Request};
+use crate::devices::is_in;
+use crate::exit::Outcome;
+use crate::output::Output;
+use crate::session::Session;
+
+/// The snapshots called `name` of everything in `folder`, and of `folder` itself if it is a share,
+/// by their full names.
+///
+/// # Errors
+/// `NotFound` if nothing there has such a snapshot, and what the pool says.
+pub fn snapshots(session: &Session, folder: &str, name: &str) -> Outcome<Vec<String>> {
+    let all = match session.call(Request::Snapshots { volume: None })? {
+        Reply::Snapshots(all) => all,
+        other => return Err(other.unexpected().into()),
+    };
+    let is_meant = |volume: &str| volume == folder || is_in(volume, folder);
+    let meant = all.into_iter().filter(|snapshot| snapshot.name == name && is_meant(&snapshot.volume));
+    let mut titles: Vec<_> = meant.map(|snapshot| format!("{}@{name}", snapshot.volume)).collect();
+    if titles.is_empty() {
+        let message = format!("nothing in '{folder}' has a snapshot '{name}': shale list -r shows which there are");
+        return Err(Error::new(ErrorKind::NotFound, message).into());
+    }
+    titles.sort();
+    Ok(titles)
+}
+
+/// Whether a name is a folder's, which has no snapshot of its own.
+///
+/// # Errors
+/// What the pool says.
+pub fn is_folder_only(session: &Session, name: &str) -> Outcome<bool> {
+    Ok(super::list::folders(session)?.iter().any(|folder| folder.name == name)
+        && !volumes(session)?.iter().any(|volume| volume.name == name))
+}
+
+/// Does `change` to each of `titles`. If one is refused, those that were changed before it are
+/// named: they stay changed.
+///
+/// # Errors
+/// Those of `change`.
+pub fn each(titles: &[String], changed: &str, output: &Output, change: impl Fn(&str) -> Outcome) -> Outcome {
+    for (at, title) in titles.iter().enumerate() {
+        if let Err(failure) = change(title) {
+            if at > 0 {
+                output.warn(&format!("{changed} before the command stopped: {}", titles[..at].join(", ")));
+            }
+            return Err(if titles.len() > 1 { failure.context(format!("'{title}'")) } else { failure });
+        }
+    }
+    Ok(())
+}
