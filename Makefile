@@ -62,8 +62,8 @@ posix: ## pjdfstest, whole, on a share and on ext4, and fsx for SECONDS=120 (ins
 	@tools/setup build posix
 	tests/posix $(if $(filter-out undefined environment,$(origin SECONDS)),$(SECONDS),120)
 
-e2e: build ## Blobs on MinIO, SeaweedFS, Ceph and azurite, which it installs (needs Go, npm and root: half an hour); ARGS='--only ceph' selects
-	@tools/setup test
+e2e: build ## Blobs on MinIO, SeaweedFS, Ceph and azurite, shares by NFS, SMB and FTP; it installs all of them (needs Go, npm and root: half an hour); ARGS='--only ceph' selects
+	@tools/setup test e2e
 	SHALE_E2E=1 tests/run --jobs 1 $(if $(ARGS),$(ARGS),--only '^e2e_')
 
 soak: build ## Crash simulation and fuzzing for SECONDS=600, 50 kill -9 rounds, a full pool overwritten 20 times

@@ -71,7 +71,7 @@ class Pool:
 class Server:
     """`shale serve` as a child process, ready when the constructor returns, stopped at the end of the test."""
 
-    def __init__(self, pool, mount=False, memory=None, volumes=(), nbd=(), standby=None, keeps=False, shares=False):
+    def __init__(self, pool, mount=False, memory=None, volumes=(), nbd=(), standby=None, keeps=False, shares=False, exports=None):
         self.pool, self.t = pool, pool.t
         self.socket = pool.t.dir / f"{pool.path.name}.nbd.sock"
         self.mount_dir = pool.t.dir / f"{pool.path.name}.mnt" if mount else None
@@ -92,6 +92,8 @@ class Server:
             words += ["--shares", self.shares_dir]
             if not self.mount_dir:
                 words += ["--keep-mounts", "on" if keeps else "off"]
+        if exports:
+            words += ["--exports", exports]
         for volume in volumes:
             words += ["--volume", volume]
         if memory:

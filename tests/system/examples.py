@@ -27,6 +27,7 @@ BEFORE = [
                                      "ssh backup shale create /srv/pool copies --folder"),
     (r"(destroy|rollback) \S* ?\S+ projects@monday", "shale create /srv/pool projects/web/db1 --size 1G -p; shale snapshot /srv/pool -r projects@monday"),
     (r"shale (snapshot|list|destroy|set) .*projects", "shale create /srv/pool projects/web/db1 --size 1G -p"),
+    (r"set \S+ home ", "shale create /srv/pool home --share"),
     (r"create \S+ vm ", "shale destroy -r /srv/pool vm"),
     (r"import \S+ home old.tar", "tar -C /home -cf old.tar meier"),
     (r"import \S+ home - ", "tar -C /home -czf home.tar.gz meier; shale import /srv/pool home /home/meier"),
@@ -62,7 +63,7 @@ BEFORE = [
 
 # Paths of the examples, longest first, and where they are here.
 PATHS = {"/mnt/shale": "mnt", "/srv/pool": "pool", "/srv/shares": "shares", "/srv/copy-of-home": "copy-of-home", "/srv/new": "new", "/backup": "backup", "/home": "home", "/mnt/vm": "fs",
-         "/run": "run", "/big": "big", "/srv/blobs": "blobs"}
+         "/run": "run", "/etc/shale": "exports", "/big": "big", "/srv/blobs": "blobs"}
 
 
 def translated(t, text):

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use codec::Codec;
+use doors::{Access, AccessError, Door};
 use units::{BLOCK_BYTES, GROUP_BLOCKS, did_you_mean, parse_size};
 
 use crate::plan::Auto;
@@ -240,6 +241,34 @@ pub const KEYS: &[Key] = &[
         only_of: Some(Owner::Volume),
     },
     Key {
+        name: "nfs",
+        description: "which clients reach a share by NFS (serve --exports)",
+        allowed: Door::Nfs.allowed(),
+        default: "off",
+        only_of: None,
+    },
+    Key {
+        name: "smb",
+        description: "which clients reach a share by SMB",
+        allowed: Door::Smb.allowed(),
+        default: "off",
+        only_of: None,
+    },
+    Key {
+        name: "http",
+        description: "which clients reach a share by HTTP and WebDAV",
+        allowed: Door::Http.allowed(),
+        default: "off",
+        only_of: None,
+    },
+    Key {
+        name: "ftp",
+        description: "whether clients reach a share by FTP",
+        allowed: Door::Ftp.allowed(),
+        default: "off",
+        only_of: None,
+    },
+    Key {
         name: "clean-low",
         description: "free space below which the cleaner begins in the background with extents that are mostly dead, in percent of the pool",
         allowed: MARK_ALLOWED,
@@ -302,6 +331,8 @@ pub enum PropertyError {
     },
     /// It is a file-type rule, and a wrong one.
     Rule(RuleError),
+    /// It is a door of a share, and a wrong one.
+    Door(AccessError),
     /// Only others have the property.
     NotOf(Owner, &'static Key),
     /// Two properties contradict each other.
@@ -328,6 +359,7 @@ impl fmt::Display for PropertyError {
                 write!(f, "property '{}' cannot be '{value}'; allowed: {}{meant}", key.name, key.allowed)
             }
             Self::Rule(error) => error.fmt(f),
+            Self::Door(error) => error.fmt(f),
             Self::NotOf(Owner::Volume, key) => {
                 write!(f, "'{}' is a property of the pool as a whole: set it there", key.name)
             }
@@ -439,6 +471,10 @@ fn apply(settings: &mut Settings, name: &str, value: &str) -> Result<(), Propert
         "quota" => settings.quota_bytes = parse_bytes(value).ok_or_else(bad)?,
         "reservation" => settings.reservation_bytes = parse_bytes(value).ok_or_else(bad)?.unwrap_or(0),
         "when-full" => settings.when_full = WhenFull::parse(value).ok_or_else(bad)?,
+        "nfs" | "smb" | "http" | "ftp" => {
+            let door = Door::of_property(name).ok_or_else(bad)?;
+            drop(Access::parse(door, value).map_err(PropertyError::Door)?);
+        }
         INCOMPLETE if ["no", "yes"].contains(&value) => {}
         INCOMPLETE => return Err(bad()),
         "clean-low" => settings.clean_marks.low_permille = parse_permille(value).ok_or_else(bad)?,
@@ -604,7 +640,7 @@ mod tests {
             (
                 "compresion",
                 "lz4",
-                "compression, mode, candidates, unit, min-saving, dictionary, cold-mode, snapshots, keep, quota, reservation, when-full, incomplete, clean-low, clean-high, and rule.TYPE",
+                "compression, mode, candidates, unit, min-saving, dictionary, cold-mode, snapshots, keep, quota, reservation, when-full, incomplete, nfs, smb, http, ftp, clean-low, clean-high, and rule.TYPE",
             ),
             ("rule.nc", "lz5", "MODE:CODEC"),
             ("rule.jpeg", "off", "rule.jpg"),
@@ -627,6 +663,8 @@ mod tests {
             ("reservation", "-1", "none, or a size"),
             ("when-full", "hang", "wait:SECONDS"),
             ("incomplete", "maybe", "no, yes"),
+            ("nfs", "rw@10.0.0.1/8", "first address"),
+            ("http", "rw", "every client could write"),
             ("min-saving", "90.1", "from 0 to 90"),
             ("min-saving", "100", "from 0 to 90"),
             ("min-saving", "-1", "from 0 to 90"),
@@ -661,6 +699,10 @@ mod tests {
                 ("reservation", "none", Source::Default),
                 ("when-full", "error", Source::Default),
                 ("incomplete", "no", Source::Default),
+                ("nfs", "off", Source::Default),
+                ("smb", "off", Source::Default),
+                ("http", "off", Source::Default),
+                ("ftp", "off", Source::Default),
                 ("clean-low", "10", Source::Default),
                 ("clean-high", "25", Source::Default),
             ]

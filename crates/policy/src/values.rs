@@ -31,6 +31,9 @@ pub fn values(key: &str) -> Vec<String> {
         "quota" | "reservation" => &["none"],
         "when-full" => &["error", "wait"],
         "incomplete" => &["no", "yes"],
+        "nfs" | "smb" => &["off", "on", "ro", "rw"],
+        "http" => &["off", "ro", "rw,login"],
+        "ftp" => &["off", "ro", "rw"],
         _ => &[],
     };
     if fixed.is_empty() {

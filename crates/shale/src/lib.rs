@@ -22,6 +22,7 @@ pub mod control;
 pub mod devices;
 pub mod estimate;
 pub mod exit;
+pub mod exports;
 pub mod file_choices;
 pub mod fullness;
 pub mod health;

@@ -15,6 +15,7 @@ use surface::{BlockDevice, Client, DeviceId, Error, ErrorKind, Result};
 
 use crate::control::{Reply, Request};
 use crate::devices::Devices;
+use crate::exports::{self, Exports};
 use crate::fullness::{self, Fullness, Gauge};
 use crate::health;
 use crate::model::{
@@ -69,11 +70,18 @@ pub struct Service {
     served: Mutex<Option<Served>>,
     /// Shares that are mounted, while they are.
     shares: Mutex<Option<Arc<Shares>>>,
+    /// The servers that give them out, while they do.
+    exports: Mutex<Option<Arc<Exports>>>,
     journals: Arc<Journals>,
     /// Damages that the log has.
     damage_told: Mutex<BTreeSet<String>>,
     fullness: Fullness,
     recompressing: Recompressing,
+}
+
+/// Whether a property is a door.
+fn is_door(key: &str) -> bool {
+    doors::Door::of_property(key).is_some()
 }
 
 /// A damage in words, with its place.
@@ -106,6 +114,7 @@ impl Service {
             output,
             served: Mutex::new(None),
             shares: Mutex::new(None),
+            exports: Mutex::new(None),
             journals: Arc::new(journals),
             damage_told: Mutex::default(),
             fullness: Fullness::default(),
@@ -148,6 +157,48 @@ impl Service {
         *self.shares.lock() = None;
     }
 
+    /// From now on changes of the pool's properties are changes of what is given out.
+    pub fn set_exports(&self, exports: Arc<Exports>) {
+        *self.exports.lock() = Some(exports);
+    }
+
+    /// Takes that back.
+    pub fn forget_exports(&self) {
+        *self.exports.lock() = None;
+    }
+
+    /// Sets properties, of doors as well: these are for shares, and in force when this returns.
+    fn set(&self, volume: Option<&str>, id: Option<u64>, changes: &[(String, Option<String>)]) -> Result<Reply> {
+        let doors: Vec<_> = changes.iter().filter_map(|(key, _)| doors::Door::of_property(key)).collect();
+        let meant = id.map(|id| Meant::Number(DeviceId(id))).or_else(|| volume.map(Meant::Name));
+        if let Some(name) = volume
+            && let Some((key, _)) = changes.iter().find(|(key, value)| value.is_some() && is_door(key))
+        {
+            self.refuse_door(name, key)?;
+        }
+        self.pool.set_properties_of(meant, changes)?;
+        let exports = self.exports.lock().clone();
+        if let Some(exports) = exports.filter(|_| !doors.is_empty()) {
+            let faults = exports.look(true);
+            let of_these: Vec<_> = faults.into_iter().filter(|fault| doors.contains(&fault.door)).collect();
+            if let Some(fault) = of_these.first() {
+                let text =
+                    format!("the property is set, but not in force: {} (shale exports --check tells more)", fault.text);
+                return Err(Error::new(ErrorKind::Io, text));
+            }
+        }
+        Ok(Reply::Done)
+    }
+
+    /// Fails for a volume: it has no files that a door could give out.
+    fn refuse_door(&self, name: &str, key: &str) -> Result<()> {
+        if self.pool.is_folder(name) || self.pool.volume(name)?.is_share() {
+            return Ok(());
+        }
+        let text = format!("'{name}' is a volume: '{key}' is a property of shares, of folders and of the pool");
+        Err(Error::new(ErrorKind::Invalid, text))
+    }
+
     /// Mounts shares that have come, and unmounts those that have gone, where shares are mounted at
     /// all.
     pub fn look_at_shares(&self) {
@@ -155,6 +206,10 @@ impl Service {
         if let Some(shares) = shares {
             shares.close_moments(true);
             shares.bring_up_to_date().iter().for_each(|line| self.output.warn(line));
+        }
+        let exports = self.exports.lock().clone();
+        if let Some(exports) = exports {
+            exports.look(false);
         }
     }
 
@@ -176,10 +231,15 @@ impl Service {
         if name.contains(['@', '#']) {
             return work();
         }
+        let exports = self.exports.lock().clone();
+        let withdrawn = exports.as_ref().map(|exports| exports.withdraw(name));
         let (was_mounted, done) = shares.without(name, force, work);
+        drop(withdrawn);
         // Of a folder, some may have been unmounted before one could not be.
         if was_mounted {
             self.look_at_shares();
+        } else if let Some(exports) = exports {
+            exports.look(false);
         }
         done
     }
@@ -222,6 +282,11 @@ impl Service {
     pub fn handle(&self, request: Request) -> Result<Reply> {
         match request {
             Request::Hello => Ok(Reply::Done),
+            Request::Create { volume, properties, .. } if properties.keys().any(|key| is_door(key)) => {
+                let text =
+                    format!("'{volume}' would be a volume: doors (nfs, smb, http, ftp) are properties of shares");
+                Err(Error::new(ErrorKind::Invalid, text))
+            }
             Request::Create { volume, size_bytes, properties } => {
                 self.pool.create_volume(&volume, size_bytes, &properties).map(|id| Reply::Created { id: id.0 })
             }
@@ -301,15 +366,21 @@ impl Service {
             Request::Get { volume } => {
                 let is_folder = volume.as_deref().is_some_and(|name| self.pool.is_folder(name));
                 let own = if is_folder { "folder" } else { "volume" };
-                let properties = self.pool.properties(volume.as_deref())?;
+                let mut properties = self.pool.properties(volume.as_deref())?;
+                let is_volume = |name: &str| !is_folder && self.pool.volume(name).is_ok_and(|found| !found.is_share());
+                if volume.as_deref().is_some_and(is_volume) {
+                    properties.retain(|property| !is_door(&property.key));
+                }
                 let is_folder = |name: &str| self.pool.is_folder(name);
                 let reports = properties.into_iter().map(|p| PropertyReport::new(p, own, is_folder));
                 Ok(Reply::Properties(reports.collect()))
             }
-            Request::Set { volume, id, changes } => {
-                let by_name = || volume.as_deref().map(Meant::Name);
-                let meant = id.map(|id| Meant::Number(DeviceId(id))).or_else(by_name);
-                self.pool.set_properties_of(meant, &changes).map(|()| Reply::Done)
+            Request::Set { volume, id, changes } => self.set(volume.as_deref(), id, &changes),
+            Request::Exports { check } => {
+                let exports = self.exports.lock().clone();
+                Ok(Reply::Exports(
+                    exports.map_or_else(|| exports::unserved(&self.pool, check), |exports| exports.report(check)),
+                ))
             }
             Request::Grow { capacity_bytes } => self.pool.grow(capacity_bytes).map(|()| Reply::Done),
             Request::Shrink { capacity_bytes, rounds } => {

@@ -265,6 +265,13 @@ impl Shares {
         &self.dir
     }
 
+    /// The shares that are mounted: number, name, and where.
+    pub fn mounted(&self) -> Vec<(u64, String, PathBuf)> {
+        let state = self.state.lock();
+        let here = state.mounted.iter().filter(|(_, share)| !share.mount.is_over());
+        here.map(|(id, share)| (*id, share.name.clone(), self.dir.join(&share.name))).collect()
+    }
+
     /// Mounts what has come, and unmounts what has gone or has another name; what went wrong.
     pub fn bring_up_to_date(&self) -> Vec<String> {
         self.bring_up().iter().map(ToString::to_string).collect()

@@ -2,6 +2,7 @@
 //! behaviour.
 
 mod blob;
+mod exports;
 pub mod help;
 mod history;
 mod kept;
@@ -17,6 +18,7 @@ pub use blob::{
     BlobGcArgs, BlobGetArgs, BlobLogArgs, BlobOptimizeArgs, BlobPutArgs, BlobRmArgs, BlobTagArgs, BlobTwoArgs,
     BlobUpload, BlobVerifyArgs, BlobWriteArgs,
 };
+pub use exports::ExportsArgs;
 pub use history::{CloneArgs, DiffArgs, PromoteArgs, RenameArgs, RollbackArgs, SnapshotArgs};
 pub use kept::{BookmarkArgs, BookmarksArgs, HoldArgs, HoldsArgs, ReleaseArgs};
 pub use policy::{CalibrateArgs, ExplainArgs, RecompressArgs, TraceArgs, TraceFormat, UsageArgs};
@@ -94,6 +96,8 @@ pub enum Command {
     Status(StatusArgs),
     /// Serve the volumes over NBD and as files below a directory, and mount the shares
     Serve(ServeArgs),
+    /// Show by which network protocols shares are given out, and how they are reached
+    Exports(ExportsArgs),
     /// Copy a file, a block device or stdin into a volume, or a tree into a share
     Import(ImportArgs),
     /// Copy a volume to a file, a block device or stdout, or a share to a directory or archive
@@ -252,6 +256,8 @@ mod tests {
             "shale list p --json",
             "shale --json status p",
             "shale serve p --nbd unix:/run/x --nbd 127.0.0.1:10809 --mount /mnt --volume a --volume b --memory 1G",
+            "shale serve p --shares /srv/shares --exports /etc/shale/exports",
+            "shale exports p --check --json",
             "shale import p v -",
             "shale export p v - --force",
             "shale estimate /home disk.img --sample 64M",

@@ -135,6 +135,7 @@ Examples:
   shale serve /srv/pool --nbd unix:/run/shale.sock --nbd 127.0.0.1:10809
   shale serve /srv/pool --mount /mnt/shale                     a file for each volume
   shale serve /srv/pool --shares /srv/shares                   a directory for each share
+  shale serve /srv/pool --shares /srv/shares --exports /etc/shale      by NFS, SMB, HTTP, FTP too
   losetup -f --show --direct-io=on /mnt/shale/vm               a file as a block device
   qemu-img convert disk.qcow2 nbd+unix:///vm?socket=/srv/pool/nbd.sock
 
@@ -155,8 +156,12 @@ Mounts outlive such a death (Linux 6.9 and later): users of its files, loop devi
 among them, wait until the pool is served again at the same directory, and then go on. Without --standby, with FUSE over
 io_uring (the server says so), or with --keep-mounts off, the mount ends with the server.
 
+With --exports shares are given out by the network protocols that their properties nfs, smb, http and ftp name, through
+servers of their own kind over the mounts; `shale exports` shows them. The directory has what these servers need; the file
+'settings' in it is yours, with addresses and ports (on 127.0.0.1 until you change it). The servers outlive a death of this one.
+
 JSON, one document once everything answers: {ready, pid, pool, nbd, uris, mount, mount_over_io_uring,
-  shares}.")]
+  shares, exports}.")]
 pub struct ServeArgs {
     /// Directory of the pool
     pub pool: PathBuf,
@@ -170,6 +175,10 @@ pub struct ServeArgs {
     /// Mount each share at a directory of its name below this one (FUSE); needs root
     #[arg(long, value_name = "DIR")]
     pub shares: Option<PathBuf>,
+    /// Give shares out by NFS, SMB, HTTP and FTP as their properties say, with configurations in this
+    /// directory
+    #[arg(long, value_name = "DIR", requires = "shares")]
+    pub exports: Option<PathBuf>,
     /// Most NBD connections at once; further clients are refused
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub connections: u16,

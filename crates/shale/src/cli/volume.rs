@@ -67,6 +67,7 @@ Examples:
   shale set /srv/pool vm compression=zstd-9 unit=64K  for one volume
   shale set /srv/pool projects/web compression=lz4    for everything in a folder
   shale set /srv/pool vm compression=                 inherit again
+  shale set /srv/pool home nfs=rw@10.0.0.0/8 http=ro  gives a share out (serve --exports)
   shale set /srv/pool rule.nc=archive:gzip-1,performance:lz4    for files of one type
 
 JSON: what was set, a list of {key, value, source, folder}, as of get.

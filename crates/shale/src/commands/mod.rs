@@ -10,6 +10,7 @@ mod explain;
 mod explain_file;
 mod export;
 mod export_tree;
+mod exports;
 mod forced;
 mod generate;
 mod grow;
@@ -61,6 +62,7 @@ pub fn run(mut command: Command, output: &Output) -> Outcome {
         Command::Serve(args) => serve::run(args, output),
         Command::Import(args) => import::run(args, output),
         Command::Export(args) => export::run(args, output),
+        Command::Exports(args) => exports::run(&args, output),
         Command::Estimate(args) => estimate::run(args, output),
         Command::Resize(args) => volume::resize(args, output),
         Command::Destroy(args) => volume::destroy(args, output),

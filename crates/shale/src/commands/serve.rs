@@ -5,10 +5,11 @@
 //! else left to serve. Then:
 //!
 //! 1. NBD: no new requests; those in work are answered, connections closed.
-//! 2. The mount is taken away. If files in it are open: what file systems on loop devices on them
+//! 2. The servers of network protocols end, then shares are unmounted.
+//! 3. The mount is taken away. If files in it are open: what file systems on loop devices on them
 //!    have in the kernel's caches is synced, then the mount is cut off. A process that only has a
 //!    file open is not waited for: the writes acknowledged to it are kept.
-//! 3. The control socket; the pool is closed, which makes everything durable.
+//! 4. The control socket; the pool is closed, which makes everything durable.
 //!
 //! A second SIGINT or SIGTERM, a second or more after the first, ends the process wherever it is.
 
@@ -28,6 +29,7 @@ use super::keeping::Keeping;
 use crate::cli::{Access, ServeArgs};
 use crate::control::ControlServer;
 use crate::exit::{Outcome, kind_of};
+use crate::exports::Exports;
 use crate::output::Output;
 use crate::pool_dir::{self, OpenPool, Opening, PoolDir};
 use crate::service::{Served, Service};
@@ -178,6 +180,7 @@ struct FrontEnds {
     nbd: Option<Server>,
     mount: Option<Mount>,
     shares: Option<Arc<Shares>>,
+    exports: Option<Arc<Exports>>,
     /// Most NBD connections.
     connections_max: usize,
 }
@@ -231,6 +234,26 @@ fn check_hides_no_socket(dir: &Path, listen: &[Listen]) -> Result<()> {
     Ok(())
 }
 
+/// Refuses a directory of exports below the shares: servers would read their configuration from
+/// what they give out.
+///
+/// # Errors
+/// `Invalid`.
+fn check_hides_no_exports(dir: &Path, exports: Option<&Path>) -> Result<()> {
+    let (Ok(dir), Some(exports)) = (dir.canonicalize(), exports) else { return Ok(()) };
+    let exports = std::path::absolute(exports).unwrap_or_else(|_| exports.to_owned());
+    let exports = exports.canonicalize().unwrap_or(exports);
+    if exports.starts_with(&dir) {
+        let text = format!(
+            "exports at {}: it lies below the shares: choose a directory outside of {}",
+            exports.display(),
+            dir.display()
+        );
+        return Err(Error::new(ErrorKind::Invalid, text));
+    }
+    Ok(())
+}
+
 /// Memory for what NBD clients have in flight: a quarter of the budget, but enough for the largest
 /// request, and for a few deep queues at most.
 fn nbd_bytes(memory_bytes: u64) -> usize {
@@ -268,9 +291,10 @@ impl FrontEnds {
         }
         if let Some(dir) = &args.shares {
             check_hides_nothing(dir, service)?;
+            check_hides_no_exports(dir, args.exports.as_deref())?;
         }
         let devices = service.devices().shown(&args.volume);
-        let mut front_ends = Self { nbd: None, mount: None, shares: None, connections_max: 0 };
+        let mut front_ends = Self { nbd: None, mount: None, shares: None, exports: None, connections_max: 0 };
         if !listen.is_empty() {
             let log_output = *output;
             let usual = ServerOptions::default();
@@ -297,6 +321,18 @@ impl FrontEnds {
                 Ok(shares) => {
                     service.set_shares(shares.clone());
                     front_ends.shares = Some(shares);
+                }
+                Err(error) => {
+                    front_ends.stop(service, output);
+                    return Err(error);
+                }
+            }
+        }
+        if let Some((dir, shares)) = args.exports.as_deref().zip(front_ends.shares.as_ref()) {
+            match Exports::start(service.pool(), shares, dir, &service.facts().pool, output) {
+                Ok(exports) => {
+                    service.set_exports(exports.clone());
+                    front_ends.exports = Some(exports);
                 }
                 Err(error) => {
                     front_ends.stop(service, output);
@@ -344,6 +380,7 @@ impl FrontEnds {
         let mount = self.mount.as_ref().map(|mount| mount.dir().display().to_string());
         let over_io_uring = self.mount.as_ref().is_some_and(Mount::is_over_io_uring);
         let shares = self.shares.as_ref().map(|shares| shares.dir().display().to_string());
+        let exports = self.exports.as_ref().map(|exports| exports.dir().display().to_string());
         service.set_served(Served {
             nbd: nbd.clone(),
             mount: mount.clone(),
@@ -354,7 +391,7 @@ impl FrontEnds {
         let pool = service.facts().pool.display().to_string();
         let document = json!({
             "ready": true, "pid": std::process::id(), "pool": pool, "nbd": nbd, "uris": uris, "mount": mount,
-            "mount_over_io_uring": over_io_uring, "shares": shares,
+            "mount_over_io_uring": over_io_uring, "shares": shares, "exports": exports,
         });
         output.result(&document, || {
             let mut text = format!("pool {pool}, process {}\n", std::process::id());
@@ -367,6 +404,9 @@ impl FrontEnds {
             }
             if let Some(shares) = &shares {
                 text.push_str(&format!("shares {shares}\n"));
+            }
+            if let Some(exports) = &exports {
+                text.push_str(&format!("exports {exports}\n"));
             }
             text + "ready\n"
         });
@@ -381,6 +421,11 @@ impl FrontEnds {
     fn stop(self, service: &Service, output: &Output) {
         if let Some(nbd) = self.nbd {
             nbd.stop();
+        }
+        // Before the shares: their servers hold them.
+        if let Some(exports) = self.exports {
+            service.forget_exports();
+            exports.stop();
         }
         if let Some(shares) = self.shares {
             service.forget_shares();

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use surface::{Error, ErrorKind, Result};
 
 use crate::choices::{Calibrated, Detail, RecompressSlice, Region, TraceLine};
+use crate::exports::ExportsReport;
 use crate::file_choices::{FileReport, UsageReport};
 use crate::model::{
     BookmarkLine, CleanSlice, DiffReport, HoldLine, PropertyReport, ReceiveLine, ScrubSlice, ShrinkSlice,
@@ -57,6 +58,11 @@ pub enum Request {
     },
     /// Lists the folders: [`Reply::Volumes`].
     Folders,
+    /// What is given out by network protocols: [`Reply::Exports`].
+    Exports {
+        /// What stands in the way, too, and what a client would see.
+        check: bool,
+    },
     /// Deletes a volume, a folder or a snapshot.
     Destroy {
         /// Name, `VOLUME`, `FOLDER`, `VOLUME@SNAPSHOT` or `VOLUME#BOOKMARK`.
@@ -335,6 +341,8 @@ pub enum Reply {
     Snapshots(Vec<SnapshotReport>),
     /// The bookmarks, by volume and age.
     Bookmarks(Vec<BookmarkLine>),
+    /// What is given out by network protocols.
+    Exports(ExportsReport),
     /// Tags of snapshots.
     Holds(Vec<HoldLine>),
     /// What has changed.

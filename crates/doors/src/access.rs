@@ -1,0 +1,306 @@
+//! What the property of a door says: `rw@10.0.0.0/8,ro,root_squash`.
+
+use std::fmt;
+
+use units::did_you_mean;
+
+use crate::network::Network;
+
+/// Most networks in one value: each becomes a block of a configuration.
+const GRANTS_MAX: usize = 64;
+/// Most bytes of a user's name, as useradd has it.
+const USER_BYTES_MAX: usize = 32;
+
+/// A protocol by which a share is given out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Door {
+    /// NFS, versions 3, 4.0 and 4.1.
+    Nfs,
+    /// SMB 2.1 and later.
+    Smb,
+    /// HTTP, and WebDAV where it may be written.
+    Http,
+    /// FTP.
+    Ftp,
+}
+
+impl Door {
+    /// All, in the order in which they are shown.
+    pub const ALL: [Self; 4] = [Self::Nfs, Self::Smb, Self::Http, Self::Ftp];
+
+    /// The name, which is that of the property.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Nfs => "nfs",
+            Self::Smb => "smb",
+            Self::Http => "http",
+            Self::Ftp => "ftp",
+        }
+    }
+
+    /// The door whose property has this name.
+    pub fn of_property(key: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|door| door.name() == key)
+    }
+
+    /// What the property takes, for help and messages.
+    pub const fn allowed(self) -> &'static str {
+        match self {
+            Self::Nfs => {
+                "off, on (rw for every client), or ro and rw, each for all or as rw@NETWORK, and root_squash (the default), \
+                 no_root_squash or all_squash, separated by commas"
+            }
+            Self::Smb => {
+                "off, on (rw for every user with a password), or ro or rw, for all or as rw@NETWORK, and user=NAME or guest, \
+                 separated by commas"
+            }
+            Self::Http => {
+                "off, on (as ro), ro or ro@NETWORK for reading, rw@NETWORK for WebDAV, login (users of the password file), \
+                 separated by commas"
+            }
+            Self::Ftp => {
+                "off, on (as ro), ro for anonymous reading, rw for users of the system, login, port=N, separated by commas"
+            }
+        }
+    }
+}
+
+/// What clients of a network may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Grant {
+    /// Those clients; none: all others.
+    pub clients: Option<Network>,
+    /// Whether they may write.
+    pub writes: bool,
+}
+
+/// As whom the requests of NFS clients are carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Squash {
+    /// Those of root as nobody's.
+    #[default]
+    Root,
+    /// As they come.
+    Never,
+    /// All as nobody's.
+    All,
+}
+
+/// What a door lets through.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Access {
+    /// To whom; none: the door is shut.
+    pub grants: Vec<Grant>,
+    /// For NFS.
+    pub squash: Squash,
+    /// The only users that may come in, where a door knows users; none: all of them.
+    pub users: Vec<String>,
+    /// Clients without a password come in (SMB).
+    pub has_guests: bool,
+    /// Only users with a password come in (HTTP, FTP).
+    pub needs_login: bool,
+    /// A port of the share's own (FTP).
+    pub port: Option<u16>,
+}
+
+/// Why a value means nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AccessError(String);
+
+impl fmt::Display for AccessError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for AccessError {}
+
+impl Access {
+    /// Whether clients come in at all.
+    pub fn is_open(&self) -> bool {
+        !self.grants.is_empty()
+    }
+
+    /// Whether some client may write.
+    pub fn writes(&self) -> bool {
+        self.grants.iter().any(|grant| grant.writes)
+    }
+
+    /// Whether every client that reaches the server has the same rights.
+    pub fn is_for_all(&self) -> bool {
+        self.grants.iter().all(|grant| grant.clients.is_none())
+    }
+
+    /// What the value of a door's property says.
+    ///
+    /// # Errors
+    /// With what is wrong, and what is allowed.
+    pub fn parse(door: Door, value: &str) -> Result<Self, AccessError> {
+        let failed = |text: String| {
+            AccessError(format!(
+                "property '{0}' cannot be '{value}': {text}; allowed: {1}",
+                door.name(),
+                door.allowed()
+            ))
+        };
+        let mut access = Self::default();
+        match value {
+            "off" => return Ok(access),
+            "on" => {
+                let writes = matches!(door, Door::Nfs | Door::Smb);
+                access.grants.push(Grant { clients: None, writes });
+                return Ok(access);
+            }
+            _ => {}
+        }
+        for item in value.split(',') {
+            access.add(door, item).map_err(failed)?;
+        }
+        access.check(door).map_err(failed)?;
+        Ok(access)
+    }
+
+    fn add(&mut self, door: Door, item: &str) -> Result<(), String> {
+        let (word, clients) = item.split_once('@').map_or((item, None), |(word, clients)| (word, Some(clients)));
+        match (word, door) {
+            ("ro" | "rw", _) => {
+                let clients = clients.map(str::parse).transpose()?;
+                if self.grants.iter().any(|grant| grant.clients == clients) {
+                    return Err("the same clients are named twice".to_owned());
+                }
+                if self.grants.len() == GRANTS_MAX {
+                    return Err(format!("more than {GRANTS_MAX} networks"));
+                }
+                self.grants.push(Grant { clients, writes: word == "rw" });
+                return Ok(());
+            }
+            _ if clients.is_some() && !(word.starts_with("user=")) => {
+                return Err(format!("'{word}' is not for clients: ro@NETWORK and rw@NETWORK are"));
+            }
+            ("root_squash", Door::Nfs) => self.squash = Squash::Root,
+            ("no_root_squash", Door::Nfs) => self.squash = Squash::Never,
+            ("all_squash", Door::Nfs) => self.squash = Squash::All,
+            ("guest", Door::Smb) => self.has_guests = true,
+            ("login", Door::Http | Door::Ftp) => self.needs_login = true,
+            _ => return self.add_named(door, item),
+        }
+        Ok(())
+    }
+
+    fn add_named(&mut self, door: Door, item: &str) -> Result<(), String> {
+        match (item.split_once('='), door) {
+            (Some(("user", name)), Door::Smb) => {
+                if !is_user(name) {
+                    return Err(format!("'{name}' is no name of a user"));
+                }
+                self.users.push(name.to_owned());
+            }
+            (Some(("port", port)), Door::Ftp) => {
+                let port = port.parse().ok().filter(|port| *port != 0);
+                self.port = Some(port.ok_or_else(|| "a port is a number from 1 to 65535".to_owned())?);
+            }
+            _ => {
+                let known = ["off", "on", "ro", "rw", "root_squash", "no_root_squash", "all_squash", "guest", "login"];
+                return Err(format!("'{item}' is not known here{}", did_you_mean(item, known)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks what the parts mean together.
+    fn check(&mut self, door: Door) -> Result<(), String> {
+        if self.grants.is_empty() {
+            return Err("say ro or rw".to_owned());
+        }
+        let mixes = self.grants.iter().any(|grant| grant.writes) && self.grants.iter().any(|grant| !grant.writes);
+        match door {
+            Door::Smb if mixes => Err("SMB has ro or rw for all clients that it lets in".to_owned()),
+            Door::Smb if self.has_guests && !self.users.is_empty() => {
+                Err("guests come in, or only the users that are named".to_owned())
+            }
+            Door::Http if !self.needs_login && self.grants.iter().any(|g| g.writes && g.clients.is_none()) => {
+                Err("every client could write: say rw@NETWORK, or rw,login".to_owned())
+            }
+            Door::Ftp if !self.is_for_all() => {
+                Err("FTP does not tell clients apart: choose the address that it listens at".to_owned())
+            }
+            Door::Ftp if mixes => Err("say ro or rw".to_owned()),
+            Door::Ftp => {
+                // Without a password clients only read.
+                self.needs_login |= self.writes();
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Whether a configuration can name a user so.
+fn is_user(name: &str) -> bool {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    !name.is_empty() && name.len() <= USER_BYTES_MAX && !name.starts_with(['-', '.']) && name.chars().all(allowed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn grants(door: Door, value: &str) -> Vec<(Option<String>, bool)> {
+        let access = Access::parse(door, value).unwrap();
+        access.grants.iter().map(|g| (g.clients.map(|clients| clients.to_string()), g.writes)).collect()
+    }
+
+    #[test]
+    fn values_by_table() {
+        let all = |writes| vec![(None, writes)];
+        for door in Door::ALL {
+            assert_eq!(Access::parse(door, "off"), Ok(Access::default()));
+            assert_eq!(grants(door, "ro"), all(false));
+            assert_eq!(grants(door, "on"), all(matches!(door, Door::Nfs | Door::Smb)));
+            assert_eq!(Door::of_property(door.name()), Some(door));
+        }
+        let mixed = vec![(Some("10.0.0.0/8".to_owned()), true), (None, false)];
+        assert_eq!(grants(Door::Nfs, "rw@10.0.0.0/8,ro,all_squash"), mixed);
+        assert_eq!(Access::parse(Door::Nfs, "rw").unwrap().squash, Squash::Root);
+        assert_eq!(Access::parse(Door::Nfs, "rw,no_root_squash").unwrap().squash, Squash::Never);
+        assert_eq!(grants(Door::Http, "rw@127.0.0.0/8,ro"), [(Some("127.0.0.0/8".to_owned()), true), (None, false)]);
+        assert!(Access::parse(Door::Http, "rw,login").unwrap().needs_login);
+        assert!(Access::parse(Door::Ftp, "rw").unwrap().needs_login);
+        assert_eq!(Access::parse(Door::Ftp, "ro,port=2121").unwrap().port, Some(2121));
+        assert_eq!(Access::parse(Door::Smb, "rw,user=ada,user=meier").unwrap().users, ["ada", "meier"]);
+        assert!(Access::parse(Door::Smb, "ro,guest").unwrap().has_guests);
+    }
+
+    #[test]
+    fn refusals_say_what_is_wrong_and_what_is_allowed() {
+        for (door, value, part) in [
+            (Door::Nfs, "", "not known"),
+            (Door::Nfs, "rw,", "not known"),
+            (Door::Nfs, "root_squash", "say ro or rw"),
+            (Door::Nfs, "rw@10.0.0.1/8", "first address"),
+            (Door::Nfs, "rw,ro", "named twice"),
+            (Door::Nfs, "root_squash@10.0.0.0/8", "not for clients"),
+            (Door::Nfs, "rw,root_sqash", "did you mean 'root_squash'"),
+            (Door::Nfs, "rw,guest", "not known"),
+            (Door::Smb, "rw@10.0.0.0/8,ro", "for all clients"),
+            (Door::Smb, "rw,guest,user=ada", "only the users"),
+            (Door::Smb, "rw,user=a b", "no name"),
+            (Door::Smb, "rw,user=a\"", "no name"),
+            (Door::Http, "rw", "every client could write"),
+            (Door::Http, "rw,ro@10.0.0.0/8", "every client could write"),
+            (Door::Ftp, "ro@10.0.0.0/8", "does not tell clients apart"),
+            (Door::Ftp, "ro,port=0", "1 to 65535"),
+            (Door::Ftp, "ro,port=70000", "1 to 65535"),
+        ] {
+            let error = Access::parse(door, value).unwrap_err().to_string();
+            assert!(error.contains(part) && error.contains(door.allowed()), "{}={value}: {error}", door.name());
+        }
+    }
+
+    #[test]
+    fn the_number_of_networks_is_bounded() {
+        let value: Vec<_> = (0..=GRANTS_MAX).map(|n| format!("ro@10.0.0.{n}")).collect();
+        assert!(Access::parse(Door::Nfs, &value.join(",")).is_err());
+        assert!(Access::parse(Door::Nfs, &value[1..].join(",")).is_ok());
+    }
+}

@@ -1,0 +1,138 @@
+//! NFS-Ganesha 4.3: one file for the server, and one for each export, so that one can be changed
+//! while the others are in use.
+//!
+//! What the settings are for:
+//! - Minor version 2 of NFSv4 is off: READ_PLUS of 4.3 gives zeroes to clients that read what they
+//!   have not cached.
+//! - Attributes expire at once: a file that grows through another door would be cut at its old size.
+//! - Handles hold the mount's device number and `Export_Id`: both must stay as they are.
+
+use std::fmt::Write;
+
+use crate::access::Squash;
+use crate::export::{Export, Places};
+use crate::settings::Settings;
+
+/// The user and group as whom squashed requests are carried out: nobody and nogroup.
+const NOBODY: u32 = 65534;
+
+/// The file of one export.
+pub fn export(export: &Export, settings: &Settings) -> String {
+    let access = &export.nfs;
+    let kind = |writes: bool| if writes { "RW" } else { "RO" };
+    let of_all = access.grants.iter().find(|grant| grant.clients.is_none());
+    let squash = match access.squash {
+        Squash::Root => "Root_Squash",
+        Squash::Never => "No_Root_Squash",
+        Squash::All => "All_Squash",
+    };
+    let mut text = format!(
+        "EXPORT {{\n    Export_Id = {};\n    Path = \"{}\";\n    Pseudo = \"/{}\";\n    Protocols = {};\n    Transports = TCP;\n    \
+         SecType = sys;\n    PrivilegedPort = false;\n    Attr_Expiration_Time = 0;\n    Access_Type = {};\n    Squash = {squash};\n    \
+         Anonymous_Uid = {NOBODY};\n    Anonymous_Gid = {NOBODY};\n    FSAL {{ Name = VFS; }}\n",
+        export.id,
+        export.path,
+        export.name,
+        versions(settings),
+        of_all.map_or("NONE", |grant| kind(grant.writes)),
+    );
+    for grant in &access.grants {
+        if let Some(clients) = grant.clients {
+            _ = writeln!(text, "    CLIENT {{ Clients = {clients}; Access_Type = {}; }}", kind(grant.writes));
+        }
+    }
+    text + "}\n"
+}
+
+fn versions(settings: &Settings) -> &'static str {
+    match (settings.has_nfs3, settings.has_nfs4) {
+        (true, true) => "3, 4",
+        (true, false) => "3",
+        _ => "4",
+    }
+}
+
+/// The file of the server. `exports`: paths of the exports' files; `plugins`: the directory of its
+/// modules; `own`: what the administrator adds.
+pub fn server(settings: &Settings, places: &Places, plugins: &str, exports: &[String], own: &str) -> String {
+    let mut text = format!(
+        "# Written by shale serve; what you add belongs to ganesha.local.conf.\n\
+         NFS_CORE_PARAM {{\n    Bind_addr = {};\n    NFS_Port = {};\n    MNT_Port = {};\n    Enable_NLM = false;\n    \
+         Enable_RQUOTA = false;\n    Enable_UDP = false;\n    Protocols = {};\n    Plugins_Dir = \"{plugins}\";\n}}\n\
+         NFSv4 {{\n    Minor_Versions = 0, 1;\n    Graceless = false;\n    Lease_Lifetime = 30;\n    Grace_Period = 30;\n    \
+         RecoveryBackend = fs;\n    RecoveryRoot = \"{}\";\n    Allow_Numeric_Owners = true;\n    Only_Numeric_Owners = true;\n}}\n\
+         NFS_KRB5 {{ Active_krb5 = false; }}\n",
+        settings.address,
+        settings.nfs_port,
+        settings.mount_port,
+        versions(settings),
+        places.state,
+    );
+    for path in exports {
+        _ = writeln!(text, "%include \"{path}\"");
+    }
+    text + own
+}
+
+/// The configuration of the message bus over which exports are changed: for root alone.
+pub fn bus(socket: &str) -> String {
+    format!(
+        "<!DOCTYPE busconfig PUBLIC \"-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN\" \
+         \"http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd\">\n\
+         <busconfig>\n  <type>system</type>\n  <listen>unix:path={socket}</listen>\n  <auth>EXTERNAL</auth>\n  \
+         <policy context=\"default\">\n    <deny own=\"*\"/><deny send_type=\"method_call\"/>\n    \
+         <allow send_type=\"signal\"/><allow receive_type=\"*\"/>\n    <allow send_destination=\"org.freedesktop.DBus\"/>\n  </policy>\n  \
+         <policy user=\"root\"><allow own=\"*\"/><allow send_destination=\"*\"/><allow send_type=\"method_call\"/></policy>\n\
+         </busconfig>\n"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::access::{Access, Door};
+
+    fn home(value: &str) -> Export {
+        let nfs = Access::parse(Door::Nfs, value).unwrap();
+        Export {
+            id: 101,
+            name: "homes/meier".to_owned(),
+            path: "/srv/shares/homes/meier".to_owned(),
+            nfs,
+            smb: Access::default(),
+            http: Access::default(),
+            ftp: Access::default(),
+        }
+    }
+
+    #[test]
+    fn networks_become_blocks_of_clients() {
+        let text = export(&home("rw@127.0.0.0/8,ro@10.0.0.7,all_squash"), &Settings::default());
+        for part in [
+            "Export_Id = 101;",
+            "Path = \"/srv/shares/homes/meier\";",
+            "Pseudo = \"/homes/meier\";",
+            "    Access_Type = NONE;",
+            "CLIENT { Clients = 127.0.0.0/8; Access_Type = RW; }",
+            "CLIENT { Clients = 10.0.0.7; Access_Type = RO; }",
+            "Squash = All_Squash;",
+            "Attr_Expiration_Time = 0;",
+        ] {
+            assert!(text.contains(part), "{part} is not in {text}");
+        }
+        let text = export(&home("ro"), &Settings::default());
+        assert!(
+            text.contains("Access_Type = RO;") && text.contains("Root_Squash") && !text.contains("CLIENT"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn version_4_2_is_off() {
+        let places = Places { state: "/s".to_owned(), logs: "/l".to_owned(), own: "/o".to_owned() };
+        let settings = Settings { has_nfs3: false, ..Settings::default() };
+        let text = server(&settings, &places, "/usr/lib/ganesha", &["/s/1.conf".to_owned()], "LOG { }\n");
+        assert!(text.contains("Minor_Versions = 0, 1;") && text.contains("Protocols = 4;"), "{text}");
+        assert!(text.ends_with("%include \"/s/1.conf\"\nLOG { }\n"), "{text}");
+    }
+}

@@ -1,0 +1,125 @@
+//! Samba 4.17.
+//!
+//! Oplocks and leases are off: a client would keep what another door has changed since. Earlier
+//! versions are the snapshots that a pool takes by the clock.
+
+use std::fmt::Write;
+
+use crate::export::{Export, Places};
+use crate::settings::Settings;
+
+/// Names of sections that mean something else.
+const RESERVED: [&str; 4] = ["global", "homes", "printers", "print$"];
+
+/// Whether a share cannot have this name.
+///
+/// # Errors
+/// With the reason.
+pub fn check_name(word: &str) -> Result<(), String> {
+    if RESERVED.contains(&word.to_ascii_lowercase().as_str()) {
+        return Err(format!("'{word}' means something else to an SMB server: give the share another name"));
+    }
+    Ok(())
+}
+
+/// The file of the server; `own`: what the administrator adds to its global section.
+pub fn server(settings: &Settings, places: &Places, exports: &[&Export], own: &str) -> String {
+    let Places { state, logs, .. } = places;
+    let bind = if settings.address.is_unspecified() {
+        String::new()
+    } else {
+        format!("    interfaces = {}\n    bind interfaces only = yes\n", settings.address)
+    };
+    let mut text = format!(
+        "# Written by shale serve; what you add belongs to smb.local.conf.\n\
+         [global]\n    server role = standalone server\n    netbios name = {}\n    workgroup = {}\n    disable netbios = yes\n    \
+         smb ports = {}\n{bind}    server min protocol = SMB2_10\n    map to guest = Bad User\n    load printers = no\n    \
+         printcap name = /dev/null\n    disable spoolss = yes\n    passdb backend = tdbsam:{state}/passdb.tdb\n    \
+         lock directory = {state}\n    state directory = {state}\n    cache directory = {state}\n    private dir = {state}\n    \
+         pid directory = {state}\n    ncalrpc dir = {state}/ncalrpc\n    log file = {logs}/smb.log\n    log level = 1\n    \
+         posix locking = yes\n    kernel oplocks = no\n    kernel share modes = no\n    oplocks = no\n    level2 oplocks = no\n    \
+         smb2 leases = no\n    strict sync = yes\n    unix extensions = no\n    \
+         vfs objects = catia fruit streams_xattr shadow_copy2 acl_xattr\n    fruit:metadata = stream\n    fruit:resource = stream\n    \
+         ea support = yes\n    store dos attributes = yes\n    map archive = no\n    map hidden = no\n    map system = no\n    \
+         map readonly = no\n    acl_xattr:ignore system acls = no\n    inherit acls = yes\n    shadow:snapdir = .shale/snapshots\n    \
+         shadow:sort = desc\n    shadow:format = auto-%Y-%m-%dT%H%MZ\n    shadow:localtime = no\n",
+        settings.smb_name, settings.smb_workgroup, settings.smb_port,
+    );
+    text.push_str(own);
+    for export in exports {
+        text.push_str(&section(export));
+    }
+    text
+}
+
+/// The section of one share.
+pub fn section(export: &Export) -> String {
+    let access = &export.smb;
+    let yes = |is: bool| if is { "yes" } else { "no" };
+    let mut text = format!(
+        "\n[{}]\n    path = {path}\n    shadow:basedir = {path}\n    read only = {}\n    guest ok = {}\n",
+        export.word(),
+        yes(!access.writes()),
+        yes(access.has_guests),
+        path = export.path,
+    );
+    if !access.users.is_empty() {
+        _ = writeln!(text, "    valid users = {}", access.users.join(" "));
+    }
+    let clients: Vec<_> = access.grants.iter().filter_map(|grant| grant.clients).map(|net| net.to_string()).collect();
+    if !access.is_for_all() {
+        _ = writeln!(text, "    hosts allow = {}\n    hosts deny = ALL", clients.join(" "));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::access::{Access, Door};
+
+    fn home(value: &str) -> Export {
+        let smb = Access::parse(Door::Smb, value).unwrap();
+        Export {
+            id: 1,
+            name: "homes/meier".to_owned(),
+            path: "/srv/shares/homes/meier".to_owned(),
+            nfs: Access::default(),
+            smb,
+            http: Access::default(),
+            ftp: Access::default(),
+        }
+    }
+
+    #[test]
+    fn sections_by_table() {
+        for (value, has, has_not) in [
+            ("on", "read only = no\n    guest ok = no", "valid users"),
+            ("ro,guest", "read only = yes\n    guest ok = yes", "hosts"),
+            ("rw,user=ada,user=meier", "valid users = ada meier\n", "hosts"),
+            ("rw@10.0.0.0/8", "hosts allow = 10.0.0.0/8\n    hosts deny = ALL\n", "valid"),
+        ] {
+            let text = section(&home(value));
+            assert!(text.contains(has) && !text.contains(has_not), "{value}: {text}");
+            assert!(text.starts_with("\n[homes-meier]\n    path = /srv/shares/homes/meier\n"), "{text}");
+        }
+    }
+
+    #[test]
+    fn names_with_another_meaning_are_refused() {
+        assert!(check_name("Homes").is_err() && check_name("global").is_err() && check_name("home").is_ok());
+    }
+
+    #[test]
+    fn nothing_is_cached_while_other_doors_write() {
+        let places = Places { state: "/s".to_owned(), logs: "/l".to_owned(), own: "/o".to_owned() };
+        let text = server(&Settings::default(), &places, &[&home("on")], "    log level = 3\n");
+        for part in
+            ["    oplocks = no\n", "smb2 leases = no", "strict sync = yes", "    log level = 3\n\n[homes-meier]"]
+        {
+            assert!(text.contains(part), "{part} is not in {text}");
+        }
+        let all = Settings { address: [0, 0, 0, 0].into(), ..Settings::default() };
+        assert!(!server(&all, &places, &[], "").contains("interfaces"));
+    }
+}

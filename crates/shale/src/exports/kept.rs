@@ -1,0 +1,257 @@
+//! A server with one configuration file, kept in step with a text.
+//!
+//! 1. The text is written beside the file in force, and checked by the server's own checker.
+//! 2. It takes the file's place, and the server is told to read it, or started.
+//! 3. The server is asked what it serves.
+//! 4. If that is not what the text says, the text before is put back, and the fault is told.
+//!
+//! So a configuration that is wrong takes away nothing that is served.
+
+use std::path::Path;
+use std::process::Command;
+
+use super::process::Process;
+use super::tools;
+
+/// What is different from one server to another.
+pub trait Server {
+    /// What messages call it.
+    fn name(&self) -> String;
+    /// Checks a file.
+    ///
+    /// # Errors
+    /// What the checker says.
+    fn check(&self, file: &Path) -> Result<(), String>;
+    /// What starts it with a file, in the foreground.
+    ///
+    /// # Errors
+    /// If it is not installed.
+    fn command(&self, file: &Path) -> Result<Command, String>;
+    /// Whether it must be started anew to go over from one text to another.
+    fn needs_restart(&self, old: &str, new: &str) -> bool;
+    /// Has it read its file again.
+    ///
+    /// # Errors
+    /// In words.
+    fn reload(&self, process: &Process, old: &str, new: &str) -> Result<(), String>;
+    /// Asks it whether it serves what a text says, until it does or time is over.
+    ///
+    /// # Errors
+    /// In words.
+    fn serves(&self, process: &mut Process, text: &str) -> Result<(), String>;
+}
+
+/// A server, and what is in force there.
+pub struct Kept {
+    pub process: Process,
+    /// The text that it was seen to serve.
+    in_force: Option<String>,
+    /// A text that it was seen not to serve, and why.
+    refused: Option<(String, String)>,
+}
+
+impl Kept {
+    /// One that may be running already.
+    pub fn new(process: Process) -> Self {
+        Self { process, in_force: None, refused: None }
+    }
+
+    /// Ends it.
+    pub fn stop(&mut self) {
+        self.process.stop();
+        self.in_force = None;
+        self.refused = None;
+    }
+
+    /// Tries again what was refused.
+    pub fn hurry(&mut self) {
+        self.refused = None;
+        self.process.hurry();
+    }
+
+    /// Brings the server in step with `text`, in the file `file`.
+    ///
+    /// # Errors
+    /// What keeps it from that, in words.
+    pub fn bring(&mut self, server: &dyn Server, file: &Path, text: &str) -> Result<(), String> {
+        let was_alive = self.process.is_alive();
+        if was_alive && self.in_force.as_deref() == Some(text) {
+            return Ok(());
+        }
+        if let Some((refused, why)) = &self.refused
+            && refused == text
+            && (was_alive || !self.process.is_due())
+        {
+            return Err(why.clone());
+        }
+        let done = self.change(server, file, text, was_alive);
+        match &done {
+            Ok(()) => {
+                self.refused = None;
+                self.in_force = Some(text.to_owned());
+                self.process.has_started(true);
+            }
+            Err(why) => {
+                self.refused = Some((text.to_owned(), why.clone()));
+                if !self.process.is_alive() {
+                    self.process.has_started(false);
+                }
+            }
+        }
+        done
+    }
+
+    fn change(&mut self, server: &dyn Server, file: &Path, text: &str, was_alive: bool) -> Result<(), String> {
+        let name = server.name();
+        let before = std::fs::read_to_string(file).ok();
+        let beside = file.with_extension("new");
+        tools::write(&beside, text)?;
+        if let Err(why) = server.check(&beside) {
+            drop(std::fs::remove_file(&beside));
+            return Err(match before {
+                // The last good one comes up again after the server, or ours, was killed.
+                Some(before) if was_alive || self.start(server, file, &before).is_ok() => {
+                    format!("{name}: the configuration is refused, and the one before it stays in force: {why}")
+                }
+                _ => format!("{name}: the configuration is refused, and nothing is served: {why}"),
+            });
+        }
+        std::fs::rename(&beside, file).map_err(|error| format!("{} cannot be written: {error}", file.display()))?;
+        let done = match &before {
+            Some(before) if was_alive && !server.needs_restart(before, text) => {
+                server.reload(&self.process, before, text).and_then(|()| server.serves(&mut self.process, text))
+            }
+            _ => {
+                self.process.stop();
+                self.start(server, file, text)
+            }
+        };
+        let Err(why) = done else { return Ok(()) };
+        let Some(before) = before.filter(|before| was_alive && before != text) else {
+            return Err(format!("{name}: {why}"));
+        };
+        tools::write(file, &before)?;
+        let is_back = self.process.is_alive() && {
+            let reloaded = server.reload(&self.process, text, &before);
+            reloaded.and_then(|()| server.serves(&mut self.process, &before)).is_ok()
+        };
+        let back = if is_back { Ok(()) } else { self.restart(server, file, &before) };
+        Err(match back {
+            Ok(()) => {
+                format!("{name}: the configuration did not come into force, and the one before it was put back: {why}")
+            }
+            Err(back) => format!("{name}: {why}; nor does the configuration before it come into force: {back}"),
+        })
+    }
+
+    fn restart(&mut self, server: &dyn Server, file: &Path, text: &str) -> Result<(), String> {
+        self.process.stop();
+        self.start(server, file, text)
+    }
+
+    /// Starts it with what is in the file, which is `text`.
+    fn start(&mut self, server: &dyn Server, file: &Path, text: &str) -> Result<(), String> {
+        self.process.start(&mut server.command(file)?)?;
+        server.serves(&mut self.process, text).map_err(|why| {
+            let last = self.process.last_words();
+            self.process.stop();
+            format!("{why}; it said last: {last}")
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::{Cell, RefCell};
+
+    use super::*;
+
+    /// A server that is `sleep`: `check` and `serves` say what its text says.
+    #[derive(Default)]
+    struct Stand {
+        done: RefCell<Vec<String>>,
+        reads: RefCell<String>,
+        dies: Cell<bool>,
+    }
+
+    impl Server for Stand {
+        fn name(&self) -> String {
+            "stand".to_owned()
+        }
+        fn check(&self, file: &Path) -> Result<(), String> {
+            let text = std::fs::read_to_string(file).unwrap();
+            if text.contains("wrong") { Err("line 1 is wrong".to_owned()) } else { Ok(()) }
+        }
+        fn command(&self, file: &Path) -> Result<Command, String> {
+            self.done.borrow_mut().push("start".to_owned());
+            *self.reads.borrow_mut() = std::fs::read_to_string(file).unwrap();
+            let mut command = Command::new("sleep");
+            command.arg("600");
+            Ok(command)
+        }
+        fn needs_restart(&self, old: &str, new: &str) -> bool {
+            old.lines().next() != new.lines().next()
+        }
+        fn reload(&self, _: &Process, _: &str, new: &str) -> Result<(), String> {
+            self.done.borrow_mut().push(format!("reload {}", new.replace('\n', " ")));
+            *self.reads.borrow_mut() = new.to_owned();
+            Ok(())
+        }
+        fn serves(&self, _: &mut Process, text: &str) -> Result<(), String> {
+            let is_served = *self.reads.borrow() == text && !text.contains("unheard") && !self.dies.get();
+            if is_served { Ok(()) } else { Err("it serves something else".to_owned()) }
+        }
+    }
+
+    #[test]
+    fn a_wrong_configuration_takes_nothing_away() {
+        let dir = env::testing::TempDir::new("exports-kept");
+        for sub in ["state", "logs"] {
+            std::fs::create_dir(dir.path().join(sub)).unwrap();
+        }
+        let _alone = env::testing::starting();
+        let file = dir.path().join("stand.conf");
+        let stand = Stand::default();
+        let mut kept = Kept::new(Process::find(dir.path(), "stand"));
+        let done = || std::mem::take(&mut *stand.done.borrow_mut());
+        let text = || std::fs::read_to_string(&file).unwrap();
+
+        kept.bring(&stand, &file, "port\na").unwrap();
+        assert_eq!(done(), ["start"]);
+        let pid = kept.process.pid();
+        kept.bring(&stand, &file, "port\na").unwrap();
+        kept.bring(&stand, &file, "port\nb").unwrap();
+        assert_eq!(done(), ["reload port b"]);
+
+        // Refused by its checker: nothing is touched, and it is said again without being tried again.
+        for _ in 0..2 {
+            let error = kept.bring(&stand, &file, "port\nwrong").unwrap_err();
+            assert!(error.contains("stays in force: line 1 is wrong"), "{error}");
+        }
+        assert_eq!((text().as_str(), done().len(), kept.process.pid()), ("port\nb", 0, pid));
+        assert!(!file.with_extension("new").exists());
+
+        // Taken by its checker, but not in force: what was before is put back.
+        let error = kept.bring(&stand, &file, "port\nunheard").unwrap_err();
+        assert!(error.contains("was put back: it serves something else"), "{error}");
+        assert_eq!(done(), ["reload port unheard", "reload port b"]);
+        assert_eq!((text().as_str(), kept.process.pid()), ("port\nb", pid));
+        kept.bring(&stand, &file, "port\nb").unwrap();
+
+        // Another port needs another start.
+        kept.bring(&stand, &file, "other\nb").unwrap();
+        assert_eq!(done(), ["start"]);
+        assert_ne!(kept.process.pid(), pid);
+
+        // Killed: the last good configuration comes up, though the newest is wrong.
+        kept.process.stop();
+        assert!(kept.bring(&stand, &file, "other\nwrong").unwrap_err().contains("stays in force"));
+        assert!(kept.process.is_alive());
+        assert_eq!(*stand.reads.borrow(), "other\nb");
+        kept.stop();
+
+        stand.dies.set(true);
+        let error = kept.bring(&stand, &file, "other\nb").unwrap_err();
+        assert!(error.contains("it said last") && !kept.process.is_alive(), "{error}");
+    }
+}

@@ -1,0 +1,402 @@
+//! NFS by Ganesha: the server, the message bus over which its exports are changed one by one, and
+//! rpcbind where version 3 needs one.
+//!
+//! An export is changed so:
+//!
+//! 1. Its file is written beside the one in force.
+//! 2. The server is asked over the bus to take it. One that is wrong is refused, and nothing has
+//!    changed.
+//! 3. It takes the place of the file in force, from which the server reads when it starts.
+//!
+//! The server is never told to read all again: a fault would take away every export.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use doors::{Export, ganesha};
+
+use super::process::{Process, wait_until};
+use super::world::World;
+use super::{rpc, tools};
+
+/// The packages of the server and of its way to a mounted file system.
+pub const PACKAGES: [&str; 2] = ["nfs-ganesha", "nfs-ganesha-vfs"];
+/// The program.
+pub const PROGRAM: &str = "ganesha.nfsd";
+/// The package of the message bus.
+pub const BUS_PACKAGE: &str = "dbus";
+/// Where a running rpcbind is reached.
+const RPCBIND: &str = "/run/rpcbind.sock";
+/// How long a server takes at most to answer after its start.
+const SECONDS: u32 = 30;
+
+/// The directory of the server's modules.
+pub fn plugins() -> Option<PathBuf> {
+    let arches = std::fs::read_dir("/usr/lib").ok()?.flatten().map(|entry| entry.path().join("ganesha"));
+    arches.chain([PathBuf::from("/usr/lib/ganesha")]).find(|dir| dir.join("libfsalvfs.so").exists())
+}
+
+/// Whether an rpcbind answers.
+pub fn has_rpcbind() -> bool {
+    UnixStream::connect(RPCBIND).is_ok()
+}
+
+/// The servers.
+pub struct Nfs {
+    ganesha: Process,
+    bus: Process,
+    rpcbind: Process,
+    /// Texts of the exports that are served, by their numbers.
+    in_force: BTreeMap<u16, String>,
+    /// Texts that were refused, and why.
+    refused: BTreeMap<u16, (String, String)>,
+    /// Why the server does not start.
+    fault: Option<String>,
+    /// Why it runs without what the administrator adds.
+    own_fault: Option<String>,
+    /// A server that an earlier one of ours started has been looked at.
+    has_looked: bool,
+}
+
+impl Nfs {
+    /// Those that may be running already.
+    pub fn find(dir: &Path) -> Self {
+        Self {
+            ganesha: Process::find(dir, "ganesha"),
+            bus: Process::find(dir, "bus"),
+            rpcbind: Process::find(dir, "rpcbind"),
+            in_force: BTreeMap::new(),
+            refused: BTreeMap::new(),
+            fault: None,
+            own_fault: None,
+            has_looked: false,
+        }
+    }
+
+    /// The server's process id.
+    pub fn pid(&self) -> Option<i32> {
+        self.ganesha.pid()
+    }
+
+    /// Tries again what was refused.
+    pub fn hurry(&mut self) {
+        self.refused.clear();
+        self.ganesha.hurry();
+    }
+
+    /// Ends them.
+    pub fn stop(&mut self) {
+        self.ganesha.stop();
+        self.bus.stop();
+        self.rpcbind.stop();
+        self.in_force.clear();
+        self.refused.clear();
+    }
+
+    /// Brings the server in step with the shares that it is to give out.
+    ///
+    /// # Errors
+    /// In words.
+    pub fn bring(&mut self, world: &World, exports: &[&Export]) -> Result<(), String> {
+        let wanted: BTreeMap<u16, String> =
+            exports.iter().map(|export| (export.id, ganesha::export(export, &world.settings))).collect();
+        let is_alive = self.ganesha.is_alive();
+        if wanted.is_empty() {
+            if is_alive {
+                // An export goes at once, and the server in its own time.
+                let gone: Vec<_> = self.in_force.keys().copied().collect();
+                gone.into_iter().for_each(|id| drop(self.remove(world, id)));
+            }
+            self.stop();
+            return Ok(());
+        }
+        if is_alive && !self.has_looked {
+            self.look_at_what_runs(world, exports);
+        }
+        self.has_looked = true;
+        if self.ganesha.is_alive() && self.bus.is_alive() {
+            return self.change(world, &wanted).and_then(|()| self.own_fault.clone().map_or(Ok(()), Err));
+        }
+        if !self.ganesha.is_due() {
+            return Err(self
+                .fault
+                .clone()
+                .unwrap_or_else(|| "nfs: the server has ended, and is started again".to_owned()));
+        }
+        let own = world.own("ganesha.local.conf");
+        let mut started = self.start(world, exports, &wanted, &own);
+        self.own_fault = None;
+        if let Err(why) = &started
+            && !own.is_empty()
+        {
+            let why = format!("{why}; it is served without ganesha.local.conf");
+            started = self.start(world, exports, &wanted, "");
+            self.own_fault = started.is_ok().then_some(why);
+        }
+        self.ganesha.has_started(started.is_ok());
+        self.fault = started.as_ref().err().cloned();
+        started
+    }
+
+    /// Finds out what a server gives out that was started by a process that is gone. One that holds
+    /// mounts that are gone, too, is ended: it would give nothing but errors.
+    fn look_at_what_runs(&mut self, world: &World, exports: &[&Export]) {
+        let noted = std::fs::read_to_string(world.file("nfs/devices")).unwrap_or_default();
+        let is_as_before = |export: &&Export| {
+            let line = device_line(export);
+            line.is_none_or(|line| {
+                noted.lines().any(|known| known == line) || !noted.contains(&format!("{} ", export.id))
+            })
+        };
+        let shown = self.bus.is_alive().then(|| self.shown(world)).and_then(Result::ok);
+        match shown {
+            Some(shown) if exports.iter().all(is_as_before) => {
+                for id in shown {
+                    let text = std::fs::read_to_string(export_file(world, id)).unwrap_or_default();
+                    self.in_force.insert(id, text);
+                }
+            }
+            _ => self.ganesha.stop(),
+        }
+    }
+
+    fn start(
+        &mut self,
+        world: &World,
+        exports: &[&Export],
+        wanted: &BTreeMap<u16, String>,
+        own: &str,
+    ) -> Result<(), String> {
+        let failed = |what: &str, why: String| format!("nfs: {what}: {why}");
+        self.ganesha.stop();
+        self.in_force.clear();
+        let plugins = plugins().ok_or_else(|| format!("nfs: install the packages {}", PACKAGES.join(" and ")))?;
+        let mut command = tools::command(PROGRAM, PACKAGES[0]).map_err(|why| failed("not served", why))?;
+        self.start_bus(world).map_err(|why| failed("the message bus", why))?;
+        if world.settings.has_nfs3 {
+            self.start_rpcbind().map_err(|why| failed("version 3 needs rpcbind", why))?;
+        }
+        for entry in std::fs::read_dir(world.file("nfs")).into_iter().flatten().flatten() {
+            if entry.path().extension().is_some_and(|ext| ext == "conf") {
+                drop(std::fs::remove_file(entry.path()));
+            }
+        }
+        let mut files = Vec::new();
+        for (id, text) in wanted {
+            let file = export_file(world, *id);
+            tools::write(&file, text)?;
+            files.push(file.display().to_string());
+        }
+        let places = world.places("nfs");
+        let text = ganesha::server(&world.settings, &places, &plugins.display().to_string(), &files, own);
+        let file = world.file("ganesha.conf");
+        tools::write(&file, &text)?;
+        command.env("DBUS_SYSTEM_BUS_ADDRESS", bus_address(world));
+        command.args(["-F", "-N", "NIV_EVENT", "-f"]).arg(&file);
+        command.args(["-L", &format!("{}/ganesha.log", places.logs), "-p", &format!("{}/ganesha.pid", places.state)]);
+        self.ganesha.start(&mut command)?;
+        let ids: Vec<u16> = wanted.keys().copied().collect();
+        let mut said = String::new();
+        wait_until(SECONDS, || {
+            if !self.ganesha.is_alive() {
+                said = "the server has ended".to_owned();
+                return true;
+            }
+            said = match self.shown(world) {
+                Ok(shown) if shown == ids => self.answers(world).err().unwrap_or_default(),
+                Ok(shown) => format!("it serves exports {shown:?} instead of {ids:?}"),
+                Err(why) => why,
+            };
+            said.is_empty()
+        });
+        if !said.is_empty() {
+            let last = last_fault(&places.logs);
+            self.ganesha.stop();
+            return Err(failed("the server does not start", format!("{said}; it said last: {last}")));
+        }
+        self.in_force.clone_from(wanted);
+        note_devices(world, exports)
+    }
+
+    /// The versions of the protocol answer as a client calls them.
+    fn answers(&self, world: &World) -> Result<(), String> {
+        let settings = &world.settings;
+        if settings.has_nfs3 {
+            rpc::null(settings.address, settings.nfs_port, rpc::NFS, 3)?;
+            rpc::null(settings.address, settings.mount_port, rpc::MOUNT, 3)?;
+        }
+        if settings.has_nfs4 { rpc::null(settings.address, settings.nfs_port, rpc::NFS, 4) } else { Ok(()) }
+    }
+
+    fn start_bus(&mut self, world: &World) -> Result<(), String> {
+        if self.bus.is_alive() {
+            return Ok(());
+        }
+        let (socket, file) = (bus_socket(world), world.file("bus.conf"));
+        drop(std::fs::remove_file(&socket));
+        tools::write(&file, &ganesha::bus(&socket.display().to_string()))?;
+        let mut command = tools::command("dbus-daemon", BUS_PACKAGE)?;
+        command.arg(format!("--config-file={}", file.display())).args(["--nofork", "--nopidfile"]);
+        self.bus.start(&mut command)?;
+        let answers = wait_until(SECONDS, || UnixStream::connect(&socket).is_ok() || !self.bus.is_alive());
+        if answers && self.bus.is_alive() { Ok(()) } else { Err(self.bus.last_words()) }
+    }
+
+    fn start_rpcbind(&mut self) -> Result<(), String> {
+        if self.rpcbind.is_alive() || has_rpcbind() {
+            return Ok(());
+        }
+        // Reached through its socket file alone: it has a network of its own.
+        let path = tools::find("rpcbind").ok_or("rpcbind is not installed: install the package rpcbind")?;
+        let mut command = tools::command("unshare", "util-linux")?;
+        command.arg("--net").arg(path).args(["-f", "-r"]);
+        self.rpcbind.start(&mut command)?;
+        let answers = wait_until(SECONDS, || has_rpcbind() || !self.rpcbind.is_alive());
+        if answers && has_rpcbind() { Ok(()) } else { Err(self.rpcbind.last_words()) }
+    }
+
+    /// Changes the exports of a running server.
+    fn change(&mut self, world: &World, wanted: &BTreeMap<u16, String>) -> Result<(), String> {
+        let mut faults = Vec::new();
+        let gone: Vec<_> = self.in_force.keys().filter(|id| !wanted.contains_key(id)).copied().collect();
+        let mut has_changed = !gone.is_empty();
+        for id in gone {
+            faults.extend(self.remove(world, id).err());
+        }
+        for (id, text) in wanted {
+            if self.in_force.get(id) == Some(text) {
+                continue;
+            }
+            if let Some((refused, why)) = self.refused.get(id)
+                && refused == text
+            {
+                faults.push(why.clone());
+                continue;
+            }
+            has_changed = true;
+            match self.put(world, *id, text) {
+                Ok(()) => drop(self.refused.remove(id)),
+                Err(why) => {
+                    let why = format!("nfs: export {id} stays as it was: {why}");
+                    self.refused.insert(*id, (text.clone(), why.clone()));
+                    faults.push(why);
+                }
+            }
+        }
+        if has_changed && faults.is_empty() {
+            let ids: Vec<_> = self.in_force.keys().copied().collect();
+            let shown = self.shown(world)?;
+            if shown != ids {
+                faults.push(format!("nfs: the server gives out exports {shown:?} instead of {ids:?}"));
+            }
+        }
+        if faults.is_empty() { Ok(()) } else { Err(faults.join("; ")) }
+    }
+
+    /// Adds an export, or changes it.
+    fn put(&mut self, world: &World, id: u16, text: &str) -> Result<(), String> {
+        let place = |text: &str| text.lines().filter(|line| is_place(line)).map(str::to_owned).collect::<Vec<_>>();
+        let is_moved = self.in_force.get(&id).is_some_and(|old| place(old) != place(text));
+        if is_moved {
+            self.remove(world, id)?;
+        }
+        let file = export_file(world, id);
+        let beside = file.with_extension("new");
+        tools::write(&beside, text)?;
+        let method = if self.in_force.contains_key(&id) { "UpdateExport" } else { "AddExport" };
+        let words = [format!("string:{}", beside.display()), format!("string:EXPORT(Export_Id={id})")];
+        if let Err(why) = self.ask(world, method, &[&words[0], &words[1]]) {
+            drop(std::fs::remove_file(&beside));
+            return Err(why);
+        }
+        std::fs::rename(&beside, &file).map_err(|error| format!("{} cannot be written: {error}", file.display()))?;
+        self.in_force.insert(id, text.to_owned());
+        self.list_files(world)
+    }
+
+    fn remove(&mut self, world: &World, id: u16) -> Result<(), String> {
+        let removed = self.ask(world, "RemoveExport", &[&format!("uint16:{id}")]);
+        // It may have gone otherwise.
+        if removed.is_err() && self.shown(world)?.contains(&id) {
+            return removed.map(drop);
+        }
+        drop(std::fs::remove_file(export_file(world, id)));
+        self.in_force.remove(&id);
+        self.list_files(world)
+    }
+
+    /// Has the next start read the exports that are in force now.
+    fn list_files(&self, world: &World) -> Result<(), String> {
+        let file = world.file("ganesha.conf");
+        let text = std::fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
+        let ids = self.in_force.keys();
+        let list: String = ids.map(|id| format!("%include \"{}\"\n", export_file(world, *id).display())).collect();
+        let is_listed = |line: &&str| line.starts_with("%include") && line.contains("/nfs/");
+        let head: String = text.lines().take_while(|line| !is_listed(line)).map(|line| format!("{line}\n")).collect();
+        let tail = text.lines().skip(head.lines().count()).filter(|line| !is_listed(line));
+        let tail: String = tail.map(|line| format!("{line}\n")).collect();
+        tools::write(&file, &(head + &list + &tail))
+    }
+
+    /// Numbers of the exports that the server gives out.
+    fn shown(&self, world: &World) -> Result<Vec<u16>, String> {
+        let text = self.ask(world, "ShowExports", &[])?;
+        let numbers = text.lines().filter_map(|line| line.trim().strip_prefix("uint16 ")?.trim().parse().ok());
+        // The root of the names of version 4 has a number of its own.
+        let mut numbers: Vec<u16> = numbers.filter(|id| *id != 0).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        Ok(numbers)
+    }
+
+    fn ask(&self, world: &World, method: &str, arguments: &[&str]) -> Result<String, String> {
+        let bus = format!("--bus={}", bus_address(world));
+        let call = format!("org.ganesha.nfsd.exportmgr.{method}");
+        let mut words = vec![&*bus, "--print-reply", "--reply-timeout=20000", "--dest=org.ganesha.nfsd"];
+        words.extend(["/org/ganesha/nfsd/ExportMgr", &call]);
+        words.extend_from_slice(arguments);
+        tools::run("dbus-send", BUS_PACKAGE, &words).map(|(out, _)| out)
+    }
+}
+
+/// Whether a line of an export says where it is: that cannot be changed.
+fn is_place(line: &str) -> bool {
+    let line = line.trim();
+    line.starts_with("Path ") || line.starts_with("Pseudo ") || line.starts_with("Protocols ")
+}
+
+fn export_file(world: &World, id: u16) -> PathBuf {
+    world.file(&format!("nfs/{id}.conf"))
+}
+
+fn bus_socket(world: &World) -> PathBuf {
+    world.file("state/bus.sock")
+}
+
+fn bus_address(world: &World) -> String {
+    format!("unix:path={}", bus_socket(world).display())
+}
+
+/// The number of an export and of the device of its mount, of which its clients keep both.
+fn device_line(export: &Export) -> Option<String> {
+    let device = std::fs::metadata(&export.path).ok()?.dev();
+    Some(format!("{} {device}", export.id))
+}
+
+fn note_devices(world: &World, exports: &[&Export]) -> Result<(), String> {
+    let lines: Vec<_> = exports.iter().filter_map(|export| device_line(export)).collect();
+    tools::write(&world.file("nfs/devices"), &(lines.join("\n") + "\n"))
+}
+
+/// The last line of the server's log that tells of a fault.
+fn last_fault(logs: &str) -> String {
+    let text = std::fs::read(format!("{logs}/ganesha.log")).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text[text.len().saturating_sub(64 << 10)..]).into_owned();
+    let is_fault = |line: &&str| [":CRIT :", ":FATAL :", ":MAJ :"].iter().any(|mark| line.contains(mark));
+    // Without Kerberos it always says so.
+    let mut faults =
+        text.lines().rev().filter(is_fault).filter(|line| !line.contains("GSS") && !line.contains("keytab"));
+    faults.next().map_or_else(|| "nothing".to_owned(), str::to_owned)
+}

@@ -1,0 +1,209 @@
+//! One server of a protocol: a process that outlives ours, and is found again by the next one.
+//!
+//! A file tells its process id and when it was started: the id alone may be another process's by
+//! now. It has a process group of its own, so that what ends ours from a terminal does not end it.
+
+use std::fs::OpenOptions;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+
+/// How often a state is looked at that nothing announces.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// How long a server has to end in order: Ganesha takes three seconds.
+const END_SECONDS: u32 = 20;
+/// Most looks that are left out after a start that failed: one a second, so about a minute.
+const LOOKS_LEFT_OUT_MAX: u32 = 64;
+
+/// Waits until something holds, for so long at most; whether it does.
+pub fn wait_until(seconds: u32, mut holds: impl FnMut() -> bool) -> bool {
+    let looks = u64::from(seconds) * 1000 / LOOK_EVERY.as_millis() as u64;
+    for _ in 0..looks {
+        if holds() {
+            return true;
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+    holds()
+}
+
+/// A server.
+pub struct Process {
+    pid_file: PathBuf,
+    log: PathBuf,
+    /// Ours, unless an earlier server of the pool has started it.
+    child: Option<Child>,
+    /// Its id and when it was started, in the kernel's ticks.
+    running: Option<(Pid, u64)>,
+    /// Starts in a row that failed.
+    failures: u32,
+    /// Looks to be left out before the next start.
+    left_out: u32,
+}
+
+impl Process {
+    /// The one of that name, which may be running.
+    pub fn find(dir: &Path, name: &str) -> Self {
+        let pid_file = dir.join("state").join(format!("{name}.pid"));
+        let noted = std::fs::read_to_string(&pid_file).unwrap_or_default();
+        let mut words = noted.split_whitespace();
+        let pid = words.next().and_then(|word| word.parse().ok()).and_then(Pid::from_raw);
+        let started = words.next().and_then(|word| word.parse().ok());
+        let running = pid.zip(started).filter(|(pid, started)| start_of(*pid) == Some(*started));
+        let log = dir.join("logs").join(format!("{name}.out"));
+        Self { pid_file, log, child: None, running, failures: 0, left_out: 0 }
+    }
+
+    /// Whether it runs.
+    pub fn is_alive(&mut self) -> bool {
+        if let Some(child) = &mut self.child
+            && !matches!(child.try_wait(), Ok(None))
+        {
+            self.child = None;
+            self.running = None;
+        }
+        if self.running.is_some_and(|(pid, started)| start_of(pid) != Some(started)) {
+            self.running = None;
+        }
+        self.running.is_some()
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> Option<i32> {
+        self.running.map(|(pid, _)| pid.as_raw_nonzero().get())
+    }
+
+    /// Whether it is time to start it: soon after it has ended, and ever later while it fails.
+    pub fn is_due(&mut self) -> bool {
+        self.left_out = self.left_out.saturating_sub(1);
+        self.left_out == 0
+    }
+
+    /// The next start is due at once.
+    pub fn hurry(&mut self) {
+        self.left_out = 0;
+    }
+
+    /// It has started well, or not.
+    pub fn has_started(&mut self, well: bool) {
+        self.failures = if well { 0 } else { self.failures + 1 };
+        self.left_out = if well { 0 } else { (1 << self.failures.min(6)).min(LOOKS_LEFT_OUT_MAX) };
+    }
+
+    /// Starts it.
+    ///
+    /// # Errors
+    /// In words.
+    pub fn start(&mut self, command: &mut Command) -> Result<(), String> {
+        let name = command.get_program().to_string_lossy().into_owned();
+        let failed = |error: std::io::Error| format!("{name} cannot be started: {error}");
+        let log = OpenOptions::new().create(true).append(true).open(&self.log).map_err(failed)?;
+        let again = log.try_clone().map_err(failed)?;
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(log)
+            .stderr(again)
+            .current_dir("/")
+            .process_group(0)
+            .spawn()
+            .map_err(failed)?;
+        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+        self.running = pid.and_then(|pid| start_of(pid).map(|started| (pid, started)));
+        self.child = Some(child);
+        if let Some((pid, started)) = self.running {
+            let text = format!("{} {started}\n", pid.as_raw_nonzero());
+            std::fs::write(&self.pid_file, text).map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// What it said last.
+    pub fn last_words(&self) -> String {
+        let text = std::fs::read(&self.log).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text[text.len().saturating_sub(4096)..]).into_owned();
+        let last = text.lines().rev().find(|line| !line.trim().is_empty());
+        last.map_or_else(|| "it said nothing".to_owned(), |line| line.trim().to_owned())
+    }
+
+    /// Asks it to read its configuration again.
+    pub fn signal(&self, signal: Signal) {
+        if let Some((pid, _)) = self.running {
+            let _ = kill_process(pid, signal);
+        }
+    }
+
+    /// Ends it, and what it has started.
+    pub fn stop(&mut self) {
+        let Some((pid, _)) = self.running else { return };
+        self.signal(Signal::TERM);
+        if !wait_until(END_SECONDS, || !self.is_alive()) {
+            self.signal(Signal::KILL);
+            wait_until(END_SECONDS, || !self.is_alive());
+        }
+        // Sessions that it has left behind: they would hold the shares.
+        let _ = kill_process_group(pid, Signal::KILL);
+        drop(std::fs::remove_file(&self.pid_file));
+    }
+}
+
+/// When a process was started; none if it has ended.
+fn start_of(pid: Pid) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
+    // Its name may have spaces and brackets.
+    let (_, rest) = text.rsplit_once(')')?;
+    let words: Vec<_> = rest.split_whitespace().collect();
+    // Behind the name come the state, which is the third field, and the start, the 22nd.
+    (*words.first()? != "Z").then(|| words.get(19)?.parse().ok())?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dir(name: &str) -> env::testing::TempDir {
+        let dir = env::testing::TempDir::new(name);
+        for sub in ["state", "logs"] {
+            std::fs::create_dir(dir.path().join(sub)).unwrap();
+        }
+        dir
+    }
+
+    #[test]
+    fn a_process_is_found_again_and_no_other_with_its_number() {
+        let dir = dir("exports-process");
+        let _alone = env::testing::starting();
+        let mut first = Process::find(dir.path(), "x");
+        assert!(!first.is_alive());
+        first.start(Command::new("sleep").arg("600")).unwrap();
+        assert!(first.is_alive());
+        let mut again = Process::find(dir.path(), "x");
+        assert!(again.is_alive());
+        assert_eq!(again.pid(), first.pid());
+        let noted = std::fs::read_to_string(dir.path().join("state/x.pid")).unwrap();
+        let other = format!("{} 1\n", noted.split_whitespace().next().unwrap());
+        std::fs::write(dir.path().join("state/x.pid"), other).unwrap();
+        assert!(!Process::find(dir.path(), "x").is_alive());
+        first.stop();
+        assert!(!first.is_alive() && !again.is_alive());
+    }
+
+    #[test]
+    fn a_server_that_fails_is_started_ever_later() {
+        let dir = dir("exports-later");
+        let mut process = Process::find(dir.path(), "x");
+        let looks_until_due = |process: &mut Process| (1..1000).find(|_| process.is_due()).unwrap();
+        assert_eq!(looks_until_due(&mut process), 1);
+        let waits: Vec<_> = (0..8)
+            .map(|_| {
+                process.has_started(false);
+                looks_until_due(&mut process)
+            })
+            .collect();
+        assert_eq!(waits, [2, 4, 8, 16, 32, 64, 64, 64]);
+        process.hurry();
+        assert!(process.is_due());
+    }
+}

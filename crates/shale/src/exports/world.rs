@@ -1,0 +1,78 @@
+//! The directory of exports: what is in it, and what its administrator has said there.
+//!
+//! | entry | what |
+//! | --- | --- |
+//! | `settings` | addresses and ports; the administrator's |
+//! | `*.local.conf`, `http.users` | what the administrator adds |
+//! | `ganesha.conf`, `nfs/`, `smb.conf`, `httpd.conf`, `vsftpd-*.conf`, `bus.conf` | written by the server of the pool |
+//! | `state/`, `logs/` | of the servers |
+
+use std::path::{Path, PathBuf};
+
+use doors::{Places, Settings, checked_path};
+use surface::{Error, ErrorKind, Result};
+
+use super::tools;
+
+/// A directory of exports.
+pub struct World {
+    /// Where it is: a path that configurations can name.
+    pub dir: PathBuf,
+    /// Addresses and ports.
+    pub settings: Settings,
+}
+
+impl World {
+    /// Reads a directory of exports; with `make`, makes what is missing in it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] for wrong settings.
+    pub fn open(dir: &Path, make: bool) -> Result<Self> {
+        let failed = |error: std::io::Error| Error::from_io(format!("exports at {}", dir.display()), error);
+        if make {
+            for sub in ["state/nfs", "state/smb", "state/http", "state/ftp", "logs", "nfs"] {
+                std::fs::create_dir_all(dir.join(sub)).map_err(failed)?;
+            }
+        }
+        let dir = dir.canonicalize().map_err(failed)?;
+        let invalid = |text: String| Error::new(ErrorKind::Invalid, text);
+        checked_path(&dir.display().to_string()).map_err(|text| invalid(format!("exports at {text}")))?;
+        let file = dir.join("settings");
+        if make && !file.exists() {
+            tools::write(&file, Settings::template()).map_err(invalid)?;
+        }
+        let text = std::fs::read_to_string(&file).map_err(failed)?;
+        let settings = Settings::parse(&text).map_err(|error| invalid(format!("{}: {error}", file.display())))?;
+        Ok(Self { dir, settings })
+    }
+
+    /// A file in it.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    /// What the administrator adds to a configuration.
+    pub fn own(&self, name: &str) -> String {
+        let mut text = std::fs::read_to_string(self.file(name)).unwrap_or_default();
+        if !text.is_empty() && !text.ends_with('\n') {
+            text.push('\n');
+        }
+        text
+    }
+
+    /// Directories of a server.
+    pub fn places(&self, server: &str) -> Places {
+        let dir = self.dir.display();
+        Places { state: format!("{dir}/state/{server}"), logs: format!("{dir}/logs"), own: dir.to_string() }
+    }
+
+    /// The address as a client names it: this machine's name, if all addresses are meant.
+    pub fn host(&self) -> String {
+        let address = self.settings.address;
+        if address.is_unspecified() {
+            let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+            return name.trim().to_owned();
+        }
+        if address.is_ipv6() { format!("[{address}]") } else { address.to_string() }
+    }
+}
