@@ -11,12 +11,10 @@ import signal
 import socket
 import struct
 import subprocess
-import time
 from pathlib import Path
 
 from harness import EXIT, Pool, data, test
 from harness.context import digest
-from harness.pool import BINARY
 
 # What is written in a share is read by Apache as the user of HTTP, through the directory of the test.
 OPEN = 0o755
