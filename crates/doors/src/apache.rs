@@ -20,11 +20,12 @@ pub fn path_of(mark: u64) -> String {
 }
 
 /// The file of the server, and its mark; `modules`: the directory of its modules; `types`: the file
-/// of media types; `own`: what the administrator adds.
+/// of media types; `group`: the number of the user's
+/// group; `own`: what the administrator adds.
 pub fn server(
     settings: &Settings,
     places: &Places,
-    (modules, types): (&str, &str),
+    (modules, types, group): (&str, &str, u32),
     exports: &[&Export],
     own: &str,
 ) -> (String, u64) {
@@ -37,7 +38,7 @@ pub fn server(
     };
     let mut text = format!(
         "# Written by shale serve; what you add belongs to httpd.local.conf.\n\
-         ServerRoot \"{state}\"\nServerName shale\nListen {listen}\nPidFile \"{state}/httpd.pid\"\nUser {user}\n\
+         ServerRoot \"{state}\"\nServerName shale\nListen {listen}\nPidFile \"{state}/httpd.pid\"\nUser {user}\nGroup \"#{group}\"\n\
          Mutex file:{state} default\nErrorLog \"{logs}/http.log\"\nLogLevel warn\n",
         user = settings.http_user,
     );
@@ -160,8 +161,8 @@ mod tests {
     #[test]
     fn the_mark_is_another_for_another_text() {
         let places = Places { state: "/s".to_owned(), logs: "/l".to_owned(), own: "/o".to_owned() };
-        let (text, mark) = server(&Settings::default(), &places, ("/m", "/t"), &[], "");
-        let (_, other) = server(&Settings::default(), &places, ("/m", "/t"), &[], "LogLevel debug\n");
+        let (text, mark) = server(&Settings::default(), &places, ("/m", "/t", 33), &[], "");
+        let (_, other) = server(&Settings::default(), &places, ("/m", "/t", 33), &[], "LogLevel debug\n");
         assert_ne!(mark, other);
         assert!(text.contains("EnableSendfile off\nEnableMMAP off\n") && text.contains("Listen 127.0.0.1:8080\n"));
         assert!(text.ends_with(&format!("RedirectMatch 410 \"^/\\.shale-{mark:016x}$\"\n")), "{text}");

@@ -58,7 +58,7 @@ pub fn server(settings: &Settings, places: &Places, plugins: &str, exports: &[St
     let mut text = format!(
         "# Written by shale serve; what you add belongs to ganesha.local.conf.\n\
          NFS_CORE_PARAM {{\n    Bind_addr = {};\n    NFS_Port = {};\n    MNT_Port = {};\n    Enable_NLM = false;\n    \
-         Enable_RQUOTA = false;\n    Enable_UDP = false;\n    Protocols = {};\n    Plugins_Dir = \"{plugins}\";\n}}\n\
+         Enable_RQUOTA = false;\n    Enable_UDP = false;\n    Mount_Path_Pseudo = true;\n    Protocols = {};\n    Plugins_Dir = \"{plugins}\";\n}}\n\
          NFSv4 {{\n    Minor_Versions = 0, 1;\n    Graceless = false;\n    Lease_Lifetime = 30;\n    Grace_Period = 30;\n    \
          RecoveryBackend = fs;\n    RecoveryRoot = \"{}\";\n    Allow_Numeric_Owners = true;\n    Only_Numeric_Owners = true;\n}}\n\
          NFS_KRB5 {{ Active_krb5 = false; }}\n",

@@ -95,6 +95,6 @@ pub fn bring(kept: &mut Kept, world: &World, exports: &[&Export]) -> Result<(), 
     std::os::unix::fs::chown(&locks, Some(uid), Some(gid)).map_err(|error| format!("{}: {error}", locks.display()))?;
     let types = if Path::new(TYPES).exists() { TYPES } else { "/dev/null" };
     let own = world.own("httpd.local.conf");
-    let (text, _) = apache::server(&world.settings, &places, (MODULES, types), exports, &own);
+    let (text, _) = apache::server(&world.settings, &places, (MODULES, types, gid), exports, &own);
     kept.bring(&Apache { world }, &world.file("httpd.conf"), &text)
 }
