@@ -21,6 +21,7 @@ pub fn create(args: CreateArgs, output: &Output) -> Outcome {
     let CreateArgs { pool, volume: name, size, share, folder, parents, quota, properties, access } = args;
     let mut properties: BTreeMap<_, _> = properties.into_iter().collect();
     properties.extend(quota.map(|quota| ("quota".to_owned(), quota)));
+    let wants_properties = !properties.is_empty();
     let size_bytes = round_up_to_block(size.unwrap_or(0))?;
     tell_rounding(output, size.unwrap_or(0), size_bytes);
     let request = match (share, folder) {
@@ -28,7 +29,6 @@ pub fn create(args: CreateArgs, output: &Output) -> Outcome {
         (true, _) => Request::CreateShare { share: name.clone(), properties },
         _ => Request::Create { volume: name.clone(), size_bytes, properties },
     };
-    let wants_properties = !properties.is_empty();
     let was_there = Session::with(&pool, &access, output, |session| {
         if parents {
             make_folders_of(session, &name)?;
