@@ -25,6 +25,7 @@ BEFORE = [
     (r"rename \S+ projects old/projects", "shale create /srv/pool projects/web/db1 --size 1G -p; shale create /srv/pool old --folder"),
     (r"send \S+ -R projects@monday", "shale create /srv/pool projects/web/db1 --size 1G -p; shale snapshot /srv/pool -r projects@monday;"
                                      "ssh backup shale create /srv/pool copies --folder"),
+    (r"create \S+ home/meier", "shale create /srv/pool home --share"),
     (r"(destroy|rollback) \S* ?\S+ projects@monday", "shale create /srv/pool projects/web/db1 --size 1G -p; shale snapshot /srv/pool -r projects@monday"),
     (r"shale (snapshot|list|destroy|set) .*projects", "shale create /srv/pool projects/web/db1 --size 1G -p"),
     (r"set \S+ home ", "shale create /srv/pool home --share"),

@@ -212,7 +212,7 @@ def snapshots_of_a_folder_go_and_come_back_together(t):
     for name in ["projects/a", "projects/web/b"]:
         pool.shale("create", name.rpartition("/")[0], "--folder", "-p")
         pool.shale("import", name, old)
-    pool.shale("create", "other", "1M")
+    pool.create("other", "1M")
     pool.shale("snapshot", "-r", "projects@s1")
     pool.shale("snapshot", "other@s1")
     for name in ["projects/a", "projects/web/b"]:

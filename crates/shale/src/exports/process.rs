@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group, test_kill_process_group};
 
 /// How often a state is looked at that nothing announces.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -38,6 +38,8 @@ pub struct Process {
     child: Option<Child>,
     /// Its id and when it was started, in the kernel's ticks.
     running: Option<(Pid, u64)>,
+    /// The one that ran last, whose processes may have outlived it.
+    last: Option<Pid>,
     /// Starts in a row that failed.
     failures: u32,
     /// Looks to be left out before the next start.
@@ -53,8 +55,9 @@ impl Process {
         let pid = words.next().and_then(|word| word.parse().ok()).and_then(Pid::from_raw);
         let started = words.next().and_then(|word| word.parse().ok());
         let running = pid.zip(started).filter(|(pid, started)| start_of(*pid) == Some(*started));
+        let last = pid.filter(|pid| running.is_some() || start_of(*pid).is_none());
         let log = dir.join("logs").join(format!("{name}.out"));
-        Self { pid_file, log, child: None, running, failures: 0, left_out: 0 }
+        Self { pid_file, log, child: None, running, last, failures: 0, left_out: 0 }
     }
 
     /// Whether it runs.
@@ -98,6 +101,7 @@ impl Process {
     /// # Errors
     /// In words.
     pub fn start(&mut self, command: &mut Command) -> Result<(), String> {
+        self.end_left_behind();
         let name = command.get_program().to_string_lossy().into_owned();
         let failed = |error: std::io::Error| format!("{name} cannot be started: {error}");
         let log = OpenOptions::new().create(true).append(true).open(&self.log).map_err(failed)?;
@@ -112,6 +116,7 @@ impl Process {
             .map_err(failed)?;
         let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
         self.running = pid.and_then(|pid| start_of(pid).map(|started| (pid, started)));
+        self.last = pid;
         self.child = Some(child);
         if let Some((pid, started)) = self.running {
             let text = format!("{} {started}\n", pid.as_raw_nonzero());
@@ -145,7 +150,16 @@ impl Process {
         }
         // Sessions that it has left behind: they would hold the shares.
         let _ = kill_process_group(pid, Signal::KILL);
+        self.last = None;
         drop(std::fs::remove_file(&self.pid_file));
+    }
+
+    /// Ends what a server that was killed has left behind: it would hold the port, and go on with
+    /// an old configuration. A number that names a process group names no other process meanwhile.
+    fn end_left_behind(&mut self) {
+        let Some(group) = self.last.take().filter(|last| start_of(*last).is_none()) else { return };
+        let _ = kill_process_group(group, Signal::KILL);
+        wait_until(END_SECONDS, || test_kill_process_group(group).is_err());
     }
 }
 
@@ -188,6 +202,25 @@ mod tests {
         assert!(!Process::find(dir.path(), "x").is_alive());
         first.stop();
         assert!(!first.is_alive() && !again.is_alive());
+    }
+
+    #[test]
+    fn what_a_killed_server_has_left_behind_ends_before_the_next_one() {
+        let dir = dir("exports-left");
+        let _alone = env::testing::starting();
+        let left = dir.path().join("left");
+        let mut command = Command::new("sh");
+        command.arg("-c").arg(format!("sleep 600 & echo $! > {0}.new; mv {0}.new {0}; wait", left.display()));
+        let mut process = Process::find(dir.path(), "x");
+        process.start(&mut command).unwrap();
+        assert!(wait_until(20, || left.exists()));
+        let child = std::fs::read_to_string(&left).unwrap().trim().parse().ok().and_then(Pid::from_raw).unwrap();
+        process.signal(Signal::KILL);
+        assert!(wait_until(20, || !process.is_alive()));
+        assert!(start_of(child).is_some());
+        process.start(Command::new("sleep").arg("600")).unwrap();
+        assert!(start_of(child).is_none());
+        process.stop();
     }
 
     #[test]
