@@ -167,7 +167,7 @@ def door_http(t):
 
     # Names change, shares come and go.
     doors.pool.shale("rename", "home", "house")
-    t.equal((doors.status(doors.url("real")), doors.status(doors.url("real").replace("/home/", "/house/"))), ("404", "200"), "old and new name")
+    t.equal((doors.status(doors.url("real")), doors.status(doors.url("real").replace("/home/", "/house/"))), ("403", "200"), "old and new name: what no share has is denied")
     doors.pool.shale("rename", "house", "home")
     doors.set("http=off")
     t.expect("apache" not in doors.pids(), "the server is there, and has nothing to serve")
@@ -193,7 +193,7 @@ class Clients:
 
     def __init__(self, t, doors):
         self.t, self.doors = t, doors
-        t.run("useradd", "--no-create-home", "--shell", "/bin/sh", USER)
+        t.run("useradd", "--no-create-home", "--home-dir", "/", "--shell", "/bin/sh", USER)
         t.defer(t.run, "userdel", USER, status=None)
         t.run("chpasswd", stdin=f"{USER}:{PASSWORD}\n")
         os.chmod(doors.home, 0o1777)

@@ -48,7 +48,7 @@ pub struct ExplainArgs {
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
-  shale usage /srv/pool home                   what each directory of the share takes, and each type of file
+  shale usage /srv/pool home                   what directories and types of file take
   shale usage /srv/pool home meier/mail        the same of one directory
   shale usage /srv/pool home --json | jq -r '.types[] | [.name, .ratio] | @tsv'
 
@@ -135,7 +135,7 @@ Examples:
   shale recompress /srv/pool vm                     as the volume's properties have it now
   shale recompress /srv/pool vm --mode archive      as if compression=auto mode=archive were set
   shale recompress /srv/pool vm --mode archive --rate 20M
-  shale recompress /srv/pool home meier             that directory of a share, as the rules have it now
+  shale recompress /srv/pool home meier             a directory of a share, by the rules of now
   shale recompress /srv/pool vm --report --json
 
 Goes through all extents of the pool, and rewrites each fragment of the volume, and of its snapshots, that becomes at least 3 % smaller;

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process, kill_process_group, test_kill_process_group};
+use rustix::process::{Pid, Signal, getpgid, kill_process, kill_process_group};
 
 /// How often a state is looked at that nothing announces.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -159,8 +159,15 @@ impl Process {
     fn end_left_behind(&mut self) {
         let Some(group) = self.last.take().filter(|last| start_of(*last).is_none()) else { return };
         let _ = kill_process_group(group, Signal::KILL);
-        wait_until(END_SECONDS, || test_kill_process_group(group).is_err());
+        wait_until(END_SECONDS, || !has_members(group));
     }
+}
+
+/// Whether a process of the group has not ended.
+fn has_members(group: Pid) -> bool {
+    let Ok(all) = std::fs::read_dir("/proc") else { return false };
+    let pids = all.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter_map(Pid::from_raw);
+    pids.into_iter().any(|pid| getpgid(Some(pid)) == Ok(group) && start_of(pid).is_some())
 }
 
 /// When a process was started; none if it has ended.

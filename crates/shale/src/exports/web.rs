@@ -37,6 +37,9 @@ impl Server for Apache<'_> {
 
     fn command(&self, file: &Path) -> Result<Command, String> {
         let mut command = tools::command(PROGRAM, PACKAGE)?;
+        // A server that was killed leaves its number, and the next one takes whatever has it now,
+        // be it a process that has ended and was not waited for, for itself.
+        drop(std::fs::remove_file(self.world.file("state/http/httpd.pid")));
         command.arg("-f").arg(file).arg("-DFOREGROUND");
         Ok(command)
     }
