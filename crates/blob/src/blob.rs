@@ -259,9 +259,9 @@ impl Blob {
         self.reader.read(version, from, to).await
     }
 
-    /// Returns the bytes of a range in order, a few MiB at a time, and reads ahead. While the stream
-    /// is not polled its reads stand still, and another read of the same blob may wait for them: drop
-    /// it first, or poll both.
+    /// Returns the bytes of a range in order, a few MiB at a time, and reads ahead. While the
+    /// stream is not polled its reads stand still, and another read of the same blob may wait for
+    /// them: drop it first, or poll both.
     pub fn stream<'a>(
         &'a self,
         version: &'a Record,

@@ -229,7 +229,8 @@ impl Committer {
         join_all(offers.into_iter().map(|(op, bytes)| offer::leave(self.log(), since, op, bytes))).await;
     }
 
-    /// Reads each newer record, and remembers what it carries, until all that waits here is carried.
+    /// Reads each newer record, and remembers what it carries, until all that waits here is
+    /// carried.
     async fn walk(&self, state: &mut State) -> Result<(), Error> {
         for _ in 0..WALK_MAX {
             let Some(record) = self.log().read(state.head.seq + 1).await? else { break };

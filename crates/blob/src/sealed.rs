@@ -1,5 +1,6 @@
 //! Small objects of a blob outside of packs and records: magic bytes, fields, and the crc32c of all
-//! before, little-endian. Owns how they are closed and opened, so that each refuses the same damage.
+//! before, little-endian. Owns how they are closed and opened, so that each refuses the same
+//! damage.
 
 use format::{Cursor, FormatError, crc32c, put_uint};
 

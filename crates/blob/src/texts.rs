@@ -1,6 +1,6 @@
 //! Texts that a user gives a blob: names of tags, and messages. Owns which are refused, and how one
-//! is shown that another client has left: records of any writer are read, and what is in them must
-//! not reach a terminal as it is.
+//! is shown that another client has left: records of any writer are read, and their texts must not
+//! reach a terminal as they are.
 
 use std::borrow::Cow;
 
@@ -32,7 +32,7 @@ pub fn shown(text: &str) -> Cow<'_, str> {
 /// could not be written behind an @.
 ///
 /// # Errors
-/// [`Error::Refused`], which says what is wrong and what to do.
+/// [`Error::Refused`], which names the fault and the remedy.
 pub fn check_tag(name: &str) -> Result<(), Error> {
     let wrong = if name.is_empty() {
         "it is empty".to_owned()
@@ -57,7 +57,7 @@ pub fn check_tag(name: &str) -> Result<(), Error> {
 /// Checks a message: one line or several.
 ///
 /// # Errors
-/// [`Error::Refused`], which says what is wrong and what to do.
+/// [`Error::Refused`], which names the fault and the remedy.
 pub fn check_message(message: &str) -> Result<(), Error> {
     if message.len() > TEXT_BYTES_MAX {
         let why = format!("the message has {} bytes, at most {TEXT_BYTES_MAX} are allowed: shorten it", message.len());

@@ -77,12 +77,12 @@ pub struct Grant {
 /// As whom the requests of NFS clients are carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Squash {
-    /// Those of root as nobody's.
+    /// Those of root as the anonymous user's.
     #[default]
     Root,
     /// As they come.
     Never,
-    /// All as nobody's.
+    /// All as the anonymous user's.
     All,
 }
 
@@ -134,7 +134,7 @@ impl Access {
     /// What the value of a door's property says.
     ///
     /// # Errors
-    /// With what is wrong, and what is allowed.
+    /// With the fault, and the allowed values.
     pub fn parse(door: Door, value: &str) -> Result<Self, AccessError> {
         let failed = |text: String| {
             AccessError(format!(

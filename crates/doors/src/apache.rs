@@ -104,7 +104,7 @@ fn section(export: &Export, passwords: &str) -> String {
     text + "</Directory>\n"
 }
 
-/// What is asked of a client that reads, or of one that writes.
+/// The demands on a client that reads, or on one that writes.
 fn required(access: &Access, to_write: bool) -> String {
     let mut text = "    <RequireAll>\n".to_owned();
     if access.needs_login {

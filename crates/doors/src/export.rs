@@ -1,4 +1,4 @@
-//! What is given out, and where the files of the servers are.
+//! The exports, and the places of the servers' files.
 
 use crate::access::{Access, Door};
 

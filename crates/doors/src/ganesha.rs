@@ -4,7 +4,8 @@
 //! What the settings are for:
 //! - Minor version 2 of NFSv4 is off: READ_PLUS of 4.3 gives zeroes to clients that read what they
 //!   have not cached.
-//! - Attributes expire at once: a file that grows through another door would be cut at its old size.
+//! - Attributes expire at once: a file that grows through another door would be cut at its old
+//!   size.
 //! - Handles hold the mount's device number and `Export_Id`: both must stay as they are.
 
 use std::fmt::Write;
@@ -13,7 +14,7 @@ use crate::access::Squash;
 use crate::export::{Export, Places};
 use crate::settings::Settings;
 
-/// The user and group as whom squashed requests are carried out: nobody and nogroup.
+/// The user and group as whom squashed requests are carried out: the anonymous ones.
 const NOBODY: u32 = 65534;
 
 /// The file of one export.

@@ -1,8 +1,8 @@
 //! The doors of shares: which network protocols give a share out, to which clients, and the
 //! configuration text of the servers that do it. Pure: owns no files, no processes and no state.
 //!
-//! A door is a property of a share ([`Access`] is what its value means). [`Settings`] are what holds
-//! for a machine: addresses and ports. From both, and the [`Export`]s, come the texts of
+//! A door is a property of a share ([`Access`] is what its value means). [`Settings`] are what
+//! holds for a machine: addresses and ports. From both, and the [`Export`]s, come the texts of
 //! [`ganesha`], [`samba`], [`apache`] and [`vsftpd`].
 
 mod access;

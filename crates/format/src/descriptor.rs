@@ -91,8 +91,8 @@ pub struct ObjectDescriptor {
     pub epoch: Epoch,
     /// Origin of a clone or a snapshot.
     pub origin: Option<Origin>,
-    /// The folder, or the share, that a volume or a folder lies in; the volume under which a snapshot is listed; the object
-    /// whose fragments may need a dictionary.
+    /// The folder, or the share, that a volume or a folder lies in; the volume under which a
+    /// snapshot is listed; the object whose fragments may need a dictionary.
     pub parent: Option<ObjectId>,
     /// A snapshot that was made by a schedule, which may also remove it.
     pub scheduled: bool,

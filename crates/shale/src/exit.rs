@@ -50,7 +50,7 @@ pub enum Failure {
     Unknown(String),
     /// Everything was said already (a report on stdout): only the exit code is left.
     Reported(ErrorKind),
-    /// Salvage or a repair has said what is lost: only the exit code is left.
+    /// Salvage or a repair has named the losses: only the exit code is left.
     Lossy,
 }
 
@@ -167,7 +167,7 @@ pub fn report_usage(error: &clap::Error) -> ExitCode {
     let json = !asked_for && std::env::args_os().any(|arg| arg == "--json");
     if json {
         let text = error.to_string();
-        // What is wrong, without the words for people behind it.
+        // The fault, without the words for people behind it.
         let message = text.split("\n\n").next().unwrap_or(&text);
         let message = message.strip_prefix("error: ").unwrap_or(message);
         let words: Vec<_> = message.split_whitespace().collect();

@@ -196,7 +196,7 @@ enum Below {
     Directory,
     /// On one in another share.
     Share,
-    /// The same, and that share was mounted just now: what was mounted in it before is out of sight.
+    /// The same, and that share was mounted just now: earlier mounts in it are out of sight.
     NewShare,
 }
 
@@ -414,9 +414,9 @@ impl Shares {
         work()
     }
 
-    /// Makes a share while none is mounted or unmounted: a tree has one user at a time. Fails if one
-    /// of that name could not be mounted, because the directory in the mounted share
-    /// in which it would lie has something in it, or is none.
+    /// Makes a share while none is mounted or unmounted: a tree has one user at a time. Fails if
+    /// one of that name could not be mounted, because the directory in the mounted share in which
+    /// it would lie has something in it, or is none.
     ///
     /// # Errors
     /// [`ErrorKind::Exists`], and those of `make`.
@@ -479,8 +479,7 @@ impl Shares {
 
     /// Of which shares the death of the server would lose names that were not synced, and why.
     pub fn names_at_risk(&self) -> Vec<String> {
-        let state = self.state.lock();
-        state.mounted.values().filter_map(|share| share.mount.names_at_risk()).collect()
+        self.state.lock().mounted.values().filter_map(|share| share.mount.names_at_risk()).collect()
     }
 
     /// Makes all changes of a mounted share durable, of those in a folder, or of all: a snapshot
@@ -503,8 +502,8 @@ impl Shares {
     }
 
     /// Unmounts a share with those in it, or all in a folder, as far as they are mounted, and does
-    /// something before any can be mounted again; whether any was. With `force` those who have files
-    /// open are cut off.
+    /// something before any can be mounted again; whether any was. With `force` those who have
+    /// files open are cut off.
     ///
     /// # Errors
     /// [`ErrorKind::InUse`], and nothing is done; others in the folder may be unmounted by then.
@@ -526,8 +525,8 @@ impl Shares {
         (!meant.is_empty(), done)
     }
 
-    /// Removes the directory of a share that has gone from there, and those of its folders, as far as
-    /// they are empty.
+    /// Removes the directory of a share that has gone from there, and those of its folders, as far
+    /// as they are empty.
     fn leave_folders(&self, name: &str) {
         let mut left = name;
         loop {

@@ -20,8 +20,8 @@ const STREAMS_MAX: usize = 1_000_000;
 /// What is to be sent in one set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SetWish {
-    /// The volumes: a name, that of a folder or of a share with those in it, or a pattern with `*` and `?`; and the newest snapshot that
-    /// is sent of each, without one its newest.
+    /// The volumes: a name, that of a folder or of a share with those in it, or a pattern with `*`
+    /// and `?`; and the newest snapshot that is sent of each, without one its newest.
     pub of: String,
     /// The base: a snapshot's name, or `#BOOKMARK`, of each volume.
     pub from: Option<String>,
@@ -43,8 +43,8 @@ pub struct SetPlan {
     pub volumes: u32,
     /// Volumes that are meant and have not got the snapshot.
     pub skipped: Vec<String>,
-    /// The folder in which all of them lie, or the share with those in it, with a `/` behind it; none
-    /// if that was not asked for.
+    /// The folder in which all of them lie, or the share with those in it, with a `/` behind it;
+    /// none if that was not asked for.
     #[serde(default)]
     pub root: String,
 }

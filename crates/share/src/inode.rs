@@ -1,11 +1,11 @@
 //! The record of an inode: attributes, and where its data lies.
 //!
-//! Encoding, little-endian: version 1 (1 or 2), flags 1, mode 4, uid 4, gid 4, links 4, device 4, size 8,
-//! data 8, parent 8, then four times seconds 8 and nanoseconds 4 (accessed, modified, changed,
-//! born), then in version 2 the length 2 of what follows and what is said of its compression
-//! (`compression.rs`), then the target of a symbolic link up to the end. Valid if and only if the
-//! version is known, the length is at least that of the fixed part, and fields end where they say.
-//! Version 2 is written only if something is said there.
+//! Encoding, little-endian: version 1 (1 or 2), flags 1, mode 4, uid 4, gid 4, links 4, device 4,
+//! size 8, data 8, parent 8, then four times seconds 8 and nanoseconds 4 (accessed, modified,
+//! changed, born), then in version 2 the length 2 of what follows and the record of its
+//! compression (`compression.rs`), then the target of a symbolic link up to the end. Valid if and
+//! only if the version is known, the length is at least that of the fixed part, and fields end
+//! where they say. Version 2 is written only if something is said there.
 
 use crate::compression::Compression;
 use crate::failure::{Failure, Result};
@@ -128,7 +128,8 @@ impl Inode {
             out.extend(time.nanoseconds.to_le_bytes());
         }
         if !fields.is_empty() {
-            // Two fields of at most 257 bytes, and those of newer versions, which came with a length.
+            // Two fields of at most 257 bytes, and those of newer versions, which came with a
+            // length.
             out.extend((fields.len() as u16).to_le_bytes());
             out.extend(&fields);
         }

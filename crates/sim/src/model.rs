@@ -155,7 +155,7 @@ impl Model {
         let folders = self.folders.iter().map(|(folder, properties)| (folder.as_str(), properties));
         let volumes = self.volumes.iter().map(|(volume, held)| (volume.as_str(), &held.properties));
         let mut above: Vec<_> = folders.chain(volumes).filter(|(holder, _)| is_in(name, holder)).collect();
-        above.sort_by(|a, b| b.0.len().cmp(&a.0.len()));
+        above.sort_by_key(|b| std::cmp::Reverse(b.0.len()));
         above
     }
 
@@ -413,7 +413,7 @@ impl Model {
         if let TableOp::Destroy { name } = &doubt
             && !name.contains('@')
         {
-            // What lies in a folder or a share goes first, in steps of its own.
+            // The contents of a folder or a share go first, in steps of their own.
             self.volumes.retain(|other, _| !is_in(other, name) || volumes.contains_key(other));
             self.folders.retain(|other, _| !is_in(other, name) || volumes.contains_key(other));
             let is_lost = |inner: &String| !inner.contains('@') && !self.has_folder_of(inner);

@@ -46,8 +46,8 @@ impl<'a> Recoder<'a> {
 
     /// Compresses the blocks `live` of a fragment whose payload has been verified; returns their
     /// old and new size in bytes, if the new one is clearly less. The new fragments are then among
-    /// the survivors. All of a volume's are rewritten under the same settings; `hint`: what is known
-    /// of the file that it is a part of.
+    /// the survivors. All of a volume's are rewritten under the same settings; `hint`: known
+    /// facts on the file that it is a part of.
     pub(crate) fn recode(
         &mut self,
         resident: &Resident,

@@ -96,8 +96,8 @@ impl Pool {
         Ok(named)
     }
 
-    /// Takes a snapshot of each volume and share in a folder, and in the folders in it, or of a share
-    /// and those in it, all at one moment; their full names.
+    /// Takes a snapshot of each volume and share in a folder, and in the folders in it, or of a
+    /// share and those in it, all at one moment; their full names.
     ///
     /// # Errors
     /// Those of [`snapshot`](Self::snapshot) for any of them: then none is taken.

@@ -1,9 +1,9 @@
 //! Folders in the table of objects: objects without data, in which volumes, shares and other
 //! folders lie. A share can hold others in the same way: but only shares, for a share is a
-//! directory when it is mounted, and a volume is none. What is said of folders here is meant of
-//! such a share too. An object's descriptor has its folder and its own part of the name. The full name
-//! follows from the folders above. So one descriptor gives a folder another name, whatever lies in
-//! it.
+//! directory when it is mounted, and a volume is none. All statements on folders here hold for
+//! such a share too. An object's descriptor has its folder and its own part of the name. The full
+//! name follows from the folders above. So one descriptor gives a folder another name, whatever
+//! lies in it.
 //!
 //! Each object keeps what follows from the folders above it: its title, its settings, and the
 //! folders that limit it. These are worked out when the object is entered, and again for
@@ -130,8 +130,8 @@ impl Table {
         }
     }
 
-    /// A folder or a share has come, has gone or has changed: everything in it may be called otherwise, and
-    /// inherit something else.
+    /// A folder or a share has come, has gone or has changed: everything in it may be called
+    /// otherwise, and inherit something else.
     pub(super) fn renew_below(&mut self, folder: ObjectId) {
         // The deeper ones come after the folders that they lie in.
         let mut below = self.below_folder(folder);
@@ -227,8 +227,8 @@ impl Objects {
         self.table.read().in_folder.range((holder, ObjectId(0))..(ObjectId(holder.0 + 1), ObjectId(0))).next().is_some()
     }
 
-    /// Where an object of that full name lies, which `is_share` or is none: its folder or share, and
-    /// its own part of the name.
+    /// Where an object of that full name lies, which `is_share` or is none: its folder or share,
+    /// and its own part of the name.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] if there is no such folder, [`ErrorKind::Invalid`] if a volume has

@@ -113,8 +113,8 @@ impl Reaped {
     }
 }
 
-/// What objects in this one are called and inherit by: its name, its folder and its properties; none
-/// if none can lie in it.
+/// What objects in this one are called and inherit by: its name, its folder and its properties;
+/// none if none can lie in it.
 fn handed_down(descriptor: &ObjectDescriptor) -> Option<(String, Option<ObjectId>, Properties)> {
     let parts = || (descriptor.name.clone(), descriptor.parent, descriptor.properties.clone());
     descriptor.holds_others().then(parts)

@@ -452,7 +452,7 @@ fn plan_group(run: &mut Run<'_>, group: &Taken, taken: usize, settings: Settings
     }
 }
 
-/// Where it is remembered what was learnt of such data: small files of a kind share that.
+/// The region that keeps the experience with such data: small files of a kind share one.
 fn region_of(object: ObjectId, first: BlockIndex, hint: Hint) -> RegionKey {
     if hint.kind != 0 && is_in_window(first) {
         RegionKey::of_kind(object, hint.kind)

@@ -1,6 +1,6 @@
-//! Quotas and reservations: how much of the pool a volume may take, a share with those in it, or all
-//! volumes in a folder together, and how much is kept for a volume. Both count live bytes as stored, the volume's
-//! snapshots included, which are known exactly at checkpoints.
+//! Quotas and reservations: how much of the pool a volume may take, a share with those in it, or
+//! all volumes in a folder together, and how much is kept for a volume. Both count live bytes as
+//! stored, the volume's snapshots included, which are known exactly at checkpoints.
 //!
 //! **Quota.** Between two checks, a volume may write as many bytes as it was below its quota, as if
 //! none of them could be compressed. When they are used up, dirty data is drained, a checkpoint

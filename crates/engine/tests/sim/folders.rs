@@ -300,7 +300,8 @@ fn a_share_holds_shares_and_nothing_else() {
     assert_eq!(kind(pool.rename("home", "home/ada/home")), ErrorKind::Invalid);
     pool.create_folder("f", &none).unwrap();
     assert_eq!(kind(pool.rename("f", "home/f")), ErrorKind::Invalid);
-    // A share hands down what is set on it, but not its quota, its reservation, and that it is not whole.
+    // A share hands down its own properties, but not its quota, its reservation, and that it is not
+    // whole.
     let from = |name: &str| PropertySource::Folder(name.to_owned());
     for (key, value) in [("compression", "zstd-3"), ("quota", "20M"), ("reservation", "1M"), ("incomplete", "yes")] {
         set(&pool, "home", key, Some(value)).unwrap();
@@ -311,7 +312,7 @@ fn a_share_holds_shares_and_nothing_else() {
     for (key, value) in [("quota", "none"), ("reservation", "none"), ("incomplete", "no")] {
         assert_eq!(get(&pool, "home/ada", key), (value.to_owned(), PropertySource::Default));
     }
-    // It takes along what lies in it, and snapshots of all are of one moment.
+    // It takes its contents along, and snapshots of all are of one moment.
     assert_eq!(pool.snapshot_folder("home/meier", "s").unwrap(), ["home/meier/mail@s", "home/meier@s"]);
     pool.rename("home/meier", "f/m").unwrap();
     assert_eq!(names(&pool), ["f/m", "f/m/mail", "home", "home/ada", "single"]);

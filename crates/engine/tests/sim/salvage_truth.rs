@@ -1,6 +1,6 @@
 //! Salvage without its map, and with it, of a data file that was cut off, or of which parts are
 //! zeroed, swapped, older, foreign or noise: what comes out wrong is never more than the report
-//! says, and nothing is passed over. What is whole is said to be whole. With the map less is said
+//! says, and nothing is passed over. Whole data is said to be whole. With the map less is said
 //! to be missing.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 

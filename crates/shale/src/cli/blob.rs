@@ -107,7 +107,8 @@ pub struct BlobUpload {
     /// Property of the written data: compression, mode, candidates, min-saving or rule.TYPE, as of a pool; may be repeated
     #[arg(short = 'o', value_name = "KEY=VALUE", value_parser = names::key_value)]
     pub properties: Vec<(String, String)>,
-    /// What the log is to say: at most 1024 bytes, ends of lines and tabs but no other control characters
+    /// What the log is to say: at most 1024 bytes, ends of lines and tabs but no other control
+    /// characters
     #[arg(long, short, value_name = "TEXT", default_value = "")]
     pub message: String,
     /// Stored bytes of an object: larger ones are fewer requests, smaller ones less memory; 4M to
@@ -182,7 +183,8 @@ pub struct BlobGetArgs {
     pub blob: Location,
     /// File to write, or - for stdout
     pub file: PathBuf,
-    /// Only the bytes from A to before B; either may be left out: -100 are the first 100 bytes, 100- all from byte 100 on
+    /// Only the bytes from A to before B; either may be left out: -100 are the first 100 bytes,
+    /// 100- all from byte 100 on
     #[arg(long, value_name = "A-B", value_parser = range, allow_hyphen_values = true)]
     pub range: Option<(u64, Option<u64>)>,
     /// Overwrite the file that is there

@@ -175,8 +175,8 @@ pub struct ServeArgs {
     /// Mount each share at a directory of its name below this one (FUSE); needs root
     #[arg(long, value_name = "DIR")]
     pub shares: Option<PathBuf>,
-    /// Give shares out by NFS, SMB, HTTP and FTP as their properties say, with configurations in this
-    /// directory
+    /// Give shares out by NFS, SMB, HTTP and FTP as their properties say, with configurations in
+    /// this directory
     #[arg(long, value_name = "DIR", requires = "shares")]
     pub exports: Option<PathBuf>,
     /// Most NBD connections at once; further clients are refused

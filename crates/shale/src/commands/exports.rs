@@ -9,7 +9,7 @@ use crate::exports::ExportsReport;
 use crate::output::{Output, table};
 use crate::session::Session;
 
-/// Shows what is given out by network protocols.
+/// Shows the exports by network protocols.
 pub fn run(args: &ExportsArgs, output: &Output) -> Outcome {
     let report = Session::with(&args.pool, &args.access, output, |session| {
         match session.call(Request::Exports { check: args.check })? {
@@ -19,7 +19,7 @@ pub fn run(args: &ExportsArgs, output: &Output) -> Outcome {
     })?;
     output.result(&report, || show(&report, args.check));
     let is_good = report.checks.iter().all(|check| check.good) && report.exports.iter().all(|e| e.fault.is_none());
-    // The report has said what is wrong.
+    // The report has named the faults.
     if args.check && !is_good { Err(Failure::Reported(ErrorKind::Unsupported)) } else { Ok(()) }
 }
 

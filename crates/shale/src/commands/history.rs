@@ -34,8 +34,8 @@ pub fn snapshot(args: SnapshotArgs, output: &Output) -> Outcome {
     Ok(())
 }
 
-/// Takes a snapshot of everything in a folder, or of a share and those in it; of a volume, which has
-/// nothing in it, of that.
+/// Takes a snapshot of everything in a folder, or of a share and those in it; of a volume, which
+/// has nothing in it, of that.
 fn snapshot_folder(args: &SnapshotArgs, folder: &str, name: &str, output: &Output) -> Outcome {
     let snapshots = Session::with(&args.pool, &args.access, output, |session| {
         if volumes(session)?.iter().any(|volume| volume.name == folder && !volume.share) {

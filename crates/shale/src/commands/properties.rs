@@ -12,7 +12,7 @@ use crate::names::set_words;
 use crate::output::{Output, table};
 use crate::session::Session;
 
-/// Sets properties, and shows what is in force then.
+/// Sets properties, and shows the values in force then.
 pub fn set(args: SetArgs, output: &Output) -> Outcome {
     let (volume, changes) = set_words(&args.words)?;
     let keys: Vec<String> = changes.iter().map(|(key, _)| key.clone()).collect();

@@ -55,7 +55,7 @@ fn standing(slice: &ScrubSlice) -> Standing {
     }
 }
 
-/// What was found; `seconds` is what this took, if it did more than look.
+/// The findings; `seconds` is what this took, if it did more than look.
 fn show(slice: &ScrubSlice, seconds: Option<f64>) -> String {
     if slice.started_unix_s == 0 {
         return "this pool has never been scrubbed\n".to_owned();

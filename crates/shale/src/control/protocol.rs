@@ -58,7 +58,7 @@ pub enum Request {
     },
     /// Lists the folders: [`Reply::Volumes`].
     Folders,
-    /// What is given out by network protocols: [`Reply::Exports`].
+    /// Lists the exports by network protocols: [`Reply::Exports`].
     Exports {
         /// What stands in the way, too, and what a client would see.
         check: bool,
@@ -341,7 +341,7 @@ pub enum Reply {
     Snapshots(Vec<SnapshotReport>),
     /// The bookmarks, by volume and age.
     Bookmarks(Vec<BookmarkLine>),
-    /// What is given out by network protocols.
+    /// The exports by network protocols.
     Exports(ExportsReport),
     /// Tags of snapshots.
     Holds(Vec<HoldLine>),

@@ -13,7 +13,7 @@ use std::process::Command;
 use super::process::Process;
 use super::tools;
 
-/// What is different from one server to another.
+/// The differences from one server to another.
 pub trait Server {
     /// What messages call it.
     fn name(&self) -> String;
@@ -41,7 +41,7 @@ pub trait Server {
     fn serves(&self, process: &mut Process, text: &str) -> Result<(), String>;
 }
 
-/// A server, and what is in force there.
+/// A server, and the text in force there.
 pub struct Kept {
     pub process: Process,
     /// The text that it was seen to serve.
@@ -63,7 +63,7 @@ impl Kept {
         self.refused = None;
     }
 
-    /// Tries again what was refused.
+    /// Tries a refused text again.
     pub fn hurry(&mut self) {
         self.refused = None;
         self.process.hurry();
@@ -149,7 +149,7 @@ impl Kept {
         self.start(server, file, text)
     }
 
-    /// Starts it with what is in the file, which is `text`.
+    /// Starts it with the content of the file, which is `text`.
     fn start(&mut self, server: &dyn Server, file: &Path, text: &str) -> Result<(), String> {
         self.process.start(&mut server.command(file)?)?;
         server.serves(&mut self.process, text).map_err(|why| {
@@ -223,7 +223,8 @@ mod tests {
         kept.bring(&stand, &file, "port\nb").unwrap();
         assert_eq!(done(), ["reload port b"]);
 
-        // Refused by its checker: nothing is touched, and it is said again without being tried again.
+        // Refused by its checker: nothing is touched, and it is said again without being tried
+        // again.
         for _ in 0..2 {
             let error = kept.bring(&stand, &file, "port\nwrong").unwrap_err();
             assert!(error.contains("stays in force: line 1 is wrong"), "{error}");
@@ -231,7 +232,7 @@ mod tests {
         assert_eq!((text().as_str(), done().len(), kept.process.pid()), ("port\nb", 0, pid));
         assert!(!file.with_extension("new").exists());
 
-        // Taken by its checker, but not in force: what was before is put back.
+        // Taken by its checker, but not in force: the text before it is put back.
         let error = kept.bring(&stand, &file, "port\nunheard").unwrap_err();
         assert!(error.contains("was put back: it serves something else"), "{error}");
         assert_eq!(done(), ["reload port unheard", "reload port b"]);

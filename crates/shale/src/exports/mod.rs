@@ -2,8 +2,8 @@
 //! of its shares.
 //!
 //! Each server is a process of its own, which reads and writes the mounts as any program does. It
-//! outlives a death of ours, and waits for the next server of the pool with them. What is wrong
-//! with one door is told, and keeps no other from being served.
+//! outlives a death of ours, and waits for the next server of the pool with them. A fault
+//! of one door is told, and keeps no other from being served.
 //!
 //! Order of locks: the one here, then that of [`Shares`].
 
@@ -63,7 +63,7 @@ struct Servers {
     ids: Ids,
     /// Shares and folders that are about to be unmounted: nothing may hold them.
     withdrawn: Vec<String>,
-    /// What was wrong when the servers were looked at last.
+    /// The faults found when the servers were looked at last.
     faults: BTreeSet<Fault>,
     is_over: bool,
 }
@@ -79,8 +79,8 @@ pub struct Exports {
 }
 
 impl Exports {
-    /// Starts what is wanted, or goes on with what an earlier server has started. `pool_dir`: the
-    /// directory of the pool.
+    /// Starts the wanted servers, or goes on with those that an earlier server has started.
+    /// `pool_dir`: the directory of the pool.
     ///
     /// # Errors
     /// When the directory of exports cannot be used. Faults of doors are told, and tried again.
@@ -133,7 +133,7 @@ impl Exports {
     }
 
     /// Brings the servers in step with the properties; with `now`, what has failed is tried again
-    /// at once. What is wrong; new faults are told in the log, too.
+    /// at once. Returns the faults; new ones are told in the log, too.
     pub fn look(&self, now: bool) -> BTreeSet<Fault> {
         let mut servers = self.servers.lock();
         if servers.is_over {
@@ -190,7 +190,7 @@ impl Exports {
         (exports, faults)
     }
 
-    /// Takes a share, or those in a folder, from all clients, until what is returned is dropped.
+    /// Takes a share, or those in a folder, from all clients, until the returned value is dropped.
     pub fn withdraw(self: &Arc<Self>, name: &str) -> Withdrawn {
         self.servers.lock().withdrawn.push(name.to_owned());
         self.look(true);

@@ -80,7 +80,7 @@ impl Nfs {
         self.ganesha.pid()
     }
 
-    /// Tries again what was refused.
+    /// Tries refused texts again.
     pub fn hurry(&mut self) {
         self.refused.clear();
         self.ganesha.hurry();

@@ -1,5 +1,5 @@
-//! What `shale exports` tells: what is given out, how it is reached, and with --check what stands
-//! in the way.
+//! What `shale exports` tells: the exports, how they are reached, and with --check what stands in
+//! the way.
 
 use std::net::TcpListener;
 
@@ -32,7 +32,7 @@ pub struct CheckLine {
     pub what: String,
     /// Whether it is as it must be.
     pub good: bool,
-    /// What was found, and what to do.
+    /// The finding, and the remedy.
     pub found: String,
 }
 
@@ -43,7 +43,7 @@ pub struct ExportsReport {
     pub dir: Option<String>,
     /// Open doors, by share.
     pub exports: Vec<ExportLine>,
-    /// What was looked at.
+    /// The checks made.
     pub checks: Vec<CheckLine>,
 }
 
@@ -112,7 +112,7 @@ fn has_samba_modules() -> bool {
 }
 
 impl Exports {
-    /// What is given out; with `check`, what stands in the way, and what a client would see.
+    /// The exports; with `check`, what stands in the way, and what a client would see.
     pub fn report(&self, check: bool) -> ExportsReport {
         let faults = self.look(check);
         let open = open_doors(&self.pool);

@@ -1,5 +1,5 @@
-//! Questions to servers as their clients ask them: does NFS answer, what does HTTP say, how does FTP
-//! greet.
+//! Questions to servers as their clients ask them: does NFS answer, what does HTTP say, how does
+//! FTP greet.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
@@ -49,7 +49,7 @@ fn call(
 ) -> Result<Vec<u32>, String> {
     let failed = |error: std::io::Error| format!("port {port} gives no answer: {error}");
     let mut stream = connect(address, port)?;
-    // Transaction, call, version 2 of RPC, what is called, no credentials, no verifier.
+    // Transaction, call, version 2 of RPC, the called procedure, no credentials, no verifier.
     let mut words = vec![0x5348_414c, 0, 2, program.0, program.1, procedure, 0, 0, 0, 0];
     words.extend_from_slice(arguments);
     let length = 0x8000_0000 | u32::try_from(words.len() * 4).unwrap_or(0);

@@ -52,7 +52,7 @@ impl Server for Samba<'_> {
 
     fn check(&self, file: &Path) -> Result<(), String> {
         let (_, said) = tools::run("testparm", "samba-common-bin", &["-s", &file.display().to_string()])?;
-        // It goes on past these, and so would the server, without what was meant.
+        // It goes on past these, and so would the server, without the meant setting.
         let fault = said.lines().find(|line| line.contains("nknown parameter") || line.contains("ERROR"));
         fault.map_or(Ok(()), |line| Err(line.trim().to_owned()))
     }

@@ -1,10 +1,11 @@
-//! The directory of exports: what is in it, and what its administrator has said there.
+//! The directory of exports: its entries, and what its administrator has said there.
 //!
 //! | entry | what |
 //! | --- | --- |
 //! | `settings` | addresses and ports; the administrator's |
 //! | `*.local.conf`, `http.users` | what the administrator adds |
-//! | `ganesha.conf`, `nfs/`, `smb.conf`, `httpd.conf`, `vsftpd-*.conf`, `bus.conf` | written by the server of the pool |
+//! | `ganesha.conf`, `nfs/`, `smb.conf`, `httpd.conf` | written by the server of the pool |
+//! | `vsftpd-*.conf`, `bus.conf` | the same |
 //! | `state/`, `logs/` | of the servers |
 
 use std::path::{Path, PathBuf};
@@ -23,7 +24,7 @@ pub struct World {
 }
 
 impl World {
-    /// Reads a directory of exports; with `make`, makes what is missing in it.
+    /// Reads a directory of exports; with `make`, makes missing entries.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for wrong settings.

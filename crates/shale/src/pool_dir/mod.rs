@@ -9,7 +9,7 @@
 //! | `data` | the log, unless it was put elsewhere |
 //! | `standby` | the directory of the server's standby memory, if it is not the usual one |
 //! | `reserve` | room for the map when the file system is full |
-//! | `salvage.tmp/` | what a salvage into this pool needs meanwhile: a store, a copy of the old map |
+//! | `salvage.tmp/` | what a salvage into this pool needs: a store, a copy of the old map |
 //!
 //! States: no `pool.json`: no pool. `state` is `initialising`: `init`, or a `salvage` into this
 //! pool, is under way or was interrupted; either may be run again, and may overwrite the data that

@@ -90,13 +90,17 @@ fn properties_are_inherited_until_they_are_set() {
         get(&["v", "unit", "compression"]),
         json!([entry("unit", "64K", "pool"), entry("compression", "off", "volume")])
     );
-    // The marks of the cleaner are the pool's alone, doors are those of shares, whether an import is complete says the volume.
+    // The marks of the cleaner are the pool's alone, doors are those of shares, whether an import
+    // is complete says the volume.
     let keys = |words: &[&str]| -> BTreeSet<String> {
         get(words).as_array().unwrap().iter().map(|p| p["key"].as_str().unwrap().to_owned()).collect()
     };
     let (of_volume, of_pool) = (keys(&["v"]), keys(&[]));
     assert_eq!(of_volume.difference(&of_pool).collect::<Vec<_>>(), ["incomplete"]);
-    assert_eq!(of_pool.difference(&of_volume).collect::<Vec<_>>(), ["clean-high", "clean-low", "ftp", "http", "nfs", "smb"]);
+    assert_eq!(
+        of_pool.difference(&of_volume).collect::<Vec<_>>(),
+        ["clean-high", "clean-low", "ftp", "http", "nfs", "smb"]
+    );
     on(&dir, "set", &["v", "clean-low=5"]).code(2).says("the pool as a whole");
     on(&dir, "set", &["clean-low=30"]).code(2).says("less than clean-high");
 

@@ -3,8 +3,8 @@
 //! short of it.
 //!
 //! 1. The newest copy that holds counts, unless its checkpoint was never durable: then the older
-//!    copy does. The map tells that if it is there ([`MapMark`]). Without the map it is in doubt if a
-//!    crash during that checkpoint may be why something is missing. Then the older copy is looked
+//!    copy does. The map tells that if it is there ([`MapMark`]). Without the map it is in doubt if
+//!    a crash during that checkpoint may be why something is missing. Then the older copy is looked
 //!    at as well, and tells up to where all is there; damage looks the same, so the report counts
 //!    the missing batches as lost.
 //! 2. Each extent that the inventory names has batches from its first byte on, without a gap,

@@ -81,8 +81,8 @@ fn lies_in_folder(descriptor: &ObjectDescriptor) -> bool {
     matches!(descriptor.state, ObjectState::Volume | ObjectState::Incoming | ObjectState::Folder)
 }
 
-/// Makes folders of which nothing is known but the objects in them. An object whose folder is neither
-/// a folder nor a share, or a folder in itself, lies in none.
+/// Makes folders of which nothing is known but the objects in them. An object whose folder is
+/// neither a folder nor a share, or a folder in itself, lies in none.
 fn complete_folders(table: &mut Table) {
     let named = table.objects.values().filter(|descriptor| lies_in_folder(descriptor));
     let named: BTreeSet<_> = named.filter_map(|descriptor| descriptor.parent).collect();

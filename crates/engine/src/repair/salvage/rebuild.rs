@@ -183,7 +183,7 @@ impl Rebuild<'_> {
         Ok(())
     }
 
-    /// Step 4 for the folders, and for the shares that hold others: what lies in them is there by
+    /// Step 4 for the folders, and for the shares that hold others: their contents are there by
     /// now.
     fn folder_quotas(&mut self) {
         for (title, own) in std::mem::take(&mut self.holders) {

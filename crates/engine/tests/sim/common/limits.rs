@@ -108,7 +108,7 @@ impl World {
         if !error.to_string().contains("of its quota") {
             return Ok(false);
         }
-        // A share takes what lies in it.
+        // A share takes its contents along.
         let is_in = |inner: &str, name: &str| inner.strip_prefix(name).is_some_and(|rest| rest.starts_with('/'));
         let stored = |name: &str| {
             let all = self.pool().volumes().into_iter();
