@@ -108,22 +108,26 @@ fn a_hint_of_a_removed_blob_misleads_no_client() {
     });
 }
 
+fn told(error: Error) -> String {
+    error.to_string()
+}
+
 /// A process appends, hears no answer and ends; its version is given up, and a collector buries the
 /// record; then another process takes the operation up.
 async fn resumed_behind_a_tombstone() -> Result<(), String> {
     let world = world(Arc::new(LyingStore::new(1, 0)), 2);
     let key = BlobKey::new(Path::from("a"));
-    let (log, head) = Log::open_or_create(world.clone(), key.clone()).await.unwrap();
+    let (log, head) = Log::open_or_create(world.clone(), key.clone()).await.map_err(told)?;
     let committer = Committer::new(log, head, CommitOptions::default());
-    let born = committer.commit(hole(1, 1)).await.unwrap().seq;
-    let first = committer.commit(hole(2, 1)).await.unwrap();
-    committer.commit(hole(3, 1)).await.unwrap();
-    expire(&committer, &ExpireRule { keep_last: Some(1), ..ExpireRule::default() }).await.unwrap();
+    let born = committer.commit(hole(1, 1)).await.map_err(told)?.seq;
+    let first = committer.commit(hole(2, 1)).await.map_err(told)?;
+    committer.commit(hole(3, 1)).await.map_err(told)?;
+    expire(&committer, &ExpireRule { keep_last: Some(1), ..ExpireRule::default() }).await.map_err(told)?;
     let now = GcOptions { upload_max: Duration::ZERO, grace: Duration::ZERO, ..GcOptions::default() };
-    assert!(gc(&committer, &now).await.unwrap().buried >= 2);
-    assert!(committer.log().read(first.seq).await.unwrap().unwrap().tombstone);
-    let (log, head) = Log::open(world, key).await.unwrap();
-    let again = Committer::new(log, head, CommitOptions::default()).resume(hole(2, 1), born).await.unwrap();
+    assert!(gc(&committer, &now).await.map_err(told)?.buried >= 2);
+    assert!(committer.log().read(first.seq).await.map_err(told)?.is_some_and(|record| record.tombstone));
+    let (log, head) = Log::open(world, key).await.map_err(told)?;
+    let again = Committer::new(log, head, CommitOptions::default()).resume(hole(2, 1), born).await.map_err(told)?;
     if again == first { Ok(()) } else { Err(format!("operation 2 is in two records: {first:?}, {again:?}")) }
 }
 
