@@ -1,6 +1,6 @@
 //! Snapshots of everything in a folder while its volumes are written: they are of one moment.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use engine::{FormatOptions, Pool, PoolOptions, Properties};
@@ -17,6 +17,15 @@ fn stamp(device: &impl BlockDevice) -> u64 {
     let mut found = [0; 8];
     device.read(0, &mut found).unwrap();
     u64::from_le_bytes(found)
+}
+
+/// Ends the writer, also when an assertion fails.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// A writer writes a number to the first volume, and when that was acknowledged to the second one,
@@ -41,14 +50,17 @@ fn snapshots_of_a_folder_are_of_one_moment() {
     }
     let volumes: Vec<_> = (0..VOLUMES).map(|index| pool.volume(&name(index)).unwrap()).collect();
     let is_over = AtomicBool::new(false);
+    let rounds = AtomicU64::new(0);
     std::thread::scope(|scope| {
-        scope.spawn(|| {
+        let _end = End(&is_over);
+        let writer = scope.spawn(|| {
             for number in 1_u64.. {
                 for volume in &volumes {
                     let mut block = vec![0; BLOCK as usize];
                     block[..8].copy_from_slice(&number.to_le_bytes());
                     volume.write(0, Bytes::from(block), WriteOptions::default()).unwrap();
                 }
+                rounds.store(number, Ordering::Relaxed);
                 if is_over.load(Ordering::Relaxed) {
                     break;
                 }
@@ -58,6 +70,11 @@ fn snapshots_of_a_folder_are_of_one_moment() {
         let mut last = 0;
         for n in 0..SNAPSHOTS {
             let snapshot = format!("s{n}");
+            // Between two snapshots the writer goes on.
+            let before = rounds.load(Ordering::Relaxed);
+            while rounds.load(Ordering::Relaxed) == before && !writer.is_finished() {
+                std::thread::yield_now();
+            }
             assert_eq!(pool.snapshot_folder("f", &snapshot).unwrap().len(), VOLUMES);
             let held = |index: usize| stamp(&*pool.volume(&format!("{}@{snapshot}", name(index))).unwrap());
             let held: Vec<_> = (0..VOLUMES).map(held).collect();
@@ -66,7 +83,6 @@ fn snapshots_of_a_folder_are_of_one_moment() {
             moved += u64::from(held[0] != last);
             last = held[0];
         }
-        is_over.store(true, Ordering::Relaxed);
         assert!(moved > 1, "the writer stood still");
     });
     pool.close().unwrap();

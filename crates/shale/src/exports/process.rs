@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, getpgid, kill_process, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 /// How often a state is looked at that nothing announces.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -167,17 +167,33 @@ impl Process {
 fn has_members(group: Pid) -> bool {
     let Ok(all) = std::fs::read_dir("/proc") else { return false };
     let pids = all.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter_map(Pid::from_raw);
-    pids.into_iter().any(|pid| getpgid(Some(pid)) == Ok(group) && start_of(pid).is_some())
+    let raw = group.as_raw_nonzero().get();
+    pids.into_iter().any(|pid| stat_of(pid).is_some_and(|stat| stat.group == raw))
+}
+
+/// What the kernel tells of a process.
+struct Stat {
+    group: i32,
+    start: u64,
 }
 
 /// When a process was started; none if it has ended.
 fn start_of(pid: Pid) -> Option<u64> {
+    stat_of(pid).map(|stat| stat.start)
+}
+
+/// The group and the start of a process; none if it has ended.
+fn stat_of(pid: Pid) -> Option<Stat> {
     let text = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
     // Its name may have spaces and brackets.
     let (_, rest) = text.rsplit_once(')')?;
     let words: Vec<_> = rest.split_whitespace().collect();
-    // Behind the name come the state, which is the third field, and the start, the 22nd.
-    (*words.first()? != "Z").then(|| words.get(19)?.parse().ok())?
+    // Behind the name come the state, which is the third field, the group, the fifth, and the
+    // start, the 22nd.
+    if *words.first()? == "Z" {
+        return None;
+    }
+    Some(Stat { group: words.get(2)?.parse().ok()?, start: words.get(19)?.parse().ok()? })
 }
 
 #[cfg(test)]
