@@ -102,7 +102,7 @@ def lost_batches_that_standby_memory_knows_of(t):
         said = pool.shale(*words, status=EXIT["corrupt"])
         t.expect("had been flushed, as the standby memory" in said.stderr, f"{words} says {said.stderr!r}")
     report = json.loads(pool.shale("check", "--repair", "--accept-loss", "--json", status=LOSSY).stdout)
-    t.expect("1 acknowledged writes" in report["loss"]["what"], f"the loss is {report['loss']}")
+    t.expect("1 acknowledged write or discard (4 KiB)" in report["loss"]["what"], f"the loss is {report['loss']}")
     server = pool.serve()
     status = pool.status()
     t.equal((status["health"], len(status["losses"])), ("recovered-with-loss", 1), "health, losses")
