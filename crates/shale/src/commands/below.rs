@@ -3,7 +3,6 @@
 
 use surface::{Error, ErrorKind};
 
-use super::list::volumes;
 use crate::control::{Reply, Request};
 use crate::devices::is_in;
 use crate::exit::Outcome;
@@ -29,15 +28,6 @@ pub fn snapshots(session: &Session, folder: &str, name: &str) -> Outcome<Vec<Str
     }
     titles.sort();
     Ok(titles)
-}
-
-/// Whether a name is a folder's, which has no snapshot of its own.
-///
-/// # Errors
-/// What the pool says.
-pub fn is_folder_only(session: &Session, name: &str) -> Outcome<bool> {
-    Ok(super::list::folders(session)?.iter().any(|folder| folder.name == name)
-        && !volumes(session)?.iter().any(|volume| volume.name == name))
 }
 
 /// Does `change` to each of `titles`. If one is refused, those that were changed before it are

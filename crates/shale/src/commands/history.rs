@@ -6,6 +6,7 @@ use super::below;
 use super::forced::{self, Change, Forced};
 use super::incomplete;
 use super::list::volumes;
+use super::volume::is_folder;
 use crate::cli::{Access, CloneArgs, DiffArgs, PromoteArgs, RenameArgs, RollbackArgs, SnapshotArgs};
 use crate::control::{Reply, Request};
 use crate::exit::Outcome;
@@ -68,7 +69,7 @@ pub fn clone(args: CloneArgs, output: &Output) -> Outcome {
 pub fn rollback(args: RollbackArgs, output: &Output) -> Outcome {
     let (volume, name) = args.snapshot.split_once('@').unwrap_or_default();
     let (titles, is_folder) = Session::with(&args.pool, &args.access, output, |session| {
-        let is_folder = below::is_folder_only(session, volume)?;
+        let is_folder = is_folder(session, volume)?;
         let titles = if is_folder { below::snapshots(session, volume, name)? } else { vec![args.snapshot.clone()] };
         below::each(&titles, "rolled back", output, |title| {
             if args.force {

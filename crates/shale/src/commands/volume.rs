@@ -60,7 +60,8 @@ pub fn create(args: CreateArgs, output: &Output) -> Outcome {
     Ok(())
 }
 
-fn is_folder(session: &Session, name: &str) -> Outcome<bool> {
+/// Whether a name is a folder's.
+pub fn is_folder(session: &Session, name: &str) -> Outcome<bool> {
     Ok(folders(session)?.iter().any(|folder| folder.name == name))
 }
 
