@@ -49,7 +49,7 @@ pub fn raise(py: Python<'_>, failed: Failed) -> PyErr {
         BlobError::Unknown { op, .. } => own(py, "OutcomeUnknownError", (5, text, op.to_string())),
         BlobError::Fenced { .. } => own(py, "UploadTooOldError", (5, text)),
         BlobError::StoreLies(_) => own(py, "UnsafeStoreError", (5, text)),
-        BlobError::Source(_) | BlobError::Entropy(_) => own(py, "ShaleError", (5, text)),
+        BlobError::Source(_) | BlobError::Entropy(_) | BlobError::Changed { .. } => own(py, "ShaleError", (5, text)),
     }
 }
 

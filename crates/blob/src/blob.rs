@@ -16,7 +16,7 @@ use crate::error::Error;
 use crate::extent::{FRAME_BYTES, PackRef, Session};
 use crate::fetch::Fetcher;
 use crate::log::Log;
-use crate::names::{self, BlobKey, OpId};
+use crate::names::{self, BlobKey, Inc, OpId};
 use crate::nest;
 use crate::ops::{Op, Patch, What};
 use crate::pack::PackBuilder;
@@ -53,6 +53,16 @@ impl Blob {
     /// [`Error::Missing`] when there is none.
     pub async fn open(connection: &Connection, key: BlobKey) -> Result<Self, Error> {
         let (log, head) = Log::open(connection.world.clone(), key).await?;
+        Ok(Self::with(connection, log, head))
+    }
+
+    /// Opens an incarnation, which may be gone from its key: a version that is pinned there can
+    /// still be read.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] when the key never had it.
+    pub async fn open_incarnation(connection: &Connection, key: BlobKey, inc: Inc) -> Result<Self, Error> {
+        let (log, head) = Log::open_incarnation(connection.world.clone(), key, inc).await?;
         Ok(Self::with(connection, log, head))
     }
 

@@ -9,7 +9,7 @@ use crate::life::{self, Life};
 use crate::log::Log;
 use crate::names::{BlobKey, OpId};
 use crate::ops::What;
-use crate::record::{ORIGINS_MAX, Origin, Record};
+use crate::record::{ORIGINS_MAX, Origin, Pin, Record};
 use crate::world::World;
 
 /// Clones that lose the race for a number try again: more rivals than this for one key are no accident.
@@ -74,7 +74,7 @@ pub async fn clone_blob(
 }
 
 /// Pins the version, and in each blob that it has packs of the version that holds them there: the one that is pinned for the source.
-async fn pin_everywhere<'a>(
+pub(crate) async fn pin_everywhere<'a>(
     source: Place<'a>,
     version: u64,
     origins: &[Place<'a>],
@@ -96,6 +96,12 @@ async fn pin_everywhere<'a>(
             };
             version = held.version;
         }
+        // A volume, which has no life log, is pinned once.
+        let is_known = |pin: &Pin| pin.holder == location && pin.version == version && pin.life == 0;
+        if life == 0 && place.committer.refresh().await?.pins.iter().any(is_known) {
+            holder = *place;
+            continue;
+        }
         let what = What::Pin { version, holder: location.to_string(), life };
         pins.push((*place, place.committer.change(what).await?.0));
         holder = *place;
@@ -116,14 +122,19 @@ async fn adopt(clone: &Committer, source: Place<'_>, record: &Record) -> Result<
             ..origin.clone()
         }),
     );
+    let layout = adopted(record);
+    clone.change(What::Adopt { origins, size: record.size, layout }).await.map(|_| ())
+}
+
+/// Returns the layout that a clone of a version begins with.
+pub(crate) fn adopted(record: &Record) -> Layout {
     let pieces = record.layout.pieces().iter().cloned().map(|mut piece| {
         if let Some(pack) = piece.pack_mut() {
             pack.origin += 1;
         }
         piece
     });
-    let layout = Layout::of(pieces.collect());
-    clone.change(What::Adopt { origins, size: record.size, layout }).await.map(|_| ())
+    Layout::of(pieces.collect())
 }
 
 /// Takes away pins whose holders are gone, and returns how many. `find` tells where a holder's life log is; holders that it does not know

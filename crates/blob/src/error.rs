@@ -55,6 +55,17 @@ pub enum Error {
     /// The version expired.
     #[error("version {0} expired; `shale blob log` lists those that are kept")]
     Expired(u64),
+    /// The newest version is another one than that which the change was made on.
+    #[error(
+        "version {newest} is newer than version {base}, on which the change was made: give it to another key, \
+         or put it in the place of that one on purpose"
+    )]
+    Changed {
+        /// The version on which the change was made.
+        base: u64,
+        /// The newest version.
+        newest: u64,
+    },
     /// The upload took longer than uploads may take, and its packs may be deleted: upload again,
     /// under a new session.
     #[error(
@@ -87,7 +98,45 @@ pub enum Error {
     Entropy(#[source] std::io::Error),
 }
 
+/// Why bytes could not be had, as far as it decides about trying again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Cause {
+    /// The store was not reached, or failed: later it may answer.
+    Unreachable,
+    /// The store refuses the credentials, or there are none: others may help.
+    Denied,
+    /// The blob, the version or an object of it is not there any longer.
+    Gone,
+    /// Bytes came, twice, that are not those that were stored.
+    Damaged,
+    /// The request itself is wrong, and stays so.
+    Refused,
+}
+
 impl Error {
+    /// Tells why, for what waits for bytes: whether to try again, and what to tell its user.
+    pub fn cause(&self) -> Cause {
+        match self {
+            Self::Store { source, .. } if crate::told::is_without_credentials(source) => Cause::Denied,
+            Self::Store { source, .. } if crate::told::is_without_bucket(source) => Cause::Gone,
+            Self::Store {
+                source: object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. },
+                ..
+            } => Cause::Denied,
+            Self::Store { .. } | Self::StoreLies(_) | Self::Unknown { .. } | Self::Source(_) | Self::Entropy(_) => {
+                Cause::Unreachable
+            }
+            Self::Lost { .. }
+            | Self::Missing(_)
+            | Self::Removed
+            | Self::NoVersion(_)
+            | Self::NoTag(_)
+            | Self::Expired(_) => Cause::Gone,
+            Self::Damaged { .. } => Cause::Damaged,
+            Self::Exists(_) | Self::Changed { .. } | Self::Fenced { .. } | Self::Refused(_) => Cause::Refused,
+        }
+    }
+
     /// Tells whether the disk below the store is full.
     pub fn is_full(&self) -> bool {
         use std::io::ErrorKind::{QuotaExceeded, StorageFull};

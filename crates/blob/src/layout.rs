@@ -57,6 +57,11 @@ impl Layout {
         &self.pieces
     }
 
+    /// Returns its pieces, in order, for another layout.
+    pub(crate) fn into_pieces(self) -> Vec<Piece> {
+        self.pieces
+    }
+
     /// Returns the pieces that have a byte from `from` to before `to`.
     pub fn overlapping(&self, from: u64, to: u64) -> &[Piece] {
         let first = self.pieces.partition_point(|piece| piece.end() <= from);

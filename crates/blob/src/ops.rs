@@ -55,6 +55,9 @@ pub enum What {
         /// Its layout.
         layout: Layout,
     },
+    /// Replaces all pieces by others that were made of those of a version: a change of any number
+    /// of places, already folded.
+    Replace(Box<Replacement>),
     /// Makes another blob's version the first of this one, whose packs are pinned there.
     Adopt {
         /// Where the packs are.
@@ -93,6 +96,26 @@ pub enum What {
     Fence(u64),
     /// Closes the blob, to be removed.
     Close,
+}
+
+/// All pieces of a version, changed.
+#[derive(Debug, Clone)]
+pub struct Replacement {
+    /// The version of whose pieces it was made: it must still live.
+    pub version: u64,
+    /// The pieces and the size that the newest record must have; `None`: whatever it has is
+    /// replaced.
+    pub expected: Option<(Layout, u64)>,
+    /// The pieces.
+    pub layout: Layout,
+    /// The size.
+    pub size: u64,
+    /// What the log is to say: [`OpKind::Write`], or [`OpKind::Rewrite`] if the bytes are the same.
+    pub kind: OpKind,
+    /// The first byte that it changes.
+    pub at: u64,
+    /// Bytes from there to the last one that it changes.
+    pub len: u64,
 }
 
 /// A range whose bytes are put elsewhere.
@@ -191,6 +214,21 @@ impl Op {
                 next.layout.clone_from(layout);
                 next.size = *size;
                 (OpKind::Restore, *version, *size)
+            }
+            What::Replace(all) => {
+                // A blob without a version has only holes, which need no version to live.
+                if all.version > 0 {
+                    live(base, all.version)?;
+                }
+                // Others of the same record may have changed something, too.
+                let is_alone = next.ops.iter().all(|done| !done.kind.makes_version() && done.kind != OpKind::Rewrite);
+                let is_same = |(layout, size): &(Layout, u64)| *size == base.size && *layout == base.layout && is_alone;
+                if !all.expected.as_ref().is_none_or(is_same) && !crate::canary!("push-over-newer-version") {
+                    return Err(Error::Changed { base: all.version, newest: base.seq });
+                }
+                next.layout.clone_from(&all.layout);
+                next.size = all.size;
+                (all.kind, all.at, all.len)
             }
             What::Adopt { origins, size, layout } => {
                 if base.seq != 0 {

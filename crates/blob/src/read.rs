@@ -28,7 +28,7 @@ const GAP_BYTES: u64 = 32 << 10;
 /// Bytes of one request: a sequential read has several of them under way.
 const REQUEST_BYTES_MAX: u64 = 8 << 20;
 /// Requests of one read under way at once.
-const REQUESTS_AT_ONCE: usize = 8;
+pub(crate) const REQUESTS_AT_ONCE: usize = 8;
 /// Decoded frames kept, in bytes, unless told otherwise.
 pub(crate) const CACHE_BYTES: u64 = 32 << 20;
 /// Frames up to which a read leaves what it decoded in the cache: a long read would only drive out what others use.
@@ -55,16 +55,16 @@ impl Weighter<FrameKey, Bytes> for ByBytes {
 
 /// A frame that a read needs, and where its bytes go.
 #[derive(Debug, Clone)]
-struct Wanted {
-    pack: PackRef,
+pub(crate) struct Wanted {
+    pub(crate) pack: PackRef,
     /// Byte of the pack.
-    offset: u32,
-    frame: Frame,
-    raw_len: u32,
+    pub(crate) offset: u32,
+    pub(crate) frame: Frame,
+    pub(crate) raw_len: u32,
     /// The part of its data that shows, and the byte of the answer where that goes.
-    from: u32,
-    to: u32,
-    at: usize,
+    pub(crate) from: u32,
+    pub(crate) to: u32,
+    pub(crate) at: usize,
 }
 
 /// Reads one blob.
@@ -259,7 +259,7 @@ pub(crate) fn open_frame(
 }
 
 /// Groups frames into requests: of one pack, close to each other.
-fn merge(mut wanted: Vec<Wanted>) -> Vec<Vec<Wanted>> {
+pub(crate) fn merge(mut wanted: Vec<Wanted>) -> Vec<Vec<Wanted>> {
     wanted.sort_by_key(|wanted| (wanted.pack, wanted.offset));
     let mut requests: Vec<Vec<Wanted>> = Vec::new();
     for next in wanted {

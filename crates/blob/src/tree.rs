@@ -26,7 +26,7 @@ const NODES_AT_ONCE: usize = 16;
 /// Nodes that one fold reads to dissolve clipped spans; what is left is dissolved by the next one.
 const DISSOLVED_MAX: usize = 256;
 /// Bytes of a list after a fold: half of those that begin one would fold again at once.
-const FOLDED_BYTES: usize = crate::layout::LAYOUT_BYTES_MAX / 2;
+pub(crate) const FOLDED_BYTES: usize = crate::layout::LAYOUT_BYTES_MAX / 2;
 
 /// Moves pieces into nodes until the list takes `limit` bytes at most. `put` stores a node's bytes and names it.
 pub(crate) fn fold(mut pieces: Vec<Piece>, limit: usize, put: &mut dyn FnMut(Bytes) -> NodeRef) -> Vec<Piece> {
@@ -165,6 +165,20 @@ impl Tree {
     pub(crate) async fn extents(&self, record: &Record, from: u64, to: u64) -> Result<Vec<Piece>, Error> {
         let top = record.layout.overlapping(from, to).iter().filter_map(|piece| piece.clip(from, to)).collect();
         self.dissolve(record, top, |pieces| pieces.iter().map(|piece| piece.level() > 0).collect()).await
+    }
+
+    /// Returns a record's pieces, with those that a range touches opened down to extents. The
+    /// ranges rise and do not overlap.
+    pub(crate) async fn opened_at(
+        &self,
+        record: &Record,
+        ranges: &[std::ops::Range<u64>],
+    ) -> Result<Vec<Piece>, Error> {
+        let is_touched = |piece: &Piece| {
+            let next = ranges.partition_point(|range| range.end <= piece.start());
+            piece.level() > 0 && ranges.get(next).is_some_and(|range| range.start < piece.end())
+        };
+        self.dissolve(record, record.layout.pieces().to_vec(), |pieces| pieces.iter().map(is_touched).collect()).await
     }
 
     /// Folds a record's layout: dissolves spans that were clipped, then makes nodes of neighbours.

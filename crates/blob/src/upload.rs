@@ -115,7 +115,7 @@ pub(crate) struct Uploaded {
 }
 
 /// Puts frames into packs and packs into the store.
-struct Packer {
+pub(crate) struct Packer {
     fetcher: Fetcher,
     lights: Arc<Lights>,
     sending: JoinSet<Result<(), Error>>,
@@ -145,6 +145,70 @@ struct Resumable {
 }
 
 impl Packer {
+    /// Begins a session that is born at record `born`.
+    pub(crate) fn new(fetcher: &Fetcher, born: u64, options: &UploadOptions) -> Result<Self, Error> {
+        let target = options.pack_bytes.clamp(1 << 20, PACK_BYTES_MAX);
+        let session = Session(names::random(&*fetcher.world.entropy)?);
+        let most = (options.memory_bytes / u64::from(target)).saturating_sub(1) as f64;
+        Ok(Self {
+            fetcher: fetcher.clone(),
+            lights: Arc::new(Lights::new(most)),
+            sending: JoinSet::new(),
+            tally: options.tally.clone(),
+            target,
+            session,
+            born,
+            number: 0,
+            pack: PackBuilder::default(),
+            extent: None,
+            zeroes: 0,
+            pieces: Vec::new(),
+            len: 0,
+            stored: 0,
+            resumable: None,
+        })
+    }
+
+    /// Adds a frame that is not all zeroes at a place of its own.
+    ///
+    /// # Errors
+    /// When a pack could not be sent: now, and not after all the others.
+    pub(crate) async fn push_at(&mut self, at: u64, encoded: Encoded) -> Result<(), Error> {
+        if at != self.len {
+            self.end_extent(0);
+            self.len = at;
+        }
+        self.push(encoded).await;
+        while let Some(sent) = self.sending.try_join_next() {
+            sent.map_err(|_| Error::Refused("the upload was given up".into()))??;
+        }
+        Ok(())
+    }
+
+    /// Sends the last pack, waits for all, and returns the extents in the order of their places,
+    /// the bytes that they take, and whether there are packs at all.
+    pub(crate) async fn end(mut self) -> Result<(Vec<Piece>, u64, bool), Error> {
+        self.end_extent(0);
+        if !self.pack.is_empty() {
+            self.send().await;
+        }
+        self.wait().await?;
+        let mut pieces = std::mem::take(&mut self.pieces);
+        pieces.sort_by_key(Piece::start);
+        Ok((pieces, self.stored, self.number > 0))
+    }
+
+    /// Waits until every pack is acknowledged.
+    async fn wait(&mut self) -> Result<(), Error> {
+        while let Some(sent) = self.sending.join_next().await {
+            if let Err(error) = sent.unwrap_or_else(|_| Err(Error::Refused("the upload was given up".into()))) {
+                self.sending.shutdown().await;
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
     const fn name(&self) -> PackRef {
         PackRef { origin: 0, born: self.born, session: self.session, number: self.number }
     }
@@ -316,26 +380,7 @@ pub(crate) async fn upload_to(
     source: impl Stream<Item = std::io::Result<Bytes>>,
     may_inline: bool,
 ) -> Result<Uploaded, Error> {
-    let target = options.pack_bytes.clamp(1 << 20, PACK_BYTES_MAX);
-    let session = Session(names::random(&*fetcher.world.entropy)?);
-    let most = (options.memory_bytes / u64::from(target)).saturating_sub(1) as f64;
-    let mut packer = Packer {
-        fetcher: fetcher.clone(),
-        lights: Arc::new(Lights::new(most)),
-        sending: JoinSet::new(),
-        tally: options.tally.clone(),
-        target,
-        session,
-        born,
-        number: 0,
-        pack: PackBuilder::default(),
-        extent: None,
-        zeroes: 0,
-        pieces: Vec::new(),
-        len: 0,
-        stored: 0,
-        resumable: None,
-    };
+    let mut packer = Packer::new(fetcher, born, options)?;
     if let Some(session) = &options.session {
         packer.resume(session.clone());
     }
@@ -359,12 +404,7 @@ pub(crate) async fn upload_to(
     if !packer.pack.is_empty() {
         packer.send().await;
     }
-    while let Some(sent) = packer.sending.join_next().await {
-        if let Err(error) = sent.unwrap_or_else(|_| Err(Error::Refused("the upload was given up".into()))) {
-            packer.sending.shutdown().await;
-            return Err(error);
-        }
-    }
+    packer.wait().await?;
     let has_packs = packer.number > 0 || packer.has_earlier();
     let born = if has_packs { born } else { u64::MAX };
     Ok(Uploaded { run: Run { pieces, len }, born, stored: packer.stored })

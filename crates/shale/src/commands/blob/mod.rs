@@ -167,7 +167,7 @@ fn failure(error: BlobError) -> Failure {
         | BlobError::NoTag(_)
         | BlobError::Expired(_) => ErrorKind::NotFound,
         BlobError::Exists(_) => ErrorKind::Exists,
-        BlobError::Fenced { .. } => ErrorKind::Conflict,
+        BlobError::Fenced { .. } | BlobError::Changed { .. } => ErrorKind::Conflict,
         BlobError::Damaged { .. } | BlobError::Lost { .. } => ErrorKind::Corrupt,
         BlobError::Refused(_) => ErrorKind::Invalid,
     };

@@ -1,0 +1,177 @@
+//! A version of a blob as the image of volumes. Owns the pins that keep it while a volume needs it:
+//! a volume is no blob, so nothing but its pool knows when it is gone.
+//!
+//! The order keeps the objects from being deleted under a volume: the version is *pinned* in every
+//! blob whose packs it names, in the name of the volume; then the volume is *made*. The pins go
+//! when no volume of the pool needs the image any more, or by hand when the pool is gone.
+
+use object_store::path::Path;
+
+use crate::blob::{Blob, Entry};
+use crate::clone::{Place, pin_everywhere};
+use crate::connect::{At, Connection};
+use crate::error::Error;
+use crate::names::{BlobKey, Inc};
+use crate::ops::What;
+use crate::record::Pin;
+
+/// A version, and the blobs that have its packs.
+#[derive(Debug)]
+pub struct Image {
+    blob: Blob,
+    version: Entry,
+    location: String,
+    origins: Vec<(Blob, String)>,
+}
+
+impl Image {
+    /// Opens the newest incarnation at a key.
+    ///
+    /// # Errors
+    /// As [`Blob::open`] and [`Blob::version`].
+    pub async fn open(connection: &Connection, key: BlobKey, at: &At) -> Result<Self, Error> {
+        let blob = Blob::open(connection, key).await?;
+        let version = match at {
+            At::Newest => blob.newest_or_rewritten().await?,
+            at => blob.version(at).await?,
+        };
+        Self::with(connection, blob, version).await
+    }
+
+    /// Opens an incarnation that may be gone from its key, if a pin still holds the version.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] when the key never had it; [`Error::Expired`] when the version is given
+    /// up.
+    pub async fn open_incarnation(
+        connection: &Connection,
+        key: BlobKey,
+        inc: Inc,
+        version: u64,
+    ) -> Result<Self, Error> {
+        let blob = match Blob::open(connection, key.clone()).await {
+            Ok(blob) if blob.log().inc() == inc => blob,
+            Ok(_) | Err(Error::Missing(_)) => Blob::open_incarnation(connection, key, inc).await?,
+            Err(error) => return Err(error),
+        };
+        let version = blob.version(&At::Number(version)).await?;
+        Self::with(connection, blob, version).await
+    }
+
+    async fn with(connection: &Connection, blob: Blob, version: Entry) -> Result<Self, Error> {
+        let mut origins = Vec::with_capacity(version.origins.len());
+        for origin in &version.origins {
+            let key = BlobKey::new(Path::from(origin.location.as_str()));
+            origins.push((Blob::open_incarnation(connection, key, origin.inc).await?, origin.location.clone()));
+        }
+        let location = blob.log().key().path().to_string();
+        Ok(Self { blob, version, location, origins })
+    }
+
+    /// Returns the blob.
+    pub const fn blob(&self) -> &Blob {
+        &self.blob
+    }
+
+    /// Returns the version.
+    pub const fn version(&self) -> &Entry {
+        &self.version
+    }
+
+    /// Keeps the version for a volume, if it is not kept for it already.
+    ///
+    /// # Errors
+    /// [`Error::Expired`] when it is too late; [`Error::Refused`] when there are too many pins.
+    pub async fn pin(&self, holder: &str) -> Result<(), Error> {
+        let source = Place { committer: self.blob.committer(), location: &self.location };
+        let origins: Vec<Place<'_>> =
+            self.origins.iter().map(|(blob, location)| Place { committer: blob.committer(), location }).collect();
+        match pin_everywhere(source, self.version.seq, &origins, holder, 0).await {
+            Err(Error::Removed) => Err(Error::Refused(format!(
+                "{} has objects of a blob that was removed, or was removed itself: copy it with `shale blob cp`",
+                self.location
+            ))),
+            pinned => pinned.map(|_| ()),
+        }
+    }
+
+    /// Tells whether the version is kept for a volume.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub async fn is_pinned(&self, holder: &str) -> Result<bool, Error> {
+        let head = self.blob.refresh().await?;
+        Ok(head.pins.iter().any(|pin| is_of_volume(pin, holder) && pin.version == self.version.seq))
+    }
+
+    /// Keeps the version for a volume, then makes it. A volume that is not made leaves no pin that
+    /// was not there before.
+    ///
+    /// # Errors
+    /// As [`pin`](Self::pin), and what making it says.
+    pub async fn pinned<T, E: From<Error>>(
+        &self,
+        holder: &str,
+        make: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
+        if crate::canary!("pin-after-clone") {
+            let made = make.await?;
+            let _ = self.pin(holder).await;
+            return Ok(made);
+        }
+        let was_pinned = self.is_pinned(holder).await?;
+        self.pin(holder).await?;
+        let made = make.await;
+        if made.is_err() && !was_pinned {
+            // The pin that stays when the store is away now only keeps too much; `stat` shows it.
+            let _ = self.unpin(|known| known == holder).await;
+        }
+        made
+    }
+
+    /// Takes away the pins of volumes that are meant, of whatever version; returns how many.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub async fn unpin(&self, is_meant: impl Fn(&str) -> bool) -> Result<u64, Error> {
+        let mut taken = self.blob.unpin(&is_meant).await?;
+        for (origin, _) in &self.origins {
+            taken += origin.unpin(&is_meant).await?;
+        }
+        Ok(taken)
+    }
+}
+
+fn is_of_volume(pin: &Pin, holder: &str) -> bool {
+    pin.life == 0 && pin.holder == holder
+}
+
+impl Blob {
+    /// Takes away the pins of this blob that volumes have which are meant; returns how many. Those
+    /// of clones stay: gc knows when these are gone.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub async fn unpin(&self, is_meant: impl Fn(&str) -> bool) -> Result<u64, Error> {
+        let head = self.refresh().await?;
+        let mut taken = 0;
+        for pin in head.pins.iter().filter(|pin| pin.life == 0 && is_meant(&pin.holder)) {
+            match self.committer().change(What::Unpin(pin.op)).await {
+                Ok(_) => taken += 1,
+                // Another process was first.
+                Err(Error::Refused(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(taken)
+    }
+
+    /// Returns the newest record that has the pieces of the newest version: the one that made it,
+    /// or the one that put its frames in another order since.
+    async fn newest_or_rewritten(&self) -> Result<Entry, Error> {
+        let newest = self.newest_version().await?;
+        let head = self.refresh().await?;
+        let is_content = |entry: &Entry| entry.layout == head.layout && entry.size == head.size;
+        Ok(if is_content(&newest) { newest } else { head })
+    }
+}

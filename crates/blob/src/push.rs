@@ -1,0 +1,383 @@
+//! Pushing: a change of many groups becomes one version that names the version on which it was
+//! made. Owns the order of the steps, and that what can be refused is refused before the upload.
+//!
+//! 1. *Look*: an operation of this name may have been committed before, by a process that was
+//!    killed before it knew. The version must live, and the newest record must have its content,
+//!    unless the push is to replace another one.
+//! 2. *Upload*: groups that are stored go into packs as they are, the others are encoded. A group
+//!    of zeroes becomes a hole.
+//! 3. *Lay*: nodes that the change touches are opened, the change is laid over their extents, and
+//!    all is folded into nodes again, so that the record stays small however many places changed.
+//! 4. *Commit*: the record is refused when the newest one has other pieces than those in step 3. If
+//!    only tags, pins or folds came in between, steps 3 and 4 are done again; the packs stay.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::{Stream, StreamExt};
+
+use crate::blob::Blob;
+use crate::commit::Committed;
+use crate::error::Error;
+use crate::extent::{FRAME_BYTES, Frame, NodeRef, PackRef, Piece, Session};
+use crate::frame::{Encoded, Encoder, frame_checksum};
+use crate::groups::StoredGroup;
+use crate::layout::{END_MAX, Layout};
+use crate::names::{self, OpId};
+use crate::ops::{Op, Replacement, What};
+use crate::pack::{PACK_BYTES, PackBuilder};
+use crate::record::{OpKind, Record};
+use crate::texts::check_message;
+use crate::tree::{self, FOLDED_BYTES};
+use crate::upload::{Packer, UploadOptions};
+
+const GROUP_BYTES: u64 = FRAME_BYTES as u64;
+/// Groups that one thread encodes at a time.
+const BATCH_GROUPS: usize = 8;
+/// How often the pieces are laid anew when tags and pins come in between.
+const TRIES: usize = 16;
+/// Records looked at together.
+const RECORDS: u64 = 256;
+
+/// A group's new content.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// Zeroes.
+    Zero,
+    /// As it is stored.
+    Stored(StoredGroup),
+    /// Its data: 128 KiB, or as much as is left at the end.
+    Plain(Bytes),
+}
+
+/// How to push.
+#[derive(Debug, Clone)]
+pub struct PushOptions {
+    /// How groups that are not stored are encoded, and how packs are sent.
+    pub upload: UploadOptions,
+    /// The name of the operation: the same one for the same change, so that it is done once.
+    pub id: OpId,
+    /// What the log is to say.
+    pub message: String,
+    /// Whether it may take the place of a newer version.
+    pub replace: bool,
+}
+
+/// What a push did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pushed {
+    /// The record that carries it.
+    pub committed: Committed,
+    /// Whether an earlier process had committed it.
+    pub is_earlier: bool,
+    /// Groups that changed.
+    pub groups: u64,
+    /// Groups of those that went as they were stored.
+    pub as_stored: u64,
+    /// Groups of those that became holes.
+    pub zeroes: u64,
+    /// Bytes that they take in packs.
+    pub stored: u64,
+}
+
+/// What an upload of changes brought.
+struct Brought {
+    pieces: Vec<Piece>,
+    /// Ranges that change, in order.
+    ranges: Vec<Range<u64>>,
+    born: u64,
+    pushed: Pushed,
+}
+
+impl Blob {
+    /// Refuses a push that cannot be committed; returns what an earlier process has committed.
+    ///
+    /// # Errors
+    /// [`Error::Changed`] when there is a newer version; [`Error::Expired`] when the base is gone.
+    pub async fn check_push(
+        &self,
+        base: &Record,
+        size: u64,
+        options: &PushOptions,
+    ) -> Result<Option<Committed>, Error> {
+        check_message(&options.message)?;
+        let head = self.refresh().await?;
+        if let Some((seq, done)) = self.log().find(options.id, base.seq, &head).await? {
+            return Ok(Some(Committed { seq, at: done.at, len: done.len }));
+        }
+        if size > END_MAX {
+            return Err(Error::Refused(format!("{size} bytes are more than the largest blob has, {END_MAX}")));
+        }
+        if head.closed {
+            return Err(Error::Removed);
+        }
+        if base.seq > 0 && !head.is_live(base.seq) {
+            return Err(Error::Expired(base.seq));
+        }
+        if !options.replace {
+            self.content_is_of(&head, base).await?;
+        }
+        Ok(None)
+    }
+
+    /// Commits a change of groups of version `base`, which rise, as one version of `size` bytes.
+    ///
+    /// # Errors
+    /// As [`check_push`](Self::check_push), before anything is uploaded; [`Error::Changed`] also
+    /// later, when another client was first.
+    pub async fn push(
+        &self,
+        base: &Record,
+        size: u64,
+        changes: impl Stream<Item = std::io::Result<(u64, Change)>>,
+        options: &PushOptions,
+    ) -> Result<Pushed, Error> {
+        if let Some(committed) = self.check_push(base, size, options).await? {
+            return Ok(Pushed { committed, is_earlier: true, groups: 0, as_stored: 0, zeroes: 0, stored: 0 });
+        }
+        let brought = self.bring(size, changes, options).await?;
+        for _ in 0..TRIES {
+            match self.commit_laid(base, size, &brought, options).await {
+                Ok(committed) => return Ok(Pushed { committed, ..brought.pushed }),
+                Err(Error::Changed { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(Error::Changed { base: base.seq, newest: self.refresh().await?.seq })
+    }
+
+    /// Refuses a newest record whose content is not that of `base`.
+    async fn content_is_of(&self, head: &Record, base: &Record) -> Result<(), Error> {
+        let mut first = base.seq + 1;
+        while first <= head.seq {
+            let last = head.seq.min(first + RECORDS - 1);
+            let newer = self.records(first, last).await?.into_iter().rev().find(|record| record.is_version());
+            if let Some(newer) = newer.filter(|_| !crate::canary!("push-over-newer-version")) {
+                return Err(Error::Changed { base: base.seq, newest: newer.seq });
+            }
+            first = last + 1;
+        }
+        Ok(())
+    }
+
+    /// Step 2.
+    async fn bring(
+        &self,
+        size: u64,
+        changes: impl Stream<Item = std::io::Result<(u64, Change)>>,
+        options: &PushOptions,
+    ) -> Result<Brought, Error> {
+        let born = self.committer().head().await.seq;
+        let upload = &options.upload;
+        let mut packer = Packer::new(self.fetcher(), born, upload)?;
+        let encoding = &upload.encoding;
+        let clock = self.fetcher().world.clock.clone();
+        let encoder = Encoder::new(encoding.choose(&upload.name, &[]), encoding.min_saving_permille(), clock);
+        let encoder = Arc::new(encoder);
+        let batches = changes.chunks(BATCH_GROUPS).map(|batch| {
+            let encoder = encoder.clone();
+            async move {
+                let batch: Vec<_> = batch.into_iter().collect::<std::io::Result<_>>().map_err(Error::Source)?;
+                let work =
+                    move || batch.into_iter().map(|(group, change)| encode(&encoder, size, group, change)).collect();
+                let worked: Result<Vec<_>, Error> = tokio::task::spawn_blocking(work).await.map_err(|_| gave_up())?;
+                worked
+            }
+        });
+        let mut batches = std::pin::pin!(batches.buffered(upload.lanes.max(1)));
+        let mut ranges: Vec<Range<u64>> = Vec::new();
+        let mut pushed = Pushed {
+            committed: Committed { seq: 0, at: 0, len: 0 },
+            is_earlier: false,
+            groups: 0,
+            as_stored: 0,
+            zeroes: 0,
+            stored: 0,
+        };
+        while let Some(batch) = batches.next().await {
+            for Ready { range, encoded, as_stored } in batch? {
+                if ranges.last().is_some_and(|last| last.end > range.start) {
+                    return Err(Error::Refused(format!("the group at byte {} is given out of order", range.start)));
+                }
+                pushed.groups += 1;
+                pushed.as_stored += u64::from(as_stored);
+                match ranges.last_mut() {
+                    Some(last) if last.end == range.start => last.end = range.end,
+                    _ => ranges.push(range.clone()),
+                }
+                match encoded {
+                    Some(encoded) => packer.push_at(range.start, encoded).await?,
+                    None => pushed.zeroes += 1,
+                }
+            }
+        }
+        let (mut pieces, stored, has_packs) = packer.end().await?;
+        pushed.stored = stored;
+        // A frame of the whole last group may be longer than the blob.
+        pieces = pieces.iter().filter_map(|piece| piece.clip(0, size)).collect();
+        Ok(Brought { pieces, ranges, born: if has_packs { born } else { u64::MAX }, pushed })
+    }
+
+    /// Steps 3 and 4.
+    async fn commit_laid(
+        &self,
+        base: &Record,
+        size: u64,
+        brought: &Brought,
+        options: &PushOptions,
+    ) -> Result<Committed, Error> {
+        let head = self.refresh().await?;
+        if !options.replace {
+            self.content_is_of(&head, base).await?;
+        }
+        let on: &Record = if options.replace { base } else { &head };
+        let opened = self.reader.tree.opened_at(on, &brought.ranges).await?;
+        let at = brought.ranges.first().map_or(0, |range| range.start);
+        let replacement = Replacement {
+            version: base.seq,
+            expected: (!options.replace).then(|| (head.layout.clone(), head.size)),
+            layout: Layout::of(laid(opened, &brought.pieces, &brought.ranges, size)),
+            size,
+            kind: OpKind::Write,
+            at,
+            len: brought.ranges.last().map_or(0, |range| range.end - at),
+        };
+        let op = Op {
+            id: options.id,
+            born: brought.born,
+            raw: brought.ranges.iter().map(|range| range.end - range.start).sum(),
+            stored: brought.pushed.stored,
+            message: options.message.clone(),
+            what: What::Replace(Box::new(replacement)),
+        };
+        self.commit_folded(head.seq, op).await
+    }
+
+    /// Folds the pieces of a replacement, uploads the nodes, and commits it.
+    pub(crate) async fn commit_folded(&self, born: u64, mut op: Op) -> Result<Committed, Error> {
+        if let What::Replace(all) = &mut op.what {
+            let mut nodes = Nodes::new(self, born)?;
+            let pieces = std::mem::take(&mut all.layout).into_pieces();
+            all.layout = Layout::of(tree::fold(pieces, FOLDED_BYTES, &mut |node| nodes.put(node)));
+            if nodes.upload(self).await? {
+                op.born = op.born.min(born);
+            }
+        }
+        self.committer().commit(op).await
+    }
+}
+
+fn gave_up() -> Error {
+    Error::Refused("the upload was given up".into())
+}
+
+/// A group that is ready to be packed.
+struct Ready {
+    range: Range<u64>,
+    /// `None`: zeroes.
+    encoded: Option<Encoded>,
+    as_stored: bool,
+}
+
+fn encode(encoder: &Encoder, size: u64, group: u64, change: Change) -> Result<Ready, Error> {
+    let start = group.saturating_mul(GROUP_BYTES);
+    let range = start..start.saturating_add(GROUP_BYTES).min(size);
+    if range.is_empty() {
+        return Err(Error::Refused(format!("group {group} is behind the end of {size} bytes")));
+    }
+    let ready = |encoded, as_stored| Ready { range: range.clone(), encoded, as_stored };
+    match change {
+        Change::Zero => Ok(ready(None, false)),
+        Change::Stored(StoredGroup { codec, data_len, crc, bytes }) => {
+            let found = frame_checksum(codec, data_len, &bytes);
+            let fits = u64::from(data_len) >= range.end - range.start && data_len <= FRAME_BYTES && !bytes.is_empty();
+            if found != crc || !fits || bytes.len() > FRAME_BYTES as usize {
+                let why = format!("{} bytes of {data_len}, checksum {found:#010x}, expected {crc:#010x}", bytes.len());
+                return Err(Error::damaged(format!("group {group} that is to be pushed"), why));
+            }
+            let frame = Frame { stored: bytes.len() as u32, codec, crc };
+            Ok(ready(Some(Encoded { frame, raw_len: data_len, stored: bytes }), true))
+        }
+        Change::Plain(data) => {
+            let len = (range.end - range.start) as usize;
+            if data.len() < len || data.len() > GROUP_BYTES as usize {
+                return Err(Error::Refused(format!("group {group} has {} bytes, and {len} are needed", data.len())));
+            }
+            let encoded = encoder.encode(vec![data.slice(..len)]).pop().filter(|encoded| !encoded.frame.is_zero());
+            Ok(ready(encoded, false))
+        }
+    }
+}
+
+/// Lays the pieces of a change over others, which it cuts at the ranges that change.
+pub(crate) fn laid(opened: Vec<Piece>, change: &[Piece], ranges: &[Range<u64>], size: u64) -> Vec<Piece> {
+    // One pass over both: laying them one by one would move the list each time.
+    let mut all = Vec::with_capacity(opened.len() + 2 * change.len());
+    let mut next = 0;
+    for piece in opened {
+        let (mut from, end) = (piece.start(), piece.end().min(size));
+        while next < ranges.len() && ranges[next].end <= from {
+            next += 1;
+        }
+        let mut at = next;
+        while from < end {
+            let range = ranges.get(at);
+            let to = range.map_or(end, |range| range.start.clamp(from, end));
+            all.extend(piece.clip(from, to));
+            let Some(range) = range.filter(|range| range.start < end) else { break };
+            from = range.end;
+            at += 1;
+        }
+    }
+    all.extend_from_slice(change);
+    all.sort_by_key(Piece::start);
+    all
+}
+
+/// The packs of the nodes that a layout is folded into.
+struct Nodes {
+    name: PackRef,
+    pack: PackBuilder,
+    full: Vec<(PackRef, PackBuilder)>,
+}
+
+impl Nodes {
+    fn new(blob: &Blob, born: u64) -> Result<Self, Error> {
+        let session = Session(names::random(&*blob.fetcher().world.entropy)?);
+        let name = PackRef { origin: 0, born, session, number: 0 };
+        Ok(Self { name, pack: PackBuilder::default(), full: Vec::new() })
+    }
+
+    fn put(&mut self, node: Bytes) -> NodeRef {
+        if self.pack.offset() >= PACK_BYTES {
+            self.full.push((self.name, std::mem::take(&mut self.pack)));
+            self.name.number += 1;
+        }
+        self.pack.push_node(self.name, node)
+    }
+
+    /// Uploads the packs; tells whether there were some.
+    async fn upload(mut self, blob: &Blob) -> Result<bool, Error> {
+        if !self.pack.is_empty() {
+            self.full.push((self.name, self.pack));
+        }
+        let is_some = !self.full.is_empty();
+        for (name, pack) in self.full {
+            let path = blob.fetcher().key.pack(blob.log().inc(), &name);
+            blob.fetcher().world.put(&path, pack.finish().into()).await?;
+        }
+        Ok(is_some)
+    }
+}
+
+impl Record {
+    /// Tells whether it is the first record of a clone of `source`, whose incarnation is `inc`.
+    pub fn is_clone_of(&self, inc: names::Inc, source: &Self) -> bool {
+        let adopted = crate::clone::adopted(source);
+        self.seq == 1
+            && self.origins.first().is_some_and(|origin| origin.inc == inc)
+            && self.size == source.size
+            && self.layout == adopted
+    }
+}

@@ -1,0 +1,176 @@
+//! A store in memory that fails on command, and images to put there.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use async_trait::async_trait;
+use blob::{Connection, Encoder, Encoding, StoredGroup};
+use bytes::Bytes;
+use codec::Workspace;
+use env::SystemClock;
+use futures_util::stream::BoxStream;
+use object_store::memory::InMemory;
+use object_store::path::Path;
+use object_store::{
+    CopyOptions, Error, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
+    PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
+};
+use parking_lot::Mutex;
+
+pub const GROUP: u64 = 128 << 10;
+
+/// How reads of packs fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Failure {
+    /// They do not.
+    None,
+    /// The store is away.
+    Away,
+    /// It refuses the keys.
+    Denied,
+    /// It has no such object.
+    Gone,
+    /// So many of the next answers have a byte that is turned over.
+    Flipped(u64),
+}
+
+#[derive(Debug)]
+pub struct Failing {
+    pub inner: InMemory,
+    failure: Mutex<Failure>,
+    /// Packs read or asked for, and packs written.
+    pub reads: AtomicU64,
+    pub writes: AtomicU64,
+}
+
+impl Failing {
+    pub fn new() -> Arc<Self> {
+        let failure = Mutex::new(Failure::None);
+        Arc::new(Self { inner: InMemory::new(), failure, reads: AtomicU64::new(0), writes: AtomicU64::new(0) })
+    }
+
+    pub fn fail(&self, failure: Failure) {
+        *self.failure.lock() = failure;
+    }
+
+    pub fn connect(self: &Arc<Self>) -> Connection {
+        Connection::new(self.clone(), self.clone())
+    }
+}
+
+impl std::fmt::Display for Failing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "failing store")
+    }
+}
+
+fn is_pack(path: &Path) -> bool {
+    path.as_ref().contains("/p/")
+}
+
+#[async_trait]
+impl ObjectStore for Failing {
+    async fn put_opts(&self, location: &Path, payload: PutPayload, opts: PutOptions) -> Result<PutResult> {
+        self.writes.fetch_add(u64::from(is_pack(location)), Ordering::SeqCst);
+        self.inner.put_opts(location, payload, opts).await
+    }
+
+    async fn put_multipart_opts(&self, location: &Path, opts: PutMultipartOptions) -> Result<Box<dyn MultipartUpload>> {
+        self.inner.put_multipart_opts(location, opts).await
+    }
+
+    async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
+        if !is_pack(location) {
+            return self.inner.get_opts(location, options).await;
+        }
+        self.reads.fetch_add(1, Ordering::SeqCst);
+        let (path, is_head) = (location.to_string(), options.head);
+        let failure = *self.failure.lock();
+        match failure {
+            Failure::Away => return Err(Error::Generic { store: "test", source: "connection refused".into() }),
+            Failure::Denied => return Err(Error::PermissionDenied { path, source: "403".into() }),
+            Failure::Gone => return Err(Error::NotFound { path, source: "404".into() }),
+            Failure::None | Failure::Flipped(_) => {}
+        }
+        let result = self.inner.get_opts(location, options).await?;
+        match failure {
+            Failure::Flipped(left) if left > 0 && !is_head => {
+                self.fail(Failure::Flipped(left - 1));
+                let (meta, range, attributes) = (result.meta.clone(), result.range.clone(), result.attributes.clone());
+                let mut bytes = result.bytes().await?.to_vec();
+                bytes[0] ^= 1;
+                let flipped = futures_util::stream::iter([Ok(Bytes::from(bytes))]);
+                let payload = GetResultPayload::Stream(Box::pin(flipped));
+                Ok(GetResult { payload, meta, range, attributes, extensions: Default::default() })
+            }
+            _ => Ok(result),
+        }
+    }
+
+    async fn get_ranges(&self, location: &Path, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        self.inner.get_ranges(location, ranges).await
+    }
+
+    fn delete_stream(&self, locations: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
+        self.inner.delete_stream(locations)
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        self.inner.list(prefix)
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+        self.inner.list_with_delimiter(prefix).await
+    }
+
+    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
+        self.inner.copy_opts(from, to, options).await
+    }
+}
+
+/// One thread, whose clock goes on by itself when all wait.
+pub fn run<T>(what: impl Future<Output = T>) -> T {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_all().start_paused(true).build().unwrap().block_on(what)
+}
+
+/// A group of text that tells its number apart from others.
+pub fn text(number: u64) -> Bytes {
+    let line = format!("group {number} of an image, line after line; ");
+    line.bytes().cycle().take(GROUP as usize).collect::<Vec<u8>>().into()
+}
+
+/// Bytes that no codec shrinks.
+pub fn noise(len: usize, seed: u64) -> Bytes {
+    let mut state = seed | 1;
+    let next = |_| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 56) as u8
+    };
+    (0..len).map(next).collect::<Vec<u8>>().into()
+}
+
+/// Encodes a group as a blob would.
+pub fn stored(data: Bytes) -> StoredGroup {
+    let encoding = Encoding::default();
+    let clock = Arc::new(SystemClock::default());
+    let encoder = Encoder::new(encoding.choose("", &[]), encoding.min_saving_permille(), clock);
+    let data_len = data.len() as u32;
+    let encoded = encoder.encode(vec![data]).pop().unwrap();
+    StoredGroup { codec: encoded.frame.codec, data_len, crc: encoded.frame.crc, bytes: encoded.stored }
+}
+
+/// Decodes what a reader got.
+pub fn data(group: &blob::Group, len: usize) -> Vec<u8> {
+    match group {
+        blob::Group::Zero => vec![0; len],
+        blob::Group::Plain(data) => data.to_vec(),
+        blob::Group::Stored(stored) if stored.codec == codec::CodecId::RAW => stored.bytes.to_vec(),
+        blob::Group::Stored(stored) => {
+            let mut data = vec![0; stored.data_len as usize];
+            Workspace::new().decompress(stored.codec, &stored.bytes, &mut data).unwrap();
+            data
+        }
+    }
+}
