@@ -7,7 +7,9 @@ use std::os::fd::{AsFd, FromRawFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -258,6 +260,27 @@ impl Insistence {
 pub fn survive_file_size_limit() {
     // SAFETY: SIG_IGN runs no code of ours, and the signal's number is valid.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
+
+/// Has a program begin with no signal blocked and none ignored, whatever holds for this process. A
+/// program that inherits a blocked SIGTERM is deaf to a request to end.
+pub fn with_usual_signals(command: &mut Command) -> &mut Command {
+    let reset = || {
+        let mut none = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+        // SAFETY: sigemptyset initialises the set, which sigprocmask reads. SIG_DFL runs no code.
+        // Numbers that cannot be set are refused. All of them may be called behind fork.
+        let status = unsafe {
+            for signal in 1..=libc::SIGRTMAX() {
+                libc::signal(signal, libc::SIG_DFL);
+            }
+            libc::sigemptyset(none.as_mut_ptr());
+            libc::sigprocmask(libc::SIG_SETMASK, none.as_ptr(), std::ptr::null_mut())
+        };
+        if status == 0 { Ok(()) } else { Err(Error::last_os_error()) }
+    };
+    // SAFETY: between fork and exec it calls functions that are safe in a signal handler, and
+    // allocates nothing.
+    unsafe { command.pre_exec(reset) }
 }
 
 /// From now on this process may open as many files, and have as many connections, as it is allowed

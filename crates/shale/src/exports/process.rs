@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
+use crate::system::with_usual_signals;
+
 /// How often a state is looked at that nothing announces.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// How long a server has to end in order: Ganesha takes three seconds.
@@ -106,7 +108,7 @@ impl Process {
         let failed = |error: std::io::Error| format!("{name} cannot be started: {error}");
         let log = OpenOptions::new().create(true).append(true).open(&self.log).map_err(failed)?;
         let again = log.try_clone().map_err(failed)?;
-        let child = command
+        let child = with_usual_signals(command)
             .stdin(Stdio::null())
             .stdout(log)
             .stderr(again)
@@ -225,6 +227,33 @@ mod tests {
         assert!(!Process::find(dir.path(), "x").is_alive());
         first.stop();
         assert!(!first.is_alive() && !again.is_alive());
+    }
+
+    /// Our server blocks the signals that end it, and so did its children: each was stopped by
+    /// SIGKILL after 20 seconds, and vsftpd heard no SIGHUP.
+    #[test]
+    fn a_server_hears_the_signals_that_ours_has_blocked() {
+        let dir = dir("exports-signals");
+        let _alone = env::testing::starting();
+        // The mask is a thread's.
+        let status = std::thread::scope(|scope| {
+            let status = scope.spawn(|| {
+                crate::system::Termination::block().unwrap();
+                crate::system::survive_file_size_limit();
+                let mut process = Process::find(dir.path(), "x");
+                process.start(Command::new("sleep").arg("600")).unwrap();
+                let status = std::fs::read_to_string(format!("/proc/{}/status", process.pid().unwrap())).unwrap();
+                process.signal(Signal::TERM);
+                let ended = process.child.take().unwrap().wait().unwrap();
+                assert_eq!(std::os::unix::process::ExitStatusExt::signal(&ended), Some(libc::SIGTERM));
+                status
+            });
+            status.join().unwrap()
+        });
+        for key in ["SigBlk", "SigIgn"] {
+            let line = status.lines().find(|line| line.starts_with(key)).unwrap();
+            assert_eq!(line.split_whitespace().nth(1), Some("0000000000000000"), "{line}");
+        }
     }
 
     #[test]

@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::system::with_usual_signals;
+
 /// Where servers are, beside what the caller's PATH says.
 const SYSTEM_PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
 /// A checker or a control program that takes longer hangs.
@@ -31,7 +33,7 @@ pub fn run(name: &str, package: &str, arguments: &[&str]) -> Result<(String, Str
     let path = find(name).ok_or_else(|| format!("{name} is not installed: install the package {package}"))?;
     let mut bounded = Command::new("timeout");
     bounded.args(["--kill-after=5", SECONDS_MAX]).arg(path).args(arguments).current_dir("/").stdin(Stdio::null());
-    let done = bounded.output().map_err(|error| format!("{name} cannot be run: {error}"))?;
+    let done = with_usual_signals(&mut bounded).output().map_err(|error| format!("{name} cannot be run: {error}"))?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let (out, err) = (text(&done.stdout), text(&done.stderr));
     if done.status.success() {
