@@ -52,11 +52,12 @@ impl Tree {
     /// # Errors
     /// `EISDIR` or `EINVAL` for the size of what is no file, `EFBIG`.
     pub fn set_attributes(&self, node: u64, wanted: &SetAttributes) -> Result<Inode> {
+        let _passed = self.pass();
         if let Some(size) = wanted.size {
             self.set_size(node, size)?;
         }
         let now = self.now();
-        let mut state = self.change()?;
+        let mut state = self.change_last()?;
         let mut inode = state.inode(node)?;
         let changes_content = wanted.size.is_some();
         let changes_owner = wanted.uid.is_some() || wanted.gid.is_some();
@@ -95,7 +96,7 @@ impl Tree {
         Ok(inode)
     }
 
-    /// Cuts or extends a file.
+    /// Cuts or extends a file. The caller has passed the gate.
     fn set_size(&self, node: u64, size: u64) -> Result<()> {
         let _alone = self.lock_of(node).write();
         let mut state = self.change_in_part()?;

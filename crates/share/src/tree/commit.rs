@@ -35,26 +35,11 @@ impl Tree {
         Ok(self.log.lock().log.clear()?)
     }
 
-    /// Commits, and has `take` make a snapshot of the space before the database changes again.
-    ///
-    /// # Errors
-    /// As [`Self::commit`].
-    pub fn snapshot<T>(&self, take: impl FnOnce() -> T) -> Result<T> {
-        let wanted = self.state.read().changes;
-        let mut one = self.committing.lock();
-        if !crate::canary!("overlay-not-in-snapshot") {
-            self.commit_locked(&mut one, wanted, false)?;
-        }
-        let taken = take();
-        drop(one);
-        Ok(taken)
-    }
-
     pub(super) fn commit_up_to(&self, wanted: u64, is_last: bool) -> Result<()> {
         self.commit_locked(&mut self.committing.lock(), wanted, is_last)
     }
 
-    fn commit_locked(&self, namespace: &mut Namespace, wanted: u64, is_last: bool) -> Result<()> {
+    pub(super) fn commit_locked(&self, namespace: &mut Namespace, wanted: u64, is_last: bool) -> Result<()> {
         self.check_health()?;
         if self.committed.load(Ordering::Acquire) >= wanted {
             return Ok(());

@@ -69,6 +69,7 @@ impl Tree {
     pub fn write(&self, node: u64, offset: u64, bytes: Bytes, kill_suid_sgid: bool) -> Result<Written> {
         let end = offset.checked_add(bytes.len() as u64).filter(|&end| end <= FILE_BYTES_MAX);
         let end = end.ok_or(Failure::new(libc::EFBIG))?;
+        let _passed = self.pass();
         // Where the data lies does not change meanwhile, and the file is not cut.
         let _with_others = self.lock_of(node).read();
         let (data, size) = self.file(node)?;
@@ -84,7 +85,7 @@ impl Tree {
         let (length, now) = (bytes.len() as u64, self.now());
         self.or_after_giving_back(|| self.space.write_hinted(data, offset, bytes.clone(), hint))?;
         // Data before the size that shows it.
-        let mut state = self.change()?;
+        let mut state = self.change_last()?;
         let mut inode = state.inode(node)?;
         if end > inode.size {
             note_hole(&mut inode, offset);
@@ -132,13 +133,14 @@ impl Tree {
         };
         let end = offset.checked_add(length).filter(|&end| end <= FILE_BYTES_MAX);
         let end = end.ok_or(Failure::new(libc::EFBIG))?;
+        let _passed = self.pass();
         let _alone = self.lock_of(node).write();
         let (data, size) = self.file(node)?;
         if clears && offset < size {
             self.space.discard(data, offset..end.min(size))?;
         }
         let now = self.now();
-        let mut state = self.change()?;
+        let mut state = self.change_last()?;
         let mut inode = state.inode(node)?;
         if !keeps_size && end > inode.size {
             self.tidy_end(&mut state, data, size)?;

@@ -21,9 +21,15 @@
 //! wait. Where the mount outlives the program, a journal in memory keeps what is not durable yet
 //! (`journal`).
 //!
+//! # Moments
+//!
+//! Whatever changes the tree passes a gate, many at a time, and holds it until names and data agree.
+//! A snapshot shuts the gate, commits, and is taken before it opens again (`still`): so it has the
+//! names and the data of one moment.
+//!
 //! # Locks
 //!
-//! An inode's own lock comes first (shared for reads and writes, exclusive for what changes where
+//! The gate comes first, and is passed once. Then an inode's own lock (shared for reads and writes, exclusive for what changes where
 //! its data lies or ends), then the log's, then `committing`, then the namespace's, which is never
 //! held while something becomes durable.
 
@@ -41,6 +47,7 @@ mod rebuild;
 mod remove;
 mod rename;
 mod repair;
+mod still;
 mod usage;
 mod xattr;
 
@@ -49,7 +56,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 
-use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use policy::InForce;
 use redb::Database;
 use surface::{Capacity, ObjectSpace};
@@ -66,6 +73,7 @@ pub use data::Written;
 pub use directory::Listed;
 pub use rebuild::NamesSurvey;
 pub use repair::Repaired;
+pub use still::Still;
 
 /// Locks of inodes: two inodes that share one wait for each other now and then, and nothing worse.
 const INODE_LOCKS: usize = 64;
@@ -92,6 +100,8 @@ pub struct Caller {
 /// [`Tree::ROOT`].
 pub struct Tree {
     space: Arc<dyn ObjectSpace>,
+    /// Held shared by whatever changes names or data, exclusively while a snapshot is taken.
+    gate: RwLock<()>,
     state: RwLock<State>,
     /// Held by the thread that commits, and by those that wait for it.
     committing: Mutex<Namespace>,
@@ -133,6 +143,8 @@ struct Change<'a> {
     request: u64,
     /// What comes of the operation: the number of a new inode, or of bytes.
     result: u64,
+    /// The operation's, unless it passed the gate before.
+    _passed: Option<RwLockReadGuard<'a, ()>>,
 }
 
 impl Deref for Change<'_> {
@@ -168,20 +180,34 @@ impl Tree {
         &self.inode_locks[node as usize % INODE_LOCKS]
     }
 
-    /// The namespace, for the change that an operation makes.
+    /// Passes the gate: no snapshot is taken while the guard is there.
+    fn pass(&self) -> RwLockReadGuard<'_, ()> {
+        self.gate.read()
+    }
+
+    /// The namespace, for an operation that changes nothing else.
     fn change(&self) -> Result<Change<'_>> {
+        let passed = self.pass();
+        let mut change = self.change_last()?;
+        change._passed = Some(passed);
+        Ok(change)
+    }
+
+    /// The namespace, for the change that an operation ends with. The caller has passed the gate.
+    fn change_last(&self) -> Result<Change<'_>> {
         let mut change = self.change_in_part()?;
         change.request = journal::request();
         Ok(change)
     }
 
-    /// The namespace, for a change behind which another one belongs to the same operation.
+    /// The namespace, for a change behind which another one belongs to the same operation. The
+    /// caller has passed the gate.
     fn change_in_part(&self) -> Result<Change<'_>> {
         loop {
             self.check_health()?;
             let state = self.state.write();
             if !state.must_commit(|| self.space.own_room()) {
-                return Ok(Change { tree: self, state, request: 0, result: 0 });
+                return Ok(Change { tree: self, state, request: 0, result: 0, _passed: None });
             }
             let wanted = state.changes;
             drop(state);
@@ -191,7 +217,7 @@ impl Tree {
 
     /// The same where no commit may come before: for what ends an operation.
     fn change_anyway(&self) -> Change<'_> {
-        Change { tree: self, state: self.state.write(), request: 0, result: 0 }
+        Change { tree: self, state: self.state.write(), request: 0, result: 0, _passed: None }
     }
 
     fn keep(&self, commit: u64, record: &[u8]) {

@@ -128,6 +128,7 @@ impl Tree {
         let log = Log::new(space.clone(), state.session());
         Self {
             space,
+            gate: RwLock::new(()),
             state: RwLock::new(state),
             committing: Mutex::new(namespace),
             committed: AtomicU64::new(0),

@@ -57,6 +57,7 @@ impl Tree {
         if !matches!(self.state.read().look_at(node, |inode| inode.links), Ok(0)) {
             return Ok(());
         }
+        let _passed = self.pass();
         // Also if there is no room for a commit: the kernel forgets a node once.
         let mut state = self.change_anyway();
         match state.inode(node) {

@@ -9,5 +9,6 @@ mod compression;
 mod crash;
 mod ground;
 mod model;
+mod moments;
 mod repair;
 mod run;
