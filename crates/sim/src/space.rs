@@ -187,6 +187,20 @@ impl Inner {
         if new > 0 && self.used + new > limit { Err(full()) } else { Ok(()) }
     }
 
+    /// Writes the last blocks that find room of a write that as a whole does not.
+    fn write_in_part(&mut self, file: u64, offset: u64, data: &[u8]) {
+        let limit = self.room.map_or(0, |room| room.blocks);
+        let mut end = data.len();
+        for (block, at, length) in pieces(offset, data.len() as u64).collect::<Vec<_>>().into_iter().rev() {
+            let is_new = !self.blocks.get(&(file, block)).is_some_and(|history| history.now().is_some());
+            if is_new && self.used >= limit {
+                return;
+            }
+            self.change((file, block), at, &data[end - length..end]);
+            end -= length;
+        }
+    }
+
     fn set(&mut self, key: (u64, u64), block: Block) {
         let is_there = block.is_some();
         let history = self.blocks.entry(key).or_default();
@@ -237,8 +251,12 @@ impl ObjectSpace for SimSpace {
     fn write(&self, file: u64, offset: u64, data: bytes::Bytes) -> Result<()> {
         let mut inner = self.inner.lock();
         let is_last = inner.count()?;
-        if !is_last {
-            inner.admit(file, offset, data.len() as u64)?;
+        if !is_last && let Err(error) = inner.admit(file, offset, data.len() as u64) {
+            // What finds room is there, of files that are not the tree's own.
+            if file >= OWN_FILES_END {
+                inner.write_in_part(file, offset, &data);
+            }
+            return Err(error);
         }
         let mut rest = &data[..];
         for (number, (block, at, length)) in pieces(offset, data.len() as u64).enumerate() {

@@ -141,6 +141,8 @@ pub(crate) struct State {
     loose_below: u64,
     /// Files whose end has been seen to since.
     tidied: HashSet<u64>,
+    /// Files behind whose end a write that was refused may have left something.
+    refused: HashSet<u64>,
     /// A commit found no room, and its changes wait for the next one.
     pub(crate) is_behind: bool,
     /// Of the database.
@@ -174,6 +176,7 @@ impl State {
             journal_bytes: 0,
             loose_below: 0,
             tidied: HashSet::new(),
+            refused: HashSet::new(),
             is_behind: false,
             facts,
         })
@@ -432,6 +435,10 @@ impl State {
         self.frozen = Some(overlay.clone());
         self.unlogged_frozen = std::mem::take(&mut self.unlogged);
         self.reserved_by_commit = self.next + RESERVE;
+        // What could not be tidied in this session is for the next one.
+        if !self.refused.is_empty() {
+            self.meta.loose = self.next;
+        }
         let meta = Meta { used: self.next, reserved: self.reserved_by_commit, clean: is_last, ..self.meta };
         self.meta.commit += 1;
         // Changes that are behind stay in the journal, and so do those that come with them.

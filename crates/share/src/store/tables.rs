@@ -147,20 +147,21 @@ impl State {
         self.set(Table::Trims, &data.to_be_bytes(), None);
     }
 
-    /// Whether the session before did not end in order, so that data may lie behind the end of a
-    /// file of it.
-    pub(crate) fn may_have_loose_end(&self, data: u64) -> bool {
-        data < self.loose_below
+    /// Whether data may lie behind the end of a file: the session before did not end in order, or a
+    /// write was refused.
+    pub(crate) fn has_loose_end(&self, data: u64) -> bool {
+        data < self.loose_below && !self.tidied.contains(&data) || self.refused.contains(&data)
     }
 
-    /// Whether data may lie behind the end of a file.
-    pub(crate) fn has_loose_end(&self, data: u64) -> bool {
-        self.may_have_loose_end(data) && !self.tidied.contains(&data)
+    /// A write behind the end of a file was refused, and may have left something there.
+    pub(crate) fn end_is_loose(&mut self, data: u64) {
+        self.refused.insert(data);
     }
 
     /// The end of a file has been seen to.
     pub(crate) fn end_tidied(&mut self, data: u64) {
         self.tidied.insert(data);
+        self.refused.remove(&data);
     }
 
     // For checks.

@@ -71,19 +71,38 @@ impl Tree {
         let end = end.ok_or(Failure::new(libc::EFBIG))?;
         let _passed = self.pass();
         // Where the data lies does not change meanwhile, and the file is not cut.
-        let _with_others = self.lock_of(node).read();
-        let (data, size) = self.file(node)?;
+        let mut with_others = self.lock_of(node).read();
+        let (data, size) = loop {
+            let (data, size) = self.file(node)?;
+            if end <= size || !self.state.read().has_loose_end(data) {
+                break (data, size);
+            }
+            // Alone: others may have written behind the end what the next size shows.
+            drop(with_others);
+            self.tidy_end_alone(node, data)?;
+            with_others = self.lock_of(node).read();
+        };
         let in_force = self.in_force();
         let (mut said, found) = self.state.read().look_at(node, |inode| {
             (inode.compression(), compression::look(in_force.as_deref(), inode, offset, &bytes))
         })?;
         said.ruled = found.clone().unwrap_or(said.ruled);
         let hint = said.hint(in_force.as_deref());
-        if end > size && self.state.read().may_have_loose_end(data) {
-            self.tidy_end(&mut self.state.write(), data, size)?;
-        }
         let (length, now) = (bytes.len() as u64, self.now());
-        self.or_after_giving_back(|| self.space.write_hinted(data, offset, bytes.clone(), hint))?;
+        let written = self.or_after_giving_back(|| self.space.write_hinted(data, offset, bytes.clone(), hint));
+        if let Err(failure) = written {
+            // Some of it may be there. No later size may show it.
+            if end > size && !crate::canary!("refused-write-shows") {
+                self.state.write().end_is_loose(data);
+                drop(with_others);
+                let tidied = self.tidy_end_alone(node, data);
+                tidied
+                    .err()
+                    .iter()
+                    .for_each(|failure| log::warn!("the end of inode {node} is tidied later: {failure:?}"));
+            }
+            return Err(failure);
+        }
         // Data before the size that shows it.
         let mut state = self.change_last()?;
         let mut inode = state.inode(node)?;
@@ -105,7 +124,8 @@ impl Tree {
     }
 
     /// Makes sure that bytes behind the end read as zeroes before they come within the file: a loss
-    /// of power may have left data there whose size it took.
+    /// of power may have left data there whose size it took, and so may a write that found no room.
+    /// No other may write to the file meanwhile.
     pub(super) fn tidy_end(&self, state: &mut State, data: u64, size: u64) -> Result<()> {
         if state.has_loose_end(data) {
             self.space.discard(data, size..u64::MAX)?;
@@ -113,6 +133,19 @@ impl Tree {
             state.must_flush_first = true;
         }
         Ok(())
+    }
+
+    /// The same for a caller who holds no lock of the file, and has seen its content in `data`.
+    fn tidy_end_alone(&self, node: u64, data: u64) -> Result<()> {
+        let _alone = self.lock_of(node).write();
+        let (present, size) = self.file(node)?;
+        let mut state = self.state.write();
+        if present != data {
+            // It was emptied, and what it had goes.
+            state.end_tidied(data);
+            return Ok(());
+        }
+        self.tidy_end(&mut state, data, size)
     }
 
     /// `fallocate`. Space is not reserved: what a compressed store needs for data is known when it

@@ -52,6 +52,36 @@ fn a_file_that_grows_after_a_loss_of_power_shows_zeroes_and_no_lost_bytes() {
     assert_eq!(content(&tree, node), expected);
 }
 
+/// Bytes that a write left behind the end of a file before it was refused for want of room must
+/// not show when the file grows: by a cut, by a write behind them, in the next session.
+#[test]
+fn a_refused_write_leaves_nothing_that_a_later_growth_shows() {
+    let (space, tree) = tree();
+    let nodes: Vec<u64> = [&b"a"[..], b"b", b"c"].into_iter().map(|name| file(&tree, name)).collect();
+    for &node in &nodes {
+        tree.write(node, 0, Bytes::from_static(b"kept"), false).unwrap();
+    }
+    tree.commit().unwrap();
+    for &node in &nodes {
+        space.limit(2, 1000, u64::MAX);
+        let refused = tree.write(node, 0, Bytes::from(vec![b'x'; 6 * 4096]), false);
+        assert_eq!(refused.unwrap_err().errno(), libc::ENOSPC);
+        assert_eq!(tree.inode(node).unwrap().size, 4);
+        space.lift_limit();
+    }
+    let mut expected = b"kept".to_vec();
+    expected.resize(30_000, 0);
+    size(&tree, nodes[0], 30_000);
+    assert_eq!(content(&tree, nodes[0]), expected);
+    tree.write(nodes[1], 29_999, Bytes::from_static(b"\0"), false).unwrap();
+    assert_eq!(content(&tree, nodes[1]), expected);
+    tree.close().unwrap();
+    drop(tree);
+    let tree = Tree::open(space, OPTIONS).unwrap();
+    size(&tree, nodes[2], 30_000);
+    assert_eq!(content(&tree, nodes[2]), expected);
+}
+
 /// The data of a file that a loss of power took belongs to no file made later.
 #[test]
 fn numbers_and_data_of_lost_files_are_never_seen_again() {

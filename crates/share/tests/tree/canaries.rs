@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sim::SimSpace;
 
-use crate::crash::lose_power;
+use crate::crash::{lose_power, refuse_and_go_on};
 use crate::ground::Ground;
 
 /// Every bug that can be planted in what a loss of power leaves.
@@ -43,4 +43,14 @@ fn each_planted_bug_is_caught() {
         assert!(said.contains("HARNESS:"), "NOT CAUGHT: {name} failed, but not by an assertion of the test: {said}");
         println!("caught: {name}: {said}");
     }
+}
+
+#[test]
+fn what_a_refused_write_leaves_is_caught() {
+    share::canary::plant(Some("refused-write-shows"));
+    let ran = catch_unwind(|| refuse_and_go_on::<Arc<SimSpace>>(SEEDS));
+    share::canary::plant(None);
+    let said = ran.expect_err("NOT CAUGHT: refused-write-shows");
+    let said = said.downcast_ref::<String>().expect("NOT CAUGHT: not by an assertion of the test");
+    assert!(said.contains("HARNESS:"), "NOT CAUGHT: refused-write-shows failed otherwise: {said}");
 }

@@ -44,7 +44,7 @@ fn random_operations_on_a_pool_agree_with_the_model() {
 
 /// A space that fills up, and has room again: refused calls have no effect, and all else is as
 /// ever.
-fn refuse_and_go_on<G: Ground>(seeds: u64) -> u64 {
+pub fn refuse_and_go_on<G: Ground>(seeds: u64) -> u64 {
     let mut refused = 0;
     for seed in 0..seeds {
         let mut run = Run::<G>::new(seed);
