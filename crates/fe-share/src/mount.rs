@@ -185,7 +185,7 @@ fn begin_journal(tree: &Tree, options: &MountOptions, is_kept: bool) -> io::Resu
         return Ok(None);
     }
     // The journal has what comes from now on.
-    tree.commit().map_err(|failure| io::Error::from_raw_os_error(failure.errno()))?;
+    tree.settle().map_err(|failure| io::Error::from_raw_os_error(failure.errno()))?;
     let journal = Arc::new(KeptJournal::new(tree.session(), options.journal.clone())?);
     tree.keep_journal(journal.clone());
     Ok(Some(journal))

@@ -131,6 +131,12 @@ impl SimSpace {
         Arc::new(Self { inner: Mutex::new(Inner { blocks, ..Inner::default() }) })
     }
 
+    /// Files that hold data.
+    pub fn files(&self) -> BTreeSet<u64> {
+        let inner = self.inner.lock();
+        inner.blocks.iter().filter(|(_, history)| history.now().is_some()).map(|((file, _), _)| *file).collect()
+    }
+
     /// Blocks that hold data in files of these numbers.
     pub fn allocated_blocks(&self, files: Range<u64>) -> usize {
         let inner = self.inner.lock();

@@ -9,7 +9,7 @@
 //! | `entry` | directory, cookie (`names.rs`) | inode, type, name |
 //! | `xattr` | inode, name | value |
 //! | `orphan` | inode without a name that is still open | nothing |
-//! | `trim` | file of the object space | first byte that is to be discarded 8, once this is durable |
+//! | `trim` | file of the object space | first byte that is to be discarded 8, once this is durable; of a cut, its inode 8 |
 //! | `meta` | `secret`, `used`, `reserved`, `clean`, `commit`, `session`, `replayed`, `loose` | number |
 //!
 //! Numbers in keys are 8 bytes, big-endian; in values little-endian.
@@ -246,6 +246,11 @@ impl State {
     /// Whether a commit would give back what files held that have gone.
     pub(crate) fn commit_frees(&self) -> bool {
         !self.trims.is_empty()
+    }
+
+    /// Whether the database has all changes.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.active.keys() == 0 && self.frozen.is_none()
     }
 
     /// A number that was never used.

@@ -119,14 +119,14 @@ impl State {
     /// Has a file of the object space discarded from a byte on, once what has changed until now is
     /// durable.
     pub(crate) fn trim(&mut self, data: u64, from: u64) {
-        self.note_trim(data, from);
+        self.put_value(Table::Trims, &data.to_be_bytes(), &from.to_le_bytes());
         self.trims.push((data, from));
     }
 
-    /// As [`Self::trim`], for the next session: this one does it itself, and says so with
-    /// [`Self::trim_done`].
-    pub(crate) fn note_trim(&mut self, data: u64, from: u64) {
-        self.put_value(Table::Trims, &data.to_be_bytes(), &from.to_le_bytes());
+    /// Notes a cut of the file of a node for the next session: this one does it itself, and says so
+    /// with [`Self::trim_done`].
+    pub(crate) fn note_trim(&mut self, data: u64, from: u64, node: u64) {
+        self.put_value(Table::Trims, &data.to_be_bytes(), &[from.to_le_bytes(), node.to_le_bytes()].concat());
     }
 
     /// Has discarded behind the next commit what could not be behind this one.
@@ -134,17 +134,52 @@ impl State {
         self.trims.extend(trims);
     }
 
-    pub(super) fn open_trims(&self) -> Result<Vec<(u64, u64)>> {
-        let mut trims = Vec::new();
+    /// What a session has left to be discarded. A cut behind which its file has grown was carried
+    /// out before: to do it again would take later data. It is forgotten.
+    pub(super) fn open_trims(&mut self) -> Result<Vec<(u64, u64)>> {
+        let mut noted = Vec::new();
         self.all(Table::Trims, |key, value| {
-            trims.push((number(key), value.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))));
+            let word = |at: usize| value.get(at..).and_then(|rest| rest.first_chunk()).map(|b| u64::from_le_bytes(*b));
+            noted.push((number(key), word(0).unwrap_or(0), word(8)));
             Ok(())
         })?;
+        let mut trims = Vec::new();
+        for (data, from, node) in noted {
+            if from > 0 && self.has_grown(data, from, node)? {
+                self.trim_done(data);
+            } else {
+                trims.push((data, from));
+            }
+        }
         Ok(trims)
+    }
+
+    /// Whether the file with that content is larger than it was cut to. `node`: its inode, if that
+    /// was noted.
+    fn has_grown(&self, data: u64, from: u64, node: Option<u64>) -> Result<bool> {
+        if crate::canary!("cut-done-again") {
+            return Ok(false);
+        }
+        // A file has its inode's number for data, unless it was emptied.
+        let found = self.inode(node.unwrap_or(data)).ok().filter(|inode| inode.data == data);
+        let found = match (found, node) {
+            (None, None) => self.all_inodes()?.into_iter().map(|(_, inode)| inode).find(|inode| inode.data == data),
+            (found, _) => found,
+        };
+        Ok(found.is_some_and(|inode| inode.size > from))
     }
 
     pub(crate) fn trim_done(&mut self, data: u64) {
         self.set(Table::Trims, &data.to_be_bytes(), None);
+    }
+
+    /// The same for a trim behind a commit, unless another one of the same file has come since.
+    pub(crate) fn trim_done_from(&mut self, data: u64, from: u64) {
+        let noted = self.active.get(Table::Trims, &data.to_be_bytes()).and_then(|value| value.as_ref());
+        let is_another = noted.is_some_and(|value| value.get(..8) != Some(&from.to_le_bytes()[..]));
+        if !is_another {
+            self.trim_done(data);
+        }
     }
 
     /// Whether data may lie behind the end of a file: the session before did not end in order, or a
@@ -162,6 +197,13 @@ impl State {
     pub(crate) fn end_tidied(&mut self, data: u64) {
         self.tidied.insert(data);
         self.refused.remove(&data);
+        // A cut that a session before noted is carried out by that.
+        if !crate::canary!("cut-done-again")
+            && let Ok(Some(value)) = self.get(Table::Trims, &data.to_be_bytes())
+            && value.get(..8) != Some(&[0; 8][..])
+        {
+            self.trim_done(data);
+        }
     }
 
     // For checks.

@@ -7,6 +7,7 @@ use super::{Tree, compression, xattr};
 use crate::acl::{self, Acl};
 use crate::failure::{Failure, Result};
 use crate::inode::{Flags, Inode, Time};
+use crate::store::State;
 
 /// The largest file: 2^40 blocks of 4 KiB, less one byte, so that its end fits in a signed number
 /// of the kernel.
@@ -53,12 +54,16 @@ impl Tree {
     /// `EISDIR` or `EINVAL` for the size of what is no file, `EFBIG`.
     pub fn set_attributes(&self, node: u64, wanted: &SetAttributes) -> Result<Inode> {
         let _passed = self.pass();
-        if let Some(size) = wanted.size {
-            self.set_size(node, size)?;
-        }
+        let _alone = wanted.size.map(|_| self.lock_of(node).write());
         let now = self.now();
+        // Size and attributes are one change: if the request comes again, it was done, or nothing of
+        // it was.
         let mut state = self.change_last()?;
         let mut inode = state.inode(node)?;
+        let before = inode.size;
+        if let Some(size) = wanted.size {
+            self.set_size(&mut state, &mut inode, size)?;
+        }
         let changes_content = wanted.size.is_some();
         let changes_owner = wanted.uid.is_some() || wanted.gid.is_some();
         if let Some(mode) = wanted.mode {
@@ -93,14 +98,16 @@ impl Tree {
         }
         inode.changed = now;
         state.put(node, inode.clone());
+        if wanted.size.is_some_and(|size| size < before && size > 0) {
+            state.note_trim(inode.data, inode.size, node);
+            drop(state);
+            self.cut_off(node, &inode, before)?;
+        }
         Ok(inode)
     }
 
-    /// Cuts or extends a file. The caller has passed the gate.
-    fn set_size(&self, node: u64, size: u64) -> Result<()> {
-        let _alone = self.lock_of(node).write();
-        let mut state = self.change_in_part()?;
-        let mut inode = state.inode(node)?;
+    /// Gives a file another size. The caller is alone with it, and cuts it off behind this.
+    fn set_size(&self, state: &mut State, inode: &mut Inode, size: u64) -> Result<()> {
         match inode.kind() {
             libc::S_IFREG => {}
             libc::S_IFDIR => return Err(Failure::new(libc::EISDIR)),
@@ -109,44 +116,41 @@ impl Tree {
         if size > FILE_BYTES_MAX {
             return Err(Failure::new(libc::EFBIG));
         }
-        let (before, data) = (inode.size, inode.data);
-        if size == before {
+        if size == inode.size {
             return Ok(());
         }
-        if size > before {
-            self.tidy_end(&mut state, data, before)?;
+        if size > inode.size {
+            self.tidy_end(state, inode.data, inode.size)?;
         }
-        note_hole(&mut inode, size);
+        note_hole(inode, size);
         inode.size = size;
         if size == 0 {
             inode.flags.set(Flags::SPARSE, false);
-            compression::forget_content(&mut inode);
+            compression::forget_content(inode);
             // The content goes once this is durable; what is written from now on lies elsewhere.
-            state.trim(data, 0);
+            state.trim(inode.data, 0);
             inode.data = state.allocate();
         }
-        state.put(node, inode);
-        if size < before && size > 0 {
-            // What is cut off must read as zeroes before the file can grow again, and must not go
-            // before the cut is durable.
-            state.note_trim(data, size);
-            drop(state);
-            if let Err(failure) = self.sync() {
-                // It is not cut off: else the old bytes would show when the file grows.
-                let mut state = self.change_anyway();
-                let inode = state.inode(node)?;
-                state.put(node, Inode { size: before, ..inode });
-                state.trim_done(data);
-                return Err(failure);
-            }
-            // If it fails, the old bytes would show when the file grows: the next opening sees to
-            // it.
-            let discarded = self.space.discard(data, size..u64::MAX);
-            discarded.inspect_err(|_| self.has_failed.store(true, Ordering::Release))?;
+        Ok(())
+    }
+
+    /// Makes what a cut has left behind the end of a file read as zeroes, before the file can grow
+    /// again, and not before the cut is durable.
+    fn cut_off(&self, node: u64, cut: &Inode, before: u64) -> Result<()> {
+        if let Err(failure) = self.sync() {
+            // It is not cut off: else the old bytes would show when the file grows.
             let mut state = self.change_anyway();
-            state.must_flush_first = true;
-            state.trim_done(data);
+            let inode = state.inode(node)?;
+            state.put(node, Inode { size: before, ..inode });
+            state.trim_done(cut.data);
+            return Err(failure);
         }
+        // If it fails, the old bytes would show when the file grows: the next opening sees to it.
+        let discarded = self.space.discard(cut.data, cut.size..u64::MAX);
+        discarded.inspect_err(|_| self.has_failed.store(true, Ordering::Release))?;
+        let mut state = self.change_anyway();
+        state.must_flush_first = true;
+        state.trim_done(cut.data);
         Ok(())
     }
 }

@@ -11,6 +11,9 @@ use crate::failure::{Failure, Result};
 use crate::scratch::Scratch;
 use crate::store::ToLog;
 
+/// Commits behind which a tree that changes meanwhile is settled as far as it can be.
+const SETTLING_COMMITS: u32 = 4;
+
 /// What a new name costs, about, with its inode and its part of the pages that they are in.
 const NAME_BYTES: usize = 4 << 10;
 
@@ -24,6 +27,24 @@ impl Tree {
     pub fn commit(&self) -> Result<()> {
         let wanted = self.state.read().changes;
         self.commit_up_to(wanted, false)
+    }
+
+    /// Commits until nothing is left that only memory has: neither changes, nor that something was
+    /// discarded. For a journal, which has what comes from then on.
+    ///
+    /// # Errors
+    /// As [`Self::commit`].
+    pub fn settle(&self) -> Result<()> {
+        if crate::canary!("cut-done-again") {
+            return self.commit();
+        }
+        for _ in 0..SETTLING_COMMITS {
+            if self.state.read().is_settled() {
+                break;
+            }
+            self.commit_up_to(u64::MAX, false)?;
+        }
+        Ok(())
     }
 
     /// Commits, and says that the session ended in order. Nothing may be changed any more.
@@ -112,7 +133,10 @@ impl Tree {
             let nothing_else = state.changes == frozen.changes;
             state.must_flush_first = true;
             let is_done = |trim: &&(u64, u64)| !left.contains(trim);
-            frozen.trims.iter().filter(is_done).for_each(|&(data, _)| state.trim_done(data));
+            frozen.trims.iter().filter(is_done).for_each(|&(data, from)| state.trim_done_from(data, from));
+            // A cut that is left is seen to when its file grows, or by the next opening: data that
+            // comes before the next commit must stay.
+            left.retain(|(_, from)| *from == 0);
             state.trim_again(left);
             if let Some(record) = state.end_operation(0, 0) {
                 self.keep(state.commit_number(), &record);

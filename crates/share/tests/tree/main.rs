@@ -7,6 +7,7 @@ mod canaries;
 mod compare;
 mod compression;
 mod crash;
+mod deaths;
 mod ground;
 mod model;
 mod moments;
