@@ -3,7 +3,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: python-wheel python-test bench-python help setup build demo test system kernel-nbd posix e2e soak bench bench-adaptive bench-codecs bench-space peers paper-sandforce paper-zbd paper-blobseer bench-blobs bench-shares fuzz lint deny completions man install clean
+.PHONY: python-wheel python-test bench-python help setup build demo test system kernel-nbd posix e2e soak bench bench-adaptive bench-codecs bench-space peers paper-sandforce paper-zbd paper-blobseer paper-zfs bench-blobs bench-shares fuzz lint deny completions man install clean
 
 # Under sudo, rustup's cargo is in the home of the user who called it, and sudo's secure_path hides it. What root builds in that
 # user's checkout is given back to the user, so that the next `make build` without sudo can go on.
@@ -118,6 +118,10 @@ paper-zbd: build ## Mail, file server, TPC-C and TPC-H on Shale and natively, as
 paper-blobseer: build ## Concurrent appends and reads of a blob with each compression, as in the BlobSeer paper; papers/blobseer (QUICK=1: minutes)
 	@tools/setup build paper
 	tools/paper/blobseer $(ARGS)
+
+paper-zfs: build ## File sets, codecs, modes, rules and load on shares, as in the thesis on adaptive compression in ZFS; papers/zfs (QUICK=1: minutes; ARGS='--only savings')
+	@tools/setup build paper
+	tools/paper/zfs $(ARGS)
 
 bench-blobs: build ## Measure blobs against the goals of their design; writes bench/results/blobs.json (ARGS=--quick)
 	@tools/setup build bench paper

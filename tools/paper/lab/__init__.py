@@ -16,9 +16,11 @@ What is where:
     __init__.py  Lab: options, the work directory, what to take away at the end
     groups.py    limits of memory and CPUs, CPU time of a group of processes (cgroups, version 1 or 2)
     disk.py      disks: as they are, or throttled in bytes and operations; bytes that they read and wrote
+    share.py     shares: directory trees of Shale, mounted on a disk within limits
+    energy.py    joules: counted by the processors, or CPU time at a calibrated power
     place.py     set-ups: native, and Shale with each compression; a mounted file system on a disk within limits
     report.py    CSV, plots (matplotlib, from Debian), index.html with how and on what it ran, and theirs beside ours
-    data.py      real data: mail, files by kind, TPC-H tables
+    data.py      real data: mail, files by kind, TPC-H tables, files of Debian packages
 
 How a disk is throttled: by the block layer (blk-throttle), for a loop device with direct I/O on a file of the same disk. dm-delay and nbdkit's
 rate filter were looked at: kernels without device mapper or NBD cannot use them, and this one hits native and Shale at the same place.

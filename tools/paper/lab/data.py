@@ -36,9 +36,27 @@ def mail():
     return target
 
 
-def tpch(scale):
-    """Directory with TPC-H's tables as TABLE.csv at a scale, by the generator tpchgen-cli of PyPI."""
-    target = CACHE / f"tpch-{scale}"
+def package(name):
+    """Directory with the files of a Debian package, which is not installed; the package itself lies beside it as NAME.deb."""
+    target = CACHE / "packages" / name
+    if target.is_dir():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as work:
+        words = ["apt-get", "download", "-qq", "-o", "APT::Sandbox::User=root", name]
+        if subprocess.run(words, cwd=work, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode:
+            subprocess.run(["apt-get", "update", "-qq"], check=True, stdout=subprocess.DEVNULL)
+            subprocess.run(words, cwd=work, check=True, stdout=subprocess.DEVNULL)
+        deb = next(Path(work).glob("*.deb"))
+        subprocess.run(["dpkg-deb", "--extract", deb, Path(work) / "files"], check=True)
+        deb.rename(target.parent / f"{name}.deb")
+        (Path(work) / "files").rename(target)
+    return target
+
+
+def tpch(scale, form="csv"):
+    """Directory with TPC-H's tables as TABLE.csv (or .parquet) at a scale, by the generator tpchgen-cli of PyPI."""
+    target = CACHE / (f"tpch-{scale}" if form == "csv" else f"tpch-{scale}-{form}")
     if target.exists():
         return target
     CACHE.mkdir(parents=True, exist_ok=True)
@@ -50,7 +68,7 @@ def tpch(scale):
         (Path(work) / "tpchgen").chmod(0o755)
         made = Path(work) / "tables"
         made.mkdir()
-        subprocess.run([Path(work) / "tpchgen", "csv", "-s", str(scale), "-o", made], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([Path(work) / "tpchgen", form, "-s", str(scale), "-o", made], check=True, stdout=subprocess.DEVNULL)
         shutil.move(made, target)
     return target
 

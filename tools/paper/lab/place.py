@@ -103,11 +103,19 @@ class Place:
         self.pool = base / "pool"
         extent = ["--extent", str(self.extent)] if self.extent else []
         self.shale("init", self.pool, "--capacity", self.capacity, *extent, "-o", f"compression={self.setup.compression}")
-        self.shale("create", self.pool, "vol", "--size", self.size, *[a for k, v in self.properties.items() for a in ("-o", f"{k}={v}")])
-        (self.directory / "volumes").mkdir()
+        self._create()
         self.up = contextlib.ExitStack()
         self.stack.callback(lambda: self.up.close())
         self._come_up(is_new=True)
+
+    def _create(self):
+        """What is in the pool before it is served."""
+        self.shale("create", self.pool, "vol", "--size", self.size, *options_of(self.properties))
+        (self.directory / "volumes").mkdir()
+
+    def _doors(self):
+        """Words of `serve` that say how it is given out."""
+        return ["--mount", self.directory / "volumes"] if self.door == "fuse" else []
 
     def _come_up(self, is_new):
         """Serves the pool and mounts what is on the volume; `up` takes that back."""
@@ -145,9 +153,8 @@ class Place:
             before = RINGS.read_text().strip()
             RINGS.write_text("Y")
             self.up.callback(RINGS.write_text, before)
-        doors = ["--mount", self.directory / "volumes"] if self.door == "fuse" else []
         reader, writer = os.pipe()
-        command = [self.lab.shale, "--quiet", "serve", self.pool, *doors, "--nbd", f"unix:{self.directory}/nbd.sock", "--memory", self.server_memory, "--ready-fd", writer]
+        command = [self.lab.shale, "--quiet", "serve", self.pool, *self._doors(), "--nbd", f"unix:{self.directory}/nbd.sock", "--memory", self.server_memory, "--ready-fd", writer]
         self.log = open(self.directory / "server.log", "ab")
         self.server = self.spawn(command, group=self.server_group, pass_fds=[writer], stdout=self.log, stderr=self.log)
         os.close(writer)
@@ -247,6 +254,11 @@ class Place:
     def meter(self):
         """Measures what happens within it: see Meter."""
         return Meter(self)
+
+
+def options_of(properties):
+    """Properties as words of a command."""
+    return [word for key, value in properties.items() for word in ("-o", f"{key}={value}")]
 
 
 def size_of_pool(capacity):

@@ -14,7 +14,9 @@ from pathlib import Path
 STYLE = """body{font:15px/1.5 sans-serif;max-width:62em;margin:2em auto;padding:0 1em;color:#222}table{border-collapse:collapse;margin:1em 0}
 td,th{border:1px solid #ccc;padding:.25em .6em;text-align:right;vertical-align:top}td:first-child,th:first-child{text-align:left}td.words{text-align:left}
 img{max-width:100%}code{background:#f3f3f3;padding:0 .2em}.quick{background:#fff3cd;padding:.6em 1em}"""
-COLOURS = ["#777777", "#2f6f8f", "#c0672f", "#4f8f3f", "#8f4f8f", "#b0902f", "#3f8f8f", "#af3f5f", "#5f5faf"]
+# Letters of labels that fit side by side below a plot.
+LABELS_MAX = 100
+COLOURS = ["#777777", "#2f6f8f", "#c0672f", "#4f8f3f", "#8f4f8f", "#b0902f", "#3f8f8f", "#af3f5f", "#5f5faf", "#222222"]
 
 
 def mean(values):
@@ -53,6 +55,7 @@ class Report:
         self.parts = []
         self.kept = {}
         self.part = None
+        self.measured = True
         self.order = []
         self.notes = []
         self.began = datetime.datetime.now(datetime.timezone.utc)
@@ -87,18 +90,32 @@ class Report:
             with open(file, newline="", encoding="utf-8") as rows:
                 self.kept[file.stem] = [{k: value(v) for k, v in r.items() if v != ""} for r in csv.DictReader(rows)]
 
-    def begin(self, part):
-        """What is said from now on belongs to this part; `None`: to no part, at the end."""
+    def begin(self, part, measured=True):
+        """What is said from now on belongs to this part; `None`: to no part, at the end. Not `measured`: drawn again from what an earlier run found."""
         self._end_part()
         self.part = part
+        self.measured = measured
 
     def _end_part(self):
         if self.part:
-            self.out.mkdir(parents=True, exist_ok=True)
+            self._write_tables()
+            file = self.out / f"part-{self.part}.html"
             stamp = f"<p>Measured {datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M} UTC{' (quick)' if self.lab.quick else ''}.</p>"
-            (self.out / f"part-{self.part}.html").write_text("\n".join(self.parts + [stamp]) + "\n", encoding="utf-8")
+            if not self.measured and file.exists():
+                stamp = file.read_text(encoding="utf-8").strip().splitlines()[-1]
+            file.write_text("\n".join(self.parts + [stamp]) + "\n", encoding="utf-8")
             self.parts = []
         self.part = None
+
+    def _write_tables(self):
+        """CSV of each table, also of the parts that are done while others still run."""
+        self.out.mkdir(parents=True, exist_ok=True)
+        for table, rows in self.rows.items():
+            columns = list(dict.fromkeys(k for r in rows for k in r))
+            with open(self.out / f"{table}.csv", "w", newline="", encoding="utf-8") as file:
+                writer = csv.DictWriter(file, columns, lineterminator="\n")
+                writer.writeheader()
+                writer.writerows(rows)
 
     def heading(self, text):
         """Begins a section."""
@@ -144,9 +161,10 @@ class Report:
                 places = [i - 0.42 + width * (index + 0.5) for i in range(len(groups))]
                 axes.bar(places, [mean(m) or 0 for m in measured], width, yerr=[deviation(m) for m in measured] if any(len(m) > 1 for m in measured) else None,
                          label=str(key), color=COLOURS[index % len(COLOURS)], error_kw={"linewidth": 0.8})
-            axes.set_xticks(range(len(groups)), [str(g) for g in groups])
+            is_crowded = sum(len(str(g)) for g in groups) > LABELS_MAX
+            axes.set_xticks(range(len(groups)), [str(g) for g in groups], **({"rotation": 35, "ha": "right"} if is_crowded else {}))
             axes.set_ylabel(unit)
-            axes.legend(fontsize=8, ncols=min(len(series), 5), loc="upper center", bbox_to_anchor=(0.5, -0.1), frameon=False)
+            axes.legend(fontsize=8, ncols=min(len(series), 5), loc="upper center", bbox_to_anchor=(0.5, -0.28 if is_crowded else -0.1), frameon=False)
         self._plot(name, title, draw)
 
     def lines(self, name, title, curves, across, up, logarithmic=False, points=False):
@@ -177,13 +195,7 @@ class Report:
     def write(self):
         """CSV and index.html."""
         self._end_part()
-        self.out.mkdir(parents=True, exist_ok=True)
-        for table, rows in self.rows.items():
-            columns = list(dict.fromkeys(k for r in rows for k in r))
-            with open(self.out / f"{table}.csv", "w", newline="", encoding="utf-8") as file:
-                writer = csv.DictWriter(file, columns, lineterminator="\n")
-                writer.writeheader()
-                writer.writerows(rows)
+        self._write_tables()
         quick = '<p class="quick">A quick run: it shows that the command works. Its figures are no evidence.</p>' if self.lab.quick else ""
         about = "".join(f"<p>{html.escape(' '.join(p.split()))}</p>" for p in self.about.strip().split("\n\n")[1:])
         facts = "".join(f"<tr><td>{html.escape(k)}</td><td class=words>{html.escape(v)}</td></tr>" for k, v in self._ran_on())
