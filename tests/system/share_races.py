@@ -145,3 +145,50 @@ def forced_rollback_cuts_its_users_off(t):
     pool.check()
     server = pool.serve(shares=True)
     t.equal(sorted(os.listdir(server.share("home"))), ["a", "new"], "after the next start")
+
+
+@test(seconds_max=300)
+def a_share_is_renamed_beside_those_who_read_its_tree(t):
+    """`rename` of a share and of the folder above it beside `usage`, `explain`, `recompress` and `snapshot -r`: each of them does its work or is
+    refused in words, and no tree is opened by two"""
+    pool = Pool(t, capacity="512M")
+    pool.shale("create", "f/a", "--share", "-p")
+    server = pool.serve(shares=True, memory="128M")
+    share = mounted(t, server.shares_dir / "f" / "a")
+    for index in range(200):
+        (share / f"file-{index}").write_text(f"{index} " * 500)
+    names = [("f/a", "f/b"), ("f", "g")]
+    over, wrong = threading.Event(), []
+
+    def look(number):
+        index = 0
+        while not over.is_set():
+            index += 1
+            where = [f"{folder}/{own}" for folder in "fg" for own in "ab"][index % 4]
+            words = [("usage", where), ("recompress", where), ("explain", where, "file-7"), ("snapshot", "-r", f"{where[0]}@s{number}-{index}")]
+            run = command(pool, *words[(index // 4 + number) % 4])
+            # Not there under that name (3), or just being renamed (4).
+            if run.returncode not in (0, 3, 4):
+                wrong.append(f"{words}: {run.returncode}, {run.stderr}")
+
+    looks = [threading.Thread(target=look, args=(number,), daemon=True) for number in (1, 2, 3)]
+    for thread in looks:
+        thread.start()
+    renamed = 0
+    for index in range(2 * ROUNDS):
+        old, new = names[index // 2 % 2][::1 if index % 2 == 0 else -1]
+        run = command(pool, "rename", old, new)
+        while run.returncode == 4:
+            run = command(pool, "rename", old, new)
+        renamed += run.returncode == 0
+        t.expect(run.returncode == 0, f"rename of {old} to {new}: {run.returncode}, {run.stderr}")
+    over.set()
+    for thread in looks:
+        thread.join()
+    t.expect(not wrong, "; ".join(wrong))
+    t.equal(renamed, 2 * ROUNDS, "renames")
+    share = mounted(t, server.shares_dir / "f" / "a")
+    t.equal(sorted(os.listdir(share)), sorted(f"file-{index}" for index in range(200)), "names")
+    t.expect(all((share / f"file-{index}").read_text() == f"{index} " * 500 for index in range(200)), "contents")
+    server.stop()
+    pool.check()

@@ -52,5 +52,6 @@ pub use upkeep::recompress::{Advise, RecompressReport};
 pub use upkeep::scrub::ScrubReport;
 pub use upkeep::shrink::ShrinkReport;
 pub use volume::Volume;
+pub use volume::claims::{TreeClaim, TreeUse};
 pub use volume::devices::Meant;
 pub use volume::files::Files;

@@ -39,6 +39,7 @@ mod share_check;
 mod share_files;
 mod share_journals;
 mod share_recompress;
+mod share_trees;
 pub mod shares;
 pub mod slices;
 pub mod stream_io;

@@ -29,7 +29,8 @@ use crate::schedules;
 use crate::share_check;
 use crate::share_journals::Journals;
 use crate::share_recompress::Recompressing;
-use crate::shares::{self, Shares};
+use crate::share_trees;
+use crate::shares::Shares;
 use crate::stream_io::Place;
 use crate::stream_plan;
 use crate::system;
@@ -178,7 +179,7 @@ impl Service {
         client: &Arc<dyn Client>,
     ) -> Result<(u64, Arc<dyn BlockDevice>)> {
         let volume = self.named(name, id)?;
-        shares::refuse(&volume)?;
+        share_trees::refuse(&volume)?;
         Ok((volume.id().0, self.devices.open_volume(volume, client)?))
     }
 
@@ -211,7 +212,7 @@ impl Service {
                 // No mount may find it before it has a tree.
                 let create = || {
                     let id = self.pool.create_share(&share, &properties)?;
-                    shares::make(&self.pool, &share).map(|()| id)
+                    share_trees::make(&self.pool, &share).map(|()| id)
                 };
                 let shares = self.shares.lock().clone();
                 let id = match shares {
@@ -322,7 +323,7 @@ impl Service {
             Request::Sort { bytes, restart } => Ok(Reply::Sorted(self.pool.sort(bytes, restart)?.into())),
             Request::Scrub { bytes, restart } => {
                 let mut report = self.pool.scrub(bytes, restart)?;
-                share_check::name_files(&self.pool, &mut report.damages);
+                share_check::name_files(&self.pool, &mut report.damages, &|name| self.opened(name));
                 Ok(Reply::Scrubbed(Box::new(report.into())))
             }
             Request::Recompress { volume, mode, bytes, restart, path } => {
@@ -356,7 +357,7 @@ impl Service {
             }
             Request::Bulk { volume, id } => {
                 let volume = self.named(&volume, id)?;
-                shares::refuse(&volume)?;
+                share_trees::refuse(&volume)?;
                 Ok(Reply::Bulk { id: volume.id().0 })
             }
         }
@@ -396,7 +397,7 @@ impl Service {
             return Vec::new();
         }
         let mut damages = self.pool.damage_report().damages;
-        share_check::name_files(&self.pool, &mut damages);
+        share_check::name_files(&self.pool, &mut damages, &|name| self.opened(name));
         let known: BTreeSet<_> = damages.into_iter().map(damage_words).collect();
         let mut told = self.damage_told.lock();
         let new = known.difference(&told).map(|text| format!("DAMAGED: {text}")).collect();

@@ -8,12 +8,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use engine::{CheckReport, Files, Pool, Problem};
+use engine::{CheckReport, Files, Pool, Problem, TreeUse};
 use share::{Repaired, Tree};
-use surface::{Error, ObjectSpace, Result};
+use surface::{Error, ErrorKind, ObjectSpace, Result};
 
 use crate::names;
-use crate::shares::{self, Moment};
+use crate::share_files::Opened;
+use crate::share_trees::{self, Moment, PATIENCE};
 
 /// Files of a share below this are the tree's own: its names.
 const FILES_OWN: u64 = 16;
@@ -23,7 +24,7 @@ const DAMAGED_MAX: usize = 1000;
 /// Adds to a report the problems of the trees of all shares, and names the files that its
 /// problems are in. With `repairs` the trees are mended.
 pub fn check(pool: &Pool, report: &mut CheckReport, repairs: bool) {
-    name_files(pool, &mut report.problems);
+    name_files(pool, &mut report.problems, &|name| opened(pool, name));
     for volume in pool.volumes().into_iter().filter(engine::VolumeStatus::is_share) {
         let problem = |detail: String, repaired: bool| Problem {
             kind: "tree",
@@ -47,8 +48,9 @@ pub fn check(pool: &Pool, report: &mut CheckReport, repairs: bool) {
 /// Problems of the tree of a share, which is not changed.
 fn look(pool: &Pool, name: &str) -> Result<Repaired> {
     let volume = pool.volume(name)?;
-    let files = Files::new(volume.clone(), volume)?;
-    let survey = Tree::survey(&files).map_err(|failure| shares::error_of(name, "its names cannot be read", failure))?;
+    let files = Files::claimed(volume.clone(), volume, TreeUse::Look, PATIENCE)?;
+    let survey =
+        Tree::survey(&files).map_err(|failure| share_trees::error_of(name, "its names cannot be read", failure))?;
     if let Some(survey) = survey.filter(|survey| !survey.is_whole) {
         let advice = "shale check --repair builds them anew from what is whole, and puts what has no name any more into lost+found";
         return Ok(Repaired { left: vec![format!("{}; {advice}", survey.problem)], ..Repaired::default() });
@@ -66,26 +68,26 @@ fn look(pool: &Pool, name: &str) -> Result<Repaired> {
 /// What the storage fails with.
 pub fn mend(pool: &Pool, name: &str, adopts: bool) -> Result<Repaired> {
     let volume = pool.volume(name)?;
-    let files = Arc::new(Files::new(volume.clone(), volume)?);
+    let files = Arc::new(Files::claimed(volume.clone(), volume, TreeUse::Change, PATIENCE)?);
     let space: Arc<dyn ObjectSpace> = files.clone();
-    let failed = |failure| shares::error_of(name, "its tree cannot be repaired", failure);
+    let failed = |failure| share_trees::error_of(name, "its tree cannot be repaired", failure);
     let mut repaired = Repaired::default();
     match Tree::survey(&*files).map_err(failed)? {
         // It had no tree yet.
         None => return Ok(repaired),
         Some(survey) if !survey.is_whole => {
             let random = [random()?, random()?];
-            Tree::rebuild(&space, shares::brief_options(), random).map_err(failed)?;
+            Tree::rebuild(&space, share_trees::brief_options(), random).map_err(failed)?;
             repaired.mended.push(format!("{}: they were built anew from what is whole", survey.problem));
         }
         Some(_) => {}
     }
-    let tree = match Tree::open(space.clone(), shares::brief_options()) {
+    let tree = match Tree::open(space.clone(), share_trees::brief_options()) {
         // What the database keeps for itself is damaged: which of its pages are free.
         Err(failure) if failure.errno() == libc::EIO && repaired.mended.is_empty() => {
-            Tree::rebuild(&space, shares::brief_options(), [random()?, random()?]).map_err(failed)?;
+            Tree::rebuild(&space, share_trees::brief_options(), [random()?, random()?]).map_err(failed)?;
             repaired.mended.push("the database of the share's names could not be opened: it was built anew".to_owned());
-            Tree::open(space, shares::brief_options())
+            Tree::open(space, share_trees::brief_options())
         }
         opened => opened,
     };
@@ -112,8 +114,8 @@ fn random() -> Result<u64> {
 
 /// Problems of the tree of a share.
 fn check_share(pool: &Pool, name: &str) -> Result<Vec<String>> {
-    let Some(Moment { tree, files, scratch }) = open(pool, name)? else { return Ok(Vec::new()) };
-    let failed = |failure| shares::error_of(name, "its tree cannot be read", failure);
+    let Some(Moment { tree, files, scratch }) = open_if_made(pool, name)? else { return Ok(Vec::new()) };
+    let failed = |failure| share_trees::error_of(name, "its tree cannot be read", failure);
     let mut wrong = tree.check().map_err(failed)?;
     let mut known = BTreeSet::new();
     walk(&tree, |_, inode| {
@@ -136,16 +138,27 @@ fn check_share(pool: &Pool, name: &str) -> Result<Vec<String>> {
 }
 
 /// A share or a snapshot of one; `None` if it had no tree yet.
-fn open(pool: &Pool, name: &str) -> Result<Option<Moment>> {
+fn open_if_made(pool: &Pool, name: &str) -> Result<Option<Moment>> {
     let volume = pool.volume(name)?;
-    match shares::open_moment(volume.clone(), volume) {
-        Err(error) if error.kind() == surface::ErrorKind::NotFound => Ok(None),
+    match share_trees::open_moment(volume.clone(), volume) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         opened => opened.map(Some),
     }
 }
 
-/// Says of problems that lie in files of shares which files these are.
-pub fn name_files(pool: &Pool, problems: &mut [Problem]) {
+/// Opens a share, or a snapshot of one, to be looked at, where none is mounted.
+///
+/// # Errors
+/// As [`share_trees::open_moment`].
+pub fn opened(pool: &Pool, name: &str) -> Result<Opened> {
+    let volume = pool.volume(name)?;
+    let Moment { tree, files, .. } = share_trees::open_moment(volume.clone(), volume)?;
+    Ok(Opened::new(Arc::new(tree), files))
+}
+
+/// Says of problems that lie in files of shares which files these are. `open` opens the tree of a
+/// share to be looked at: that of the mount, where it is mounted.
+pub fn name_files(pool: &Pool, problems: &mut [Problem], open: &dyn Fn(&str) -> Result<Opened>) {
     let mut by_share: BTreeMap<String, Vec<&mut Problem>> = BTreeMap::new();
     for problem in problems {
         if let (Some(name), Some(_)) = (&problem.volume, problem.offset)
@@ -155,7 +168,7 @@ pub fn name_files(pool: &Pool, problems: &mut [Problem]) {
         }
     }
     for (name, mut problems) in by_share {
-        if let Err(error) = name_files_of(pool, &name, &mut problems) {
+        if let Err(error) = name_files_of(pool, &name, &mut problems, open) {
             for problem in problems {
                 problem.detail = format!("{} (which file it is in cannot be told: {error})", problem.detail);
             }
@@ -163,7 +176,12 @@ pub fn name_files(pool: &Pool, problems: &mut [Problem]) {
     }
 }
 
-fn name_files_of(pool: &Pool, name: &str, problems: &mut [&mut Problem]) -> Result<()> {
+fn name_files_of(
+    pool: &Pool,
+    name: &str,
+    problems: &mut [&mut Problem],
+    open: &dyn Fn(&str) -> Result<Opened>,
+) -> Result<()> {
     let volume = pool.volume(name)?;
     let files = Files::new(volume.clone(), volume)?;
     // Places by files.
@@ -184,9 +202,9 @@ fn name_files_of(pool: &Pool, name: &str, problems: &mut [&mut Problem]) -> Resu
         tell(&mut wanted, own, "the names of the share");
     }
     // A tree whose own names are damaged is not opened.
-    let is_walked = match open(pool, name) {
-        Ok(None) => true,
-        Ok(Some(Moment { tree, .. })) => {
+    let is_walked = match open(name) {
+        Err(error) if error.kind() == ErrorKind::NotFound => true,
+        Ok(Opened { tree, .. }) => {
             let walked = walk(&tree, |path, inode| {
                 if inode.data_file() != 0 {
                     tell(&mut wanted, inode.data_file(), &String::from_utf8_lossy(path));
@@ -215,14 +233,19 @@ fn name_files_of(pool: &Pool, name: &str, problems: &mut [&mut Problem]) -> Resu
 fn walk(tree: &Tree, mut visit: impl FnMut(&[u8], &share::Inode)) -> share::Result<()> {
     let mut directories = vec![(Tree::ROOT, Vec::new())];
     while let Some((node, path)) = directories.pop() {
-        tree.list(node, share::COOKIE_DOT_DOT, |listed, inode| {
+        let listed = tree.list(node, share::COOKIE_DOT_DOT, |listed, inode| {
             let path = [&path[..], b"/", &listed.name].concat();
             visit(&path, &inode);
             if listed.kind == libc::S_IFDIR {
                 directories.push((listed.node, path));
             }
             true
-        })?;
+        });
+        match listed {
+            // Of a tree that is mounted, it has gone since.
+            Err(failure) if failure.errno() == libc::ESTALE => {}
+            listed => listed?,
+        }
     }
     Ok(())
 }

@@ -13,7 +13,7 @@ use surface::{Advice, Error, ErrorKind, Result};
 use crate::choices::Remembered;
 use crate::file_choices::{FileReport, PartLine, UsageLine, UsageReport};
 use crate::model::ratio;
-use crate::shares::error_of;
+use crate::share_trees::error_of;
 
 /// Parts of a file that are told.
 const PARTS_MAX: usize = 256;
@@ -29,9 +29,21 @@ pub struct Opened {
     pub tree: Arc<Tree>,
     /// Where its files lie.
     pub files: Arc<Files>,
+    /// Tells the owner of a mounted tree that it is lent.
+    _user: Option<Arc<()>>,
 }
 
 impl Opened {
+    /// A tree that is this caller's own.
+    pub fn new(tree: Arc<Tree>, files: Arc<Files>) -> Self {
+        Self { tree, files, _user: None }
+    }
+
+    /// A tree that has an owner, who counts those that have it.
+    pub fn lent(tree: Arc<Tree>, files: Arc<Files>, user: Arc<()>) -> Self {
+        Self { tree, files, _user: Some(user) }
+    }
+
     /// The node at a path, and its attributes.
     ///
     /// # Errors

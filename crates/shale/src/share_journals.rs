@@ -19,7 +19,7 @@ use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
-use engine::{Files, Pool};
+use engine::{Files, Pool, TreeUse};
 use env::{Beside, FileStandby, Standby};
 use fe_share::{FoundJournal, JournalPlace};
 use parking_lot::Mutex;
@@ -27,7 +27,7 @@ use share::{Left, Tree};
 use surface::{DeviceId, Error, ErrorKind, ObjectSpace, Result};
 
 use crate::output::Output;
-use crate::shares;
+use crate::share_trees::{self, PATIENCE};
 
 /// Bytes of what a journal says of its pool and of the boot, at the beginning of its owner.
 const POOL_BYTES: usize = 16;
@@ -122,6 +122,8 @@ impl Journals {
                 );
                 Err(Error::with_source(ErrorKind::Full, text, error))
             }
+            // It stays where it is, and is asked for again.
+            Err(error) if error.kind() == ErrorKind::InUse => Err(error),
             Err(error) => Err(self.set_aside(&of, file, &error.to_string())),
         }
     }
@@ -158,15 +160,16 @@ impl Journals {
             return Ok(Outcome::Empty);
         }
         let name = volume.name();
-        let space: Arc<dyn ObjectSpace> = Arc::new(Files::new(volume.clone(), volume)?);
+        let claimed = Files::claimed(volume.clone(), volume, TreeUse::Change, PATIENCE)?;
+        let space: Arc<dyn ObjectSpace> = Arc::new(claimed);
         Self::replay_into(space, &left).map_err(|failure| match failure.errno() {
             libc::ESTALE => Error::new(ErrorKind::Conflict, "the share has been opened since by another program"),
-            _ => shares::error_of(&name, "its tree cannot be opened", failure),
+            _ => share_trees::error_of(&name, "its tree cannot be opened", failure),
         })
     }
 
     fn replay_into(space: Arc<dyn ObjectSpace>, left: &Left) -> share::Result<Outcome> {
-        let tree = Tree::take_over(space, shares::brief_options(), left)?;
+        let tree = Tree::take_over(space, share_trees::brief_options(), left)?;
         tree.close()?;
         Ok(Outcome::Replayed(left.records.len()))
     }

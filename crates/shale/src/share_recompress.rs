@@ -117,6 +117,6 @@ fn wanted(opened: &Opened, share: &str, path: &str, mode: Option<&str>) -> Resul
     opened
         .tree
         .commit()
-        .map_err(|failure| crate::shares::error_of(share, "its tree cannot be made durable", failure))?;
+        .map_err(|failure| crate::share_trees::error_of(share, "its tree cannot be made durable", failure))?;
     Ok(found)
 }

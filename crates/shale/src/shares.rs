@@ -13,20 +13,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
-use engine::{Files, Pool, Volume};
+use engine::{Files, Pool, TreeClaim, TreeUse, Volume, VolumeStatus};
 use fe_share::{KeptBy, KeptMount, Moments, Mount, MountOptions};
 use fuse::keep::Keeper;
 use parking_lot::Mutex;
 use rustix::mount::UnmountFlags;
-use share::{Failure, Options, Scratch, Time, Tree};
-use surface::{BlockDevice, DeviceId, Error, ErrorKind, NamedClient, ObjectSpace, Result};
+use share::{Options, Tree};
+use surface::{BlockDevice, DeviceId, Error, ErrorKind, NamedClient, Result};
 
 use crate::devices::{Devices, is_in};
 use crate::output::Output;
 use crate::service::Service;
 use crate::share_files::Opened;
 use crate::share_journals::Journals;
+use crate::share_trees::{self, MOUNT_PATIENCE, PATIENCE, ShareMoments, error_of, now};
 
 /// One over this of the server's memory caches the namespaces of all shares.
 const MEMORY_DIVISOR: u64 = 8;
@@ -34,160 +36,33 @@ const MEMORY_DIVISOR: u64 = 8;
 const CACHE_BYTES_MIN: u64 = 4 << 20;
 /// Most memory for it: with more, the engine's caches serve better.
 const CACHE_BYTES_MAX: u64 = 256 << 20;
-/// Memory for the namespace of a share that is looked at by a command.
-const CACHE_BYTES_BRIEF: usize = 16 << 20;
-/// Memory for that of a share that a command fills.
-const CACHE_BYTES_IMPORT: usize = 64 << 20;
-/// Memory for that of a snapshot, of which some may be open in each mount.
-const CACHE_BYTES_MOMENT: usize = 4 << 20;
 /// Mounts that killed servers may have left on one another.
 const LAYERS_MAX: usize = 16;
-
-fn now() -> Time {
-    let (seconds, nanoseconds) = env::wall_time();
-    Time { seconds, nanoseconds }
-}
-
-/// How the tree of a share is opened that a command looks at.
-pub fn brief_options() -> Options {
-    Options { now, cache_bytes: CACHE_BYTES_BRIEF }
-}
-
-/// An error of a tree, as one of the pool's.
-pub fn error_of(name: &str, doing: &str, failure: Failure) -> Error {
-    let source = io::Error::from_raw_os_error(failure.errno());
-    let kind = if failure.errno() == libc::ENOSPC { ErrorKind::Full } else { ErrorKind::Io };
-    Error::with_source(kind, format!("share '{name}': {doing}"), source)
-}
-
-/// Fails for a share, which cannot be read or written as a volume.
-///
-/// # Errors
-/// [`ErrorKind::Unsupported`].
-pub fn refuse(volume: &Volume) -> Result<()> {
-    if !volume.is_share() {
-        return Ok(());
-    }
-    let text = format!("'{}' is a share, not a volume: mount it with shale serve --shares DIR", volume.name());
-    Err(Error::new(ErrorKind::Unsupported, text))
-}
-
-/// Makes the tree of a share that was just created.
-///
-/// # Errors
-/// What the pool says.
-pub fn make(pool: &Pool, name: &str) -> Result<()> {
-    let volume = pool.volume(name)?;
-    let (tree, _) = open(volume.clone(), volume, CACHE_BYTES_BRIEF)?;
-    tree.close().map_err(|failure| error_of(name, "its tree cannot be made", failure))
-}
-
-/// Opens the tree of a share of a pool that is this process's own.
-///
-/// # Errors
-/// What the pool says.
-pub fn open_tree(service: &Service, name: &str) -> Result<Arc<Tree>> {
-    open_writable(service, name).map(|opened| opened.tree)
-}
-
-/// The same, with where its files lie.
-///
-/// # Errors
-/// The same.
-pub(crate) fn open_writable(service: &Service, name: &str) -> Result<Opened> {
-    let pool = service.pool();
-    let volume = pool.volume(name)?;
-    service.journals().bring_back_of(pool, volume.id())?;
-    let (tree, files) = open(volume.clone(), volume, CACHE_BYTES_IMPORT)?;
-    Ok(Opened { tree: Arc::new(tree), files })
-}
-
-/// The tree of a share, which is made if there is none. `device`: see [`Files::new`].
-fn open(volume: Arc<Volume>, device: Arc<dyn BlockDevice>, cache_bytes: usize) -> Result<(Tree, Arc<Files>)> {
-    let name = volume.name();
-    let space = Arc::new(Files::new(volume, device)?);
-    let options = Options { now, cache_bytes };
-    let tree = match Tree::open(space.clone(), options) {
-        Err(failure) if failure.errno() == libc::ENOENT => {
-            let mut secret = [0; 8];
-            env::Entropy::fill(&env::SystemEntropy, &mut secret)
-                .map_err(|error| Error::from_io("reading random bytes for a share", error))?;
-            Tree::create(space.clone(), u64::from_le_bytes(secret), options)
-        }
-        opened => opened,
-    }
-    .map_err(|failure| error_of(&name, "its tree cannot be opened (shale check tells more)", failure))?;
-    tree.follow(space.clone());
-    Ok((tree, space))
-}
-
-/// A share as it is at a moment.
-pub struct Moment {
-    /// Its changes stay in memory.
-    pub tree: Tree,
-    /// Below it.
-    pub files: Arc<Files>,
-    /// What stays in memory.
-    pub scratch: Arc<Scratch>,
-}
-
-/// Opens a snapshot of a share, or a share without a writer.
-///
-/// # Errors
-/// [`ErrorKind::NotFound`] if it had no tree yet; when it cannot be read.
-pub fn open_moment(volume: Arc<Volume>, device: Arc<dyn BlockDevice>) -> Result<Moment> {
-    let name = volume.name();
-    let files = Arc::new(Files::new(volume, device)?);
-    let space: Arc<dyn ObjectSpace> = files.clone();
-    let scratch = Arc::new(Scratch::over(space));
-    let options = Options { now, cache_bytes: CACHE_BYTES_MOMENT };
-    match Tree::open(scratch.clone(), options) {
-        Ok(tree) => {
-            tree.follow(files.clone());
-            Ok(Moment { tree, files, scratch })
-        }
-        Err(failure) if failure.errno() == libc::ENOENT => {
-            let text = format!("share '{name}' had no tree yet at that moment");
-            Err(Error::new(ErrorKind::NotFound, text))
-        }
-        Err(failure) => Err(error_of(&name, "its tree cannot be opened", failure)),
-    }
-}
-
-/// Snapshots of a mounted share.
-struct ShareMoments {
-    pool: Pool,
-    devices: Devices,
-    share: DeviceId,
-}
-
-impl Moments for ShareMoments {
-    fn list(&self) -> Vec<fe_share::Moment> {
-        // By its name of the moment: a share that is renamed is mounted anew.
-        let found = self.pool.volume_of(self.share).and_then(|share| self.pool.snapshots(Some(&share.name())));
-        let moment = |status: engine::SnapshotStatus| fe_share::Moment {
-            id: status.id.0,
-            name: status.name,
-            taken_unix_s: status.created_unix_s,
-        };
-        found.unwrap_or_default().into_iter().map(moment).collect()
-    }
-
-    fn open(&self, id: u64) -> Result<Arc<Tree>> {
-        let volume = self.pool.volume_of(DeviceId(id))?;
-        let client = NamedClient::shared("the mount of its share (.shale/snapshots)");
-        let device = self.devices.open_volume(volume.clone(), &client)?;
-        open_moment(volume, device).map(|moment| Arc::new(moment.tree))
-    }
-}
+/// How often, and how many milliseconds apart, it is looked whether the users of a mounted share's
+/// tree have gone.
+const USERS_LOOKS: u32 = 200;
+const USERS_LOOK_MS: u64 = 50;
 
 struct Mounted {
     name: String,
     tree: Arc<Tree>,
     files: Arc<Files>,
+    /// Those who have the tree hold this, too.
+    users: Arc<()>,
     mount: Mount,
     /// It has outlived the server before this one.
     is_resumed: bool,
+}
+
+impl Mounted {
+    fn new(name: &str, (tree, files): (Arc<Tree>, Arc<Files>), mount: Mount, is_resumed: bool) -> Self {
+        Self { name: name.to_owned(), tree, files, users: Arc::default(), mount, is_resumed }
+    }
+
+    /// The tree, lent to a user who is waited for before it goes.
+    fn lend(&self) -> Opened {
+        Opened::lent(self.tree.clone(), self.files.clone(), self.users.clone())
+    }
 }
 
 /// Where a share is mounted.
@@ -286,7 +161,20 @@ impl Shares {
     /// The tree of a share that is mounted.
     pub(crate) fn opened(&self, id: DeviceId) -> Option<Opened> {
         let state = self.state.lock();
-        state.mounted.get(&id.0).map(|share| Opened { tree: share.tree.clone(), files: share.files.clone() })
+        state.mounted.get(&id.0).map(Mounted::lend)
+    }
+
+    /// The tree of a share that is mounted; else what `open` opens, before it can be mounted, and
+    /// `true`: it is the caller's own then.
+    ///
+    /// # Errors
+    /// Those of `open`.
+    pub(crate) fn opened_or(&self, id: DeviceId, open: impl FnOnce() -> Result<Opened>) -> Result<(Opened, bool)> {
+        let state = self.state.lock();
+        match state.mounted.get(&id.0) {
+            Some(share) => Ok((share.lend(), false)),
+            None => open().map(|opened| (opened, true)),
+        }
     }
 
     fn bring_up(&self) -> Vec<Error> {
@@ -314,7 +202,7 @@ impl Shares {
         let mut gone = innermost_first(mounted);
         gone.retain(|(name, id)| wanted.get(id) != Some(name));
         for (name, id) in gone {
-            match release(mounted, id, false) {
+            match wait_for_users(mounted, id).and_then(|()| release(mounted, id, false)) {
                 Ok(()) => self.leave_folders(&name),
                 Err(error) => failed.push(error),
             }
@@ -344,6 +232,8 @@ impl Shares {
             };
             match self.mount(DeviceId(id), name, &below, cache_bytes) {
                 Ok(share) => drop(mounted.insert(id, share)),
+                // It is mounted as soon as its users have let go of it.
+                Err(error) if error.kind() == ErrorKind::InUse => failed.push(error),
                 Err(error) => {
                     // Said once.
                     left.insert(id);
@@ -378,7 +268,7 @@ impl Shares {
             };
             match gone_on {
                 Ok((tree, files, mount)) => {
-                    return Ok(Mounted { name: name.to_owned(), tree, files, mount, is_resumed: true });
+                    return Ok(Mounted::new(name, (tree, files), mount, true));
                 }
                 Err(error) => {
                     log::warn!("share '{name}' is mounted anew, and files that were open there get errors: {error}")
@@ -402,16 +292,10 @@ impl Shares {
             _ => {}
         }
         let (volume, device) = self.open(id, &dir)?;
-        let (tree, files) = open(volume, device, cache_bytes)?;
+        let (tree, files) = share_trees::open(volume, device, cache_bytes, MOUNT_PATIENCE)?;
         let tree = Arc::new(tree);
         let mount = fe_share::mount_with_moments(tree.clone(), Some(self.moments(id)), &dir, &options)?;
-        Ok(Mounted { name: name.to_owned(), tree, files, mount, is_resumed: false })
-    }
-
-    /// Does something while no share is mounted or unmounted: a tree has one user at a time.
-    pub fn apart<T>(&self, work: impl FnOnce() -> T) -> T {
-        let _state = self.state.lock();
-        work()
+        Ok(Mounted::new(name, (tree, files), mount, false))
     }
 
     /// Makes a share while none is mounted or unmounted: a tree has one user at a time. Fails if
@@ -447,7 +331,7 @@ impl Shares {
             let left = kept.left()?;
             let (volume, device) = self.open(id, dir)?;
             let name = volume.name();
-            let space = Arc::new(Files::new(volume, device)?);
+            let space = Arc::new(Files::claimed(volume, device, TreeUse::Change, PATIENCE)?);
             let tree = Tree::take_over(space.clone(), Options { now, cache_bytes }, &left)
                 .map_err(|failure| error_of(&name, "what its last server left cannot be brought back", failure))?;
             tree.follow(space.clone());
@@ -494,10 +378,10 @@ impl Shares {
                 .mounted
                 .values()
                 .filter(|share| name.is_none_or(|name| share.name == name || is_in(&share.name, name)));
-            meant.map(|share| (share.name.clone(), share.tree.clone())).collect()
+            meant.map(|share| (share.name.clone(), share.lend())).collect()
         };
-        trees.into_iter().try_for_each(|(name, tree)| {
-            tree.commit().map_err(|failure| error_of(&name, "its tree cannot be made durable", failure))
+        trees.into_iter().try_for_each(|(name, opened)| {
+            opened.tree.commit().map_err(|failure| error_of(&name, "its tree cannot be made durable", failure))
         })
     }
 
@@ -511,18 +395,32 @@ impl Shares {
         let mut state = self.state.lock();
         let mut meant = innermost_first(&state.mounted);
         meant.retain(|(own, _)| own == name || is_in(own, name));
+        if let Err(error) = meant.iter().try_for_each(|(_, id)| wait_for_users(&state.mounted, *id)) {
+            return (false, Err(error));
+        }
         for (index, (_, id)) in meant.iter().enumerate() {
             if let Err(error) = release(&mut state.mounted, *id, force) {
                 return (index > 0, Err(error));
             }
         }
-        let done = work();
+        let done = self.claim_all(name).and_then(|_claims| work());
         for (name, _) in &meant {
             if self.pool.volume(name).is_err() {
                 self.leave_folders(name);
             }
         }
         (!meant.is_empty(), done)
+    }
+
+    /// Claims the trees of a share and of those in it, or of those in a folder.
+    fn claim_all(&self, name: &str) -> Result<Vec<TreeClaim>> {
+        let meant = self.pool.volumes().into_iter().filter(|volume| volume.is_share());
+        let meant = meant.filter(|volume| volume.name == name || is_in(&volume.name, name));
+        let claim = |volume: VolumeStatus| {
+            let claim = self.pool.claim_tree(volume.id, TreeUse::Change, PATIENCE);
+            claim.map_err(|error| error.context(format_args!("share '{}'", volume.name)))
+        };
+        meant.map(claim).collect()
     }
 
     /// Removes the directory of a share that has gone from there, and those of its folders, as far
@@ -582,7 +480,24 @@ fn check_empty(name: &str, dir: &Path) -> Result<()> {
     }
 }
 
-/// Unmounts a share, and closes its tree.
+/// Waits until only its mount has the tree of a mounted share. It cannot be lent meanwhile.
+fn wait_for_users(mounted: &BTreeMap<u64, Mounted>, id: u64) -> Result<()> {
+    let Some(share) = mounted.get(&id) else { return Ok(()) };
+    for _ in 0..USERS_LOOKS {
+        if Arc::strong_count(&share.users) == 1 {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(USERS_LOOK_MS));
+    }
+    let text = format!(
+        "share '{}' is being looked through by another command (usage, explain, recompress, snapshot): try again when \
+         that has ended",
+        share.name
+    );
+    Err(Error::new(ErrorKind::InUse, text))
+}
+
+/// Unmounts a share, and closes its tree. Nothing of the tree is in memory then, unless it is lent.
 fn release(mounted: &mut BTreeMap<u64, Mounted>, id: u64, force: bool) -> Result<()> {
     let Some(share) = mounted.get(&id) else { return Ok(()) };
     match share.mount.take_away() {

@@ -41,6 +41,7 @@ use crate::space::extents::Extents;
 use crate::space::host_space::Below;
 use crate::upkeep::defrag::SortWalk;
 use crate::upkeep::scrub::Scrubbing;
+use crate::volume::claims::Claims;
 use crate::write::buffer::WriteBuffer;
 use crate::write::precompress::Ahead;
 use crate::write::standby_open::StandbyFacts;
@@ -196,6 +197,8 @@ pub(crate) struct Core {
     /// How much of the log had come since the last checkpoint when that last changed, and when it
     /// was.
     pub resting: Mutex<(u64, u64)>,
+    /// Who has the trees of shares open.
+    pub tree_claims: Arc<Claims>,
     /// The state in which the standby memory was found when the pool was opened.
     pub standby: Mutex<StandbyFacts>,
     failed: Mutex<Option<String>>,
@@ -275,6 +278,7 @@ impl Core {
             full_at: AtomicU64::new(u64::MAX),
             aging: Mutex::new((0, 0)),
             resting: Mutex::new((0, 0)),
+            tree_claims: Arc::default(),
             standby: Mutex::default(),
             readers: RwLock::new(()),
             failed: Mutex::new(None),

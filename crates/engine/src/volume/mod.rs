@@ -1,5 +1,6 @@
 //! A volume as front ends see it: byte ranges become blocks here.
 
+pub(crate) mod claims;
 pub(crate) mod devices;
 pub(crate) mod files;
 pub(crate) mod punch;

@@ -17,7 +17,7 @@ use crate::exit::{Failure, Outcome, path_error};
 use crate::output::Output;
 use crate::pool_dir::refuse_part_of_pool;
 use crate::session::Session;
-use crate::shares;
+use crate::share_trees;
 use crate::system;
 use crate::trees::{PosixSink, PosixSource, ShareSource, Sink, Source, Tally, TarSink};
 
@@ -36,7 +36,7 @@ pub fn export(session: &Session, args: &ExportArgs, interrupted: &AtomicBool, ou
     let (mut source, total): (Box<dyn Source>, _) = match session {
         Session::Direct(pool) => {
             let volume = pool.service.pool().volume(name)?;
-            let moment = shares::open_moment(volume.clone(), volume)?;
+            let moment = share_trees::open_moment(volume.clone(), volume)?;
             (Box::new(ShareSource::open(std::sync::Arc::new(moment.tree), path)?), None)
         }
         Session::Served(_) => {

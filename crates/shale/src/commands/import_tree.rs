@@ -20,7 +20,7 @@ use crate::control::Request;
 use crate::exit::{Failure, Outcome, path_error};
 use crate::output::Output;
 use crate::session::Session;
-use crate::shares;
+use crate::share_trees;
 use crate::system::Termination;
 use crate::trees::{PosixSink, PosixSource, ShareSink, Sink, Source, Tally, TarSource};
 
@@ -106,7 +106,7 @@ fn fill(
 ) -> Outcome {
     let name = &args.volume;
     let reached = match session {
-        Session::Direct(pool) => Reached::Tree(shares::open_tree(&pool.service, name)?),
+        Session::Direct(pool) => Reached::Tree(share_trees::open_tree(&pool.service, name)?),
         Session::Served(_) => Reached::Mount(mounted(session, name)?),
     };
     let own = args.properties.iter().filter(|_| !is_new).map(|(key, value)| (key.clone(), Some(value.clone())));

@@ -295,7 +295,7 @@ fn mend_trees(pool: &Pool, report: &mut SalvageReport) -> Trees {
             repaired: false,
         };
         let mut problems: Vec<_> = volume.damaged.iter().map(problem).collect();
-        share_check::name_files(pool, &mut problems);
+        share_check::name_files(pool, &mut problems, &|name| share_check::opened(pool, name));
         for (range, problem) in volume.damaged.iter_mut().zip(problems) {
             range.detail = problem.detail;
         }

@@ -21,7 +21,7 @@ use crate::names;
 use crate::output::Output;
 use crate::progress::Progress;
 use crate::session::Session;
-use crate::shares;
+use crate::share_trees;
 use crate::trees::{Sink, Source, Tally, copy, identity};
 
 /// Lines shown of what could not be copied; the rest is counted, and all are in the JSON document
@@ -152,7 +152,7 @@ impl Reached {
         match self {
             Self::Tree(tree) => {
                 let closed = tree.close();
-                Ok(closed.map_err(|failure| shares::error_of(name, "its tree cannot be closed", failure))?)
+                Ok(closed.map_err(|failure| share_trees::error_of(name, "its tree cannot be closed", failure))?)
             }
             Self::Mount(_) => Ok(()),
         }

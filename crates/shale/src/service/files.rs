@@ -7,7 +7,7 @@ use surface::{Error, ErrorKind, Result};
 
 use super::Service;
 use crate::share_files::Opened;
-use crate::shares;
+use crate::share_trees;
 
 impl Service {
     /// The tree of a share as it is now, or of a snapshot of one, to be looked at.
@@ -17,27 +17,26 @@ impl Service {
         if let Some(opened) = shares.and_then(|shares| shares.opened(volume.id())) {
             return Ok(opened);
         }
-        let moment = shares::open_moment(volume.clone(), volume)?;
-        Ok(Opened { tree: Arc::new(moment.tree), files: moment.files })
+        let moment = share_trees::open_moment(volume.clone(), volume)?;
+        Ok(Opened::new(Arc::new(moment.tree), moment.files))
     }
 
     /// Works on the tree of a share, be it mounted or not.
     pub(crate) fn with_writable<T>(&self, share: &str, work: impl FnOnce(&Opened) -> Result<T>) -> Result<T> {
         let id = self.pool.volume(share)?.id();
         let shares = self.shares.lock().clone();
-        if let Some(opened) = shares.as_ref().and_then(|shares| shares.opened(id)) {
-            return work(&opened);
-        }
-        let alone = || {
-            let opened = shares::open_writable(self, share)?;
-            let done = work(&opened);
-            let closed = opened.tree.close();
-            closed.map_err(|failure| shares::error_of(share, "its tree cannot be closed", failure)).and(done)
+        // Whether it is mounted, and its opening if it is not, are one: no mount may come between.
+        let opened = match &shares {
+            Some(shares) => shares.opened_or(id, || share_trees::open_writable(self, share)),
+            None => share_trees::open_writable(self, share).map(|opened| (opened, true)),
         };
-        match shares {
-            Some(shares) => shares.apart(alone),
-            None => alone(),
+        let (opened, is_own) = opened?;
+        let done = work(&opened);
+        if !is_own {
+            return done;
         }
+        let closed = opened.tree.close();
+        closed.map_err(|failure| share_trees::error_of(share, "its tree cannot be closed", failure)).and(done)
     }
 
     /// Recompresses a slice of a volume, or of a share or a part of one.

@@ -11,6 +11,7 @@ mod tables;
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use policy::{InForce, Resolved};
@@ -21,6 +22,7 @@ use units::{BLOCK_BYTES, BlockIndex};
 
 use self::layout::{FILE_BYTES, FILES_END, Part};
 use self::tables::Tables;
+use crate::volume::claims::{TreeClaim, TreeUse};
 use crate::volume::shares::Aside;
 use crate::volume::{Runs, Volume};
 
@@ -40,6 +42,8 @@ pub struct Files {
     tables: Tables,
     /// Room for files of the tree's own.
     aside: Arc<Aside>,
+    /// The tree is claimed for as long as anything of it is in memory.
+    _claim: Option<TreeClaim>,
 }
 
 impl Drop for Files {
@@ -56,18 +60,44 @@ impl std::fmt::Debug for Files {
 }
 
 impl Files {
-    /// The files of a share. `device` is the share itself, or what stands before it and counts who
-    /// has it open. There must be no other one of the same share, unless none of them is written
-    /// to.
+    /// The files of a share, without a claim: see [`Self::claimed`]. `device` is the share
+    /// itself, or what stands before it and counts who has it open. There must be no other one of
+    /// the same share, unless none of them is written to.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for a volume.
     pub fn new(volume: Arc<Volume>, device: Arc<dyn BlockDevice>) -> Result<Self> {
+        Self::with(volume, device, None)
+    }
+
+    fn with(volume: Arc<Volume>, device: Arc<dyn BlockDevice>, claim: Option<TreeClaim>) -> Result<Self> {
         if !volume.is_share() {
             return Err(Error::new(ErrorKind::Invalid, format!("'{}' is a volume, not a share", volume.name())));
         }
         let aside = Arc::new(Aside::default());
-        Ok(Self { tables: Tables::new(volume.clone(), device.clone(), aside.clone()), volume, device, aside })
+        Ok(Self {
+            tables: Tables::new(volume.clone(), device.clone(), aside.clone()),
+            volume,
+            device,
+            aside,
+            _claim: claim,
+        })
+    }
+
+    /// The same for a tree in them, which is claimed until the last of it is dropped. Waits for at
+    /// most `patience` until it can be.
+    ///
+    /// # Errors
+    /// The same; [`ErrorKind::InUse`] if another one has the tree.
+    pub fn claimed(
+        volume: Arc<Volume>,
+        device: Arc<dyn BlockDevice>,
+        wanted: TreeUse,
+        patience: Duration,
+    ) -> Result<Self> {
+        let claimed = volume.core.tree_claims.claim(volume.id(), wanted, patience);
+        let claim = claimed.map_err(|error| error.context(format_args!("share '{}'", volume.name())))?;
+        Self::with(volume, device, Some(claim))
     }
 
     /// Which file an address of the share belongs to, and which byte of it; `None` for an address

@@ -1,0 +1,172 @@
+//! The trees of shares on the engine: how they are opened, to be looked at or to be changed. Owns
+//! for how long an opening waits until others have let go of a tree.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use engine::{Files, Pool, TreeUse, Volume};
+use fe_share::Moments;
+use share::{Failure, Options, Scratch, Time, Tree};
+use surface::{BlockDevice, DeviceId, Error, ErrorKind, NamedClient, ObjectSpace, Result};
+
+use crate::devices::Devices;
+use crate::service::Service;
+use crate::share_files::Opened;
+
+/// Memory for the namespace of a share that is looked at by a command.
+const CACHE_BYTES_BRIEF: usize = 16 << 20;
+/// Memory for that of a share that a command fills.
+const CACHE_BYTES_IMPORT: usize = 64 << 20;
+/// Memory for that of a snapshot, of which some may be open in each mount.
+const CACHE_BYTES_MOMENT: usize = 4 << 20;
+/// For how long a command waits for a tree that others have.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+/// The same for a mount, which is tried again a little later.
+pub(crate) const MOUNT_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Fails for a share, which cannot be read or written as a volume.
+///
+/// # Errors
+/// [`ErrorKind::Unsupported`].
+pub fn refuse(volume: &Volume) -> Result<()> {
+    if !volume.is_share() {
+        return Ok(());
+    }
+    let text = format!("'{}' is a share, not a volume: mount it with shale serve --shares DIR", volume.name());
+    Err(Error::new(ErrorKind::Unsupported, text))
+}
+
+/// The wall clock, for a tree.
+pub(crate) fn now() -> Time {
+    let (seconds, nanoseconds) = env::wall_time();
+    Time { seconds, nanoseconds }
+}
+
+/// How the tree of a share is opened that a command looks at.
+pub fn brief_options() -> Options {
+    Options { now, cache_bytes: CACHE_BYTES_BRIEF }
+}
+
+/// An error of a tree, as one of the pool's.
+pub fn error_of(name: &str, doing: &str, failure: Failure) -> Error {
+    let source = io::Error::from_raw_os_error(failure.errno());
+    let kind = if failure.errno() == libc::ENOSPC { ErrorKind::Full } else { ErrorKind::Io };
+    Error::with_source(kind, format!("share '{name}': {doing}"), source)
+}
+
+/// Makes the tree of a share that was just created.
+///
+/// # Errors
+/// What the pool says.
+pub fn make(pool: &Pool, name: &str) -> Result<()> {
+    let volume = pool.volume(name)?;
+    let (tree, _) = open(volume.clone(), volume, CACHE_BYTES_BRIEF, PATIENCE)?;
+    tree.close().map_err(|failure| error_of(name, "its tree cannot be made", failure))
+}
+
+/// Opens the tree of a share of a pool that is this process's own.
+///
+/// # Errors
+/// What the pool says.
+pub fn open_tree(service: &Service, name: &str) -> Result<Arc<Tree>> {
+    open_writable(service, name).map(|opened| opened.tree)
+}
+
+/// The same, with where its files lie.
+///
+/// # Errors
+/// The same.
+pub(crate) fn open_writable(service: &Service, name: &str) -> Result<Opened> {
+    let pool = service.pool();
+    let volume = pool.volume(name)?;
+    service.journals().bring_back_of(pool, volume.id())?;
+    let (tree, files) = open(volume.clone(), volume, CACHE_BYTES_IMPORT, PATIENCE)?;
+    Ok(Opened::new(Arc::new(tree), files))
+}
+
+/// The tree of a share, to be changed by this caller alone; it is made if there is none. `device`:
+/// see [`Files::new`].
+pub(crate) fn open(
+    volume: Arc<Volume>,
+    device: Arc<dyn BlockDevice>,
+    cache_bytes: usize,
+    patience: Duration,
+) -> Result<(Tree, Arc<Files>)> {
+    let name = volume.name();
+    let space = Arc::new(Files::claimed(volume, device, TreeUse::Change, patience)?);
+    let options = Options { now, cache_bytes };
+    let tree = match Tree::open(space.clone(), options) {
+        Err(failure) if failure.errno() == libc::ENOENT => {
+            let mut secret = [0; 8];
+            env::Entropy::fill(&env::SystemEntropy, &mut secret)
+                .map_err(|error| Error::from_io("reading random bytes for a share", error))?;
+            Tree::create(space.clone(), u64::from_le_bytes(secret), options)
+        }
+        opened => opened,
+    }
+    .map_err(|failure| error_of(&name, "its tree cannot be opened (shale check tells more)", failure))?;
+    tree.follow(space.clone());
+    Ok((tree, space))
+}
+
+/// A share as it is at a moment.
+pub struct Moment {
+    /// Its changes stay in memory.
+    pub tree: Tree,
+    /// Below it.
+    pub files: Arc<Files>,
+    /// What stays in memory.
+    pub scratch: Arc<Scratch>,
+}
+
+/// Opens a snapshot of a share, or a share without a writer.
+///
+/// # Errors
+/// [`ErrorKind::NotFound`] if it had no tree yet; [`ErrorKind::InUse`] if it has a writer; when it
+/// cannot be read.
+pub fn open_moment(volume: Arc<Volume>, device: Arc<dyn BlockDevice>) -> Result<Moment> {
+    let name = volume.name();
+    let files = Arc::new(Files::claimed(volume, device, TreeUse::Look, PATIENCE)?);
+    let space: Arc<dyn ObjectSpace> = files.clone();
+    let scratch = Arc::new(Scratch::over(space));
+    let options = Options { now, cache_bytes: CACHE_BYTES_MOMENT };
+    match Tree::open(scratch.clone(), options) {
+        Ok(tree) => {
+            tree.follow(files.clone());
+            Ok(Moment { tree, files, scratch })
+        }
+        Err(failure) if failure.errno() == libc::ENOENT => {
+            let text = format!("share '{name}' had no tree yet at that moment");
+            Err(Error::new(ErrorKind::NotFound, text))
+        }
+        Err(failure) => Err(error_of(&name, "its tree cannot be opened", failure)),
+    }
+}
+
+/// Snapshots of a mounted share.
+pub(crate) struct ShareMoments {
+    pub(crate) pool: Pool,
+    pub(crate) devices: Devices,
+    pub(crate) share: DeviceId,
+}
+
+impl Moments for ShareMoments {
+    fn list(&self) -> Vec<fe_share::Moment> {
+        // By its name of the moment: a share that is renamed is mounted anew.
+        let found = self.pool.volume_of(self.share).and_then(|share| self.pool.snapshots(Some(&share.name())));
+        let moment = |status: engine::SnapshotStatus| fe_share::Moment {
+            id: status.id.0,
+            name: status.name,
+            taken_unix_s: status.created_unix_s,
+        };
+        found.unwrap_or_default().into_iter().map(moment).collect()
+    }
+
+    fn open(&self, id: u64) -> Result<Arc<Tree>> {
+        let volume = self.pool.volume_of(DeviceId(id))?;
+        let client = NamedClient::shared("the mount of its share (.shale/snapshots)");
+        let device = self.devices.open_volume(volume.clone(), &client)?;
+        open_moment(volume, device).map(|moment| Arc::new(moment.tree))
+    }
+}
