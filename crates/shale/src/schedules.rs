@@ -7,16 +7,19 @@ use surface::{ErrorKind, Result};
 
 use crate::devices::Devices;
 
+/// Takes a snapshot of a volume or share of one moment: nothing changes a share's tree meanwhile.
+pub type Still<'a> = dyn Fn(&str, &dyn Fn() -> Result<()>) -> Result<()> + 'a;
+
 /// Does all that is due at `now`, in seconds since 1970, or the part before `is_over`: the caller
 /// has other things to see to as well. Returns the actions done and failed, for the log; a volume
 /// that fails does not keep others from their turn.
-pub fn run(pool: &Pool, devices: &Devices, now: u64, is_over: &dyn Fn() -> bool) -> Vec<String> {
+pub fn run(pool: &Pool, devices: &Devices, still: &Still<'_>, now: u64, is_over: &dyn Fn() -> bool) -> Vec<String> {
     let mut told = Vec::new();
     for volume in pool.volumes() {
         if is_over() {
             break;
         }
-        if let Err(error) = run_volume(pool, devices, &volume.name, now, is_over, &mut told) {
+        if let Err(error) = run_volume((pool, devices, still), &volume.name, now, is_over, &mut told) {
             told.push(format!("the snapshots of volume '{}' that are due: {error}", volume.name));
         }
     }
@@ -24,8 +27,7 @@ pub fn run(pool: &Pool, devices: &Devices, now: u64, is_over: &dyn Fn() -> bool)
 }
 
 fn run_volume(
-    pool: &Pool,
-    devices: &Devices,
+    (pool, devices, still): (&Pool, &Devices, &Still<'_>),
     volume: &str,
     now: u64,
     is_over: &dyn Fn() -> bool,
@@ -41,7 +43,7 @@ fn run_volume(
     let due = schedule.due(now, &taken);
     if due.take {
         let name = scheduled_name(now);
-        match pool.take_snapshot(volume, &name, true) {
+        match still(volume, &|| pool.take_snapshot(volume, &name, true)) {
             Ok(()) => told.push(format!("snapshot {volume}@{name} taken")),
             // A user's own, most likely; there is a free name in a minute.
             Err(error) if error.kind() == ErrorKind::Exists => {}

@@ -16,7 +16,7 @@ use surface::{BlockDevice, Client, DeviceId, Error, ErrorKind, Result};
 
 use self::mounts::is_door;
 use crate::control::{Reply, Request};
-use crate::devices::Devices;
+use crate::devices::{Devices, is_in};
 use crate::exports::{self, Exports};
 use crate::fullness::{self, Fullness, Gauge};
 use crate::health;
@@ -155,11 +155,13 @@ impl Service {
         *self.shares.lock() = None;
     }
 
-    /// Brings changes of mounted shares into the pool, so that a snapshot has it: of one
-    /// share, of those in a folder, or of all.
-    fn freeze(&self, share: Option<&str>) -> Result<()> {
+    /// Takes a snapshot of one moment: mounted shares that are `meant` stand still meanwhile.
+    fn still<T>(&self, meant: impl Fn(&str) -> bool, take: impl FnOnce() -> Result<T>) -> Result<T> {
         let shares = self.shares.lock().clone();
-        shares.map_or(Ok(()), |shares| shares.freeze(share))
+        match shares {
+            Some(shares) => shares.still(meant, take),
+            None => take(),
+        }
     }
 
     /// Something for the server's log.
@@ -241,12 +243,12 @@ impl Service {
                 })
                 .map(|()| Reply::Done),
             Request::Snapshot { volume, name } => {
-                self.freeze(Some(&volume))?;
-                self.pool.snapshot(&volume, &name).map(|()| Reply::Done)
+                let take = || self.pool.snapshot(&volume, &name);
+                self.still(|share| share == volume, take).map(|()| Reply::Done)
             }
             Request::SnapshotFolder { folder, name } => {
-                self.freeze(Some(&folder))?;
-                self.pool.snapshot_folder(&folder, &name).map(Reply::Taken)
+                let take = || self.pool.snapshot_folder(&folder, &name);
+                self.still(|share| share == folder || is_in(share, &folder), take).map(Reply::Taken)
             }
             Request::Clone { snapshot, volume, properties } => {
                 self.pool.clone_snapshot(&snapshot, &volume, &properties)?;
@@ -366,10 +368,8 @@ impl Service {
     /// Takes and removes the snapshots that are due now, until `is_over`; what was done, or could
     /// not be.
     pub fn run_schedules(&self, is_over: &dyn Fn() -> bool) -> Vec<String> {
-        if let Err(error) = self.freeze(None) {
-            return vec![format!("shares cannot be made durable: {error}")];
-        }
-        schedules::run(&self.pool, &self.devices, env::Clock::unix_s(&env::SystemClock::default()), is_over)
+        let still = |share: &str, take: &dyn Fn() -> Result<()>| self.still(|own| own == share, take);
+        schedules::run(&self.pool, &self.devices, &still, env::Clock::unix_s(&env::SystemClock::default()), is_over)
     }
 
     fn resize(&self, volume: Arc<Volume>, size_bytes: u64, shrink: bool, force: bool) -> Result<Reply> {

@@ -366,23 +366,28 @@ impl Shares {
         self.state.lock().mounted.values().filter_map(|share| share.mount.names_at_risk()).collect()
     }
 
-    /// Makes all changes of a mounted share durable, of those in a folder, or of all: a snapshot
-    /// has them then.
+    /// Has `take` make a snapshot while the mounted shares that are `meant` stand still: it has all
+    /// that was done in any of them before one moment, and nothing else. None is mounted meanwhile.
     ///
     /// # Errors
-    /// What the pool says.
-    pub fn freeze(&self, name: Option<&str>) -> Result<()> {
-        let trees: Vec<_> = {
+    /// What the pool says, and those of `take`.
+    pub fn still<T>(&self, meant: impl Fn(&str) -> bool, take: impl FnOnce() -> Result<T>) -> Result<T> {
+        let failed = |name: &str, failure| error_of(name, "its tree cannot be made durable", failure);
+        let lent: Vec<_> = {
             let state = self.state.lock();
-            let meant = state
-                .mounted
-                .values()
-                .filter(|share| name.is_none_or(|name| share.name == name || is_in(&share.name, name)));
+            let meant = state.mounted.values().filter(|share| meant(&share.name));
             meant.map(|share| (share.name.clone(), share.lend())).collect()
         };
-        trees.into_iter().try_for_each(|(name, opened)| {
-            opened.tree.commit().map_err(|failure| error_of(&name, "its tree cannot be made durable", failure))
-        })
+        // Most of it before anybody has to wait.
+        for (name, opened) in lent {
+            opened.tree.commit().map_err(|failure| failed(&name, failure))?;
+        }
+        let state = self.state.lock();
+        let mut still = Vec::new();
+        for share in state.mounted.values().filter(|share| meant(&share.name)) {
+            still.push(share.tree.stand_still().map_err(|failure| failed(&share.name, failure))?);
+        }
+        take()
     }
 
     /// Unmounts a share with those in it, or all in a folder, as far as they are mounted, and does
