@@ -1,8 +1,10 @@
 """Shares that lie in shares: mounted in one another, inherited, limited, renamed, sent and destroyed together."""
 
+import errno
 import json
 import os
 import subprocess
+import threading
 
 from harness import EXIT, Pool, test
 
@@ -139,4 +141,71 @@ def nested_mounts_outlive_their_server(t):
     server.stop()
     with open("/proc/mounts", encoding="utf-8") as mounts:
         t.equal([line for line in mounts if str(t.dir) in line], [], "mounts that are left")
+    pool.check()
+
+
+@test(seconds_max=300)
+def nothing_lands_in_the_directory_of_an_inner_share(t):
+    """while `home/meier` is unmounted or rolled back, or a tree is imported into `home`, nothing can be named in its directory in `home`,
+    not by those either who hold that directory from before"""
+    pool = Pool(t)
+    pool.shale("create", "home", "--share")
+    server = pool.serve(shares=True)
+    home = server.share("home")
+    os.mkdir(home / "meier")
+    below = os.open(home / "meier", os.O_RDONLY | os.O_DIRECTORY)
+    pool.shale("create", "home/meier", "--share")
+    meier = server.share("home/meier")
+    (meier / "file").write_text("of meier")
+    pool.shale("snapshot", "home/meier@s")
+
+    def is_refused(what, work):
+        try:
+            work()
+        except OSError as error:
+            t.equal(error.errno, errno.EBUSY, what)
+            return
+        t.expect(False, f"{what}: it was not refused")
+
+    # By those who hold the directory while the mount is over it.
+    is_refused("a file", lambda: os.open("new", os.O_CREAT | os.O_WRONLY, dir_fd=below))
+    is_refused("a directory", lambda: os.mkdir("new", dir_fd=below))
+    (home / "mine").write_text("x")
+    is_refused("a rename", lambda: os.rename(home / "mine", "new", dst_dir_fd=below))
+    is_refused("a link", lambda: os.link(home / "mine", "new", dst_dir_fd=below))
+    # While the share is unmounted and mounted anew.
+    over, wrong = threading.Event(), []
+
+    def intrude():
+        while not over.is_set():
+            try:
+                os.close(os.open("new", os.O_CREAT | os.O_WRONLY, dir_fd=below))
+                wrong.append("a file came to be")
+            except OSError as error:
+                if error.errno != errno.EBUSY:
+                    wrong.append(str(error))
+
+    thread = threading.Thread(target=intrude, daemon=True)
+    thread.start()
+    for _ in range(10):
+        pool.shale("rollback", "home/meier@s")
+        t.equal((server.share("home/meier") / "file").read_text(), "of meier", "rolled back")
+    over.set()
+    thread.join()
+    t.equal(wrong[:3], [], "what came of files in the directory")
+    # By all, while it is not mounted.
+    subprocess.run(["umount", meier], check=True)
+    is_refused("unmounted from a shell", lambda: (meier / "new").write_text("x"))
+    os.close(below)
+    server.stop()
+    # A tree that is imported has nothing for it either.
+    tree = t.dir / "tree"
+    (tree / "meier").mkdir(parents=True)
+    (tree / "meier" / "new").write_text("x")
+    (tree / "beside").write_text("x")
+    pool.shale("import", "home", tree, status=None)
+    server = pool.serve(shares=True)
+    t.equal((server.share("home/meier") / "file").read_text(), "of meier", "the share in it is mounted")
+    t.equal(sorted(os.listdir(server.share("home"))), ["beside", "meier", "mine"], "names in home")
+    server.stop()
     pool.check()

@@ -55,6 +55,16 @@ pub fn error_of(name: &str, doing: &str, failure: Failure) -> Error {
     Error::with_source(kind, format!("share '{name}': {doing}"), source)
 }
 
+/// Has a tree keep the directories at its root on which the shares in it are mounted: nothing can
+/// be named there, whether they are mounted or not.
+pub(crate) fn keep_for_inner(pool: &Pool, name: &str, tree: &Tree) -> Result<()> {
+    let prefix = format!("{name}/");
+    let shares = pool.volumes().into_iter().filter(|volume| volume.is_share());
+    let inner = shares.filter_map(|share| share.name.strip_prefix(&prefix).map(|inner| inner.as_bytes().to_vec()));
+    let kept = tree.keep_for_mounts(inner.filter(|inner| !inner.contains(&b'/')));
+    kept.map_err(|failure| error_of(name, "its directories for shares in it cannot be looked up", failure))
+}
+
 /// Makes the tree of a share that was just created.
 ///
 /// # Errors
@@ -82,6 +92,7 @@ pub(crate) fn open_writable(service: &Service, name: &str) -> Result<Opened> {
     let volume = pool.volume(name)?;
     service.journals().bring_back_of(pool, volume.id())?;
     let (tree, files) = open(volume.clone(), volume, CACHE_BYTES_IMPORT, PATIENCE)?;
+    keep_for_inner(pool, name, &tree)?;
     Ok(Opened::new(Arc::new(tree), files))
 }
 

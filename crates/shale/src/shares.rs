@@ -192,6 +192,7 @@ impl Shares {
             .collect();
         let State { mounted, left } = &mut *state;
         let before: BTreeSet<u64> = mounted.keys().copied().collect();
+        failed.extend(self.keep_for_inner(mounted));
         left.retain(|id| wanted.contains_key(id));
         let over: Vec<u64> = mounted.iter().filter(|(_, share)| share.mount.is_over()).map(|(id, _)| *id).collect();
         for share in over.iter().filter_map(|id| mounted.remove(id)) {
@@ -293,6 +294,7 @@ impl Shares {
         }
         let (volume, device) = self.open(id, &dir)?;
         let (tree, files) = share_trees::open(volume, device, cache_bytes, MOUNT_PATIENCE)?;
+        share_trees::keep_for_inner(&self.pool, name, &tree)?;
         let tree = Arc::new(tree);
         let mount = fe_share::mount_with_moments(tree.clone(), Some(self.moments(id)), &dir, &options)?;
         Ok(Mounted::new(name, (tree, files), mount, false))
@@ -307,11 +309,21 @@ impl Shares {
     pub fn make_apart<T>(&self, name: &str, make: impl FnOnce() -> Result<T>) -> Result<T> {
         let state = self.state.lock();
         let above = name.rsplit_once('/').map(|(above, _)| above);
-        let is_above = |share: &Mounted| Some(share.name.as_str()) == above && !share.mount.is_over();
-        if state.mounted.values().any(is_above) {
+        let is_above = |share: &&Mounted| Some(share.name.as_str()) == above && !share.mount.is_over();
+        let above = state.mounted.values().find(is_above);
+        if above.is_some() {
             check_empty(name, &self.dir.join(name))?;
         }
-        make()
+        let made = make()?;
+        // What has come since is in the way of the mount, which says so; nothing more comes.
+        above.map_or(Ok(()), |above| share_trees::keep_for_inner(&self.pool, &above.name, &above.tree))?;
+        Ok(made)
+    }
+
+    /// Tells the trees of all mounted shares which shares lie in them now.
+    fn keep_for_inner(&self, mounted: &BTreeMap<u64, Mounted>) -> Vec<Error> {
+        let kept = mounted.values().map(|share| share_trees::keep_for_inner(&self.pool, &share.name, &share.tree));
+        kept.filter_map(Result::err).collect()
     }
 
     /// Goes on with a mount that has outlived the server before this one.
@@ -335,6 +347,7 @@ impl Shares {
             let tree = Tree::take_over(space.clone(), Options { now, cache_bytes }, &left)
                 .map_err(|failure| error_of(&name, "what its last server left cannot be brought back", failure))?;
             tree.follow(space.clone());
+            share_trees::keep_for_inner(&self.pool, &name, &tree)?;
             Ok((tree, space))
         };
         match prepare() {
@@ -409,6 +422,7 @@ impl Shares {
             }
         }
         let done = self.claim_all(name).and_then(|_claims| work());
+        self.keep_for_inner(&state.mounted).iter().for_each(|error| log::warn!("{error}"));
         for (name, _) in &meant {
             if self.pool.volume(name).is_err() {
                 self.leave_folders(name);

@@ -44,6 +44,7 @@ use crate::backend::Facts;
 use crate::failure::{Failure, Result};
 use crate::inode::Inode;
 use crate::overlay::{self, Key, Merged, Overlay, Table, Value};
+use crate::tree::MountPoints;
 
 /// Numbers that may be used between two commits; a commit comes before they run out.
 const RESERVE: u64 = 1 << 16;
@@ -145,6 +146,8 @@ pub(crate) struct State {
     refused: HashSet<u64>,
     /// A commit found no room, and its changes wait for the next one.
     pub(crate) is_behind: bool,
+    /// Directories that are kept for mounts of other trees.
+    pub(crate) mount_points: MountPoints,
     /// Of the database.
     facts: Arc<Facts>,
     anew: Anew,
@@ -178,6 +181,7 @@ impl State {
             tidied: HashSet::new(),
             refused: HashSet::new(),
             is_behind: false,
+            mount_points: MountPoints::default(),
             facts,
         })
     }

@@ -1,6 +1,7 @@
 //! Making files, directories, links.
 
 use super::directory::living_directory;
+use super::mount_points::admit_name;
 use super::{Caller, Tree};
 use crate::acl::{self, Acl};
 use crate::failure::{Failure, Result};
@@ -75,6 +76,9 @@ impl Tree {
             return Err(Failure::new(libc::EEXIST));
         }
         let is_directory = mode & libc::S_IFMT == libc::S_IFDIR;
+        if let Some(name) = name {
+            admit_name(&state, directory, name, is_directory)?;
+        }
         if is_directory && parent.links >= LINKS_MAX {
             return Err(Failure::new(libc::EMLINK));
         }
@@ -105,6 +109,7 @@ impl Tree {
         match name {
             Some(name) => {
                 state.add_entry(directory, name, number, inode.kind())?;
+                state.mount_points.named(directory, name, number);
                 parent.links += u32::from(is_directory);
                 (parent.modified, parent.changed) = (now, now);
                 state.put(directory, parent);
@@ -136,6 +141,7 @@ impl Tree {
         if state.find(directory, name)?.is_some() {
             return Err(Failure::new(libc::EEXIST));
         }
+        admit_name(&state, directory, name, false)?;
         state.add_entry(directory, name, node, inode.kind())?;
         if inode.links == 0 {
             state.set_orphan(node, false);

@@ -41,6 +41,7 @@ impl Tree {
             _ => {}
         }
         state.remove_entry(directory, cookie);
+        state.mount_points.unnamed(directory, name, named.inode);
         parent.links -= u32::from(is_directory);
         (parent.modified, parent.changed) = (now, now);
         state.put(directory, parent);

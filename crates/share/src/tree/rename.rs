@@ -1,6 +1,7 @@
 //! Renaming.
 
 use super::directory::living_directory;
+use super::mount_points::admit_name;
 use super::{Tree, remove};
 use crate::failure::{Failure, Result};
 use crate::inode::{Flags, Inode, Time};
@@ -52,6 +53,10 @@ impl Tree {
         if there.as_ref().is_some_and(|(_, other)| other.inode == moved.inode) {
             return Ok(());
         }
+        admit_name(&state, to, new_name, is_empty_directory(&state, &moved)?)?;
+        if flags & libc::RENAME_WHITEOUT != 0 {
+            admit_name(&state, from, name, false)?;
+        }
         match &there {
             Some((cookie, other)) => {
                 let other_inode = state.inode(other.inode)?;
@@ -62,6 +67,7 @@ impl Tree {
                     _ => {}
                 }
                 state.set_entry(to, *cookie, new_name, moved.inode, moved.kind);
+                state.mount_points.unnamed(to, new_name, other.inode);
                 if other_inode.is_directory() {
                     change_directory(&mut state, to, now, |directory| directory.links -= 1)?;
                 }
@@ -75,6 +81,8 @@ impl Tree {
         } else {
             state.remove_entry(from, old_cookie);
         }
+        state.mount_points.unnamed(from, name, moved.inode);
+        state.mount_points.named(to, new_name, moved.inode);
         move_inode(&mut state, moved.inode, from, to, now)?;
         #[cfg(feature = "canaries")]
         if crate::canary!("rename-not-logged") {
@@ -120,6 +128,10 @@ fn is_within(state: &State, mut directory: u64, ancestor: u64) -> Result<bool> {
     }
 }
 
+fn is_empty_directory(state: &State, named: &Named) -> Result<bool> {
+    Ok(named.kind == libc::S_IFDIR && state.is_empty(named.inode)?)
+}
+
 fn change_directory(state: &mut State, node: u64, now: Time, change: impl FnOnce(&mut Inode)) -> Result<()> {
     let mut directory = state.inode(node)?;
     (directory.modified, directory.changed) = (now, now);
@@ -153,6 +165,12 @@ fn exchange_names(
     let other_is_directory = other.kind == libc::S_IFDIR;
     if other_is_directory && is_within(state, old.directory, other.inode)? {
         return Err(Failure::new(libc::EINVAL));
+    }
+    admit_name(state, new.directory, new.name, is_empty_directory(state, &moved)?)?;
+    admit_name(state, old.directory, old.name, is_empty_directory(state, &other)?)?;
+    for (place, was, is) in [(old, &moved, &other), (new, &other, &moved)] {
+        state.mount_points.unnamed(place.directory, place.name, was.inode);
+        state.mount_points.named(place.directory, place.name, is.inode);
     }
     state.set_entry(new.directory, new_cookie, new.name, moved.inode, moved.kind);
     state.set_entry(old.directory, old_cookie, old.name, other.inode, other.kind);

@@ -82,6 +82,55 @@ fn a_refused_write_leaves_nothing_that_a_later_growth_shows() {
     assert_eq!(content(&tree, nodes[2]), expected);
 }
 
+/// In a directory that is kept for the mount of another tree no name comes to be, in no way.
+fn names_come_into_no_mount_point() {
+    let (_, tree) = tree();
+    let make = |directory, name: &[u8], mode| tree.make(directory, name, CALLER, mode | 0o755, 0, 0).map(|made| made.0);
+    let busy = |what: &str, done: share::Result<()>| {
+        assert_eq!(done.map_err(share::Failure::errno), Err(libc::EBUSY), "HARNESS: {what}");
+    };
+    let kept = make(Tree::ROOT, b"kept", libc::S_IFDIR).unwrap();
+    let old = make(kept, b"old", libc::S_IFREG).unwrap();
+    let (outside, full) = (file(&tree, b"outside"), make(Tree::ROOT, b"full", libc::S_IFDIR).unwrap());
+    make(full, b"x", libc::S_IFREG).unwrap();
+    tree.keep_for_mounts([b"kept".to_vec(), b"later".to_vec()]).unwrap();
+    for mode in [libc::S_IFREG, libc::S_IFDIR, libc::S_IFIFO] {
+        busy("make", make(kept, b"new", mode).map(drop));
+    }
+    busy("symlink", tree.make_link(kept, b"new", CALLER, b"target").map(drop));
+    busy("link", tree.link(outside, kept, b"new").map(drop));
+    busy("rename", tree.rename(Tree::ROOT, b"outside", kept, b"new", 0));
+    busy("rename onto", tree.rename(Tree::ROOT, b"outside", kept, b"old", 0));
+    busy("exchange", tree.rename(Tree::ROOT, b"outside", kept, b"old", libc::RENAME_EXCHANGE));
+    busy("whiteout", tree.rename(kept, b"old", Tree::ROOT, b"out", libc::RENAME_WHITEOUT));
+    // What has the name can be a directory only, and an empty one.
+    busy("a file", make(Tree::ROOT, b"later", libc::S_IFREG).map(drop));
+    busy("a link", tree.link(outside, Tree::ROOT, b"later").map(drop));
+    busy("a full directory", tree.rename(Tree::ROOT, b"full", Tree::ROOT, b"later", 0));
+    let later = make(Tree::ROOT, b"later", libc::S_IFDIR).unwrap();
+    busy("make in it", make(later, b"new", libc::S_IFREG).map(drop));
+    // Names in the way can be taken away, and so can the directory.
+    tree.rename(kept, b"old", Tree::ROOT, b"out", 0).unwrap();
+    assert_eq!(tree.lookup(Tree::ROOT, b"out").unwrap().0, old);
+    tree.rename(Tree::ROOT, b"kept", Tree::ROOT, b"moved", 0).unwrap();
+    make(kept, b"new", libc::S_IFREG).unwrap();
+    busy("not empty any more", tree.rename(Tree::ROOT, b"moved", Tree::ROOT, b"kept", 0));
+    tree.remove_directory(Tree::ROOT, b"later").unwrap();
+    assert_eq!(tree.check().unwrap(), Vec::<String>::new());
+    // Kept for nothing any more.
+    tree.keep_for_mounts([]).unwrap();
+    file(&tree, b"later");
+}
+
+#[test]
+fn a_mount_point_takes_no_names() {
+    names_come_into_no_mount_point();
+    share::canary::plant(Some("names-below-a-mount"));
+    let ran = std::panic::catch_unwind(names_come_into_no_mount_point);
+    share::canary::plant(None);
+    assert!(ran.is_err(), "NOT CAUGHT: names-below-a-mount");
+}
+
 /// The data of a file that a loss of power took belongs to no file made later.
 #[test]
 fn numbers_and_data_of_lost_files_are_never_seen_again() {

@@ -1,0 +1,68 @@
+//! Directories at the root on which other trees are mounted. Owns which they are.
+//!
+//! While the other tree is not mounted, and for those who hold the directory from before, the
+//! directory itself is in sight. A name there would be hidden by the mount, and be in its way
+//! later: so it is refused, with `EBUSY`. A name that is there already can be taken away.
+
+use std::collections::HashSet;
+
+use super::Tree;
+use crate::backend::ROOT;
+use crate::failure::{Failure, Result};
+use crate::store::State;
+
+/// The names, and the directories that they mean.
+#[derive(Debug, Default)]
+pub(crate) struct MountPoints {
+    names: HashSet<Vec<u8>>,
+    directories: HashSet<u64>,
+}
+
+impl MountPoints {
+    fn has(&self, directory: u64, name: &[u8]) -> bool {
+        directory == ROOT && self.names.contains(name)
+    }
+
+    /// A directory has got a name.
+    pub(super) fn named(&mut self, directory: u64, name: &[u8], node: u64) {
+        if self.has(directory, name) {
+            self.directories.insert(node);
+        }
+    }
+
+    /// What had a name has it no more.
+    pub(super) fn unnamed(&mut self, directory: u64, name: &[u8], node: u64) {
+        if self.has(directory, name) {
+            self.directories.remove(&node);
+        }
+    }
+}
+
+/// Fails if a name must not be given: in such a directory, or to what cannot be one. `empty`: it is
+/// a directory that has nothing in it.
+pub(super) fn admit_name(state: &State, directory: u64, name: &[u8], is_empty_directory: bool) -> Result<()> {
+    let points = &state.mount_points;
+    let is_refused = points.directories.contains(&directory) || points.has(directory, name) && !is_empty_directory;
+    if is_refused && !crate::canary!("names-below-a-mount") { Err(Failure::new(libc::EBUSY)) } else { Ok(()) }
+}
+
+impl Tree {
+    /// Keeps names at the root, and no others, for mounts of other trees: directories of these
+    /// names take nothing.
+    ///
+    /// # Errors
+    /// Those of the namespace.
+    pub fn keep_for_mounts(&self, names: impl IntoIterator<Item = Vec<u8>>) -> Result<()> {
+        let mut state = self.state.write();
+        let mut points = MountPoints { names: names.into_iter().collect(), directories: HashSet::new() };
+        for name in &points.names {
+            if let Some((_, named)) = state.find(ROOT, name)?
+                && named.kind == libc::S_IFDIR
+            {
+                points.directories.insert(named.inode);
+            }
+        }
+        state.mount_points = points;
+        Ok(())
+    }
+}
