@@ -455,6 +455,9 @@ pub struct CheckSummary {
     pub notes: Vec<String>,
     /// What was dropped, because `--accept-loss` said so.
     pub loss: Option<LossReport>,
+    /// Shares of which names are lost for good, by `--repair`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub names_lost: Vec<String>,
 }
 
 /// One thing that is wrong.
@@ -500,6 +503,7 @@ impl CheckSummary {
             log_end: report.log_end,
             notes: report.notes,
             loss: None,
+            names_lost: Vec::new(),
         }
     }
 }

@@ -21,9 +21,25 @@ const FILES_OWN: u64 = 16;
 /// Damaged files of one share whose paths are looked for.
 const DAMAGED_MAX: usize = 1000;
 
+/// What problems in the pages of a share's names begin with; a path begins with a slash.
+const IN_NAMES: &str = "the names of the share";
+
+/// What a repair of a tree did.
+#[derive(Debug, Default)]
+pub struct Mended {
+    /// Faults with their remedies, and those that are left.
+    pub repaired: Repaired,
+    /// The names were written anew: nothing of the damaged pages counts any more.
+    is_rebuilt: bool,
+    /// Some of them are lost.
+    is_lossy: bool,
+}
+
 /// Adds to a report the problems of the trees of all shares, and names the files that its
-/// problems are in. With `repairs` the trees are mended.
-pub fn check(pool: &Pool, report: &mut CheckReport, repairs: bool) {
+/// problems are in. With `repairs` the trees are mended. Returns the shares of which names are
+/// lost for good.
+pub fn check(pool: &Pool, report: &mut CheckReport, repairs: bool) -> Vec<String> {
+    let mut lossy = Vec::new();
     name_files(pool, &mut report.problems, &|name| opened(pool, name));
     for volume in pool.volumes().into_iter().filter(engine::VolumeStatus::is_share) {
         let problem = |detail: String, repaired: bool| Problem {
@@ -34,15 +50,31 @@ pub fn check(pool: &Pool, report: &mut CheckReport, repairs: bool) {
             detail,
             repaired,
         };
-        let found = if repairs { mend(pool, &volume.name, true) } else { look(pool, &volume.name) };
+        let is_in_names = |problem: &Problem| {
+            problem.volume.as_ref() == Some(&volume.name) && !problem.repaired && problem.detail.starts_with(IN_NAMES)
+        };
+        let found = if repairs {
+            let is_damaged = report.problems.iter().any(is_in_names);
+            mend(pool, &volume.name, true, is_damaged)
+        } else {
+            look(pool, &volume.name).map(|repaired| Mended { repaired, ..Mended::default() })
+        };
         match found {
-            Ok(Repaired { mended, left }) => {
+            Ok(Mended { repaired: Repaired { mended, left }, is_rebuilt, is_lossy }) => {
+                if is_rebuilt {
+                    for problem in report.problems.iter_mut().filter(|problem| is_in_names(problem)) {
+                        problem.repaired = true;
+                        report.problems_left -= 1;
+                    }
+                }
+                lossy.extend(is_lossy.then(|| volume.name.clone()));
                 mended.into_iter().for_each(|detail| report.add(problem(detail, true)));
                 left.into_iter().for_each(|detail| report.add(problem(detail, false)));
             }
             Err(error) => report.add(problem(format!("the tree cannot be checked: {error}"), false)),
         }
     }
+    lossy
 }
 
 /// Problems of the tree of a share, which is not changed.
@@ -62,23 +94,31 @@ fn look(pool: &Pool, name: &str) -> Result<Repaired> {
 /// Mends the tree of a share: builds its names anew if some of them are damaged, puts right what
 /// can be told from the rest, and what has no name any more into `lost+found`. Data without an
 /// inode is adopted, too, if any names are lost or `adopts` says so; else it was removed, and is
-/// discarded.
+/// discarded. `is_damaged`: a page of its names cannot be read, maybe one that holds none now.
 ///
 /// # Errors
 /// What the storage fails with.
-pub fn mend(pool: &Pool, name: &str, adopts: bool) -> Result<Repaired> {
+pub fn mend(pool: &Pool, name: &str, adopts: bool, is_damaged: bool) -> Result<Mended> {
     let volume = pool.volume(name)?;
     let files = Arc::new(Files::claimed(volume.clone(), volume, TreeUse::Change, PATIENCE)?);
     let space: Arc<dyn ObjectSpace> = files.clone();
     let failed = |failure| share_trees::error_of(name, "its tree cannot be repaired", failure);
     let mut repaired = Repaired::default();
+    let (mut is_rebuilt, mut is_lossy) = (false, false);
     match Tree::survey(&*files).map_err(failed)? {
         // It had no tree yet.
-        None => return Ok(repaired),
+        None => return Ok(Mended::default()),
         Some(survey) if !survey.is_whole => {
             let random = [random()?, random()?];
             Tree::rebuild(&space, share_trees::brief_options(), random).map_err(failed)?;
             repaired.mended.push(format!("{}: they were built anew from what is whole", survey.problem));
+            (is_rebuilt, is_lossy) = (true, true);
+        }
+        Some(_) if is_damaged => {
+            Tree::rebuild(&space, share_trees::brief_options(), [random()?, random()?]).map_err(failed)?;
+            let text = "pages of the share's names are damaged that hold none now: the names were written anew";
+            repaired.mended.push(text.to_owned());
+            is_rebuilt = true;
         }
         Some(_) => {}
     }
@@ -87,6 +127,7 @@ pub fn mend(pool: &Pool, name: &str, adopts: bool) -> Result<Repaired> {
         Err(failure) if failure.errno() == libc::EIO && repaired.mended.is_empty() => {
             Tree::rebuild(&space, share_trees::brief_options(), [random()?, random()?]).map_err(failed)?;
             repaired.mended.push("the database of the share's names could not be opened: it was built anew".to_owned());
+            is_rebuilt = true;
             Tree::open(space, share_trees::brief_options())
         }
         opened => opened,
@@ -102,7 +143,7 @@ pub fn mend(pool: &Pool, name: &str, adopts: bool) -> Result<Repaired> {
     tree.close().map_err(failed)?;
     repaired.mended.extend(mended);
     repaired.left = left;
-    Ok(repaired)
+    Ok(Mended { repaired, is_rebuilt, is_lossy })
 }
 
 fn random() -> Result<u64> {
@@ -199,7 +240,7 @@ fn name_files_of(
         }
     };
     for own in 0..FILES_OWN {
-        tell(&mut wanted, own, "the names of the share");
+        tell(&mut wanted, own, IN_NAMES);
     }
     // A tree whose own names are damaged is not opened.
     let is_walked = match open(name) {

@@ -48,13 +48,14 @@ pub fn run(args: CheckArgs, output: &Output) -> Outcome {
         progress.set(done);
     });
     progress.finish();
+    let mut names_lost = Vec::new();
     let report = report.map(|mut report| {
-        share_check::check(pool.service.pool(), &mut report, args.repair);
+        names_lost = share_check::check(pool.service.pool(), &mut report, args.repair);
         report
     });
     let loss = pool.service.pool().accepted_loss().as_ref().map(LossReport::from);
     let closed = pool.close();
-    let summary = CheckSummary { loss, ..CheckSummary::new(report?, started.elapsed().as_secs_f64()) };
+    let summary = CheckSummary { loss, names_lost, ..CheckSummary::new(report?, started.elapsed().as_secs_f64()) };
     output.result(&summary, || show(&summary, args.repair, mended));
     if summary.loss.is_some() {
         closed?;
@@ -63,7 +64,8 @@ pub fn run(args: CheckArgs, output: &Output) -> Outcome {
     if !summary.clean {
         return Err(Failure::Reported(ErrorKind::Corrupt));
     }
-    Ok(closed?)
+    closed?;
+    if summary.names_lost.is_empty() { Ok(()) } else { Err(Failure::Lossy) }
 }
 
 /// What repairing would lose, if that is why the pool was not opened.
@@ -133,6 +135,12 @@ fn show(summary: &CheckSummary, repair: bool, told: usize) -> String {
         (found, left) if summary.loss.is_some() => {
             format!("{found} problem(s), {left} of them left; what was dropped is lost, and `shale status` tells of it until it is acknowledged\n")
         }
+        (found, 0) if !summary.names_lost.is_empty() => {
+            let shares = summary.names_lost.join(", ");
+            format!(
+                "{found} problem(s), all mended, but names are lost for good in: {shares}; files without a name are in lost+found there\n"
+            )
+        }
         (found, 0) => format!("{found} problem(s), all repaired\n"),
         (found, left) if repair => format!("{found} problem(s), {left} of them cannot be repaired\n"),
         (found, _) if is_data => {
@@ -172,6 +180,7 @@ mod tests {
             log_end: None,
             notes: Vec::new(),
             loss: None,
+            names_lost: Vec::new(),
         };
         let text = show(&summary, false, 0);
         assert!(text.contains("fragment: volume vm, byte 8192: checksum is 1, expected 2\n"), "{text}");
@@ -185,6 +194,10 @@ mod tests {
         assert!(show(&summary, true, 0).contains("volumes concerned: vm (2000)\n"));
         summary.problems_left = 0;
         assert!(show(&summary, true, 0).contains("all repaired"));
+        summary.names_lost = vec!["home".to_owned()];
+        let text = show(&summary, true, 0);
+        assert!(text.contains("names are lost for good in: home;") && !text.contains("all repaired"), "{text}");
+        summary.names_lost.clear();
         summary.problems.clear();
         summary.problems_total = 0;
         assert!(show(&summary, true, 0).ends_with(": clean\n"));
