@@ -14,6 +14,7 @@ use surface::{
 };
 
 use crate::clients::{Clients, names_of};
+use crate::first_reads::FirstReads;
 use crate::names;
 
 /// How long an exclusive operation waits for clients to close the volume, and how long an open
@@ -143,6 +144,7 @@ impl Register {
 pub struct Devices {
     pool: Pool,
     register: Arc<Register>,
+    first_reads: Arc<FirstReads>,
 }
 
 impl Devices {
@@ -153,7 +155,13 @@ impl Devices {
 
     /// As [`new`](Self::new), with another patience for what clients that have gone left.
     pub fn with_patience(pool: Pool, patience: GonePatience) -> Self {
-        Self { pool, register: Arc::new(Register { patience, ..Register::default() }) }
+        let register = Arc::new(Register { patience, ..Register::default() });
+        Self { pool, register, first_reads: Arc::default() }
+    }
+
+    /// Which groups of a volume its clients read first, if that is traced.
+    pub fn first_reads(&self) -> &FirstReads {
+        &self.first_reads
     }
 
     /// Opens a volume or a snapshot for a client. It counts as in use until the result is dropped.
@@ -175,7 +183,7 @@ impl Devices {
             self.await_gone(&mut state, &volume)?;
             self.admit(&mut state, &volume, client)?
         };
-        Ok(Arc::new(OpenDevice { volume, _in_use: in_use }))
+        Ok(Arc::new(self.opened(volume, in_use)))
     }
 
     /// Opens a volume that no client has open, and does `work` on it before another client gets it:
@@ -198,10 +206,14 @@ impl Devices {
             }
             (self.admit(&mut state, &volume, client)?, self.keep(&mut state, id, false))
         };
-        let device = OpenDevice { volume, _in_use: in_use };
+        let device = self.opened(volume, in_use);
         work(&device)?;
         drop(held);
         Ok(Arc::new(device))
+    }
+
+    fn opened(&self, volume: Arc<Volume>, in_use: InUse) -> OpenDevice {
+        OpenDevice { volume, _in_use: in_use, first_reads: self.first_reads.clone() }
     }
 
     fn await_gone(&self, state: &mut MutexGuard<'_, State>, volume: &Volume) -> Result<()> {
@@ -484,6 +496,7 @@ impl DeviceSet for Shown {
 struct OpenDevice {
     volume: Arc<Volume>,
     _in_use: InUse,
+    first_reads: Arc<FirstReads>,
 }
 
 impl BlockDevice for OpenDevice {
@@ -497,15 +510,22 @@ impl BlockDevice for OpenDevice {
         self.volume.block_bytes()
     }
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+        self.first_reads.note(self.volume.id(), offset, buf.len());
         self.volume.read(offset, buf)
     }
     fn reads_together(&self) -> bool {
         self.volume.reads_together()
     }
     fn read_many(&self, next: &mut dyn FnMut() -> Option<Box<dyn PendingRead>>) {
-        self.volume.read_many(next);
+        self.volume.read_many(&mut || {
+            let mut read = next()?;
+            let len = read.buf().len();
+            self.first_reads.note(self.volume.id(), read.offset(), len);
+            Some(read)
+        });
     }
     fn read_cached(&self, offset: u64, buf: &mut [u8]) -> Result<bool> {
+        self.first_reads.note(self.volume.id(), offset, buf.len());
         self.volume.read_cached(offset, buf)
     }
     fn write(&self, offset: u64, data: Bytes, options: WriteOptions) -> Result<()> {

@@ -24,6 +24,7 @@ pub mod estimate;
 pub mod exit;
 pub mod exports;
 pub mod file_choices;
+mod first_reads;
 pub mod fullness;
 pub mod health;
 pub mod losses;

@@ -350,6 +350,14 @@ impl Service {
                 self.pool.set_trace(false);
                 Ok(Reply::Done)
             }
+            Request::TraceReads { volume, from } => {
+                let volume = self.named(&volume, None)?;
+                Ok(Reply::Groups(self.devices.first_reads().take(volume.id(), from)?))
+            }
+            Request::TraceReadsEnd => {
+                self.devices.first_reads().end();
+                Ok(Reply::Done)
+            }
             Request::Calibrate => Ok(Reply::Calibrated(self.calibrate(CalibrationEffort::Full)?.into())),
             Request::PlanSend(wish) => stream_plan::plan(&self.pool, &wish).map(Reply::Plan),
             Request::Place { volume, to, from } => Ok(Reply::Place(Place::find(self, &volume, to, from))),

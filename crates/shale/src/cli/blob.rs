@@ -95,8 +95,10 @@ pub enum BlobCommand {
     Expire(BlobExpireArgs),
     /// Take back the space that no version needs
     Gc(BlobGcArgs),
-    /// Put small and clipped pieces together
+    /// Put small and clipped pieces together, or those that a boot reads first
     Optimize(BlobOptimizeArgs),
+    /// Let a version go that a volume holds whose pool is gone
+    Unpin(BlobUnpinArgs),
     /// Remove a blob with all its versions
     Rm(BlobRmArgs),
 }
@@ -468,11 +470,18 @@ pub struct BlobGcArgs {
 Examples:
   shale blob optimize file:///srv/blobs/log
   shale blob optimize file:///srv/blobs/books --all -o mode=archive
+  shale blob optimize file:///srv/blobs/disk --profile boot.json
 
 The content stays as it is, and other writers go on meanwhile: what one of them changes is left
 alone. Older versions keep the old objects until they expire.
 
-JSON: {blob, ranges, bytes, stored_before_bytes, stored_after_bytes}.")]
+With --profile, the groups that `shale trace POOL VOLUME --reads` has written are put into one object, as
+they are stored and in the order in which they were read: a machine that boots from this version
+fetches them with a few long requests. The profile stays with the blob: a volume that is hydrated
+gets these groups first.
+
+JSON: {blob, ranges, bytes, stored_before_bytes, stored_after_bytes}; with --profile {blob, version,
+  groups, moved, stored_bytes}.")]
 pub struct BlobOptimizeArgs {
     /// URL of the blob
     #[arg(value_name = "URL")]
@@ -480,9 +489,33 @@ pub struct BlobOptimizeArgs {
     /// Write everything anew, for other properties
     #[arg(long)]
     pub all: bool,
+    /// Put the groups that this file names into one object, in this order
+    #[arg(long, value_name = "FILE", conflicts_with = "all")]
+    pub profile: Option<PathBuf>,
     /// Property of the written data, as of put; may be repeated
     #[arg(short = 'o', value_name = "KEY=VALUE", value_parser = names::key_value)]
     pub properties: Vec<(String, String)>,
+}
+
+/// See [`BlobCommand::Unpin`].
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  shale blob stat file:///srv/blobs/disk --json | jq .pins
+  shale blob unpin file:///srv/blobs/disk 4f2a8c9e-0000-0000-0000-000000000000/vm7
+
+A volume that was cloned from a version holds it, so that expire and gc leave it: the holder is the
+pool's id, a /, and the volume's name, as `shale blob stat` shows it. A pool lets go of what it does
+not need. This is for pools that are gone: what a volume that still exists has not fetched is lost to
+it once gc has run. The id alone means all volumes of that pool.
+
+JSON: {blob, holder, unpinned (how many versions)}.")]
+pub struct BlobUnpinArgs {
+    /// URL of the blob
+    #[arg(value_name = "URL")]
+    pub blob: Location,
+    /// Who holds it: POOL-ID/VOLUME, or POOL-ID for all of its volumes
+    pub holder: String,
 }
 
 /// See [`BlobCommand::Rm`].

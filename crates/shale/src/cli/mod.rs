@@ -16,7 +16,7 @@ mod volume;
 pub use blob::{
     BlobArgs, BlobAtArgs, BlobCommand, BlobCopyArgs, BlobDiffArgs, BlobEstimateArgs, BlobExpireArgs, BlobExplainArgs,
     BlobGcArgs, BlobGetArgs, BlobLogArgs, BlobOptimizeArgs, BlobPutArgs, BlobRmArgs, BlobTagArgs, BlobTwoArgs,
-    BlobUpload, BlobVerifyArgs, BlobWriteArgs,
+    BlobUnpinArgs, BlobUpload, BlobVerifyArgs, BlobWriteArgs,
 };
 pub use exports::ExportsArgs;
 pub use history::{CloneArgs, DiffArgs, PromoteArgs, RenameArgs, RollbackArgs, SnapshotArgs};

@@ -84,15 +84,26 @@ pub enum TraceFormat {
 Examples:
   shale trace /srv/pool --limit 100000 > units.csv
   shale trace /srv/pool --format jsonl | jq -r 'select(.why == \"test-drift\") | .offset'
+  shale trace /srv/pool vm --reads boot.json             until it is interrupted
 
 Shows the units for which compression=auto chooses, from now on, until --limit or an interruption. The pool must be served: nobody writes to
 it otherwise. At most 65536 records wait to be read; a gap in the numbers tells that some were lost.
 Fields: number, unix_s, object, offset, raw_bytes, stored_bytes, codec, class (0 nearly constant to 7 looks random), why, cpu_ns (all
   attempts), test_ns (the part that tests cost), cpus (that compression can get), device_ns_per_kib (0: not known), pressed (writers wait), energy_uj (for
-  cpu_ns), power (watts of a busy CPU), energy_source (rapl: counted by the processor at the last 'shale calibrate'; cpu-time: nominal).")]
+  cpu_ns), power (watts of a busy CPU), energy_source (rapl: counted by the processor at the last 'shale calibrate'; cpu-time: nominal).
+
+With --reads FILE, what is traced is which groups of 128 KiB of a volume are read first, and in which order: start it, then boot a machine from the
+volume. FILE is written at the end, also at an interruption; `shale blob optimize URL --profile FILE` takes it.
+File: {volume, group_bytes, groups (numbers, in the order of their first reads)}.")]
 pub struct TraceArgs {
     /// Directory of the pool
     pub pool: PathBuf,
+    /// Volume whose reads are traced
+    #[arg(requires = "reads")]
+    pub volume: Option<String>,
+    /// Trace which groups of the volume are read first, and write them to this file
+    #[arg(long, value_name = "FILE", requires = "volume", conflicts_with = "format")]
+    pub reads: Option<PathBuf>,
     /// End after so many records
     #[arg(long, value_name = "N")]
     pub limit: Option<u64>,

@@ -1,14 +1,17 @@
 //! `shale trace`.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
+use serde::Serialize;
 use surface::{Error, ErrorKind};
 
 use super::pace::Interruption;
 use crate::choices::TraceLine;
 use crate::cli::{TraceArgs, TraceFormat};
 use crate::control::{Reply, Request};
-use crate::exit::{Failure, Outcome};
+use crate::exit::{Failure, Outcome, path_error};
+use crate::first_reads::GROUP_BYTES;
 use crate::output::{Output, is_in_vain};
 use crate::session::Session;
 
@@ -17,8 +20,57 @@ const RECORDS: usize = 4096;
 /// How often to look for more.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
+/// The groups that are read first, as `shale blob optimize` takes it.
+#[derive(Debug, Serialize)]
+struct FirstReads<'a> {
+    volume: &'a str,
+    group_bytes: u64,
+    groups: Vec<u64>,
+}
+
+/// Writes the groups of a volume in the order of their first reads, when nothing new is read any
+/// more or the user has had enough.
+fn reads(args: &TraceArgs, volume: &str, file: &Path, output: &Output) -> Outcome {
+    let interruption = Interruption::watch()?;
+    Session::with(&args.pool, &args.access, output, |session| {
+        if let Session::Direct(_) = session {
+            let text =
+                "nothing is read from a pool that is not served, so that there is nothing to trace; serve it first";
+            return Err(Error::new(ErrorKind::Invalid, text).into());
+        }
+        let limit = args.limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
+        let (mut groups, mut seen) = (Vec::new(), Instant::now());
+        loop {
+            let request = Request::TraceReads { volume: volume.to_owned(), from: groups.len() };
+            let new = match session.call(request)? {
+                Reply::Groups(new) => new,
+                other => return Err(other.unexpected().into()),
+            };
+            if !new.is_empty() {
+                seen = Instant::now();
+                groups.extend(new);
+            }
+            let is_idle = args.idle.is_some_and(|idle| seen.elapsed() >= Duration::from_secs(idle));
+            if groups.len() >= limit || is_idle || interruption.has_come() {
+                break;
+            }
+            interruption.rest(LOOK_EVERY);
+        }
+        session.done(Request::TraceReadsEnd)?;
+        groups.truncate(limit);
+        let first = FirstReads { volume, group_bytes: GROUP_BYTES, groups };
+        let text = serde_json::to_string(&first).map_err(|error| Error::new(ErrorKind::Invalid, error.to_string()))?;
+        std::fs::write(file, text + "\n").map_err(|error| path_error("cannot write", file, error))?;
+        output.done(&first, || format!("{}: {} groups of {volume}\n", file.display(), first.groups.len()));
+        Ok(())
+    })
+}
+
 /// Shows decisions until the limit is reached, or the output has no reader any more.
 pub fn run(args: TraceArgs, output: &Output) -> Outcome {
+    if let (Some(volume), Some(file)) = (&args.volume, &args.reads) {
+        return reads(&args, volume, file, output);
+    }
     let interruption = Interruption::watch()?;
     Session::with(&args.pool, &args.access, output, |session| {
         if let Session::Direct(_) = session {

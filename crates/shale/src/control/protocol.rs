@@ -290,6 +290,16 @@ pub enum Request {
         /// At most so many records.
         count: usize,
     },
+    /// Begins to trace the first reads of a volume's groups if that is not traced yet, and takes
+    /// the numbers so far: [`Reply::Groups`].
+    TraceReads {
+        /// The volume.
+        volume: String,
+        /// So many of them are known.
+        from: usize,
+    },
+    /// Ends that.
+    TraceReadsEnd,
     /// Measures candidates on this machine: [`Reply::Calibrated`].
     Calibrate,
     /// Ends tracing.
@@ -376,6 +386,8 @@ pub enum Reply {
     Usage(Box<UsageReport>),
     /// What has been traced.
     Trace(Vec<TraceLine>),
+    /// Numbers of groups, in the order of their first reads.
+    Groups(Vec<u64>),
     /// What a calibration found.
     Calibrated(Calibrated),
     /// The streams of a set.

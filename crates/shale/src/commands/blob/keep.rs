@@ -15,7 +15,7 @@ use surface::{Error, ErrorKind};
 use units::format_size;
 
 use super::put::{interruption, left, show};
-use super::{Context, encoding, failure, half_written};
+use super::{Context, encoding, failure, half_written, images};
 use crate::cli::{BlobCopyArgs, BlobExpireArgs, BlobGcArgs, BlobOptimizeArgs, BlobRmArgs, BlobTwoArgs};
 use crate::exit::{Failure, Outcome};
 use crate::progress::Progress;
@@ -286,6 +286,9 @@ pub async fn optimize(args: BlobOptimizeArgs, context: &Context<'_>) -> Outcome 
     let size = blob.version(&At::Newest).await.map_err(failure)?.size;
     let tally = Arc::new(Tally::default());
     let options = upload_options(args.properties, args.blob.name(), &tally)?;
+    if let Some(file) = &args.profile {
+        return images::arrange(&args.blob, &blob, file, &options, context).await;
+    }
     let progress = Progress::new(context.output, "optimize", Some(size));
     let done = tokio::select! {
         done = blob.optimize(args.all, &options) => done.map_err(failure)?,

@@ -5,6 +5,7 @@ mod cache;
 mod choices;
 mod get;
 mod half_written;
+mod images;
 mod journal;
 mod keep;
 mod look;
@@ -60,6 +61,7 @@ pub fn run(args: BlobArgs, output: &Output) -> Outcome {
             BlobCommand::Expire(args) => keep::expire(args, &context).await,
             BlobCommand::Gc(args) => keep::gc(args, &context).await,
             BlobCommand::Optimize(args) => keep::optimize(args, &context).await,
+            BlobCommand::Unpin(args) => images::unpin(args, &context).await,
             BlobCommand::Rm(args) => keep::rm(args, &context).await,
         }
     });
