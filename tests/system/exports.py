@@ -4,6 +4,7 @@ The light one is HTTP by Apache, in `make test`. The others are only in `make e2
 """
 
 import contextlib
+import ftplib
 import json
 import os
 import shutil
@@ -64,6 +65,13 @@ class Doors:
         """Those of all."""
         noted = {path.stem: path.read_text().split() for path in (self.dir / "state").glob("*.pid")}
         return {name: int(words[0]) for name, words in noted.items() if words}
+
+    def ftp_session(self):
+        """A client that stays connected by FTP."""
+        session = ftplib.FTP()
+        session.connect("127.0.0.1", self.ports["ftp-port"], timeout=60)
+        session.login(USER, PASSWORD)
+        return session
 
     def end_servers(self):
         """Ends what is left of them."""
@@ -139,6 +147,26 @@ def door_http(t):
     found = doors.check()
     t.equal([line["address"] for line in found["exports"]], [doors.url()], "addresses")
     t.expect(all(line["good"] for line in found["checks"]), f"what --check found: {found['checks']}")
+
+    # A right that is taken away ends the transfers that have it.
+    with socket.create_connection(("127.0.0.1", doors.ports["http-port"]), timeout=60) as upload:
+        upload.sendall(b"PUT /home/slow HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n" + bytes(8192))
+        t.wait_for(lambda: any(name.startswith(".davfs") for name in os.listdir(doors.home)), "the beginning of an upload")
+        doors.set("http=ro")
+        with contextlib.suppress(ConnectionResetError):
+            t.equal(upload.recv(100), b"", "what an upload is answered that may not go on")
+    t.expect("slow" not in os.listdir(doors.home), "an upload went on without a right to it")
+    doors.set("http=rw@127.0.0.0/8")
+    t.equal(doors.pid("apache"), pid, "the server's process after it ended a transfer")
+
+    # In a share that gives it out already, a share is a directory, and no second export.
+    doors.pool.shale("create", "home/inner", "--share")
+    (doors.home / "inner" / "file").write_text("within\n")
+    os.chmod(doors.home / "inner", 0o755)
+    t.equal(t.out("curl", "-sf", doors.url("inner/file")), "within", "a share within a share")
+    shown = json.loads(doors.pool.shale("exports", "--json").stdout)["exports"]
+    t.equal([line["share"] for line in shown], ["home"], "exports")
+    doors.pool.shale("destroy", "home/inner")
 
     # What the administrator adds is wrong: told, and what is served stays.
     before = (doors.dir / "httpd.conf").read_text()
@@ -217,6 +245,11 @@ class Clients:
     def smb(self, command, status=0):
         """Runs a command of smbclient."""
         return self.t.run("smbclient", "//127.0.0.1/home", "-p", self.doors.ports["smb-port"], "-U", f"{USER}%{PASSWORD}", "-c", command, status=status)
+
+    def smb_guest(self, command):
+        """Runs a command of smbclient without a password; what it says."""
+        done = self.t.run("smbclient", "//127.0.0.1/home", "-p", self.doors.ports["smb-port"], "-N", "-c", command, status=None)
+        return done.stdout + done.stderr
 
     def read(self, door, name):
         """A file as a door's client reads it."""
@@ -304,7 +337,51 @@ if os.environ.get("SHALE_E2E"):
             t.equal(clients.read(door, f"by-{door}"), b"yes", f"a file after a write by {door}, which may write again")
         t.equal(doors.pids(), pids, "processes of the servers after changes")
 
+        # Rights that are taken away end the sessions that have them.
+        with doors.ftp_session() as session:
+            session.voidcmd("NOOP")
+            doors.set("ftp=ro,login")
+            try:
+                session.voidcmd("NOOP")
+                t.fail("a session by FTP goes on with the rights that it had")
+            except (EOFError, OSError, ftplib.error_temp):
+                pass
+        with doors.ftp_session() as session:
+            for name in [".shale", "./.shale", ".shale/snapshots", "../.shale/snapshots", "/.shale/"]:
+                try:
+                    session.cwd(name)
+                    t.fail(f"FTP shows {name}")
+                except ftplib.error_perm:
+                    pass
+            doors.set("ftp=off")
+            try:
+                session.voidcmd("NOOP")
+                t.fail("a session by FTP outlives its door")
+            except (EOFError, OSError, ftplib.error_temp):
+                pass
+        doors.set(f"ftp={OPEN_DOORS['ftp']}")
+        doors.set("smb=ro,guest")
+        for name in [".shale", ".shale/snapshots"]:
+            said = clients.smb_guest(f'cd "{name}"; ls')
+            t.expect("NT_STATUS_OBJECT_" in said, f"SMB shows {name} to guests: {said}")
+        t.expect("by-smb" in clients.smb_guest("ls"), "a guest sees no files")
+        doors.set("smb=rw,user=no-such-user")
+        wrong = [line for line in doors.check(status=EXIT["unsupported"])["checks"] if not line["good"]]
+        t.expect(any("no-such-user" in line["what"] for line in wrong), f"what --check says of a user that is not there: {wrong}")
+        doors.set(f"smb={OPEN_DOORS['smb']}")
+
+        # In a share that gives it out already, a share is a directory, and no second name or port.
         pool = doors.pool
+        pool.shale("create", "home/inner", "--share")
+        (doors.home / "inner" / "file").write_text("within")
+        os.chmod(doors.home / "inner", 0o777)
+        os.chmod(doors.home / "inner" / "file", 0o644)
+        t.equal([clients.read(door, "inner/file") for door in ["smb", "http", "ftp"]], [b"within"] * 3, "a share within a share")
+        found = doors.check()
+        t.expect(all(line["good"] for line in found["checks"]), f"what --check found: {found['checks']}")
+        t.equal([line["door"] for line in found["exports"] if line["share"] == "home/inner"], ["nfs"], "doors of a share within a share")
+        pool.shale("destroy", "home/inner")
+
         pool.shale("create", "more", "--share", "-o", "nfs=ro", "-o", "http=ro")
         t.equal(doors.status(doors.url().replace("/home/", "/more/")), "200", "a share that was created with open doors")
         t.run("nfs-ls", clients.nfs().replace("/home/", "/more/"))

@@ -63,6 +63,10 @@ pub fn section(export: &Export) -> String {
         yes(access.has_guests),
         path = export.path,
     );
+    if access.has_guests {
+        // Who brings no password sees the files as they are now, and no snapshots.
+        text.push_str("    veto files = /.shale/\n    vfs objects = catia fruit streams_xattr acl_xattr\n");
+    }
     if !access.users.is_empty() {
         _ = writeln!(text, "    valid users = {}", access.users.join(" "));
     }
@@ -96,6 +100,12 @@ mod tests {
         for (value, has, has_not) in [
             ("on", "read only = no\n    guest ok = no", "valid users"),
             ("ro,guest", "read only = yes\n    guest ok = yes", "hosts"),
+            (
+                "ro,guest",
+                "veto files = /.shale/\n    vfs objects = catia fruit streams_xattr acl_xattr\n",
+                "shadow_copy2",
+            ),
+            ("rw", "guest ok = no", "veto"),
             ("rw,user=ada,user=meier", "valid users = ada meier\n", "hosts"),
             ("rw@10.0.0.0/8", "hosts allow = 10.0.0.0/8\n    hosts deny = ALL\n", "valid"),
         ] {

@@ -5,10 +5,10 @@ use std::path::Path;
 use std::process::Command;
 
 use doors::{Export, vsftpd};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 
 use super::kept::{Kept, Server};
-use super::process::{Process, wait_until};
+use super::process::{Process, end_all, wait_until};
 use super::world::World;
 use super::{rpc, tools};
 
@@ -51,6 +51,11 @@ impl Server for Vsftpd<'_> {
     fn reload(&self, process: &Process, _: &str, _: &str) -> Result<(), String> {
         process.signal(Signal::HUP);
         Ok(())
+    }
+
+    fn end_sessions(&self, process: &Process, _: &[Pid], _: &str, _: &str) {
+        // One that began while the old text was still in force, too. Clients connect again.
+        end_all(&process.sessions());
     }
 
     fn serves(&self, process: &mut Process, text: &str) -> Result<(), String> {

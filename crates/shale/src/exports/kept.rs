@@ -3,12 +3,16 @@
 //! 1. The text is written beside the file in force, and checked by the server's own checker.
 //! 2. It takes the file's place, and the server is told to read it, or started.
 //! 3. The server is asked what it serves.
-//! 4. If that is not what the text says, the text before is put back, and the fault is told.
+//! 4. Sessions that go on with rights of the text before are ended.
+//! 5. If the server serves something else than the text says, the text before is put back, and the
+//!    fault is told.
 //!
 //! So a configuration that is wrong takes away nothing that is served.
 
 use std::path::Path;
 use std::process::Command;
+
+use rustix::process::Pid;
 
 use super::process::Process;
 use super::tools;
@@ -34,6 +38,9 @@ pub trait Server {
     /// # Errors
     /// In words.
     fn reload(&self, process: &Process, old: &str, new: &str) -> Result<(), String>;
+    /// A changed text is in force: ends sessions that go on with rights of the one before.
+    /// `sessions`: those that had begun before the change.
+    fn end_sessions(&self, _process: &Process, _sessions: &[Pid], _old: &str, _new: &str) {}
     /// Asks it whether it serves what a text says, until it does or time is over.
     ///
     /// # Errors
@@ -119,7 +126,11 @@ impl Kept {
         std::fs::rename(&beside, file).map_err(|error| format!("{} cannot be written: {error}", file.display()))?;
         let done = match &before {
             Some(before) if was_alive && !server.needs_restart(before, text) => {
-                server.reload(&self.process, before, text).and_then(|()| server.serves(&mut self.process, text))
+                let sessions = self.process.sessions();
+                let reloaded = server.reload(&self.process, before, text);
+                reloaded.and_then(|()| server.serves(&mut self.process, text)).inspect(|()| {
+                    server.end_sessions(&self.process, &sessions, before, text);
+                })
             }
             _ => {
                 self.process.stop();

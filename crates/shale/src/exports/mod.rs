@@ -11,6 +11,8 @@ mod ftp;
 mod ids;
 mod kept;
 mod nfs;
+mod open;
+mod ports;
 mod process;
 mod report;
 mod rpc;
@@ -26,7 +28,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
-use doors::{Access, Door, Export, checked_path};
+use doors::{Door, Export, checked_path};
 use engine::Pool;
 use parking_lot::Mutex;
 use surface::{Error, Result};
@@ -38,6 +40,7 @@ use crate::shares::Shares;
 use self::ids::Ids;
 use self::kept::Kept;
 use self::nfs::Nfs;
+use self::open::OpenDoor;
 use self::process::Process;
 use self::world::World;
 
@@ -160,15 +163,19 @@ impl Exports {
         let mut faults = BTreeSet::new();
         for (id, name, dir) in self.shares.mounted() {
             let is_withdrawn = servers.withdrawn.iter().any(|of| *of == name || is_in(&name, of));
-            let Ok(properties) = self.pool.properties(Some(&name)) else { continue };
-            let value =
-                |door: Door| properties.iter().find(|p| p.key == door.name()).map_or("off", |p| p.value.as_str());
-            // Checked when they were set.
-            let access = |door: Door| Access::parse(door, value(door)).unwrap_or_default();
-            let open: Vec<_> = Door::ALL.into_iter().filter(|door| access(*door).is_open()).collect();
+            let open = open::doors_of(&self.pool, &name);
             if is_withdrawn || open.is_empty() {
                 continue;
             }
+            // Checked when they were set: by this version, or by a newer one.
+            for OpenDoor { door, access, .. } in &open {
+                let text = access.as_ref().err().map(|why| format!("share '{name}': {why}"));
+                faults.extend(text.map(|text| Fault { door: *door, text }));
+            }
+            let access = |door: Door| {
+                let of_door = open.iter().find(|of| of.door == door);
+                of_door.and_then(|of| of.access.clone().ok()).unwrap_or_default()
+            };
             let path = dir.display().to_string();
             let told = match (checked_path(&path), servers.ids.of(id)) {
                 (Ok(_), Ok(id)) => {
@@ -185,7 +192,7 @@ impl Exports {
                 }
                 (Err(text), _) | (_, Err(text)) => text,
             };
-            faults.extend(open.into_iter().map(|door| Fault { door, text: format!("share '{name}': {told}") }));
+            faults.extend(open.iter().map(|of| Fault { door: of.door, text: format!("share '{name}': {told}") }));
         }
         (exports, faults)
     }

@@ -142,9 +142,19 @@ impl Process {
         }
     }
 
+    /// The processes that it has started: sessions of clients.
+    pub fn sessions(&self) -> Vec<Pid> {
+        let Some((pid, _)) = self.running else { return Vec::new() };
+        members(pid).filter(|member| *member != pid).collect()
+    }
+
     /// Ends it, and what it has started.
     pub fn stop(&mut self) {
-        let Some((pid, _)) = self.running else { return };
+        let Some((pid, _)) = self.running else {
+            // Sessions outlive a server that was killed.
+            self.end_left_behind();
+            return;
+        };
         self.signal(Signal::TERM);
         if !wait_until(END_SECONDS, || !self.is_alive()) {
             self.signal(Signal::KILL);
@@ -161,16 +171,39 @@ impl Process {
     fn end_left_behind(&mut self) {
         let Some(group) = self.last.take().filter(|last| start_of(*last).is_none()) else { return };
         let _ = kill_process_group(group, Signal::KILL);
-        wait_until(END_SECONDS, || !has_members(group));
+        wait_until(END_SECONDS, || members(group).next().is_none());
     }
 }
 
-/// Whether a process of the group has not ended.
-fn has_members(group: Pid) -> bool {
-    let Ok(all) = std::fs::read_dir("/proc") else { return false };
-    let pids = all.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter_map(Pid::from_raw);
+/// The processes of a group that have not ended.
+fn members(group: Pid) -> impl Iterator<Item = Pid> {
     let raw = group.as_raw_nonzero().get();
-    pids.into_iter().any(|pid| stat_of(pid).is_some_and(|stat| stat.group == raw))
+    all_pids().filter(move |pid| stat_of(*pid).is_some_and(|stat| stat.group == raw))
+}
+
+/// All processes of the machine.
+pub fn all_pids() -> impl Iterator<Item = Pid> {
+    let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    all.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter_map(Pid::from_raw)
+}
+
+/// The paths of the files that a process has open; none if it has ended.
+pub fn open_files(pid: Pid) -> impl Iterator<Item = PathBuf> {
+    let all = std::fs::read_dir(format!("/proc/{}/fd", pid.as_raw_nonzero())).into_iter().flatten().flatten();
+    all.filter_map(|entry| std::fs::read_link(entry.path()).ok())
+}
+
+/// Ends those of some sessions that have a file open in one of the directories.
+pub fn end_users_of(sessions: &[Pid], dirs: &[PathBuf]) {
+    let uses = |pid: &&Pid| open_files(**pid).any(|file| dirs.iter().any(|dir| file.starts_with(dir)));
+    end_all(sessions.iter().filter(uses));
+}
+
+/// Ends sessions.
+pub fn end_all<'a>(sessions: impl IntoIterator<Item = &'a Pid>) {
+    for pid in sessions {
+        let _ = kill_process(*pid, Signal::KILL);
+    }
 }
 
 /// What the kernel tells of a process.
@@ -273,6 +306,41 @@ mod tests {
         process.start(Command::new("sleep").arg("600")).unwrap();
         assert!(start_of(child).is_none());
         process.stop();
+    }
+
+    #[test]
+    fn sessions_that_use_a_directory_are_ended_and_no_others() {
+        let dir = dir("exports-sessions");
+        let _alone = env::testing::starting();
+        let place = |name: &str| {
+            let place = dir.path().join(name);
+            std::fs::create_dir(&place).unwrap();
+            std::fs::write(place.join("file"), "x").unwrap();
+            place
+        };
+        let (taken, kept) = (place("taken"), place("kept"));
+        let session = |place: &Path| format!("sleep 600 < {}/file &", place.display());
+        let mut command = Command::new("sh");
+        command.arg("-c").arg(format!("{} {} wait", session(&taken), session(&kept)));
+        let mut process = Process::find(dir.path(), "x");
+        process.start(&mut command).unwrap();
+        let has_both = |process: &Process| {
+            let files: Vec<_> = process.sessions().into_iter().flat_map(open_files).collect();
+            [&taken, &kept].iter().all(|dir| files.iter().any(|file| file.starts_with(dir)))
+        };
+        assert!(wait_until(20, || has_both(&process)));
+        let sessions = process.sessions();
+        assert_eq!(sessions.len(), 2);
+        end_users_of(&sessions, std::slice::from_ref(&taken));
+        assert!(wait_until(20, || process.sessions().len() == 1));
+        let left = process.sessions();
+        assert!(open_files(left[0]).any(|file| file.starts_with(&kept)));
+        assert!(process.is_alive());
+        // Killed, it leaves a session behind, which goes when the door is shut.
+        process.signal(Signal::KILL);
+        assert!(wait_until(20, || !process.is_alive()));
+        process.stop();
+        assert!(wait_until(20, || start_of(left[0]).is_none()));
     }
 
     #[test]

@@ -7,8 +7,9 @@ use doors::{Access, Door};
 use engine::Pool;
 use serde::{Deserialize, Serialize};
 
+use super::open::doors_of;
 use super::world::World;
-use super::{Exports, ftp, nfs, rpc, smb, tools, web};
+use super::{Exports, ftp, nfs, ports, rpc, smb, tools, web};
 
 /// A share and a door of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,18 +50,12 @@ pub struct ExportsReport {
 
 /// Open doors of the shares of a pool, by share, with the share's access.
 fn open_doors(pool: &Pool) -> Vec<(String, Door, String, Access)> {
-    let mut all = Vec::new();
-    for share in pool.volumes().into_iter().filter(|volume| volume.is_share()) {
-        let properties = pool.properties(Some(&share.name)).unwrap_or_default();
-        for door in Door::ALL {
-            let value = properties.iter().find(|p| p.key == door.name()).map_or("off", |p| p.value.as_str());
-            let access = Access::parse(door, value).unwrap_or_default();
-            if access.is_open() {
-                all.push((share.name.clone(), door, value.to_owned(), access));
-            }
-        }
-    }
-    all
+    let shares = pool.volumes().into_iter().filter(|volume| volume.is_share());
+    let of_share = |share: String| {
+        let open = doors_of(pool, &share).into_iter();
+        open.map(move |of| (share.clone(), of.door, of.value, of.access.unwrap_or_default()))
+    };
+    shares.flat_map(|share| of_share(share.name)).collect()
 }
 
 /// The report of a pool whose shares no server gives out.
@@ -180,6 +175,10 @@ impl Exports {
         }
         drop(servers);
         checks.extend(ports.into_iter().map(|(port, pid, door)| self.port(port, pid, door)));
+        let users = open.iter().flat_map(|(share, door, _, access)| self.users(share, *door, access));
+        let mut users: Vec<_> = users.collect();
+        users.dedup();
+        checks.extend(users);
         checks.extend(open.iter().map(|(share, door, _, access)| self.as_client(share, *door, access)));
         if doors.contains(&Door::Nfs) && settings.has_nfs4 {
             checks.push(self.minor_versions());
@@ -203,9 +202,35 @@ impl Exports {
         let free = TcpListener::bind((settings.address, port));
         let found = match &free {
             Ok(_) => "free, and nothing is served there".to_owned(),
-            Err(error) => format!("taken ({error}): choose another in {}", self.world.file("settings").display()),
+            Err(error) => {
+                let by = ports::holder(port).map_or_else(|| error.to_string(), |holder| format!("by {holder}"));
+                format!("taken {by}: end that, or choose another in {}", self.world.file("settings").display())
+            }
         };
         CheckLine { what, good: false, found }
+    }
+
+    /// Whether the users are there that a door of a share names or needs.
+    fn users(&self, share: &str, door: Door, access: &Access) -> Vec<CheckLine> {
+        let mut named: Vec<_> =
+            access.users.iter().map(|user| (user.clone(), format!("smb of share {share}"))).collect();
+        match door {
+            Door::Http => named.push((self.world.settings.http_user.clone(), "http-user of settings".to_owned())),
+            Door::Ftp if !access.needs_login => named.push(("ftp".to_owned(), "ftp without a password".to_owned())),
+            Door::Nfs | Door::Smb | Door::Ftp => {}
+        }
+        let line = |(user, by): (String, String)| {
+            let good = tools::has_user(&user);
+            let found = if good { "there" } else { "this machine has no such user: useradd, or name another" };
+            CheckLine { what: format!("user {user} ({by})"), good, found: found.to_owned() }
+        };
+        let mut lines: Vec<_> = named.into_iter().map(line).collect();
+        let passwords = self.world.file("http.users");
+        if door == Door::Http && access.needs_login && !passwords.is_file() {
+            let found = format!("missing, so that none comes in: htpasswd -B -c {} USER", passwords.display());
+            lines.push(CheckLine { what: format!("passwords (http of share {share})"), good: false, found });
+        }
+        lines
     }
 
     /// What a client on this machine is answered.

@@ -55,6 +55,11 @@ pub fn write(path: &Path, text: &str) -> Result<(), String> {
     std::fs::rename(&beside, path).map_err(failed)
 }
 
+/// Whether this machine knows a user, be it from a directory of the network.
+pub fn has_user(name: &str) -> bool {
+    user(name).is_some() || run("getent", "libc-bin", &["passwd", name]).is_ok()
+}
+
 /// User and group number of a user of this machine.
 pub fn user(name: &str) -> Option<(u32, u32)> {
     let all = std::fs::read_to_string("/etc/passwd").ok()?;

@@ -1,13 +1,14 @@
 //! HTTP and WebDAV by Apache.
 
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use doors::{Export, apache};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 
 use super::kept::{Kept, Server};
-use super::process::{Process, wait_until};
+use super::process::{Process, end_users_of, wait_until};
 use super::world::World;
 use super::{rpc, tools};
 
@@ -54,6 +55,11 @@ impl Server for Apache<'_> {
         Ok(())
     }
 
+    fn end_sessions(&self, _: &Process, sessions: &[Pid], old: &str, new: &str) {
+        // Old processes end when their requests are done: a transfer may take hours.
+        end_users_of(sessions, &changed(old, new));
+    }
+
     fn serves(&self, process: &mut Process, text: &str) -> Result<(), String> {
         let World { settings, .. } = self.world;
         let path = text.lines().rev().find_map(|line| line.strip_prefix("RedirectMatch 410 \"^")?.strip_suffix("$\""));
@@ -80,6 +86,30 @@ fn is_of_process(line: &str) -> bool {
     ["Listen ", "User ", "PidFile "].iter().any(|word| line.starts_with(word))
 }
 
+/// The sections of shares, by their directories.
+fn sections(text: &str) -> BTreeMap<&str, Vec<&str>> {
+    let mut all: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    let mut dir = None;
+    for line in text.lines() {
+        let begins = line.strip_prefix("<Directory \"").and_then(|line| line.strip_suffix("\">"));
+        dir = begins.or(dir);
+        if let Some(dir) = dir {
+            all.entry(dir).or_default().push(line);
+        }
+        if line == "</Directory>" {
+            dir = None;
+        }
+    }
+    all
+}
+
+/// The directories of the shares whose sections have changed or gone.
+fn changed(old: &str, new: &str) -> Vec<PathBuf> {
+    let new = sections(new);
+    let gone = sections(old).into_iter().filter(|(dir, lines)| new.get(dir) != Some(lines));
+    gone.map(|(dir, _)| PathBuf::from(dir)).collect()
+}
+
 /// Brings the server in step with the shares that it is to give out.
 ///
 /// # Errors
@@ -100,4 +130,34 @@ pub fn bring(kept: &mut Kept, world: &World, exports: &[&Export]) -> Result<(), 
     let own = world.own("httpd.local.conf");
     let (text, _) = apache::server(&world.settings, &places, (MODULES, types, gid), exports, &own);
     kept.bring(&Apache { world }, &world.file("httpd.conf"), &text)
+}
+
+#[cfg(test)]
+mod tests {
+    use doors::{Access, Door, Places, Settings};
+
+    use super::*;
+
+    #[test]
+    fn a_change_ends_transfers_of_the_changed_shares_alone() {
+        let text = |shares: &[(&str, &str)]| {
+            let export = |(name, value): &(&str, &str)| Export {
+                id: 1,
+                name: (*name).to_owned(),
+                path: format!("/srv/{name}"),
+                nfs: Access::default(),
+                smb: Access::default(),
+                http: Access::parse(Door::Http, value).unwrap(),
+                ftp: Access::default(),
+            };
+            let exports: Vec<_> = shares.iter().map(export).collect();
+            let places = Places { state: "/s".to_owned(), logs: "/l".to_owned(), own: "/o".to_owned() };
+            let all: Vec<_> = exports.iter().collect();
+            apache::server(&Settings::default(), &places, ("/m", "/t", 33), &all, "").0
+        };
+        let old = text(&[("a", "ro"), ("b", "rw,login"), ("c", "ro")]);
+        let dirs = |dirs: &[&str]| dirs.iter().map(PathBuf::from).collect::<Vec<_>>();
+        assert_eq!(changed(&old, &text(&[("b", "ro,login"), ("c", "ro"), ("d", "ro")])), dirs(&["/srv/a", "/srv/b"]));
+        assert_eq!(changed(&old, &text(&[("a", "ro"), ("b", "rw,login"), ("c", "ro"), ("d", "ro")])), dirs(&[]));
+    }
 }

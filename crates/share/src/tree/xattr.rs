@@ -1,5 +1,7 @@
 //! Extended attributes and ACLs.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use super::{Tree, compression, usage};
 use crate::acl::{self, Acl};
 use crate::failure::{Failure, Result};
@@ -20,6 +22,26 @@ pub(super) fn drop_capability(state: &mut State, node: u64, inode: &mut Inode) -
         inode.flags.set(Flags::CAPABILITY, false);
     }
     Ok(has)
+}
+
+/// Names that begin so are ours.
+const OURS: &[u8] = b"user.shale.";
+
+/// Most wrong names of one process that the log tells: a program may try many.
+const TOLD_MAX: u32 = 100;
+
+/// Refuses to set a name of ours that is not known: it would be kept and do nothing.
+fn check_ours(name: &[u8]) -> Result<()> {
+    static TOLD: AtomicU32 = AtomicU32::new(0);
+    let known = [compression::ATTRIBUTE, usage::ATTRIBUTE];
+    if !name.starts_with(OURS) || known.contains(&name) {
+        return Ok(());
+    }
+    if TOLD.fetch_add(1, Ordering::Relaxed) < TOLD_MAX {
+        let known = known.map(String::from_utf8_lossy).join(" and ");
+        log::warn!("attribute '{}' is not known: {known} are", name.escape_ascii());
+    }
+    Err(Failure::new(libc::EINVAL))
 }
 
 /// Refuses names of spaces that the tree does not keep.
@@ -82,6 +104,7 @@ impl Tree {
     /// `EEXIST`, `ENODATA`, `E2BIG`, `EOPNOTSUPP`, `EINVAL` for an ACL that is not valid.
     pub fn set_xattr(&self, node: u64, name: &[u8], value: &[u8], flags: i32, clears_sgid: bool) -> Result<()> {
         check(name)?;
+        check_ours(name)?;
         if value.len() > VALUE_BYTES_MAX {
             return Err(Failure::new(libc::E2BIG));
         }

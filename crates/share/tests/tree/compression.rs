@@ -367,6 +367,20 @@ fn small_files_of_a_type_share_what_was_learnt() {
     assert_ne!(world.tree.hint(stranger).unwrap().kind, kind);
 }
 
+/// A misspelt name of ours would be kept as any attribute is, and change nothing.
+#[test]
+fn attributes_of_ours_that_are_not_known_are_refused() {
+    let world = World::new(&[], &[("compression", "lz4")]);
+    let node = world.make(Tree::ROOT, "a");
+    for name in [&b"user.shale.compresion"[..], b"user.shale.", b"user.shale.compression.x"] {
+        let refused = world.tree.set_xattr(node, name, b"zstd-9", 0, false).unwrap_err();
+        assert_eq!(refused.errno(), libc::EINVAL, "{}", name.escape_ascii());
+    }
+    assert!(world.tree.xattr_names(node).unwrap().is_empty());
+    world.tree.set_xattr(node, b"user.shales", b"another's", 0, false).unwrap();
+    world.set_xattr(node, "zstd-9");
+}
+
 /// Figures of files add up to those of their directory, and cannot be set.
 #[test]
 fn usage_is_told_by_an_attribute() {
