@@ -21,6 +21,7 @@ const BATCH_FIXED_BYTES: usize = format::BATCH_FIXED_BYTES;
 fn env(machine: &Machine) -> PoolEnv {
     PoolEnv {
         standby: None,
+        origins: None,
         disk: machine.disk.handle(),
         store: machine.store.handle(),
         clock: Arc::clone(&machine.clock) as _,

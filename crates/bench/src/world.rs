@@ -213,7 +213,8 @@ fn pool_options(memory_bytes: u64) -> PoolOptions {
 
 fn environment(disk: Arc<TimedDisk>, store: FjallStore) -> PoolEnv {
     let store = Arc::new(store);
-    PoolEnv { disk, store, clock: Arc::new(SystemClock::default()), entropy: Arc::new(SystemEntropy), standby: None }
+    let (clock, entropy) = (Arc::new(SystemClock::default()), Arc::new(SystemEntropy));
+    PoolEnv { disk, store, clock, entropy, standby: None, origins: None }
 }
 
 /// How long a file system that is mounted with `discard` takes to give the space of removed files

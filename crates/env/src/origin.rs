@@ -18,7 +18,7 @@ pub struct RemoteImage {
     pub len: u64,
 }
 
-/// A group of an image: 128 KiB, the last one of an image what is left.
+/// A group of an image: 128 KiB, of the last one the rest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RemoteGroup {
     /// All of it is zeroes. Nothing else may be answered so: not what is unknown, nor what is

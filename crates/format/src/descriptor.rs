@@ -12,6 +12,7 @@ use units::{Epoch, GroupIndex, ObjectId, SHARE_BYTES};
 use crate::FormatError;
 use crate::cursor::{Cursor, put_text, put_uint, seal, unseal};
 use crate::cuts::{CUTS_MAX, Cut, UNDONE_MAX, Undone, put_cut, read_cut, read_cuts};
+use crate::image::ImagePart;
 use crate::receive::{ReceiveState, SnapshotIdentity, read_identity};
 
 /// What state an object is in.
@@ -114,6 +115,10 @@ pub struct ObjectDescriptor {
     pub identity: Option<SnapshotIdentity>,
     /// How much of a snapshot has come, while it does.
     pub receive: Option<Box<ReceiveState>>,
+    /// Of an object that holds the fetched groups of an image: which image. No user sees such an
+    /// object by itself, so it is a destroyed one; what was cloned from it keeps it. Where it has no
+    /// record, nothing is known.
+    pub image: Option<Box<ImagePart>>,
 }
 
 const STATE_VOLUME: u8 = 1;
@@ -132,7 +137,7 @@ const FLAG_WRAPPED: u8 = 8;
 const FLAG_IDENTITY: u8 = 16;
 const FLAG_RECEIVE: u8 = 32;
 const FLAG_FORGOTTEN: u8 = 64;
-const FLAGS_KNOWN: u8 = 127;
+const FLAG_IMAGE: u8 = 128;
 
 /// Size of a folder, which means nothing.
 const FOLDER_BYTES: u64 = 1;
@@ -161,6 +166,7 @@ impl ObjectDescriptor {
             properties: BTreeMap::new(),
             identity: None,
             receive: None,
+            image: None,
         }
     }
 
@@ -180,9 +186,9 @@ impl ObjectDescriptor {
     }
 
     /// Encodes: id 8, state 1, name, size 8, epoch 4, flags 1 (has an origin, made by a schedule, reap is due, reap has
-    /// wrapped, identity follows, receive state follows, cuts were forgotten), origin object 8, origin epoch 4, parent 8 (0: none), reap's next group 8 and stop 8, number of cuts 1, per
+    /// wrapped, identity follows, receive state follows, cuts were forgotten, image follows), origin object 8, origin epoch 4, parent 8 (0: none), reap's next group 8 and stop 8, number of cuts 1, per
     /// cut after 4 and before 4, the same for those that are undone, created 8, allocated blocks 8, stored bytes 8, properties, identity 16 if so, receive state 41 if so,
-    /// within what cuts were forgotten 8 if so, crc32c 4.
+    /// within what cuts were forgotten 8 if so, image if so, crc32c 4.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(160);
         put_uint(&mut out, self.id.0, 8);
@@ -207,7 +213,8 @@ impl ObjectDescriptor {
                 | flag(self.reap.is_some_and(|r| r.wrapped), FLAG_WRAPPED)
                 | flag(self.identity.is_some(), FLAG_IDENTITY)
                 | flag(self.receive.is_some(), FLAG_RECEIVE)
-                | flag(self.undone.forgotten.is_some(), FLAG_FORGOTTEN),
+                | flag(self.undone.forgotten.is_some(), FLAG_FORGOTTEN)
+                | flag(self.image.is_some(), FLAG_IMAGE),
         );
         let origin = self.origin.unwrap_or(Origin { object: ObjectId(0), epoch: Epoch(0) });
         put_uint(&mut out, origin.object.0, 8);
@@ -232,6 +239,9 @@ impl ObjectDescriptor {
         }
         if let Some(forgotten) = &self.undone.forgotten {
             put_cut(&mut out, forgotten);
+        }
+        if let Some(image) = &self.image {
+            image.put(&mut out);
         }
         seal(&mut out);
         out
@@ -260,9 +270,6 @@ impl ObjectDescriptor {
         let size_bytes = cursor.u64()?;
         let epoch = Epoch(cursor.u32()?);
         let flags = cursor.u8()?;
-        if flags & !FLAGS_KNOWN != 0 {
-            return Err(cursor.fail(format!("unknown flags {flags:#04x}")));
-        }
         let origin = Origin { object: ObjectId(cursor.u64()?), epoch: Epoch(cursor.u32()?) };
         let parent = ObjectId(cursor.u64()?);
         let wrapped = flags & FLAG_WRAPPED != 0;
@@ -285,9 +292,13 @@ impl ObjectDescriptor {
             properties: read_properties(&mut cursor)?,
             identity: if flags & FLAG_IDENTITY != 0 { Some(read_identity(&mut cursor)?) } else { None },
             receive: if flags & FLAG_RECEIVE != 0 { Some(Box::new(ReceiveState::read(&mut cursor)?)) } else { None },
+            image: None,
         };
         if flags & FLAG_FORGOTTEN != 0 {
             descriptor.undone.forgotten = Some(read_cut(&mut cursor)?);
+        }
+        if flags & FLAG_IMAGE != 0 {
+            descriptor.image = Some(Box::new(ImagePart::read(&mut cursor)?));
         }
         cursor.end()?;
         if descriptor.name.is_empty() || descriptor.name.len() > NAME_BYTES_MAX {
@@ -309,6 +320,9 @@ impl ObjectDescriptor {
         }
         if state == ObjectState::Folder && (descriptor.origin.is_some() || descriptor.parent == Some(id)) {
             return Err(cursor.fail("a folder that came from something, or lies in itself"));
+        }
+        if descriptor.image.is_some() && (state != ObjectState::Deleting || descriptor.origin.is_some()) {
+            return Err(cursor.fail("an image that is a volume, or came from one"));
         }
         // Fragments name it in four bytes. It came later than what it was trained for.
         let is_dictionary_right = descriptor.origin.is_none()
@@ -368,6 +382,7 @@ mod tests {
             properties: [("compression".to_owned(), "zstd-3".to_owned())].into(),
             identity: Some(SnapshotIdentity([7; 16])),
             receive: None,
+            image: None,
         };
         let bytes = descriptor.encode();
         assert_eq!(ObjectDescriptor::decode(&bytes).unwrap(), descriptor);
@@ -383,6 +398,14 @@ mod tests {
         assert_eq!(ObjectDescriptor::decode(&bookmark.encode()).unwrap(), bookmark);
         let folder = ObjectDescriptor::folder(ObjectId(8), "web", Some(ObjectId(11)));
         assert_eq!(ObjectDescriptor::decode(&folder.encode()).unwrap(), folder);
+        let image = ImagePart { location: "s3://b/debian".into(), incarnation: 5 << 90 | 3, version: 9, len: 1 << 33 };
+        let image = ObjectDescriptor {
+            state: ObjectState::Deleting,
+            image: Some(Box::new(image)),
+            ..ObjectDescriptor::volume(ObjectId(8), "s3://b/debian@9", 1 << 33)
+        };
+        assert_eq!(ObjectDescriptor::decode(&image.encode()).unwrap(), image);
+        crate::cursor::expect_every_bit_to_count(&image.encode(), |bytes| ObjectDescriptor::decode(bytes).is_err());
         let forgetful = |after, before| {
             let forgotten = Some(Cut { after: Epoch(after), before: Epoch(before) });
             ObjectDescriptor { undone: Undone { forgotten, ..partial.undone.clone() }, ..partial.clone() }
@@ -403,6 +426,7 @@ mod tests {
             ObjectDescriptor { state: ObjectState::Dictionary, ..descriptor.clone() },
             ObjectDescriptor { state: ObjectState::Folder, ..descriptor.clone() },
             ObjectDescriptor { parent: Some(folder.id), ..folder.clone() },
+            ObjectDescriptor { state: ObjectState::Volume, ..image },
             ObjectDescriptor { state: ObjectState::Dictionary, origin: None, ..descriptor.clone() },
             ObjectDescriptor { state: ObjectState::Dictionary, origin: None, parent: None, ..descriptor },
         ] {

@@ -12,6 +12,7 @@ mod cuts;
 mod delta;
 mod descriptor;
 mod dictionary;
+mod image;
 mod incarnations;
 mod inventory;
 mod keys;
@@ -43,6 +44,7 @@ pub use cuts::{CUTS_MAX, Cut, UNDONE_MAX, Undone};
 pub use delta::{DeltaWriter, decode_delta};
 pub use descriptor::{ObjectDescriptor, ObjectState, Origin, Reap};
 pub use dictionary::{DICTIONARY_FRAME_BYTES, decode_dictionary, dictionary_content_bytes, encode_dictionary};
+pub use image::ImagePart;
 pub use incarnations::{INCARNATIONS_MAX, Incarnation, Incarnations, KEY_END, LogEnd};
 pub use inventory::{
     ExtentEntry, Filled, INVENTORY_HEAD_BYTES, INVENTORY_HEADER_BYTES, Inventory, InventoryHeader, inventory_places,
@@ -72,7 +74,7 @@ pub use stream::{
 pub use stream_set::{STREAM_SET_VERSION, StreamSetBegin, StreamSetEnd};
 pub use stream_token::ResumeToken;
 pub use superblock::{
-    COMPAT_INVENTORY, FORMAT_VERSION, INCOMPAT_BOOKMARKS, INCOMPAT_COMPACT_RECORDS, INCOMPAT_FOLDERS, INCOMPAT_KNOWN,
-    INCOMPAT_NESTED_SHARES, INCOMPAT_SHARES, SUPERBLOCK_BYTES, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSETS,
+    COMPAT_INVENTORY, FORMAT_VERSION, INCOMPAT_BOOKMARKS, INCOMPAT_COMPACT_RECORDS, INCOMPAT_FOLDERS, INCOMPAT_IMAGES,
+    INCOMPAT_KNOWN, INCOMPAT_NESTED_SHARES, INCOMPAT_SHARES, SUPERBLOCK_BYTES, SUPERBLOCK_MAGIC, SUPERBLOCK_OFFSETS,
     SUPERBLOCK_TAIL_BYTES, Superblock, SuperblockError, capacity_bytes_max, superblock_end_offset,
 };

@@ -32,11 +32,18 @@ pub const INCOMPAT_FOLDERS: u64 = 1 << 3;
 /// Incompatible feature: there may be shares that lie in others: their parent is a share. Bit 4 is
 /// taken.
 pub const INCOMPAT_NESTED_SHARES: u64 = 1 << 5;
+/// Incompatible feature: there may be images, objects in which a missing record means that nothing
+/// is known. Set before the first one is made, and never taken back.
+pub const INCOMPAT_IMAGES: u64 = 1 << 6;
 /// Compatible feature: extent 0 has an inventory of all extents. Set when there is one, and never taken back.
 pub const COMPAT_INVENTORY: u64 = 1 << 0;
 /// Incompatible features that this code knows. A pool with any other bit is not opened.
-pub const INCOMPAT_KNOWN: u64 =
-    INCOMPAT_COMPACT_RECORDS | INCOMPAT_SHARES | INCOMPAT_BOOKMARKS | INCOMPAT_FOLDERS | INCOMPAT_NESTED_SHARES;
+pub const INCOMPAT_KNOWN: u64 = INCOMPAT_COMPACT_RECORDS
+    | INCOMPAT_SHARES
+    | INCOMPAT_BOOKMARKS
+    | INCOMPAT_FOLDERS
+    | INCOMPAT_NESTED_SHARES
+    | INCOMPAT_IMAGES;
 
 /// Why a superblock cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]

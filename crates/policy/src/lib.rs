@@ -23,6 +23,7 @@ mod prior;
 mod probe;
 mod properties;
 mod region;
+mod remote;
 mod rule_trial;
 mod rules;
 mod schedule;
@@ -54,6 +55,7 @@ pub use properties::{
     Settings, Source, check_pool, check_property_of, is_incomplete, is_property, may_have, resolve,
 };
 pub use region::{REGION_BITS, Region, STRAYS_MAX, UNITS_PER_TEST};
+pub use remote::{Remote, Share};
 pub use rule_trial::{RULE_REGION_BYTES, RULE_UNITS_MAX, RULE_UNITS_MIN, RuleTrial, rule_units};
 pub use rules::{
     ParseRuleError, RULE_PREFIX, Rule, RuleChoice, RuleError, RuleMatch, Rules, check_rule, default_rules,

@@ -8,6 +8,7 @@ use doors::{Access, AccessError, Door};
 use units::{BLOCK_BYTES, GROUP_BLOCKS, did_you_mean, parse_size};
 
 use crate::plan::Auto;
+use crate::remote::{Remote, parse_cache, parse_hydrate, parse_timeout};
 use crate::rules::{RULE_PREFIX, RuleError, Rules, check_rule};
 use crate::values::values;
 use crate::{Candidates, ColdMode, Mode, Schedule, WhenFull};
@@ -47,6 +48,8 @@ pub struct Settings {
     pub reservation_bytes: u64,
     /// What becomes of a write that finds no room.
     pub when_full: WhenFull,
+    /// How the rest of an image is had that a volume was cloned from.
+    pub remote: Remote,
     /// When the pool cleans in the background.
     pub clean_marks: CleanMarks,
 }
@@ -82,6 +85,7 @@ impl Default for Settings {
             quota_bytes: None,
             reservation_bytes: 0,
             when_full: WhenFull::Error,
+            remote: Remote::default(),
             clean_marks: CleanMarks::default(),
         }
     }
@@ -234,6 +238,20 @@ pub const KEYS: &[Key] = &[
         only_of: None,
     },
     Key {
+        name: "hydrate",
+        description: "whether the rest of the image that a volume was cloned from is fetched in the background, and how fast at most",
+        allowed: Remote::HYDRATE_ALLOWED,
+        default: "off",
+        only_of: None,
+    },
+    Key {
+        name: "remote-timeout",
+        description: "how long a request waits for the store of such an image before it fails",
+        allowed: Remote::TIMEOUT_ALLOWED,
+        default: "5m",
+        only_of: None,
+    },
+    Key {
         name: INCOMPLETE,
         description: "whether an import has brought a part of its data only: it says yes when it begins, and takes that back when all is there",
         allowed: "no, yes",
@@ -280,6 +298,13 @@ pub const KEYS: &[Key] = &[
         description: "free space at which it stops; in a pool that nobody uses it begins below this already",
         allowed: MARK_ALLOWED,
         default: "25",
+        only_of: Some(Owner::Pool),
+    },
+    Key {
+        name: "remote-cache",
+        description: "most space for what was fetched of images because it was read; what was not read for longest goes first",
+        allowed: Remote::CACHE_ALLOWED,
+        default: "25%",
         only_of: Some(Owner::Pool),
     },
 ];
@@ -471,6 +496,9 @@ fn apply(settings: &mut Settings, name: &str, value: &str) -> Result<(), Propert
         "quota" => settings.quota_bytes = parse_bytes(value).ok_or_else(bad)?,
         "reservation" => settings.reservation_bytes = parse_bytes(value).ok_or_else(bad)?.unwrap_or(0),
         "when-full" => settings.when_full = WhenFull::parse(value).ok_or_else(bad)?,
+        "hydrate" => settings.remote.hydrate = parse_hydrate(value).ok_or_else(bad)?,
+        "remote-timeout" => settings.remote.timeout_seconds = parse_timeout(value).ok_or_else(bad)?,
+        "remote-cache" => settings.remote.cache = parse_cache(value, parse_permille).ok_or_else(bad)?,
         "nfs" | "smb" | "http" | "ftp" => {
             let door = Door::of_property(name).ok_or_else(bad)?;
             drop(Access::parse(door, value).map_err(PropertyError::Door)?);
@@ -640,7 +668,7 @@ mod tests {
             (
                 "compresion",
                 "lz4",
-                "compression, mode, candidates, unit, min-saving, dictionary, cold-mode, snapshots, keep, quota, reservation, when-full, incomplete, nfs, smb, http, ftp, clean-low, clean-high, and rule.TYPE",
+                "compression, mode, candidates, unit, min-saving, dictionary, cold-mode, snapshots, keep, quota, reservation, when-full, hydrate, remote-timeout, incomplete, nfs, smb, http, ftp, clean-low, clean-high, remote-cache, and rule.TYPE",
             ),
             ("rule.nc", "lz5", "MODE:CODEC"),
             ("rule.jpeg", "off", "rule.jpg"),
@@ -662,6 +690,9 @@ mod tests {
             ("quota", "lots", "none, or a size"),
             ("reservation", "-1", "none, or a size"),
             ("when-full", "hang", "wait:SECONDS"),
+            ("hydrate", "yes", "50M/s"),
+            ("remote-timeout", "5", "5m or 2h"),
+            ("remote-cache", "all", "25%"),
             ("incomplete", "maybe", "no, yes"),
             ("nfs", "rw@10.0.0.1/8", "first address"),
             ("http", "rw", "every client could write"),
@@ -698,6 +729,8 @@ mod tests {
                 ("quota", "none", Source::Default),
                 ("reservation", "none", Source::Default),
                 ("when-full", "error", Source::Default),
+                ("hydrate", "off", Source::Default),
+                ("remote-timeout", "5m", Source::Default),
                 ("incomplete", "no", Source::Default),
                 ("nfs", "off", Source::Default),
                 ("smb", "off", Source::Default),
@@ -705,6 +738,7 @@ mod tests {
                 ("ftp", "off", Source::Default),
                 ("clean-low", "10", Source::Default),
                 ("clean-high", "25", Source::Default),
+                ("remote-cache", "25%", Source::Default),
             ]
         );
         assert_eq!(resolved.rules, Rules::default());

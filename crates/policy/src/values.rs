@@ -30,6 +30,8 @@ pub fn values(key: &str) -> Vec<String> {
         "snapshots" => &["off", "hourly", "daily", "weekly"],
         "quota" | "reservation" => &["none"],
         "when-full" => &["error", "wait"],
+        "hydrate" => &["off", "on", "50M/s"],
+        "remote-timeout" => &["5m", "0"],
         "incomplete" => &["no", "yes"],
         "nfs" | "smb" => &["off", "on", "ro", "rw"],
         "http" => &["off", "ro", "rw,login"],

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use env::{Clock, Disk, Entropy, MapStore, Standby};
+use env::{Clock, Disk, Entropy, MapStore, Origins, Standby};
 
 /// Properties as a user writes them: key to value.
 pub type Properties = BTreeMap<String, String>;
@@ -22,6 +22,9 @@ pub struct PoolEnv {
     /// Memory that outlives the process: acknowledged data is there until the log has it. `None`:
     /// the death of the process takes unflushed data along.
     pub standby: Option<Arc<dyn Standby>>,
+    /// The way to images that volumes were cloned from. `None`: what has not been fetched of one
+    /// cannot be read.
+    pub origins: Option<Arc<dyn Origins>>,
 }
 
 /// What a new pool is made with.

@@ -17,6 +17,7 @@ pub(crate) fn env_on(machine: &Machine, disk: Arc<dyn Disk>) -> PoolEnv {
         clock: Arc::clone(&machine.clock) as _,
         entropy: Arc::clone(&machine.entropy) as _,
         standby: Some(machine.standby.handle()),
+        origins: None,
     }
 }
 

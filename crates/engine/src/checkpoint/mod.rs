@@ -55,6 +55,7 @@ use crate::objects::timeline::Timelines;
 use crate::pool::core::Core;
 use crate::repair::recovery::write_over;
 use crate::space::extents::ExtentPlan;
+use crate::write::buffer::GroupKey;
 
 /// Shortest and longest list of extents that the log is given. The longest bounds the checkpoint's
 /// record to 16 KiB.
@@ -87,6 +88,8 @@ pub(crate) struct Captured {
     pub reaping: Vec<(ObjectId, Reap, u64)>,
     /// Extents that had been cleaned, and become free with this checkpoint.
     evacuated: u64,
+    /// Groups of images that are dropped, as far as the store has them.
+    pub drops: Vec<GroupKey>,
     /// How far extents are filled.
     filled: BTreeMap<ExtentIndex, Filled>,
 }
@@ -170,7 +173,10 @@ impl Core {
         let settled = self.map.settled();
         let timelines = captured.timelines.clone();
         let (changes, groups) = (settled.bytes() + self.map.freeze().bytes(), settled.groups());
-        let is_light = kind == Kind::Light && captured.reaping.is_empty() && changes <= self.settled_bytes_max();
+        let is_light = kind == Kind::Light
+            && captured.reaping.is_empty()
+            && captured.drops.is_empty()
+            && changes <= self.settled_bytes_max();
         let is_in_the_way = self.run_checkpoint(state, if is_light { Kind::Light } else { Kind::Full }, captured)?;
         if is_in_the_way {
             self.renew_catalogue(true);
@@ -240,6 +246,7 @@ impl Core {
             descriptors,
             timelines,
             reaping,
+            drops: self.images.take_drops(),
             evacuated,
             filled,
         }
@@ -316,6 +323,7 @@ impl Core {
                 let settled = self.map.settled();
                 let mut merged = self.merge(&frozen, &settled, captured)?;
                 self.reap(&frozen, &settled, captured, &mut merged)?;
+                self.drop_groups(&frozen, &settled, captured, &mut merged)?;
                 merged
             }
             Kind::Light => self.settle(state, &frozen, captured)?,

@@ -158,7 +158,7 @@ pub(crate) fn levels_from(origin: Origin, later: &[Level]) -> Option<Vec<Level>>
     let at = later.iter().position(|level| level.object == origin.object)?;
     let level = later.get(at).filter(|level| level.sees(origin.epoch))?;
     let cuts = level.cuts.iter().filter(|cut| cut.before <= origin.epoch).copied().collect();
-    let mut levels = vec![Level { object: origin.object, epoch: origin.epoch, newest: None, cuts }];
+    let mut levels = vec![Level { epoch: origin.epoch, newest: None, cuts, ..level.clone() }];
     levels.extend(later[at + 1..].iter().cloned());
     Some(levels)
 }

@@ -66,11 +66,11 @@ impl Pool {
         let mut objects: Vec<ObjectId> = old.iter().chain(new).map(|level| level.object).collect();
         objects.sort_unstable();
         objects.dedup();
-        let page = self.core.group_page(&objects, BlockIndex::containing(start).group())?;
+        let page = self.core.page_of_both(&objects, (old, new), BlockIndex::containing(start).group())?;
         let mut changes = Changes::default();
         let end = sizes.0.max(sizes.1);
         for (group, of_all) in &page.groups {
-            let view = |levels: &[Level]| look_down(levels, &objects, of_all, BlockMask::FULL);
+            let view = |levels: &[Level]| look_down(levels, &objects, (*group, of_all), BlockMask::FULL);
             let (before, now) = (view(old), view(new));
             changes.push(*group, changed(&before, &now), allocated(&now), end);
         }

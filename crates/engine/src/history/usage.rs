@@ -125,7 +125,8 @@ impl Figures {
                     more[index] = more[index].or(mask);
                 }
             }
-            let pieces = look_down(below, objects, of_all, missing);
+            // What has not been fetched of an image takes no space.
+            let pieces = look_down(below, objects, (GroupIndex(u64::MAX), of_all), missing);
             bytes += pieces.iter().map(|piece| u64::from(piece.fragment.live_bytes())).sum::<u64>();
             blocks += pieces.iter().map(|piece| i64::from(piece.fragment.live.count())).sum::<i64>();
             self.blocks[points.start] += blocks;

@@ -208,6 +208,10 @@ impl Applier {
         let mut groups = Vec::new();
         for level in object.levels().iter() {
             groups.extend(self.map.groups_in(level.object, from, to, usize::MAX)?.0);
+            // What has not been fetched must be hidden as well.
+            if !Canary::ImageHolesForgotten.is_planted() {
+                groups.extend((from.0..to.0.min(level.image_groups())).map(GroupIndex));
+            }
         }
         groups.sort_unstable();
         groups.dedup();

@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-use format::record_key_range;
+use format::{FragmentRef, record_key_range};
 use surface::Result;
-use units::{BlockMask, GroupIndex, ObjectId};
+use units::{BlockMask, Epoch, GROUP_BLOCKS, GroupIndex, ObjectId};
 
 use crate::map::overlay::GroupRecords;
 use crate::map::{Level, Piece, take};
@@ -14,6 +14,10 @@ use crate::pool::core::Core;
 
 /// Records of each object in memory at the same time.
 const RECORDS_MAX: usize = 4096;
+/// Groups of an image in a page, whatever is known of them.
+const IMAGE_GROUPS: u64 = 1024;
+/// Where nothing lies: the place of what has not been fetched of an image.
+const NOWHERE: u64 = u64::MAX;
 
 /// A stretch of groups.
 pub(crate) struct Page {
@@ -24,7 +28,52 @@ pub(crate) struct Page {
     pub next: Option<GroupIndex>,
 }
 
+/// The image that is at the bottom of a way down.
+pub(crate) fn image_below(levels: &[Level]) -> Option<&Level> {
+    levels.last().filter(|level| level.image.is_some())
+}
+
+/// Whether a piece stands for blocks of an image that have not been fetched.
+pub(crate) const fn is_absent(piece: &Piece) -> bool {
+    piece.fragment.location == NOWHERE
+}
+
+fn absent(level: &Level, live: BlockMask) -> Piece {
+    let count = GROUP_BLOCKS as u8;
+    let fragment = FragmentRef { live, first: 0, count, codec: 0, stored: 0, checksum: 0, location: NOWHERE };
+    Piece { object: level.object, epoch: Epoch(0), fragment }
+}
+
 impl Core {
+    /// A page for a comparison of two states. If only one of them has an image below it, all groups
+    /// of that are in the page, because each of them may hold data.
+    ///
+    /// # Errors
+    /// As [`group_page`](Self::group_page).
+    pub(crate) fn page_of_both(
+        &self,
+        objects: &[ObjectId],
+        (old, new): (&[Level], &[Level]),
+        from: GroupIndex,
+    ) -> Result<Page> {
+        let mut page = self.group_page(objects, from)?;
+        let (before, now) = (image_below(old), image_below(new));
+        if before.map(|level| level.object) == now.map(|level| level.object) {
+            return Ok(page);
+        }
+        let groups = before.into_iter().chain(now).map(Level::image_groups).max().unwrap_or(0);
+        let mut to = GroupIndex(groups.min(from.0 + IMAGE_GROUPS));
+        if from.0 + IMAGE_GROUPS < groups && page.next.is_none_or(|next| next > to) {
+            page.groups.split_off(&to);
+            page.next = Some(to);
+        }
+        to = page.next.map_or(to, |next| next.min(to));
+        for group in (from.0..to.0).map(GroupIndex) {
+            page.groups.entry(group).or_insert_with(|| vec![GroupRecords::new(); objects.len()]);
+        }
+        Ok(page)
+    }
+
     /// The records of an origin must be read before those of its clones: a checkpoint that comes
     /// between the two may have taken out of the origin the blocks that its clone knows from then
     /// on. Origins have smaller numbers.
@@ -58,11 +107,12 @@ impl Core {
     }
 }
 
-/// The pieces of `missing` found going down `levels`, where `of_all` has the records of `objects`.
+/// The pieces of `missing` found going down `levels`, where `of_all` has the records of `objects`;
+/// one of them for what has not been fetched of an image ([`is_absent`]).
 pub(crate) fn look_down(
     levels: &[Level],
     objects: &[ObjectId],
-    of_all: &[GroupRecords],
+    (group, of_all): (GroupIndex, &[GroupRecords]),
     mut missing: BlockMask,
 ) -> Vec<Piece> {
     let mut pieces = Vec::new();
@@ -70,8 +120,12 @@ pub(crate) fn look_down(
         let Some(at) = objects.iter().position(|object| *object == level.object) else { continue };
         missing = take([Some(&of_all[at])], level, missing, &mut |piece| pieces.push(piece));
         if missing.is_empty() {
-            break;
+            return pieces;
         }
+    }
+    if let Some(level) = image_below(levels) {
+        let live = level.image_mask(group).and(missing);
+        pieces.extend((!live.is_empty()).then(|| absent(level, live)));
     }
     pieces
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use format::Cut;
-use units::{Epoch, ObjectId};
+use units::{BlockMask, Epoch, GROUP_BLOCKS, GroupIndex, ObjectId};
 
 /// One step of the way down from an object: it, then its origin, and so on.
 #[derive(Debug, Clone)]
@@ -19,6 +19,9 @@ pub(crate) struct Level {
     pub newest: Option<Arc<AtomicU32>>,
     /// Epochs that are not seen.
     pub cuts: Vec<Cut>,
+    /// Of an image: how many blocks it has. Those of which no record knows anything have not been
+    /// fetched.
+    pub image: Option<u64>,
 }
 
 impl PartialEq for Level {
@@ -31,6 +34,17 @@ impl Level {
     /// Whether nothing but the first epoch can have records; the caller holds the layers' lock.
     pub(super) fn has_only_first(&self) -> bool {
         self.newest.as_ref().is_some_and(|newest| newest.load(Ordering::Acquire) == 0)
+    }
+
+    /// The blocks of a group that an image has.
+    pub(crate) fn image_mask(&self, group: GroupIndex) -> BlockMask {
+        let blocks = self.image.map_or(0, |blocks| blocks.saturating_sub(group.first_block().0));
+        BlockMask::run(0, blocks.min(GROUP_BLOCKS as u64) as u32)
+    }
+
+    /// How many groups an image has.
+    pub(crate) fn image_groups(&self) -> u64 {
+        self.image.unwrap_or(0).div_ceil(GROUP_BLOCKS as u64)
     }
 
     /// Whether records of an epoch are seen.

@@ -134,27 +134,40 @@ impl Map {
         self.layers.read().active.clone()
     }
 
-    /// Where the blocks of `wanted` are found, going down `levels`. What no piece covers reads as
-    /// zeroes.
+    /// Where the blocks of `wanted` are found, going down `levels`, and the blocks of an image that
+    /// have not been fetched: these have no piece, and are never zeroes. What else has no piece
+    /// reads as zeroes.
     ///
     /// # Errors
     /// When the store fails or a record is damaged.
-    pub(crate) fn lookup(&self, levels: &[Level], group: GroupIndex, wanted: BlockMask) -> Result<Vec<Piece>> {
+    pub(crate) fn lookup_partly(
+        &self,
+        levels: &[Level],
+        group: GroupIndex,
+        wanted: BlockMask,
+    ) -> Result<(Vec<Piece>, BlockMask)> {
         let mut pieces = Vec::new();
-        self.walk(levels, group, wanted, true, &mut |piece| pieces.push(piece))?;
-        Ok(pieces)
+        let absent = self.walk(levels, group, wanted, true, &mut |piece| pieces.push(piece))?;
+        Ok((pieces, absent.unwrap_or(BlockMask::EMPTY)))
     }
 
-    /// Like [`lookup`](Self::lookup), but only in memory: `None` if the store would have to be
-    /// asked.
+    /// The same without these, for what asks only where stored data lies.
+    pub(crate) fn lookup_stored(&self, levels: &[Level], group: GroupIndex, wanted: BlockMask) -> Result<Vec<Piece>> {
+        self.lookup_partly(levels, group, wanted).map(|(pieces, _)| pieces)
+    }
+
+    /// Like [`lookup_partly`](Self::lookup_partly), but only in memory: `None` if the store would have to be
+    /// asked, or an image.
     pub(crate) fn lookup_cached(&self, levels: &[Level], group: GroupIndex, wanted: BlockMask) -> Option<Vec<Piece>> {
         let mut pieces = Vec::new();
         match self.walk(levels, group, wanted, false, &mut |piece| pieces.push(piece)) {
-            Ok(true) => Some(pieces),
+            Ok(Some(absent)) if absent.is_empty() => Some(pieces),
             _ => None,
         }
     }
 
+    /// The blocks of an image that have not been fetched; `None` if the store would have to be
+    /// asked.
     fn walk(
         &self,
         levels: &[Level],
@@ -162,7 +175,7 @@ impl Map {
         wanted: BlockMask,
         load: bool,
         found: &mut dyn FnMut(Piece),
-    ) -> Result<bool> {
+    ) -> Result<Option<BlockMask>> {
         let layers = self.layers.read();
         let mut missing = wanted;
         for level in levels {
@@ -174,17 +187,17 @@ impl Map {
             for overlay in [Some(&layers.active), layers.frozen.as_ref(), Some(&layers.settled)].into_iter().flatten() {
                 overlay.with(key, |records| missing = take_newest(records, level, missing, found));
                 if missing.is_empty() {
-                    return Ok(true);
+                    return Ok(Some(missing));
                 }
             }
             let settled = layers.settled.with(key, Clone::clone);
-            let Some(group) = self.group(&layers, key, || level.has_only_first(), load)? else { return Ok(false) };
+            let Some(group) = self.group(&layers, key, || level.has_only_first(), load)? else { return Ok(None) };
             let active = layers.active.records(key);
             let frozen = layers.frozen.as_ref().and_then(|frozen| frozen.records(key));
             let all = [active.as_deref(), frozen.as_deref(), settled.as_ref(), Some(&*group)];
             missing = take(all, level, missing, found);
         }
-        Ok(true)
+        Ok(Some(levels.last().map_or(BlockMask::EMPTY, |level| level.image_mask(group).and(missing))))
     }
 
     /// The group, which may lack settled changes: see the head of this file.
@@ -604,14 +617,14 @@ mod tests {
     /// The way down from an object whose newest epoch is `newest` now.
     fn level(epoch: Epoch, newest: &Arc<AtomicU32>) -> Level {
         let newest = (epoch == Epoch(0)).then(|| Arc::clone(newest));
-        Level { object: KEY.object, epoch, newest, cuts: Vec::new() }
+        Level { object: KEY.object, epoch, newest, cuts: Vec::new(), image: None }
     }
 
     /// Where the block lies for a reader, and as of the last checkpoint for the cleaner, which asks
     /// for the group or goes through all of them.
     fn places(map: &Map) -> [u64; 3] {
         let level = level(EPOCH, &Arc::default());
-        let pieces = map.lookup(&[level], KEY.group, BlockMask::run(3, 1)).unwrap();
+        let pieces = map.lookup_stored(&[level], KEY.group, BlockMask::run(3, 1)).unwrap();
         let base = map.base_for_cleaning(KEY, || EPOCH).unwrap();
         let scanned = map.fragments_in(0, u64::MAX).unwrap();
         assert_eq!(scanned.len(), 1);
@@ -666,7 +679,8 @@ mod tests {
         let before = level(EPOCH, &newest);
         newest.store(1, Ordering::Release);
         commit_in(&machine, Epoch(1), at(2000));
-        let find = |level: Level| map.lookup(&[level], KEY.group, BlockMask::run(3, 1)).unwrap()[0].fragment.location;
+        let find =
+            |level: Level| map.lookup_stored(&[level], KEY.group, BlockMask::run(3, 1)).unwrap()[0].fragment.location;
         assert_eq!(find(before), 1000, "as it was then");
         assert_eq!(find(level(Epoch(1), &newest)), 2000, "as it is now");
     }

@@ -33,7 +33,8 @@ impl Table {
             let timeline = Timeline {
                 points: self.points.of(*id),
                 cuts: descriptor.cuts.clone(),
-                has_origin: descriptor.origin.is_some(),
+                // In an image a hole is one that was found there: without it, nothing is known.
+                has_origin: descriptor.origin.is_some() || descriptor.image.is_some(),
                 clones,
                 below: self.below(*id),
             };
@@ -81,6 +82,7 @@ impl Table {
         let descriptor = object.descriptor.read();
         descriptor.state == ObjectState::Deleting
             && descriptor.reap.is_none()
+            && descriptor.image.is_none()
             && object.settled() == (0, 0)
             && self.points.are_all_partial(object.id)
             && (self.dictionaries_of(object.id).next().is_none() || Canary::OriginTakesDictionaries.is_planted())

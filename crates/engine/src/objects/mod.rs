@@ -23,6 +23,7 @@ pub(crate) mod timeline;
 
 mod bookmarks;
 mod clones;
+mod images;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -35,6 +36,7 @@ use units::{Epoch, ObjectId, did_you_mean};
 
 use crate::base::options::Properties;
 use crate::history::holds::HOLD_PREFIX;
+use crate::images::pushed::PUSHED;
 use crate::map::Level;
 pub(crate) use crate::objects::object::Object;
 use crate::objects::pins::{Left, Look, Points};
@@ -51,8 +53,8 @@ fn settings(pool: &Properties, own: &Properties) -> Settings {
 
 /// The same, with the rules, and where each was set.
 fn resolved(pool: &Properties, own: &Properties) -> Resolved {
-    // A snapshot's holds mean nothing for writes.
-    let own = own.iter().filter(|(key, _)| !key.starts_with(HOLD_PREFIX));
+    // A snapshot's holds, and what it was pushed as, mean nothing for writes.
+    let own = own.iter().filter(|(key, _)| !key.starts_with(HOLD_PREFIX) && *key != PUSHED);
     let own = own.map(|(key, value)| (key.clone(), value.clone())).collect();
     policy::resolve(pool, &own).unwrap_or_default()
 }
@@ -74,6 +76,8 @@ struct Table {
     incoming: BTreeMap<String, Arc<Object>>,
     /// The snapshot that a stream is bringing to a volume, by that volume.
     partial: BTreeMap<ObjectId, Arc<Object>>,
+    /// Those that hold the fetched groups of images.
+    images: BTreeSet<ObjectId>,
     /// By parent, those that can be used.
     dictionaries: BTreeSet<(ObjectId, ObjectId)>,
     pool: Properties,
@@ -118,6 +122,11 @@ impl Reaped {
 fn handed_down(descriptor: &ObjectDescriptor) -> Option<(String, Option<ObjectId>, Properties)> {
     let parts = || (descriptor.name.clone(), descriptor.parent, descriptor.properties.clone());
     descriptor.holds_others().then(parts)
+}
+
+/// The blocks of the image of which an object holds the fetched groups.
+fn image_blocks(descriptor: &ObjectDescriptor) -> Option<u64> {
+    descriptor.image.as_ref().map(|image| image.len.div_ceil(units::BLOCK_BYTES as u64))
 }
 
 impl Table {
@@ -171,6 +180,7 @@ impl Table {
                 self.snapshots.insert((parent, descriptor.name.clone()), object.clone());
             }
             (ObjectState::Bookmark, Some(parent)) => self.enter_bookmark(parent, &object),
+            (ObjectState::Deleting, _) if descriptor.image.is_some() => drop(self.images.insert(id)),
             (ObjectState::Partial, Some(parent)) => {
                 let volume = self.by_id.get(&parent).map_or_else(|| "?".to_owned(), |parent| parent.title());
                 object.set_title(format!("{volume}@{}", descriptor.name));
@@ -218,6 +228,7 @@ impl Table {
                 epoch: descriptor.epoch,
                 newest: self.by_id.get(&descriptor.id).filter(|_| descriptor.epoch == Epoch(0)).map(|o| o.newest()),
                 cuts: descriptor.cuts.clone(),
+                image: image_blocks(descriptor),
             });
         }
         let mut below = descriptor.origin;
@@ -225,7 +236,7 @@ impl Table {
             let Some(found) = self.by_id.get(&object) else { break };
             let found = found.descriptor.read();
             let cuts = found.cuts.iter().filter(|cut| cut.before <= epoch).copied().collect();
-            levels.push(Level { object, epoch, newest: None, cuts });
+            levels.push(Level { object, epoch, newest: None, cuts, image: image_blocks(&found) });
             below = found.origin;
         }
         levels
@@ -352,6 +363,7 @@ impl Objects {
         }
         if holds && done.is_gone {
             table.by_id.remove(&done.id);
+            table.images.remove(&done.id);
             table.made.remove(&done.id);
             let orphans: Vec<_> = table.dictionaries_of(done.id).collect();
             for id in orphans {

@@ -115,7 +115,7 @@ impl Object {
         self.dictionary.fetch_or(descriptor.state == ObjectState::Dictionary, Ordering::AcqRel);
         let is_growing =
             matches!(descriptor.state, ObjectState::Volume | ObjectState::Incoming | ObjectState::Dictionary);
-        self.growing.store(is_growing || self.is_dictionary(), Ordering::Release);
+        self.growing.store(is_growing || self.is_dictionary() || descriptor.image.is_some(), Ordering::Release);
         *self.levels.write() = levels;
         *self.descriptor.write() = descriptor;
         self.changed.store(true, Ordering::Relaxed);

@@ -28,6 +28,7 @@ use crate::clean::write_heat::Rewrites;
 use crate::codecs::chooser::Chooser;
 use crate::codecs::dictionaries::Dictionaries;
 use crate::codecs::samples::Sampling;
+use crate::images::Images;
 use crate::log::Log;
 use crate::log::geometry::Geometry;
 use crate::map::Map;
@@ -155,6 +156,7 @@ pub(crate) struct Core {
     /// again.
     pub readers: RwLock<()>,
     pub units: UnitCache,
+    pub images: Images,
     /// What `compression=auto` knows.
     pub chooser: Chooser,
     /// Groups written lately.
@@ -256,6 +258,7 @@ impl Core {
             damages: Mutex::default(),
             units: UnitCache::new(shares.units, parts.buffers.clone()),
             cold_pace: ColdPace::default(),
+            images: Images::default(),
             rewrites: Rewrites::new(capacity_bytes, parts.options.memory_bytes),
             dictionaries: Dictionaries::new(
                 shares.dictionaries,

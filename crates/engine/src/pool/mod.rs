@@ -11,8 +11,8 @@ use std::sync::atomic::Ordering;
 use env::MapBatch;
 use format::{
     COMPAT_INVENTORY, CatalogueRef, Checkpoint, Entry, FORMAT_VERSION, INCOMPAT_BOOKMARKS, INCOMPAT_COMPACT_RECORDS,
-    INCOMPAT_FOLDERS, INCOMPAT_NESTED_SHARES, KEY_CHECKPOINT, KEY_LEARNED, KEY_SUPERBLOCK, ObjectDescriptor,
-    Superblock,
+    INCOMPAT_FOLDERS, INCOMPAT_IMAGES, INCOMPAT_NESTED_SHARES, KEY_CHECKPOINT, KEY_LEARNED, KEY_SUPERBLOCK,
+    ObjectDescriptor, Superblock,
 };
 use parking_lot::Mutex;
 use policy::Owner;
@@ -252,6 +252,7 @@ impl Pool {
             (INCOMPAT_BOOKMARKS, core.objects.has_bookmarks()),
             (INCOMPAT_FOLDERS, core.objects.has_folders()),
             (INCOMPAT_NESTED_SHARES, core.objects.has_nested_shares()),
+            (INCOMPAT_IMAGES, !core.objects.images().is_empty()),
         ] {
             if is_there {
                 superblock_io::mark_feature(&*core.env.disk, feature)?;
@@ -287,6 +288,7 @@ impl Pool {
     /// When something could not be made durable; the pool is closed all the same.
     pub fn close(self) -> Result<()> {
         let done = self.core.flush().and_then(|()| self.core.take_last_checkpoint());
+        self.core.images.stop();
         self.core.workers.stop(&self.core.log);
         self.core.close();
         self.core.end_standby(done.is_ok());
@@ -365,7 +367,9 @@ impl Pool {
     /// [`ErrorKind::NotFound`], [`ErrorKind::Invalid`]; and what the storage fails with, which says
     /// how large the volume is if it was cut in part.
     pub fn resize_volume<'a>(&self, meant: impl Into<Meant<'a>>, size_bytes: u64) -> Result<()> {
-        self.resize_volume_to(meant.into(), size_bytes, true)
+        let meant = meant.into();
+        let object = self.core.objects.meant_volume(meant)?;
+        self.core.fetching(&object, &mut || self.resize_volume_to(meant, size_bytes, true))
     }
 
     /// Changes a volume's size, if it is not larger already: nothing is ever cut off. Durable on
@@ -374,7 +378,9 @@ impl Pool {
     /// # Errors
     /// [`ErrorKind::NotFound`], [`ErrorKind::Invalid`]; [`ErrorKind::Conflict`] if it is larger.
     pub fn enlarge_volume<'a>(&self, meant: impl Into<Meant<'a>>, size_bytes: u64) -> Result<()> {
-        self.resize_volume_to(meant.into(), size_bytes, false)
+        let meant = meant.into();
+        let object = self.core.objects.meant_volume(meant)?;
+        self.core.fetching(&object, &mut || self.resize_volume_to(meant, size_bytes, false))
     }
 
     fn resize_volume_to(&self, meant: Meant<'_>, size_bytes: u64, may_shrink: bool) -> Result<()> {
@@ -574,6 +580,7 @@ impl Drop for Core {
         if let Some(ring) = self.buffer.standby() {
             ring.freeze();
         }
+        self.images.stop();
         self.workers.stop(&self.log);
     }
 }

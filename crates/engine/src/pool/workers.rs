@@ -90,6 +90,7 @@ impl Workers {
         threads.push(spawn("shale-cleaner".to_owned(), Arc::downgrade(core), crate::clean::pacing::run)?);
         threads.push(spawn("shale-cleaner-2".to_owned(), Arc::downgrade(core), crate::clean::pacing::help)?);
         threads.push(spawn("shale-trainer".to_owned(), Arc::downgrade(core), crate::upkeep::training::run)?);
+        threads.push(spawn("shale-hydrate".to_owned(), Arc::downgrade(core), crate::images::hydrate::run)?);
         Ok(())
     }
 
@@ -341,6 +342,7 @@ impl Core {
         if self.is_inline() {
             self.clean_some(false)?;
             self.train_some(false)?;
+            self.hydrate_some(crate::images::hydrate::TICK_BYTES)?;
         }
         Ok(())
     }

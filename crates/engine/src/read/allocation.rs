@@ -80,6 +80,7 @@ impl Core {
             let (found, end) = self.map.groups_in(level.object, from, to, records_max)?;
             groups.extend(found);
             to = end;
+            groups.extend((from.0..to.0.min(level.image_groups())).map(GroupIndex));
         }
         groups.retain(|group| *group < to);
         groups.sort_unstable();
@@ -87,9 +88,10 @@ impl Core {
         Ok((groups, to))
     }
 
-    /// Those of `wanted` blocks of a group that hold data.
+    /// Those of `wanted` blocks of a group that hold data, or may: what has not been fetched of an
+    /// image.
     pub(crate) fn allocated_mask(&self, object: &Object, group: GroupIndex, wanted: BlockMask) -> Result<BlockMask> {
-        self.data_mask(object, group, wanted, |_| true)
+        self.masks(object, group, wanted, |_| true).map(|(data, absent)| data.or(absent))
     }
 
     /// The same; of the pieces in the map, only those that `counts` names.
@@ -100,18 +102,31 @@ impl Core {
         wanted: BlockMask,
         counts: impl Fn(&Piece) -> bool,
     ) -> Result<BlockMask> {
-        let mut data = BlockMask::EMPTY;
+        self.masks(object, group, wanted, counts).map(|(data, _)| data)
+    }
+
+    /// The same, and the blocks of an image that have not been fetched.
+    fn masks(
+        &self,
+        object: &Object,
+        group: GroupIndex,
+        wanted: BlockMask,
+        counts: impl Fn(&Piece) -> bool,
+    ) -> Result<(BlockMask, BlockMask)> {
+        let (mut data, mut absent) = (BlockMask::EMPTY, BlockMask::EMPTY);
         let key = GroupKey { object: object.id, group };
         let dirty = self.buffer.read(key, wanted, &mut |run| {
             data = if run.data.is_some() { data.or(run.mask()) } else { data.minus(run.mask()) };
         });
         let missing = wanted.minus(dirty);
         if !missing.is_empty() {
-            for piece in self.map.lookup(&object.levels(), group, missing)?.iter().filter(|piece| counts(piece)) {
+            let pieces;
+            (pieces, absent) = self.map.lookup_partly(&object.levels(), group, missing)?;
+            for piece in pieces.iter().filter(|piece| counts(piece)) {
                 data = data.or(piece.fragment.live);
             }
         }
-        Ok(data)
+        Ok((data, absent))
     }
 }
 

@@ -11,7 +11,8 @@
 //! under way:
 //! - a read that failed, so that the error is found again and named;
 //! - a read that is too large;
-//! - a read of units that are being read ahead, which is waited for.
+//! - a read of units that are being read ahead, which is waited for;
+//! - a read of what must be fetched from an image, which takes long.
 //!
 //! Each read under way holds two locks, shared. No lock is waited for meanwhile: a thread that
 //! wants a lock exclusively may be waiting for these reads. If a lock cannot be had at once,
@@ -111,7 +112,9 @@ impl<'a> Reads<'a> {
             } else if !self.later.is_empty() {
                 for (mut read, is_expected) in std::mem::take(&mut self.later) {
                     let offset = read.offset();
-                    let result = self.volume.read_expected(offset, read.buf(), is_expected);
+                    let (core, object) = (self.core, &self.volume.object);
+                    let result =
+                        core.fetching(object, &mut || self.volume.read_expected(offset, read.buf(), is_expected));
                     self.finish(read, result);
                 }
             } else if held.is_none() {

@@ -60,7 +60,7 @@ impl Core {
             let blocks = match place.fragment {
                 None => BlockMask::FULL,
                 // Where the map cannot be read, the data behind it cannot either.
-                Some((location, _)) => self.map.lookup(&levels, place.group, live).map_or(live, |pieces| {
+                Some((location, _)) => self.map.lookup_stored(&levels, place.group, live).map_or(live, |pieces| {
                     let here = pieces.iter().filter(|piece| piece.fragment.location == location);
                     here.fold(BlockMask::EMPTY, |mask, piece| mask.or(piece.fragment.live))
                 }),

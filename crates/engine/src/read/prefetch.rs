@@ -50,7 +50,8 @@ impl Core {
         let _in_extents = self.readers.read();
         let mut loads: Vec<(Wanted, Claim<'_>)> = Vec::new();
         for (group, mask) in groups_of(offset, length) {
-            let pieces = self.map.lookup(&object.levels(), group, mask).map_err(|e| at(e, object, group, mask))?;
+            let pieces =
+                self.map.lookup_stored(&object.levels(), group, mask).map_err(|e| at(e, object, group, mask))?;
             for piece in pieces {
                 if let Some(claim) = self.units.claim(&UnitKey::new(&piece, group)) {
                     loads.push((Wanted { group, piece }, claim));
@@ -71,7 +72,7 @@ impl Core {
             }
             // Where the request goes no further down than the newest records, older ones may be
             // damaged.
-            let Ok(mut pieces) = self.map.lookup(&object.levels(), *group, BlockMask::FULL) else { continue };
+            let Ok(mut pieces) = self.map.lookup_stored(&object.levels(), *group, BlockMask::FULL) else { continue };
             pieces.sort_unstable_by_key(|piece| piece.fragment.location);
             let is_wanted = |piece: &Piece| {
                 let place = piece.fragment.location;

@@ -19,7 +19,9 @@ use crate::base::canary::Canary;
 use crate::base::scratch::{self, READ_BYTES_MAX, Scratch};
 use crate::codecs::dictionaries::Readers;
 use crate::codecs::regions::RegionKey;
+use crate::images::NotHere;
 use crate::map::Piece;
+use crate::map::group_pages::image_below;
 use crate::objects::Object;
 use crate::pool::core::Core;
 use crate::read::unit_cache::UnitKey;
@@ -167,14 +169,29 @@ impl Core {
     /// Those of the map.
     pub(crate) fn missing(&self, object: &Object, request: &mut Request<'_>, ahead: bool) -> Result<Vec<Wanted>> {
         let mut wanted = Vec::new();
+        let mut absent = Vec::new();
         for (group, mask) in request.groups() {
-            let missing = mask.minus(self.read_dirty(object, group, mask, request));
+            let mut missing = mask.minus(self.read_dirty(object, group, mask, request));
             if missing.is_empty() {
                 continue;
             }
-            let pieces =
-                self.map.lookup(&object.levels(), group, missing).map_err(|e| at(e, object, group, missing))?;
+            let levels = object.levels();
+            let (mut pieces, unknown) =
+                self.map.lookup_partly(&levels, group, missing).map_err(|e| at(e, object, group, missing))?;
+            if let Some(image) = image_below(&levels) {
+                let key = GroupKey { object: image.object, group };
+                let answered =
+                    self.images.answer(key, &mut pieces, unknown, &mut |from, bytes| request.copy(from, bytes));
+                missing = missing.minus(answered);
+                if !unknown.minus(answered).is_empty() && !Canary::UnfetchedIsZeroes.is_planted() {
+                    absent.push(key);
+                }
+            }
             self.place(group, missing, &pieces, ahead, request, &mut wanted);
+        }
+        if let Some(first) = absent.first().copied() {
+            let error = Error::with_source(ErrorKind::Io, "a part of an image is not here", NotHere(absent));
+            return Err(at(error, object, first.group, BlockMask::FULL));
         }
         for key in std::mem::take(&mut request.passed) {
             self.units.remove(&key);
@@ -339,7 +356,7 @@ impl Core {
             if span.len() == 1 {
                 let text = format!("reading {len} bytes at byte {start} of the data file failed: {error}");
                 self.suspect(start);
-                return Err(name(first, ErrorKind::Io, text));
+                return Err(self.or_fetched(first, name(first, ErrorKind::Io, text)));
             }
             drop(large);
             for (index, wanted) in span.iter().enumerate() {
@@ -355,11 +372,20 @@ impl Core {
             let payload = payload_of(wanted, io, start);
             verify(wanted.group, &wanted.piece, payload).map_err(|text| {
                 self.suspect(wanted.piece.fragment.location);
-                name(wanted, ErrorKind::Corrupt, text)
+                self.or_fetched(wanted, name(wanted, ErrorKind::Corrupt, text))
             })?;
             each(index, payload, codecs, unit).map_err(|error| name(wanted, error.kind(), error.to_string()))?;
         }
         Ok(())
+    }
+
+    /// The error of a fragment that cannot be used: a group of an image can be fetched again.
+    fn or_fetched(&self, wanted: &Wanted, error: Error) -> Error {
+        if !self.objects.is_image(wanted.piece.object) {
+            return error;
+        }
+        let key = GroupKey { object: wanted.piece.object, group: wanted.group };
+        Error::with_source(error.kind(), error.to_string(), NotHere(vec![key]))
     }
 
     /// Where the read of some fragments begins, the first of which lies first, and how long it is,
@@ -490,7 +516,7 @@ mod tests {
         volume.write(0, Bytes::from(data.clone()), WriteOptions::default()).unwrap();
         pool.flush().unwrap();
         let middle = BlockMask::run(2, 2);
-        let pieces = pool.core.map.lookup(&volume.object.levels(), GroupIndex(0), middle).unwrap();
+        let pieces = pool.core.map.lookup_stored(&volume.object.levels(), GroupIndex(0), middle).unwrap();
         assert_eq!((pieces.len(), pieces[0].fragment.live, pieces[0].fragment.count), (1, middle, 2));
         volume.discard(2 * BLOCK_BYTES as u64, 2 * BLOCK_BYTES as u64).unwrap();
         pool.flush().unwrap();

@@ -117,7 +117,7 @@ impl Core {
         let mut next = holes.first().map(|(first, _)| first.group());
         let mut rest = holes;
         while let (Some(from), false) = (next, rest.is_empty()) {
-            let page = self.group_page(&objects, from)?;
+            let page = self.page_of_both(&objects, (&[], levels), from)?;
             for (group, of_all) in &page.groups {
                 let begin = group.first_block().0;
                 rest = &rest[rest.partition_point(|hole| end(hole) <= begin)..];
@@ -130,7 +130,7 @@ impl Core {
                 if mask.is_empty() {
                     continue;
                 }
-                let data = allocated(&look_down(levels, &objects, of_all, BlockMask::FULL)).and(mask);
+                let data = allocated(&look_down(levels, &objects, (*group, of_all), BlockMask::FULL)).and(mask);
                 for (first, blocks) in data.runs() {
                     let first = begin + u64::from(first);
                     push_holes(&mut hiding, first, first + u64::from(blocks));

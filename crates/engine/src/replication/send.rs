@@ -14,24 +14,29 @@
 //! Nothing is written, no lock is held between chunks. A snapshot that is destroyed meanwhile ends
 //! the stream with an error.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
 use codec::{Codec, CodecId};
 use format::{FragmentEntry, ResumeToken, StreamBegin, StreamData, StreamWriter, stream_checksum};
 use policy::{Settings, dst_limit};
-use surface::{Error, ErrorKind, Result};
-use units::{BLOCK_BYTES, BlockIndex, GroupIndex};
+use surface::{BlockDevice, Error, ErrorKind, Result};
+use units::{BLOCK_BYTES, BlockIndex, BlockMask, GROUP_BYTES, GroupIndex};
 
 use crate::base::scratch;
 use crate::codecs::dictionaries::Readers;
+use crate::images::NotHere;
 use crate::map::Piece;
+use crate::map::group_pages::is_absent;
 use crate::objects::Object;
 use crate::objects::properties;
 use crate::pool::Pool;
 use crate::pool::core::Core;
 use crate::read::reader::Wanted;
 use crate::replication::send_pages::{Compared, Pages, push_holes};
+use crate::volume::Volume;
+use crate::write::buffer::GroupKey;
 
 /// Payload of a chunk, before a group that passes it: a piece of work for the receiver, and what is
 /// lost when the stream breaks.
@@ -42,6 +47,8 @@ const CHUNK_BYTES_MIN: usize = BLOCK_BYTES;
 const CHUNK_ITEMS: usize = 1024;
 /// Often enough for any checkpoint that comes between; then checkpoints wait.
 const TRIES: u32 = 3;
+/// Groups of an image that are fetched together.
+const ABSENT_MAX: usize = 8;
 /// What is stored with a dictionary is sent like this: the codec that dictionaries are for.
 const WITHOUT_DICTIONARY: CodecId = CodecId(67);
 
@@ -61,6 +68,8 @@ pub struct Sender {
     writer: StreamWriter,
     step: Step,
     chunk_bytes: usize,
+    /// Groups of which not all had been fetched from an image, as they are now.
+    fetched: BTreeMap<GroupIndex, Vec<u8>>,
     /// Fragments that went as they are stored.
     as_stored: u64,
 }
@@ -165,6 +174,7 @@ impl Pool {
             writer: StreamWriter::default(),
             step: Step::Begin,
             chunk_bytes: CHUNK_BYTES,
+            fetched: BTreeMap::new(),
             as_stored: 0,
         })
     }
@@ -183,6 +193,8 @@ fn expected_bytes(core: &Core, compared: &Compared) -> Result<u64> {
 /// What becomes a chunk of data.
 struct Gathered {
     wanted: Vec<Wanted>,
+    /// Blocks that were fetched for it.
+    fetched: Vec<(GroupIndex, BlockMask)>,
     holes: Vec<(BlockIndex, u32)>,
     /// The group behind the last one.
     next: GroupIndex,
@@ -244,7 +256,12 @@ impl Sender {
                 self.step = Step::Data(self.begin.start);
                 Ok(Some(self.writer.begin(&self.begin)))
             }
-            Step::Data(at) if at < self.compared.end() => self.data(at).map(Some),
+            Step::Data(at) if at < self.compared.end() => loop {
+                match self.data(at) {
+                    Err(error) if NotHere::is_beneath(&error) => self.fetch(error)?,
+                    done => return done.map(Some),
+                }
+            },
             Step::Data(_) => {
                 self.compared.check()?;
                 self.step = Step::Over;
@@ -252,6 +269,30 @@ impl Sender {
             }
             Step::Over => Ok(None),
         }
+    }
+
+    /// Fetches what a chunk needs of an image. No lock is held.
+    fn fetch(&mut self, error: Error) -> Result<()> {
+        let Some(NotHere(keys)) = NotHere::beneath(&error) else { return Err(error) };
+        let to = self.compared.to.clone();
+        let (core, volume) = (Arc::clone(&self.core), Volume::new(Arc::clone(&self.core), to.clone()));
+        let keys: Vec<GroupKey> = keys.clone();
+        let mut is_fetched = false;
+        core.fetching(&to, &mut || {
+            // All at once, and then each as it is seen in the snapshot.
+            if !std::mem::replace(&mut is_fetched, true) {
+                return Err(Error::with_source(ErrorKind::Io, "a part of an image is not here", NotHere(keys.clone())));
+            }
+            for key in &keys {
+                let start = key.group.first_block().offset_bytes();
+                let len = to.size_bytes().saturating_sub(start).min(GROUP_BYTES as u64) as usize;
+                let mut content = vec![0; len];
+                volume.read(start, &mut content)?;
+                content.resize(GROUP_BYTES, 0);
+                self.fetched.insert(key.group, content);
+            }
+            Ok(())
+        })
     }
 
     /// Steps 2 and 3.
@@ -268,7 +309,7 @@ impl Sender {
             let gathered = self.gather(at, first, was_held)?;
             let _in_extents = held.unwrap_or_else(|| core.readers.read());
             if was_held || Pages::moment(&core) == moment {
-                let packed = self.pack(&gathered.wanted)?;
+                let packed = self.pack(&gathered)?;
                 break (gathered, packed);
             }
             self.pages = Pages::default();
@@ -283,6 +324,7 @@ impl Sender {
             fragments: fragments.iter().map(|(fragment, _)| *fragment).collect(),
         };
         self.step = Step::Data(next);
+        self.fetched.clear();
         let chunk = self.writer.data(&data, fragments.into_iter().map(|(_, payload)| &bytes[payload]));
         core.counters.streamed_bytes.add(chunk.len() as u64);
         Ok(chunk)
@@ -291,7 +333,8 @@ impl Sender {
     /// Step 2: the groups from `told` on, of which those before `from` have nothing in the map.
     /// `briefly`: no more is read for it than is needed for one group, or comes with it.
     fn gather(&mut self, told: GroupIndex, from: GroupIndex, briefly: bool) -> Result<Gathered> {
-        let mut gathered = Gathered { wanted: Vec::new(), holes: Vec::new(), next: self.compared.end() };
+        let mut gathered =
+            Gathered { wanted: Vec::new(), fetched: Vec::new(), holes: Vec::new(), next: self.compared.end() };
         let (mut at, mut bytes, mut told) = (from, 0, told);
         // What nothing is known of holds nothing now, and may have held something before.
         let gaps = self.compared.tells_all_holes();
@@ -301,7 +344,13 @@ impl Sender {
                 break;
             }
             let Some(change) = self.pages.first(&self.core, &self.compared, at)? else { break };
-            let is_full = bytes >= self.chunk_bytes || gathered.wanted.len() + gathered.holes.len() >= CHUNK_ITEMS;
+            let lacks = change.pieces.iter().any(is_absent) && !self.fetched.contains_key(&change.group);
+            if lacks && at == from {
+                let absent = self.pages.absent(ABSENT_MAX).collect();
+                return Err(Error::with_source(ErrorKind::Io, "a part of an image is not here", NotHere(absent)));
+            }
+            let is_full =
+                lacks || bytes >= self.chunk_bytes || gathered.wanted.len() + gathered.holes.len() >= CHUNK_ITEMS;
             if is_full {
                 // Of the groups up to that one nothing is left to tell.
                 gathered.next = change.group;
@@ -311,13 +360,20 @@ impl Sender {
             if gaps {
                 push_holes(&mut gathered.holes, told.first_block().0, group.first_block().0);
             }
+            let mut holes = change.holes;
             for piece in &change.pieces {
+                if let Some(content) = self.fetched.get(&group).filter(|_| is_absent(piece)) {
+                    let zeroes = zero_blocks(content).and(piece.fragment.live);
+                    holes = holes.or(zeroes);
+                    gathered.fetched.push((group, piece.fragment.live.minus(zeroes)));
+                    bytes += piece.fragment.live.count() as usize * BLOCK_BYTES;
+                    continue;
+                }
                 // What is compressed anew may turn out not to be compressible.
                 let raw = piece.fragment.live.count() as usize * BLOCK_BYTES;
                 bytes += if is_sent_as_stored(piece) { piece.fragment.stored as usize } else { raw };
                 gathered.wanted.push(Wanted { group, piece: *piece });
             }
-            let holes = change.holes;
             for (first, blocks) in holes.runs() {
                 let first = group.first_block().0 + u64::from(first);
                 push_holes(&mut gathered.holes, first, first + u64::from(blocks));
@@ -332,9 +388,9 @@ impl Sender {
     }
 
     /// Step 3.
-    fn pack(&mut self, wanted: &[Wanted]) -> Result<Packed> {
+    fn pack(&mut self, gathered: &Gathered) -> Result<Packed> {
         let mut packed = Packed::default();
-        let mut in_place: Vec<&Wanted> = wanted.iter().collect();
+        let mut in_place: Vec<&Wanted> = gathered.wanted.iter().collect();
         in_place.sort_unstable_by_key(|w| w.piece.fragment.location);
         let wanted: Vec<Wanted> = in_place.into_iter().map(|w| Wanted { group: w.group, piece: w.piece }).collect();
         let settings = *self.compared.to.settings.read();
@@ -358,11 +414,28 @@ impl Sender {
                 })?;
                 rest = others;
             }
+            for (group, live) in &gathered.fetched {
+                let Some(raw) = self.fetched.get(group) else { continue };
+                let codec = settings.plain_codec().id();
+                for (first, blocks) in live.runs() {
+                    let part = &raw[first as usize * BLOCK_BYTES..(first + blocks) as usize * BLOCK_BYTES];
+                    let first = BlockIndex(group.first_block().0 + u64::from(first));
+                    let push = &mut |fragment, payload: &[u8]| packed.push(fragment, payload);
+                    with_unit(first, part, codec, &mut scratch.codecs, &settings, push);
+                }
+            }
             Ok::<_, Error>(())
         })?;
         self.as_stored += as_stored;
         Ok(packed)
     }
+}
+
+/// The blocks of a group that are zeroes.
+fn zero_blocks(content: &[u8]) -> BlockMask {
+    let blocks = content.as_chunks::<BLOCK_BYTES>().0.iter().zip(0..);
+    let zero = blocks.filter(|(block, _)| policy::is_zero(&block[..]));
+    zero.fold(BlockMask::EMPTY, |mask, (_, at)| mask.or(BlockMask::run(at, 1)))
 }
 
 fn is_sent_as_stored(piece: &Piece) -> bool {

@@ -11,10 +11,11 @@ use units::{BLOCK_BYTES, BlockIndex, BlockMask, GroupIndex, ObjectId};
 use crate::base::canary::Canary;
 use crate::history::bookmarks::levels_from;
 use crate::history::diff::{allocated, changed};
-use crate::map::group_pages::look_down;
+use crate::map::group_pages::{is_absent, look_down};
 use crate::map::{Level, Piece};
 use crate::objects::Object;
 use crate::pool::core::Core;
+use crate::write::buffer::GroupKey;
 
 /// What is different in a group.
 #[derive(Debug, Clone)]
@@ -112,14 +113,14 @@ impl Compared {
             new.iter().chain(old.iter().flat_map(|l| l.iter())).map(|l| l.object).collect();
         objects.sort_unstable();
         objects.dedup();
-        let page = core.group_page(&objects, from)?;
+        let page = core.page_of_both(&objects, (old.as_deref().unwrap_or_default(), &new), from)?;
         self.check()?;
         let mut changes = VecDeque::new();
         let all_holes = self.tells_all_holes();
         // Behind both ends there is nothing to tell of.
         for (group, of_all) in page.groups.range(..self.end()) {
-            let now = look_down(&new, &objects, of_all, BlockMask::FULL);
-            let before = old.as_ref().map_or_else(Vec::new, |old| look_down(old, &objects, of_all, BlockMask::FULL));
+            let view = |levels: &[Level]| look_down(levels, &objects, (*group, of_all), BlockMask::FULL);
+            let (now, before) = (view(&new), old.as_deref().map_or_else(Vec::new, view));
             let different = changed(&before, &now);
             let holes = if all_holes { BlockMask::FULL } else { different }.minus(allocated(&now));
             let wanted = different.and(self.inside(*group));
@@ -149,6 +150,13 @@ impl Pages {
     /// Whether the next change from group `at` on is still to be looked for.
     pub(crate) fn is_used_up(&self, at: GroupIndex) -> bool {
         self.known.back().is_none_or(|change| change.group < at)
+    }
+
+    /// The first groups of the page of which not all has been fetched from an image.
+    pub(crate) fn absent(&self, most: usize) -> impl Iterator<Item = GroupKey> {
+        let object = |change: &GroupChange| change.pieces.iter().find(|piece| is_absent(piece)).map(|p| p.object);
+        let key = move |change: &GroupChange| object(change).map(|object| GroupKey { object, group: change.group });
+        self.known.iter().filter_map(key).take(most)
     }
 
     /// Where that begins.

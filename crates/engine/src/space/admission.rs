@@ -28,6 +28,10 @@ const TREE_BYTES_MAX: u64 = 256 << 20;
 /// Extents that must have been filled since the pool was opened before they tell how much an extent
 /// holds.
 const OPENED_KNOWN: u64 = 32;
+/// Least that is dropped at once of images.
+const DROPPED_MIN: u64 = 4 << 20;
+/// How often that is done, twice as much each time, before all of it has gone.
+const DROP_ROUNDS: u32 = 24;
 /// What a group may cost in the log beside its data: in the worst case a batch of its own, padded.
 pub(crate) const GROUP_COST_BYTES: u64 = BLOCK_BYTES as u64;
 
@@ -349,6 +353,11 @@ impl Core {
         }
     }
 
+    /// Room for fetched groups of an image, if there is plenty: they can be fetched again.
+    pub(crate) fn try_admit_fetched(&self, image: &Object, bytes: u64) -> Option<Admitted<'_>> {
+        self.try_admit(bytes, self.extents_promised(image, Claim::New))
+    }
+
     /// Admits `bytes` so that the extents `kept` are left.
     fn admit_before(&self, bytes: u64, kept: &dyn Fn() -> u64) -> Result<Admitted<'_>> {
         if let Some(admitted) = self.try_admit(bytes, kept()) {
@@ -394,6 +403,16 @@ impl Core {
                 break;
             }
             self.take_checkpoint()?;
+        }
+        // What can be fetched again goes before a write is refused.
+        for round in 0..DROP_ROUNDS {
+            if !self.drop_fetched(bytes.max(DROPPED_MIN) << round)? {
+                break;
+            }
+            self.take_checkpoint()?;
+            if let Some(admitted) = self.clean_for_room(bytes, kept)? {
+                return Ok(Some(admitted));
+            }
         }
         if let Some(admitted) = self.clean_for_room(bytes, kept)? {
             return Ok(Some(admitted));

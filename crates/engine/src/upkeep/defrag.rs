@@ -276,7 +276,7 @@ impl Core {
     /// Step 1 for a group: the blocks that the volume's newest epoch alone owns and that are not dirty, and where they lie, in order.
     fn own_blocks(&self, volume: &Object, group: GroupIndex) -> Result<Own> {
         let dirty = self.buffer.read(GroupKey { object: volume.id, group }, BlockMask::FULL, &mut |_| ());
-        let mut pieces = self.map.lookup(&volume.levels(), group, BlockMask::FULL.minus(dirty))?;
+        let mut pieces = self.map.lookup_stored(&volume.levels(), group, BlockMask::FULL.minus(dirty))?;
         let epoch = volume.epoch();
         let of_volume = pieces.iter().filter(|piece| piece.object == volume.id);
         let data_blocks = of_volume.map(|piece| piece.fragment.live.count()).sum::<u32>() + dirty.count();

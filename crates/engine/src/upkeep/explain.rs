@@ -184,7 +184,7 @@ impl Core {
     fn region_report(&self, object: &Object, offset: u64) -> Result<RegionReport> {
         let mut uses: BTreeMap<u8, CodecUse> = BTreeMap::new();
         for group in self.groups_with_data(object, offset)? {
-            for piece in self.map.lookup(&object.levels(), group, BlockMask::FULL)? {
+            for piece in self.map.lookup_stored(&object.levels(), group, BlockMask::FULL)? {
                 let fragment = piece.fragment;
                 let entry = uses.entry(fragment.codec).or_insert_with(|| CodecUse {
                     codec: CodecId(fragment.codec).to_string(),
@@ -220,7 +220,7 @@ impl Core {
         let mut first = None;
         for group in self.groups_with_data(object, region)? {
             let mut data = BlockMask::EMPTY;
-            for piece in self.map.lookup(&object.levels(), group, BlockMask::FULL)? {
+            for piece in self.map.lookup_stored(&object.levels(), group, BlockMask::FULL)? {
                 data = data.or(piece.fragment.live);
             }
             for unit in policy::plan_units(data, settings.unit_blocks) {

@@ -131,7 +131,7 @@ impl Files {
         while from < to {
             let (groups, next) = core.known_groups(object, from, to, GROUPS_MAX)?;
             for group in groups {
-                let mut pieces = core.map.lookup(&object.levels(), group, BlockMask::FULL)?;
+                let mut pieces = core.map.lookup_stored(&object.levels(), group, BlockMask::FULL)?;
                 pieces.sort_unstable_by_key(|piece| piece.fragment.live.first_run());
                 for fragment in pieces.iter().map(|piece| &piece.fragment) {
                     let Some((first, _)) = fragment.live.first_run() else { continue };

@@ -105,7 +105,10 @@ impl Core {
         let below = object.levels();
         let below = below.iter().filter(|level| level.object != object.id);
         let seen = below.filter_map(|level| self.objects.get(level.object)).map(|o| o.allocated_bytes());
-        let known = object.allocated_bytes() + seen.sum::<u64>();
+        // What has not been fetched of an image may be data.
+        let levels = object.levels();
+        let image = levels.last().and_then(|level| level.image).unwrap_or(0) * BLOCK_BYTES as u64;
+        let known = object.allocated_bytes() + seen.sum::<u64>() + image;
         known.max(dirty).min(object.size_bytes().next_multiple_of(BLOCK_BYTES as u64))
     }
 }

@@ -16,6 +16,7 @@ use surface::{
 };
 use units::{BLOCK_BYTES, BlockIndex, BlockMask, GROUP_BLOCKS, GROUP_BYTES, GroupIndex};
 
+use crate::images::NotHere;
 use crate::objects::Object;
 use crate::pool::core::Core;
 use crate::read::read_ahead::ReadAhead;
@@ -106,7 +107,8 @@ impl Volume {
         }
     }
 
-    /// The read itself; `is_expected`: it is being read ahead.
+    /// The read itself, unless something must be fetched first; `is_expected`: it is being read
+    /// ahead.
     pub(crate) fn read_expected(&self, offset: u64, buf: &mut [u8], is_expected: bool) -> Result<()> {
         let _guard = self.enter(offset, buf.len() as u64)?;
         self.core.read_with(&self.object, offset, buf, is_expected)
@@ -224,6 +226,13 @@ impl Volume {
         [offset..body, body..tail, tail..end]
     }
 
+    /// A write, unless it needs a part of a block that must be fetched first.
+    fn write_once(&self, offset: u64, data: Bytes, hint: Hint) -> Result<()> {
+        let _guard = self.enter_to_change(offset, data.len() as u64)?;
+        let _room = self.core.admit(&self.object, offset, data.len() as u64)?;
+        self.write_bytes(offset, data, false, hint)
+    }
+
     fn write_bytes(&self, offset: u64, data: Bytes, keep_zeroes: bool, hint: Hint) -> Result<()> {
         if offset.is_multiple_of(BLOCK) && data.len().is_multiple_of(BLOCK_BYTES) {
             return self.write_blocks(BlockIndex::containing(offset), data, keep_zeroes, hint);
@@ -333,9 +342,13 @@ impl BlockDevice for Volume {
     }
 
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        let _guard = self.enter(offset, buf.len() as u64)?;
+        let guard = self.enter(offset, buf.len() as u64)?;
         let is_expected = self.begin_read(offset, buf.len() as u64);
-        let result = self.core.read_with(&self.object, offset, buf, is_expected);
+        let mut result = self.core.read_with(&self.object, offset, buf, is_expected);
+        drop(guard);
+        if result.as_ref().is_err_and(NotHere::is_beneath) {
+            result = self.core.fetching(&self.object, &mut || self.read_expected(offset, buf, is_expected));
+        }
         self.end_read();
         result
     }
@@ -369,11 +382,9 @@ impl BlockDevice for Volume {
     }
 
     fn write_hinted(&self, offset: u64, data: Bytes, hint: Hint) -> Result<()> {
-        let _guard = self.enter_to_change(offset, data.len() as u64)?;
-        let _room = self.core.admit(&self.object, offset, data.len() as u64)?;
         let length = data.len() as u64;
+        self.core.fetching(&self.object, &mut || self.write_once(offset, data.clone(), hint))?;
         self.core.counters.written_bytes.add(length);
-        self.write_bytes(offset, data, false, hint)?;
         self.object.quota.tails.wrote(offset + length);
         Ok(())
     }
@@ -392,7 +403,7 @@ impl BlockDevice for Volume {
     }
 
     fn discard(&self, offset: u64, length: u64) -> Result<()> {
-        self.punch(offset, length)
+        self.core.fetching(&self.object, &mut || self.punch(offset, length))
     }
 
     fn write_zeroes(&self, offset: u64, length: u64, options: ZeroOptions) -> Result<()> {
@@ -404,9 +415,11 @@ impl BlockDevice for Volume {
             let (mut at, mut left) = (offset, length);
             while left > 0 {
                 let len = left.min((1 << 20) - at % BLOCK);
-                let _guard = self.enter_to_change(at, len)?;
-                let _room = self.core.admit(&self.object, at, len)?;
-                self.write_bytes(at, Bytes::from(vec![0; len as usize]), true, Hint::default())?;
+                self.core.fetching(&self.object, &mut || {
+                    let _guard = self.enter_to_change(at, len)?;
+                    let _room = self.core.admit(&self.object, at, len)?;
+                    self.write_bytes(at, Bytes::from(vec![0; len as usize]), true, Hint::default())
+                })?;
                 (at, left) = (at + len, left - len);
             }
         } else {

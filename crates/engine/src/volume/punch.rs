@@ -147,6 +147,7 @@ impl Core {
         let mut groups = 0;
         for level in object.levels().iter() {
             groups += self.map.count_groups(level.object, from, to, PIECE_GROUPS + 1)?;
+            groups += to.0.min(level.image_groups()).saturating_sub(from.0);
         }
         Ok(groups > PIECE_GROUPS)
     }

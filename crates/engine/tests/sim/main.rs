@@ -24,6 +24,8 @@ mod figures;
 mod folders;
 mod folding;
 mod history;
+mod image_runs;
+mod images;
 mod incomplete;
 mod last_room;
 mod limits;

@@ -218,6 +218,7 @@ pub fn environment(disk: FileDisk, store: FjallStore) -> PoolEnv {
         clock: Arc::new(SystemClock::default()),
         entropy: Arc::new(SystemEntropy),
         standby: None,
+        origins: None,
     }
 }
 

@@ -38,6 +38,7 @@ impl World {
             clock: Arc::clone(&machine.clock) as _,
             entropy: Arc::clone(&machine.entropy) as _,
             standby: None,
+            origins: None,
         };
         let format = FormatOptions { capacity_bytes: 64 << 20, extent_bytes: 1 << 20, properties: properties(pool) };
         Pool::format(&env(), &format).unwrap();

@@ -115,6 +115,7 @@ fn env(machine: &Machine) -> PoolEnv {
         clock: Arc::clone(&machine.clock) as _,
         entropy: Arc::clone(&machine.entropy) as _,
         standby: None,
+        origins: None,
     }
 }
 

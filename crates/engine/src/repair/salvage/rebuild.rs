@@ -26,7 +26,9 @@ use super::records::Figures;
 use super::report::{DamagedRange, SalvageProgress, SalvageReport, SalvageStep, SalvagedVolume};
 use crate::base::options::Properties;
 use crate::history::holds::HOLD_PREFIX;
+use crate::images::remote_of;
 use crate::map::Level;
+use crate::map::group_pages::image_below;
 use crate::objects::Object;
 use crate::objects::names::TITLE_BYTES_MAX;
 use crate::objects::properties;
@@ -241,7 +243,17 @@ impl Rebuild<'_> {
             levels = from.levels();
         } else {
             let first = snapshots.first().unwrap_or(volume);
-            self.make(&name, &properties, |into, own| into.create(&name, first.size_bytes(), own).map(drop))?;
+            let below = image_below(&volume.levels()).cloned();
+            let image = below.as_ref().and_then(|level| self.old.core.objects.get(level.object));
+            if let Some(image) = image.and_then(|object| object.descriptor.read().image.clone()) {
+                // Its groups are fetched again.
+                let image = remote_of(&image);
+                let size = Some(first.size_bytes());
+                self.make(&name, &properties, |into, own| into.clone_image(&image, &name, size, own).map(drop))?;
+                levels = below.into_iter().collect();
+            } else {
+                self.make(&name, &properties, |into, own| into.create(&name, first.size_bytes(), own).map(drop))?;
+            }
         }
         let target = self.into.volume(&name)?;
         // Steps 2 and 3.
@@ -422,7 +434,7 @@ impl Rebuild<'_> {
     fn remember(&mut self, object: &Object, at: u64, error: &Error) -> Result<bool> {
         let block = BlockIndex::containing(at);
         let mask = BlockMask::run(block.in_group(), 1);
-        for piece in self.old.core.map.lookup(&object.levels(), block.group(), mask)? {
+        for piece in self.old.core.map.lookup_stored(&object.levels(), block.group(), mask)? {
             let key = (piece.object, piece.epoch, block.group());
             if self.broken.len() >= BROKEN_MAX && !self.broken.contains_key(&key) {
                 return Ok(false);
@@ -441,7 +453,7 @@ impl Rebuild<'_> {
             if !levels.iter().any(|level| level.object == *owner) {
                 continue;
             }
-            for piece in self.old.core.map.lookup(&levels, *group, *mask)? {
+            for piece in self.old.core.map.lookup_stored(&levels, *group, *mask)? {
                 if (piece.object, piece.epoch) != (*owner, *epoch) {
                     continue;
                 }

@@ -13,6 +13,7 @@ pub fn env(machine: &Machine) -> PoolEnv {
         clock: Arc::clone(&machine.clock) as _,
         entropy: Arc::clone(&machine.entropy) as _,
         standby: Some(machine.standby.handle()),
+        origins: None,
     }
 }
 

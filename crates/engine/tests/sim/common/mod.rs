@@ -7,6 +7,7 @@
 pub mod anatomy;
 pub mod apply;
 pub mod campaign;
+pub mod fake_origin;
 pub mod leaks;
 pub mod lens;
 pub mod limits;

@@ -1,0 +1,331 @@
+//! Fetching: what a request needs of an image comes from the store, verified.
+//!
+//! 1. Of the groups, those that no thread fetches yet are claimed; others are waited for.
+//! 2. The store is asked. No lock is held meanwhile.
+//! 3. What comes is verified and decoded. What does not match is asked for once more.
+//! 4. The requests that wait have it; then it is kept (`keep`).
+//!
+//! A store that does not answer is asked again, with longer and longer pauses, for as long as the
+//! property `remote-timeout` says. Then the request fails, and says why: it never gets zeroes.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use codec::CodecId;
+use env::{OriginError, RemoteGroup, RemoteImage};
+use format::{ImagePart, crc32c};
+use surface::{Error, ErrorKind, Result};
+use units::{BLOCK_BYTES, GROUP_BYTES, GroupIndex, ObjectId};
+
+use crate::base::canary::Canary;
+use crate::base::scratch;
+use crate::images::NotHere;
+use crate::images::keep::Kept;
+use crate::images::state::Arrived;
+use crate::objects::Object;
+use crate::pool::core::Core;
+use crate::write::buffer::GroupKey;
+
+/// First and longest pause before a store is asked again.
+const PAUSE_MIN_NS: u64 = 100_000_000;
+const PAUSE_MAX_NS: u64 = 10_000_000_000;
+/// Longest wait before a thread looks around.
+const LOOK_NS: u64 = 500_000_000;
+/// Answers that an image is damaged, or gone, after which that is believed.
+const DAMAGED_MAX: u32 = 2;
+const GONE_MAX: u32 = 3;
+/// Groups that are asked for together.
+const ASKED_MAX: usize = 64;
+
+/// How long a fetch may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// One attempt.
+    Once,
+    /// So many seconds; 0: for ever.
+    Seconds(u32),
+}
+
+/// The wait of a request, and since when it lasts.
+struct Waiting {
+    began: u64,
+    /// Without threads no time passes: pauses are counted.
+    paused: u64,
+    limit: u64,
+    damaged: u32,
+    gone: u32,
+}
+
+/// The image of an object, as the store is asked for it.
+pub(crate) fn remote_of(image: &ImagePart) -> RemoteImage {
+    RemoteImage {
+        location: image.location.clone(),
+        incarnation: image.incarnation,
+        version: image.version,
+        len: image.len,
+    }
+}
+
+impl Core {
+    /// Tries something until all of an image that it needs is here. It must hold no lock when it
+    /// returns, and may be tried again from the beginning.
+    ///
+    /// # Errors
+    /// Those of the attempt, and why something could not be fetched.
+    pub(crate) fn fetching<T>(&self, object: &Object, attempt: &mut dyn FnMut() -> Result<T>) -> Result<T> {
+        let mut held: Vec<Arc<Arrived>> = Vec::new();
+        loop {
+            let error = match attempt() {
+                Err(error) if NotHere::is_beneath(&error) => error,
+                done => {
+                    if !held.is_empty() {
+                        drop(held);
+                        self.images.let_go();
+                    }
+                    return done;
+                }
+            };
+            let Some(NotHere(keys)) = NotHere::beneath(&error) else { return Err(error) };
+            let patience = Patience::Seconds(object.settings.read().remote.timeout_seconds);
+            let arrived = self.fetch(keys, patience);
+            held.extend(arrived.map_err(|error| error.context(format_args!("'{}'", object.title())))?);
+        }
+    }
+
+    /// Fetches groups of images, and keeps them.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Io`], or [`ErrorKind::Corrupt`] if the image is damaged where it lies.
+    pub(crate) fn fetch(&self, keys: &[GroupKey], patience: Patience) -> Result<Vec<Arc<Arrived>>> {
+        let mut arrived = Vec::new();
+        for of_image in keys.chunk_by(|a, b| a.object == b.object) {
+            for some in of_image.chunks(ASKED_MAX) {
+                arrived.extend(self.fetch_some(some, patience)?);
+            }
+        }
+        Ok(arrived)
+    }
+
+    fn fetch_some(&self, keys: &[GroupKey], patience: Patience) -> Result<Vec<Arc<Arrived>>> {
+        let Some(first) = keys.first() else { return Ok(Vec::new()) };
+        let object = self.objects.get(first.object);
+        let image = object.as_ref().and_then(|object| object.descriptor.read().image.clone());
+        let (Some(object), Some(image)) = (object, image) else {
+            return Err(Error::new(ErrorKind::NotFound, "the image has gone from the pool with its last clone"));
+        };
+        let limit = match patience {
+            Patience::Once => 0,
+            Patience::Seconds(0) => u64::MAX,
+            Patience::Seconds(seconds) => u64::from(seconds) * 1_000_000_000,
+        };
+        let mut waiting = Waiting { began: self.env.clock.now_ns(), paused: 0, limit, damaged: 0, gone: 0 };
+        let mut open: Vec<GroupKey> = keys.to_vec();
+        open.sort_unstable();
+        open.dedup();
+        self.images.state.lock().contacts.entry(object.id).or_default().waiting += 1;
+        let mut arrived = Vec::new();
+        let done = loop {
+            if let Err(error) = self.fetch_open(&object, &image, &mut open, &mut arrived, &mut waiting) {
+                break Err(error);
+            }
+            if open.is_empty() {
+                break Ok(arrived);
+            }
+        };
+        if let Some(contact) = self.images.state.lock().contacts.get_mut(&object.id) {
+            contact.waiting -= 1;
+        }
+        done
+    }
+
+    /// One attempt for the groups that are `open` still.
+    fn fetch_open(
+        &self,
+        object: &Object,
+        image: &ImagePart,
+        open: &mut Vec<GroupKey>,
+        arrived: &mut Vec<Arc<Arrived>>,
+        waiting: &mut Waiting,
+    ) -> Result<()> {
+        let mine = {
+            let mut state = self.images.state.lock();
+            open.retain(|key| match state.arrived.get(key).and_then(Weak::upgrade) {
+                Some(there) => {
+                    arrived.push(there);
+                    false
+                }
+                None => true,
+            });
+            let now = self.env.clock.now_ns();
+            let contact = state.contacts.entry(object.id).or_default();
+            let (rests_until, error) = (contact.retry_at, contact.last_error.clone());
+            let is_resting = rests_until > now.saturating_add(waiting.paused);
+            let mine: Vec<_> = open.iter().filter(|key| !is_resting && !state.claims.contains(key)).copied().collect();
+            if mine.is_empty() && !open.is_empty() {
+                // Another thread fetches it, or the store is left alone for a moment.
+                let passed = (now - waiting.began).saturating_add(waiting.paused);
+                if passed >= waiting.limit || self.images.is_stopped() {
+                    return Err(unreachable(image, open[0], error));
+                }
+                let rest = if is_resting { rests_until - now } else { LOOK_NS };
+                let rest = rest.min(LOOK_NS).min(waiting.limit - passed).max(1);
+                if self.is_inline() {
+                    waiting.paused += rest;
+                } else {
+                    self.images.changed.wait_for(&mut state, Duration::from_nanos(rest));
+                }
+                return Ok(());
+            }
+            state.claims.extend(mine.iter().copied());
+            mine
+        };
+        if mine.is_empty() {
+            return Ok(());
+        }
+        let (kept, failure) = self.ask(image, &mine, arrived, open);
+        let fetched_bytes = kept.iter().map(|(_, kept)| kept.bytes() as u64).sum::<u64>();
+        {
+            let mut state = self.images.state.lock();
+            state.claims.retain(|key| !mine.contains(key));
+            let now = self.env.clock.now_ns().saturating_add(waiting.paused);
+            let contact = state.contacts.entry(object.id).or_default();
+            contact.fetched_groups += kept.len() as u64;
+            contact.fetched_bytes += fetched_bytes;
+            if let Some(failure) = &failure {
+                contact.failures += 1;
+                contact.last_error = Some(failure.to_string());
+                contact.backoff = (2 * contact.backoff).clamp(PAUSE_MIN_NS, PAUSE_MAX_NS);
+                contact.retry_at = now.saturating_add(contact.backoff);
+            } else {
+                (contact.backoff, contact.retry_at, contact.last_error) = (0, 0, None);
+            }
+        }
+        self.images.changed.notify_all();
+        // The log is waited for by this thread alone. What it does not take is fetched again.
+        let _ = self.keep(object, kept);
+        let Some(failure) = failure else { return Ok(()) };
+        let give_up = match failure {
+            OriginError::Damaged(_) => {
+                waiting.damaged += 1;
+                waiting.damaged >= DAMAGED_MAX
+            }
+            OriginError::Gone(_) => {
+                waiting.gone += 1;
+                waiting.gone >= GONE_MAX
+            }
+            OriginError::Unreachable(_) | OriginError::Denied(_) => false,
+        };
+        let passed = (self.env.clock.now_ns() - waiting.began).saturating_add(waiting.paused);
+        if give_up || passed >= waiting.limit || self.images.is_stopped() {
+            let is_damaged = matches!(failure, OriginError::Damaged(_));
+            let kind = if is_damaged { ErrorKind::Corrupt } else { ErrorKind::Io };
+            let at = open.first().copied().unwrap_or(mine[0]);
+            return Err(Error::new(kind, format!("{}: {failure}", place(image, at))));
+        }
+        Ok(())
+    }
+
+    /// Steps 2 and 3. Takes the groups that have come out of `open`; how to keep each, and the first failure.
+    fn ask(
+        &self,
+        image: &ImagePart,
+        mine: &[GroupKey],
+        arrived: &mut Vec<Arc<Arrived>>,
+        open: &mut Vec<GroupKey>,
+    ) -> (Vec<(GroupKey, Kept)>, Option<OriginError>) {
+        let groups: Vec<u64> = mine.iter().map(|key| key.group.0).collect();
+        let mut answers = match &self.env.origins {
+            Some(origins) => origins.fetch(&remote_of(image), &groups),
+            None => Vec::new(),
+        };
+        let lacking = || Err(OriginError::Unreachable("this program has no way to images".to_owned()));
+        answers.resize_with(mine.len(), lacking);
+        let (mut kept, mut failure) = (Vec::new(), None);
+        for (key, answer) in mine.iter().zip(answers) {
+            let answer = match answer {
+                Err(_) if Canary::FetchFailureIsZeroes.is_planted() => Ok(RemoteGroup::Zero),
+                answer => answer,
+            };
+            match answer.and_then(|answer| unpack(image, key.group, answer)) {
+                Ok((bytes, keeps)) => {
+                    let there = Arc::new(Arrived(bytes));
+                    self.images.keep_arrived(&mut self.images.state.lock(), *key, &there);
+                    arrived.push(there.clone());
+                    open.retain(|open| open != key);
+                    kept.push((*key, keeps.into_kept(there)));
+                }
+                Err(error) => drop(failure.get_or_insert(error)),
+            }
+        }
+        (kept, failure)
+    }
+}
+
+fn place(image: &ImagePart, key: GroupKey) -> String {
+    let ImagePart { location, version, .. } = image;
+    let ObjectId(number) = key.object;
+    let at = key.group.first_block().offset_bytes();
+    format!("128 KiB from byte {at} of the image {location}@{version} (object {number}) could not be fetched")
+}
+
+fn unreachable(image: &ImagePart, key: GroupKey, error: Option<String>) -> Error {
+    let why = error.unwrap_or_else(|| "it takes too long".to_owned());
+    Error::new(ErrorKind::Io, format!("{}: {why}", place(image, key)))
+}
+
+/// How a group can be kept.
+enum Keeps {
+    Hole,
+    AsStored { codec: u8, bytes: Vec<u8> },
+    Anew,
+}
+
+impl Keeps {
+    fn into_kept(self, arrived: Arc<Arrived>) -> Kept {
+        match self {
+            Self::Hole => Kept::Hole { blocks: (arrived.0.len() / BLOCK_BYTES) as u32 },
+            Self::AsStored { codec, bytes } => Kept::AsStored { codec, bytes, arrived },
+            Self::Anew => Kept::Anew(arrived),
+        }
+    }
+}
+
+/// Step 3: a group's bytes, in whole blocks.
+fn unpack(
+    image: &ImagePart,
+    group: GroupIndex,
+    answer: RemoteGroup,
+) -> std::result::Result<(Vec<u8>, Keeps), OriginError> {
+    let start = group.first_block().offset_bytes();
+    let len = image.len.saturating_sub(start).min(GROUP_BYTES as u64) as usize;
+    let whole = len.next_multiple_of(BLOCK_BYTES);
+    let damaged = |text: String| OriginError::Damaged(format!("group {}: {text}", group.0));
+    match answer {
+        RemoteGroup::Zero => Ok((vec![0; whole], Keeps::Hole)),
+        RemoteGroup::Plain(mut bytes) => {
+            if bytes.len() != len {
+                return Err(damaged(format!("{} bytes came, and it has {len}", bytes.len())));
+            }
+            bytes.resize(whole, 0);
+            Ok((bytes, Keeps::Anew))
+        }
+        RemoteGroup::Stored { codec, data_len, bytes, checksum } => {
+            let found = crc32c(&bytes);
+            if found != checksum {
+                return Err(damaged(format!("it has checksum {found:#010x}, expected {checksum:#010x}")));
+            }
+            let id = CodecId(codec);
+            if !id.is_known() || id == CodecId::ZSTD_DICTIONARY {
+                return Err(damaged(format!("codec {codec} is not known to this version")));
+            }
+            if data_len as usize != len {
+                return Err(damaged(format!("it decodes to {data_len} bytes, and has {len}")));
+            }
+            let mut raw = vec![0; whole];
+            scratch::with(|scratch| scratch.codecs.decompress(id, &bytes, &mut raw[..len]))
+                .map_err(|error| damaged(error.to_string()))?;
+            let as_stored = len == whole && bytes.len() <= len;
+            Ok((raw, if as_stored { Keeps::AsStored { codec, bytes } } else { Keeps::Anew }))
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Fetching the rest of images in the background, if a volume wants that (`hydrate`). Of an
+//! image of which all that is needed is here, the store is not needed any more.
+//!
+//! One thread goes through the groups in order, a few at a time. What clones have overwritten is
+//! not fetched. A group that cannot be had is passed over until the next round.
+
+use std::sync::Weak;
+use std::time::Duration;
+
+use surface::Result;
+use units::{BlockMask, GROUP_BYTES, GroupIndex, ObjectId};
+
+use crate::images::fetch::Patience;
+use crate::objects::Object;
+use crate::objects::clone_needs;
+use crate::pool::core::Core;
+use crate::write::buffer::GroupKey;
+
+/// Bytes that are fetched in a tick of a pool without threads.
+pub(crate) const TICK_BYTES: u64 = 4 * GROUP_BYTES as u64;
+/// Groups that are fetched together.
+const GROUPS: usize = 16;
+/// Groups that are looked at before the thread looks around.
+const LOOKED_MAX: u64 = 4096;
+/// How long the thread rests: between two steps of a volume with a rate, and where nothing is to be
+/// done.
+const STEP: Duration = Duration::from_millis(100);
+const REST: Duration = Duration::from_secs(1);
+
+/// The thread.
+pub(crate) fn run(core: &Weak<Core>) {
+    while let Some(core) = core.upgrade() {
+        let fastest = core.objects.images().iter().filter_map(|image| core.hydration_of(image.id)).max();
+        let rest = match fastest {
+            None => REST,
+            Some(rate) => {
+                // An error shows in the image's status, and the store is left alone for a while.
+                let step = (rate / 10).max(GROUP_BYTES as u64).min(GROUPS as u64 * GROUP_BYTES as u64);
+                match core.hydrate_some(step) {
+                    Ok(0) | Err(_) => REST,
+                    Ok(_) if rate == u64::MAX => Duration::ZERO,
+                    Ok(bytes) => STEP.max(Duration::from_secs_f64(bytes as f64 / rate as f64)),
+                }
+            }
+        };
+        if core.workers.rest(rest) || core.images.is_stopped() {
+            return;
+        }
+    }
+}
+
+impl Core {
+    /// The highest rate at which a volume wants the rest of an image; none if none wants it.
+    pub(crate) fn hydration_of(&self, image: ObjectId) -> Option<u64> {
+        let sees = |object: &Object| object.levels().last().is_some_and(|level| level.object == image);
+        let volumes = self.objects.volumes().into_iter().filter(|volume| sees(volume));
+        volumes.filter_map(|volume| volume.settings.read().remote.hydrate).max()
+    }
+
+    /// Fetches about so many bytes of the rest; bytes of the groups that have come.
+    ///
+    /// # Errors
+    /// When the store cannot be reached, or the map cannot be read.
+    pub(crate) fn hydrate_some(&self, bytes: u64) -> Result<u64> {
+        let mut fetched = 0;
+        for image in self.objects.images() {
+            if self.hydration_of(image.id).is_none() {
+                continue;
+            }
+            while fetched < bytes {
+                let most = ((bytes - fetched).div_ceil(GROUP_BYTES as u64) as usize).min(GROUPS);
+                let (left, is_end) = self.left_of(&image, most)?;
+                if !left.is_empty() {
+                    self.fetch(&left, Patience::Once)?;
+                    self.images.let_go();
+                }
+                fetched += left.len() as u64 * GROUP_BYTES as u64;
+                if is_end || left.is_empty() {
+                    break;
+                }
+            }
+        }
+        Ok(fetched)
+    }
+
+    /// The next groups of an image that are needed and not here, at most so many, and whether the
+    /// end has been reached.
+    fn left_of(&self, image: &Object, most: usize) -> Result<(Vec<GroupKey>, bool)> {
+        let levels = image.levels();
+        let groups = levels.last().map_or(0, |level| level.image_groups());
+        let from = {
+            let state = self.images.state.lock();
+            state.contacts.get(&image.id).and_then(|contact| contact.next).unwrap_or(0)
+        };
+        let mut left = Vec::new();
+        let mut group = from;
+        while group < groups && left.len() < most && group - from < LOOKED_MAX {
+            let key = GroupKey { object: image.id, group: GroupIndex(group) };
+            let (_, absent) = self.map.lookup_partly(&levels, key.group, BlockMask::FULL)?;
+            if !absent.is_empty() && !self.needed_of(key, absent).is_empty() {
+                left.push(key);
+            }
+            group += 1;
+        }
+        let is_end = group >= groups;
+        self.images.state.lock().contacts.entry(image.id).or_default().next = (!is_end).then_some(group);
+        Ok((left, is_end))
+    }
+
+    /// Those of some blocks of an image that a clone needs.
+    fn needed_of(&self, key: GroupKey, of: BlockMask) -> BlockMask {
+        let timelines = self.objects.timelines();
+        let needs = clone_needs::needs(&timelines, key, of, &mut |key| {
+            let object = self.objects.get(key.object)?;
+            let settled = self.map.settled().with(key, Clone::clone).unwrap_or_default();
+            Some((*self.map.base_for_checkpoint(key, object.epoch(), &settled).ok()?.records).clone())
+        });
+        let is_partial =
+            timelines.get(&key.object).is_some_and(|timeline| timeline.clones.len() == timeline.points.len());
+        if is_partial { needs.iter().fold(BlockMask::EMPTY, |mask, (_, need)| mask.or(*need)).and(of) } else { of }
+    }
+}

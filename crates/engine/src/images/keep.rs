@@ -1,0 +1,262 @@
+//! Keeping fetched groups, and dropping them again.
+//!
+//! What comes as one unit goes into the log as it is; all else is compressed as the pool's
+//! properties say. It is not synced: what a crash takes along is fetched again. It has no claim to
+//! room: if there is none, it is not kept.
+//!
+//! A dropped group has no record any more behind the next full checkpoint. A move of it that was
+//! decided before may bring it back, which does no harm: an image never changes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use codec::CodecId;
+use format::{Entry, FragmentEntry, FragmentIdentity, fragment_checksum, header_bytes};
+use surface::Result;
+use units::{BLOCK_BYTES, BlockIndex, Epoch, GROUP_BYTES, GroupIndex, ObjectId};
+
+use crate::base::canary::Canary;
+use crate::base::options::Properties;
+use crate::base::scratch;
+use crate::checkpoint::Captured;
+use crate::checkpoint::merge::Merged;
+use crate::checkpoint::reap::put_group;
+use crate::images::state::{Arrived, CHUNK_GROUPS};
+use crate::log::Purpose;
+use crate::log::prepared::Prepared;
+use crate::map::overlay::{GroupRecords, Overlay};
+use crate::objects::Object;
+use crate::pool::core::Core;
+use crate::replication::send::with_unit;
+use crate::space::admission::GROUP_COST_BYTES;
+use crate::space::dead_map::Death;
+use crate::write::buffer::GroupKey;
+
+/// Epoch of all records of an image.
+const EPOCH: Epoch = Epoch(0);
+/// Groups of one batch.
+const BATCH_GROUPS: usize = 8;
+/// One over this of their share is dropped at once, so that not every group brings a checkpoint.
+const DROPPED_DIVISOR: u64 = 8;
+
+/// A group as it will be kept.
+pub(super) enum Kept {
+    Hole { blocks: u32 },
+    AsStored { codec: u8, bytes: Vec<u8>, arrived: Arc<Arrived> },
+    Anew(Arc<Arrived>),
+}
+
+impl Kept {
+    /// Bytes that came.
+    pub(super) fn bytes(&self) -> usize {
+        match self {
+            Self::Hole { .. } => 0,
+            Self::AsStored { bytes, .. } => bytes.len(),
+            Self::Anew(arrived) => arrived.0.len(),
+        }
+    }
+}
+
+/// Fragments and their payloads, and holes, of one batch.
+#[derive(Default)]
+struct Packed {
+    fragments: Vec<FragmentEntry>,
+    payload: Vec<u8>,
+    holes: Vec<(BlockIndex, u32)>,
+}
+
+impl Packed {
+    fn push(&mut self, object: ObjectId, fragment: FragmentEntry, payload: &[u8]) {
+        let FragmentEntry { first, count, codec, .. } = fragment;
+        let identity = FragmentIdentity { object, epoch: EPOCH, first, count, codec };
+        let checksum = fragment_checksum(&identity, payload);
+        self.fragments.push(FragmentEntry { checksum, ..fragment });
+        self.payload.extend_from_slice(payload);
+    }
+}
+
+impl Core {
+    /// Keeps groups that were fetched. The caller holds no lock.
+    ///
+    /// # Errors
+    /// Those of the log: then they are not kept.
+    pub(super) fn keep(&self, object: &Object, groups: Vec<(GroupKey, Kept)>) -> Result<()> {
+        let bytes: u64 = groups.iter().map(|(_, kept)| kept.bytes() as u64).sum();
+        if !self.has_share_for(object, bytes)? {
+            return Ok(());
+        }
+        for some in groups.chunks(BATCH_GROUPS) {
+            let mut packed = Packed::default();
+            some.iter().for_each(|(key, kept)| self.pack_fetched(object, *key, kept, &mut packed));
+            self.append_fetched(object, packed)?;
+        }
+        Ok(())
+    }
+
+    fn pack_fetched(&self, object: &Object, key: GroupKey, kept: &Kept, packed: &mut Packed) {
+        let first = key.group.first_block();
+        let units_max = self.geometry.unit_blocks_max() as usize;
+        let settings = *object.settings.read();
+        let (codec, raw) = match kept {
+            Kept::Hole { blocks } => {
+                packed.holes.push((first, *blocks));
+                return;
+            }
+            Kept::AsStored { codec, bytes, arrived } if arrived.0.len() <= units_max * BLOCK_BYTES => {
+                let count = (arrived.0.len() / BLOCK_BYTES) as u8;
+                let entry = FragmentEntry { first, count, codec: *codec, stored: bytes.len() as u32, checksum: 0 };
+                packed.push(object.id, entry, bytes);
+                return;
+            }
+            Kept::AsStored { codec, arrived, .. } => (CodecId(*codec), &arrived.0),
+            Kept::Anew(arrived) => (settings.plain_codec().id(), &arrived.0),
+        };
+        let unit_bytes = (settings.unit_blocks as usize).min(units_max) * BLOCK_BYTES;
+        scratch::with(|scratch| {
+            for (index, part) in raw.chunks(unit_bytes).enumerate() {
+                let first = BlockIndex(first.0 + (index * unit_bytes / BLOCK_BYTES) as u64);
+                let push = &mut |fragment, payload: &[u8]| packed.push(object.id, fragment, payload);
+                with_unit(first, part, codec, &mut scratch.codecs, &settings, push);
+            }
+        });
+    }
+
+    fn append_fetched(&self, object: &Object, packed: Packed) -> Result<()> {
+        let Packed { fragments, payload, holes } = packed;
+        let mut entries = Vec::new();
+        if !holes.is_empty() {
+            entries.push(Entry::Holes { object: object.id, epoch: EPOCH, ranges: holes });
+        }
+        if !fragments.is_empty() {
+            entries.push(Entry::Fragments { object: object.id, epoch: EPOCH, fragments });
+        }
+        if entries.is_empty() {
+            return Ok(());
+        }
+        self.check_failed()?;
+        self.heal()?;
+        self.bound_changes()?;
+        let cost = payload.len() as u64 + BATCH_GROUPS as u64 * GROUP_COST_BYTES;
+        let Some(_room) = self.try_admit_fetched(object, cost) else { return Ok(()) };
+        let header = header_bytes(&entries);
+        let mut buf = self.buffers.get((header + payload.len()).next_multiple_of(format::BATCH_ALIGN));
+        buf[header..header + payload.len()].copy_from_slice(&payload);
+        let purpose = if payload.is_empty() { Purpose::Metadata } else { Purpose::Data };
+        self.counters.fragment_bytes.add(payload.len() as u64);
+        let ticket = self.append(Prepared::new(entries, payload.len(), buf, Vec::new()), purpose)?;
+        self.log.wait_applied(ticket)
+    }
+
+    /// Bytes that images may take.
+    pub(crate) fn images_bytes_max(&self) -> u64 {
+        let properties = policy::resolve(&self.objects.pool_properties(), &Properties::new());
+        let capacity = u64::from(self.geometry.extents()) * u64::from(self.geometry.extent_bytes);
+        match properties.unwrap_or_default().settings.remote.cache {
+            policy::Share::Permille(permille) => capacity / 1000 * u64::from(permille),
+            policy::Share::Bytes(bytes) => bytes,
+        }
+    }
+
+    /// Whether an image may take so much more. Drops others, or older parts of it, for that.
+    fn has_share_for(&self, object: &Object, bytes: u64) -> Result<bool> {
+        // One that is wanted as a whole is not bounded.
+        if self.hydration_of(object.id).is_some() {
+            return Ok(true);
+        }
+        let bounded = || self.objects.images().into_iter().filter(|image| self.hydration_of(image.id).is_none());
+        let taken = || bounded().map(|image| image.stored_now()).sum::<u64>();
+        let most = self.images_bytes_max();
+        if bytes > most {
+            return Ok(false);
+        }
+        if taken() + bytes > most {
+            let excess = (taken() + bytes - most).max(most / DROPPED_DIVISOR);
+            if self.choose_drops(bounded().collect(), excess)? {
+                self.take_checkpoint()?;
+            }
+        }
+        Ok(taken() + bytes <= most)
+    }
+
+    /// Chooses groups to be dropped to win `bytes`, of whatever image. Whether there is something.
+    ///
+    /// # Errors
+    /// When the map cannot be read.
+    pub(crate) fn drop_fetched(&self, bytes: u64) -> Result<bool> {
+        let images = self.objects.images();
+        if images.iter().all(|image| image.stored_now() == 0) {
+            return Ok(false);
+        }
+        self.choose_drops(images, bytes)
+    }
+
+    /// Chooses the groups of `images` that were not read for longest, about so many bytes.
+    fn choose_drops(&self, images: Vec<Arc<Object>>, bytes: u64) -> Result<bool> {
+        // By the last use, image, and chunk: the groups.
+        let mut chunks: BTreeMap<(u64, ObjectId, u64), Vec<GroupIndex>> = BTreeMap::new();
+        let mut group_bytes: BTreeMap<ObjectId, u64> = BTreeMap::new();
+        for image in &images {
+            let (groups, _) = self.map.groups_in(image.id, GroupIndex(0), GroupIndex(u64::MAX), usize::MAX)?;
+            group_bytes.insert(image.id, image.stored_now() / (groups.len() as u64).max(1));
+            for group in groups {
+                let chunk = group.0 / CHUNK_GROUPS;
+                let used = self.images.used_at(image.id, chunk);
+                chunks.entry((used, image.id, chunk)).or_default().push(group);
+            }
+        }
+        let mut won = 0;
+        let mut drops = Vec::new();
+        for ((_, object, chunk), groups) in chunks {
+            if won >= bytes {
+                break;
+            }
+            won += group_bytes.get(&object).copied().unwrap_or(0).clamp(1, GROUP_BYTES as u64) * groups.len() as u64;
+            drops.extend(groups.into_iter().map(|group| GroupKey { object, group }));
+            self.images.forget_use(object, chunk);
+        }
+        let is_any = !drops.is_empty();
+        self.images.state.lock().drops.extend(drops);
+        Ok(is_any)
+    }
+
+    /// A full checkpoint takes the records of dropped groups out, as far as it does nothing else
+    /// with them: the rest stays, and is chosen again.
+    pub(crate) fn drop_groups(
+        &self,
+        frozen: &Overlay,
+        settled: &Overlay,
+        captured: &Captured,
+        merged: &mut Merged,
+    ) -> Result<()> {
+        let mut drops = captured.drops.clone();
+        drops.sort_unstable();
+        drops.dedup();
+        for key in drops {
+            let Some(object) = self.objects.get(key.object) else { continue };
+            let is_changed = [frozen, settled].iter().any(|overlay| overlay.with(key, |_| ()).is_some());
+            let is_reaped = captured.reaping.iter().any(|(id, _, _)| *id == key.object);
+            if is_changed || is_reaped || merged.below.contains(&key) {
+                continue;
+            }
+            let base = self.map.base_for_checkpoint(key, object.epoch(), &GroupRecords::new())?.records;
+            let mut records = (*base).clone();
+            let figures = merged.objects.entry(key.object).or_default();
+            for (_, record) in &mut records {
+                let known = record.known();
+                record.forget(known, &mut |lost| {
+                    let bytes = i64::from(lost.live_bytes());
+                    *merged.usage.entry(self.geometry.extent_at(lost.location)).or_default() -= bytes;
+                    merged.deaths.push(Death::of(&self.geometry, lost, lost.live));
+                    figures.0 -= i64::from(lost.live.count());
+                    figures.1 -= bytes;
+                });
+            }
+            if Canary::DroppedNotCounted.is_planted() {
+                continue;
+            }
+            put_group(key, &base, &GroupRecords::new(), &mut records, &mut merged.batch);
+            merged.trimmed.push((key, Some(records)));
+        }
+        Ok(())
+    }
+}

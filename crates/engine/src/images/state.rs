@@ -1,0 +1,144 @@
+//! Groups on their way from images, those that have arrived and are not in the log yet, and when
+//! each was read. Lost with the process, which does no harm.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+use parking_lot::{Condvar, Mutex};
+use units::{BLOCK_BYTES, BlockMask, ObjectId};
+
+use crate::map::Piece;
+use crate::write::buffer::GroupKey;
+
+/// Groups whose use is remembered together.
+pub(crate) const CHUNK_GROUPS: u64 = 16;
+
+/// A group that was fetched: whole blocks, up to the image's end.
+#[derive(Debug)]
+pub(crate) struct Arrived(pub Vec<u8>);
+
+/// How an image has been reached since the pool was opened.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Contact {
+    pub fetched_groups: u64,
+    pub fetched_bytes: u64,
+    pub failures: u64,
+    pub last_error: Option<String>,
+    /// Before this, in nanoseconds of the clock, it is not asked again.
+    pub retry_at: u64,
+    /// How long it is left alone after the next failure, in nanoseconds.
+    pub backoff: u64,
+    /// Requests that wait for it.
+    pub waiting: u64,
+    /// The group with which fetching in the background goes on; `None`: all was there.
+    pub next: Option<u64>,
+}
+
+#[derive(Default)]
+pub(crate) struct State {
+    /// Groups that a thread is fetching.
+    pub claims: HashSet<GroupKey>,
+    /// What has arrived, for as long as a request holds it.
+    pub arrived: HashMap<GroupKey, Weak<Arrived>>,
+    pub contacts: BTreeMap<ObjectId, Contact>,
+    /// Groups to be dropped.
+    pub drops: Vec<GroupKey>,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Images {
+    pub state: Mutex<State>,
+    /// Something has arrived, or will not.
+    pub changed: Condvar,
+    /// Entries of `arrived`, to be read without the lock.
+    pub arrivals: AtomicUsize,
+    stopped: AtomicBool,
+    /// When a chunk of an image was read last, by a count of such reads.
+    used: Mutex<HashMap<(ObjectId, u64), u64>>,
+    reads: AtomicU64,
+}
+
+impl Images {
+    /// The pool is being closed: no request waits any more.
+    pub(crate) fn stop(&self) {
+        self.stopped.store(true, Ordering::Release);
+        drop(self.state.lock());
+        self.changed.notify_all();
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Acquire)
+    }
+
+    /// Answers from what has arrived: copies it, and takes the pieces that it answers out of
+    /// `pieces`. `unknown`: the blocks of which no record knows anything. The blocks that are
+    /// answered.
+    pub(crate) fn answer(
+        &self,
+        key: GroupKey,
+        pieces: &mut Vec<Piece>,
+        unknown: BlockMask,
+        copy: &mut dyn FnMut(u64, &[u8]),
+    ) -> BlockMask {
+        let of_image = |piece: &Piece| piece.object == key.object;
+        let known = pieces.iter().filter(|piece| of_image(piece)).fold(unknown, |m, p| m.or(p.fragment.live));
+        if known.is_empty() {
+            return BlockMask::EMPTY;
+        }
+        if self.arrivals.load(Ordering::Acquire) > 0 {
+            let arrived = self.state.lock().arrived.get(&key).and_then(Weak::upgrade);
+            if let Some(Arrived(bytes)) = arrived.as_deref() {
+                let start = key.group.first_block().offset_bytes();
+                let mut answered = BlockMask::EMPTY;
+                for (first, count) in known.runs() {
+                    let (from, to) = (first as usize * BLOCK_BYTES, (first + count) as usize * BLOCK_BYTES);
+                    if let Some(bytes) = bytes.get(from..to) {
+                        copy(start + from as u64, bytes);
+                        answered = answered.or(BlockMask::run(first, count));
+                    }
+                }
+                pieces.retain(|piece| !of_image(piece) || !piece.fragment.live.minus(answered).is_empty());
+                return answered;
+            }
+        }
+        self.touch(key);
+        BlockMask::EMPTY
+    }
+
+    /// A group is read.
+    pub(crate) fn touch(&self, key: GroupKey) {
+        let now = self.reads.fetch_add(1, Ordering::Relaxed);
+        self.used.lock().insert((key.object, key.group.0 / CHUNK_GROUPS), now);
+    }
+
+    /// When a chunk was read last; 0: not since the pool was opened.
+    pub(crate) fn used_at(&self, object: ObjectId, chunk: u64) -> u64 {
+        self.used.lock().get(&(object, chunk)).map_or(0, |at| at + 1)
+    }
+
+    /// The chunk is not there any more.
+    pub(crate) fn forget_use(&self, object: ObjectId, chunk: u64) {
+        self.used.lock().remove(&(object, chunk));
+    }
+
+    /// What the next checkpoint drops.
+    pub(crate) fn take_drops(&self) -> Vec<GroupKey> {
+        std::mem::take(&mut self.state.lock().drops)
+    }
+
+    /// Keeps what has arrived for the requests that hold it.
+    pub(crate) fn keep_arrived(&self, state: &mut State, key: GroupKey, arrived: &Arc<Arrived>) {
+        state.arrived.retain(|_, held| held.strong_count() > 0);
+        state.arrived.insert(key, Arc::downgrade(arrived));
+        self.arrivals.store(state.arrived.len(), Ordering::Release);
+    }
+
+    /// Lets go of what no request holds any more.
+    pub(crate) fn let_go(&self) {
+        let mut state = self.state.lock();
+        state.arrived.retain(|_, held| held.strong_count() > 0);
+        self.arrivals.store(state.arrived.len(), Ordering::Release);
+    }
+}

@@ -1,0 +1,28 @@
+//! The objects that hold the fetched groups of images.
+
+use std::sync::Arc;
+
+use format::ImagePart;
+use units::ObjectId;
+
+use super::{Object, Objects};
+
+impl Objects {
+    /// All of them that some point sees, by id.
+    pub(crate) fn images(&self) -> Vec<Arc<Object>> {
+        let table = self.table.read();
+        let ids = table.images.iter().filter(|id| table.points.any(**id));
+        ids.filter_map(|id| table.by_id.get(id).cloned()).collect()
+    }
+
+    /// Whether an object is one.
+    pub(crate) fn is_image(&self, id: ObjectId) -> bool {
+        self.table.read().images.contains(&id)
+    }
+
+    /// That of an image.
+    pub(crate) fn of_image(&self, image: &ImagePart) -> Option<Arc<Object>> {
+        let is_it = |object: &Arc<Object>| object.descriptor.read().image.as_deref() == Some(image);
+        self.images().into_iter().find(is_it)
+    }
+}

@@ -1,0 +1,420 @@
+//! Volumes that were cloned from images: they read as the image, fetched once, whatever its store
+//! does; a group that cannot be had is an error, and never zeroes.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use engine::{FormatOptions, Pool, PoolEnv, PoolOptions, Properties, PushBase, SalvageSource};
+use env::RemoteGroup;
+use sim::{ContentKind, Machine, Rng, fill_content};
+use surface::{Allocation, BlockDevice, ErrorKind, WriteOptions};
+
+use crate::common::fake_origin::{FakeOrigin, Mood};
+use crate::common::machine_env;
+
+const GROUP: usize = 128 << 10;
+/// Ends within a block.
+const IMAGE: usize = 20 * GROUP + 5000;
+const SIZE: usize = IMAGE.next_multiple_of(4096);
+
+struct World {
+    machine: Machine,
+    origin: Arc<FakeOrigin>,
+    pool: Option<Pool>,
+}
+
+impl World {
+    fn new(capacity: u64, image: usize) -> Self {
+        let machine = Machine::new(capacity, 3);
+        let mut world = Self { machine, origin: FakeOrigin::new(11, image), pool: None };
+        let properties = Properties::from([("compression".to_owned(), "lz4".to_owned())]);
+        let format = FormatOptions { capacity_bytes: capacity, extent_bytes: 256 << 10, properties };
+        Pool::format(&world.env(), &format).unwrap();
+        world.open();
+        world.pool().clone_image(&world.origin.image, "v", None, &Properties::new()).unwrap();
+        world
+    }
+
+    fn env(&self) -> PoolEnv {
+        PoolEnv { origins: Some(self.origin.clone()), ..machine_env::env(&self.machine) }
+    }
+
+    fn open(&mut self) {
+        let options = PoolOptions { memory_bytes: 8 << 20, workers: 0, ..PoolOptions::default() };
+        self.pool = Some(Pool::open(self.env(), options).unwrap());
+    }
+
+    fn reopen(&mut self) {
+        if let Some(pool) = self.pool.take() {
+            pool.close().unwrap();
+        }
+        self.open();
+    }
+
+    fn pool(&self) -> &Pool {
+        self.pool.as_ref().unwrap()
+    }
+
+    fn set(&self, volume: Option<&str>, key: &str, value: &str) {
+        self.pool().set_properties(volume, &[(key.to_owned(), Some(value.to_owned()))]).unwrap();
+    }
+
+    /// The image, and zeroes up to the end of a block.
+    fn expected(&self) -> Vec<u8> {
+        let mut expected = self.origin.content.clone();
+        expected.resize(expected.len().next_multiple_of(4096), 0);
+        expected
+    }
+
+    fn read(&self, name: &str) -> Vec<u8> {
+        read(self.pool(), name)
+    }
+
+    fn check(&self) {
+        self.pool().checkpoint().unwrap();
+        let report = self.pool().check(false, &mut |_, _| ()).unwrap();
+        assert!(report.problems.is_empty(), "{:?}", report.problems);
+    }
+}
+
+fn read(pool: &Pool, name: &str) -> Vec<u8> {
+    pool.drop_caches();
+    let volume = pool.volume(name).unwrap();
+    let mut bytes = vec![0xaa; volume.size_bytes() as usize];
+    for (index, part) in bytes.chunks_mut(300_000).enumerate() {
+        volume.read(index as u64 * 300_000, part).unwrap();
+    }
+    bytes
+}
+
+fn noise(seed: u64, len: usize) -> Bytes {
+    let mut bytes = vec![0; len];
+    fill_content(&mut Rng::new(seed), ContentKind::Random, &mut bytes);
+    bytes.into()
+}
+
+fn write(pool: &Pool, name: &str, model: &mut [u8], offset: usize, data: &Bytes) {
+    pool.volume(name).unwrap().write(offset as u64, data.clone(), WriteOptions::default()).unwrap();
+    model[offset..offset + data.len()].copy_from_slice(data);
+}
+
+#[test]
+fn what_clones_of_an_image_read_is_fetched_once() {
+    let mut world = World::new(64 << 20, IMAGE);
+    let pool = world.pool();
+    assert_eq!(world.origin.asked_total(), 0, "a clone fetches nothing");
+    pool.clone_image(&world.origin.image, "w", None, &Properties::new()).unwrap();
+    let mut small = [0; 100];
+    pool.volume("v").unwrap().read(5 * GROUP as u64 + 7, &mut small).unwrap();
+    assert_eq!(small[..], world.origin.content[5 * GROUP + 7..][..100]);
+    assert_eq!(world.origin.asked().keys().copied().collect::<Vec<_>>(), [5], "and a read only what it reads");
+    assert!(world.read("v") == world.expected() && world.read("w") == world.expected());
+    world.check();
+    world.reopen();
+    world.origin.set(Mood::Away);
+    assert!(world.read("w") == world.expected());
+    let asked = world.origin.asked();
+    assert!(asked.len() == 21 && asked.values().all(|times| *times == 1), "{asked:?}");
+    let images = world.pool().images();
+    assert_eq!((images.len(), images[0].volumes.len()), (1, 2));
+    // Every hole of the image is known, and nothing else.
+    let runs = world.pool().volume("v").unwrap().allocation(0, SIZE as u64, usize::MAX).unwrap();
+    assert!(runs.iter().any(|run| run.allocation == Allocation::Hole));
+    for name in ["v", "w"] {
+        world.pool().destroy(name, true).unwrap();
+    }
+    world.pool().checkpoint().unwrap();
+    world.check();
+    assert_eq!(world.pool().images(), []);
+    assert_eq!(world.pool().status().live_bytes, 0);
+    world.reopen();
+}
+
+#[test]
+fn what_has_not_been_fetched_is_told_as_data_and_a_resize_goes_along() {
+    let mut world = World::new(64 << 20, IMAGE);
+    let runs = world.pool().volume("v").unwrap().allocation(0, SIZE as u64, usize::MAX).unwrap();
+    assert!(runs.iter().all(|run| run.allocation == Allocation::Data), "{runs:?}");
+    world.pool().resize_volume("v", 3 * GROUP as u64 + 100).unwrap();
+    world.pool().resize_volume("v", SIZE as u64 + GROUP as u64).unwrap();
+    world.reopen();
+    let mut expected = world.expected();
+    expected[3 * GROUP + 100..].fill(0);
+    expected.resize(SIZE + GROUP, 0);
+    assert!(world.read("v") == expected);
+    world.check();
+}
+
+#[test]
+fn a_store_that_is_away_is_an_error_that_names_it_and_never_zeroes() {
+    let world = World::new(64 << 20, IMAGE);
+    let volume = world.pool().volume("v").unwrap();
+    let at = (0..20).find(|group| world.origin.content[group * GROUP..][..4096].iter().any(|b| *b != 0)).unwrap();
+    let mut block = vec![0; 4096];
+    for (mood, kind, text) in [
+        (Mood::Away, ErrorKind::Io, "no route to the store"),
+        (Mood::Denies, ErrorKind::Io, "denies access: 403"),
+        (Mood::Gone, ErrorKind::Io, "not there any more"),
+    ] {
+        world.origin.set(mood);
+        world.machine.clock.advance_ms(900_000);
+        let error = volume.read((at * GROUP) as u64, &mut block).unwrap_err();
+        assert_eq!(error.kind(), kind, "{error}");
+        let said = error.to_string();
+        assert!(said.contains(text) && said.contains("s3://bucket/image@7") && said.contains("'v'"), "{said}");
+        assert!(world.pool().images()[0].last_error.as_ref().unwrap().contains(text.split(':').next().unwrap()));
+        // A part of a block needs the rest of it; whole blocks need nothing.
+        volume.write((at * GROUP + 5) as u64, noise(1, 10), WriteOptions::default()).unwrap_err();
+        volume.write(((at + 1) * GROUP) as u64, noise(1, 8192), WriteOptions::default()).unwrap();
+        volume.flush().unwrap();
+    }
+    world.origin.set(Mood::Well);
+    world.machine.clock.advance_ms(900_000);
+    volume.read((at * GROUP) as u64, &mut block).unwrap();
+    assert_eq!(block[..], world.origin.content[at * GROUP..][..4096]);
+    assert_eq!(world.pool().images()[0].last_error, None);
+    volume.write((at * GROUP + 5) as u64, noise(1, 10), WriteOptions::default()).unwrap();
+    volume.read((at * GROUP) as u64, &mut block).unwrap();
+    assert_eq!(
+        (&block[..5], &block[15..]),
+        (&world.origin.content[at * GROUP..][..5], &world.origin.content[at * GROUP + 15..][..4081])
+    );
+}
+
+#[test]
+fn a_wrong_checksum_is_fetched_once_more_and_then_an_error() {
+    let world = World::new(64 << 20, IMAGE);
+    world.origin.set(Mood::Lies(1));
+    assert!(world.read("v") == world.expected());
+    assert!(world.pool().images()[0].failures >= 1);
+    let world = World::new(64 << 20, IMAGE);
+    world.origin.set(Mood::Lies(u32::MAX));
+    let volume = world.pool().volume("v").unwrap();
+    let mut bytes = vec![0; SIZE];
+    let error = volume.read(0, &mut bytes).unwrap_err();
+    assert!(error.kind() == ErrorKind::Corrupt && error.to_string().contains("checksum"), "{error}");
+}
+
+#[test]
+fn what_is_discarded_before_it_was_fetched_stays_discarded() {
+    let mut world = World::new(64 << 20, 100 * GROUP);
+    let mut expected = world.expected();
+    for (offset, len) in [(3 * GROUP, 90 * GROUP), (4096, 8192), (95 * GROUP + 100, 5000)] {
+        world.pool().volume("v").unwrap().discard(offset as u64, len as u64).unwrap();
+        expected[offset..offset + len].fill(0);
+    }
+    world.reopen();
+    assert!(world.read("v") == expected, "HARNESS: a discard shows what the image has there");
+    world.check();
+}
+
+#[test]
+fn damage_of_what_was_fetched_is_fetched_again() {
+    let world = World::new(64 << 20, IMAGE);
+    assert!(world.read("v") == world.expected());
+    world.pool().checkpoint().unwrap();
+    let fragments: Vec<u64> = world
+        .machine
+        .store
+        .dump()
+        .into_iter()
+        .filter(|(key, _)| format::parse_record_key(key).is_some())
+        .flat_map(|(_, value)| format::Record::decode(&value).unwrap().fragments.into_iter().map(|f| f.location))
+        .collect();
+    for location in fragments.iter().step_by(3) {
+        world.machine.disk.flip_bit(*location + 3, 1);
+    }
+    let before = world.origin.asked_total();
+    assert!(world.read("v") == world.expected());
+    assert!(world.origin.asked_total() > before);
+    world.origin.set(Mood::Away);
+    assert!(world.read("v") == world.expected(), "and has taken the place of what was damaged");
+    world.check();
+}
+
+#[test]
+fn the_cache_is_bounded_and_makes_room_for_writes() {
+    let world = World::new(32 << 20, 100 * GROUP);
+    world.set(None, "remote-cache", "2M");
+    for _ in 0..2 {
+        assert!(world.read("v") == world.expected());
+        world.pool().checkpoint().unwrap();
+        assert!(world.pool().images()[0].stored_bytes <= 2 << 20, "{:?}", world.pool().images());
+    }
+    world.check();
+    // As much as there is room for, until a write needs it.
+    world.set(None, "remote-cache", "90%");
+    assert!(world.read("v") == world.expected());
+    let kept = world.pool().images()[0].stored_bytes;
+    assert!(kept > 5 << 20, "{kept}");
+    let fill = |world: &World| {
+        world.pool().create_volume("w", 32 << 20, &Properties::new()).unwrap();
+        let volume = world.pool().volume("w").unwrap();
+        let mut taken = 0;
+        while taken < 32 << 20 && volume.write(taken, noise(taken, GROUP), WriteOptions::default()).is_ok() {
+            taken += GROUP as u64;
+        }
+        volume.flush().unwrap();
+        taken
+    };
+    let taken = fill(&world);
+    assert!(world.pool().images()[0].stored_bytes < kept / 8, "{kept} before: {:?}", world.pool().images());
+    assert!(world.read("v") == world.expected(), "what was dropped is fetched again");
+    let volume = world.pool().volume("w").unwrap();
+    let mut bytes = vec![0; GROUP];
+    for at in (0..taken).step_by(GROUP) {
+        volume.read(at, &mut bytes).unwrap();
+        assert!(bytes == noise(at, GROUP), "byte {at}");
+    }
+    world.check();
+    // A pool without images takes no more.
+    let other = World::new(32 << 20, 100 * GROUP);
+    let without = fill(&other);
+    assert!(taken + (2 << 20) >= without, "{taken} beside an image, {without} without");
+}
+
+#[test]
+fn when_all_is_here_the_store_is_not_needed() {
+    let mut world = World::new(64 << 20, IMAGE);
+    let mut expected = world.expected();
+    // Overwritten groups are not fetched.
+    write(world.pool(), "v", &mut expected, 0, &noise(5, 2 * GROUP));
+    world.pool().checkpoint().unwrap();
+    world.set(Some("v"), "hydrate", "on");
+    world.origin.set(Mood::Moody(4));
+    for _ in 0..60 {
+        world.machine.clock.advance_ms(60_000);
+        let _ = world.pool().tick();
+    }
+    world.origin.set(Mood::Away);
+    let asked = world.origin.asked();
+    assert!(!asked.contains_key(&0) && !asked.contains_key(&1) && asked.len() == 19, "{asked:?}");
+    assert!(world.read("v") == expected);
+    world.reopen();
+    assert!(world.read("v") == expected);
+    world.check();
+}
+
+#[test]
+fn a_stream_is_complete_whatever_had_been_fetched() {
+    let world = World::new(64 << 20, IMAGE);
+    let mut model = world.expected();
+    write(world.pool(), "v", &mut model, 3 * GROUP + 4096, &noise(6, GROUP));
+    world.pool().volume("v").unwrap().discard(7 * GROUP as u64, GROUP as u64).unwrap();
+    model[7 * GROUP..8 * GROUP].fill(0);
+    world.pool().snapshot("v", "one").unwrap();
+    let first = model.clone();
+    write(world.pool(), "v", &mut model, 9 * GROUP + 5, &noise(7, 100));
+    world.pool().snapshot("v", "two").unwrap();
+    let machine = Machine::new(64 << 20, 5);
+    let env = machine_env::env(&machine);
+    let format = FormatOptions { capacity_bytes: 64 << 20, extent_bytes: 256 << 10, properties: Properties::new() };
+    Pool::format(&env, &format).unwrap();
+    let other = Pool::open(env, PoolOptions { workers: 0, ..PoolOptions::default() }).unwrap();
+    for (snapshot, from) in [("v@one", None), ("v@two", Some("v@one"))] {
+        let mut sender = world.pool().send(snapshot, from).unwrap();
+        let mut receiver = other.receive("copy", &Properties::new());
+        while let Some(chunk) = sender.next_chunk().unwrap() {
+            let (head, body) = chunk.split_first_chunk().unwrap();
+            receiver.take(head, body).unwrap();
+        }
+    }
+    assert!(read(&other, "copy@one") == first && read(&other, "copy") == model);
+    assert!(world.read("v@one") == first && world.read("v") == model);
+    let error = world.pool().send("v@two", None).map(|mut sender| {
+        world.origin.set(Mood::Away);
+        while sender.next_chunk().unwrap().is_some() {}
+    });
+    assert!(error.is_ok(), "what was fetched for a stream stays");
+}
+
+/// What a store would make of a page.
+fn apply(content: &mut Vec<u8>, group: u64, of: &RemoteGroup) {
+    let start = group as usize * GROUP;
+    let end = content.len().min(start + GROUP);
+    let target = &mut content[start..end];
+    match of {
+        RemoteGroup::Zero => target.fill(0),
+        RemoteGroup::Plain(bytes) => target.copy_from_slice(bytes),
+        RemoteGroup::Stored { codec, data_len, bytes, checksum } => {
+            assert_eq!((*checksum, *data_len as usize), (format::crc32c(bytes), target.len()));
+            codec::Workspace::new().decompress(codec::CodecId(*codec), bytes, target).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_push_brings_what_has_changed_and_all_of_each_group() {
+    let world = World::new(64 << 20, IMAGE);
+    world.set(Some("v"), "unit", "128K");
+    let mut model = world.expected();
+    write(world.pool(), "v", &mut model, 2 * GROUP + 8192, &noise(8, 4096));
+    write(world.pool(), "v", &mut model, 4 * GROUP, &Bytes::from(vec![b'x'; GROUP]));
+    world.pool().volume("v").unwrap().discard(6 * GROUP as u64, GROUP as u64).unwrap();
+    model[6 * GROUP..7 * GROUP].fill(0);
+    world.pool().snapshot("v", "one").unwrap();
+    assert_eq!(world.pool().pushed("v").unwrap(), []);
+    let version = env::RemoteImage { version: 8, ..world.origin.image.clone() };
+    world.pool().note_pushed("v@one", &version).unwrap();
+    assert_eq!(world.pool().pushed("v").unwrap(), [("v@one".to_owned(), version)]);
+    let pushed = |name: &str, base: &PushBase| {
+        let (mut found, mut next) = (Vec::new(), Some(0));
+        while let Some(from) = next {
+            let page = world.pool().changed_groups(name, base, from, 2).unwrap();
+            found.extend(page.groups);
+            next = page.next;
+        }
+        found
+    };
+    let mut store = world.expected();
+    let page = pushed("v@one", &PushBase::Image);
+    let groups: Vec<u64> = page.iter().map(|(group, _)| *group).collect();
+    assert!(groups.contains(&2) && groups.contains(&4) && groups.len() <= 3, "{groups:?}");
+    assert!(page.iter().any(|(group, of)| *group == 4 && matches!(of, RemoteGroup::Stored { .. })), "{groups:?}");
+    page.iter().for_each(|(group, of)| apply(&mut store, *group, of));
+    assert!(store == model, "HARNESS: the new version is not the snapshot");
+    // The next one is the difference of snapshots.
+    write(world.pool(), "v", &mut model, 11 * GROUP + 1, &noise(9, 7));
+    world.pool().snapshot("v", "two").unwrap();
+    let page = pushed("v@two", &PushBase::Snapshot("v@one".to_owned()));
+    assert_eq!(page.len(), 1);
+    page.iter().for_each(|(group, of)| apply(&mut store, *group, of));
+    assert!(store == model);
+    // And all of it, as a new image.
+    let mut store = vec![0; SIZE];
+    pushed("v@two", &PushBase::Nothing).iter().for_each(|(group, of)| apply(&mut store, *group, of));
+    assert!(store == model);
+    world.origin.set(Mood::Away);
+    world.pool().create_volume("w", SIZE as u64, &Properties::new()).unwrap();
+    world.pool().snapshot("w", "s").unwrap();
+    let refused = world.pool().changed_groups("w@s", &PushBase::Image, 0, 9).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Invalid, "{refused}");
+}
+
+#[test]
+fn salvage_makes_the_clone_anew_and_fetches_the_rest_again() {
+    let world = World::new(64 << 20, IMAGE);
+    let mut model = world.expected();
+    assert!(world.read("v") == model);
+    write(world.pool(), "v", &mut model, 5 * GROUP + 10, &noise(10, 9000));
+    world.pool().snapshot("v", "one").unwrap();
+    let first = model.clone();
+    world.pool().volume("v").unwrap().discard(12 * GROUP as u64, GROUP as u64).unwrap();
+    model[12 * GROUP..13 * GROUP].fill(0);
+    world.pool().checkpoint().unwrap();
+    let (old, temporary, machine) = (world.machine.duplicate(1), Machine::new(4096, 1), Machine::new(64 << 20, 6));
+    let with = |disk: &Machine, rest: &Machine| PoolEnv {
+        disk: disk.disk.handle(),
+        origins: Some(world.origin.clone()),
+        ..machine_env::env(rest)
+    };
+    let format = FormatOptions { capacity_bytes: 64 << 20, extent_bytes: 256 << 10, properties: Properties::new() };
+    Pool::format(&with(&machine, &machine), &format).unwrap();
+    let options = PoolOptions { memory_bytes: 1 << 20, workers: 0, ..PoolOptions::default() };
+    let other = Pool::open(with(&machine, &machine), options.clone()).unwrap();
+    let source = SalvageSource { id: None, map: None };
+    let report = other.salvage_of(&source, &with(&old, &temporary), &options, &mut |_, _, _| Ok(())).unwrap();
+    assert!(report.volumes.iter().all(|volume| volume.damaged_bytes == 0), "{report:?}");
+    assert!(read(&other, "v@one") == first && read(&other, "v") == model);
+    assert_eq!(other.images().len(), 1);
+}
