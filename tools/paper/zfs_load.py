@@ -89,7 +89,8 @@ def show(lab, how):
         report.table([name, "ratio", *[f"{n} busy: s" for n in counts], *[f"{n} busy: CPU s" for n in counts], *[f"{n} busy: joules" for n in counts]],
                      [[s, of(report, "ratio", data=name, setting=s), *[of(report, f, data=name, setting=s, busy=n) for f in ("seconds", "cpu_s", "joules") for n in counts]] for s in settings])
     report.heading("Added overhead (table 6.1)")
-    report.text("All names end in .any. gzip-1 by the share's property; by a rule for that extension; and by auto, unit by unit, which has gzip-1 as its only candidate.")
+    report.text("All names end in .any. gzip-1 by the share's property; by a rule for that extension; and by auto, unit by unit, which has gzip-1 as its only candidate. "
+                "The tree's files are known by their first bytes, so default rules count for them in the last way; the claim is judged on NetCDF.")
     rows = []
     for name in ("tree", "netcdf"):
         for way in RULED:

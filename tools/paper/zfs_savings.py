@@ -43,7 +43,7 @@ def cut(source, target):
 def taken(file):
     """Stored bytes of a file."""
     told = dict(word.split("=") for word in os.getxattr(file, "user.shale.usage").decode().split())
-    return int(told["stored_bytes"])
+    return int(told["stored"])
 
 
 def oracle(lab, sets, how):
