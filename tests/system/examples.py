@@ -56,6 +56,9 @@ BEFORE = [
     (r"export \S+ vm disk.img", "rm disk.img"),
     # Not 20 GiB of zeroes.
     (r"export \S+ vm (-|\S+ --force)", "shale destroy -r /srv/pool vm; shale import /srv/pool vm small"),
+    (r"shale clone file:", "shale blob put file:///srv/blobs/disk small"),
+    (r"shale push \S+ vm9@", "shale blob put file:///srv/blobs/disk small; shale clone file:///srv/blobs/disk /srv/pool vm9;"
+                           "shale snapshot /srv/pool vm9@patched"),
     (r"shale init", "rm -rf /srv/pool"),
     (r"salvage /dev/nvme0n1p4", "rm -rf /srv/pool /srv/new; shale init /srv/pool --data /dev/nvme0n1p4 --force;"
                                 "shale create /srv/pool vm --size 1G"),

@@ -25,7 +25,7 @@ Exit codes:
     8  exists already
     9  unsupported by this version, kernel or file system
    10  read-only: a snapshot never changes
-   11  conflict: a stream does not fit the volume that is to receive it
+   11  conflict: a stream does not fit its volume, or a push is behind a newer version
    12  salvage or check --repair is done, but something is lost: see its report
    13  unknown: the object store did not tell whether a commit was done
   130  interrupted by a signal

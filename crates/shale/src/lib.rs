@@ -27,6 +27,7 @@ pub mod file_choices;
 mod first_reads;
 pub mod fullness;
 pub mod health;
+pub mod images;
 pub mod losses;
 pub mod model;
 pub mod names;

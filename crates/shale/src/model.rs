@@ -129,6 +129,51 @@ impl From<engine::Hold> for HoldLine {
     }
 }
 
+/// An image of which volumes of the pool need something, and how its store answers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageLine {
+    /// URL of the blob.
+    pub image: String,
+    /// The version.
+    pub version: u64,
+    /// The volumes that began as it.
+    pub volumes: Vec<String>,
+    /// Its size.
+    pub size_bytes: u64,
+    /// Bytes of it that are here.
+    pub local_bytes: u64,
+    /// What they take.
+    pub stored_bytes: u64,
+    /// Groups that were fetched since the pool was opened.
+    pub fetched_groups: u64,
+    /// Their bytes as they came.
+    pub fetched_bytes: u64,
+    /// Attempts that failed since then.
+    pub failures: u64,
+    /// Why the last one did, if it did.
+    pub last_error: Option<String>,
+    /// Requests that wait for the store.
+    pub waiting: u64,
+}
+
+impl From<engine::ImageStatus> for ImageLine {
+    fn from(status: engine::ImageStatus) -> Self {
+        Self {
+            image: status.image.location,
+            version: status.image.version,
+            volumes: status.volumes,
+            size_bytes: status.image.len,
+            local_bytes: status.local_bytes,
+            stored_bytes: status.stored_bytes,
+            fetched_groups: status.fetched_groups,
+            fetched_bytes: status.fetched_bytes,
+            failures: status.failures,
+            last_error: status.last_error,
+            waiting: status.waiting,
+        }
+    }
+}
+
 /// A snapshot of which a part has come.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReceiveLine {
@@ -384,6 +429,9 @@ pub struct StatusReport {
     #[serde(default)]
     pub damages_acknowledged: u64,
     pub receives: Vec<ReceiveLine>,
+    /// Images of which volumes need something.
+    #[serde(default)]
+    pub images: Vec<ImageLine>,
     #[serde(default)]
     pub incomplete: Vec<String>,
     #[serde(default)]

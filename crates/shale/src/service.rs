@@ -2,6 +2,7 @@
 //! server.
 
 mod files;
+mod images;
 mod lists;
 mod mounts;
 
@@ -20,9 +21,10 @@ use crate::devices::{Devices, is_in};
 use crate::exports::{self, Exports};
 use crate::fullness::{self, Fullness, Gauge};
 use crate::health;
+use crate::images::Images;
 use crate::model::{
-    BookmarkLine, HoldLine, LossLine, PropertyReport, ReceiveLine, ReservedLine, ScrubLine, StatusReport, VolumeReport,
-    ratio,
+    BookmarkLine, HoldLine, ImageLine, LossLine, PropertyReport, ReceiveLine, ReservedLine, ScrubLine, StatusReport,
+    VolumeReport, ratio,
 };
 use crate::output::Output;
 use crate::schedules;
@@ -80,6 +82,8 @@ pub struct Service {
     damage_told: Mutex<BTreeSet<String>>,
     fullness: Fullness,
     recompressing: Recompressing,
+    images: Arc<Images>,
+    tending: images::Tending,
 }
 
 /// A damage in words, with its place.
@@ -101,7 +105,7 @@ impl Service {
     }
 
     /// Around a pool that was just opened. Words for the log go to `output`.
-    pub(crate) fn new(pool: Pool, facts: Facts, journals: Journals, output: Output) -> Self {
+    pub(crate) fn new(pool: Pool, facts: Facts, journals: Journals, images: Arc<Images>, output: Output) -> Self {
         let devices = Devices::new(pool.clone());
         Self {
             pool,
@@ -117,6 +121,8 @@ impl Service {
             damage_told: Mutex::default(),
             fullness: Fullness::default(),
             recompressing: Recompressing::default(),
+            images,
+            tending: images::Tending::default(),
         }
     }
 
@@ -236,12 +242,17 @@ impl Service {
                 let bookmarks = self.pool.bookmarks(volume.as_deref())?;
                 Ok(Reply::Bookmarks(bookmarks.into_iter().map(BookmarkLine::from).collect()))
             }
-            Request::Destroy { volume, id, recursive, force } => self
-                .unmounted(&volume, force, || match id {
+            Request::Destroy { volume, id, recursive, force } => {
+                let destroy = || match id {
                     Some(_) => self.devices.destroy(self.named(&volume, id)?.id(), recursive, force),
                     None => self.devices.destroy(&volume, recursive, force),
-                })
-                .map(|()| Reply::Done),
+                };
+                self.letting_go(|| self.unmounted(&volume, force, destroy)).map(|()| Reply::Done)
+            }
+            Request::CloneImage { image, volume, size_bytes, properties } => {
+                self.clone_image(&image, &volume, size_bytes, &properties)
+            }
+            Request::Push(wish) => self.push(&wish),
             Request::Snapshot { volume, name } => {
                 let take = || self.pool.snapshot(&volume, &name);
                 self.still(|share| share == volume, take).map(|()| Reply::Done)
@@ -485,6 +496,7 @@ impl Service {
             damages_unlisted: damage.unlisted,
             damages_acknowledged: damage.acknowledged,
             receives: self.receives(),
+            images: self.pool.images().into_iter().map(ImageLine::from).collect(),
             incomplete: self.pool.incomplete(),
             bookmarks: self.pool.bookmarks(None).map_or(0, |bookmarks| bookmarks.len() as u64),
             holds: holds.len() as u64,
@@ -549,6 +561,7 @@ impl Service {
     /// # Errors
     /// What the pool says; the pool is closed anyway.
     pub fn close(&self) -> Result<()> {
+        self.end_tending();
         self.pool.clone().close()
     }
 }

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use ::blob::Location;
 use clap::Args;
 
 use super::Access;
@@ -44,21 +45,76 @@ pub struct SnapshotArgs {
 Examples:
   shale clone /srv/pool golden@v1 vm7
   shale clone /srv/pool golden@v1 vm8 -o compression=lz4
+  shale clone file:///srv/blobs/disk@1 /srv/pool vm9   a version of a blob, fetched as it is read
+  shale clone file:///srv/blobs/disk /srv/pool vm10 --size 20G -o hydrate=on
 
 The clone is a volume of its own that shares what it does not overwrite. The snapshot, and the volume that it is of, may
 be destroyed: what the clone sees stays. A file system in it has the UUID of the other one: mount XFS with nouuid.
 
-JSON fields: volume, origin (the snapshot).")]
+With a URL in front of the pool, the volume begins as a version of a blob (see 'shale blob --help'), the newest one without @.
+It is there at once: what is read of it is fetched when it is read, as it is stored, once for all clones of the version in
+the pool, and kept within remote-cache; with hydrate=on the rest is fetched in the background. While the store is away a read
+waits up to remote-timeout, then fails; nothing is ever read as zeroes that has not been fetched. The pool holds the version
+in the blob's log (`shale blob stat` shows that) until no volume needs it. The server needs the same variables and
+credentials for the store as this command. `shale push` brings snapshots back.
+
+JSON fields: volume, origin (the snapshot); of a blob volume, image, version, size_bytes.")]
 pub struct CloneArgs {
-    /// Directory of the pool
+    /// Directory of the pool, or the URL of a blob, and @VERSION or @TAG
+    #[arg(value_name = "POOL|URL")]
     pub pool: PathBuf,
-    /// What it begins as
-    #[arg(value_name = "VOLUME@SNAPSHOT", value_parser = names::snapshot_name)]
+    /// What it begins as; behind a URL the directory of the pool
+    #[arg(value_name = "VOLUME@SNAPSHOT|POOL")]
     pub snapshot: String,
     /// Name of the new volume
     #[arg(value_parser = names::volume_name)]
     pub volume: String,
+    /// Size, if it is to be larger than the version of the blob
+    #[arg(long, value_name = "SIZE", value_parser = names::size)]
+    pub size: Option<u64>,
     /// Property beside those of the snapshot's volume; may be repeated
+    #[arg(short = 'o', value_name = "KEY=VALUE", value_parser = names::key_value)]
+    pub properties: Vec<(String, String)>,
+    /// How the pool is reached
+    #[command(flatten)]
+    pub access: Access,
+}
+
+/// See [`super::Command::Push`].
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  shale push /srv/pool vm@monday file:///srv/blobs/vm -m 'as of monday'
+  shale push /srv/pool vm9@patched file:///srv/blobs/disk --to file:///srv/blobs/patched
+
+The snapshot becomes the next version of the blob, as one commit. What has changed since the last push of the volume goes up,
+or since the version that it was cloned from; groups of 128 KiB that are one piece in the pool go as they are stored. A blob
+that is not there is made, with all of the volume.
+
+If the blob has a newer version than that, nothing is changed: push to another key with --to, which makes a clone of the base
+there and puts the change on it, or say --replace. The same push again changes nothing, so it can be repeated after an interruption.
+
+JSON: {blob, version, base_version (0: none), earlier (it was there already), groups (that changed), as_stored, holes, bytes,
+  stored_bytes}.")]
+pub struct PushArgs {
+    /// Directory of the pool
+    pub pool: PathBuf,
+    /// What is to become a version
+    #[arg(value_name = "VOLUME@SNAPSHOT", value_parser = names::snapshot_name)]
+    pub snapshot: String,
+    /// URL of the blob that the volume was cloned from or pushed to, or of a new one
+    #[arg(value_name = "URL")]
+    pub url: Location,
+    /// URL of another blob in the same store that gets the version
+    #[arg(long, value_name = "URL")]
+    pub to: Option<Location>,
+    /// Also in the place of a newer version
+    #[arg(long)]
+    pub replace: bool,
+    /// What the log of the blob is to say: at most 1024 bytes
+    #[arg(long, short, value_name = "TEXT", default_value = "")]
+    pub message: String,
+    /// Property of what is compressed for it, as of `shale blob put`; may be repeated
     #[arg(short = 'o', value_name = "KEY=VALUE", value_parser = names::key_value)]
     pub properties: Vec<(String, String)>,
     /// How the pool is reached

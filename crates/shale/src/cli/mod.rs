@@ -19,7 +19,7 @@ pub use blob::{
     BlobUnpinArgs, BlobUpload, BlobVerifyArgs, BlobWriteArgs,
 };
 pub use exports::ExportsArgs;
-pub use history::{CloneArgs, DiffArgs, PromoteArgs, RenameArgs, RollbackArgs, SnapshotArgs};
+pub use history::{CloneArgs, DiffArgs, PromoteArgs, PushArgs, RenameArgs, RollbackArgs, SnapshotArgs};
 pub use kept::{BookmarkArgs, BookmarksArgs, HoldArgs, HoldsArgs, ReleaseArgs};
 pub use policy::{CalibrateArgs, ExplainArgs, RecompressArgs, TraceArgs, TraceFormat, UsageArgs};
 pub use pool::{CheckArgs, CleanArgs, GrowArgs, InitArgs, ScrubArgs, ServeArgs, ShrinkArgs, StatusArgs, Switch};
@@ -110,8 +110,10 @@ pub enum Command {
     Destroy(DestroyArgs),
     /// Keep a volume's state as a snapshot
     Snapshot(SnapshotArgs),
-    /// Make a volume from a snapshot
+    /// Make a volume from a snapshot, or from a version of a blob
     Clone(CloneArgs),
+    /// Make a snapshot the next version of a blob
+    Push(PushArgs),
     /// Take a volume back to a snapshot
     Rollback(RollbackArgs),
     /// Give a volume or a snapshot another name
@@ -268,6 +270,9 @@ mod tests {
             "shale destroy p v@s",
             "shale snapshot p v@s",
             "shale clone p v@s w -o unit=8K",
+            "shale clone s3://b/k@3 p w --size 20G",
+            "shale push p v@s s3://b/k --to s3://b/l --replace -m why -o mode=archive",
+            "shale trace p v --reads f --idle 3",
             "shale rollback -r p v@s --force",
             "shale rename p v@s v@t",
             "shale promote p w",

@@ -1,9 +1,11 @@
 //! `shale snapshot`, `clone`, `rollback`, `rename`, `promote` and `diff`.
 
 use serde_json::json;
+use surface::{Error, ErrorKind};
 
 use super::below;
 use super::forced::{self, Change, Forced};
+use super::image;
 use super::incomplete;
 use super::list::volumes;
 use super::volume::is_folder;
@@ -57,6 +59,14 @@ fn snapshot_folder(args: &SnapshotArgs, folder: &str, name: &str, output: &Outpu
 
 /// Makes a volume from a snapshot.
 pub fn clone(args: CloneArgs, output: &Output) -> Outcome {
+    if let Some(url) = args.pool.to_str().filter(|word| word.contains("://")).map(str::to_owned) {
+        return image::clone(args, &url, output);
+    }
+    if args.size.is_some() {
+        let why = "--size is for clones of images: a clone of a snapshot is resized later";
+        return Err(Error::new(ErrorKind::Invalid, why).into());
+    }
+    names::snapshot_name(&args.snapshot).map_err(|why| Error::new(ErrorKind::Invalid, why))?;
     let properties = args.properties.into_iter().collect();
     let request = Request::Clone { snapshot: args.snapshot.clone(), volume: args.volume.clone(), properties };
     done(&args.pool, &args.access, output, request)?;

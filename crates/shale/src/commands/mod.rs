@@ -15,6 +15,7 @@ mod forced;
 mod generate;
 mod grow;
 mod history;
+mod image;
 mod import;
 mod import_tree;
 mod incomplete;
@@ -39,6 +40,7 @@ mod trees;
 mod usage;
 mod volume;
 
+pub use blob::as_error as blob_error;
 pub use list::COLUMNS;
 
 use crate::cli::Command;
@@ -68,6 +70,7 @@ pub fn run(mut command: Command, output: &Output) -> Outcome {
         Command::Destroy(args) => volume::destroy(args, output),
         Command::Snapshot(args) => history::snapshot(args, output),
         Command::Clone(args) => history::clone(args, output),
+        Command::Push(args) => image::push(args, output),
         Command::Rollback(args) => history::rollback(args, output),
         Command::Rename(args) => history::rename(args, output),
         Command::Bookmark(args) => kept::bookmark(args, output),

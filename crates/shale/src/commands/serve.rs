@@ -146,7 +146,7 @@ fn serve(
 }
 
 /// Waits for a reason to stop, and sees to the snapshots that are due.
-fn wait(events: &Receiver<Event>, only_mount: bool, service: &Service, output: &Output) {
+fn wait(events: &Receiver<Event>, only_mount: bool, service: &Arc<Service>, output: &Output) {
     let mut last = Vec::new();
     loop {
         match events.recv_timeout(SCHEDULES_EVERY) {
@@ -161,6 +161,7 @@ fn wait(events: &Receiver<Event>, only_mount: bool, service: &Service, output: &
             Ok(Event::Unmounted) => output.warn("the mount is gone; NBD goes on"),
             Err(RecvTimeoutError::Timeout) => {
                 service.look_at_shares();
+                service.tend_images();
                 service.new_fullness().iter().for_each(|line| output.warn(line));
                 service.new_damage().iter().for_each(|line| output.warn(line));
                 let told = service.run_schedules(&|| !events.is_empty());

@@ -30,6 +30,7 @@ fn properties(command: &mut Command) -> Option<&mut Vec<(String, String)>> {
         Command::Init(args) => Some(&mut args.properties),
         Command::Create(args) => Some(&mut args.properties),
         Command::Clone(args) => Some(&mut args.properties),
+        Command::Push(args) => Some(&mut args.properties),
         Command::Import(args) => Some(&mut args.properties),
         Command::Estimate(args) => Some(&mut args.properties),
         Command::Salvage(args) => Some(&mut args.properties),

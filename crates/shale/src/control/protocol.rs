@@ -27,6 +27,59 @@ pub const VERSION: u32 = 2;
 /// bounds what a peer can make us buffer.
 pub const LINE_BYTES_MAX: usize = 16 << 20;
 
+/// A version of a blob that a volume is to begin as.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageAddress {
+    /// URL without version.
+    pub location: String,
+    /// The incarnation, in 32 hexadecimal digits.
+    pub incarnation: String,
+    /// The version.
+    pub version: u64,
+    /// Its size.
+    pub size_bytes: u64,
+}
+
+/// A snapshot that is to become a version of a blob.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PushWish {
+    /// `VOLUME@SNAPSHOT`.
+    pub snapshot: String,
+    /// URL of the blob that the volume was cloned from or pushed to, or of a new one.
+    pub url: String,
+    /// URL of the blob that is to get the version, if that is another one.
+    pub to: Option<String>,
+    /// Over a newer version, too.
+    pub replace: bool,
+    /// What the blob's log is to say.
+    pub message: String,
+    /// How groups are stored that do not go as they are.
+    pub properties: Vec<(String, String)>,
+}
+
+/// What a push did.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PushedLine {
+    /// URL of the blob.
+    pub blob: String,
+    /// The version that it made.
+    pub version: u64,
+    /// The version that it was made on; 0: none.
+    pub base_version: u64,
+    /// Whether it was there already.
+    pub earlier: bool,
+    /// Groups that changed.
+    pub groups: u64,
+    /// Those of them that went as they were stored.
+    pub as_stored: u64,
+    /// Those of them that became holes.
+    pub holes: u64,
+    /// Bytes of the range that they are in, of 128 KiB each.
+    pub bytes: u64,
+    /// Bytes that they take in the store.
+    pub stored_bytes: u64,
+}
+
 /// What a command asks of an open pool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
@@ -98,6 +151,19 @@ pub enum Request {
         /// Properties beside those of the snapshot's volume.
         properties: BTreeMap<String, String>,
     },
+    /// Makes a volume that begins as a version of a blob: [`Reply::Created`].
+    CloneImage {
+        /// The version.
+        image: ImageAddress,
+        /// Name of the new volume.
+        volume: String,
+        /// Its size, if it is to be larger than the image.
+        size_bytes: Option<u64>,
+        /// Properties of its own.
+        properties: BTreeMap<String, String>,
+    },
+    /// Makes a snapshot a version of a blob: [`Reply::Pushed`].
+    Push(PushWish),
     /// Takes a volume back to a snapshot.
     Rollback {
         /// `VOLUME@SNAPSHOT`.
@@ -390,6 +456,8 @@ pub enum Reply {
     Groups(Vec<u64>),
     /// What a calibration found.
     Calibrated(Calibrated),
+    /// A snapshot became a version.
+    Pushed(PushedLine),
     /// The streams of a set.
     Plan(SetPlan),
     /// What there is.

@@ -12,6 +12,7 @@ use super::{Config, PoolDir, ServeStandby, wait_for};
 use crate::cli::Access;
 use crate::control::Client;
 use crate::exit::{kind_of, path_error};
+use crate::images::Images;
 use crate::output::Output;
 use crate::service::{Facts, Service};
 use crate::share_journals::Journals;
@@ -186,6 +187,8 @@ fn open_in(
     let mut environment = environment(disk, store);
     let beside = Arc::new(dir.standby(&data, standby, output)?);
     environment.standby = Some(beside.clone());
+    let images = Arc::new(Images::default());
+    environment.origins = Some(images.clone());
     let options = PoolOptions {
         memory_bytes: memory_bytes - store_bytes,
         workers: std::thread::available_parallelism().map_or(2, std::num::NonZero::get),
@@ -207,7 +210,7 @@ fn open_in(
     let journals = Journals::new(&pool, beside);
     journals.bring_back(&pool, output);
     let facts = Facts { pool: root, data, memory_bytes };
-    Ok(OpenPool { service: Arc::new(Service::new(pool, facts, journals, *output)), dir: dir.clone(), lock })
+    Ok(OpenPool { service: Arc::new(Service::new(pool, facts, journals, images, *output)), dir: dir.clone(), lock })
 }
 
 /// The outside world of a pool, on the real disk, store, clock and generator.

@@ -31,55 +31,62 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 const RUNTIME_THREADS: usize = 2;
 
 /// What every command on a blob has.
-struct Context<'a> {
+pub(super) struct Context<'a> {
     output: &'a Output,
     interrupted: Arc<AtomicBool>,
 }
 
 /// Runs a command.
 pub fn run(args: BlobArgs, output: &Output) -> Outcome {
+    with_context(output, async |context| command(args, context).await)
+}
+
+/// Does something with blobs that a signal may end.
+pub(super) fn with_context<T>(output: &Output, work: impl AsyncFnOnce(&Context<'_>) -> Outcome<T>) -> Outcome<T> {
     let signals = Termination::block().map_err(|error| Error::from_io("cannot block signals", error))?;
     let interrupted = signals.flag().map_err(|error| Error::from_io("cannot watch for signals", error))?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(RUNTIME_THREADS).enable_all().build();
     let runtime = runtime.map_err(|error| Error::from_io("cannot start threads", error))?;
     let context = Context { output, interrupted };
-    let done = runtime.block_on(async {
-        match args.command {
-            BlobCommand::Put(args) => put::put(args, &context).await,
-            BlobCommand::Append(args) => put::append(args, &context).await,
-            BlobCommand::Write(args) => put::write(args, &context).await,
-            BlobCommand::Get(args) => get::run(args, &context).await,
-            BlobCommand::Log(args) => look::log(args, &context).await,
-            BlobCommand::Stat(args) => look::stat(args, &context).await,
-            BlobCommand::Tag(args) => look::tag(args, &context).await,
-            BlobCommand::Diff(args) => look::diff(args, &context).await,
-            BlobCommand::Verify(args) => look::verify(args, &context).await,
-            BlobCommand::Explain(args) => choices::explain(args, &context).await,
-            BlobCommand::Estimate(args) => choices::estimate(args, &context).await,
-            BlobCommand::Clone(args) => keep::clone(args, &context).await,
-            BlobCommand::Cp(args) => keep::copy(args, &context).await,
-            BlobCommand::Expire(args) => keep::expire(args, &context).await,
-            BlobCommand::Gc(args) => keep::gc(args, &context).await,
-            BlobCommand::Optimize(args) => keep::optimize(args, &context).await,
-            BlobCommand::Unpin(args) => images::unpin(args, &context).await,
-            BlobCommand::Rm(args) => keep::rm(args, &context).await,
-        }
-    });
+    let done = runtime.block_on(work(&context));
     // A thread that waits for stdin would keep the process.
     runtime.shutdown_background();
     done
 }
 
+async fn command(args: BlobArgs, context: &Context<'_>) -> Outcome {
+    match args.command {
+        BlobCommand::Put(args) => put::put(args, context).await,
+        BlobCommand::Append(args) => put::append(args, context).await,
+        BlobCommand::Write(args) => put::write(args, context).await,
+        BlobCommand::Get(args) => get::run(args, context).await,
+        BlobCommand::Log(args) => look::log(args, context).await,
+        BlobCommand::Stat(args) => look::stat(args, context).await,
+        BlobCommand::Tag(args) => look::tag(args, context).await,
+        BlobCommand::Diff(args) => look::diff(args, context).await,
+        BlobCommand::Verify(args) => look::verify(args, context).await,
+        BlobCommand::Explain(args) => choices::explain(args, context).await,
+        BlobCommand::Estimate(args) => choices::estimate(args, context).await,
+        BlobCommand::Clone(args) => keep::clone(args, context).await,
+        BlobCommand::Cp(args) => keep::copy(args, context).await,
+        BlobCommand::Expire(args) => keep::expire(args, context).await,
+        BlobCommand::Gc(args) => keep::gc(args, context).await,
+        BlobCommand::Optimize(args) => keep::optimize(args, context).await,
+        BlobCommand::Unpin(args) => images::unpin(args, context).await,
+        BlobCommand::Rm(args) => keep::rm(args, context).await,
+    }
+}
+
 impl Context<'_> {
     /// Waits for a signal.
-    async fn interruption(&self) {
+    pub(super) async fn interruption(&self) {
         while !self.interrupted.load(Ordering::SeqCst) {
             tokio::time::sleep(LOOK_EVERY).await;
         }
     }
 
     /// Does something that leaves nothing behind when a signal ends it.
-    async fn until_interrupted<T>(&self, what: impl Future<Output = Result<T, BlobError>>) -> Outcome<T> {
+    pub(super) async fn until_interrupted<T>(&self, what: impl Future<Output = Result<T, BlobError>>) -> Outcome<T> {
         tokio::select! {
             done = what => done.map_err(failure),
             () = self.interruption() => Err(Failure::Interrupted("interrupted; nothing was changed".to_owned())),
@@ -115,7 +122,7 @@ impl Context<'_> {
     }
 
     /// Connects to a store that commits can rest on.
-    async fn connect_to_write(&self, location: &Location) -> Outcome<Connection> {
+    pub(super) async fn connect_to_write(&self, location: &Location) -> Outcome<Connection> {
         let connection = self.connect(location)?;
         self.until_interrupted(probed::ensure(&connection, location)).await?;
         Ok(connection)
@@ -157,12 +164,21 @@ fn of_the_source(error: &std::io::Error) -> Option<&BlobError> {
 
 /// Tells what a library's error is for a script.
 fn failure(error: BlobError) -> Failure {
-    let kind = match &error {
-        BlobError::Unknown { .. } => return Failure::Unknown(error.to_string()),
+    match error {
+        BlobError::Unknown { .. } => Failure::Unknown(error.to_string()),
+        error => Failure::Error(as_error(&error)),
+    }
+}
+
+/// The same, where an outcome that is not known is an error like others.
+pub fn as_error(error: &BlobError) -> Error {
+    let kind = match error {
         BlobError::Source(error) if of_the_source(error).is_some_and(is_damage) => ErrorKind::Corrupt,
         BlobError::Source(error) => kind_of(error),
         error if error.is_full() => ErrorKind::Full,
-        BlobError::Store { .. } | BlobError::StoreLies(_) | BlobError::Entropy(_) => ErrorKind::Io,
+        BlobError::Store { .. } | BlobError::StoreLies(_) | BlobError::Entropy(_) | BlobError::Unknown { .. } => {
+            ErrorKind::Io
+        }
         BlobError::Missing(_)
         | BlobError::Removed
         | BlobError::NoVersion(_)
@@ -173,5 +189,5 @@ fn failure(error: BlobError) -> Failure {
         BlobError::Damaged { .. } | BlobError::Lost { .. } => ErrorKind::Corrupt,
         BlobError::Refused(_) => ErrorKind::Invalid,
     };
-    Failure::Error(Error::new(kind, error.to_string()))
+    Error::new(kind, error.to_string())
 }

@@ -1,0 +1,103 @@
+//! `shale clone URL POOL VOLUME` and `shale push`: volumes that begin as images in an object store,
+//! and snapshots that go back there as versions.
+
+use ::blob::{Image, Location};
+use serde::Serialize;
+use surface::{Error, ErrorKind};
+use units::format_size;
+
+use super::blob;
+use crate::cli::{CloneArgs, PushArgs};
+use crate::control::{ImageAddress, PushWish, Reply, Request};
+use crate::exit::{Failure, Outcome};
+use crate::names;
+use crate::output::Output;
+use crate::session::Session;
+
+#[derive(Debug, Serialize)]
+struct Cloned {
+    volume: String,
+    image: String,
+    version: u64,
+    size_bytes: u64,
+}
+
+/// Makes a volume of an image.
+pub fn clone(args: CloneArgs, url: &str, output: &Output) -> Outcome {
+    let location: Location = url.parse().map_err(invalid)?;
+    let pool = std::path::PathBuf::from(&args.snapshot);
+    let image = blob::with_context(output, async |context| {
+        let connection = context.connect_to_write(&location).await?;
+        let open = Image::open(&connection, location.key(), location.at());
+        let image = context.until_interrupted(open).await?;
+        let (version, size_bytes) = (image.version().seq, image.version().size);
+        let incarnation = image.blob().log().inc().to_string();
+        Ok(ImageAddress { location: location.to_string(), incarnation, version, size_bytes })
+    })?;
+    let cloned = Cloned {
+        volume: args.volume.clone(),
+        image: image.location.clone(),
+        version: image.version,
+        size_bytes: image.size_bytes,
+    };
+    let properties = args.properties.into_iter().collect();
+    let request = Request::CloneImage { image, volume: args.volume, size_bytes: args.size, properties };
+    Session::with(&pool, &args.access, output, |session| Ok(session.created(request)?))?;
+    output.done(&cloned, || {
+        let size = format_size(cloned.size_bytes);
+        format!("{} is a clone of {} version {} ({size})\n", cloned.volume, cloned.image, cloned.version)
+    });
+    Ok(())
+}
+
+fn invalid(error: impl std::fmt::Display) -> Error {
+    Error::new(ErrorKind::Invalid, error.to_string())
+}
+
+/// Makes a snapshot the next version of an image.
+pub fn push(args: PushArgs, output: &Output) -> Outcome {
+    for location in [Some(&args.url), args.to.as_ref()].into_iter().flatten() {
+        if *location.at() != ::blob::At::Newest {
+            let why = format!("a push makes the next version of {location}: leave out the @ and the number behind it");
+            return Err(invalid(why).into());
+        }
+    }
+    let target = args.to.clone().unwrap_or_else(|| args.url.clone());
+    let wish = PushWish {
+        snapshot: args.snapshot.clone(),
+        url: args.url.to_string(),
+        to: args.to.as_ref().map(ToString::to_string),
+        replace: args.replace,
+        message: args.message,
+        properties: args.properties,
+    };
+    let (pool, access, out) = (args.pool, args.access, *output);
+    let call = move || {
+        Session::with(&pool, &access, &out, |session| match session.call(Request::Push(wish))? {
+            Reply::Pushed(pushed) => Ok(pushed),
+            other => Err(other.unexpected().into()),
+        })
+    };
+    let pushed = blob::with_context(output, async |context| {
+        context.connect_to_write(&target).await?;
+        tokio::select! {
+            done = tokio::task::spawn_blocking(call) => done.map_err(|error| Failure::Internal(error.to_string()))?,
+            () = context.interruption() => Err(Failure::Interrupted(
+                "interrupted; a server goes on pushing, and `shale blob log` shows it when it is done; the same command goes on"
+                    .to_owned(),
+            )),
+        }
+    })?;
+    output.done(&pushed, || {
+        let (bytes, stored) = (format_size(pushed.bytes), format_size(pushed.stored_bytes));
+        let volume = names::volume_of(&args.snapshot);
+        if pushed.earlier {
+            return format!("{} was pushed before: {} version {}\n", args.snapshot, pushed.blob, pushed.version);
+        }
+        format!(
+            "{} version {}: {bytes} changed in {volume} since version {}, stored in {stored} ({} of {} groups as they were stored)\n",
+            pushed.blob, pushed.version, pushed.base_version, pushed.as_stored, pushed.groups
+        )
+    });
+    Ok(())
+}

@@ -1,0 +1,301 @@
+//! The way from the engine to images in object stores. Owns the connections, one for each image
+//! that is in use, and what an error of a store means to a volume.
+//!
+//! The engine asks from threads of its own, and decides how often: here each call is one attempt,
+//! with the few repetitions that the blob's library makes by itself, and with an end.
+
+mod ahead;
+mod pins;
+pub mod push;
+
+pub use pins::holder;
+
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use self::ahead::Ahead;
+use ::blob::{Cause, Connection, Error as BlobError, Group, Image, Inc, Location};
+use env::{OriginError, Origins, RemoteGroup, RemoteImage};
+use format::crc32c;
+use parking_lot::Mutex;
+use surface::{Error, ErrorKind};
+use tokio::runtime::Runtime;
+
+/// How long one attempt may take: longer than the library repeats what fails, so that its error is
+/// told, and a bound for a store that is only slow.
+const ATTEMPT: Duration = Duration::from_secs(60);
+/// Threads that move bytes; decoding has threads of its own.
+const THREADS: usize = 2;
+
+/// An image that is open, or being opened.
+type Slot = Arc<tokio::sync::Mutex<Option<Arc<Open>>>>;
+
+/// An image that is open.
+#[derive(Debug)]
+struct Open {
+    image: Image,
+    ahead: Mutex<Ahead>,
+}
+
+/// The images that a pool needs.
+#[derive(Debug, Default)]
+pub struct Images {
+    /// Begins with the first image: most pools have none.
+    runtime: OnceLock<Option<Runtime>>,
+    open: Mutex<HashMap<RemoteImage, Slot>>,
+}
+
+impl Images {
+    fn runtime(&self) -> Option<&Runtime> {
+        let make = || {
+            let mut builder = tokio::runtime::Builder::new_multi_thread();
+            builder.worker_threads(THREADS).thread_name("images").enable_all().build().ok()
+        };
+        self.runtime.get_or_init(make).as_ref()
+    }
+
+    /// Does something with a deadline, on the threads that move bytes.
+    fn attempt<T>(&self, what: impl Future<Output = Result<T, BlobError>>) -> Result<T, OriginError> {
+        let Some(runtime) = self.runtime() else {
+            return Err(OriginError::Unreachable("no threads can be started for it".to_owned()));
+        };
+        match runtime.block_on(async { tokio::time::timeout(ATTEMPT, what).await }) {
+            Ok(done) => done.map_err(|error| origin_error(&error)),
+            Err(_) => Err(OriginError::Unreachable(format!("no answer within {} s", ATTEMPT.as_secs()))),
+        }
+    }
+
+    /// Does something that takes as long as it takes, on the threads that move bytes.
+    pub(crate) fn work<T>(&self, what: impl Future<Output = surface::Result<T>>) -> surface::Result<T> {
+        let runtime =
+            self.runtime().ok_or_else(|| Error::new(ErrorKind::Io, "no threads can be started for images"))?;
+        runtime.block_on(what)
+    }
+
+    /// Holds an image for a volume, then makes the volume.
+    ///
+    /// # Errors
+    /// When it cannot be held, and what making it says.
+    pub fn pinned<T>(
+        &self,
+        image: &RemoteImage,
+        holder: &str,
+        make: impl FnOnce() -> surface::Result<T>,
+    ) -> surface::Result<T> {
+        let open = self.attempt(self.opened(image)).map_err(|error| {
+            self.forget(image);
+            store_error(error)
+        })?;
+        // The pool may ask for groups of an image meanwhile: on this thread, too.
+        let made = open.image.pinned(holder, async { tokio::task::block_in_place(make).map_err(NotMade::Pool) });
+        self.work(async {
+            made.await.map_err(|error| match error {
+                NotMade::Pool(error) => error,
+                NotMade::Store(error) => store_error(origin_error(&error)),
+            })
+        })
+    }
+
+    /// Returns an image, opened if it is not open yet; those who ask meanwhile wait for that.
+    async fn opened(&self, image: &RemoteImage) -> Result<Arc<Open>, BlobError> {
+        let slot = self.open.lock().entry(image.clone()).or_default().clone();
+        let mut slot = slot.lock().await;
+        if let Some(open) = &*slot {
+            return Ok(open.clone());
+        }
+        let opened = open(image).await?;
+        // The profile is advice: without it groups come one by one.
+        let profile = opened.blob().profile().await.unwrap_or_default();
+        let ahead = Mutex::new(Ahead::of(profile, image.version));
+        let opened = Arc::new(Open { image: opened, ahead });
+        *slot = Some(opened.clone());
+        Ok(opened)
+    }
+
+    /// Takes a connection away that did not serve: the next attempt opens it anew, with credentials
+    /// that may have been renewed.
+    fn forget(&self, image: &RemoteImage) {
+        self.open.lock().remove(image);
+    }
+
+    async fn groups(&self, image: &RemoteImage, groups: &[u64]) -> Result<Vec<Answer>, BlobError> {
+        let open = self.opened(image).await?;
+        let mut answers: Vec<Option<Answer>> = {
+            let mut ahead = open.ahead.lock();
+            groups.iter().map(|group| ahead.take(*group).map(Ok)).collect()
+        };
+        let missing = groups.iter().zip(&answers).filter(|(_, answer)| answer.is_none()).map(|(group, _)| *group);
+        let mut wanted: Vec<u64> = missing.collect();
+        let asked = wanted.len();
+        wanted.extend(open.ahead.lock().next_to(&wanted));
+        let got = open.image.blob().groups(open.image.version(), &wanted).await;
+        let mut got = got.into_iter().map(|group| group.map(remote_group).map_err(|error| origin_error(&error)));
+        for (answer, got) in answers.iter_mut().filter(|answer| answer.is_none()).zip(got.by_ref().take(asked)) {
+            *answer = Some(got);
+        }
+        let mut ahead = open.ahead.lock();
+        for (group, content) in wanted[asked..].iter().zip(got) {
+            // A group that failed is asked for by itself when it is needed.
+            if let Ok(content) = content {
+                ahead.keep(*group, content);
+            }
+        }
+        drop(ahead);
+        let lost = || Err(OriginError::Unreachable("the answer was lost".to_owned()));
+        Ok(answers.into_iter().map(|answer| answer.unwrap_or_else(lost)).collect())
+    }
+}
+
+/// Why a volume was not made.
+enum NotMade {
+    Pool(Error),
+    Store(BlobError),
+}
+
+impl From<BlobError> for NotMade {
+    fn from(error: BlobError) -> Self {
+        Self::Store(error)
+    }
+}
+
+type Answer = Result<RemoteGroup, OriginError>;
+
+impl Origins for Images {
+    fn fetch(&self, image: &RemoteImage, groups: &[u64]) -> Vec<Answer> {
+        let answers = match self.attempt(self.groups(image, groups)) {
+            Ok(answers) => answers,
+            Err(error) => groups.iter().map(|_| Err(error.clone())).collect(),
+        };
+        if answers.iter().any(|answer| matches!(answer, Err(OriginError::Denied(_) | OriginError::Gone(_)))) {
+            self.forget(image);
+        }
+        answers
+    }
+}
+
+/// Opens an image, and makes sure that it is the one that is meant.
+async fn open(image: &RemoteImage) -> Result<Image, BlobError> {
+    let location: Location =
+        image.location.parse().map_err(|error: ::blob::ParseLocationError| BlobError::Refused(error.to_string()))?;
+    let connection = Connection::open(&location)?;
+    let opened = Image::open_incarnation(&connection, location.key(), Inc(image.incarnation), image.version).await?;
+    if opened.version().size != image.len {
+        let size = opened.version().size;
+        let why = format!("{location} version {} has {size} bytes, not {}", image.version, image.len);
+        return Err(BlobError::StoreLies(why));
+    }
+    Ok(opened)
+}
+
+fn remote_group(group: Group) -> RemoteGroup {
+    match group {
+        Group::Zero => RemoteGroup::Zero,
+        Group::Stored(stored) => RemoteGroup::Stored {
+            codec: stored.codec.0,
+            data_len: stored.data_len,
+            // The frame's own checksum was verified; the engine has one of the bytes alone.
+            checksum: crc32c(&stored.bytes),
+            bytes: stored.bytes.into(),
+        },
+        Group::Plain(data) => RemoteGroup::Plain(data.into()),
+    }
+}
+
+/// Tells a user what became of a request to a store.
+pub fn store_error(error: OriginError) -> Error {
+    let kind = match &error {
+        OriginError::Unreachable(_) | OriginError::Denied(_) => ErrorKind::Io,
+        OriginError::Gone(_) => ErrorKind::NotFound,
+        OriginError::Damaged(_) => ErrorKind::Corrupt,
+    };
+    Error::new(kind, error.to_string())
+}
+
+/// What an error means to a volume: whether to ask again, and what to tell.
+fn origin_error(error: &BlobError) -> OriginError {
+    let text = error.to_string();
+    match error.cause() {
+        Cause::Unreachable => OriginError::Unreachable(text),
+        Cause::Denied => OriginError::Denied(text),
+        Cause::Gone | Cause::Refused => OriginError::Gone(text),
+        Cause::Damaged => OriginError::Damaged(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ::blob::{At, Blob, UploadOptions, bytes};
+
+    /// An image of three groups, text, zeroes and a short end, in a directory of its own.
+    fn image(name: &str) -> (RemoteImage, Vec<u8>) {
+        let dir = std::env::temp_dir().join(format!("shale-images-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        std::fs::create_dir_all(&dir).unwrap();
+        let location: Location = format!("file://{}/image", dir.display()).parse().unwrap();
+        let mut data = b"a line of text\n".repeat(9000);
+        data.truncate(128 << 10);
+        data.resize(256 << 10, 0);
+        data.extend_from_slice(&[7; 5000]);
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let put = data.clone();
+        let opened = runtime.block_on(async move {
+            let connection = Connection::open(&location).unwrap();
+            let blob = Blob::open_or_create(&connection, location.key()).await.unwrap();
+            blob.put(bytes(put), "", &UploadOptions::default()).await.unwrap();
+            let image = Image::open(&connection, location.key(), &At::Newest).await.unwrap();
+            RemoteImage {
+                location: location.to_string(),
+                incarnation: image.blob().log().inc().0,
+                version: image.version().seq,
+                len: image.version().size,
+            }
+        });
+        (opened, data)
+    }
+
+    fn remove(image: &RemoteImage) {
+        let dir = image.location.strip_prefix("file://").unwrap().strip_suffix("/image").unwrap();
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn groups_of_an_image_come_to_the_engine() {
+        let (image, data) = image("come");
+        let images = Images::default();
+        let mut decoded = Vec::new();
+        for group in images.fetch(&image, &[0, 1, 2]) {
+            match group.unwrap() {
+                RemoteGroup::Zero => decoded.resize(decoded.len() + (128 << 10), 0),
+                RemoteGroup::Plain(data) => decoded.extend(data),
+                RemoteGroup::Stored { codec, data_len, bytes, checksum } => {
+                    let codec = codec::CodecId(codec);
+                    assert_eq!(crc32c(&bytes), checksum);
+                    let mut data = vec![0; data_len as usize];
+                    codec::Workspace::new().decompress(codec, &bytes, &mut data).unwrap();
+                    decoded.extend(data);
+                }
+            }
+        }
+        assert!(decoded == data);
+        remove(&image);
+    }
+
+    #[test]
+    fn what_is_not_there_is_an_error_of_each_group_and_never_zeroes() {
+        let (image, _) = image("gone");
+        let images = Images::default();
+        let other = RemoteImage { incarnation: image.incarnation ^ 1, ..image.clone() };
+        let later = RemoteImage { version: 9, ..image.clone() };
+        let longer = RemoteImage { len: image.len + 1, ..image.clone() };
+        for wrong in [other, later, longer] {
+            let answers = images.fetch(&wrong, &[0, 1]);
+            assert!(answers.len() == 2 && answers.iter().all(Result::is_err), "{answers:?}");
+        }
+        assert!(images.fetch(&image, &[1]) == [Ok(RemoteGroup::Zero)]);
+        remove(&image);
+        let answers = images.fetch(&image, &[0]);
+        assert!(matches!(answers[..], [Err(OriginError::Gone(_))]), "{answers:?}");
+    }
+}
