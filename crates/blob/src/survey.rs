@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::sync::Arc;
 
 use codec::CodecId;
 use futures_util::StreamExt;
@@ -11,7 +12,9 @@ use parking_lot::Mutex;
 use crate::blob::Blob;
 use crate::error::Error;
 use crate::extent::{FRAME_BYTES, Frame, PackRef, Piece};
+use crate::fetch::Fetcher;
 use crate::layout::Layout;
+use crate::read::{CACHE_BYTES, Reader};
 use crate::record::{OpKind, Record};
 use crate::tree::Tree;
 use crate::upload::Tally;
@@ -144,8 +147,11 @@ impl Blob {
         let mut verified = Verified::default();
         let end = to.min(version.size);
         let windows = (from..end).step_by(VERIFY_BYTES as usize);
+        // What a cache holds says nothing about the store.
+        let fetcher = Fetcher { cache: None, ..self.fetcher().clone() };
+        let reader = Reader::new(Arc::new(Tree::new(fetcher)), CACHE_BYTES);
         let lost = Mutex::default();
-        let windows = windows.map(|from| self.verify_window(version, from..end.min(from + VERIFY_BYTES), &lost));
+        let windows = windows.map(|from| verify_window(&reader, version, from..end.min(from + VERIFY_BYTES), &lost));
         // Nothing is awaited in the loop: a window that waits there for what another one has begun
         // to fetch would wait for ever.
         let mut windows = futures_util::stream::iter(windows).buffered(VERIFY_AT_ONCE);
@@ -159,80 +165,6 @@ impl Blob {
             tally.raw.store(window.end, std::sync::atomic::Ordering::Relaxed);
         }
         Ok(verified)
-    }
-
-    /// Reads a window, and finds its frames that cannot be read.
-    async fn verify_window(
-        &self,
-        version: &Record,
-        window: Range<u64>,
-        lost: &Mutex<BTreeSet<PackRef>>,
-    ) -> Result<(Range<u64>, Verified), Error> {
-        let mut part = Verified::default();
-        match self.reader.read(version, window.start, window.end).await.map(drop) {
-            Ok(()) => self.count(version, &window, &mut part).await?,
-            Err(error) if is_damage(&error) => self.narrow(version, &window, &mut part, lost).await?,
-            Err(error) => return Err(error),
-        }
-        Ok((window, part))
-    }
-
-    async fn count(&self, version: &Record, window: &Range<u64>, verified: &mut Verified) -> Result<(), Error> {
-        for piece in self.reader.tree.extents(version, window.start, window.end).await? {
-            if let Piece::Extent(extent) = piece {
-                verified.frames += extent.frames.len() as u64;
-                verified.stored += extent.stored_len();
-            }
-        }
-        Ok(())
-    }
-
-    /// Finds the frames of a window that cannot be read. `lost` are packs that the store does not
-    /// have: it is not asked again for each of their frames.
-    async fn narrow(
-        &self,
-        version: &Record,
-        window: &Range<u64>,
-        verified: &mut Verified,
-        lost: &Mutex<BTreeSet<PackRef>>,
-    ) -> Result<(), Error> {
-        let extents = match self.reader.tree.extents(version, window.start, window.end).await {
-            Ok(extents) => extents,
-            // A node is damaged: which frames it named is unknown.
-            Err(error) if is_damage(&error) => {
-                add(verified, window.clone(), error.to_string());
-                return Ok(());
-            }
-            Err(error) => return Err(error),
-        };
-        for piece in &extents {
-            let Piece::Extent(extent) = piece else { continue };
-            verified.frames += extent.frames.len() as u64;
-            verified.stored += extent.stored_len();
-            let mut at = extent.start;
-            let pack = piece.pack();
-            while at < piece.end() {
-                if let Some(pack) = pack.filter(|pack| lost.lock().contains(pack)) {
-                    let path = self.reader.tree.fetcher().path(version, &pack)?.to_string();
-                    add(verified, at..piece.end(), Error::Lost { path }.to_string());
-                    break;
-                }
-                // To the end of the frame that `at` is in.
-                let position = u64::from(extent.skip) + (at - extent.start);
-                let left = u64::from(FRAME_BYTES) - position % u64::from(FRAME_BYTES);
-                let end = piece.end().min(at + left);
-                match self.reader.read(version, at, end).await {
-                    Ok(_) => {}
-                    Err(error) if is_damage(&error) => {
-                        lost.lock().extend(pack.filter(|_| matches!(error, Error::Lost { .. })));
-                        add(verified, at..end, error.to_string());
-                    }
-                    Err(error) => return Err(error),
-                }
-                at = end;
-            }
-        }
-        Ok(())
     }
 
     /// Returns the ranges that differ between two versions of the blob. What they share is not
@@ -274,6 +206,81 @@ impl Blob {
         }
         Ok(joined(changed))
     }
+}
+
+/// Reads a window, and finds its frames that cannot be read.
+async fn verify_window(
+    reader: &Reader,
+    version: &Record,
+    window: Range<u64>,
+    lost: &Mutex<BTreeSet<PackRef>>,
+) -> Result<(Range<u64>, Verified), Error> {
+    let mut part = Verified::default();
+    match reader.read(version, window.start, window.end).await.map(drop) {
+        Ok(()) => count(reader, version, &window, &mut part).await?,
+        Err(error) if is_damage(&error) => narrow(reader, version, &window, &mut part, lost).await?,
+        Err(error) => return Err(error),
+    }
+    Ok((window, part))
+}
+
+/// Finds the frames of a window that cannot be read. `lost` are packs that the store does not
+/// have: it is not asked again for each of their frames.
+async fn narrow(
+    reader: &Reader,
+    version: &Record,
+    window: &Range<u64>,
+    verified: &mut Verified,
+    lost: &Mutex<BTreeSet<PackRef>>,
+) -> Result<(), Error> {
+    let extents = match reader.tree.extents(version, window.start, window.end).await {
+        Ok(extents) => extents,
+        // A node is damaged: which frames it named is unknown.
+        Err(error) if is_damage(&error) => {
+            add(verified, window.clone(), error.to_string());
+            return Ok(());
+        }
+        Err(error) => return Err(error),
+    };
+    for piece in &extents {
+        let Piece::Extent(extent) = piece else { continue };
+        verified.frames += extent.frames.len() as u64;
+        verified.stored += extent.stored_len();
+        let mut at = extent.start;
+        let pack = piece.pack();
+        while at < piece.end() {
+            if let Some(pack) = pack.filter(|pack| lost.lock().contains(pack)) {
+                let path = reader.tree.fetcher().path(version, &pack)?.to_string();
+                add(verified, at..piece.end(), Error::Lost { path }.to_string());
+                break;
+            }
+            // To the end of the frame that `at` is in.
+            let position = u64::from(extent.skip) + (at - extent.start);
+            let left = u64::from(FRAME_BYTES) - position % u64::from(FRAME_BYTES);
+            let end = piece.end().min(at + left);
+            match reader.read(version, at, end).await {
+                Ok(_) => {}
+                Err(error) if is_damage(&error) => {
+                    lost.lock().extend(pack.filter(|_| matches!(error, Error::Lost { .. })));
+                    add(verified, at..end, error.to_string());
+                }
+                Err(error) => return Err(error),
+            }
+            at = end;
+        }
+    }
+    Ok(())
+}
+
+/// Counts the frames of a window, all of which were read.
+async fn count(reader: &Reader, version: &Record, window: &Range<u64>, verified: &mut Verified) -> Result<(), Error> {
+    for piece in reader.tree.extents(version, window.start, window.end).await? {
+        if let Piece::Extent(extent) = piece {
+            verified.frames += extent.frames.len() as u64;
+            verified.stored += extent.stored_len();
+        }
+    }
+    Ok(())
 }
 
 /// Tells whether an error is about stored bytes, and not about reaching them.

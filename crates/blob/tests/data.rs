@@ -196,6 +196,12 @@ fn damage_is_found_named_and_never_read() {
         let pack = &first_pack(&store).await;
         let mut stored = store.get(pack).await.unwrap().bytes().await.unwrap().to_vec();
         blob::verify_pack(&stored, &mut codec::Workspace::new()).unwrap();
+        // A client that has all of it in its cache.
+        let warm = Blob::open(&connection, key()).await.unwrap();
+        let version = warm.version(&At::Newest).await.unwrap();
+        for at in (0..version.size).step_by(128 << 10) {
+            warm.read(&version, at, at + 1).await.unwrap();
+        }
         stored[5000] ^= 1;
         assert!(blob::verify_pack(&stored, &mut codec::Workspace::new()).is_err());
         store.put(pack, stored.into()).await.unwrap();
@@ -203,6 +209,11 @@ fn damage_is_found_named_and_never_read() {
         let version = other.version(&At::Newest).await.unwrap();
         let report = other.verify(&version, &Tally::default()).await.unwrap();
         assert_eq!(report.damaged.len(), 1, "{report:?}");
+        assert_eq!(
+            warm.verify(&version, &Tally::default()).await.unwrap(),
+            report,
+            "the cache says nothing of the store"
+        );
         let damage = &report.damaged[0];
         assert!(damage.len <= 128 << 10 && damage.what.contains(pack.as_ref()), "{damage:?}");
         let read = other.read(&version, damage.at, damage.at + 1).await;
