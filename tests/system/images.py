@@ -161,9 +161,15 @@ def clones_and_pushes(t, store, server_of_store=None):
     there.stop()
     elsewhere.check()
     # The last volume of the version lets it go.
-    for name in ["vm1", "vm2", *(["vm3"] if server_of_store else [])]:
+    gone = ["vm1", "vm2", *(["vm3"] if server_of_store else [])]
+    for name in gone:
         pool.shale("destroy", "-r", name)
-    t.wait_for(lambda: not [pin for pin in store.blob("stat", "disk")["pins"] if "/vm" in pin[0]], "the end of the pins")
+
+    def holders():
+        return [pin[0].split("/")[-1] for pin in store.blob("stat", "disk")["pins"]]
+
+    t.wait_for(lambda: not set(gone) & set(holders()), "the end of the pins")
+    t.expect("vm" in holders(), "the volume elsewhere still holds the version that it has objects of")
     server.stop()
     pool.check()
 
