@@ -557,6 +557,7 @@ mod tests {
     use codec::ZstdLevel;
 
     use super::*;
+    use crate::remote::Share;
 
     fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
         pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
@@ -618,6 +619,7 @@ mod tests {
             reservation_bytes: 1,
             when_full: WhenFull::Wait(1),
             clean_marks: CleanMarks { low_permille: 1, high_permille: 2 },
+            remote: Remote { hydrate: Some(1), timeout_seconds: 1, cache: Share::Permille(1) },
         };
         for key in KEYS {
             apply(&mut settings, key.name, key.default).unwrap();

@@ -30,11 +30,6 @@ macro_rules! canaries {
 }
 
 canaries! {
-    UnfetchedIsZeroes = "unfetched-is-zeroes", "What has not been fetched of an image is taken for zeroes.";
-    FetchFailureIsZeroes = "fetch-failure-is-zeroes", "What cannot be fetched is taken for zeroes, and kept.";
-    ImageHolesForgotten = "image-holes-forgotten", "A discard does not hide what has not been fetched.";
-    DroppedNotCounted = "dropped-not-counted", "What is dropped of an image stays in the map, and its extents are freed.";
-    PushLeavesOutRemote = "push-leaves-out-remote", "A push takes what is remote of a changed group for zeroes.";
     NoSyncBeforeCheckpoint = "no-sync-before-checkpoint", "A checkpoint is handed to the store with no sync before it: the log that it refers to is not durable.";
     EarlyExtentReuse = "early-extent-reuse", "Freed extents are used again before the checkpoint that frees them is durable.";
     SkipChecksum = "skip-checksum", "What is read is not verified.";
@@ -67,6 +62,11 @@ canaries! {
     SnapshotsOfManyMoments = "snapshots-of-many-moments", "The snapshots of a folder are taken one after the other.";
     InventoryNotWritten = "inventory-not-written", "Checkpoints leave the inventory of extents as it was.";
     SalvageConfirmsAnything = "salvage-confirms-anything", "Salvage takes older data for what the map names.";
+    UnfetchedIsZeroes = "unfetched-is-zeroes", "What has not been fetched of an image is taken for zeroes.";
+    FetchFailureIsZeroes = "fetch-failure-is-zeroes", "What cannot be fetched is taken for zeroes, and kept.";
+    ImageHolesForgotten = "image-holes-forgotten", "A discard does not hide what has not been fetched.";
+    DroppedNotCounted = "dropped-not-counted", "What is dropped of an image stays in the map, and its extents are freed.";
+    PushLeavesOutRemote = "push-leaves-out-remote", "A push takes what is remote of a changed group for zeroes.";
 }
 
 impl Canary {
