@@ -329,7 +329,7 @@ fn a_stream_is_complete_whatever_had_been_fetched() {
 }
 
 /// What a store would make of a page.
-fn apply(content: &mut Vec<u8>, group: u64, of: &RemoteGroup) {
+fn apply(content: &mut [u8], group: u64, of: &RemoteGroup) {
     let start = group as usize * GROUP;
     let end = content.len().min(start + GROUP);
     let target = &mut content[start..end];
