@@ -203,7 +203,10 @@ impl Tree {
             }
         };
         if !is_logged {
-            self.commit_up_to(wanted, false)?;
+            // No record has the changes that the log was to take. A commit that fails early, because
+            // the database finds no room to be opened, does not remember them either.
+            let committed = self.commit_up_to(wanted, false);
+            committed.inspect_err(|_| self.state.write().log_failed())?;
         }
         turn.served = all;
         Ok(())

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use sim::SimSpace;
+use share::{Caller, Failure, Tree};
+use sim::{Rng, SimSpace};
 
 use crate::ground::{Ground, OnPool};
-use crate::run::Run;
+use crate::run::{OPTIONS, Run};
 
 type InMemory = Run<Arc<SimSpace>>;
 
@@ -154,13 +155,40 @@ fn a_loss_of_power_while_it_is_opened_again_loses_nothing() {
         let mut space = run.space.after_power_loss(&mut run.rng);
         for calls in 0..8 {
             SimSpace::fail_after(&space, calls);
-            let opened = share::Tree::open(space.clone(), crate::run::OPTIONS);
+            let opened = Tree::open(space.clone(), OPTIONS);
             assert_eq!(opened.is_err(), space.is_off());
             space = space.after_power_loss(&mut run.rng);
         }
-        run.tree = share::Tree::open(space.clone(), crate::run::OPTIONS).unwrap();
+        run.tree = Tree::open(space.clone(), OPTIONS).unwrap();
         assert_eq!(run.tree.check().unwrap(), Vec::<String>::new(), "seed {seed}");
         run.model = state;
         run.compare();
+    }
+}
+
+/// A commit finds no room, nor does the `fsync` behind it, which cannot even open the database. The
+/// `fsync` that finds room again has all names, whether others have come meanwhile or not.
+#[test]
+fn a_sync_behind_a_refused_one_has_the_names_of_both() {
+    for makes_more in [false, true] {
+        let space = SimSpace::new();
+        let tree = Tree::create(space.clone(), 7, OPTIONS).unwrap();
+        let make = |directory, name| {
+            tree.make(directory, name, Caller { uid: 1000, gid: 100 }, libc::S_IFDIR | 0o755, 0, 0).unwrap().0
+        };
+        let node = make(Tree::ROOT, b"a");
+        SimSpace::limit(&space, 0, 0, 0);
+        assert_eq!(tree.commit(), Err(Failure::new(libc::ENOSPC)));
+        SimSpace::limit(&space, 0, 0, 0);
+        assert_eq!(tree.sync(), Err(Failure::new(libc::ENOSPC)));
+        SimSpace::lift_limit(&space);
+        if makes_more {
+            make(node, b"b");
+        }
+        assert_eq!(tree.sync(), Ok(()));
+        let tree = Tree::open(space.after_power_loss(&mut Rng::new(7)), OPTIONS).unwrap();
+        assert_eq!(tree.check().unwrap(), Vec::<String>::new());
+        assert_eq!(tree.lookup(Tree::ROOT, b"a").map(|(found, _)| found), Ok(node), "makes more: {makes_more}");
+        assert_eq!(tree.lookup(node, b"b").is_ok(), makes_more);
     }
 }
