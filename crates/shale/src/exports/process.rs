@@ -298,7 +298,7 @@ mod tests {
             });
             status.join().unwrap()
         });
-        // Signals 32 and 33 are the C library's own: a program can neither block nor ignore them, nor undo that.
+        // Signals 32 and 33 are the C library's own: a program can change nothing about them.
         let libc_only: u64 = 0b11 << 31;
         for key in ["SigBlk", "SigIgn"] {
             let line = status.lines().find(|line| line.starts_with(key)).unwrap();
