@@ -95,11 +95,9 @@ impl Tree {
             if end > size && !crate::canary!("refused-write-shows") {
                 self.state.write().end_is_loose(data);
                 drop(with_others);
-                let tidied = self.tidy_end_alone(node, data);
-                tidied
-                    .err()
-                    .iter()
-                    .for_each(|failure| log::warn!("the end of inode {node} is tidied later: {failure:?}"));
+                if let Err(later) = self.tidy_end_alone(node, data) {
+                    log::warn!("the end of inode {node} is tidied later: {later:?}");
+                }
             }
             return Err(failure);
         }

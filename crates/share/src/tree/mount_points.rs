@@ -38,8 +38,8 @@ impl MountPoints {
     }
 }
 
-/// Fails if a name must not be given: in such a directory, or to what cannot be one. `empty`: it is
-/// a directory that has nothing in it.
+/// Fails if a name must not be given: in such a directory, or to a file that cannot be one.
+/// `is_empty_directory`: the name is for a directory that has nothing in it.
 pub(super) fn admit_name(state: &State, directory: u64, name: &[u8], is_empty_directory: bool) -> Result<()> {
     let points = &state.mount_points;
     let is_refused = points.directories.contains(&directory) || points.has(directory, name) && !is_empty_directory;

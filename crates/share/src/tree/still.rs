@@ -5,8 +5,8 @@ use parking_lot::{MutexGuard, RwLockWriteGuard};
 use super::{Namespace, Tree};
 use crate::failure::Result;
 
-/// A tree of which the space has all that was done. Nothing changes while this is there; who wants
-/// to change something waits.
+/// A tree of which the space has all that was done. Nothing changes while this is there: an
+/// operation that would change something waits.
 pub struct Still<'a> {
     _nobody_commits: MutexGuard<'a, Namespace>,
     _shut: Option<RwLockWriteGuard<'a, ()>>,
