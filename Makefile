@@ -62,7 +62,7 @@ posix: ## pjdfstest, whole, on a share and on ext4, and fsx for SECONDS=120 (ins
 	@tools/setup build posix
 	tests/posix $(if $(filter-out undefined environment,$(origin SECONDS)),$(SECONDS),120)
 
-e2e: build ## Blobs on MinIO, SeaweedFS, Ceph and azurite, shares by NFS, SMB and FTP; it installs all of them (needs Go, npm and root: half an hour); ARGS='--only ceph' selects
+e2e: build ## Blobs on MinIO, SeaweedFS, Ceph and azurite, machines that boot from them, shares by NFS, SMB and FTP; it installs all of them (needs Go, npm and root: half an hour); ARGS='--only ceph' selects
 	@tools/setup test e2e
 	SHALE_E2E=1 tests/run --jobs 1 $(if $(ARGS),$(ARGS),--only '^e2e_')
 
@@ -115,7 +115,7 @@ paper-zbd: build ## Mail, file server, TPC-C and TPC-H on Shale and natively, as
 	@tools/setup build paper
 	tools/paper/zbd $(ARGS)
 
-paper-blobseer: build ## Concurrent appends and reads of a blob with each compression, as in the BlobSeer paper; papers/blobseer (QUICK=1: minutes)
+paper-blobseer: build ## Appends, reads and boots of many clients of a blob with each compression, as in the BlobSeer paper; papers/blobseer (QUICK=1: minutes; ARGS='--only boots')
 	@tools/setup build paper
 	tools/paper/blobseer $(ARGS)
 
