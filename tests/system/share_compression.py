@@ -191,6 +191,9 @@ def shares_tell_what_files_take(t):
     only(t, pool, "home", "src/9.c", "zstd-9", "later data follows")
     why = explained(pool, "home", "src/9.c")
     t.expect(why["parts"][0]["why"] and "rule for c, by its name" in why["compression"], f"why: {why}")
+    would = {other["codec"]: other["stored_bytes"] for other in why["trials"]["others"]}
+    t.expect(would["zstd-9"] < would["lz4"] < why["trials"]["raw_bytes"], f"what other codecs would take: {why['trials']}")
+    t.expect("zstd-19" in pool.shale("explain", "home", "src/9.c").stdout, "other codecs are not told in words")
     digest = {path: path.read_bytes() for path in share.rglob("*.c")}
     what_if = {}
     for codec in ["lz4", "gzip-9"]:

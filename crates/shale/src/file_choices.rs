@@ -47,6 +47,31 @@ pub struct FileReport {
     pub parts: Vec<PartLine>,
     /// Parts behind them.
     pub parts_left_out: u64,
+    /// Its first unit by other codecs, tried now.
+    #[serde(default)]
+    pub trials: Option<Trials>,
+}
+
+/// A unit of a file, compressed by other codecs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Trials {
+    /// Where it begins, in bytes of the file.
+    pub offset: u64,
+    /// Its data.
+    pub raw_bytes: u64,
+    /// What it takes as it is stored; of consecutive units of one codec, on average.
+    pub stored_bytes: u64,
+    /// What it would take.
+    pub others: Vec<OtherLine>,
+}
+
+/// What a unit would take by a codec.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OtherLine {
+    /// The codec.
+    pub codec: String,
+    /// Bytes.
+    pub stored_bytes: u64,
 }
 
 /// What files take.

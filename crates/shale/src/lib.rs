@@ -42,6 +42,7 @@ mod share_files;
 mod share_journals;
 mod share_recompress;
 mod share_trees;
+mod share_trials;
 pub mod shares;
 pub mod slices;
 pub mod stream_io;

@@ -100,6 +100,7 @@ impl Opened {
             stored_bytes: stored.stored_bytes,
             compression: self.tree.compression(node).map_err(failed)?,
             file_type: self.tree.type_of(node).map_err(failed)?,
+            trials: share_trials::of_file(&self.tree, node, &stored.parts),
             parts: stored.parts.into_iter().map(line).collect(),
             parts_left_out: stored.parts_left_out,
             remembered: remembered.map(Remembered::from),

@@ -46,6 +46,16 @@ fn show(report: &FileReport) -> String {
         );
         lines.push(("learnt", text));
     }
+    if let Some(trials) = &report.trials {
+        let others = trials.others.iter().map(|other| format!("{} {}", other.codec, format_size(other.stored_bytes)));
+        let text = format!(
+            "its first unit, {} as {}, would take: {}",
+            format_size(trials.raw_bytes),
+            format_size(trials.stored_bytes),
+            others.collect::<Vec<_>>().join(", ")
+        );
+        lines.push(("others", text));
+    }
     let mut text = facts(&lines);
     if report.parts.is_empty() {
         return text;
