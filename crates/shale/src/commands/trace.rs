@@ -10,7 +10,7 @@ use super::pace::Interruption;
 use crate::choices::TraceLine;
 use crate::cli::{TraceArgs, TraceFormat};
 use crate::control::{Reply, Request};
-use crate::exit::{Failure, Outcome, path_error};
+use crate::exit::{Outcome, path_error};
 use crate::first_reads::GROUP_BYTES;
 use crate::output::{Output, is_in_vain};
 use crate::session::Session;
@@ -66,7 +66,8 @@ fn reads(args: &TraceArgs, volume: &str, file: &Path, output: &Output) -> Outcom
     })
 }
 
-/// Shows decisions until the limit is reached, or the output has no reader any more.
+/// Shows decisions until the limit is reached, the user has had enough, or the output has no reader
+/// any more.
 pub fn run(args: TraceArgs, output: &Output) -> Outcome {
     if let (Some(volume), Some(file)) = (&args.volume, &args.reads) {
         return reads(&args, volume, file, output);
@@ -86,14 +87,14 @@ pub fn run(args: TraceArgs, output: &Output) -> Outcome {
             output.text(&format!("{}\n", TraceLine::CSV_HEADER));
         }
         while left > 0 && !is_in_vain() {
-            if interruption.has_come() {
-                session.done(Request::TraceEnd)?;
-                return Err(Failure::Interrupted("interrupted".to_owned()));
-            }
-            let records = take(session, RECORDS.min(usize::try_from(left).unwrap_or(RECORDS)))?;
+            // All records until then are shown.
+            let is_last = interruption.has_come();
+            let wanted = RECORDS.min(usize::try_from(left).unwrap_or(RECORDS));
+            let records = take(session, wanted)?;
             left -= records.len() as u64;
+            let is_idle = || args.idle.is_some_and(|idle| seen.elapsed() >= Duration::from_secs(idle));
             if records.is_empty() {
-                if args.idle.is_some_and(|idle| seen.elapsed() >= Duration::from_secs(idle)) {
+                if is_last || is_idle() {
                     break;
                 }
                 interruption.rest(LOOK_EVERY);
@@ -105,6 +106,9 @@ pub fn run(args: TraceArgs, output: &Output) -> Outcome {
                     TraceFormat::Csv => output.text(&format!("{}\n", record.csv())),
                     TraceFormat::Jsonl => output.json(record),
                 }
+            }
+            if is_last && records.len() < wanted {
+                break;
             }
         }
         session.done(Request::TraceEnd)?;
