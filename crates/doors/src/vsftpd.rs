@@ -28,7 +28,7 @@ pub fn server(settings: &Settings, places: &Places, export: &Export, own: &str) 
          vsftpd_log_file={logs}/ftp-{word}.log\npam_service_name=vsftpd\nanonymous_enable={anonymous}\nno_anon_password=YES\n\
          anon_root={path}\nanon_upload_enable=NO\nlocal_enable={login}\nlocal_root={path}\nchroot_local_user=YES\n\
          allow_writeable_chroot=YES\nwrite_enable={writes}\nlocal_umask=022\nfile_open_mode=0666\nmdtm_write=YES\n\
-         hide_file={{.shale}}\ndeny_file={{.shale,.shale/*,*/.shale,*/.shale/*}}\nuse_localtime=NO\nseccomp_sandbox=NO\n",
+         hide_file={{.shale}}\ndeny_file=.shale\nuse_localtime=NO\nseccomp_sandbox=NO\n",
         yes(!is_ipv6),
         yes(is_ipv6),
         port(export, settings),
@@ -71,8 +71,9 @@ mod tests {
             ("ro,port=2121", "listen_port=2121\n"),
             ("ro", "listen_address=127.0.0.1\n"),
             ("ro", "seccomp_sandbox=NO\n"),
-            // By each way to name it: `./.shale`, and that of a share within.
-            ("rw", "deny_file={.shale,.shale/*,*/.shale,*/.shale/*}\n"),
+            // Each name with that in it: patterns hold for the last part of a name only, and would
+            // not deny `.shale/snapshots`.
+            ("rw", "deny_file=.shale\n"),
         ] {
             let export = Export {
                 id: 1,
