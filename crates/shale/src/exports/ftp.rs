@@ -30,10 +30,17 @@ impl Server for Vsftpd<'_> {
         format!("ftp of share '{}'", self.share)
     }
 
-    // It has no checker: what it does not understand ends it at its start, and leaves a running one
-    // with what it had.
-    fn check(&self, _: &Path) -> Result<(), String> {
-        tools::command(PROGRAM, PACKAGE).map(|_| ())
+    // It has no checker. A running one passes over lines that it does not understand, and goes on
+    // without them; they end it when it starts. So it is started without a port: it reads its file,
+    // and then misses the connection that inetd would give it.
+    fn check(&self, file: &Path) -> Result<(), String> {
+        let path = file.display().to_string();
+        let words = [path.as_str(), "-olisten=NO", "-olisten_ipv6=NO"];
+        let said = tools::answer(PROGRAM, PACKAGE, &words, &file.with_extension("said"))?;
+        match said.trim().strip_prefix("500 OOPS: ") {
+            Some(why) if !why.contains("inetd") => Err(format!("{PROGRAM} says: {why}")),
+            _ => Ok(()),
+        }
     }
 
     fn command(&self, file: &Path) -> Result<Command, String> {

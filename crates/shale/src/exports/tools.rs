@@ -1,5 +1,7 @@
 //! Programs that servers bring with them.
 
+use std::fs::File;
+use std::io::{Read, Seek};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -25,14 +27,39 @@ pub fn command(name: &str, package: &str) -> Result<Command, String> {
     find(name).map(Command::new).ok_or_else(|| format!("{name} is not installed: install the package {package}"))
 }
 
+/// A run of a program that does not hang.
+fn bounded(name: &str, package: &str, arguments: &[&str]) -> Result<Command, String> {
+    let path = find(name).ok_or_else(|| format!("{name} is not installed: install the package {package}"))?;
+    let mut bounded = Command::new("timeout");
+    bounded.args(["--kill-after=5", SECONDS_MAX]).arg(path).args(arguments).current_dir("/");
+    Ok(bounded)
+}
+
+/// Runs a program that takes its standard input for a connection, and answers there. `answer`: a
+/// file that is there while it runs.
+///
+/// # Errors
+/// Why it cannot be run.
+pub fn answer(name: &str, package: &str, arguments: &[&str], answer: &Path) -> Result<String, String> {
+    let failed = |error: std::io::Error| format!("{name} cannot be run: {error}");
+    let mut file = File::options().read(true).write(true).create(true).truncate(true).open(answer).map_err(failed)?;
+    let mut bounded = bounded(name, package, arguments)?;
+    bounded.stdin(file.try_clone().map_err(failed)?).stdout(Stdio::null()).stderr(Stdio::null());
+    let done = with_usual_signals(&mut bounded).status();
+    drop(std::fs::remove_file(answer));
+    done.map_err(failed)?;
+    let mut said = Vec::new();
+    file.rewind().and_then(|()| file.read_to_end(&mut said)).map_err(failed)?;
+    Ok(String::from_utf8_lossy(&said).into_owned())
+}
+
 /// Runs a program to its end; what it wrote to stdout, and to stderr.
 ///
 /// # Errors
 /// What it said last, or why it cannot be run.
 pub fn run(name: &str, package: &str, arguments: &[&str]) -> Result<(String, String), String> {
-    let path = find(name).ok_or_else(|| format!("{name} is not installed: install the package {package}"))?;
-    let mut bounded = Command::new("timeout");
-    bounded.args(["--kill-after=5", SECONDS_MAX]).arg(path).args(arguments).current_dir("/").stdin(Stdio::null());
+    let mut bounded = bounded(name, package, arguments)?;
+    bounded.stdin(Stdio::null());
     let done = with_usual_signals(&mut bounded).output().map_err(|error| format!("{name} cannot be run: {error}"))?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let (out, err) = (text(&done.stdout), text(&done.stderr));
