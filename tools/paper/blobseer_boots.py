@@ -84,6 +84,7 @@ class Host:
         words = [store.lab.shale, "serve", self.path, "--nbd", f"unix:{self.socket}", "--memory", "96M"]
         with open(store.work / "servers.log", "ab") as log:
             self.server = subprocess.Popen([str(word) for word in words], env=store.environment, stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL)
+        store.stack.callback(self.server.kill)
         said = b""
         while b"ready" not in said:
             if not select.select([self.server.stdout], [], [], READY_SECONDS_MAX)[0] or not (piece := os.read(self.server.stdout.fileno(), 65536)):
@@ -242,6 +243,8 @@ def working_set(lab, image, reads):
 
 def measure(lab, how):
     """All of it."""
+    # Ended from outside, it stops the store, the link and the servers.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     output(ROOT / "tools" / "setup", "guest")
     image = Path(output(GUEST, "build").strip().splitlines()[-1])
     accelerated = output(GUEST, "accelerator").strip()
