@@ -83,7 +83,7 @@ pub struct Service {
     fullness: Fullness,
     recompressing: Recompressing,
     images: Arc<Images>,
-    tending: images::Tending,
+    tending: Arc<images::Tending>,
 }
 
 /// A damage in words, with its place.
@@ -122,7 +122,7 @@ impl Service {
             fullness: Fullness::default(),
             recompressing: Recompressing::default(),
             images,
-            tending: images::Tending::default(),
+            tending: Arc::default(),
         }
     }
 
@@ -275,6 +275,7 @@ impl Service {
                 self.unmounted(&old, false, || self.pool.rename(&old, &new))?;
                 // What has come among those that are served was not mounted before.
                 self.look_at_shares();
+                self.tend_soon();
                 Ok(Reply::Done)
             }
             Request::Promote { volume } => self.pool.promote(&volume).map(|()| Reply::Done),

@@ -1,6 +1,8 @@
 //! The pins by which a pool holds the images of its volumes: one for each volume, under the pool's
-//! id and the volume's name. Owns the rule where the two differ: a volume without a pin gets
-//! one, a pin without a volume goes.
+//! id and the volume's name.
+//!
+//! Several versions of one blob may be images of one pool, and blobs share objects: so a pin is
+//! only ever taken away if no volume of the pool has its name, whatever that volume began as.
 
 use ::blob::Error as BlobError;
 use env::{OriginError, RemoteImage};
@@ -25,22 +27,7 @@ impl Images {
         done
     }
 
-    /// Holds an image for these volumes of a pool, and for no others of that pool.
-    ///
-    /// # Errors
-    /// The first thing that could not be done.
-    pub fn hold_for(&self, image: &RemoteImage, pool_id: &str, volumes: &[String]) -> Result<(), OriginError> {
-        let holders: Vec<String> = volumes.iter().map(|volume| holder(pool_id, volume)).collect();
-        for holder in &holders {
-            self.hold(image, holder)?;
-        }
-        self.let_go(image, |known| {
-            known.strip_prefix(pool_id).is_some_and(|rest| rest.starts_with('/'))
-                && !holders.iter().any(|holder| holder == known)
-        })
-    }
-
-    /// Takes pins away.
+    /// Takes the pins away that are meant, of whatever version of the blob.
     ///
     /// # Errors
     /// When the store fails.

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use env::{Clock, RemoteImage};
+use engine::Pool;
+use env::{Clock, OriginError, RemoteImage};
 use parking_lot::Mutex;
 use surface::{Error, ErrorKind, Result};
 
@@ -26,9 +27,30 @@ const TEND_AGAIN_S: u64 = 600;
 /// How long the end of a process waits for a store.
 const END_PATIENCE_MS: u64 = 10_000;
 
+/// An image that is to be let go, and what holds it: volumes that are gone.
+struct Owed {
+    image: RemoteImage,
+    gone: BTreeSet<String>,
+}
+
+impl Owed {
+    fn words(&self, why: &str) -> String {
+        let RemoteImage { location, version, .. } = &self.image;
+        let commands: Vec<_> = self.gone.iter().map(|gone| format!("`shale blob unpin {location} {gone}`")).collect();
+        format!(
+            "{location} version {version} is still held for what is gone: {why}; a server tries it again while it runs, and by hand it is \
+             done with {}",
+            commands.join(", ")
+        )
+    }
+}
+
 /// Work on images beside requests.
 #[derive(Default)]
 pub(super) struct Tending {
+    /// Held while it is decided which pins go, and while a volume comes into being with its pin.
+    turn: Mutex<()>,
+    owed: Mutex<Vec<Owed>>,
     is_busy: AtomicBool,
     next_unix_s: AtomicU64,
     threads: Mutex<Vec<JoinHandle<()>>>,
@@ -49,8 +71,9 @@ impl Service {
         let image = image.parse()?;
         let holder = holder(&self.pool.status().id, volume);
         let make = || self.pool.clone_image(&image, volume, size_bytes, properties);
+        let _turn = self.tending.turn.lock();
         let id = self.images.pinned(&image, &holder, make)?;
-        // A pin that was let go meanwhile for another volume is made again, or the volume goes.
+        // A pin that another process let go meanwhile is made again, or the volume goes.
         if let Err(error) = self.images.hold(&image, &holder) {
             self.pool.destroy(id, false)?;
             return Err(store_error(error));
@@ -77,39 +100,38 @@ impl Service {
         }))
     }
 
-    fn images_needed(&self) -> Needed {
-        let volumes = |all: Vec<String>| all.iter().map(|name| names::volume_of(name).to_owned()).collect();
-        self.pool.images().into_iter().map(|status| (status.image, volumes(status.volumes))).collect()
-    }
-
     /// Does something that may end the need for images, and lets these go.
     pub(super) fn letting_go<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
-        let before = self.images_needed();
+        let before = needed(&self.pool);
         let done = work()?;
         if before.is_empty() {
             return Ok(done);
         }
-        let after = self.images_needed();
-        let id = self.pool.status().id;
+        let (after, id) = (needed(&self.pool), self.pool.status().id);
         for (image, volumes) in before {
             let still = after.iter().find(|(known, _)| *known == image).map(|(_, volumes)| volumes);
-            // A volume that was renamed may have its pin under the name that it had.
-            let (all, prefix) = (still.is_none(), holder(&id, ""));
             let gone = volumes.into_iter().filter(|name| !still.is_some_and(|still| still.contains(name)));
             let gone: BTreeSet<String> = gone.map(|volume| holder(&id, &volume)).collect();
             if !gone.is_empty() {
-                let (images, output) = (Arc::clone(&self.images), self.output);
+                let (images, tending, output) = (Arc::clone(&self.images), Arc::clone(&self.tending), self.output);
+                let (pool, id) = (self.pool.clone(), id.clone());
                 self.beside(move || {
-                    if let Err(error) =
-                        images.let_go(&image, |known| gone.contains(known) || all && known.starts_with(&prefix))
-                    {
-                        // The daily look tries again; `shale blob unpin` does it by hand.
-                        output.warn(&format!("{} version {} is still held: {error}", image.location, image.version));
+                    let owed = Owed { image, gone };
+                    if let Err(error) = tending.pay(&images, &pool, &id, &owed) {
+                        output.warn(&owed.words(&error.to_string()));
+                        tending.owed.lock().push(owed);
+                        let again = env::SystemClock::default().unix_s() + TEND_AGAIN_S;
+                        tending.next_unix_s.fetch_min(again, Ordering::Relaxed);
                     }
                 });
             }
         }
         Ok(done)
+    }
+
+    /// The images are looked at soon: a volume has another name.
+    pub(super) fn tend_soon(&self) {
+        self.tending.next_unix_s.store(0, Ordering::Relaxed);
     }
 
     fn beside(&self, work: impl FnOnce() + Send + 'static) {
@@ -132,40 +154,89 @@ impl Service {
     }
 
     /// Looks now and then whether the images of the volumes are held, by these volumes and no
-    /// others of the pool.
+    /// others of the pool, and lets those go that could not be reached before.
     pub fn tend_images(self: &Arc<Self>) {
         let now = env::SystemClock::default().unix_s();
         if now < self.tending.next_unix_s.load(Ordering::Relaxed) || self.tending.is_busy.load(Ordering::Relaxed) {
             return;
         }
-        let needed = self.images_needed();
-        if needed.is_empty() {
+        let has_work = !self.pool.images().is_empty() || !self.tending.owed.lock().is_empty();
+        if !has_work {
             return;
         }
         self.tending.is_busy.store(true, Ordering::Relaxed);
-        let (service, images, id) = (Arc::downgrade(self), Arc::clone(&self.images), self.pool.status().id);
-        let output = self.output;
+        self.tending.next_unix_s.store(now + TEND_EVERY_S, Ordering::Relaxed);
+        let (images, tending, id) = (Arc::clone(&self.images), Arc::clone(&self.tending), self.pool.status().id);
+        let (pool, output) = (self.pool.clone(), self.output);
         self.beside(move || {
-            let next = look(&images, &id, &needed, &|text| output.warn(text));
-            if let Some(service) = service.upgrade() {
-                service.tending.next_unix_s.store(now + next, Ordering::Relaxed);
-                service.tending.is_busy.store(false, Ordering::Relaxed);
+            if !tending.look(&images, &pool, &id, &|text| output.warn(text)) {
+                tending.next_unix_s.fetch_min(now + TEND_AGAIN_S, Ordering::Relaxed);
             }
+            tending.is_busy.store(false, Ordering::Relaxed);
         });
     }
 }
 
-/// Holds each image for its volumes; the seconds until the next look.
-fn look(images: &Images, pool_id: &str, needed: &Needed, warn: &dyn Fn(&str)) -> u64 {
-    let mut next = TEND_EVERY_S;
-    for (image, volumes) in needed {
-        let volumes: Vec<String> = volumes.iter().cloned().collect();
-        if let Err(error) = images.hold_for(image, pool_id, &volumes) {
-            warn(&format!("{} version {} cannot be held for its volumes: {error}", image.location, image.version));
-            next = TEND_AGAIN_S;
+impl Tending {
+    /// Lets an image go for volumes that are gone.
+    fn pay(&self, images: &Images, pool: &Pool, id: &str, owed: &Owed) -> std::result::Result<(), OriginError> {
+        let _turn = self.turn.lock();
+        // A volume of that name may have been made meanwhile, or one of another version; and a
+        // volume with a new name may be held under the old one still.
+        let needed = needed(pool);
+        for (image, volumes) in needed.iter().filter(|(image, _)| image.location == owed.image.location) {
+            volumes.iter().try_for_each(|volume| images.hold(image, &holder(id, volume)))?;
         }
+        let kept = holders(id, &needed);
+        let prefix = holder(id, "");
+        // Where no volume needs anything, those are meant, too, that had other names.
+        let is_meant = |known: &str| owed.gone.contains(known) || kept.is_empty() && known.starts_with(&prefix);
+        images.let_go(&owed.image, |known| is_meant(known) && !kept.contains(known))
     }
-    next
+
+    /// Holds each image for its volumes, then takes the pins of this pool away that are of no
+    /// volume. Whether all of that could be done.
+    fn look(&self, images: &Images, pool: &Pool, id: &str, warn: &dyn Fn(&str)) -> bool {
+        let mut is_done = true;
+        let now = needed(pool);
+        let named = holders(id, &now);
+        for (image, volumes) in now {
+            let held = volumes.iter().try_for_each(|volume| images.hold(&image, &holder(id, volume)));
+            if let Err(error) = held {
+                warn(&format!("{} version {} cannot be held for its volumes: {error}", image.location, image.version));
+                is_done = false;
+            }
+        }
+        let owed = std::mem::take(&mut *self.owed.lock());
+        let left: Vec<Owed> = owed.into_iter().filter(|owed| self.pay(images, pool, id, owed).is_err()).collect();
+        is_done &= left.is_empty();
+        self.owed.lock().extend(left);
+        if !is_done {
+            return false;
+        }
+        // Every volume has its pin: what has another name of this pool is left over.
+        for (image, _) in needed(pool) {
+            let _turn = self.turn.lock();
+            let kept = holders(id, &needed(pool));
+            if !kept.is_subset(&named) {
+                return false;
+            }
+            let prefix = holder(id, "");
+            let is_left_over = |known: &str| known.starts_with(&prefix) && !kept.contains(known);
+            is_done &= images.let_go(&image, is_left_over).is_ok();
+        }
+        is_done
+    }
+}
+
+fn needed(pool: &Pool) -> Needed {
+    let volumes = |all: Vec<String>| all.iter().map(|name| names::volume_of(name).to_owned()).collect();
+    pool.images().into_iter().map(|status| (status.image, volumes(status.volumes))).collect()
+}
+
+/// What holds images for these volumes.
+fn holders(id: &str, needed: &Needed) -> BTreeSet<String> {
+    needed.iter().flat_map(|(_, volumes)| volumes.iter().map(|volume| holder(id, volume))).collect()
 }
 
 /// An image that a request names, or why it is none.
