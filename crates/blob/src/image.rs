@@ -166,12 +166,20 @@ impl Blob {
         Ok(taken)
     }
 
-    /// Returns the newest record that has the pieces of the newest version: the one that made it,
-    /// or the one that put its frames in another order since.
+    /// Returns the oldest record that has the pieces of the newest version, behind which there are
+    /// only pins, tags and the like: the one that made it, or the one that put its frames in
+    /// another order since. So all who begin as the newest version begin as the same one.
     async fn newest_or_rewritten(&self) -> Result<Entry, Error> {
-        let newest = self.newest_version().await?;
         let head = self.refresh().await?;
         let is_content = |entry: &Entry| entry.layout == head.layout && entry.size == head.size;
-        Ok(if is_content(&newest) { newest } else { head })
+        let mut found = head.clone();
+        while !found.is_version() && found.seq > 1 {
+            match self.version(&At::Number(found.seq - 1)).await {
+                Ok(older) if is_content(&older) => found = older,
+                Ok(_) | Err(Error::NoVersion(_) | Error::Expired(_)) => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(found)
     }
 }
