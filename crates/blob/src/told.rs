@@ -102,7 +102,8 @@ pub(crate) fn told(error: &Error) -> String {
         }
         let place = between(&text, "for url (", ")").unwrap_or_default();
         let place = place.splitn(4, '/').take(3).collect::<Vec<_>>().join("/");
-        return format!("the store at {place} cannot be reached: {}; {ADVICE_NETWORK}", deepest(error));
+        let place = if place.is_empty() { String::new() } else { format!(" at {place}") };
+        return format!("the store{place} cannot be reached: {}; {ADVICE_NETWORK}", deepest(error));
     };
     let (status, body) = answer.split_once(": ").unwrap_or((answer, ""));
     let code = between(body, "<Code>", "</Code>").or_else(|| between(body, "\"reason\": \"", "\"")).unwrap_or_default();
