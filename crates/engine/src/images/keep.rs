@@ -93,6 +93,20 @@ impl Core {
         Ok(())
     }
 
+    /// Keeps groups of an image that another pool had, as far as there is room.
+    ///
+    /// # Errors
+    /// Those of the log.
+    pub(crate) fn keep_known(&self, object: &Object, groups: Vec<(GroupIndex, Vec<u8>)>) -> Result<()> {
+        let kept = |(group, bytes): (GroupIndex, Vec<u8>)| {
+            let blocks = (bytes.len() / BLOCK_BYTES) as u32;
+            let is_hole = policy::is_zero(&bytes);
+            let kept = if is_hole { Kept::Hole { blocks } } else { Kept::Anew(Arc::new(Arrived(bytes))) };
+            (GroupKey { object: object.id, group }, kept)
+        };
+        self.keep(object, groups.into_iter().map(kept).collect())
+    }
+
     fn pack_fetched(&self, object: &Object, key: GroupKey, kept: &Kept, packed: &mut Packed) {
         let first = key.group.first_block();
         let units_max = self.geometry.unit_blocks_max() as usize;

@@ -34,6 +34,7 @@ mod complete;
 mod extent;
 mod facts;
 mod identity;
+mod images;
 mod lost;
 mod rebuild;
 mod records;

@@ -22,6 +22,7 @@ use surface::{Allocation, BlockDevice, Error, ErrorKind, Result, WriteOptions};
 use units::{BLOCK_BYTES, BlockIndex, BlockMask, Epoch, GroupIndex, ObjectId};
 
 use super::UNBOUNDED;
+use super::images;
 use super::records::Figures;
 use super::report::{DamagedRange, SalvageProgress, SalvageReport, SalvageStep, SalvagedVolume};
 use crate::base::options::Properties;
@@ -244,12 +245,13 @@ impl Rebuild<'_> {
         } else {
             let first = snapshots.first().unwrap_or(volume);
             let below = image_below(&volume.levels()).cloned();
-            let image = below.as_ref().and_then(|level| self.old.core.objects.get(level.object));
-            if let Some(image) = image.and_then(|object| object.descriptor.read().image.clone()) {
-                // Its groups are fetched again.
-                let image = remote_of(&image);
+            let object = below.as_ref().and_then(|level| self.old.core.objects.get(level.object));
+            let image = object.as_ref().and_then(|object| object.descriptor.read().image.clone());
+            if let (Some(object), Some(image)) = (object, image) {
+                let remote = remote_of(&image);
                 let size = Some(first.size_bytes());
-                self.make(&name, &properties, |into, own| into.clone_image(&image, &name, size, own).map(drop))?;
+                self.make(&name, &properties, |into, own| into.clone_image(&remote, &name, size, own).map(drop))?;
+                images::copy((self.old, &object), self.into, &image, &mut self.report.notes)?;
                 levels = below.into_iter().collect();
             } else {
                 self.make(&name, &properties, |into, own| into.create(&name, first.size_bytes(), own).map(drop))?;
