@@ -46,6 +46,13 @@ pub(crate) enum Patience {
     Seconds(u32),
 }
 
+impl Patience {
+    /// That of the requests of a volume.
+    pub(crate) fn of(object: &Object) -> Self {
+        Self::Seconds(object.settings.read().remote.timeout_seconds)
+    }
+}
+
 /// The wait of a request, and since when it lasts.
 struct Waiting {
     began: u64,
@@ -73,6 +80,19 @@ impl Core {
     /// # Errors
     /// Those of the attempt, and why something could not be fetched.
     pub(crate) fn fetching<T>(&self, object: &Object, attempt: &mut dyn FnMut() -> Result<T>) -> Result<T> {
+        self.fetching_for(object, Patience::of(object), attempt)
+    }
+
+    /// The same, with another patience than the volume's.
+    ///
+    /// # Errors
+    /// As [`fetching`](Self::fetching).
+    pub(crate) fn fetching_for<T>(
+        &self,
+        object: &Object,
+        patience: Patience,
+        attempt: &mut dyn FnMut() -> Result<T>,
+    ) -> Result<T> {
         let mut held: Vec<Arc<Arrived>> = Vec::new();
         loop {
             let error = match attempt() {
@@ -86,7 +106,6 @@ impl Core {
                 }
             };
             let Some(NotHere(keys)) = NotHere::beneath(&error) else { return Err(error) };
-            let patience = Patience::Seconds(object.settings.read().remote.timeout_seconds);
             let arrived = self.fetch(keys, patience);
             held.extend(arrived.map_err(|error| error.context(format_args!("'{}'", object.title())))?);
         }

@@ -29,7 +29,7 @@ mod status;
 
 use surface::Error;
 
-pub(crate) use fetch::remote_of;
+pub(crate) use fetch::{Patience, remote_of};
 pub(crate) use state::Images;
 pub use status::ImageStatus;
 

@@ -12,7 +12,7 @@
 //! - a read that failed, so that the error is found again and named;
 //! - a read that is too large;
 //! - a read of units that are being read ahead, which is waited for;
-//! - a read of what must be fetched from an image, which takes long.
+//! - a read of what must be fetched from an image, which takes long: these are fetched together.
 //!
 //! Each read under way holds two locks, shared. No lock is waited for meanwhile: a thread that
 //! wants a lock exclusively may be waiting for these reads. If a lock cannot be had at once,
@@ -25,6 +25,7 @@ use surface::{Error, ErrorKind, PendingRead, Result};
 use units::BLOCK_BYTES;
 
 use crate::base::scratch::{self, Scratch};
+use crate::images::{NotHere, Patience};
 use crate::objects::Object;
 use crate::pool::core::Core;
 use crate::read::reader::{Request, Wanted, copy_live, payload_of, span_count, verify};
@@ -110,17 +111,62 @@ impl<'a> Reads<'a> {
             if let Some(ended) = self.ring.wait() {
                 self.end(ended);
             } else if !self.later.is_empty() {
-                for (mut read, is_expected) in std::mem::take(&mut self.later) {
-                    let offset = read.offset();
-                    let (core, object) = (self.core, &self.volume.object);
-                    let result =
-                        core.fetching(object, &mut || self.volume.read_expected(offset, read.buf(), is_expected));
-                    self.finish(read, result);
-                }
+                self.read_later(next);
             } else if held.is_none() {
                 return;
             }
         }
+    }
+
+    /// Does the unusual reads. If they need groups of images, more reads are taken, and all such
+    /// groups are fetched together: so none of these waits longer than `remote-timeout`.
+    fn read_later(&mut self, next: &mut dyn FnMut() -> Option<Box<dyn PendingRead>>) {
+        let (core, volume) = (self.core, self.volume);
+        let (mut remote, mut keys) = (Vec::new(), Vec::new());
+        loop {
+            let later = self.later.pop();
+            let Some((mut read, is_expected)) = later.or_else(|| self.one_more(remote.len(), next)) else { break };
+            let offset = read.offset();
+            let result = volume.read_expected(offset, read.buf(), is_expected);
+            match result.as_ref().err().and_then(NotHere::beneath) {
+                Some(NotHere(lacking)) => {
+                    keys.extend_from_slice(lacking);
+                    remote.push((read, is_expected));
+                }
+                None => self.finish(read, result),
+            }
+        }
+        if remote.is_empty() {
+            return;
+        }
+        let patience = Patience::of(&volume.object);
+        keys.sort_unstable();
+        keys.dedup();
+        let arrived = core.fetch(&keys, patience);
+        // Each is told what came of its own groups.
+        let patience = if arrived.is_ok() { patience } else { Patience::Once };
+        for (mut read, is_expected) in remote {
+            let offset = read.offset();
+            let attempt = &mut || volume.read_expected(offset, read.buf(), is_expected);
+            let result = core.fetching_for(&volume.object, patience, attempt);
+            self.finish(read, result);
+        }
+        drop(arrived);
+        core.images.let_go();
+    }
+
+    /// One more read to be done beside some that wait for an image; whether it is being read ahead.
+    fn one_more(
+        &self,
+        remote: usize,
+        next: &mut dyn FnMut() -> Option<Box<dyn PendingRead>>,
+    ) -> Option<(Box<dyn PendingRead>, bool)> {
+        if remote == 0 || remote == READS_MAX {
+            return None;
+        }
+        let mut read = next()?;
+        let is_expected = self.volume.begin_read(read.offset(), read.buf().len() as u64);
+        Some((read, is_expected))
     }
 
     /// Step 1. Gives the read back if its locks cannot be had at once.
