@@ -22,9 +22,7 @@ pub(crate) const TICK_BYTES: u64 = 4 * GROUP_BYTES as u64;
 const GROUPS: usize = 16;
 /// Groups that are looked at before the thread looks around.
 const LOOKED_MAX: u64 = 4096;
-/// How long the thread rests: between two steps of a volume with a rate, and where nothing is to be
-/// done.
-const STEP: Duration = Duration::from_millis(100);
+/// How long the thread rests where nothing is to be done.
 const REST: Duration = Duration::from_secs(1);
 
 /// The thread.
@@ -36,10 +34,13 @@ pub(crate) fn run(core: &Weak<Core>) {
             Some(rate) => {
                 // An error shows in the image's status, and the store is left alone for a while.
                 let step = (rate / 10).max(GROUP_BYTES as u64).min(GROUPS as u64 * GROUP_BYTES as u64);
-                match core.hydrate_some(step) {
+                let began = core.env.clock.now_ns();
+                let done = core.hydrate_some(step);
+                let took = Duration::from_nanos(core.env.clock.now_ns().saturating_sub(began));
+                match done {
                     Ok(0) | Err(_) => REST,
                     Ok(_) if rate == u64::MAX => Duration::ZERO,
-                    Ok(bytes) => STEP.max(Duration::from_secs_f64(bytes as f64 / rate as f64)),
+                    Ok(bytes) => Duration::from_secs_f64(bytes as f64 / rate as f64).saturating_sub(took),
                 }
             }
         };
@@ -103,7 +104,14 @@ impl Core {
             group += 1;
         }
         let is_end = group >= groups;
-        self.images.state.lock().contacts.entry(image.id).or_default().next = (!is_end).then_some(group);
+        let mut state = self.images.state.lock();
+        let contact = state.contacts.entry(image.id).or_default();
+        contact.is_lacking = from > 0 && contact.is_lacking || !left.is_empty();
+        if is_end {
+            contact.is_whole = !contact.is_lacking;
+        }
+        contact.next = (!is_end).then_some(group);
+        drop(state);
         Ok((left, is_end))
     }
 

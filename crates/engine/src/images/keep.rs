@@ -229,7 +229,14 @@ impl Core {
             self.images.forget_use(object, chunk);
         }
         let is_any = !drops.is_empty();
-        self.images.state.lock().drops.extend(drops);
+        let mut state = self.images.state.lock();
+        for key in &drops {
+            if let Some(contact) = state.contacts.get_mut(&key.object) {
+                contact.is_whole = false;
+            }
+        }
+        state.drops.extend(drops);
+        drop(state);
         Ok(is_any)
     }
 

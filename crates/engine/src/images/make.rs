@@ -92,6 +92,8 @@ impl Pool {
         }));
         core.append_durably(entries)?;
         core.count_reservations();
+        // It may need what all others have overwritten.
+        core.images.state.lock().contacts.entry(object).or_default().is_whole = false;
         Ok(DeviceId(id.0))
     }
 }

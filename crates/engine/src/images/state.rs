@@ -33,6 +33,10 @@ pub(crate) struct Contact {
     pub waiting: u64,
     /// The group with which fetching in the background goes on; `None`: all was there.
     pub next: Option<u64>,
+    /// Of this round of fetching in the background, something was not here.
+    pub is_lacking: bool,
+    /// A round found all that volumes need, and nothing was dropped since.
+    pub is_whole: bool,
 }
 
 #[derive(Default)]

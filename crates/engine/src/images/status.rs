@@ -29,6 +29,8 @@ pub struct ImageStatus {
     pub last_error: Option<String>,
     /// Requests that wait for the store now.
     pub waiting: u64,
+    /// Fetching in the background found all here that the volumes need: the store is not needed.
+    pub is_whole: bool,
 }
 
 impl Pool {
@@ -62,6 +64,7 @@ impl Pool {
             failures: contact.failures,
             last_error: contact.last_error,
             waiting: contact.waiting,
+            is_whole: contact.is_whole,
         })
     }
 }

@@ -1,13 +1,15 @@
 //! Volumes that were cloned from images: they read as the image, fetched once, whatever its store
 //! does; a group that cannot be had is an error, and never zeroes.
 
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use engine::{FormatOptions, Pool, PoolEnv, PoolOptions, Properties, PushBase, SalvageSource};
 use env::RemoteGroup;
 use sim::{ContentKind, Machine, Rng, fill_content};
-use surface::{Allocation, BlockDevice, ErrorKind, WriteOptions};
+use surface::{Allocation, BlockDevice, ErrorKind, PendingRead, Result, WriteOptions};
 
 use crate::common::fake_origin::{FakeOrigin, Mood};
 use crate::common::machine_env;
@@ -181,6 +183,66 @@ fn a_store_that_is_away_is_an_error_that_names_it_and_never_zeroes() {
     );
 }
 
+/// A read of one group among others.
+struct Pending {
+    offset: u64,
+    bytes: Vec<u8>,
+    ended: Rc<RefCell<Vec<(u64, Result<Vec<u8>>)>>>,
+}
+
+impl PendingRead for Pending {
+    fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    fn buf(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+
+    fn finish(self: Box<Self>, result: Result<()>) {
+        let Self { offset, bytes, ended } = *self;
+        ended.borrow_mut().push((offset, result.map(|()| bytes)));
+    }
+}
+
+/// Reads the first blocks of these groups together.
+fn read_together(pool: &Pool, groups: std::ops::Range<u64>) -> Vec<(u64, Result<Vec<u8>>)> {
+    let ended = Rc::new(RefCell::new(Vec::new()));
+    let mut reads = groups.map(|group| group * GROUP as u64);
+    pool.volume("v").unwrap().read_many(&mut || {
+        let offset = reads.next()?;
+        Some(Box::new(Pending { offset, bytes: vec![0xaa; 4096], ended: ended.clone() }))
+    });
+    ended.take()
+}
+
+#[test]
+fn reads_of_one_thread_wait_for_a_store_together() {
+    let failures = |groups: std::ops::Range<u64>| {
+        let world = World::new(64 << 20, IMAGE);
+        world.origin.set(Mood::Away);
+        let count = groups.clone().count();
+        let ended = read_together(world.pool(), groups.clone());
+        assert_eq!(ended.len(), count);
+        for (offset, result) in ended {
+            let error = result.unwrap_err().to_string();
+            assert!(error.contains(&format!("from byte {offset} of")) && error.contains("no route"), "{error}");
+        }
+        let failures = world.pool().images()[0].failures;
+        world.origin.set(Mood::Well);
+        world.machine.clock.advance_ms(900_000);
+        let ended = read_together(world.pool(), groups);
+        assert_eq!(ended.len(), count);
+        for (offset, result) in ended {
+            assert!(result.unwrap() == world.origin.content[offset as usize..][..4096]);
+        }
+        failures
+    };
+    let alone = failures(3..4);
+    assert!(alone > 3);
+    assert_eq!(failures(3..19), alone);
+}
+
 #[test]
 fn a_wrong_checksum_is_fetched_once_more_and_then_an_error() {
     let world = World::new(64 << 20, IMAGE);
@@ -287,6 +349,7 @@ fn when_all_is_here_the_store_is_not_needed() {
         let _ = world.pool().tick();
     }
     world.origin.set(Mood::Away);
+    assert!(world.pool().images()[0].is_whole);
     let asked = world.origin.asked();
     assert!(!asked.contains_key(&0) && !asked.contains_key(&1) && asked.len() == 19, "{asked:?}");
     assert!(world.read("v") == expected);
@@ -415,6 +478,9 @@ fn salvage_makes_the_clone_anew_and_fetches_the_rest_again() {
     let source = SalvageSource { id: None, map: None };
     let report = other.salvage_of(&source, &with(&old, &temporary), &options, &mut |_, _, _| Ok(())).unwrap();
     assert!(report.volumes.iter().all(|volume| volume.damaged_bytes == 0), "{report:?}");
+    assert!(report.notes.iter().any(|note| note.contains("s3://bucket/image@7")), "{report:?}");
+    // All of it was here: the store is not needed.
+    world.origin.set(Mood::Away);
     assert!(read(&other, "v@one") == first && read(&other, "v") == model);
     assert_eq!(other.images().len(), 1);
 }
