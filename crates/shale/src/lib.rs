@@ -27,6 +27,7 @@ pub mod file_choices;
 mod first_reads;
 pub mod fullness;
 pub mod health;
+mod image_line;
 pub mod images;
 pub mod losses;
 pub mod model;

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use engine::{CheckReport, Property, PropertySource, VolumeStatus};
 use serde::{Deserialize, Serialize};
 
+pub use crate::image_line::ImageLine;
 pub use crate::losses::{LossLine, LossReport};
 pub use crate::slices::{CleanSlice, ScrubSlice, ShrinkSlice, SortSlice};
 
@@ -126,51 +127,6 @@ impl From<engine::Hold> for HoldLine {
     fn from(hold: engine::Hold) -> Self {
         let snapshot = format!("{}@{}", hold.volume, hold.snapshot);
         Self { snapshot, tag: hold.tag, created_unix_s: hold.created_unix_s }
-    }
-}
-
-/// An image of which volumes of the pool need something, and how its store answers.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ImageLine {
-    /// URL of the blob.
-    pub image: String,
-    /// The version.
-    pub version: u64,
-    /// The volumes that began as it.
-    pub volumes: Vec<String>,
-    /// Its size.
-    pub size_bytes: u64,
-    /// Bytes of it that are here.
-    pub local_bytes: u64,
-    /// What they take.
-    pub stored_bytes: u64,
-    /// Groups that were fetched since the pool was opened.
-    pub fetched_groups: u64,
-    /// Their bytes as they came.
-    pub fetched_bytes: u64,
-    /// Attempts that failed since then.
-    pub failures: u64,
-    /// Why the last one did, if it did.
-    pub last_error: Option<String>,
-    /// Requests that wait for the store.
-    pub waiting: u64,
-}
-
-impl From<engine::ImageStatus> for ImageLine {
-    fn from(status: engine::ImageStatus) -> Self {
-        Self {
-            image: status.image.location,
-            version: status.image.version,
-            volumes: status.volumes,
-            size_bytes: status.image.len,
-            local_bytes: status.local_bytes,
-            stored_bytes: status.stored_bytes,
-            fetched_groups: status.fetched_groups,
-            fetched_bytes: status.fetched_bytes,
-            failures: status.failures,
-            last_error: status.last_error,
-            waiting: status.waiting,
-        }
     }
 }
 
@@ -445,6 +401,16 @@ pub struct StatusReport {
     pub memory_budget_bytes: u64,
     pub memory_resident_bytes: u64,
     pub failed: Option<String>,
+}
+
+impl StatusReport {
+    /// What destroyed volumes hold still, apart from what has been fetched of images: logical bytes
+    /// that hold data, and what they take.
+    pub fn of_destroyed(&self) -> (u64, u64) {
+        let local = self.images.iter().map(|image| image.local_bytes).sum();
+        let stored = self.images.iter().map(|image| image.stored_bytes).sum();
+        (self.unlisted_allocated_bytes.saturating_sub(local), self.unlisted_bytes.saturating_sub(stored))
+    }
 }
 
 /// What is kept for a volume with a reservation, and not used by it yet.

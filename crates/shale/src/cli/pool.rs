@@ -75,7 +75,7 @@ JSON fields (bytes, counts, or as named; counters begin when the pool is opened)
   volumes, logical_bytes                   number and summed sizes of the volumes
   bookmarks, holds, held_snapshots         how many bookmarks; how many tags hold how many snapshots
   allocated_bytes, stored_bytes            logical bytes that hold data; live bytes that they take
-  unlisted_allocated_bytes, unlisted_bytes  of these two, what destroyed volumes hold for clones, or until it has come back
+  unlisted_allocated_bytes, unlisted_bytes  of these two, what is here of images, and what destroyed volumes hold for clones, or until it has come back
   reaping                                  things destroyed whose space is still coming back
   dictionaries, dictionary_bytes           trained dictionaries of volumes, and what they take of stored_bytes
   dead_bytes, free_bytes, map_bytes        not yet reclaimed; free, in the pool and below it; taken by the map
@@ -89,7 +89,8 @@ JSON fields (bytes, counts, or as named; counters begin when the pool is opened)
   receives                                 snapshots that streams are bringing, or were until they broke off: list of
                                            {volume, snapshot, is_new, received_bytes, expected_bytes, token}
   images                                   blobs that volumes began as: list of {image, version, volumes, size_bytes, local_bytes, stored_bytes,
-                                           fetched_groups, fetched_bytes, failures, last_error (null: the last try did not fail), waiting}
+                                           fetched_groups, fetched_bytes, failures, last_error (null: the last try did not fail), waiting,
+                                           complete (hydrate found all here that the volumes need)}
   losses                                   what repairs have lost and nobody has acknowledged: list of {unix_s, text}
   incomplete                               volumes and snapshots that have not got all of the data that an import was to bring: names
   ratio, saving_percent                    allocated/stored; 100*(1 - stored/allocated); null when empty

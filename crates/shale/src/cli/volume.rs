@@ -140,8 +140,8 @@ Examples:
   shale list /srv/pool -H -o name,stored               for scripts: exact bytes, tabs, no headers
   shale list /srv/pool --json | jq -r '.[].name'
 
-Columns of -o: name, type, id, size, data, stored, ratio, saved, unique, shared, clients, created, origin, incomplete,
-scheduled, holds, bookmarks, and every property (see shale get). With -r bookmarks have lines of their own. Times are in UTC; with -H in seconds since 1970.
+Columns of -o: name, type, id, size, data, stored, ratio, saved, unique, shared, clients, created, origin, local
+(of an image, what is here), incomplete, scheduled, holds, bookmarks, and every property (see shale get). With -r bookmarks have lines of their own. Times are in UTC; with -H in seconds since 1970.
 
 A ~ stands before what is estimated: figures are exact after a checkpoint, some ten seconds after the pool came to rest, or
 with --sync, which takes one first. DATA and STORED count a volume's snapshots, too: what was overwritten since one counts

@@ -12,14 +12,14 @@ use crate::cli::ListArgs;
 use crate::control::{Reply, Request};
 use crate::devices::is_in;
 use crate::exit::Outcome;
-use crate::model::{BookmarkLine, SnapshotReport, VolumeReport, ratio, show_ratio};
+use crate::model::{BookmarkLine, ImageLine, SnapshotReport, VolumeReport, ratio, show_ratio};
 use crate::names::volume_of;
 use crate::output::{Output, tabbed, table};
 use crate::session::Session;
 use crate::times::show_moment;
 
 /// What there is to be shown of a volume or a snapshot, beside its properties in force.
-pub const COLUMNS: [&str; 17] = [
+pub const COLUMNS: [&str; 18] = [
     "name",
     "type",
     "id",
@@ -33,6 +33,7 @@ pub const COLUMNS: [&str; 17] = [
     "clients",
     "created",
     "origin",
+    "local",
     "incomplete",
     "scheduled",
     "holds",
@@ -50,6 +51,8 @@ struct Row<'a> {
     volume: &'a VolumeReport,
     snapshot: Option<&'a SnapshotReport>,
     bookmark: Option<&'a BookmarkLine>,
+    /// Which the volume falls through to.
+    image: Option<&'a ImageLine>,
     /// In force for the volume, if they were asked for.
     properties: Option<&'a BTreeMap<String, String>>,
 }
@@ -79,7 +82,7 @@ pub fn run(args: ListArgs, output: &Output) -> Outcome {
             let usual: &[&str] = if is_held && !args.bare { &USUAL_HELD } else { &USUAL_RECURSIVE };
             columns = usual.iter().map(|&name| name.to_owned()).collect();
         }
-        let rows = rows(&volumes, &properties, &args);
+        let rows = rows(&volumes, &properties, &pool.images, &args);
         if args.bare {
             let cells = |row: &Row<'_>| columns.iter().map(|column| row.exact(column)).collect();
             return tabbed(&rows.iter().map(cells).collect::<Vec<_>>());
@@ -97,9 +100,13 @@ pub fn run(args: ListArgs, output: &Output) -> Outcome {
         for title in pool.incomplete.iter().filter(|title| args.recursive || !title.contains('@')) {
             text += &format!("{}\n", incomplete::words(title));
         }
-        if pool.unlisted_allocated_bytes > 0 {
+        for image in &pool.images {
+            text += &format!("image {}\n", image.words());
+        }
+        let (data, stored) = pool.of_destroyed();
+        if data > 0 {
             // Else a clone whose origin was destroyed seems to have nothing.
-            let (data, stored) = (format_size(pool.unlisted_allocated_bytes), format_size(pool.unlisted_bytes));
+            let (data, stored) = (format_size(data), format_size(stored));
             text +=
                 &format!("in destroyed volumes, for clones or until it has come back: {data}, stored in {stored}\n");
         }
@@ -188,13 +195,15 @@ pub fn volumes(session: &Session) -> Outcome<Vec<VolumeReport>> {
 fn rows<'a>(
     volumes: &'a [VolumeReport],
     properties: &'a BTreeMap<String, BTreeMap<String, String>>,
+    images: &'a [ImageLine],
     args: &ListArgs,
 ) -> Vec<Row<'a>> {
     let is_snapshot = args.volume.as_ref().is_some_and(|title| title.contains('@'));
     let mut rows = Vec::new();
     for volume in volumes {
         let properties = properties.get(&volume.name);
-        let plain = Row { volume, snapshot: None, bookmark: None, properties };
+        let image = images.iter().find(|image| image.volumes.contains(&volume.name));
+        let plain = Row { volume, snapshot: None, bookmark: None, image, properties };
         rows.extend((!is_snapshot).then_some(plain));
         let snapshots = volume.snapshots.iter().flatten();
         rows.extend(snapshots.map(|snapshot| Row { snapshot: Some(snapshot), ..plain }));
@@ -257,7 +266,11 @@ impl Row<'_> {
             ("shared", Some(s)) => Value::AboutBytes(s.shared_bytes),
             ("clients", snapshot) => Value::Count(snapshot.map_or(v.clients, |s| s.clients) as u64),
             ("created", snapshot) => Value::Moment(snapshot.map_or(v.created_unix_s, |s| s.created_unix_s)),
-            ("origin", None) => v.origin.clone().map_or(Value::None, Value::Text),
+            ("origin", None) => {
+                let origin = v.origin.clone().or_else(|| Some(self.image?.address()));
+                origin.map_or(Value::None, Value::Text)
+            }
+            ("local", _) => self.image.map_or(Value::None, |image| Value::AboutBytes(image.local_bytes)),
             ("incomplete", snapshot) => Value::Flag(snapshot.map_or(v.incomplete, |s| s.incomplete)),
             ("scheduled", Some(s)) => Value::Flag(s.scheduled),
             ("holds", Some(s)) => listed(s.holds.iter().map(String::as_str)),
@@ -336,7 +349,7 @@ mod tests {
     fn estimates_are_marked_for_people_and_bare_for_scripts() {
         let mut volume = volume();
         fn row(volume: &VolumeReport) -> Row<'_> {
-            Row { volume, snapshot: None, bookmark: None, properties: None }
+            Row { volume, snapshot: None, bookmark: None, image: None, properties: None }
         }
         assert_eq!(USUAL.map(|column| row(&volume).shown(column)), ["vm", "10 GiB", "~3 MiB", "~1 MiB", "~3.00x", "1"]);
         let exact = ["vm", "10737418240", "3145728", "1048576", "3.0000", "1"];
@@ -365,7 +378,7 @@ mod tests {
             incomplete: false,
             holds: vec!["audit".to_owned(), "offsite".to_owned()],
         };
-        let row = Row { volume: &volume, snapshot: Some(&snapshot), bookmark: None, properties: None };
+        let row = Row { volume: &volume, snapshot: Some(&snapshot), bookmark: None, image: None, properties: None };
         let shown = USUAL_RECURSIVE.map(|column| row.shown(column));
         assert_eq!(shown, ["vm@s", "1970-01-01 00:00", "8 MiB", "4 MiB", "2.00x", "1 MiB"]);
         assert_eq!(

@@ -8,7 +8,7 @@ use crate::control::{Reply, Request};
 use crate::exit::Outcome;
 use crate::fullness;
 use crate::health;
-use crate::model::{ImageLine, ScrubLine, StatusReport, show_ratio};
+use crate::model::{ScrubLine, StatusReport, show_ratio};
 use crate::output::{Output, facts};
 use crate::session::Session;
 use crate::times::{show_moment, show_seconds};
@@ -130,19 +130,6 @@ fn about(is_exact: bool) -> &'static str {
     if is_exact { "" } else { "~" }
 }
 
-fn image_words(image: &ImageLine) -> String {
-    let volumes = image.volumes.join(", ");
-    let (local, all) = (format_size(image.local_bytes), format_size(image.size_bytes));
-    let mut text = format!("{} version {}, for {volumes}: {local} of {all} here", image.image, image.version);
-    if image.waiting > 0 {
-        text.push_str(&format!("; {} requests wait for the store", image.waiting));
-    }
-    if let Some(error) = &image.last_error {
-        text.push_str(&format!("; {} attempts failed, the last one: {error}", image.failures));
-    }
-    text
-}
-
 fn show(s: &StatusReport) -> String {
     let size = format_size;
     let served = if s.served {
@@ -163,6 +150,7 @@ fn show(s: &StatusReport) -> String {
     };
     let used = s.extents_total.saturating_sub(s.extents_free);
     let about = about(s.exact);
+    let (destroyed, destroyed_stored) = s.of_destroyed();
     let mut lines = essentials(s);
     lines.extend([
         ("", String::new()),
@@ -181,8 +169,8 @@ fn show(s: &StatusReport) -> String {
             "of destroyed volumes",
             format!(
                 "{}, stored in {}{}",
-                size(s.unlisted_allocated_bytes),
-                size(s.unlisted_bytes),
+                size(destroyed),
+                size(destroyed_stored),
                 if s.reaping > 0 { "; more is coming back" } else { "" }
             ),
         ),
@@ -222,7 +210,7 @@ fn show(s: &StatusReport) -> String {
         ("memory", format!("{} resident, budget {}", size(s.memory_resident_bytes), size(s.memory_budget_bytes))),
     ]);
     lines.extend(s.standby_notes.iter().map(|note| ("STANDBY", note.clone())));
-    lines.extend(s.images.iter().map(|image| ("image", image_words(image))));
+    lines.extend(s.images.iter().map(|image| ("image", image.words())));
     for r in &s.receives {
         let (come, expected) = (size(r.received_bytes), size(r.expected_bytes));
         lines.push((
