@@ -56,7 +56,8 @@ It is there at once: what is read of it is fetched when it is read, as it is sto
 the pool, and kept within remote-cache; with hydrate=on the rest is fetched in the background. While the store is away a read
 waits up to remote-timeout, then fails; nothing is ever read as zeroes that has not been fetched. The pool holds the version
 in the blob's log (`shale blob stat` shows that) until no volume needs it. The server needs the same variables and
-credentials for the store as this command. `shale push` brings snapshots back.
+credentials for the store as this command. Its unit is 128K, that of blobs, so that what is written over goes back to the store
+as it lies in the pool; -o unit=32K is faster where little is read at a time. `shale push` brings snapshots back.
 
 JSON fields: volume, origin (the snapshot); of a blob volume, image, version, size_bytes.")]
 pub struct CloneArgs {

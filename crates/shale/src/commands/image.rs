@@ -1,6 +1,8 @@
 //! `shale clone URL POOL VOLUME` and `shale push`: volumes that begin as images in an object store,
 //! and snapshots that go back there as versions.
 
+use std::collections::BTreeMap;
+
 use ::blob::{Image, Location};
 use serde::Serialize;
 use surface::{Error, ErrorKind};
@@ -13,6 +15,9 @@ use crate::exit::{Failure, Outcome};
 use crate::names;
 use crate::output::Output;
 use crate::session::Session;
+
+/// Size of units of a volume that begins as an image: that of the frames of blobs.
+const UNIT: &str = "128K";
 
 #[derive(Debug, Serialize)]
 struct Cloned {
@@ -40,7 +45,14 @@ pub fn clone(args: CloneArgs, url: &str, output: &Output) -> Outcome {
         version: image.version,
         size_bytes: image.size_bytes,
     };
-    let properties = args.properties.into_iter().collect();
+    if let Some(size) = args.size.filter(|size| *size < image.size_bytes) {
+        let (size, least) = (format_size(size), format_size(image.size_bytes));
+        let why = format!("--size {size} is less than the version has ({least}): make the clone, and shale resize it");
+        return Err(invalid(why).into());
+    }
+    let mut properties: BTreeMap<String, String> = args.properties.into_iter().collect();
+    // Overwritten groups are single pieces, as in the image, and go back as they are stored.
+    properties.entry("unit".to_owned()).or_insert_with(|| UNIT.to_owned());
     let request = Request::CloneImage { image, volume: args.volume, size_bytes: args.size, properties };
     Session::with(&pool, &args.access, output, |session| Ok(session.created(request)?))?;
     output.done(&cloned, || {
@@ -95,8 +107,12 @@ pub fn push(args: PushArgs, output: &Output) -> Outcome {
             return format!("{} was pushed before: {} version {}\n", args.snapshot, pushed.blob, pushed.version);
         }
         format!(
-            "{} version {}: {bytes} changed in {volume} since version {}, stored in {stored} ({} of {} groups as they were stored)\n",
-            pushed.blob, pushed.version, pushed.base_version, pushed.as_stored, pushed.groups
+            "{} version {}: {bytes} changed in {volume} since version {}, stored in {stored} ({} of {} groups of data as they were stored)\n",
+            pushed.blob,
+            pushed.version,
+            pushed.base_version,
+            pushed.as_stored,
+            pushed.groups.saturating_sub(pushed.holes)
         )
     });
     Ok(())
