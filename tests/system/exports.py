@@ -141,6 +141,7 @@ def door_http(t):
     t.equal(t.out("curl", "-sf", doors.url("local")), "one and more", "what was written anew")
     (doors.home / "local").unlink()
     t.equal(doors.status(doors.url("local")), "404", "what was removed")
+    t.equal(doors.status(doors.url().replace("/home/", "/nothing/")), "404", "a share that is not there")
     t.equal(doors.status("-X", "MKCOL", doors.url("made")), "201", "a directory made by WebDAV")
     t.expect((doors.home / "made").is_dir(), "the directory that WebDAV made is not there")
     t.equal(doors.pid("apache"), pid, "the server's process after a change")
@@ -470,6 +471,8 @@ if os.environ.get("SHALE_E2E"):
         doors.server.stop()
 
         with socket.socket() as taken:
+            # Connections that were there until now still count for a while.
+            taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             taken.bind(("127.0.0.1", doors.ports["http-port"]))
             taken.listen()
             doors.serve()
