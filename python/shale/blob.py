@@ -1,9 +1,28 @@
 """A blob as an object: read a range, write, append, look at versions, and stage parts of one version in many
 processes. The file system of `shale.filesystem` is made of these."""
 
+import operator
+import os
 from dataclasses import dataclass
 
 from . import _native, _settings
+
+# The byte behind the largest blob.
+END_MAX = 1 << 62
+
+
+def octets(data):
+    """The bytes of whatever has a buffer without gaps: an array, too."""
+    view = memoryview(data)
+    return view.cast("B") if view.nbytes else b""
+
+
+def place(value, what):
+    """A place or a length in a blob, or a number of versions, as the library takes it."""
+    number = operator.index(value)
+    if not 0 <= number <= END_MAX:
+        raise ValueError(f"{what} is {number}: it must be from 0 to 2**62")
+    return number
 
 
 @dataclass(frozen=True)
@@ -37,10 +56,10 @@ class Upload:
 
     def write(self, data):
         """Takes bytes; waits while the store is slower."""
-        view = memoryview(data).cast("B")
+        view = octets(data)
         self._native.write(view)
-        self._length += view.nbytes
-        return view.nbytes
+        self._length += len(view)
+        return len(view)
 
     def stage(self, offset=0):
         """Waits until the store has all bytes; returns them as one part of a later commit."""
@@ -78,6 +97,7 @@ class Blob:
     """A blob of a store. Opens at its first use; makes the blob at its first write."""
 
     def __init__(self, url, *, properties=None, **storage_options):
+        url = os.fspath(url)
         protocol, mark, _ = url.partition("://")
         kind = protocol.removeprefix("shale+")
         if not mark or f"shale+{kind}" not in _settings.PROTOCOLS:
@@ -117,19 +137,20 @@ class Blob:
 
     def put(self, data, message=""):
         """Replaces all bytes, as one version."""
-        return Committed(*self._store.write(self._key_to_write(), "put", 0, data, message, self.properties))
+        return Committed(*self._store.write(self._key_to_write(), "put", 0, octets(data), message, self.properties))
 
     def append(self, data, message=""):
         """Puts bytes behind the end, wherever that is when they are committed: `offset` tells where."""
-        return Committed(*self._store.write(self._key_to_write(), "append", 0, data, message, self.properties))
+        return Committed(*self._store.write(self._key_to_write(), "append", 0, octets(data), message, self.properties))
 
     def write(self, offset, data, message=""):
         """Overwrites a range; a gap behind the end reads as zeroes."""
-        return Committed(*self._store.write(self._key_to_write(), "write", offset, data, message, self.properties))
+        return Committed(*self._store.write(self._key_to_write(), "write", place(offset, "the offset"), octets(data), message, self.properties))
 
     def log(self, first=1, last=None):
         """All records, oldest first: a list of dicts."""
-        return self._store.log(self.key, first, last)
+        last = last if last is None else place(last, "the last record")
+        return self._store.log(self.key, place(first, "the first record"), last)
 
     def versions(self):
         """Records that are versions and can still be read, oldest first."""
@@ -149,11 +170,14 @@ class Blob:
 
     def expire(self, keep=None, version=None):
         """Gives versions up: all but the newest `keep`, or one. Tells whether any was."""
+        keep = keep if keep is None else place(keep, "the number of versions to keep")
+        version = version if version is None else place(version, "the version")
         return self._store.expire(self.key, keep, version)
 
     def verify(self, at=None, start=0, end=None):
         """Reads, checks and decodes every frame: {"frames", "stored", "damaged": [(offset, length, why)]}."""
-        return self._store.verify(self.key, self._at(at), start, end)
+        end = end if end is None else place(end, "the end")
+        return self._store.verify(self.key, self._at(at), place(start, "the start"), end)
 
     def remove(self):
         """Removes the blob with all its versions."""
@@ -171,7 +195,7 @@ class Blob:
 
     def commit(self, parts, message="", how="write", **more):
         """Makes one version of staged parts. `how`: "write" over their places, "put" instead of all bytes, "append" behind the end."""
-        parts = [(part.offset, part.data) for part in parts]
+        parts = [(place(part.offset, "the offset of a part"), part.data) for part in parts]
         return Committed(*self._store.commit(self._key_to_write(), how, parts, message, **more))
 
     def _at(self, at):

@@ -9,6 +9,7 @@ import asyncio
 import json
 import os
 import sys
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
 import fsspec
@@ -19,7 +20,7 @@ from fsspec.spec import AbstractBufferedFile
 from fsspec.utils import tokenize
 
 from . import _settings, caching
-from .blob import Blob, Committed, Upload, native_store, properties_of
+from .blob import Blob, Committed, Upload, native_store, octets, properties_of
 
 # Bytes of a file's write buffer, and of the reads of fsspec's own caches.
 BLOCK_BYTES = 5 << 20
@@ -211,8 +212,8 @@ class ShaleFileSystem(AsyncFileSystem):
         """Many ranges of many blobs, in one native call for each blob."""
         if not isinstance(paths, (list, tuple)):
             raise TypeError("paths must be a list")
-        starts = list(starts) if isinstance(starts, (list, tuple)) else [starts] * len(paths)
-        ends = list(ends) if isinstance(ends, (list, tuple)) else [ends] * len(paths)
+        # Arrays, too.
+        starts, ends = (list(one) if isinstance(one, Iterable) else [one] * len(paths) for one in (starts, ends))
         if not len(paths) == len(starts) == len(ends):
             raise ValueError("paths, starts and ends are not of one length")
         by_path = {}
@@ -233,7 +234,7 @@ class ShaleFileSystem(AsyncFileSystem):
 
         reads = [read(path, indexes) for path, indexes in by_path.items()]
         await _run_coros_in_chunks(reads, batch_size=batch_size or self.batch_size or 8, nofiles=True)
-        if on_error == "raise":
+        if on_error != "return":
             for result in results:
                 if isinstance(result, Exception):
                     raise result
@@ -273,7 +274,7 @@ class ShaleFileSystem(AsyncFileSystem):
             raise FileExistsError(17, "there is a blob already", path)
         how = "append" if mode == "append" else "put"
         message = kwargs.get("message", "")
-        await store.write(key, how, 0, value, message, self.properties, event_loop=asyncio.get_running_loop())
+        await store.write(key, how, 0, octets(value), message, self.properties, event_loop=asyncio.get_running_loop())
 
     async def _put_file(self, lpath, rpath, callback=DEFAULT_CALLBACK, mode="overwrite", **kwargs):
         if os.path.isdir(lpath):

@@ -1,5 +1,6 @@
 """The package on each kind of store that is here: bytes, versions, errors, pickles, forks, threads."""
 
+import array
 import asyncio
 import io
 import multiprocessing
@@ -117,6 +118,13 @@ def test_cat_ranges_is_one_call_with_negative_places_and_errors(place):
     assert mixed[0] == DATA[:5] and isinstance(mixed[1], FileNotFoundError)
     with pytest.raises(FileNotFoundError):
         files.cat_ranges([path, path + "-missing"], 0, 5, on_error="raise")
+    # Whatever can be counted through is a list of places; what is no place is the result of its own call alone.
+    assert files.cat_ranges([path] * 2, array.array("q", [0, -5]), array.array("q", [3, -1])) == [DATA[:3], DATA[-5:-1]]
+    for start, kind in ((0.5, TypeError), ("0", TypeError), (1 << 99, OverflowError)):
+        odd = files.cat_ranges([path, path + "@1"], [start, 1], [9, 4])
+        assert isinstance(odd[0], kind) and odd[1] == DATA[1:4]
+    with pytest.raises(ValueError, match="one length"):
+        files.cat_ranges([path], [1, 2], [3, 4])
 
 
 def test_many_ranges_cost_fewer_requests_than_ranges():
@@ -166,6 +174,76 @@ def test_errors_are_those_of_files(place):
     assert not files.exists(path)
     with pytest.raises(FileNotFoundError):
         files.info(path)
+
+
+def test_what_makes_no_sense_is_refused_by_name(place):
+    blob = shale.Blob(f"{place}/odd")
+    blob.put(b"0123456789")
+    for call, name in ((lambda: blob.write(-1, b"x"), "the offset is -1"), (lambda: blob.write(1 << 63, b"x"), "the offset is 9"),
+                       (lambda: blob.log(-2), "the first record is -2"), (lambda: blob.expire(keep=-1), "the number of versions to keep"),
+                       (lambda: blob.verify(start=-5), "the start is -5"), (lambda: blob.commit([blob.stage(-4, b"x")]), "the offset of a part"),
+                       (lambda: blob.commit([shale.Staged(0, 3, b"junk")]), "no staged part"), (lambda: blob.tag("3"), "cannot be a tag")):
+        with pytest.raises(ValueError, match=name):
+            call()
+    for call in (lambda: blob.put(None), lambda: blob.put("text"), lambda: shale.Blob(None), lambda: blob.write(0.5, b"x")):
+        with pytest.raises(TypeError):
+            call()
+    for at in (0, 9, -1, "none", "a/b"):
+        with pytest.raises(shale.VersionNotFoundError):
+            blob.read(at=at)
+    assert [entry["version"] for entry in blob.versions()] == [1] and blob.read() == b"0123456789"
+
+
+def test_whatever_has_a_buffer_can_be_written(place):
+    blob = shale.Blob(f"{place}/buffers")
+    numbers = array.array("q", range(3000))
+    blob.put(numbers)
+    blob.append(array.array("q"))
+    blob.write(8, memoryview(numbers)[:2])
+    upload = blob.upload()
+    assert upload.write(numbers) == 24_000 and upload.write(b"") == 0
+    blob.commit([upload.stage()], how="append")
+    expected = numbers.tobytes()
+    assert blob.read() == expected[:8] + expected[:16] + expected[24:] + expected
+    with pytest.raises(TypeError):
+        blob.put(memoryview(numbers)[::2])
+    file_system(f"{place}/buffers").pipe_file(f"{place}/buffers", numbers)
+    assert blob.read() == expected
+
+
+def test_text_is_appended_line_by_line(place):
+    url = f"{place}/lines"
+    for line in ("one\n", "zwei, größer\n", "three\n"):
+        with fsspec.open(url, "a", encoding="utf-8") as file:
+            file.write(line)
+    with fsspec.open(url, "r", encoding="utf-8") as file:
+        assert file.readlines() == ["one\n", "zwei, größer\n", "three\n"]
+    assert [entry["version"] for entry in shale.Blob(url).versions()] == [1, 2, 3]
+
+
+def test_a_write_that_is_cancelled_is_made_whole_or_not_at_all(place):
+    url = f"{place}/cancelled"
+    noise = random.Random(3).randbytes(24 << 20)
+    shale.Blob(url).put(b"before")
+
+    async def main():
+        files = file_system(url, asynchronous=True, skip_instance_cache=True)
+        path = files._strip_protocol(url)
+        write = asyncio.ensure_future(files._pipe_file(path, noise))
+        await asyncio.sleep(0)
+        assert not write.done()
+        write.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await write
+        found = await files._cat_file(path)
+        # What has reached the commit cannot be called back.
+        assert found in {b"before", noise}
+        await files._pipe_file(path, b"after")
+        assert await files._cat_file(path) == b"after"
+        return found
+
+    found = asyncio.run(main())
+    assert [shale.Blob(url).read(at=entry["version"]) for entry in shale.Blob(url).versions()][-2:] == [found, b"after"]
 
 
 def test_a_write_that_fails_changes_nothing(place):
