@@ -183,11 +183,14 @@ fn a_store_that_is_away_is_an_error_that_names_it_and_never_zeroes() {
     );
 }
 
+/// Where a read began, and what it got.
+type Ended = (u64, Result<Vec<u8>>);
+
 /// A read of one group among others.
 struct Pending {
     offset: u64,
     bytes: Vec<u8>,
-    ended: Rc<RefCell<Vec<(u64, Result<Vec<u8>>)>>>,
+    ended: Rc<RefCell<Vec<Ended>>>,
 }
 
 impl PendingRead for Pending {
@@ -206,7 +209,7 @@ impl PendingRead for Pending {
 }
 
 /// Reads the first blocks of these groups together.
-fn read_together(pool: &Pool, groups: std::ops::Range<u64>) -> Vec<(u64, Result<Vec<u8>>)> {
+fn read_together(pool: &Pool, groups: std::ops::Range<u64>) -> Vec<Ended> {
     let ended = Rc::new(RefCell::new(Vec::new()));
     let mut reads = groups.map(|group| group * GROUP as u64);
     pool.volume("v").unwrap().read_many(&mut || {
