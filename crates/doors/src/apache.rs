@@ -62,8 +62,7 @@ pub fn server(
     text.push_str(&format!(
         "TypesConfig \"{types}\"\nDefaultRuntimeDir \"{state}\"\nDavLockDB \"{state}/locks/dav\"\nTraceEnable off\nServerTokens Prod\nEnableSendfile off\n\
          EnableMMAP off\nFileETag INode MTime Size\nIndexOptions FancyIndexing NameWidth=* Charset=UTF-8\n\
-         <Directory />\n    AllowOverride None\n    Require all denied\n    Options None\n</Directory>\n\
-         DocumentRoot \"{state}/empty\"\n<Directory \"{state}/empty\">\n    Require all granted\n</Directory>\n",
+         <Directory />\n    AllowOverride None\n    Require all denied\n    Options None\n</Directory>\n",
     ));
     for export in exports {
         text.push_str(&section(export, passwords));

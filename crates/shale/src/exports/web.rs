@@ -1,8 +1,6 @@
 //! HTTP and WebDAV by Apache.
 
 use std::collections::BTreeMap;
-use std::fs::Permissions;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -124,11 +122,6 @@ pub fn bring(kept: &mut Kept, world: &World, exports: &[&Export]) -> Result<(), 
     let places = world.places("http");
     let locks = Path::new(&places.state).join("locks");
     std::fs::create_dir_all(&locks).map_err(|error| format!("{} cannot be made: {error}", locks.display()))?;
-    // Names that are no share's are looked for there, and not found.
-    let empty = Path::new(&places.state).join("empty");
-    std::fs::create_dir_all(&empty)
-        .and_then(|()| std::fs::set_permissions(&empty, Permissions::from_mode(0o755)))
-        .map_err(|error| format!("{} cannot be made: {error}", empty.display()))?;
     let user = &world.settings.http_user;
     let (uid, gid) =
         tools::user(user).ok_or_else(|| format!("http: there is no user {user}: see http-user in settings"))?;
