@@ -14,6 +14,7 @@ use crate::choices::Remembered;
 use crate::file_choices::{FileReport, PartLine, UsageLine, UsageReport};
 use crate::model::ratio;
 use crate::share_trees::error_of;
+use crate::share_trials;
 
 /// Parts of a file that are told.
 const PARTS_MAX: usize = 256;
