@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt};
 
+use crate::chunk::Chunk;
 use crate::commit::{Boxed, CommitOptions, Committed, Committer, Fold, Folder};
 use crate::connect::{At, Connection};
 use crate::error::Error;
@@ -27,11 +28,11 @@ use crate::tree::Tree;
 use crate::upload::{self, UploadOptions, Uploaded};
 
 /// The first read of a stream: a caller that stops soon has not read much in vain.
-const WINDOW_FIRST: u64 = 1 << 20;
+pub(crate) const WINDOW_FIRST: u64 = 1 << 20;
 /// Later reads of a stream.
-const WINDOW_MAX: u64 = 8 << 20;
+pub(crate) const WINDOW_MAX: u64 = 8 << 20;
 /// Reads of a stream under way: the one that is waited for, and two ahead, 24 MiB in all.
-const WINDOWS_AT_ONCE: usize = 3;
+pub(crate) const WINDOWS_AT_ONCE: usize = 3;
 /// Records read at once for a log.
 const RECORDS_AT_ONCE: usize = 16;
 
@@ -126,7 +127,7 @@ impl Blob {
     /// [`Error::Source`] when the stream fails; [`Error::Unknown`] when the store has not told the outcome; else nothing was changed.
     pub async fn put(
         &self,
-        source: impl Stream<Item = std::io::Result<Bytes>>,
+        source: impl Stream<Item = std::io::Result<impl Into<Chunk>>>,
         message: &str,
         options: &UploadOptions,
     ) -> Result<Committed, Error> {
@@ -140,7 +141,7 @@ impl Blob {
     /// As [`put`](Self::put).
     pub async fn append(
         &self,
-        source: impl Stream<Item = std::io::Result<Bytes>>,
+        source: impl Stream<Item = std::io::Result<impl Into<Chunk>>>,
         message: &str,
         options: &UploadOptions,
     ) -> Result<Committed, Error> {
@@ -155,7 +156,7 @@ impl Blob {
     pub async fn write(
         &self,
         at: u64,
-        source: impl Stream<Item = std::io::Result<Bytes>>,
+        source: impl Stream<Item = std::io::Result<impl Into<Chunk>>>,
         message: &str,
         options: &UploadOptions,
     ) -> Result<Committed, Error> {
@@ -165,7 +166,7 @@ impl Blob {
 
     async fn upload(
         &self,
-        source: impl Stream<Item = std::io::Result<Bytes>>,
+        source: impl Stream<Item = std::io::Result<impl Into<Chunk>>>,
         message: &str,
         options: &UploadOptions,
     ) -> Result<Uploaded, Error> {
@@ -306,7 +307,7 @@ impl Blob {
 }
 
 /// Returns a window that ends at the end of a frame of the blob, and its planned length.
-fn window(from: u64, to: u64, len: u64) -> Option<(u64, u64, u64)> {
+pub(crate) fn window(from: u64, to: u64, len: u64) -> Option<(u64, u64, u64)> {
     let end = (from + len) / u64::from(FRAME_BYTES) * u64::from(FRAME_BYTES);
     (from < to).then_some((from, end.min(to), len))
 }

@@ -232,6 +232,24 @@ impl Framer {
         }
     }
 
+    /// Takes zeroes and hands out the frame that they fill; returns how many whole frames of zeroes
+    /// are behind it.
+    pub fn push_zeroes(&mut self, mut len: u64, full: &mut Vec<Bytes>) -> u64 {
+        let frame = FRAME_BYTES as usize;
+        if !self.pending.is_empty() {
+            let wanted = ((frame - self.pending.len()) as u64).min(len) as usize;
+            self.pending.resize(self.pending.len() + wanted, 0);
+            len -= wanted as u64;
+            if self.pending.len() == frame {
+                full.push(std::mem::take(&mut self.pending).into());
+            }
+        }
+        if self.pending.is_empty() && len > 0 {
+            self.pending.resize((len % u64::from(FRAME_BYTES)) as usize, 0);
+        }
+        len / u64::from(FRAME_BYTES)
+    }
+
     /// Returns the last frame, which may be shorter; `None` if the stream ended with a full one.
     pub fn finish(&mut self) -> Option<Bytes> {
         (!self.pending.is_empty()).then(|| std::mem::take(&mut self.pending).into())
@@ -312,6 +330,29 @@ mod tests {
             frames.extend(framer.finish());
             assert_eq!(frames.iter().map(Bytes::len).collect::<Vec<_>>(), [131_072, 131_072, 131_072, 77], "{step}");
             assert_eq!(frames.concat(), all, "{step}");
+        }
+    }
+
+    #[test]
+    fn zeroes_fill_a_frame_and_are_counted_behind_it() {
+        let frame = u64::from(FRAME_BYTES);
+        for (before, zeroes, frames_before, whole, left) in [
+            (5, 3, 0, 0, 8),
+            (5, frame - 5, 1, 0, 0),
+            (5, 2 * frame, 1, 1, 5),
+            (0, 3 * frame + 9, 0, 3, 9),
+            (frame, frame, 1, 1, 0),
+        ] {
+            let (mut framer, mut frames) = (Framer::default(), Vec::new());
+            framer.push(random(before as usize), &mut frames);
+            assert_eq!(framer.push_zeroes(zeroes, &mut frames), whole, "{zeroes} behind {before}");
+            assert_eq!(frames.len(), frames_before, "{zeroes} behind {before}");
+            let mut all = frames.concat();
+            all.resize(all.len() + (whole * frame) as usize, 0);
+            all.extend(framer.finish().into_iter().inspect(|last| assert_eq!(last.len(), left)).flatten());
+            let mut expected = random(before as usize).to_vec();
+            expected.resize((before + zeroes) as usize, 0);
+            assert!(all == expected, "{zeroes} behind {before}");
         }
     }
 }

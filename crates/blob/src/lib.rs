@@ -9,6 +9,7 @@ mod answered;
 mod audit;
 mod blob;
 pub mod canary;
+mod chunk;
 mod clone;
 mod commit;
 mod connect;
@@ -55,6 +56,7 @@ mod world;
 
 pub use audit::Audited;
 pub use blob::{Blob, Entry, bytes};
+pub use chunk::Chunk;
 pub use clone::{FindHolder, Place as BlobPlace, clone_blob, drop_dead_pins};
 pub use commit::{Boxed, CommitOptions, Committed, Committer, Fold, Folder};
 pub use connect::{At, Connection, Location, ParseLocationError, StoreSettings};

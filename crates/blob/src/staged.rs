@@ -8,11 +8,11 @@
 //! Bytes of a part, little-endian: `SHLSTAG1`, incarnation 16, born 8, stored bytes 8, data bytes
 //! 8, its layout from byte 0, crc32c of all before 4.
 
-use bytes::Bytes;
 use format::{FormatError, put_uint};
 use futures_util::Stream;
 
 use crate::blob::Blob;
+use crate::chunk::Chunk;
 use crate::commit::Committed;
 use crate::error::Error;
 use crate::extent::{PackRef, Piece, Session};
@@ -116,7 +116,7 @@ impl Blob {
     /// [`Error::Source`] when the stream fails; when the store fails.
     pub async fn stage(
         &self,
-        source: impl Stream<Item = std::io::Result<Bytes>>,
+        source: impl Stream<Item = std::io::Result<impl Into<Chunk>>>,
         options: &UploadOptions,
     ) -> Result<Staged, Error> {
         let born = self.committer().head().await.seq;

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use codec::CodecId;
-use futures_util::StreamExt;
+use futures_util::{Stream, StreamExt};
 use parking_lot::Mutex;
 
 use crate::blob::Blob;
@@ -92,7 +92,8 @@ impl Blob {
     pub async fn usage(&self, version: &Record) -> Result<Usage, Error> {
         let mut usage = Usage::default();
         let mut from = 0;
-        while from < version.size {
+        while let Some(data) = self.next_data(version, from, version.size).await? {
+            from = data - data % WINDOW_BYTES;
             let to = version.size.min(from + WINDOW_BYTES);
             for piece in self.reader.tree.extents(version, from, to).await? {
                 let Piece::Extent(extent) = piece else { continue };
@@ -146,15 +147,17 @@ impl Blob {
     pub async fn verify_range(&self, version: &Record, from: u64, to: u64, tally: &Tally) -> Result<Verified, Error> {
         let mut verified = Verified::default();
         let end = to.min(version.size);
-        let windows = (from..end).step_by(VERIFY_BYTES as usize);
         // What a cache holds says nothing about the store.
         let fetcher = Fetcher { cache: None, ..self.fetcher().clone() };
-        let reader = Reader::new(Arc::new(Tree::new(fetcher)), CACHE_BYTES);
+        let reader = &Reader::new(Arc::new(Tree::new(fetcher)), CACHE_BYTES);
+        // Windows without data are passed over: of a blob with a hole of a TiB there are 131,072.
+        let windows = windows(reader, version, from, end);
         let lost = Mutex::default();
-        let windows = windows.map(|from| verify_window(&reader, version, from..end.min(from + VERIFY_BYTES), &lost));
+        let lost = &lost;
+        let windows = windows.map(|window| async move { verify_window(reader, version, window?, lost).await });
         // Nothing is awaited in the loop: a window that waits there for what another one has begun
         // to fetch would wait for ever.
-        let mut windows = futures_util::stream::iter(windows).buffered(VERIFY_AT_ONCE);
+        let mut windows = std::pin::pin!(windows.buffered(VERIFY_AT_ONCE));
         while let Some(window) = windows.next().await {
             let (window, part) = window?;
             verified.frames += part.frames;
@@ -164,6 +167,7 @@ impl Blob {
             }
             tally.raw.store(window.end, std::sync::atomic::Ordering::Relaxed);
         }
+        tally.raw.store(end, std::sync::atomic::Ordering::Relaxed);
         Ok(verified)
     }
 
@@ -206,6 +210,20 @@ impl Blob {
         }
         Ok(joined(changed))
     }
+}
+
+/// Returns the windows from byte `from` to before `end` that have data.
+fn windows<'a>(
+    reader: &'a Reader,
+    version: &'a Record,
+    from: u64,
+    end: u64,
+) -> impl Stream<Item = Result<Range<u64>, Error>> + Send + 'a {
+    futures_util::stream::try_unfold(from, move |at| async move {
+        let Some(data) = reader.tree.next_data(version, at, end).await? else { return Ok(None) };
+        let at = data - (data - from) % VERIFY_BYTES;
+        Ok(Some((at..end.min(at + VERIFY_BYTES), at + VERIFY_BYTES)))
+    })
 }
 
 /// Reads a window, and finds its frames that cannot be read.

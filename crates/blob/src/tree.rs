@@ -18,6 +18,7 @@ use crate::extent::{LEVEL_MAX, NODE_BYTES_MAX, NodeHash, NodeRef, Piece, Span};
 use crate::fetch::Fetcher;
 use crate::layout::Layout;
 use crate::record::Record;
+use crate::survey::is_damage;
 
 /// Decoded nodes kept: 20 MiB at most, the inner nodes of a blob of 10 TiB and 400 of its leaves.
 const NODES_CACHED: usize = 512;
@@ -179,6 +180,27 @@ impl Tree {
             piece.level() > 0 && ranges.get(next).is_some_and(|range| range.start < piece.end())
         };
         self.dissolve(record, record.layout.pieces().to_vec(), |pieces| pieces.iter().map(is_touched).collect()).await
+    }
+
+    /// Returns the first byte from `from` on, and before `to`, that an extent holds. A node that is
+    /// damaged may hold anything: then it is the first byte of its range.
+    pub(crate) async fn next_data(&self, record: &Record, from: u64, to: u64) -> Result<Option<u64>, Error> {
+        if from >= to {
+            return Ok(None);
+        }
+        for piece in record.layout.overlapping(from, to) {
+            // The pieces that it shows, from the last to the first.
+            let mut ahead: Vec<Piece> = piece.clip(from, to).into_iter().collect();
+            while let Some(piece) = ahead.pop() {
+                let Piece::Span(span) = piece else { return Ok(Some(piece.start())) };
+                match self.open(record, &span).await {
+                    Ok(shown) => ahead.extend(shown.into_iter().rev()),
+                    Err(error) if is_damage(&error) => return Ok(Some(span.start)),
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(None)
     }
 
     /// Folds a record's layout: dissolves spans that were clipped, then makes nodes of neighbours.

@@ -21,14 +21,15 @@ use bytes::Bytes;
 use futures_util::stream::FuturesOrdered;
 use futures_util::{Stream, StreamExt};
 use object_store::{ObjectStoreExt, PutPayload};
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
 
+use crate::chunk::Chunk;
 use crate::error::Error;
-use crate::extent::{EXTENT_FRAMES_MAX, Extent, FRAME_BYTES, PackRef, Piece, Place, Session};
+use crate::extent::{EXTENT_FRAMES_MAX, Extent, FRAME_BYTES, Frame, PackRef, Piece, Place, Session};
 use crate::fetch::Fetcher;
 use crate::frame::{Encoded, Encoder, Encoding, Framer};
-use crate::layout::{Layout, Run};
+use crate::layout::{END_MAX, Layout, Run};
 use crate::lights::Lights;
 use crate::names;
 use crate::pack::{PACK_BYTES, PACK_BYTES_MAX, PackBuilder};
@@ -46,6 +47,8 @@ const INLINE_BYTES_MAX: usize = 4 << 10;
 pub(crate) const RUN_BYTES_MAX: usize = 2 << 10;
 /// Frames of zeroes in a row that end an extent: fewer cost less as entries of it.
 const ZERO_FRAMES_MIN: usize = 5;
+/// How data begins that begins with zeroes.
+static ZERO_HEAD: [u8; policy::HEAD_BYTES] = [0; policy::HEAD_BYTES];
 /// Age at which a pack is sent though it is not full: a slow source does not keep what it brought
 /// from the store for longer.
 const PACK_AGE: Duration = Duration::from_secs(2);
@@ -224,6 +227,22 @@ impl Packer {
         }
     }
 
+    /// Takes whole frames of zeroes that were never bytes.
+    async fn push_zeroes(&mut self, frames: u64) {
+        let encoded = Encoded { frame: Frame::ZERO, raw_len: FRAME_BYTES, stored: Bytes::new() };
+        // The first ones may belong to an extent, which the last of these ends.
+        let placed = frames.min(ZERO_FRAMES_MIN as u64);
+        for _ in 0..placed {
+            self.place(&encoded).await;
+        }
+        self.len += (frames - placed) * u64::from(FRAME_BYTES);
+        self.tally.encoded_raw.fetch_add(frames * u64::from(FRAME_BYTES), Ordering::Relaxed);
+        if let Some(resumable) = &mut self.resumable {
+            let hash = DataHash::of_frame(&[0; FRAME_BYTES as usize]);
+            (0..frames).for_each(|_| resumable.hash.add(hash));
+        }
+    }
+
     async fn place(&mut self, encoded: &Encoded) {
         let raw_len = encoded.raw_len;
         if encoded.frame.is_zero() {
@@ -367,7 +386,7 @@ pub(crate) async fn upload(
     fetcher: &Fetcher,
     born: u64,
     options: &UploadOptions,
-    source: impl Stream<Item = std::io::Result<Bytes>>,
+    source: impl Stream<Item = std::io::Result<impl Into<Chunk>>>,
 ) -> Result<Uploaded, Error> {
     upload_to(fetcher, born, options, source, true).await
 }
@@ -377,7 +396,7 @@ pub(crate) async fn upload_to(
     fetcher: &Fetcher,
     born: u64,
     options: &UploadOptions,
-    source: impl Stream<Item = std::io::Result<Bytes>>,
+    source: impl Stream<Item = std::io::Result<impl Into<Chunk>>>,
     may_inline: bool,
 ) -> Result<Uploaded, Error> {
     let mut packer = Packer::new(fetcher, born, options)?;
@@ -424,14 +443,37 @@ fn inline(packer: &Packer) -> Option<Piece> {
     Some(Piece::Extent(Extent { place: Place::Inline(Bytes::copy_from_slice(&stored)), ..extent.clone() }))
 }
 
+/// Returns where a piece ends that begins at byte `at` of an upload.
+fn end_of(at: u64, len: u64) -> Result<u64, Error> {
+    // A few bytes of a program can stand for more zeroes than a number can count.
+    let end = at.checked_add(len).filter(|end| *end <= END_MAX);
+    end.ok_or_else(|| Error::Refused(format!("byte {at} and {len} more are behind the end of the largest blob")))
+}
+
+/// What comes out of the lanes, in the order of the stream.
+enum Batch {
+    Frames(Vec<Encoded>),
+    /// So many frames of zeroes that were never bytes.
+    Zeroes(u64),
+}
+
+/// Waits for a lane; `zeroes` are frames without one.
+async fn lane(work: Option<JoinHandle<Vec<Encoded>>>, zeroes: u64) -> Result<Batch, Error> {
+    let Some(work) = work else { return Ok(Batch::Zeroes(zeroes)) };
+    work.await.map(Batch::Frames).map_err(|_| Error::Refused("the upload was given up".into()))
+}
+
 /// Steps 1 and 2.
 async fn pack_all(
     packer: &mut Packer,
     options: &UploadOptions,
-    source: impl Stream<Item = std::io::Result<Bytes>>,
+    source: impl Stream<Item = std::io::Result<impl Into<Chunk>>>,
 ) -> Result<(), Error> {
     let mut source = std::pin::pin!(source.fuse());
     let (mut framer, mut frames) = (Framer::default(), Vec::new());
+    // Whole frames of zeroes behind `frames`.
+    let mut zeroes = 0;
+    let mut taken = packer.len;
     let mut encoder: Option<Arc<Encoder>> = None;
     let mut batches = FuturesOrdered::new();
     let mut ended = false;
@@ -440,14 +482,20 @@ async fn pack_all(
     let mut is_due = false;
     let lanes = options.lanes.max(1);
     loop {
-        while batches.len() < lanes && (frames.len() >= BATCH_FRAMES || ((ended || is_due) && !frames.is_empty())) {
+        let all = ended || is_due || zeroes > 0;
+        while batches.len() < lanes && (frames.len() >= BATCH_FRAMES || (all && !frames.is_empty())) {
             let rest = frames.split_off(frames.len().min(BATCH_FRAMES));
             let batch = std::mem::replace(&mut frames, rest);
             let encoder = encoder.get_or_insert_with(|| encoder_for(packer, options, &batch[0])).clone();
             if let Some(resumable) = &mut packer.resumable {
                 resumable.coming.extend(batch.iter().map(|frame| DataHash::of_frame(frame)));
             }
-            batches.push_back(tokio::task::spawn_blocking(move || encoder.encode(batch)));
+            let work = tokio::task::spawn_blocking(move || encoder.encode(batch));
+            batches.push_back(lane(Some(work), 0));
+        }
+        if zeroes > 0 && frames.is_empty() && batches.len() < lanes {
+            encoder.get_or_insert_with(|| encoder_for(packer, options, &Bytes::from_static(&ZERO_HEAD)));
+            batches.push_back(lane(None, std::mem::take(&mut zeroes)));
         }
         if frames.is_empty() && batches.is_empty() {
             if ended {
@@ -462,13 +510,18 @@ async fn pack_all(
         if due.is_none() && something {
             due = Some(Instant::now() + PACK_AGE);
         }
-        let wants = !ended && frames.len() < BATCH_FRAMES && batches.len() < lanes;
+        let wants = !ended && zeroes == 0 && frames.len() < BATCH_FRAMES && batches.len() < lanes;
         tokio::select! {
             biased;
             Some(batch) = batches.next(), if !batches.is_empty() => {
                 let number = packer.number;
-                for encoded in batch.map_err(|_| Error::Refused("the upload was given up".into()))? {
-                    packer.push(encoded).await;
+                match batch? {
+                    Batch::Frames(frames) => {
+                        for encoded in frames {
+                            packer.push(encoded).await;
+                        }
+                    }
+                    Batch::Zeroes(frames) => packer.push_zeroes(frames).await,
                 }
                 if packer.number > number {
                     (due, is_due) = (None, false);
@@ -480,9 +533,13 @@ async fn pack_all(
             }
             piece = source.next(), if wants => match piece {
                 Some(piece) => {
-                    let piece = piece.map_err(Error::Source)?;
-                    options.tally.raw.fetch_add(piece.len() as u64, Ordering::Relaxed);
-                    framer.push(piece, &mut frames);
+                    let piece = piece.map_err(Error::Source)?.into();
+                    taken = end_of(taken, piece.len())?;
+                    options.tally.raw.fetch_add(piece.len(), Ordering::Relaxed);
+                    match piece {
+                        Chunk::Data(piece) => framer.push(piece, &mut frames),
+                        Chunk::Zeroes(len) => zeroes = framer.push_zeroes(len, &mut frames),
+                    }
                 }
                 None => {
                     ended = true;
