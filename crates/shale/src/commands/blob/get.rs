@@ -1,10 +1,12 @@
 //! `shale blob get`: a version, or a range of it, comes down.
 
 use std::fs::{File, OpenOptions};
-use std::io::{Seek, SeekFrom, Write};
+use std::io::{Seek, Write};
 use std::path::Path;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use ::blob::Chunk;
 use futures_util::StreamExt;
 use serde::Serialize;
 use surface::{Error, ErrorKind};
@@ -15,6 +17,9 @@ use crate::cli::BlobGetArgs;
 use crate::exit::{Failure, Outcome, path_error};
 use crate::progress::Progress;
 use crate::system;
+
+/// Bytes of zeroes that are written at once to what can have no hole.
+const ZEROES_BYTES: usize = 1 << 20;
 
 /// The outcome, for scripts.
 #[derive(Debug, Serialize)]
@@ -79,7 +84,7 @@ pub async fn run(args: BlobGetArgs, context: &Context<'_>) -> Outcome {
         offset: from,
         bytes: to - from,
         requests: requests.all(),
-        fetched_bytes: requests.bytes_down.load(std::sync::atomic::Ordering::Relaxed),
+        fetched_bytes: requests.bytes_down.load(Ordering::Relaxed),
         seconds,
         bytes_per_second: ((to - from) as f64 / seconds.max(1e-9)) as u64,
     };
@@ -107,7 +112,8 @@ async fn copy(
     progress: &Progress,
     context: &Context<'_>,
 ) -> Outcome {
-    let mut stream = std::pin::pin!(blob.stream(version, from, to));
+    let mut stream = std::pin::pin!(blob.chunks(version, from, to));
+    let zeroes = vec![0; ZEROES_BYTES];
     let mut done = 0;
     loop {
         let next = tokio::select! {
@@ -116,16 +122,36 @@ async fn copy(
         };
         let Some(chunk) = next else { return Ok(()) };
         let chunk = chunk.map_err(failure)?;
-        done += chunk.len() as u64;
         // A file gets holes where there are zeroes; a pipe can't have any.
-        let wrote = if may_skip && policy::is_zero(&chunk) {
-            file.seek(SeekFrom::Current(chunk.len() as i64)).map(|_| ())
-        } else {
-            file.write_all(&chunk)
+        let skips = may_skip && matches!(&chunk, Chunk::Data(bytes) if policy::is_zero(bytes));
+        let mut left = match chunk {
+            Chunk::Data(bytes) if !skips => {
+                write(file.write_all(&bytes))?;
+                done += bytes.len() as u64;
+                0
+            }
+            chunk => chunk.len(),
         };
-        wrote.map_err(|error| Error::from_io("cannot write", error))?;
+        if may_skip {
+            write(file.seek_relative(left as i64))?;
+            done += std::mem::take(&mut left);
+        }
+        while left > 0 {
+            if context.interrupted.load(Ordering::SeqCst) {
+                return Err(Failure::Interrupted("interrupted".to_owned()));
+            }
+            let part = &zeroes[..left.min(ZEROES_BYTES as u64) as usize];
+            write(file.write_all(part))?;
+            left -= part.len() as u64;
+            done += part.len() as u64;
+            progress.set(done);
+        }
         progress.set(done);
     }
+}
+
+fn write(done: std::io::Result<()>) -> Outcome {
+    done.map_err(|error| Error::from_io("cannot write", error).into())
 }
 
 /// Syncs a file of another kind; one that cannot be synced is done.

@@ -8,7 +8,8 @@
 //! after a crash finds the operation under its name and does not repeat it.
 
 use std::fs::{File, OpenOptions};
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{Read, Write};
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -19,6 +20,7 @@ use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
 use super::failure;
+use super::source::next_data;
 use crate::exit::Outcome;
 
 /// What the first line says.
@@ -133,10 +135,11 @@ pub async fn open(blob: &Blob, upload: String, source: &File) -> Outcome<Option<
 
 /// Returns how the data begins, the packs whose data the file has now, and how long their
 /// lines are; `None` if there is none.
-fn same(mut source: File, all: Vec<(usize, Finished)>) -> Option<(Bytes, Vec<Finished>, usize)> {
-    source.seek(SeekFrom::Start(0)).ok()?;
+fn same(source: File, all: Vec<(usize, Finished)>) -> Option<(Bytes, Vec<Finished>, usize)> {
     let (mut head, mut done, mut bytes, mut at) = (Bytes::new(), Vec::new(), 0, 0);
     let mut frame = vec![0; FRAME_BYTES as usize];
+    // A hole need not be read: where it ends, and where the data behind it does.
+    let (mut hole_end, mut data_end, zeroes) = (0, 0, DataHash::of_frame(&frame));
     'packs: for (length, finished) in all {
         let mut hash = DataHash::default();
         if finished.number as usize != done.len() || finished.to < at {
@@ -144,14 +147,20 @@ fn same(mut source: File, all: Vec<(usize, Finished)>) -> Option<(Bytes, Vec<Fin
         }
         while at < finished.to {
             let part = &mut frame[..(finished.to - at).min(u64::from(FRAME_BYTES)) as usize];
-            if source.read_exact(part).is_err() {
+            let end = at + part.len() as u64;
+            if at >= data_end {
+                let Ok(found) = next_data(&source, at) else { break 'packs };
+                (hole_end, data_end) = found;
+            }
+            let is_hole = part.len() == FRAME_BYTES as usize && end <= hole_end;
+            if !is_hole && source.read_exact_at(part, at).is_err() {
                 break 'packs;
             }
             if at == 0 {
                 head = Bytes::copy_from_slice(&part[..part.len().min(policy::HEAD_BYTES)]);
             }
-            hash.add(DataHash::of_frame(part));
-            at += part.len() as u64;
+            hash.add(if is_hole { zeroes } else { DataHash::of_frame(part) });
+            at = end;
         }
         if hash.finish() != finished.hash {
             break;
@@ -198,6 +207,16 @@ mod tests {
         assert_eq!(run(vec![first.clone(), bad.clone()]), Some((1, 10)));
         assert_eq!(run(vec![bad]), None);
         assert_eq!(run(vec![finished(0, 9 * frame as u64, &[])]), None);
+        // A hole counts as the zeroes that it reads as.
+        let sparse = File::options().write(true).truncate(true).open(&path).unwrap();
+        sparse.set_len(40 * frame as u64).unwrap();
+        sparse.write_all_at(&data[..frame], 30 * frame as u64).unwrap();
+        let zeroes = vec![0; frame];
+        let mut frames = vec![&zeroes[..]; 40];
+        frames[30] = &data[..frame];
+        assert_eq!(run(vec![finished(0, 40 * frame as u64, &frames)]), Some((1, 10)));
+        frames[5] = &data[..frame];
+        assert_eq!(run(vec![finished(0, 40 * frame as u64, &frames)]), None);
         std::fs::remove_file(&path).unwrap();
     }
 }

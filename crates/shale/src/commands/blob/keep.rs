@@ -97,7 +97,7 @@ pub async fn copy(args: BlobCopyArgs, context: &Context<'_>) -> Outcome {
     let connection = context.connect_to_write(&args.to).await?;
     let target = context.until_interrupted(Blob::open_or_create(&connection, args.to.key())).await?;
     let progress = Progress::new(context.output, "cp", Some(version.size));
-    let stream = source.stream(&version, 0, version.size).map(|bytes| bytes.map_err(std::io::Error::other));
+    let stream = source.chunks(&version, 0, version.size).map(|chunk| chunk.map_err(std::io::Error::other));
     let message = copy_message(&args.from.to_string(), version.seq);
     let committed = tokio::select! {
         done = target.put(stream, &message, &options) => done.map_err(failure)?,

@@ -11,6 +11,7 @@ mod keep;
 mod look;
 mod probed;
 mod put;
+mod source;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

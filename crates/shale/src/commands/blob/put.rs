@@ -1,28 +1,22 @@
 //! `shale blob put`, `append` and `write`: a file goes up and becomes a version.
 
 use std::collections::BTreeMap;
-use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use ::blob::{Blob, Committed, Connection, Location, Tally, UploadOptions, check_message};
-use bytes::Bytes;
-use futures_util::Stream;
 use serde::Serialize;
 use surface::{Error, ErrorKind};
 use units::format_size;
 
+use super::source::{Source, chunks};
 use super::{Context, LOOK_EVERY, encoding, failure, journal};
 use crate::cli::{BlobPutArgs, BlobUpload, BlobWriteArgs};
 use crate::exit::{Failure, Outcome, path_error};
 use crate::progress::Progress;
 
-/// Bytes of a read of the file: whole frames, so that none is copied.
-const READ_BYTES: usize = 1 << 20;
-/// Reads that may wait for the uploader: the disk works while it compresses.
-const READS_AHEAD: usize = 4;
 /// Packs from which on an upload of a file can be resumed: a shorter one has none that is finished
 /// early.
 const RESUMABLE_PACKS: u64 = 2;
@@ -124,15 +118,10 @@ async fn run(location: &Location, file: &Path, upload: BlobUpload, how: How, con
         context.output.note(&format!("going on behind {size} that an interrupted upload of this file has stored"));
     }
     options.session = resumable.as_ref().map(|resumable| resumable.uploading.clone());
-    let input: Box<dyn Read + Send> = match opened {
-        None => Box::new(std::io::stdin()),
-        Some(mut opened) => {
-            if total.is_some() {
-                let sought = opened.seek(SeekFrom::Start(from));
-                sought.map_err(|error| path_error("cannot read", file, error))?;
-            }
-            Box::new(opened)
-        }
+    let input = match opened {
+        None => Source::Stream(Box::new(std::io::stdin())),
+        Some(opened) if total.is_some() => Source::File(opened, from),
+        Some(opened) => Source::Stream(Box::new(opened)),
     };
     let progress = Progress::new(context.output, word, total);
     let source = chunks(input);
@@ -238,29 +227,4 @@ fn report(
             format_size(summary.bytes_per_second),
         )
     });
-}
-
-/// Reads a file in a thread of its own, because reading waits.
-fn chunks(mut input: Box<dyn Read + Send>) -> impl Stream<Item = std::io::Result<Bytes>> {
-    let (sender, receiver) = tokio::sync::mpsc::channel(READS_AHEAD);
-    tokio::task::spawn_blocking(move || {
-        loop {
-            let chunk = read_full(&mut *input);
-            let is_last = !matches!(&chunk, Ok(chunk) if chunk.len() == READ_BYTES);
-            if chunk.as_ref().is_ok_and(Bytes::is_empty) || sender.blocking_send(chunk).is_err() || is_last {
-                return;
-            }
-        }
-    });
-    futures_util::stream::unfold(receiver, |mut receiver| async move {
-        let chunk = receiver.recv().await?;
-        Some((chunk, receiver))
-    })
-}
-
-/// Reads as many bytes as a chunk has, or to the end.
-fn read_full(input: &mut dyn Read) -> std::io::Result<Bytes> {
-    let mut chunk = Vec::with_capacity(READ_BYTES);
-    input.take(READ_BYTES as u64).read_to_end(&mut chunk)?;
-    Ok(chunk.into())
 }
