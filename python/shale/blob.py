@@ -61,6 +61,12 @@ class Upload:
         self._length += len(view)
         return len(view)
 
+    def zeroes(self, length):
+        """Takes so many zeroes, which become a hole: nothing is made or stored for them."""
+        self._native.zeroes(length)
+        self._length += length
+        return length
+
     def stage(self, offset=0):
         """Waits until the store has all bytes; returns them as one part of a later commit."""
         return Staged(offset, self._length, self._native.finish())

@@ -8,6 +8,7 @@ as in every object store: they exist while a blob is below them.
 import asyncio
 import json
 import os
+import stat
 import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -19,7 +20,7 @@ from fsspec.core import OpenFile
 from fsspec.spec import AbstractBufferedFile
 from fsspec.utils import tokenize
 
-from . import _settings, caching
+from . import _holes, _settings, caching
 from .blob import Blob, Committed, Upload, native_store, octets, properties_of
 
 # Bytes of a file's write buffer, and of the reads of fsspec's own caches.
@@ -252,15 +253,33 @@ class ShaleFileSystem(AsyncFileSystem):
         if own:
             os.makedirs(os.path.dirname(os.path.abspath(lpath)), exist_ok=True)
         out = open(lpath, "wb") if own else lpath  # noqa: SIM115: closed below
+
+        # Only a regular file can have holes.
+        is_sparse = own and stat.S_ISREG(os.fstat(out.fileno()).st_mode)
+
+        async def part(at):
+            start = await version.next_data(at, event_loop=loop) if is_sparse else at
+            if start == version.size:
+                return start, b""
+            start -= (start - at) % COPY_BYTES
+            return start, await version.read(start, start + COPY_BYTES, event_loop=loop)
+
+        def write(start, data):
+            if is_sparse:
+                out.seek(start)
+            out.write(data)
+
+        at, coming = 0, asyncio.ensure_future(part(0))
         try:
-            # The next part comes while this one is written.
-            coming = version.read(0, COPY_BYTES, event_loop=loop)
-            for start in range(COPY_BYTES, version.size + COPY_BYTES, COPY_BYTES):
-                data = await coming
-                coming = version.read(start, start + COPY_BYTES, event_loop=loop)
-                await asyncio.to_thread(out.write, data)
-                callback.relative_update(len(data))
-            await coming
+            while at < version.size:
+                start, data = await coming
+                before, at = at, start + len(data)
+                # The next part comes while this one is written.
+                coming = asyncio.ensure_future(part(at))
+                await asyncio.to_thread(write, start, data)
+                callback.relative_update(at - before)
+            if is_sparse:
+                out.truncate(version.size)
         finally:
             coming.cancel()
             if own:
@@ -292,9 +311,9 @@ class ShaleFileSystem(AsyncFileSystem):
                 callback.relative_update(len(data))
                 return
             upload = Upload(store.upload(key, self.properties))
-            with open(lpath, "rb") as file:
-                while data := file.read(BLOCK_BYTES):
-                    callback.relative_update(upload.write(data))
+            with open(lpath, "rb", buffering=0) as file:
+                for piece in _holes.pieces(file, BLOCK_BYTES):
+                    callback.relative_update(upload.zeroes(piece) if isinstance(piece, int) else upload.write(piece))
             part = upload.stage()
             store.commit(key, "put", [(0, part.data)], kwargs.get("message", ""))
 

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use blob::{At, Committed, Encoding, ExpireRule, Listed, OpId, Staged, StagedAs, StoreSettings, Tally, UploadOptions};
-use bytes::Bytes;
 use futures_util::StreamExt;
 use object_store::path::Path;
 use pyo3::IntoPyObjectExt;
@@ -225,8 +224,8 @@ impl Store {
                 Some(target_key) => to.to_write(&target_key, true).await?,
                 None => opened.clone(),
             };
-            let bytes = opened.blob.stream(&record, start, end);
-            let source = bytes.map(|bytes| bytes.map_err(std::io::Error::other));
+            let chunks = opened.blob.chunks(&record, start, end);
+            let source = chunks.map(|chunk| chunk.map_err(std::io::Error::other));
             Ok(Data(into.blob.stage(source, &options).await?.encode().into()))
         })
     }
@@ -402,8 +401,8 @@ impl Store {
             let (opened, record) = shared.version(&key, &at).await?;
             let into = to.to_write(&target_key, true).await?;
             let message = blob::copy_message(&shared.place(&key), record.seq);
-            let bytes = opened.blob.stream(&record, 0, record.size);
-            let source = bytes.map(|bytes: Result<Bytes, _>| bytes.map_err(std::io::Error::other));
+            let chunks = opened.blob.chunks(&record, 0, record.size);
+            let source = chunks.map(|chunk| chunk.map_err(std::io::Error::other));
             let options = upload_options(&key, &properties)?;
             Ok(place(&into.blob.put(source, &message, &options).await?))
         })

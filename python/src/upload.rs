@@ -3,7 +3,7 @@
 
 use std::sync::Mutex;
 
-use blob::Staged;
+use blob::{Chunk, Staged};
 use bytes::Bytes;
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
@@ -20,7 +20,7 @@ const PIECES_AHEAD: usize = 4;
 /// Bytes of a piece: a larger write is cut, so that the queue has a bound in bytes, too.
 const PIECE_BYTES: usize = 4 << 20;
 
-type Piece = std::io::Result<Bytes>;
+type Piece = std::io::Result<Chunk>;
 type Work = JoinHandle<Result<Staged, Failed>>;
 
 /// An upload under way.
@@ -58,27 +58,16 @@ impl Upload {
     /// Takes bytes; waits when the store is slower than the program.
     fn write(&self, py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<()> {
         let mut data = copied(py, data)?;
-        let (sender, work) = self.take()?;
+        let mut pieces = Vec::with_capacity(data.len() / PIECE_BYTES + 1);
         while !data.is_empty() {
-            let piece = data.split_to(data.len().min(PIECE_BYTES));
-            let queue = sender.clone();
-            let sent =
-                wait(py, async move { queue.send(Ok(piece)).await.map_err(|_| Failed::Internal(String::new())) });
-            if let Err(error) = sent {
-                if !work.is_finished() {
-                    work.abort();
-                    return Err(error);
-                }
-                // The upload has failed: its own error says why.
-                drop(sender);
-                let failed = wait(py, async move { joined(work).await.map(|_| ()) });
-                return failed.and(Err(error));
-            }
+            pieces.push(data.split_to(data.len().min(PIECE_BYTES)).into());
         }
-        if let Ok(mut state) = self.state.lock() {
-            *state = Some((sender, work));
-        }
-        Ok(())
+        self.send(py, pieces)
+    }
+
+    /// Takes so many zeroes, which are a hole in the blob.
+    fn zeroes(&self, py: Python<'_>, len: u64) -> PyResult<()> {
+        self.send(py, vec![Chunk::Zeroes(len)])
     }
 
     /// Ends the data, waits until the store has it, and returns the staged part.
@@ -101,6 +90,32 @@ impl Upload {
         if self.pid == std::process::id() {
             self.abort();
         }
+    }
+}
+
+impl Upload {
+    /// Puts pieces into the queue; waits when the store is slower than the program.
+    fn send(&self, py: Python<'_>, pieces: Vec<Chunk>) -> PyResult<()> {
+        let (sender, work) = self.take()?;
+        for piece in pieces {
+            let queue = sender.clone();
+            let sent =
+                wait(py, async move { queue.send(Ok(piece)).await.map_err(|_| Failed::Internal(String::new())) });
+            if let Err(error) = sent {
+                if !work.is_finished() {
+                    work.abort();
+                    return Err(error);
+                }
+                // The upload has failed: its own error says why.
+                drop(sender);
+                let failed = wait(py, async move { joined(work).await.map(|_| ()) });
+                return failed.and(Err(error));
+            }
+        }
+        if let Ok(mut state) = self.state.lock() {
+            *state = Some((sender, work));
+        }
+        Ok(())
     }
 }
 

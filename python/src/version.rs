@@ -155,6 +155,20 @@ impl Version {
         })
     }
 
+    /// Returns the first byte from `start` on that is in no hole; the size if there is none.
+    #[pyo3(signature = (start, event_loop=None))]
+    fn next_data<'py>(
+        this: &Bound<'py, Self>,
+        start: u64,
+        event_loop: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (py, handle) = (this.py(), this.clone().unbind());
+        answer(py, event_loop, async move {
+            let (opened, record) = reopen(&handle).await?;
+            Ok(opened.blob.next_data(&record, start, record.size).await?.unwrap_or(record.size))
+        })
+    }
+
     /// Begins to read it from place to place, with up to `memory` bytes read ahead.
     fn reader(this: &Bound<'_, Self>, memory: u64) -> Reader {
         Reader::new(this.clone().unbind(), this.get().record.size, memory)

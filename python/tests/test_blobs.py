@@ -538,3 +538,56 @@ def test_a_block_that_an_exception_leaves_makes_no_version(place, how):
         with fsspec.open(url, mode, **more) as file:
             file.write(data)
     assert len(blob.versions()) == 2
+
+
+def test_holes_of_files_stay_holes_on_both_ways(place, tmp_path):
+    """A file of 64 GiB with 3 MiB of data: what reads or writes its holes takes minutes, and fills the disk."""
+    size, pieces = (64 << 30) + 7, {0: b"begin", (1 << 20) + 5: DATA, 40 << 30: DATA[:9]}
+    source, target = tmp_path / "sparse", tmp_path / "back"
+    with open(source, "wb") as file:
+        for at, piece in pieces.items():
+            file.seek(at)
+            file.write(piece)
+        file.truncate(size)
+    files = file_system(place)
+    path = files._strip_protocol(f"{place}/sparse")
+    seen = fsspec.Callback()
+    files.put_file(str(source), path, callback=seen)
+    assert seen.value == seen.size == size
+    blob = files.blob(path)
+    assert blob.info()["size"] == size and blob.log()[-1]["stored"] < len(DATA)
+    for at, piece in pieces.items():
+        assert blob.read(at, at + len(piece) + 3) == piece + bytes(3)
+    assert blob.verify()["damaged"] == []
+    files.cp_file(path, path + "-copied")
+    seen = fsspec.Callback()
+    files.get_file(path + "-copied", str(target), callback=seen)
+    assert seen.value == seen.size == target.stat().st_size == size
+    assert target.stat().st_blocks * 512 < 64 << 20
+    with open(target, "rb") as file:
+        for at, piece in pieces.items():
+            file.seek(at)
+            assert file.read(len(piece) + 3) == piece + bytes(3)
+
+
+def test_what_is_no_regular_file_gets_zeroes(tmp_path):
+    blob = shale.Blob(f"shale+file://{tmp_path}/zeroes")
+    upload = blob.upload()
+    upload.write(b"a")
+    assert upload.zeroes(2_000_000) == 2_000_000
+    upload.write(b"b")
+    blob.commit([upload.stage()], how="put")
+    expected, out = b"a" + bytes(2_000_000) + b"b", io.BytesIO()
+    assert blob.read() == expected
+    version = blob.open_version()
+    assert [version.next_data(at) for at in (0, 200_000, 2_000_002)] == [0, 15 * 131_072, 2_000_002]
+    fsspec.filesystem("shale+file").get_file(f"{tmp_path}/zeroes", out)
+    assert out.getvalue() == expected
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    got = []
+    reader = threading.Thread(target=lambda: got.append(pipe.read_bytes()))
+    reader.start()
+    fsspec.filesystem("shale+file").get_file(f"{tmp_path}/zeroes", str(pipe))
+    reader.join()
+    assert got == [expected]
