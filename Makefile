@@ -131,7 +131,7 @@ python-wheel: ## The wheel of the Python package: target/python/wheels-release
 	@tools/setup build python
 	tools/python-test --release --wheel-only
 
-python-test: ## The Python package with pandas, pyarrow, DuckDB, xarray, zarr and Dask (150 MB to download); ARGS='-- -k NAME' selects
+python-test: ## The Python package with pandas, pyarrow, DuckDB, xarray, zarr, Dask and Ray (250 MB to download), and on azurite; ARGS='-- -k NAME' selects
 	@tools/setup build python
 	tools/python-test $(ARGS)
 

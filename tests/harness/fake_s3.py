@@ -159,7 +159,12 @@ class FakeS3:
         with self.lock:
             keys = sorted(name[len(bucket) + 1:] for name in self.objects if name.startswith(f"{bucket}/{prefix}"))
             found = [(key, len(self.objects[f"{bucket}/{key}"])) for key in keys if key > after]
+        common = set()
+        if delimiter := query.get("delimiter", [""])[0]:
+            common = {prefix + key[len(prefix):].partition(delimiter)[0] + delimiter for key, _ in found if delimiter in key[len(prefix):]}
+            found = [(key, size) for key, size in found if delimiter not in key[len(prefix):]]
         rows = "".join(f"<Contents><Key>{escape(key)}</Key><LastModified>2026-11-25T00:00:00.000Z</LastModified>"
                        f"<ETag>x</ETag><Size>{size}</Size></Contents>" for key, size in found)
+        rows += "".join(f"<CommonPrefixes><Prefix>{escape(one)}</Prefix></CommonPrefixes>" for one in sorted(common))
         body = f"<ListBucketResult><IsTruncated>false</IsTruncated>{rows}</ListBucketResult>"
         self.answer(handler, 200, body.encode())
