@@ -16,6 +16,7 @@ use object_store::{
 };
 
 use crate::credentials::ProfileProvider;
+use crate::told::is_refused;
 
 /// Counts of requests; each only grows. A request that the client below repeats by itself counts once.
 #[derive(Debug, Default)]
@@ -62,8 +63,9 @@ impl Counted {
     }
 
     fn look<T>(&self, result: Result<T>) -> Result<T> {
-        use object_store::Error::{PermissionDenied, Unauthenticated};
-        if let (Some(profile), Err(PermissionDenied { .. } | Unauthenticated { .. })) = (&self.profile, &result) {
+        if let (Some(profile), Err(error)) = (&self.profile, &result)
+            && is_refused(error)
+        {
             profile.refuse();
         }
         result
@@ -125,7 +127,7 @@ impl ObjectStore for Counted {
 
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
         count(&self.requests.list, 1);
-        self.inner.list_with_delimiter(prefix).await
+        self.look(self.inner.list_with_delimiter(prefix).await)
     }
 
     async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {

@@ -119,10 +119,7 @@ impl Error {
         match self {
             Self::Store { source, .. } if crate::told::is_without_credentials(source) => Cause::Denied,
             Self::Store { source, .. } if crate::told::is_without_bucket(source) => Cause::Gone,
-            Self::Store {
-                source: object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. },
-                ..
-            } => Cause::Denied,
+            Self::Store { source, .. } if crate::told::is_refused(source) => Cause::Denied,
             Self::Store { .. } | Self::StoreLies(_) | Self::Unknown { .. } | Self::Source(_) | Self::Entropy(_) => {
                 Cause::Unreachable
             }

@@ -80,13 +80,15 @@ async fn names(connection: &Connection, prefix: &Path) -> Result<Vec<Path>, Erro
     let prefix_or_all = (!prefix.as_ref().is_empty()).then_some(prefix);
     let mut tries = 0;
     loop {
-        match world.store.list_with_delimiter(prefix_or_all).await {
+        let error = match world.store.list_with_delimiter(prefix_or_all).await {
             Ok(listed) => return Ok(listed.common_prefixes),
             Err(object_store::Error::NotFound { .. }) => return Ok(Vec::new()),
-            Err(error) if tries + 1 == crate::world::READ_TRIES => {
-                return Err(Error::store(format!("listing {prefix}"), error));
-            }
-            Err(_) => tries += 1,
+            Err(error) => error,
+        };
+        tries += 1;
+        if tries == crate::world::READ_TRIES || crate::world::is_in_vain(&error, tries) {
+            let what = prefix_or_all.map_or("the bucket", Path::as_ref);
+            return Err(Error::store(format!("listing {what}"), error));
         }
         world.pause(tries).await;
     }

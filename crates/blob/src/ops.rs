@@ -6,7 +6,7 @@ use crate::extent::Piece;
 use crate::layout::{Layout, Run};
 use crate::names::OpId;
 use crate::record::{Done, EXPIRED_MAX, OpKind, Origin, PINS_MAX, Pin, Record, TAGS_MAX, TEXT_BYTES_MAX};
-use crate::texts::{check_message, check_tag, shown};
+use crate::texts::{check_message, check_tag};
 
 /// A change to a blob.
 #[derive(Debug, Clone)]
@@ -248,8 +248,7 @@ impl Op {
                 let before = next.tags.len();
                 next.tags.retain(|(tag, _)| tag != name);
                 if next.tags.len() == before {
-                    let why = format!("no version has the tag {}; `shale blob stat` lists the tags", shown(name));
-                    return Err(Error::Refused(why));
+                    return Err(Error::NoTag(name.clone()));
                 }
                 (OpKind::Untag, 0, 0)
             }

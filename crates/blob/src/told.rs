@@ -56,6 +56,19 @@ pub(crate) fn is_without_bucket(error: &Error) -> bool {
     ["NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist"].iter().any(|code| text.contains(code))
 }
 
+/// Tells whether the store refuses the keys. Its client says so by a kind of its own, but not where
+/// it lists.
+pub(crate) fn is_refused(error: &Error) -> bool {
+    match error {
+        Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => true,
+        Error::Generic { store, .. } if *store != "LocalFileSystem" => {
+            let text = error.to_string();
+            ["status code: 401", "status code: 403"].iter().any(|status| text.contains(status))
+        }
+        _ => false,
+    }
+}
+
 /// Returns what is between two marks.
 fn between<'a>(text: &'a str, from: &str, to: &str) -> Option<&'a str> {
     let (_, rest) = text.split_once(from)?;
@@ -100,7 +113,9 @@ pub(crate) fn told(error: &Error) -> String {
                 if is_of_files { ADVICE_FILES.to_owned() } else { format!("{ADVICE_TRY} and the credentials") };
             return format!("{text}; {advice}");
         }
-        let place = between(&text, "for url (", ")").unwrap_or_default();
+        // "Error performing GET http://host/bucket/key in 2ms, ..."
+        let performed = between(&text, "Error performing ", " in ").and_then(|request| request.split_once(' '));
+        let place = between(&text, "for url (", ")").or(performed.map(|(_, place)| place)).unwrap_or_default();
         let place = place.splitn(4, '/').take(3).collect::<Vec<_>>().join("/");
         let place = if place.is_empty() { String::new() } else { format!(" at {place}") };
         return format!("the store{place} cannot be reached: {}; {ADVICE_NETWORK}", deepest(error));
@@ -164,8 +179,24 @@ mod tests {
         let refused = "Error performing GET http://127.0.0.1:1/b/k in 2ms, after 6 retries - HTTP error: error sending request for url (http://127.0.0.1:1/b/k?x=y)";
         let refused = told(&generic(refused));
         assert!(refused.starts_with("the store at http://127.0.0.1:1 cannot be reached: "), "{refused}");
+        let without = "Generic S3 error: Error performing GET http://127.0.0.1:1/b?list-type=2 in 2ms, after 0 retries, max_retries: 0 - HTTP error: error sending request";
+        let without = told(&generic(without));
+        assert!(without.starts_with("the store at http://127.0.0.1:1 cannot be reached: "), "{without}");
         let file = told(&Error::Generic { store: "LocalFileSystem", source: "no space".into() });
         assert!(file.contains("no space") && file.contains("try again"), "{file}");
+    }
+
+    #[test]
+    fn keys_that_are_refused_in_a_listing_are_refused() {
+        let answer = |status| {
+            generic(&format!(
+                "Error performing GET http://s/b?list-type=2 in 2ms - Server returned non-2xx status code: {status}: <Error/>"
+            ))
+        };
+        assert!(is_refused(&answer("403 Forbidden")) && is_refused(&answer("401 Unauthorized")));
+        assert!(!is_refused(&answer("404 Not Found")) && !is_refused(&answer("500 Internal Server Error")));
+        let file = Error::Generic { store: "LocalFileSystem", source: "a file named 'status code: 403'".into() };
+        assert!(!is_refused(&file));
     }
 
     #[test]

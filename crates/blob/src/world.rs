@@ -11,7 +11,7 @@ use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions};
 
 use crate::error::Error;
-use crate::told::{is_without_bucket, is_without_credentials};
+use crate::told::{is_refused, is_without_bucket, is_without_credentials};
 
 /// How often a read is asked again: with the pauses below about 10 s, longer than the store needs
 /// to elect or restart a node.
@@ -36,21 +36,19 @@ pub(crate) fn is_in_vain(error: &object_store::Error, tries: u32) -> bool {
     if is_without_bucket(error) || (tries >= KEYLESS_TRIES && is_without_credentials(error)) {
         return true;
     }
-    match error {
-        object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. } => {
-            tries >= REFUSED_TRIES
-        }
-        error => matches!(
-            io_kind(error),
-            Some(
-                ErrorKind::StorageFull
-                    | ErrorKind::QuotaExceeded
-                    | ErrorKind::PermissionDenied
-                    | ErrorKind::ReadOnlyFilesystem
-                    | ErrorKind::NotADirectory
-            )
-        ),
+    if is_refused(error) {
+        return tries >= REFUSED_TRIES;
     }
+    matches!(
+        io_kind(error),
+        Some(
+            ErrorKind::StorageFull
+                | ErrorKind::QuotaExceeded
+                | ErrorKind::PermissionDenied
+                | ErrorKind::ReadOnlyFilesystem
+                | ErrorKind::NotADirectory
+        )
+    )
 }
 
 /// Returns what the file system below a store said, if that is why the store failed.
