@@ -63,6 +63,7 @@ class Upload:
 
     def zeroes(self, length):
         """Takes so many zeroes, which become a hole: nothing is made or stored for them."""
+        length = place(length, "the length")
         self._native.zeroes(length)
         self._length += length
         return length

@@ -1,7 +1,7 @@
 //! Errors of the library as the exceptions that users of fsspec expect; `shale.errors` defines
 //! those that Python has no class for. Owns the mapping, and no text.
 
-use blob::Error as BlobError;
+use blob::{Cause, Error as BlobError};
 use object_store::Error as StoreError;
 use pyo3::exceptions::{PyFileExistsError, PyFileNotFoundError, PyPermissionError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
@@ -30,19 +30,27 @@ pub fn raise(py: Python<'_>, failed: Failed) -> PyErr {
         Failed::Argument(text) => return PyValueError::new_err(text),
         Failed::Internal(text) => return PyRuntimeError::new_err(text),
     };
+    // What a copy reads may fail, too: then its own error is what says why.
+    let inner = match &error {
+        BlobError::Source(source) => source.get_ref().and_then(|inner| inner.downcast_ref::<BlobError>()),
+        _ => None,
+    };
+    raise_blob(py, inner.unwrap_or(&error))
+}
+
+fn raise_blob(py: Python<'_>, error: &BlobError) -> PyErr {
     let text = error.to_string();
-    match &error {
+    match error {
         BlobError::Missing(_) | BlobError::Removed => PyFileNotFoundError::new_err((2, text)),
         BlobError::NoVersion(_) | BlobError::NoTag(_) | BlobError::Expired(_) => {
             own(py, "VersionNotFoundError", (2, text))
         }
         BlobError::Exists(_) => PyFileExistsError::new_err((17, text)),
         BlobError::Refused(_) => PyValueError::new_err(text),
-        BlobError::Store { source, .. } => match source {
-            StoreError::PermissionDenied { .. } | StoreError::Unauthenticated { .. } => {
-                PyPermissionError::new_err((13, text))
-            }
-            StoreError::NotFound { .. } => PyFileNotFoundError::new_err((2, text)),
+        BlobError::Store { source, .. } => match error.cause() {
+            Cause::Denied => PyPermissionError::new_err((13, text)),
+            Cause::Gone => PyFileNotFoundError::new_err((2, text)),
+            _ if matches!(source, StoreError::NotFound { .. }) => PyFileNotFoundError::new_err((2, text)),
             _ => own(py, "StoreError", (5, text)),
         },
         BlobError::Damaged { .. } | BlobError::Lost { .. } => own(py, "DamagedError", (5, text)),

@@ -1,4 +1,5 @@
-//! A version of a blob: bytes that never change. Pickles by what it is, not by a connection.
+//! A version of a blob: bytes that never change. A forked process opens it again by its number; its
+//! blob is what pickles.
 
 use std::ops::Range;
 use std::sync::Arc;

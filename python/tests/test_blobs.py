@@ -179,18 +179,23 @@ def test_errors_are_those_of_files(place):
 def test_what_makes_no_sense_is_refused_by_name(place):
     blob = shale.Blob(f"{place}/odd")
     blob.put(b"0123456789")
+    upload = blob.upload()
     for call, name in ((lambda: blob.write(-1, b"x"), "the offset is -1"), (lambda: blob.write(1 << 63, b"x"), "the offset is 9"),
                        (lambda: blob.log(-2), "the first record is -2"), (lambda: blob.expire(keep=-1), "the number of versions to keep"),
-                       (lambda: blob.verify(start=-5), "the start is -5"), (lambda: blob.commit([blob.stage(-4, b"x")]), "the offset of a part"),
+                       (lambda: blob.verify(start=-5), "the start is -5"), (lambda: upload.zeroes(-1), "the length is -1"),
+                       (lambda: upload.zeroes((1 << 62) + 1), "the length"), (lambda: blob.commit([blob.stage(-4, b"x")]), "the offset of a part"),
                        (lambda: blob.commit([shale.Staged(0, 3, b"junk")]), "no staged part"), (lambda: blob.tag("3"), "cannot be a tag")):
         with pytest.raises(ValueError, match=name):
             call()
+    upload.abort()
     for call in (lambda: blob.put(None), lambda: blob.put("text"), lambda: shale.Blob(None), lambda: blob.write(0.5, b"x")):
         with pytest.raises(TypeError):
             call()
     for at in (0, 9, -1, "none", "a/b"):
         with pytest.raises(shale.VersionNotFoundError):
             blob.read(at=at)
+    with pytest.raises(shale.VersionNotFoundError):
+        blob.untag("none")
     assert [entry["version"] for entry in blob.versions()] == [1] and blob.read() == b"0123456789"
 
 
@@ -219,6 +224,28 @@ def test_text_is_appended_line_by_line(place):
     with fsspec.open(url, "r", encoding="utf-8") as file:
         assert file.readlines() == ["one\n", "zwei, größer\n", "three\n"]
     assert [entry["version"] for entry in shale.Blob(url).versions()] == [1, 2, 3]
+
+
+def test_refused_keys_and_missing_buckets_are_told_apart(s3_options, bucket):
+    url = f"shale+s3://{bucket}/keys"
+    shale.Blob(url, **s3_options).put(b"there")
+    options = {**s3_options, "secret": "of another"}
+    files = file_system(url, **options)
+    for call in (lambda: shale.Blob(url, **options).read(), lambda: files.exists(url), lambda: files.ls("bucket"), lambda: files.pipe(url, b"x")):
+        with pytest.raises(PermissionError):
+            call()
+    with pytest.raises(PermissionError):
+        shale.Blob(url, **s3_options, anon=True).read()
+    files = file_system(url, **s3_options)
+    for call in (lambda: files.ls("there-is-none"), lambda: files.cat("there-is-none/key"), lambda: files.pipe("there-is-none/key", b"x")):
+        with pytest.raises(FileNotFoundError, match="bucket"):
+            call()
+    for options in ({"endpoint_url": "no address"}, {"nonsense": "x"}, {"client_kwargs": {"nonsense": 1}}):
+        with pytest.raises(ValueError, match="."):
+            shale.Blob(url, **{**s3_options, **options}).read()
+    with pytest.raises(ValueError, match="profile none"):
+        shale.Blob(url, profile="none").read()
+    assert shale.Blob(url, **s3_options).read() == b"there"
 
 
 def test_a_write_that_is_cancelled_is_made_whole_or_not_at_all(place):
@@ -278,6 +305,11 @@ def test_damage_is_an_error_and_never_zeroes(tmp_path):
     with pytest.raises(OSError, match="checksum"):
         shale.Blob(again).read()
     assert shale.Blob(again).verify()["damaged"][0][0] == 131_072
+    for copy in (lambda: fsspec.filesystem("shale+file").cp_file(f"{tmp_path}/damaged", f"{tmp_path}/copy"),
+                 lambda: fsspec.filesystem("shale+file").get_file(f"{tmp_path}/damaged", f"{tmp_path}/got")):
+        with pytest.raises(shale.DamagedError, match="checksum"):
+            copy()
+    assert not fsspec.filesystem("shale+file").exists(f"{tmp_path}/copy")
 
 
 def test_staged_parts_become_one_version(place):
