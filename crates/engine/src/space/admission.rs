@@ -427,7 +427,15 @@ impl Core {
 
     /// Whether `bytes` do not even fit before the reserve. `false` while a checkpoint is under way:
     /// the extents that it puts on the log's list are for a moment neither free nor there.
+    ///
+    /// The cleaner sets aside all that there is for as long as a round of it lasts. That does not
+    /// make the pool full: who asks for room then waits for the end of the round.
     fn is_surely_full(&self, bytes: u64) -> bool {
-        self.checkpoint.try_lock().is_some_and(|_still| !self.has_room_for(bytes, self.geometry.reserve_extents()))
+        // In this order: it must not count as room any more when it is not counted as taken.
+        let cleaning = self.cleaning_bytes.load(Ordering::Acquire);
+        self.checkpoint.try_lock().is_some_and(|_still| {
+            let taken = (self.committed_bytes() + bytes).saturating_sub(cleaning);
+            self.room_before(self.geometry.reserve_extents()) < taken
+        })
     }
 }

@@ -16,6 +16,7 @@ use crate::base::testing::pool_on;
 use crate::log::Purpose;
 use crate::pool::Pool;
 use crate::pool::core::Core;
+use crate::space::admission::Asks;
 
 /// Does something while a checkpoint syncs the log, or when it has put extents on the list.
 struct MeddlingDisk {
@@ -120,4 +121,38 @@ fn a_quota_that_is_lowered_while_a_write_looks_holds() {
     let written = results.iter().filter(|result| result.is_ok()).count();
     assert!(written <= 1, "{written} writes of 32 KiB into a quota of 64 KiB");
     assert!(results.iter().flat_map(|result| result.as_ref().err()).all(|error| error.kind() == ErrorKind::Full));
+}
+
+/// Data was refused, and the tree of a share asks for room that data may not have, while a round of
+/// the cleaner has set aside all that there is: a removal was told that there is no space left.
+#[test]
+fn room_that_a_round_of_the_cleaner_has_set_aside_is_waited_for() {
+    let machine = Machine::new(8 << 20, 1);
+    let pool = pool_on(&machine, machine.disk.handle(), 8 << 20, 0);
+    pool.create_share("s", &Default::default()).unwrap();
+    pool.create_volume("v", 16 << 20, &Default::default()).unwrap();
+    let volume = pool.volume("v").unwrap();
+    let mut rng = Rng::new(1);
+    let refused = (0..16 << 20).step_by(32 << 10).find_map(|offset| {
+        let mut block = vec![0; 32 << 10];
+        rng.fill(&mut block);
+        volume.write(offset, Bytes::from(block), WriteOptions::default()).err()
+    });
+    assert_eq!(refused.unwrap().kind(), ErrorKind::Full);
+    let core = &pool.core;
+    let object = core.objects.named("s").unwrap();
+    drop(core.admit_new(&object, 4096, Asks::Tree).unwrap());
+    let all = core.room_before(core.geometry.reserve_extents()) - core.committed_bytes();
+    let asked = std::thread::scope(|scope| {
+        let round = core.cleaning.read();
+        let aside = core.set_aside_to_clean(all);
+        let asks = scope.spawn(|| core.admit_new(&object, 4096, Asks::Tree).map(drop));
+        // It is refused at once, or waits for the end of the round: then no other round begins.
+        while !asks.is_finished() && core.cleaning.try_read().is_some() {
+            std::thread::yield_now();
+        }
+        drop((aside, round));
+        asks.join().unwrap()
+    });
+    assert!(asked.is_ok(), "{asked:?}");
 }
