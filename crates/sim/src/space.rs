@@ -51,6 +51,8 @@ struct Room {
     own: u64,
     /// Writes to these files until one finds no room, whatever there is.
     own_writes: u64,
+    /// None of these files takes any write.
+    refuses_own: bool,
 }
 
 /// See the head of the file.
@@ -76,7 +78,15 @@ impl SimSpace {
     pub fn limit(&self, blocks: u64, own: u64, own_writes: u64) {
         let mut inner = self.inner.lock();
         inner.used = inner.blocks.values().filter(|history| history.now().is_some()).count() as u64;
-        inner.room = Some(Room { blocks: inner.used + blocks, own, own_writes });
+        inner.room = Some(Room { blocks: inner.used + blocks, own, own_writes, refuses_own: false });
+    }
+
+    /// The space takes nothing more, of the tree's own files neither.
+    pub fn refuse_all(&self) {
+        self.limit(0, 0, u64::MAX);
+        if let Some(room) = &mut self.inner.lock().room {
+            room.refuses_own = true;
+        }
     }
 
     /// Whether there is a limit.
@@ -180,6 +190,9 @@ impl Inner {
         };
         let new = pieces(offset, length).filter(is_new).count() as u64;
         let is_own = file < OWN_FILES_END;
+        if is_own && room.refuses_own {
+            return Err(full());
+        }
         if is_own {
             match room.own_writes {
                 0 => {

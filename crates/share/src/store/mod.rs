@@ -80,6 +80,21 @@ const COMMIT_BYTES_SMALL: u64 = 4 * COMMIT_BYTES;
 /// again.
 const ROOM_DIVISOR: u64 = 4;
 
+/// Behind a commit that found no room, none comes early before the changes have grown by such a
+/// part.
+const POSTPONED_DIVISOR: u64 = 8;
+
+/// Whether a commit must come before the next change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Due {
+    /// It need not.
+    Not,
+    /// It should, while there is room for it. If there is none, changes wait in memory.
+    Early,
+    /// It must.
+    Now,
+}
+
 /// Keys that have changed since the last record of the log.
 #[derive(Default)]
 struct Unlogged {
@@ -146,6 +161,8 @@ pub(crate) struct State {
     refused: HashSet<u64>,
     /// A commit found no room, and its changes wait for the next one.
     pub(crate) is_behind: bool,
+    /// No commit comes early that writes fewer bytes: one of so many found no room.
+    postponed_bytes: u64,
     /// Directories that are kept for mounts of other trees.
     pub(crate) mount_points: MountPoints,
     /// Of the database.
@@ -181,6 +198,7 @@ impl State {
             tidied: HashSet::new(),
             refused: HashSet::new(),
             is_behind: false,
+            postponed_bytes: 0,
             mount_points: MountPoints::default(),
             facts,
         })
@@ -227,16 +245,24 @@ impl State {
 
     /// Whether a commit must come before the next change. `room` tells how much more the database
     /// may take.
-    pub(crate) fn must_commit(&self, room: impl FnOnce() -> u64) -> bool {
+    pub(crate) fn commit_due(&self, room: impl FnOnce() -> u64) -> Due {
         if self.reserved.saturating_sub(self.next) < 8
             || self.active.bytes() >= OVERLAY_BYTES
             || self.journal_bytes >= crate::journal::JOURNAL_BYTES
         {
-            return true;
+            return Due::Now;
         }
         // In a space that is nearly full a commit comes early, as long as there is room for it.
         let bytes = self.commit_bytes();
-        bytes > COMMIT_BYTES_SMALL && bytes > room() / ROOM_DIVISOR
+        let is_early = bytes > COMMIT_BYTES_SMALL.max(self.postponed_bytes) && bytes > room() / ROOM_DIVISOR;
+        if is_early { Due::Early } else { Due::Not }
+    }
+
+    /// An early commit found no room: changes go on in memory, and some of them come before the
+    /// next attempt.
+    pub(crate) fn postpone_commit(&mut self) {
+        let bytes = self.commit_bytes();
+        self.postponed_bytes = bytes + bytes / POSTPONED_DIVISOR;
     }
 
     /// What a commit would write, about, and not less: each key may lie in another page, unless
@@ -488,6 +514,7 @@ impl State {
         self.frozen = None;
         self.unlogged_frozen = Unlogged::default();
         self.reserved = self.reserved_by_commit;
+        self.postponed_bytes = 0;
         if std::mem::take(&mut self.is_behind) {
             self.journal_bytes = 0;
         }

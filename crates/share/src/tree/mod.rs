@@ -67,7 +67,7 @@ use crate::failure::Result;
 use crate::inode::Time;
 use crate::journal::{self, Journal};
 use crate::log::Log;
-use crate::store::State;
+use crate::store::{Due, State};
 
 pub use attributes::{SetAttributes, TimeToSet};
 pub use data::Written;
@@ -204,16 +204,26 @@ impl Tree {
 
     /// The namespace, for a change behind which another one belongs to the same operation. The
     /// caller has passed the gate.
+    ///
+    /// New names have been admitted before this. All else goes on in a full space: a removal must
+    /// not fail for want of the room that it is to give back. So if an early commit finds none,
+    /// changes wait in memory until there are too many.
     fn change_in_part(&self) -> Result<Change<'_>> {
         loop {
             self.check_health()?;
             let state = self.state.write();
-            if !state.must_commit(|| self.space.own_room()) {
+            let due = state.commit_due(|| self.space.own_room());
+            if due == Due::Not {
                 return Ok(Change { tree: self, state, request: 0, result: 0, _passed: None });
             }
             let wanted = state.changes;
             drop(state);
-            self.commit_up_to(wanted, false)?;
+            match self.commit_up_to(wanted, false) {
+                Err(failure) if failure.errno() == libc::ENOSPC && due == Due::Early => {
+                    self.state.write().postpone_commit();
+                }
+                done => done?,
+            }
         }
     }
 

@@ -8,6 +8,7 @@ mod compare;
 mod compression;
 mod crash;
 mod deaths;
+mod full;
 mod ground;
 mod model;
 mod moments;
