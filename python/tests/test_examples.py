@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
-NEEDS = {"versions": [], "tables": ["pandas", "pyarrow", "duckdb"], "arrays": ["xarray", "h5netcdf"], "cluster": ["distributed"], "ray_stage": ["ray"]}
+NEEDS = {"versions": [], "tables": ["pandas", "pyarrow", "duckdb"], "arrays": ["xarray", "h5netcdf", "zarr"], "cluster": ["distributed"], "ray_stage": ["ray"]}
 
 
 def test_every_example_is_run():

@@ -100,7 +100,7 @@ def test_xarray_opens_netcdf_and_reads_a_slice(both):
     assert read < len(out.getvalue())
 
 
-def test_zarr_in_one_blob_is_a_versioned_array(both, tmp_path):
+def test_zarr_in_one_blob_is_a_versioned_array(both, tmp_path, s3_options):
     path = tmp_path / "array.zip"
     with zarr.storage.ZipStore(path, mode="w") as store:
         array = zarr.create_array(store, shape=(400, 400), chunks=(100, 100), dtype="i4", compressors=None)
@@ -119,5 +119,14 @@ def test_zarr_in_one_blob_is_a_versioned_array(both, tmp_path):
 
     for by_us, by_s3fs in zip(read(ours, here), read(raw, there), strict=True):
         np.testing.assert_array_equal(by_us, by_s3fs)
-    info = ours.blob(here).log()[-1]
+    # zarr itself, in place: one chunk costs its own bytes, and a version stays what it is.
+    whole = np.arange(160_000).reshape(400, 400)
+    before = ours.blob(here)._store.requests()["bytes_down"]
+    in_place = {"store": f"zip::shale+s3://{here}@1", "mode": "r", "storage_options": {"shale+s3": s3_options}}
+    opened = zarr.open_array(**in_place)
+    np.testing.assert_array_equal(opened[100:200, 200:300], whole[100:200, 200:300])
+    assert 0 < ours.blob(here)._store.requests()["bytes_down"] - before < path.stat().st_size / 2
+    ours.pipe(here, b"no archive any more")
+    np.testing.assert_array_equal(zarr.open_array(**in_place)[:], whole)
+    info = ours.blob(here).log()[0]
     assert info["stored"] < info["written"], "frames below the archive compress what zarr left"
