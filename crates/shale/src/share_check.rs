@@ -112,7 +112,7 @@ pub fn mend(pool: &Pool, name: &str, adopts: bool, is_damaged: bool) -> Result<M
             let random = [random()?, random()?];
             Tree::rebuild(&space, share_trees::brief_options(), random).map_err(failed)?;
             repaired.mended.push(format!("{}: they were built anew from what is whole", survey.problem));
-            (is_rebuilt, is_lossy) = (true, true);
+            (is_rebuilt, is_lossy) = (true, survey.is_lossy);
         }
         Some(_) if is_damaged => {
             Tree::rebuild(&space, share_trees::brief_options(), [random()?, random()?]).map_err(failed)?;

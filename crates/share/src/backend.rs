@@ -8,7 +8,8 @@
 //! and bytes that are cut off are discarded, so that it reads as zeroes if it comes back.
 //!
 //! `redb` trusts a page that it reads: one that is no page at all would end the program. So what
-//! comes for a page is looked at, and is an error if it cannot be one.
+//! comes for a page is looked at, and is an error if it cannot be one. A page that others hang on
+//! is read from its copy then (`copies`), if the pages above it have the checksum of that.
 //!
 //! After an error of the storage `redb` does nothing more until it is opened anew. So it is noted
 //! if a write found no room: there, opening it anew is all that is needed.
@@ -22,6 +23,9 @@ use bytes::Bytes;
 use redb::StorageBackend;
 use surface::{ErrorKind, ObjectSpace};
 
+use crate::copies::Copies;
+use crate::pages;
+
 /// The root directory's inode; its file of the space holds the database.
 pub(crate) const ROOT: u64 = 1;
 
@@ -30,6 +34,10 @@ const MAGIC: [u8; 8] = *b"SHLTREE1";
 /// The other file that may hold it.
 pub(crate) const SECOND: u64 = 3;
 
+/// The file that has copies of pages of the database in [`ROOT`], and that of those in [`SECOND`].
+const COPIES: u64 = 4;
+const SECOND_COPIES: u64 = 5;
+
 /// Where the database begins: behind one group.
 const BEGIN: u64 = 128 << 10;
 
@@ -37,8 +45,9 @@ const BEGIN: u64 = 128 << 10;
 const HEADER_BLOCK: usize = 4096;
 
 /// Bytes of a page of `redb`, and what its first byte can be: a leaf, or a branch.
-const PAGE_BYTES: u64 = 4096;
-const PAGE_TYPES: [u8; 2] = [1, 2];
+pub(crate) const PAGE_BYTES: u64 = 4096;
+pub(crate) const LEAF: u8 = 1;
+pub(crate) const BRANCH: u8 = 2;
 
 /// Which file the database is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,7 +66,15 @@ impl Place {
         }
     }
 
-    /// Where the database begins in the file.
+    /// The file that has copies of pages.
+    pub(crate) fn copies(self) -> u64 {
+        match self {
+            Self::First => COPIES,
+            Self::Second => SECOND_COPIES,
+        }
+    }
+
+    /// Where the database begins in the file, and the copies in theirs.
     pub(crate) fn begin(self) -> u64 {
         BEGIN
     }
@@ -85,6 +102,7 @@ pub(crate) struct Backend {
     /// What the header in `ROOT` says.
     counts: Place,
     facts: Arc<Facts>,
+    copies: Copies,
 }
 
 /// Where the database of a space is, and how long; `None` if there is none.
@@ -102,11 +120,13 @@ pub(crate) fn read_header(space: &dyn ObjectSpace) -> surface::Result<Option<(Pl
     })
 }
 
-/// Where the database is that counts, as far as that can be read.
-pub(crate) fn place_of(space: &dyn ObjectSpace) -> Place {
+/// Where the database is that counts, as far as that can be read; `None`: nothing says that there
+/// is one.
+pub(crate) fn place_of(space: &dyn ObjectSpace) -> Option<Place> {
     match read_header(space) {
-        Ok(Some((place, _))) => place,
-        _ => Place::First,
+        Ok(Some((place, _))) => Some(place),
+        // The header is lost, and a database tells where it is.
+        _ => pages::found_without_header(space),
     }
 }
 
@@ -148,7 +168,8 @@ impl Backend {
     pub(crate) fn open(space: Arc<dyn ObjectSpace>) -> surface::Result<Option<Self>> {
         let Some((place, length)) = read_header(&*space)? else { return Ok(None) };
         let facts = Facts { length: AtomicU64::new(length), ..Facts::default() };
-        Ok(Some(Self { space, place, counts: place, facts: Arc::new(facts) }))
+        let copies = Copies::of(space.clone(), place);
+        Ok(Some(Self { space, place, counts: place, facts: Arc::new(facts), copies }))
     }
 
     /// An empty database; durable with the first sync.
@@ -158,7 +179,8 @@ impl Backend {
 
     /// An empty database at a place, while the one at `counts` goes on to count.
     pub(crate) fn create_beside(space: Arc<dyn ObjectSpace>, place: Place, counts: Place) -> surface::Result<Self> {
-        let backend = Self { space, place, counts, facts: Arc::default() };
+        let copies = Copies::of(space.clone(), place);
+        let backend = Self { space, place, counts, facts: Arc::default(), copies };
         backend.write_header(0)?;
         Ok(backend)
     }
@@ -198,11 +220,21 @@ pub(crate) fn change_place(space: &dyn ObjectSpace, place: Place, length: u64) -
     let first_length = if place == Place::First { length } else { 0 };
     write_header(space, Place::First, first_length, place)?;
     space.flush()?;
-    match place {
-        Place::First => space.discard(SECOND, 0..u64::MAX)?,
-        Place::Second => space.discard(ROOT, BEGIN..u64::MAX)?,
-    }
+    discard(space, place.other())?;
     space.flush()
+}
+
+/// Discards a database that does not count, and its copies.
+///
+/// # Errors
+/// Those of the space.
+pub(crate) fn discard(space: &dyn ObjectSpace, place: Place) -> surface::Result<()> {
+    match place {
+        // The header stays: it says which one counts.
+        Place::First => space.discard(ROOT, BEGIN..u64::MAX)?,
+        Place::Second => space.discard(SECOND, 0..u64::MAX)?,
+    }
+    space.discard(place.copies(), 0..u64::MAX)
 }
 
 impl StorageBackend for Backend {
@@ -214,17 +246,22 @@ impl StorageBackend for Backend {
         if offset.checked_add(out.len() as u64).is_none_or(|end| end > self.facts.length()) {
             return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
         }
-        let noted = |error| {
-            self.facts.was_damaged.store(true, Ordering::Release);
-            error
-        };
-        self.space.read(self.place.file(), BEGIN + offset, out).map_err(|error| noted(self.failed(error)))?;
         let is_page = offset >= PAGE_BYTES && out.len() as u64 >= PAGE_BYTES;
-        if is_page && !out.first().is_some_and(|kind| PAGE_TYPES.contains(kind)) {
-            let text = format!("a page of the names is damaged, at byte {offset}: shale check tells more");
-            return Err(noted(io::Error::new(io::ErrorKind::InvalidData, text)));
+        let read = self.space.read(self.place.file(), BEGIN + offset, out).map_err(|error| self.failed(error));
+        let read = read.and_then(|()| match out.first() {
+            Some(kind) if is_page && ![LEAF, BRANCH].contains(kind) => {
+                let text = format!("a page of the names is damaged, at byte {offset}: shale check tells more");
+                Err(io::Error::new(io::ErrorKind::InvalidData, text))
+            }
+            _ => Ok(()),
+        });
+        let Err(error) = read else { return Ok(()) };
+        if is_page && pages::read_copy(&*self.space, self.place, self.facts.length(), offset, out) {
+            log::error!("a page of the names of a share is read from its copy: {error}; shale check --repair mends it");
+            return Ok(());
         }
-        Ok(())
+        self.facts.was_damaged.store(true, Ordering::Release);
+        Err(error)
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
@@ -233,6 +270,7 @@ impl StorageBackend for Backend {
         self.facts.length.store(len, Ordering::Release);
         if len < before {
             self.space.discard(self.place.file(), BEGIN + len..BEGIN + before).map_err(|error| self.failed(error))?;
+            self.copies.cut(len..before).map_err(|error| self.failed(error))?;
         }
         Ok(())
     }
@@ -242,8 +280,10 @@ impl StorageBackend for Backend {
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.space
-            .write(self.place.file(), BEGIN + offset, Bytes::copy_from_slice(data))
+        let data = Bytes::copy_from_slice(data);
+        let copied = self.copies.write(offset, &data);
+        copied
+            .and_then(|()| self.space.write(self.place.file(), BEGIN + offset, data))
             .map_err(|error| self.failed(error))
     }
 }

@@ -10,6 +10,7 @@ mod backend;
 #[doc(hidden)]
 pub mod canary;
 mod compression;
+mod copies;
 mod failure;
 mod inode;
 mod journal;

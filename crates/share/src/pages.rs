@@ -1,7 +1,8 @@
 //! Reads a database page by page without `redb`, which does nothing more after the first error.
 //! Owns the knowledge of `redb`'s format (version 3, `docs/design.md` of the crate): each page is
 //! found from the one above it, which has its checksum, so that a page is whole or counts as lost
-//! with all below it.
+//! with all below it. In place of a page that others hang on its copy is taken (`copies`), if that
+//! has the checksum.
 //!
 //! Only reads, and takes nothing on trust: every number in a page is checked before it is used.
 
@@ -10,13 +11,10 @@ use std::collections::BTreeMap;
 use surface::ObjectSpace;
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::backend::{Place, read_header};
+use crate::backend::{BRANCH, LEAF, PAGE_BYTES, Place, read_header};
 use crate::overlay::Table;
 
 const MAGIC: [u8; 9] = *b"redb\x1a\x0a\xa9\x0d\x0a";
-const PAGE_BYTES: u64 = 4096;
-const LEAF: u8 = 1;
-const BRANCH: u8 = 2;
 
 /// Levels of a tree of pages at most: a page has several below it, so it never comes near.
 const DEPTH_MAX: u32 = 64;
@@ -43,15 +41,24 @@ pub(crate) struct Survey {
     /// Pages that cannot be read, or are not what the page above says. Pages below a lost one
     /// are lost with it, and not counted.
     pub(crate) lost: u64,
+    /// Pages that are lost, and of which the copies are whole.
+    pub(crate) copied: u64,
     /// Not even the head can be read.
     pub(crate) has_no_head: bool,
+    /// The header before the database is lost, which says no more than the database itself.
+    pub(crate) has_no_header: bool,
     /// Tables whose beginning is lost.
     pub(crate) tables_lost: Vec<&'static str>,
 }
 
 impl Survey {
     pub(crate) fn is_whole(&self) -> bool {
-        self.lost == 0 && !self.has_no_head && self.tables_lost.is_empty()
+        !self.is_lossy() && self.copied == 0 && !self.has_no_header
+    }
+
+    /// Whether anything is lost for good.
+    pub(crate) fn is_lossy(&self) -> bool {
+        self.lost > 0 || self.has_no_head || !self.tables_lost.is_empty()
     }
 }
 
@@ -111,55 +118,137 @@ fn root_at(bytes: &[u8], at: usize) -> Option<Root> {
     Some(Root { page: u64_at(bytes, at)?, sum })
 }
 
+/// The head of a database: the roots of its tables and of `redb`'s own as of the last commit, and
+/// where pages lie.
+struct Head {
+    tables: Option<Root>,
+    own_tables: Option<Root>,
+    region_bytes: u64,
+    region_head_bytes: u64,
+}
+
+impl Head {
+    /// The head in a file of a space.
+    fn read(space: &dyn ObjectSpace, file: u64, begin: u64) -> Option<Self> {
+        let mut head = [0; 320];
+        space.read(file, begin, &mut head).ok()?;
+        let number = |at| u32_at(&head, at).unwrap_or(0) as u64;
+        let (head_pages, data_pages) = (number(16), number(20));
+        if head[..9] != MAGIC || number(12) != PAGE_BYTES || data_pages == 0 {
+            return None;
+        }
+        let first = usize::from(head[9] & 1);
+        // A commit in two phases has written the first one wholly. If it is damaged all the same,
+        // the second is the commit before.
+        let slot = [first, 1 - first].into_iter().map(|slot| &head[64 + slot * 128..][..128]).find(|slot| {
+            let sum = slot[112..].first_chunk().map(|sum| u128::from_le_bytes(*sum));
+            sum == Some(xxh3_128(&slot[..112]))
+        })?;
+        Some(Self {
+            tables: if slot[1] == 0 { None } else { Some(root_at(slot, 8)?) },
+            own_tables: if slot[2] == 0 { None } else { Some(root_at(slot, 40)?) },
+            region_bytes: (head_pages + data_pages) * PAGE_BYTES,
+            region_head_bytes: head_pages * PAGE_BYTES,
+        })
+    }
+}
+
+/// The first head that can be read at one of the places, and whether it is a copy.
+fn head_at(space: &dyn ObjectSpace, places: &[Place]) -> Option<(Place, Head, bool)> {
+    let itself = places.iter().map(|place| (*place, place.file(), false));
+    let copies = places.iter().map(|place| (*place, place.copies(), true));
+    itself
+        .chain(copies)
+        .find_map(|(place, file, is_copy)| Some((place, Head::read(space, file, place.begin())?, is_copy)))
+}
+
+/// Where a database is if there is no header that says it.
+pub(crate) fn found_without_header(space: &dyn ObjectSpace) -> Option<Place> {
+    head_at(space, &[Place::First, Place::Second]).map(|(place, ..)| place)
+}
+
 /// Reads the whole pages of the database of a space, and gives their pairs to `take`.
 ///
 /// # Errors
 /// Those of `take`.
 pub(crate) fn survey<T: Take>(space: &dyn ObjectSpace, take: &mut T) -> Result<Survey, T::Error> {
-    let places = match read_header(space) {
-        Ok(Some((place, length))) => vec![(place, length)],
-        // The header is lost: the database says itself how long it is, about.
-        _ => vec![(Place::First, u64::MAX), (Place::Second, u64::MAX)],
+    let header = read_header(space).ok().flatten();
+    let places = header.map_or(vec![Place::First, Place::Second], |(place, _)| vec![place]);
+    let has_no_header = header.is_none();
+    let Some((place, head, is_copy)) = head_at(space, &places) else {
+        return Ok(Survey { has_no_head: true, has_no_header, ..Survey::default() });
     };
-    for (place, length) in places {
-        let mut head = [0; 320];
-        if space.read(place.file(), place.begin(), &mut head).is_err() || head[..9] != MAGIC {
-            continue;
-        }
-        let Some(root) = primary(&head) else { continue };
-        let number = |at| u32_at(&head, at).unwrap_or(0) as u64;
-        let (head_pages, data_pages) = (number(16), number(20));
-        if number(12) != PAGE_BYTES || data_pages == 0 {
-            continue;
-        }
-        let region_bytes = (head_pages + data_pages) * PAGE_BYTES;
-        let mut pages = Pages {
-            space,
-            place,
-            length,
-            region_bytes,
-            region_head_bytes: head_pages * PAGE_BYTES,
-            survey: Survey::default(),
-        };
-        pages.tables(root, take)?;
-        return Ok(pages.survey);
+    // The database says itself how long it is, about.
+    let length = header.map_or(u64::MAX, |(_, length)| length);
+    let mut pages = Pages::new(space, place, length, &head);
+    pages.survey = Survey { copied: u64::from(is_copy), has_no_header, ..Survey::default() };
+    pages.tables(head.tables, take)?;
+    Ok(pages.survey)
+}
+
+/// Reads a page from its copy, if the pages above it say that this is the right one; `false` if it
+/// has none, or they do not.
+pub(crate) fn read_copy(space: &dyn ObjectSpace, place: Place, length: u64, offset: u64, out: &mut [u8]) -> bool {
+    let mut copy = vec![0; out.len()];
+    let is_there = space.read(place.copies(), place.begin() + offset, &mut copy).is_ok();
+    // Looked at first: most pages are leaves, and have none.
+    if !is_there || copy.first() != Some(&BRANCH) {
+        return false;
     }
-    Ok(Survey { has_no_head: true, ..Survey::default() })
+    let Some(head) = Head::read(space, place.file(), place.begin()) else { return false };
+    let mut pages = Pages::new(space, place, length, &head);
+    let wanted = Wanted { offset, copy: &copy };
+    let is_right = [head.tables, head.own_tables].into_iter().flatten().any(|root| pages.tables_want(root, &wanted));
+    if is_right {
+        out.copy_from_slice(&copy);
+    }
+    is_right
 }
 
-/// The root of the table of tables; `None` inside if there are no tables.
-fn primary(head: &[u8; 320]) -> Option<Option<Root>> {
-    let first = usize::from(head[9] & 1);
-    // A commit in two phases has written the first one wholly. If it is damaged all the same, the
-    // second is the commit before.
-    let slot = [first, 1 - first].into_iter().map(|slot| &head[64 + slot * 128..][..128]).find(|slot| {
-        let sum = slot[112..].first_chunk().map(|sum| u128::from_le_bytes(*sum));
-        sum == Some(xxh3_128(&slot[..112]))
-    })?;
-    Some(if slot[1] == 0 { None } else { root_at(slot, 8) })
+/// A page that is looked for, and the copy that it may have.
+struct Wanted<'a> {
+    offset: u64,
+    copy: &'a [u8],
 }
 
-impl Pages<'_> {
+impl Wanted<'_> {
+    fn is_right(&self, root: Root, widths: Widths) -> bool {
+        Content::of(self.copy, widths, Some(root.sum)).is_some()
+    }
+}
+
+impl<'a> Pages<'a> {
+    fn new(space: &'a dyn ObjectSpace, place: Place, length: u64, head: &Head) -> Self {
+        let (region_bytes, region_head_bytes) = (head.region_bytes, head.region_head_bytes);
+        Self { space, place, length, region_bytes, region_head_bytes, survey: Survey::default() }
+    }
+
+    /// Whether a page of some tables is wanted, and its copy is what it must be.
+    fn tables_want(&mut self, root: Root, wanted: &Wanted<'_>) -> bool {
+        let mut roots = vec![(root, ANY)];
+        let Ok(()) = self.walk::<std::convert::Infallible>(root, ANY, 0, &mut |_, table| {
+            roots.extend(definition(table).and_then(|(root, widths)| Some((root?, widths))));
+            Ok(())
+        });
+        roots.into_iter().any(|(root, widths)| self.wants(root, widths, 0, wanted) == Some(true))
+    }
+
+    /// The same of the pages from `root` on; `None`: it is a leaf, and so are all beside it.
+    fn wants(&self, root: Root, widths: Widths, depth: u32, wanted: &Wanted<'_>) -> Option<bool> {
+        let is_it = |root: &Root| self.range_of(root.page).is_some_and(|(start, _)| start == wanted.offset);
+        if is_it(&root) {
+            return Some(wanted.is_right(root, widths));
+        }
+        let Some((page, _)) = self.load(root, widths).filter(|_| depth < DEPTH_MAX) else { return Some(false) };
+        let Some(Content::Branch(below)) = Content::of(&page, widths, None) else { return None };
+        if let Some(root) = below.iter().find(|root| is_it(root)) {
+            return Some(wanted.is_right(*root, widths));
+        }
+        let found = below.into_iter().map(|root| self.wants(root, widths, depth + 1, wanted));
+        // The first leaf, or the page, ends it.
+        Some(found.take_while(Option::is_some).flatten().any(|is_right| is_right))
+    }
+
     fn tables<T: Take>(&mut self, root: Option<Root>, take: &mut T) -> Result<(), T::Error> {
         let mut found: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
         if let Some(root) = root {
@@ -190,34 +279,51 @@ impl Pages<'_> {
         Ok(())
     }
 
-    /// The bytes of a page.
-    fn read(&self, page: u64) -> Option<Vec<u8>> {
+    /// Where a page lies, and how long it is.
+    fn range_of(&self, page: u64) -> Option<(u64, u64)> {
         let order = page >> 59;
         let bytes = PAGE_BYTES.checked_shl(u32::try_from(order).ok()?)?;
         let (index, region) = (page & (0xf_ffff >> order), page >> 20 & 0xf_ffff);
         let start = PAGE_BYTES + region * self.region_bytes + self.region_head_bytes + index * bytes;
-        if bytes > PAGE_BYTES_MAX || start.checked_add(bytes)? > self.length {
-            return None;
-        }
+        (bytes <= PAGE_BYTES_MAX && start.checked_add(bytes)? <= self.length).then_some((start, bytes))
+    }
+
+    /// The bytes of a page in a file.
+    fn read(&self, file: u64, page: u64) -> Option<Vec<u8>> {
+        let (start, bytes) = self.range_of(page)?;
         let mut content = vec![0; bytes as usize];
-        self.space.read(self.place.file(), self.place.begin() + start, &mut content).ok()?;
+        self.space.read(file, self.place.begin() + start, &mut content).ok()?;
         Some(content)
+    }
+
+    /// A page that is whole, and whether it is the copy.
+    fn load(&self, root: Root, widths: Widths) -> Option<(Vec<u8>, bool)> {
+        let is_whole = |page: &Vec<u8>| Content::of(page, widths, Some(root.sum)).is_some();
+        if let Some(page) = self.read(self.place.file(), root.page).filter(is_whole) {
+            return Some((page, false));
+        }
+        let copy = self.read(self.place.copies(), root.page)?;
+        let is_right = is_whole(&copy) || crate::canary!("stale-copy-taken");
+        is_right.then_some((copy, true))
     }
 
     /// Hands the pairs of a page, and of those below it, to `visit`.
     fn walk<E>(&mut self, root: Root, widths: Widths, depth: u32, visit: &mut Visit<'_, E>) -> Result<(), E> {
-        let page = self.read(root.page).filter(|_| depth < DEPTH_MAX);
-        let content = page.as_deref().and_then(|page| Content::of(page, widths, root.sum));
+        let loaded = self.load(root, widths).filter(|_| depth < DEPTH_MAX);
+        let is_copy = loaded.as_ref().is_some_and(|(_, is_copy)| *is_copy);
+        let Some(content) = loaded.as_ref().and_then(|(page, _)| Content::of(page, widths, None)) else {
+            self.survey.lost += 1;
+            return Ok(());
+        };
+        self.survey.copied += u64::from(is_copy);
+        self.survey.pages += u64::from(!is_copy);
         match content {
-            None => self.survey.lost += 1,
-            Some(Content::Leaf(pairs)) => {
-                self.survey.pages += 1;
+            Content::Leaf(pairs) => {
                 for (key, value) in pairs {
                     visit(key, value)?;
                 }
             }
-            Some(Content::Branch(below)) => {
-                self.survey.pages += 1;
+            Content::Branch(below) => {
                 for page in below {
                     self.walk(page, widths, depth + 1, visit)?;
                 }
@@ -245,10 +351,10 @@ enum Content<'a> {
 }
 
 impl<'a> Content<'a> {
-    /// Content of a page; `None` if its checksum is another one.
-    fn of(page: &'a [u8], widths: Widths, sum: u128) -> Option<Self> {
+    /// Content of a page; `None` if its checksum is not `sum`, unless that was looked at before.
+    fn of(page: &'a [u8], widths: Widths, sum: Option<u128>) -> Option<Self> {
         let count = u16_at(page, 2).filter(|count| *count > 0)?;
-        let is_right = |end: usize| page.get(..end).is_some_and(|bytes| xxh3_128(bytes) == sum);
+        let is_right = |end: usize| page.get(..end).is_some_and(|bytes| sum.is_none_or(|sum| xxh3_128(bytes) == sum));
         match *page.first()? {
             LEAF => {
                 let keys_at = 4;

@@ -65,16 +65,17 @@ const RECORD_BYTES_MAX: usize = 1 << 20;
 /// Changes that are remembered for the next record of the log. More would not fit.
 const UNLOGGED_MAX: usize = 1 << 14;
 
-/// Bytes that a commit writes at least: heads, the tables of tables, and the map of free pages.
-const COMMIT_BYTES: u64 = 96 << 10;
+/// Bytes that a commit writes at least: heads, the tables of tables, and the map of free pages,
+/// some of them with their copies.
+const COMMIT_BYTES: u64 = 128 << 10;
 
 /// Bytes that a change of a key makes a commit write at most, about: a leaf, and its part of the
-/// pages above.
-const KEY_BYTES: u64 = 5 << 10;
+/// pages above and of their copies.
+const KEY_BYTES: u64 = 6 << 10;
 
 /// As long as a commit writes no more, it is not asked whether there is room for it before it is
 /// made.
-const COMMIT_BYTES_SMALL: u64 = 4 * COMMIT_BYTES;
+const COMMIT_BYTES_SMALL: u64 = 3 * COMMIT_BYTES;
 
 /// Of the room that there is, what one commit may need: while it is written, as much may come
 /// again.
@@ -269,7 +270,7 @@ impl State {
     /// there are not so many pages.
     pub(crate) fn commit_bytes(&self) -> u64 {
         let database = self.facts.length();
-        let pages = (self.active.keys() as u64 * KEY_BYTES).min(database);
+        let pages = (self.active.keys() as u64 * KEY_BYTES).min(database + database / 16);
         COMMIT_BYTES + database / 1024 + pages + 2 * self.active.bytes() as u64
     }
 

@@ -24,26 +24,35 @@ pub struct NamesSurvey {
     pub pages_lost: u64,
     /// Whether all of it is whole.
     pub is_whole: bool,
+    /// Whether anything is lost for good: not, if all that is lost has copies.
+    pub is_lossy: bool,
     /// The fault in words; empty if there is none.
     pub problem: String,
 }
 
 impl From<Survey> for NamesSurvey {
     fn from(survey: Survey) -> Self {
-        let (pages, lost) = (survey.pages, survey.lost);
+        let (pages, lost, copied) = (survey.pages, survey.lost, survey.copied);
         let problem = if survey.is_whole() {
             String::new()
+        } else if !survey.is_lossy() && copied > 0 {
+            let all = pages + copied;
+            format!(
+                "the names of the share are damaged: {copied} of {all} pages are lost, and all of these have copies"
+            )
+        } else if !survey.is_lossy() {
+            "the names of the share are damaged: the header of their database is lost, and nothing else".to_owned()
         } else if survey.has_no_head {
             "the names of the share are lost: the beginning of their database cannot be read".to_owned()
         } else if survey.tables_lost.is_empty() {
-            format!("the names of the share are damaged: {lost} of {} pages cannot be read", pages + lost)
+            format!("the names of the share are damaged: {lost} of {} pages cannot be read", pages + copied + lost)
         } else {
             let tables = survey.tables_lost.join(", ");
             format!(
                 "the names of the share are damaged: {lost} pages cannot be read, and these tables are lost: {tables}"
             )
         };
-        Self { pages, pages_lost: lost, is_whole: survey.is_whole(), problem }
+        Self { pages, pages_lost: lost, is_whole: survey.is_whole(), is_lossy: survey.is_lossy(), problem }
     }
 }
 
@@ -85,7 +94,7 @@ impl Tree {
     /// # Errors
     /// None but those that say that there may be a tree.
     pub fn survey(space: &dyn ObjectSpace) -> Result<Option<NamesSurvey>> {
-        if let Ok(None) = backend::read_header(space) {
+        if matches!(backend::read_header(space), Ok(None)) && backend::place_of(space).is_none() {
             return Ok(None);
         }
         let Ok(found) = pages::survey(space, &mut Nothing);
@@ -99,12 +108,9 @@ impl Tree {
     /// # Errors
     /// Those of the space.
     pub fn rebuild(space: &Arc<dyn ObjectSpace>, options: Options, random: [u64; 2]) -> Result<NamesSurvey> {
-        let counts = backend::place_of(&**space);
+        let counts = backend::place_of(&**space).unwrap_or(backend::Place::First);
         let place = counts.other();
-        match place {
-            backend::Place::First => space.discard(place.file(), place.begin()..u64::MAX)?,
-            backend::Place::Second => space.discard(place.file(), 0..u64::MAX)?,
-        }
+        backend::discard(&**space, place)?;
         let mut survey = Survey::default();
         let facts = {
             let backend = Backend::create_beside(space.clone(), place, counts)?;

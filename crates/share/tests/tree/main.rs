@@ -6,6 +6,7 @@ mod basics;
 mod canaries;
 mod compare;
 mod compression;
+mod copies;
 mod crash;
 mod deaths;
 mod full;

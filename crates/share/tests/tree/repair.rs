@@ -11,10 +11,10 @@ use surface::ObjectSpace;
 
 use crate::run::OPTIONS;
 
-const CALLER: Caller = Caller { uid: 1000, gid: 100 };
+pub const CALLER: Caller = Caller { uid: 1000, gid: 100 };
 const TABLES: [&str; 3] = ["inode", "entry", "xattr"];
 /// Where the database begins in its file (FORMAT.md).
-const BEGIN: u64 = 128 << 10;
+pub const BEGIN: u64 = 128 << 10;
 
 type Content = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -24,7 +24,7 @@ fn table(name: &'static str) -> TableDefinition<'static, &'static [u8], &'static
 
 /// A tree of some directories with files, links and attributes, closed; and the content of its
 /// files by their paths.
-fn filled(files: u64) -> (Arc<SimSpace>, Content) {
+pub fn filled(files: u64) -> (Arc<SimSpace>, Content) {
     let space = SimSpace::new();
     let tree = Tree::create(space.clone(), 7, OPTIONS).unwrap();
     let mut content = Content::new();
@@ -48,7 +48,7 @@ fn filled(files: u64) -> (Arc<SimSpace>, Content) {
 }
 
 /// Path, content and size of all files; `None` where a name has no file.
-fn files_of(tree: &Tree) -> Content {
+pub fn files_of(tree: &Tree) -> Content {
     let (mut found, mut directories) = (Content::new(), vec![(Tree::ROOT, Vec::new())]);
     while let Some((node, path)) = directories.pop() {
         let mut names = Vec::new();
@@ -78,7 +78,7 @@ fn with_data(space: &SimSpace) -> BTreeSet<u64> {
 }
 
 /// Surveys, rebuilds if it must be, opens and repairs a tree; returns the remedies.
-fn mend(space: &Arc<SimSpace>) -> (Tree, Vec<String>, bool) {
+pub fn mend(space: &Arc<SimSpace>) -> (Tree, Vec<String>, bool) {
     let shared: Arc<dyn ObjectSpace> = space.clone();
     let is_whole = Tree::survey(&**space).unwrap().unwrap().is_whole;
     if !is_whole {

@@ -1,0 +1,100 @@
+//! Second copies of the pages that others hang on: the head of the namespace's database, and its
+//! branch pages. One of these that is lost would take all names below it along.
+//!
+//! A copy lies in another file of the space, at the same place. It is written with its page, so it
+//! is durable when the page is. Pages are never written in place while a commit needs them: so the
+//! copy of a page that a commit needs is the right one, unless a program wrote the page that knows
+//! nothing of copies. Who reads a copy compares it with the checksum in the page above.
+//!
+//! Where a page was a branch and is a leaf now, its old copy is discarded: the copies take some
+//! hundredths of what the database does.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use surface::{Allocation, ObjectSpace, Result};
+
+use crate::backend::{BRANCH, PAGE_BYTES, Place};
+
+/// Pages of which it is found out at once whether they have copies.
+const CHUNK_PAGES: u64 = 256;
+const WORDS: usize = (CHUNK_PAGES / 64) as usize;
+
+/// Runs of an answer that tells which pages of a chunk have copies.
+const RUNS_MAX: usize = 512;
+
+/// The copies of a database.
+pub(crate) struct Copies {
+    space: Arc<dyn ObjectSpace>,
+    place: Place,
+    /// Pages that may have a copy, a bit each, of the chunks that were looked at.
+    known: Mutex<HashMap<u64, [u64; WORDS]>>,
+}
+
+impl Copies {
+    pub(crate) fn of(space: Arc<dyn ObjectSpace>, place: Place) -> Self {
+        Self { space, place, known: Mutex::default() }
+    }
+
+    /// Gives a page that is written at `offset` of the database a copy if others hang on it.
+    pub(crate) fn write(&self, offset: u64, data: &Bytes) -> Result<()> {
+        let end = offset + data.len() as u64;
+        let pages = offset / PAGE_BYTES..end.div_ceil(PAGE_BYTES);
+        let is_upper = offset < PAGE_BYTES || data.first() == Some(&BRANCH);
+        let had_copies = self.note(pages, is_upper);
+        if is_upper {
+            return self.space.write(self.place.copies(), self.place.begin() + offset, data.clone());
+        }
+        if had_copies { self.discard(offset..end) } else { Ok(()) }
+    }
+
+    /// The database ends at `range.start` from now on.
+    pub(crate) fn cut(&self, range: Range<u64>) -> Result<()> {
+        self.note(range.start.div_ceil(PAGE_BYTES)..range.end.div_ceil(PAGE_BYTES), false);
+        self.discard(range)
+    }
+
+    fn discard(&self, range: Range<u64>) -> Result<()> {
+        let begin = self.place.begin();
+        self.space.discard(self.place.copies(), begin + range.start..begin + range.end)
+    }
+
+    /// Notes whether pages have copies from now on; returns whether any of them may have had one.
+    fn note(&self, pages: Range<u64>, have: bool) -> bool {
+        let mut known = self.known.lock();
+        let mut had = false;
+        for page in pages {
+            let chunk = known.entry(page / CHUNK_PAGES).or_insert_with_key(|chunk| self.look(*chunk));
+            let (word, bit) = ((page % CHUNK_PAGES / 64) as usize, 1 << (page % 64));
+            had |= chunk[word] & bit != 0;
+            chunk[word] = if have { chunk[word] | bit } else { chunk[word] & !bit };
+        }
+        had
+    }
+
+    /// Which pages of a chunk may have copies: all, if that cannot be told.
+    fn look(&self, chunk: u64) -> [u64; WORDS] {
+        let mut bits = [0; WORDS];
+        let (mut at, end) = (chunk * CHUNK_PAGES * PAGE_BYTES, (chunk + 1) * CHUNK_PAGES * PAGE_BYTES);
+        while at < end {
+            let before = at;
+            let runs = self.space.allocation(self.place.copies(), self.place.begin() + at, end - at, RUNS_MAX);
+            for run in runs.unwrap_or_default() {
+                let to = at.saturating_add(run.length).min(end);
+                if run.allocation == Allocation::Data {
+                    for page in at / PAGE_BYTES..to.div_ceil(PAGE_BYTES) {
+                        bits[(page % CHUNK_PAGES / 64) as usize] |= 1 << (page % 64);
+                    }
+                }
+                at = to;
+            }
+            if at == before {
+                return [u64::MAX; WORDS];
+            }
+        }
+        bits
+    }
+}
