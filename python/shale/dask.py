@@ -158,6 +158,7 @@ def ingest(sources, target, *, client=None, source_options=None, storage_options
     sources = [sources] if isinstance(sources, (str, os.PathLike)) else list(sources)
     sources, options = [os.fspath(source) for source in sources], source_options or {}
     blob = Blob(target, properties=properties, **(storage_options or {}))
+    blob._key_to_write()
     tasks, offsets, described, at = {}, {}, [], 0
     for url in sources:
         file_system, path = fsspec.core.url_to_fs(url, **options)
@@ -181,6 +182,7 @@ def copy(source, target, *, client=None, storage_options=None, target_options=No
     info = blob.info()
     blob.at = str(info["version"])
     into = Blob(target, properties=properties, **(storage_options if target_options is None else target_options) or {})
+    into._key_to_write()
     tasks = {number: (blob, *part, into, into.properties) for number, part in enumerate(ranges(info["size"], part_bytes))}
     journal = Journal(["copy", blob.url, info["incarnation"], into.url, into.properties, part_bytes], into, state)
     resumed = len(journal.parts)

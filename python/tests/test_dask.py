@@ -125,6 +125,16 @@ def test_a_job_that_was_broken_off_goes_on_and_commits_once(client, sources, buc
     assert done["committed"].version == 1 and len(blob.versions()) == 1 and blob.read() == whole
 
 
+def test_a_version_as_the_target_is_refused_before_any_work(tmp_path):
+    source = tmp_path / "source"
+    source.write_bytes(b"some bytes")
+    shale.Blob(f"shale+file://{tmp_path}/blob").put(b"other bytes")
+    for job, first in ((shale.dask.ingest, str(source)), (shale.dask.copy, f"shale+file://{tmp_path}/blob")):
+        with pytest.raises(ValueError, match="a version never changes"):
+            job(first, f"shale+file://{tmp_path}/blob@1", state=str(tmp_path / "state"))
+    assert not (tmp_path / "state").exists()
+
+
 def test_a_source_that_shrinks_fails_and_commits_nothing(client, tmp_path, bucket):
     source = tmp_path / "shrinks"
     source.write_bytes(b"x" * 3 * MIB)
