@@ -6,6 +6,7 @@ process: a pickle carries a name under which the same process, or one forked fro
 process has the settings of its own environment.
 """
 
+import os
 import secrets as random_names
 
 PROTOCOLS = ("shale+s3", "shale+gs", "shale+az", "shale+file", "shale+memory")
@@ -107,17 +108,19 @@ def split_version(path):
     return head, at
 
 
-def strip(path, protocols=PROTOCOLS):
-    """A path without its protocol and without a slash at its end."""
+def strip(path, protocols=PROTOCOLS, kind=""):
+    """A path without its protocol and without a slash at its end. A directory counts from the current one, as in the commands."""
     for protocol in protocols:
         if path.startswith(protocol + "://"):
             path = path[len(protocol) + 3:]
             break
+    if kind == "file" and path and not path.startswith("/"):
+        return os.path.abspath(path)
     return path.rstrip("/") or ("/" if path.startswith("/") else "")
 
 
 def store_and_key(kind, path):
-    """(bucket, key) of a path without protocol and version. A directory is addressed from the root."""
+    """(bucket, key) of a path without protocol and version. A directory of this machine has its whole path here."""
     if kind in ("file", "memory"):
         return "", path.strip("/")
     bucket, _, key = path.lstrip("/").partition("/")

@@ -109,7 +109,7 @@ class Blob:
         kind = protocol.removeprefix("shale+")
         if not mark or f"shale+{kind}" not in _settings.PROTOCOLS:
             raise ValueError(f"'{url}' is no blob: shale+s3://BUCKET/KEY, +gs, +az, +file or +memory, and @VERSION or @TAG behind it")
-        path, self.at = _settings.split_version(_settings.strip(url, (protocol,)))
+        path, self.at = _settings.split_version(_settings.strip(url, (protocol,), kind))
         version = storage_options.pop("version", None)
         self.at = self.at or ("" if version is None else str(version))
         self.kind, self.path, self.storage_options = kind, path, storage_options

@@ -75,7 +75,7 @@ class ShaleFileSystem(AsyncFileSystem):
     def _strip_protocol(cls, path):
         if isinstance(path, list):
             return [cls._strip_protocol(one) for one in path]
-        return _settings.strip(os.fspath(path))
+        return _settings.strip(os.fspath(path), kind=cls.kind)
 
     @property
     def fsid(self):

@@ -226,6 +226,20 @@ def test_text_is_appended_line_by_line(place):
     assert [entry["version"] for entry in shale.Blob(url).versions()] == [1, 2, 3]
 
 
+def test_a_relative_directory_counts_from_the_current_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shale.Blob("shale+file://below/one").put(b"one")
+    files = fsspec.filesystem("shale+file")
+    files.pipe("below/two", b"two")
+    with fsspec.open("shale+file://below/three", "wb") as file:
+        file.write(b"three")
+    assert files.ls(f"{tmp_path}/below", detail=False) == [f"{tmp_path}/below/{name}" for name in ("one", "three", "two")]
+    assert files.cat("shale+file://./below/two@1") == b"two" == shale.Blob(f"shale+file://{tmp_path}/below/two").read()
+    blob = pickle.loads(pickle.dumps(shale.Blob("shale+file://below/one@1")))
+    monkeypatch.chdir("/")
+    assert blob.read() == b"one" and blob.url == f"shale+file://{tmp_path}/below/one@1"
+
+
 def test_refused_keys_and_missing_buckets_are_told_apart(s3_options, bucket):
     url = f"shale+s3://{bucket}/keys"
     shale.Blob(url, **s3_options).put(b"there")
