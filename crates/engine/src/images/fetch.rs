@@ -1,6 +1,7 @@
 //! Fetching: what a request needs of an image comes from the store, verified.
 //!
-//! 1. Of the groups, those that no thread fetches yet are claimed; others are waited for.
+//! 1. Of the groups, those that no thread fetches yet are claimed; others are waited for. A claimed
+//!    group may have come since the request looked, for another one: then it is not asked for.
 //! 2. The store is asked. No lock is held meanwhile.
 //! 3. What comes is verified and decoded. What does not match is asked for once more.
 //! 4. The requests that wait have it; then it is kept (`keep`).
@@ -15,7 +16,7 @@ use codec::CodecId;
 use env::{OriginError, RemoteGroup, RemoteImage};
 use format::{ImagePart, crc32c};
 use surface::{Error, ErrorKind, Result};
-use units::{BLOCK_BYTES, GROUP_BYTES, GroupIndex, ObjectId};
+use units::{BLOCK_BYTES, BlockMask, GROUP_BYTES, GroupIndex, ObjectId};
 
 use crate::base::canary::Canary;
 use crate::base::scratch;
@@ -61,6 +62,8 @@ struct Waiting {
     limit: u64,
     damaged: u32,
     gone: u32,
+    /// Whether a claimed group is looked for again: not when it was lost, and is there in vain.
+    looks: bool,
 }
 
 /// The image of an object, as the store is asked for it.
@@ -94,6 +97,7 @@ impl Core {
         attempt: &mut dyn FnMut() -> Result<T>,
     ) -> Result<T> {
         let mut held: Vec<Arc<Arrived>> = Vec::new();
+        let mut is_first = true;
         loop {
             let error = match attempt() {
                 Err(error) if NotHere::is_beneath(&error) => error,
@@ -106,7 +110,8 @@ impl Core {
                 }
             };
             let Some(NotHere(keys)) = NotHere::beneath(&error) else { return Err(error) };
-            let arrived = self.fetch(keys, patience);
+            let arrived = self.fetch_lacking(keys, patience, is_first);
+            is_first = false;
             held.extend(arrived.map_err(|error| error.context(format_args!("'{}'", object.title())))?);
         }
     }
@@ -116,16 +121,21 @@ impl Core {
     /// # Errors
     /// [`ErrorKind::Io`], or [`ErrorKind::Corrupt`] if the image is damaged where it lies.
     pub(crate) fn fetch(&self, keys: &[GroupKey], patience: Patience) -> Result<Vec<Arc<Arrived>>> {
+        self.fetch_lacking(keys, patience, false)
+    }
+
+    /// The same; what has come and been kept meanwhile is left out where that is to be looked for.
+    fn fetch_lacking(&self, keys: &[GroupKey], patience: Patience, looks: bool) -> Result<Vec<Arc<Arrived>>> {
         let mut arrived = Vec::new();
         for of_image in keys.chunk_by(|a, b| a.object == b.object) {
             for some in of_image.chunks(ASKED_MAX) {
-                arrived.extend(self.fetch_some(some, patience)?);
+                arrived.extend(self.fetch_some(some, patience, looks)?);
             }
         }
         Ok(arrived)
     }
 
-    fn fetch_some(&self, keys: &[GroupKey], patience: Patience) -> Result<Vec<Arc<Arrived>>> {
+    fn fetch_some(&self, keys: &[GroupKey], patience: Patience, looks: bool) -> Result<Vec<Arc<Arrived>>> {
         let Some(first) = keys.first() else { return Ok(Vec::new()) };
         let object = self.objects.get(first.object);
         let image = object.as_ref().and_then(|object| object.descriptor.read().image.clone());
@@ -137,7 +147,7 @@ impl Core {
             Patience::Seconds(0) => u64::MAX,
             Patience::Seconds(seconds) => u64::from(seconds) * 1_000_000_000,
         };
-        let mut waiting = Waiting { began: self.env.clock.now_ns(), paused: 0, limit, damaged: 0, gone: 0 };
+        let mut waiting = Waiting { began: self.env.clock.now_ns(), paused: 0, limit, damaged: 0, gone: 0, looks };
         let mut open: Vec<GroupKey> = keys.to_vec();
         open.sort_unstable();
         open.dedup();
@@ -198,6 +208,7 @@ impl Core {
             state.claims.extend(mine.iter().copied());
             mine
         };
+        let mine = if waiting.looks { self.still_lacking(object, mine, open) } else { mine };
         if mine.is_empty() {
             return Ok(());
         }
@@ -242,6 +253,24 @@ impl Core {
             return Err(Error::new(kind, format!("{}: {failure}", place(image, at))));
         }
         Ok(())
+    }
+
+    /// Those of claimed groups of which the pool has nothing; the others leave `open`. A thread
+    /// keeps a group before it lets go of what has arrived, so one that is neither claimed nor
+    /// held is here, if it ever came.
+    fn still_lacking(&self, object: &Object, claimed: Vec<GroupKey>, open: &mut Vec<GroupKey>) -> Vec<GroupKey> {
+        let levels = object.levels();
+        let is_lacking = |key: &GroupKey| {
+            let found = self.map.lookup_partly(&levels, key.group, BlockMask::FULL);
+            !found.is_ok_and(|(_, absent)| absent.is_empty())
+        };
+        let (lacking, here): (Vec<GroupKey>, Vec<GroupKey>) = claimed.into_iter().partition(is_lacking);
+        if !here.is_empty() {
+            open.retain(|key| !here.contains(key));
+            self.images.state.lock().claims.retain(|key| !here.contains(key));
+            self.images.changed.notify_all();
+        }
+        lacking
     }
 
     /// Steps 2 and 3. Takes the groups that have come out of `open`; how to keep each, and the first failure.

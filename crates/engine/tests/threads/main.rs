@@ -9,6 +9,7 @@ mod folders;
 mod freed;
 mod full;
 mod halves;
+mod images;
 mod many;
 mod past;
 mod power;
