@@ -28,6 +28,9 @@ pub struct ImageLine {
     pub last_error: Option<String>,
     /// Requests that wait for the store.
     pub waiting: u64,
+    /// The rest is to be fetched in the background, and the pool is too full to keep it.
+    #[serde(default)]
+    pub lacks_room: bool,
     /// All that the volumes need is here, as fetching in the background found.
     #[serde(default)]
     pub complete: bool,
@@ -47,6 +50,7 @@ impl From<engine::ImageStatus> for ImageLine {
             failures: status.failures,
             last_error: status.last_error,
             waiting: status.waiting,
+            lacks_room: status.lacks_room,
             complete: status.is_whole,
         }
     }
@@ -67,6 +71,9 @@ impl ImageLine {
             text.push_str(", which is all that is needed: the rest is zeroes or overwritten");
         }
         let plural = |count: u64, one: &str, many: &str| format!("{count} {}", if count == 1 { one } else { many });
+        if self.lacks_room {
+            text.push_str("; the pool is too full to fetch the rest");
+        }
         if self.waiting > 0 {
             let requests = plural(self.waiting, "request waits", "requests wait");
             text.push_str(&format!("; {requests} for the store"));
@@ -97,6 +104,7 @@ mod tests {
             failures: 0,
             last_error: None,
             waiting: 0,
+            lacks_room: false,
             complete: false,
         };
         assert_eq!(
@@ -113,7 +121,9 @@ mod tests {
         assert!(
             line.words().ends_with("here; 1 request waits for the store; 1 attempt failed, the last one: it is away")
         );
-        (line.waiting, line.failures) = (2, 2);
-        assert!(line.words().contains("; 2 requests wait for the store; 2 attempts failed, "));
+        (line.waiting, line.failures, line.lacks_room) = (2, 2, true);
+        assert!(line.words().contains(
+            "here; the pool is too full to fetch the rest; 2 requests wait for the store; 2 attempts failed, "
+        ));
     }
 }

@@ -2,7 +2,7 @@
 //! image of which all that is needed is here, the store is not needed any more.
 //!
 //! One thread goes through the groups in order, a few at a time. What clones have overwritten is
-//! not fetched. A group that cannot be had is passed over until the next round.
+//! not fetched. A group that cannot be had, or has no room, is passed over until the next round.
 
 use std::sync::Weak;
 use std::time::Duration;
@@ -72,6 +72,10 @@ impl Core {
                 let most = ((bytes - fetched).div_ceil(GROUP_BYTES as u64) as usize).min(GROUPS);
                 let (left, is_end) = self.left_of(&image, most)?;
                 if !left.is_empty() {
+                    // It would not be kept, and so fetched again in each round.
+                    if !self.has_room_for_rest(&image, left.len()) {
+                        break;
+                    }
                     self.fetch(&left, Patience::Once)?;
                     self.images.let_go();
                 }
@@ -82,6 +86,13 @@ impl Core {
             }
         }
         Ok(fetched)
+    }
+
+    /// Whether so many groups could be kept, with all that they cost at most; notes if not.
+    fn has_room_for_rest(&self, image: &Object, groups: usize) -> bool {
+        let has_room = self.try_admit_fetched(image, 2 * groups as u64 * GROUP_BYTES as u64).is_some();
+        self.images.state.lock().contacts.entry(image.id).or_default().lacks_room = !has_room;
+        has_room
     }
 
     /// The next groups of an image that are needed and not here, at most so many, and whether the

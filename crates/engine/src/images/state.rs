@@ -35,6 +35,8 @@ pub(crate) struct Contact {
     pub next: Option<u64>,
     /// Of this round of fetching in the background, something was not here.
     pub is_lacking: bool,
+    /// The rest is wanted, and has no room.
+    pub lacks_room: bool,
     /// A round found all that volumes need, and nothing was dropped since.
     pub is_whole: bool,
 }

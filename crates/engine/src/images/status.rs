@@ -29,6 +29,8 @@ pub struct ImageStatus {
     pub last_error: Option<String>,
     /// Requests that wait for the store now.
     pub waiting: u64,
+    /// The rest is to be fetched in the background, and the pool is too full to keep it.
+    pub lacks_room: bool,
     /// Fetching in the background found all here that the volumes need: the store is not needed.
     pub is_whole: bool,
 }
@@ -64,6 +66,7 @@ impl Pool {
             failures: contact.failures,
             last_error: contact.last_error,
             waiting: contact.waiting,
+            lacks_room: contact.lacks_room && self.core.hydration_of(object.id).is_some(),
             is_whole: contact.is_whole,
         })
     }

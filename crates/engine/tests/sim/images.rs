@@ -362,6 +362,38 @@ fn when_all_is_here_the_store_is_not_needed() {
 }
 
 #[test]
+fn a_full_pool_does_not_fetch_the_rest_again_and_again() {
+    let world = World::new(32 << 20, 100 * GROUP);
+    world.pool().create_volume("w", 32 << 20, &Properties::new()).unwrap();
+    let volume = world.pool().volume("w").unwrap();
+    let writes = (0..)
+        .map(|index| index * GROUP as u64)
+        .take_while(|at| *at < 32 << 20 && volume.write(*at, noise(*at, GROUP), WriteOptions::default()).is_ok());
+    assert!(writes.count() > 100);
+    volume.flush().unwrap();
+    world.set(Some("v"), "hydrate", "on");
+    let ticks = || {
+        for _ in 0..200 {
+            world.machine.clock.advance_ms(60_000);
+            let _ = world.pool().tick();
+        }
+    };
+    ticks();
+    let asked = world.origin.asked_total();
+    assert!(asked <= 100, "HARNESS: {asked} groups were fetched that have no room");
+    let image = &world.pool().images()[0];
+    assert!(!image.is_whole && image.lacks_room, "{image:?}");
+    assert!(world.read("v") == world.expected());
+    // When there is room, it goes on.
+    drop(volume);
+    world.pool().destroy("w", false).unwrap();
+    ticks();
+    let image = &world.pool().images()[0];
+    assert!(image.is_whole && !image.lacks_room, "{image:?}");
+    world.check();
+}
+
+#[test]
 fn a_stream_is_complete_whatever_had_been_fetched() {
     let world = World::new(64 << 20, IMAGE);
     let mut model = world.expected();

@@ -90,7 +90,7 @@ JSON fields (bytes, counts, or as named; counters begin when the pool is opened)
                                            {volume, snapshot, is_new, received_bytes, expected_bytes, token}
   images                                   blobs that volumes began as: list of {image, version, volumes, size_bytes, local_bytes, stored_bytes,
                                            fetched_groups, fetched_bytes, failures, last_error (null: the last try did not fail), waiting,
-                                           complete (hydrate found all here that the volumes need)}
+                                           lacks_room (the pool is too full for hydrate), complete (hydrate found all here that the volumes need)}
   losses                                   what repairs have lost and nobody has acknowledged: list of {unix_s, text}
   incomplete                               volumes and snapshots that have not got all of the data that an import was to bring: names
   ratio, saving_percent                    allocated/stored; 100*(1 - stored/allocated); null when empty
