@@ -48,7 +48,8 @@ impl Pool {
     ) -> Result<DeviceId> {
         check_full_name(name)?;
         properties::check(Owner::Volume, own)?;
-        let least = image.len.next_multiple_of(BLOCK_BYTES as u64);
+        // Its log may say anything.
+        let least = image.len.checked_next_multiple_of(BLOCK_BYTES as u64).unwrap_or(u64::MAX);
         let size_bytes = size_bytes.unwrap_or(least).max(least);
         if size_bytes == 0 || size_bytes > OBJECT_BYTES_MAX {
             let size = format_size(size_bytes);

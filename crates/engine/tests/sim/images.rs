@@ -362,6 +362,18 @@ fn when_all_is_here_the_store_is_not_needed() {
 }
 
 #[test]
+fn an_image_that_says_it_is_larger_than_any_volume_is_refused() {
+    let world = World::new(64 << 20, IMAGE);
+    for len in [u64::MAX, u64::MAX - 4095, (1 << 62) + 1, (1 << 50) + 1] {
+        let image = env::RemoteImage { len, version: 9, ..world.origin.image.clone() };
+        let error = world.pool().clone_image(&image, "w", None, &Properties::new()).unwrap_err();
+        assert!(error.kind() == ErrorKind::Invalid && error.to_string().contains(&len.to_string()), "{error}");
+    }
+    assert_eq!(world.pool().images().len(), 1);
+    world.check();
+}
+
+#[test]
 fn a_full_pool_does_not_fetch_the_rest_again_and_again() {
     let world = World::new(32 << 20, 100 * GROUP);
     world.pool().create_volume("w", 32 << 20, &Properties::new()).unwrap();
