@@ -153,6 +153,11 @@ def clones_and_pushes(t, store, server_of_store=None):
     pool.shale("snapshot", "vm1@two")
     done = json.loads(pool.shale("push", "vm1@two", f"{store.url}/copy", "--json").stdout)
     t.equal(done["groups"], 1, "groups that changed since the last push")
+    # One without changes makes no version.
+    pool.shale("snapshot", "vm1@three")
+    same = json.loads(pool.shale("push", "vm1@three", f"{store.url}/copy", "--json").stdout)
+    t.equal((same["version"], same["base_version"], same["groups"]), (done["version"], done["version"], 0), "a push of nothing")
+    t.equal(store.blob("log", "copy")["versions"][0]["version"], done["version"], "the newest version")
     # Elsewhere.
     elsewhere = Pool(t, "elsewhere")
     t.run(BINARY, "clone", f"{store.url}/copy", elsewhere.path, "vm")

@@ -94,6 +94,7 @@ that is not there is made, with all of the volume.
 
 If the blob has a newer version than that, nothing is changed: push to another key with --to, which makes a clone of the base
 there and puts the change on it, or say --replace. The same push again changes nothing, so it can be repeated after an interruption.
+A snapshot without changes makes no version; the answer has that which it would have been made on (base_version).
 
 JSON: {blob, version, base_version (0: none), earlier (it was there already), groups (that changed), as_stored, holes, bytes,
   stored_bytes}.")]

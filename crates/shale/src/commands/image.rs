@@ -106,6 +106,9 @@ pub fn push(args: PushArgs, output: &Output) -> Outcome {
         if pushed.earlier {
             return format!("{} was pushed before: {} version {}\n", args.snapshot, pushed.blob, pushed.version);
         }
+        if pushed.version == pushed.base_version {
+            return format!("{} has nothing that {} version {} has not\n", args.snapshot, pushed.blob, pushed.version);
+        }
         format!(
             "{} version {}: {bytes} changed in {volume} since version {}, stored in {stored} ({} of {} groups of data as they were stored)\n",
             pushed.blob,

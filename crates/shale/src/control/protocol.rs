@@ -62,7 +62,7 @@ pub struct PushWish {
 pub struct PushedLine {
     /// URL of the blob.
     pub blob: String,
-    /// The version that it made.
+    /// The version that it made; `base_version`: nothing was changed, and none was made.
     pub version: u64,
     /// The version that it was made on; 0: none.
     pub base_version: u64,

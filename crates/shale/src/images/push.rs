@@ -15,8 +15,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use ::blob::{
-    At, Blob, BlobKey, BlobPlace, Change, CommitOptions, Connection, Encoding, Error as BlobError, Inc, Location,
-    NodeHash, OpId, PushOptions, Pushed, Record, StoredGroup, UploadOptions, clone_blob, frame_checksum, refuse_nested,
+    At, Blob, BlobKey, BlobPlace, Change, CommitOptions, Committed, Connection, Encoding, Error as BlobError, Inc,
+    Location, NodeHash, OpId, PushOptions, Pushed, Record, StoredGroup, UploadOptions, clone_blob, frame_checksum,
+    refuse_nested,
 };
 use codec::CodecId;
 use engine::{GroupsPage, Pool, PushBase, Volume};
@@ -53,7 +54,7 @@ struct Base {
 pub struct Done {
     /// The blob.
     pub blob: String,
-    /// The version.
+    /// The version: that on which it would have been made, if nothing was changed.
     pub version: u64,
     /// The version that it was made on; 0: none.
     pub base: u64,
@@ -182,17 +183,29 @@ impl Push<'_> {
         if let Some(committed) = blob.check_push(on, size, &options).await.map_err(told)? {
             return Ok(Pushed { committed, is_earlier: true, groups: 0, as_stored: 0, zeroes: 0, stored: 0 });
         }
-        let (send, receive) = tokio::sync::mpsc::channel(WAITING_GROUPS);
+        let (send, mut receive) = tokio::sync::mpsc::channel(WAITING_GROUPS);
         let (pool, title, since) = (self.pool.clone(), self.wish.snapshot.clone(), base.since.clone());
         let read = move || read_groups(&pool, &title, &since, &send);
         let reader = std::thread::Builder::new().name("push".to_owned()).spawn(read);
         let reader = reader.map_err(|error| Error::from_io("cannot start a thread", error))?;
-        let changes = futures_util::stream::unfold(receive, |mut receive| async move {
-            receive.recv().await.map(|item| (item, receive))
+        let ended = || tokio::task::block_in_place(|| reader.join());
+        let first = receive.recv().await;
+        if first.is_none() && base.version > 0 && size == on.size && !options.replace {
+            let died = |_| Error::new(ErrorKind::Io, format!("the thread that reads '{}' died", self.wish.snapshot));
+            ended().map_err(died)?;
+            let committed = Committed { seq: base.version, at: 0, len: 0 };
+            return Ok(Pushed { committed, is_earlier: false, groups: 0, as_stored: 0, zeroes: 0, stored: 0 });
+        }
+        let changes = futures_util::stream::unfold((first, receive), |(first, mut receive)| async move {
+            let item = match first {
+                Some(first) => Some(first),
+                None => receive.recv().await,
+            };
+            item.map(|item| (item, (None, receive)))
         });
         let pushed = blob.push(on, size, Box::pin(changes), &options).await.map_err(told);
         // The channel is gone: the thread ends with its next group.
-        let _ = tokio::task::block_in_place(|| reader.join());
+        let _ = ended();
         pushed
     }
 
