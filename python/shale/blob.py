@@ -3,7 +3,7 @@ processes. The file system of `shale.filesystem` is made of these."""
 
 import operator
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from . import _native, _settings
 
@@ -202,8 +202,11 @@ class Blob:
 
     def commit(self, parts, message="", how="write", **more):
         """Makes one version of staged parts. `how`: "write" over their places, "put" instead of all bytes, "append" behind the end."""
-        parts = [(place(part.offset, "the offset of a part"), part.data) for part in parts]
-        return Committed(*self._store.commit(self._key_to_write(), how, parts, message, **more))
+        parts = list(parts)
+        places = [(place(part.offset, "the offset of a part"), part.data) for part in parts]
+        committed = Committed(*self._store.commit(self._key_to_write(), how, places, message, **more))
+        # The log counts the ranges of a rewrite, not their bytes.
+        return replace(committed, length=sum(part.length for part in parts)) if how == "rewrite" else committed
 
     def _at(self, at):
         return self.at if at is None else str(at)

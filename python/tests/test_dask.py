@@ -51,7 +51,8 @@ def test_ingest_verify_recompress_and_copy(client, sources, bucket, tmp_path):
     report = shale.dask.verify(target, client=client, part_bytes=2 * MIB)
     assert report["damaged"] == [] and report["frames"] >= len(whole) // 131_072
     before = blob.log()[-1]["stored"]
-    shale.dask.recompress(target, client=client, part_bytes=4 * MIB, state=tmp_path)
+    again = shale.dask.recompress(target, client=client, part_bytes=4 * MIB, state=tmp_path)
+    assert (again["committed"].offset, again["committed"].length) == (0, len(whole))
     assert blob.read() == whole and len(blob.versions()) == 1
     assert blob.log()[-1]["operations"][0][0] == "rewrite" and blob.log()[-1]["stored"] < before
     copied = shale.dask.copy(target, f"shale+s3://{bucket}/copied", client=client, part_bytes=3 * MIB, state=tmp_path)
