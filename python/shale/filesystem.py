@@ -91,13 +91,18 @@ class ShaleFileSystem(AsyncFileSystem):
 
     def _plain(self, path):
         bucket, key = _settings.store_and_key(self.kind, path)
+        if self.kind == "file" and os.path.isfile("/" + key):
+            raise FileNotFoundError(2, "a file is here, and no blob: put_file stores one elsewhere", path)
         return native_store(self.kind, bucket, self.store_options), key
 
     def _to_write(self, path):
         path = self._strip_protocol(path)
         if _settings.split_version(path)[1] or self.default_version:
             raise ValueError(f"{path}: a version never changes: leave out the version")
-        store, key = self._plain(path)
+        try:
+            store, key = self._plain(path)
+        except FileNotFoundError as error:
+            raise FileExistsError(17, "a file is here, and no blob: choose another place", path) from error
         if not key:
             raise ValueError(f"'{path}' has no key behind the bucket")
         return store, key

@@ -240,6 +240,19 @@ def test_a_relative_directory_counts_from_the_current_one(tmp_path, monkeypatch)
     assert blob.read() == b"one" and blob.url == f"shale+file://{tmp_path}/below/one@1"
 
 
+def test_a_file_that_is_no_blob_is_none(tmp_path):
+    plain, files = tmp_path / "plain", fsspec.filesystem("shale+file")
+    plain.write_bytes(b"no blob")
+    assert not files.exists(str(plain)) and not files.isfile(str(plain)) and not files.isdir(str(plain))
+    for call in (files.info, files.ls, files.cat_file, files.open, files.size):
+        with pytest.raises(FileNotFoundError, match="no blob"):
+            call(str(plain))
+    for mode in ("wb", "xb", "ab"):
+        with pytest.raises(FileExistsError, match="no blob"):
+            files.open(str(plain), mode)
+    assert plain.read_bytes() == b"no blob"
+
+
 def test_refused_keys_and_missing_buckets_are_told_apart(s3_options, bucket):
     url = f"shale+s3://{bucket}/keys"
     shale.Blob(url, **s3_options).put(b"there")
