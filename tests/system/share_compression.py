@@ -194,11 +194,23 @@ def shares_tell_what_files_take(t):
     would = {other["codec"]: other["stored_bytes"] for other in why["trials"]["others"]}
     t.expect(would["zstd-9"] < would["lz4"] < why["trials"]["raw_bytes"], f"what other codecs would take: {why['trials']}")
     t.expect("zstd-19" in pool.shale("explain", "home", "src/9.c").stdout, "other codecs are not told in words")
+
+    # A small file is in its inode's record, until it is longer; the snapshot keeps it as it was.
+    tiny = share / "src" / "tiny.c"
+    tiny.write_bytes(b"x" * 512)
+    only(t, pool, "home", "src/tiny.c", "inode", "a small file")
+    t.expect("in its inode" in explained(pool, "home", "src/tiny.c")["parts"][0]["why"], "a small file is not explained")
+    pool.shale("snapshot", "home@small")
+    with open(tiny, "ab") as file:
+        file.write(b"y" * 5000)
+    only(t, pool, "home", "src/tiny.c", "zstd-9", "a file that has grown")
+    t.equal((share / ".shale/snapshots/small/src/tiny.c").read_bytes(), b"x" * 512, "a small file in a snapshot")
+    (share / "src" / "least.c").write_bytes(b"int one;\n")
     digest = {path: path.read_bytes() for path in share.rglob("*.c")}
     what_if = {}
     for codec in ["lz4", "gzip-9"]:
         report = json.loads(pool.shale("estimate", "home", "src", "-o", "compression=auto", "-o", f"rule.c={codec}", "--json").stdout)
-        t.expect(report["files"] in (40, 41), f"files of the directory: {report}")
+        t.expect(report["files"] in (42, 43), f"files of the directory: {report}")
         what_if[codec] = next(line["stored_bytes"] for line in report["settings"] if line["configured"])
     t.expect(what_if["gzip-9"] < 0.9 * what_if["lz4"], f"what-if: {what_if}")
     server.stop()

@@ -24,7 +24,11 @@ pub const STREAM_MAGIC: u32 = u32::from_le_bytes(*b"SHSC");
 pub const STREAM_VERSION: u16 = 1;
 /// Version of the stream of a share: the same, but for the size, and for blocks, whose indexes take
 /// eight bytes.
-pub const STREAM_VERSION_SHARE: u16 = 2;
+pub const STREAM_VERSION_SHARE: u16 = 3;
+/// Version of the stream of a share of which no inode has content in its record. Only read.
+pub const STREAM_VERSION_SHARE_BEFORE: u16 = 2;
+/// Versions that are read.
+const STREAM_VERSIONS: [u16; 3] = [STREAM_VERSION, STREAM_VERSION_SHARE_BEFORE, STREAM_VERSION_SHARE];
 /// Bytes in front of a chunk's body.
 pub const STREAM_HEAD_BYTES: usize = 24;
 /// Most bytes of a body: bounds what a reader buffers.
@@ -178,8 +182,7 @@ impl StreamHead {
     /// program's.
     pub fn other_version(&self, body: &[u8]) -> Option<u16> {
         let version = u16::from_le_bytes(*body.first_chunk()?);
-        let is_known = version == STREAM_VERSION || version == STREAM_VERSION_SHARE;
-        (self.kind == KIND_BEGIN && !is_known).then_some(version)
+        (self.kind == KIND_BEGIN && !STREAM_VERSIONS.contains(&version)).then_some(version)
     }
 
     /// Whether it is the head of a first chunk.
@@ -464,8 +467,8 @@ impl StreamReader {
 
 fn read_begin(cursor: &mut Cursor<'_>) -> Result<StreamBegin, FormatError> {
     let version = cursor.u16()?;
-    if version != STREAM_VERSION && version != STREAM_VERSION_SHARE {
-        let text = format!("version {version}, this program knows {STREAM_VERSION} and {STREAM_VERSION_SHARE}");
+    if !STREAM_VERSIONS.contains(&version) {
+        let text = format!("version {version}, this program knows {STREAM_VERSION} to {STREAM_VERSION_SHARE}");
         return Err(cursor.fail(text));
     }
     let begin = StreamBegin {
@@ -482,7 +485,7 @@ fn read_begin(cursor: &mut Cursor<'_>) -> Result<StreamBegin, FormatError> {
     };
     cursor.end()?;
     let fits = match version {
-        STREAM_VERSION_SHARE => begin.size_bytes == SHARE_BYTES,
+        STREAM_VERSION_SHARE | STREAM_VERSION_SHARE_BEFORE => begin.size_bytes == SHARE_BYTES,
         _ => begin.size_bytes <= OBJECT_BYTES_MAX,
     };
     if begin.size_bytes == 0 || !fits {

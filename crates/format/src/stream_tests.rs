@@ -148,6 +148,26 @@ fn a_stream_of_another_version_or_of_something_else_is_told_from_a_damaged_one()
 }
 
 #[test]
+fn streams_of_shares_are_read_in_both_their_versions_and_written_in_the_newer() {
+    let written = StreamWriter::default().begin(&StreamBegin { size_bytes: SHARE_BYTES, ..begin() });
+    assert_eq!(written[STREAM_HEAD_BYTES..][..2], STREAM_VERSION_SHARE.to_le_bytes());
+    for (version, is_read) in [
+        (STREAM_VERSION, false),
+        (STREAM_VERSION_SHARE_BEFORE, true),
+        (STREAM_VERSION_SHARE, true),
+        (STREAM_VERSION_SHARE + 1, false),
+    ] {
+        let mut chunk = written.clone();
+        chunk[STREAM_HEAD_BYTES..][..2].copy_from_slice(&version.to_le_bytes());
+        let head = make_head(KIND_BEGIN, &chunk[STREAM_HEAD_BYTES..], 0);
+        chunk[..STREAM_HEAD_BYTES].copy_from_slice(&head);
+        assert_eq!(take(&mut StreamReader::default(), &chunk).is_ok(), is_read, "version {version}");
+        let other = StreamHead::decode(head.first_chunk().unwrap()).unwrap().other_version(&chunk[STREAM_HEAD_BYTES..]);
+        assert_eq!(other, (version > STREAM_VERSION_SHARE).then_some(version));
+    }
+}
+
+#[test]
 fn fragments_go_through_a_stream_without_their_payloads_being_summed_again() {
     let payload = vec![9; 3000];
     let (object, epoch) = (ObjectId(77), Epoch(5));

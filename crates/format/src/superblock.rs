@@ -35,6 +35,9 @@ pub const INCOMPAT_NESTED_SHARES: u64 = 1 << 5;
 /// Incompatible feature: there may be images, objects in which a missing record means that nothing
 /// is known. Set before the first one is made, and never taken back.
 pub const INCOMPAT_IMAGES: u64 = 1 << 6;
+/// Incompatible feature: contents of small files of shares may be in the records of their inodes.
+/// Set with [`INCOMPAT_SHARES`], or when a pool is opened that has that one only.
+pub const INCOMPAT_SMALL_FILES: u64 = 1 << 7;
 /// Compatible feature: extent 0 has an inventory of all extents. Set when there is one, and never taken back.
 pub const COMPAT_INVENTORY: u64 = 1 << 0;
 /// Incompatible features that this code knows. A pool with any other bit is not opened.
@@ -43,7 +46,8 @@ pub const INCOMPAT_KNOWN: u64 = INCOMPAT_COMPACT_RECORDS
     | INCOMPAT_BOOKMARKS
     | INCOMPAT_FOLDERS
     | INCOMPAT_NESTED_SHARES
-    | INCOMPAT_IMAGES;
+    | INCOMPAT_IMAGES
+    | INCOMPAT_SMALL_FILES;
 
 /// Why a superblock cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use codec::CodecId;
-use engine::{FileStored, Files};
+use engine::{FilePart, FileStored, Files};
 use policy::Compression;
-use share::{Inode, Tree};
+use share::{Inode, RECORD_CONTENT_BYTES_MAX, Tree};
 use surface::{Advice, Error, ErrorKind, Result};
 
 use crate::choices::Remembered;
@@ -18,6 +18,8 @@ use crate::share_trials;
 
 /// Parts of a file that are told.
 const PARTS_MAX: usize = 256;
+/// The word that is told for a codec, where a content is in the record of its inode.
+const IN_RECORD: &str = "inode";
 /// Directories above one another that are gone through: a path has no more in it.
 const DEPTH_MAX: usize = 4096;
 /// Lines of a directory, and of types, that are told; the rest is added up in one.
@@ -77,15 +79,17 @@ impl Opened {
             return Err(Error::new(ErrorKind::Invalid, text));
         }
         let hint = self.tree.hint(node).map_err(failed)?;
-        let stored = if inode.is_file() {
-            self.files.settle()?;
-            self.files.stored(inode.data_file(), PARTS_MAX)?
-        } else {
-            FileStored::default()
+        let stored = match (inode.is_file(), inode.content()) {
+            (true, Some(content)) => in_record(content),
+            (true, None) => {
+                self.files.settle()?;
+                self.files.stored(inode.data_file(), PARTS_MAX)?
+            }
+            (false, _) => FileStored::default(),
         };
         let remembered = (hint.kind != 0).then(|| self.files.remembered(hint.kind)).flatten();
         let usual = policy::InForce::in_force(&*self.files).settings.compression;
-        let line = |part: engine::FilePart| PartLine {
+        let line = |part: FilePart| PartLine {
             why: why(&part.codec, hint.how, usual, remembered.as_ref()),
             offset: part.offset,
             units: part.units,
@@ -146,7 +150,10 @@ impl Opened {
         types: &mut BTreeMap<String, UsageLine>,
     ) -> Result<()> {
         walk.each_file((String::new(), node, inode), &mut |_, node, inode| {
-            let stored = self.files.stored(inode.data_file(), 0)?;
+            let stored = match inode.content() {
+                Some(content) => in_record(content),
+                None => self.files.stored(inode.data_file(), 0)?,
+            };
             let file = UsageLine {
                 files: 1,
                 size_bytes: inode.size,
@@ -236,6 +243,14 @@ impl<'a> Walk<'a> {
     }
 }
 
+/// What a small file takes, whose content is in the record of its inode: so many bytes, about.
+fn in_record(content: &[u8]) -> FileStored {
+    let bytes = content.len() as u64;
+    let part = FilePart { codec: IN_RECORD.to_owned(), offset: 0, units: 0, raw_bytes: bytes, stored_bytes: bytes };
+    let parts = if content.is_empty() { Vec::new() } else { vec![part] };
+    FileStored { raw_bytes: bytes, stored_bytes: bytes, parts, ..FileStored::default() }
+}
+
 /// Why a part of a file has its codec, given what counts for the file now.
 fn why(codec: &str, advice: Advice, usual: Compression, remembered: Option<&engine::Remembered>) -> String {
     let is = |number: u8| CodecId(number).to_string() == codec;
@@ -248,6 +263,9 @@ fn why(codec: &str, advice: Advice, usual: Compression, remembered: Option<&engi
         _ => "chosen unit by unit: it pays for this class of data",
     };
     let named = |by: &str| format!("{by} names it");
+    if codec == IN_RECORD {
+        return format!("in its inode: a file of at most {RECORD_CONTENT_BYTES_MAX} bytes has no block of its own");
+    }
     match (advice, usual) {
         (Advice::Codec(number), _) if is(number) => named("what counts for this file"),
         (Advice::Guess(number), _) if is(number) => named("the rule for its type"),
@@ -287,6 +305,7 @@ mod tests {
             ("zstd-1", Advice::Usual, Compression::Auto, "unit by unit"),
             ("zstd-dictionary", Advice::Auto, lz4, "dictionary"),
             ("raw", Advice::Auto, lz4, "nothing pays"),
+            (IN_RECORD, Advice::Codec(zstd), lz4, "in its inode"),
         ] {
             let said = why(codec, advice, usual, None);
             assert!(said.contains(part), "{codec} {advice:?}: {said}");

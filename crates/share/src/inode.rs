@@ -1,11 +1,13 @@
 //! The record of an inode: attributes, and where its data lies.
 //!
-//! Encoding, little-endian: version 1 (1 or 2), flags 1, mode 4, uid 4, gid 4, links 4, device 4,
+//! Encoding, little-endian: version 1 (1 to 3), flags 1, mode 4, uid 4, gid 4, links 4, device 4,
 //! size 8, data 8, parent 8, then four times seconds 8 and nanoseconds 4 (accessed, modified,
-//! changed, born), then in version 2 the length 2 of what follows and the record of its
-//! compression (`compression.rs`), then the target of a symbolic link up to the end. Valid if and
-//! only if the version is known, the length is at least that of the fixed part, and fields end
-//! where they say. Version 2 is written only if something is said there.
+//! changed, born), then in versions 2 and 3 the length 2 of what follows and the record of its
+//! compression (`compression.rs`), then up to the end the target of a symbolic link, or in version
+//! 3 the content of a file. Valid if and only if the version is known, the length is at least that
+//! of the fixed part, fields end where they say, and a content is a regular file's and as long as
+//! its size says. Version 2 is written only if something is said there, version 3 only for a file
+//! whose content is in its record.
 
 use crate::compression::Compression;
 use crate::failure::{Failure, Result};
@@ -73,6 +75,8 @@ pub struct Inode {
     /// Target of a symbolic link.
     pub(crate) target: Box<[u8]>,
     pub(crate) flags: Flags,
+    /// The content of a small file; `None`: it lies in `data`.
+    pub(crate) content: Option<Box<[u8]>>,
     /// How its data is compressed, or that of files made in it; `None`: nothing is said.
     pub(crate) compression: Option<Box<Compression>>,
 }
@@ -82,10 +86,16 @@ impl Inode {
     pub const fn data_file(&self) -> u64 {
         self.data
     }
+
+    /// The content of a file that is kept in its inode's record; `None` if it lies in blocks.
+    pub fn content(&self) -> Option<&[u8]> {
+        self.content.as_deref()
+    }
 }
 
 const VERSION: u8 = 1;
 const VERSION_WITH_FIELDS: u8 = 2;
+const VERSION_WITH_CONTENT: u8 = 3;
 const FIXED_BYTES: usize = 94;
 
 impl Inode {
@@ -115,8 +125,14 @@ impl Inode {
 
     pub(crate) fn encode(&self) -> Vec<u8> {
         let fields = self.compression.as_ref().map(|compression| compression.encode()).unwrap_or_default();
-        let mut out = Vec::with_capacity(FIXED_BYTES + 2 + fields.len() + self.target.len());
-        out.extend([if fields.is_empty() { VERSION } else { VERSION_WITH_FIELDS }, self.flags.0]);
+        let last = self.content.as_ref().unwrap_or(&self.target);
+        let version = match (&self.content, fields.is_empty()) {
+            (Some(_), _) => VERSION_WITH_CONTENT,
+            (None, false) => VERSION_WITH_FIELDS,
+            (None, true) => VERSION,
+        };
+        let mut out = Vec::with_capacity(FIXED_BYTES + 2 + fields.len() + last.len());
+        out.extend([version, self.flags.0]);
         for number in [self.mode, self.uid, self.gid, self.links, self.device] {
             out.extend(number.to_le_bytes());
         }
@@ -127,22 +143,22 @@ impl Inode {
             out.extend(time.seconds.to_le_bytes());
             out.extend(time.nanoseconds.to_le_bytes());
         }
-        if !fields.is_empty() {
+        if version != VERSION {
             // Two fields of at most 257 bytes, and those of newer versions, which came with a
             // length.
             out.extend((fields.len() as u16).to_le_bytes());
             out.extend(&fields);
         }
-        out.extend(&self.target);
+        out.extend(last);
         out
     }
 
     pub(crate) fn decode(number: u64, bytes: &[u8]) -> Result<Self> {
         let damaged = || Failure::damaged(format_args!("inode {number} has a record of {} bytes", bytes.len()));
         let (fixed, behind) = bytes.split_at_checked(FIXED_BYTES).ok_or_else(damaged)?;
-        let (compression, target) = match fixed[0] {
+        let (compression, last) = match fixed[0] {
             VERSION => (None, behind),
-            VERSION_WITH_FIELDS => {
+            VERSION_WITH_FIELDS | VERSION_WITH_CONTENT => {
                 let (length, rest) = behind.split_first_chunk().ok_or_else(damaged)?;
                 let fields = rest.split_at_checked(u16::from_le_bytes(*length).into()).ok_or_else(damaged)?;
                 let said = Compression::decode(fields.0).ok_or_else(damaged)?;
@@ -160,6 +176,7 @@ impl Inode {
             Some(Time { seconds, nanoseconds: take(&mut rest).map(u32::from_le_bytes)? })
         };
         let times = (time(), time(), time(), time());
+        let has_content = fixed[0] == VERSION_WITH_CONTENT;
         // All are there, for the fixed part is.
         let whole = || {
             Some(Self {
@@ -175,12 +192,16 @@ impl Inode {
                 modified: times.1?,
                 changed: times.2?,
                 born: times.3?,
-                target: target.into(),
+                target: if has_content { Box::default() } else { last.into() },
                 flags: Flags(fixed[1]),
+                content: has_content.then(|| last.into()),
                 compression,
             })
         };
-        whole().ok_or_else(damaged)
+        let agrees = |inode: &Self| {
+            inode.content.as_ref().is_none_or(|content| inode.is_file() && content.len() as u64 == inode.size)
+        };
+        whole().filter(agrees).ok_or_else(damaged)
     }
 }
 
@@ -213,6 +234,7 @@ mod tests {
             born: Time { seconds: 11, nanoseconds: 12 },
             target: b"a/target"[..].into(),
             flags,
+            content: None,
             compression: None,
         };
         let bytes = inode.encode();
@@ -227,6 +249,18 @@ mod tests {
         assert!(Inode::decode(1, &with_fields[..FIXED_BYTES + 6]).is_err());
         assert!(Inode::decode(1, &bytes[..FIXED_BYTES - 1]).is_err());
         assert!(Inode::decode(1, &[&[9], &bytes[1..]].concat()).is_err());
+        // A small file.
+        let mut small = said.clone();
+        (small.mode, small.target, small.content) = (libc::S_IFREG, Box::default(), Some(b"12345"[..].into()));
+        let with_content = small.encode();
+        assert_eq!((with_content[0], with_content.len()), (VERSION_WITH_CONTENT, FIXED_BYTES + 2 + 8 + 5));
+        assert_eq!(Inode::decode(1, &with_content).unwrap(), small);
+        assert!(Inode::decode(1, &with_content[..FIXED_BYTES + 2 + 8 + 4]).is_err(), "shorter than its size");
+        (small.content, small.size) = (Some(Box::default()), 0);
+        small.set_compression(Compression::default());
+        assert_eq!(Inode::decode(1, &small.encode()).unwrap(), small);
+        small.mode = libc::S_IFLNK;
+        assert!(Inode::decode(1, &small.encode()).is_err(), "a link has no content");
         flags.set(Flags::CAPABILITY, false);
         assert_eq!(flags, Flags::default());
     }

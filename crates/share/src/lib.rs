@@ -28,4 +28,7 @@ pub use inode::{Inode, Time};
 pub use journal::{JOURNAL_BYTES_MAX, Journal, Left, answering, journal_sum};
 pub use names::{COOKIE_DOT, COOKIE_DOT_DOT, NAME_BYTES_MAX};
 pub use scratch::Scratch;
-pub use tree::{Caller, Listed, NamesSurvey, Options, Repaired, SetAttributes, Still, TimeToSet, Tree, Written};
+pub use tree::{
+    Caller, Listed, NamesSurvey, Options, RECORD_CONTENT_BYTES_MAX, Repaired, SetAttributes, Still, TimeToSet, Tree,
+    Written,
+};

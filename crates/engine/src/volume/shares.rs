@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use format::INCOMPAT_SHARES;
+use format::{INCOMPAT_SHARES, INCOMPAT_SMALL_FILES};
 use policy::Resolved;
 use surface::{Hint, Result};
 use units::BLOCK_BYTES;
@@ -31,10 +31,11 @@ impl Core {
     /// What the storage fails with; the pool takes no writes then.
     pub(crate) fn allow_shares(&self) -> Result<()> {
         let mut superblock = superblock_io::choose(&superblock_io::read_copies(&*self.env.disk)?)?;
-        if superblock.features_incompat & INCOMPAT_SHARES != 0 {
+        let features = INCOMPAT_SHARES | INCOMPAT_SMALL_FILES;
+        if superblock.features_incompat & features == features {
             return Ok(());
         }
-        superblock.features_incompat |= INCOMPAT_SHARES;
+        superblock.features_incompat |= features;
         superblock.generation += 1;
         superblock_io::write(&*self.env.disk, &superblock)
             .and_then(|()| superblock_copies::write(&*self.env.disk, &*self.env.store, &superblock))

@@ -52,7 +52,7 @@ const RESERVE: u64 = 1 << 16;
 /// The first number that is given out. Those below are the root's, the log's, and kept.
 pub(crate) const FIRST_NUMBER: u64 = 16;
 
-/// Inodes that the cache holds, some 250 bytes each.
+/// Inodes that the cache holds, some 250 bytes each, and of small files the content as well.
 const CACHED_MAX: usize = 1 << 16;
 
 /// What changes may take in memory before a commit comes, about. While it is written, as much may

@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::data::note_hole;
+use super::in_record::{self, RECORD_CONTENT_BYTES_MAX};
 use super::{Tree, compression, xattr};
 use crate::acl::{self, Acl};
 use crate::failure::{Failure, Result};
@@ -55,6 +56,9 @@ impl Tree {
     pub fn set_attributes(&self, node: u64, wanted: &SetAttributes) -> Result<Inode> {
         let _passed = self.pass();
         let _alone = wanted.size.map(|_| self.lock_of(node).write());
+        if wanted.size.is_some_and(|size| size > RECORD_CONTENT_BYTES_MAX) {
+            self.move_out(node)?;
+        }
         let now = self.now();
         // Size and attributes are one change: if the request comes again, it was done, or nothing of
         // it was.
@@ -98,7 +102,7 @@ impl Tree {
         }
         inode.changed = now;
         state.put(node, inode.clone());
-        if wanted.size.is_some_and(|size| size < before && size > 0) {
+        if wanted.size.is_some_and(|size| size < before && size > 0) && inode.content.is_none() {
             state.note_trim(inode.data, inode.size, node);
             drop(state);
             self.cut_off(node, &inode, before)?;
@@ -119,6 +123,15 @@ impl Tree {
         if size == inode.size {
             return Ok(());
         }
+        // One that does not stay there was moved out before.
+        if let Some(content) = &inode.content {
+            inode.content = Some(in_record::resized(content, size));
+            inode.size = size;
+            if size == 0 {
+                compression::forget_content(inode);
+            }
+            return Ok(());
+        }
         if size > inode.size {
             self.tidy_end(state, inode.data, inode.size)?;
         }
@@ -130,6 +143,7 @@ impl Tree {
             // The content goes once this is durable; what is written from now on lies elsewhere.
             state.trim(inode.data, 0);
             inode.data = state.allocate();
+            inode.content = Some(Box::default());
         }
         Ok(())
     }

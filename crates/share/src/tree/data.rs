@@ -4,6 +4,7 @@ use bytes::Bytes;
 use surface::Allocation;
 
 use super::attributes::{FILE_BYTES_MAX, kill_privileges};
+use super::in_record::{self, RECORD_CONTENT_BYTES_MAX};
 use super::{Tree, compression, xattr};
 use crate::compression::Compression;
 use crate::failure::{Failure, Result};
@@ -24,7 +25,7 @@ const ALLOCATION_ANSWERS_MAX: usize = 64;
 
 /// The end of a file moves to `to`, behind nothing or behind data that begins there.
 pub(super) fn note_hole(inode: &mut Inode, to: u64) {
-    if to > inode.size.next_multiple_of(BLOCK_BYTES) {
+    if inode.content.is_none() && to > inode.size.next_multiple_of(BLOCK_BYTES) {
         inode.flags.set(Flags::SPARSE, true);
     }
 }
@@ -36,12 +37,23 @@ pub struct Written {
     pub changed_mode: bool,
 }
 
+/// A file as far as its content goes.
+struct File {
+    /// Its file of the object space.
+    data: u64,
+    size: u64,
+    /// Its content if the inode's record has it; else it lies in `data`.
+    content: Option<Box<[u8]>>,
+}
+
 impl Tree {
     /// Where the content of a file lies, and its size.
-    fn file(&self, node: u64) -> Result<(u64, u64)> {
-        let (kind, data, size) = self.state.read().look_at(node, |inode| (inode.kind(), inode.data, inode.size))?;
+    fn file(&self, node: u64) -> Result<File> {
+        let of =
+            |inode: &Inode| (inode.kind(), File { data: inode.data, size: inode.size, content: inode.content.clone() });
+        let (kind, file) = self.state.read().look_at(node, of)?;
         match kind {
-            libc::S_IFREG => Ok((data, size)),
+            libc::S_IFREG => Ok(file),
             libc::S_IFDIR => Err(Failure::new(libc::EISDIR)),
             _ => Err(Failure::new(libc::EINVAL)),
         }
@@ -53,10 +65,13 @@ impl Tree {
     /// `EISDIR`, those of the space.
     pub fn read(&self, node: u64, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let _with_others = self.lock_of(node).read();
-        let (data, size) = self.file(node)?;
+        let File { data, size, content } = self.file(node)?;
         let length = usize::try_from(size.saturating_sub(offset).min(buf.len() as u64)).unwrap_or(0);
-        if length > 0 {
-            self.space.read(data, offset, &mut buf[..length])?;
+        match content {
+            _ if length == 0 => {}
+            // It is as long as its size says.
+            Some(content) => buf[..length].copy_from_slice(&content[offset as usize..][..length]),
+            None => self.space.read(data, offset, &mut buf[..length])?,
         }
         Ok(length)
     }
@@ -72,14 +87,21 @@ impl Tree {
         let _passed = self.pass();
         // Where the data lies does not change meanwhile, and the file is not cut.
         let mut with_others = self.lock_of(node).read();
-        let (data, size) = loop {
-            let (data, size) = self.file(node)?;
-            if end <= size || !self.state.read().has_loose_end(data) {
-                break (data, size);
+        let File { data, size, content } = loop {
+            let file = self.file(node)?;
+            let must_move = file.content.is_some() && end > RECORD_CONTENT_BYTES_MAX;
+            let is_loose = file.content.is_none() && end > file.size && self.state.read().has_loose_end(file.data);
+            if !must_move && !is_loose {
+                break file;
             }
             // Alone: others may have written behind the end what the next size shows.
             drop(with_others);
-            self.tidy_end_alone(node, data)?;
+            if must_move {
+                let _alone = self.lock_of(node).write();
+                self.move_out(node)?;
+            } else {
+                self.tidy_end_alone(node, file.data)?;
+            }
             with_others = self.lock_of(node).read();
         };
         let in_force = self.in_force();
@@ -89,10 +111,15 @@ impl Tree {
         said.ruled = found.clone().unwrap_or(said.ruled);
         let hint = said.hint(in_force.as_deref());
         let (length, now) = (bytes.len() as u64, self.now());
-        let written = self.or_after_giving_back(|| self.space.write_hinted(data, offset, bytes.clone(), hint));
+        let written = match content {
+            // What grows asks for room as names do.
+            Some(_) if end > size => self.admit(bytes.len()),
+            Some(_) => Ok(()),
+            None => self.or_after_giving_back(|| self.space.write_hinted(data, offset, bytes.clone(), hint)),
+        };
         if let Err(failure) = written {
             // Some of it may be there. No later size may show it.
-            if end > size && !crate::canary!("refused-write-shows") {
+            if end > size && content.is_none() && !crate::canary!("refused-write-shows") {
                 self.state.write().end_is_loose(data);
                 drop(with_others);
                 if let Err(later) = self.tidy_end_alone(node, data) {
@@ -104,7 +131,11 @@ impl Tree {
         // Data before the size that shows it.
         let mut state = self.change_last()?;
         let mut inode = state.inode(node)?;
-        if end > inode.size {
+        if let Some(content) = &inode.content {
+            let content = in_record::write(content, offset, &bytes);
+            inode.size = content.len() as u64;
+            inode.content = Some(content);
+        } else if end > inode.size {
             note_hole(&mut inode, offset);
             inode.size = end;
             state.must_flush_first = true;
@@ -136,8 +167,12 @@ impl Tree {
     /// The same for a caller who holds no lock of the file, and has seen its content in `data`.
     fn tidy_end_alone(&self, node: u64, data: u64) -> Result<()> {
         let _alone = self.lock_of(node).write();
-        let (present, size) = self.file(node)?;
+        let File { data: present, size, content } = self.file(node)?;
         let mut state = self.state.write();
+        if content.is_some() {
+            // Seen to before anything is written there.
+            return Ok(());
+        }
         if present != data {
             // It was emptied, and what it had goes.
             state.end_tidied(data);
@@ -166,20 +201,34 @@ impl Tree {
         let end = end.ok_or(Failure::new(libc::EFBIG))?;
         let _passed = self.pass();
         let _alone = self.lock_of(node).write();
-        let (data, size) = self.file(node)?;
-        if clears && offset < size {
+        if !keeps_size && end > RECORD_CONTENT_BYTES_MAX {
+            self.move_out(node)?;
+        }
+        let File { data, size, content } = self.file(node)?;
+        if clears && offset < size && content.is_none() {
             self.space.discard(data, offset..end.min(size))?;
         }
         let now = self.now();
         let mut state = self.change_last()?;
         let mut inode = state.inode(node)?;
-        if !keeps_size && end > inode.size {
-            self.tidy_end(&mut state, data, size)?;
-            note_hole(&mut inode, end);
-            inode.size = end;
-        }
-        if clears {
-            inode.flags.set(Flags::SPARSE, true);
+        if let Some(mut content) = inode.content.take() {
+            if clears && offset < size {
+                content[offset as usize..end.min(size) as usize].fill(0);
+            }
+            if !keeps_size && end > size {
+                content = in_record::resized(&content, end);
+            }
+            inode.size = content.len() as u64;
+            inode.content = Some(content);
+        } else {
+            if !keeps_size && end > inode.size {
+                self.tidy_end(&mut state, data, size)?;
+                note_hole(&mut inode, end);
+                inode.size = end;
+            }
+            if clears {
+                inode.flags.set(Flags::SPARSE, true);
+            }
         }
         if clears || !keeps_size {
             inode.modified = now;
@@ -193,6 +242,10 @@ impl Tree {
     pub fn blocks(&self, inode: &Inode) -> u64 {
         if !inode.is_file() {
             return 0;
+        }
+        if let Some(content) = &inode.content {
+            // Not none: programs take that for a file of holes.
+            return content.len().div_ceil(512) as u64;
         }
         let size = inode.size.next_multiple_of(BLOCK_BYTES);
         let bytes = if inode.flags.has(Flags::SPARSE) { self.allocated(inode.data, size) } else { size };
@@ -225,10 +278,13 @@ impl Tree {
     /// `ENXIO` behind the end, and if there is no data behind `offset`.
     pub fn seek(&self, node: u64, offset: u64, wanted: Allocation) -> Result<u64> {
         let _with_others = self.lock_of(node).read();
-        let (data, size) = self.file(node)?;
+        let File { data, size, content } = self.file(node)?;
         let none = Failure::new(libc::ENXIO);
         if offset >= size {
             return Err(none);
+        }
+        if content.is_some() {
+            return Ok(if wanted == Allocation::Hole { size } else { offset });
         }
         let mut at = offset;
         while at < size {
@@ -252,7 +308,7 @@ impl Tree {
     /// # Errors
     /// As [`Self::read`] and [`Self::write`]; `EINVAL` for ranges of one file that overlap.
     pub fn copy_range(&self, node: u64, offset: u64, to: u64, to_offset: u64, length: u64) -> Result<u64> {
-        let (_, size) = self.file(node)?;
+        let size = self.file(node)?.size;
         let length = length.min(size.saturating_sub(offset));
         let overlap = offset < to_offset.saturating_add(length) && to_offset < offset.saturating_add(length);
         if node == to && overlap {

@@ -99,6 +99,7 @@ impl Tree {
             born: now,
             target: target.into(),
             flags: Flags::default(),
+            content: (mode & libc::S_IFMT == libc::S_IFREG).then(Box::default),
             compression: None,
         };
         if inherits_group && is_directory {

@@ -46,6 +46,7 @@ impl Tree {
             born: now,
             target: Box::default(),
             flags: Flags::default(),
+            content: None,
             compression: None,
         };
         state.put(ROOT, root);

@@ -106,6 +106,7 @@ impl Tree {
             changed: now,
             born: now,
             target: Box::default(),
+            content: None,
             flags: Flags::default(),
             compression: None,
             ..*like

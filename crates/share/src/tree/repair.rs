@@ -171,7 +171,7 @@ impl Tree {
             Wrong::NoData(inode) => {
                 let mut state = self.change_in_part()?;
                 let (before, data) = (state.inode(inode)?, state.allocate());
-                state.put(inode, Inode { data, size: 0, ..before });
+                state.put(inode, Inode { data, size: 0, content: None, ..before });
                 "it is empty now".to_owned()
             }
             // Counted with the links.
@@ -224,6 +224,7 @@ impl Tree {
             born: unknown,
             target: Box::default(),
             flags: Flags::default(),
+            content: None,
             compression: None,
         }
     }

@@ -49,7 +49,10 @@ impl Tree {
                 })?;
             }
             if inode.is_file() && (inode.links < 2 || seen.insert(node)) {
-                let taken = self.space.stored(inode.data)?.ok_or(Failure::new(libc::ENODATA))?;
+                let taken = match inode.content() {
+                    Some(content) => Taken { raw_bytes: content.len() as u64, stored_bytes: content.len() as u64 },
+                    None => self.space.stored(inode.data)?.ok_or(Failure::new(libc::ENODATA))?,
+                };
                 found.files += 1;
                 found.size_bytes += inode.size;
                 found.taken.raw_bytes += taken.raw_bytes;

@@ -9,7 +9,7 @@ use crate::crash::{lose_power, refuse_and_go_on};
 use crate::ground::Ground;
 
 /// Every bug that can be planted in what a loss of power leaves.
-const CANARIES: [&str; 7] = [
+const CANARIES: [&str; 8] = [
     "size-before-data",
     "discard-before-durable",
     "rename-not-logged",
@@ -17,6 +17,7 @@ const CANARIES: [&str; 7] = [
     "number-reused",
     "link-not-counted",
     "overlay-not-in-snapshot",
+    "content-stays-behind",
 ];
 
 /// Seeds that are spent on each.

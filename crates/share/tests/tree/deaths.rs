@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use share::{Caller, Journal, Left, SetAttributes, Tree};
+use share::{Caller, Journal, Left, RECORD_CONTENT_BYTES_MAX, SetAttributes, Tree};
 use sim::{Rng, SimSpace};
 
 use crate::model::BLOCK;
@@ -98,8 +98,14 @@ impl Run {
 
     /// Bytes without zeroes, so that a part that was cut off shows.
     fn some_bytes(&mut self) -> Vec<u8> {
-        let length = 1 + self.rng.below(3 * BLOCK as u64) as usize;
+        let length = 1 + self.below(3 * BLOCK as u64) as usize;
         vec![1 + self.rng.below(250) as u8; length]
+    }
+
+    /// A length or a place below a bound, often within what an inode's record holds.
+    fn below(&mut self, bound: u64) -> u64 {
+        let is_small = self.rng.percent(30);
+        self.rng.below(if is_small { RECORD_CONTENT_BYTES_MAX + 10 } else { bound })
     }
 
     /// One operation; returns the model behind it, and what came of it.
@@ -113,14 +119,14 @@ impl Run {
         };
         let done = match self.rng.below(10) {
             0..4 => {
-                let (bytes, offset) = (self.some_bytes(), self.rng.below(4 * BLOCK as u64) as usize);
+                let (bytes, offset) = (self.some_bytes(), self.below(4 * BLOCK as u64) as usize);
                 let content = model.entry(name).or_default();
                 content.resize(content.len().max(offset + bytes.len()), 0);
                 content[offset..offset + bytes.len()].copy_from_slice(&bytes);
                 self.tree.write(node, offset as u64, Bytes::from(bytes), false).map(drop)
             }
             4..7 => {
-                let size = if self.rng.below(4) == 0 { 0 } else { self.rng.below(6 * BLOCK as u64) };
+                let size = if self.rng.below(4) == 0 { 0 } else { self.below(6 * BLOCK as u64) };
                 model.entry(name).or_default().resize(size as usize, 0);
                 let size = SetAttributes { size: Some(size), ..SetAttributes::default() };
                 self.tree.set_attributes(node, &size).map(drop)

@@ -15,3 +15,4 @@ mod model;
 mod moments;
 mod repair;
 mod run;
+mod small;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use redb::{Builder, ReadableDatabase, ReadableTable, StorageBackend, TableDefinition};
-use share::{Caller, SetAttributes, Tree};
+use share::{Caller, RECORD_CONTENT_BYTES_MAX, SetAttributes, Tree};
 use sim::{Rng, SimSpace};
 use surface::ObjectSpace;
 
@@ -38,7 +38,9 @@ pub fn filled(files: u64) -> (Arc<SimSpace>, Content) {
         }
         let name = format!("file {number}");
         let node = tree.make(directory.0, name.as_bytes(), CALLER, libc::S_IFREG | 0o644, 0, 0).unwrap().0;
-        let bytes = format!("content {number} ").repeat(1 + number as usize % 400).into_bytes();
+        // Longer than contents in records, which go with them.
+        let bytes = format!("content {number} ").repeat(60 + number as usize % 400).into_bytes();
+        assert!(bytes.len() as u64 > RECORD_CONTENT_BYTES_MAX);
         tree.write(node, 0, Bytes::from(bytes.clone()), false).unwrap();
         tree.set_xattr(node, b"user.number", name.as_bytes(), 0, false).unwrap();
         content.insert([&directory.1[..], b"/", name.as_bytes()].concat(), bytes);

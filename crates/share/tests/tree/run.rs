@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use share::{Caller, Failure, Options, SetAttributes, Time, Tree};
+use share::{Caller, Failure, Options, RECORD_CONTENT_BYTES_MAX, SetAttributes, Time, Tree};
 use sim::Rng;
 
 use crate::compare::compare;
@@ -92,7 +92,12 @@ impl<G: Ground> Run<G> {
 
     /// A content of random length; now and then of whole blocks.
     fn some_bytes(&mut self) -> Vec<u8> {
-        let length = if self.rng.coin() { self.rng.below(3 * BLOCK as u64) } else { BLOCK as u64 * self.rng.below(3) };
+        let length = match self.rng.below(10) {
+            // In the inode's record, if the file is as short.
+            0..4 => self.rng.below(RECORD_CONTENT_BYTES_MAX + 10),
+            4..7 => self.rng.below(3 * BLOCK as u64),
+            _ => BLOCK as u64 * self.rng.below(3),
+        };
         let mut bytes = vec![0; length as usize + 1];
         self.rng.fill(&mut bytes);
         bytes
@@ -191,8 +196,11 @@ impl<G: Ground> Run<G> {
     fn write(&mut self) -> Option<()> {
         let Some(node) = self.file() else { return Some(()) };
         let bytes = self.some_bytes();
-        let offset = self.rng.below(5 * BLOCK as u64) as usize;
-        let offset = if self.rng.coin() { offset / BLOCK * BLOCK } else { offset };
+        let offset = match self.rng.below(10) {
+            0..=2 => self.rng.below(RECORD_CONTENT_BYTES_MAX + 10),
+            3..=6 => self.rng.below(5) * BLOCK as u64,
+            _ => self.rng.below(5 * BLOCK as u64),
+        } as usize;
         // What a write that is cut off may leave counts as written.
         let content = &mut self.model.nodes.get_mut(&node).unwrap().content;
         let before = content.clone();
@@ -234,13 +242,18 @@ impl<G: Ground> Run<G> {
 
     fn truncate(&mut self) -> Option<()> {
         let Some(node) = self.file() else { return Some(()) };
-        let size = if self.rng.coin() { 0 } else { self.rng.below(6 * BLOCK as u64) };
+        let size = match self.rng.below(10) {
+            0..5 => 0,
+            5..7 => self.rng.below(RECORD_CONTENT_BYTES_MAX + 10),
+            _ => self.rng.below(6 * BLOCK as u64),
+        };
         let before = self.model.nodes[&node].content.clone();
         let length = before.len() as u64;
         let set = SetAttributes { size: Some(size), ..SetAttributes::default() };
         // Such a cut is durable when it returns, with all before it; it may be so already if power
-        // goes in it.
-        let commits = size > 0 && size < length;
+        // goes in it. A content in a record is cut as an attribute is changed.
+        let is_in_record = self.tree.inode(node).is_ok_and(|inode| inode.content().is_some());
+        let commits = size > 0 && size < length && !is_in_record;
         self.model.nodes.get_mut(&node).unwrap().content.resize(size as usize, 0);
         self.note_blocks(node);
         let done = self.tree.set_attributes(node, &set);
@@ -256,7 +269,8 @@ impl<G: Ground> Run<G> {
 
     fn punch(&mut self) -> Option<()> {
         let Some(node) = self.file() else { return Some(()) };
-        let (offset, length) = (self.rng.below(4 * BLOCK as u64), 1 + self.rng.below(3 * BLOCK as u64));
+        let offset = if self.rng.coin() { self.rng.below(600) } else { self.rng.below(4 * BLOCK as u64) };
+        let length = 1 + self.rng.below(3 * BLOCK as u64);
         let content = &mut self.model.nodes.get_mut(&node).unwrap().content;
         let before = content.clone();
         let end = content.len().min((offset + length) as usize);

@@ -1,0 +1,176 @@
+//! Small files, whose content is in the records of their inodes.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use share::{Caller, Journal, Left, RECORD_CONTENT_BYTES_MAX, SetAttributes, Tree};
+use sim::{Rng, SimSpace};
+use surface::Allocation;
+
+use crate::run::OPTIONS;
+
+const CALLER: Caller = Caller { uid: 1000, gid: 100 };
+const MAX: usize = RECORD_CONTENT_BYTES_MAX as usize;
+
+fn tree() -> (Arc<SimSpace>, Tree) {
+    let space = SimSpace::new();
+    let tree = Tree::create(space.clone(), 7, OPTIONS).unwrap();
+    (space, tree)
+}
+
+fn file(tree: &Tree, name: &[u8]) -> u64 {
+    tree.make(Tree::ROOT, name, CALLER, libc::S_IFREG | 0o644, 0, 0).unwrap().0
+}
+
+fn write(tree: &Tree, node: u64, offset: u64, bytes: &[u8]) {
+    tree.write(node, offset, Bytes::copy_from_slice(bytes), false).unwrap();
+}
+
+fn size(tree: &Tree, node: u64, size: u64) {
+    tree.set_attributes(node, &SetAttributes { size: Some(size), ..SetAttributes::default() }).unwrap();
+}
+
+fn content(tree: &Tree, node: u64) -> Vec<u8> {
+    let mut content = vec![0; tree.inode(node).unwrap().size as usize];
+    assert_eq!(tree.read(node, 0, &mut content).unwrap(), content.len());
+    content
+}
+
+fn is_in_record(tree: &Tree, node: u64) -> bool {
+    tree.inode(node).unwrap().content().is_some()
+}
+
+fn blocks(space: &SimSpace, tree: &Tree, node: u64) -> u64 {
+    let data = tree.inode(node).unwrap().data_file();
+    space.allocated_blocks(data..data + 1) as u64
+}
+
+#[test]
+fn a_file_takes_a_block_when_it_is_longer_than_a_record_holds() {
+    let (space, tree) = tree();
+    let node = file(&tree, b"f");
+    write(&tree, node, 0, &[b'a'; MAX]);
+    assert!(is_in_record(&tree, node));
+    assert_eq!((blocks(&space, &tree, node), tree.blocks(&tree.inode(node).unwrap())), (0, 1));
+    write(&tree, node, MAX as u64, b"b");
+    assert!(!is_in_record(&tree, node));
+    let whole = [&[b'a'; MAX][..], b"b"].concat();
+    assert_eq!((blocks(&space, &tree, node), content(&tree, node)), (1, whole.clone()));
+    // Cut, it stays there, as a file of a pool does that is older than this.
+    size(&tree, node, 3);
+    assert!(!is_in_record(&tree, node));
+    write(&tree, node, 5, b"c");
+    assert_eq!(content(&tree, node), b"aaa\0\0c");
+    tree.close().unwrap();
+    let tree = Tree::open(space.clone(), OPTIONS).unwrap();
+    assert_eq!((is_in_record(&tree, node), content(&tree, node)), (false, b"aaa\0\0c".to_vec()));
+    // Emptied, it begins anew.
+    size(&tree, node, 0);
+    write(&tree, node, 2, b"d");
+    assert!(is_in_record(&tree, node));
+    assert_eq!(content(&tree, node), b"\0\0d");
+    tree.commit().unwrap();
+    assert_eq!((space.allocated_blocks(node..node + 1), blocks(&space, &tree, node)), (0, 0));
+    size(&tree, node, 9000);
+    let mut grown = b"\0\0d".to_vec();
+    grown.resize(9000, 0);
+    assert_eq!((is_in_record(&tree, node), content(&tree, node)), (false, grown));
+    assert_eq!(tree.check().unwrap(), Vec::<String>::new());
+}
+
+#[test]
+fn what_was_synced_is_there_after_a_loss_of_power_and_in_snapshots() {
+    let (space, tree) = tree();
+    let node = file(&tree, b"f");
+    write(&tree, node, 0, b"one");
+    tree.sync().unwrap();
+    let snapshot = Tree::open(tree.snapshot(|| space.snapshot()).unwrap(), OPTIONS).unwrap();
+    write(&tree, node, 1, b"wo, not synced");
+    for seed in 0..20 {
+        let opened = Tree::open(space.after_power_loss(&mut Rng::new(seed)), OPTIONS).unwrap();
+        assert_eq!(content(&opened, node), b"one");
+    }
+    tree.sync().unwrap();
+    // Moved to blocks, which arrive, while the record does not.
+    write(&tree, node, 3, &[b'x'; 2000]);
+    surface::ObjectSpace::flush(&*space).unwrap();
+    for seed in 0..20 {
+        let opened = Tree::open(space.after_power_loss(&mut Rng::new(seed)), OPTIONS).unwrap();
+        assert_eq!(content(&opened, node), b"owo, not synced");
+        size(&opened, node, 4000);
+        let mut grown = b"owo, not synced".to_vec();
+        grown.resize(4000, 0);
+        assert_eq!(content(&opened, node), grown, "what was lost shows behind the end");
+    }
+    tree.sync().unwrap();
+    for seed in 0..20 {
+        let opened = Tree::open(space.after_power_loss(&mut Rng::new(seed)), OPTIONS).unwrap();
+        assert_eq!(content(&opened, node), content(&tree, node));
+    }
+    assert_eq!(content(&snapshot, node), b"one");
+}
+
+/// Records of changes, as a program leaves them.
+#[derive(Default)]
+struct Kept(Mutex<Vec<(u64, Vec<u8>)>>);
+
+impl Journal for Kept {
+    fn keep(&self, commit: u64, record: &[u8]) {
+        self.0.lock().push((commit, record.to_vec()));
+    }
+}
+
+#[test]
+fn the_death_of_the_program_takes_nothing_that_was_acknowledged() {
+    let (space, tree) = tree();
+    let kept = Arc::new(Kept::default());
+    tree.keep_journal(kept.clone());
+    let nodes: Vec<_> = [&b"short"[..], b"long", b"emptied"].iter().map(|name| file(&tree, name)).collect();
+    write(&tree, nodes[0], 0, b"in its record");
+    write(&tree, nodes[1], 0, b"moved");
+    write(&tree, nodes[1], 600, b"out");
+    write(&tree, nodes[2], 0, &[b'o'; 5000]);
+    size(&tree, nodes[2], 0);
+    write(&tree, nodes[2], 1, b"new");
+    let expected: Vec<_> = nodes.iter().map(|&node| content(&tree, node)).collect();
+    let session = tree.session();
+    drop(tree);
+    let records = kept.0.lock().clone();
+    let left = Left { session, is_replayed: false, records };
+    let tree = Tree::take_over(space, OPTIONS, &left).unwrap();
+    let found: Vec<_> = nodes.iter().map(|&node| content(&tree, node)).collect();
+    assert_eq!(found, expected);
+    assert_eq!(nodes.iter().map(|&node| is_in_record(&tree, node)).collect::<Vec<_>>(), [true, false, true]);
+}
+
+#[test]
+fn holes_are_zeroes_in_a_record() {
+    let (space, tree) = tree();
+    let node = file(&tree, b"f");
+    write(&tree, node, 100, &[b'a'; 100]);
+    assert_eq!(tree.seek(node, 0, Allocation::Data).unwrap(), 0);
+    assert_eq!(tree.seek(node, 7, Allocation::Hole).unwrap(), 200);
+    assert_eq!(tree.seek(node, 200, Allocation::Data).unwrap_err().errno(), libc::ENXIO);
+    let mut expected = vec![0; 200];
+    expected[100..].fill(b'a');
+    let punch = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    tree.allocate(node, 150, 10_000, punch).unwrap();
+    expected[150..].fill(0);
+    assert_eq!(content(&tree, node), expected);
+    tree.allocate(node, 300, 100, libc::FALLOC_FL_ZERO_RANGE).unwrap();
+    expected.resize(400, 0);
+    assert_eq!(content(&tree, node), expected);
+    assert!(is_in_record(&tree, node));
+    tree.allocate(node, 0, 5000, 0).unwrap();
+    expected.resize(5000, 0);
+    assert_eq!((is_in_record(&tree, node), content(&tree, node)), (false, expected.clone()));
+    // A copy within the share is in a record again, or not, by its own length.
+    let copy = file(&tree, b"copy");
+    assert_eq!(tree.copy_range(node, 100, copy, 0, 200).unwrap(), 200);
+    assert!(is_in_record(&tree, copy));
+    assert_eq!(content(&tree, copy), &expected[100..300]);
+    assert_eq!(blocks(&space, &tree, copy), 0);
+    let usage = String::from_utf8(tree.xattr(copy, b"user.shale.usage").unwrap()).unwrap();
+    assert_eq!(usage, "files=1 size=200 data=200 stored=200");
+}
