@@ -166,6 +166,12 @@ def damage_names(t, pool):
     t.fail(f"no bit of the names could be flipped, at {len(places)} places")
 
 
+def lost_small_files(report):
+    """Names, without the directories, of files that a check or a repair says are lost with the records of their inodes."""
+    told = re.compile(r"(?s)(?:.*/)?([^/]*): (?:lost with the record of its inode|the name means inode \d+, .* with it a file of at most)")
+    return {found[1] for problem in report["problems"] if (found := told.match(problem["detail"]))}
+
+
 def by_content(found, expected):
     """How many of the expected contents are there, under any name; a file in lost+found may end with the zeroes of its block."""
     there = {content.rstrip(b"\0") for content in found.values()}
@@ -177,6 +183,9 @@ def damaged_names_are_mended(t):
     """flipped bytes in the names of a share: it is served as far as it can be, check --repair builds its names anew, and files keep their content"""
     pool, expected = damaged_names(t)
     damage_names(t, pool)
+    lost = lost_small_files(json.loads(pool.check(status=EXIT["corrupt"])))
+    known = {os.path.basename(path) for path in expected}
+    t.expect(lost <= known, f"files that check says are lost: {sorted(lost - known)[:5]}")
     # A server goes on, with that share and the other one.
     server = pool.serve(shares=True)
     t.equal((server.shares_dir / "second" / "file").read_bytes(), b"of another share", "the other share")
@@ -194,9 +203,13 @@ def damaged_names_are_mended(t):
     t.equal((report["clean"], report["problems_left"], report["names_lost"]), (True, 0, ["home"]), "what repair says in all")
     mended = [problem["detail"] for problem in report["problems"] if problem["kind"] == "tree"]
     t.expect(any("built anew" in detail for detail in mended), f"what repair says: {mended[:5]}")
+    t.expect(lost <= lost_small_files(report), f"files that check names and repair does not: {sorted(lost - lost_small_files(report))[:5]}")
+    lost = lost_small_files(report)
     server = pool.serve(shares=True)
     share = server.share("home")
     found = contents(share)
+    there = {os.path.basename(path) for path in found}
+    t.expect(not lost & there, f"files that are there and said to be lost: {sorted(lost & there)[:5]}")
     same = sum(found.get(path) == content for path, content in expected.items())
     there = by_content(found, expected)
     t.expect(same >= seen, f"{seen} files were read before the repair, {same} are in their places after it")
@@ -204,7 +217,7 @@ def damaged_names_are_mended(t):
     server.stop()
     report = json.loads(pool.check())
     t.equal(report["problems"], [], "what check says behind the repair")
-    t.note(f"{seen} of {len(expected)} files read while damaged, {same} in their places after the repair, {there} contents there")
+    t.note(f"{seen} of {len(expected)} files read while damaged, {same} in their places after the repair, {there} contents there, {len(lost)} said to be lost")
 
 
 @test(seconds_max=900)

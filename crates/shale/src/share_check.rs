@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use engine::{CheckReport, Files, Pool, Problem, TreeUse};
-use share::{Repaired, Tree};
+use share::{RECORD_CONTENT_BYTES_MAX, Repaired, Tree};
 use surface::{Error, ErrorKind, ObjectSpace, Result};
 
 use crate::names;
@@ -20,6 +20,9 @@ use crate::share_trees::{self, Moment, PATIENCE};
 const FILES_OWN: u64 = 16;
 /// Damaged files of one share whose paths are looked for.
 const DAMAGED_MAX: usize = 1000;
+
+/// Files lost with the records of their inodes that are told of one share.
+const LOST_TOLD_MAX: usize = 100;
 
 /// What problems in the pages of a share's names begin with; a path begins with a slash.
 const IN_NAMES: &str = "the names of the share";
@@ -85,10 +88,32 @@ fn look(pool: &Pool, name: &str) -> Result<Repaired> {
         Tree::survey(&files).map_err(|failure| share_trees::error_of(name, "its names cannot be read", failure))?;
     if let Some(survey) = survey.filter(|survey| !survey.is_whole) {
         let advice = "shale check --repair builds them anew from what is whole, and puts what has no name any more into lost+found";
-        return Ok(Repaired { left: vec![format!("{}; {advice}", survey.problem)], ..Repaired::default() });
+        let mut left = vec![format!("{}; {advice}", survey.problem)];
+        left.extend(lost_with_records(&files)?);
+        return Ok(Repaired { left, ..Repaired::default() });
     }
     drop(files);
     Ok(Repaired { left: check_share(pool, name)?, ..Repaired::default() })
+}
+
+/// Small files whose content is lost with the damaged pages that hold their inodes' records.
+fn lost_with_records(files: &Files) -> Result<Vec<String>> {
+    let mut lost = Tree::without_records(files);
+    // Those come back with their data.
+    files.each_file(|file| {
+        lost.remove(&file);
+        Ok(true)
+    })?;
+    let more = lost.len().saturating_sub(LOST_TOLD_MAX);
+    let words = |path: &Vec<u8>| {
+        let path = String::from_utf8_lossy(path);
+        format!("{path}: lost with the record of its inode, a file of at most {RECORD_CONTENT_BYTES_MAX} bytes")
+    };
+    let mut told: Vec<_> = lost.values().take(LOST_TOLD_MAX).map(words).collect();
+    if more > 0 {
+        told.push(format!("{more} more files are lost so"));
+    }
+    Ok(told)
 }
 
 /// Mends the tree of a share: builds its names anew if some of them are damaged, puts right what

@@ -203,7 +203,9 @@ impl Tree {
             return Ok("it is a file of root again, with its data, up to the end of the last block".to_owned());
         }
         state.remove_entry(at.directory, at.cookie);
-        Ok("the name was removed".to_owned())
+        let is_file = named.kind == libc::S_IFREG;
+        let held = if is_file { ", and with it a file of at most 512 bytes, or an empty one" } else { "" };
+        Ok(format!("the name was removed{held}"))
     }
 
     /// An inode of root, of which nothing else is known.

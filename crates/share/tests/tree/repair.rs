@@ -22,9 +22,19 @@ fn table(name: &'static str) -> TableDefinition<'static, &'static [u8], &'static
     TableDefinition::new(name)
 }
 
-/// A tree of some directories with files, links and attributes, closed; and the content of its
-/// files by their paths.
+/// A tree of some directories with files and attributes, closed; and the content of its files by
+/// their paths.
 pub fn filled(files: u64) -> (Arc<SimSpace>, Content) {
+    filled_with(files, |number| {
+        // Longer than contents in records, which go with them.
+        let bytes = format!("content {number} ").repeat(60 + number as usize % 400).into_bytes();
+        assert!(bytes.len() as u64 > RECORD_CONTENT_BYTES_MAX);
+        bytes
+    })
+}
+
+/// The same with other contents.
+fn filled_with(files: u64, content_of: impl Fn(u64) -> Vec<u8>) -> (Arc<SimSpace>, Content) {
     let space = SimSpace::new();
     let tree = Tree::create(space.clone(), 7, OPTIONS).unwrap();
     let mut content = Content::new();
@@ -38,9 +48,7 @@ pub fn filled(files: u64) -> (Arc<SimSpace>, Content) {
         }
         let name = format!("file {number}");
         let node = tree.make(directory.0, name.as_bytes(), CALLER, libc::S_IFREG | 0o644, 0, 0).unwrap().0;
-        // Longer than contents in records, which go with them.
-        let bytes = format!("content {number} ").repeat(60 + number as usize % 400).into_bytes();
-        assert!(bytes.len() as u64 > RECORD_CONTENT_BYTES_MAX);
+        let bytes = content_of(number);
         tree.write(node, 0, Bytes::from(bytes.clone()), false).unwrap();
         tree.set_xattr(node, b"user.number", name.as_bytes(), 0, false).unwrap();
         content.insert([&directory.1[..], b"/", name.as_bytes()].concat(), bytes);
@@ -279,6 +287,48 @@ fn names_inodes_and_counts_that_are_lost_are_mended_and_named() {
     let node = tree.make(Tree::ROOT, b"new", CALLER, libc::S_IFREG | 0o644, 0, 0).unwrap().0;
     tree.set_attributes(node, &SetAttributes { size: Some(5), ..SetAttributes::default() }).unwrap();
     tree.close().unwrap();
+}
+
+#[test]
+fn small_files_go_with_their_inodes_and_are_told_by_path() {
+    // Each third one is no small file.
+    let long = |number: u64| number.is_multiple_of(3);
+    let (space, content) = filled_with(300, |number| {
+        format!("{number} of many ").repeat(if long(number) { 400 } else { 1 + number as usize % 30 }).into_bytes()
+    });
+    let (small, large): (Vec<_>, Vec<_>) =
+        content.iter().partition(|(_, bytes)| bytes.len() as u64 <= RECORD_CONTENT_BYTES_MAX);
+    assert!(small.len() > 100 && large.len() > 90, "{} and {}", small.len(), large.len());
+    assert_eq!(with_data(&space).len(), large.len());
+    assert!(Tree::without_records(&*space).is_empty());
+    let names = remove(&space, "entry", |key, value| value.ends_with(b"7") && number(key) != Tree::ROOT);
+    let inodes = remove(&space, "inode", |key, value| {
+        let mode = u32::from_le_bytes(*value[2..].first_chunk().unwrap());
+        mode & libc::S_IFMT == libc::S_IFREG && number(key) % 10 == 3
+    });
+    assert!(names > 20 && inodes > 20, "{names} names, {inodes} inodes");
+    let without: Vec<Vec<u8>> = Tree::without_records(&*space).into_values().collect();
+    assert!(without.len() + names > inodes && without.iter().all(|path| content.contains_key(path)));
+    let (tree, mended, _) = mend(&space);
+    assert!(Tree::without_records(&*space).is_empty());
+    let found = files_of(&tree);
+    let is_lost = |path: &Vec<u8>| without.contains(path) && content[path].len() as u64 <= RECORD_CONTENT_BYTES_MAX;
+    for (path, expected) in &content {
+        let told = format!("{}: the name means inode", String::from_utf8_lossy(path));
+        let told = mended.iter().find(|text| text.starts_with(&told));
+        if is_lost(path) {
+            assert!(told.is_some_and(|text| text.contains("with it a file of at most 512 bytes")), "{told:?}");
+            assert!(!found.contains_key(path));
+        } else if !path.ends_with(b"7") {
+            assert!(is_same(&found[path], expected), "{}", String::from_utf8_lossy(path));
+        }
+    }
+    // What has lost its name only is in `lost+found`, small or not.
+    let nameless = content.iter().filter(|(path, _)| path.ends_with(b"7"));
+    let back = nameless.filter(|(_, expected)| found.values().any(|found| is_same(found, expected))).count();
+    assert!(back > 20, "{back} of {names} that have lost their names are there");
+    tree.close().unwrap();
+    assert_eq!(Tree::open(space, OPTIONS).unwrap().check().unwrap(), Vec::<String>::new());
 }
 
 #[test]
