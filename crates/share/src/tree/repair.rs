@@ -171,8 +171,10 @@ impl Tree {
             Wrong::NoData(inode) => {
                 let mut state = self.change_in_part()?;
                 let (before, data) = (state.inode(inode)?, state.allocate());
-                state.put(inode, Inode { data, size: 0, content: None, ..before });
-                "it is empty now".to_owned()
+                // A small file has its content all the same.
+                let size = before.content.as_ref().map_or(0, |content| content.len() as u64);
+                state.put(inode, Inode { data, size, ..before });
+                format!("it has one now, and {size} bytes")
             }
             // Counted with the links.
             Wrong::Unlisted(_) | Wrong::SharedData(..) => return Ok(None),

@@ -167,6 +167,48 @@ fn remove(space: &Arc<SimSpace>, name: &'static str, mut picks: impl FnMut(&[u8]
     removed
 }
 
+/// Takes the number of the file that holds the data out of an inode's record.
+fn take_data(space: &Arc<SimSpace>, inode: u64) {
+    let database = Builder::new().create_with_backend(Below(space.clone())).unwrap();
+    let transaction = database.begin_write().unwrap();
+    {
+        let mut inodes = transaction.open_table(table("inode")).unwrap();
+        let key = inode.to_be_bytes();
+        let mut record = inodes.get(&key[..]).unwrap().unwrap().value().to_vec();
+        record[30..38].fill(0);
+        inodes.insert(&key[..], &record[..]).unwrap();
+    }
+    transaction.commit().unwrap();
+}
+
+#[test]
+fn a_file_without_a_place_for_its_data_keeps_what_its_record_has() {
+    let space = SimSpace::new();
+    let tree = Tree::create(space.clone(), 7, OPTIONS).unwrap();
+    let make = |name: &[u8], bytes: &'static [u8]| {
+        let node = tree.make(Tree::ROOT, name, CALLER, libc::S_IFREG | 0o644, 0, 0).unwrap().0;
+        tree.write(node, 0, Bytes::from_static(bytes), false).unwrap();
+        node
+    };
+    let (small, large) = (make(b"small", b"in its record"), make(b"large", &[7; 5000]));
+    tree.close().unwrap();
+    take_data(&space, small);
+    take_data(&space, large);
+    let (tree, mended, _) = mend(&space);
+    assert!(mended.iter().any(|text| text.starts_with("/small") && text.contains("13 bytes")), "{mended:?}");
+    let found = files_of(&tree);
+    assert_eq!((&found[&b"/small"[..]][..], &found[&b"/large"[..]][..]), (&b"in its record"[..], &b""[..]));
+    // The data of the other is a file of its own.
+    let adopted =
+        found.iter().filter(|(path, content)| path.starts_with(b"/lost+found/") && content.starts_with(&[7; 5000]));
+    assert_eq!(adopted.count(), 1);
+    let node = tree.lookup(Tree::ROOT, b"small").unwrap().0;
+    tree.write(node, 13, Bytes::from(vec![b'!'; 1000]), false).unwrap();
+    let mut content = vec![0; 1013];
+    assert_eq!(tree.read(node, 0, &mut content).unwrap(), 1013);
+    assert!(content.starts_with(b"in its record!!!"));
+}
+
 fn number(bytes: &[u8]) -> u64 {
     u64::from_be_bytes(*bytes.first_chunk().unwrap())
 }
