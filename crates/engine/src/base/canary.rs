@@ -40,6 +40,8 @@ canaries! {
     SnapshotDeleteLosesNeighbour = "snapshot-delete-loses-neighbour", "The removal of a snapshot takes a block that is needed.";
     CleanerDropsSnapshotFragment = "cleaner-drops-snapshot-fragment", "The cleaner drops what only a snapshot holds.";
     DictionaryGivenUpUnseen = "dictionary-given-up-unseen", "A dictionary is given up without a look at who needs it.";
+    WrongDictionary = "wrong-dictionary", "What one dictionary helped to compress is decoded with another one of its volume.";
+    KindsTaughtTogether = "kinds-taught-together", "Dictionaries of a share are trained for files that lie together, whatever their types.";
     DeltasRemovedEarly = "deltas-removed-early", "What light checkpoints left goes before all of it is in the records.";
     DictionaryOutlived = "dictionary-outlived", "A dictionary stays when its volume has gone.";
     OpeningWithoutMark = "opening-without-mark", "An opening is not marked in the log.";

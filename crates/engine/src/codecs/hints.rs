@@ -4,8 +4,11 @@
 use codec::{Codec, CodecId};
 use policy::{Compression, Settings, bears_out, probe};
 use surface::{Advice, Hint};
-use units::BlockMask;
+use units::{BlockIndex, BlockMask};
 
+use crate::base::canary::Canary;
+use crate::codecs::regions::Place;
+use crate::volume::files::is_in_window;
 use crate::write::buffer::DirtyRun;
 
 /// The hint of the newest data among runs of a group: they are of one file, whose hint may have
@@ -15,6 +18,22 @@ pub(crate) fn hint_of(runs: &[DirtyRun], wanted: BlockMask) -> Hint {
     // Data on its way to a better place has none.
     let hints = runs.iter().filter(touches).map(|run| run.hint);
     hints.max_by_key(|hint| *hint != Hint::default()).unwrap_or_default()
+}
+
+/// The region that keeps the experience with such data: small files of a kind share one.
+pub(crate) fn place_of(first: BlockIndex, hint: Hint) -> Place {
+    if hint.kind != 0 && is_in_window(first) { Place::of_kind(hint.kind) } else { Place::of(first) }
+}
+
+/// The part of its object for which dictionaries are trained with such data: small files of a kind
+/// are one.
+pub(crate) fn taught_by(first: BlockIndex, hint: Hint) -> Place {
+    if Canary::KindsTaughtTogether.is_planted() { Place::of(first) } else { place_of(first, hint) }
+}
+
+/// Whether a codec is only what a default rule guesses, and one that a dictionary could help.
+pub(crate) fn may_be_helped(hint: Hint, codec: Codec) -> bool {
+    matches!((hint.how, codec), (Advice::Guess(_), Codec::Zstd(_)))
 }
 
 /// The codec of that number.

@@ -18,7 +18,7 @@ use crate::clean::extent_liveness::Resident;
 use crate::clean::survivors::Survivors;
 use crate::codecs::chooser;
 use crate::codecs::dictionaries::{Encoders, Readers};
-use crate::codecs::hints::compression_of;
+use crate::codecs::hints::{compression_of, place_of};
 use crate::codecs::regions::RegionKey;
 use crate::pool::core::Core;
 use crate::write::drain::compress_with;
@@ -97,7 +97,7 @@ impl<'a> Recoder<'a> {
                             let dictionaries =
                                 dictionaries.as_deref_mut().filter(|_| wants_dictionary(settings, raw.len()));
                             let (first, afresh) = (block, is_outdated);
-                            let region = RegionKey::of(object, first);
+                            let region = RegionKey::at(object, place_of(first, hint));
                             let unit =
                                 chooser::Unit { object, first, raw, settings, dictionaries, region, afresh, target };
                             let done = batch.store(unit, codecs, spare);

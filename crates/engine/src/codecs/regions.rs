@@ -21,20 +21,43 @@ const BUDGET_PER_SLOT: u64 = 8 << 10;
 const PIECES_MANY: u8 = 16;
 const PIECES_MAX: u8 = 64;
 
+/// Which region of its object data belongs to.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Place(u64);
+
+impl Place {
+    /// The region in which a block lies.
+    pub(crate) const fn of(block: BlockIndex) -> Self {
+        Self(block.0 / REGION_BLOCKS)
+    }
+    /// The region of data of a kind that an object has small pieces of, wherever they lie.
+    pub(crate) const fn of_kind(kind: u16) -> Self {
+        // No block has so high a number.
+        Self((1 << 53) | kind as u64)
+    }
+    /// Its number.
+    pub(crate) const fn number(self) -> u64 {
+        self.0
+    }
+}
+
 /// A region of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RegionKey(u64);
 
 impl RegionKey {
-    /// The region in which a block lies.
-    pub(crate) const fn of(object: ObjectId, block: BlockIndex) -> Self {
-        let word = (block.0 / REGION_BLOCKS) ^ object.0.rotate_left(40);
+    /// A region by its place.
+    pub(crate) const fn at(object: ObjectId, place: Place) -> Self {
+        let word = place.0 ^ object.0.rotate_left(40);
         Self((word ^ (word >> 29)).wrapping_mul(MULTIPLIER))
     }
-    /// The region of data of a kind that an object has small pieces of, wherever they lie.
+    /// The region in which a block lies.
+    pub(crate) const fn of(object: ObjectId, block: BlockIndex) -> Self {
+        Self::at(object, Place::of(block))
+    }
+    /// The region of a kind of data.
     pub(crate) const fn of_kind(object: ObjectId, kind: u16) -> Self {
-        // No block has so high a number.
-        Self::of(object, BlockIndex((1 << 63) | (kind as u64 * REGION_BLOCKS)))
+        Self::at(object, Place::of_kind(kind))
     }
     const fn tag(self) -> u64 {
         self.0 & ((1 << (u64::BITS - REGION_BITS)) - 1)

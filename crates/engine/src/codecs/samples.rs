@@ -16,10 +16,10 @@ use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
 use policy::{SamplePart, divide_samples};
-use units::{BlockIndex, ObjectId};
+use units::ObjectId;
 
 use crate::base::options::Training;
-use crate::codecs::regions::REGION_BLOCKS;
+use crate::codecs::regions::Place;
 
 /// Volumes that collect at the same time.
 const COLLECTING_MAX: usize = 4;
@@ -49,8 +49,8 @@ const PAUSE_DOUBLINGS_MAX: u32 = 6;
 #[derive(Debug, Default)]
 pub(crate) struct Samples {
     bytes: Vec<u8>,
-    /// Where each sample ends, and which block of the volume it began with.
-    ends: Vec<(usize, BlockIndex)>,
+    /// Where each sample ends, and which region of the volume it is of.
+    ends: Vec<(usize, Place)>,
     stride: u64,
     units: u64,
     /// Bytes of all units that were offered.
@@ -58,7 +58,7 @@ pub(crate) struct Samples {
 }
 
 impl Samples {
-    fn offer(&mut self, first: BlockIndex, raw: &[u8], budget: usize) {
+    fn offer(&mut self, place: Place, raw: &[u8], budget: usize) {
         let wanted = self.units.is_multiple_of(self.stride.max(1));
         self.units += 1;
         self.written_bytes += raw.len() as u64;
@@ -71,18 +71,18 @@ impl Samples {
                 self.halve();
             }
             self.bytes.extend_from_slice(piece);
-            self.ends.push((self.bytes.len(), first));
+            self.ends.push((self.bytes.len(), place));
         }
     }
 
     /// Step 2.
     fn halve(&mut self) {
         let (mut begin, mut kept, mut ends) = (0, 0, Vec::with_capacity(self.ends.len() / 2 + 1));
-        for (index, (end, first)) in std::mem::take(&mut self.ends).into_iter().enumerate() {
+        for (index, (end, place)) in std::mem::take(&mut self.ends).into_iter().enumerate() {
             if index.is_multiple_of(2) {
                 self.bytes.copy_within(begin..end, kept);
                 kept += end - begin;
-                ends.push((kept, first));
+                ends.push((kept, place));
             }
             begin = end;
         }
@@ -92,13 +92,13 @@ impl Samples {
     }
 
     /// The samples in parts of the volume, each of whole regions: what lies together is usually of
-    /// one kind.
+    /// one kind, and small files of one type are one region.
     pub(crate) fn parts(&self) -> Vec<SamplePart<'_>> {
         let mut begin = 0;
-        let pieces = self.ends.iter().map(|(end, first)| {
+        let pieces = self.ends.iter().map(|(end, place)| {
             let piece = &self.bytes[begin..*end];
             begin = *end;
-            (first.0 / REGION_BLOCKS, piece)
+            (place.number(), piece)
         });
         divide_samples(pieces.collect())
     }
@@ -132,7 +132,7 @@ impl Sampling {
 
     /// A unit of a volume has been compressed. Whether its samples are complete now. No thread
     /// waits for it: if another thread is offering at this moment, the unit is left out.
-    pub(crate) fn offer(&self, object: ObjectId, first: BlockIndex, raw: &[u8]) -> bool {
+    pub(crate) fn offer(&self, object: ObjectId, place: Place, raw: &[u8]) -> bool {
         let Some(mut volumes) = self.volumes.try_lock() else { return false };
         let collecting = volumes.values().filter(|volume| volume.samples.is_some()).count();
         if !volumes.contains_key(&object) && volumes.len() >= KNOWN_MAX {
@@ -153,7 +153,7 @@ impl Sampling {
             return false;
         }
         let samples = volume.samples.get_or_insert_default();
-        samples.offer(first, raw, self.budget);
+        samples.offer(place, raw, self.budget);
         samples.written_bytes >= SPAN * self.budget as u64
     }
 
@@ -196,7 +196,10 @@ impl Sampling {
 
 #[cfg(test)]
 mod tests {
+    use units::BlockIndex;
+
     use super::*;
+    use crate::codecs::regions::REGION_BLOCKS;
 
     const BUDGET: usize = 64 << 10;
 
@@ -214,7 +217,7 @@ mod tests {
         let sampling = sampling();
         let mut complete = None;
         for number in 0..1000 {
-            if sampling.offer(ObjectId(1), BlockIndex(number as u64), &unit(number)) {
+            if sampling.offer(ObjectId(1), Place::of(BlockIndex(number as u64)), &unit(number)) {
                 complete = Some(number);
                 break;
             }
@@ -250,7 +253,7 @@ mod tests {
             let mut samples = Samples::default();
             for round in 0..300 {
                 for (region, _) in counts.iter().enumerate().filter(|(_, count)| round < **count) {
-                    samples.offer(BlockIndex(region as u64 * REGION_BLOCKS + 5), &unit(region), 64 << 20);
+                    samples.offer(Place::of(BlockIndex(region as u64 * REGION_BLOCKS + 5)), &unit(region), 64 << 20);
                 }
             }
             let parts = samples.parts();
@@ -259,8 +262,13 @@ mod tests {
             assert!(parts.iter().all(|part| part.train.len() / 3 == part.held_out.len()), "{counts:?}");
         }
         let mut samples = Samples::default();
-        (0..4000).for_each(|n| samples.offer(BlockIndex(n * REGION_BLOCKS), &unit(7), 64 << 20));
+        (0..4000).for_each(|n| samples.offer(Place::of(BlockIndex(n * REGION_BLOCKS)), &unit(7), 64 << 20));
         assert_eq!(samples.parts().len(), 8);
+        // Kinds of small files, wherever these lie.
+        let mut samples = Samples::default();
+        (0..300).for_each(|n| samples.offer(Place::of_kind(1 + n % 3), &unit(usize::from(n % 3)), 64 << 20));
+        let found: Vec<Vec<u32>> = samples.parts().iter().map(|part| regions_of(part).into_iter().collect()).collect();
+        assert_eq!(found, [[0], [1], [2]]);
     }
 
     #[test]
@@ -268,7 +276,7 @@ mod tests {
         let sampling = sampling();
         let pass = |bytes: u64| {
             for n in 0..bytes / 4096 {
-                sampling.offer(ObjectId(1), BlockIndex(n), &unit(n as usize));
+                sampling.offer(ObjectId(1), Place::of(BlockIndex(n)), &unit(n as usize));
             }
         };
         // The first one has seen little.
@@ -292,13 +300,13 @@ mod tests {
         for volume in 1..=5 {
             let units = if volume == 1 { 1 } else { 4 };
             for n in 0..units {
-                sampling.offer(ObjectId(volume), BlockIndex(n as u64), &unit(n));
+                sampling.offer(ObjectId(volume), Place::of(BlockIndex(n as u64)), &unit(n));
             }
         }
         assert!(sampling.take(1, false, |_| true).is_none());
         let taken = std::iter::from_fn(|| sampling.take(QUIET_NS + 1, false, |id| id != ObjectId(3)));
         assert_eq!(taken.map(|(id, _)| id.0).collect::<Vec<_>>(), [2, 4], "1 has too few, 3 is gone, 5 came too late");
-        sampling.offer(ObjectId(5), BlockIndex(0), &unit(0));
+        sampling.offer(ObjectId(5), Place::default(), &unit(0));
         assert!(sampling.take(0, true, |_| true).is_some());
     }
 

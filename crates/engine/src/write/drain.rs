@@ -23,13 +23,12 @@ use crate::base::scratch::{self, Scratch};
 use crate::checkpoint::Kind;
 use crate::codecs::chooser;
 use crate::codecs::dictionaries::Encoders;
-use crate::codecs::hints::{compression_of, hint_of};
+use crate::codecs::hints::{compression_of, hint_of, may_be_helped, place_of, taught_by};
 use crate::codecs::regions::RegionKey;
 use crate::log::prepared::Prepared;
 use crate::log::zero_ahead::TAIL_BYTES;
 use crate::log::{Purpose, Refusal, Ticket};
 use crate::pool::core::Core;
-use crate::volume::files::is_in_window;
 use crate::write::buffer::{DirtyRun, GroupKey, Taken};
 use crate::write::sorted::{came_from, compress_as_before, sorted_blocks, sorted_bytes};
 
@@ -267,21 +266,28 @@ impl Core {
                 let raw = bytes_of(&group.runs, unit, gathered);
                 let target = &mut buf[at..at + raw.len()];
                 let first = BlockIndex(group.key.group.first_block().0 + u64::from(unit.first));
-                let mut settings = unit.settings;
-                let is_helped = run.dictionaries.is_some() && wants_dictionary(&settings, raw.len());
-                settings.compression = compression_of(unit.hint, &settings, raw, is_helped);
+                let (mut settings, hint) = (unit.settings, unit.hint);
+                let wants_help = wants_dictionary(&settings, raw.len());
+                let is_helped = run.dictionaries.is_some() && wants_help;
+                settings.compression = compression_of(hint, &settings, raw, is_helped);
                 let settings = &settings;
+                let teach = || self.dictionaries.sampling.offer(run.object, taught_by(first, hint), raw);
                 let (codec, stored) = match settings.compression {
-                    Compression::Fixed(codec) => compress_with(codecs, codec, raw, target, settings),
+                    Compression::Fixed(codec) => {
+                        if wants_help && may_be_helped(hint, codec) {
+                            teach();
+                        }
+                        compress_with(codecs, codec, raw, target, settings)
+                    }
                     Compression::Auto => {
                         let is_small = wants_dictionary(settings, raw.len());
                         let dictionaries = run.dictionaries.as_mut().filter(|_| is_small);
                         let (object, afresh) = (run.object, false);
-                        let region = region_of(object, first, unit.hint);
+                        let region = RegionKey::at(object, place_of(first, hint));
                         let unit = chooser::Unit { object, first, raw, settings, dictionaries, region, afresh, target };
                         let done = chosen.get_or_insert_with(|| self.begin_choosing()).store(unit, codecs, spare);
                         if is_small && !done.is_random {
-                            self.dictionaries.sampling.offer(run.object, first, raw);
+                            teach();
                         }
                         (done.codec, done.stored)
                     }
@@ -449,15 +455,6 @@ fn plan_group(run: &mut Run<'_>, group: &Taken, taken: usize, settings: Settings
     for unit in plan_units(data, unit_blocks(&settings, data, read_in_pieces)) {
         let hint = hint_of(&group.runs, BlockMask::run(unit.first, unit.count));
         run.units.push(Unit { taken, first: unit.first, count: unit.count, settings, hint });
-    }
-}
-
-/// The region that keeps the experience with such data: small files of a kind share one.
-fn region_of(object: ObjectId, first: BlockIndex, hint: Hint) -> RegionKey {
-    if hint.kind != 0 && is_in_window(first) {
-        RegionKey::of_kind(object, hint.kind)
-    } else {
-        RegionKey::of(object, first)
     }
 }
 

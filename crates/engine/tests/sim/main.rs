@@ -18,6 +18,7 @@ mod crash;
 mod cut;
 mod damages;
 mod dictionaries;
+mod dictionaries_by_type;
 mod dictionary_crashes;
 mod faults;
 mod figures;
