@@ -205,13 +205,25 @@ pub struct TraceLine {
     pub power: f64,
     /// Whose figure that is: `rapl` or `cpu-time`.
     pub energy_source: String,
+    /// Of a share that is mounted: its name and the path of the file, or `#` and the file's number
+    /// where it has no path yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// Where the unit begins in that file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub file_offset: Option<u64>,
+}
+
+/// A field of CSV: in quotes if it must be.
+fn csv_field(text: &str) -> String {
+    if text.contains([',', '"', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text.to_owned() }
 }
 
 impl TraceLine {
     /// Names of the columns, in the order of [`csv`](Self::csv).
-    pub const CSV_HEADER: &str = "number,unix_s,object,offset,raw_bytes,stored_bytes,codec,class,why,cpu_ns,test_ns,cpus,device_ns_per_kib,pressed,energy_uj,power,energy_source";
+    pub const CSV_HEADER: &str = "number,unix_s,object,offset,raw_bytes,stored_bytes,codec,class,why,cpu_ns,test_ns,cpus,device_ns_per_kib,pressed,energy_uj,power,energy_source,path,file_offset";
 
-    /// As a line of CSV. No field can hold a comma or a quote.
+    /// As a line of CSV. No field but the path can hold a comma or a quote.
     pub fn csv(&self) -> String {
         let Self {
             number,
@@ -230,8 +242,10 @@ impl TraceLine {
         } = self;
         let (device, pressed) = (self.device_ns_per_kib, self.pressed);
         let (energy, power, source) = (self.energy_uj, self.power, &self.energy_source);
+        let path = csv_field(self.path.as_deref().unwrap_or_default());
+        let at = self.file_offset.map(|at| at.to_string()).unwrap_or_default();
         format!(
-            "{number},{unix_s},{object},{offset},{raw_bytes},{stored_bytes},{codec},{class},{why},{cpu_ns},{test_ns},{cpus:.3},{device:.1},{pressed},{energy:.1},{power:.1},{source}"
+            "{number},{unix_s},{object},{offset},{raw_bytes},{stored_bytes},{codec},{class},{why},{cpu_ns},{test_ns},{cpus:.3},{device:.1},{pressed},{energy:.1},{power:.1},{source},{path},{at}"
         )
     }
 }
@@ -256,6 +270,8 @@ impl From<engine::TraceRecord> for TraceLine {
             energy_uj: 1e6 * r.power.joules(r.cpu_ns),
             power: r.power.watts(),
             energy_source: r.power.source().name().to_owned(),
+            path: None,
+            file_offset: None,
         }
     }
 }
@@ -363,6 +379,24 @@ impl From<engine::RecompressReport> for RecompressSlice {
             after_bytes: report.after_bytes,
             damaged_fragments: report.damaged,
             foreground_bytes: report.foreground_bytes,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_files_are_quoted_in_csv_where_they_must_be() {
+        for (name, field) in [
+            ("home/a b.c", "home/a b.c"),
+            ("home/a,b", "\"home/a,b\""),
+            ("home/\"a\"", "\"home/\"\"a\"\"\""),
+            ("home/a\nb", "\"home/a\nb\""),
+            ("", ""),
+        ] {
+            assert_eq!(csv_field(name), field);
         }
     }
 }

@@ -5,6 +5,7 @@ mod files;
 mod images;
 mod lists;
 mod mounts;
+mod traces;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -16,6 +17,7 @@ use parking_lot::Mutex;
 use surface::{BlockDevice, Client, DeviceId, Error, ErrorKind, Result};
 
 use self::mounts::is_door;
+use self::traces::Traced;
 use crate::control::{Reply, Request};
 use crate::devices::{Devices, is_in};
 use crate::exports::{self, Exports};
@@ -82,6 +84,7 @@ pub struct Service {
     damage_told: Mutex<BTreeSet<String>>,
     fullness: Fullness,
     recompressing: Recompressing,
+    traced: Mutex<Traced>,
     images: Arc<Images>,
     tending: Arc<images::Tending>,
 }
@@ -121,6 +124,7 @@ impl Service {
             damage_told: Mutex::default(),
             fullness: Fullness::default(),
             recompressing: Recompressing::default(),
+            traced: Mutex::default(),
             images,
             tending: Arc::default(),
         }
@@ -355,13 +359,8 @@ impl Service {
                 Ok(Reply::File(Box::new(self.opened(&share)?.explain(&share, &path)?)))
             }
             Request::Usage { share, path } => Ok(Reply::Usage(Box::new(self.opened(&share)?.usage(&share, &path)?))),
-            Request::Trace { count } => {
-                Ok(Reply::Trace(self.pool.take_trace(count).into_iter().map(Into::into).collect()))
-            }
-            Request::TraceEnd => {
-                self.pool.set_trace(false);
-                Ok(Reply::Done)
-            }
+            Request::Trace { count } => Ok(Reply::Trace(self.traced(count))),
+            Request::TraceEnd => Ok(self.end_trace()),
             Request::TraceReads { volume, from } => {
                 let volume = self.named(&volume, None)?;
                 Ok(Reply::Groups(self.devices.first_reads().take(volume.id(), from)?))

@@ -17,7 +17,7 @@ use crate::share_files::Opened;
 use crate::share_trees::{self, Moment, PATIENCE};
 
 /// Files of a share below this are the tree's own: its names.
-const FILES_OWN: u64 = 16;
+pub(crate) const FILES_OWN: u64 = 16;
 /// Damaged files of one share whose paths are looked for.
 const DAMAGED_MAX: usize = 1000;
 
@@ -296,7 +296,7 @@ fn name_files_of(
 }
 
 /// Hands each path of a tree, and its inode, to `visit`.
-fn walk(tree: &Tree, mut visit: impl FnMut(&[u8], &share::Inode)) -> share::Result<()> {
+pub(crate) fn walk(tree: &Tree, mut visit: impl FnMut(&[u8], &share::Inode)) -> share::Result<()> {
     let mut directories = vec![(Tree::ROOT, Vec::new())];
     while let Some((node, path)) = directories.pop() {
         let listed = tree.list(node, share::COOKIE_DOT_DOT, |listed, inode| {
