@@ -50,6 +50,8 @@ BEFORE = [
                                  "shale send /srv/pool vm@monday | ssh backup shale receive /srv/pool vm"),
     (r"--all-from good \| ssh", "shale send /srv/pool vm@good | ssh backup shale receive /srv/pool vm"),
     (r"receive \S+ -R --prefix", "shale send /srv/pool -R vm@monday -o /backup/week.shale"),
+    (r"--thin \| ssh", "shale blob put file:///srv/blobs/disk small; shale clone file:///srv/blobs/disk /srv/pool vm1;"
+                       "shale snapshot /srv/pool vm1@monday"),
     (r"--from monday \| ssh", "shale send /srv/pool vm@monday | ssh backup shale receive /srv/pool vm"),
     (r"^shale receive", "shale send /srv/pool vm@monday -o /backup/vm-monday.shale; cp /backup/vm-monday.shale .;"
                         "shale destroy -r /srv/pool vm"),

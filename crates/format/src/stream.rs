@@ -16,7 +16,7 @@ use crate::batch::{
 use crate::cursor::{Cursor, put_text, put_uint};
 use crate::descriptor::{put_properties, read_properties};
 use crate::receive::{put_optional_identity, read_identity, read_optional_identity};
-use crate::{FormatError, FragmentEntry, FragmentIdentity, SnapshotIdentity, fragment_checksum, reseal};
+use crate::{FormatError, FragmentEntry, FragmentIdentity, ImagePart, SnapshotIdentity, fragment_checksum, reseal};
 
 /// First four bytes of every chunk.
 pub const STREAM_MAGIC: u32 = u32::from_le_bytes(*b"SHSC");
@@ -27,8 +27,12 @@ pub const STREAM_VERSION: u16 = 1;
 pub const STREAM_VERSION_SHARE: u16 = 3;
 /// Version of the stream of a share of which no inode has content in its record. Only read.
 pub const STREAM_VERSION_SHARE_BEFORE: u16 = 2;
+/// Version of the stream of a volume that tells what differs from an image: as that of a volume,
+/// and the image behind the properties.
+pub const STREAM_VERSION_IMAGE: u16 = 4;
 /// Versions that are read.
-const STREAM_VERSIONS: [u16; 3] = [STREAM_VERSION, STREAM_VERSION_SHARE_BEFORE, STREAM_VERSION_SHARE];
+const STREAM_VERSIONS: [u16; 4] =
+    [STREAM_VERSION, STREAM_VERSION_SHARE_BEFORE, STREAM_VERSION_SHARE, STREAM_VERSION_IMAGE];
 /// Bytes in front of a chunk's body.
 pub const STREAM_HEAD_BYTES: usize = 24;
 /// Most bytes of a body: bounds what a reader buffers.
@@ -99,6 +103,9 @@ pub struct StreamBegin {
     pub parent: String,
     /// Properties set on the volume itself.
     pub properties: BTreeMap<String, String>,
+    /// The image from which everything is different that the stream tells, and to which the volume
+    /// falls through; only without a snapshot that the receiver must have.
+    pub image: Option<ImagePart>,
 }
 
 /// What a chunk tells of the groups `from..next`; of whatever it does not name nothing has changed.
@@ -298,11 +305,16 @@ impl StreamWriter {
     }
 
     /// The first chunk. Body: version 2, to 16, whether there is a parent 1, from 16, created 8,
-    /// size 8, start 8, expected bytes 8, volume, snapshot and parent (2 + bytes each), properties.
+    /// size 8, start 8, expected bytes 8, volume, snapshot and parent (2 + bytes each), properties;
+    /// in version 4 the image, as in a descriptor.
     pub fn begin(&mut self, begin: &StreamBegin) -> Vec<u8> {
         let mut body = vec![0; STREAM_HEAD_BYTES];
         self.course.is_wide = begin.size_bytes == SHARE_BYTES;
-        let version = if self.course.is_wide { STREAM_VERSION_SHARE } else { STREAM_VERSION };
+        let version = match &begin.image {
+            Some(_) => STREAM_VERSION_IMAGE,
+            None if self.course.is_wide => STREAM_VERSION_SHARE,
+            None => STREAM_VERSION,
+        };
         put_uint(&mut body, version.into(), 2);
         body.extend_from_slice(&begin.to.0);
         put_optional_identity(&mut body, begin.from.as_ref());
@@ -314,6 +326,9 @@ impl StreamWriter {
         put_text(&mut body, &begin.snapshot);
         put_text(&mut body, &begin.parent);
         put_properties(&mut body, &begin.properties);
+        if let Some(image) = &begin.image {
+            image.put(&mut body);
+        }
         self.course.next = Some(begin.start);
         self.chunk(KIND_BEGIN, body)
     }
@@ -356,7 +371,8 @@ impl StreamWriter {
 #[derive(Debug, Default)]
 pub struct StreamReader {
     course: Course,
-    /// Blocks of the volume. Only holes may lie behind them: the parent may have been larger.
+    /// Blocks of the volume. Only holes may lie behind them: the parent, or the image, may have
+    /// been larger.
     blocks: u64,
 }
 
@@ -468,7 +484,7 @@ impl StreamReader {
 fn read_begin(cursor: &mut Cursor<'_>) -> Result<StreamBegin, FormatError> {
     let version = cursor.u16()?;
     if !STREAM_VERSIONS.contains(&version) {
-        let text = format!("version {version}, this program knows {STREAM_VERSION} to {STREAM_VERSION_SHARE}");
+        let text = format!("version {version}, this program knows {STREAM_VERSION} to {STREAM_VERSION_IMAGE}");
         return Err(cursor.fail(text));
     }
     let begin = StreamBegin {
@@ -482,6 +498,7 @@ fn read_begin(cursor: &mut Cursor<'_>) -> Result<StreamBegin, FormatError> {
         snapshot: cursor.text()?,
         parent: cursor.text()?,
         properties: read_properties(cursor)?,
+        image: if version == STREAM_VERSION_IMAGE { Some(ImagePart::read(cursor)?) } else { None },
     };
     cursor.end()?;
     let fits = match version {
@@ -490,6 +507,16 @@ fn read_begin(cursor: &mut Cursor<'_>) -> Result<StreamBegin, FormatError> {
     };
     if begin.size_bytes == 0 || !fits {
         return Err(cursor.fail(format!("a volume of {} bytes", begin.size_bytes)));
+    }
+    if let Some(image) = &begin.image {
+        // It is shown to users, and asked of a store.
+        if image.location.chars().any(char::is_control) {
+            return Err(cursor.fail("the location of its image has control characters"));
+        }
+        if begin.from.is_some() || image.len == 0 || image.len > OBJECT_BYTES_MAX {
+            let parent = if begin.from.is_some() { ", and there is a parent" } else { "" };
+            return Err(cursor.fail(format!("what differs from an image of {} bytes{parent}", image.len)));
+        }
     }
     if begin.start.0 > groups_max(begin.size_bytes) {
         return Err(cursor.fail(format!("it begins at group {}", begin.start.0)));

@@ -12,7 +12,14 @@ fn begin() -> StreamBegin {
         snapshot: "monday".into(),
         parent: "vm@sunday".into(),
         properties: [("compression".to_owned(), "zstd-3".to_owned())].into(),
+        image: None,
     }
+}
+
+/// How the same begins as what differs from an image.
+fn thin() -> StreamBegin {
+    let image = ImagePart { location: "s3://bucket/image".into(), incarnation: u128::MAX - 7, version: 3, len: 777 };
+    StreamBegin { from: None, parent: String::new(), image: Some(image), ..begin() }
 }
 
 fn fragment(first: u64, count: u8, payload: &[u8]) -> FragmentEntry {
@@ -73,6 +80,42 @@ fn no_bit_of_a_stream_can_flip() {
             bad[index][bit / 8] ^= 1 << (bit % 8);
             assert!(take_all(&bad).is_err(), "bit {bit} of chunk {index}");
         }
+    }
+}
+
+#[test]
+fn what_differs_from_an_image_is_a_version_of_its_own() {
+    let mut writer = StreamWriter::default();
+    let chunks = [writer.begin(&thin()), put(&mut writer, data(3, 8192)), writer.end()];
+    let taken = take_all(&chunks).unwrap();
+    assert_eq!(taken[0], StreamChunk::Begin(Box::new(thin())));
+    // So a program that does not know it says which version it is.
+    assert_eq!(chunks[0][STREAM_HEAD_BYTES..][..2], STREAM_VERSION_IMAGE.to_le_bytes());
+    let whole = StreamWriter::default().begin(&begin());
+    assert_eq!(whole[STREAM_HEAD_BYTES..][..2], STREAM_VERSION.to_le_bytes());
+    for bit in 0..chunks[0].len() * 8 {
+        let mut bad = chunks.clone();
+        bad[0][bit / 8] ^= 1 << (bit % 8);
+        assert!(take_all(&bad).is_err(), "bit {bit}");
+    }
+    let with = |change: &dyn Fn(&mut ImagePart)| {
+        let mut wrong = thin();
+        if let Some(image) = &mut wrong.image {
+            change(image);
+        }
+        wrong
+    };
+    for wrong in [
+        StreamBegin { from: begin().from, ..thin() },
+        StreamBegin { size_bytes: SHARE_BYTES, ..thin() },
+        with(&|image| image.len = 0),
+        with(&|image| image.len = OBJECT_BYTES_MAX + 1),
+        with(&|image| image.location.clear()),
+        with(&|image| image.location = "s3://a/\u{1b}[2J".into()),
+        with(&|image| image.location = "x".repeat(5000)),
+    ] {
+        let chunk = StreamWriter::default().begin(&wrong);
+        assert!(take(&mut StreamReader::default(), &chunk).is_err(), "{wrong:?}");
     }
 }
 
@@ -155,7 +198,8 @@ fn streams_of_shares_are_read_in_both_their_versions_and_written_in_the_newer() 
         (STREAM_VERSION, false),
         (STREAM_VERSION_SHARE_BEFORE, true),
         (STREAM_VERSION_SHARE, true),
-        (STREAM_VERSION_SHARE + 1, false),
+        (STREAM_VERSION_IMAGE, false),
+        (STREAM_VERSION_IMAGE + 1, false),
     ] {
         let mut chunk = written.clone();
         chunk[STREAM_HEAD_BYTES..][..2].copy_from_slice(&version.to_le_bytes());
@@ -163,7 +207,7 @@ fn streams_of_shares_are_read_in_both_their_versions_and_written_in_the_newer() 
         chunk[..STREAM_HEAD_BYTES].copy_from_slice(&head);
         assert_eq!(take(&mut StreamReader::default(), &chunk).is_ok(), is_read, "version {version}");
         let other = StreamHead::decode(head.first_chunk().unwrap()).unwrap().other_version(&chunk[STREAM_HEAD_BYTES..]);
-        assert_eq!(other, (version > STREAM_VERSION_SHARE).then_some(version));
+        assert_eq!(other, (version > STREAM_VERSION_IMAGE).then_some(version));
     }
 }
 

@@ -1,5 +1,5 @@
 //! The token with which a receiver asks a sender to go on: which snapshot, from which one on, from
-//! which group on.
+//! which group on, and whether as what differs from an image.
 
 use units::GroupIndex;
 
@@ -16,20 +16,24 @@ pub struct ResumeToken {
     pub from: Option<SnapshotIdentity>,
     /// The first group that the receiver has not got.
     pub next: GroupIndex,
+    /// Whether what has come is what differs from the image that the snapshot falls through to.
+    pub is_thin: bool,
 }
 
-/// Begins every token of this version.
+/// Begins every token of a stream of everything, and of one of what differs from an image: older
+/// senders refuse the latter.
 const PREFIX: &str = "shale1-";
+const PREFIX_THIN: &str = "shale2-";
 
 impl std::fmt::Display for ResumeToken {
-    /// `shale1-` and hexadecimal digits: to 16, whether there is a parent 1, from 16, next group 8,
-    /// crc32c 4.
+    /// `shale1-` or `shale2-` and hexadecimal digits: to 16, whether there is a parent 1, from 16,
+    /// next group 8, crc32c 4.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut bytes = self.to.0.to_vec();
         put_optional_identity(&mut bytes, self.from.as_ref());
         put_uint(&mut bytes, self.next.0, 8);
         seal(&mut bytes);
-        f.write_str(PREFIX)?;
+        f.write_str(if self.is_thin { PREFIX_THIN } else { PREFIX })?;
         bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
@@ -39,7 +43,9 @@ impl std::str::FromStr for ResumeToken {
 
     fn from_str(text: &str) -> Result<Self, FormatError> {
         let wrong = |what: &str| FormatError::new("resume token", what);
-        let digits = text.trim().strip_prefix(PREFIX).ok_or_else(|| wrong("it does not begin with shale1-"))?;
+        let (text, is_thin) = (text.trim(), text.trim().starts_with(PREFIX_THIN));
+        let digits = text.strip_prefix(if is_thin { PREFIX_THIN } else { PREFIX });
+        let digits = digits.ok_or_else(|| wrong("it begins neither with shale1- nor with shale2-"))?;
         if !digits.len().is_multiple_of(2) || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
             return Err(wrong("it is not hexadecimal, or cut off"));
         }
@@ -50,7 +56,10 @@ impl std::str::FromStr for ResumeToken {
         let from = read_optional_identity(&mut cursor)?;
         let next = GroupIndex(cursor.u64()?);
         cursor.end()?;
-        Ok(Self { to, from, next })
+        if is_thin && from.is_some() {
+            return Err(wrong("it is of a difference from an image and from a snapshot"));
+        }
+        Ok(Self { to, from, next, is_thin })
     }
 }
 
@@ -60,8 +69,8 @@ mod tests {
 
     #[test]
     fn tokens_round_trip_and_notice_typing_errors() {
-        for from in [None, Some(SnapshotIdentity([3; 16]))] {
-            let token = ResumeToken { to: SnapshotIdentity([0xab; 16]), from, next: GroupIndex(1 << 33) };
+        for (from, is_thin) in [(None, false), (Some(SnapshotIdentity([3; 16])), false), (None, true)] {
+            let token = ResumeToken { to: SnapshotIdentity([0xab; 16]), from, next: GroupIndex(1 << 33), is_thin };
             let text = token.to_string();
             assert_eq!(text.parse::<ResumeToken>().unwrap(), token);
             assert_eq!(format!(" {text}\n").parse::<ResumeToken>().unwrap(), token);
@@ -73,6 +82,14 @@ mod tests {
             }
         }
         assert!("shale2-00".parse::<ResumeToken>().is_err());
+        assert!("shale3-00".parse::<ResumeToken>().is_err());
+        let both = ResumeToken {
+            to: SnapshotIdentity([1; 16]),
+            from: Some(SnapshotIdentity([2; 16])),
+            next: GroupIndex(0),
+            is_thin: true,
+        };
+        assert!(both.to_string().parse::<ResumeToken>().is_err());
         assert!("shale1-ä".parse::<ResumeToken>().is_err());
     }
 }

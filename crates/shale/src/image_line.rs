@@ -41,7 +41,7 @@ impl From<engine::ImageStatus> for ImageLine {
         Self {
             image: status.image.location,
             version: status.image.version,
-            volumes: status.volumes,
+            volumes: status.volumes.into_iter().chain(status.incoming).collect(),
             size_bytes: status.image.len,
             local_bytes: status.local_bytes,
             stored_bytes: status.stored_bytes,

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use engine::{ReceiveReport, Receiver, Sender};
+use env::RemoteImage;
 use format::{STREAM_HEAD_BYTES, SnapshotIdentity, StreamHead};
 use serde::{Deserialize, Serialize};
 use surface::{BlockDevice, Client, Error, ErrorKind, Result};
@@ -20,6 +21,9 @@ pub struct Sending {
     pub snapshot: String,
     /// The snapshot that the receiver must have.
     pub from: Option<String>,
+    /// The image on which it hangs, as `URL@VERSION`; none: it is complete.
+    #[serde(default)]
+    pub image: Option<String>,
     /// Bytes of payload of a whole stream, as far as they are known.
     pub expected_bytes: u64,
     /// Byte of the volume at which the stream begins: 0, unless another one broke off.
@@ -35,6 +39,9 @@ pub struct Received {
     pub snapshot: String,
     /// Whether the volume came into being with it.
     pub is_new: bool,
+    /// The image on which the volume hangs because of it, as `URL@VERSION`.
+    #[serde(default)]
+    pub image: Option<String>,
     /// Size of the volume.
     pub size_bytes: u64,
     /// Bytes of the stream.
@@ -53,6 +60,7 @@ impl From<ReceiveReport> for Received {
             volume: report.volume,
             snapshot: report.snapshot,
             is_new: report.is_new,
+            image: None,
             size_bytes: report.size_bytes,
             stream_bytes: report.stream_bytes,
             payload_bytes: report.payload_bytes,
@@ -71,6 +79,10 @@ pub struct SendWish {
     pub from: Option<String>,
     /// A receiver's token.
     pub resume: Option<String>,
+    /// Only what differs from the image that the snapshot falls through to; a token says that
+    /// itself.
+    #[serde(default)]
+    pub thin: bool,
 }
 
 /// Where a stream is to go.
@@ -129,6 +141,11 @@ pub trait StreamSink {
     fn put(&mut self, chunk: &[u8]) -> Result<Option<Received>>;
 }
 
+/// How an image is called.
+fn image_text(image: &RemoteImage) -> String {
+    format!("{}@{}", image.location, image.version)
+}
+
 /// From a pool that this process has open.
 pub struct LocalSource {
     sender: Sender,
@@ -146,6 +163,11 @@ impl LocalSource {
     pub fn new(service: &Service, wish: &SendWish, client: &Arc<dyn Client>) -> Result<Self> {
         let sender = match (&wish.resume, &wish.snapshot) {
             (Some(token), _) => service.pool().send_resumed(token)?,
+            (None, Some(_)) if wish.thin && wish.from.is_some() => {
+                let text = "a difference from a snapshot tells nothing of what both have of an image: leave --thin out";
+                return Err(Error::new(ErrorKind::Invalid, text));
+            }
+            (None, Some(snapshot)) if wish.thin => service.pool().send_thin(snapshot)?,
             (None, Some(snapshot)) => service.pool().send(snapshot, wish.from.as_deref())?,
             (None, None) => return Err(Error::new(ErrorKind::Invalid, "name a snapshot to send, or a resume token")),
         };
@@ -154,6 +176,7 @@ impl LocalSource {
             volume: begin.volume.clone(),
             snapshot: begin.snapshot.clone(),
             from: begin.from.map(|_| begin.parent.clone()),
+            image: sender.image().map(|image| image_text(&image)),
             expected_bytes: begin.expected_bytes,
             start_offset: begin.start.first_block().offset_bytes(),
         };
@@ -181,18 +204,20 @@ impl StreamSource for LocalSource {
 
 /// Into a pool that this process has open. A volume that clients have open does not change under
 /// them. That is checked when the stream begins. When it ends, no client may open the volume while
-/// the new snapshot takes effect.
+/// the new snapshot takes effect. The image of a thin stream is held before the volume is made.
 pub struct LocalSink {
     service: Arc<Service>,
     receiver: Receiver,
     wish: ReceiveWish,
+    /// The image of the volume is held.
+    is_held: bool,
 }
 
 impl LocalSink {
     /// Begins to receive.
     pub fn new(service: Arc<Service>, wish: ReceiveWish) -> Self {
         let receiver = service.pool().receive(&wish.volume, &wish.properties);
-        Self { service, receiver, wish }
+        Self { service, receiver, wish, is_held: false }
     }
 }
 
@@ -202,13 +227,21 @@ impl StreamSink for LocalSink {
             return Err(Error::new(ErrorKind::Corrupt, "a chunk of a stream is cut off"));
         };
         let is_border = StreamHead::decode(head).is_ok_and(|head| head.is_begin() || head.is_end());
-        let Self { service, receiver, wish } = self;
+        let Self { service, receiver, wish, is_held } = self;
         let exists = service.pool().volume(&wish.volume).is_ok();
-        let report = if is_border && exists {
-            service.devices().alone(&wish.volume, wish.force, || receiver.take(head, body))?
-        } else {
-            receiver.take(head, body)?
+        let image = receiver.image();
+        let report = match &image {
+            _ if is_border && exists => {
+                service.devices().alone(&wish.volume, wish.force, || receiver.take(head, body))?
+            }
+            Some(image) if !*is_held => {
+                let report = service.holding(image, &wish.volume, || receiver.take(head, body))?;
+                *is_held = true;
+                report
+            }
+            _ => receiver.take(head, body)?,
         };
-        Ok(report.map(Received::from))
+        let image = image.map(|image| image_text(&image));
+        Ok(report.map(|report| Received { image, ..report.into() }))
     }
 }

@@ -32,6 +32,9 @@ pub struct SetWish {
     pub below: bool,
     /// A receiver's token: what comes before its stream is left out.
     pub resume: Option<String>,
+    /// Of volumes that come whole and begin as images, only what differs from these.
+    #[serde(default)]
+    pub thin: bool,
 }
 
 /// The streams of a set.
@@ -126,7 +129,8 @@ pub fn plan(pool: &Pool, wish: &SetWish) -> Result<SetPlan> {
             continue;
         }
         for index in first..=last {
-            let stream = SendWish { snapshot: Some(title(index)), from: base.take(), resume: None };
+            let thin = wish.thin && base.is_none() && pool.image_of(&title(index))?.is_some();
+            let stream = SendWish { snapshot: Some(title(index)), from: base.take(), resume: None, thin };
             plan.streams.push(stream);
             sent.push(title(index));
             base = Some(title(index));

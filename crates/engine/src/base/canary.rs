@@ -69,6 +69,7 @@ canaries! {
     ImageHolesForgotten = "image-holes-forgotten", "A discard does not hide what has not been fetched.";
     DroppedNotCounted = "dropped-not-counted", "What is dropped of an image stays in the map, and its extents are freed.";
     PushLeavesOutRemote = "push-leaves-out-remote", "A push takes what is remote of a changed group for zeroes.";
+    ThinForgetsHoles = "thin-forgets-holes", "What differs from an image is told without what was discarded.";
 }
 
 impl Canary {

@@ -8,9 +8,12 @@ use units::{BLOCK_BYTES, Epoch, OBJECT_BYTES_MAX, ObjectId, format_size};
 
 use crate::base::options::Properties;
 use crate::log::superblock_copies;
+use crate::map::group_pages::image_below;
+use crate::objects::Object;
 use crate::objects::names::check_full_name;
 use crate::objects::properties;
 use crate::pool::Pool;
+use crate::pool::core::Core;
 
 /// Longest part of a location in the name that messages give an image.
 const NAME_BYTES_MAX: usize = 200;
@@ -25,9 +28,47 @@ fn part_of(image: &RemoteImage) -> ImagePart {
 }
 
 /// What messages call it.
-fn name_of(image: &RemoteImage) -> String {
+fn name_of(image: &ImagePart) -> String {
     let location: String = image.location.chars().take(NAME_BYTES_MAX / 4).collect();
     format!("{location}@{}", image.version)
+}
+
+impl Core {
+    /// The image at the bottom of the way down from an object.
+    pub(crate) fn image_below(&self, object: &Object) -> Option<ImagePart> {
+        let id = image_below(&object.levels())?.object;
+        let image = self.objects.get(id)?.descriptor.read().image.clone();
+        image.map(|part| *part)
+    }
+
+    /// The object of an image, and the entry that makes it if there is none. From then on older
+    /// programs do not open the pool. The caller holds `admin`, and says with `is_needed_anew` when
+    /// it has made the volume.
+    ///
+    /// # Errors
+    /// What the storage fails with.
+    pub(crate) fn object_of_image(&self, part: ImagePart) -> Result<(ObjectId, Option<Entry>)> {
+        superblock_copies::mark_feature(&self.env, INCOMPAT_IMAGES).inspect_err(|error| self.fail(error))?;
+        // One that some point sees stays; one that none sees is on its way out.
+        if let Some(object) = self.objects.of_image(&part) {
+            return Ok((object.id, None));
+        }
+        let id = ObjectId(self.objects.next_id());
+        let size_bytes = part.len.next_multiple_of(BLOCK_BYTES as u64).max(1);
+        let name = name_of(&part);
+        let descriptor = ObjectDescriptor {
+            state: ObjectState::Deleting,
+            created_unix_s: self.env.clock.unix_s(),
+            image: Some(Box::new(part)),
+            ..ObjectDescriptor::volume(id, name, size_bytes)
+        };
+        Ok((id, Some(Entry::Object(descriptor))))
+    }
+
+    /// One more volume begins as an image: it may need what all others have overwritten.
+    pub(crate) fn is_needed_anew(&self, image: ObjectId) {
+        self.images.state.lock().contacts.entry(image).or_default().is_whole = false;
+    }
 }
 
 impl Pool {
@@ -65,25 +106,10 @@ impl Pool {
         let (parent, short) = core.place_for(name, false)?;
         let inherited = core.objects.inherited_in(parent);
         let reserved = properties::resolved_for(name, &inherited, own)?.reservation_bytes;
-        let mut entries = Vec::new();
-        // One that some point sees stays; one that none sees is on its way out.
-        let object = match core.objects.of_image(&part) {
-            Some(object) => object.id,
-            None => {
-                let id = ObjectId(core.objects.next_id());
-                let size_bytes = least.max(1);
-                entries.push(Entry::Object(ObjectDescriptor {
-                    state: ObjectState::Deleting,
-                    created_unix_s: core.env.clock.unix_s(),
-                    image: Some(Box::new(part)),
-                    ..ObjectDescriptor::volume(id, name_of(image), size_bytes)
-                }));
-                id
-            }
-        };
+        core.check_reservation(ObjectId(core.objects.next_id()), reserved)?;
+        let (object, entry) = core.object_of_image(part)?;
+        let mut entries: Vec<Entry> = entry.into_iter().collect();
         let id = ObjectId(core.objects.next_id().max(object.0 + 1));
-        core.check_reservation(id, reserved)?;
-        superblock_copies::mark_feature(&core.env, INCOMPAT_IMAGES).inspect_err(|error| core.fail(error))?;
         entries.push(Entry::Object(ObjectDescriptor {
             origin: Some(Origin { object, epoch: Epoch(0) }),
             parent,
@@ -93,8 +119,7 @@ impl Pool {
         }));
         core.append_durably(entries)?;
         core.count_reservations();
-        // It may need what all others have overwritten.
-        core.images.state.lock().contacts.entry(object).or_default().is_whole = false;
+        core.is_needed_anew(object);
         Ok(DeviceId(id.0))
     }
 }

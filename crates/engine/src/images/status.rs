@@ -15,6 +15,8 @@ pub struct ImageStatus {
     pub image: RemoteImage,
     /// The volumes that fall through to it, by name.
     pub volumes: Vec<String>,
+    /// The volumes that streams are bringing, and that will.
+    pub incoming: Vec<String>,
     /// Bytes of it that are here and are not zeroes: exact at a checkpoint, estimated since.
     pub local_bytes: u64,
     /// What they take, as stored.
@@ -55,10 +57,12 @@ impl Pool {
         let image = object.descriptor.read().image.clone()?;
         let sees = |volume: &Object| volume.levels().last().is_some_and(|level| level.object == object.id);
         let volumes = self.core.objects.volumes().into_iter().filter(|volume| sees(volume));
+        let incoming = self.core.objects.all_incoming().into_iter().filter(|volume| sees(volume));
         let contact = self.core.images.state.lock().contacts.get(&object.id).cloned().unwrap_or_default();
         Some(ImageStatus {
             image: remote_of(&image),
             volumes: volumes.map(|volume| volume.title()).collect(),
+            incoming: incoming.map(|volume| volume.title()).collect(),
             local_bytes: object.allocated_bytes().min(image.len.next_multiple_of(BLOCK_BYTES as u64)),
             stored_bytes: object.stored_now(),
             fetched_groups: contact.fetched_groups,

@@ -485,6 +485,11 @@ impl Objects {
         self.table.read().incoming.get(name).cloned()
     }
 
+    /// All volumes that streams are bringing.
+    pub(crate) fn all_incoming(&self) -> Vec<Arc<Object>> {
+        self.table.read().incoming.values().cloned().collect()
+    }
+
     /// The snapshot that a stream is bringing to a volume.
     pub(crate) fn partial_of(&self, volume: ObjectId) -> Option<Arc<Object>> {
         self.table.read().partial.get(&volume).cloned()

@@ -6,3 +6,4 @@ pub(crate) mod receive_fit;
 pub(crate) mod receives;
 pub(crate) mod send;
 pub(crate) mod send_pages;
+pub(crate) mod thin;

@@ -190,6 +190,7 @@ impl Receiver {
             );
             return Err(conflict(text));
         }
+        self.pool.check_image(&volume, begin)?;
         Ok(Some((Target { volume, partial }, receive.next)))
     }
 
@@ -282,7 +283,7 @@ impl Receiver {
         let next_id = core.objects.next_id();
         let mut entries = Vec::new();
         let volume = self.check_fits(begin)?.map(|(volume, _)| volume);
-        let mut gate = None;
+        let (mut gate, mut image) = (None, None);
         let origin = match &volume {
             Some(volume) => {
                 let mut head = volume.descriptor.read().clone();
@@ -299,12 +300,17 @@ impl Receiver {
             }
             None => {
                 self.pool.check_free(&self.volume)?;
-                let id = ObjectId(next_id);
                 let (parent, name) = core.place_for(&self.volume, begin.size_bytes == SHARE_BYTES)?;
                 let (own, settings) = self.own_properties(begin)?;
-                core.check_reservation(id, settings.reservation_bytes)?;
+                core.check_reservation(ObjectId(next_id), settings.reservation_bytes)?;
+                let below = begin.image.clone().map(|part| core.object_of_image(part)).transpose()?;
+                let (object, entry) = below.unzip();
+                entries.extend(entry.flatten());
+                image = object;
+                let id = ObjectId(next_id.max(object.map_or(0, |object| object.0 + 1)));
                 entries.push(Entry::Object(ObjectDescriptor {
                     state: ObjectState::Incoming,
+                    origin: object.map(|object| Origin { object, epoch: Epoch(0) }),
                     parent,
                     created_unix_s: core.env.clock.unix_s(),
                     properties: own,
@@ -335,6 +341,9 @@ impl Receiver {
         }
         let appended = core.append_applied(entries);
         drop(gate);
+        if let Some(image) = image {
+            core.is_needed_anew(image);
+        }
         appended
     }
 
@@ -356,8 +365,10 @@ impl Receiver {
         if data.from > state.next {
             return Err(conflict(format!("another stream brings '{}' at the same time", partial.title())));
         }
-        // The parent may have been larger.
-        let groups = volume.size_bytes().max(descriptor.size_bytes).div_ceil(GROUP_BYTES as u64);
+        // The parent, or the image, may have been larger.
+        let image_bytes = self.begin()?.image.as_ref().map_or(0, |image| image.len);
+        let bytes = volume.size_bytes().max(descriptor.size_bytes).max(image_bytes);
+        let groups = bytes.div_ceil(GROUP_BYTES as u64);
         if let Some((first, blocks)) = data.holes.last()
             && first.0 + u64::from(*blocks) > GroupIndex(groups).first_block().0
         {

@@ -54,7 +54,8 @@ impl Pool {
             let descriptor = partial.descriptor.read().clone();
             let volume = objects.get(descriptor.parent?)?;
             let (receive, to) = (descriptor.receive.as_ref()?, descriptor.identity?);
-            let token = ResumeToken { to, from: receive.from, next: receive.next };
+            let is_thin = receive.from.is_none() && self.is_thin(&volume);
+            let token = ResumeToken { to, from: receive.from, next: receive.next, is_thin };
             Some(ReceiveStatus {
                 volume: volume.title(),
                 snapshot: descriptor.name.clone(),

@@ -19,7 +19,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use codec::{Codec, CodecId};
-use format::{FragmentEntry, ResumeToken, StreamBegin, StreamData, StreamWriter, stream_checksum};
+use format::{FragmentEntry, ImagePart, ResumeToken, StreamBegin, StreamData, StreamWriter, stream_checksum};
 use policy::{Settings, dst_limit};
 use surface::{BlockDevice, Error, ErrorKind, Result};
 use units::{BLOCK_BYTES, BlockIndex, BlockMask, GROUP_BYTES, GroupIndex};
@@ -98,7 +98,7 @@ impl Pool {
             short if !short.contains('@') => objects.snapshot_named(&format!("{volume}@{short}")),
             full => objects.snapshot_named(full),
         });
-        self.sender(to, from.transpose()?, GroupIndex(0))
+        self.sender(to, from.transpose()?, GroupIndex(0), None)
     }
 
     /// The rest of a stream, of which a receiver has said with its token how much has come.
@@ -124,10 +124,17 @@ impl Pool {
             let text = format!("the snapshot of which the resume token speaks has gone, only '{}' is left", to.title());
             return Err(Error::new(ErrorKind::NotFound, text));
         }
-        self.sender(to, token.from.map(found).transpose()?, token.next)
+        let image = if token.is_thin { Some(self.image_for(&to)?) } else { None };
+        self.sender(to, token.from.map(found).transpose()?, token.next, image)
     }
 
-    fn sender(&self, to: Arc<Object>, from: Option<Arc<Object>>, start: GroupIndex) -> Result<Sender> {
+    pub(super) fn sender(
+        &self,
+        to: Arc<Object>,
+        from: Option<Arc<Object>>,
+        start: GroupIndex,
+        image: Option<ImagePart>,
+    ) -> Result<Sender> {
         let core = &self.core;
         let identity_of = |object: &Object| object.descriptor.read().identity;
         if from.as_ref().is_some_and(|from| from.id == to.id || identity_of(from) == identity_of(&to)) {
@@ -153,7 +160,10 @@ impl Pool {
         let descriptor = to.descriptor.read().clone();
         let volume = descriptor.parent.and_then(|id| core.objects.get(id));
         let own = volume.as_ref().map(|volume| volume.descriptor.read().properties.clone()).unwrap_or_default();
-        let compared = Compared::new(to.clone(), from.clone());
+        let compared = match &image {
+            Some(image) => Compared::with_image(to.clone(), image.len),
+            None => Compared::new(to.clone(), from.clone()),
+        };
         let begin = StreamBegin {
             to: identity(&to)?,
             from: from.as_deref().map(identity).transpose()?,
@@ -165,6 +175,7 @@ impl Pool {
             snapshot: descriptor.name.clone(),
             parent: from.as_ref().map_or_else(String::new, |from| from.title()),
             properties: properties::with_moment(own, &descriptor.properties),
+            image,
         };
         Ok(Sender {
             core: core.clone(),

@@ -11,10 +11,11 @@ use units::{BLOCK_BYTES, BlockIndex, BlockMask, GroupIndex, ObjectId};
 use crate::base::canary::Canary;
 use crate::history::bookmarks::levels_from;
 use crate::history::diff::{allocated, changed};
-use crate::map::group_pages::{is_absent, look_down};
+use crate::map::group_pages::{image_below, is_absent, look_down};
 use crate::map::{Level, Piece};
 use crate::objects::Object;
 use crate::pool::core::Core;
+use crate::replication::thin;
 use crate::write::buffer::GroupKey;
 
 /// What is different in a group.
@@ -28,13 +29,15 @@ pub(crate) struct GroupChange {
 }
 
 /// The two states that are compared; without an older one everything is new. The older one may be a
-/// bookmark.
+/// bookmark, or the image below the newer one.
 #[derive(Clone)]
 pub(crate) struct Compared {
     pub to: Arc<Object>,
     pub from: Option<Arc<Object>>,
     /// Whether the older one is a bookmark, which may be destroyed meanwhile.
     is_from_bookmark: bool,
+    /// Bytes of the image, if that is the older one.
+    image_bytes: Option<u64>,
 }
 
 /// Goes through the changes in the order of groups (from a bookmark, through all groups of which
@@ -51,7 +54,12 @@ pub(crate) struct Pages {
 impl Compared {
     pub(crate) fn new(to: Arc<Object>, from: Option<Arc<Object>>) -> Self {
         let is_bookmark = |from: &Arc<Object>| from.descriptor.read().state == ObjectState::Bookmark;
-        Self { is_from_bookmark: from.as_ref().is_some_and(is_bookmark), to, from }
+        Self { is_from_bookmark: from.as_ref().is_some_and(is_bookmark), to, from, image_bytes: None }
+    }
+
+    /// A snapshot and the image of so many bytes that it falls through to.
+    pub(crate) const fn with_image(to: Arc<Object>, bytes: u64) -> Self {
+        Self { to, from: None, is_from_bookmark: false, image_bytes: Some(bytes) }
     }
 
     fn both(&self) -> impl Iterator<Item = &Arc<Object>> {
@@ -66,7 +74,13 @@ impl Compared {
 
     /// The way down from the older state.
     fn levels_before(&self, now: &[Level]) -> Result<Option<Arc<[Level]>>> {
-        let Some(from) = &self.from else { return Ok(None) };
+        let Some(from) = &self.from else {
+            if self.image_bytes.is_none() {
+                return Ok(None);
+            }
+            let image = image_below(now).ok_or_else(|| thin::no_image(&self.to))?;
+            return Ok(Some(Arc::from([image.clone()])));
+        };
         if !self.is_from_bookmark {
             return Ok(Some(from.levels()));
         }
@@ -95,7 +109,8 @@ impl Compared {
 
     /// The group behind the last one of either.
     pub(crate) fn end(&self) -> GroupIndex {
-        let bytes = self.both().map(|object| object.size_bytes()).max().unwrap_or(0);
+        let sizes = self.both().map(|object| object.size_bytes()).chain(self.image_bytes);
+        let bytes = sizes.max().unwrap_or(0);
         GroupIndex(bytes.div_ceil(units::GROUP_BYTES as u64))
     }
 
@@ -123,6 +138,8 @@ impl Compared {
             let (now, before) = (view(&new), old.as_deref().map_or_else(Vec::new, view));
             let different = changed(&before, &now);
             let holes = if all_holes { BlockMask::FULL } else { different }.minus(allocated(&now));
+            let is_planted = Canary::ThinForgetsHoles.is_planted() && self.image_bytes.is_some();
+            let holes = if is_planted { BlockMask::EMPTY } else { holes };
             let wanted = different.and(self.inside(*group));
             let mut pieces = now;
             for piece in &mut pieces {

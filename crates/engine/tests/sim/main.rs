@@ -26,6 +26,7 @@ mod folders;
 mod folding;
 mod history;
 mod image_runs;
+mod image_streams;
 mod images;
 mod incomplete;
 mod last_room;

@@ -34,6 +34,7 @@ fn begin(snapshot: &str, size_bytes: u64) -> StreamBegin {
         snapshot: snapshot.to_owned(),
         parent: String::new(),
         properties: BTreeMap::new(),
+        image: None,
     }
 }
 

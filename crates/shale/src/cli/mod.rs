@@ -291,6 +291,7 @@ mod tests {
             "shale diff p v@s",
             "shale send p v@s --from r -o file --force",
             "shale send p v@s --from w@r",
+            "shale send p v@s --thin -o file",
             "shale send p --resume shale1-00",
             "shale receive p v -i file -o unit=8K --force",
             "shale send p v@s -I r",

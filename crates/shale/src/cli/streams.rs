@@ -16,6 +16,7 @@ Examples:
   shale send /srv/pool vm@tuesday --from monday | ssh backup shale receive /srv/pool vm
   shale send /srv/pool vm@tuesday --from '#monday' | ssh backup shale receive /srv/pool vm
   shale send /srv/pool vm@tuesday --all-from good | ssh backup shale receive /srv/pool vm
+  shale send /srv/pool vm1@monday --thin | ssh backup shale receive /srv/pool vm1
   shale send /srv/pool -R '*' | ssh backup shale receive /srv/pool -R
   shale send /srv/pool -R 'vm*@tuesday' --all-from monday -o /backup/week.shale
   shale send /srv/pool -R projects@monday | ssh backup shale receive /srv/pool copies/projects
@@ -26,6 +27,11 @@ changed since another snapshot, or since the one that a bookmark remembers, for 
 every piece is verified before it is sent. The stream has checksums of its own. Nothing is changed in the pool, and nothing
 is held: the volume goes on, snapshots can be destroyed (that of the stream ends it).
 
+With --thin the stream of a volume that begins as an image (shale clone URL) has only what differs from that, and no part of the image that
+is here as a cache. It names the image: URL and version, and no secrets. The receiver needs its store, holds that version there
+before it makes the volume, and fetches from it what is read. Differences need no --thin: what both snapshots have of an image is not
+in them. With -R it holds for the volumes that come whole.
+
 With --all-from (-I) or --replicate (-R) several snapshots go one after the other, each as the difference from the one before it, so that the
 receiver gets all of them. -R takes volumes by a pattern, or everything in a folder, and keeps clones what they are; with --from or --all-from, only what is
 newer than the snapshot or bookmark of that name in each volume, and volumes that have come into being since, whole.
@@ -33,7 +39,7 @@ newer than the snapshot or bookmark of that name in each volume, and volumes tha
 If a stream breaks off, the receiver keeps what has come and shows a token, with which --resume sends the rest: beside
 what was said before for several snapshots, of which it leaves out those that have come.
 
-JSON (not when writing to stdout): {volume, snapshot, from, target, stream_bytes, payload_bytes, seconds,
+JSON (not when writing to stdout): {volume, snapshot, from, image, target, stream_bytes, payload_bytes, seconds,
   bytes_per_second}; of several {snapshots, skipped, target, stream_bytes, payload_bytes, seconds, bytes_per_second}.")]
 pub struct SendArgs {
     /// Directory of the pool
@@ -53,6 +59,10 @@ pub struct SendArgs {
     /// their snapshots up to this one, or up to the newest
     #[arg(short = 'R', long, value_name = "PATTERN|FOLDER[@SNAPSHOT]", conflicts_with = "snapshot")]
     pub replicate: Option<String>,
+    /// Of a volume that begins as an image (shale clone URL), send only what differs from that, and
+    /// which one it is: the receiver fetches the rest from there
+    #[arg(long)]
+    pub thin: bool,
     /// Send the rest of a stream that broke off: the token that the receiver showed
     #[arg(long, value_name = "TOKEN")]
     pub resume: Option<String>,
@@ -81,6 +91,10 @@ schedule; -o sets others). A stream of a difference needs the volume with the sn
 and unchanged since: shale rollback brings it there. Or it needs a clone of that snapshot, unchanged and without snapshots of its
 own: so both sides of a history that has divided can be kept.
 
+A stream of 'send --thin' hangs on an image in an object store: that version is held there for the volume (shale blob stat shows it) before
+anything is made here, with this machine's credentials, and read from there from then on. If the store cannot be reached, or the version
+is gone, nothing is received: send it again without --thin.
+
 Nothing of a stream is seen before all of it has come and has been verified; then the snapshot, and the volume as it was in it, are
 there at once, and durable. If the stream breaks off, what has come is kept, over restarts too: the error shows a token for
 'shale send --resume', and so does shale status. To give it up: shale destroy POOL VOLUME for a new volume, shale destroy POOL
@@ -93,7 +107,7 @@ folder are not sent. A clone in it is made as a clone, if what it came from is h
 
 Exit code 6 if the stream is damaged, 7 if it ends too early, 11 if it does not fit the volume.
 
-JSON: {volume, snapshot, is_new, size_bytes, stream_bytes, payload_bytes, fragments, hole_bytes, seconds,
+JSON: {volume, snapshot, is_new, image, size_bytes, stream_bytes, payload_bytes, fragments, hole_bytes, seconds,
   bytes_per_second}; of a set {received: [...], passed_over, stream_bytes, seconds, bytes_per_second}; an error has the token
   in its message.")]
 pub struct ReceiveArgs {

@@ -10,7 +10,7 @@ use serde::Serialize;
 use surface::{Error, ErrorKind};
 use units::format_size;
 
-use super::streams::{Source, Target, payload_of, receives};
+use super::streams::{Source, Target, hanging, payload_of, receives};
 use super::volume::make_folders_of;
 use crate::cli::{ReceiveArgs, SendArgs};
 use crate::control::{Reply, Request};
@@ -46,6 +46,7 @@ pub(super) fn send(args: &SendArgs, flag: &AtomicBool, output: &Output) -> Outco
         all: args.all_from.is_some(),
         below: args.replicate.is_some(),
         resume: args.resume.clone(),
+        thin: args.thin,
     };
     let summary = Session::with(&args.pool, &args.access, output, |session| {
         let plan = match session.call(Request::PlanSend(wish))? {
@@ -195,8 +196,9 @@ pub(super) fn receive(
     let summary = ReceiveSummary { received, passed_over, stream_bytes, seconds, bytes_per_second };
     output.done(&summary, || {
         let mut text = String::new();
-        for Received { volume, snapshot, stream_bytes, .. } in &summary.received {
-            text += &format!("received {volume}@{snapshot}: {}\n", format_size(*stream_bytes));
+        for Received { volume, snapshot, stream_bytes, image, .. } in &summary.received {
+            text +=
+                &format!("received {volume}@{snapshot}{}: {}\n", hanging(image.as_deref()), format_size(*stream_bytes));
         }
         let passed = match summary.passed_over.len() {
             0 => String::new(),

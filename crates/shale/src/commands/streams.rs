@@ -34,6 +34,7 @@ struct SendSummary {
     volume: String,
     snapshot: String,
     from: Option<String>,
+    image: Option<String>,
     target: String,
     stream_bytes: u64,
     payload_bytes: u64,
@@ -128,14 +129,14 @@ pub fn send(args: SendArgs, output: &Output) -> Outcome {
     if args.replicate.is_some() || args.all_from.is_some() {
         return stream_sets::send(&args, &flag, output);
     }
-    if args.resume.is_some() && args.from.is_some() {
-        let text = "a resume token says itself what the difference is from: leave --from out, but for -R";
+    if args.resume.is_some() && (args.from.is_some() || args.thin) {
+        let text = "a resume token says itself what the difference is from: leave --from and --thin out, but for -R";
         return Err(Error::new(ErrorKind::Invalid, text).into());
     }
     let to_stdout = args.output.is_none();
     let started = Instant::now();
     let summary = Session::with(&args.pool, &args.access, output, |session| {
-        let wish = SendWish { snapshot: args.snapshot, from: args.from, resume: args.resume };
+        let wish = SendWish { snapshot: args.snapshot, from: args.from, resume: args.resume, thin: args.thin };
         // Before the target is opened: with --force an old stream would be gone by the time the
         // pool says that there is no such snapshot.
         let mut source = session.send(&wish)?;
@@ -152,6 +153,7 @@ pub fn send(args: SendArgs, output: &Output) -> Outcome {
             volume: about.volume,
             snapshot: about.snapshot,
             from: about.from,
+            image: about.image,
             target: target.name,
             stream_bytes,
             payload_bytes,
@@ -161,8 +163,9 @@ pub fn send(args: SendArgs, output: &Output) -> Outcome {
     })?;
     let text = || {
         let from = summary.from.as_ref().map_or_else(String::new, |from| format!(" since {from}"));
+        let on = hanging(summary.image.as_deref());
         format!(
-            "sent {}@{}{from} to {}: {}, {:.1} s, {}/s",
+            "sent {}@{}{from}{on} to {}: {}, {:.1} s, {}/s",
             summary.volume,
             summary.snapshot,
             summary.target,
@@ -178,6 +181,11 @@ pub fn send(args: SendArgs, output: &Output) -> Outcome {
         output.done(&summary, || text() + "\n");
     }
     Ok(())
+}
+
+/// Words for a volume that hangs on an image.
+pub(super) fn hanging(image: Option<&str>) -> String {
+    image.map_or_else(String::new, |image| format!(" (on the image {image})"))
 }
 
 /// Copies the stream; its bytes, and those of payload in it.
@@ -364,9 +372,10 @@ fn one(
     let bytes_per_second = (received.stream_bytes as f64 / seconds.max(1e-9)) as u64;
     let summary = ReceiveSummary { received, seconds, bytes_per_second };
     output.done(&summary, || {
-        let Received { volume, snapshot, stream_bytes, .. } = &summary.received;
+        let Received { volume, snapshot, stream_bytes, image, .. } = &summary.received;
         format!(
-            "received {volume}@{snapshot}: {}, {seconds:.1} s, {}/s\n",
+            "received {volume}@{snapshot}{}: {}, {seconds:.1} s, {}/s\n",
+            hanging(image.as_deref()),
             format_size(*stream_bytes),
             format_size(bytes_per_second)
         )

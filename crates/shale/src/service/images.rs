@@ -81,6 +81,27 @@ impl Service {
         Ok(Reply::Created { id: id.0 })
     }
 
+    /// Holds an image for a volume, then does what brings that.
+    pub(crate) fn holding<T>(&self, image: &RemoteImage, volume: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        let holder = holder(&self.pool.status().id, volume);
+        let _turn = self.tending.turn.lock();
+        let mut is_held = false;
+        let done = self.images.pinned(image, &holder, || {
+            is_held = true;
+            work()
+        });
+        let RemoteImage { location, version, .. } = image;
+        let unheld = |error: Error| {
+            error.context(format_args!(
+                "the stream has only what differs from the image {location}@{version}, which cannot be held for '{volume}'"
+            ))
+        };
+        let done = done.map_err(|error| if is_held { error } else { unheld(error) })?;
+        // A pin that another process let go meanwhile is made again.
+        self.images.hold(image, &holder).map_err(store_error).map_err(unheld)?;
+        Ok(done)
+    }
+
     /// Makes a snapshot the next version of a blob.
     pub(super) fn push(&self, wish: &PushWish) -> Result<Reply> {
         let image = self.pool.image_of(&wish.snapshot)?.map(|status| status.image);
@@ -230,8 +251,10 @@ impl Tending {
 }
 
 fn needed(pool: &Pool) -> Needed {
-    let volumes = |all: Vec<String>| all.iter().map(|name| names::volume_of(name).to_owned()).collect();
-    pool.images().into_iter().map(|status| (status.image, volumes(status.volumes))).collect()
+    let volumes = |all: &[String], incoming: &[String]| {
+        all.iter().chain(incoming).map(|name| names::volume_of(name).to_owned()).collect()
+    };
+    pool.images().into_iter().map(|status| (status.image, volumes(&status.volumes, &status.incoming))).collect()
 }
 
 /// What holds images for these volumes.

@@ -67,7 +67,7 @@ fn going_back_spares_newer_snapshots_that_clients_have_open() {
 fn what_is_being_sent_is_in_use() {
     let (open, _dir) = pool_with(&["a", "b"]);
     let devices = open.service.devices();
-    let wish = SendWish { snapshot: Some("v@b".to_owned()), from: Some("a".to_owned()), resume: None };
+    let wish = SendWish { snapshot: Some("v@b".to_owned()), from: Some("a".to_owned()), ..Default::default() };
     let mut source = LocalSource::new(&open.service, &wish, &a_client()).unwrap();
     assert!(source.next_chunk().unwrap().is_some());
     assert_eq!((devices.clients("v"), devices.clients("v@a"), devices.clients("v@b")), (0, 1, 1));

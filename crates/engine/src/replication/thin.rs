@@ -1,0 +1,93 @@
+//! Thin streams: of a snapshot that falls through to an image, only what differs from that, and
+//! which image it is.
+//!
+//! 1. The sender compares the snapshot with the image, as it does two snapshots: a part of the
+//!    image that lies here as a cache is in both. It needs no store.
+//! 2. The stream tells the image. Behind a volume's end, too, it tells holes where the image has
+//!    data: the volume may be made larger again.
+//! 3. The receiver makes a volume that begins as that image, and takes the difference. A part of a
+//!    thin stream goes on as a thin stream of the same image only: any other says other things of
+//!    the blocks that it leaves out.
+//!
+//! Differences between snapshots need none of that: they tell no block that both have of an image.
+//! The receiver's user sees to it that the image's store keeps the version.
+
+use std::sync::Arc;
+
+use env::RemoteImage;
+use format::{ImagePart, ObjectState, StreamBegin};
+use surface::{Error, ErrorKind, Result};
+use units::GroupIndex;
+
+use crate::images::remote_of;
+use crate::objects::Object;
+use crate::pool::Pool;
+use crate::replication::receive::{Receiver, conflict};
+use crate::replication::send::Sender;
+
+/// Why there is no such stream of an object.
+pub(super) fn no_image(object: &Object) -> Error {
+    let text = format!("'{}' does not begin as an image: send it whole, without --thin", object.title());
+    Error::new(ErrorKind::Invalid, text)
+}
+
+fn text_of(image: Option<&ImagePart>) -> String {
+    image.map_or_else(
+        || "a whole snapshot".to_owned(),
+        |image| format!("what differs from the image {}@{}", image.location, image.version),
+    )
+}
+
+impl Pool {
+    /// A stream that brings whatever `snapshot` (`VOLUME@SNAPSHOT`) has and the image below it has
+    /// not, to a receiver that has nothing, and reaches the image.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotFound`], [`ErrorKind::Invalid`] without an image, and what a checkpoint
+    /// fails with.
+    pub fn send_thin(&self, snapshot: &str) -> Result<Sender> {
+        let to = self.core.objects.snapshot_named(snapshot)?;
+        let image = self.image_for(&to)?;
+        self.sender(to, None, GroupIndex(0), Some(image))
+    }
+
+    pub(super) fn image_for(&self, to: &Object) -> Result<ImagePart> {
+        self.core.image_below(to).ok_or_else(|| no_image(to))
+    }
+
+    /// Fails if a volume that a stream is bringing hangs on another image than its rest would.
+    pub(super) fn check_image(&self, volume: &Object, begin: &StreamBegin) -> Result<()> {
+        let is_new = volume.descriptor.read().state == ObjectState::Incoming;
+        let has = self.core.image_below(volume);
+        if !is_new || has == begin.image {
+            return Ok(());
+        }
+        Err(conflict(format!(
+            "of '{}' a part has come as {}, and the stream brings {}: go on with the resume token (status shows it), or destroy '{}' first",
+            volume.title(),
+            text_of(has.as_ref()),
+            text_of(begin.image.as_ref()),
+            volume.title()
+        )))
+    }
+
+    /// Whether a part of a volume has come, as the difference from an image.
+    pub(super) fn is_thin(&self, volume: &Arc<Object>) -> bool {
+        let is_new = volume.descriptor.read().state == ObjectState::Incoming;
+        is_new && self.core.image_below(volume).is_some()
+    }
+}
+
+impl Receiver {
+    /// The image on which a volume will hang that the stream brings, once its beginning has come.
+    pub fn image(&self) -> Option<RemoteImage> {
+        self.begin_chunk()?.image.as_ref().map(remote_of)
+    }
+}
+
+impl Sender {
+    /// The image on which the volume will hang.
+    pub fn image(&self) -> Option<RemoteImage> {
+        self.begin().image.as_ref().map(remote_of)
+    }
+}
