@@ -83,7 +83,9 @@ def damaged_files_of_a_share(t):
     t.expect(found, f"check finds nothing: {report}")
     in_names = [problem for problem in found if "the names of the share" in problem["detail"]]
     named = {problem["detail"].split(", byte ")[0].removeprefix("/") for problem in found if problem not in in_names}
-    t.expect(named <= set(expected), f"paths that check names: {sorted(named - set(expected))[:5]}")
+    # Where a name or an inode's record is lost, check has only the number of the file.
+    numbered = {name for name in named if in_names and re.fullmatch(r"file \d+ without a name", name)}
+    t.expect(named - numbered <= set(expected), f"paths that check names: {sorted(named - set(expected))[:5]}")
     repair = {"problems_total": 0, "problems": []}
     if in_names:
         repaired = pool.shale("check", "--repair", "--json", status=None)
@@ -99,7 +101,8 @@ def damaged_files_of_a_share(t):
     anew = rounded_up_by(repair, set(inodes.values()))
     rounded_up = {path for path in there if inodes[path] in anew}
     failed = read_all(t, share, there, rounded_up)
-    t.expect(failed <= named, f"files that cannot be read and are not named: {sorted(failed - named)[:5]}")
+    not_named = {path for path in failed - named if f"file {inodes[path]} without a name" not in numbered}
+    t.expect(not not_named, f"files that cannot be read and are not named: {sorted(not_named)[:5]}")
     scrubbed = pool.shale("scrub", status=None).stdout
     for path in list(failed)[:3]:
         t.expect(path in scrubbed, f"scrub does not name {path}")
