@@ -1,6 +1,7 @@
 """Faults below and around blobs: objects that are gone, cut or foreign, a full disk, kills in the middle of each command, collectors
 beside each other, keys and stores that are not there. Each must be told by message and exit code; no wrong byte, no clean verification."""
 
+import contextlib
 import json
 import random
 import shutil
@@ -106,6 +107,14 @@ def blob_full_disk(t):
     filler.write_bytes(b"x")
     store.blob("get", "b", place / "copy", status=EXIT_FULL)
     t.expect(not (place / "copy").exists(), "half a file is left by get")
+    # A change that brings no data is refused as well, and not told as one whose outcome is not known.
+    with contextlib.suppress(OSError), open(place / "rest", "wb", buffering=0) as rest:
+        while True:
+            rest.write(bytes(4096))
+    done = store.blob("tag", "b", "late", status=EXIT_FULL)
+    t.expect("No space left" in json.dumps(done), f"the message does not say what is full: {done}")
+    (place / "rest").unlink()
+    store.blob("tag", "b", "late")
 
 
 def killed_everywhere(t, store):

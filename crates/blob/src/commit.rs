@@ -10,7 +10,8 @@
 //!    become of number `h + 1`, also if every caller has gone.
 //! 5. The store is asked to create record `h + 1`.
 //! 6. "Done": committed. Any other answer says nothing. A read of `h + 1` finds this body: committed; another body: each operation that
-//!    it carries is committed, the others go back to step 2 with the newest record; nothing: step 5 with *the same body*.
+//!    it carries is committed, the others go back to step 2 with the newest record; nothing: step 5 with *the same body*. A store that
+//!    has refused each request for good (its disk is full, the keys may not write) has done nothing, and the operations fail.
 //!
 //! An operation is acknowledged after step 6, and only there. Where others commit to the same log, `crowd` lets one record carry the
 //! operations of several processes.
@@ -34,7 +35,7 @@ use crate::names::{self, Nonce, OpId};
 use crate::offer;
 use crate::ops::{Op, Patch, What};
 use crate::record::{OPS_MAX, Record};
-use crate::world::Created;
+use crate::world::{Created, is_in_vain};
 
 /// A round trip, where the clock has measured none.
 const ROUND_TRIP_NS_MIN: u64 = 1_000_000;
@@ -139,6 +140,8 @@ struct Undecided {
     record: Arc<Record>,
     body: Bytes,
     waiting: Vec<Waiting>,
+    /// Every request so far was refused for good: none had an effect, or will have one.
+    is_refused: bool,
 }
 
 impl Committer {
@@ -428,7 +431,9 @@ impl Committer {
             }
         }
         match next.encode(&mut Workspace::new()) {
-            Ok(body) => Ok(Some(Undecided { record: Arc::new(next), body: body.into(), waiting: taken })),
+            Ok(body) => {
+                Ok(Some(Undecided { record: Arc::new(next), body: body.into(), waiting: taken, is_refused: true }))
+            }
             Err(error) => {
                 let why = format!("{error}: take tags or pins away, or run `shale blob optimize`");
                 for waiting in taken {
@@ -444,24 +449,43 @@ impl Committer {
         let clock = &self.log.world.clock;
         let mut tries = 0;
         loop {
-            let Some(undecided) = &state.undecided else { return Ok((state.head.clone(), true)) };
+            let Some(undecided) = &mut state.undecided else { return Ok((state.head.clone(), true)) };
             let (record, body) = (undecided.record.clone(), undecided.body.clone());
+            // A request that its caller does not await to the end may have an effect.
+            let was_refused = std::mem::replace(&mut undecided.is_refused, false);
             let path = self.log.key.record(self.log.inc, record.seq);
             let began = clock.now_ns();
             let answer = self.log.world.create(&path, body).await;
             state.note_round_trip(clock.now_ns() - began);
-            if matches!(answer, Created::Yes) {
-                return Ok((record, false));
-            }
+            let Created::Ask(error) = answer else { return Ok((record, false)) };
             // The answer says nothing: a request that had an effect may be answered by "exists", one that had none, too.
-            if let Ok(Some(winner)) = self.log.read(record.seq).await {
+            let found = self.log.read(record.seq).await;
+            if let Ok(Some(winner)) = found {
                 return Ok((winner, true));
+            }
+            tries += 1;
+            // Only a store that refuses at all does nothing.
+            let is_refused = was_refused && is_in_vain(&error, u32::MAX);
+            if is_refused && found.is_ok() && is_in_vain(&error, tries) {
+                self.put_back(state);
+                return Err(Error::store(format!("writing {path}"), error));
+            }
+            if let Some(undecided) = &mut state.undecided {
+                undecided.is_refused = is_refused;
             }
             if crate::canary!("new-nonce-forgets-old") {
                 self.forget_nonce(state)?;
             }
-            tries += 1;
             self.log.world.pause(tries).await;
+        }
+    }
+
+    /// Gives up a record that was not written and will not be; what it was to carry waits again.
+    fn put_back(&self, state: &mut State) {
+        let Some(undecided) = state.undecided.take() else { return };
+        let mut queue = self.queue.lock();
+        for waiting in undecided.waiting.into_iter().rev() {
+            queue.push_front(waiting);
         }
     }
 

@@ -59,7 +59,11 @@ impl Blob {
 
     /// Returns a range of any length.
     async fn read_long(&self, version: &Record, range: &Range<u64>) -> Result<Bytes, Error> {
-        let mut all = Vec::with_capacity((range.end - range.start) as usize);
+        let len = range.end - range.start;
+        let mut all = Vec::new();
+        all.try_reserve_exact(usize::try_from(len).unwrap_or(usize::MAX)).map_err(|_full| {
+            Error::Refused(format!("{len} bytes at once are more than the memory holds: read them in parts"))
+        })?;
         let mut parts = std::pin::pin!(self.stream(version, range.start, range.end));
         while let Some(part) = parts.next().await {
             all.extend_from_slice(&part?);

@@ -80,6 +80,59 @@ fn a_commit_is_one_request_and_an_open_two_to_five() {
     });
 }
 
+/// A store that refuses each write has done nothing: that is told at once, and not as an outcome that is unknown.
+#[test]
+fn a_full_store_refuses_commits_at_once() {
+    run(async {
+        let store = LyingStore::new(1, 0);
+        let (log, head) =
+            Log::open_or_create(world(Arc::new(store.clone()), 2), BlobKey::new(Path::from("a"))).await.unwrap();
+        let committer = Committer::new(log, head, CommitOptions::default());
+        committer.commit(hole(1, 10)).await.unwrap();
+        store.set_full(true);
+        let began = tokio::time::Instant::now();
+        let all = join_all((2..=9).map(|id| committer.commit(hole(id, 10)))).await;
+        for refused in all {
+            let error = refused.unwrap_err();
+            assert!(matches!(error, Error::Store { .. }) && error.is_full(), "{error}");
+        }
+        assert!(began.elapsed() < CommitOptions::default().timeout / 4, "{:?} of simulated time", began.elapsed());
+        store.set_full(false);
+        // The same operations are done once there is room, and each once.
+        for id in 2..=9 {
+            let done = committer.commit(hole(id, 10)).await.unwrap();
+            assert_eq!(done.at, (id as u64 - 1) * 10);
+        }
+        assert_eq!(committer.head().await.size, 90);
+    });
+}
+
+/// A request that may yet have an effect is followed by refusals: then the outcome is not known, and never "not done".
+#[test]
+fn a_commit_that_may_come_yet_is_not_refused() {
+    let mut unknown = 0;
+    for seed in 0..20 {
+        run(async {
+            let store = LyingStore::new(seed, 0);
+            let (log, head) =
+                Log::open_or_create(world(Arc::new(store.clone()), 2), BlobKey::new(Path::from("a"))).await.unwrap();
+            let committer = Committer::new(log, head, CommitOptions::default());
+            committer.commit(hole(1, 10)).await.unwrap();
+            store.set_full_behind_a_late_request();
+            match committer.commit(hole(2, 10)).await {
+                Ok(done) => assert_eq!(done.at, 10, "seed {seed}"),
+                Err(Error::Unknown { .. }) => unknown += 1,
+                Err(error) => panic!("seed {seed}: {error}"),
+            }
+            tokio::time::sleep(Duration::from_secs(500)).await;
+            store.set_full(false);
+            assert_eq!(committer.commit(hole(2, 10)).await.unwrap().at, 10, "seed {seed}");
+            assert_eq!(committer.refresh().await.unwrap().size, 20, "seed {seed}");
+        });
+    }
+    assert!(unknown > 0, "each late request came in time");
+}
+
 /// A key whose blob was removed and that has another one: the hint of the old life leads to its
 /// closed log, and from there on.
 #[test]

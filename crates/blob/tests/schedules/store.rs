@@ -35,6 +35,10 @@ struct Inner {
     steady: bool,
     /// Nothing is ever deleted, as under an object lock.
     keeping: bool,
+    /// The disk below it is full.
+    is_full: bool,
+    /// The next write finds room all the same, and has its effect late.
+    is_next_late: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -91,7 +95,17 @@ impl LyingStore {
     pub fn new(seed: u64, faults: u64) -> Self {
         let rng = Rng::new(seed);
         let (objects, requests) = (BTreeMap::new(), 0);
-        let inner = Inner { objects, rng, faults, requests, racy: false, steady: false, keeping: false };
+        let inner = Inner {
+            objects,
+            rng,
+            faults,
+            requests,
+            racy: false,
+            steady: false,
+            keeping: false,
+            is_full: false,
+            is_next_late: false,
+        };
         Self(Arc::new(Mutex::new(inner)))
     }
 
@@ -114,6 +128,17 @@ impl LyingStore {
         let store = Self::steady(seed);
         store.0.lock().keeping = true;
         store
+    }
+
+    /// From now on there is room on the disk below it, or none.
+    pub fn set_full(&self, is_full: bool) {
+        self.0.lock().is_full = is_full;
+    }
+
+    /// The same; the next write has its effect late, and only those behind it are refused.
+    pub fn set_full_behind_a_late_request(&self) {
+        self.set_full(true);
+        self.0.lock().is_next_late = true;
     }
 
     /// The truth.
@@ -158,6 +183,15 @@ impl ObjectStore for LyingStore {
         let create = matches!(options.mode, PutMode::Create);
         let bytes = Bytes::from(payload);
         self.delay().await;
+        if std::mem::take(&mut self.0.lock().is_next_late) {
+            let path = path.clone();
+            self.later(move |inner| drop(inner.put(&path, bytes, create)));
+            return Err(error("timed out"));
+        }
+        if self.0.lock().is_full {
+            let source = std::io::Error::from(std::io::ErrorKind::StorageFull);
+            return Err(object_store::Error::Generic { store: "lying", source: source.into() });
+        }
         let looks = self.0.lock().racy && create;
         if looks {
             if self.0.lock().objects.contains_key(path) {
