@@ -9,9 +9,10 @@
 //! 4. The body of record `h + 1` is made and named by a fresh nonce. From here on it is *undecided*: it is kept until it is known what has
 //!    become of number `h + 1`, also if every caller has gone.
 //! 5. The store is asked to create record `h + 1`.
-//! 6. "Done": committed. Any other answer says nothing. A read of `h + 1` finds this body: committed; another body: each operation that
-//!    it carries is committed, the others go back to step 2 with the newest record; nothing: step 5 with *the same body*. A store that
-//!    has refused each request for good (its disk is full, the keys may not write) has done nothing, and the operations fail.
+//! 6. "Done": committed. Any other answer says nothing. A read of `h + 1` finds this body: committed;
+//!    another body: each operation that it carries is committed, the others go back to step 2 with
+//!    the newest record; nothing: step 5 with *the same body*. A store that has refused each request
+//!    for good (its disk is full, the keys may not write) has done nothing: the operations fail.
 //!
 //! An operation is acknowledged after step 6, and only there. Where others commit to the same log, `crowd` lets one record carry the
 //! operations of several processes.

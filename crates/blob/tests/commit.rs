@@ -80,7 +80,8 @@ fn a_commit_is_one_request_and_an_open_two_to_five() {
     });
 }
 
-/// A store that refuses each write has done nothing: that is told at once, and not as an outcome that is unknown.
+/// A store that refuses each write has done nothing: that is told at once, and not as an outcome
+/// that is unknown.
 #[test]
 fn a_full_store_refuses_commits_at_once() {
     run(async {
@@ -96,7 +97,8 @@ fn a_full_store_refuses_commits_at_once() {
             let error = refused.unwrap_err();
             assert!(matches!(error, Error::Store { .. }) && error.is_full(), "{error}");
         }
-        assert!(began.elapsed() < CommitOptions::default().timeout / 4, "{:?} of simulated time", began.elapsed());
+        let took = began.elapsed();
+        assert!(took < CommitOptions::default().timeout / 4, "{took:?} of simulated time");
         store.set_full(false);
         // The same operations are done once there is room, and each once.
         for id in 2..=9 {
@@ -107,7 +109,8 @@ fn a_full_store_refuses_commits_at_once() {
     });
 }
 
-/// A request that may yet have an effect is followed by refusals: then the outcome is not known, and never "not done".
+/// A request that may yet have an effect is followed by refusals: then the outcome is not known, and
+/// never "not done".
 #[test]
 fn a_commit_that_may_come_yet_is_not_refused() {
     let mut unknown = 0;
