@@ -1,5 +1,5 @@
-//! Committing: how operations become a record. One committer per blob and process; it carries all operations that wait in one
-//! record, and knows no lock but its own.
+//! Committing: how operations become a record. One committer per blob and process; it carries all
+//! operations that wait in one record, and knows no lock but its own.
 //!
 //! The steps, each after the one before:
 //!
@@ -459,7 +459,8 @@ impl Committer {
             let answer = self.log.world.create(&path, body).await;
             state.note_round_trip(clock.now_ns() - began);
             let Created::Ask(error) = answer else { return Ok((record, false)) };
-            // The answer says nothing: a request that had an effect may be answered by "exists", one that had none, too.
+            // The answer says nothing: a request that had an effect may be answered by "exists",
+            // one that had none, too.
             let found = self.log.read(record.seq).await;
             if let Ok(Some(winner)) = found {
                 return Ok((winner, true));
