@@ -1,87 +1,23 @@
 //! Streams that tell the difference from an image: the receiver's volume falls through to the same
 //! image, and reads as the sender's. A cache of the image is not sent.
 
-use std::sync::Arc;
-
-use bytes::Bytes;
-use engine::{FormatOptions, Pool, PoolEnv, PoolOptions, Properties, Receiver, Sender};
+use engine::{Pool, Properties, Receiver, Sender};
 use format::STREAM_HEAD_BYTES;
-use sim::{ContentKind, Machine, Rng, fill_content};
-use surface::{BlockDevice, Error, ErrorKind, WriteOptions};
+use surface::{BlockDevice, Error, ErrorKind};
 
-use crate::common::fake_origin::{FakeOrigin, Mood};
-use crate::common::machine_env;
+use crate::common::fake_origin::Mood;
+use crate::image_world::{GROUP, IMAGE, World, noise, write};
 
-const GROUP: usize = 128 << 10;
-/// Ends within a block.
-const IMAGE: usize = 20 * GROUP + 5000;
-const SEED: u64 = 11;
 const CAPACITY_BYTES: u64 = 64 << 20;
 
-/// A machine with a pool, and its own way to the store.
-struct Side {
-    machine: Machine,
-    origin: Arc<FakeOrigin>,
-    pool: Option<Pool>,
+fn side(seed: u64) -> World {
+    World::without_volumes(seed, CAPACITY_BYTES, IMAGE, Properties::new())
 }
 
-impl Side {
-    fn new(seed: u64) -> Self {
-        let machine = Machine::new(CAPACITY_BYTES, seed);
-        let mut side = Self { machine, origin: FakeOrigin::new(SEED, IMAGE), pool: None };
-        let format =
-            FormatOptions { capacity_bytes: CAPACITY_BYTES, extent_bytes: 256 << 10, properties: Properties::new() };
-        Pool::format(&side.env(), &format).unwrap();
-        side.open();
-        side
-    }
-
-    fn env(&self) -> PoolEnv {
-        PoolEnv { origins: Some(self.origin.clone()), ..machine_env::env(&self.machine) }
-    }
-
-    fn open(&mut self) {
-        let options = PoolOptions { memory_bytes: 8 << 20, workers: 0, ..PoolOptions::default() };
-        self.pool = Some(Pool::open(self.env(), options).unwrap());
-    }
-
-    fn reopen(&mut self) {
-        self.pool.take().unwrap().close().unwrap();
-        self.open();
-    }
-
-    fn pool(&self) -> &Pool {
-        self.pool.as_ref().unwrap()
-    }
-
-    fn clone_image(&self, name: &str) {
-        self.pool().clone_image(&self.origin.image, name, None, &Properties::new()).unwrap();
-    }
-
-    fn write(&self, name: &str, model: &mut [u8], offset: usize, data: &Bytes) {
-        self.pool().volume(name).unwrap().write(offset as u64, data.clone(), WriteOptions::default()).unwrap();
-        model[offset..offset + data.len()].copy_from_slice(data);
-    }
-
+impl World {
     fn discard(&self, name: &str, model: &mut [u8], offset: usize, len: usize) {
         self.pool().volume(name).unwrap().discard(offset as u64, len as u64).unwrap();
         model[offset..offset + len].fill(0);
-    }
-
-    fn read(&self, name: &str) -> Vec<u8> {
-        self.pool().drop_caches();
-        let volume = self.pool().volume(name).unwrap();
-        let mut bytes = vec![0xaa; volume.size_bytes() as usize];
-        for (index, part) in bytes.chunks_mut(300_000).enumerate() {
-            volume.read(index as u64 * 300_000, part).unwrap();
-        }
-        bytes
-    }
-
-    fn check(&self) {
-        self.pool().checkpoint().unwrap();
-        let report = self.pool().check(false, &mut |_, _| ()).unwrap();
-        assert!(report.problems.is_empty(), "{:?}", report.problems);
     }
 
     /// The token of the only stream that has broken off.
@@ -90,19 +26,6 @@ impl Side {
         assert_eq!(receives.len(), 1);
         receives[0].token.clone()
     }
-}
-
-/// The image, and zeroes up to the end of a block.
-fn expected(origin: &FakeOrigin) -> Vec<u8> {
-    let mut expected = origin.content.clone();
-    expected.resize(expected.len().next_multiple_of(4096), 0);
-    expected
-}
-
-fn noise(seed: u64, len: usize) -> Bytes {
-    let mut bytes = vec![0; len];
-    fill_content(&mut Rng::new(seed), ContentKind::Random, &mut bytes);
-    bytes.into()
 }
 
 fn give(receiver: &mut Receiver, chunk: &[u8]) -> Result<bool, Error> {
@@ -124,30 +47,30 @@ fn bring(sender: &mut Sender, to: &Pool, volume: &str, most: usize) -> Result<bo
 
 #[test]
 fn what_differs_from_an_image_is_sent_and_nothing_else() {
-    let source = Side::new(3);
+    let source = side(3);
     source.clone_image("v");
-    let mut model = expected(&source.origin);
+    let mut model = source.expected();
     // A half of the image is here.
     source.pool().volume("v").unwrap().read(0, &mut vec![0; 10 * GROUP]).unwrap();
     source.pool().resize_volume("v", (model.len() + 2 * GROUP) as u64).unwrap();
     model.resize(model.len() + 2 * GROUP, 0);
-    source.write("v", &mut model, 3 * GROUP + 4096, &noise(6, GROUP));
-    source.write("v", &mut model, 14 * GROUP + 77, &noise(7, 5000));
+    write(source.pool(), "v", &mut model, 3 * GROUP + 4096, &noise(6, GROUP));
+    write(source.pool(), "v", &mut model, 14 * GROUP + 77, &noise(7, 5000));
     let behind = model.len() - GROUP;
-    source.write("v", &mut model, behind, &noise(8, 8192));
+    write(source.pool(), "v", &mut model, behind, &noise(8, 8192));
     // A part of it was fetched.
     for (first, len) in [(5 * GROUP, 3 * GROUP), (16 * GROUP + 8192, 3 * GROUP), (19 * GROUP, 4096)] {
         source.discard("v", &mut model, first, len);
     }
     source.pool().snapshot("v", "one").unwrap();
     let one = model.clone();
-    source.write("v", &mut model, 6 * GROUP, &noise(9, 4096));
+    write(source.pool(), "v", &mut model, 6 * GROUP, &noise(9, 4096));
     source.discard("v", &mut model, 3 * GROUP, 2 * GROUP);
     source.pool().snapshot("v", "two").unwrap();
 
     // The sender needs no store, and neither does the receiver before it reads.
     source.origin.set(Mood::Away);
-    let mut target = Side::new(5);
+    let mut target = side(5);
     let mut sender = source.pool().send_thin("v@one").unwrap().with_chunk_bytes(4096);
     assert_eq!(sender.image().as_ref(), Some(&source.origin.image));
     assert!(!bring(&mut sender, target.pool(), "copy", 3).unwrap());
@@ -178,7 +101,7 @@ fn what_differs_from_an_image_is_sent_and_nothing_else() {
     assert!(target.read("copy") == model);
     target.check();
     // And on from there.
-    let third = Side::new(7);
+    let third = side(7);
     assert!(bring(&mut target.pool().send_thin("copy@two").unwrap(), third.pool(), "far", usize::MAX).unwrap());
     assert!(third.read("far") == model);
     third.pool().destroy("far", true).unwrap();
@@ -190,9 +113,9 @@ fn what_differs_from_an_image_is_sent_and_nothing_else() {
 
 #[test]
 fn what_was_cut_off_stays_cut_off_where_it_is_received() {
-    let (source, target) = (Side::new(3), Side::new(5));
+    let (source, target) = (side(3), side(5));
     source.clone_image("v");
-    let mut model = expected(&source.origin);
+    let mut model = source.expected();
     source.pool().resize_volume("v", 3 * GROUP as u64 + 100).unwrap();
     source.pool().snapshot("v", "s").unwrap();
     assert!(bring(&mut source.pool().send_thin("v@s").unwrap(), target.pool(), "v", usize::MAX).unwrap());
@@ -204,10 +127,10 @@ fn what_was_cut_off_stays_cut_off_where_it_is_received() {
 
 #[test]
 fn parts_of_thin_and_of_whole_streams_do_not_mix() {
-    let (source, mut target) = (Side::new(3), Side::new(5));
+    let (source, mut target) = (side(3), side(5));
     source.clone_image("v");
-    let mut model = expected(&source.origin);
-    source.write("v", &mut model, 2 * GROUP, &noise(1, GROUP));
+    let mut model = source.expected();
+    write(source.pool(), "v", &mut model, 2 * GROUP, &noise(1, GROUP));
     source.pool().snapshot("v", "s").unwrap();
     let whole =
         |pool: &Pool| source.pool().send("v@s", None).map(|s| bring(&mut s.with_chunk_bytes(4096), pool, "c", 4));

@@ -3,101 +3,30 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::sync::Arc;
 
 use bytes::Bytes;
 use engine::{FormatOptions, Pool, PoolEnv, PoolOptions, Properties, PushBase, SalvageSource};
 use env::RemoteGroup;
-use sim::{ContentKind, Machine, Rng, fill_content};
+use sim::Machine;
 use surface::{Allocation, BlockDevice, ErrorKind, PendingRead, Result, WriteOptions};
 
-use crate::common::fake_origin::{FakeOrigin, Mood};
+use crate::common::fake_origin::Mood;
 use crate::common::machine_env;
+use crate::image_world::{GROUP, IMAGE, World, noise, read, write};
 
-const GROUP: usize = 128 << 10;
-/// Ends within a block.
-const IMAGE: usize = 20 * GROUP + 5000;
 const SIZE: usize = IMAGE.next_multiple_of(4096);
 
-struct World {
-    machine: Machine,
-    origin: Arc<FakeOrigin>,
-    pool: Option<Pool>,
-}
-
 impl World {
-    fn new(capacity: u64, image: usize) -> Self {
-        let machine = Machine::new(capacity, 3);
-        let mut world = Self { machine, origin: FakeOrigin::new(11, image), pool: None };
+    fn new(capacity_bytes: u64, image: usize) -> Self {
         let properties = Properties::from([("compression".to_owned(), "lz4".to_owned())]);
-        let format = FormatOptions { capacity_bytes: capacity, extent_bytes: 256 << 10, properties };
-        Pool::format(&world.env(), &format).unwrap();
-        world.open();
-        world.pool().clone_image(&world.origin.image, "v", None, &Properties::new()).unwrap();
+        let world = Self::without_volumes(3, capacity_bytes, image, properties);
+        world.clone_image("v");
         world
-    }
-
-    fn env(&self) -> PoolEnv {
-        PoolEnv { origins: Some(self.origin.clone()), ..machine_env::env(&self.machine) }
-    }
-
-    fn open(&mut self) {
-        let options = PoolOptions { memory_bytes: 8 << 20, workers: 0, ..PoolOptions::default() };
-        self.pool = Some(Pool::open(self.env(), options).unwrap());
-    }
-
-    fn reopen(&mut self) {
-        if let Some(pool) = self.pool.take() {
-            pool.close().unwrap();
-        }
-        self.open();
-    }
-
-    fn pool(&self) -> &Pool {
-        self.pool.as_ref().unwrap()
     }
 
     fn set(&self, volume: Option<&str>, key: &str, value: &str) {
         self.pool().set_properties(volume, &[(key.to_owned(), Some(value.to_owned()))]).unwrap();
     }
-
-    /// The image, and zeroes up to the end of a block.
-    fn expected(&self) -> Vec<u8> {
-        let mut expected = self.origin.content.clone();
-        expected.resize(expected.len().next_multiple_of(4096), 0);
-        expected
-    }
-
-    fn read(&self, name: &str) -> Vec<u8> {
-        read(self.pool(), name)
-    }
-
-    fn check(&self) {
-        self.pool().checkpoint().unwrap();
-        let report = self.pool().check(false, &mut |_, _| ()).unwrap();
-        assert!(report.problems.is_empty(), "{:?}", report.problems);
-    }
-}
-
-fn read(pool: &Pool, name: &str) -> Vec<u8> {
-    pool.drop_caches();
-    let volume = pool.volume(name).unwrap();
-    let mut bytes = vec![0xaa; volume.size_bytes() as usize];
-    for (index, part) in bytes.chunks_mut(300_000).enumerate() {
-        volume.read(index as u64 * 300_000, part).unwrap();
-    }
-    bytes
-}
-
-fn noise(seed: u64, len: usize) -> Bytes {
-    let mut bytes = vec![0; len];
-    fill_content(&mut Rng::new(seed), ContentKind::Random, &mut bytes);
-    bytes.into()
-}
-
-fn write(pool: &Pool, name: &str, model: &mut [u8], offset: usize, data: &Bytes) {
-    pool.volume(name).unwrap().write(offset as u64, data.clone(), WriteOptions::default()).unwrap();
-    model[offset..offset + data.len()].copy_from_slice(data);
 }
 
 #[test]

@@ -27,6 +27,7 @@ mod folding;
 mod history;
 mod image_runs;
 mod image_streams;
+mod image_world;
 mod images;
 mod incomplete;
 mod last_room;
