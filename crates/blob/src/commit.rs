@@ -466,7 +466,7 @@ impl Committer {
                 return Ok((winner, true));
             }
             tries += 1;
-            // Only a store that refuses at all does nothing.
+            // A request that the store refuses for good has no effect; any other may have one yet.
             let is_refused = was_refused && is_in_vain(&error, u32::MAX);
             if is_refused && found.is_ok() && is_in_vain(&error, tries) {
                 self.put_back(state);
