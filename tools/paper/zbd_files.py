@@ -142,7 +142,7 @@ def cleaner(lab, how):
     for disk in lab.disks("cloud" if not lab.quick else how["disks"][0]):
         for setup in lab.setups("lzo"):
             # Little more than the live messages take, as stored and with what is appended to them: the cleaner must run, again and again.
-            room = 1.1 if lab.quick else 1.4
+            room = 1.1 if lab.quick else 1.8
             with lab.place(disk, setup, size=how["size"], memory=how["memory"], capacity=int(live * room), extent="256K") as place:
                 series, states, ended = lab.work / "series", [], threading.Event()
 

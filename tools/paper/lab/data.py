@@ -75,7 +75,7 @@ def tpch(scale, form="csv"):
 
 def mail_with_attachments():
     """The same messages with PDF files attached to every few of them, in base64: less compressible, as mailboxes of today are."""
-    target = CACHE / "attachments.mbox"
+    target = CACHE / "mail-with-attachments.mbox"
     if target.exists():
         return target
     text = mail().read_bytes()
@@ -88,6 +88,9 @@ def mail_with_attachments():
                 attached = base64.encodebytes(pdf.read_bytes())
                 # Text and attachments in equal parts, but for messages that are all text.
                 until = text.find(b"\nFrom list@", at + len(attached) // 2) + 1 or len(text)
+                # A load holds its contents in memory, which counts as the load's.
+                if out.tell() > len(text):
+                    break
                 out.write(text[at:until] + f"\n--part\nContent-Type: application/pdf; name={number}.pdf\nContent-Transfer-Encoding: base64\n\n".encode() + attached)
                 at = until if until < len(text) else 0
         made.rename(target)
