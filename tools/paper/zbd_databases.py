@@ -6,7 +6,7 @@ from pathlib import Path
 
 import tpcc
 from lab import data
-from lab.database import CACHE_PART, MariaDB, PostgreSQL
+from lab.database import MariaDB, PostgreSQL
 from lab.reads import Reads
 from lab.report import mean
 from zbd_files import of_native, saving
@@ -117,7 +117,7 @@ def databases_on(disk, how):
 
 def measure_tpcc(lab, tables, disk, kind, setup, how, unit):
     """One database on one set-up, for each number of clients; with fewer CPUs for the middle one."""
-    with place_of(lab, disk, setup, kind, how, unit) as place, kind(place, how["db_memory"] // CACHE_PART) as database:
+    with place_of(lab, disk, setup, kind, how, unit) as place, kind(place, how["db_memory"]) as database:
         create(database, tpcc.SCHEMA)
         for table in tpcc.SCHEMA:
             database.load(table, tables / f"{table}.tsv", "false", "\\t")
@@ -150,7 +150,7 @@ def queries(lab, how):
         for kind in databases_on(disk, how):
             answers = {}
             for setup in lab.setups(*how["database_setups"]):
-                with place_of(lab, disk, setup, kind, how) as place, kind(place, how["db_memory"] // CACHE_PART) as database:
+                with place_of(lab, disk, setup, kind, how) as place, kind(place, how["db_memory"]) as database:
                     loaded(lab, database, how)
                     for cpus in reversed(how["cpus"]):
                         place.hold_to(cpus)
@@ -187,7 +187,7 @@ def locality(lab, how):
     curves = {}
     for disk in lab.disks("file"):
         for setup in lab.setups("native", "zlib"):
-            with place_of(lab, disk, setup, PostgreSQL, how) as place, PostgreSQL(place, how["db_memory"] // CACHE_PART) as database:
+            with place_of(lab, disk, setup, PostgreSQL, how) as place, PostgreSQL(place, how["db_memory"]) as database:
                 loaded(lab, database, how)
                 database.cold()
                 with Reads(disk) as reads:

@@ -2,7 +2,7 @@
 
 import tpcc
 from lab import data, output
-from lab.database import CACHE_PART, MariaDB, PostgreSQL
+from lab.database import MariaDB, PostgreSQL
 from lab.place import RINGS
 from lab.report import mean
 from zbd_databases import HERE, create, transact, use
@@ -64,7 +64,7 @@ def settings(lab, how):
 def measure(lab, how, tables, disk, setup, name, kind, lines, properties, served):
     """One variant on one disk."""
     with lab.place(disk, setup, size=how["size"], memory=how["db_memory"], properties=properties, **(served if setup.compression else {})) as place, \
-            kind(place, how["db_memory"] // CACHE_PART, lines) as database:
+            kind(place, how["db_memory"], lines) as database:
         create(database, tpcc.SCHEMA)
         for table in tpcc.SCHEMA:
             database.load(table, tables / f"{table}.tsv", "false", "\\t")

@@ -85,12 +85,12 @@ def mail_with_attachments():
         made, at = Path(work) / "mail", 0
         with open(made, "wb") as out:
             for number, pdf in enumerate(sorted(p for p in (Path(work) / "files").rglob("*.pdf") if 20_000 < p.stat().st_size < 1_000_000)):
-                attached = base64.encodebytes(pdf.read_bytes())
-                # Text and attachments in equal parts, but for messages that are all text.
-                until = text.find(b"\nFrom list@", at + len(attached) // 2) + 1 or len(text)
                 # A load holds its contents in memory, which counts as the load's.
                 if out.tell() > len(text):
                     break
+                attached = base64.encodebytes(pdf.read_bytes())
+                # Text and attachments in equal parts, but for messages that are all text.
+                until = text.find(b"\nFrom list@", at + len(attached) // 2) + 1 or len(text)
                 out.write(text[at:until] + f"\n--part\nContent-Type: application/pdf; name={number}.pdf\nContent-Transfer-Encoding: base64\n\n".encode() + attached)
                 at = until if until < len(text) else 0
         made.rename(target)

@@ -17,8 +17,8 @@ CACHE_PART = 8
 class Database:
     """A server while it is used; its data is on the place, it runs within the place's limits."""
 
-    def __init__(self, place, cache, settings=()):
-        self.place, self.cache, self.settings = place, cache, settings
+    def __init__(self, place, memory, settings=()):
+        self.place, self.cache, self.settings = place, memory // CACHE_PART, settings
         self.data = place.path / self.name
         self.socket_directory = place.directory / "sockets"
         self.server = None
@@ -75,8 +75,8 @@ class PostgreSQL(Database):
     """PostgreSQL as Debian packages it."""
     name, user, stop_signal, page = "postgresql", "postgres", signal.SIGINT, "8K"
 
-    def __init__(self, place, cache, settings=()):
-        super().__init__(place, cache, settings)
+    def __init__(self, place, memory, settings=()):
+        super().__init__(place, memory, settings)
         found = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
         if not found:
             raise SystemExit("PostgreSQL is not installed: tools/setup paper")
