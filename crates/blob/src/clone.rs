@@ -83,27 +83,32 @@ pub(crate) async fn pin_everywhere<'a>(
 ) -> Result<Vec<(Place<'a>, OpId)>, Error> {
     let mut pins = Vec::new();
     let mut holder = source;
-    let mut version = version;
+    let mut versions = vec![version];
     for place in std::iter::once(&source).chain(origins) {
-        if !std::ptr::eq(place.committer, source.committer) {
-            // What the nearer blob has of this one is pinned here in its name.
-            let head = place.committer.refresh().await?;
-            let held =
-                head.pins.iter().find(|pin| pin.holder == holder.location && pin.life == holder.committer.log().life);
-            let Some(held) = held else {
+        let is_source = std::ptr::eq(place.committer, source.committer);
+        // A volume, which has no life log, is pinned once.
+        let known = if is_source && life > 0 { Vec::new() } else { place.committer.refresh().await?.pins.clone() };
+        if !is_source {
+            // What the nearer blob has of this one is pinned here in its name. A rival for its
+            // number in the life log may have pinned another version in the same name, and may not
+            // have taken that pin away yet: which of them is the blob's own cannot be told.
+            let is_held = |pin: &&Pin| pin.holder == holder.location && pin.life == holder.committer.log().life;
+            versions = known.iter().filter(is_held).map(|pin| pin.version).collect();
+            versions.sort_unstable();
+            versions.dedup();
+            if versions.is_empty() {
                 let why = format!("{} has no pin for {}: its packs may be gone", place.location, holder.location);
                 return Err(Error::Refused(why));
-            };
-            version = held.version;
+            }
         }
-        // A volume, which has no life log, is pinned once.
-        let is_known = |pin: &Pin| pin.holder == location && pin.version == version && pin.life == 0;
-        if life == 0 && place.committer.refresh().await?.pins.iter().any(is_known) {
-            holder = *place;
-            continue;
+        for &version in &versions {
+            let is_known = |pin: &Pin| pin.holder == location && pin.version == version && pin.life == 0;
+            if life == 0 && known.iter().any(is_known) {
+                continue;
+            }
+            let what = What::Pin { version, holder: location.to_string(), life };
+            pins.push((*place, place.committer.change(what).await?.0));
         }
-        let what = What::Pin { version, holder: location.to_string(), life };
-        pins.push((*place, place.committer.change(what).await?.0));
         holder = *place;
     }
     Ok(pins)

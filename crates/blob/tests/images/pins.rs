@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use crate::store::{Failing, GROUP, data, noise, run};
 use blob::{
-    At, Blob, BlobKey, BlobPlace, Cause, CommitOptions, Connection, Error, ExpireRule, GcOptions, Image, UploadOptions,
-    bytes, clone_blob, drop_dead_pins, expire, gc, remove, sweep_removed,
+    At, Blob, BlobKey, BlobPlace, Cause, CommitOptions, Connection, Error, ExpireRule, GcOptions, Image, Op, OpId,
+    UploadOptions, What, bytes, clone_blob, drop_dead_pins, expire, gc, remove, sweep_removed,
 };
 use object_store::path::Path;
 
@@ -142,5 +142,33 @@ fn a_pin_behind_the_volume_is_caught() {
         blob::canary::plant(None);
         assert!(read != Ok(version_one()), "HARNESS: pin-after-clone is not caught");
         println!("pin-after-clone: caught by reading what the volume needs");
+    });
+}
+
+/// Two clients make one clone, of different versions; the one that loses has pinned its version
+/// first, and has not taken that pin away.
+#[test]
+fn a_clone_of_a_clone_pins_what_its_source_holds_and_not_what_a_rival_had_pinned() {
+    run(async {
+        let store = Failing::new();
+        let connection = store.connect();
+        put(&connection, "first", 2).await;
+        put(&connection, "first", 1).await;
+        let first = Blob::open(&connection, key("first")).await.unwrap();
+        let what = What::Pin { version: 1, holder: "image".to_string(), life: 1 };
+        let rival = Op { id: OpId(7), born: 2, raw: 0, stored: 0, message: String::new(), what };
+        first.committer().commit(rival).await.unwrap();
+        let place = BlobPlace { committer: first.committer(), location: "first" };
+        let world = connection.world().clone();
+        let options = CommitOptions::default();
+        let image = clone_blob(place, 2, &[], world.clone(), key("image"), "image", options.clone()).await.unwrap();
+        let source = BlobPlace { committer: &image, location: "image" };
+        let version = image.refresh().await.unwrap().seq;
+        let copy = clone_blob(source, version, &[place], world, key("copy"), "copy", options).await.unwrap();
+        let version = copy.refresh().await.unwrap().seq;
+        remove(&image).await.unwrap();
+        put(&connection, "first", 3).await;
+        tidy(&connection, "first").await;
+        assert!(read(&store, "copy", copy.log().inc(), version).await == Ok(version_one()));
     });
 }
