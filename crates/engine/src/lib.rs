@@ -8,6 +8,7 @@
 //! all promises after a crash rest, is decided in `log`, `checkpoint` and `recovery` only.
 
 mod base;
+mod buffer;
 mod checkpoint;
 mod clean;
 mod codecs;
@@ -25,22 +26,21 @@ mod upkeep;
 mod volume;
 mod write;
 
+pub use base::loss::{Loss, LossOf};
 pub use base::options::{FormatOptions, PoolEnv, PoolOptions, Properties, Training};
 pub use base::status::{
-    CheckReport, CleanReport, FolderStatus, PROBLEMS_LISTED_MAX, PoolRoom, PoolStatus, Problem, Property,
+    CheckReport, CleanMark, CleanReport, FolderStatus, PROBLEMS_LISTED_MAX, PoolRoom, PoolStatus, Problem, Property,
     PropertySource, SnapshotStatus, SnapshotUsage, StandbyStatus, VolumeStatus,
 };
-pub use clean::round::CleanMark;
+pub use base::store_error::store_error_kind;
 pub use codecs::trace::TraceRecord;
 pub use history::bookmarks::BookmarkStatus;
 pub use history::diff::{Changed, DiffPage};
 pub use history::holds::Hold;
 pub use images::ImageStatus;
 pub use images::push::{GroupsPage, PushBase};
-pub use map::store_error_kind;
 pub use pool::Pool;
 pub use repair::damages::DamageReport;
-pub use repair::loss::{Loss, LossOf};
 pub use repair::salvage::{
     Completeness, DamagedRange, PoolPrefix, SalvageProgress, SalvageReport, SalvageSource, SalvageStep, SalvagedVolume,
 };

@@ -3,10 +3,14 @@
 pub(crate) mod buffers;
 pub(crate) mod canary;
 pub(crate) mod counters;
+pub(crate) mod group;
 pub(crate) mod hash;
+pub(crate) mod loss;
 pub(crate) mod options;
 pub(crate) mod pieces;
 pub(crate) mod scratch;
+pub(crate) mod shares;
 pub(crate) mod status;
+pub(crate) mod store_error;
 #[cfg(test)]
 pub(crate) mod testing;

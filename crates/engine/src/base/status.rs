@@ -5,9 +5,8 @@ use std::collections::BTreeMap;
 use surface::DeviceId;
 use units::SHARE_BYTES;
 
+use crate::base::loss::{Loss, LossOf};
 use crate::base::options::Properties;
-use crate::clean::round::CleanMark;
-use crate::repair::loss::{Loss, LossOf};
 
 /// Figures of one volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -262,6 +261,23 @@ pub enum PropertySource {
     Folder(String),
     /// Set on the volume itself, or on the folder that was asked for.
     Own,
+}
+
+/// A moment of the log: so many extents had been filled. What a pass over the pool has as its
+/// target was there at its mark, so that it ends while writers fill others: each extent of the
+/// target is emptied once at most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CleanMark(pub u32);
+
+impl CleanMark {
+    /// Behind all moments.
+    pub const NEVER: Self = Self(u32::MAX);
+}
+
+impl Default for CleanMark {
+    fn default() -> Self {
+        Self::NEVER
+    }
 }
 
 /// What cleaning on demand did.

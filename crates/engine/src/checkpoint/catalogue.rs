@@ -1,6 +1,6 @@
 //! The catalogue: what keeps names, sizes, snapshots and properties in the log, although the
-//! batches that told them are long gone. Owns which extents must be kept for that (*pins*);
-//! `format` has the bytes.
+//! batches that told them are long gone. Owns when a new one is made; `log::catalogue` knows which extents must be kept for it
+//! (*pins*), `format` has the bytes.
 //!
 //! Pinned are the extents that hold the newest durable catalogue, and those with entries since that
 //! change descriptors or mark an opening (below). Most of them hold live data anyway; one that does
@@ -41,16 +41,9 @@
 //!   checkpoint; the batches given back then were never acknowledged, and are written again, under
 //!   the new number, before any flush is.
 
-use std::collections::BTreeSet;
+use format::{BATCH_FIXED_BYTES, CATALOGUE_FIXED_BYTES, CataloguePart, Entry, Incarnations, ObjectDescriptor};
+use units::Seq;
 
-use format::{
-    BATCH_FIXED_BYTES, CATALOGUE_FIXED_BYTES, CataloguePart, CatalogueRef, Entry, Incarnation, Incarnations,
-    ObjectDescriptor, header_bytes,
-};
-use parking_lot::Mutex;
-use units::{ExtentIndex, Seq};
-
-use crate::base::canary::Canary;
 use crate::log::Purpose;
 use crate::log::prepared::Prepared;
 use crate::pool::core::Core;
@@ -65,149 +58,6 @@ const PART_DIVISOR: usize = 4;
 /// many in all.
 const SHORT_EXTENTS: u64 = 4;
 
-/// Extents that are kept for the catalogue, and their content.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Pins {
-    /// The catalogue accounts for all batches before this one. `None`: there is none.
-    pub as_of: Option<Seq>,
-    pub bytes: u64,
-    pub base: BTreeSet<ExtentIndex>,
-    pub since: BTreeSet<ExtentIndex>,
-    pub since_bytes: u64,
-    /// The openings that are remembered.
-    pub incarnations: Incarnations,
-}
-
-impl Pins {
-    pub(crate) fn of(stored: &CatalogueRef) -> Self {
-        Self {
-            as_of: (stored.as_of != Seq(0)).then_some(stored.as_of),
-            bytes: stored.bytes,
-            since_bytes: stored.since_bytes,
-            base: stored.base.iter().copied().collect(),
-            since: stored.since.iter().copied().collect(),
-            incarnations: stored.incarnations.clone(),
-        }
-    }
-
-    pub(crate) fn stored(&self) -> CatalogueRef {
-        CatalogueRef {
-            as_of: self.as_of.unwrap_or(Seq(0)),
-            bytes: self.bytes,
-            since_bytes: self.since_bytes,
-            base: self.base.iter().copied().collect(),
-            since: self.since.iter().copied().collect(),
-            incarnations: self.incarnations.clone(),
-        }
-    }
-
-    /// All pinned extents. None, if there is no catalogue: then later entries do not help either.
-    pub(crate) fn extents(&self) -> BTreeSet<ExtentIndex> {
-        let is_kept = self.as_of.is_some() && !Canary::CatalogueNotKept.is_planted();
-        if is_kept { self.base.union(&self.since).copied().collect() } else { BTreeSet::new() }
-    }
-}
-
-/// A catalogue that is being appended.
-#[derive(Debug)]
-struct Growing {
-    as_of: Seq,
-    base: BTreeSet<ExtentIndex>,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    pins: Pins,
-    growing: Option<Growing>,
-    /// Whether a new one is asked for, whatever the one that there is.
-    wanted: bool,
-    /// The opening that the log goes on under.
-    newest: u64,
-    /// The log does not tell of it yet.
-    unmarked: bool,
-    /// A checkpoint of this opening is durable. Before, nothing may be written: another opening
-    /// could get the same number.
-    has_begun: bool,
-}
-
-/// The owner of the pins.
-#[derive(Debug, Default)]
-pub(crate) struct Catalogue {
-    state: Mutex<State>,
-}
-
-impl Catalogue {
-    pub(crate) fn new(pins: Pins) -> Self {
-        Self { state: Mutex::new(State { pins, ..State::default() }) }
-    }
-
-    /// A batch of these entries has been applied, which lies in `extent`.
-    pub(crate) fn note(&self, entries: &[Entry], extent: ExtentIndex) {
-        if entries.is_empty() {
-            let mut state = self.state.lock();
-            state.pins.since.insert(extent);
-            state.pins.since_bytes += BATCH_FIXED_BYTES as u64;
-        }
-        for entry in entries {
-            match entry {
-                Entry::Object(_) | Entry::PoolProperties(_) => {
-                    let bytes = header_bytes(std::slice::from_ref(entry)) - BATCH_FIXED_BYTES;
-                    let mut state = self.state.lock();
-                    state.pins.since.insert(extent);
-                    state.pins.since_bytes += bytes as u64;
-                }
-                Entry::Catalogue(part) => {
-                    if let Some(growing) = self.state.lock().growing.as_mut().filter(|g| g.as_of == part.as_of) {
-                        growing.base.insert(extent);
-                    }
-                }
-                _ => {}
-            }
-        }
-    }
-
-    /// The log goes on under that opening. One that follows an orderly end (`is_orderly`) need not
-    /// be remembered: no batch lies there.
-    pub(crate) fn enter(&self, number: u64, first_seq: Seq, is_orderly: bool) {
-        let mut state = self.state.lock();
-        if number <= state.newest {
-            return;
-        }
-        state.newest = number;
-        state.unmarked = true;
-        if !is_orderly {
-            state.pins.incarnations.enter(Incarnation { number, first_seq });
-        }
-    }
-
-    /// The catalogue stands in the way, and is given up.
-    pub(crate) fn give_up(&self) {
-        let mut state = self.state.lock();
-        let incarnations = std::mem::take(&mut state.pins.incarnations);
-        state.pins = Pins { incarnations, ..Pins::default() };
-    }
-
-    /// The next checkpoint makes a new one.
-    pub(crate) fn want(&self) {
-        self.state.lock().wanted = true;
-    }
-
-    /// Whether a new one was asked for, and could not be made yet.
-    pub(crate) fn is_wanted(&self) -> bool {
-        self.state.lock().wanted
-    }
-
-    /// A checkpoint is durable.
-    pub(crate) fn begin(&self) {
-        self.state.lock().has_begun = true;
-    }
-
-    /// See [`Pins`].
-    pub(crate) fn pins(&self) -> Pins {
-        self.state.lock().pins.clone()
-    }
-}
-
 impl Core {
     /// Whether so few extents are left that idle ones must not be kept.
     pub(crate) fn is_short_of_extents(&self, available: u64) -> bool {
@@ -217,21 +67,17 @@ impl Core {
     /// Tells the log which opening it goes on under, unless it has been told. Without room for that
     /// the next checkpoint tries again.
     pub(crate) fn mark_opening(&self) {
-        let is_due = {
-            let state = self.catalogue.state.lock();
-            state.has_begun && state.unmarked && !Canary::OpeningWithoutMark.is_planted()
-        };
+        let is_due = self.catalogue.is_mark_due();
         let mark = || std::iter::once(Prepared::metadata(Vec::new(), &self.buffers));
         if is_due && !self.log.is_broken() && self.append_batches(mark(), Purpose::Rescue) {
-            self.catalogue.state.lock().unmarked = false;
+            self.catalogue.marked();
         }
     }
 
     /// Appends a new catalogue if one is due. `pressing`: idle extents stand in the way. If there
     /// is no room for it, or the log cannot be written, the one that there is stays.
     pub(crate) fn renew_catalogue(&self, pressing: bool) {
-        let has_begun = self.catalogue.state.lock().has_begun;
-        if !has_begun || self.log.is_broken() || !(pressing || self.is_catalogue_due()) {
+        if !self.catalogue.has_begun() || self.log.is_broken() || !(pressing || self.is_catalogue_due()) {
             return;
         }
         let spare = self.extents_spare();
@@ -240,11 +86,8 @@ impl Core {
         // and the note.
         let (mut parts, before) = self.log.while_still(|as_of| {
             let descriptors = self.objects.all().iter().map(|object| object.descriptor.read().clone()).collect();
-            let mut state = self.catalogue.state.lock();
-            let parts = self.divide_catalogue(as_of, descriptors, &state.pins.incarnations);
-            let before = (std::mem::take(&mut state.pins.since), std::mem::take(&mut state.pins.since_bytes));
-            state.growing = Some(Growing { as_of, base: BTreeSet::new() });
-            (parts, before)
+            let (incarnations, before) = self.catalogue.begin_growing(as_of);
+            (self.divide_catalogue(as_of, descriptors, &incarnations), before)
         });
         let bytes: u64 = parts.iter().map(|part| part.batch_bytes() as u64).sum();
         let extents = bytes.div_ceil(extent_bytes - PART_BYTES_MAX.min(extent_bytes as usize / PART_DIVISOR) as u64);
@@ -256,35 +99,22 @@ impl Core {
         } else {
             false
         };
-        let mut state = self.catalogue.state.lock();
-        let growing = state.growing.take();
-        match (growing, is_appended) {
-            (Some(Growing { as_of, base }), true) => {
-                state.pins.as_of = Some(as_of);
-                state.pins.bytes = bytes;
-                state.pins.base = base;
-                state.wanted = false;
-            }
-            _ => {
-                state.pins.since.extend(before.0);
-                state.pins.since_bytes += before.1;
-            }
-        }
+        self.catalogue.end_growing(before, is_appended.then_some(bytes));
     }
 
     /// Step 1.
     pub(crate) fn is_catalogue_due(&self) -> bool {
-        let state = self.catalogue.state.lock();
-        let pins = &state.pins;
-        if state.wanted || pins.as_of.is_none() {
-            return true;
-        }
-        let extents = self.extents.lock();
-        let idle = pins.extents().into_iter().filter(|e| extents.is_idle(*e)).count() as u64;
-        // Data in the part that the pool is to lose must go.
-        let is_beyond = pins.extents().last().is_some_and(|last| last.0 >= self.geometry.extents_usable());
-        let own = pins.bytes.div_ceil(self.geometry.extent_bytes.into());
-        pins.since_bytes >= pins.bytes.max(SINCE_BYTES_MIN) || idle > own || is_beyond
+        self.catalogue.ask(|pins, is_wanted| {
+            if is_wanted || pins.as_of.is_none() {
+                return true;
+            }
+            let extents = self.extents.lock();
+            let idle = pins.extents().into_iter().filter(|e| extents.is_idle(*e)).count() as u64;
+            // Data in the part that the pool is to lose must go.
+            let is_beyond = pins.extents().last().is_some_and(|last| last.0 >= self.geometry.extents_usable());
+            let own = pins.bytes.div_ceil(self.geometry.extent_bytes.into());
+            pins.since_bytes >= pins.bytes.max(SINCE_BYTES_MIN) || idle > own || is_beyond
+        })
     }
 
     fn divide_catalogue(

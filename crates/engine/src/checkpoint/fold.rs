@@ -26,15 +26,15 @@ use env::MapBatch;
 use surface::Result;
 
 use crate::base::canary::Canary;
+use crate::base::group::{GroupKey, GroupRecords};
+use crate::base::store_error::store_error;
 use crate::checkpoint::CheckpointState;
 use crate::checkpoint::merge::{SHARED_GROUPS_MIN, in_two};
 use crate::checkpoint::reap::put_group;
-use crate::map::overlay::{GroupRecords, Overlay};
-use crate::map::store_error;
+use crate::map::overlay::Overlay;
 use crate::objects::clone_needs::Needs;
 use crate::objects::timeline::Timelines;
 use crate::pool::core::Core;
-use crate::write::buffer::GroupKey;
 
 /// Percents of the settled overlay's memory that are used before anything is folded: the longer a
 /// group waits, the more changes are merged at once.

@@ -7,13 +7,13 @@
 use format::{DeltaWriter, RecordKey, delta_key};
 use surface::Result;
 
+use crate::base::group::{GroupKey, GroupRecords};
 use crate::checkpoint::merge::{Merged, in_two};
 use crate::checkpoint::{Captured, CheckpointState};
-use crate::map::overlay::{GroupRecords, Overlay};
+use crate::map::overlay::Overlay;
 use crate::map::relocation_notes::{MovedFrom, Notes, base_of};
 use crate::objects::Object;
 use crate::pool::core::Core;
-use crate::write::buffer::GroupKey;
 
 /// Puts a group's changes into deltas.
 fn say(writer: &mut DeltaWriter, key: GroupKey, changes: &GroupRecords) {

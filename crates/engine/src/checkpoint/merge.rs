@@ -16,16 +16,16 @@ use format::{FragmentRef, Record};
 use surface::Result;
 use units::{BlockMask, ObjectId};
 
+use crate::base::group::{GroupKey, GroupRecords};
 use crate::checkpoint::Captured;
 use crate::checkpoint::reap::put_group;
-use crate::map::overlay::{GroupRecords, Overlay};
+use crate::map::overlay::Overlay;
 use crate::map::{Base, laid_over};
 use crate::objects::Reaped;
 use crate::objects::timeline::Timelines;
 use crate::pool::core::Core;
 use crate::space::dead_map::{Death, Toll};
 use crate::space::extents::UsageChanges;
-use crate::write::buffer::GroupKey;
 
 /// Groups for which a second thread is worth it: tens of milliseconds.
 pub(crate) const SHARED_GROUPS_MIN: usize = 8192;

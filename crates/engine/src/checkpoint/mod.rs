@@ -27,6 +27,7 @@ pub(crate) mod fold;
 pub(crate) mod late_moves_tests;
 pub(crate) mod light;
 pub(crate) mod merge;
+mod needs;
 pub(crate) mod opening;
 pub(crate) mod reap;
 pub(crate) mod reparent;
@@ -44,32 +45,24 @@ use surface::Result;
 use units::{ExtentIndex, ObjectId};
 
 use crate::base::canary::Canary;
-use crate::checkpoint::catalogue::Pins;
+use crate::base::group::GroupKey;
+use crate::base::store_error::store_error;
 use crate::checkpoint::fold::Folding;
 use crate::checkpoint::merge::Merged;
 use crate::log::Position;
+use crate::log::catalogue::Pins;
 use crate::log::inventory::Stand;
-use crate::map::store_error;
+use crate::log::write_over::write_over;
+use crate::map::kind::Kind;
 use crate::objects::Object;
 use crate::objects::timeline::Timelines;
 use crate::pool::core::Core;
-use crate::repair::recovery::write_over;
 use crate::space::extents::ExtentPlan;
-use crate::write::buffer::GroupKey;
 
 /// Shortest and longest list of extents that the log is given. The longest bounds the checkpoint's
 /// record to 16 KiB.
 const LISTED_MIN: u64 = 16;
 const LISTED_MAX: u64 = 4096;
-
-/// What a checkpoint does with the changes of the map.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// Merges them, and those that are settled, into the records.
-    Full,
-    /// Puts them beside the records.
-    Light,
-}
 
 /// What a checkpoint captured.
 pub(crate) struct Captured {

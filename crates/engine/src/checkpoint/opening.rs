@@ -28,7 +28,7 @@ use format::{
 use surface::{Error, ErrorKind, Result};
 
 use crate::base::canary::Canary;
-use crate::map::store_error;
+use crate::base::store_error::store_error;
 use crate::pool::core::Core;
 
 const SALVAGE: &str = "make another pool from the data file alone: shale salvage DATA --into NEW";

@@ -21,16 +21,16 @@ use format::{Reap, Record, RecordKey, object_key, parse_record_key, record_key, 
 use surface::Result;
 use units::{GroupIndex, ObjectId};
 
+use crate::base::group::{GroupKey, GroupRecords};
+use crate::base::store_error::store_error;
 use crate::checkpoint::Captured;
 use crate::checkpoint::merge::Merged;
-use crate::map::overlay::{GroupRecords, Overlay};
-use crate::map::store_error;
+use crate::map::overlay::Overlay;
 use crate::objects::Reaped;
 use crate::objects::clone_needs::Needs;
 use crate::objects::timeline::Timeline;
 use crate::pool::core::Core;
 use crate::space::dead_map::Death;
-use crate::write::buffer::GroupKey;
 
 /// Most records that one checkpoint looks at: bounds its time to about a tenth of a second.
 const SCANNED_MAX: u64 = 65536;

@@ -21,7 +21,7 @@ use format::{BATCH_FIXED_BYTES, Entry, header_bytes, record_key_range};
 use surface::Result;
 use units::{GroupIndex, ObjectId};
 
-use crate::map::store_error;
+use crate::base::store_error::store_error;
 use crate::pool::core::Core;
 
 impl Core {

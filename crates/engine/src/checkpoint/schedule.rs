@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use surface::Result;
 
-use crate::checkpoint::Kind;
+use crate::map::kind::Kind;
 use crate::pool::core::Core;
 
 /// How long nothing must have come into the log, and how much must have come since the last

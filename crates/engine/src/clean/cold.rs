@@ -22,8 +22,8 @@ use units::{BlockMask, ObjectId};
 
 use crate::base::hash::MULTIPLIER;
 use crate::clean::extent_liveness::Resident;
+use crate::clean::recode::Recoder;
 use crate::clean::survivors::Survivors;
-use crate::codecs::recode::Recoder;
 use crate::pool::core::Core;
 
 /// The least share of those that were moved before that is tried, in thousandths.

@@ -14,13 +14,12 @@ use format::{FragmentEntry, FragmentRef, Record};
 use surface::Result;
 use units::{BlockIndex, Epoch, ExtentIndex, Seq};
 
+use crate::base::group::{GroupKey, GroupRecords};
 use crate::log::extent_scan::{self, Stored};
-use crate::map::overlay::GroupRecords;
 use crate::objects::Object;
 use crate::pool::core::Core;
 use crate::space::dead_map::Since;
 use crate::space::extents::Victim;
-use crate::write::buffer::GroupKey;
 
 /// A fragment that lives in an extent.
 pub(crate) struct Resident {

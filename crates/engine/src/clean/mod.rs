@@ -3,6 +3,7 @@
 pub(crate) mod cold;
 pub(crate) mod extent_liveness;
 pub(crate) mod pacing;
+pub(crate) mod recode;
 pub(crate) mod round;
 pub(crate) mod survivors;
 pub(crate) mod victim_reads;

@@ -29,11 +29,12 @@ use parking_lot::{Condvar, Mutex};
 use surface::Result;
 use units::ExtentIndex;
 
-use crate::base::status::CleanReport;
-use crate::clean::round::{CleanMark, Cleaner, GAIN_DIVISOR, Round, Rule};
+use crate::base::status::{CleanMark, CleanReport};
+use crate::clean::round::{Cleaner, GAIN_DIVISOR, Round};
 use crate::pool::Pool;
 use crate::pool::core::Core;
 use crate::space::admission::Admitted;
+use crate::space::rule::Rule;
 
 /// Extents before the wall below which the cleaner is pressed, and up to which it goes on, as parts
 /// of what could be free at best; and the least of each.

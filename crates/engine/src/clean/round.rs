@@ -39,6 +39,7 @@ use crate::log::{Purpose, Refusal};
 use crate::pool::core::Core;
 use crate::space::admission::Admitted;
 use crate::space::extents::Victim;
+use crate::space::rule::Rule;
 
 /// Victims looked at in one round: bounds the bytes read.
 const VICTIMS_MAX: usize = 64;
@@ -60,40 +61,6 @@ pub(crate) const GAIN_DIVISOR: u64 = 32;
 const DAMAGES_MAX: usize = 100;
 /// Extents shunned at the same time; beyond it, all are tried again.
 const SHUNNED_MAX: usize = 1 << 20;
-
-/// What a cleaner looks for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Rule {
-    /// Most live bytes of an extent that is cleaned.
-    pub live_max: u32,
-    /// The least live bytes first, whatever their age: when space is needed now.
-    pub greedy: bool,
-    /// First of the extents among which victims are looked for, and the one behind the last.
-    pub within: (ExtentIndex, ExtentIndex),
-    /// Only extents that the log had filled by then: see [`CleanMark`].
-    pub filled_by: CleanMark,
-    /// They are to go (see `shrink`): however full they are, and although it wins nothing.
-    pub away: bool,
-    /// Cold data may be compressed anew: no writer waits for just this round.
-    pub recodes: bool,
-}
-
-/// A moment of the log: so many extents had been filled. What a pass over the pool has as its
-/// target was there at its mark, so that it ends while writers fill others: each extent of the
-/// target is emptied once at most.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct CleanMark(pub u32);
-
-impl CleanMark {
-    /// Behind all moments.
-    pub const NEVER: Self = Self(u32::MAX);
-}
-
-impl Default for CleanMark {
-    fn default() -> Self {
-        Self::NEVER
-    }
-}
 
 /// How a round ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -23,6 +23,7 @@ use format::{
 use policy::dst_limit;
 use units::{BLOCK_BYTES, BlockIndex, BlockMask, Epoch, ExtentIndex, GroupIndex, ObjectId};
 
+use crate::base::group::GroupKey;
 use crate::base::scratch;
 use crate::clean::cold::ColdRecoder;
 use crate::clean::extent_liveness::{Resident, is_same};
@@ -35,7 +36,6 @@ use crate::pool::core::Core;
 use crate::read::damage_owners::Place;
 use crate::space::dead_map::Since;
 use crate::space::extents::Victim;
-use crate::write::buffer::GroupKey;
 use crate::write::drain::stream_of;
 
 /// Largest batch of survivors, as that of a drain: more would only take memory.

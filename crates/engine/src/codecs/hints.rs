@@ -7,9 +7,9 @@ use surface::{Advice, Hint};
 use units::{BlockIndex, BlockMask};
 
 use crate::base::canary::Canary;
+use crate::buffer::write_buffer::DirtyRun;
 use crate::codecs::regions::Place;
-use crate::volume::files::is_in_window;
-use crate::write::buffer::DirtyRun;
+use crate::objects::file_layout::is_in_window;
 
 /// The hint of the newest data among runs of a group: they are of one file, whose hint may have
 /// changed.

@@ -28,8 +28,8 @@ use units::ObjectId;
 
 use crate::history::check_title;
 use crate::log::superblock_copies;
-use crate::map::Level;
 use crate::objects::Object;
+use crate::objects::level::Level;
 use crate::objects::names::check_name;
 use crate::pool::Pool;
 use crate::pool::core::Core;

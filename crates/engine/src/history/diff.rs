@@ -8,8 +8,9 @@ use format::FragmentRef;
 use surface::{Allocation, Error, ErrorKind, Result};
 use units::{BLOCK_BYTES, BlockIndex, BlockMask, GroupIndex, ObjectId};
 
+use crate::map::Piece;
 use crate::map::group_pages::look_down;
-use crate::map::{Level, Piece};
+use crate::objects::level::Level;
 use crate::pool::Pool;
 
 /// A range that has changed, and its present content.

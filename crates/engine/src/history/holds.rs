@@ -12,10 +12,9 @@ use crate::base::options::Properties;
 use crate::history::titles;
 use crate::objects::Object;
 use crate::objects::names::check_name;
+use crate::objects::properties::HOLD_PREFIX;
 use crate::pool::Pool;
 
-/// Begins the key of a tag among a snapshot's properties.
-pub(crate) const HOLD_PREFIX: &str = "hold.";
 /// Most tags of a snapshot: they go into the log with its descriptor, in one piece, which must fit
 /// the smallest extent, 32 KiB.
 const HOLDS_MAX: usize = 32;

@@ -11,10 +11,10 @@ use format::{FragmentRef, Record};
 use surface::Result;
 use units::{BLOCK_BYTES, BlockMask, Epoch, GroupIndex, ObjectId};
 
+use crate::base::group::GroupRecords;
 use crate::base::status::SnapshotUsage;
-use crate::map::Level;
 use crate::map::group_pages::look_down;
-use crate::map::overlay::GroupRecords;
+use crate::objects::level::Level;
 use crate::objects::timeline::Timeline;
 use crate::pool::Pool;
 use crate::pool::core::Core;

@@ -13,19 +13,21 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use codec::CodecId;
-use env::{OriginError, RemoteGroup, RemoteImage};
+use env::{OriginError, RemoteGroup};
 use format::{ImagePart, crc32c};
 use surface::{Error, ErrorKind, Result};
 use units::{BLOCK_BYTES, BlockMask, GROUP_BYTES, GroupIndex, ObjectId};
 
 use crate::base::canary::Canary;
+use crate::base::group::GroupKey;
 use crate::base::scratch;
-use crate::images::NotHere;
 use crate::images::keep::Kept;
 use crate::images::state::Arrived;
 use crate::objects::Object;
+use crate::objects::images::remote_of;
 use crate::pool::core::Core;
-use crate::write::buffer::GroupKey;
+use crate::read::lacking::NotHere;
+use crate::read::lacking::Patience;
 
 /// First and longest pause before a store is asked again.
 const PAUSE_MIN_NS: u64 = 100_000_000;
@@ -38,22 +40,6 @@ const GONE_MAX: u32 = 3;
 /// Groups that are asked for together.
 const ASKED_MAX: usize = 64;
 
-/// How long a fetch may take.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Patience {
-    /// One attempt.
-    Once,
-    /// So many seconds; 0: for ever.
-    Seconds(u32),
-}
-
-impl Patience {
-    /// That of the requests of a volume.
-    pub(crate) fn of(object: &Object) -> Self {
-        Self::Seconds(object.settings.read().remote.timeout_seconds)
-    }
-}
-
 /// The wait of a request, and since when it lasts.
 struct Waiting {
     began: u64,
@@ -64,16 +50,6 @@ struct Waiting {
     gone: u32,
     /// Whether a claimed group is looked for again: not when it was lost, and is there in vain.
     looks: bool,
-}
-
-/// The image of an object, as the store is asked for it.
-pub(crate) fn remote_of(image: &ImagePart) -> RemoteImage {
-    RemoteImage {
-        location: image.location.clone(),
-        incarnation: image.incarnation,
-        version: image.version,
-        len: image.len,
-    }
 }
 
 impl Core {

@@ -10,11 +10,10 @@ use std::time::Duration;
 use surface::Result;
 use units::{BlockMask, GROUP_BYTES, GroupIndex, ObjectId};
 
-use crate::images::fetch::Patience;
-use crate::objects::Object;
-use crate::objects::clone_needs;
+use crate::base::group::GroupKey;
+use crate::objects::{Object, clone_needs};
 use crate::pool::core::Core;
-use crate::write::buffer::GroupKey;
+use crate::read::lacking::Patience;
 
 /// Bytes that are fetched in a tick of a pool without threads.
 pub(crate) const TICK_BYTES: u64 = 4 * GROUP_BYTES as u64;

@@ -16,6 +16,7 @@ use surface::Result;
 use units::{BLOCK_BYTES, BlockIndex, Epoch, GROUP_BYTES, GroupIndex, ObjectId};
 
 use crate::base::canary::Canary;
+use crate::base::group::{GroupKey, GroupRecords};
 use crate::base::options::Properties;
 use crate::base::scratch;
 use crate::checkpoint::Captured;
@@ -24,13 +25,12 @@ use crate::checkpoint::reap::put_group;
 use crate::images::state::{Arrived, CHUNK_GROUPS};
 use crate::log::Purpose;
 use crate::log::prepared::Prepared;
-use crate::map::overlay::{GroupRecords, Overlay};
+use crate::map::overlay::Overlay;
 use crate::objects::Object;
 use crate::pool::core::Core;
 use crate::replication::send::with_unit;
 use crate::space::admission::GROUP_COST_BYTES;
 use crate::space::dead_map::Death;
-use crate::write::buffer::GroupKey;
 
 /// Epoch of all records of an image.
 const EPOCH: Epoch = Epoch(0);

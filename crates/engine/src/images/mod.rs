@@ -7,7 +7,7 @@
 //! ever taken for zeroes that has not been fetched.
 //!
 //! 1. A look-up tells the blocks of which nothing is known (`map`), and a request that needs one
-//!    fails with [`NotHere`] beneath its error.
+//!    fails with `NotHere` beneath its error.
 //! 2. The request lets go of all locks, fetches the groups (`fetch`), and is tried again. What has
 //!    arrived is held in memory until then.
 //! 3. What has arrived is appended to the log as data of the image's object (`keep`), not synced.
@@ -27,36 +27,5 @@ mod make;
 mod state;
 mod status;
 
-use surface::Error;
-
-pub(crate) use fetch::{Patience, remote_of};
 pub(crate) use state::Images;
 pub use status::ImageStatus;
-
-use crate::write::buffer::GroupKey;
-
-/// Groups of an image that a request needs and that have not been fetched, or were lost: the cause
-/// beneath an error.
-#[derive(Debug)]
-pub(crate) struct NotHere(pub(crate) Vec<GroupKey>);
-
-impl std::fmt::Display for NotHere {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("it must be fetched")
-    }
-}
-
-impl std::error::Error for NotHere {}
-
-impl NotHere {
-    /// That which is beneath an error, in whatever context.
-    pub(crate) fn beneath(error: &Error) -> Option<&Self> {
-        let causes = std::iter::successors(std::error::Error::source(error), |error| error.source());
-        causes.filter_map(|cause| cause.downcast_ref::<Self>()).next()
-    }
-
-    /// Whether there is one.
-    pub(crate) fn is_beneath(error: &Error) -> bool {
-        Self::beneath(error).is_some()
-    }
-}

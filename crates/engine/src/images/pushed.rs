@@ -5,10 +5,8 @@ use env::RemoteImage;
 use format::{Entry, ObjectDescriptor};
 use surface::Result;
 
+use crate::objects::properties::PUSHED;
 use crate::pool::Pool;
-
-/// The key among a snapshot's properties.
-pub(crate) const PUSHED: &str = "pushed";
 
 fn text_of(image: &RemoteImage) -> String {
     format!("{} {:x} {} {}", image.version, image.incarnation, image.len, image.location)

@@ -8,8 +8,8 @@ use std::sync::{Arc, Weak};
 use parking_lot::{Condvar, Mutex};
 use units::{BLOCK_BYTES, BlockMask, ObjectId};
 
+use crate::base::group::GroupKey;
 use crate::map::Piece;
-use crate::write::buffer::GroupKey;
 
 /// Groups whose use is remembered together.
 pub(crate) const CHUNK_GROUPS: u64 = 16;

@@ -4,8 +4,8 @@ use env::RemoteImage;
 use surface::Result;
 use units::BLOCK_BYTES;
 
-use crate::images::fetch::remote_of;
 use crate::objects::Object;
+use crate::objects::images::remote_of;
 use crate::pool::Pool;
 
 /// An image of which volumes of the pool need something.

@@ -7,6 +7,8 @@ use units::{BLOCK_BYTES, ExtentIndex, GROUP_BLOCKS};
 
 use crate::log::Purpose;
 
+/// Fewest extents of a pool: the superblock's, the reserve, and some to work with.
+pub(crate) const EXTENTS_MIN: u32 = 16;
 /// Extents that neither data nor cleaning may take, so that discards, deletions and checkpoints
 /// work in a full pool. An extent that holds nothing but such entries has no live bytes, so the
 /// next checkpoint frees it again: a handful suffices for ever.

@@ -17,7 +17,9 @@
 //! content of the medium is unknown: then only reopening the pool helps.
 
 pub(crate) mod backing;
+pub(crate) mod catalogue;
 pub(crate) mod extent_scan;
+pub(crate) mod foreign;
 pub(crate) mod geometry;
 pub(crate) mod group_commit;
 pub(crate) mod inventory;
@@ -25,6 +27,7 @@ pub(crate) mod log_reads;
 pub(crate) mod prepared;
 pub(crate) mod superblock_copies;
 pub(crate) mod superblock_io;
+pub(crate) mod write_over;
 pub(crate) mod zero_ahead;
 
 mod end;
@@ -46,11 +49,11 @@ use units::{ExtentIndex, Seq};
 
 use crate::base::buffers::BufferPool;
 use crate::base::counters::Counters;
+use crate::buffer::write_buffer::Taken;
 use crate::log::backing::Backing;
 use crate::log::geometry::Geometry;
 use crate::log::group_commit::Syncs;
 use crate::log::prepared::Prepared;
-use crate::write::buffer::Taken;
 
 use self::streams::{Place, Streams};
 use self::writers::Writers;

@@ -8,8 +8,8 @@ use format::{
 use units::{Epoch, ObjectId};
 
 use crate::base::buffers::BufferPool;
+use crate::buffer::write_buffer::Taken;
 use crate::log::zero_ahead::TAIL_BYTES;
-use crate::write::buffer::Taken;
 
 /// Of a batch that is divided, the part that comes first keeps the whole header, so that nothing of
 /// it moves, where that is no more than one part in so many of the room: what the entries of the
@@ -461,7 +461,7 @@ mod tests {
         let header = header_bytes(&entries);
         let mut buf = buffers.get(header + 4096);
         buf[header..header + 4096].fill(9);
-        let drained = vec![crate::write::buffer::tests::taken()];
+        let drained = vec![crate::buffer::write_buffer::tests::taken()];
         let mut rest = Prepared::new(entries.clone(), 4096, buf, drained);
         let mut seen = Vec::new();
         while rest.batch_bytes() > 32 << 10 {

@@ -23,11 +23,10 @@ use units::ExtentIndex;
 
 use crate::base::options::PoolEnv;
 use crate::base::status::Problem;
-use crate::log::extent_scan;
+use crate::base::store_error::store_error;
 use crate::log::geometry::Geometry;
 use crate::log::superblock_io::{self, choose, mark_inventory, read_copies};
-use crate::map::store_error;
-use crate::pool::foreign;
+use crate::log::{extent_scan, foreign};
 
 /// Extents in which batches of the pool are looked for. The catalogue's are the first of them; one
 /// batch is enough.

@@ -27,15 +27,16 @@ use parking_lot::Mutex;
 use units::{BlockIndex, BlockMask, Epoch, GROUP_BLOCKS, GroupIndex, Seq};
 
 use crate::base::canary::Canary;
-use crate::checkpoint::catalogue::Catalogue;
+use crate::base::group::GroupKey;
+use crate::buffer::write_buffer::{Taken, WriteBuffer};
 use crate::log::Sink;
+use crate::log::catalogue::Catalogue;
 use crate::log::geometry::Geometry;
 use crate::log::inventory::Inventories;
 use crate::map::Map;
 use crate::map::overlay::Overlay;
 use crate::objects::{Object, Objects};
 use crate::space::dead_map::{Death, Deaths};
-use crate::write::buffer::{GroupKey, Taken, WriteBuffer};
 
 /// Groups of a hole range beyond which only groups that hold something are looked for.
 const HOLE_GROUPS_BLIND: u64 = 64;

@@ -7,9 +7,9 @@ use env::MapStore;
 use format::{decode_delta, delta_key_range, parse_delta_key};
 use surface::Result;
 
+use crate::base::group::GroupKey;
+use crate::base::store_error::store_error;
 use crate::map::overlay::Overlay;
-use crate::map::store_error;
-use crate::write::buffer::GroupKey;
 
 /// All deltas of a store.
 pub(crate) struct Deltas {

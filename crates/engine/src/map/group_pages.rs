@@ -8,8 +8,9 @@ use format::{FragmentRef, record_key_range};
 use surface::Result;
 use units::{BlockMask, Epoch, GROUP_BLOCKS, GroupIndex, ObjectId};
 
-use crate::map::overlay::GroupRecords;
-use crate::map::{Level, Piece, take};
+use crate::base::group::GroupRecords;
+use crate::map::{Piece, take};
+use crate::objects::level::Level;
 use crate::pool::core::Core;
 
 /// Records of each object in memory at the same time.

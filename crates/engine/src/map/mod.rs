@@ -31,17 +31,17 @@
 pub(crate) mod apply;
 pub(crate) mod deltas;
 pub(crate) mod group_pages;
+pub(crate) mod kind;
 pub(crate) mod overlay;
 pub(crate) mod relocation_notes;
 
-mod level;
 mod scan;
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use env::{MapError, MapStore};
+use env::MapStore;
 use format::{FragmentRef, Record, RecordKey, parse_record_key, record_key, record_key_range};
 use parking_lot::RwLock;
 use quick_cache::Weighter;
@@ -50,10 +50,11 @@ use smallvec::{SmallVec, smallvec};
 use surface::{Error, ErrorKind, Result};
 use units::{BlockMask, Epoch, GroupIndex, ObjectId};
 
-use crate::checkpoint::Kind;
-use crate::map::overlay::{GroupRecords, Overlay};
-use crate::write::buffer::GroupKey;
-pub(crate) use level::Level;
+use crate::base::group::{GroupKey, GroupRecords};
+use crate::base::store_error::store_error;
+use crate::map::kind::Kind;
+use crate::map::overlay::Overlay;
+use crate::objects::level::Level;
 
 /// A fragment that answers for some blocks, and whose it is (its checksum covers that).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,20 +104,6 @@ pub(crate) struct Map {
     layers: RwLock<Layers>,
     cache: Cache<GroupKey, Arc<GroupRecords>, GroupWeight>,
     store: Arc<dyn MapStore>,
-}
-
-/// What a caller can do about a failure of the store.
-pub fn store_error_kind(error: &MapError) -> ErrorKind {
-    match (error.corrupt, error.full) {
-        (true, _) => ErrorKind::Corrupt,
-        (false, true) => ErrorKind::Full,
-        (false, false) => ErrorKind::Io,
-    }
-}
-
-/// The error for a failure of the store.
-pub(crate) fn store_error(error: MapError) -> Error {
-    Error::with_source(store_error_kind(&error), "the pool's metadata could not be read or written", error)
 }
 
 impl Map {

@@ -6,16 +6,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use format::{FragmentRef, Record};
 use parking_lot::{MappedRwLockReadGuard, Mutex, RwLock, RwLockReadGuard};
-use smallvec::SmallVec;
 use units::{BlockMask, Epoch};
 
+use crate::base::group::GroupKey;
+use crate::base::group::GroupRecords;
 use crate::base::hash::FastHash;
 use crate::map::relocation_notes::MovedFrom;
-use crate::write::buffer::GroupKey;
-
-/// Records of one group, one an epoch, newest first. Most groups have one: it lies where the list
-/// does, and needs no memory of its own.
-pub(crate) type GroupRecords = SmallVec<[(Epoch, Record); 1]>;
 
 const SHARDS: usize = 16;
 /// Memory of a group's entry beside its fragments: a table slot at mean load, a vector of one

@@ -11,8 +11,7 @@
 use format::{FragmentRef, Record};
 use units::Epoch;
 
-use crate::map::overlay::GroupRecords;
-use crate::write::buffer::GroupKey;
+use crate::base::group::{GroupKey, GroupRecords};
 
 /// See the head of this file.
 #[derive(Debug, Clone, Copy)]

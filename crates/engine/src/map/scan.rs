@@ -7,9 +7,10 @@ use smallvec::smallvec;
 use surface::Result;
 use units::{Epoch, GroupIndex, ObjectId};
 
-use super::{Map, absorb, decode, store_error};
-use crate::map::overlay::{GroupRecords, Overlay};
-use crate::write::buffer::GroupKey;
+use super::{Map, absorb, decode};
+use crate::base::group::{GroupKey, GroupRecords};
+use crate::base::store_error::store_error;
+use crate::map::overlay::Overlay;
 
 /// Records that a look at all of them goes through under the layers' lock at once: a checkpoint
 /// waits for that, and all readers behind it. Some tens of milliseconds; the settled overlay is

@@ -28,11 +28,8 @@ use smallvec::SmallVec;
 use units::{BlockMask, Epoch};
 
 use crate::base::canary::Canary;
-use crate::map::laid_over;
-use crate::map::overlay::{GroupRecords, Overlay};
+use crate::base::group::{GroupKey, GroupRecords};
 use crate::objects::timeline::{Timeline, Timelines};
-use crate::pool::core::Core;
-use crate::write::buffer::GroupKey;
 
 /// The blocks of a group needed from the partial points of a timeline, rising; from the other
 /// points all are needed.
@@ -78,31 +75,6 @@ impl Timeline {
         let missing =
             views.into_iter().skip(skipped).map(|(points, _, missing)| missing.and(self.wanted(points, needs)));
         missing.fold(BlockMask::EMPTY, BlockMask::or)
-    }
-}
-
-impl Core {
-    /// Returns the needed ones among the blocks that `of` knows in a group: as of the base, with
-    /// the `frozen` changes laid over it. `reads` counts the groups that were looked at for it.
-    pub(crate) fn needs(
-        &self,
-        timelines: &Timelines,
-        (key, of): (GroupKey, &GroupRecords),
-        (settled, frozen): (&Overlay, Option<&Overlay>),
-        reads: &mut usize,
-    ) -> Needs {
-        if timelines.get(&key.object).is_none_or(|timeline| timeline.clones.is_empty()) {
-            return Needs::new();
-        }
-        let known = of.iter().fold(BlockMask::EMPTY, |mask, (_, record)| mask.or(record.known()));
-        needs(timelines, key, known, &mut |key| {
-            *reads += 1;
-            let object = self.objects.get(key.object)?;
-            let settled = settled.with(key, Clone::clone).unwrap_or_default();
-            let base = self.map.base_for_checkpoint(key, object.epoch(), &settled).ok()?.records;
-            let changed = frozen.and_then(|frozen| frozen.with(key, |changes| laid_over(&base, changes)));
-            Some(changed.unwrap_or_else(|| (*base).clone()))
-        })
     }
 }
 

@@ -2,10 +2,21 @@
 
 use std::sync::Arc;
 
+use env::RemoteImage;
 use format::ImagePart;
 use units::ObjectId;
 
 use super::{Object, Objects};
+
+/// The image of an object, as the store is asked for it.
+pub(crate) fn remote_of(image: &ImagePart) -> RemoteImage {
+    RemoteImage {
+        location: image.location.clone(),
+        incarnation: image.incarnation,
+        version: image.version,
+        len: image.len,
+    }
+}
 
 impl Objects {
     /// All of them that some point sees, by id.

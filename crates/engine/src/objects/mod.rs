@@ -13,8 +13,13 @@
 //!
 //! All of this depends on the descriptors alone, so that replay arrives at the same table.
 
+pub(crate) mod allowance;
 pub(crate) mod clone_needs;
+pub(crate) mod file_layout;
 pub(crate) mod folders;
+pub(crate) mod images;
+pub(crate) mod level;
+pub(crate) mod log_tails;
 pub(crate) mod names;
 pub(crate) mod object;
 pub(crate) mod pins;
@@ -23,7 +28,6 @@ pub(crate) mod timeline;
 
 mod bookmarks;
 mod clones;
-mod images;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -35,11 +39,10 @@ use surface::{Error, ErrorKind, Result};
 use units::{Epoch, ObjectId, did_you_mean};
 
 use crate::base::options::Properties;
-use crate::history::holds::HOLD_PREFIX;
-use crate::images::pushed::PUSHED;
-use crate::map::Level;
+use crate::objects::level::Level;
 pub(crate) use crate::objects::object::Object;
 use crate::objects::pins::{Left, Look, Points};
+use crate::objects::properties::{HOLD_PREFIX, PUSHED};
 use crate::objects::timeline::{Made, Timelines, points_of};
 
 /// Names that an error message lists.

@@ -8,7 +8,7 @@ use parking_lot::RwLock;
 use policy::{Resolved, Settings};
 use units::{BLOCK_BYTES, Epoch, GroupIndex, ObjectId, SHARE_BYTES};
 
-use crate::map::Level;
+use crate::objects::level::Level;
 
 /// One object in memory.
 pub(crate) struct Object {
@@ -51,7 +51,7 @@ pub(crate) struct Object {
     /// The folders above that have a quota.
     limits: RwLock<Arc<[Arc<Object>]>>,
     /// See `quota`.
-    pub quota: crate::write::quota::Allowance,
+    pub quota: crate::objects::allowance::Allowance,
 }
 
 /// An estimated change of what an object holds.
@@ -98,7 +98,7 @@ impl Object {
             active: Estimate::default(),
             frozen: Estimate::default(),
             limits: RwLock::new(Arc::new([])),
-            quota: crate::write::quota::Allowance::default(),
+            quota: crate::objects::allowance::Allowance::default(),
             descriptor: RwLock::new(descriptor.clone()),
         };
         object.replace(descriptor, Arc::new([]));

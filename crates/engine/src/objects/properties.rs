@@ -8,6 +8,10 @@ use crate::base::options::Properties;
 use crate::base::status::{Property, PropertySource};
 use crate::objects::names::TITLE_BYTES_MAX;
 
+/// Begins the key of a tag among a snapshot's properties.
+pub(crate) const HOLD_PREFIX: &str = "hold.";
+/// The key of what a snapshot was pushed as, among its properties.
+pub(crate) const PUSHED: &str = "pushed";
 /// Most bytes of keys and values that are set on a pool or a volume. They go into the log in one
 /// piece, which must fit the smallest extent, 32 KiB, beside whatever else a batch holds.
 const PROPERTIES_BYTES_MAX: usize = 8 << 10;

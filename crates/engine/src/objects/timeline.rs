@@ -18,7 +18,7 @@ use smallvec::SmallVec;
 use units::{BlockMask, Epoch, ObjectId};
 
 use crate::base::canary::Canary;
-use crate::map::overlay::GroupRecords;
+use crate::base::group::GroupRecords;
 use crate::objects::clone_needs::Needs;
 use crate::objects::pins::Look;
 

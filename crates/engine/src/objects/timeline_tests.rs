@@ -4,7 +4,7 @@ use format::{Cut, FragmentRef, Record};
 use units::{BlockMask, Epoch};
 
 use super::Timeline;
-use crate::map::overlay::GroupRecords;
+use crate::base::group::GroupRecords;
 use crate::objects::clone_needs::Needs;
 
 /// What a point sees of a block: the epoch that answers, and with data or a hole.

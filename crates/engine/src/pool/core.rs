@@ -16,9 +16,10 @@ use units::ExtentIndex;
 use crate::base::buffers::BufferPool;
 use crate::base::counters::Counters;
 use crate::base::options::{PoolEnv, PoolOptions};
+use crate::base::shares::Shares;
 use crate::base::status::Problem;
+use crate::buffer::write_buffer::WriteBuffer;
 use crate::checkpoint::CheckpointState;
-use crate::checkpoint::catalogue::Catalogue;
 use crate::checkpoint::opening::Noted;
 use crate::clean::cold::ColdPace;
 use crate::clean::pacing::Brake;
@@ -30,11 +31,12 @@ use crate::codecs::dictionaries::Dictionaries;
 use crate::codecs::samples::Sampling;
 use crate::images::Images;
 use crate::log::Log;
+use crate::log::catalogue::Catalogue;
 use crate::log::geometry::Geometry;
 use crate::map::Map;
 use crate::map::apply::Applier;
 use crate::objects::Objects;
-use crate::pool::workers::{Workers, room_mark};
+use crate::pool::workers::Workers;
 use crate::read::unit_cache::UnitCache;
 use crate::repair::damages::Suspicion;
 use crate::repair::loss::Losses;
@@ -43,55 +45,8 @@ use crate::space::host_space::Below;
 use crate::upkeep::defrag::SortWalk;
 use crate::upkeep::scrub::Scrubbing;
 use crate::volume::claims::Claims;
-use crate::write::buffer::WriteBuffer;
 use crate::write::precompress::Ahead;
 use crate::write::standby_open::StandbyFacts;
-
-/// The write buffer takes this part of the room that is left: dirty data may cost twice its bytes
-/// in the log (`space::admission`). With a quarter, writers would wait for the workers more often than for
-/// room.
-const ROOM_DIVISOR: u64 = 3;
-/// Least limit of the write buffer, however full the pool is: a few batches' worth.
-const BUFFER_BYTES_MIN: usize = 512 << 10;
-
-/// Limit of the write buffer below which no codec is slow enough to bring it: some batches for each
-/// worker.
-const BUFFER_TIMELY_MIN: usize = 8 << 20;
-
-/// More than this much of a write buffer, or of changes between checkpoints, makes nothing faster:
-/// what a large budget has left belongs to decoded units.
-const BUFFER_BYTES_MAX: usize = 256 << 20;
-
-/// How the memory budget is divided, in 64ths. A checkpoint needs about three times the overlay's
-/// share on top of it: what changes meanwhile, and its batch. The rest is what allocation rounding,
-/// batches under way and the threads' scratch space cost.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Shares {
-    /// Write buffer: writers wait when it is full.
-    pub write_buffer: usize,
-    /// Map changes since the last checkpoint.
-    pub overlay: usize,
-    /// Groups of the map decoded from the store.
-    pub groups: usize,
-    /// Decoded units.
-    pub units: usize,
-    /// Prepared dictionaries.
-    pub dictionaries: u64,
-    /// Bytes for the dead fragments of extents.
-    pub deaths: usize,
-}
-
-impl Shares {
-    pub(crate) fn of(memory_bytes: u64) -> Self {
-        let part = |n: u64| (memory_bytes / 64 * n) as usize;
-        // A write buffer below 512 KiB could not hold a batch for each of two workers.
-        let write_buffer = part(16).clamp(BUFFER_BYTES_MIN, BUFFER_BYTES_MAX);
-        let overlay = part(7).clamp(64 << 10, BUFFER_BYTES_MAX);
-        let units = part(12) + (part(23).saturating_sub(write_buffer + overlay));
-        let (dictionaries, deaths) = (memory_bytes / 64 * 2, part(2));
-        Self { write_buffer, overlay, groups: part(12), units, dictionaries, deaths }
-    }
-}
 
 pub(crate) struct Core {
     pub env: PoolEnv,
@@ -393,45 +348,6 @@ impl Core {
             }
             self.check_failed()?;
         }
-    }
-
-    /// Bytes that the write buffer may hold now: the least of these.
-    /// - Its share of memory.
-    /// - In a nearly full pool, a part of the log's room, because dirty data may take more than its
-    ///   size there. So writers wait for the workers and not for the last extent.
-    /// - With a slow codec, the bytes that are drained in a few seconds. So writers wait a little
-    ///   each, and no flush waits for minutes.
-    /// - The limit of the standby ring, if there is one.
-    pub(crate) fn buffer_limit(&self) -> usize {
-        let room = self.room_before(self.geometry.reserve_extents());
-        let limit = usize::try_from(room / ROOM_DIVISOR).unwrap_or(usize::MAX).max(BUFFER_BYTES_MIN);
-        let timely = self.chooser.meter.timely_bytes(self.options.workers).max(BUFFER_TIMELY_MIN);
-        let standby = self.buffer.standby().map_or(usize::MAX, |ring| ring.limit());
-        limit.min(timely).min(self.shares.write_buffer).min(standby)
-    }
-
-    /// Waits until the write buffer has room, or drains it if no other thread does.
-    pub(crate) fn throttle(&self) -> Result<()> {
-        let mut limit = self.buffer_limit();
-        let mut mark = limit;
-        while self.buffer.held() > mark {
-            self.check_failed()?;
-            if self.is_inline() {
-                self.drain(u64::MAX)?;
-                continue;
-            }
-            // Each time: a worker that was about to rest has not heard it, and one that rests goes
-            // by the limit as it is now.
-            self.workers.wake();
-            self.workers.wait_for_room(&self.buffer, room_mark(limit))?;
-            limit = self.buffer_limit();
-            mark = room_mark(limit);
-        }
-        if self.buffer.held() > limit / 2 {
-            self.workers.wake();
-            return Ok(());
-        }
-        self.ask_to_compress_ahead()
     }
 }
 

@@ -1,7 +1,6 @@
 //! A pool as its users see it: made, opened, closed; its volumes, properties and figures.
 
 pub(crate) mod core;
-pub(crate) mod foreign;
 pub(crate) mod pool_properties;
 pub(crate) mod workers;
 
@@ -24,40 +23,34 @@ use units::{
 use crate::base::buffers::BufferPool;
 use crate::base::counters::Counters;
 use crate::base::options::{FormatOptions, PoolEnv, PoolOptions, Properties};
+use crate::base::shares::Shares;
 use crate::base::status::{PoolStatus, Problem, VolumeStatus};
-use crate::checkpoint::CheckpointState;
-use crate::checkpoint::catalogue::{Catalogue, Pins};
-use crate::checkpoint::opening;
+use crate::base::store_error::store_error;
+use crate::buffer::write_buffer::WriteBuffer;
+use crate::checkpoint::{CheckpointState, opening};
 use crate::codecs::chooser::Chooser;
 use crate::codecs::pressure::{Meter, MeteredDisk};
+use crate::log::catalogue::{Catalogue, Pins};
+use crate::log::geometry::EXTENTS_MIN;
 use crate::log::geometry::Geometry;
 use crate::log::inventory::{self, Inventories};
 use crate::log::log_reads::{Source, extents_ahead};
-use crate::log::superblock_copies;
-use crate::log::superblock_io;
-use crate::log::{Log, Sink};
+use crate::log::{Log, Sink, superblock_copies, superblock_io};
+use crate::map::Map;
 use crate::map::apply::Applier;
-use crate::map::{Map, store_error};
 use crate::objects::names::check_full_name;
-use crate::objects::properties;
-use crate::objects::{Object, Objects};
-use crate::pool::core::{Core, Parts, Shares};
+use crate::objects::{Object, Objects, properties};
+use crate::pool::core::{Core, Parts};
 use crate::pool::workers::Workers;
-use crate::repair::loss;
 use crate::repair::loss::Losses;
-use crate::repair::mend;
 use crate::repair::mend::identities;
-use crate::repair::recovery;
 use crate::repair::recovery::Mending;
+use crate::repair::{loss, mend, recovery, standby_lost};
 use crate::space::dead_map::Deaths;
 use crate::space::extents::Extents;
 use crate::volume::Volume;
 use crate::volume::devices::Meant;
-use crate::write::buffer::WriteBuffer;
-use crate::write::{standby_lost, standby_open};
-
-/// Fewest extents of a pool: the superblock's, the reserve, and some to work with.
-pub(crate) const EXTENTS_MIN: u32 = 16;
+use crate::write::standby_open;
 
 /// An open pool. Clones share it. Dropping the last one without [`close`](Self::close) is like a
 /// crash, if it has no threads of its own: unflushed data is lost, and the next open recovers. With

@@ -12,9 +12,10 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 use surface::{Error, ErrorKind, Result};
 
+use crate::buffer::write_buffer::WriteBuffer;
 use crate::log::{Log, Wrote};
 use crate::pool::core::Core;
-use crate::write::buffer::WriteBuffer;
+use crate::write::room::room_mark;
 
 /// Jobs that may wait: more read-ahead than this would be stale before it ran.
 const JOBS_MAX: usize = 64;
@@ -195,12 +196,6 @@ impl Workers {
         self.room.wait_for(&mut state, KEEPER_PERIOD);
         Ok(())
     }
-}
-
-/// Bytes in a buffer of `limit` bytes at which waiting writers go on: if they were woken for every
-/// batch, they would spend more time waking than writing.
-pub(crate) const fn room_mark(limit: usize) -> usize {
-    limit / 8 * 7
 }
 
 fn spawn(name: String, core: Weak<Core>, run: fn(&Weak<Core>)) -> Result<JoinHandle<()>> {

@@ -3,11 +3,11 @@
 use surface::{Allocation, Result, Run};
 use units::{BLOCK_BYTES, BlockIndex, BlockMask, GROUP_BLOCKS, GroupIndex};
 
+use crate::base::group::GroupKey;
 use crate::map::Piece;
 use crate::objects::Object;
 use crate::pool::core::Core;
-use crate::volume::Runs;
-use crate::write::buffer::GroupKey;
+use crate::read::runs::Runs;
 
 /// Groups that are looked through at once (128 MiB); where next to nothing is, twice as many the
 /// next time. So the hole that is most of a huge volume is crossed in a few steps, and who wants a

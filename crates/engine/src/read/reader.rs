@@ -16,16 +16,16 @@ use surface::{Error, ErrorKind, Result};
 use units::{BLOCK_BYTES, BlockIndex, BlockMask, GROUP_BLOCKS, GROUP_BYTES, GroupIndex};
 
 use crate::base::canary::Canary;
+use crate::base::group::GroupKey;
 use crate::base::scratch::{self, READ_BYTES_MAX, Scratch};
 use crate::codecs::dictionaries::Readers;
 use crate::codecs::regions::RegionKey;
-use crate::images::NotHere;
 use crate::map::Piece;
 use crate::map::group_pages::image_below;
 use crate::objects::Object;
 use crate::pool::core::Core;
+use crate::read::lacking::NotHere;
 use crate::read::unit_cache::UnitKey;
-use crate::write::buffer::GroupKey;
 
 /// A read of at most one over this of a unit counts as one of a piece, for the choice of unit
 /// sizes.

@@ -18,7 +18,7 @@ use surface::{Error, Result};
 use units::ExtentIndex;
 
 use crate::base::status::Problem;
-use crate::map::store_error;
+use crate::base::store_error::store_error;
 use crate::pool::Pool;
 use crate::pool::core::Core;
 use crate::space::extents::Victim;

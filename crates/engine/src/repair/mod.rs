@@ -8,3 +8,4 @@ pub(crate) mod recovery;
 #[cfg(test)]
 pub(crate) mod recovery_tests;
 pub(crate) mod salvage;
+pub(crate) mod standby_lost;

@@ -21,7 +21,7 @@
 //! anywhere behind, if there is a trace of that batch or of later ones, because the proof that it
 //! was durable may be hidden. Places that can be read and show no trace of a batch had none, so
 //! there is none behind them that counts. Once a checkpoint under the next incarnation is durable,
-//! nothing behind the end can count any more, and [`write_over`] makes it readable again: the log
+//! nothing behind the end can count any more, and `log::write_over` makes it readable again: the log
 //! will come there.
 
 mod damage;
@@ -30,7 +30,7 @@ mod tail;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{ControlFlow, Range};
 
-use env::{AlignedBuf, Disk, MapStore};
+use env::MapStore;
 use format::{
     BATCH_ALIGN, Batch, BatchHeader, Checkpoint, Entry, KEY_CHECKPOINT, KEY_END, LogEnd, ObjectDescriptor, OpenExtent,
     STREAMS, Stream, decode_batch, decode_usage_page, object_key_range, parse_object_key, parse_usage_key,
@@ -40,14 +40,14 @@ use surface::{Error, ErrorKind, Result};
 use units::{ExtentIndex, Seq};
 
 use crate::base::canary::Canary;
+use crate::base::loss::Loss;
+use crate::base::store_error::store_error;
 use crate::checkpoint::opening::older_map;
 use crate::log::geometry::Geometry;
 use crate::log::log_reads::{ExtentBytes, LogReads, Source};
 use crate::log::{Position, Sink as _};
 use crate::map::apply::Applier;
 use crate::map::deltas::{Deltas, read_deltas};
-use crate::map::store_error;
-use crate::repair::loss::Loss;
 use crate::space::usage::{Pages, usage_bytes, usage_differs};
 
 use damage::leave_damaged_moves;
@@ -305,20 +305,6 @@ pub(crate) fn replay(
     };
     let (batches, bytes_read, damaged) = (replay.batches, replay.bytes_read, replay.damaged);
     Ok(Replayed { position, batches, bytes_read, loss, damaged, torn, unreadable })
-}
-
-/// Writes over each block behind the end of the log that cannot be read, and holds nothing that
-/// counts. A block that was given up with its neighbours, and can be read alone, stays: it hides
-/// nothing from the next opening, and may be all that is left for `salvage`. What fails there fails
-/// again when the log comes there, and then goes on elsewhere.
-pub(crate) fn write_over(disk: &dyn Disk, unreadable: &[Range<u64>]) {
-    let zeroes = AlignedBuf::new(BATCH_ALIGN);
-    let mut block = AlignedBuf::new(BATCH_ALIGN);
-    for at in unreadable.iter().flat_map(|bad| bad.clone().step_by(BATCH_ALIGN)) {
-        if disk.read_at(at, &mut block, BATCH_ALIGN).is_err() {
-            let _ = disk.write_at(at, &zeroes, BATCH_ALIGN);
-        }
-    }
 }
 
 impl Replay<'_> {

@@ -9,9 +9,9 @@ use surface::{Error, Result};
 use units::{BlockIndex, BlockMask, GROUP_BLOCKS, GroupIndex, ObjectId};
 
 use crate::history::diff::allocated;
-use crate::map::Level;
 use crate::map::group_pages::look_down;
 use crate::objects::Object;
+use crate::objects::level::Level;
 use crate::pool::Pool;
 use crate::pool::core::Core;
 use crate::replication::receive::conflict;

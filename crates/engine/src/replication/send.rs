@@ -24,19 +24,18 @@ use policy::{Settings, dst_limit};
 use surface::{BlockDevice, Error, ErrorKind, Result};
 use units::{BLOCK_BYTES, BlockIndex, BlockMask, GROUP_BYTES, GroupIndex};
 
+use crate::base::group::GroupKey;
 use crate::base::scratch;
 use crate::codecs::dictionaries::Readers;
-use crate::images::NotHere;
 use crate::map::Piece;
 use crate::map::group_pages::is_absent;
-use crate::objects::Object;
-use crate::objects::properties;
+use crate::objects::{Object, properties};
 use crate::pool::Pool;
 use crate::pool::core::Core;
+use crate::read::lacking::NotHere;
 use crate::read::reader::Wanted;
 use crate::replication::send_pages::{Compared, Pages, push_holes};
 use crate::volume::Volume;
-use crate::write::buffer::GroupKey;
 
 /// Payload of a chunk, before a group that passes it: a piece of work for the receiver, and what is
 /// lost when the stream breaks.

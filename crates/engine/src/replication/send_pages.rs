@@ -9,14 +9,15 @@ use surface::{Error, ErrorKind, Result};
 use units::{BLOCK_BYTES, BlockIndex, BlockMask, GroupIndex, ObjectId};
 
 use crate::base::canary::Canary;
+use crate::base::group::GroupKey;
 use crate::history::bookmarks::levels_from;
 use crate::history::diff::{allocated, changed};
+use crate::map::Piece;
 use crate::map::group_pages::{image_below, is_absent, look_down};
-use crate::map::{Level, Piece};
 use crate::objects::Object;
+use crate::objects::level::Level;
 use crate::pool::core::Core;
 use crate::replication::thin;
-use crate::write::buffer::GroupKey;
 
 /// What is different in a group.
 #[derive(Debug, Clone)]

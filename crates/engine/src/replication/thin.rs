@@ -19,8 +19,8 @@ use format::{ImagePart, ObjectState, StreamBegin};
 use surface::{Error, ErrorKind, Result};
 use units::GroupIndex;
 
-use crate::images::remote_of;
 use crate::objects::Object;
+use crate::objects::images::remote_of;
 use crate::pool::Pool;
 use crate::replication::receive::{Receiver, conflict};
 use crate::replication::send::Sender;

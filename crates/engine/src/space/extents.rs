@@ -13,8 +13,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use format::USAGE_PAGE_EXTENTS;
 use units::ExtentIndex;
 
-use crate::clean::round::{CleanMark, Rule};
+use crate::base::status::CleanMark;
 use crate::log::geometry::Geometry;
+use crate::space::rule::Rule;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {

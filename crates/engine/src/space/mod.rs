@@ -8,5 +8,6 @@ pub(crate) mod extents;
 pub(crate) mod host_space;
 #[cfg(test)]
 pub(crate) mod room_tests;
+pub(crate) mod rule;
 pub(crate) mod trim;
 pub(crate) mod usage;

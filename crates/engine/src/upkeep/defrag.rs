@@ -39,14 +39,16 @@ use surface::{Error, ErrorKind, Result};
 use units::{BLOCK_BYTES, BlockMask, GROUP_BYTES, GroupIndex, ObjectId};
 
 use crate::base::canary::Canary;
+use crate::base::group::GroupKey;
+use crate::base::store_error::store_error;
+use crate::buffer::sorted::Sorted;
+use crate::buffer::write_buffer::DirtyRun;
 use crate::codecs::regions::RegionKey;
-use crate::map::{Piece, store_error};
+use crate::map::Piece;
 use crate::objects::object::Object;
 use crate::pool::Pool;
 use crate::pool::core::Core;
 use crate::space::admission::{Admitted, GROUP_COST_BYTES};
-use crate::write::buffer::{DirtyRun, GroupKey};
-use crate::write::sorted::Sorted;
 
 /// Groups of a window: what is drained as one batch.
 const WINDOW_GROUPS: u64 = (crate::write::drain::BATCH_RAW_BYTES / GROUP_BYTES) as u64;

@@ -26,12 +26,12 @@ use surface::Result;
 use units::{Epoch, GroupIndex, ObjectId};
 
 use crate::base::canary::Canary;
+use crate::base::group::GroupKey;
 use crate::base::scratch;
 use crate::map::Piece;
 use crate::objects::object::Object;
 use crate::pool::core::Core;
 use crate::read::reader::verify;
-use crate::write::buffer::GroupKey;
 
 /// Groups looked at while checkpoints are held off.
 const PAGE_GROUPS: usize = 256;

@@ -25,12 +25,12 @@ use policy::{Compression, Mode, Settings};
 use surface::{Error, ErrorKind, Hint, Result};
 use units::{ExtentIndex, ObjectId};
 
+use crate::base::store_error::store_error;
 use crate::clean::extent_liveness::Resident;
+use crate::clean::recode::Recoder;
 use crate::clean::survivors::Survivors;
 use crate::clean::walked::Walked;
-use crate::codecs::recode::Recoder;
 use crate::log::Purpose;
-use crate::map::store_error;
 use crate::pool::Pool;
 use crate::pool::core::Core;
 use crate::space::extents::Victim;

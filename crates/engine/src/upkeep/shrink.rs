@@ -22,11 +22,13 @@ use std::sync::atomic::Ordering;
 use surface::{Error, ErrorKind, Result};
 use units::{ExtentIndex, format_size};
 
-use crate::clean::round::{CleanMark, Round, Rule};
-use crate::log::superblock_copies;
-use crate::log::superblock_io;
+use crate::base::status::CleanMark;
+use crate::clean::round::Round;
+use crate::log::geometry::EXTENTS_MIN;
+use crate::log::{superblock_copies, superblock_io};
+use crate::pool::Pool;
 use crate::pool::core::Core;
-use crate::pool::{EXTENTS_MIN, Pool};
+use crate::space::rule::Rule;
 
 /// How long a mark stays when no slice is asked for.
 const PATIENCE_NS: u64 = 60_000_000_000;

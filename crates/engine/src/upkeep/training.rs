@@ -25,6 +25,7 @@ use surface::{ErrorKind, Result};
 use units::{BLOCK_BYTES, BlockIndex, Epoch, ObjectId};
 
 use crate::base::scratch;
+use crate::codecs::compress::compress_with;
 use crate::codecs::dictionaries::Readers;
 use crate::codecs::samples::Samples;
 use crate::log::Purpose;
@@ -32,7 +33,6 @@ use crate::log::prepared::Prepared;
 use crate::objects::object::Object;
 use crate::pool::Pool;
 use crate::pool::core::Core;
-use crate::write::drain::compress_with;
 
 /// Most dictionaries of one volume: each that is replaced stays.
 pub(crate) const DICTIONARIES_MAX: usize = 16;

@@ -1,5 +1,6 @@
 //! A volume as front ends see it: byte ranges become blocks here.
 
+mod batch_read;
 pub(crate) mod claims;
 pub(crate) mod devices;
 pub(crate) mod files;
@@ -11,17 +12,16 @@ use std::sync::Arc;
 use bytes::Bytes;
 use parking_lot::RwLockReadGuard;
 use smallvec::SmallVec;
-use surface::{
-    Allocation, BlockDevice, DeviceId, Error, ErrorKind, Hint, PendingRead, Result, Run, WriteOptions, ZeroOptions,
-};
+use surface::{BlockDevice, DeviceId, Error, ErrorKind, Hint, PendingRead, Result, Run, WriteOptions, ZeroOptions};
 use units::{BLOCK_BYTES, BlockIndex, BlockMask, GROUP_BLOCKS, GROUP_BYTES, GroupIndex};
 
-use crate::images::NotHere;
+use crate::base::group::GroupKey;
+use crate::buffer::write_buffer::DirtyRun;
 use crate::objects::Object;
 use crate::pool::core::Core;
+use crate::read::lacking::NotHere;
 use crate::read::read_ahead::ReadAhead;
 use crate::volume::punch::Pace;
-use crate::write::buffer::{DirtyRun, GroupKey};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Groups of a discard up to which it goes through the write buffer; larger ones go to the log as
@@ -440,36 +440,6 @@ impl BlockDevice for Volume {
 
     fn allocated_bytes(&self) -> u64 {
         self.core.allocated_bytes(&self.object)
-    }
-}
-
-/// Collects runs of allocation, joining neighbours of the same kind.
-pub(crate) struct Runs {
-    runs: Vec<Run>,
-    max: usize,
-}
-
-impl Runs {
-    pub(crate) fn new(max: usize) -> Self {
-        Self { runs: Vec::new(), max: max.max(1) }
-    }
-
-    /// Appends; `false` when there is room for no more.
-    pub(crate) fn push(&mut self, length: u64, allocation: Allocation) -> bool {
-        if length == 0 {
-            return true;
-        }
-        let full = self.runs.len() == self.max;
-        match self.runs.last_mut() {
-            Some(last) if last.allocation == allocation => last.length += length,
-            _ if full => return false,
-            _ => self.runs.push(Run { length, allocation }),
-        }
-        true
-    }
-
-    pub(crate) fn finish(self) -> Vec<Run> {
-        self.runs
     }
 }
 

@@ -13,24 +13,25 @@
 
 use std::cell::Cell;
 
-use codec::{Codec, CodecId, Workspace};
 use format::{Entry, FragmentEntry, FragmentIdentity, Stream, fragment_checksum, fragment_entry_bytes, header_bytes};
-use policy::{Compression, Settings, dst_limit, plan_units, unit_blocks, wants_dictionary};
+use policy::{Compression, Settings, plan_units, unit_blocks, wants_dictionary};
 use surface::{Error, ErrorKind, Hint, Result};
 use units::{BLOCK_BYTES, BlockIndex, BlockMask, Epoch, ObjectId};
 
+use crate::base::group::GroupKey;
 use crate::base::scratch::{self, Scratch};
-use crate::checkpoint::Kind;
+use crate::buffer::sorted::{came_from, compress_as_before, sorted_blocks, sorted_bytes};
+use crate::buffer::write_buffer::{DirtyRun, Taken};
 use crate::codecs::chooser;
+use crate::codecs::compress::compress_with;
 use crate::codecs::dictionaries::Encoders;
 use crate::codecs::hints::{compression_of, hint_of, may_be_helped, place_of, taught_by};
 use crate::codecs::regions::RegionKey;
 use crate::log::prepared::Prepared;
 use crate::log::zero_ahead::TAIL_BYTES;
 use crate::log::{Purpose, Refusal, Ticket};
+use crate::map::kind::Kind;
 use crate::pool::core::Core;
-use crate::write::buffer::{DirtyRun, GroupKey, Taken};
-use crate::write::sorted::{came_from, compress_as_before, sorted_blocks, sorted_bytes};
 
 /// Raw bytes of a batch: enough that its padding (2 KiB on average) and the tail of an extent it
 /// cannot fill are below one per cent at the usual ratios, little enough that two workers share a
@@ -424,22 +425,6 @@ impl Core {
 /// Discards were not admitted, and need not be: their space comes back.
 fn purpose_of(prepared: &Prepared) -> Purpose {
     if prepared.payload_bytes() > 0 { Purpose::Data } else { Purpose::Metadata }
-}
-
-/// Compresses into the target; raw if that saves too little.
-pub(crate) fn compress_with(
-    codecs: &mut Workspace,
-    codec: Codec,
-    raw: &[u8],
-    target: &mut [u8],
-    settings: &Settings,
-) -> (CodecId, usize) {
-    let limit = dst_limit(raw.len(), settings);
-    if let Some(len) = codecs.compress(codec, raw, &mut target[..limit]) {
-        return (codec.id(), len);
-    }
-    target.copy_from_slice(raw);
-    (CodecId::RAW, raw.len())
 }
 
 fn plan_group(run: &mut Run<'_>, group: &Taken, taken: usize, settings: Settings, read_in_pieces: bool) {

@@ -16,9 +16,8 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
-use parking_lot::Mutex;
 use surface::{Error, ErrorKind, Result};
 use units::{BlockIndex, BlockMask, GROUP_BLOCKS, GroupIndex, ObjectId, format_size};
 
@@ -27,33 +26,9 @@ use crate::map::Piece;
 use crate::objects::object::Object;
 use crate::objects::properties;
 use crate::pool::core::Core;
-use crate::space::claims::LogTails;
 
 /// Volumes that a message names: it must stay one that can be read.
 const RESERVED_NAMED_MAX: usize = 3;
-
-/// What one volume, or all in a folder, may write before the quota is looked at again.
-#[derive(Debug, Default)]
-pub(crate) struct Allowance {
-    bytes: AtomicU64,
-    /// Held by the one who looks.
-    looking: Mutex<()>,
-    /// Bytes of the reservation that are not used, as of the last checkpoint.
-    unmet: AtomicU64,
-    /// Where a log of the file system above goes on.
-    pub(crate) tails: LogTails,
-}
-
-impl Allowance {
-    /// The quota has changed: the next write looks again.
-    pub(crate) fn forget(&self) {
-        self.bytes.store(0, Ordering::Relaxed);
-    }
-
-    fn take(&self, bytes: u64) -> bool {
-        self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes)).is_ok()
-    }
-}
 
 impl Core {
     /// Lets `length` bytes be written to an object if its quota and those of the folders above

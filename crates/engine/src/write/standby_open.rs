@@ -34,11 +34,12 @@ use surface::{Error, ErrorKind, Result};
 use units::{BLOCK_BYTES, GROUP_BLOCKS, Seq, format_size};
 
 use crate::base::canary::Canary;
+use crate::base::group::GroupKey;
 use crate::base::options::PoolEnv;
 use crate::base::status::StandbyStatus;
+use crate::buffer::standby::{Ring, SLACK_BYTES, ring_bytes};
+use crate::buffer::write_buffer::DirtyRun;
 use crate::pool::core::Core;
-use crate::write::buffer::{DirtyRun, GroupKey};
-use crate::write::standby::{Ring, SLACK_BYTES, ring_bytes};
 
 /// Least bytes of the ring: as much again as the slack, so that writers wait for drains and not for
 /// single records.

@@ -13,11 +13,11 @@ use sim::Machine;
 use surface::{BlockDevice, ErrorKind, WriteOptions};
 use units::{BLOCK_BYTES, GROUP_BYTES};
 
+use crate::base::loss::Loss;
 use crate::base::options::{FormatOptions, PoolOptions};
 use crate::base::status::StandbyStatus;
 use crate::base::testing::env_on;
 use crate::pool::Pool;
-use crate::repair::loss::Loss;
 use crate::volume::Volume;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;

@@ -22,10 +22,11 @@ use surface::Result;
 use units::{BLOCK_BYTES, Epoch, ExtentIndex, ObjectId};
 
 use crate::base::scratch;
+use crate::base::store_error::store_error;
 use crate::clean::victim_reads::VictimReads;
 use crate::codecs::dictionaries::Readers;
 use crate::log::extent_scan;
-use crate::map::{Piece, store_error};
+use crate::map::Piece;
 use crate::pool::core::Core;
 use crate::read::damage_owners::Place;
 use crate::read::reader::verify;

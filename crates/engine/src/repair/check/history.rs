@@ -11,12 +11,11 @@ use format::{ObjectDescriptor, ObjectState, Record, RecordKey, object_key, parse
 use surface::Result;
 use units::{GroupIndex, ObjectId};
 
-use crate::map::overlay::GroupRecords;
-use crate::map::store_error;
+use crate::base::group::{GroupKey, GroupRecords};
+use crate::base::store_error::store_error;
 use crate::objects::Object;
 use crate::objects::timeline::Timelines;
 use crate::pool::core::Core;
-use crate::write::buffer::GroupKey;
 
 /// What the audit found of one object.
 #[derive(Default)]

@@ -18,15 +18,16 @@ use format::{
 use surface::Result;
 use units::{BLOCK_BYTES, Epoch, ExtentIndex, ObjectId};
 
-use crate::base::status::{CheckReport, Problem};
-use crate::clean::round::{CleanMark, Round, Rule};
-use crate::log::superblock_copies;
-use crate::log::superblock_io;
-use crate::map::{Piece, store_error};
+use crate::base::status::{CheckReport, CleanMark, Problem};
+use crate::base::store_error::store_error;
+use crate::clean::round::Round;
+use crate::log::{superblock_copies, superblock_io};
+use crate::map::Piece;
 use crate::objects::Object;
 use crate::pool::Pool;
 use crate::pool::core::Core;
 use crate::read::damage_owners::{Concerned, Place};
+use crate::space::rule::Rule;
 use crate::space::usage::{put_pages, usage_of_extent};
 
 /// Map records in memory at the same time.

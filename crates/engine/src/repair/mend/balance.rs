@@ -12,11 +12,11 @@ use format::{Record, RecordKey, parse_record_key, record_key_range};
 use surface::Result;
 use units::{Epoch, ExtentIndex, GroupIndex, ObjectId};
 
+use crate::base::group::{GroupKey, GroupRecords};
+use crate::base::store_error::store_error;
 use crate::log::geometry::Geometry;
-use crate::map::overlay::GroupRecords;
-use crate::map::{absorb, store_error};
+use crate::map::absorb;
 use crate::repair::mend::Mender;
-use crate::write::buffer::GroupKey;
 
 /// Bytes by account.
 pub(crate) type Accounts = BTreeMap<ExtentIndex, u64>;

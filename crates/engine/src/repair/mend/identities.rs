@@ -20,7 +20,7 @@ use format::{RecordKey, doubt_key, doubt_key_range, parse_doubt_key};
 use surface::Result;
 
 use crate::base::status::Problem;
-use crate::map::store_error;
+use crate::base::store_error::store_error;
 use crate::objects::object::Object;
 use crate::pool::core::Core;
 

@@ -31,7 +31,7 @@ use format::{Record, RecordKey, record_key};
 use surface::{Error, Result};
 use units::ExtentIndex;
 
-use crate::map::store_error;
+use crate::base::store_error::store_error;
 use crate::repair::mend::balance::{Accounts, beyond};
 use crate::repair::mend::records::only;
 use crate::repair::mend::{Mender, hopeless};

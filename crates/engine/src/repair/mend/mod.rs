@@ -39,11 +39,11 @@ use units::{ExtentIndex, ObjectId};
 
 use crate::base::options::PoolEnv;
 use crate::base::status::Problem;
+use crate::base::store_error::store_error;
 use crate::log::geometry::Geometry;
 use crate::log::superblock_io::{self, WithoutEnd};
 use crate::map::deltas::read_deltas;
 use crate::map::overlay::Overlay;
-use crate::map::store_error;
 use crate::space::usage::{Pages, put_pages, usage_bytes, usage_differs};
 
 /// Damaged records that are rebuilt in one go; with more, the store is not worth trusting.

@@ -20,7 +20,7 @@ use format::{FragmentRef, Origin, Reap, Record, RecordKey, parse_record_key, rec
 use surface::Result;
 use units::{BlockMask, Epoch, ExtentIndex, GroupIndex, ObjectId};
 
-use crate::map::store_error;
+use crate::base::store_error::store_error;
 use crate::repair::mend::Mender;
 use crate::repair::mend::identities::note;
 use crate::repair::salvage::{Doubt, Fact, Rank, Resolved, Scan, counts, is_doubtful, is_whole, resolve};

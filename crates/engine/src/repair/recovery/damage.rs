@@ -18,9 +18,10 @@ use units::BlockMask;
 
 use super::tail::Tail;
 use super::{End, Replay, Taken};
+use crate::base::loss::Loss;
 use crate::log::log_reads::LogReads;
 use crate::map::apply::Applier;
-use crate::repair::loss::{Dropped, Loss};
+use crate::repair::loss::Dropped;
 
 /// Listed extents without a batch of this log, one after the other, behind which no more are looked
 /// for: damage may take the heads of many, and reading this many takes no longer than a second or

@@ -8,8 +8,8 @@ use format::ImagePart;
 use surface::Result;
 use units::{BLOCK_BYTES, BlockMask, GROUP_BYTES, GroupIndex, format_size};
 
-use crate::images::remote_of;
 use crate::objects::Object;
+use crate::objects::images::remote_of;
 use crate::pool::Pool;
 
 /// Groups that are kept together.

@@ -67,11 +67,11 @@ use self::records::{Facts, Figures};
 use self::view::ReadOnlyDisk;
 use self::witness::Witness;
 use crate::base::options::{PoolEnv, PoolOptions};
+use crate::base::store_error::store_error;
 use crate::checkpoint::opening;
 use crate::log::geometry::Geometry;
 use crate::log::inventory;
 use crate::log::superblock_io::WithoutEnd;
-use crate::map::store_error;
 use crate::pool::Pool;
 
 /// More blocks than any volume has.

@@ -20,7 +20,7 @@ use super::facts::{Doubt, Fact, Rank, Resolved, fact_range, resolve, winners};
 use super::scan::{Scan, WideHole};
 use super::told::Table;
 use super::witness::{Compared, Witness};
-use crate::map::store_error;
+use crate::base::store_error::store_error;
 
 /// Facts in memory at the same time.
 const FACTS_MAX: usize = 16 << 10;

@@ -14,10 +14,12 @@ use super::told::Table;
 use crate::base::buffers::BufferPool;
 use crate::base::counters::Counters;
 use crate::base::options::{PoolEnv, PoolOptions};
+use crate::base::shares::Shares;
+use crate::buffer::write_buffer::WriteBuffer;
 use crate::checkpoint::CheckpointState;
-use crate::checkpoint::catalogue::Catalogue;
 use crate::codecs::chooser::Chooser;
 use crate::codecs::pressure::Meter;
+use crate::log::catalogue::Catalogue;
 use crate::log::geometry::Geometry;
 use crate::log::inventory::Inventories;
 use crate::log::{Log, Position, Sink};
@@ -25,9 +27,8 @@ use crate::map::Map;
 use crate::map::apply::Applier;
 use crate::objects::Objects;
 use crate::pool::Pool;
-use crate::pool::core::{Core, Parts, Shares};
+use crate::pool::core::{Core, Parts};
 use crate::space::extents::Extents;
-use crate::write::buffer::WriteBuffer;
 
 /// A disk that refuses every change, whatever asks for it.
 pub(crate) struct ReadOnlyDisk(pub Arc<dyn Disk>);

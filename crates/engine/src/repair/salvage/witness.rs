@@ -32,11 +32,10 @@ use units::{BlockMask, GROUP_BLOCKS, Seq};
 use super::facts::{Fact, Rank, winners};
 use super::told::{Openings, Table};
 use crate::base::canary::Canary;
+use crate::base::group::{GroupKey, GroupRecords};
 use crate::log::geometry::Geometry;
 use crate::map::Map;
-use crate::map::overlay::GroupRecords;
 use crate::repair::recovery::{self, Loaded};
-use crate::write::buffer::GroupKey;
 
 /// Decoded groups that are kept: the groups are asked for in order.
 const CACHE_BYTES: usize = 1 << 20;

@@ -1,12 +1,11 @@
 //! A share as its tree sees it: files of bytes by number, in an object that is otherwise a volume.
-//! Owns which address of the object a byte of a file has (`layout`, `tables`); what becomes of it
+//! Owns which address of the object a byte of a file has (`objects::file_layout`, `tables`); what becomes of it
 //! there is the engine's, so snapshots, clones, cleaning, scrubbing, checking, sending and salvage
 //! know nothing of files.
 //!
 //! **Discards** cost in proportion to the data there: the map is asked first, and only what holds
 //! data becomes a hole.
 
-mod layout;
 mod tables;
 
 use std::ops::Range;
@@ -18,22 +17,18 @@ use policy::{InForce, Resolved};
 use surface::{
     Allocation, BlockDevice, Capacity, Error, ErrorKind, Hint, OWN_FILES_END, ObjectSpace, Result, Run, Taken,
 };
-use units::{BLOCK_BYTES, BlockIndex};
+use units::BLOCK_BYTES;
 
-use self::layout::{FILE_BYTES, FILES_END, Part};
 use self::tables::Tables;
+use crate::objects::file_layout::{self as layout, FILE_BYTES, FILES_END, Part};
+use crate::read::runs::Runs;
+use crate::volume::Volume;
 use crate::volume::claims::{TreeClaim, TreeUse};
 use crate::volume::shares::Aside;
-use crate::volume::{Runs, Volume};
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 /// Runs that are asked for at once.
 const RUNS_MAX: usize = 256;
-
-/// Whether a block of a share belongs to the beginning of a file: of most files, to all of it.
-pub(crate) fn is_in_window(block: BlockIndex) -> bool {
-    layout::in_window(block.offset_bytes()).is_some()
-}
 
 /// A share of an open pool, or a moment of one, which never changes.
 pub struct Files {

@@ -21,10 +21,9 @@ use parking_lot::{Mutex, RwLock};
 use surface::{BlockDevice, Error, ErrorKind, Result};
 use units::BLOCK_BYTES;
 
+use crate::objects::file_layout::{self as layout, GIVEN_OUT, PIECES, PIECES_MAX};
 use crate::volume::Volume;
 use crate::volume::shares::Aside;
-
-use super::layout::{self, GIVEN_OUT, PIECES, PIECES_MAX};
 
 /// Tables in memory: most have a few words.
 const TABLES_MAX: usize = 4096;

@@ -32,7 +32,7 @@ impl PartialEq for Level {
 
 impl Level {
     /// Whether nothing but the first epoch can have records; the caller holds the layers' lock.
-    pub(super) fn has_only_first(&self) -> bool {
+    pub(crate) fn has_only_first(&self) -> bool {
         self.newest.as_ref().is_some_and(|newest| newest.load(Ordering::Acquire) == 0)
     }
 

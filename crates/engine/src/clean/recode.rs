@@ -17,11 +17,11 @@ use crate::base::scratch;
 use crate::clean::extent_liveness::Resident;
 use crate::clean::survivors::Survivors;
 use crate::codecs::chooser;
+use crate::codecs::compress::compress_with;
 use crate::codecs::dictionaries::{Encoders, Readers};
 use crate::codecs::hints::{compression_of, place_of};
 use crate::codecs::regions::RegionKey;
 use crate::pool::core::Core;
-use crate::write::drain::compress_with;
 
 /// A fragment is moved for it only if that wins this share of its size: less is not worth a write
 /// and a dead place.

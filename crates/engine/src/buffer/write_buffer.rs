@@ -27,9 +27,10 @@ use surface::Hint;
 use units::{BLOCK_BYTES, BlockMask, GroupIndex, ObjectId};
 
 use crate::base::canary::Canary;
-use crate::base::hash::{FastHash, MULTIPLIER};
-use crate::write::sorted::Sorted;
-use crate::write::standby::{Kept, Ring};
+use crate::base::group::GroupKey;
+use crate::base::hash::FastHash;
+use crate::buffer::sorted::Sorted;
+use crate::buffer::standby::{Kept, Ring};
 
 /// Shards of the buffer: enough that two cores rarely meet, few enough to walk.
 const SHARDS: usize = 256;
@@ -60,21 +61,6 @@ pub(crate) fn briefly<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
         (0..PAUSES).for_each(|_| std::hint::spin_loop());
     }
     mutex.lock()
-}
-
-/// A group of an object.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct GroupKey {
-    pub object: ObjectId,
-    pub group: GroupIndex,
-}
-
-impl GroupKey {
-    /// Which of `count` shards, a power of two, the group belongs to.
-    pub(crate) const fn shard(self, count: usize) -> usize {
-        let mixed = (self.group.0 ^ self.object.0.rotate_left(32)).wrapping_mul(MULTIPLIER);
-        (mixed >> (u64::BITS - count.ilog2())) as usize
-    }
 }
 
 /// Consecutive blocks of a group: bytes, or a hole.

@@ -35,7 +35,7 @@
 //!   between (see `standby_open`).
 //!
 //! **What changes blocks past the write buffer** (a large discard, a volume that is cut off or
-//! taken back, a snapshot that was received) is ordered by [`Core::leave_behind`]: it returns when
+//! taken back, a snapshot that was received) is ordered by `Core::leave_behind` (`write::room`): it returns when
 //! the tail has come past all records that were there when it was called.
 //! - Under a volume's closed gate, before the batch that changes the volume: no record of older
 //!   data can come to lie over it. Snapshots do the same, so that what is replayed never belongs to
@@ -50,7 +50,7 @@
 //! of the write buffer where writers wait and workers drain ([`WriteBuffer::held`]); who finds no
 //! room for a record waits for a drain.
 //!
-//! [`WriteBuffer::held`]: crate::write::buffer::WriteBuffer::held
+//! [`WriteBuffer::held`]: crate::buffer::write_buffer::WriteBuffer::held
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -63,12 +63,11 @@ use format::{
     STANDBY_SEQ_OFFSET, STANDBY_TAIL_OFFSET, StandbyKind, StandbyRecord,
 };
 use parking_lot::{Condvar, Mutex};
-use surface::Result;
 use units::{BlockIndex, GROUP_BYTES, ObjectId, Seq};
 
 use crate::base::canary::Canary;
-use crate::pool::core::Core;
-use crate::write::buffer::{DirtyRun, GroupKey, briefly};
+use crate::base::group::GroupKey;
+use crate::buffer::write_buffer::{DirtyRun, briefly};
 
 /// Bytes of the largest record.
 const RECORD_BYTES_MAX: usize = STANDBY_ALIGN + GROUP_BYTES;
@@ -261,12 +260,12 @@ impl Ring {
     }
 
     /// The position of the next record.
-    fn head(&self) -> u64 {
+    pub(crate) fn head(&self) -> u64 {
         self.state.lock().head
     }
 
     /// Waits a moment for the tail to come to a position; whether it has.
-    fn is_behind(&self, position: u64) -> bool {
+    pub(crate) fn is_behind(&self, position: u64) -> bool {
         let mut state = self.state.lock();
         if state.tail < position && !state.is_frozen {
             self.moved.wait_for(&mut state, PATIENCE);
@@ -287,49 +286,4 @@ impl State {
 /// Bytes of the ring in so much memory.
 pub(crate) fn ring_bytes(memory_bytes: usize) -> u64 {
     (memory_bytes.saturating_sub(STANDBY_RING_OFFSET) / STANDBY_ALIGN * STANDBY_ALIGN) as u64
-}
-
-impl Core {
-    /// Drains all that is dirty now, and returns when nothing of it would be replayed any more.
-    ///
-    /// # Errors
-    /// Those of draining.
-    pub(crate) fn leave_behind(&self) -> Result<()> {
-        let Some(ring) = self.buffer.standby() else { return self.drain_all() };
-        let position = ring.head();
-        loop {
-            // A record may have had its position, and not have been in the buffer yet.
-            self.drain_all()?;
-            if ring.is_behind(position) {
-                return Ok(());
-            }
-        }
-    }
-
-    /// Puts a run into the write buffer.
-    ///
-    /// # Errors
-    /// Those of draining, when there is no room for its record.
-    pub(crate) fn put(&self, key: GroupKey, mut run: DirtyRun) -> Result<()> {
-        loop {
-            match self.buffer.insert(key, run) {
-                Ok(()) => return Ok(()),
-                Err(back) => run = back,
-            }
-            self.make_standby_room()?;
-        }
-    }
-
-    /// Waits for a drain, or drains: the ring is full.
-    ///
-    /// # Errors
-    /// Those of draining.
-    pub(crate) fn make_standby_room(&self) -> Result<()> {
-        self.check_failed()?;
-        if self.is_inline() {
-            return self.drain_all();
-        }
-        self.workers.wake();
-        self.workers.wait_for_room(&self.buffer, crate::pool::workers::room_mark(self.buffer_limit()))
-    }
 }

@@ -25,9 +25,9 @@ use surface::{Error, ErrorKind, PendingRead, Result};
 use units::BLOCK_BYTES;
 
 use crate::base::scratch::{self, Scratch};
-use crate::images::{NotHere, Patience};
 use crate::objects::Object;
 use crate::pool::core::Core;
+use crate::read::lacking::{NotHere, Patience};
 use crate::read::reader::{Request, Wanted, copy_live, payload_of, span_count, verify};
 use crate::read::unit_cache::{Claim, Unit};
 use crate::volume::Volume;

@@ -12,7 +12,8 @@ use codec::{Codec, CodecId, Workspace, ZstdLevel};
 use format::{Entry, FragmentRef};
 use units::{BLOCK_BYTES, BlockMask};
 
-use crate::write::buffer::{DirtyRun, GroupKey, Taken};
+use crate::base::group::GroupKey;
+use crate::buffer::write_buffer::{DirtyRun, Taken};
 
 /// Level at which what had a dictionary is tried again: its number does not tell its own.
 const DICTIONARY_LEVEL: ZstdLevel = match ZstdLevel::new(3) {

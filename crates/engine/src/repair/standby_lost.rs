@@ -19,10 +19,11 @@ use surface::{Error, ErrorKind, Result};
 use units::Seq;
 
 use crate::base::canary::Canary;
+use crate::base::loss::Loss;
 use crate::base::options::PoolEnv;
-use crate::map::store_error;
+use crate::base::store_error::store_error;
 use crate::pool::core::Core;
-use crate::repair::loss::{Loss, Losses, remember};
+use crate::repair::loss::{Losses, remember};
 use crate::write::standby_open::Found;
 
 /// What an opening knows to be missing, or not to be here.

@@ -14,58 +14,58 @@
 
 use std::ops::Range;
 
-use units::{BLOCK_BYTES, SHARE_BYTES, SHARE_FIRST_BLOCK};
+use units::{BLOCK_BYTES, BlockIndex, SHARE_BYTES, SHARE_FIRST_BLOCK};
 
 /// Bytes of a file that lie in its window: most files have no more.
-pub(super) const WINDOW_BYTES: u64 = 1 << 20;
+pub(crate) const WINDOW_BYTES: u64 = 1 << 20;
 const WINDOWS_BEGIN: u64 = SHARE_FIRST_BLOCK * BLOCK_BYTES as u64;
 const TABLES_BEGIN: u64 = 1 << 62;
 /// Behind the highest number that a file can have.
-pub(super) const FILES_END: u64 = (TABLES_BEGIN - WINDOWS_BEGIN) / WINDOW_BYTES;
+pub(crate) const FILES_END: u64 = (TABLES_BEGIN - WINDOWS_BEGIN) / WINDOW_BYTES;
 /// Where the block lies that tells what has been given out.
-pub(super) const GIVEN_OUT: u64 = TABLES_BEGIN + (1 << 54);
+pub(crate) const GIVEN_OUT: u64 = TABLES_BEGIN + (1 << 54);
 /// The places of pieces.
-pub(super) const PIECES: Range<u64> = TABLES_BEGIN + (1 << 55)..SHARE_BYTES;
+pub(crate) const PIECES: Range<u64> = TABLES_BEGIN + (1 << 55)..SHARE_BYTES;
 /// Bytes of a file.
-pub(super) const FILE_BYTES: u64 = 1 << 52;
+pub(crate) const FILE_BYTES: u64 = 1 << 52;
 /// Pieces that grow, each to eight times the bytes before it.
 const GROWING: usize = 8;
 /// Bytes of a piece behind those.
 const STEP_BYTES: u64 = 16 << 40;
 /// Pieces of the longest file.
-pub(super) const PIECES_MAX: usize = GROWING + (FILE_BYTES / STEP_BYTES) as usize - 1;
+pub(crate) const PIECES_MAX: usize = GROWING + (FILE_BYTES / STEP_BYTES) as usize - 1;
 
 const _: () = assert!(WINDOW_BYTES << (3 * GROWING) == STEP_BYTES);
 const _: () = assert!(FILES_END * BLOCK_BYTES as u64 <= GIVEN_OUT - TABLES_BEGIN);
 const _: () = assert!(PIECES_MAX * 8 <= BLOCK_BYTES);
 
 /// All windows.
-pub(super) const fn windows() -> Range<u64> {
+pub(crate) const fn windows() -> Range<u64> {
     WINDOWS_BEGIN..TABLES_BEGIN
 }
 
 /// All tables.
-pub(super) const fn tables() -> Range<u64> {
+pub(crate) const fn tables() -> Range<u64> {
     TABLES_BEGIN..GIVEN_OUT
 }
 
 /// Where a file's window begins.
-pub(super) const fn window(file: u64) -> u64 {
+pub(crate) const fn window(file: u64) -> u64 {
     WINDOWS_BEGIN + file * WINDOW_BYTES
 }
 
 /// Where the table of a file's pieces lies.
-pub(super) const fn table(file: u64) -> u64 {
+pub(crate) const fn table(file: u64) -> u64 {
     TABLES_BEGIN + file * BLOCK_BYTES as u64
 }
 
 /// The file whose table lies at an address.
-pub(super) const fn file_of_table(address: u64) -> u64 {
+pub(crate) const fn file_of_table(address: u64) -> u64 {
     (address - TABLES_BEGIN) / BLOCK_BYTES as u64
 }
 
 /// The bytes of a file that are its piece of that number.
-pub(super) const fn piece(index: usize) -> Range<u64> {
+pub(crate) const fn piece(index: usize) -> Range<u64> {
     if index < GROWING {
         return WINDOW_BYTES << (3 * index)..WINDOW_BYTES << (3 * (index + 1));
     }
@@ -83,7 +83,7 @@ const fn piece_at(offset: u64) -> usize {
 
 /// A part of a file that lies in one place.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Part {
+pub(crate) struct Part {
     /// The piece; `None` for the window.
     pub piece: Option<usize>,
     /// Bytes of the file.
@@ -92,20 +92,20 @@ pub(super) struct Part {
 
 impl Part {
     /// How far its first byte lies behind the place's beginning.
-    pub(super) const fn skip(&self) -> u64 {
+    pub(crate) const fn skip(&self) -> u64 {
         match self.piece {
             Some(index) => self.bytes.start - piece(index).start,
             None => self.bytes.start,
         }
     }
 
-    pub(super) const fn len(&self) -> u64 {
+    pub(crate) const fn len(&self) -> u64 {
         self.bytes.end - self.bytes.start
     }
 }
 
 /// The parts of a range, in order.
-pub(super) fn parts(range: Range<u64>) -> impl Iterator<Item = Part> {
+pub(crate) fn parts(range: Range<u64>) -> impl Iterator<Item = Part> {
     let mut at = range.start;
     std::iter::from_fn(move || {
         if at >= range.end {
@@ -122,11 +122,16 @@ pub(super) fn parts(range: Range<u64>) -> impl Iterator<Item = Part> {
 }
 
 /// The file whose window holds an address, and the byte of the file.
-pub(super) const fn in_window(address: u64) -> Option<(u64, u64)> {
+pub(crate) const fn in_window(address: u64) -> Option<(u64, u64)> {
     if address < WINDOWS_BEGIN || address >= TABLES_BEGIN {
         return None;
     }
     Some(((address - WINDOWS_BEGIN) / WINDOW_BYTES, (address - WINDOWS_BEGIN) % WINDOW_BYTES))
+}
+
+/// Whether a block of a share belongs to the beginning of a file: of most files, to all of it.
+pub(crate) fn is_in_window(block: BlockIndex) -> bool {
+    in_window(block.offset_bytes()).is_some()
 }
 
 #[cfg(test)]

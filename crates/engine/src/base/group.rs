@@ -1,0 +1,26 @@
+//! What a group of an object is called, and what is known of it.
+
+use format::Record;
+use smallvec::SmallVec;
+use units::{Epoch, GroupIndex, ObjectId};
+
+use crate::base::hash::MULTIPLIER;
+
+/// A group of an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct GroupKey {
+    pub object: ObjectId,
+    pub group: GroupIndex,
+}
+
+impl GroupKey {
+    /// Which of `count` shards, a power of two, the group belongs to.
+    pub(crate) const fn shard(self, count: usize) -> usize {
+        let mixed = (self.group.0 ^ self.object.0.rotate_left(32)).wrapping_mul(MULTIPLIER);
+        (mixed >> (u64::BITS - count.ilog2())) as usize
+    }
+}
+
+/// Records of one group, one an epoch, newest first. Most groups have one: it lies where the list
+/// does, and needs no memory of its own.
+pub(crate) type GroupRecords = SmallVec<[(Epoch, Record); 1]>;

@@ -1,0 +1,135 @@
+//! What a repair drops, as it is told to the caller.
+
+use std::fmt;
+
+use units::format_size;
+
+/// Of the volumes and snapshots that are named, as many as a status line takes.
+const NAMED_IN_SUMMARY: usize = 8;
+
+/// What one volume or snapshot loses.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LossOf {
+    /// Name, `VOLUME` or `VOLUME@SNAPSHOT`.
+    pub name: String,
+    /// Batches that said something of it and are dropped.
+    pub batches: u64,
+    /// Bytes that they had written.
+    pub written_bytes: u64,
+    /// Bytes that they had discarded.
+    pub discarded_bytes: u64,
+    /// Stored bytes that lie where the data was cut off: they cannot be read any more.
+    pub cut_off_bytes: u64,
+    /// What else does not hold any more, in words.
+    pub changes: Vec<String>,
+}
+
+impl fmt::Display for LossOf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut parts = self.changes.clone();
+        if self.written_bytes > 0 {
+            parts.push(format!("loses {} that were written", format_size(self.written_bytes)));
+        }
+        if self.discarded_bytes > 0 {
+            parts.push(format!("shows {} again that had been discarded", format_size(self.discarded_bytes)));
+        }
+        if self.cut_off_bytes > 0 {
+            parts.push(format!("cannot be read where {} were cut off", format_size(self.cut_off_bytes)));
+        }
+        write!(f, "{}: {}", self.name, parts.join(", "))
+    }
+}
+
+/// Data that was, or may have been, flushed, and that opening a damaged pool with
+/// [`repair`](crate::PoolOptions::repair) drops.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Loss {
+    /// The damage.
+    pub what: String,
+    /// Number of the first batch that is dropped; 0 if no batch is.
+    pub first_batch: u64,
+    /// All batches before this one were flushed, for certain; `first_batch` if that is not known of
+    /// any.
+    pub flushed_before: u64,
+    /// Batches from the first on of which the header is there.
+    pub batches: u64,
+    /// Those of them that are whole: `salvage` would keep them.
+    pub batches_whole: u64,
+    /// Batches among them that are nowhere: each may have concerned any volume.
+    pub batches_unknown: u64,
+    /// Volumes and snapshots that are concerned, as far as it is known, by name.
+    pub volumes: Vec<LossOf>,
+    /// How many are concerned; those beyond the first thousand are not in `volumes`.
+    pub volumes_total: u64,
+}
+
+impl Loss {
+    /// Everything that is known, a fact a line.
+    pub fn lines(&self) -> Vec<String> {
+        let mut lines = vec![self.what.clone()];
+        lines.extend(self.how_far());
+        lines.extend(self.volumes.iter().map(LossOf::to_string));
+        if self.volumes_total > self.volumes.len() as u64 {
+            lines.push(format!("and {} more", self.volumes_total - self.volumes.len() as u64));
+        }
+        if self.first_batch > 0 && (self.batches_unknown > 0 || self.batches == 0) {
+            let text = "any volume and any snapshot may have been written, made or changed by what is not there any more, and goes back as well";
+            lines.push(text.to_owned());
+        }
+        lines.push(self.advice());
+        lines
+    }
+
+    fn how_far(&self) -> Option<String> {
+        let first = self.first_batch;
+        if first == 0 {
+            return None;
+        }
+        let found = match self.batches {
+            0 => "none of them is there".to_owned(),
+            n => format!("{n} of them are there, {} whole", self.batches_whole),
+        };
+        let unknown = match self.batches_unknown {
+            0 => String::new(),
+            n => format!(", {n} are missing between them"),
+        };
+        let flushed = match self.flushed_before.saturating_sub(first) {
+            0 => "whether any of them was flushed cannot be known".to_owned(),
+            n => format!("{n} of them were flushed for certain"),
+        };
+        Some(format!(
+            "the pool goes back to batch {}: batch {first} and those behind it are dropped ({found}{unknown}); {flushed}",
+            first - 1
+        ))
+    }
+
+    fn advice(&self) -> String {
+        if self.batches_whole > 0 {
+            format!(
+                "`shale salvage POOL --into NEW` would keep {} of {} batches, in another pool, as long as this one is not opened",
+                self.batches_whole,
+                self.batches + self.batches_unknown
+            )
+        } else {
+            "`shale salvage POOL --into NEW` gets out what is left, in another pool, and changes nothing here"
+                .to_owned()
+        }
+    }
+
+    /// The same in one line, for the note that is shown later.
+    pub fn summary(&self) -> String {
+        let named: Vec<_> = self.volumes.iter().take(NAMED_IN_SUMMARY).map(LossOf::to_string).collect();
+        let more = self.volumes_total.saturating_sub(named.len() as u64);
+        let more = if more > 0 { format!("; and {more} more") } else { String::new() };
+        let parts = [Some(self.what.clone()), self.how_far(), (!named.is_empty()).then(|| named.join("; "))];
+        parts.into_iter().flatten().collect::<Vec<_>>().join("; ") + &more
+    }
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.lines().join("; "))
+    }
+}
+
+impl std::error::Error for Loss {}

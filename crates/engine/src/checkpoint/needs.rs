@@ -1,0 +1,36 @@
+//! The blocks of a group that clones need of it (`objects::clone_needs`), as of the state that a
+//! checkpoint writes.
+
+use units::BlockMask;
+
+use crate::base::group::{GroupKey, GroupRecords};
+use crate::map::laid_over;
+use crate::map::overlay::Overlay;
+use crate::objects::clone_needs::{Needs, needs};
+use crate::objects::timeline::Timelines;
+use crate::pool::core::Core;
+
+impl Core {
+    /// Returns the needed ones among the blocks that `of` knows in a group: as of the base, with
+    /// the `frozen` changes laid over it. `reads` counts the groups that were looked at for it.
+    pub(crate) fn needs(
+        &self,
+        timelines: &Timelines,
+        (key, of): (GroupKey, &GroupRecords),
+        (settled, frozen): (&Overlay, Option<&Overlay>),
+        reads: &mut usize,
+    ) -> Needs {
+        if timelines.get(&key.object).is_none_or(|timeline| timeline.clones.is_empty()) {
+            return Needs::new();
+        }
+        let known = of.iter().fold(BlockMask::EMPTY, |mask, (_, record)| mask.or(record.known()));
+        needs(timelines, key, known, &mut |key| {
+            *reads += 1;
+            let object = self.objects.get(key.object)?;
+            let settled = settled.with(key, Clone::clone).unwrap_or_default();
+            let base = self.map.base_for_checkpoint(key, object.epoch(), &settled).ok()?.records;
+            let changed = frozen.and_then(|frozen| frozen.with(key, |changes| laid_over(&base, changes)));
+            Some(changed.unwrap_or_else(|| (*base).clone()))
+        })
+    }
+}

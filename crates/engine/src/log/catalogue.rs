@@ -1,0 +1,209 @@
+//! The pins: which extents are kept because they hold the newest catalogue, entries since, or marks
+//! of openings. Owns the account of them; `checkpoint::catalogue` makes catalogues, and has the
+//! proof of why these extents are enough.
+
+use std::collections::BTreeSet;
+
+use format::{BATCH_FIXED_BYTES, CatalogueRef, Entry, Incarnation, Incarnations, header_bytes};
+use parking_lot::Mutex;
+use units::{ExtentIndex, Seq};
+
+use crate::base::canary::Canary;
+
+/// Extents that are kept for the catalogue, and their content.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Pins {
+    /// The catalogue accounts for all batches before this one. `None`: there is none.
+    pub as_of: Option<Seq>,
+    pub bytes: u64,
+    pub base: BTreeSet<ExtentIndex>,
+    pub since: BTreeSet<ExtentIndex>,
+    pub since_bytes: u64,
+    /// The openings that are remembered.
+    pub incarnations: Incarnations,
+}
+
+impl Pins {
+    pub(crate) fn of(stored: &CatalogueRef) -> Self {
+        Self {
+            as_of: (stored.as_of != Seq(0)).then_some(stored.as_of),
+            bytes: stored.bytes,
+            since_bytes: stored.since_bytes,
+            base: stored.base.iter().copied().collect(),
+            since: stored.since.iter().copied().collect(),
+            incarnations: stored.incarnations.clone(),
+        }
+    }
+
+    pub(crate) fn stored(&self) -> CatalogueRef {
+        CatalogueRef {
+            as_of: self.as_of.unwrap_or(Seq(0)),
+            bytes: self.bytes,
+            since_bytes: self.since_bytes,
+            base: self.base.iter().copied().collect(),
+            since: self.since.iter().copied().collect(),
+            incarnations: self.incarnations.clone(),
+        }
+    }
+
+    /// All pinned extents. None, if there is no catalogue: then later entries do not help either.
+    pub(crate) fn extents(&self) -> BTreeSet<ExtentIndex> {
+        let is_kept = self.as_of.is_some() && !Canary::CatalogueNotKept.is_planted();
+        if is_kept { self.base.union(&self.since).copied().collect() } else { BTreeSet::new() }
+    }
+}
+
+/// A catalogue that is being appended.
+#[derive(Debug)]
+struct Growing {
+    as_of: Seq,
+    base: BTreeSet<ExtentIndex>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    pins: Pins,
+    growing: Option<Growing>,
+    /// Whether a new one is asked for, whatever the one that there is.
+    wanted: bool,
+    /// The opening that the log goes on under.
+    newest: u64,
+    /// The log does not tell of it yet.
+    unmarked: bool,
+    /// A checkpoint of this opening is durable. Before, nothing may be written: another opening
+    /// could get the same number.
+    has_begun: bool,
+}
+
+/// Extents with entries since a catalogue, and the bytes of these.
+#[derive(Debug)]
+pub(crate) struct Since(BTreeSet<ExtentIndex>, u64);
+
+/// The owner of the pins.
+#[derive(Debug, Default)]
+pub(crate) struct Catalogue {
+    state: Mutex<State>,
+}
+
+impl Catalogue {
+    pub(crate) fn new(pins: Pins) -> Self {
+        Self { state: Mutex::new(State { pins, ..State::default() }) }
+    }
+
+    /// A batch of these entries has been applied, which lies in `extent`.
+    pub(crate) fn note(&self, entries: &[Entry], extent: ExtentIndex) {
+        if entries.is_empty() {
+            let mut state = self.state.lock();
+            state.pins.since.insert(extent);
+            state.pins.since_bytes += BATCH_FIXED_BYTES as u64;
+        }
+        for entry in entries {
+            match entry {
+                Entry::Object(_) | Entry::PoolProperties(_) => {
+                    let bytes = header_bytes(std::slice::from_ref(entry)) - BATCH_FIXED_BYTES;
+                    let mut state = self.state.lock();
+                    state.pins.since.insert(extent);
+                    state.pins.since_bytes += bytes as u64;
+                }
+                Entry::Catalogue(part) => {
+                    if let Some(growing) = self.state.lock().growing.as_mut().filter(|g| g.as_of == part.as_of) {
+                        growing.base.insert(extent);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// The log goes on under that opening. One that follows an orderly end (`is_orderly`) need not
+    /// be remembered: no batch lies there.
+    pub(crate) fn enter(&self, number: u64, first_seq: Seq, is_orderly: bool) {
+        let mut state = self.state.lock();
+        if number <= state.newest {
+            return;
+        }
+        state.newest = number;
+        state.unmarked = true;
+        if !is_orderly {
+            state.pins.incarnations.enter(Incarnation { number, first_seq });
+        }
+    }
+
+    /// The catalogue stands in the way, and is given up.
+    pub(crate) fn give_up(&self) {
+        let mut state = self.state.lock();
+        let incarnations = std::mem::take(&mut state.pins.incarnations);
+        state.pins = Pins { incarnations, ..Pins::default() };
+    }
+
+    /// The next checkpoint makes a new one.
+    pub(crate) fn want(&self) {
+        self.state.lock().wanted = true;
+    }
+
+    /// Whether a new one was asked for, and could not be made yet.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.state.lock().wanted
+    }
+
+    /// A checkpoint is durable.
+    pub(crate) fn begin(&self) {
+        self.state.lock().has_begun = true;
+    }
+
+    /// See [`Pins`].
+    pub(crate) fn pins(&self) -> Pins {
+        self.state.lock().pins.clone()
+    }
+
+    /// Asks something of the pins, and of whether a new one was asked for.
+    pub(crate) fn ask<T>(&self, question: impl FnOnce(&Pins, bool) -> T) -> T {
+        let state = self.state.lock();
+        question(&state.pins, state.wanted)
+    }
+
+    /// Whether a checkpoint of this opening is durable.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.state.lock().has_begun
+    }
+
+    /// Whether the log must be told which opening it goes on under.
+    pub(crate) fn is_mark_due(&self) -> bool {
+        let state = self.state.lock();
+        state.has_begun && state.unmarked && !Canary::OpeningWithoutMark.is_planted()
+    }
+
+    /// The log has been told.
+    pub(crate) fn marked(&self) {
+        self.state.lock().unmarked = false;
+    }
+
+    /// A new one that accounts for all batches before `as_of` is appended from now on, and entries
+    /// are noted anew. The caller sees to it that none is applied between its own look at the
+    /// descriptors and this. Returns the openings that the new one tells, and what was noted
+    /// before, for [`end_growing`](Self::end_growing).
+    pub(crate) fn begin_growing(&self, as_of: Seq) -> (Incarnations, Since) {
+        let mut state = self.state.lock();
+        let before = Since(std::mem::take(&mut state.pins.since), std::mem::take(&mut state.pins.since_bytes));
+        state.growing = Some(Growing { as_of, base: BTreeSet::new() });
+        (state.pins.incarnations.clone(), before)
+    }
+
+    /// The new one is the catalogue, if all its `bytes` have been appended; else the old one stays.
+    pub(crate) fn end_growing(&self, before: Since, appended: Option<u64>) {
+        let mut state = self.state.lock();
+        let growing = state.growing.take();
+        match (growing, appended) {
+            (Some(Growing { as_of, base }), Some(bytes)) => {
+                state.pins.as_of = Some(as_of);
+                state.pins.bytes = bytes;
+                state.pins.base = base;
+                state.wanted = false;
+            }
+            _ => {
+                state.pins.since.extend(before.0);
+                state.pins.since_bytes += before.1;
+            }
+        }
+    }
+}

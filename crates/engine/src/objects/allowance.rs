@@ -1,0 +1,31 @@
+//! What a volume, or all volumes in a folder, may still write by a quota. `write::quota` counts it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::objects::log_tails::LogTails;
+
+/// What one volume, or all in a folder, may write before the quota is looked at again.
+#[derive(Debug, Default)]
+pub(crate) struct Allowance {
+    pub bytes: AtomicU64,
+    /// Held by the one who looks.
+    pub looking: Mutex<()>,
+    /// Bytes of the reservation that are not used, as of the last checkpoint.
+    pub unmet: AtomicU64,
+    /// Where a log of the file system above goes on.
+    pub tails: LogTails,
+}
+
+impl Allowance {
+    /// The quota has changed: the next write looks again.
+    pub(crate) fn forget(&self) {
+        self.bytes.store(0, Ordering::Relaxed);
+    }
+
+    /// Takes so many bytes out of it, if it has them.
+    pub(crate) fn take(&self, bytes: u64) -> bool {
+        self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes)).is_ok()
+    }
+}

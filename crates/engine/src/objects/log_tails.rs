@@ -1,0 +1,76 @@
+//! Where logs of the file systems on a volume end: what `space::claims` tells a log by.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+/// How far behind a log's tail its next transaction may lie: many kernels keep some megabytes of
+/// one in memory, of which a pool that is full sees a few hundred KiB.
+const TAIL_BYTES: u64 = 1 << 20;
+/// Tails that are remembered of a volume: those of a few file systems' logs on one disk.
+const TAILS_MAX: usize = 4;
+
+/// Where logs of the file systems on a volume end.
+#[derive(Debug, Default)]
+pub(crate) struct LogTails {
+    /// The end of the last write; 0: none since the last flush.
+    last_end: AtomicU64,
+    /// Ends of writes that were the last ones before a flush, the newest first.
+    ends: Mutex<[u64; TAILS_MAX]>,
+}
+
+impl LogTails {
+    /// A write has ended there.
+    pub(crate) fn wrote(&self, end: u64) {
+        self.last_end.store(end, Ordering::Relaxed);
+    }
+
+    /// A flush begins.
+    pub(crate) fn flushed(&self) {
+        let end = self.last_end.swap(0, Ordering::Relaxed);
+        if end == 0 {
+            return;
+        }
+        let mut ends = self.ends.lock();
+        // The tail that has moved, or the oldest.
+        let moved = ends.iter().position(|tail| *tail != 0 && end.abs_diff(*tail) <= TAIL_BYTES);
+        ends[..=moved.unwrap_or(TAILS_MAX - 1)].rotate_right(1);
+        ends[0] = end;
+    }
+
+    /// Whether a range goes on just behind a tail.
+    pub(crate) fn continues(&self, offset: u64, length: u64) -> bool {
+        let near = |tail: &u64| *tail != 0 && offset >= *tail && offset + length <= tail.saturating_add(TAIL_BYTES);
+        self.ends.lock().iter().any(near)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_is_known_by_the_flushes_behind_its_writes() {
+        let tails = LogTails::default();
+        tails.wrote(8192);
+        assert!(!tails.continues(8192, 4096), "nothing was flushed");
+        tails.flushed();
+        assert!(tails.continues(8192, 4096) && tails.continues(8192 + 65536, 4096));
+        assert!(!tails.continues(4096, 4096) && !tails.continues(8192, TAIL_BYTES + 1));
+        // A flush without a write moves nothing; a log that goes on keeps its one tail.
+        tails.flushed();
+        for end in (3..200).map(|n| n * 4096) {
+            tails.wrote(end);
+            tails.flushed();
+        }
+        assert!(tails.continues(199 * 4096, 4096) && !tails.continues(8192, 4096));
+        assert_eq!(*tails.ends.lock(), [199 * 4096, 0, 0, 0]);
+        // Others come beside it, and the oldest goes.
+        for number in 1..=TAILS_MAX as u64 {
+            assert!(tails.continues(199 * 4096, 4096));
+            tails.wrote(number << 30);
+            tails.flushed();
+        }
+        assert!(!tails.continues(199 * 4096, 4096) && tails.continues(1 << 30, 4096));
+    }
+}
