@@ -177,7 +177,9 @@ impl Core {
             });
             !is_taken_back && levels_from(*origin, &to.levels()).is_some()
         };
-        if bookmark.descriptor.read().origin.as_ref().is_some_and(lies_on) {
+        // Before the table of objects is asked, which a batch that changes the bookmark has first.
+        let origin = bookmark.descriptor.read().origin;
+        if origin.as_ref().is_some_and(lies_on) {
             return Ok(());
         }
         let text = format!(

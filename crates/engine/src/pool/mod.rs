@@ -458,6 +458,7 @@ impl Pool {
         let live_bytes = live_bytes.saturating_add_signed(since.sum::<i64>());
         let extents_total = u64::from(core.geometry.extents()) - 1;
         let extents_free = free + core.log.ahead() as u64;
+        let damages = core.damages.lock().clone();
         let c = &core.counters;
         PoolStatus {
             id: hex(&core.pool_id),
@@ -504,7 +505,7 @@ impl Pool {
             cold_after_bytes: c.cold_after_bytes.get(),
             catalogue_bytes: if pins.as_of.is_some() { pins.bytes } else { 0 },
             catalogue_extents,
-            damages: core.damages.lock().clone(),
+            damages,
             standby: core.standby_status(),
             failed: core.failure(),
         }

@@ -402,7 +402,8 @@ impl Receiver {
         let _admin = core.admin.lock();
         let _gates = (volume.gate.write(), partial.gate.write());
         core.leave_behind()?;
-        let (descriptor, head) = (partial.descriptor.read().clone(), volume.descriptor.read().clone());
+        let descriptor = partial.descriptor.read().clone();
+        let head = volume.descriptor.read().clone();
         let (ObjectState::Partial, Some(origin), Some(receive)) =
             (descriptor.state, descriptor.origin, descriptor.receive.clone())
         else {
