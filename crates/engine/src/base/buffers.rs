@@ -4,7 +4,9 @@
 use std::sync::Arc;
 
 use env::{AlignedBuf, Arena, HUGE_PAGE_BYTES, Pages};
-use parking_lot::Mutex;
+
+use crate::base::ranked::Mutex;
+use crate::base::ranks;
 
 /// Bytes kept, of those of the memory budget, and at least: for each batch that may wait for a
 /// writer, and those that are being filled or read.
@@ -45,7 +47,7 @@ struct Kept {
 
 pub(crate) struct BufferPool {
     bytes_max: usize,
-    kept: Mutex<Kept>,
+    kept: Mutex<Kept, ranks::Buffers>,
     /// Huge pages for reads. `None` where there is little memory.
     huge: Option<Arc<Arena>>,
 }

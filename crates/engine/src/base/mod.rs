@@ -8,6 +8,8 @@ pub(crate) mod hash;
 pub(crate) mod loss;
 pub(crate) mod options;
 pub(crate) mod pieces;
+pub(crate) mod ranked;
+pub(crate) mod ranks;
 pub(crate) mod scratch;
 pub(crate) mod shares;
 pub(crate) mod status;

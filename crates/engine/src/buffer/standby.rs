@@ -62,11 +62,12 @@ use format::{
     STANDBY_ALIGN, STANDBY_COMMIT_OFFSET, STANDBY_DURABLE_OFFSET, STANDBY_INCARNATION_OFFSET, STANDBY_RING_OFFSET,
     STANDBY_SEQ_OFFSET, STANDBY_TAIL_OFFSET, StandbyKind, StandbyRecord,
 };
-use parking_lot::{Condvar, Mutex};
 use units::{BlockIndex, GROUP_BYTES, ObjectId, Seq};
 
 use crate::base::canary::Canary;
 use crate::base::group::GroupKey;
+use crate::base::ranked::{Condvar, Mutex};
+use crate::base::ranks;
 use crate::buffer::write_buffer::{DirtyRun, briefly};
 
 /// Bytes of the largest record.
@@ -100,7 +101,7 @@ pub(crate) struct Ring {
     memory: Arc<dyn StandbyMemory>,
     session: u64,
     ring_bytes: u64,
-    state: Mutex<State>,
+    state: Mutex<State, ranks::StandbyRing>,
     /// Signalled when the tail moves.
     moved: Condvar,
     /// Copy of `head - tail`.

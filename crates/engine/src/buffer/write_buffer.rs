@@ -22,13 +22,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use parking_lot::{Condvar, Mutex, MutexGuard};
 use surface::Hint;
 use units::{BLOCK_BYTES, BlockMask, GroupIndex, ObjectId};
 
 use crate::base::canary::Canary;
 use crate::base::group::GroupKey;
 use crate::base::hash::FastHash;
+use crate::base::ranked::{Condvar, Mutex, MutexGuard};
+use crate::base::ranks::{self, Rank};
 use crate::buffer::sorted::Sorted;
 use crate::buffer::standby::{Kept, Ring};
 
@@ -53,7 +54,8 @@ const ENTRIES_PER_LOCK: usize = 16;
 /// Takes a lock that no thread holds for long. The lock itself gives up the core after a few looks,
 /// and gets it back when all others have had their turn: of eight writers on two cores one write in
 /// two hundred took a hundred times as long for that.
-pub(crate) fn briefly<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn briefly<T, R: Rank>(mutex: &Mutex<T, R>) -> MutexGuard<'_, T, R> {
+    mutex.expect();
     for _ in 0..LOOKS_MAX {
         if let Some(guard) = mutex.try_lock() {
             return guard;
@@ -220,8 +222,8 @@ pub(crate) struct Taken {
 }
 
 pub(crate) struct WriteBuffer {
-    shards: Vec<Mutex<Shard>>,
-    queue: Mutex<Queue>,
+    shards: Vec<Mutex<Shard, ranks::BufferShard>>,
+    queue: Mutex<Queue, ranks::BufferQueue>,
     /// Signalled when outstanding entries are done and when entries become takeable.
     changed: Condvar,
     /// Bytes of data and overhead, in flight included.
@@ -244,11 +246,11 @@ impl WriteBuffer {
         }
     }
 
-    fn shard(&self, key: GroupKey) -> MutexGuard<'_, Shard> {
+    fn shard(&self, key: GroupKey) -> MutexGuard<'_, Shard, ranks::BufferShard> {
         briefly(&self.shards[key.shard(SHARDS)])
     }
 
-    fn queue(&self) -> MutexGuard<'_, Queue> {
+    fn queue(&self) -> MutexGuard<'_, Queue, ranks::BufferQueue> {
         briefly(&self.queue)
     }
 

@@ -37,9 +37,13 @@ impl DiskLayer for CleaningDisk {
             return Ok(());
         };
         if self.is_armed.swap(false, Ordering::Relaxed) {
-            while let Round::Cleaned { moved, .. } = core.clean_round(core.rule(1, true)).unwrap() {
-                self.moved.fetch_add(moved, Ordering::Relaxed);
-            }
+            let clean = || {
+                while let Round::Cleaned { moved, .. } = core.clean_round(core.rule(1, true)).unwrap() {
+                    self.moved.fetch_add(moved, Ordering::Relaxed);
+                }
+            };
+            // The checkpoint's thread holds locks that the cleaner's has nothing to do with.
+            std::thread::scope(|scope| scope.spawn(clean).join().unwrap());
         }
         Ok(())
     }

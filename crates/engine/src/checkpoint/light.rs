@@ -75,7 +75,7 @@ impl Core {
                 "{key:?}: a light checkpoint has met an object that nobody sees"
             );
             let (Some(object), true) = (object, is_seen) else { continue };
-            let Some(changes) = frozen.records(key) else { continue };
+            let Some(changes) = frozen.frozen_records(key) else { continue };
             let base = match base_of(notes.about(key), &changes, last_full) {
                 Some(base) => base,
                 None => self.map.base_below(key, object.epoch(), &changes)?,

@@ -46,6 +46,8 @@ use units::{ExtentIndex, ObjectId};
 
 use crate::base::canary::Canary;
 use crate::base::group::GroupKey;
+use crate::base::ranked::MutexGuard;
+use crate::base::ranks;
 use crate::base::store_error::store_error;
 use crate::checkpoint::fold::Folding;
 use crate::checkpoint::merge::Merged;
@@ -121,6 +123,9 @@ impl CheckpointState {
     }
 }
 
+/// The state, held by the thread that takes a checkpoint.
+type Running<'a> = MutexGuard<'a, CheckpointState, ranks::Checkpoint>;
+
 /// Whether the delta of an earlier checkpoint stays when one of a kind is taken.
 const fn is_kept(kind: Kind, folded: u64, number: u64) -> bool {
     matches!(kind, Kind::Light) && number > folded
@@ -149,13 +154,13 @@ impl Core {
 
     /// Takes a full checkpoint and holds off the next one for as long as the returned guard is
     /// kept: the store has everything.
-    pub(crate) fn checkpoint_and_hold(&self) -> Result<parking_lot::MutexGuard<'_, CheckpointState>> {
+    pub(crate) fn checkpoint_and_hold(&self) -> Result<Running<'_>> {
         let mut state = self.checkpoint.lock();
         self.checkpoint_with(&mut state, Kind::Full)?;
         Ok(state)
     }
 
-    fn checkpoint_with(&self, state: &mut parking_lot::MutexGuard<'_, CheckpointState>, kind: Kind) -> Result<()> {
+    fn checkpoint_with(&self, state: &mut Running<'_>, kind: Kind) -> Result<()> {
         self.check_failed()?;
         if let Some(captured) = state.unfinished.take() {
             self.run_checkpoint(state, Kind::Full, captured)?;
@@ -246,12 +251,7 @@ impl Core {
     }
 
     /// Whether extents that are kept for the catalogue alone stand in the way now.
-    fn run_checkpoint(
-        &self,
-        state: &mut parking_lot::MutexGuard<'_, CheckpointState>,
-        kind: Kind,
-        captured: Captured,
-    ) -> Result<bool> {
+    fn run_checkpoint(&self, state: &mut Running<'_>, kind: Kind, captured: Captured) -> Result<bool> {
         let result = self.prepare_checkpoint(state, kind, &captured);
         let (mut merged, plan) = match result {
             Ok(prepared) => prepared,

@@ -25,10 +25,11 @@ use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
 use surface::Result;
 use units::ExtentIndex;
 
+use crate::base::ranked::{Condvar, Mutex};
+use crate::base::ranks;
 use crate::base::status::{CleanMark, CleanReport};
 use crate::clean::round::{Cleaner, GAIN_DIVISOR, Round};
 use crate::pool::Pool;
@@ -184,7 +185,7 @@ pub(crate) struct Brake {
     /// lock may lose its core.
     next_ns: AtomicU64,
     /// Those who wait for their turn.
-    easing: Mutex<()>,
+    easing: Mutex<(), ranks::Easing>,
     eased: Condvar,
     /// Writers that wait at the soft wall.
     waiting: AtomicU64,
@@ -193,7 +194,7 @@ pub(crate) struct Brake {
     /// Rounds of the cleaners' threads that are under way.
     cleaning: AtomicU64,
     /// Times that cleaning won nothing.
-    futile: Mutex<u64>,
+    futile: Mutex<u64, ranks::Futile>,
     room: Condvar,
     /// Extents before the soft wall that new data, which came to it, must leave alone, and the
     /// rounds for which that still counts.

@@ -26,7 +26,6 @@ use codec::{
     CodecId, DICTIONARY_BYTES_MAX, DecodeDictionary, DictionaryNumber, EncodeDictionary, Workspace, ZstdLevel,
 };
 use format::{DICTIONARY_FRAME_BYTES, decode_dictionary};
-use parking_lot::{Mutex, RwLock};
 use policy::{DICTIONARIES_IN_FORCE_MAX, Settings, judging_level};
 use quick_cache::Weighter;
 use quick_cache::sync::Cache;
@@ -34,6 +33,8 @@ use surface::{Error, ErrorKind, Result};
 use units::ObjectId;
 
 use crate::base::canary::Canary;
+use crate::base::ranked::{Mutex, RwLock};
+use crate::base::ranks;
 use crate::codecs::samples::Sampling;
 use crate::objects::Object;
 use crate::pool::core::Core;
@@ -80,15 +81,15 @@ pub(crate) struct Dictionaries {
     /// Most that new units of a volume are compressed with.
     in_force_max: usize,
     /// Those that are damaged or are retired: nothing more is written with them.
-    unusable: Mutex<BTreeSet<ObjectId>>,
+    unusable: Mutex<BTreeSet<ObjectId>, ranks::Unusable>,
     /// Until when those that could not be read are not tried again, in nanoseconds of the clock.
-    unreadable: Mutex<BTreeMap<u32, u64>>,
+    unreadable: Mutex<BTreeMap<u32, u64>, ranks::UnreadableDictionaries>,
     pub sampling: Sampling,
     /// Held shared by rounds of the cleaner, which may use a dictionary at their beginning and
     /// append the fragments made with it at their end.
-    pub in_use: RwLock<()>,
+    pub in_use: RwLock<(), ranks::DictionariesInUse>,
     /// Held by the training: one at a time.
-    pub training: Mutex<()>,
+    pub training: Mutex<(), ranks::Training>,
 }
 
 impl Dictionaries {

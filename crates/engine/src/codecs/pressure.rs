@@ -6,8 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use env::{AlignedBuf, Clock, Disk, DiskLayer, ReadRing};
-use parking_lot::Mutex;
 use policy::Pressure;
+
+use crate::base::ranked::Mutex;
+use crate::base::ranks;
 
 /// Busy time of the device over which its speed is averaged once: some writes of a megabyte.
 const DEVICE_SAMPLE_NS: u64 = 20_000_000;
@@ -60,11 +62,11 @@ pub(crate) struct Meter {
     clock: Arc<dyn Clock>,
     /// Cores that compression could have to itself.
     cpus: f64,
-    device: Mutex<Device>,
+    device: Mutex<Device, ranks::Device>,
     device_ns_per_kib: Average,
     /// Wall time over CPU time while compressing: above 1 when others want the CPUs.
     stretch: Average,
-    demand: Mutex<Demand>,
+    demand: Mutex<Demand, ranks::Demand>,
     demand_ns_per_kib: Average,
     /// Wall time that a worker takes to make a batch of dirty data.
     drain_ns_per_kib: Average,

@@ -14,11 +14,12 @@
 
 use std::collections::BTreeMap;
 
-use parking_lot::Mutex;
 use policy::{SamplePart, divide_samples};
 use units::ObjectId;
 
 use crate::base::options::Training;
+use crate::base::ranked::Mutex;
+use crate::base::ranks;
 use crate::codecs::regions::Place;
 
 /// Volumes that collect at the same time.
@@ -121,7 +122,7 @@ struct Volume {
 pub(crate) struct Sampling {
     budget: usize,
     training: Training,
-    volumes: Mutex<BTreeMap<ObjectId, Volume>>,
+    volumes: Mutex<BTreeMap<ObjectId, Volume>, ranks::Samples>,
 }
 
 impl Sampling {

@@ -4,8 +4,8 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::Mutex;
-
+use crate::base::ranked::Mutex;
+use crate::base::ranks;
 use crate::pool::Pool;
 
 /// Records kept: 64 Ki units are 2 GiB of data at the default size, and some 10 MiB of memory.
@@ -60,7 +60,7 @@ struct Ring {
 #[derive(Default)]
 pub(crate) struct Trace {
     on: AtomicBool,
-    ring: Mutex<Ring>,
+    ring: Mutex<Ring, ranks::Trace>,
 }
 
 impl Trace {

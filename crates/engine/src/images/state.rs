@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
-use parking_lot::{Condvar, Mutex};
 use units::{BLOCK_BYTES, BlockMask, ObjectId};
 
 use crate::base::group::GroupKey;
+use crate::base::ranked::{Condvar, Mutex};
+use crate::base::ranks;
 use crate::map::Piece;
 
 /// Groups whose use is remembered together.
@@ -55,14 +56,14 @@ pub(crate) struct State {
 /// See the module.
 #[derive(Default)]
 pub(crate) struct Images {
-    pub state: Mutex<State>,
+    pub state: Mutex<State, ranks::Images>,
     /// Something has arrived, or will not.
     pub changed: Condvar,
     /// Entries of `arrived`, to be read without the lock.
     pub arrivals: AtomicUsize,
     stopped: AtomicBool,
     /// When a chunk of an image was read last, by a count of such reads.
-    used: Mutex<HashMap<(ObjectId, u64), u64>>,
+    used: Mutex<HashMap<(ObjectId, u64), u64>, ranks::ImagesUsed>,
     reads: AtomicU64,
 }
 

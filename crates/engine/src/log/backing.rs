@@ -5,15 +5,17 @@
 
 use std::ops::Range;
 
-use parking_lot::Mutex;
 use units::ExtentIndex;
+
+use crate::base::ranked::Mutex;
+use crate::base::ranks;
 
 const BITS: usize = u64::BITS as usize;
 
 /// A bit for each extent; none is known of those that the pool had when it was opened.
 #[derive(Debug, Default)]
 pub(crate) struct Backing {
-    bits: Mutex<Vec<u64>>,
+    bits: Mutex<Vec<u64>, ranks::Backing>,
 }
 
 fn range(first: ExtentIndex, count: usize) -> Range<usize> {

@@ -5,10 +5,11 @@
 use std::collections::BTreeSet;
 
 use format::{BATCH_FIXED_BYTES, CatalogueRef, Entry, Incarnation, Incarnations, header_bytes};
-use parking_lot::Mutex;
 use units::{ExtentIndex, Seq};
 
 use crate::base::canary::Canary;
+use crate::base::ranked::Mutex;
+use crate::base::ranks;
 
 /// Extents that are kept for the catalogue, and their content.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -82,7 +83,7 @@ pub(crate) struct Since(BTreeSet<ExtentIndex>, u64);
 /// The owner of the pins.
 #[derive(Debug, Default)]
 pub(crate) struct Catalogue {
-    state: Mutex<State>,
+    state: Mutex<State, ranks::Catalogue>,
 }
 
 impl Catalogue {

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use env::Disk;
-use parking_lot::{Condvar, Mutex};
 use surface::{Error, ErrorKind, Result};
 use units::Seq;
 
 use crate::base::counters::Counters;
+use crate::base::ranked::{Condvar, Mutex};
+use crate::base::ranks;
 
 struct State {
     durable_before: Seq,
@@ -28,7 +29,7 @@ struct Failure {
 pub(crate) struct Syncs {
     disk: Arc<dyn Disk>,
     counters: Arc<Counters>,
-    state: Mutex<State>,
+    state: Mutex<State, ranks::Syncs>,
     done: Condvar,
 }
 

@@ -23,10 +23,11 @@ use format::{
     BATCH_ALIGN, Checkpoint, ExtentEntry, Filled, INVENTORY_HEAD_BYTES, Inventory, InventoryHeader, Superblock,
     inventory_places,
 };
-use parking_lot::Mutex;
 use surface::{Error, Result};
 use units::{ExtentIndex, ObjectId, Seq};
 
+use crate::base::ranked::Mutex;
+use crate::base::ranks;
 use crate::log::Position;
 use crate::log::geometry::Geometry;
 use crate::pool::core::Core;
@@ -119,7 +120,7 @@ struct State {
 /// The owner.
 #[derive(Debug, Default)]
 pub(crate) struct Inventories {
-    state: Mutex<State>,
+    state: Mutex<State, ranks::Inventory>,
 }
 
 impl Inventories {

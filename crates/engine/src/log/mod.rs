@@ -43,12 +43,13 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use env::{AlignedBuf, Disk};
 use format::{BATCH_ALIGN, BatchHeader, Entry, OpenExtent, STREAMS, encode_batch};
-use parking_lot::{Condvar, Mutex};
 use surface::{Error, ErrorKind, Result};
 use units::{ExtentIndex, Seq};
 
 use crate::base::buffers::BufferPool;
 use crate::base::counters::Counters;
+use crate::base::ranked::{Condvar, Mutex};
+use crate::base::ranks;
 use crate::buffer::write_buffer::Taken;
 use crate::log::backing::Backing;
 use crate::log::geometry::Geometry;
@@ -157,7 +158,7 @@ pub(crate) struct Log {
     sink: Arc<dyn Sink>,
     counters: Arc<Counters>,
     buffers: Arc<BufferPool>,
-    state: Mutex<State>,
+    state: Mutex<State, ranks::LogState>,
     /// Copy of `Streams::ahead`, to be read without the lock.
     ahead: AtomicUsize,
     /// Extents ever put on the list, by checkpoints of this opening.

@@ -6,10 +6,11 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
 use surface::Error;
 
 use super::{Log, Placed, Purpose, Refusal, Ticket};
+use crate::base::ranked::{Condvar, Mutex};
+use crate::base::ranks;
 use crate::log::prepared::Prepared;
 
 /// What a writer finds to do.
@@ -40,7 +41,7 @@ struct State {
 
 pub(crate) struct Writers {
     bytes_max: usize,
-    state: Mutex<State>,
+    state: Mutex<State, ranks::LogQueue>,
     work: Condvar,
     room: Condvar,
 }

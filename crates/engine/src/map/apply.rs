@@ -23,11 +23,12 @@
 use std::sync::Arc;
 
 use format::{BATCH_ALIGN, Entry, FragmentEntry, FragmentRef, Move};
-use parking_lot::Mutex;
 use units::{BlockIndex, BlockMask, Epoch, GROUP_BLOCKS, GroupIndex, Seq};
 
 use crate::base::canary::Canary;
 use crate::base::group::GroupKey;
+use crate::base::ranked::Mutex;
+use crate::base::ranks;
 use crate::buffer::write_buffer::{Taken, WriteBuffer};
 use crate::log::Sink;
 use crate::log::catalogue::Catalogue;
@@ -46,7 +47,7 @@ pub(crate) struct Applier {
     pub objects: Arc<Objects>,
     pub buffer: Arc<WriteBuffer>,
     pub catalogue: Arc<Catalogue>,
-    pub deaths: Mutex<Deaths>,
+    pub deaths: Mutex<Deaths, ranks::Deaths>,
     pub geometry: Geometry,
     pub inventories: Inventories,
 }

@@ -43,7 +43,6 @@ use std::time::Duration;
 
 use env::MapStore;
 use format::{FragmentRef, Record, RecordKey, parse_record_key, record_key, record_key_range};
-use parking_lot::RwLock;
 use quick_cache::Weighter;
 use quick_cache::sync::{Cache, EntryAction};
 use smallvec::{SmallVec, smallvec};
@@ -51,6 +50,8 @@ use surface::{Error, ErrorKind, Result};
 use units::{BlockMask, Epoch, GroupIndex, ObjectId};
 
 use crate::base::group::{GroupKey, GroupRecords};
+use crate::base::ranked::RwLock;
+use crate::base::ranks;
 use crate::base::store_error::store_error;
 use crate::map::kind::Kind;
 use crate::map::overlay::Overlay;
@@ -101,7 +102,7 @@ pub(crate) struct Base {
 }
 
 pub(crate) struct Map {
-    layers: RwLock<Layers>,
+    layers: RwLock<Layers, ranks::MapLayers>,
     cache: Cache<GroupKey, Arc<GroupRecords>, GroupWeight>,
     store: Arc<dyn MapStore>,
 }

@@ -5,12 +5,13 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use format::{FragmentRef, Record};
-use parking_lot::{MappedRwLockReadGuard, Mutex, RwLock, RwLockReadGuard};
 use units::{BlockMask, Epoch};
 
 use crate::base::group::GroupKey;
 use crate::base::group::GroupRecords;
 use crate::base::hash::FastHash;
+use crate::base::ranked::{MappedRwLockReadGuard, Mutex, RwLock, RwLockReadGuard};
+use crate::base::ranks;
 use crate::map::relocation_notes::MovedFrom;
 
 const SHARDS: usize = 16;
@@ -22,14 +23,17 @@ const RECORD_BYTES: usize = size_of::<(Epoch, Record)>() + 32;
 /// Memory of a fragment.
 const FRAGMENT_BYTES: usize = size_of::<FragmentRef>();
 
-type Shard = RwLock<HashMap<GroupKey, GroupRecords, FastHash>>;
+type Shard = RwLock<HashMap<GroupKey, GroupRecords, FastHash>, ranks::OverlayShard>;
+
+/// The records of a group, with its shard.
+pub(crate) type Records<'a> = MappedRwLockReadGuard<'a, GroupRecords, ranks::OverlayShard>;
 
 #[derive(Default)]
 pub(crate) struct Overlay {
     shards: [Shard; SHARDS],
     bytes: AtomicUsize,
     groups: AtomicUsize,
-    moved_from: Mutex<Vec<MovedFrom>>,
+    moved_from: Mutex<Vec<MovedFrom>, ranks::MovedFrom>,
 }
 
 /// What one change did to a group's record in the overlay.
@@ -116,8 +120,13 @@ impl Overlay {
     }
 
     /// The records of a group, if there are any; changes to its shard wait while they are held.
-    pub(crate) fn records(&self, key: GroupKey) -> Option<MappedRwLockReadGuard<'_, GroupRecords>> {
-        RwLockReadGuard::try_map(self.shard(key).read(), |groups| groups.get(&key)).ok()
+    pub(crate) fn records(&self, key: GroupKey) -> Option<Records<'_>> {
+        RwLockReadGuard::try_map(self.shard(key).read(), |groups| groups.get(&key))
+    }
+
+    /// The same of an overlay that is frozen: no thread changes it any more.
+    pub(crate) fn frozen_records(&self, key: GroupKey) -> Option<Records<'_>> {
+        RwLockReadGuard::try_map(self.shard(key).read_unchanging(), |groups| groups.get(&key))
     }
 
     /// Forgets the changes of a group.
@@ -161,9 +170,10 @@ impl Overlay {
         }
     }
 
-    /// Hands all groups, sorted, to `look`. A writer that changes one waits meanwhile.
+    /// Hands all groups, sorted, to `look`, of an overlay that is frozen: no thread changes it any
+    /// more.
     pub(crate) fn sorted<R>(&self, look: impl FnOnce(Vec<(GroupKey, &GroupRecords)>) -> R) -> R {
-        let shards = self.shards.each_ref().map(|shard| shard.read());
+        let shards = self.shards.each_ref().map(|shard| shard.read_unchanging());
         let mut groups = Vec::with_capacity(self.groups());
         groups.extend(shards.iter().flat_map(|shard| shard.iter()).map(|(key, records)| (*key, records)));
         groups.sort_unstable_by_key(|(key, _)| *key);

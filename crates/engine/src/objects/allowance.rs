@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::Mutex;
-
+use crate::base::ranked::Mutex;
+use crate::base::ranks;
 use crate::objects::log_tails::LogTails;
 
 /// What one volume, or all in a folder, may write before the quota is looked at again.
@@ -11,7 +11,7 @@ use crate::objects::log_tails::LogTails;
 pub(crate) struct Allowance {
     pub bytes: AtomicU64,
     /// Held by the one who looks.
-    pub looking: Mutex<()>,
+    pub looking: Mutex<(), ranks::QuotaLook>,
     /// Bytes of the reservation that are not used, as of the last checkpoint.
     pub unmet: AtomicU64,
     /// Where a log of the file system above goes on.

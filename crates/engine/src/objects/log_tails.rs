@@ -2,7 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::Mutex;
+use crate::base::ranked::Mutex;
+use crate::base::ranks;
 
 /// How far behind a log's tail its next transaction may lie: many kernels keep some megabytes of
 /// one in memory, of which a pool that is full sees a few hundred KiB.
@@ -16,7 +17,7 @@ pub(crate) struct LogTails {
     /// The end of the last write; 0: none since the last flush.
     last_end: AtomicU64,
     /// Ends of writes that were the last ones before a flush, the newest first.
-    ends: Mutex<[u64; TAILS_MAX]>,
+    ends: Mutex<[u64; TAILS_MAX], ranks::LogTails>,
 }
 
 impl LogTails {

@@ -33,12 +33,13 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use format::{Cut, ObjectDescriptor, ObjectState, Origin, Reap};
-use parking_lot::RwLock;
 use policy::{CleanMarks, Resolved, Settings};
 use surface::{Error, ErrorKind, Result};
 use units::{Epoch, ObjectId, did_you_mean};
 
 use crate::base::options::Properties;
+use crate::base::ranked::RwLock;
+use crate::base::ranks;
 use crate::objects::level::Level;
 pub(crate) use crate::objects::object::Object;
 use crate::objects::pins::{Left, Look, Points};
@@ -292,7 +293,7 @@ impl Table {
 /// All objects of a pool, and the pool's own properties.
 #[derive(Default)]
 pub(crate) struct Objects {
-    table: RwLock<Table>,
+    table: RwLock<Table, ranks::Objects>,
 }
 
 impl Objects {

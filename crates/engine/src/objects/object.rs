@@ -4,33 +4,34 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 use format::{ObjectDescriptor, ObjectState, Reap, SnapshotIdentity};
-use parking_lot::RwLock;
 use policy::{Resolved, Settings};
 use units::{BLOCK_BYTES, Epoch, GroupIndex, ObjectId, SHARE_BYTES};
 
+use crate::base::ranked::RwLock;
+use crate::base::ranks;
 use crate::objects::level::Level;
 
 /// One object in memory.
 pub(crate) struct Object {
     pub id: ObjectId,
-    pub descriptor: RwLock<ObjectDescriptor>,
+    pub descriptor: RwLock<ObjectDescriptor, ranks::Descriptor>,
     /// The descriptor as the last checkpoint captured it, and whether it has changed since.
-    captured: RwLock<ObjectDescriptor>,
+    captured: RwLock<ObjectDescriptor, ranks::ObjectPart>,
     changed: AtomicBool,
     /// What the properties in force mean.
-    pub settings: RwLock<Settings>,
+    pub settings: RwLock<Settings, ranks::ObjectPart>,
     /// Of a share: all that is in force for its files; else the defaults.
-    pub in_force: RwLock<Arc<Resolved>>,
+    pub in_force: RwLock<Arc<Resolved>, ranks::ObjectPart>,
     /// Held shared by every request, and exclusively by a resize, a snapshot, a rollback or a
     /// deletion.
-    pub gate: RwLock<()>,
+    pub gate: RwLock<(), ranks::Gate>,
     /// Held shared by a writer that reads a block to change a part of it, exclusively while a large
     /// range is made a hole past the write buffer: the rest of the block would be written back as
     /// it was before.
-    pub parts: RwLock<()>,
+    pub parts: RwLock<(), ranks::Parts>,
     /// The name that users know: that of a volume with its folders, or `VOLUME@SNAPSHOT`.
-    title: RwLock<String>,
-    levels: RwLock<Arc<[Level]>>,
+    title: RwLock<String, ranks::ObjectPart>,
+    levels: RwLock<Arc<[Level]>, ranks::ObjectPart>,
     size_bytes: AtomicU64,
     epoch: Arc<AtomicU32>,
     /// Whether it is a volume, whether it is that or a snapshot, and whether the log may bring data
@@ -49,7 +50,7 @@ pub(crate) struct Object {
     active: Estimate,
     frozen: Estimate,
     /// The folders above that have a quota.
-    limits: RwLock<Arc<[Arc<Object>]>>,
+    limits: RwLock<Arc<[Arc<Object>]>, ranks::ObjectPart>,
     /// See `quota`.
     pub quota: crate::objects::allowance::Allowance,
 }

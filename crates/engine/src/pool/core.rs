@@ -9,13 +9,14 @@ use std::time::Duration;
 
 use env::MapBatch;
 use format::KEY_END;
-use parking_lot::{Mutex, RwLock};
 use surface::{Error, ErrorKind, Result};
 use units::ExtentIndex;
 
 use crate::base::buffers::BufferPool;
 use crate::base::counters::Counters;
 use crate::base::options::{PoolEnv, PoolOptions};
+use crate::base::ranked::{Mutex, RwLock};
+use crate::base::ranks;
 use crate::base::shares::Shares;
 use crate::base::status::Problem;
 use crate::buffer::write_buffer::WriteBuffer;
@@ -62,13 +63,13 @@ pub(crate) struct Core {
     pub catalogue: Arc<Catalogue>,
     pub applier: Arc<Applier>,
     pub log: Log,
-    pub extents: Mutex<Extents>,
+    pub extents: Mutex<Extents, ranks::Extents>,
     /// Copy of `Extents::free`, to be read without the lock.
     pub extents_free: AtomicU64,
     /// Copy of `Extents::live_bytes`.
     pub live_bytes: AtomicU64,
     /// Free extents whose space was not given back below.
-    pub unpunched: Mutex<BTreeSet<ExtentIndex>>,
+    pub unpunched: Mutex<BTreeSet<ExtentIndex>, ranks::Unpunched>,
     /// The pool is being closed, and the space listed for the log shall go back.
     pub ends: AtomicBool,
     /// The pool is being closed.
@@ -76,32 +77,32 @@ pub(crate) struct Core {
     pub below: Below,
     pub noted: Noted,
     /// What could not be read behind the end of the log, until the first checkpoint is durable.
-    pub unreadable: Mutex<Vec<Range<u64>>>,
+    pub unreadable: Mutex<Vec<Range<u64>>, ranks::Unreadable>,
     /// Extents that were cleaned and become free with the next checkpoint.
     pub evacuated: AtomicU64,
-    pub cleaner: Mutex<Cleaner>,
+    pub cleaner: Mutex<Cleaner, ranks::Cleaner>,
     /// Held shared by rounds in the background, exclusively by a writer that must know how much can
     /// be won at all.
-    pub cleaning: RwLock<()>,
+    pub cleaning: RwLock<(), ranks::Cleaning>,
     /// Held by the round that may take the extents kept for moves.
-    pub dipping: Mutex<()>,
+    pub dipping: Mutex<(), ranks::Dipping>,
     pub brake: Brake,
-    pub scrub: Mutex<Scrubbing>,
+    pub scrub: Mutex<Scrubbing, ranks::Scrub>,
     /// Where damage is suspected, and the last report of it. Never held while anything else is
     /// waited for.
-    pub suspicion: Mutex<Suspicion>,
+    pub suspicion: Mutex<Suspicion, ranks::Suspicion>,
     /// Damage that opening the pool has mended; a check reports it.
-    pub mended: Mutex<Vec<Problem>>,
+    pub mended: Mutex<Vec<Problem>, ranks::Mended>,
     /// Damage of copies that opening the pool has put right, for the report of `check`.
-    pub opening_notes: Mutex<Vec<String>>,
+    pub opening_notes: Mutex<Vec<String>, ranks::OpeningNotes>,
     /// What repairs have lost, and how the log ended.
-    pub losses: Mutex<Losses>,
+    pub losses: Mutex<Losses, ranks::Losses>,
     /// What cleaning could not move because it is damaged.
-    pub damages: Mutex<Vec<String>>,
-    pub checkpoint: Mutex<CheckpointState>,
+    pub damages: Mutex<Vec<String>, ranks::Damages>,
+    pub checkpoint: Mutex<CheckpointState, ranks::Checkpoint>,
     /// Held shared from a look at the map to the moves that follow from it, exclusively for a
     /// moment while a checkpoint captures.
-    pub still: RwLock<()>,
+    pub still: RwLock<(), ranks::Still>,
     /// Raised when a checkpoint captures, and before and after it is published: a look meanwhile
     /// may have seen a mixture.
     pub map_version: AtomicU64,
@@ -109,7 +110,7 @@ pub(crate) struct Core {
     pub captured: AtomicU64,
     /// Held shared while a reader uses locations, exclusively for a moment before extents are used
     /// again.
-    pub readers: RwLock<()>,
+    pub readers: RwLock<(), ranks::Readers>,
     pub units: UnitCache,
     pub images: Images,
     /// What `compression=auto` knows.
@@ -126,20 +127,20 @@ pub(crate) struct Core {
     pub has_shares: AtomicBool,
     /// Held by the writer that makes room in a pool that seems full; others wait for the space that
     /// it wins.
-    pub making_room: Mutex<()>,
+    pub making_room: Mutex<(), ranks::MakingRoom>,
     /// Held by whatever changes the table of objects.
-    pub admin: Mutex<()>,
+    pub admin: Mutex<(), ranks::Admin>,
     /// The full checkpoint behind which clones were passed on last, as they are counted; held while
     /// it is done.
-    pub passed_on: Mutex<u64>,
+    pub passed_on: Mutex<u64, ranks::PassedOn>,
     /// The pool is being made smaller.
-    pub shrinking: Mutex<Option<crate::upkeep::shrink::Shrinking>>,
+    pub shrinking: Mutex<Option<crate::upkeep::shrink::Shrinking>, ranks::Shrinking>,
     /// Held by the recompression: how far that is.
-    pub recompressing: Mutex<Walked>,
+    pub recompressing: Mutex<Walked, ranks::Recompressing>,
     /// Held by whoever sorts.
-    pub sorting: Mutex<SortWalk>,
+    pub sorting: Mutex<SortWalk, ranks::Sorting>,
     /// Held shared while a large range is made a hole past the write buffer; exclusively, for a moment, by whoever relies on none being.
-    pub punching: RwLock<()>,
+    pub punching: RwLock<(), ranks::Punching>,
     /// Large ranges that were made holes.
     pub punches: AtomicU64,
     /// Bytes that were admitted and are not in the write buffer yet.
@@ -150,15 +151,15 @@ pub(crate) struct Core {
     pub full_at: AtomicU64,
     /// When the oldest dirty data came, for the age limit: time of the first tick that saw the
     /// generation.
-    pub aging: Mutex<(u64, u64)>,
+    pub aging: Mutex<(u64, u64), ranks::Aging>,
     /// How much of the log had come since the last checkpoint when that last changed, and when it
     /// was.
-    pub resting: Mutex<(u64, u64)>,
+    pub resting: Mutex<(u64, u64), ranks::Resting>,
     /// Who has the trees of shares open.
     pub tree_claims: Arc<Claims>,
     /// The state in which the standby memory was found when the pool was opened.
-    pub standby: Mutex<StandbyFacts>,
-    failed: Mutex<Option<String>>,
+    pub standby: Mutex<StandbyFacts, ranks::StandbyFacts>,
+    failed: Mutex<Option<String>, ranks::Failed>,
     has_failed: AtomicBool,
     /// The data file has been deleted: it is gone when the pool lets go of it.
     is_deleted: AtomicBool,

@@ -13,7 +13,6 @@ use format::{
     INCOMPAT_FOLDERS, INCOMPAT_IMAGES, INCOMPAT_NESTED_SHARES, INCOMPAT_SHARES, INCOMPAT_SMALL_FILES, KEY_CHECKPOINT,
     KEY_LEARNED, KEY_SUPERBLOCK, ObjectDescriptor, Superblock,
 };
-use parking_lot::Mutex;
 use policy::Owner;
 use surface::{DeviceId, Error, ErrorKind, Result};
 use units::{
@@ -23,6 +22,7 @@ use units::{
 use crate::base::buffers::BufferPool;
 use crate::base::counters::Counters;
 use crate::base::options::{FormatOptions, PoolEnv, PoolOptions, Properties};
+use crate::base::ranked::Mutex;
 use crate::base::shares::Shares;
 use crate::base::status::{PoolStatus, Problem, VolumeStatus};
 use crate::base::store_error::store_error;

@@ -9,9 +9,10 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
 use surface::{Error, ErrorKind, Result};
 
+use crate::base::ranked::{Condvar, Mutex};
+use crate::base::ranks;
 use crate::buffer::write_buffer::WriteBuffer;
 use crate::log::{Log, Wrote};
 use crate::pool::core::Core;
@@ -44,7 +45,7 @@ struct State {
 }
 
 pub(crate) struct Workers {
-    state: Mutex<State>,
+    state: Mutex<State, ranks::Work>,
     work: Condvar,
     reading: Condvar,
     keeper: Condvar,
@@ -52,7 +53,7 @@ pub(crate) struct Workers {
     /// Writers wait here for room.
     room: Condvar,
     idle: AtomicUsize,
-    threads: Mutex<Vec<JoinHandle<()>>>,
+    threads: Mutex<Vec<JoinHandle<()>>, ranks::Threads>,
 }
 
 impl Workers {

@@ -4,8 +4,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-
+use crate::base::ranked::Mutex;
+use crate::base::ranks;
 use crate::objects::Object;
 use crate::pool::core::Core;
 
@@ -80,7 +80,7 @@ pub(crate) struct Advice {
 /// The streams of one volume.
 #[derive(Debug, Default)]
 pub(crate) struct ReadAhead {
-    state: Mutex<State>,
+    state: Mutex<State, ranks::ReadAhead>,
 }
 
 impl ReadAhead {

@@ -20,10 +20,11 @@
 
 use bytes::Bytes;
 use env::{EndedRead, ReadRing};
-use parking_lot::RwLockReadGuard;
 use surface::{Error, ErrorKind, PendingRead, Result};
 use units::BLOCK_BYTES;
 
+use crate::base::ranked::RwLockReadGuard;
+use crate::base::ranks;
 use crate::base::scratch::{self, Scratch};
 use crate::objects::Object;
 use crate::pool::core::Core;
@@ -65,9 +66,9 @@ struct Started<'a> {
     /// Spans that have not come.
     left: usize,
     has_failed: bool,
-    _gate: RwLockReadGuard<'a, ()>,
+    _gate: RwLockReadGuard<'a, (), ranks::Gate>,
     /// See [`Core::readers`].
-    _in_extents: RwLockReadGuard<'a, ()>,
+    _in_extents: RwLockReadGuard<'a, (), ranks::Readers>,
 }
 
 /// The reads of one thread.

@@ -9,9 +9,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
 use surface::{DeviceId, Error, ErrorKind, Result};
 
+use crate::base::ranked::{Condvar, Mutex};
+use crate::base::ranks;
 use crate::pool::Pool;
 
 /// For what a tree is claimed.
@@ -26,7 +27,7 @@ pub enum TreeUse {
 /// All claims of a pool, by the numbers of shares: how many look at it; 0 for one that changes it.
 #[derive(Debug, Default)]
 pub(crate) struct Claims {
-    held: Mutex<BTreeMap<u64, u64>>,
+    held: Mutex<BTreeMap<u64, u64>, ranks::TreeClaims>,
     changed: Condvar,
 }
 

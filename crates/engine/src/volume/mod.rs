@@ -10,12 +10,13 @@ pub(crate) mod shares;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use parking_lot::RwLockReadGuard;
 use smallvec::SmallVec;
 use surface::{BlockDevice, DeviceId, Error, ErrorKind, Hint, PendingRead, Result, Run, WriteOptions, ZeroOptions};
 use units::{BLOCK_BYTES, BlockIndex, BlockMask, GROUP_BLOCKS, GROUP_BYTES, GroupIndex};
 
 use crate::base::group::GroupKey;
+use crate::base::ranked::RwLockReadGuard;
+use crate::base::ranks;
 use crate::buffer::write_buffer::DirtyRun;
 use crate::objects::Object;
 use crate::pool::core::Core;
@@ -64,7 +65,7 @@ impl Volume {
 
     /// Enters a request: the range lies within the volume, and the volume is not destroyed while
     /// the guard is held.
-    fn enter(&self, offset: u64, length: u64) -> Result<RwLockReadGuard<'_, ()>> {
+    fn enter(&self, offset: u64, length: u64) -> Result<RwLockReadGuard<'_, (), ranks::Gate>> {
         let guard = self.object.gate.read();
         self.check_range(offset, length)?;
         Ok(guard)
@@ -115,7 +116,7 @@ impl Volume {
     }
 
     /// Enters a request that changes something.
-    fn enter_to_change(&self, offset: u64, length: u64) -> Result<RwLockReadGuard<'_, ()>> {
+    fn enter_to_change(&self, offset: u64, length: u64) -> Result<RwLockReadGuard<'_, (), ranks::Gate>> {
         let guard = self.enter(offset, length)?;
         if !self.object.is_live() {
             let text = format!("'{}' is a snapshot, which never changes: write to a clone of it", self.object.title());

@@ -17,9 +17,10 @@
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-use parking_lot::Mutex;
 use surface::Result;
 
+use crate::base::ranked::Mutex;
+use crate::base::ranks;
 use crate::log::prepared::Prepared;
 use crate::pool::core::Core;
 
@@ -47,7 +48,7 @@ struct State {
 
 /// See the module.
 pub(crate) struct Ahead {
-    state: Mutex<State>,
+    state: Mutex<State, ranks::Ahead>,
     /// Flushes that wait until all is written; changed under the lock.
     flushing: AtomicUsize,
     /// Flushes in a row that found little and left nothing.

@@ -105,7 +105,9 @@ impl MapStore for FlushingStore {
     }
     fn scan(&self, from: &[u8], to: &[u8], visit: &mut dyn FnMut(&[u8], &[u8]) -> ScanStep) -> Result<(), MapError> {
         if self.left.load(Ordering::Relaxed) > 0 && self.left.fetch_sub(1, Ordering::Relaxed) == 1 {
-            self.pool.lock().unwrap().take().unwrap().flush().unwrap();
+            // Another thread does: this one has the map's locks.
+            let pool = self.pool.lock().unwrap().take().unwrap();
+            std::thread::spawn(move || pool.flush()).join().unwrap().unwrap();
         }
         self.below.scan(from, to, visit)
     }

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use env::{AlignedBuf, Disk};
 use format::Superblock;
-use parking_lot::Mutex;
 use surface::Result;
 use units::Seq;
 
@@ -14,6 +13,7 @@ use super::told::Table;
 use crate::base::buffers::BufferPool;
 use crate::base::counters::Counters;
 use crate::base::options::{PoolEnv, PoolOptions};
+use crate::base::ranked::Mutex;
 use crate::base::shares::Shares;
 use crate::buffer::write_buffer::WriteBuffer;
 use crate::checkpoint::CheckpointState;

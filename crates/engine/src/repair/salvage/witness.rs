@@ -25,7 +25,6 @@ use std::sync::Arc;
 
 use env::MapStore;
 use format::{Checkpoint, FragmentRef, ObjectDescriptor, Record, RecordKey};
-use parking_lot::Mutex;
 use surface::Result;
 use units::{BlockMask, GROUP_BLOCKS, Seq};
 
@@ -33,6 +32,8 @@ use super::facts::{Fact, Rank, winners};
 use super::told::{Openings, Table};
 use crate::base::canary::Canary;
 use crate::base::group::{GroupKey, GroupRecords};
+use crate::base::ranked::Mutex;
+use crate::base::ranks;
 use crate::log::geometry::Geometry;
 use crate::map::Map;
 use crate::repair::recovery::{self, Loaded};
@@ -46,7 +47,7 @@ pub(crate) struct Witness {
     checkpoint: Checkpoint,
     objects: Vec<ObjectDescriptor>,
     /// The group that was asked for last: its records are asked for one by one.
-    last: Mutex<Option<(GroupKey, Arc<GroupRecords>)>>,
+    last: Mutex<Option<(GroupKey, Arc<GroupRecords>)>, ranks::Witness>,
 }
 
 /// What the map says of the blocks of a record, beside what the log says.

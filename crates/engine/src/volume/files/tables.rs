@@ -17,10 +17,11 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use parking_lot::{Mutex, RwLock};
 use surface::{BlockDevice, Error, ErrorKind, Result};
 use units::BLOCK_BYTES;
 
+use crate::base::ranked::{Mutex, RwLock};
+use crate::base::ranks;
 use crate::objects::file_layout::{self as layout, GIVEN_OUT, PIECES, PIECES_MAX};
 use crate::volume::Volume;
 use crate::volume::shares::Aside;
@@ -40,9 +41,9 @@ pub(super) struct Tables {
     volume: Arc<Volume>,
     aside: Arc<Aside>,
     device: Arc<dyn BlockDevice>,
-    state: Mutex<State>,
+    state: Mutex<State, ranks::Tables>,
     /// Held shared by those who write to a piece, so that its table is not dropped meanwhile.
-    stay: RwLock<()>,
+    stay: RwLock<(), ranks::TablesStay>,
 }
 
 #[derive(Default)]

@@ -1,0 +1,438 @@
+//! Locks that have a rank. Owns the rule by which no two threads can wait for each other: a thread
+//! waits only for a lock that comes behind all those that it holds. `base::ranks` has the order.
+//!
+//! Debug builds, and so all tests, keep a list of the locks that each thread holds, and panic with
+//! the names of both where the rule is broken: before the thread waits, and whether or not another
+//! thread has the lock at that moment. In other builds these are the plain locks.
+//!
+//! 1. A lock that is waited for must come behind all that the thread holds, or stand beside them
+//!    where the table allows that ([`Peers`]).
+//! 2. A lock that is only tried, or waited for with patience, cannot keep the thread for ever: it
+//!    may come out of turn. While it is held it counts like the others.
+//! 3. Who waits for a signal gives up one lock and takes it again: it must be the last one held.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+use std::time::Duration;
+
+use crate::base::ranks::Rank;
+
+/// A note that a thread holds a lock, for as long as this lives.
+struct Held<R: Rank> {
+    #[cfg(debug_assertions)]
+    is_noted: bool,
+    rank: PhantomData<R>,
+}
+
+impl<R: Rank> Held<R> {
+    /// The thread has the lock.
+    fn new() -> Self {
+        #[cfg(debug_assertions)]
+        held::note(R::PLACE);
+        Self {
+            #[cfg(debug_assertions)]
+            is_noted: true,
+            rank: PhantomData,
+        }
+    }
+
+    /// The thread has the lock, and need not be told.
+    const fn untold() -> Self {
+        Self {
+            #[cfg(debug_assertions)]
+            is_noted: false,
+            rank: PhantomData,
+        }
+    }
+
+    /// The thread is about to wait for the lock.
+    fn expect() {
+        #[cfg(debug_assertions)]
+        held::check(R::PLACE);
+    }
+
+    /// The thread is about to wait for a signal, and gives up the lock meanwhile.
+    fn expect_signal() {
+        #[cfg(debug_assertions)]
+        held::check_signal(R::PLACE);
+    }
+}
+
+#[cfg(debug_assertions)]
+impl<R: Rank> Drop for Held<R> {
+    fn drop(&mut self) {
+        if self.is_noted {
+            held::forget(R::PLACE);
+        }
+    }
+}
+
+/// The locks that this thread holds.
+#[cfg(debug_assertions)]
+mod held {
+    use std::cell::RefCell;
+
+    use crate::base::ranks::{Peers, Place};
+
+    thread_local! {
+        static HELD: RefCell<Vec<Place>> = const { RefCell::new(Vec::new()) };
+    }
+
+    fn with<T>(look: impl FnOnce(&mut Vec<Place>) -> T) -> Option<T> {
+        // A thread that ends has no list any more.
+        HELD.try_with(|held| look(&mut held.borrow_mut())).ok()
+    }
+
+    pub(super) fn note(place: Place) {
+        with(|held| held.push(place));
+    }
+
+    pub(super) fn forget(place: Place) {
+        with(|held| {
+            if let Some(at) = held.iter().rposition(|one| *one == place) {
+                held.remove(at);
+            }
+        });
+    }
+
+    pub(super) fn check(place: Place) {
+        let is_before = |held: &[Place], one: &Place| match place.peers {
+            _ if one.level != place.level => one.level < place.level,
+            _ if *one != place => false,
+            Peers::None => false,
+            Peers::Beside => true,
+            Peers::Under(level) => held.iter().any(|other| other.level == level),
+        };
+        let in_the_way = with(|held| {
+            let held = &*held;
+            held.iter().find(|one| !is_before(held, one)).copied()
+        });
+        if let Some(held) = in_the_way.flatten() {
+            refuse(&format!("the lock '{}' is waited for while '{}' is held", place.name, held.name));
+        }
+    }
+
+    pub(super) fn check_signal(place: Place) {
+        let behind = with(|held| held.iter().find(|one| one.level > place.level).copied()).flatten();
+        if let Some(held) = behind {
+            refuse(&format!("the lock '{}' is given up for a signal while '{}' is held", place.name, held.name));
+        }
+    }
+
+    /// A fault of the program, which could make two threads wait for each other for ever.
+    pub(super) fn refuse(what: &str) {
+        // A thread that panics drops what it holds, whatever that takes.
+        assert!(std::thread::panicking(), "{what}: base/ranks.rs has the order of locks");
+    }
+}
+
+/// A mutex with a rank.
+pub(crate) struct Mutex<T, R: Rank> {
+    plain: parking_lot::Mutex<T>,
+    rank: PhantomData<R>,
+}
+
+/// What a locked [`Mutex`] gives access to.
+#[must_use = "the lock is let go at once"]
+pub(crate) struct MutexGuard<'a, T, R: Rank> {
+    // Let go before the note of it.
+    plain: parking_lot::MutexGuard<'a, T>,
+    _held: Held<R>,
+}
+
+impl<T, R: Rank> Mutex<T, R> {
+    pub(crate) const fn new(value: T) -> Self {
+        Self { plain: parking_lot::Mutex::new(value), rank: PhantomData }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, T, R> {
+        self.expect();
+        MutexGuard { plain: self.plain.lock(), _held: Held::new() }
+    }
+
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T, R>> {
+        self.plain.try_lock().map(|plain| MutexGuard { plain, _held: Held::new() })
+    }
+
+    /// The thread is about to wait for the lock in a way of its own.
+    pub(crate) fn expect(&self) {
+        Held::<R>::expect();
+    }
+}
+
+impl<T: Default, R: Rank> Default for Mutex<T, R> {
+    fn default() -> Self {
+        Self::new(T::default())
+    }
+}
+
+impl<T: fmt::Debug, R: Rank> fmt::Debug for Mutex<T, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.plain.fmt(f)
+    }
+}
+
+impl<T, R: Rank> Deref for MutexGuard<'_, T, R> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.plain
+    }
+}
+
+impl<T, R: Rank> DerefMut for MutexGuard<'_, T, R> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.plain
+    }
+}
+
+/// A signal that threads wait for with a [`Mutex`].
+#[derive(Debug, Default)]
+pub(crate) struct Condvar {
+    plain: parking_lot::Condvar,
+}
+
+impl Condvar {
+    pub(crate) const fn new() -> Self {
+        Self { plain: parking_lot::Condvar::new() }
+    }
+
+    pub(crate) fn wait<T, R: Rank>(&self, guard: &mut MutexGuard<'_, T, R>) {
+        Held::<R>::expect_signal();
+        self.plain.wait(&mut guard.plain);
+    }
+
+    /// Waits for at most so long.
+    pub(crate) fn wait_for<T, R: Rank>(&self, guard: &mut MutexGuard<'_, T, R>, patience: Duration) {
+        Held::<R>::expect_signal();
+        self.plain.wait_for(&mut guard.plain, patience);
+    }
+
+    /// Waits while something holds, for at most so long.
+    pub(crate) fn wait_while_for<T, R: Rank>(
+        &self,
+        guard: &mut MutexGuard<'_, T, R>,
+        holds: impl FnMut(&mut T) -> bool,
+        patience: Duration,
+    ) {
+        Held::<R>::expect_signal();
+        self.plain.wait_while_for(&mut guard.plain, holds, patience);
+    }
+
+    pub(crate) fn notify_one(&self) {
+        self.plain.notify_one();
+    }
+
+    pub(crate) fn notify_all(&self) {
+        self.plain.notify_all();
+    }
+}
+
+/// A readers-writer lock with a rank.
+pub(crate) struct RwLock<T, R: Rank> {
+    plain: parking_lot::RwLock<T>,
+    rank: PhantomData<R>,
+}
+
+/// What a shared [`RwLock`] gives access to.
+#[must_use = "the lock is let go at once"]
+pub(crate) struct RwLockReadGuard<'a, T, R: Rank> {
+    // Let go before the note of it.
+    plain: parking_lot::RwLockReadGuard<'a, T>,
+    held: Held<R>,
+}
+
+/// What an [`RwLock`] that one thread has alone gives access to.
+#[must_use = "the lock is let go at once"]
+pub(crate) struct RwLockWriteGuard<'a, T, R: Rank> {
+    // Let go before the note of it.
+    plain: parking_lot::RwLockWriteGuard<'a, T>,
+    _held: Held<R>,
+}
+
+/// A part of what a shared [`RwLock`] gives access to.
+#[must_use = "the lock is let go at once"]
+pub(crate) struct MappedRwLockReadGuard<'a, T, R: Rank> {
+    // Let go before the note of it.
+    plain: parking_lot::MappedRwLockReadGuard<'a, T>,
+    _held: Held<R>,
+}
+
+impl<T, R: Rank> RwLock<T, R> {
+    pub(crate) const fn new(value: T) -> Self {
+        Self { plain: parking_lot::RwLock::new(value), rank: PhantomData }
+    }
+
+    pub(crate) fn read(&self) -> RwLockReadGuard<'_, T, R> {
+        Held::<R>::expect();
+        RwLockReadGuard { plain: self.plain.read(), held: Held::new() }
+    }
+
+    pub(crate) fn write(&self) -> RwLockWriteGuard<'_, T, R> {
+        Held::<R>::expect();
+        RwLockWriteGuard { plain: self.plain.write(), _held: Held::new() }
+    }
+
+    pub(crate) fn try_read(&self) -> Option<RwLockReadGuard<'_, T, R>> {
+        self.plain.try_read().map(|plain| RwLockReadGuard { plain, held: Held::new() })
+    }
+
+    pub(crate) fn try_write_for(&self, patience: Duration) -> Option<RwLockWriteGuard<'_, T, R>> {
+        self.plain.try_write_for(patience).map(|plain| RwLockWriteGuard { plain, _held: Held::new() })
+    }
+
+    /// Shares the lock of something that no thread changes any more: so no thread waits for it, and
+    /// it has no place in the order.
+    pub(crate) fn read_unchanging(&self) -> RwLockReadGuard<'_, T, R> {
+        #[cfg(debug_assertions)]
+        if self.plain.is_locked_exclusive() {
+            held::refuse(&format!("the lock '{}' is shared as that of what no thread changes", R::PLACE.name));
+        }
+        RwLockReadGuard { plain: self.plain.read(), held: Held::untold() }
+    }
+}
+
+#[cfg(test)]
+impl<T, R: Rank> RwLock<T, R> {
+    pub(crate) fn try_write(&self) -> Option<RwLockWriteGuard<'_, T, R>> {
+        self.plain.try_write().map(|plain| RwLockWriteGuard { plain, _held: Held::new() })
+    }
+}
+
+impl<T: Default, R: Rank> Default for RwLock<T, R> {
+    fn default() -> Self {
+        Self::new(T::default())
+    }
+}
+
+impl<T: fmt::Debug, R: Rank> fmt::Debug for RwLock<T, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.plain.fmt(f)
+    }
+}
+
+impl<'a, T, R: Rank> RwLockReadGuard<'a, T, R> {
+    /// Goes on with a part of it, if there is one.
+    pub(crate) fn try_map<U>(
+        guard: Self,
+        part: impl FnOnce(&T) -> Option<&U>,
+    ) -> Option<MappedRwLockReadGuard<'a, U, R>> {
+        let Self { plain, held } = guard;
+        let plain = parking_lot::RwLockReadGuard::try_map(plain, part).ok()?;
+        Some(MappedRwLockReadGuard { plain, _held: held })
+    }
+}
+
+impl<T, R: Rank> Deref for RwLockReadGuard<'_, T, R> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.plain
+    }
+}
+
+impl<T, R: Rank> Deref for RwLockWriteGuard<'_, T, R> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.plain
+    }
+}
+
+impl<T, R: Rank> DerefMut for RwLockWriteGuard<'_, T, R> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.plain
+    }
+}
+
+impl<T, R: Rank> Deref for MappedRwLockReadGuard<'_, T, R> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.plain
+    }
+}
+
+#[cfg(test)]
+#[cfg(debug_assertions)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+    use crate::base::ranks;
+
+    /// Whether something is refused, and with which words.
+    fn refusal(work: impl FnOnce()) -> Option<String> {
+        let panic = catch_unwind(AssertUnwindSafe(work)).err()?;
+        Some(panic.downcast_ref::<String>().expect("a message").clone())
+    }
+
+    #[test]
+    fn a_lock_that_is_waited_for_out_of_turn_is_refused_with_both_names() {
+        let admin = Mutex::<_, ranks::Admin>::new(());
+        let gate = RwLock::<_, ranks::Gate>::new(());
+        let text = refusal(|| {
+            let _gate = gate.read();
+            let _admin = admin.lock();
+        });
+        let text = text.expect("it was granted");
+        assert!(text.contains("'admin' is waited for while 'gate' is held"), "{text}");
+        // Nothing is held any more, and in turn both are granted; so is the second one alone.
+        assert_eq!(refusal(|| drop((admin.lock(), gate.write()))), None);
+        assert_eq!(refusal(|| drop(gate.write())), None);
+        // Locks of which no other is waited for come last, whichever it is.
+        let (told, kept) = (Mutex::<_, ranks::Suspicion>::new(()), Mutex::<_, ranks::Unpunched>::new(()));
+        for in_turn in [true, false] {
+            let text =
+                refusal(|| if in_turn { drop((told.lock(), kept.lock())) } else { drop((kept.lock(), told.lock())) });
+            assert!(text.expect("it was granted").contains("is held"));
+        }
+    }
+
+    #[test]
+    fn a_lock_is_never_waited_for_twice_unless_the_table_says_so() {
+        let table = RwLock::<_, ranks::Objects>::new(0);
+        let text = refusal(|| drop((table.read(), table.read()))).expect("it was granted");
+        assert!(text.contains("'objects' is waited for while 'objects' is held"), "{text}");
+        let shards = [(); 2].map(RwLock::<_, ranks::OverlayShard>::new);
+        assert_eq!(refusal(|| drop((shards[0].read(), shards[1].write()))), None);
+        // Gates of several volumes, by whoever changes the table of objects.
+        let gates = [(); 2].map(RwLock::<_, ranks::Gate>::new);
+        let admin = Mutex::<_, ranks::Admin>::new(());
+        assert!(refusal(|| drop((gates[0].read(), gates[1].write()))).is_some());
+        assert_eq!(refusal(|| drop((admin.lock(), gates[1].write(), gates[0].write()))), None);
+    }
+
+    #[test]
+    fn a_lock_that_is_only_tried_may_come_out_of_turn_and_counts_while_it_is_held() {
+        let admin = Mutex::<_, ranks::Admin>::new(());
+        let checkpoint = Mutex::<_, ranks::Checkpoint>::new(());
+        let still = RwLock::<_, ranks::Still>::new(());
+        assert_eq!(refusal(|| drop((still.read(), checkpoint.try_lock().unwrap()))), None);
+        let text = refusal(|| drop((checkpoint.try_lock().unwrap(), admin.lock()))).expect("it was granted");
+        assert!(text.contains("'admin' is waited for while 'checkpoint' is held"), "{text}");
+    }
+
+    #[test]
+    fn a_signal_is_waited_for_with_the_last_lock_only() {
+        let (log, objects) = (Mutex::<_, ranks::LogState>::new(()), RwLock::<_, ranks::Objects>::new(()));
+        let settled = Condvar::new();
+        let text = refusal(|| {
+            let mut state = log.lock();
+            let _table = objects.read();
+            settled.wait_for(&mut state, Duration::ZERO);
+        });
+        assert!(text.expect("it waited").contains("'log state' is given up for a signal while 'objects' is held"));
+        assert_eq!(refusal(|| settled.wait_for(&mut log.lock(), Duration::ZERO)), None);
+    }
+
+    #[test]
+    fn what_no_thread_changes_has_no_place_in_the_order() {
+        let (shard, layers) = (RwLock::<_, ranks::OverlayShard>::new(()), RwLock::<_, ranks::MapLayers>::new(()));
+        assert!(refusal(|| drop((shard.read(), layers.read()))).is_some());
+        assert_eq!(refusal(|| drop((shard.read_unchanging(), layers.read()))), None);
+        let _changing = shard.write();
+        assert!(refusal(|| drop(shard.read_unchanging())).is_some());
+    }
+}

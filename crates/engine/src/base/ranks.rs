@@ -1,0 +1,244 @@
+//! The order of all locks of the engine, the first one first. A thread waits only for a lock that
+//! comes behind all those that it holds (`base::ranked`). docs/ARCHITECTURE.md has the same list for
+//! readers, which a test compares with this one.
+#![cfg_attr(not(debug_assertions), allow(dead_code))]
+
+/// Where a lock stands in the order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub level: u8,
+    pub name: &'static str,
+    pub peers: Peers,
+}
+
+/// Whether a thread that holds one lock of a rank may wait for another one of the same rank.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Peers {
+    None,
+    /// All threads take them in the same order.
+    Beside,
+    /// Only a thread that holds the lock of that level as well.
+    Under(u8),
+}
+
+/// A rank, by which a lock is typed.
+pub(crate) trait Rank {
+    const PLACE: Place;
+}
+
+macro_rules! peers {
+    () => {
+        Peers::None
+    };
+    (beside) => {
+        Peers::Beside
+    };
+    (under $rank:ident) => {
+        Peers::Under(Level::$rank as u8)
+    };
+}
+
+macro_rules! ranks {
+    (
+        in order: $($(#[$doc:meta])+ $rank:ident $name:literal $($peers:ident $($of:ident)?)?;)+
+        last: $($(#[$last_doc:meta])+ $last:ident $last_name:literal;)+
+    ) => {
+        enum Level {
+            $($rank,)+
+            Last,
+        }
+
+        $(
+            $(#[$doc])+
+            pub(crate) enum $rank {}
+
+            impl Rank for $rank {
+                const PLACE: Place =
+                    Place { level: Level::$rank as u8, name: $name, peers: peers!($($peers $($of)?)?) };
+            }
+        )+
+
+        $(
+            $(#[$last_doc])+
+            pub(crate) enum $last {}
+
+            impl Rank for $last {
+                const PLACE: Place = Place { level: Level::Last as u8, name: $last_name, peers: Peers::None };
+            }
+        )+
+
+        /// The names in their order, and those of the last level.
+        #[cfg(test)]
+        const NAMES: (&[&str], &[&str]) = (&[$($name),+], &[$($last_name),+]);
+    };
+}
+
+ranks! {
+    in order:
+    /// The pool's threads: held while they are started, and while their ends are waited for.
+    Threads "threads";
+    /// Held by the thread that trains dictionaries.
+    Training "training";
+    /// Held by the recompression.
+    Recompressing "recompressing";
+    /// Held by the sorting.
+    Sorting "sorting";
+    /// Held by a slice of the scrub, and by the others that change the list of damages.
+    Scrub "scrub";
+    /// Held while clones are passed on, and by a check, which keeps that off.
+    PassedOn "passed on";
+    /// Held by whatever changes the table of objects.
+    Admin "admin";
+    /// How far the pool is made smaller.
+    Shrinking "shrinking";
+    /// Held shared while a piece of a share's file is written, exclusively while tables go.
+    TablesStay "tables stay";
+    /// The tables of a share's files; they are read and written while it is held.
+    Tables "tables";
+    /// A volume's gate. Who closes several of them holds `admin`.
+    Gate "gate" under Admin;
+    /// Held by the writer that counts what a quota leaves.
+    QuotaLook "quota look";
+    /// Held shared while a large range becomes a hole.
+    Punching "punching";
+    /// Held shared by a writer of a part of a block, exclusively while a large range becomes a hole.
+    Parts "parts";
+    /// Held by the writer that makes room in a pool that seems full.
+    MakingRoom "making room";
+    /// Held shared by rounds of cleaning in the background, exclusively by others.
+    Cleaning "cleaning";
+    /// Held by the round that may take the extents kept for moves.
+    Dipping "dipping";
+    /// Held shared while dictionaries that may be given up are in use.
+    DictionariesInUse "dictionaries in use";
+    /// The state of checkpoints: held while one is taken.
+    Checkpoint "checkpoint";
+    /// Held shared from a look at the map to the moves that follow from it, exclusively by a
+    /// checkpoint that captures.
+    Still "still";
+    /// Held shared while locations in the data file are used.
+    Readers "readers";
+    /// The records of the group that salvage compared last.
+    Witness "witness";
+    /// What the cleaner knows between rounds.
+    Cleaner "cleaner";
+    /// How often cleaning won nothing; writers at the soft wall wait with it.
+    Futile "futile";
+    /// How much had come into the log when that changed last.
+    Resting "resting";
+    /// Samples for dictionaries.
+    Samples "samples";
+    /// Dictionaries that are not used for new data.
+    Unusable "unusable dictionaries";
+    /// The log's state: batches are placed and applied while it is held.
+    LogState "log state";
+    /// The pins of the catalogue.
+    Catalogue "catalogue";
+    /// The table of objects.
+    Objects "objects";
+    /// The descriptor of an object.
+    Descriptor "descriptor";
+    /// The other parts of an object: title, settings, the way down, what was captured.
+    ObjectPart "object part";
+    /// The accounts of extents.
+    Extents "extents";
+    /// The layers of the map.
+    MapLayers "map layers";
+    /// A shard of an overlay: those of one overlay in their order, those of a newer overlay before
+    /// those of an older one.
+    OverlayShard "overlay shard" beside;
+    /// Notes of where moved fragments came from.
+    MovedFrom "moved from";
+    /// Dead fragments of extents.
+    Deaths "deaths";
+    /// How far extents are filled.
+    Inventory "inventory";
+    /// When the oldest dirty data came.
+    Aging "aging";
+    /// A shard of the write buffer.
+    BufferShard "buffer shard";
+    /// The queue of the write buffer.
+    BufferQueue "buffer queue";
+    /// The ring of standby memory.
+    StandbyRing "standby ring";
+    /// Why the pool takes no writes.
+    Failed "failed";
+    /// Syncs of the data file.
+    Syncs "syncs";
+    /// Which extents have their space below.
+    Backing "backing";
+    /// What could not be read behind the end of the log; it is written over while this is held.
+    Unreadable "unreadable";
+
+    last:
+    /// Extents whose space is owed to the file system below.
+    Unpunched "unpunched";
+    /// Where damage is suspected.
+    Suspicion "suspicion";
+    /// Damage that the opening has mended.
+    Mended "mended";
+    /// What the opening has put right.
+    OpeningNotes "opening notes";
+    /// What repairs have lost.
+    Losses "losses";
+    /// What cleaning could not move.
+    Damages "damages";
+    /// How the standby memory was found.
+    StandbyFacts "standby facts";
+    /// Writers that are slowed down wait with it.
+    Easing "easing";
+    /// What the pool's threads have to do.
+    Work "work";
+    /// Batches that wait for a writer thread.
+    LogQueue "log queue";
+    /// Parts that were compressed before a flush.
+    Ahead "ahead";
+    /// Groups of images on their way.
+    Images "images";
+    /// When parts of images were read.
+    ImagesUsed "images used";
+    /// Streams of reads of a volume.
+    ReadAhead "read ahead";
+    /// Where logs of a file system above end.
+    LogTails "log tails";
+    /// Who has the tree of a share open.
+    TreeClaims "tree claims";
+    /// The trace of choices.
+    Trace "trace";
+    /// Dictionaries that could not be read a moment ago.
+    UnreadableDictionaries "unreadable dictionaries";
+    /// Buffers that are kept.
+    Buffers "buffers";
+    /// The speed of the device.
+    Device "device";
+    /// The demand of writers.
+    Demand "demand";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ARCHITECTURE: &str = include_str!("../../../../docs/ARCHITECTURE.md");
+
+    /// The names of a list of the document: those in backquotes at the beginnings of its items.
+    fn listed(behind: &str) -> Vec<&'static str> {
+        let (_, list) = ARCHITECTURE.split_once(behind).expect("the document has the list");
+        let items = list
+            .trim_start()
+            .lines()
+            .map_while(|line| line.trim_start().strip_prefix(|c: char| c.is_ascii_digit() || c == '-'));
+        let name = |item: &'static str| item.split('`').nth(1).expect("an item begins with a name");
+        items.map(name).collect()
+    }
+
+    #[test]
+    fn the_architecture_has_the_same_order() {
+        let (in_order, last) = NAMES;
+        assert_eq!(
+            listed("A thread waits only for a lock that comes behind all those that it holds, in this order:"),
+            in_order
+        );
+        assert_eq!(listed("Nothing is waited for while one of these is held:"), last);
+    }
+}
