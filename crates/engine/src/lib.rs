@@ -2,10 +2,11 @@
 //! keeps the two true to each other through crashes. Knows nothing of front ends; sees files, time
 //! and randomness only through `env`.
 //!
-//! Layers, from the top: [`Pool`] and [`Volume`] (byte ranges, names) / `write_buffer`, `drain`,
-//! `reader` (blocks, units) / `map`, `overlay` (where blocks lie), `log`, `extents` (where batches
-//! go) / `checkpoint`, `recovery` (how map and log meet). The order of writes and syncs, on which
-//! all promises after a crash rest, is decided in `log`, `checkpoint` and `recovery` only.
+//! The rooms, from the lowest floor up: `base`; `buffer` and `log`; `objects`, `space` and `map`;
+//! `codecs`, `read` and `write`; `checkpoint` and `clean`; `volume`, `history`, `replication` and
+//! `images`; `repair`, `upkeep` and `pool`. A room names only rooms below it (`tools/rooms.txt`),
+//! and the head of each says what it owns. The order of writes and syncs, on which all promises
+//! after a crash rest, is decided in `log`, `checkpoint` and `repair::recovery` only.
 
 mod base;
 mod buffer;

@@ -1,4 +1,4 @@
-//! What a group of an object is called, and what is known of it.
+//! The name of a group of an object, and the form of what the map knows of it.
 
 use format::Record;
 use smallvec::SmallVec;

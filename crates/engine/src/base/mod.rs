@@ -1,4 +1,5 @@
-//! What every room stands on: memory, sums, options, counters, reports. Owns no state of the pool; may be called by all.
+//! What every room stands on: memory, sums, options, counters, reports, locks with a rank. Owns no
+//! state of a pool. All rooms may call it; it calls none.
 
 pub(crate) mod buffers;
 pub(crate) mod canary;

@@ -397,7 +397,7 @@ mod tests {
         assert!(text.contains("'objects' is waited for while 'objects' is held"), "{text}");
         let shards = [(); 2].map(RwLock::<_, ranks::OverlayShard>::new);
         assert_eq!(refusal(|| drop((shards[0].read(), shards[1].write()))), None);
-        // Gates of several volumes, by whoever changes the table of objects.
+        // Gates of several volumes, by a thread that may change the table of objects.
         let gates = [(); 2].map(RwLock::<_, ranks::Gate>::new);
         let admin = Mutex::<_, ranks::Admin>::new(());
         assert!(refusal(|| drop((gates[0].read(), gates[1].write()))).is_some());

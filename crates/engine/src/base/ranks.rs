@@ -1,6 +1,6 @@
 //! The order of all locks of the engine, the first one first. A thread waits only for a lock that
-//! comes behind all those that it holds (`base::ranked`). docs/ARCHITECTURE.md has the same list for
-//! readers, which a test compares with this one.
+//! comes behind all those that it holds (`base::ranked`). docs/ARCHITECTURE.md has the same list,
+//! which a test compares with this one.
 #![cfg_attr(not(debug_assertions), allow(dead_code))]
 
 /// Where a lock stands in the order.
@@ -101,7 +101,8 @@ ranks! {
     QuotaLook "quota look";
     /// Held shared while a large range becomes a hole.
     Punching "punching";
-    /// Held shared by a writer of a part of a block, exclusively while a large range becomes a hole.
+    /// Held shared by a writer of a part of a block, exclusively while a large range becomes a
+    /// hole.
     Parts "parts";
     /// Held by the writer that makes room in a pool that seems full.
     MakingRoom "making room";
@@ -138,7 +139,7 @@ ranks! {
     Objects "objects";
     /// The descriptor of an object.
     Descriptor "descriptor";
-    /// The other parts of an object: title, settings, the way down, what was captured.
+    /// The other parts of an object: title, settings, the way down, the captured descriptor.
     ObjectPart "object part";
     /// The accounts of extents.
     Extents "extents";

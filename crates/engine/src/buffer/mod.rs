@@ -1,4 +1,4 @@
-//! What was written and is not in a batch yet. Owns the write buffer, and the standby memory that
+//! Written blocks that are not in a batch yet. Owns the write buffer, and the standby memory that
 //! keeps its content once more for the death of the process. Does not know where blocks go.
 //!
 //! 1. A write or a discard enters a run of blocks (`write_buffer`), with a record of it in the ring

@@ -35,8 +35,8 @@
 //!   between (see `standby_open`).
 //!
 //! **What changes blocks past the write buffer** (a large discard, a volume that is cut off or
-//! taken back, a snapshot that was received) is ordered by `Core::leave_behind` (`write::room`): it returns when
-//! the tail has come past all records that were there when it was called.
+//! taken back, a snapshot that was received) is ordered by `Core::leave_behind` (`write::room`): it
+//! returns when the tail has come past all records that were there when it was called.
 //! - Under a volume's closed gate, before the batch that changes the volume: no record of older
 //!   data can come to lie over it. Snapshots do the same, so that what is replayed never belongs to
 //!   an epoch that is over.

@@ -1,6 +1,6 @@
 //! The catalogue: what keeps names, sizes, snapshots and properties in the log, although the
-//! batches that told them are long gone. Owns when a new one is made; `log::catalogue` knows which extents must be kept for it
-//! (*pins*), `format` has the bytes.
+//! batches that told them are long gone. Owns when a new one is made; `log::catalogue` knows which
+//! extents must be kept for it (*pins*), `format` has the bytes.
 //!
 //! Pinned are the extents that hold the newest durable catalogue, and those with entries since that
 //! change descriptors or mark an opening (below). Most of them hold live data anyway; one that does

@@ -181,8 +181,8 @@ impl Catalogue {
 
     /// A new one that accounts for all batches before `as_of` is appended from now on, and entries
     /// are noted anew. The caller sees to it that none is applied between its own look at the
-    /// descriptors and this. Returns the openings that the new one tells, and what was noted
-    /// before, for [`end_growing`](Self::end_growing).
+    /// descriptors and this. Returns the openings that the new one tells, and the earlier
+    /// notes, for [`end_growing`](Self::end_growing).
     pub(crate) fn begin_growing(&self, as_of: Seq) -> (Incarnations, Since) {
         let mut state = self.state.lock();
         let before = Since(std::mem::take(&mut state.pins.since), std::mem::take(&mut state.pins.since_bytes));

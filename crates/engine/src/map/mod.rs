@@ -1,4 +1,8 @@
-//! The map: from (object, group) to the location of each block. It has four layers, newest first:
+//! The map: from (object, group) to the location of each block. **Only this room changes it**:
+//! batches of the log do, by way of `apply`, and checkpoints take changes from layer to layer. All
+//! others look.
+//!
+//! It has four layers, newest first:
 //! 1. the *active* overlay: changes since the last checkpoint began;
 //! 2. the *frozen* overlay: changes that a checkpoint is writing right now;
 //! 3. the *settled* overlay: changes that light checkpoints made durable as they are, without

@@ -67,7 +67,7 @@ impl Overlay {
     }
 
     /// Changes the record of one group and epoch.
-    pub(crate) fn change(&self, key: GroupKey, epoch: Epoch, change: impl FnOnce(&mut Record)) -> Change {
+    pub(super) fn change(&self, key: GroupKey, epoch: Epoch, change: impl FnOnce(&mut Record)) -> Change {
         self.with_record(key, epoch, |record| {
             let (known, allocated) = (record.known(), record.allocated());
             change(record);
@@ -120,7 +120,7 @@ impl Overlay {
     }
 
     /// The records of a group, if there are any; changes to its shard wait while they are held.
-    pub(crate) fn records(&self, key: GroupKey) -> Option<Records<'_>> {
+    pub(super) fn records(&self, key: GroupKey) -> Option<Records<'_>> {
         RwLockReadGuard::try_map(self.shard(key).read(), |groups| groups.get(&key))
     }
 
@@ -130,7 +130,7 @@ impl Overlay {
     }
 
     /// Forgets the changes of a group.
-    pub(crate) fn remove(&self, key: GroupKey) {
+    pub(super) fn remove(&self, key: GroupKey) {
         if let Some(records) = self.shard(key).write().remove(&key) {
             let fragments: usize = records.iter().map(|(_, record)| record.fragments.len()).sum();
             let bytes = GROUP_BYTES + (records.len() - 1) * RECORD_BYTES + fragments * FRAGMENT_BYTES;
@@ -153,7 +153,7 @@ impl Overlay {
     }
 
     /// Lays the changes of a newer overlay over these.
-    pub(crate) fn lay(&self, newer: &Self) {
+    pub(super) fn lay(&self, newer: &Self) {
         for shard in &newer.shards {
             for (key, records) in shard.read().iter() {
                 for (epoch, change) in records {

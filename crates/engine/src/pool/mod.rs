@@ -1,4 +1,6 @@
-//! A pool as its users see it: made, opened, closed; its volumes, properties and figures.
+//! A pool as its users see it: made, opened, closed; its volumes, properties and figures. Owns the
+//! parts of an open pool (`core`) and its threads (`workers`). It sees all rooms; of it, the others
+//! see `Core` and `Pool` only.
 
 pub(crate) mod core;
 pub(crate) mod pool_properties;

@@ -1,4 +1,16 @@
-//! From a range of blocks to bytes: write buffer, cache, map, disk, checksum, codec. Changes nothing that is stored.
+//! From a range of blocks to bytes. Owns the cache of decoded units, and the streams that are read
+//! ahead. Changes nothing that is stored. Volumes call it for their clients; `replication`,
+//! `upkeep` and `repair` call it for snapshots and for data that they verify.
+//!
+//! 1. Dirty blocks come from the write buffer, blocks of images that have just arrived from memory.
+//! 2. The map says where the others lie (`allocation` answers that alone).
+//! 3. Decoded units come from the cache (`unit_cache`). The rest is read, verified and decoded
+//!    (`reader`), with neighbours while there is room for them (`prefetch`).
+//! 4. A stream of reads has the next ones read ahead (`read_ahead`).
+//!
+//! Locations hold while the lock `readers` is shared: no extent is filled again meanwhile. An error
+//! tells of blocks that are not in the pool at all (`lacking`); one of damaged bytes names all that
+//! see them (`damage_owners`).
 
 pub(crate) mod allocation;
 pub(crate) mod damage_owners;

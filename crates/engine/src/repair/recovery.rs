@@ -21,8 +21,8 @@
 //! anywhere behind, if there is a trace of that batch or of later ones, because the proof that it
 //! was durable may be hidden. Places that can be read and show no trace of a batch had none, so
 //! there is none behind them that counts. Once a checkpoint under the next incarnation is durable,
-//! nothing behind the end can count any more, and `log::write_over` makes it readable again: the log
-//! will come there.
+//! nothing behind the end can count any more, and `log::write_over` makes it readable again: the
+//! log will come there.
 
 mod damage;
 mod tail;

@@ -1,5 +1,17 @@
-//! Free space: which extents there are and what lives in them, what the host's file system has left, and who may write how much.
-//! Owns the accounts; an extent is freed by `dead_map` and a checkpoint, and by nothing else.
+//! Free space: which extents there are and what lives in them, who may write how much, and what the
+//! file system below has left. Owns the accounts of extents (`extents`). Checkpoints change them,
+//! the log takes extents from them, admission and the cleaner read them.
+//!
+//! A byte of the data file goes through these steps:
+//! 1. *Admitted*: a write is taken only if it surely finds room (`admission`, with `claims` and
+//!    `host_space`). The room counts as taken from here on.
+//! 2. *Dirty*, and then in a batch of an extent that the log has open.
+//! 3. *Live*, as of the checkpoint that counts it (`extents`, `usage`).
+//! 4. *Dead*, when something newer takes its place (`dead_map`).
+//! 5. *Free*, with its whole extent. **Only a checkpoint frees an extent** (`Extents::release`,
+//!    called when it is published): when nothing in it is live and no reader is left in it. The
+//!    cleaner only makes extents empty.
+//! 6. Given back to the file system below (`trim`), if nothing fills it again at once.
 
 pub(crate) mod admission;
 pub(crate) mod claims;

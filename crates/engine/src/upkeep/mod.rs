@@ -1,4 +1,12 @@
-//! Work on what is stored that users or schedules ask for: sort, recompress, scrub, train, calibrate, grow, shrink.
+//! Work on stored data that users or schedules ask for. Owns how far each has come, which is kept
+//! in the map store. Most of it goes in slices that a client asks for, so that the client decides
+//! on the pace.
+//!
+//! - `defrag` sorts scattered data, `recompress` compresses it anew, `scrub` verifies it.
+//! - `training` makes dictionaries, `dictionary_review` gives up those that no fragment needs.
+//! - `calibration` measures codecs on this machine; `explain` and `explain_files` say why data is
+//!   stored as it is.
+//! - `grow` and `shrink` change the size of the pool.
 
 pub(crate) mod calibration;
 pub(crate) mod defrag;

@@ -1,4 +1,13 @@
-//! A volume as front ends see it: byte ranges become blocks here.
+//! A volume as front ends see it: byte ranges become blocks here. Owns the rules of a request: who
+//! may enter, which part of a block is read to be written, and which blocks become holes. Front
+//! ends call it by way of `surface`.
+//!
+//! 1. A request enters the volume's gate; a snapshot, a resize or a deletion closes it.
+//! 2. A read goes to `read`; many at once share a thread (`batch_read`).
+//! 3. A write is admitted (`space`), throttled and put into the buffer (`write`). Zero blocks
+//!    become holes. A large range goes past the buffer as a hole (`punch`).
+//! 4. A share's files are ranges of such an object (`files`, `shares`), which one tree at a time
+//!    may change (`claims`).
 
 mod batch_read;
 pub(crate) mod claims;

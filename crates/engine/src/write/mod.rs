@@ -1,4 +1,14 @@
-//! From an accepted write to a batch in the log: room, quota, drain, and what an opening replays.
+//! From an accepted write to a batch in the log. Volumes call it with writes that `space` has
+//! admitted and that their quota allows (`quota`).
+//!
+//! 1. A write waits for room in the write buffer and in the standby memory (`room`), and is put
+//!    there. **Here it is acknowledged.**
+//! 2. A drain takes the oldest groups, compresses their units, and appends one batch (`drain`).
+//!    Workers do it as the buffer fills, a flush does it for all that came before it, and in a pool
+//!    that is bound by flushes a worker does a part of it ahead (`precompress`).
+//! 3. When the batch is applied, the groups leave the buffer.
+//!
+//! An opening replays writes that a dead process had acknowledged and not drained (`standby_open`).
 
 pub(crate) mod drain;
 pub(crate) mod precompress;

@@ -1,7 +1,7 @@
 //! A share as its tree sees it: files of bytes by number, in an object that is otherwise a volume.
-//! Owns which address of the object a byte of a file has (`objects::file_layout`, `tables`); what becomes of it
-//! there is the engine's, so snapshots, clones, cleaning, scrubbing, checking, sending and salvage
-//! know nothing of files.
+//! Owns which address of the object a byte of a file has (`objects::file_layout`, `tables`); what
+//! becomes of it there is the engine's, so snapshots, clones, cleaning, scrubbing, checking,
+//! sending and salvage know nothing of files.
 //!
 //! **Discards** cost in proportion to the data there: the map is asked first, and only what holds
 //! data becomes a hole.
