@@ -6,6 +6,7 @@ pub(crate) mod canary;
 pub(crate) mod counters;
 pub(crate) mod group;
 pub(crate) mod hash;
+pub(crate) mod health;
 pub(crate) mod loss;
 pub(crate) mod options;
 pub(crate) mod pieces;

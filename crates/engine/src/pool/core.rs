@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
 use env::MapBatch;
@@ -14,6 +14,7 @@ use units::ExtentIndex;
 
 use crate::base::buffers::BufferPool;
 use crate::base::counters::Counters;
+use crate::base::health::Health;
 use crate::base::options::{PoolEnv, PoolOptions};
 use crate::base::ranked::{Mutex, RwLock};
 use crate::base::ranks;
@@ -41,6 +42,7 @@ use crate::pool::workers::Workers;
 use crate::read::unit_cache::UnitCache;
 use crate::repair::damages::Suspicion;
 use crate::repair::loss::Losses;
+use crate::space::admission::Admission;
 use crate::space::extents::Extents;
 use crate::space::host_space::Below;
 use crate::upkeep::defrag::SortWalk;
@@ -125,9 +127,6 @@ pub(crate) struct Core {
     pub reserved_unmet: AtomicU64,
     /// Whether there are shares, as of the last time that reservations were counted.
     pub has_shares: AtomicBool,
-    /// Held by the writer that makes room in a pool that seems full; others wait for the space that
-    /// it wins.
-    pub making_room: Mutex<(), ranks::MakingRoom>,
     /// Held by whatever changes the table of objects.
     pub admin: Mutex<(), ranks::Admin>,
     /// The full checkpoint behind which clones were passed on last, as they are counted; held while
@@ -143,12 +142,7 @@ pub(crate) struct Core {
     pub punching: RwLock<(), ranks::Punching>,
     /// Large ranges that were made holes.
     pub punches: AtomicU64,
-    /// Bytes that were admitted and are not in the write buffer yet.
-    pub admitting: AtomicU64,
-    /// Of these, what rounds of cleaning have set aside.
-    pub cleaning_bytes: AtomicU64,
-    /// Applied sequence number at which the pool was found full.
-    pub full_at: AtomicU64,
+    pub admission: Admission,
     /// When the oldest dirty data came, for the age limit: time of the first tick that saw the
     /// generation.
     pub aging: Mutex<(u64, u64), ranks::Aging>,
@@ -159,11 +153,7 @@ pub(crate) struct Core {
     pub tree_claims: Arc<Claims>,
     /// The state in which the standby memory was found when the pool was opened.
     pub standby: Mutex<StandbyFacts, ranks::StandbyFacts>,
-    failed: Mutex<Option<String>, ranks::Failed>,
-    has_failed: AtomicBool,
-    /// The data file has been deleted: it is gone when the pool lets go of it.
-    is_deleted: AtomicBool,
-    closed: AtomicBool,
+    pub health: Health,
 }
 
 /// Parts that `open` makes before the core.
@@ -224,7 +214,6 @@ impl Core {
             ahead: Ahead::new(),
             reserved_unmet: AtomicU64::new(0),
             has_shares: AtomicBool::new(false),
-            making_room: Mutex::new(()),
             admin: Mutex::new(()),
             passed_on: Mutex::new(0),
             shrinking: Mutex::new(None),
@@ -232,18 +221,13 @@ impl Core {
             sorting: Mutex::default(),
             punching: RwLock::new(()),
             punches: AtomicU64::new(0),
-            admitting: AtomicU64::new(0),
-            cleaning_bytes: AtomicU64::new(0),
-            full_at: AtomicU64::new(u64::MAX),
+            admission: Admission::default(),
             aging: Mutex::new((0, 0)),
             resting: Mutex::new((0, 0)),
             tree_claims: Arc::default(),
             standby: Mutex::default(),
             readers: RwLock::new(()),
-            failed: Mutex::new(None),
-            has_failed: AtomicBool::new(false),
-            is_deleted: AtomicBool::new(false),
-            closed: AtomicBool::new(false),
+            health: Health::default(),
             chooser: parts.chooser,
             env: parts.env,
             options: parts.options,
@@ -270,22 +254,17 @@ impl Core {
     /// Refuses writes from now on: the map store or a sync failed, and only recovery knows what
     /// holds.
     pub(crate) fn fail(&self, why: &Error) {
-        self.failed.lock().get_or_insert_with(|| why.to_string());
-        if tells_of_deletion(why) {
-            self.is_deleted.store(true, Ordering::Release);
-        }
-        self.has_failed.store(true, Ordering::Release);
+        self.health.fail(why);
     }
 
     /// Refuses everything from now on: another process may open the pool.
     pub(crate) fn close(&self) {
-        self.fail(&Error::new(ErrorKind::Io, "it has been closed"));
-        self.closed.store(true, Ordering::Release);
+        self.health.close();
     }
 
     /// Whether the pool has been closed.
     pub(crate) fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Acquire)
+        self.health.is_closed()
     }
 
     /// Ends the log for good, and notes where: then the next opening knows that nothing lies
@@ -299,17 +278,17 @@ impl Core {
 
     /// Why writes are refused, if they are.
     pub(crate) fn failure(&self) -> Option<String> {
-        self.failed.lock().clone().or_else(|| self.log.sync_failure())
+        self.health.why().or_else(|| self.log.sync_failure())
     }
 
     /// Fails if writes are refused.
     pub(crate) fn check_failed(&self) -> Result<()> {
-        if !self.has_failed.load(Ordering::Acquire) {
+        if !self.health.has_failed() {
             return Ok(());
         }
         let why = self.failure().unwrap_or_default();
         let reopen = "; close and reopen it: all that was flushed is safe";
-        let is_deleted = self.is_deleted.load(Ordering::Acquire) || self.log.is_deleted();
+        let is_deleted = self.health.is_deleted() || self.log.is_deleted();
         let advice = if is_deleted { "" } else { reopen };
         Err(Error::new(ErrorKind::Io, format!("the pool takes no writes since an error ({why}){advice}")))
     }
@@ -350,13 +329,6 @@ impl Core {
             self.check_failed()?;
         }
     }
-}
-
-/// Whether the storage below says, in whatever context, that it is not there any more.
-fn tells_of_deletion(error: &Error) -> bool {
-    let causes = std::iter::successors(std::error::Error::source(error), |error| error.source());
-    let mut causes = causes.filter_map(|cause| cause.downcast_ref::<std::io::Error>());
-    causes.any(|cause| cause.kind() == std::io::ErrorKind::NotFound)
 }
 
 #[cfg(test)]

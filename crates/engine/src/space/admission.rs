@@ -1,11 +1,13 @@
 //! Admission: a write is taken only if everything that is dirty, however incompressible, still
 //! finds room in the log. So what was acknowledged can always be flushed.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use surface::Result;
 use units::BLOCK_BYTES;
 
+use crate::base::ranked::Mutex;
+use crate::base::ranks;
 use crate::base::status::PoolRoom;
 use crate::objects::object::Object;
 use crate::pool::Pool;
@@ -49,6 +51,37 @@ pub(crate) enum Asks {
     Tree,
 }
 
+/// The bytes on their way to the log, and the state of a pool that seems full.
+pub(crate) struct Admission {
+    /// Held by the writer that makes room in a pool that seems full; others wait for the space that
+    /// it wins.
+    making_room: Mutex<(), ranks::MakingRoom>,
+    /// Bytes that were admitted and are not in the write buffer yet.
+    admitting: AtomicU64,
+    /// Of these, what rounds of cleaning have set aside.
+    cleaning_bytes: AtomicU64,
+    /// Applied sequence number at which the pool was found full.
+    full_at: AtomicU64,
+}
+
+impl Default for Admission {
+    fn default() -> Self {
+        Self {
+            making_room: Mutex::default(),
+            admitting: AtomicU64::new(0),
+            cleaning_bytes: AtomicU64::new(0),
+            full_at: AtomicU64::new(u64::MAX),
+        }
+    }
+}
+
+impl Admission {
+    /// The size of the pool has changed: who was refused for want of room may find some.
+    pub(crate) fn forget_full(&self) {
+        self.full_at.store(u64::MAX, Ordering::Relaxed);
+    }
+}
+
 /// Room for data that is being put into the write buffer; dropped when it is there and counted as
 /// dirty.
 pub(crate) struct Admitted<'a> {
@@ -62,9 +95,9 @@ impl Drop for Admitted<'_> {
     fn drop(&mut self) {
         if self.cleans {
             // In this order: what is not counted any more must not count as room either.
-            self.core.cleaning_bytes.fetch_sub(self.bytes, Ordering::AcqRel);
+            self.core.admission.cleaning_bytes.fetch_sub(self.bytes, Ordering::AcqRel);
         }
-        self.core.admitting.fetch_sub(self.bytes, Ordering::AcqRel);
+        self.core.admission.admitting.fetch_sub(self.bytes, Ordering::AcqRel);
     }
 }
 
@@ -94,7 +127,7 @@ impl Admitted<'_> {
 impl Core {
     /// Bytes that were [kept](Admitted::keep) are not on their way any more.
     pub(crate) fn release(&self, bytes: u64) {
-        self.admitting.fetch_sub(bytes, Ordering::AcqRel);
+        self.admission.admitting.fetch_sub(bytes, Ordering::AcqRel);
     }
 
     /// Bytes that were [kept](Admitted::keep), for those who now put as many into the write buffer.
@@ -107,7 +140,7 @@ impl Core {
     /// Bytes go from admitted to dirty to used extents, and each is counted in the next place
     /// before it leaves the last one: read in this order, none is missed.
     pub(crate) fn committed_bytes(&self) -> u64 {
-        let admitting = self.admitting.load(Ordering::Acquire);
+        let admitting = self.admission.admitting.load(Ordering::Acquire);
         admitting + self.dirty_cost()
     }
 
@@ -154,7 +187,7 @@ impl Core {
         let usable = self.geometry.usable_bytes_min();
         let soft_wall = self.soft_wall();
         let soft = if wall < soft_wall { 0 } else { soft_wall - self.geometry.reserve_extents() };
-        let cleans = self.cleaning_bytes.load(Ordering::Acquire).min(soft * usable);
+        let cleans = self.admission.cleaning_bytes.load(Ordering::Acquire).min(soft * usable);
         (self.extents_left() * usable + cleans).saturating_sub(wall * usable)
     }
 
@@ -166,7 +199,7 @@ impl Core {
             let committed = admitting + self.dirty_cost() + bytes;
             (self.room_before(wall) >= committed).then_some(admitting + bytes)
         };
-        self.admitting.fetch_update(Ordering::AcqRel, Ordering::Acquire, fits).ok()?;
+        self.admission.admitting.fetch_update(Ordering::AcqRel, Ordering::Acquire, fits).ok()?;
         let admitted = Admitted { core: self, bytes, cleans: false };
         // Between the look and the entry as many bytes may have come as have left, and those that
         // left have not been seen anywhere.
@@ -181,7 +214,7 @@ impl Core {
     /// Counts `bytes` as on their way to the log until what is returned is dropped, whether there
     /// is room for them or not.
     pub(crate) fn set_aside(&self, bytes: u64) -> Admitted<'_> {
-        self.admitting.fetch_add(bytes, Ordering::AcqRel);
+        self.admission.admitting.fetch_add(bytes, Ordering::AcqRel);
         Admitted { core: self, bytes, cleans: false }
     }
 
@@ -189,7 +222,7 @@ impl Core {
     pub(crate) fn set_aside_to_clean(&self, bytes: u64) -> Admitted<'_> {
         let mut aside = self.set_aside(bytes);
         aside.cleans = true;
-        self.cleaning_bytes.fetch_add(bytes, Ordering::AcqRel);
+        self.admission.cleaning_bytes.fetch_add(bytes, Ordering::AcqRel);
         aside
     }
 
@@ -303,7 +336,7 @@ impl Core {
 
     /// Whether a write was refused for want of room, and nothing has been applied since.
     pub(crate) fn is_full(&self) -> bool {
-        self.full_at.load(Ordering::Relaxed) == self.log.applied_seq().0
+        self.admission.full_at.load(Ordering::Relaxed) == self.log.applied_seq().0
     }
 
     /// Admits a write of `length` bytes at `offset` of an object; the room is its own until what is
@@ -364,7 +397,7 @@ impl Core {
             return Ok(admitted);
         }
         // Nothing could be won when it was tried last.
-        let hopeless = self.full_at.load(Ordering::Relaxed) == self.log.applied_seq().0;
+        let hopeless = self.admission.full_at.load(Ordering::Relaxed) == self.log.applied_seq().0;
         if hopeless && self.buffer.bytes() == 0 && self.is_surely_full(bytes) {
             self.counters.refused_writes.add(1);
             return Err(self.full_error());
@@ -375,7 +408,7 @@ impl Core {
         if let Some(admitted) = self.find_room(bytes, kept)? {
             return Ok(admitted);
         }
-        self.full_at.store(self.log.applied_seq().0, Ordering::Relaxed);
+        self.admission.full_at.store(self.log.applied_seq().0, Ordering::Relaxed);
         self.counters.refused_writes.add(1);
         Err(self.full_error())
     }
@@ -384,7 +417,7 @@ impl Core {
     /// is none. `kept`: see [`Self::extents_kept`].
     pub(crate) fn find_room(&self, bytes: u64, kept: &dyn Fn() -> u64) -> Result<Option<Admitted<'_>>> {
         let try_now = || self.try_admit(bytes, kept());
-        let _making_room = self.making_room.lock();
+        let _making_room = self.admission.making_room.lock();
         if let Some(admitted) = try_now() {
             return Ok(Some(admitted));
         }
@@ -432,7 +465,7 @@ impl Core {
     /// make the pool full: who asks for room then waits for the end of the round.
     fn is_surely_full(&self, bytes: u64) -> bool {
         // In this order: it must not count as room any more when it is not counted as taken.
-        let cleaning = self.cleaning_bytes.load(Ordering::Acquire);
+        let cleaning = self.admission.cleaning_bytes.load(Ordering::Acquire);
         self.checkpoint.try_lock().is_some_and(|_still| {
             let taken = (self.committed_bytes() + bytes).saturating_sub(cleaning);
             self.room_before(self.geometry.reserve_extents()) < taken

@@ -65,7 +65,7 @@ impl Pool {
             all.grow(extents as usize);
             core.extents_free.store(all.free(), Ordering::Release);
         }
-        core.full_at.store(u64::MAX, Ordering::Relaxed);
+        core.admission.forget_full();
         // The log gets some of them at once, for those who wait for room.
         core.take_checkpoint()
     }

@@ -172,7 +172,7 @@ impl Core {
             all.set_mark(extents.map(|extents| extents as usize));
             self.extents_free.store(all.free(), Ordering::Release);
             // Who was refused for want of room may find some, or less.
-            self.full_at.store(u64::MAX, Ordering::Relaxed);
+            self.admission.forget_full();
         }
         *present = shrinking;
     }

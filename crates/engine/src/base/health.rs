@@ -1,0 +1,61 @@
+//! Whether a pool still takes writes, and why not. Owns that alone: whatever meets a failure after
+//! which only recovery knows what holds tells it here, and all that begins something new asks.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use surface::{Error, ErrorKind};
+
+use crate::base::ranked::Mutex;
+use crate::base::ranks;
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Health {
+    failed: Mutex<Option<String>, ranks::Failed>,
+    /// Whether there is a reason, to be read without the lock.
+    has_failed: AtomicBool,
+    /// The data file has been deleted: it is gone when the pool lets go of it.
+    is_deleted: AtomicBool,
+    closed: AtomicBool,
+}
+
+impl Health {
+    /// No more writes, for this reason; the first one is kept.
+    pub(crate) fn fail(&self, why: &Error) {
+        self.failed.lock().get_or_insert_with(|| why.to_string());
+        if tells_of_deletion(why) {
+            self.is_deleted.store(true, Ordering::Release);
+        }
+        self.has_failed.store(true, Ordering::Release);
+    }
+
+    /// Nothing more at all.
+    pub(crate) fn close(&self) {
+        self.fail(&Error::new(ErrorKind::Io, "it has been closed"));
+        self.closed.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        self.has_failed.load(Ordering::Acquire)
+    }
+
+    /// The reason, if there is one.
+    pub(crate) fn why(&self) -> Option<String> {
+        self.failed.lock().clone()
+    }
+
+    pub(crate) fn is_deleted(&self) -> bool {
+        self.is_deleted.load(Ordering::Acquire)
+    }
+}
+
+/// Whether the storage below says, in whatever context, that it is not there any more.
+fn tells_of_deletion(error: &Error) -> bool {
+    let causes = std::iter::successors(std::error::Error::source(error), |error| error.source());
+    let mut causes = causes.filter_map(|cause| cause.downcast_ref::<std::io::Error>());
+    causes.any(|cause| cause.kind() == std::io::ErrorKind::NotFound)
+}
