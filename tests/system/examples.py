@@ -206,6 +206,10 @@ def run_example(t, line):
         with Served(t, "shale serve /srv/pool --shares /srv/shares"):
             shell(t, line)
             return
+    if "--background" in line:
+        with Served(t, "shale serve /srv/pool"):
+            shell(t, line)
+            return
     if line.startswith("losetup"):
         with Served(t, "shale serve /srv/pool --mount /mnt/shale"):
             t.run("losetup", "--detach", shell(t, line).strip())

@@ -29,6 +29,7 @@ pub mod fullness;
 pub mod health;
 mod image_line;
 pub mod images;
+pub mod jobs;
 pub mod losses;
 pub mod model;
 pub mod names;

@@ -3,6 +3,7 @@
 
 mod files;
 mod images;
+mod jobs;
 mod lists;
 mod mounts;
 mod traces;
@@ -12,7 +13,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use engine::{Calibration, CalibrationEffort, Meant, Pool, PoolRoom, Volume};
+use engine::{CalibrationEffort, Meant, Pool, PoolRoom, Volume};
 use parking_lot::Mutex;
 use surface::{BlockDevice, Client, DeviceId, Error, ErrorKind, Result};
 
@@ -24,6 +25,7 @@ use crate::exports::{self, Exports};
 use crate::fullness::{self, Fullness, Gauge};
 use crate::health;
 use crate::images::Images;
+use crate::jobs::Jobs;
 use crate::model::{
     BookmarkLine, HoldLine, ImageLine, LossLine, PropertyReport, ReceiveLine, ReservedLine, ScrubLine, StatusReport,
     VolumeReport, ratio,
@@ -84,6 +86,7 @@ pub struct Service {
     damage_told: Mutex<BTreeSet<String>>,
     fullness: Fullness,
     recompressing: Recompressing,
+    jobs: Arc<Jobs>,
     traced: Mutex<Traced>,
     images: Arc<Images>,
     tending: Arc<images::Tending>,
@@ -98,15 +101,6 @@ fn damage_words(damage: engine::Problem) -> String {
 }
 
 impl Service {
-    /// Measures how fast this machine compresses, and what its processors take meanwhile.
-    ///
-    /// # Errors
-    /// When the storage fails.
-    pub fn calibrate(&self, effort: CalibrationEffort) -> Result<Calibration> {
-        let rapl = env::Rapl::open();
-        self.pool.calibrate(effort, &|| rapl.as_ref().and_then(env::Rapl::used_uj))
-    }
-
     /// Around a pool that was just opened. Words for the log go to `output`.
     pub(crate) fn new(pool: Pool, facts: Facts, journals: Journals, images: Arc<Images>, output: Output) -> Self {
         let devices = Devices::new(pool.clone());
@@ -124,6 +118,7 @@ impl Service {
             damage_told: Mutex::default(),
             fullness: Fullness::default(),
             recompressing: Recompressing::default(),
+            jobs: Arc::default(),
             traced: Mutex::default(),
             images,
             tending: Arc::default(),
@@ -209,7 +204,7 @@ impl Service {
     ///
     /// # Errors
     /// What the pool says.
-    pub fn handle(&self, request: Request) -> Result<Reply> {
+    pub fn handle(self: &Arc<Self>, request: Request) -> Result<Reply> {
         match request {
             Request::Hello => Ok(Reply::Done),
             Request::Create { volume, properties, .. } if properties.keys().any(|key| is_door(key)) => {
@@ -370,6 +365,7 @@ impl Service {
                 Ok(Reply::Done)
             }
             Request::Calibrate => Ok(Reply::Calibrated(self.calibrate(CalibrationEffort::Full)?.into())),
+            Request::Job(request) => self.on_job(request),
             Request::PlanSend(wish) => stream_plan::plan(&self.pool, &wish).map(Reply::Plan),
             Request::Place { volume, to, from } => Ok(Reply::Place(Place::find(self, &volume, to, from))),
             Request::Receives => Ok(Reply::Receives(self.receives())),
@@ -561,6 +557,7 @@ impl Service {
     /// # Errors
     /// What the pool says; the pool is closed anyway.
     pub fn close(&self) -> Result<()> {
+        self.jobs.stop();
         self.end_tending();
         self.pool.clone().close()
     }

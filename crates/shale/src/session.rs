@@ -87,6 +87,11 @@ impl Session {
         })
     }
 
+    /// Whether a server has the pool.
+    pub const fn is_served(&self) -> bool {
+        matches!(self, Self::Served(_))
+    }
+
     /// Asks for something.
     ///
     /// # Errors

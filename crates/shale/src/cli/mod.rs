@@ -33,6 +33,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::exit::EXIT_CODES_HELP;
+use crate::jobs::JobPace;
 use crate::names;
 
 /// Memory that a pool may use unless told otherwise: enough for the group cache of about 100 GiB of
@@ -188,6 +189,13 @@ pub struct Access {
     pub wait: u32,
 }
 
+impl Pacing {
+    /// The same, as the jobs of a pool take it.
+    pub const fn of_job(&self) -> JobPace {
+        JobPace { rate: self.rate, restart: self.restart }
+    }
+}
+
 /// How work that goes through a whole pool is paced, gone on with, and looked at.
 #[derive(Debug, Clone, Args)]
 pub struct Pacing {
@@ -307,6 +315,7 @@ mod tests {
             "shale scrub p --rate max",
             "shale scrub p --report",
             "shale recompress p v --mode archive --rate 20M",
+            "shale recompress p v --background",
             "shale recompress p v --report --json",
             "shale explain p v --region 1G --json",
             "shale explain p home meier/notes.txt --json",

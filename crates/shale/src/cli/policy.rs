@@ -150,14 +150,17 @@ Examples:
   shale recompress /srv/pool vm --mode archive      as if compression=auto mode=archive were set
   shale recompress /srv/pool vm --mode archive --rate 20M
   shale recompress /srv/pool home meier             a directory of a share, by the rules of now
+  shale recompress /srv/pool vm --mode archive --background      as a job of the server
   shale recompress /srv/pool vm --report --json
 
 Goes through all extents of the pool, and rewrites each fragment of the volume, and of its snapshots, that becomes at least 3 % smaller;
 nothing ever becomes larger. Units that are larger than the property 'unit' are divided if they become smaller all the same; small ones are joined by
 'shale clean --sort'. It leaves nine tenths of the time to others while they use the pool. It can be interrupted at any time, and
 goes on where it stopped when it is started again for the same volume and mode, be it after a restart; --restart begins anew.
-What the old places held is dead then: the cleaner gives it back. A pool recompresses one volume at a time: while a command is at it, another one
+What the old places held is dead then: the cleaner gives it back. A pool recompresses one volume at a time: while a job is at it, another one
 is refused (exit code 4).
+
+Ctrl-C cancels the job, and so does whatever else ends this command. With --background the server goes on with it: see 'shale jobs'.
 
 Files of a share are looked up again in the rules, under the names that they have; what was set for single files and directories holds. With a path,
 only files at or below it are rewritten. Without --mode, what is found is also what their later data is written by.
@@ -180,6 +183,9 @@ pub struct RecompressArgs {
     /// How fast it goes, and from where
     #[command(flatten)]
     pub pacing: Pacing,
+    /// Leave the job to the server, and end at once
+    #[arg(long, conflicts_with = "report")]
+    pub background: bool,
     /// How the pool is reached
     #[command(flatten)]
     pub access: Access,

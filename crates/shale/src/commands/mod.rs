@@ -39,6 +39,7 @@ mod trace;
 mod trees;
 mod usage;
 mod volume;
+mod watch;
 
 pub use blob::as_error as blob_error;
 pub use list::COLUMNS;

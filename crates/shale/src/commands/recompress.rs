@@ -1,21 +1,19 @@
 //! `shale recompress`.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde::Serialize;
 use units::format_size;
 
-use super::pace::{Interruption, SliceBytes, Standing, in_slices};
+use super::pace::Interruption;
+use super::watch;
 use crate::choices::RecompressSlice;
 use crate::cli::RecompressArgs;
 use crate::control::{Reply, Request};
 use crate::exit::Outcome;
+use crate::jobs::{JobResult, JobWish};
 use crate::output::Output;
 use crate::session::Session;
-
-/// Bytes of extents of one slice: a fraction of a second of compressing, even with the slowest
-/// codecs.
-const SLICES: SliceBytes = SliceBytes::always(4 << 20);
 
 /// What recompression did.
 #[derive(Debug, Serialize)]
@@ -28,31 +26,28 @@ struct Summary<'a> {
 /// Recompresses a volume, or tells how far that is.
 pub fn run(args: RecompressArgs, output: &Output) -> Outcome {
     let interruption = Interruption::watch()?;
-    let started = Instant::now();
-    let slice = Session::with(&args.pool, &args.access, output, |session| {
-        let call = |bytes, restart| -> Outcome<RecompressSlice> {
-            let (volume, mode, path) = (args.volume.clone(), args.mode.clone(), args.path.clone());
-            match session.call(Request::Recompress { volume, mode, bytes, restart, path })? {
-                Reply::Recompressed(slice) => Ok(*slice),
+    let done = Session::with(&args.pool, &args.access, output, |session| {
+        let (volume, mode, path) = (args.volume, args.mode, args.path);
+        if args.pacing.report {
+            return match session.call(Request::Recompress { volume, mode, bytes: 0, restart: false, path })? {
+                Reply::Recompressed(slice) => Ok(Some((slice, None))),
                 other => Err(other.unexpected().into()),
-            }
-        };
-        in_slices("recompressing", SLICES, &args.pacing, &interruption, output, call, standing)
+            };
+        }
+        let wish = JobWish::Recompress { volume, mode, path, pace: args.pacing.of_job() };
+        let started = watch::start(session, wish, args.background, &interruption, output)?;
+        Ok(started.map(|(JobResult::Recompressed(slice), seconds)| (slice, Some(seconds))))
     })?;
-    let summary = Summary { slice: &slice, seconds: started.elapsed().as_secs_f64() };
-    output.result(&summary, || show(&slice, (!args.pacing.report).then(|| started.elapsed())));
+    if let Some((slice, seconds)) = done {
+        tell(&slice, seconds, output);
+    }
     Ok(())
 }
 
-fn standing(slice: &RecompressSlice) -> Standing {
-    let left = (slice.before_bytes > 0).then(|| slice.after_bytes as f64 / slice.before_bytes as f64 * 100.0);
-    Standing {
-        finished: slice.finished,
-        bytes_done: slice.bytes_done,
-        bytes_total: slice.bytes_total,
-        foreground_bytes: slice.foreground_bytes,
-        said: left.map_or_else(String::new, |percent| format!("to {percent:.0}%")),
-    }
+/// Tells what was done; `seconds` is how long it took, if it did more than look.
+pub(super) fn tell(slice: &RecompressSlice, seconds: Option<f64>, output: &Output) {
+    let summary = Summary { slice, seconds: seconds.unwrap_or_default() };
+    output.result(&summary, || show(slice, seconds.map(Duration::from_secs_f64)));
 }
 
 /// What was done; `took` is how long this took, if it did more than look.

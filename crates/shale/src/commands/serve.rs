@@ -4,12 +4,13 @@
 //! everything is up to the clients, until a signal comes or the mount is taken away with nothing
 //! else left to serve. Then:
 //!
-//! 1. NBD: no new requests; those in work are answered, connections closed.
-//! 2. The servers of network protocols end, then shares are unmounted.
-//! 3. The mount is taken away. If files in it are open: what file systems on loop devices on them
+//! 1. Jobs are asked to end, and do so behind the slice that they work on.
+//! 2. NBD: no new requests; those in work are answered, connections closed.
+//! 3. The servers of network protocols end, then shares are unmounted.
+//! 4. The mount is taken away. If files in it are open: what file systems on loop devices on them
 //!    have in the kernel's caches is synced, then the mount is cut off. A process that only has a
 //!    file open is not waited for: the writes acknowledged to it are kept.
-//! 4. The control socket; the pool is closed, which makes everything durable.
+//! 5. The control socket; the pool is closed, which makes everything durable.
 //!
 //! A second SIGINT or SIGTERM, a second or more after the first, ends the process wherever it is.
 
@@ -135,12 +136,15 @@ fn serve(
         if told.is_ok() {
             wait(&events, only_mount, service, output);
         }
+        // Those that watch a job are told of its end while the control socket answers.
+        service.jobs().ask_to_stop();
         if let Err(error) = system::notify_manager("STOPPING=1") {
             output.warn(&format!("the service manager cannot be told: {error}"));
         }
         front_ends.stop(service, output);
         told
     });
+    service.jobs().stop();
     control.stop();
     result
 }

@@ -16,8 +16,8 @@ mod streams;
 
 pub use client::{Client, RemoteVolume};
 pub use protocol::{
-    ImageAddress, LINE_BYTES_MAX, PushWish, PushedLine, Reply, Request, VERSION, decode_reply, decode_request,
-    encode_reply, encode_request, read_line,
+    ImageAddress, JobRequest, LINE_BYTES_MAX, PushWish, PushedLine, Reply, Request, VERSION, decode_reply,
+    decode_request, encode_reply, encode_request, kind_by_name, read_line,
 };
 pub use server::ControlServer;
 pub use streams::{RemoteSink, RemoteSource};

@@ -12,6 +12,7 @@ use surface::{Error, ErrorKind, Result};
 use crate::choices::{Calibrated, Detail, RecompressSlice, Region, TraceLine};
 use crate::exports::ExportsReport;
 use crate::file_choices::{FileReport, UsageReport};
+use crate::jobs::{JobReport, JobWish};
 use crate::model::{
     BookmarkLine, CleanSlice, DiffReport, HoldLine, PropertyReport, ReceiveLine, ScrubSlice, ShrinkSlice,
     SnapshotReport, SortSlice, StatusReport, VolumeReport,
@@ -78,6 +79,47 @@ pub struct PushedLine {
     pub bytes: u64,
     /// Bytes that they take in the store.
     pub stored_bytes: u64,
+}
+
+/// What a command asks of the jobs of an open pool.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "snake_case")]
+pub enum JobRequest {
+    /// Starts a job.
+    Start {
+        /// Which one.
+        wish: JobWish,
+        /// It goes on when the connection ends that started it.
+        background: bool,
+    },
+    /// Lists those under way, and the last that ended: [`Reply::Jobs`].
+    List,
+    /// Tells how a job is.
+    Watch {
+        /// Its number.
+        id: u64,
+        /// Waits until its state has changed since then; none: tells at once.
+        seen: Option<u64>,
+        /// Waits that long at most.
+        patience_ms: u64,
+    },
+    /// Asks a job to stand still.
+    Pause {
+        /// Its number.
+        id: u64,
+    },
+    /// Takes that back.
+    Resume {
+        /// Its number.
+        id: u64,
+    },
+    /// Asks a job to end.
+    Cancel {
+        /// Its number.
+        id: u64,
+        /// Because a signal came to the command that started it.
+        interrupted: bool,
+    },
 }
 
 /// What a command asks of an open pool.
@@ -370,6 +412,8 @@ pub enum Request {
     Calibrate,
     /// Ends tracing.
     TraceEnd,
+    /// Starts a job, or asks something of one: [`Reply::Job`].
+    Job(JobRequest),
     /// Which streams a set has: [`Reply::Plan`].
     PlanSend(SetWish),
     /// What there is of a snapshot that a stream brings, and of its base: [`Reply::Place`].
@@ -456,6 +500,10 @@ pub enum Reply {
     Groups(Vec<u64>),
     /// What a calibration found.
     Calibrated(Calibrated),
+    /// A job.
+    Job(Box<JobReport>),
+    /// Jobs by number, without their results.
+    Jobs(Vec<JobReport>),
     /// A snapshot became a version.
     Pushed(PushedLine),
     /// The streams of a set.
@@ -610,6 +658,7 @@ pub fn read_line(reader: &mut impl BufRead) -> std::io::Result<Option<Vec<u8>>> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::jobs::JobPace;
 
     #[test]
     fn requests_round_trip() {
@@ -669,6 +718,18 @@ mod tests {
             Request::Trace { count: 100 },
             Request::TraceEnd,
             Request::Calibrate,
+            Request::Job(JobRequest::Start {
+                wish: JobWish::Recompress {
+                    volume: "home".to_owned(),
+                    mode: Some("archive".to_owned()),
+                    path: Some("a".to_owned()),
+                    pace: JobPace { rate: Some(u64::MAX), restart: true },
+                },
+                background: true,
+            }),
+            Request::Job(JobRequest::List),
+            Request::Job(JobRequest::Watch { id: u64::MAX, seen: Some(3), patience_ms: 200 }),
+            Request::Job(JobRequest::Cancel { id: 1, interrupted: true }),
             Request::Send(SendWish {
                 snapshot: Some("vm@s".to_owned()),
                 from: None,

@@ -28,6 +28,7 @@ use super::lent;
 use super::protocol::{Reply, Request, decode_request, encode_reply, read_line};
 use super::streams::{serve_receive, serve_send};
 use crate::exit::path_error;
+use crate::jobs::Attached;
 use crate::pool_dir::short_socket_path;
 use crate::service::Service;
 use crate::stream_io::{LocalSink, LocalSource, StreamSink, StreamSource};
@@ -47,9 +48,6 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long a stopping server waits for clients to take the replies that are under way. A client that was stopped itself
 /// never does.
 const REPLY_PATIENCE: Duration = Duration::from_secs(5);
-/// How long the connection of a command that was just interrupted may take to end before a request
-/// that waits for that is refused.
-const LEAVE_PATIENCE: Duration = Duration::from_secs(1);
 
 struct Shared {
     service: Arc<Service>,
@@ -57,61 +55,16 @@ struct Shared {
     stopping: AtomicBool,
     /// By connection number.
     connections: Mutex<BTreeMap<u64, Connection>>,
-    /// A connection ended, or its recompression.
+    /// A connection ended.
     ended: Condvar,
 }
 
 /// A live connection.
 struct Connection {
-    /// The volume that it is recompressing, until that is finished.
-    recompresses: Option<String>,
     /// To cut it off. The thread's own: descriptors may be few.
     stream: Arc<UnixStream>,
     /// None for the moment until it has started, and once it was taken to be joined.
     thread: Option<JoinHandle<()>>,
-}
-
-impl Shared {
-    /// One connection recompresses at a time: how far a pool has come with it is kept once, and the
-    /// one that began first would be told to go on where the other one is.
-    ///
-    /// # Errors
-    /// `InUse`, if another one does, and does not end within [`LEAVE_PATIENCE`].
-    fn begin_recompressing(&self, number: u64, volume: &str) -> Result<()> {
-        let mut connections = self.connections.lock();
-        let give_up = Instant::now() + LEAVE_PATIENCE;
-        loop {
-            let mut others = connections.iter().filter(|(other, _)| **other != number);
-            let Some(theirs) = others.find_map(|(_, other)| other.recompresses.clone()) else { break };
-            if self.ended.wait_until(&mut connections, give_up).timed_out() {
-                let text = format!(
-                    "volume '{theirs}' is being recompressed, and a pool does that with one volume at a time: try again when it is \
-                     done, or interrupt it"
-                );
-                return Err(Error::new(ErrorKind::InUse, text));
-            }
-        }
-        if let Some(own) = connections.get_mut(&number) {
-            own.recompresses = Some(volume.to_owned());
-        }
-        Ok(())
-    }
-
-    fn end_recompressing(&self, number: u64) {
-        if let Some(own) = self.connections.lock().get_mut(&number) {
-            own.recompresses = None;
-        }
-        self.ended.notify_all();
-    }
-
-    fn recompress(&self, number: u64, volume: &str, request: Request) -> Result<Reply> {
-        self.begin_recompressing(number, volume)?;
-        let reply = self.service.handle(request);
-        if !matches!(&reply, Ok(Reply::Recompressed(slice)) if !slice.finished) {
-            self.end_recompressing(number);
-        }
-        reply
-    }
 }
 
 /// A control socket that is listened on.
@@ -266,11 +219,11 @@ fn admit(stream: UnixStream, number: u64, shared: &Arc<Shared>) -> Result<()> {
     let stream = Arc::new(stream);
     let for_cutting = Arc::clone(&stream);
     // The entry is there before the thread is: the thread removes it when it ends.
-    connections.insert(number, Connection { recompresses: None, stream: for_cutting, thread: None });
+    connections.insert(number, Connection { stream: for_cutting, thread: None });
     let for_thread = Arc::clone(shared);
     let spawned = std::thread::Builder::new().name(format!("control-{number}")).spawn(move || {
         // An error ends the connection: the client went away or does not speak the protocol.
-        if let Err(error) = converse(&stream, number, &for_thread) {
+        if let Err(error) = converse(&stream, &for_thread) {
             for_thread.service.log(&format!("a control connection ended early: {error}"));
         }
         for_thread.connections.lock().remove(&number);
@@ -297,10 +250,11 @@ enum Agreed {
     Receive(Box<dyn StreamSink>),
 }
 
-fn converse(stream: &Arc<UnixStream>, number: u64, shared: &Shared) -> IoResult<()> {
+fn converse(stream: &Arc<UnixStream>, shared: &Shared) -> IoResult<()> {
     let mut reader = BufReader::new(&**stream);
     let mut writer = &**stream;
     let caller = Caller::of(Arc::clone(stream));
+    let mut attached = Attached::new(Arc::clone(&shared.service));
     while let Some(line) = read_line(&mut reader)? {
         let mut agreed = None;
         let reply = decode_request(&line).and_then(|request| match request {
@@ -319,11 +273,7 @@ fn converse(stream: &Arc<UnixStream>, number: u64, shared: &Shared) -> IoResult<
                 agreed = Some(Agreed::Receive(Box::new(LocalSink::new(Arc::clone(&shared.service), wish))));
                 Ok(Reply::Done)
             }
-            Request::Recompress { ref volume, bytes: 1.., .. } => {
-                let volume = volume.clone();
-                shared.recompress(number, &volume, request)
-            }
-            request => shared.service.handle(request),
+            request => attached.handle(request),
         });
         let line = encode_reply(&reply).or_else(|error| encode_reply(&Err(error))).map_err(std::io::Error::other)?;
         writer.write_all(&line)?;

@@ -40,7 +40,7 @@ impl Service {
     }
 
     /// Recompresses a slice of a volume, or of a share or a part of one.
-    pub(super) fn recompress(
+    pub(crate) fn recompress(
         &self,
         volume: &str,
         path: Option<String>,

@@ -1,0 +1,247 @@
+//! Starting a job and watching it to its end: what the commands share whose work is a job.
+//!
+//! The job runs in the pool's process: in the server, if one has the pool, else in this process. A
+//! bar on the terminal, or lines where there is none, say how far it is.
+//!
+//! Ctrl-C ends what the command has begun. The command that started a job cancels it, and waits for
+//! its end, which comes behind the slice in work. A command that only watches ends watching.
+
+use std::time::{Duration, Instant};
+
+use surface::{Error, ErrorKind};
+use units::format_size;
+
+use super::pace::Interruption;
+use crate::control::{JobRequest, Reply, Request};
+use crate::exit::{Failure, Outcome};
+use crate::jobs::{JobReport, JobResult, JobState, JobWish};
+use crate::output::Output;
+use crate::progress::Progress;
+use crate::session::Session;
+use crate::times::show_seconds;
+
+/// How long the pool waits for a change before it tells how far a job is. Bars move that often, and
+/// an interruption is noticed as soon as that.
+const PATIENCE_MS: u64 = 200;
+/// How often a line is written where there is no terminal: a log shall not be filled.
+const LINES_EVERY: Duration = Duration::from_secs(30);
+
+/// What a signal ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CtrlC {
+    /// The job.
+    EndsJob,
+    /// Only the watching.
+    EndsWatching,
+}
+
+/// Asks something of jobs that is answered with one.
+///
+/// # Errors
+/// What the pool says.
+pub(super) fn ask(session: &Session, request: JobRequest) -> Outcome<JobReport> {
+    match session.call(Request::Job(request))? {
+        Reply::Job(job) => Ok(*job),
+        other => Err(other.unexpected().into()),
+    }
+}
+
+/// Starts a job, and watches it to its end; its result. None: it goes on in the background, which
+/// is told.
+///
+/// # Errors
+/// Those of the job, and that it was cancelled.
+pub(super) fn start(
+    session: &Session,
+    wish: JobWish,
+    background: bool,
+    interruption: &Interruption,
+    output: &Output,
+) -> Outcome<Option<(JobResult, f64)>> {
+    if background && !session.is_served() {
+        let text = "no server has the pool, so that a job would end with this command: start one (shale serve), or \
+                    leave --background out";
+        return Err(Error::new(ErrorKind::Invalid, text).into());
+    }
+    let job = ask(session, JobRequest::Start { wish, background }).map_err(of_older_server)?;
+    if background {
+        output.done(&job, || {
+            let id = job.id;
+            format!("{} runs in the server: 'shale jobs POOL {id}' watches it\n", job.title())
+        });
+        return Ok(None);
+    }
+    let shown = Shown::new(output, Some(Instant::now()));
+    let job = to_end(session, job, CtrlC::EndsJob, interruption, shown)?;
+    let seconds = job.seconds;
+    outcome(job).map(|result| Some((result, seconds)))
+}
+
+/// A server that knows no jobs does not understand the request.
+fn of_older_server(failure: Failure) -> Failure {
+    match failure {
+        Failure::Error(error) if error.to_string().contains("unknown variant `job`") => {
+            let text = "the pool's server is older than this program, and runs no jobs: start it again";
+            Failure::Error(Error::new(ErrorKind::Unsupported, text))
+        }
+        other => other,
+    }
+}
+
+/// What came of a job that has ended.
+///
+/// # Errors
+/// Those of the job, and that it was cancelled.
+pub(super) fn outcome(job: JobReport) -> Outcome<JobResult> {
+    match (job.state, job.error, job.result) {
+        (JobState::Done, _, Some(result)) => Ok(result),
+        (JobState::Cancelled, Some(fault), _) => Err(Failure::Interrupted(fault.message)),
+        (_, Some(fault), _) => Err(fault.error().into()),
+        _ => Err(Failure::Internal(format!("job {} has ended without an outcome", job.id))),
+    }
+}
+
+/// Watches a job to its end.
+///
+/// # Errors
+/// What the pool says; `Interrupted`, where a signal only ends watching.
+pub(super) fn to_end(
+    session: &Session,
+    mut job: JobReport,
+    ctrl_c: CtrlC,
+    interruption: &Interruption,
+    mut shown: Shown<'_>,
+) -> Outcome<JobReport> {
+    let id = job.id;
+    let mut has_cancelled = false;
+    let watching = |failure: Failure| failure.context(format_args!("watching job {id}"));
+    loop {
+        shown.show(&job);
+        if job.state.has_ended() {
+            return Ok(job);
+        }
+        if interruption.has_come() {
+            if ctrl_c == CtrlC::EndsWatching {
+                let text = format!("interrupted: {} goes on; 'shale jobs POOL {id} --cancel' ends it", job.title());
+                return Err(Failure::Interrupted(text));
+            }
+            if !has_cancelled {
+                // It may have come to its end just now.
+                drop(ask(session, JobRequest::Cancel { id, interrupted: true }));
+                has_cancelled = true;
+            }
+        }
+        let seen = Some(job.changes);
+        job = ask(session, JobRequest::Watch { id, seen, patience_ms: PATIENCE_MS }).map_err(watching)?;
+    }
+}
+
+/// How far a job is, as it is shown meanwhile.
+pub(super) struct Shown<'a> {
+    output: &'a Output,
+    /// With what it was made for: the phase, and whether there is a total.
+    bar: Option<(String, bool, Progress)>,
+    /// The last line, or the time from which on the first is due; and the state in it.
+    told: Option<Instant>,
+    state: JobState,
+}
+
+impl<'a> Shown<'a> {
+    /// The first line is due at once, or [`LINES_EVERY`] after `since`.
+    pub(super) const fn new(output: &'a Output, since: Option<Instant>) -> Self {
+        Self { output, bar: None, told: since, state: JobState::Running }
+    }
+
+    fn show(&mut self, job: &JobReport) {
+        if job.state.has_ended() {
+            self.bar = None;
+        } else if self.output.shows_progress() {
+            self.show_bar(job);
+        } else {
+            self.show_line(job);
+        }
+    }
+
+    fn show_bar(&mut self, job: &JobReport) {
+        let kind = (job.phase.as_str(), job.bytes_total.is_some());
+        if self.bar.as_ref().is_none_or(|(phase, has_total, _)| (phase.as_str(), *has_total) != kind) {
+            // The old one first, or both are drawn.
+            self.bar = None;
+            let bar = Progress::new(self.output, &job.phase, job.bytes_total);
+            self.bar = Some((job.phase.clone(), job.bytes_total.is_some(), bar));
+        }
+        if let Some((.., bar)) = &self.bar {
+            if let Some(total) = job.bytes_total {
+                bar.set_total(total);
+            }
+            bar.set(job.bytes_done);
+            bar.say(if job.state == JobState::Paused { "paused".to_owned() } else { job.said.clone() });
+        }
+    }
+
+    fn show_line(&mut self, job: &JobReport) {
+        let is_due = self.told.is_none_or(|at| at.elapsed() >= LINES_EVERY);
+        if is_due || job.state != self.state {
+            self.output.note(&line(job));
+            self.told = Some(Instant::now());
+            self.state = job.state;
+        }
+    }
+}
+
+/// How far a job is, in a line.
+fn line(job: &JobReport) -> String {
+    let mut words = vec![match job.bytes_total {
+        Some(total) => format!("{} {} of {}", job.phase, format_size(job.bytes_done), format_size(total)),
+        None => format!("{} {}", job.phase, format_size(job.bytes_done)),
+    }];
+    if job.state == JobState::Paused {
+        words.push("paused".to_owned());
+    } else {
+        words.extend(job.bytes_per_second.map(|rate| format!("{}/s", format_size(rate))));
+        words.extend(job.seconds_left.map(|left| format!("{} left", show_seconds(left))));
+    }
+    words.extend(Some(job.said.clone()).filter(|said| !said.is_empty()));
+    format!("{}: {}", job.title(), words.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::jobs::JobFault;
+
+    #[test]
+    fn a_line_tells_how_far_a_job_is() {
+        let job = JobReport::sample();
+        let expected = "job 3 (recompress vm): recompressing 1 MiB of 4 MiB, 1 KiB/s, 51 min left, to 40%";
+        assert_eq!(line(&job), expected);
+        let paused = JobReport { state: JobState::Paused, said: String::new(), target: None, ..job };
+        assert_eq!(line(&paused), "job 3 (recompress): recompressing 1 MiB of 4 MiB, paused");
+    }
+
+    /// The exit code is that of the command which would have done the work itself.
+    #[test]
+    fn a_job_ends_the_command_that_watches_it_as_it_ended() {
+        let ended = |state, error: Option<JobFault>| JobReport { state, error, ..JobReport::sample() };
+        let full = JobFault::from(&Error::new(ErrorKind::Full, "no room"));
+        let failed = outcome(ended(JobState::Failed, Some(full))).err();
+        assert!(matches!(&failed, Some(failure) if failure.code() == 5 && failure.to_string() == "no room"));
+        let fault = JobFault::cancelled("interrupted: so far".to_owned());
+        let cancelled = outcome(ended(JobState::Cancelled, Some(fault))).err();
+        assert!(
+            matches!(&cancelled, Some(failure) if failure.code() == 130 && failure.to_string().ends_with("so far"))
+        );
+        let done = JobReport { result: Some(JobResult::Recompressed(Box::default())), ..ended(JobState::Done, None) };
+        assert!(outcome(done).is_ok());
+    }
+
+    #[test]
+    fn a_server_that_knows_no_jobs_is_said_to_be_older() {
+        let text = "a control message cannot be understood: unknown variant `job`, expected one of `hello`, `create`";
+        let failure = of_older_server(Error::new(ErrorKind::Invalid, text).into());
+        assert_eq!(failure.code(), 9);
+        assert!(failure.to_string().contains("start it again"), "{failure}");
+        let other = of_older_server(Error::new(ErrorKind::NotFound, "no volume").into());
+        assert_eq!(other.code(), 3);
+    }
+}

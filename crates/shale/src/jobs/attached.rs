@@ -1,0 +1,110 @@
+//! The jobs of one connection to the pool's server: they end when the connection does.
+//!
+//! 1. A job that the connection has started for a command which watches it is the connection's own,
+//!    unless it is to go on in the background.
+//! 2. Clients of older versions ask for slices, one after the other. They have a job as well, so
+//!    that the rule holds for them, and users see what goes on.
+
+use std::sync::Arc;
+
+use surface::{Error, ErrorKind, Result};
+
+use super::model::{JobFault, JobKind, JobResult};
+use super::table::{Begin, Doing, Jobs, Stop};
+use crate::control::{JobRequest, Reply, Request};
+use crate::service::Service;
+
+/// A job that ends with the connection that started it.
+struct Own {
+    jobs: Arc<Jobs>,
+    id: u64,
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        // One that has ended, or was forgotten since, needs no end.
+        drop(self.jobs.cancel(self.id, "the command that started it has gone"));
+    }
+}
+
+/// See the module's text.
+pub struct Attached {
+    service: Arc<Service>,
+    own: Vec<Own>,
+    /// The job whose slices the client asks for.
+    pulled: Option<(JobKind, Option<String>, Doing)>,
+}
+
+impl Attached {
+    /// Of a connection that was just made.
+    pub fn new(service: Arc<Service>) -> Self {
+        Self { service, own: Vec::new(), pulled: None }
+    }
+
+    /// Does what the client asks for.
+    ///
+    /// # Errors
+    /// What the pool says.
+    pub fn handle(&mut self, request: Request) -> Result<Reply> {
+        if let Some((kind, target)) = pulled(&request) {
+            return self.pull(kind, target, request);
+        }
+        let is_own = matches!(&request, Request::Job(JobRequest::Start { background: false, .. }));
+        let reply = self.service.handle(request)?;
+        if let (true, Reply::Job(job)) = (is_own, &reply) {
+            self.own.push(Own { jobs: Arc::clone(self.service.jobs()), id: job.id });
+        }
+        Ok(reply)
+    }
+
+    fn pull(&mut self, kind: JobKind, target: Option<String>, request: Request) -> Result<Reply> {
+        let known = self.pulled.take().filter(|(of, about, _)| (*of, about) == (kind, &target));
+        let doing = match known {
+            Some((.., doing)) => doing,
+            None => {
+                let begin = Begin { kind, target: target.clone(), background: false, is_clients: true };
+                self.service.jobs().begin(begin)?
+            }
+        };
+        if let Some(why) = doing.is_cancelled() {
+            let error = Error::new(ErrorKind::InUse, format!("job {} was ended: {why}", doing.id()));
+            doing.end(Err(Stop::Cancelled(why)));
+            return Err(error);
+        }
+        let reply = match self.service.handle(request) {
+            Ok(reply) => reply,
+            Err(error) => {
+                doing.end_with(JobFault::from(&error));
+                return Err(error);
+            }
+        };
+        match outcome(&reply) {
+            Some((bytes_done, bytes_total, None)) => {
+                doing.tell(bytes_done, Some(bytes_total), String::new());
+                self.pulled = Some((kind, target, doing));
+            }
+            Some((.., Some(result))) => doing.end(Ok(result)),
+            None => {}
+        }
+        Ok(reply)
+    }
+}
+
+/// The job that a slice belongs to, if the request is one for a slice.
+fn pulled(request: &Request) -> Option<(JobKind, Option<String>)> {
+    match request {
+        Request::Recompress { volume, bytes: 1.., .. } => Some((JobKind::Recompress, Some(volume.clone()))),
+        _ => None,
+    }
+}
+
+/// How far a slice came, and the result with the last one.
+fn outcome(reply: &Reply) -> Option<(u64, u64, Option<JobResult>)> {
+    match reply {
+        Reply::Recompressed(slice) => {
+            let result = slice.finished.then(|| JobResult::Recompressed(slice.clone()));
+            Some((slice.bytes_done, slice.bytes_total, result))
+        }
+        _ => None,
+    }
+}

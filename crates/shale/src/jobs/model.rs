@@ -1,0 +1,228 @@
+//! What is asked of jobs and said of them: the documents behind `shale jobs --json`, which also
+//! cross the control socket. Field names are a promise to scripts, as in [`crate::model`].
+
+use serde::{Deserialize, Serialize};
+use surface::{Error, ErrorKind};
+
+use crate::choices::RecompressSlice;
+use crate::control::kind_by_name;
+
+/// The kind of a fault that is a cancellation.
+const INTERRUPTED: &str = "interrupted";
+
+/// What a job does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum JobKind {
+    /// `shale recompress`.
+    Recompress,
+}
+
+impl JobKind {
+    /// All of them.
+    #[cfg(test)]
+    pub const ALL: [Self; 1] = [Self::Recompress];
+
+    /// Its name, as the command has it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Recompress => "recompress",
+        }
+    }
+}
+
+/// Where a job is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum JobState {
+    /// It works, or rests between two slices.
+    Running,
+    /// It stands still until it is resumed or cancelled.
+    Paused,
+    /// It came to its end.
+    Done,
+    /// It met an error.
+    Failed,
+    /// A signal, a command or the end of the server ended it early.
+    Cancelled,
+}
+
+impl JobState {
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Paused => "paused",
+            Self::Done => "done",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+        }
+    }
+
+    /// Whether nothing more comes of the job.
+    pub const fn has_ended(self) -> bool {
+        matches!(self, Self::Done | Self::Failed | Self::Cancelled)
+    }
+}
+
+/// How a job is paced, and where it begins.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobPace {
+    /// Most bytes in a second; none: a tenth of the time while others use the pool.
+    pub rate: Option<u64>,
+    /// Begins anew, instead of where the last one stopped.
+    pub restart: bool,
+}
+
+/// The job that is to be started.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub enum JobWish {
+    /// Recompresses a volume, a share, or a part of one.
+    Recompress {
+        /// Name.
+        volume: String,
+        /// In this mode; none: by its properties.
+        mode: Option<String>,
+        /// Of a share, only this directory or file.
+        path: Option<String>,
+        /// How fast, and from where.
+        pace: JobPace,
+    },
+}
+
+impl JobWish {
+    /// The kind of the job.
+    pub const fn kind(&self) -> JobKind {
+        match self {
+            Self::Recompress { .. } => JobKind::Recompress,
+        }
+    }
+
+    /// What the job is about, if that is not the pool.
+    pub fn target(&self) -> Option<String> {
+        match self {
+            Self::Recompress { volume, path: Some(path), .. } => Some(format!("{volume}/{path}")),
+            Self::Recompress { volume, path: None, .. } => Some(volume.clone()),
+        }
+    }
+}
+
+/// Why a job did not come to its end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobFault {
+    /// The kind of the error, as in `{"error":...}` of all commands; `interrupted`: it was
+    /// cancelled.
+    pub kind: String,
+    /// What happened, and what to do.
+    pub message: String,
+}
+
+impl JobFault {
+    /// Of a job that was cancelled.
+    pub fn cancelled(message: String) -> Self {
+        Self { kind: INTERRUPTED.to_owned(), message }
+    }
+
+    /// The error that the job met.
+    pub fn error(&self) -> Error {
+        Error::new(kind_by_name(&self.kind), self.message.clone())
+    }
+}
+
+impl From<&Error> for JobFault {
+    fn from(error: &Error) -> Self {
+        Self { kind: error.kind().name().to_owned(), message: error.to_string() }
+    }
+}
+
+/// What came of a job that is done.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum JobResult {
+    /// Of `recompress`.
+    Recompressed(Box<RecompressSlice>),
+}
+
+impl JobResult {
+    /// For a result of another kind of job: a bug, or a server of another version.
+    pub fn unexpected(&self) -> Error {
+        Error::new(ErrorKind::Unsupported, format!("the job has a result that does not fit: {self:?}"))
+    }
+}
+
+/// A job, as it is at a moment.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct JobReport {
+    /// Its number, from 1 on since the pool was opened.
+    pub id: u64,
+    /// What it does.
+    pub kind: JobKind,
+    /// The volume, the share, or the path in one, that it is about; none: the pool.
+    pub target: Option<String>,
+    /// Where it is.
+    pub state: JobState,
+    /// Rises whenever `state` changes.
+    pub changes: u64,
+    /// The part of its work that is under way.
+    pub phase: String,
+    /// Bytes that this part has gone through.
+    pub bytes_done: u64,
+    /// All that it will go through; none: that is not known.
+    pub bytes_total: Option<u64>,
+    /// Bytes in a second of work; none: that is not known yet.
+    pub bytes_per_second: Option<u64>,
+    /// Seconds that are left at that rate; none: that is not known.
+    pub seconds_left: Option<u64>,
+    /// When it was started, in seconds since 1970.
+    pub started_unix_s: u64,
+    /// When it ended; none: it has not.
+    pub ended_unix_s: Option<u64>,
+    /// How long it has worked, without pauses.
+    pub seconds: f64,
+    /// It goes on without the command that started it.
+    pub background: bool,
+    /// Words of its own on how it is going.
+    pub said: String,
+    /// `pause` or `cancel`, until it does so: behind the slice that it works on.
+    pub asked: Option<String>,
+    /// Why it failed or was cancelled.
+    pub error: Option<JobFault>,
+    /// What came of it. Left out of lists.
+    pub result: Option<JobResult>,
+}
+
+impl JobReport {
+    /// The job in words: `job 3 (recompress vm)`.
+    pub fn title(&self) -> String {
+        let target = self.target.as_ref().map_or_else(String::new, |target| format!(" {target}"));
+        format!("job {} ({}{target})", self.id, self.kind.name())
+    }
+}
+
+#[cfg(test)]
+impl JobReport {
+    /// A job under way.
+    pub(crate) fn sample() -> Self {
+        Self {
+            id: 3,
+            kind: JobKind::Recompress,
+            target: Some("vm".to_owned()),
+            state: JobState::Running,
+            changes: 0,
+            phase: "recompressing".to_owned(),
+            bytes_done: 1 << 20,
+            bytes_total: Some(4 << 20),
+            bytes_per_second: Some(1 << 10),
+            seconds_left: Some(3 << 10),
+            started_unix_s: 1,
+            ended_unix_s: None,
+            seconds: 1024.0,
+            background: true,
+            said: "to 40%".to_owned(),
+            asked: None,
+            error: None,
+            result: None,
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! The rule of what excludes what. It is about what a pool keeps once, such as how far a scrub has
+//! come: two jobs that go on from the same place would each be told where the other one is. Which
+//! clients a volume can have at a time is no matter of jobs: [`crate::devices`] decides that.
+
+use surface::{Error, ErrorKind};
+
+use super::model::JobKind;
+
+/// Whether a job of the kind `wanted` cannot begin before one of the kind `under_way` has ended. A
+/// job that is paused is under way.
+pub(super) const fn excludes(under_way: JobKind, wanted: JobKind) -> bool {
+    use JobKind::Recompress;
+    matches!((under_way, wanted), (Recompress, Recompress))
+}
+
+/// Says that a job cannot begin, because of the one under way that is named.
+pub(super) fn refusal(id: u64, under_way: JobKind, target: Option<&str>) -> Error {
+    let target = target.unwrap_or("the pool");
+    let doing = match under_way {
+        JobKind::Recompress => {
+            format!("'{target}' is being recompressed by job {id}, and a pool does that with one volume at a time")
+        }
+    };
+    let way = format!("'shale jobs POOL {id}' waits for its end, and with --cancel ends it");
+    Error::new(ErrorKind::InUse, format!("{doing}: {way}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The whole table: a row for each kind that is under way.
+    #[test]
+    fn each_pair_of_kinds_is_decided() {
+        for under_way in JobKind::ALL {
+            for wanted in JobKind::ALL {
+                assert_eq!(excludes(under_way, wanted), under_way == wanted, "{under_way:?}, {wanted:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_refusal_names_the_job_and_what_it_is_at() {
+        for kind in JobKind::ALL.into_iter().filter(|kind| excludes(*kind, *kind)) {
+            let error = refusal(7, kind, Some("vm"));
+            assert_eq!(error.kind(), ErrorKind::InUse);
+            assert!(error.to_string().contains("by job 7") && error.to_string().contains("jobs POOL 7"), "{error}");
+        }
+        assert!(refusal(7, JobKind::Recompress, Some("vm")).to_string().starts_with("'vm' is being recompressed"));
+    }
+}

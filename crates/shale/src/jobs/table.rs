@@ -1,0 +1,663 @@
+//! The table of jobs: those under way, and the last that ended. Owns their numbers, their states,
+//! what was asked of them, and the threads that work on them.
+//!
+//! One lock is enough: it is taken once for each slice, which takes milliseconds. All that changes
+//! is told by one condition, [`Jobs::changed`]; each waiter looks again at its own job.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use surface::{Error, ErrorKind, Result};
+
+use super::model::{JobFault, JobKind, JobReport, JobResult, JobState};
+use super::rule;
+use crate::system::unix_s;
+
+/// Jobs under way at once: each has a thread or a connection, of which there are as many at most.
+const UNDER_WAY_MAX: usize = 64;
+/// Jobs that stay listed when they have ended. The result of a scrub with a thousand damages takes
+/// some 300 KB, so that this bounds the table to 10 MB.
+pub const ENDED_MAX: usize = 32;
+/// How long a job that was just cancelled may take to end before one that it excludes is refused: a
+/// command that was interrupted is often followed by the next one at once.
+const END_PATIENCE: Duration = Duration::from_secs(1);
+/// Longest wait of a single request: a server that stops waits for the requests in work.
+const WATCH_MAX: Duration = Duration::from_secs(2);
+
+/// Why work on a job ends before its end.
+#[derive(Debug)]
+pub enum Stop {
+    /// It was cancelled; the words are for its user.
+    Cancelled(String),
+    /// It met an error.
+    Failed(Error),
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// The outcome of a piece of work.
+pub type Work<T> = std::result::Result<T, Stop>;
+
+/// What was asked of a job and is not answered yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Asked {
+    Nothing,
+    Pause,
+    /// With the reason.
+    Cancel(String),
+}
+
+/// A job that is to begin.
+#[derive(Debug, Clone)]
+pub struct Begin {
+    /// What it does.
+    pub kind: JobKind,
+    /// What it is about, if that is not the pool.
+    pub target: Option<String>,
+    /// It goes on without the command that started it.
+    pub background: bool,
+    /// A client does the work, and tells how far it is.
+    pub is_clients: bool,
+}
+
+struct Job {
+    begin: Begin,
+    state: JobState,
+    changes: u64,
+    asked: Asked,
+    phase: String,
+    said: String,
+    bytes_done: u64,
+    bytes_total: Option<u64>,
+    /// Where the phase began, and how long the job had worked by then: rates are the phase's.
+    phase_bytes: u64,
+    phase_worked: Duration,
+    /// Time of work up to the last pause, and the beginning of that which goes on.
+    worked: Duration,
+    works_since: Option<Instant>,
+    started_unix_s: u64,
+    ended_unix_s: Option<u64>,
+    fault: Option<JobFault>,
+    result: Option<JobResult>,
+}
+
+impl Job {
+    fn new(begin: Begin) -> Self {
+        Self {
+            begin,
+            state: JobState::Running,
+            changes: 0,
+            asked: Asked::Nothing,
+            phase: String::new(),
+            said: String::new(),
+            bytes_done: 0,
+            bytes_total: None,
+            phase_bytes: 0,
+            phase_worked: Duration::ZERO,
+            worked: Duration::ZERO,
+            works_since: Some(Instant::now()),
+            started_unix_s: unix_s(),
+            ended_unix_s: None,
+            fault: None,
+            result: None,
+        }
+    }
+
+    fn worked(&self) -> Duration {
+        self.worked + self.works_since.map_or(Duration::ZERO, |since| since.elapsed())
+    }
+
+    fn become_state(&mut self, state: JobState) {
+        self.worked = self.worked();
+        self.works_since = (state == JobState::Running).then(Instant::now);
+        self.ended_unix_s = state.has_ended().then(unix_s);
+        self.state = state;
+        self.changes += 1;
+    }
+
+    fn excludes(&self, wanted: JobKind) -> bool {
+        !self.state.has_ended() && rule::excludes(self.begin.kind, wanted)
+    }
+
+    /// The first reason counts.
+    fn cancel(&mut self, why: &str) {
+        if !matches!(self.asked, Asked::Cancel(_)) {
+            self.asked = Asked::Cancel(why.to_owned());
+        }
+    }
+
+    fn report(&self, id: u64, with_result: bool) -> JobReport {
+        let worked = self.worked();
+        let rate = rate(self.bytes_done.saturating_sub(self.phase_bytes), worked.saturating_sub(self.phase_worked));
+        let left = self.bytes_total.filter(|_| !self.state.has_ended()).zip(rate);
+        JobReport {
+            id,
+            kind: self.begin.kind,
+            target: self.begin.target.clone(),
+            state: self.state,
+            changes: self.changes,
+            phase: self.phase.clone(),
+            bytes_done: self.bytes_done,
+            bytes_total: self.bytes_total,
+            bytes_per_second: rate,
+            seconds_left: left.map(|(total, rate)| total.saturating_sub(self.bytes_done).div_ceil(rate)),
+            started_unix_s: self.started_unix_s,
+            ended_unix_s: self.ended_unix_s,
+            seconds: worked.as_secs_f64(),
+            background: self.begin.background,
+            said: self.said.clone(),
+            asked: match self.asked {
+                Asked::Pause if self.state == JobState::Running => Some("pause".to_owned()),
+                Asked::Cancel(_) if !self.state.has_ended() => Some("cancel".to_owned()),
+                _ => None,
+            },
+            error: self.fault.clone(),
+            result: self.result.clone().filter(|_| with_result),
+        }
+    }
+}
+
+/// Bytes in a second, once there are some; at least one.
+fn rate(bytes: u64, worked: Duration) -> Option<u64> {
+    let seconds = worked.as_secs_f64();
+    (bytes > 0 && seconds > 0.0).then(|| ((bytes as f64 / seconds) as u64).max(1))
+}
+
+#[derive(Default)]
+struct Table {
+    last_id: u64,
+    jobs: BTreeMap<u64, Job>,
+    /// Those that have ended, in that order.
+    ended: VecDeque<u64>,
+    /// Of jobs that the pool's process works on; those that have ended are dropped when the next
+    /// one begins.
+    threads: Vec<JoinHandle<()>>,
+    is_stopping: bool,
+}
+
+impl Table {
+    fn under_way(&self) -> impl Iterator<Item = (&u64, &Job)> {
+        self.jobs.iter().filter(|(_, job)| !job.state.has_ended())
+    }
+
+    fn job(&self, id: u64) -> Result<&Job> {
+        self.jobs.get(&id).ok_or_else(|| {
+            let text = format!(
+                "there is no job {id}: 'shale jobs POOL' lists those under way, and the last {ENDED_MAX} that ended"
+            );
+            Error::new(ErrorKind::NotFound, text)
+        })
+    }
+
+    /// A job that can be asked for something.
+    fn asked(&mut self, id: u64) -> Result<&mut Job> {
+        let state = self.job(id)?.state;
+        match self.jobs.get_mut(&id) {
+            Some(job) if !state.has_ended() => Ok(job),
+            _ => {
+                let text = format!("job {id} is under way no more: it is {}", state.name());
+                Err(Error::new(ErrorKind::NotFound, text))
+            }
+        }
+    }
+
+    /// Whether nothing was asked of a job since it last did what was asked.
+    fn may_rest(&self, id: u64) -> bool {
+        self.jobs.get(&id).is_some_and(|job| job.asked == Asked::Nothing)
+    }
+
+    fn note_end(&mut self, id: u64) {
+        self.ended.push_back(id);
+        while self.ended.len() > ENDED_MAX {
+            if let Some(oldest) = self.ended.pop_front() {
+                self.jobs.remove(&oldest);
+            }
+        }
+    }
+}
+
+/// The jobs of an open pool.
+#[derive(Default)]
+pub struct Jobs {
+    table: Mutex<Table>,
+    /// A job has another state, or something was asked of one.
+    changed: Condvar,
+}
+
+impl Jobs {
+    /// Begins a job, if no other excludes it. The work is the caller's.
+    ///
+    /// # Errors `InUse`, when one that excludes it does not end within [`END_PATIENCE`], or too
+    /// many are under way; `Io`, when the pool is about to be closed.
+    pub(crate) fn begin(self: &Arc<Self>, begin: Begin) -> Result<Doing> {
+        let mut table = self.table.lock();
+        let give_up = Instant::now() + END_PATIENCE;
+        loop {
+            if table.is_stopping {
+                return Err(Error::new(ErrorKind::Io, "the pool's server is being stopped: no job can begin"));
+            }
+            let excluding = table.under_way().find(|(_, job)| job.excludes(begin.kind));
+            let Some((id, other)) = excluding else { break };
+            let refusal = rule::refusal(*id, other.begin.kind, other.begin.target.as_deref());
+            if self.changed.wait_until(&mut table, give_up).timed_out() {
+                return Err(refusal);
+            }
+        }
+        if table.under_way().count() >= UNDER_WAY_MAX {
+            let text = format!("{UNDER_WAY_MAX} jobs are under way: wait for one of them, or cancel one");
+            return Err(Error::new(ErrorKind::InUse, text));
+        }
+        table.threads.retain(|thread| !thread.is_finished());
+        table.last_id += 1;
+        let id = table.last_id;
+        table.jobs.insert(id, Job::new(begin));
+        Ok(Doing { jobs: Arc::clone(self), id })
+    }
+
+    /// Has a thread of the pool's process do the work of a job.
+    ///
+    /// # Errors
+    /// When the thread cannot be started; the job has ended then.
+    pub(crate) fn run(
+        self: &Arc<Self>,
+        doing: Doing,
+        work: impl FnOnce(&Doing) -> Work<JobResult> + Send + 'static,
+    ) -> Result<()> {
+        let body = move || {
+            let outcome = work(&doing);
+            doing.end(outcome);
+        };
+        let spawned = std::thread::Builder::new().name("job".to_owned()).spawn(body);
+        let thread = spawned.map_err(|error| Error::from_io("cannot start a thread for the job", error))?;
+        self.table.lock().threads.push(thread);
+        Ok(())
+    }
+
+    /// All jobs by number, without their results.
+    pub fn list(&self) -> Vec<JobReport> {
+        self.table.lock().jobs.iter().map(|(id, job)| job.report(*id, false)).collect()
+    }
+
+    /// A job.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn report(&self, id: u64) -> Result<JobReport> {
+        Ok(self.table.lock().job(id)?.report(id, true))
+    }
+
+    /// Waits until a job has changed its state since `seen`, or for as long as `patience`. Tells
+    /// how it is then.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn watch(&self, id: u64, seen: u64, patience: Duration) -> Result<JobReport> {
+        let mut table = self.table.lock();
+        let give_up = Instant::now() + patience.min(WATCH_MAX);
+        while table.job(id)?.changes == seen {
+            if self.changed.wait_until(&mut table, give_up).timed_out() {
+                break;
+            }
+        }
+        Ok(table.job(id)?.report(id, true))
+    }
+
+    /// Asks a job to stand still behind the slice that it works on.
+    ///
+    /// # Errors
+    /// `NotFound`; `Unsupported` for one whose work a client does.
+    pub fn pause(&self, id: u64) -> Result<JobReport> {
+        self.ask(id, |job| {
+            if job.begin.is_clients {
+                let text = format!(
+                    "job {id} cannot be paused: its bytes go through the command that started it, which can be \
+                     stopped itself (Ctrl-Z)"
+                );
+                return Err(Error::new(ErrorKind::Unsupported, text));
+            }
+            // One that is cancelled is about to end.
+            if job.asked == Asked::Nothing {
+                job.asked = Asked::Pause;
+            }
+            Ok(())
+        })
+    }
+
+    /// Takes that back.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn resume(&self, id: u64) -> Result<JobReport> {
+        self.ask(id, |job| {
+            if job.asked == Asked::Pause {
+                job.asked = Asked::Nothing;
+            }
+            Ok(())
+        })
+    }
+
+    /// Asks a job to end behind the slice that it works on. `why` is the beginning of its outcome.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn cancel(&self, id: u64, why: &str) -> Result<JobReport> {
+        self.ask(id, |job| {
+            job.cancel(why);
+            Ok(())
+        })
+    }
+
+    fn ask(&self, id: u64, ask: impl FnOnce(&mut Job) -> Result<()>) -> Result<JobReport> {
+        let mut table = self.table.lock();
+        ask(table.asked(id)?)?;
+        self.changed.notify_all();
+        Ok(table.job(id)?.report(id, false))
+    }
+
+    /// Asks all jobs to end, and lets no other begin.
+    pub fn ask_to_stop(&self) {
+        let mut table = self.table.lock();
+        table.is_stopping = true;
+        for job in table.jobs.values_mut().filter(|job| !job.state.has_ended()) {
+            job.cancel("the pool's server was stopped");
+        }
+        self.changed.notify_all();
+    }
+
+    /// The same, and waits until the pool's process works on none.
+    pub fn stop(&self) {
+        self.ask_to_stop();
+        let threads = {
+            let mut table = self.table.lock();
+            while table.under_way().any(|(_, job)| !job.begin.is_clients) {
+                self.changed.wait(&mut table);
+            }
+            std::mem::take(&mut table.threads)
+        };
+        for thread in threads {
+            // One that panicked has said so.
+            drop(thread.join());
+        }
+    }
+}
+
+/// A job in the hands of the thread that works on it. One that is dropped without an outcome was
+/// given up.
+pub struct Doing {
+    jobs: Arc<Jobs>,
+    id: u64,
+}
+
+impl Doing {
+    /// Its number.
+    pub(crate) const fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Begins a part of the work, of which so much is done already.
+    pub(crate) fn begin_phase(&self, phase: &str, bytes_done: u64, bytes_total: Option<u64>) {
+        if let Some(job) = self.jobs.table.lock().jobs.get_mut(&self.id) {
+            phase.clone_into(&mut job.phase);
+            job.said.clear();
+            (job.bytes_done, job.bytes_total) = (bytes_done, bytes_total);
+            (job.phase_bytes, job.phase_worked) = (bytes_done, job.worked());
+        }
+    }
+
+    /// Tells how far the part of the work is.
+    pub(crate) fn tell(&self, bytes_done: u64, bytes_total: Option<u64>, said: String) {
+        if let Some(job) = self.jobs.table.lock().jobs.get_mut(&self.id) {
+            (job.bytes_done, job.bytes_total, job.said) = (bytes_done, bytes_total, said);
+        }
+    }
+
+    /// Rests so long, or until something is asked of the job.
+    pub(super) fn rest(&self, time: Duration) {
+        let give_up = Instant::now() + time;
+        let mut table = self.jobs.table.lock();
+        while table.may_rest(self.id) && !self.jobs.changed.wait_until(&mut table, give_up).timed_out() {}
+    }
+
+    /// Waits while the job is paused.
+    ///
+    /// # Errors
+    /// Why it was cancelled, if it was.
+    pub(super) fn go_on(&self) -> std::result::Result<(), String> {
+        let mut table = self.jobs.table.lock();
+        while let Some(job) = table.jobs.get_mut(&self.id) {
+            let state = match &job.asked {
+                Asked::Cancel(why) => return Err(why.clone()),
+                Asked::Pause => JobState::Paused,
+                Asked::Nothing => JobState::Running,
+            };
+            if job.state != state {
+                job.become_state(state);
+                self.jobs.changed.notify_all();
+            }
+            if state == JobState::Running {
+                break;
+            }
+            self.jobs.changed.wait(&mut table);
+        }
+        Ok(())
+    }
+
+    /// Why the job is to end, if it is.
+    pub(crate) fn is_cancelled(&self) -> Option<String> {
+        match &self.jobs.table.lock().jobs.get(&self.id)?.asked {
+            Asked::Cancel(why) => Some(why.clone()),
+            _ => None,
+        }
+    }
+
+    /// Ends the job.
+    pub(crate) fn end(self, outcome: Work<JobResult>) {
+        match outcome {
+            Ok(result) => self.end_as(JobState::Done, None, Some(result)),
+            Err(Stop::Cancelled(why)) => self.end_as(JobState::Cancelled, Some(JobFault::cancelled(why)), None),
+            Err(Stop::Failed(error)) => self.end_with(JobFault::from(&error)),
+        }
+    }
+
+    /// Ends the job with an error.
+    pub(crate) fn end_with(&self, fault: JobFault) {
+        self.end_as(JobState::Failed, Some(fault), None);
+    }
+
+    fn end_as(&self, state: JobState, fault: Option<JobFault>, result: Option<JobResult>) {
+        let mut table = self.jobs.table.lock();
+        let Some(job) = table.jobs.get_mut(&self.id).filter(|job| !job.state.has_ended()) else { return };
+        (job.fault, job.result) = (fault, result);
+        job.become_state(state);
+        table.note_end(self.id);
+        self.jobs.changed.notify_all();
+    }
+}
+
+impl Drop for Doing {
+    fn drop(&mut self) {
+        let why = self.is_cancelled().unwrap_or_else(|| "the command that did it has gone".to_owned());
+        self.end_as(JobState::Cancelled, Some(JobFault::cancelled(why)), None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::sync::mpsc;
+
+    use super::*;
+
+    fn wish(target: &str) -> Begin {
+        let target = Some(target.to_owned());
+        Begin { kind: JobKind::Recompress, target, background: false, is_clients: false }
+    }
+
+    fn result() -> JobResult {
+        JobResult::Recompressed(Box::default())
+    }
+
+    fn states(jobs: &Jobs) -> Vec<(u64, JobState)> {
+        jobs.list().into_iter().map(|job| (job.id, job.state)).collect()
+    }
+
+    #[test]
+    fn a_job_excludes_another_until_it_has_ended() {
+        let jobs = Arc::<Jobs>::default();
+        let first = jobs.begin(wish("v")).unwrap();
+        let refused = jobs.begin(wish("w")).err().unwrap();
+        assert_eq!(refused.kind(), ErrorKind::InUse);
+        assert!(refused.to_string().starts_with("'v' is being recompressed by job 1"), "{refused}");
+        first.end(Ok(result()));
+        let second = jobs.begin(wish("w")).unwrap();
+        assert_eq!(second.id(), 2);
+        assert_eq!(states(&jobs), [(1, JobState::Done), (2, JobState::Running)]);
+    }
+
+    /// The next command often comes at once.
+    #[test]
+    fn a_job_waits_for_one_that_is_about_to_end() {
+        let jobs = Arc::<Jobs>::default();
+        let first = jobs.begin(wish("v")).unwrap();
+        std::thread::scope(|scope| {
+            let second = scope.spawn(|| jobs.begin(wish("w")).map(|doing| doing.id()));
+            first.end(Ok(result()));
+            assert_eq!(second.join().unwrap().unwrap(), 2);
+        });
+    }
+
+    #[test]
+    fn outcomes_stay_with_their_reasons() {
+        let jobs = Arc::<Jobs>::default();
+        jobs.begin(wish("v")).unwrap().end(Ok(result()));
+        jobs.begin(wish("v")).unwrap().end(Err(Stop::Failed(Error::new(ErrorKind::Full, "no room"))));
+        jobs.begin(wish("v")).unwrap().end(Err(Stop::Cancelled("interrupted: so far".to_owned())));
+        drop(jobs.begin(wish("v")).unwrap());
+        let expected = [(1, JobState::Done), (2, JobState::Failed), (3, JobState::Cancelled), (4, JobState::Cancelled)];
+        assert_eq!(states(&jobs), expected);
+        let faults: Vec<_> = (1..=4).map(|id| jobs.report(id).unwrap().error).collect();
+        let error = faults[1].as_ref().unwrap().error();
+        assert_eq!((error.kind(), error.to_string().as_str()), (ErrorKind::Full, "no room"));
+        assert_eq!(faults[2], Some(JobFault::cancelled("interrupted: so far".to_owned())));
+        assert!(faults[0].is_none() && faults[3].is_some());
+        assert_eq!(jobs.report(1).unwrap().result, Some(result()));
+        assert_eq!(jobs.list()[0].result, None);
+        assert!(jobs.list().iter().all(|job| job.ended_unix_s.is_some() && job.seconds_left.is_none()));
+    }
+
+    /// One that began first and ended last would have been forgotten first.
+    #[test]
+    fn the_last_that_ended_stay_listed() {
+        let jobs = Arc::<Jobs>::default();
+        let clients = Begin { is_clients: true, ..wish("v") };
+        let long = jobs.begin(clients).unwrap();
+        // The rule is not what this is about.
+        let mut table = jobs.table.lock();
+        table.last_id = 10;
+        for id in 11..=10 + ENDED_MAX as u64 {
+            let mut job = Job::new(wish("w"));
+            job.become_state(JobState::Done);
+            table.jobs.insert(id, job);
+            table.note_end(id);
+        }
+        drop(table);
+        long.end(Ok(result()));
+        let listed: Vec<u64> = jobs.list().into_iter().map(|job| job.id).collect();
+        assert_eq!((listed.len(), listed[0], listed[1]), (ENDED_MAX, 1, 12));
+        assert_eq!(jobs.report(11).unwrap_err().kind(), ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn a_watcher_is_told_of_a_change_that_it_has_not_seen() {
+        let jobs = Arc::<Jobs>::default();
+        let doing = jobs.begin(wish("v")).unwrap();
+        let seen = jobs.report(1).unwrap().changes;
+        std::thread::scope(|scope| {
+            let watcher = scope.spawn(|| {
+                let mut is = jobs.watch(1, seen, WATCH_MAX).unwrap();
+                while !is.state.has_ended() {
+                    is = jobs.watch(1, is.changes, WATCH_MAX).unwrap();
+                }
+                is
+            });
+            doing.begin_phase("testing", 10, Some(100));
+            doing.tell(60, Some(100), "words".to_owned());
+            doing.end(Ok(result()));
+            let is = watcher.join().unwrap();
+            assert_eq!((is.phase.as_str(), is.bytes_done, is.bytes_total), ("testing", 60, Some(100)));
+            assert_eq!((is.said.as_str(), is.state, is.result), ("words", JobState::Done, Some(result())));
+        });
+        // It was over before this one looked.
+        assert_eq!(jobs.watch(1, seen, WATCH_MAX).unwrap().state, JobState::Done);
+    }
+
+    #[test]
+    fn what_was_asked_is_shown_until_it_is_done() {
+        let jobs = Arc::<Jobs>::default();
+        let doing = jobs.begin(wish("v")).unwrap();
+        assert_eq!(jobs.pause(1).unwrap().asked.as_deref(), Some("pause"));
+        assert_eq!(jobs.resume(1).unwrap().asked, None);
+        assert_eq!(jobs.cancel(1, "first").unwrap().asked.as_deref(), Some("cancel"));
+        assert_eq!(jobs.cancel(1, "second").unwrap().asked.as_deref(), Some("cancel"));
+        // A cancellation is not taken back.
+        jobs.resume(1).unwrap();
+        jobs.pause(1).unwrap();
+        assert_eq!(doing.go_on(), Err("first".to_owned()));
+        drop(doing);
+        assert_eq!(jobs.report(1).unwrap().error.unwrap().message, "first");
+        for refused in [jobs.pause(1), jobs.resume(1), jobs.cancel(1, "late"), jobs.cancel(2, "none")] {
+            assert_eq!(refused.unwrap_err().kind(), ErrorKind::NotFound);
+        }
+    }
+
+    #[test]
+    fn the_work_of_a_client_cannot_be_paused() {
+        let jobs = Arc::<Jobs>::default();
+        let _doing = jobs.begin(Begin { is_clients: true, ..wish("v") }).unwrap();
+        assert_eq!(jobs.pause(1).unwrap_err().kind(), ErrorKind::Unsupported);
+        assert_eq!(jobs.report(1).unwrap().asked, None);
+    }
+
+    #[test]
+    fn a_stop_ends_running_and_paused_jobs_and_lets_none_begin() {
+        let jobs = Arc::<Jobs>::default();
+        let (begun, is_begun) = mpsc::channel();
+        let work = move |doing: &Doing| -> Work<JobResult> {
+            begun.send(()).unwrap();
+            loop {
+                doing.rest(Duration::from_secs(3600));
+                doing.go_on().map_err(Stop::Cancelled)?;
+            }
+        };
+        jobs.run(jobs.begin(wish("v")).unwrap(), work).unwrap();
+        is_begun.recv().unwrap();
+        jobs.pause(1).unwrap();
+        jobs.stop();
+        assert_eq!(states(&jobs), [(1, JobState::Cancelled)]);
+        assert_eq!(jobs.report(1).unwrap().error.unwrap().message, "the pool's server was stopped");
+        assert_eq!(jobs.begin(wish("w")).err().unwrap().kind(), ErrorKind::Io);
+    }
+
+    #[test]
+    fn rates_are_those_of_work() {
+        assert_eq!(rate(0, Duration::from_secs(1)), None);
+        assert_eq!(rate(10, Duration::ZERO), None);
+        assert_eq!(rate(100, Duration::from_secs(4)), Some(25));
+        assert_eq!(rate(1, Duration::from_secs(100)), Some(1));
+        let mut job = Job::new(wish("v"));
+        (job.works_since, job.worked, job.phase_worked) = (None, Duration::from_secs(12), Duration::from_secs(2));
+        (job.phase_bytes, job.bytes_done, job.bytes_total) = (50, 150, Some(1155));
+        let report = job.report(1, false);
+        assert_eq!((report.bytes_per_second, report.seconds_left, report.seconds), (Some(10), Some(101), 12.0));
+        job.become_state(JobState::Done);
+        assert_eq!(job.report(1, false).seconds_left, None);
+    }
+}

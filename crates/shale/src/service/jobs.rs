@@ -1,0 +1,59 @@
+//! Requests about jobs, and the work that only jobs do.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use engine::{Calibration, CalibrationEffort};
+use surface::Result;
+
+use super::Service;
+use crate::control::{JobRequest, Reply};
+use crate::jobs::{self, Begin, JobReport, JobWish, Jobs};
+
+impl Service {
+    /// The jobs of the pool.
+    pub fn jobs(&self) -> &Arc<Jobs> {
+        &self.jobs
+    }
+
+    /// Does what is asked of jobs.
+    ///
+    /// # Errors
+    /// What the table of jobs says, and the pool.
+    pub(super) fn on_job(self: &Arc<Self>, request: JobRequest) -> Result<Reply> {
+        let report = match request {
+            JobRequest::Start { wish, background } => self.start_job(wish, background)?,
+            JobRequest::List => return Ok(Reply::Jobs(self.jobs.list())),
+            JobRequest::Watch { id, seen, patience_ms } => match seen {
+                Some(seen) => self.jobs.watch(id, seen, Duration::from_millis(patience_ms))?,
+                None => self.jobs.report(id)?,
+            },
+            JobRequest::Pause { id } => self.jobs.pause(id)?,
+            JobRequest::Resume { id } => self.jobs.resume(id)?,
+            JobRequest::Cancel { id, interrupted } => {
+                let why = if interrupted { "interrupted" } else { "cancelled by a command" };
+                self.jobs.cancel(id, why)?
+            }
+        };
+        Ok(Reply::Job(Box::new(report)))
+    }
+
+    fn start_job(self: &Arc<Self>, wish: JobWish, background: bool) -> Result<JobReport> {
+        jobs::check(self, &wish)?;
+        let begin = Begin { kind: wish.kind(), target: wish.target(), background, is_clients: false };
+        let doing = self.jobs.begin(begin)?;
+        let id = doing.id();
+        let service = Arc::clone(self);
+        self.jobs.run(doing, move |doing| jobs::run(&service, &wish, doing))?;
+        self.jobs.report(id)
+    }
+
+    /// Measures how fast this machine compresses, and what its processors take meanwhile.
+    ///
+    /// # Errors
+    /// When the storage fails.
+    pub fn calibrate(&self, effort: CalibrationEffort) -> Result<Calibration> {
+        let rapl = env::Rapl::open();
+        self.pool.calibrate(effort, &|| rapl.as_ref().and_then(env::Rapl::used_uj))
+    }
+}
