@@ -206,6 +206,13 @@ def run_example(t, line):
         with Served(t, "shale serve /srv/pool --shares /srv/shares"):
             shell(t, line)
             return
+    if line.startswith("shale jobs"):
+        # A job that rests for a minute behind its first slice, unless it is to be watched to its end.
+        pace = "" if line.endswith(" 1") else " --rate 64K"
+        with Served(t, "shale serve /srv/pool"):
+            shell(t, f"shale recompress /srv/pool vm --background{pace}")
+            shell(t, line)
+            return
     if "--background" in line:
         with Served(t, "shale serve /srv/pool"):
             shell(t, line)

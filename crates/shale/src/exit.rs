@@ -28,7 +28,7 @@ Exit codes:
    11  conflict: a stream does not fit its volume, or a push is behind a newer version
    12  salvage or check --repair is done, but something is lost: see its report
    13  unknown: the object store did not tell whether a commit was done
-  130  interrupted by a signal
+  130  interrupted by a signal, or the job that the command watches was cancelled
 With --json an error is printed on stdout as {\"error\":{\"kind\":...,\"message\":...}}, with the kind
 internal, invalid, not-found, in-use, full, corrupt, io, exists, unsupported, read-only, conflict, unknown or interrupted.";
 

@@ -62,6 +62,25 @@ impl Session {
         Ok(value)
     }
 
+    /// Connects to the server of a pool, for what only a server has; none: no server has the pool.
+    ///
+    /// # Errors
+    /// `NotFound` for the pool, and those of a server that does not answer.
+    pub fn of_server(pool: &Path) -> Result<Option<Self>> {
+        let dir = PoolDir::new(pool);
+        dir.ready_config()?;
+        match Client::connect(&dir.control_path()) {
+            Ok(client) => Ok(Some(Self::Served(client))),
+            Err(error) if is_unserved(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What to say where a server is needed, and none is there.
+    pub fn unserved(pool: &Path, so: &str) -> Error {
+        Error::new(ErrorKind::NotFound, format!("no server has the pool {}: {so}", pool.display()))
+    }
+
     fn open(dir: &PoolDir, access: &Access, output: &Output) -> Result<Self> {
         // The holder of the pool is either a server, which answers, or another command, which will
         // be done soon.

@@ -21,7 +21,7 @@ const GROUPS: [(&str, &[&str]); 6] = [
         &["snapshot", "clone", "rollback", "promote", "diff", "bookmark", "bookmarks", "hold", "release", "holds"],
     ),
     ("Data in and out", &["import", "export", "send", "receive", "blob"]),
-    ("Health and upkeep", &["check", "scrub", "salvage", "clean", "recompress"]),
+    ("Health and upkeep", &["check", "scrub", "salvage", "clean", "recompress", "jobs"]),
     ("Compression", &["estimate", "explain", "usage", "calibrate", "trace"]),
 ];
 

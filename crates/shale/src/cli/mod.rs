@@ -5,6 +5,7 @@ mod blob;
 mod exports;
 pub mod help;
 mod history;
+mod jobs;
 mod kept;
 mod policy;
 mod pool;
@@ -20,6 +21,7 @@ pub use blob::{
 };
 pub use exports::ExportsArgs;
 pub use history::{CloneArgs, DiffArgs, PromoteArgs, PushArgs, RenameArgs, RollbackArgs, SnapshotArgs};
+pub use jobs::JobsArgs;
 pub use kept::{BookmarkArgs, BookmarksArgs, HoldArgs, HoldsArgs, ReleaseArgs};
 pub use policy::{CalibrateArgs, ExplainArgs, RecompressArgs, TraceArgs, TraceFormat, UsageArgs};
 pub use pool::{CheckArgs, CleanArgs, GrowArgs, InitArgs, ScrubArgs, ServeArgs, ShrinkArgs, StatusArgs, Switch};
@@ -151,6 +153,8 @@ pub enum Command {
     Scrub(ScrubArgs),
     /// Rewrite what was stored under other settings, where that makes it smaller
     Recompress(RecompressArgs),
+    /// List, watch, pause, resume and cancel the long work of a server
+    Jobs(JobsArgs),
     /// Show how a volume or a file of a share is stored, which codec was chosen for what, and why
     Explain(ExplainArgs),
     /// Show what the directories and types of file of a share take
@@ -316,6 +320,11 @@ mod tests {
             "shale scrub p --report",
             "shale recompress p v --mode archive --rate 20M",
             "shale recompress p v --background",
+            "shale jobs p",
+            "shale jobs p 3 --json",
+            "shale jobs p 3 --pause",
+            "shale jobs p 3 --resume",
+            "shale jobs p 3 --cancel",
             "shale recompress p v --report --json",
             "shale explain p v --region 1G --json",
             "shale explain p home meier/notes.txt --json",
@@ -335,6 +344,9 @@ mod tests {
             "shale resize p v 1X",
             "shale frobnicate p",
             "shale snapshot p v",
+            "shale jobs p --pause",
+            "shale jobs p 3 --pause --cancel",
+            "shale recompress p v --report --background",
             "shale send p",
             "shale send p v",
             "shale receive p v@s",

@@ -20,6 +20,7 @@ mod import;
 mod import_tree;
 mod incomplete;
 mod init;
+mod jobs;
 mod keeping;
 mod kept;
 mod list;
@@ -88,6 +89,7 @@ pub fn run(mut command: Command, output: &Output) -> Outcome {
         Command::Salvage(args) => salvage::run(args, output),
         Command::Scrub(args) => scrub::run(args, output),
         Command::Recompress(args) => recompress::run(args, output),
+        Command::Jobs(args) => jobs::run(&args, output),
         Command::Explain(args) => explain::run(args, output),
         Command::Usage(args) => usage::run(args, output),
         Command::Calibrate(args) => calibrate::run(args, output),

@@ -8,6 +8,7 @@ mod endings;
 mod forced;
 mod history;
 mod init;
+mod jobs;
 mod metadata_damage;
 mod salvage;
 mod served;

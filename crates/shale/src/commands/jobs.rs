@@ -1,0 +1,188 @@
+//! `shale jobs`: lists the jobs of a served pool, watches one, and asks it to pause, go on or end.
+
+use units::format_size;
+
+use super::pace::Interruption;
+use super::recompress;
+use super::watch::{CtrlC, Shown, ask, outcome, to_end};
+use crate::cli::JobsArgs;
+use crate::control::{JobRequest, Reply, Request};
+use crate::exit::{Failure, Outcome};
+use crate::jobs::{JobReport, JobResult, JobState};
+use crate::output::{Output, table};
+use crate::session::Session;
+use crate::times::{show_moment, show_seconds};
+
+/// How long the pool waits for a change of a job that was asked for one.
+const PATIENCE_MS: u64 = 500;
+
+/// Lists jobs, or does something with one.
+pub fn run(args: &JobsArgs, output: &Output) -> Outcome {
+    let interruption = Interruption::watch()?;
+    let session = Session::of_server(&args.pool)?;
+    let Some(id) = args.id else { return list(session.as_ref(), output) };
+    let session = session.ok_or_else(|| Session::unserved(&args.pool, "there are no jobs"))?;
+    if args.pause {
+        let job = ask(&session, JobRequest::Pause { id })?;
+        let job = until(&session, job, |job| job.state != JobState::Running, &interruption)?;
+        output.done(&job, || said(&job));
+    } else if args.resume {
+        let job = ask(&session, JobRequest::Resume { id })?;
+        let job = until(&session, job, |job| job.state != JobState::Paused, &interruption)?;
+        output.done(&job, || said(&job));
+    } else if args.cancel {
+        let job = ask(&session, JobRequest::Cancel { id, interrupted: false })?;
+        let job = until(&session, job, |job| job.state.has_ended(), &interruption)?;
+        output.done(&job, || said(&job));
+    } else {
+        let job = ask(&session, JobRequest::Watch { id, seen: None, patience_ms: 0 })?;
+        let job = to_end(&session, job, CtrlC::EndsWatching, &interruption, Shown::new(output, None))?;
+        return tell(job, output);
+    }
+    Ok(())
+}
+
+/// Waits until a job is as it was asked to be, or has ended.
+fn until(
+    session: &Session,
+    mut job: JobReport,
+    is_so: impl Fn(&JobReport) -> bool,
+    interruption: &Interruption,
+) -> Outcome<JobReport> {
+    while !is_so(&job) && !job.state.has_ended() {
+        if interruption.has_come() {
+            let text = format!("interrupted: {} was asked, and does so behind the slice in work", job.title());
+            return Err(Failure::Interrupted(text));
+        }
+        let (id, seen) = (job.id, Some(job.changes));
+        job = ask(session, JobRequest::Watch { id, seen, patience_ms: PATIENCE_MS })?;
+    }
+    Ok(job)
+}
+
+/// Tells what came of a job, as the command that does the same would.
+fn tell(job: JobReport, output: &Output) -> Outcome {
+    let seconds = job.seconds;
+    if output.is_json() {
+        let document = job.clone();
+        let result = outcome(job)?;
+        output.json(&document);
+        return verdict(&result);
+    }
+    let result = outcome(job)?;
+    match &result {
+        JobResult::Recompressed(slice) => recompress::tell(slice, Some(seconds), output),
+    }
+    verdict(&result)
+}
+
+/// Whether what a job found is an error.
+fn verdict(result: &JobResult) -> Outcome {
+    match result {
+        JobResult::Recompressed(_) => Ok(()),
+    }
+}
+
+fn list(session: Option<&Session>, output: &Output) -> Outcome {
+    let jobs = match session.map(|session| session.call(Request::Job(JobRequest::List))).transpose()? {
+        Some(Reply::Jobs(jobs)) => jobs,
+        Some(other) => return Err(other.unexpected().into()),
+        None => Vec::new(),
+    };
+    output.result(&jobs, || match session {
+        None => "no server has the pool, and jobs run in one\n".to_owned(),
+        Some(_) if jobs.is_empty() => "no job has been started since the server was\n".to_owned(),
+        Some(_) => show(&jobs),
+    });
+    Ok(())
+}
+
+fn show(jobs: &[JobReport]) -> String {
+    let mut rows = vec![["JOB", "STATE", "DONE", "RATE", "LEFT", "STARTED"].map(str::to_owned).to_vec()];
+    rows.extend(jobs.iter().map(row));
+    let mut text = table(&rows);
+    for (job, fault) in jobs.iter().filter_map(|job| job.error.as_ref().map(|fault| (job, fault))) {
+        text.push_str(&format!("job {}: {}\n", job.id, fault.message));
+    }
+    text
+}
+
+fn row(job: &JobReport) -> Vec<String> {
+    let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    let is_running = job.state == JobState::Running;
+    let state = match &job.asked {
+        Some(asked) => format!("{}, {asked} asked", job.state.name()),
+        None => job.state.name().to_owned(),
+    };
+    vec![
+        format!("{} {} {}", job.id, job.kind.name(), job.target.as_deref().unwrap_or_default()),
+        state,
+        done(job),
+        or_none(job.bytes_per_second.map(|rate| format!("{}/s", format_size(rate)))),
+        or_none(job.seconds_left.filter(|_| is_running).map(show_seconds)),
+        show_moment(job.started_unix_s),
+    ]
+}
+
+/// How much is done: a percentage where that is known.
+fn done(job: &JobReport) -> String {
+    match job.bytes_total {
+        _ if job.state == JobState::Done => "100%".to_owned(),
+        Some(total) if total > 0 => format!("{}%", (u128::from(job.bytes_done) * 100 / u128::from(total)).min(100)),
+        _ => format_size(job.bytes_done),
+    }
+}
+
+/// How a job is, in a line.
+fn said(job: &JobReport) -> String {
+    let title = job.title();
+    match (job.state, &job.error) {
+        (JobState::Running, _) => format!("{title} goes on\n"),
+        (JobState::Paused, _) => format!("{title} is paused at {}\n", done(job)),
+        (JobState::Done, _) => format!("{title} came to its end before\n"),
+        (_, Some(fault)) => format!("{title} is {}: {}\n", job.state.name(), fault.message),
+        (state, None) => format!("{title} is {}\n", state.name()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::jobs::JobFault;
+
+    #[test]
+    fn a_list_tells_how_far_each_job_is_and_why_it_failed() {
+        let running = JobReport::sample();
+        let fault = JobFault { kind: "full".to_owned(), message: "no room".to_owned() };
+        let failed = JobReport {
+            id: 4,
+            target: None,
+            state: JobState::Failed,
+            bytes_total: None,
+            error: Some(fault),
+            ..running.clone()
+        };
+        let expected = "\
+JOB                STATE   DONE     RATE    LEFT           STARTED
+3 recompress vm  running    25%  1 KiB/s  51 min  1970-01-01 00:00
+4 recompress      failed  1 MiB  1 KiB/s       -  1970-01-01 00:00
+job 4: no room
+";
+        assert_eq!(show(&[running.clone(), failed]), expected);
+        let asked = JobReport { asked: Some("pause".to_owned()), ..running };
+        assert!(show(&[asked]).contains("  running, pause asked  "));
+    }
+
+    #[test]
+    fn what_became_of_a_request_is_said() {
+        let job = JobReport::sample();
+        assert_eq!(said(&job), "job 3 (recompress vm) goes on\n");
+        let paused = JobReport { state: JobState::Paused, ..job.clone() };
+        assert_eq!(said(&paused), "job 3 (recompress vm) is paused at 25%\n");
+        let fault = JobFault::cancelled("cancelled by a command: so far".to_owned());
+        let cancelled = JobReport { state: JobState::Cancelled, error: Some(fault), ..job.clone() };
+        assert!(said(&cancelled).ends_with(" is cancelled: cancelled by a command: so far\n"));
+        let late = JobReport { state: JobState::Done, ..job };
+        assert!(said(&late).contains("before"));
+    }
+}

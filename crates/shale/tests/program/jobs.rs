@@ -1,0 +1,194 @@
+//! Jobs: long work in a server that can be watched, paused and cancelled, and that ends as its
+//! command says.
+#![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::support::{Dir, Ran, SHALE, Server, content, imported_noise, on, path, signal};
+
+/// Bytes of the volume that jobs go through: several slices of each kind.
+const BYTES: usize = 24 << 20;
+/// So slow that a job rests behind its first slice for longer than a test may take.
+const SLOWLY: [&str; 2] = ["--rate", "1K"];
+
+/// A served pool with a volume `v` of noise.
+fn served() -> (Dir, Server) {
+    let dir = Dir::with_pool("128M");
+    imported_noise(&dir, "source", BYTES);
+    let server = Server::start(&dir, &[]);
+    (dir, server)
+}
+
+/// A job as the list has it; null: the list has none of that number.
+fn job(dir: &Dir, id: u64) -> Value {
+    let jobs = on(dir, "jobs", &["--json"]).ok().json();
+    jobs.as_array().unwrap().iter().find(|job| job["id"] == id).cloned().unwrap_or_default()
+}
+
+/// The job, once it is as the caller wants it.
+#[track_caller]
+fn awaited(dir: &Dir, id: u64, is_so: impl Fn(&Value) -> bool) -> Value {
+    let give_up = Instant::now() + Duration::from_secs(600);
+    loop {
+        let job = job(dir, id);
+        if is_so(&job) {
+            return job;
+        }
+        assert!(Instant::now() < give_up, "job {id} stays {job}");
+    }
+}
+
+/// Whether the first slice is done, and the job rests.
+fn rests(job: &Value) -> bool {
+    job["state"] == "running" && job["bytes_done"].as_u64() > Some(0)
+}
+
+fn in_background(dir: &Dir, command: &str, words: &[&str]) -> Value {
+    let words = [words, &SLOWLY, &["--background", "--json"]].concat();
+    on(dir, command, &words).ok().json()
+}
+
+/// A command that goes on until the test ends it.
+fn spawned(dir: &Dir, command: &str, words: &[&str]) -> Child {
+    let mut child = Command::new(SHALE);
+    child.arg(command).arg(dir.pool()).args(words).stdin(Stdio::null());
+    child.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+#[test]
+fn a_job_in_the_background_is_paused_resumed_and_cancelled() {
+    let (dir, server) = served();
+    on(&dir, "create", &["w", "--size", "1M"]).ok();
+    assert_eq!(on(&dir, "jobs", &["--json"]).ok().json(), json!([]));
+    let begun = in_background(&dir, "recompress", &["v"]);
+    assert_eq!((&begun["id"], &begun["background"], &begun["target"]), (&json!(1), &json!(true), &json!("v")));
+    awaited(&dir, 1, rests);
+
+    on(&dir, "jobs", &["1", "--pause"]).ok();
+    let paused = job(&dir, 1);
+    assert_eq!((&paused["state"], &paused["asked"]), (&json!("paused"), &Value::Null));
+    // Others are served meanwhile, and the job stands still.
+    content(&dir, "v");
+    on(&dir, "snapshot", &["v@s"]).ok();
+    on(&dir, "scrub", &["--rate", "max"]).ok();
+    assert_eq!(job(&dir, 1)["bytes_done"], paused["bytes_done"]);
+    // A job that is paused is under way.
+    on(&dir, "recompress", &["w"]).code(4).says("'v' is being recompressed by job 1").says("shale jobs POOL 1");
+
+    on(&dir, "jobs", &["1", "--resume"]).ok();
+    let on_again = awaited(&dir, 1, |job| job["bytes_done"].as_u64() > paused["bytes_done"].as_u64());
+    assert_eq!(on_again["state"], "running", "{on_again}");
+
+    let said = on(&dir, "jobs", &["1", "--cancel"]).ok().stdout;
+    assert!(said.contains("is cancelled: cancelled by a command: recompressing is paused at "), "{said}");
+    let cancelled = job(&dir, 1);
+    assert_eq!((&cancelled["state"], &cancelled["error"]["kind"]), (&json!("cancelled"), &json!("interrupted")));
+    on(&dir, "jobs", &["1"]).code(130).says("goes on from there");
+    for words in [["1", "--pause"], ["1", "--cancel"], ["7", "--resume"]] {
+        on(&dir, "jobs", &words).code(3);
+    }
+    assert!(on(&dir, "jobs", &[]).ok().stdout.contains("1 recompress v"));
+
+    // It goes on where the other one was, and is done.
+    let done = on(&dir, "recompress", &["v", "--rate", "max", "--json"]).ok().json();
+    assert_eq!(done["finished"], true, "{done}");
+    server.stop();
+    on(&dir, "check", &[]).ok();
+}
+
+#[test]
+fn a_job_is_watched_to_its_end_and_tells_what_its_command_would() {
+    let (dir, server) = served();
+    on(&dir, "recompress", &["v", "--rate", "max", "--background"]).ok();
+    let said = on(&dir, "jobs", &["1"]).ok();
+    assert!(said.stdout.starts_with("recompressed, all of it, in "), "{}", said.stdout);
+    // An outcome is there for those that come late.
+    let late = on(&dir, "jobs", &["1", "--json"]).ok().json();
+    assert_eq!((&late["state"], &late["result"]["recompressed"]["finished"]), (&json!("done"), &json!(true)));
+    assert_eq!(job(&dir, 1)["result"], Value::Null);
+    // What cannot be done gets no number.
+    on(&dir, "recompress", &["nothing", "--background"]).code(3);
+    on(&dir, "recompress", &["v", "--mode", "best", "--background"]).code(2);
+    assert_eq!(job(&dir, 2), Value::Null);
+    server.stop();
+}
+
+/// As long as it was not said that it is to go on.
+#[test]
+fn a_job_ends_with_the_command_that_started_it() {
+    let (dir, server) = served();
+    for (id, number) in [(1, libc::SIGKILL), (2, libc::SIGINT), (3, libc::SIGHUP)] {
+        let child = spawned(&dir, "recompress", &["v", "--restart", SLOWLY[0], SLOWLY[1]]);
+        awaited(&dir, id, rests);
+        signal(&child, number);
+        let ran = Ran::of(child.wait_with_output().unwrap());
+        if number != libc::SIGKILL {
+            ran.code(130).says("interrupted: recompressing is paused at ");
+        }
+        let ended = awaited(&dir, id, |job| job["state"] == "cancelled");
+        let why = ended["error"]["message"].as_str().unwrap();
+        let expected = if number == libc::SIGKILL { "the command that started it has gone: " } else { "interrupted: " };
+        assert!(why.starts_with(expected), "{why}");
+    }
+    on(&dir, "recompress", &["v", "--rate", "max"]).ok();
+    server.stop();
+}
+
+#[test]
+fn a_command_that_only_watches_leaves_the_job_alone() {
+    let (dir, server) = served();
+    in_background(&dir, "recompress", &["v"]);
+    for number in [libc::SIGINT, libc::SIGKILL] {
+        let mut watcher = spawned(&dir, "jobs", &["1"]);
+        // The first line says that it watches.
+        let mut lines = BufReader::new(watcher.stderr.take().unwrap()).lines();
+        assert!(lines.next().unwrap().unwrap().starts_with("job 1 (recompress v): recompressing "));
+        signal(&watcher, number);
+        let last = lines.last().map(Result::unwrap).unwrap_or_default();
+        let code = watcher.wait().unwrap().code();
+        if number == libc::SIGINT {
+            assert!(code == Some(130) && last.contains("job 1 (recompress v) goes on"), "{code:?}: {last}");
+        }
+        assert!(rests(&awaited(&dir, 1, rests)));
+    }
+    on(&dir, "jobs", &["1", "--cancel"]).ok();
+    server.stop();
+}
+
+#[test]
+fn a_server_that_stops_ends_its_jobs_and_says_so_to_those_that_watch() {
+    let (dir, server) = served();
+    in_background(&dir, "recompress", &["v"]);
+    awaited(&dir, 1, rests);
+    on(&dir, "jobs", &["1", "--pause"]).ok();
+    let mut watcher = spawned(&dir, "jobs", &["1"]);
+    let mut lines = BufReader::new(watcher.stderr.take().unwrap()).lines();
+    assert!(lines.next().unwrap().unwrap().ends_with(", paused"));
+    server.stop();
+    let last = lines.last().unwrap().unwrap();
+    assert_eq!(watcher.wait().unwrap().code(), Some(130), "{last}");
+    assert!(last.contains("the pool's server was stopped: recompressing is paused at "), "{last}");
+    // Numbers begin anew, and the work goes on where it was.
+    let server = Server::start(&dir, &[]);
+    assert_eq!(on(&dir, "jobs", &["--json"]).ok().json(), json!([]));
+    let report = on(&dir, "recompress", &["v", "--report", "--json"]).ok().json();
+    assert!(report["finished"] == false && report["bytes_done"].as_u64() > Some(0), "{report}");
+    server.stop();
+    on(&dir, "check", &[]).ok();
+}
+
+#[test]
+fn a_job_in_the_background_needs_a_server() {
+    let dir = Dir::with_pool("64M");
+    imported_noise(&dir, "source", 1 << 20);
+    on(&dir, "recompress", &["v", "--background"]).code(2).says("no server has the pool");
+    assert_eq!(on(&dir, "jobs", &["--json"]).ok().json(), json!([]));
+    assert!(on(&dir, "jobs", &[]).ok().stdout.contains("no server has the pool"));
+    on(&dir, "jobs", &["1"]).code(3).says("no server has the pool").says(path(&dir.pool()));
+    // It is done by the command itself.
+    on(&dir, "recompress", &["v"]).ok();
+}
