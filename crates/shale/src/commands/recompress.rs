@@ -44,7 +44,7 @@ pub fn run(args: RecompressArgs, output: &Output) -> Outcome {
     Ok(())
 }
 
-/// Tells what was done; `seconds` is how long it took, if it did more than look.
+/// Tells the outcome; `seconds` is how long it took, if it did more than look.
 pub(super) fn tell(slice: &RecompressSlice, seconds: Option<f64>, output: &Output) {
     let summary = Summary { slice, seconds: seconds.unwrap_or_default() };
     output.result(&summary, || show(slice, seconds.map(Duration::from_secs_f64)));

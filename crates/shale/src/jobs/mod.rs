@@ -7,7 +7,7 @@
 //! 1. A start is checked against the rule of what excludes what (`rule`), and gets the next number.
 //! 2. A thread of the job does the work slice by slice (`work`, `pace`), and tells the table after
 //!    each slice how far it is.
-//! 3. Between two slices the thread rests, and does what was asked of the job: it waits, or ends.
+//! 3. Between two slices the thread rests, and follows requests about the job: it waits, or ends.
 //! 4. The outcome stays in the table, for as many jobs as [`ENDED_MAX`] says.
 //!
 //! A command that was started without `--background` is the owner of its job: when its connection

@@ -1,4 +1,4 @@
-//! What is asked of jobs and said of them: the documents behind `shale jobs --json`, which also
+//! Wishes for jobs, and reports on them: the documents behind `shale jobs --json`, which also
 //! cross the control socket. Field names are a promise to scripts, as in [`crate::model`].
 
 use serde::{Deserialize, Serialize};

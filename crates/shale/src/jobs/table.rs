@@ -1,5 +1,5 @@
 //! The table of jobs: those under way, and the last that ended. Owns their numbers, their states,
-//! what was asked of them, and the threads that work on them.
+//! the requests that they have to follow, and the threads that work on them.
 //!
 //! One lock is enough: it is taken once for each slice, which takes milliseconds. All that changes
 //! is told by one condition, [`Jobs::changed`]; each waiter looks again at its own job.
@@ -45,7 +45,7 @@ impl From<Error> for Stop {
 /// The outcome of a piece of work.
 pub type Work<T> = std::result::Result<T, Stop>;
 
-/// What was asked of a job and is not answered yet.
+/// A request that a job has not followed yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Asked {
     Nothing,
@@ -208,7 +208,7 @@ impl Table {
         }
     }
 
-    /// Whether nothing was asked of a job since it last did what was asked.
+    /// Whether a job has no request to follow.
     fn may_rest(&self, id: u64) -> bool {
         self.jobs.get(&id).is_some_and(|job| job.asked == Asked::Nothing)
     }

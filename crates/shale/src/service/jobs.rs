@@ -16,7 +16,7 @@ impl Service {
         &self.jobs
     }
 
-    /// Does what is asked of jobs.
+    /// Does a request about jobs.
     ///
     /// # Errors
     /// What the table of jobs says, and the pool.
