@@ -322,23 +322,13 @@ impl Service {
                 Ok(Reply::Done)
             }
             Request::Checkpoint => self.pool.checkpoint().map(|()| Reply::Done),
-            Request::Clean { all, rounds, mark } => {
-                let report = match mark {
-                    Some(mark) => self.pool.clean_on(all, rounds, engine::CleanMark(mark))?,
-                    None => self.pool.clean(all, rounds)?,
-                };
-                Ok(Reply::Cleaned(report.into()))
-            }
+            Request::Clean { all, rounds, mark } => self.clean(all, rounds, mark).map(Reply::Cleaned),
             Request::Acknowledge => {
                 self.pool.acknowledge_damage()?;
                 self.pool.acknowledge_losses().map(|()| Reply::Done)
             }
-            Request::Sort { bytes, restart } => Ok(Reply::Sorted(self.pool.sort(bytes, restart)?.into())),
-            Request::Scrub { bytes, restart } => {
-                let mut report = self.pool.scrub(bytes, restart)?;
-                share_check::name_files(&self.pool, &mut report.damages, &|name| self.opened(name));
-                Ok(Reply::Scrubbed(Box::new(report.into())))
-            }
+            Request::Sort { bytes, restart } => self.sort(bytes, restart).map(Reply::Sorted),
+            Request::Scrub { bytes, restart } => Ok(Reply::Scrubbed(Box::new(self.scrub(bytes, restart)?))),
             Request::Recompress { volume, mode, bytes, restart, path } => {
                 let report = self.recompress(&volume, path, mode.as_deref(), (bytes, restart))?;
                 Ok(Reply::Recompressed(Box::new(report.into())))
@@ -364,7 +354,9 @@ impl Service {
                 self.devices.first_reads().end();
                 Ok(Reply::Done)
             }
-            Request::Calibrate => Ok(Reply::Calibrated(self.calibrate(CalibrationEffort::Full)?.into())),
+            Request::Calibrate => {
+                Ok(Reply::Calibrated(self.calibrate(CalibrationEffort::Full, &|_, _| Ok(()))?.into()))
+            }
             Request::Job(request) => self.on_job(request),
             Request::PlanSend(wish) => stream_plan::plan(&self.pool, &wish).map(Reply::Plan),
             Request::Place { volume, to, from } => Ok(Reply::Place(Place::find(self, &volume, to, from))),

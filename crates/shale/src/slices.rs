@@ -33,6 +33,18 @@ impl From<engine::CleanReport> for CleanSlice {
     }
 }
 
+/// Cleaning on demand from its beginning to its end, with sorting before it or without.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub struct CleanTotal {
+    pub extents_cleaned: u64,
+    pub bytes_moved: u64,
+    pub extents_free_before: u64,
+    pub extents_free: u64,
+    pub extents_todo: u64,
+    pub sort: Option<SortSlice>,
+}
+
 /// How far sorting is. See [`engine::SortReport`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[allow(missing_docs)]

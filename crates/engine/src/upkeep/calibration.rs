@@ -68,6 +68,10 @@ pub struct Calibration {
     pub power: Power,
 }
 
+/// Is told after each candidate how many bytes have been compressed, of how many in all. An error
+/// ends the calibration.
+pub type Progress<'a> = &'a dyn Fn(u64, u64) -> Result<()>;
+
 /// A sequence of numbers that look random (xorshift).
 struct Numbers(u64);
 
@@ -108,11 +112,22 @@ fn made(kind: usize, seed: u64, len: usize) -> Vec<u8> {
 const KINDS: usize = 3;
 
 /// Steps 1 and 2.
-fn measure(effort: CalibrationEffort, clock: &dyn Clock, candidates: &[Codec], costs: &Costs) -> Vec<CodecSpeed> {
+fn measure(
+    effort: CalibrationEffort,
+    clock: &dyn Clock,
+    candidates: &[Codec],
+    costs: &Costs,
+    progress: Progress<'_>,
+) -> Result<Vec<CodecSpeed>> {
     let mut codecs = Workspace::new();
     let mut dst = vec![0; GROUP_BYTES];
     let mut speeds = Vec::new();
-    for (unit_bytes, count) in UNITS.map(|(unit_bytes, count)| (unit_bytes, count.div_ceil(effort.divisor()))) {
+    let units = UNITS.map(|(unit_bytes, count)| (unit_bytes, count.div_ceil(effort.divisor())));
+    let bytes_of = |(unit_bytes, count): (usize, usize)| (unit_bytes * count * KINDS) as u64;
+    let total = units.into_iter().map(bytes_of).sum::<u64>() * candidates.len() as u64;
+    let mut done = 0;
+    for (unit_bytes, count) in units {
+        let bytes = bytes_of((unit_bytes, count));
         let units: Vec<Vec<u8>> =
             (0..KINDS * count).map(|index| made(index % KINDS, index as u64 + 1, unit_bytes)).collect();
         for codec in candidates {
@@ -130,9 +145,11 @@ fn measure(effort: CalibrationEffort, clock: &dyn Clock, candidates: &[Codec], c
             let kib = (units.len() * unit_bytes) as f64 / 1024.0;
             let (codec, unit_bytes) = (codec.to_string(), unit_bytes as u64);
             speeds.push(CodecSpeed { codec, unit_bytes, ns_per_kib: total_ns as f64 / kib });
+            done += bytes;
+            progress(done, total)?;
         }
     }
-    speeds
+    Ok(speeds)
 }
 
 impl Pool {
@@ -141,8 +158,13 @@ impl Pool {
     /// processors have used up to now, in microjoules, if they count it.
     ///
     /// # Errors
-    /// When the storage fails.
-    pub fn calibrate(&self, effort: CalibrationEffort, energy_uj: &dyn Fn() -> Option<u64>) -> Result<Calibration> {
+    /// Those of `progress`, and when the storage fails.
+    pub fn calibrate(
+        &self,
+        effort: CalibrationEffort,
+        energy_uj: &dyn Fn() -> Option<u64>,
+        progress: Progress<'_>,
+    ) -> Result<Calibration> {
         let core = &self.core;
         core.check_failed()?;
         let mut candidates: Vec<Codec> = Candidates::default().as_slice().to_vec();
@@ -156,7 +178,7 @@ impl Pool {
         let clock = &*core.env.clock;
         let (before_uj, before_ns) = (energy_uj(), clock.thread_cpu_ns());
         let costs = &core.chooser.costs;
-        let speeds = measure(effort, clock, &candidates, costs);
+        let speeds = measure(effort, clock, &candidates, costs, progress)?;
         let cpu_ns = clock.thread_cpu_ns().saturating_sub(before_ns);
         // Step 3.
         let counted = before_uj.zip(energy_uj()).map(|(before, after)| after.saturating_sub(before));
@@ -174,16 +196,27 @@ impl Pool {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::{Cell, RefCell};
+
     use super::*;
     use env::SystemClock;
     use policy::Class;
+    use surface::{Error, ErrorKind};
 
     #[test]
     fn a_short_calibration_learns_each_candidate_in_each_size() {
         let candidates: Vec<Codec> = Candidates::default().as_slice().to_vec();
         let (costs, nothing) = (Costs::new(None), Costs::new(None));
-        let speeds = measure(CalibrationEffort::Short, &SystemClock::default(), &candidates, &costs);
+        let told = RefCell::new(Vec::new());
+        let tell = |done, total| {
+            told.borrow_mut().push((done, total));
+            Ok(())
+        };
+        let speeds = measure(CalibrationEffort::Short, &SystemClock::default(), &candidates, &costs, &tell).unwrap();
         assert_eq!(speeds.len(), candidates.len() * UNITS.len());
+        let told = told.into_inner();
+        assert!(told.is_sorted() && told.len() == speeds.len(), "{told:?}");
+        assert!(told.last().is_some_and(|(done, total)| done == total && *total > 0), "{told:?}");
         for (unit_bytes, _) in UNITS {
             let class: Class = probe(&made(0, 1, unit_bytes)).class;
             for codec in &candidates {
@@ -191,5 +224,18 @@ mod tests {
                 assert_ne!(costs.cell(key), nothing.cell(key), "{codec}, {unit_bytes} bytes");
             }
         }
+    }
+
+    #[test]
+    fn a_calibration_ends_behind_the_candidate_at_which_it_is_told_to() {
+        let candidates: Vec<Codec> = Candidates::default().as_slice().to_vec();
+        let told = Cell::new(0);
+        let end = |_, _| {
+            told.set(told.get() + 1);
+            if told.get() == 2 { Err(Error::new(ErrorKind::InUse, "enough")) } else { Ok(()) }
+        };
+        let ended = measure(CalibrationEffort::Short, &SystemClock::default(), &candidates, &Costs::new(None), &end)
+            .unwrap_err();
+        assert_eq!((ended.kind(), told.get()), (ErrorKind::InUse, 2));
     }
 }

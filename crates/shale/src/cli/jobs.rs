@@ -15,20 +15,20 @@ Examples:
   shale jobs /srv/pool 1 --cancel
   shale jobs /srv/pool --json | jq '.[] | select(.state == \"failed\") | .error.message'
 
-A job is long work in the server of a pool: 'recompress'. The command that starts one watches it, and its end is the job's
+A job is long work in the server of a pool: 'recompress', 'clean', 'scrub' and 'calibrate'. The command that starts one watches it, and its end is the job's
 end as well: Ctrl-C in it cancels the job, and so does whatever else ends it. With --background the job goes on without it.
 Ctrl-C in this command ends watching, and no more.
 
-A job that is paused or cancelled ends the slice that it works on first, which takes seconds at most. Where it came to
+A job that is paused or cancelled ends the slice that it works on first, which takes seconds at most. A calibration cannot be paused. Where it came to
 is kept with the pool: the same command without --restart goes on from there. A job that is paused is under way, and
 keeps out what it excludes. Jobs end with the server; their numbers begin at 1 with the next one.
 
 Exit code of watching: that of the job, as if its command had been run here; 130 if it was cancelled.
 
-JSON: a list of {id, kind, target (null: the pool), state (running, paused, done, failed, cancelled), changes (of the state), phase
+JSON: a list of {id, kind (recompress, clean, sort, which is 'clean --sort', scrub, calibrate), target (null: the pool), state (running, paused, done, failed, cancelled), changes (of the state), phase
   (the part that is under way), bytes_done, bytes_total, bytes_per_second, seconds_left (null: not known), started_unix_s, ended_unix_s,
   seconds (of work), background, said, asked (pause or cancel, until it does so; or null), error ({kind, message}, or null)}; with a
-  number one of them, and in it result, by the command's name for it, with the fields of its own --json.")]
+  number one of them, and in it result: {recompressed}, {cleaned}, {scrubbed} or {calibrated}, with the fields of the command's own --json.")]
 pub struct JobsArgs {
     /// Directory of the pool
     pub pool: PathBuf,

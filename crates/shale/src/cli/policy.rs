@@ -131,12 +131,16 @@ Examples:
 Compresses made data with every candidate of the pool and of its volumes, for some seconds on one CPU, and keeps the CPU times with what the pool
 has learned. A pool also learns them while it is used; after a move to another machine this is quicker. Where the processor counts its energy
 (RAPL, /sys/class/powercap, readable for root only) the power of a busy CPU is measured too, and joules in 'explain' and 'trace' follow it; elsewhere
-they are CPU time at a nominal power, and say so.
+they are CPU time at a nominal power, and say so. One job at a time measures: another one is refused (exit code 4). Ctrl-C cancels the job;
+with --background the server goes on with it: see 'shale jobs'.
 
 JSON fields: energy_source (rapl, cpu-time), cpu_watts, cpu_seconds, speeds, a list of {codec, unit_bytes, ns_per_kib, mb_per_second, joules_per_gb}")]
 pub struct CalibrateArgs {
     /// Directory of the pool
     pub pool: PathBuf,
+    /// Leave the job to the server, and end at once
+    #[arg(long)]
+    pub background: bool,
     /// How the pool is reached
     #[command(flatten)]
     pub access: Access,

@@ -303,6 +303,7 @@ Examples:
   shale clean /srv/pool --all --json | jq .extents_free
   shale clean /srv/pool --sort              so that volumes read in order as when new
   shale clean /srv/pool --sort --rate 50M
+  shale clean /srv/pool --sort --background      as a job of the server
   shale clean /srv/pool --sort --report     how far the last sorting came
 
 The pool cleans itself, as late as it can, because that is cheapest. This does it now: it empties extents of which
@@ -314,7 +315,9 @@ With --sort, what random overwriting has scattered is first written anew, in ord
 units, compressed as its volume's properties have it now, or as it was if that takes less; what lies
 in order already is left alone, and so is what snapshots and clones share. It leaves nine tenths of the time to others while they
 are at work, unless --rate says otherwise, and goes on where it stopped when it is started again,
-be it after a restart; --restart begins anew.
+be it after a restart; --restart begins anew. A pool is sorted by one job at a time: another one is refused (exit code 4).
+
+Ctrl-C cancels the job, and so does whatever else ends this command. With --background the server goes on with it: see 'shale jobs'.
 
 JSON fields: extents_cleaned, bytes_moved, extents_free, extents_free_before, extents_todo (left with more than a
 twentieth dead: what lives there would take as much space elsewhere), seconds, sort: null, or
@@ -339,6 +342,9 @@ pub struct CleanArgs {
     /// Only tell how far the last sorting came
     #[arg(long, requires = "sort", conflicts_with_all = ["restart", "rate", "all"])]
     pub report: bool,
+    /// Leave the job to the server, and end at once
+    #[arg(long, conflicts_with = "report")]
+    pub background: bool,
     /// How the pool is reached
     #[command(flatten)]
     pub access: Access,
@@ -351,12 +357,16 @@ Examples:
   shale scrub /srv/pool                     leaves most of the time to others at work
   shale scrub /srv/pool --rate 50M          at most 50 MiB a second
   shale scrub /srv/pool --rate max
+  shale scrub /srv/pool --background        as a job of the server
   shale scrub /srv/pool --report            how far the last one came, and what it found
   shale scrub /srv/pool --json | jq '.damages[].volume'
 
 Reads all data that lives in the pool and verifies every checksum, while the pool is used. It can be interrupted
 at any time, and goes on where it stopped when it is started again, be it after a restart; --restart begins anew.
 Exit code 6 if anything is damaged that was not acknowledged (shale status --acknowledge).
+
+Ctrl-C cancels the job, and so does whatever else ends this command. With --background the server goes on with it: see 'shale jobs'.
+A pool is scrubbed by one job at a time: another one is refused (exit code 4).
 
 What is damaged is reported of the volume if it sees it as it is now, else of the newest of its snapshots or clones that does; others that do
 are named behind it.
@@ -371,6 +381,9 @@ pub struct ScrubArgs {
     /// How fast it goes, and from where
     #[command(flatten)]
     pub pacing: Pacing,
+    /// Leave the job to the server, and end at once
+    #[arg(long, conflicts_with = "report")]
+    pub background: bool,
     /// How the pool is reached
     #[command(flatten)]
     pub access: Access,

@@ -2,23 +2,34 @@
 
 use units::format_size;
 
-use super::pace::end_when_interrupted;
+use super::interruption::Interruption;
+use super::watch;
 use crate::choices::Calibrated;
 use crate::cli::CalibrateArgs;
-use crate::control::{Reply, Request};
 use crate::exit::Outcome;
+use crate::jobs::{JobResult, JobWish};
 use crate::output::{Output, table};
 use crate::session::Session;
 
 /// Calibrates, and says what came of it.
 pub fn run(args: CalibrateArgs, output: &Output) -> Outcome {
-    end_when_interrupted(output)?;
-    let found = Session::with(&args.pool, &args.access, output, |session| match session.call(Request::Calibrate)? {
-        Reply::Calibrated(found) => Ok(found),
-        other => Err(other.unexpected().into()),
+    let interruption = Interruption::watch()?;
+    let found = Session::with(&args.pool, &args.access, output, |session| {
+        match watch::start(session, JobWish::Calibrate, args.background, &interruption, output)? {
+            Some((JobResult::Calibrated(found), _)) => Ok(Some(found)),
+            Some((other, _)) => Err(other.unexpected().into()),
+            None => Ok(None),
+        }
     })?;
-    output.result(&found, || show(&found));
+    if let Some(found) = found {
+        tell(&found, output);
+    }
     Ok(())
+}
+
+/// Tells the times and the power.
+pub(super) fn tell(found: &Calibrated, output: &Output) {
+    output.result(found, || show(found));
 }
 
 fn show(found: &Calibrated) -> String {

@@ -7,7 +7,7 @@ use engine::{Loss, PROBLEMS_LISTED_MAX, Problem};
 use surface::{Error, ErrorKind};
 use units::format_size;
 
-use super::pace::end_when_interrupted;
+use super::interruption::end_when_interrupted;
 use super::problems::{joined, line};
 use crate::cli::CheckArgs;
 use crate::exit::{Failure, Outcome};

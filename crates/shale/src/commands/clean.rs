@@ -1,132 +1,78 @@
-//! `shale clean`: with `--sort`, asks for slice after slice of sorting first, and rests between
-//! them as the rate or the pool's users demand. How far that came is kept with the pool, so that
-//! interrupting this command pauses it.
-
-use std::time::Instant;
+//! `shale clean`, and with `--sort` what goes before it.
 
 use serde::Serialize;
 use units::format_size;
 
-use super::pace::{Interruption, SliceBytes, Standing, in_slices};
-use crate::cli::{CleanArgs, Pacing};
+use super::interruption::Interruption;
+use super::watch;
+use crate::cli::CleanArgs;
 use crate::commands::status::status;
 use crate::control::{Reply, Request};
-use crate::exit::{Failure, Outcome};
-use crate::model::{CleanSlice, SortSlice};
+use crate::exit::Outcome;
+use crate::jobs::{JobPace, JobResult, JobWish};
+use crate::model::SortSlice;
 use crate::output::Output;
-use crate::progress::Progress;
 use crate::session::Session;
-
-/// Rounds of one request: a second or so, so that the bar moves and an interruption is soon
-/// noticed.
-const ROUNDS: u32 = 16;
-
-/// Bytes of volumes of one slice of sorting: a fraction of a second.
-const SORT_SLICES: SliceBytes = SliceBytes::always(8 << 20);
+use crate::slices::CleanTotal;
 
 /// What cleaning did.
 #[derive(Debug, Serialize)]
-struct Summary {
-    extents_cleaned: u64,
-    bytes_moved: u64,
-    extents_free_before: u64,
-    extents_free: u64,
-    extents_todo: u64,
+struct Summary<'a> {
+    #[serde(flatten)]
+    done: &'a CleanTotal,
     seconds: f64,
-    sort: Option<SortSlice>,
 }
 
-/// Cleans a pool until it is clean enough.
+/// Cleans a pool until it is clean enough, or tells how far the last sorting came.
 pub fn run(args: CleanArgs, output: &Output) -> Outcome {
     let interruption = Interruption::watch()?;
-    let started = Instant::now();
-    let mut done = CleanSlice::default();
-    let (mut first, mut sorted) = (None, None);
-    Session::with(&args.pool, &args.access, output, |session| {
-        if args.sort {
-            sorted = Some(sort(&args, session, &interruption, output)?);
-        }
+    let done = Session::with(&args.pool, &args.access, output, |session| {
         if args.report {
-            done.extents_free = status(session)?.extents_free;
-            return Ok(());
+            return Ok(Some((report(session)?, None)));
         }
-        let progress = Progress::new(output, "cleaning", None);
-        while !done.finished {
-            // What was there when the first slice began: what writers fill meanwhile is for the
-            // next pass.
-            let request = Request::Clean { all: args.all, rounds: ROUNDS, mark: done.mark };
-            let slice = match session.call(request)? {
-                Reply::Cleaned(slice) => slice,
-                other => return Err(other.unexpected().into()),
-            };
-            first.get_or_insert(slice.extents_free_before);
-            done = CleanSlice {
-                extents_cleaned: done.extents_cleaned + slice.extents_cleaned,
-                bytes_moved: done.bytes_moved + slice.bytes_moved,
-                ..slice
-            };
-            progress.set(done.bytes_moved);
-            progress.say(format!("{} extents emptied, {} to go", done.extents_cleaned, done.extents_todo));
-            if !done.finished && interruption.has_come() {
-                progress.finish();
-                let text =
-                    format!("interrupted: {} extents are emptied, {} to go", done.extents_cleaned, done.extents_todo);
-                return Err(Failure::Interrupted(text));
-            }
+        let sort = args.sort.then_some(JobPace { rate: args.rate, restart: args.restart });
+        let wish = JobWish::Clean { all: args.all, sort };
+        match watch::start(session, wish, args.background, &interruption, output)? {
+            Some((JobResult::Cleaned(done), seconds)) => Ok(Some((done, Some(seconds)))),
+            Some((other, _)) => Err(other.unexpected().into()),
+            None => Ok(None),
         }
-        progress.finish();
-        Ok(())
     })?;
-    let summary = Summary {
-        extents_cleaned: done.extents_cleaned,
-        bytes_moved: done.bytes_moved,
-        extents_free_before: first.unwrap_or(done.extents_free),
-        extents_free: done.extents_free,
-        extents_todo: done.extents_todo,
-        seconds: started.elapsed().as_secs_f64(),
-        sort: sorted,
-    };
-    output.result(&summary, || {
-        let sorted = summary.sort.as_ref().map(show).unwrap_or_default();
-        if args.report {
-            return sorted;
-        }
-        sorted
-            + &format!(
-                "emptied {} extents, moved {} for that in {:.1} s; {} extents are free, {} were\n",
-                summary.extents_cleaned,
-                format_size(summary.bytes_moved),
-                summary.seconds,
-                summary.extents_free,
-                summary.extents_free_before
-            )
-    });
+    if let Some((done, seconds)) = done {
+        tell(&done, seconds, output);
+    }
     Ok(())
 }
 
-/// Sorts to the end, or tells how far that is.
-fn sort(args: &CleanArgs, session: &Session, interruption: &Interruption, output: &Output) -> Outcome<SortSlice> {
-    let call = |bytes, restart| -> Outcome<SortSlice> {
-        match session.call(Request::Sort { bytes, restart })? {
-            Reply::Sorted(slice) => Ok(slice),
-            other => Err(other.unexpected().into()),
-        }
+/// How far the last sorting came.
+fn report(session: &Session) -> Outcome<CleanTotal> {
+    let sort = match session.call(Request::Sort { bytes: 0, restart: false })? {
+        Reply::Sorted(slice) => Some(slice),
+        other => return Err(other.unexpected().into()),
     };
-    let pacing = Pacing { rate: args.rate, restart: args.restart, report: args.report };
-    in_slices("sorting", SORT_SLICES, &pacing, interruption, output, call, standing)
+    let extents_free = status(session)?.extents_free;
+    Ok(CleanTotal { extents_free, extents_free_before: extents_free, sort, ..CleanTotal::default() })
 }
 
-fn standing(slice: &SortSlice) -> Standing {
-    Standing {
-        finished: slice.finished,
-        bytes_done: slice.bytes_done,
-        bytes_total: slice.bytes_total,
-        foreground_bytes: slice.foreground_bytes,
-        said: format!("{} moved", format_size(slice.rewritten_bytes)),
-    }
+/// Tells the outcome; `seconds` is how long it took, if it did more than look.
+pub(super) fn tell(done: &CleanTotal, seconds: Option<f64>, output: &Output) {
+    let summary = Summary { done, seconds: seconds.unwrap_or_default() };
+    output.result(&summary, || {
+        let sorted = done.sort.as_ref().map(show).unwrap_or_default();
+        let cleaned = seconds.map_or_else(String::new, |seconds| {
+            format!(
+                "emptied {} extents, moved {} for that in {seconds:.1} s; {} extents are free, {} were\n",
+                done.extents_cleaned,
+                format_size(done.bytes_moved),
+                done.extents_free,
+                done.extents_free_before
+            )
+        });
+        sorted + &cleaned
+    });
 }
 
-fn show(slice: &SortSlice) -> String {
+pub(super) fn show(slice: &SortSlice) -> String {
     if slice.started_unix_s == 0 {
         return "this pool has not been sorted\n".to_owned();
     }

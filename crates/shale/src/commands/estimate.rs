@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use surface::{Error, ErrorKind};
 
-use super::pace::end_when_interrupted;
+use super::interruption::end_when_interrupted;
 use crate::cli::EstimateArgs;
 use crate::control::{Reply, Request};
 use crate::estimate::{self, Plan, Population, Report, show};

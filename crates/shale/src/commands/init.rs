@@ -19,7 +19,7 @@ fn calibrate(dir: &PoolDir, output: &Output) -> Result<()> {
     let lock = dir.lock()?.map_err(|holder| Error::new(ErrorKind::InUse, holder))?;
     let how = Opening::usual(MEMORY_BYTES_MIN);
     let pool = pool_dir::open_locked(dir, Arc::new(lock), how, output)?;
-    let done = pool.service.calibrate(CalibrationEffort::Short);
+    let done = pool.service.calibrate(CalibrationEffort::Short, &|_, _| Ok(()));
     pool.close()?;
     done.map(drop)
 }

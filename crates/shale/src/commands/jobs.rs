@@ -2,9 +2,9 @@
 
 use units::format_size;
 
-use super::pace::Interruption;
-use super::recompress;
+use super::interruption::Interruption;
 use super::watch::{CtrlC, Shown, ask, outcome, to_end};
+use super::{calibrate, clean, recompress, scrub};
 use crate::cli::JobsArgs;
 use crate::control::{JobRequest, Reply, Request};
 use crate::exit::{Failure, Outcome};
@@ -72,6 +72,10 @@ fn tell(job: JobReport, output: &Output) -> Outcome {
     let result = outcome(job)?;
     match &result {
         JobResult::Recompressed(slice) => recompress::tell(slice, Some(seconds), output),
+        JobResult::Cleaned(done) => clean::tell(done, Some(seconds), output),
+        JobResult::Sorted(slice) => output.text(&clean::show(slice)),
+        JobResult::Scrubbed(slice) => scrub::tell(slice, Some(seconds), output),
+        JobResult::Calibrated(found) => calibrate::tell(found, output),
     }
     verdict(&result)
 }
@@ -79,7 +83,8 @@ fn tell(job: JobReport, output: &Output) -> Outcome {
 /// Whether what a job found is an error.
 fn verdict(result: &JobResult) -> Outcome {
     match result {
-        JobResult::Recompressed(_) => Ok(()),
+        JobResult::Scrubbed(slice) => scrub::verdict(slice),
+        _ => Ok(()),
     }
 }
 

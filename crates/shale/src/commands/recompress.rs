@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 use units::format_size;
 
-use super::pace::Interruption;
+use super::interruption::Interruption;
 use super::watch;
 use crate::choices::RecompressSlice;
 use crate::cli::RecompressArgs;
@@ -35,8 +35,11 @@ pub fn run(args: RecompressArgs, output: &Output) -> Outcome {
             };
         }
         let wish = JobWish::Recompress { volume, mode, path, pace: args.pacing.of_job() };
-        let started = watch::start(session, wish, args.background, &interruption, output)?;
-        Ok(started.map(|(JobResult::Recompressed(slice), seconds)| (slice, Some(seconds))))
+        match watch::start(session, wish, args.background, &interruption, output)? {
+            Some((JobResult::Recompressed(slice), seconds)) => Ok(Some((slice, Some(seconds)))),
+            Some((other, _)) => Err(other.unexpected().into()),
+            None => Ok(None),
+        }
     })?;
     if let Some((slice, seconds)) = done {
         tell(&slice, seconds, output);

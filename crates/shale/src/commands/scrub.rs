@@ -1,23 +1,19 @@
 //! `shale scrub`.
 
-use std::time::Instant;
-
 use serde::Serialize;
 use surface::ErrorKind;
 use units::format_size;
 
-use super::pace::{Interruption, SliceBytes, Standing, in_slices};
+use super::interruption::Interruption;
 use super::problems::joined;
+use super::watch;
 use crate::cli::ScrubArgs;
 use crate::control::{Reply, Request};
 use crate::exit::{Failure, Outcome};
+use crate::jobs::{JobResult, JobWish};
 use crate::model::ScrubSlice;
 use crate::output::Output;
 use crate::session::Session;
-
-/// While others are at work, a few milliseconds on a fast device, so that the rests between them
-/// are short, too; else so much that reading hardly ever stops.
-const SLICES: SliceBytes = SliceBytes { busy: 8 << 20, idle: 128 << 20 };
 
 /// What scrubbing found.
 #[derive(Debug, Serialize)]
@@ -30,29 +26,37 @@ struct Summary<'a> {
 /// Scrubs a pool, or tells how far that is.
 pub fn run(args: ScrubArgs, output: &Output) -> Outcome {
     let interruption = Interruption::watch()?;
-    let started = Instant::now();
-    let slice = Session::with(&args.pool, &args.access, output, |session| {
-        let call = |bytes, restart| -> Outcome<ScrubSlice> {
-            match session.call(Request::Scrub { bytes, restart })? {
-                Reply::Scrubbed(slice) => Ok(*slice),
+    let done = Session::with(&args.pool, &args.access, output, |session| {
+        if args.pacing.report {
+            return match session.call(Request::Scrub { bytes: 0, restart: false })? {
+                Reply::Scrubbed(slice) => Ok(Some((slice, None))),
                 other => Err(other.unexpected().into()),
-            }
-        };
-        in_slices("scrubbing", SLICES, &args.pacing, &interruption, output, call, standing)
+            };
+        }
+        let wish = JobWish::Scrub { pace: args.pacing.of_job() };
+        match watch::start(session, wish, args.background, &interruption, output)? {
+            Some((JobResult::Scrubbed(slice), seconds)) => Ok(Some((slice, Some(seconds)))),
+            Some((other, _)) => Err(other.unexpected().into()),
+            None => Ok(None),
+        }
     })?;
-    let summary = Summary { slice: &slice, seconds: started.elapsed().as_secs_f64() };
-    output.result(&summary, || show(&slice, (!args.pacing.report).then_some(summary.seconds)));
-    if slice.unacknowledged > 0 { Err(Failure::Reported(ErrorKind::Corrupt)) } else { Ok(()) }
+    let Some((slice, seconds)) = done else { return Ok(()) };
+    tell(&slice, seconds, output);
+    verdict(&slice)
 }
 
-fn standing(slice: &ScrubSlice) -> Standing {
-    Standing {
-        finished: slice.finished,
-        bytes_done: slice.bytes_done,
-        bytes_total: slice.bytes_total,
-        foreground_bytes: slice.foreground_bytes,
-        said: format!("{} damaged", slice.found),
-    }
+/// Tells the findings; `seconds` is how long it took, if it did more than look.
+pub(super) fn tell(slice: &ScrubSlice, seconds: Option<f64>, output: &Output) {
+    let summary = Summary { slice, seconds: seconds.unwrap_or_default() };
+    output.result(&summary, || show(slice, seconds));
+}
+
+/// Whether there is damage that was not acknowledged.
+///
+/// # Errors
+/// `Corrupt`, which the findings have told.
+pub(super) fn verdict(slice: &ScrubSlice) -> Outcome {
+    if slice.unacknowledged > 0 { Err(Failure::Reported(ErrorKind::Corrupt)) } else { Ok(()) }
 }
 
 /// The findings; `seconds` is what this took, if it did more than look.

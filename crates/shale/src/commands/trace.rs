@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use surface::{Error, ErrorKind};
 
-use super::pace::Interruption;
+use super::interruption::Interruption;
 use crate::choices::TraceLine;
 use crate::cli::{TraceArgs, TraceFormat};
 use crate::control::{Reply, Request};

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use surface::{Error, ErrorKind};
 use units::format_size;
 
-use super::pace::Interruption;
+use super::interruption::Interruption;
 use crate::control::{JobRequest, Reply, Request};
 use crate::exit::{Failure, Outcome};
 use crate::jobs::{JobReport, JobResult, JobState, JobWish};

@@ -94,6 +94,8 @@ impl Attached {
 fn pulled(request: &Request) -> Option<(JobKind, Option<String>)> {
     match request {
         Request::Recompress { volume, bytes: 1.., .. } => Some((JobKind::Recompress, Some(volume.clone()))),
+        Request::Sort { bytes: 1.., .. } => Some((JobKind::Sort, None)),
+        Request::Scrub { bytes: 1.., .. } => Some((JobKind::Scrub, None)),
         _ => None,
     }
 }
@@ -103,6 +105,13 @@ fn outcome(reply: &Reply) -> Option<(u64, u64, Option<JobResult>)> {
     match reply {
         Reply::Recompressed(slice) => {
             let result = slice.finished.then(|| JobResult::Recompressed(slice.clone()));
+            Some((slice.bytes_done, slice.bytes_total, result))
+        }
+        Reply::Sorted(slice) => {
+            Some((slice.bytes_done, slice.bytes_total, slice.finished.then_some(JobResult::Sorted(*slice))))
+        }
+        Reply::Scrubbed(slice) => {
+            let result = slice.finished.then(|| JobResult::Scrubbed(slice.clone()));
             Some((slice.bytes_done, slice.bytes_total, result))
         }
         _ => None,

@@ -4,8 +4,9 @@
 use serde::{Deserialize, Serialize};
 use surface::{Error, ErrorKind};
 
-use crate::choices::RecompressSlice;
+use crate::choices::{Calibrated, RecompressSlice};
 use crate::control::kind_by_name;
+use crate::slices::{CleanTotal, ScrubSlice, SortSlice};
 
 /// The kind of a fault that is a cancellation.
 const INTERRUPTED: &str = "interrupted";
@@ -16,17 +17,29 @@ const INTERRUPTED: &str = "interrupted";
 pub enum JobKind {
     /// `shale recompress`.
     Recompress,
+    /// `shale clean`.
+    Clean,
+    /// `shale clean --sort`.
+    Sort,
+    /// `shale scrub`.
+    Scrub,
+    /// `shale calibrate`.
+    Calibrate,
 }
 
 impl JobKind {
     /// All of them.
     #[cfg(test)]
-    pub const ALL: [Self; 1] = [Self::Recompress];
+    pub const ALL: [Self; 5] = [Self::Recompress, Self::Clean, Self::Sort, Self::Scrub, Self::Calibrate];
 
-    /// Its name, as the command has it.
+    /// Its name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Recompress => "recompress",
+            Self::Clean => "clean",
+            Self::Sort => "sort",
+            Self::Scrub => "scrub",
+            Self::Calibrate => "calibrate",
         }
     }
 }
@@ -89,6 +102,20 @@ pub enum JobWish {
         /// How fast, and from where.
         pace: JobPace,
     },
+    /// Empties extents that are partly dead.
+    Clean {
+        /// Until nothing is left to win.
+        all: bool,
+        /// Sorts first.
+        sort: Option<JobPace>,
+    },
+    /// Verifies all data.
+    Scrub {
+        /// How fast, and from where.
+        pace: JobPace,
+    },
+    /// Measures the codecs on this machine.
+    Calibrate,
 }
 
 impl JobWish {
@@ -96,6 +123,10 @@ impl JobWish {
     pub const fn kind(&self) -> JobKind {
         match self {
             Self::Recompress { .. } => JobKind::Recompress,
+            Self::Clean { sort: None, .. } => JobKind::Clean,
+            Self::Clean { sort: Some(_), .. } => JobKind::Sort,
+            Self::Scrub { .. } => JobKind::Scrub,
+            Self::Calibrate => JobKind::Calibrate,
         }
     }
 
@@ -104,6 +135,7 @@ impl JobWish {
         match self {
             Self::Recompress { volume, path: Some(path), .. } => Some(format!("{volume}/{path}")),
             Self::Recompress { volume, path: None, .. } => Some(volume.clone()),
+            Self::Clean { .. } | Self::Scrub { .. } | Self::Calibrate => None,
         }
     }
 }
@@ -142,6 +174,14 @@ impl From<&Error> for JobFault {
 pub enum JobResult {
     /// Of `recompress`.
     Recompressed(Box<RecompressSlice>),
+    /// Of `clean`, and of sorting, when the cleaning behind it is done as well.
+    Cleaned(CleanTotal),
+    /// Of sorting for a client that asks for the slices.
+    Sorted(SortSlice),
+    /// Of `scrub`.
+    Scrubbed(Box<ScrubSlice>),
+    /// Of `calibrate`.
+    Calibrated(Calibrated),
 }
 
 impl JobResult {

@@ -9,8 +9,14 @@ use super::model::JobKind;
 /// Whether a job of the kind `wanted` cannot begin before one of the kind `under_way` has ended. A
 /// job that is paused is under way.
 pub(super) const fn excludes(under_way: JobKind, wanted: JobKind) -> bool {
-    use JobKind::Recompress;
-    matches!((under_way, wanted), (Recompress, Recompress))
+    use JobKind::{Calibrate, Recompress, Scrub, Sort};
+    matches!(
+        (under_way, wanted),
+        // How far each came is kept once.
+        (Recompress, Recompress) | (Sort, Sort) | (Scrub, Scrub)
+        // The energy of one would be counted as that of the other.
+        | (Calibrate, Calibrate)
+    )
 }
 
 /// Says that a job cannot begin, because of the one under way that is named.
@@ -20,6 +26,10 @@ pub(super) fn refusal(id: u64, under_way: JobKind, target: Option<&str>) -> Erro
         JobKind::Recompress => {
             format!("'{target}' is being recompressed by job {id}, and a pool does that with one volume at a time")
         }
+        JobKind::Sort => format!("{target} is being sorted by job {id}"),
+        JobKind::Scrub => format!("{target} is being scrubbed by job {id}"),
+        JobKind::Calibrate => format!("this machine is being measured by job {id}"),
+        JobKind::Clean => format!("{target} is being cleaned by job {id}"),
     };
     let way = format!("'shale jobs POOL {id}' waits for its end, and with --cancel ends it");
     Error::new(ErrorKind::InUse, format!("{doing}: {way}"))
@@ -29,13 +39,20 @@ pub(super) fn refusal(id: u64, under_way: JobKind, target: Option<&str>) -> Erro
 mod tests {
     use super::*;
 
-    /// The whole table: a row for each kind that is under way.
+    /// The whole table: a row for each kind that is under way, in the order of [`JobKind::ALL`].
     #[test]
     fn each_pair_of_kinds_is_decided() {
-        for under_way in JobKind::ALL {
-            for wanted in JobKind::ALL {
-                assert_eq!(excludes(under_way, wanted), under_way == wanted, "{under_way:?}, {wanted:?}");
-            }
+        let table = [
+            // recompress, clean, sort, scrub, calibrate
+            (JobKind::Recompress, [true, false, false, false, false]),
+            (JobKind::Clean, [false, false, false, false, false]),
+            (JobKind::Sort, [false, false, true, false, false]),
+            (JobKind::Scrub, [false, false, false, true, false]),
+            (JobKind::Calibrate, [false, false, false, false, true]),
+        ];
+        assert_eq!(table.map(|(kind, _)| kind), JobKind::ALL);
+        for (under_way, row) in table {
+            assert_eq!(JobKind::ALL.map(|wanted| excludes(under_way, wanted)), row, "{under_way:?}");
         }
     }
 

@@ -312,14 +312,18 @@ impl Jobs {
     /// Asks a job to stand still behind the slice that it works on.
     ///
     /// # Errors
-    /// `NotFound`; `Unsupported` for one whose work a client does.
+    /// `NotFound`; `Unsupported` for one whose work a client does, and for one that measures.
     pub fn pause(&self, id: u64) -> Result<JobReport> {
         self.ask(id, |job| {
-            if job.begin.is_clients {
-                let text = format!(
-                    "job {id} cannot be paused: its bytes go through the command that started it, which can be \
-                     stopped itself (Ctrl-Z)"
-                );
+            let why = match job.begin.kind {
+                _ if job.begin.is_clients => {
+                    "its bytes go through the command that started it, which can be stopped itself (Ctrl-Z)"
+                }
+                JobKind::Calibrate => "a pause would be measured as well, and it takes some seconds in all",
+                _ => "",
+            };
+            if !why.is_empty() {
+                let text = format!("job {id} cannot be paused: {why}");
                 return Err(Error::new(ErrorKind::Unsupported, text));
             }
             // One that is cancelled is about to end.
@@ -344,14 +348,21 @@ impl Jobs {
     }
 
     /// Asks a job to end behind the slice that it works on. `why` is the beginning of its outcome.
+    /// The job of a client ends at once: the client is told so at its next request.
     ///
     /// # Errors
     /// `NotFound`.
     pub fn cancel(&self, id: u64, why: &str) -> Result<JobReport> {
-        self.ask(id, |job| {
-            job.cancel(why);
-            Ok(())
-        })
+        let mut table = self.table.lock();
+        let job = table.asked(id)?;
+        job.cancel(why);
+        if job.begin.is_clients {
+            job.fault = Some(JobFault::cancelled(why.to_owned()));
+            job.become_state(JobState::Cancelled);
+            table.note_end(id);
+        }
+        self.changed.notify_all();
+        Ok(table.job(id)?.report(id, false))
     }
 
     fn ask(&self, id: u64, ask: impl FnOnce(&mut Job) -> Result<()>) -> Result<JobReport> {
@@ -451,9 +462,10 @@ impl Doing {
 
     /// Why the job is to end, if it is.
     pub(crate) fn is_cancelled(&self) -> Option<String> {
-        match &self.jobs.table.lock().jobs.get(&self.id)?.asked {
-            Asked::Cancel(why) => Some(why.clone()),
-            _ => None,
+        match self.jobs.table.lock().jobs.get(&self.id).map(|job| &job.asked) {
+            Some(Asked::Cancel(why)) => Some(why.clone()),
+            Some(_) => None,
+            None => Some("it has ended".to_owned()),
         }
     }
 
@@ -619,11 +631,26 @@ mod tests {
     }
 
     #[test]
-    fn the_work_of_a_client_cannot_be_paused() {
+    fn the_work_of_a_client_and_a_measurement_cannot_be_paused() {
         let jobs = Arc::<Jobs>::default();
-        let _doing = jobs.begin(Begin { is_clients: true, ..wish("v") }).unwrap();
-        assert_eq!(jobs.pause(1).unwrap_err().kind(), ErrorKind::Unsupported);
-        assert_eq!(jobs.report(1).unwrap().asked, None);
+        let _clients = jobs.begin(Begin { is_clients: true, ..wish("v") }).unwrap();
+        let _measuring = jobs.begin(Begin { kind: JobKind::Calibrate, ..wish("v") }).unwrap();
+        for id in [1, 2] {
+            assert_eq!(jobs.pause(id).unwrap_err().kind(), ErrorKind::Unsupported);
+            assert_eq!(jobs.report(id).unwrap().asked, None);
+        }
+    }
+
+    /// Its client may be silent for long.
+    #[test]
+    fn the_job_of_a_client_ends_at_once_when_it_is_cancelled() {
+        let jobs = Arc::<Jobs>::default();
+        let doing = jobs.begin(Begin { is_clients: true, ..wish("v") }).unwrap();
+        assert_eq!(jobs.cancel(1, "enough").unwrap().state, JobState::Cancelled);
+        assert_eq!(doing.is_cancelled().as_deref(), Some("enough"));
+        assert!(jobs.begin(wish("w")).is_ok());
+        doing.end(Ok(result()));
+        assert_eq!(jobs.report(1).unwrap().error, Some(JobFault::cancelled("enough".to_owned())));
     }
 
     #[test]

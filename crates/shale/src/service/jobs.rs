@@ -9,6 +9,8 @@ use surface::Result;
 use super::Service;
 use crate::control::{JobRequest, Reply};
 use crate::jobs::{self, Begin, JobReport, JobWish, Jobs};
+use crate::share_check;
+use crate::slices::{CleanSlice, ScrubSlice, SortSlice};
 
 impl Service {
     /// The jobs of the pool.
@@ -48,12 +50,38 @@ impl Service {
         self.jobs.report(id)
     }
 
+    /// Cleans for a while: goes on with the pass that has the mark, or begins one.
+    pub(crate) fn clean(&self, all: bool, rounds: u32, mark: Option<u32>) -> Result<CleanSlice> {
+        let report = match mark {
+            Some(mark) => self.pool.clean_on(all, rounds, engine::CleanMark(mark)),
+            None => self.pool.clean(all, rounds),
+        };
+        report.map(CleanSlice::from)
+    }
+
+    /// Sorts for a while.
+    pub(crate) fn sort(&self, bytes: u64, restart: bool) -> Result<SortSlice> {
+        self.pool.sort(bytes, restart).map(SortSlice::from)
+    }
+
+    /// Scrubs for a while.
+    pub(crate) fn scrub(&self, bytes: u64, restart: bool) -> Result<ScrubSlice> {
+        let mut report = self.pool.scrub(bytes, restart)?;
+        share_check::name_files(&self.pool, &mut report.damages, &|name| self.opened(name));
+        Ok(report.into())
+    }
+
     /// Measures how fast this machine compresses, and what its processors take meanwhile.
+    /// `progress` is told how many bytes are done, and of how many.
     ///
     /// # Errors
-    /// When the storage fails.
-    pub fn calibrate(&self, effort: CalibrationEffort) -> Result<Calibration> {
+    /// Those of `progress`, and when the storage fails.
+    pub fn calibrate(
+        &self,
+        effort: CalibrationEffort,
+        progress: &dyn Fn(u64, u64) -> Result<()>,
+    ) -> Result<Calibration> {
         let rapl = env::Rapl::open();
-        self.pool.calibrate(effort, &|| rapl.as_ref().and_then(env::Rapl::used_uj))
+        self.pool.calibrate(effort, &|| rapl.as_ref().and_then(env::Rapl::used_uj), progress)
     }
 }

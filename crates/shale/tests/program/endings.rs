@@ -38,7 +38,7 @@ fn with_stdout(words: &[&str], stdout: impl Into<Stdio>) -> Ran {
 }
 
 /// Damages what lies in the pool of the last 4 KiB of a volume of noise.
-fn damage_the_end(dir: &Dir, bytes: &[u8]) {
+pub fn damage_the_end(dir: &Dir, bytes: &[u8]) {
     let data = File::options().read(true).write(true).open(dir.pool().join("data")).unwrap();
     let mut stored = vec![0; data.metadata().unwrap().len() as usize];
     data.read_exact_at(&mut stored, 0).unwrap();

@@ -7,8 +7,10 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use shale::control::{Client, Reply, Request};
 
-use crate::support::{Dir, Ran, SHALE, Server, content, imported_noise, on, path, signal};
+use crate::endings::damage_the_end;
+use crate::support::{Dir, Ran, SHALE, Server, content, imported_noise, noise, on, path, signal};
 
 /// Bytes of the volume that jobs go through: several slices of each kind.
 const BYTES: usize = 24 << 20;
@@ -179,6 +181,75 @@ fn a_server_that_stops_ends_its_jobs_and_says_so_to_those_that_watch() {
     assert!(report["finished"] == false && report["bytes_done"].as_u64() > Some(0), "{report}");
     server.stop();
     on(&dir, "check", &[]).ok();
+}
+
+#[test]
+fn jobs_of_one_kind_exclude_each_other_and_no_others() {
+    let (dir, server) = served();
+    let kinds = [("recompress", &["v"][..]), ("scrub", &[]), ("clean", &["--sort"])];
+    for (id, (command, words)) in (1..).zip(kinds) {
+        assert_eq!(in_background(&dir, command, words)["id"], id);
+        awaited(&dir, id, rests);
+    }
+    for (id, (command, words)) in (1..).zip(kinds) {
+        on(&dir, command, words).code(4).says(&format!("by job {id}")).says(&format!("shale jobs POOL {id}"));
+        on(&dir, command, &[words, &["--report"]].concat()).ok();
+    }
+    on(&dir, "clean", &["--all"]).ok();
+    on(&dir, "calibrate", &[]).ok();
+    let states = |dir: &Dir| -> Vec<String> {
+        let jobs = on(dir, "jobs", &["--json"]).ok().json();
+        let of = |job: &Value| format!("{} {}", job["kind"].as_str().unwrap(), job["state"].as_str().unwrap());
+        jobs.as_array().unwrap().iter().map(of).collect()
+    };
+    let expected = ["recompress running", "scrub running", "sort running", "clean done", "calibrate done"];
+    assert_eq!(states(&dir), expected);
+    for id in ["1", "2", "3"] {
+        on(&dir, "jobs", &[id, "--cancel"]).ok();
+    }
+    let sorted = on(&dir, "clean", &["--sort", "--rate", "max", "--json"]).ok().json();
+    assert_eq!(sorted["sort"]["finished"], true, "{sorted}");
+    server.stop();
+    on(&dir, "check", &[]).ok();
+}
+
+/// With the exit code of a scrub that is not left to the server.
+#[test]
+fn damage_that_a_job_finds_is_told_to_those_that_watch() {
+    let dir = Dir::with_pool("64M");
+    imported_noise(&dir, "source", 8 << 20);
+    damage_the_end(&dir, &noise(8 << 20));
+    let server = Server::start(&dir, &[]);
+    on(&dir, "scrub", &["--rate", "max", "--background"]).ok();
+    let said = on(&dir, "jobs", &["1"]).code(6);
+    assert!(said.stdout.contains("volume v, byte ") && said.stdout.ends_with("1 damaged\n"), "{}", said.stdout);
+    let found = on(&dir, "jobs", &["1", "--json"]).code(6).json();
+    assert_eq!((&found["state"], &found["result"]["scrubbed"]["found"]), (&json!("done"), &json!(1)));
+    on(&dir, "scrub", &["--restart"]).code(6);
+    server.stop();
+}
+
+/// Older ones ask for slices themselves.
+#[test]
+fn the_rule_holds_for_older_clients_as_well() {
+    let (dir, server) = served();
+    let client = Client::connect(&dir.pool().join("control.sock")).unwrap();
+    let slice = |restart| client.call(&Request::Scrub { bytes: 1, restart });
+    assert!(matches!(slice(true).unwrap(), Reply::Scrubbed(slice) if !slice.finished));
+    let begun = job(&dir, 1);
+    assert_eq!((&begun["kind"], &begun["state"]), (&json!("scrub"), &json!("running")), "{begun}");
+    assert!(begun["bytes_done"].as_u64() > Some(0), "{begun}");
+    on(&dir, "scrub", &[]).code(4).says("the pool is being scrubbed by job 1");
+    on(&dir, "jobs", &["1", "--pause"]).code(9).says("Ctrl-Z");
+    on(&dir, "jobs", &["1", "--cancel"]).ok();
+    let refused = slice(false).unwrap_err().to_string();
+    assert!(refused.contains("job 1 was ended: cancelled by a command"), "{refused}");
+    // It may begin again, like every other, and ends with its connection.
+    assert!(matches!(slice(true).unwrap(), Reply::Scrubbed(slice) if !slice.finished));
+    drop(client);
+    awaited(&dir, 2, |job| job["state"] == "cancelled");
+    on(&dir, "scrub", &["--rate", "max"]).ok();
+    server.stop();
 }
 
 #[test]
