@@ -111,7 +111,8 @@ impl Failure {
         }
     }
 
-    fn kind_name(&self) -> &'static str {
+    /// The name of its kind, in JSON.
+    pub fn kind_name(&self) -> &'static str {
         match self {
             Self::Error(error) => error.kind().name(),
             Self::Reported(kind) => kind.name(),

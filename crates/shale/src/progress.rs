@@ -1,6 +1,7 @@
 //! The progress bar: bytes, rate, time left, and a word of the command's own. Shown only on a
 //! terminal.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -15,6 +16,18 @@ const DRAWS_PER_SECOND: u8 = 8;
 const MEASURED: &str = "{prefix} {wide_bar} {percent:>3}%  {binary_bytes} of {binary_total_bytes}  {binary_bytes_per_sec}  {msg}  {eta} left";
 const OPEN_ENDED: &str = "{prefix} {spinner}  {binary_bytes}  {binary_bytes_per_sec}  {msg}  {elapsed}";
 
+/// How far the work of this process is, whether a bar is shown or not: bytes, and all of them, or
+/// [`UNKNOWN`]. A process does one command.
+static DONE: AtomicU64 = AtomicU64::new(0);
+static TOTAL: AtomicU64 = AtomicU64::new(UNKNOWN);
+const UNKNOWN: u64 = u64::MAX;
+
+/// How far the work of this process is: bytes, and all of them if that is known.
+pub fn standing() -> (u64, Option<u64>) {
+    let total = TOTAL.load(Ordering::Relaxed);
+    (DONE.load(Ordering::Relaxed), (total != UNKNOWN).then_some(total))
+}
+
 /// A bar that may be hidden.
 pub struct Progress {
     bar: ProgressBar,
@@ -23,6 +36,8 @@ pub struct Progress {
 impl Progress {
     /// For work of `total` bytes, if that is known.
     pub fn new(output: &Output, what: &str, total: Option<u64>) -> Self {
+        DONE.store(0, Ordering::Relaxed);
+        TOTAL.store(total.unwrap_or(UNKNOWN), Ordering::Relaxed);
         if !output.shows_progress() {
             return Self { bar: ProgressBar::hidden() };
         }
@@ -41,11 +56,13 @@ impl Progress {
 
     /// How far it is.
     pub fn set(&self, done: u64) {
+        DONE.store(done, Ordering::Relaxed);
         self.bar.set_position(done);
     }
 
     /// Shows from now on how much of `total` bytes is done, which was not known before.
     pub fn measure(&self, total: u64) {
+        TOTAL.store(total, Ordering::Relaxed);
         self.bar.set_length(total);
         if let Ok(style) = ProgressStyle::with_template(MEASURED) {
             self.bar.set_style(style.progress_chars("=> "));
@@ -54,6 +71,7 @@ impl Progress {
 
     /// Sets how much there is.
     pub fn set_total(&self, total: u64) {
+        TOTAL.store(total, Ordering::Relaxed);
         self.bar.set_length(total);
     }
 

@@ -19,16 +19,20 @@ A job is long work in the server of a pool: 'recompress', 'clean', 'scrub' and '
 end as well: Ctrl-C in it cancels the job, and so does whatever else ends it. With --background the job goes on without it.
 Ctrl-C in this command ends watching, and no more.
 
+'import', 'export', 'send' and 'receive' are listed while they run, and can be cancelled; their bytes go through the command, so that
+they cannot be paused here, nor go on without it.
+
 A job that is paused or cancelled ends the slice that it works on first, which takes seconds at most. A calibration cannot be paused. Where it came to
 is kept with the pool: the same command without --restart goes on from there. A job that is paused is under way, and
 keeps out what it excludes. Jobs end with the server; their numbers begin at 1 with the next one.
 
 Exit code of watching: that of the job, as if its command had been run here; 130 if it was cancelled.
 
-JSON: a list of {id, kind (recompress, clean, sort, which is 'clean --sort', scrub, calibrate), target (null: the pool), state (running, paused, done, failed, cancelled), changes (of the state), phase
+JSON: a list of {id, kind (recompress, clean, sort, which is 'clean --sort', scrub, calibrate, import, export, send, receive), target (null: the pool), state (running, paused, done, failed, cancelled), changes (of the state), phase
   (the part that is under way), bytes_done, bytes_total, bytes_per_second, seconds_left (null: not known), started_unix_s, ended_unix_s,
   seconds (of work), background, said, asked (pause or cancel, until it does so; or null), error ({kind, message}, or null)}; with a
-  number one of them, and in it result: {recompressed}, {cleaned}, {scrubbed} or {calibrated}, with the fields of the command's own --json.")]
+  number one of them, and in it result: {recompressed}, {cleaned}, {scrubbed} or {calibrated}, with the fields of the command's own --json, or
+  {moved: {bytes}}.")]
 pub struct JobsArgs {
     /// Directory of the pool
     pub pool: PathBuf,

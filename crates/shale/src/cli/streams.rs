@@ -72,6 +72,9 @@ pub struct SendArgs {
     /// Overwrite the file that is there, once it is known what to send
     #[arg(long, requires = "output")]
     pub force: bool,
+    /// Refused, with the reason: the bytes go through this command
+    #[arg(long, hide = true)]
+    pub background: bool,
     /// How the pool is reached
     #[command(flatten)]
     pub access: Access,
@@ -131,6 +134,9 @@ pub struct ReceiveArgs {
     /// Even if a client has the volume open
     #[arg(long)]
     pub force: bool,
+    /// Refused, with the reason: the bytes go through this command
+    #[arg(long, hide = true)]
+    pub background: bool,
     /// How the pool is reached
     #[command(flatten)]
     pub access: Access,

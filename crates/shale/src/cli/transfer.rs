@@ -62,6 +62,9 @@ pub struct ImportArgs {
     /// In a share: replace files of the same names
     #[arg(long)]
     pub overwrite: bool,
+    /// Refused, with the reason: the bytes go through this command
+    #[arg(long, hide = true)]
+    pub background: bool,
     /// How the pool is reached
     #[command(flatten)]
     pub access: Access,
@@ -110,6 +113,9 @@ pub struct ExportArgs {
     /// Overwrite the file or block device that is there
     #[arg(long)]
     pub force: bool,
+    /// Refused, with the reason: the bytes go through this command
+    #[arg(long, hide = true)]
+    pub background: bool,
     /// How the pool is reached
     #[command(flatten)]
     pub access: Access,

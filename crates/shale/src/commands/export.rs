@@ -7,24 +7,27 @@ use surface::{Error, ErrorKind};
 use units::format_size;
 
 use super::list::volumes;
+use super::registered::{refuse_background, registered};
 use super::{export_tree, incomplete};
 use crate::cli::ExportArgs;
 use crate::exit::Outcome;
+use crate::jobs::JobKind;
 use crate::model::{TransferSummary, VolumeReport};
 use crate::names;
 use crate::output::Output;
 use crate::progress::Progress;
 use crate::session::Session;
 use crate::system::Termination;
-use crate::transfer::{self, Export, Sink};
+use crate::transfer::{self, Export, Moved, Sink};
 
 /// Copies a volume to a file.
 pub fn run(args: ExportArgs, output: &Output) -> Outcome {
+    refuse_background(args.background, JobKind::Export)?;
     let signals = Termination::block().map_err(|error| Error::from_io("cannot block signals", error))?;
     let interrupted = signals.flag().map_err(|error| Error::from_io("cannot watch for signals", error))?;
     let started = Instant::now();
     let mut tree = None;
-    let done = Session::with(&args.pool, &args.access, output, |session| {
+    let mut work = |session: &Session| -> Outcome<Option<(u64, Moved)>> {
         let is_meant = |volume: &VolumeReport| volume.share && volume.name == names::volume_of(&args.volume);
         if volumes(session)?.iter().any(is_meant) {
             tree = Some(export_tree::export(session, &args, &interrupted, output)?);
@@ -50,6 +53,9 @@ pub fn run(args: ExportArgs, output: &Output) -> Outcome {
             failure.context(format_args!("export of volume '{}' to {}{left}", args.volume, args.target().display()))
         })?;
         Ok(Some((size_bytes, moved)))
+    };
+    let done = Session::with(&args.pool, &args.access, output, |session| {
+        registered(session, JobKind::Export, Some(&args.volume), &interrupted, || work(session))
     })?;
     if let Some(summary) = tree {
         return export_tree::tell(&summary, output);

@@ -16,6 +16,7 @@ use units::{BLOCK_BYTES, OBJECT_BYTES_MAX, format_size};
 use super::forced::others_of;
 use super::import_tree;
 use super::list::volumes;
+use super::registered::{refuse_background, registered};
 use super::status::status;
 use crate::cli::ImportArgs;
 use crate::clients::words_of;
@@ -23,6 +24,7 @@ use crate::control::{Reply, Request};
 use crate::devices::GOING_PATIENCE;
 use crate::estimate::rule_holds;
 use crate::exit::{Failure, Outcome};
+use crate::jobs::JobKind;
 use crate::model::{StatusReport, TransferSummary, VolumeReport, ratio, show_ratio};
 use crate::names::{round_up_to_block, tell_rounding};
 use crate::output::Output;
@@ -45,6 +47,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Copies a file into a volume.
 pub fn run(args: ImportArgs, output: &Output) -> Outcome {
+    refuse_background(args.background, JobKind::Import)?;
     if import_tree::is_meant(&args) {
         return import_tree::run(&args, output);
     }
@@ -53,7 +56,7 @@ pub fn run(args: ImportArgs, output: &Output) -> Outcome {
     let mut source = Source::open(&args.file)?;
     let mut tree = None;
     let started = Instant::now();
-    let summary = Session::with(&args.pool, &args.access, output, |session| {
+    let mut work = |session: &Session| -> Outcome<Option<TransferSummary>> {
         if find(session, |volume| volume.name == args.volume)?.is_some_and(|volume| volume.share) {
             tree = Some(import_tree::import(session, &args, &interrupted, output)?);
             return Ok(None);
@@ -64,6 +67,9 @@ pub fn run(args: ImportArgs, output: &Output) -> Outcome {
             Ok(moved) => Ok(Some(target.summary(session, source.name(), moved, started, &interrupted))),
             Err(failure) => Err(target.clean_up(session, source.name(), failure)),
         }
+    };
+    let summary = Session::with(&args.pool, &args.access, output, |session| {
+        registered(session, JobKind::Import, Some(&args.volume), &interrupted, || work(session))
     })?;
     if let Some(summary) = summary {
         output.done(&summary, || show(&summary, source.name()));

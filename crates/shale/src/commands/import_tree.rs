@@ -14,10 +14,12 @@ use std::time::Instant;
 use policy::INCOMPLETE;
 use surface::{Error, ErrorKind};
 
+use super::registered::registered;
 use super::trees::{Reached, TreeSummary, copy_shown, find, left_out, mounted};
 use crate::cli::ImportArgs;
 use crate::control::Request;
 use crate::exit::{Failure, Outcome, path_error};
+use crate::jobs::JobKind;
 use crate::output::Output;
 use crate::session::Session;
 use crate::share_trees;
@@ -39,8 +41,10 @@ pub fn is_meant(args: &ImportArgs) -> bool {
 pub fn run(args: &ImportArgs, output: &Output) -> Outcome {
     let signals = Termination::block().map_err(|error| Error::from_io("cannot block signals", error))?;
     let interrupted = signals.flag().map_err(|error| Error::from_io("cannot watch for signals", error))?;
-    let summary =
-        Session::with(&args.pool, &args.access, output, |session| import(session, args, &interrupted, output))?;
+    let summary = Session::with(&args.pool, &args.access, output, |session| {
+        let work = || import(session, args, &interrupted, output);
+        registered(session, JobKind::Import, Some(&args.volume), &interrupted, work)
+    })?;
     tell(&summary, output)
 }
 

@@ -62,7 +62,7 @@ fn until(
 
 /// Tells what came of a job, as the command that does the same would.
 fn tell(job: JobReport, output: &Output) -> Outcome {
-    let seconds = job.seconds;
+    let (title, seconds) = (job.title(), job.seconds);
     if output.is_json() {
         let document = job.clone();
         let result = outcome(job)?;
@@ -76,6 +76,7 @@ fn tell(job: JobReport, output: &Output) -> Outcome {
         JobResult::Sorted(slice) => output.text(&clean::show(slice)),
         JobResult::Scrubbed(slice) => scrub::tell(slice, Some(seconds), output),
         JobResult::Calibrated(found) => calibrate::tell(found, output),
+        JobResult::Moved { bytes } => output.text(&format!("{title}: {}, in {seconds:.1} s\n", format_size(*bytes))),
     }
     verdict(&result)
 }

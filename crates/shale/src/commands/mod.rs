@@ -28,6 +28,7 @@ mod list;
 mod problems;
 mod properties;
 mod recompress;
+mod registered;
 mod salvage;
 mod scrub;
 mod serve;

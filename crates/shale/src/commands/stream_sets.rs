@@ -10,11 +10,13 @@ use serde::Serialize;
 use surface::{Error, ErrorKind};
 use units::format_size;
 
+use super::registered::registered;
 use super::streams::{Source, Target, hanging, payload_of, receives};
 use super::volume::make_folders_of;
 use crate::cli::{ReceiveArgs, SendArgs};
 use crate::control::{Reply, Request};
 use crate::exit::{Failure, Outcome, stop_if};
+use crate::jobs::JobKind;
 use crate::names;
 use crate::output::Output;
 use crate::progress::Progress;
@@ -48,7 +50,8 @@ pub(super) fn send(args: &SendArgs, flag: &AtomicBool, output: &Output) -> Outco
         resume: args.resume.clone(),
         thin: args.thin,
     };
-    let summary = Session::with(&args.pool, &args.access, output, |session| {
+    let title = args.replicate.clone().or_else(|| args.snapshot.clone());
+    let work = |session: &Session| -> Outcome<SendSummary> {
         let plan = match session.call(Request::PlanSend(wish))? {
             Reply::Plan(plan) => plan,
             other => return Err(other.unexpected().into()),
@@ -72,6 +75,9 @@ pub(super) fn send(args: &SendArgs, flag: &AtomicBool, output: &Output) -> Outco
             seconds,
             bytes_per_second: (stream_bytes as f64 / seconds.max(1e-9)) as u64,
         })
+    };
+    let summary = Session::with(&args.pool, &args.access, output, |session| {
+        registered(session, JobKind::Send, title.as_deref(), flag, || work(session))
     })?;
     let text = || {
         format!(

@@ -14,11 +14,13 @@ use surface::{Error, ErrorKind};
 use units::format_size;
 
 use super::forced::{self, Change, Forced};
+use super::registered::{refuse_background, registered};
 use super::volume::make_folders_of;
 use super::{incomplete, stream_sets};
 use crate::cli::{ReceiveArgs, SendArgs};
 use crate::control::{Reply, Request};
 use crate::exit::{Failure, Outcome, path_error, stop_if};
+use crate::jobs::JobKind;
 use crate::model::ReceiveLine;
 use crate::names;
 use crate::output::Output;
@@ -124,6 +126,7 @@ impl Target {
 
 /// Sends a snapshot.
 pub fn send(args: SendArgs, output: &Output) -> Outcome {
+    refuse_background(args.background, JobKind::Send)?;
     let signals = Termination::block().map_err(|error| Error::from_io("cannot block signals", error))?;
     let flag = signals.flag().map_err(|error| Error::from_io("cannot watch for signals", error))?;
     if args.replicate.is_some() || args.all_from.is_some() {
@@ -135,7 +138,8 @@ pub fn send(args: SendArgs, output: &Output) -> Outcome {
     }
     let to_stdout = args.output.is_none();
     let started = Instant::now();
-    let summary = Session::with(&args.pool, &args.access, output, |session| {
+    let title = args.snapshot.clone();
+    let work = |session: &Session| -> Outcome<SendSummary> {
         let wish = SendWish { snapshot: args.snapshot, from: args.from, resume: args.resume, thin: args.thin };
         // Before the target is opened: with --force an old stream would be gone by the time the
         // pool says that there is no such snapshot.
@@ -160,6 +164,9 @@ pub fn send(args: SendArgs, output: &Output) -> Outcome {
             seconds,
             bytes_per_second: (stream_bytes as f64 / seconds.max(1e-9)) as u64,
         })
+    };
+    let summary = Session::with(&args.pool, &args.access, output, |session| {
+        registered(session, JobKind::Send, title.as_deref(), &flag, || work(session))
     })?;
     let text = || {
         let from = summary.from.as_ref().map_or_else(String::new, |from| format!(" since {from}"));
@@ -320,11 +327,12 @@ fn no_stream(name: &str) -> Failure {
 
 /// Receives a stream.
 pub fn receive(args: ReceiveArgs, output: &Output) -> Outcome {
+    refuse_background(args.background, JobKind::Receive)?;
     let signals = Termination::block().map_err(|error| Error::from_io("cannot block signals", error))?;
     let flag = signals.flag().map_err(|error| Error::from_io("cannot watch for signals", error))?;
     let mut source = Source::open(args.input.as_deref(), &flag)?;
     let started = Instant::now();
-    Session::with(&args.pool, &args.access, output, |session| {
+    let mut work = |session: &Session| -> Outcome {
         let Some(first) = source.chunk()? else {
             let text = format!("{} is empty: the sender of the stream has failed", source.name);
             return Err(Error::new(ErrorKind::Io, text).into());
@@ -336,6 +344,9 @@ pub fn receive(args: ReceiveArgs, output: &Output) -> Outcome {
         } else {
             one(session, &args, first, &mut source, output, started)
         }
+    };
+    Session::with(&args.pool, &args.access, output, |session| {
+        registered(session, JobKind::Receive, args.volume.as_deref(), &flag, || work(session))
     })
 }
 

@@ -12,7 +12,7 @@ use surface::{Error, ErrorKind, Result};
 use crate::choices::{Calibrated, Detail, RecompressSlice, Region, TraceLine};
 use crate::exports::ExportsReport;
 use crate::file_choices::{FileReport, UsageReport};
-use crate::jobs::{JobReport, JobWish};
+use crate::jobs::{JobFault, JobKind, JobReport, JobWish};
 use crate::model::{
     BookmarkLine, CleanSlice, DiffReport, HoldLine, PropertyReport, ReceiveLine, ScrubSlice, ShrinkSlice,
     SnapshotReport, SortSlice, StatusReport, VolumeReport,
@@ -119,6 +119,27 @@ pub enum JobRequest {
         id: u64,
         /// Because a signal came to the command that started it.
         interrupted: bool,
+    },
+    /// Registers work that the client does itself, until this connection ends.
+    Register {
+        /// What it does.
+        kind: JobKind,
+        /// What it is about.
+        target: Option<String>,
+    },
+    /// Tells how far that is. The answer says whether it was cancelled.
+    Tell {
+        /// Bytes that are done.
+        bytes_done: u64,
+        /// All of them, if that is known.
+        bytes_total: Option<u64>,
+    },
+    /// Tells its outcome.
+    Finish {
+        /// Bytes that were done.
+        bytes_done: u64,
+        /// Why it did not come to its end.
+        fault: Option<JobFault>,
     },
 }
 
@@ -730,6 +751,12 @@ mod tests {
             Request::Job(JobRequest::List),
             Request::Job(JobRequest::Watch { id: u64::MAX, seen: Some(3), patience_ms: 200 }),
             Request::Job(JobRequest::Cancel { id: 1, interrupted: true }),
+            Request::Job(JobRequest::Register { kind: JobKind::Send, target: Some("vm@s".to_owned()) }),
+            Request::Job(JobRequest::Tell { bytes_done: 3, bytes_total: None }),
+            Request::Job(JobRequest::Finish {
+                bytes_done: 3,
+                fault: Some(JobFault { kind: "full".to_owned(), message: "no room".to_owned() }),
+            }),
             Request::Send(SendWish {
                 snapshot: Some("vm@s".to_owned()),
                 from: None,

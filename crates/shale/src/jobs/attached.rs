@@ -2,7 +2,8 @@
 //!
 //! 1. A job that the connection has started for a command which watches it is the connection's own,
 //!    unless it is to go on in the background.
-//! 2. Clients of older versions ask for slices, one after the other. They have a job as well, so
+//! 2. A client registers work whose bytes go through it, and tells how far it is.
+//! 3. Clients of older versions ask for slices, one after the other. They have a job as well, so
 //!    that the rule holds for them, and users see what goes on.
 
 use std::sync::Arc;
@@ -31,6 +32,8 @@ impl Drop for Own {
 pub struct Attached {
     service: Arc<Service>,
     own: Vec<Own>,
+    /// The job that the client has registered.
+    told: Option<Doing>,
     /// The job whose slices the client asks for.
     pulled: Option<(JobKind, Option<String>, Doing)>,
 }
@@ -38,7 +41,7 @@ pub struct Attached {
 impl Attached {
     /// Of a connection that was just made.
     pub fn new(service: Arc<Service>) -> Self {
-        Self { service, own: Vec::new(), pulled: None }
+        Self { service, own: Vec::new(), told: None, pulled: None }
     }
 
     /// Does what the client asks for.
@@ -49,12 +52,46 @@ impl Attached {
         if let Some((kind, target)) = pulled(&request) {
             return self.pull(kind, target, request);
         }
+        match request {
+            Request::Job(JobRequest::Register { kind, target }) => return self.register(kind, target),
+            Request::Job(JobRequest::Tell { bytes_done, bytes_total }) => {
+                let doing = self.told.as_ref().ok_or_else(unregistered)?;
+                doing.tell(bytes_done, bytes_total, String::new());
+                return self.report(doing.id());
+            }
+            Request::Job(JobRequest::Finish { bytes_done, fault }) => {
+                let doing = self.told.take().ok_or_else(unregistered)?;
+                let id = doing.id();
+                match fault {
+                    None => doing.end(Ok(JobResult::Moved { bytes: bytes_done })),
+                    Some(fault) => doing.end_with(fault),
+                }
+                return self.report(id);
+            }
+            _ => {}
+        }
         let is_own = matches!(&request, Request::Job(JobRequest::Start { background: false, .. }));
         let reply = self.service.handle(request)?;
         if let (true, Reply::Job(job)) = (is_own, &reply) {
             self.own.push(Own { jobs: Arc::clone(self.service.jobs()), id: job.id });
         }
         Ok(reply)
+    }
+
+    fn report(&self, id: u64) -> Result<Reply> {
+        self.service.jobs().report(id).map(|job| Reply::Job(Box::new(job)))
+    }
+
+    fn register(&mut self, kind: JobKind, target: Option<String>) -> Result<Reply> {
+        let Some(phase) = kind.phase_of_client().filter(|_| self.told.is_none()) else {
+            let text = format!("'{}' cannot be registered as a job of this connection", kind.name());
+            return Err(Error::new(ErrorKind::Invalid, text));
+        };
+        let doing = self.service.jobs().begin(Begin { kind, target, background: false, is_clients: true })?;
+        doing.begin_phase(phase, 0, None);
+        let id = doing.id();
+        self.told = Some(doing);
+        self.report(id)
     }
 
     fn pull(&mut self, kind: JobKind, target: Option<String>, request: Request) -> Result<Reply> {
@@ -88,6 +125,10 @@ impl Attached {
         }
         Ok(reply)
     }
+}
+
+fn unregistered() -> Error {
+    Error::new(ErrorKind::Invalid, "no job was registered on this connection")
 }
 
 /// The job that a slice belongs to, if the request is one for a slice.

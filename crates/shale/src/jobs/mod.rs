@@ -25,5 +25,5 @@ pub use attached::Attached;
 pub use model::{JobFault, JobKind, JobPace, JobReport, JobResult, JobState, JobWish};
 pub use table::{ENDED_MAX, Jobs};
 
-pub(crate) use table::{Begin, Doing};
+pub(crate) use table::Begin;
 pub(crate) use work::{check, run};

@@ -25,12 +25,30 @@ pub enum JobKind {
     Scrub,
     /// `shale calibrate`.
     Calibrate,
+    /// `shale import`, whose bytes go through the command, like those of the kinds below.
+    Import,
+    /// `shale export`.
+    Export,
+    /// `shale send`.
+    Send,
+    /// `shale receive`.
+    Receive,
 }
 
 impl JobKind {
     /// All of them.
     #[cfg(test)]
-    pub const ALL: [Self; 5] = [Self::Recompress, Self::Clean, Self::Sort, Self::Scrub, Self::Calibrate];
+    pub const ALL: [Self; 9] = [
+        Self::Recompress,
+        Self::Clean,
+        Self::Sort,
+        Self::Scrub,
+        Self::Calibrate,
+        Self::Import,
+        Self::Export,
+        Self::Send,
+        Self::Receive,
+    ];
 
     /// Its name.
     pub const fn name(self) -> &'static str {
@@ -40,6 +58,21 @@ impl JobKind {
             Self::Sort => "sort",
             Self::Scrub => "scrub",
             Self::Calibrate => "calibrate",
+            Self::Import => "import",
+            Self::Export => "export",
+            Self::Send => "send",
+            Self::Receive => "receive",
+        }
+    }
+
+    /// What a client does in a job that it registers; none: it cannot.
+    pub(super) const fn phase_of_client(self) -> Option<&'static str> {
+        match self {
+            Self::Import => Some("importing"),
+            Self::Export => Some("exporting"),
+            Self::Send => Some("sending"),
+            Self::Receive => Some("receiving"),
+            Self::Recompress | Self::Clean | Self::Sort | Self::Scrub | Self::Calibrate => None,
         }
     }
 }
@@ -156,6 +189,11 @@ impl JobFault {
         Self { kind: INTERRUPTED.to_owned(), message }
     }
 
+    /// Whether it is a cancellation.
+    pub(super) fn is_cancellation(&self) -> bool {
+        self.kind == INTERRUPTED
+    }
+
     /// The error that the job met.
     pub fn error(&self) -> Error {
         Error::new(kind_by_name(&self.kind), self.message.clone())
@@ -182,6 +220,11 @@ pub enum JobResult {
     Scrubbed(Box<ScrubSlice>),
     /// Of `calibrate`.
     Calibrated(Calibrated),
+    /// Of a client's work.
+    Moved {
+        /// Bytes that went through it.
+        bytes: u64,
+    },
 }
 
 impl JobResult {

@@ -30,6 +30,7 @@ pub(super) fn refusal(id: u64, under_way: JobKind, target: Option<&str>) -> Erro
         JobKind::Scrub => format!("{target} is being scrubbed by job {id}"),
         JobKind::Calibrate => format!("this machine is being measured by job {id}"),
         JobKind::Clean => format!("{target} is being cleaned by job {id}"),
+        kind => format!("job {id} ({}) is under way for {target}", kind.name()),
     };
     let way = format!("'shale jobs POOL {id}' waits for its end, and with --cancel ends it");
     Error::new(ErrorKind::InUse, format!("{doing}: {way}"))
@@ -43,12 +44,16 @@ mod tests {
     #[test]
     fn each_pair_of_kinds_is_decided() {
         let table = [
-            // recompress, clean, sort, scrub, calibrate
-            (JobKind::Recompress, [true, false, false, false, false]),
-            (JobKind::Clean, [false, false, false, false, false]),
-            (JobKind::Sort, [false, false, true, false, false]),
-            (JobKind::Scrub, [false, false, false, true, false]),
-            (JobKind::Calibrate, [false, false, false, false, true]),
+            // Recompress, clean, sort, scrub, calibrate; import, export, send, receive.
+            (JobKind::Recompress, [true, false, false, false, false, false, false, false, false]),
+            (JobKind::Clean, [false, false, false, false, false, false, false, false, false]),
+            (JobKind::Sort, [false, false, true, false, false, false, false, false, false]),
+            (JobKind::Scrub, [false, false, false, true, false, false, false, false, false]),
+            (JobKind::Calibrate, [false, false, false, false, true, false, false, false, false]),
+            (JobKind::Import, [false; 9]),
+            (JobKind::Export, [false; 9]),
+            (JobKind::Send, [false; 9]),
+            (JobKind::Receive, [false; 9]),
         ];
         assert_eq!(table.map(|(kind, _)| kind), JobKind::ALL);
         for (under_way, row) in table {

@@ -478,9 +478,10 @@ impl Doing {
         }
     }
 
-    /// Ends the job with an error.
+    /// Ends the job with an error, or as cancelled.
     pub(crate) fn end_with(&self, fault: JobFault) {
-        self.end_as(JobState::Failed, Some(fault), None);
+        let state = if fault.is_cancellation() { JobState::Cancelled } else { JobState::Failed };
+        self.end_as(state, Some(fault), None);
     }
 
     fn end_as(&self, state: JobState, fault: Option<JobFault>, result: Option<JobResult>) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::{Calibration, CalibrationEffort};
-use surface::Result;
+use surface::{Error, ErrorKind, Result};
 
 use super::Service;
 use crate::control::{JobRequest, Reply};
@@ -35,6 +35,9 @@ impl Service {
             JobRequest::Cancel { id, interrupted } => {
                 let why = if interrupted { "interrupted" } else { "cancelled by a command" };
                 self.jobs.cancel(id, why)?
+            }
+            JobRequest::Register { .. } | JobRequest::Tell { .. } | JobRequest::Finish { .. } => {
+                return Err(Error::new(ErrorKind::Invalid, "a client's job needs a connection that it ends with"));
             }
         };
         Ok(Reply::Job(Box::new(report)))

@@ -50,7 +50,7 @@ fn rests(job: &Value) -> bool {
 }
 
 fn in_background(dir: &Dir, command: &str, words: &[&str]) -> Value {
-    let words = [words, &SLOWLY, &["--background", "--json"]].concat();
+    let words = [words, &SLOWLY[..], &["--background", "--json"][..]].concat();
     on(dir, command, &words).ok().json()
 }
 
@@ -186,14 +186,14 @@ fn a_server_that_stops_ends_its_jobs_and_says_so_to_those_that_watch() {
 #[test]
 fn jobs_of_one_kind_exclude_each_other_and_no_others() {
     let (dir, server) = served();
-    let kinds = [("recompress", &["v"][..]), ("scrub", &[]), ("clean", &["--sort"])];
+    let kinds = [("recompress", &["v"][..]), ("scrub", &[][..]), ("clean", &["--sort"][..])];
     for (id, (command, words)) in (1..).zip(kinds) {
         assert_eq!(in_background(&dir, command, words)["id"], id);
         awaited(&dir, id, rests);
     }
     for (id, (command, words)) in (1..).zip(kinds) {
         on(&dir, command, words).code(4).says(&format!("by job {id}")).says(&format!("shale jobs POOL {id}"));
-        on(&dir, command, &[words, &["--report"]].concat()).ok();
+        on(&dir, command, &[words, &["--report"][..]].concat()).ok();
     }
     on(&dir, "clean", &["--all"]).ok();
     on(&dir, "calibrate", &[]).ok();
@@ -262,4 +262,40 @@ fn a_job_in_the_background_needs_a_server() {
     on(&dir, "jobs", &["1"]).code(3).says("no server has the pool").says(path(&dir.pool()));
     // It is done by the command itself.
     on(&dir, "recompress", &["v"]).ok();
+}
+
+/// They go on only as fast as their other end takes or gives bytes, which here is not at all.
+#[test]
+fn streams_and_copies_are_listed_and_can_be_cancelled() {
+    let (dir, server) = served();
+    on(&dir, "snapshot", &["v@s"]).ok();
+    let begun = [("send", &["v@s"][..], "v@s"), ("receive", &["w"][..], "w"), ("import", &["x", "-"][..], "x")];
+    for (id, (command, words, target)) in (1..).zip(begun) {
+        let mut child = Command::new(SHALE);
+        child.arg(command).arg(dir.pool()).args(words);
+        let mut child = child.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        // Held open, or a reader would be at its end.
+        let _stdin = child.stdin.take();
+        let listed = awaited(&dir, id, |job| job["id"] == id);
+        assert_eq!((&listed["kind"], &listed["target"]), (&json!(command), &json!(target)), "{listed}");
+        on(&dir, "jobs", &[&id.to_string(), "--pause"]).code(9).says("Ctrl-Z");
+        let said = on(&dir, "jobs", &[&id.to_string(), "--cancel"]).ok().stdout;
+        assert!(said.contains("is cancelled: cancelled by a command"), "{said}");
+        // Reading on lets a sender notice it.
+        let ran = Ran::of(child.wait_with_output().unwrap()).code(130);
+        let ran = ran.says(&format!("job {id} was cancelled"));
+        assert!(command != "send" || ran.stdout.len() < BYTES, "{} bytes were sent", ran.stdout.len());
+        assert_eq!(job(&dir, id)["state"], "cancelled");
+    }
+    for (command, words, _) in begun {
+        on(&dir, command, &[words, &["--background"][..]].concat()).code(2).says("go through this command");
+    }
+    // What came to its end is told with the bytes that it moved.
+    on(&dir, "export", &["v", path(&dir.join("copy"))]).ok();
+    let said = on(&dir, "jobs", &["4"]).ok().stdout;
+    assert!(said.starts_with("job 4 (export v): 24 MiB, in "), "{said}");
+    on(&dir, "export", &["v", path(&dir.join("copy"))]).code(8);
+    on(&dir, "jobs", &["5"]).code(8).says("--force");
+    server.stop();
+    on(&dir, "check", &[]).ok();
 }
