@@ -16,7 +16,7 @@ use clap_complete::env::{EnvCompleter, Fish, Zsh};
 
 use crate::cli;
 use crate::commands::COLUMNS;
-use crate::control::{Client, Reply, Request};
+use crate::control::{Client, JobRequest, Reply, Request};
 use crate::pool_dir::PoolDir;
 
 /// Tells the binary that a shell calls it, and which one.
@@ -91,6 +91,8 @@ enum Kind {
     VolumeOrKeyValue,
     VolumeOrKey,
     Column,
+    /// The number of a job.
+    Job,
 }
 
 /// What an argument of a command takes, by their names; `None`: the shell's own guess, mostly
@@ -112,6 +114,7 @@ fn kind_of(command: &str, argument: &str) -> Option<Kind> {
         ("set", "words") => Kind::VolumeOrKeyValue,
         ("get", "words") => Kind::VolumeOrKey,
         ("list", "columns") => Kind::Column,
+        ("jobs", "id") => Kind::Job,
         _ => return None,
     })
 }
@@ -152,6 +155,8 @@ struct Names {
     bookmarks: Vec<String>,
     /// A snapshot and a tag that holds it.
     holds: Vec<(String, String)>,
+    /// Numbers of jobs.
+    jobs: Vec<String>,
     /// The snapshot that the command line names already.
     named: Option<String>,
 }
@@ -183,9 +188,13 @@ fn named_in(words: &[OsString]) -> Names {
         Ok(Reply::Holds(holds)) => holds.into_iter().map(|hold| (hold.snapshot, hold.tag)).collect(),
         _ => Vec::new(),
     };
+    let jobs = match client.call(&Request::Job(JobRequest::List)) {
+        Ok(Reply::Jobs(jobs)) => jobs.into_iter().map(|job| job.id.to_string()).collect(),
+        _ => Vec::new(),
+    };
     let named = words.iter().filter_map(|word| word.to_str()).find(|word| snapshots.iter().any(|name| name == word));
     let named = named.map(str::to_owned);
-    Names { volumes, folders, snapshots, bookmarks, holds, named }
+    Names { volumes, folders, snapshots, bookmarks, holds, jobs, named }
 }
 
 /// What begins as `current` does. Names are only asked for where they can be meant.
@@ -242,6 +251,7 @@ fn candidates(kind: Kind, current: &str, names: &dyn Fn() -> Names) -> Vec<Strin
             all.extend(policy::KEYS.iter().map(|key| key.name.to_owned()));
             all
         }
+        Kind::Job => names().jobs,
         // Those before the last comma are not told.
         Kind::Column => COLUMNS.into_iter().chain(policy::KEYS.iter().map(|key| key.name)).map(str::to_owned).collect(),
     };
@@ -270,6 +280,7 @@ mod tests {
             snapshots: own(&["vm@monday"]),
             bookmarks: own(&["vm#sunday"]),
             holds: vec![("vm@monday".to_owned(), "audit".to_owned()), ("web@x".to_owned(), "other".to_owned())],
+            jobs: own(&["1", "12"]),
             named: Some("vm@monday".to_owned()),
         }
     }
@@ -293,6 +304,7 @@ mod tests {
         assert_eq!(found(Kind::KeyValue, "compression=zstd-1").len(), 11);
         assert_eq!(found(Kind::VolumeOrKey, "quo"), ["quota"]);
         assert_eq!(found(Kind::Column, "sto"), ["stored"]);
+        assert_eq!(found(Kind::Job, "1"), ["1", "12"]);
     }
 
     #[test]

@@ -234,8 +234,9 @@ pub struct Jobs {
 impl Jobs {
     /// Begins a job, if no other excludes it. The work is the caller's.
     ///
-    /// # Errors `InUse`, when one that excludes it does not end within [`END_PATIENCE`], or too
-    /// many are under way; `Io`, when the pool is about to be closed.
+    /// # Errors
+    /// `InUse`, when one that excludes it does not end within [`END_PATIENCE`], or too many are
+    /// under way; `Io`, when the pool is about to be closed.
     pub(crate) fn begin(self: &Arc<Self>, begin: Begin) -> Result<Doing> {
         let mut table = self.table.lock();
         let give_up = Instant::now() + END_PATIENCE;
