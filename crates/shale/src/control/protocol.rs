@@ -811,6 +811,9 @@ mod tests {
         {
             assert_eq!(decode_request(nonsense).unwrap_err().kind(), ErrorKind::Invalid, "{nonsense:?}");
         }
+        // By this a command tells that the server is older than the request.
+        let unknown = decode_request(br#"{"version":2,"request":{"op":"teleport","do":"start"}}"#).unwrap_err();
+        assert!(unknown.to_string().contains("unknown variant `teleport`"), "{unknown}");
         let reply = encode_reply(&Ok(Reply::Done)).unwrap();
         assert_eq!(decode_request(&reply).unwrap_err().kind(), ErrorKind::Invalid);
     }
