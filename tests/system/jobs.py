@@ -89,7 +89,7 @@ def job_beside_writers(t):
     t.equal(json.loads(pool.shale("recompress", "vol", "--mode", "archive", "--report", "--json").stdout)["finished"], False,
             "the recompression that was killed")
     # A terminal that is closed ends the command that started a job, and the job with it.
-    started = subprocess.Popen([BINARY, *map(str, [slowly[0], pool.path, *slowly[1:4], "--rate", "1K"])], stdin=subprocess.DEVNULL,
+    started = subprocess.Popen([BINARY, *map(str, [slowly[0], pool.path, *slowly[1:4], "--rate", "64K"])], stdin=subprocess.DEVNULL,
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     t.defer(started.kill)
     awaited(t, pool, 1, lambda job: job["state"] == "running")

@@ -14,8 +14,8 @@ use crate::support::{Dir, Ran, SHALE, Server, content, imported_noise, noise, on
 
 /// Bytes of the volume that jobs go through: several slices of each kind.
 const BYTES: usize = 24 << 20;
-/// So slow that a job rests behind its first slice for longer than a test may take.
-const SLOWLY: [&str; 2] = ["--rate", "1K"];
+/// So slow that a job rests behind its first slice for a minute and more.
+const SLOWLY: [&str; 2] = ["--rate", "64K"];
 
 /// A served pool with a volume `v` of noise.
 fn served() -> (Dir, Server) {
