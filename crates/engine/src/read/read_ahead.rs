@@ -13,8 +13,11 @@ use crate::pool::core::Core;
 const STREAMS: usize = 8;
 /// Requests in a row before a stream is believed.
 const BELIEF: u32 = 3;
-/// How far ahead a stream is read. Twice this is in memory at most per stream.
+/// How far ahead a stream is read at most. Twice this is in memory at most per stream.
 const WINDOW_BYTES: u64 = 2 << 20;
+/// How far ahead a stream is read at least. Between the two it is half of what the stream has read:
+/// most files end soon, and what is read beyond their end costs device and processors in vain.
+const WINDOW_BYTES_MIN: u64 = 256 << 10;
 /// Bytes of one job, so that the reader threads share a window.
 const JOB_BYTES: u64 = 256 << 10;
 /// With more requests under way than this the reader keeps device and cores busy by itself.
@@ -25,6 +28,8 @@ const DISORDER: u64 = 4;
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Stream {
+    /// Where it began.
+    start: u64,
     next: u64,
     hits: u32,
     /// From here on nothing has been read or asked for.
@@ -59,10 +64,11 @@ impl State {
         stream.hits += 1;
         stream.used = self.time;
         stream.ahead = stream.ahead.max(end);
-        if self.active > REQUESTS_MAX || stream.hits < BELIEF || stream.ahead - end > WINDOW_BYTES / 2 {
+        let window = (end.saturating_sub(stream.start) / 2).clamp(WINDOW_BYTES_MIN, WINDOW_BYTES);
+        if self.active > REQUESTS_MAX || stream.hits < BELIEF || stream.ahead - end > window / 2 {
             return Some(Advice { expected, ahead: None });
         }
-        let range = stream.ahead..end + WINDOW_BYTES;
+        let range = stream.ahead..end + window;
         (stream.ahead, stream.asked) = (range.end, range.end);
         Some(Advice { expected, ahead: Some(range) })
     }
@@ -93,7 +99,7 @@ impl ReadAhead {
             // The stream that was idle longest makes room.
             if let Some(oldest) = state.streams.iter_mut().min_by_key(|s| s.used) {
                 let end = offset + length;
-                *oldest = Stream { next: end, hits: 0, ahead: end, asked: 0, used: time };
+                *oldest = Stream { start: offset, next: end, hits: 0, ahead: end, asked: 0, used: time };
             }
             Advice::default()
         })
@@ -163,6 +169,22 @@ mod tests {
             assert_eq!(pair[0].end, pair[1].start, "no byte twice, none left out");
         }
         assert!(expected >= 59, "{expected} of 64 requests were known to be on their way");
+    }
+
+    /// A file of 1 MiB ends when its stream has just been believed.
+    #[test]
+    fn a_short_stream_is_read_ahead_by_less_than_it_is_long() {
+        let ahead = ReadAhead::default();
+        let mut asked = 0;
+        for length in (1..=64u64).map(|requests| requests << 17) {
+            let begin = length << 20;
+            for at in (begin..begin + length).step_by(1 << 17) {
+                asked = read(&ahead, at, 1 << 17).ahead.map_or(asked, |range| range.end);
+            }
+            let beyond = asked.saturating_sub(begin + length);
+            assert!(beyond <= (length / 2).clamp(WINDOW_BYTES_MIN, WINDOW_BYTES), "{beyond} beyond {length}");
+            assert!(length < 5 << 17 || asked > begin, "{length}: read ahead");
+        }
     }
 
     #[test]
