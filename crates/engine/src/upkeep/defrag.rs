@@ -405,7 +405,8 @@ mod tests {
             pool.flush().unwrap();
         }
         let discard = pool.core.punching.read();
-        let report = pool.sort(u64::MAX, true).unwrap();
+        // The thread that discards is another one than the thread that sorts.
+        let report = std::thread::scope(|scope| scope.spawn(|| pool.sort(u64::MAX, true)).join()).unwrap().unwrap();
         assert!(report.is_finished && report.rewritten_bytes == 0, "{report:?}");
         drop(discard);
         let report = pool.sort(u64::MAX, true).unwrap();
