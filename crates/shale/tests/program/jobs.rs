@@ -2,7 +2,7 @@
 //! command says.
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -281,10 +281,16 @@ fn streams_and_copies_are_listed_and_can_be_cancelled() {
         on(&dir, "jobs", &[&id.to_string(), "--pause"]).code(9).says("Ctrl-Z");
         let said = on(&dir, "jobs", &[&id.to_string(), "--cancel"]).ok().stdout;
         assert!(said.contains("is cancelled: cancelled by a command"), "{said}");
-        // Reading on lets a sender notice it.
-        let ran = Ran::of(child.wait_with_output().unwrap()).code(130);
-        let ran = ran.says(&format!("job {id} was cancelled"));
-        assert!(command != "send" || ran.stdout.len() < BYTES, "{} bytes were sent", ran.stdout.len());
+        // Reading on lets a sender notice it, and reading slowly leaves it the time to ask.
+        let mut output = child.stdout.take().unwrap();
+        let mut piece = vec![0; 64 << 10];
+        let mut sent = 0;
+        while let Some(bytes) = Some(output.read(&mut piece).unwrap()).filter(|&bytes| bytes > 0) {
+            sent += bytes;
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ran::of(child.wait_with_output().unwrap()).code(130).says(&format!("job {id} was cancelled"));
+        assert!(sent < BYTES, "{sent} bytes were sent");
         assert_eq!(job(&dir, id)["state"], "cancelled");
     }
     for (command, words, _) in begun {
