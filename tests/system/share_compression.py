@@ -1,5 +1,6 @@
 """Compression by file in shares, on live mounts: rules, attributes, properties, and what explain and usage tell of it."""
 
+import errno
 import json
 import os
 import subprocess
@@ -229,3 +230,29 @@ def shares_tell_what_files_take(t):
     for path, content in digest.items():
         t.equal((share / path.relative_to(server.share("home"))).read_bytes(), content, f"{path}")
     server.stop()
+
+
+@test(seconds_max=120)
+def wrong_names_of_attributes_are_logged_once(t):
+    """a misspelt user.shale.* attribute is refused, and the server's log says once what was set where, and what can be set"""
+    pool = Pool(t, capacity="256M")
+    pool.shale("create", "home", "--share")
+    server = pool.serve(shares=True)
+    share = server.share("home")
+    file = share / "a"
+    file.write_bytes(lines(100))
+    for name in ["user.shale.compresion", "user.shale.compresion", "user.shale.mode"]:
+        try:
+            os.setxattr(file, name, b"zstd-9")
+            t.fail(f"{name} can be set")
+        except OSError as error:
+            t.equal(error.errno, errno.EINVAL, f"setting {name}")
+    inode = file.stat().st_ino
+    server.stop()
+    # The server's messages go where this test's go.
+    with open("/proc/self/fd/2", encoding="utf-8") as log:
+        said = [line for line in log if "was refused the attribute" in line]
+    t.equal(len(said), 2, f"lines of the server's log: {said}")
+    for line, name in zip(said, ["user.shale.compresion", "user.shale.mode"]):
+        for part in [f"inode {inode} ", f"'{name}'", NAME, "user.shale.usage"]:
+            t.expect(part in line, f"{part} is not in: {line}")

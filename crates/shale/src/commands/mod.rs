@@ -25,6 +25,7 @@ mod jobs;
 mod keeping;
 mod kept;
 mod list;
+mod logger;
 mod problems;
 mod properties;
 mod recompress;

@@ -27,6 +27,7 @@ use surface::{DeviceSet, Error, ErrorKind, Result};
 
 use super::incomplete;
 use super::keeping::Keeping;
+use super::logger;
 use crate::cli::{Access, ServeArgs};
 use crate::control::ControlServer;
 use crate::exit::{Outcome, kind_of};
@@ -66,7 +67,7 @@ pub fn run(args: ServeArgs, output: &Output) -> Outcome {
     });
     let ready_fd = ready_fd.transpose()?;
     let signals = Termination::block().map_err(|error| Error::from_io("cannot block signals", error))?;
-    install_logger(*output);
+    logger::install(*output);
     let dir = PoolDir::new(&args.pool);
     let listen = addresses(&args, &dir, output)?;
     // Room for one of each kind: no sender sends twice.
@@ -479,30 +480,4 @@ fn sync_stack(stack: Stack, output: &Output) {
         "{what}, and loses its storage now: what comes later fails there. Unmount it, detach it (losetup -d), serve the pool \
          again, and set it up anew; to be spared this, unmount before the server stops"
     ));
-}
-
-/// Sends what the front ends log to stderr.
-fn install_logger(output: Output) {
-    struct Logger(Output);
-    impl log::Log for Logger {
-        fn enabled(&self, metadata: &log::Metadata<'_>) -> bool {
-            // Libraries tell much that means nothing to a user; what goes wrong there comes back as
-            // an error.
-            let ours = metadata.target().starts_with("fe_") || metadata.target().starts_with("shale");
-            metadata.level() <= if ours { log::Level::Info } else { log::Level::Error }
-        }
-        fn log(&self, record: &log::Record<'_>) {
-            if !self.enabled(record.metadata()) {
-                return;
-            }
-            match record.level() {
-                log::Level::Error | log::Level::Warn => self.0.warn(&record.args().to_string()),
-                _ => self.0.note(&format!("shale: {}", record.args())),
-            }
-        }
-        fn flush(&self) {}
-    }
-    if log::set_boxed_logger(Box::new(Logger(output))).is_ok() {
-        log::set_max_level(log::LevelFilter::Info);
-    }
 }

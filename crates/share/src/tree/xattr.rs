@@ -1,6 +1,8 @@
 //! Extended attributes and ACLs.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::collections::BTreeSet;
+
+use parking_lot::Mutex;
 
 use super::{Tree, compression, usage};
 use crate::acl::{self, Acl};
@@ -28,18 +30,25 @@ pub(super) fn drop_capability(state: &mut State, node: u64, inode: &mut Inode) -
 const OURS: &[u8] = b"user.shale.";
 
 /// Most wrong names of one process that the log tells: a program may try many.
-const TOLD_MAX: u32 = 100;
+const TOLD_MAX: usize = 100;
+
+/// Whether a wrong name is to be told: once, however often it is tried.
+fn is_to_tell(told: &mut BTreeSet<Vec<u8>>, name: &[u8]) -> bool {
+    told.len() < TOLD_MAX && told.insert(name.to_vec())
+}
 
 /// Refuses to set a name of ours that is not known: it would be kept and do nothing.
-fn check_ours(name: &[u8]) -> Result<()> {
-    static TOLD: AtomicU32 = AtomicU32::new(0);
-    let known = [compression::ATTRIBUTE, usage::ATTRIBUTE];
-    if !name.starts_with(OURS) || known.contains(&name) {
+fn check_ours(node: u64, name: &[u8]) -> Result<()> {
+    static TOLD: Mutex<BTreeSet<Vec<u8>>> = Mutex::new(BTreeSet::new());
+    if !name.starts_with(OURS) || [compression::ATTRIBUTE, usage::ATTRIBUTE].contains(&name) {
         return Ok(());
     }
-    if TOLD.fetch_add(1, Ordering::Relaxed) < TOLD_MAX {
-        let known = known.map(String::from_utf8_lossy).join(" and ");
-        log::warn!("attribute '{}' is not known: {known} are", name.escape_ascii());
+    if is_to_tell(&mut TOLD.lock(), name) {
+        let [set, read] = [compression::ATTRIBUTE, usage::ATTRIBUTE].map(String::from_utf8_lossy);
+        let name = name.escape_ascii();
+        log::warn!(
+            "inode {node} of a share was refused the attribute '{name}', which is not known and would do nothing: set {set} instead, or read {read}"
+        );
     }
     Err(Failure::new(libc::EINVAL))
 }
@@ -104,7 +113,7 @@ impl Tree {
     /// `EEXIST`, `ENODATA`, `E2BIG`, `EOPNOTSUPP`, `EINVAL` for an ACL that is not valid.
     pub fn set_xattr(&self, node: u64, name: &[u8], value: &[u8], flags: i32, clears_sgid: bool) -> Result<()> {
         check(name)?;
-        check_ours(name)?;
+        check_ours(node, name)?;
         if value.len() > VALUE_BYTES_MAX {
             return Err(Failure::new(libc::E2BIG));
         }
@@ -182,5 +191,19 @@ impl Tree {
         inode.changed = now;
         state.put(node, inode);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_name_is_told_once_and_not_many_of_them() {
+        let mut told = BTreeSet::new();
+        assert!(is_to_tell(&mut told, b"user.shale.compresion"));
+        assert!(!is_to_tell(&mut told, b"user.shale.compresion"));
+        let more = (0..10 * TOLD_MAX).filter(|n| is_to_tell(&mut told, format!("user.shale.{n}").as_bytes()));
+        assert_eq!(more.count(), TOLD_MAX - 1);
     }
 }
