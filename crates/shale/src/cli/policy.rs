@@ -93,7 +93,13 @@ served: nobody writes to it otherwise. At most 65536 records wait to be read; a 
 Fields: number, unix_s, object, offset, raw_bytes, stored_bytes, codec, class (0 nearly constant to 7 looks random), why, cpu_ns (all
   attempts), test_ns (the part that tests cost), cpus (that compression can get), device_ns_per_kib (0: not known), pressed (writers wait), energy_uj (for
   cpu_ns), power (watts of a busy CPU), energy_source (rapl: counted by the processor at the last 'shale calibrate'; cpu-time: nominal).
-Of a share that is mounted also: path (SHARE/PATH; SHARE/#NUMBER of a file whose path is not known yet; SHARE of its names), file_offset (where the unit begins in it).
+Of a share that is mounted also: path, and file_offset (where the unit begins in the file). Paths are:
+  SHARE/PATH      the file's, as a look through the share found it; files that are renamed keep it until the trace ends
+  SHARE/#NUMBER   of a file that no look has met: looks take a tenth of the time at most. `find MOUNT -inum NUMBER` finds it later, unless it was emptied
+                  since it was made
+  SHARE (names)   a page of the share's names and attributes
+  SHARE (tables)  a block that leads to the rest of a file beyond its first MiB
+  SHARE (not known)  the rest of a large file that no look has met
 
 With --reads FILE, what is traced is which groups of 128 KiB of a volume are read first, and in which order: start it, then boot a machine from the
 volume. FILE is written at the end, also at an interruption; `shale blob optimize URL --profile FILE` takes it.

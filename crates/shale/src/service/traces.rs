@@ -1,11 +1,12 @@
 //! Traces of writes to shares tell files: the one that a unit is of, and which byte of it.
 //!
-//! An address tells the file's number at once in the first MiB of a file, else by a look through
-//! the tables of large files; a path is found by a look through the tree. Such looks take a tenth
-//! of the time at most: behind each a pause follows. A file without a path by then is told by its
-//! number.
+//! An address tells the file's number at once in the first MiB of a file. Behind that the tables of
+//! the share's own files and of those that were met last are read, and then a look goes through the
+//! tables of all large files; a path is found by a look through the tree, which learns those of other
+//! files as well. Such looks take a tenth of the time at most: behind each a pause follows. A file
+//! without a path by then is told by its number, and a unit of the share's own by what it holds.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Instant;
 
 use engine::Files;
@@ -21,6 +22,12 @@ use crate::share_files::Opened;
 const KNOWN_MAX: usize = 1 << 16;
 /// How many times as long as a look the pause behind it is.
 const PAUSE_TIMES: u32 = 9;
+/// Files of which the beginnings came last: the rest of a large one comes soon behind it.
+const RECENT_MAX: usize = 64;
+/// What is told instead of a path, where a unit is of no file: no share's name has a blank.
+const OF_NAMES: &str = " (names)";
+const OF_TABLES: &str = " (tables)";
+const OF_UNKNOWN: &str = " (not known)";
 
 /// Names of a share while it is traced.
 #[derive(Default)]
@@ -29,6 +36,7 @@ struct Known {
     /// Of files behind their first MiB: by the first address the address behind the last, the
     /// file, and its byte at the first.
     rest: BTreeMap<u64, (u64, u64, u64)>,
+    recent: VecDeque<u64>,
     rests_until: Option<Instant>,
 }
 
@@ -45,26 +53,57 @@ impl Known {
         found
     }
 
-    /// The file of an address, and its byte there.
-    fn locate(&mut self, files: &Files, address: u64) -> Option<(u64, u64)> {
-        if Files::in_beginning(address).is_some() {
+    /// The file of an address, and its byte there. `is_fresh`: the tables of likely files have been
+    /// read for this answer.
+    fn locate(&mut self, files: &Files, address: u64, is_fresh: &mut bool) -> Option<(u64, u64)> {
+        if let Some(file) = Files::in_beginning(address) {
+            self.meet(file);
             return files.locate(address).ok()?;
         }
-        if let Some((first, (end, file, byte))) = self.rest.range(..=address).next_back()
-            && address < *end
-        {
-            return Some((*file, byte + (address - first)));
+        if Files::in_tables(address) {
+            return None;
+        }
+        if let Some(found) = self.in_rest(address) {
+            return Some(found);
+        }
+        if !std::mem::replace(is_fresh, true) {
+            for file in (0..FILES_OWN).chain(self.recent.clone()) {
+                self.learn_places(files, file);
+            }
+            if let Some(found) = self.in_rest(address) {
+                return Some(found);
+            }
         }
         self.look(|known| {
             let found = files.locate(address).ok()??;
-            if known.rest.len() >= KNOWN_MAX {
-                known.rest.clear();
-            }
-            for (addresses, byte) in files.places(found.0).ok()?.into_iter().skip(1) {
-                known.rest.insert(addresses.start, (addresses.end, found.0, byte));
-            }
+            known.learn_places(files, found.0);
             Some(found)
         })
+    }
+
+    /// A file of which the beginning was written.
+    fn meet(&mut self, file: u64) {
+        if !self.recent.contains(&file) {
+            self.recent.truncate(RECENT_MAX - 1);
+            self.recent.push_front(file);
+        }
+    }
+
+    /// The same, of places that are known.
+    fn in_rest(&self, address: u64) -> Option<(u64, u64)> {
+        let (first, (end, file, byte)) = self.rest.range(..=address).next_back()?;
+        (address < *end).then(|| (*file, byte + (address - first)))
+    }
+
+    /// Adds the places of a file behind its first MiB.
+    fn learn_places(&mut self, files: &Files, file: u64) {
+        let Ok(places) = files.places(file) else { return };
+        if self.rest.len() >= KNOWN_MAX {
+            self.rest.clear();
+        }
+        for (addresses, byte) in places.into_iter().skip(1) {
+            self.rest.insert(addresses.start, (addresses.end, file, byte));
+        }
     }
 
     /// Adds what the tree knows of these files.
@@ -77,9 +116,13 @@ impl Known {
             if known.paths.len() + unknown.len() > KNOWN_MAX {
                 known.paths.clear();
             }
+            let room = KNOWN_MAX - unknown.len();
             let visit = |path: &[u8], inode: &share::Inode| {
-                if inode.data_file() != 0 && unknown.binary_search(&inode.data_file()).is_ok() {
-                    known.paths.insert(inode.data_file(), String::from_utf8_lossy(path).into_owned());
+                let file = inode.data_file();
+                // Others may be written next, and the look is paid for.
+                let is_welcome = known.paths.len() < room && inode.content().is_none();
+                if file != 0 && (is_welcome || unknown.binary_search(&file).is_ok()) {
+                    known.paths.insert(file, String::from_utf8_lossy(path).into_owned());
                 }
             };
             walk(&opened.tree, visit).ok()
@@ -95,9 +138,15 @@ impl Traced {
     /// Names the files that units of a share belong to.
     fn name(&mut self, share: (u64, &str), opened: &Opened, lines: &mut [TraceLine]) {
         let known = self.0.entry(share.0).or_default();
-        let mut located = Vec::new();
-        for (index, line) in lines.iter().enumerate().filter(|(_, line)| line.object == share.0) {
-            located.extend(known.locate(&opened.files, line.offset).map(|found| (index, found)));
+        let (mut located, mut is_fresh) = (Vec::new(), false);
+        for (index, line) in lines.iter_mut().enumerate().filter(|(_, line)| line.object == share.0) {
+            match known.locate(&opened.files, line.offset, &mut is_fresh) {
+                Some(found) => located.push((index, found)),
+                None => {
+                    let what = if Files::in_tables(line.offset) { OF_TABLES } else { OF_UNKNOWN };
+                    line.path = Some(format!("{}{what}", share.1));
+                }
+            }
         }
         let mut wanted: Vec<u64> =
             located.iter().map(|(_, (file, _))| *file).filter(|file| *file >= FILES_OWN).collect();
@@ -107,8 +156,7 @@ impl Traced {
         for (index, (file, byte)) in located {
             let path = match known.paths.get(&file) {
                 Some(path) => path.clone(),
-                // The share's own names.
-                None if file < FILES_OWN => String::new(),
+                None if file < FILES_OWN => OF_NAMES.to_owned(),
                 None => format!("/#{file}"),
             };
             (lines[index].path, lines[index].file_offset) = (Some(format!("{}{path}", share.1)), Some(byte));
@@ -157,5 +205,27 @@ mod tests {
         assert!(known.rests_until.is_some());
         known.rests_until = Instant::now().checked_add(Duration::from_secs(3600));
         assert_eq!(known.look(|_| Some(2)), None);
+    }
+
+    /// A file whose beginning comes once more is not the oldest again.
+    #[test]
+    fn the_files_that_were_met_last_are_remembered() {
+        let mut known = Known::default();
+        for file in (0..3 * RECENT_MAX as u64).chain([0, 3 * RECENT_MAX as u64 - 1]) {
+            known.meet(file);
+        }
+        assert_eq!((known.recent.len(), known.recent[0]), (RECENT_MAX, 0));
+        assert_eq!(known.recent.iter().filter(|file| **file == 3 * RECENT_MAX as u64 - 1).count(), 1);
+    }
+
+    #[test]
+    fn places_behind_the_beginning_tell_their_file_and_its_byte() {
+        let mut known = Known::default();
+        known.rest.insert(1000, (1100, 7, 1 << 20));
+        for (address, found) in
+            [(999, None), (1000, Some((7, 1 << 20))), (1099, Some((7, (1 << 20) + 99))), (1100, None)]
+        {
+            assert_eq!(known.in_rest(address), found, "{address}");
+        }
     }
 }

@@ -147,6 +147,11 @@ impl Files {
         layout::in_window(address).map(|(file, _)| file)
     }
 
+    /// Whether a block of the tables that lead to the rest of large files lies at an address.
+    pub fn in_tables(address: u64) -> bool {
+        (layout::tables().start..layout::PIECES.start).contains(&address)
+    }
+
     /// Hands the numbers of all files that hold data to `visit`, as long as that says `true`; those
     /// with more than a MiB twice.
     ///
