@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 use engine::{CheckReport, Property, PropertySource, VolumeStatus};
 use serde::{Deserialize, Serialize};
 
+use crate::jobs::JobReport;
+
 pub use crate::image_line::ImageLine;
 pub use crate::losses::{LossLine, LossReport};
 pub use crate::slices::{CleanSlice, ScrubSlice, ShrinkSlice, SortSlice};
@@ -371,6 +373,8 @@ pub struct StatusReport {
     pub replayed_bytes: u64,
     #[serde(default)]
     pub standby_notes: Vec<String>,
+    #[serde(default)]
+    pub jobs: Vec<JobReport>,
     pub cleaned_extents: u64,
     pub moved_bytes: u64,
     pub cleaning_ms: f64,

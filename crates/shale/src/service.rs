@@ -453,6 +453,7 @@ impl Service {
             refused_writes: status.refused_writes,
         });
         StatusReport {
+            jobs: self.jobs.under_way(),
             cleaned_extents: status.cleaned_extents,
             moved_bytes: status.moved_bytes,
             cleaning_ms: status.cleaning_ns as f64 / 1e6,

@@ -79,6 +79,7 @@ JSON fields (bytes, counts, or as named; counters begin when the pool is opened)
   reaping                                  things destroyed whose space is still coming back
   dictionaries, dictionary_bytes           trained dictionaries of volumes, and what they take of stored_bytes
   dead_bytes, free_bytes, map_bytes        not yet reclaimed; free, in the pool and below it; taken by the map
+  jobs                                     those under way, as 'shale jobs --json' lists them
   cleaned_extents, moved_bytes             emptied by the cleaner; bytes moved for that and by clean --sort
   cleaning_ms, cleaning_bytes_per_s        time that took; extents' bytes emptied per second of it, or null
   cold_before_bytes, cold_after_bytes      what the cleaner compressed anew as cold-mode says: bytes before and after

@@ -131,7 +131,7 @@ fn row(job: &JobReport) -> Vec<String> {
 }
 
 /// How much is done: a percentage where that is known.
-fn done(job: &JobReport) -> String {
+pub(super) fn done(job: &JobReport) -> String {
     match job.bytes_total {
         _ if job.state == JobState::Done => "100%".to_owned(),
         Some(total) if total > 0 => format!("{}%", (u128::from(job.bytes_done) * 100 / u128::from(total)).min(100)),

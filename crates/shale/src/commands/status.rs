@@ -3,11 +3,13 @@
 use units::format_size;
 
 use super::incomplete;
+use super::jobs::done;
 use crate::cli::StatusArgs;
 use crate::control::{Reply, Request};
 use crate::exit::Outcome;
 use crate::fullness;
 use crate::health;
+use crate::jobs::{JobReport, JobState};
 use crate::model::{ScrubLine, StatusReport, show_ratio};
 use crate::output::{Output, facts};
 use crate::session::Session;
@@ -15,6 +17,8 @@ use crate::times::{show_moment, show_seconds};
 
 /// Damages that are shown one by one, so that the figures behind them stay on the screen.
 const DAMAGES_SHOWN: usize = 8;
+/// Jobs under way that are shown: they are one line.
+const JOBS_SHOWN: usize = 3;
 
 /// Shows the figures of a pool.
 pub fn run(args: StatusArgs, output: &Output) -> Outcome {
@@ -125,6 +129,20 @@ fn scrub_words(scrub: &ScrubLine) -> String {
     format!("began {began} UTC, {goes} {done} of {total}, {found} so far")
 }
 
+/// What works in the pool's server, if anything does.
+fn jobs_line(s: &StatusReport) -> Option<(&'static str, String)> {
+    let said = |job: &JobReport| {
+        let is = if job.state == JobState::Paused { "is paused at" } else { "is at" };
+        format!("{} {is} {}", job.title(), done(job))
+    };
+    let mut said: Vec<_> = s.jobs.iter().take(JOBS_SHOWN).map(said).collect();
+    if s.jobs.len() > JOBS_SHOWN {
+        said.push(format!("and {} more", s.jobs.len() - JOBS_SHOWN));
+    }
+    let text = format!("{}: 'shale jobs {}' lists them", said.join(", "), s.pool);
+    (!said.is_empty()).then_some(("jobs", text))
+}
+
 /// `~` before what is estimated.
 fn about(is_exact: bool) -> &'static str {
     if is_exact { "" } else { "~" }
@@ -158,6 +176,9 @@ fn show(s: &StatusReport) -> String {
         ("data", s.data.clone()),
         ("id", s.id.clone()),
         ("served", served),
+    ]);
+    lines.extend(jobs_line(s));
+    lines.extend([
         ("volumes", format!("{}, together {}", s.volumes, size(s.logical_bytes))),
         ("kept", format!("{} bookmarks, {} holds on {} snapshots", s.bookmarks, s.holds, s.held_snapshots)),
         ("", String::new()),
@@ -317,6 +338,19 @@ mod tests {
         assert!(text.contains("DAMAGED 3 more of these: 'shale scrub /srv/pool --report' lists them"), "{text}");
         assert_eq!(text.matches("vm, byte 4096").count(), DAMAGES_SHOWN);
         assert!(text.contains("1 damage was acknowledged"), "{text}");
+    }
+
+    #[test]
+    fn jobs_under_way_are_one_line() {
+        let mut status = StatusReport { pool: "/srv/pool".to_owned(), ..StatusReport::default() };
+        assert_eq!(jobs_line(&status), None);
+        let paused = JobReport { id: 4, state: JobState::Paused, ..JobReport::sample() };
+        status.jobs = vec![JobReport::sample(), paused];
+        let text = "job 3 (recompress vm) is at 25%, job 4 (recompress vm) is paused at 25%: 'shale jobs /srv/pool' lists them";
+        assert_eq!(jobs_line(&status), Some(("jobs", text.to_owned())));
+        status.jobs = vec![JobReport::sample(); JOBS_SHOWN + 2];
+        let shown = show(&status).split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(shown.contains("is at 25%, and 2 more: 'shale jobs /srv/pool' lists them"), "{shown}");
     }
 
     #[test]

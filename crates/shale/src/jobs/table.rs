@@ -159,7 +159,7 @@ impl Job {
                 _ => None,
             },
             error: self.fault.clone(),
-            result: self.result.clone().filter(|_| with_result),
+            result: self.result.as_ref().filter(|_| with_result).cloned(),
         }
     }
 }
@@ -284,6 +284,11 @@ impl Jobs {
     /// All jobs by number, without their results.
     pub fn list(&self) -> Vec<JobReport> {
         self.table.lock().jobs.iter().map(|(id, job)| job.report(*id, false)).collect()
+    }
+
+    /// Those that have not ended.
+    pub fn under_way(&self) -> Vec<JobReport> {
+        self.table.lock().under_way().map(|(id, job)| job.report(*id, false)).collect()
     }
 
     /// A job.
