@@ -90,7 +90,8 @@ A volume that is being written meanwhile is copied as it changes.
 
 A share, or PATH in it, is exported to a directory, which is made if it is not there, or as a tar archive (POSIX format, as GNU
 tar and bsdtar read it): to stdout, to a FILE that ends in .tar, or with --tar. What is there already in the directory stays
-and is told, with exit code 8; --force replaces it, file by file. Where the pool is served, its server must mount the share.
+and is told, with exit code 8; --force replaces it, file by file. What cannot be read, and what an archive has no place for (sockets), is told and
+left out, with exit code 7, also on stdout. Where the pool is served, its server must mount the share.
 
 JSON of a share: {share, target, files, directories, symlinks, links, others, copied_bytes, hole_bytes, kept, kept_first,
   problems, problem_lines, seconds, bytes_per_second}.
