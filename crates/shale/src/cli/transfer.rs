@@ -37,7 +37,8 @@ What is there already stays and is told, with exit code 8; --overwrite replaces 
 read is told and left out, with exit code 7. Where the pool is served, its server must mount the share.
 
 JSON of a tree: {share, source, files, directories, symlinks, links, others, copied_bytes, hole_bytes, kept, kept_first,
-  problems, problem_lines, stored_bytes, ratio, seconds, bytes_per_second}.
+  problems, problem_lines, stored_bytes (with its names), ratio (of a new share that of copied_bytes to stored_bytes, else
+  that of the whole share), seconds, bytes_per_second}.
 JSON: {volume, source, size_bytes, copied_bytes, hole_bytes, allocated_bytes (the volume's own), with_snapshots (whether
   the next two count what its snapshots hold beside), stored_bytes, ratio, seconds,
   bytes_per_second}; those four may be missing, if they cannot be told.")]
@@ -152,10 +153,11 @@ what it holds, and the files of a share where it is mounted. A few windows of on
 would compress them, by the settings that are set (-o, and those of the pool and the volume), in each mode of auto, and with some
 codecs. What takes long is tried on every eighth sample and compared with zstd-1 there. The margin is a confidence interval of 95 %:
 combined ratio estimate of stratified sampling, variance from successive differences, double sampling for slow settings.
-Blocks of zeroes are holes and count neither way. Units of up to 16K are estimated with the dictionaries that a volume would train for
+Blocks of zeroes are holes and count neither way; nor do files in directories that a share would keep in the records of their inodes,
+without a block, which are told in a line of their own. Units of up to 16K are estimated with the dictionaries that a volume would train for
 them. More samples make the margin smaller: four times as many halve it.
 
-JSON: {files, size_bytes, data_bytes, hole_bytes, unit_bytes, sampled_bytes, unreadable_samples, confidence,
+JSON: {files, size_bytes, data_bytes, hole_bytes, small_files, small_bytes (those in records of inodes), unit_bytes, sampled_bytes, unreadable_samples, confidence,
   cpu_watts, energy_source (rapl: counted by the processor meanwhile; cpu-time: CPU time at a nominal power), settings,
   types: [{type, files, size_bytes, data_bytes, samples, settings}]}, settings being a list of {setting, configured,
   saving_percent, margin_percent, ratio, stored_bytes, cpu_seconds, mb_per_second, joules} (speed and time of one core)."

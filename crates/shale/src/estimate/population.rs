@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use policy::{HEAD_BYTES, Mode, RuleChoice, type_of_content, type_of_name};
+use share::RECORD_CONTENT_BYTES_MAX;
 use surface::{Allocation, Error, ErrorKind, Result};
 use units::BLOCK_BYTES;
 
@@ -89,8 +90,30 @@ impl Stratum {
 pub struct Population {
     /// By type, the largest first.
     pub strata: Vec<Stratum>,
+    /// Files that have no windows, as a share keeps them in the records of their inodes.
+    pub small: Small,
     /// Bytes of a window.
     pub unit_bytes: usize,
+}
+
+/// Files of trees that are so small that a share has no block for them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Small {
+    /// Files.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// How a file was found.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Found {
+    /// By its name: it may be an image as well as a file of a share.
+    Named,
+    /// By its name, and it is a block device.
+    Device,
+    /// In a directory: it would be a file of a share.
+    InTree,
 }
 
 /// The findings of the search for files.
@@ -150,13 +173,14 @@ impl Population {
             seen: HashSet::new(),
             overlaps: paths.len() > 1,
             scanned: Scanned::default(),
+            small: Small::default(),
             progress,
         };
         for path in paths {
             scan.named(path)?;
         }
-        let scanned = scan.scanned;
-        Ok((Self { strata: strata(scan.types), unit_bytes }, scanned))
+        let (scanned, small) = (scan.scanned, scan.small);
+        Ok((Self { strata: strata(scan.types), small, unit_bytes }, scanned))
     }
 
     /// A volume.
@@ -186,7 +210,8 @@ impl Population {
             size_bytes,
             runs: runs.windows,
         };
-        Ok(Self { strata: vec![Stratum::new("volume".to_owned(), vec![item])], unit_bytes })
+        let strata = vec![Stratum::new("volume".to_owned(), vec![item])];
+        Ok(Self { strata, small: Small::default(), unit_bytes })
     }
 
     /// Reads a window. `None`: its file is gone, or cannot be read any more, or it is damaged.
@@ -268,6 +293,7 @@ struct Scan<'a> {
     seen: HashSet<(u64, u64)>,
     overlaps: bool,
     scanned: Scanned,
+    small: Small,
     progress: &'a mut dyn FnMut(Scanned),
 }
 
@@ -288,12 +314,13 @@ impl Scan<'_> {
         if !self.is_new(&metadata) {
             return Ok(());
         }
-        let size = if kind.is_block_device() {
-            crate::system::device_bytes(path).map_err(|error| path_error("cannot look at", path, error))?
+        let (size, found) = if kind.is_block_device() {
+            let size = crate::system::device_bytes(path).map_err(|error| path_error("cannot look at", path, error))?;
+            (size, Found::Device)
         } else {
-            metadata.len()
+            (metadata.len(), Found::Named)
         };
-        self.file(path, &file, size, kind.is_block_device());
+        self.file(path, &file, size, found);
         Ok(())
     }
 
@@ -313,7 +340,7 @@ impl Scan<'_> {
                     directories.push(path);
                 } else if metadata.is_file() && self.is_new(&metadata) {
                     match File::open(&path) {
-                        Ok(file) => self.file(&path, &file, metadata.len(), false),
+                        Ok(file) => self.file(&path, &file, metadata.len(), Found::InTree),
                         Err(_) => self.scanned.unreadable += 1,
                     }
                 }
@@ -326,14 +353,20 @@ impl Scan<'_> {
         once || self.seen.insert((metadata.dev(), metadata.ino()))
     }
 
-    fn file(&mut self, path: &Path, file: &File, size_bytes: u64, is_device: bool) {
+    fn file(&mut self, path: &Path, file: &File, size_bytes: u64, found: Found) {
+        let is_device = found == Found::Device;
         let mut head = vec![0; HEAD_BYTES.min(usize::try_from(size_bytes).unwrap_or(HEAD_BYTES))];
         if file.read_exact_at(&mut head, 0).is_err() {
             self.scanned.unreadable += 1;
             return;
         }
         let mut runs = Runs::new(self.unit_bytes);
-        data_of(file, size_bytes, is_device, &mut |offset, length| runs.add(offset, length));
+        if found == Found::InTree && size_bytes <= RECORD_CONTENT_BYTES_MAX {
+            self.small.files += u64::from(size_bytes > 0);
+            self.small.bytes += size_bytes;
+        } else {
+            data_of(file, size_bytes, is_device, &mut |offset, length| runs.add(offset, length));
+        }
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let word = if is_device { "device".to_owned() } else { type_of(&name, &head) };
         self.scanned.files += 1;

@@ -2,6 +2,7 @@
 
 use policy::Power;
 use serde::Serialize;
+use share::RECORD_CONTENT_BYTES_MAX;
 use units::format_size;
 
 use super::population::Population;
@@ -30,6 +31,8 @@ pub struct Report {
     pub size_bytes: u64,
     pub data_bytes: u64,
     pub hole_bytes: u64,
+    pub small_files: u64,
+    pub small_bytes: u64,
     pub unit_bytes: u64,
     pub sampled_bytes: u64,
     pub unreadable_samples: u64,
@@ -105,7 +108,9 @@ pub fn report(population: &Population, plan: &Plan, samples: &[Stratum], unreada
         files: population.strata.iter().map(|stratum| stratum.files() as u64).sum(),
         size_bytes,
         data_bytes,
-        hole_bytes: size_bytes.saturating_sub(data_bytes),
+        hole_bytes: (size_bytes - population.small.bytes).saturating_sub(data_bytes),
+        small_files: population.small.files,
+        small_bytes: population.small.bytes,
         unit_bytes: population.unit_bytes as u64,
         sampled_bytes: observed.map(|observation| observation.raw).sum::<f64>() as u64,
         unreadable_samples: unreadable,
@@ -207,6 +212,13 @@ pub fn show(report: &Report) -> String {
     text.push_str(&format!(
         "\n± holds the true saving 95 times in 100. CPU and SPEED are of one core. ENERGY {whose}.\n"
     ));
+    if report.small_files > 0 {
+        text.push_str(&format!(
+            "{} files of at most {RECORD_CONTENT_BYTES_MAX} bytes, together {}, take no block in a share, but stay in the records of their inodes: they are in no figure above but FILES.\n",
+            report.small_files,
+            format_size(report.small_bytes)
+        ));
+    }
     if report.unreadable_samples > 0 {
         text.push_str(&format!("{} samples could not be read and were left out.\n", report.unreadable_samples));
     }

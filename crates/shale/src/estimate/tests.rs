@@ -115,6 +115,29 @@ fn an_estimate_of_a_directory_is_near_the_truth_and_its_margin_says_how_near() {
     assert!(super::show(&report).contains("zstd-3 (as set)"));
 }
 
+/// A share has no block for them; a file that is named may be an image, which has.
+#[test]
+fn small_files_of_a_tree_are_no_blocks() {
+    let scratch = Scratch::new("small");
+    for n in 0..50 {
+        scratch.file(&format!("{n}.txt"), &content(n, 100, false));
+    }
+    scratch.file("empty.txt", b"");
+    scratch.file("large.txt", &content(1, 513, false));
+    let plan = plan(&[("compression", "zstd-3")], "none");
+    let of = |path: PathBuf| {
+        let (population, _) = Population::of_paths(&[path], plan.unit_bytes, &mut |_| ()).unwrap();
+        run(&population, &plan, 1 << 30, 1, &mut |_, _| ()).unwrap()
+    };
+    let tree = of(scratch.0.clone());
+    assert_eq!((tree.files, tree.size_bytes, tree.data_bytes, tree.hole_bytes), (52, 5513, 4096, 0), "{tree:?}");
+    assert_eq!((tree.small_files, tree.small_bytes), (50, 5000));
+    assert!(super::show(&tree).contains("50 files of at most 512 bytes, together 4.88 KiB, take no block"), "{tree:?}");
+    let named = of(scratch.0.join("1.txt"));
+    assert_eq!((named.small_files, named.data_bytes), (0, 4096));
+    assert!(!super::show(&named).contains("take no block"));
+}
+
 #[test]
 fn all_of_little_data_is_looked_at_and_the_estimate_is_exact() {
     let scratch = Scratch::new("exact");
