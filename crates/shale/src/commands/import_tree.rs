@@ -20,6 +20,7 @@ use crate::cli::ImportArgs;
 use crate::control::Request;
 use crate::exit::{Failure, Outcome, path_error};
 use crate::jobs::JobKind;
+use crate::model::ratio;
 use crate::output::Output;
 use crate::session::Session;
 use crate::share_trees;
@@ -86,7 +87,8 @@ pub fn import(session: &Session, args: &ImportArgs, interrupted: &AtomicBool, ou
     // Figures are an ornament: if they cannot be had, the tree is there nevertheless.
     if let Ok(Some(found)) = find(session, name) {
         summary.stored_bytes = Some(found.stored_bytes);
-        summary.ratio = found.ratio;
+        // The pages of its names are sparse, and would count as data that was saved.
+        summary.ratio = if old.is_none() { ratio(summary.copied_bytes, found.stored_bytes) } else { found.ratio };
     }
     Ok(summary)
 }

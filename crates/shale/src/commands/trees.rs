@@ -46,7 +46,8 @@ pub struct TreeSummary {
     links: u64,
     /// Devices, fifos and sockets.
     others: u64,
-    copied_bytes: u64,
+    /// Bytes of content.
+    pub copied_bytes: u64,
     hole_bytes: u64,
     /// Names that were there, and stayed.
     kept: u64,

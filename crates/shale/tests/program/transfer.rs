@@ -537,3 +537,18 @@ fn a_signature_is_believed_only_where_the_data_agrees() {
     import("set", real_data(8 << 20)).says("by rule.jpg");
     assert!(stored("text") < stored("set") / 10 * 9, "{} {}", stored("text"), stored("set"));
 }
+
+/// Pages of names are sparse: they were counted as data of which nine tenths were saved.
+#[test]
+fn the_ratio_of_an_imported_tree_is_that_of_its_files() {
+    let dir = Dir::with_pool("256M");
+    let tree = dir.join("tree");
+    std::fs::create_dir(&tree).unwrap();
+    for n in 0..600_usize {
+        std::fs::write(tree.join(format!("{n}")), noise(100 + n % 10)).unwrap();
+    }
+    let done = on(&dir, "import", &["home", path(&tree), "--json"]).ok().json();
+    let (copied, stored) = (done["copied_bytes"].as_f64().unwrap(), done["stored_bytes"].as_f64().unwrap());
+    assert!(copied > 60_000.0 && stored > 0.0, "{done}");
+    assert!((done["ratio"].as_f64().unwrap() - copied / stored).abs() < 1e-9, "{done}");
+}
