@@ -398,16 +398,10 @@ fn data_of(file: &File, size_bytes: u64, is_device: bool, found: &mut dyn FnMut(
     }
 }
 
-/// What to call a file's type: what its content says, unless that is only a family, of which the
-/// name says more.
+/// What to call a file's type: what its name says, else what its first bytes say. A share looks in
+/// this order as well, so that `shale usage` tells the same types.
 fn type_of(name: &str, head: &[u8]) -> String {
-    let by_name = type_of_name(name);
-    match type_of_content(head) {
-        Some("txt" | "zip" | "ole" | "xml") => by_name.or_else(|| type_of_content(head).map(str::to_owned)),
-        Some(word) => Some(word.to_owned()),
-        None => by_name,
-    }
-    .unwrap_or_else(|| OTHER.to_owned())
+    type_of_name(name).or_else(|| type_of_content(head).map(str::to_owned)).unwrap_or_else(|| OTHER.to_owned())
 }
 
 /// The types as strata, the largest first; the rarest together.
@@ -446,7 +440,8 @@ mod tests {
             ("a.log", &b"text"[..], "log"),
             ("README", b"text", "txt"),
             ("x.docx", b"PK\x03\x04", "docx"),
-            ("x.txt", b"\x1f\x8b", "gz"),
+            ("x.txt", b"\x1f\x8b", "txt"),
+            ("x", b"\x1f\x8b", "gz"),
             ("x.bin", b"\0\x01\x02", "bin"),
             ("x", b"\0\x01\x02", "other"),
             ("empty.c", b"", "c"),
