@@ -145,7 +145,9 @@ Columns of -o: name, type, id, size, data, stored, ratio, saved, unique, shared,
 
 A ~ stands before what is estimated: figures are exact after a checkpoint, some ten seconds after the pool came to rest, or
 with --sync, which takes one first. DATA and STORED count a volume's snapshots, too: what was overwritten since one counts
-twice. What a clone shares counts where it was written: it has of its own what was written to it.
+twice. What a clone shares counts where it was written: it has of its own what was written to it. So has a volume that
+began as an image, while a snapshot's line counts all that is read through it, of an origin or an image too, and may be larger.
+Right after a receive the figures of the new snapshot are those of the last checkpoint, which did not know it: --sync.
 The figures of a folder are the sums of those in it.
 
 JSON: a list of {id, name, share (whether it is one), folder (whether it is one), size_bytes, allocated_bytes, stored_bytes, ratio, created_unix_s, clients, client_names, properties,
