@@ -103,6 +103,26 @@ fn a_job_in_the_background_is_paused_resumed_and_cancelled() {
 }
 
 #[test]
+fn status_tells_the_jobs_under_way() {
+    let (dir, server) = served();
+    let jobs_of_status = || on(&dir, "status", &["--json"]).ok().json()["jobs"].clone();
+    assert_eq!(jobs_of_status(), json!([]));
+    in_background(&dir, "recompress", &["v"]);
+    awaited(&dir, 1, rests);
+    let told = jobs_of_status();
+    assert_eq!(
+        (&told[0]["id"], &told[0]["kind"], &told[0]["state"]),
+        (&json!(1), &json!("recompress"), &json!("running"))
+    );
+    let said = on(&dir, "status", &[]).ok().stdout;
+    assert!(said.contains("job 1 (recompress v) is at "), "{said}");
+    on(&dir, "jobs", &["1", "--cancel"]).ok();
+    assert_eq!(jobs_of_status(), json!([]), "a job that has ended");
+    assert!(!on(&dir, "status", &[]).ok().stdout.contains("recompress v"));
+    server.stop();
+}
+
+#[test]
 fn a_job_is_watched_to_its_end_and_tells_what_its_command_would() {
     let (dir, server) = served();
     on(&dir, "recompress", &["v", "--rate", "max", "--background"]).ok();
