@@ -116,7 +116,7 @@ impl Known {
             if known.paths.len() + unknown.len() > KNOWN_MAX {
                 known.paths.clear();
             }
-            let room = KNOWN_MAX - unknown.len();
+            let room = KNOWN_MAX.saturating_sub(unknown.len());
             let visit = |path: &[u8], inode: &share::Inode| {
                 let file = inode.data_file();
                 // Others may be written next, and the look is paid for.
@@ -140,12 +140,11 @@ impl Traced {
         let known = self.0.entry(share.0).or_default();
         let (mut located, mut is_fresh) = (Vec::new(), false);
         for (index, line) in lines.iter_mut().enumerate().filter(|(_, line)| line.object == share.0) {
-            match known.locate(&opened.files, line.offset, &mut is_fresh) {
-                Some(found) => located.push((index, found)),
-                None => {
-                    let what = if Files::in_tables(line.offset) { OF_TABLES } else { OF_UNKNOWN };
-                    line.path = Some(format!("{}{what}", share.1));
-                }
+            if let Some(found) = known.locate(&opened.files, line.offset, &mut is_fresh) {
+                located.push((index, found));
+            } else {
+                let what = if Files::in_tables(line.offset) { OF_TABLES } else { OF_UNKNOWN };
+                line.path = Some(format!("{}{what}", share.1));
             }
         }
         let mut wanted: Vec<u64> =
