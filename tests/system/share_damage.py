@@ -247,6 +247,58 @@ def damaged_names_are_salvaged(t):
     t.note(f"of {len(expected)} files {same} in their places, {there} contents there")
 
 
+def small_share(t):
+    """A pool with a share of small files, whose names have one batch or two; and the files."""
+    pool = Pool(t, capacity="64M", extent="256K")
+    tree = t.dir / "tree"
+    expected = {}
+    for number in range(240):
+        path = tree / f"directory {number // 60}" / f"file {number}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(os.urandom(6).hex().encode() * (1 + number % 40) + b" %d" % number)
+        expected[str(path.relative_to(tree))] = path.read_bytes()
+    pool.shale("import", "home", tree, "--share")
+    return pool, expected
+
+
+@test(seconds_max=300)
+def one_bit_in_the_names_of_a_small_share(t):
+    """one flipped bit anywhere in the names of a small share: no table is lost, and what is lost are small files that a repair names"""
+    pool, expected = small_share(t)
+    data_file = pool.path / "data"
+    content = data_file.read_bytes()
+    used = [at for at in range(2 * (256 << 10), len(content), 512) if content[at : at + 512].strip(b"\0")]
+    # Names come last.
+    places = used[-48:]
+    in_names = lossy = 0
+    for number, sector in enumerate(places):
+        at = sector + 37 * number % 512
+        hit = Pool.at(t, t.dir / f"hit {number}")
+        t.run("cp", "-r", "--sparse=always", pool.path, hit.path)
+        with open(hit.path / "data", "r+b") as file:
+            file.seek(at)
+            file.write(bytes([content[at] ^ 1]))
+        report = json.loads(hit.shale("check", "--json", status=None).stdout)
+        details = [problem["detail"] for problem in report["problems"]]
+        t.expect(not any("tables are lost" in detail for detail in details), f"byte {at}: {details[:5]}")
+        if not any("the names of the share" in detail for detail in details):
+            continue
+        in_names += 1
+        repaired = json.loads(hit.shale("check", "--repair", "--json", status=None).stdout)
+        t.equal(repaired["problems_left"], 0, f"byte {at}: what a repair leaves")
+        hit.shale("export", "home", t.dir / f"back {number}")
+        found = contents(t.dir / f"back {number}")
+        told = lost_small_files(repaired)
+        lossy += bool(told)
+        there = set(found.values())
+        gone = {os.path.basename(path) for path, content_of in expected.items() if content_of not in there}
+        t.expect(gone <= told, f"byte {at}: lost and not named: {sorted(gone - told)[:5]}")
+        # Eight pages hold no more inodes.
+        t.expect(len(gone) < len(expected), f"byte {at}: all small files are lost")
+    t.expect(in_names > 8, f"only {in_names} of {len(places)} bits were in names")
+    t.note(f"{in_names} of {len(places)} bits in names, {lossy} cost small files")
+
+
 @test(seconds_max=300)
 def du_tells_holes(t):
     """st_blocks of a sparse file, a punched one, and one that was cut: what is allocated"""

@@ -8,8 +8,8 @@
 //! and bytes that are cut off are discarded, so that it reads as zeroes if it comes back.
 //!
 //! `redb` trusts a page that it reads: one that is no page at all would end the program. So what
-//! comes for a page is looked at, and is an error if it cannot be one. A page that others hang on
-//! is read from its copy then (`copies`), if the pages above it have the checksum of that.
+//! comes for a page is looked at, and is an error if it cannot be one. A page that has a copy is
+//! read from that then (`copies`), if the pages above it have its checksum.
 //!
 //! After an error of the storage `redb` does nothing more until it is opened anew. So it is noted
 //! if a write found no room: there, opening it anew is all that is needed.
@@ -276,7 +276,8 @@ impl StorageBackend for Backend {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.space.flush().map_err(|error| self.failed(error))
+        let copied = self.copies.copy_first_leaves(self.facts.length());
+        copied.and_then(|()| self.space.flush()).map_err(|error| self.failed(error))
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {

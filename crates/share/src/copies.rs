@@ -1,8 +1,12 @@
-//! Second copies of the pages that others hang on: the head of the namespace's database, and its
-//! branch pages. One of these that is lost would take all names below it along.
+//! Second copies of the pages that others hang on: the head of the namespace's database, its branch
+//! pages, and the first leaf of each table. One of these that is lost would take all names below
+//! it along: the table of the tables is a leaf, and so is the root of each small table. The first
+//! leaves also have the facts and the root directory, without which no tree opens.
 //!
-//! A copy lies in another file of the space, at the same place. It is written with its page, so it
-//! is durable when the page is. Pages are never written in place while a commit needs them: so the
+//! A copy lies in another file of the space, at the same place, so no fragment holds both. It is
+//! durable when the page is: branches are copied as they are written, and first leaves, which
+//! nothing but their place in the tree tells, before the flush that comes before the head shows
+//! them. Pages are never written in place while a commit needs them: so the
 //! copy of a page that a commit needs is the right one, unless a program wrote the page that knows
 //! nothing of copies. Who reads a copy compares it with the checksum in the page above.
 //!
@@ -18,6 +22,7 @@ use parking_lot::Mutex;
 use surface::{Allocation, ObjectSpace, Result};
 
 use crate::backend::{BRANCH, PAGE_BYTES, Place};
+use crate::pages::{self, Seen};
 
 /// Pages of which it is found out at once whether they have copies.
 const CHUNK_PAGES: u64 = 256;
@@ -26,17 +31,31 @@ const WORDS: usize = (CHUNK_PAGES / 64) as usize;
 /// Runs of an answer that tells which pages of a chunk have copies.
 const RUNS_MAX: usize = 512;
 
+/// Pages that are remembered for first leaves.
+const SEEN_MAX: usize = 4096;
+
 /// The copies of a database.
 pub(crate) struct Copies {
     space: Arc<dyn ObjectSpace>,
     place: Place,
     /// Pages that may have a copy, a bit each, of the chunks that were looked at.
     known: Mutex<HashMap<u64, [u64; WORDS]>>,
+    /// The state of first leaves.
+    first: Mutex<First>,
+}
+
+/// First leaves, and the pages above them.
+#[derive(Default)]
+struct First {
+    /// Those that are as they were when they were copied.
+    seen: Seen,
+    /// The head has been written since they were looked for.
+    is_due: bool,
 }
 
 impl Copies {
     pub(crate) fn of(space: Arc<dyn ObjectSpace>, place: Place) -> Self {
-        Self { space, place, known: Mutex::default() }
+        Self { space, place, known: Mutex::default(), first: Mutex::default() }
     }
 
     /// Gives a page that is written at `offset` of the database a copy if others hang on it.
@@ -44,11 +63,33 @@ impl Copies {
         let end = offset + data.len() as u64;
         let pages = offset / PAGE_BYTES..end.div_ceil(PAGE_BYTES);
         let is_upper = offset < PAGE_BYTES || data.first() == Some(&BRANCH);
+        {
+            let mut first = self.first.lock();
+            first.seen.remove(&offset);
+            first.is_due |= offset < PAGE_BYTES;
+        }
         let had_copies = self.note(pages, is_upper);
         if is_upper {
             return self.space.write(self.place.copies(), self.place.begin() + offset, data.clone());
         }
         if had_copies { self.discard(offset..end) } else { Ok(()) }
+    }
+
+    /// Gives the first leaves of the tables their copies, in a database of that length. Comes before
+    /// each flush, when all pages that a head shows are written.
+    pub(crate) fn copy_first_leaves(&self, length: u64) -> Result<()> {
+        let mut first = self.first.lock();
+        if !std::mem::take(&mut first.is_due) || crate::canary!("first-leaves-not-copied") {
+            return Ok(());
+        }
+        if first.seen.len() > SEEN_MAX {
+            first.seen.clear();
+        }
+        let copied = pages::first_leaves(&*self.space, self.place, length, &mut first.seen, |start, leaf| {
+            self.note(start / PAGE_BYTES..(start / PAGE_BYTES) + 1, true);
+            self.space.write(self.place.copies(), self.place.begin() + start, Bytes::copy_from_slice(leaf))
+        });
+        copied.inspect_err(|_| *first = First { is_due: true, ..First::default() })
     }
 
     /// The database ends at `range.start` from now on.

@@ -1,12 +1,12 @@
 //! Reads a database page by page without `redb`, which does nothing more after the first error.
 //! Owns the knowledge of `redb`'s format (version 3, `docs/design.md` of the crate): each page is
 //! found from the one above it, which has its checksum, so that a page is whole or counts as lost
-//! with all below it. In place of a page that others hang on its copy is taken (`copies`), if that
-//! has the checksum.
+//! with all below it. In place of a page that has a copy the copy is taken (`copies`), if that has
+//! the checksum.
 //!
 //! Only reads, and takes nothing on trust: every number in a page is checked before it is used.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use surface::ObjectSpace;
 use xxhash_rust::xxh3::xxh3_128;
@@ -118,6 +118,9 @@ fn root_at(bytes: &[u8], at: usize) -> Option<Root> {
     Some(Root { page: u64_at(bytes, at)?, sum })
 }
 
+/// Bytes of a head that say something.
+const HEAD_BYTES: usize = 320;
+
 /// The head of a database: the roots of its tables and of `redb`'s own as of the last commit, and
 /// where pages lie.
 struct Head {
@@ -130,20 +133,26 @@ struct Head {
 impl Head {
     /// The head in a file of a space.
     fn read(space: &dyn ObjectSpace, file: u64, begin: u64) -> Option<Self> {
-        let mut head = [0; 320];
+        let mut head = [0; HEAD_BYTES];
         space.read(file, begin, &mut head).ok()?;
-        let number = |at| u32_at(&head, at).unwrap_or(0) as u64;
+        let first = usize::from(head[9] & 1);
+        // A commit in two phases has written the first one wholly. If it is damaged all the same,
+        // the second is the commit before.
+        Self::of(&head, first).or_else(|| Self::of(&head, 1 - first))
+    }
+
+    /// What a head says of one of the two commits that it has.
+    fn of(head: &[u8; HEAD_BYTES], commit: usize) -> Option<Self> {
+        let number = |at| u32_at(head, at).unwrap_or(0) as u64;
         let (head_pages, data_pages) = (number(16), number(20));
         if head[..9] != MAGIC || number(12) != PAGE_BYTES || data_pages == 0 {
             return None;
         }
-        let first = usize::from(head[9] & 1);
-        // A commit in two phases has written the first one wholly. If it is damaged all the same,
-        // the second is the commit before.
-        let slot = [first, 1 - first].into_iter().map(|slot| &head[64 + slot * 128..][..128]).find(|slot| {
-            let sum = slot[112..].first_chunk().map(|sum| u128::from_le_bytes(*sum));
-            sum == Some(xxh3_128(&slot[..112]))
-        })?;
+        let slot = &head[64 + commit * 128..][..128];
+        let sum = slot[112..].first_chunk().map(|sum| u128::from_le_bytes(*sum));
+        if sum != Some(xxh3_128(&slot[..112])) {
+            return None;
+        }
         Some(Self {
             tables: if slot[1] == 0 { None } else { Some(root_at(slot, 8)?) },
             own_tables: if slot[2] == 0 { None } else { Some(root_at(slot, 40)?) },
@@ -192,7 +201,7 @@ pub(crate) fn read_copy(space: &dyn ObjectSpace, place: Place, length: u64, offs
     let mut copy = vec![0; out.len()];
     let is_there = space.read(place.copies(), place.begin() + offset, &mut copy).is_ok();
     // Looked at first: most pages are leaves, and have none.
-    if !is_there || copy.first() != Some(&BRANCH) {
+    if !is_there || !copy.first().is_some_and(|kind| [LEAF, BRANCH].contains(kind)) {
         return false;
     }
     let Some(head) = Head::read(space, place.file(), place.begin()) else { return false };
@@ -203,6 +212,40 @@ pub(crate) fn read_copy(space: &dyn ObjectSpace, place: Place, length: u64, offs
         out.copy_from_slice(&copy);
     }
     is_right
+}
+
+/// Pages by where they lie, with their checksums: below those nothing is new.
+pub(crate) type Seen = HashMap<u64, u128>;
+
+/// Hands the first leaf of each table to `take`, as of both commits that the head has, with the
+/// place where it lies, as far as it is not in `seen`. Not one that is longer than a page mostly
+/// is. `redb`'s own tables are left out: no name is lost with them, and each commit writes them.
+///
+/// # Errors
+/// Those of `take`.
+pub(crate) fn first_leaves<E>(
+    space: &dyn ObjectSpace,
+    place: Place,
+    length: u64,
+    seen: &mut Seen,
+    mut take: impl FnMut(u64, &[u8]) -> Result<(), E>,
+) -> Result<(), E> {
+    let mut head = [0; HEAD_BYTES];
+    if space.read(place.file(), place.begin(), &mut head).is_err() {
+        return Ok(());
+    }
+    for head in [0, 1].into_iter().filter_map(|commit| Head::of(&head, commit)) {
+        let pages = Pages::new(space, place, length, &head);
+        let Some(root) = head.tables else { continue };
+        let Some(tables) = pages.first_leaf(root, ANY, seen, &mut take)? else { continue };
+        let Some(Content::Leaf(tables)) = Content::of(&tables, ANY, None) else { continue };
+        for (root, widths) in tables.into_iter().filter_map(|(_, table)| definition(table)) {
+            if let Some(root) = root {
+                pages.first_leaf(root, widths, seen, &mut take)?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// A page that is looked for, and the copy that it may have.
@@ -221,6 +264,34 @@ impl<'a> Pages<'a> {
     fn new(space: &'a dyn ObjectSpace, place: Place, length: u64, head: &Head) -> Self {
         let (region_bytes, region_head_bytes) = (head.region_bytes, head.region_head_bytes);
         Self { space, place, length, region_bytes, region_head_bytes, survey: Survey::default() }
+    }
+
+    /// The first leaf from `root` on; `None` if it has been seen, or cannot be read.
+    fn first_leaf<E>(
+        &self,
+        mut root: Root,
+        widths: Widths,
+        seen: &mut Seen,
+        take: &mut impl FnMut(u64, &[u8]) -> Result<(), E>,
+    ) -> Result<Option<Vec<u8>>, E> {
+        for _ in 0..DEPTH_MAX {
+            let Some((start, _)) = self.range_of(root.page) else { break };
+            if seen.insert(start, root.sum) == Some(root.sum) {
+                break;
+            }
+            let Some((page, is_copy)) = self.load(root, widths) else { break };
+            match Content::of(&page, widths, None) {
+                Some(Content::Branch(below)) => root = below[0],
+                Some(Content::Leaf(_)) => {
+                    if !is_copy && page.len() as u64 == PAGE_BYTES {
+                        take(start, &page)?;
+                    }
+                    return Ok(Some(page));
+                }
+                None => break,
+            }
+        }
+        Ok(None)
     }
 
     /// Whether a page of some tables is wanted, and its copy is what it must be.

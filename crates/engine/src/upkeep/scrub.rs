@@ -216,7 +216,7 @@ impl Core {
         if !are_headers_whole && read.is_some() {
             let detail = format!(
                 "headers in the extent at byte {start} of the data file are damaged; its data can still be read, but \
-                 not be found without the map"
+                 not be found without the map, so not by a salvage either: shale check --repair moves it"
             );
             verified.damages.push(damage(String::new(), 0, detail));
         }

@@ -406,6 +406,12 @@ fn advice(summary: &Summary) -> String {
              an undamaged map says block by block what is missing.\n",
         );
     }
+    if summary.by_map {
+        text.push_str(
+            "The old pool's map is whole, and may find data that the log does not tell of any more, which salvage needs: what 'shale export' \
+             reads from the old pool may be more, and 'shale check --repair' on a copy of it lets salvage find that, too.\n",
+        );
+    }
     text
 }
 
@@ -452,6 +458,7 @@ mod tests {
         assert!(text.contains("bring these volumes back") && text.contains("an undamaged map says"), "{text}");
         lossy.by_map = true;
         assert!(!shown(&lossy).contains("an undamaged map says"), "it has been asked");
+        assert!(shown(&lossy).contains("'shale export'"), "the map finds more than the log tells");
     }
 
     #[test]

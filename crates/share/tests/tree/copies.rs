@@ -21,13 +21,13 @@ const SECOND_COPIES: Range<u64> = 5..6;
 const PAGE: u64 = 4096;
 const BRANCH: u8 = 2;
 
-fn page_at(space: &SimSpace, file: u64, page: u64) -> Vec<u8> {
+pub fn page_at(space: &SimSpace, file: u64, page: u64) -> Vec<u8> {
     let mut bytes = vec![0; PAGE as usize];
     space.read(file, BEGIN + page * PAGE, &mut bytes).unwrap();
     bytes
 }
 
-fn damage(space: &SimSpace, page: u64) {
+pub fn damage(space: &SimSpace, page: u64) {
     space.write(1, BEGIN + page * PAGE, Bytes::from(vec![0x5a; PAGE as usize])).unwrap();
 }
 

@@ -9,6 +9,7 @@ mod compression;
 mod copies;
 mod crash;
 mod deaths;
+mod first_leaves;
 mod full;
 mod ground;
 mod model;

@@ -16,7 +16,7 @@ const TABLES: [&str; 3] = ["inode", "entry", "xattr"];
 /// Where the database begins in its file (FORMAT.md).
 pub const BEGIN: u64 = 128 << 10;
 
-type Content = BTreeMap<Vec<u8>, Vec<u8>>;
+pub type Content = BTreeMap<Vec<u8>, Vec<u8>>;
 
 fn table(name: &'static str) -> TableDefinition<'static, &'static [u8], &'static [u8]> {
     TableDefinition::new(name)

@@ -148,7 +148,7 @@ impl Checker<'_> {
         if unnamed > 0 {
             let text = format!(
                 "headers in the extent at byte {start} of the data file are damaged: {unnamed} fragments can still be read, but not be found without \
-                 the map"
+                 the map, so not by a salvage either: shale check --repair moves them"
             );
             self.headers.push((extent, text));
         }

@@ -1,0 +1,162 @@
+//! Leaves on which all names hang, or without which no tree opens: the table of the tables, the
+//! facts, the root directory, small tables. Each has a copy, so no damage to a page or to a
+//! fragment of pages takes more along than the names that are in it.
+
+use std::collections::BTreeSet;
+use std::panic::catch_unwind;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use share::Tree;
+use sim::SimSpace;
+use surface::ObjectSpace;
+
+use crate::copies::{damage, page_at};
+use crate::repair::{BEGIN, CALLER, Content, files_of, filled, mend};
+use crate::run::OPTIONS;
+
+const LEAF: u8 = 1;
+
+/// Pages that are compressed together at most, so that one flipped bit takes all of them.
+const FRAGMENT_PAGES: u64 = 8;
+
+/// Names that one page holds at most: 16 bytes of a key, 12 and the name of a value, and 8 where
+/// they end.
+const PAGE_NAMES_MAX: usize = 4096 / 42;
+
+fn pages(space: &SimSpace) -> u64 {
+    let mut header = [0; 16];
+    space.read(1, 0, &mut header).unwrap();
+    u64::from_le_bytes(*header[8..].first_chunk().unwrap()) / 4096
+}
+
+/// Damages pages and mends the tree: the names of files, without directories, that are lost. No
+/// content is.
+fn lost_with(space: &SimSpace, damaged: &[u64], content: &Content) -> BTreeSet<Vec<u8>> {
+    let space = space.snapshot();
+    damaged.iter().for_each(|page| damage(&space, *page));
+    let survey = Tree::survey(&*space).unwrap().unwrap();
+    assert!(!survey.problem.contains("tables are lost"), "HARNESS: pages {damaged:?}: {}", survey.problem);
+    assert!(survey.pages_lost <= damaged.len() as u64, "HARNESS: pages {damaged:?}: {survey:?}");
+    let (tree, ..) = mend(&space);
+    let found = files_of(&tree);
+    // One whose record is lost ends with the zeroes of its last block.
+    let trimmed = |bytes: &Vec<u8>| bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    let contents: BTreeSet<&[u8]> = found.values().map(|bytes| &bytes[..trimmed(bytes)]).collect();
+    let gone = content.iter().find(|(_, bytes)| !contents.contains(&bytes[..]));
+    assert!(gone.is_none(), "HARNESS: pages {damaged:?}: the content of {gone:?} is lost");
+    let name = |path: &Vec<u8>| path.rsplit(|byte| *byte == b'/').next().unwrap_or_default().to_vec();
+    let there: BTreeSet<Vec<u8>> = found.keys().map(name).collect();
+    content.keys().map(name).filter(|name| !there.contains(name)).collect()
+}
+
+/// Each page is lost, one at a time, and then each run of pages that may be one fragment.
+fn damage_each(files: u64) {
+    let (space, content) = filled(files);
+    let last = pages(&space);
+    let mut lost = Vec::new();
+    for page in 0..last {
+        let names = lost_with(&space, &[page], &content);
+        assert!(names.len() <= PAGE_NAMES_MAX, "HARNESS: page {page} takes {} names along", names.len());
+        lost.push(names);
+    }
+    let together: BTreeSet<&Vec<u8>> = lost.iter().flatten().collect();
+    // What has no copy takes its names along: else this looks at nothing.
+    assert!(together.len() * 2 > content.len() - 2 * PAGE_NAMES_MAX, "{} of {} names", together.len(), content.len());
+    for first in (0..last).step_by(FRAGMENT_PAGES as usize) {
+        let run: Vec<u64> = (first..last.min(first + FRAGMENT_PAGES)).collect();
+        let names = lost_with(&space, &run, &content);
+        let each: BTreeSet<Vec<u8>> = run.iter().flat_map(|page| lost[*page as usize].clone()).collect();
+        let more: Vec<_> = names.difference(&each).map(|name| String::from_utf8_lossy(name)).collect();
+        assert!(more.is_empty(), "HARNESS: pages {run:?} take along what is in none of them: {more:?}");
+    }
+}
+
+#[test]
+fn a_damaged_fragment_costs_only_the_names_that_are_in_it() {
+    damage_each(300);
+    share::canary::plant(Some("first-leaves-not-copied"));
+    let said = catch_unwind(|| damage_each(300));
+    share::canary::plant(None);
+    let said = said.expect_err("NOT CAUGHT: first-leaves-not-copied");
+    let said = said.downcast_ref::<String>().cloned().unwrap_or_default();
+    assert!(said.contains("HARNESS:"), "NOT CAUGHT: first-leaves-not-copied failed otherwise: {said}");
+}
+
+/// A share so small that each of its tables is one leaf loses nothing at all by one page, and is
+/// served from the copies.
+#[test]
+fn a_tiny_share_loses_nothing_and_is_served() {
+    let (space, content) = filled(12);
+    let mut leaves = 0;
+    for page in 1..pages(&space) {
+        assert_eq!(lost_with(&space, &[page], &content), BTreeSet::new(), "page {page}");
+        let kind = page_at(&space, 1, page)[0];
+        let space = space.snapshot();
+        damage(&space, page);
+        let survey = Tree::survey(&*space).unwrap().unwrap();
+        assert!(!survey.is_lossy, "page {page}: {survey:?}");
+        if !survey.is_whole {
+            leaves += usize::from(kind == LEAF);
+            let tree = Tree::open(space.clone(), OPTIONS).unwrap();
+            assert!(files_of(&tree) == content, "page {page}");
+            assert_eq!(tree.check().unwrap(), Vec::<String>::new(), "page {page}");
+        }
+    }
+    // The tables, the facts, inodes, names, attributes.
+    assert!(leaves >= 5, "only {leaves} leaves had copies");
+}
+
+/// A larger share goes on without the leaves that opening needs, and loses nothing when it has
+/// changed.
+#[test]
+fn a_tree_is_served_from_copies_of_leaves() {
+    let (space, content) = filled(300);
+    let mut leaves = 0;
+    for page in 1..pages(&space) {
+        let is_leaf = page_at(&space, 1, page)[0] == LEAF;
+        let space = space.snapshot();
+        damage(&space, page);
+        let survey = Tree::survey(&*space).unwrap().unwrap();
+        if !is_leaf || survey.is_whole || survey.is_lossy {
+            continue;
+        }
+        let tree = Tree::open(space.clone(), OPTIONS).unwrap_or_else(|error| panic!("page {page}: {error:?}"));
+        assert!(files_of(&tree) == content, "page {page}");
+        tree.make(Tree::ROOT, b"new", CALLER, libc::S_IFREG | 0o644, 0, 0).unwrap();
+        tree.close().unwrap();
+        let survey = Tree::survey(&*space).unwrap().unwrap();
+        assert!(!survey.is_lossy, "page {page}: {survey:?}");
+        leaves += 1;
+    }
+    // The tables, the facts, the root directory, and the first names and attributes.
+    assert!(leaves >= 5, "{leaves} leaves have copies");
+}
+
+/// A leaf that has been copied is a copy no more when it has changed, by a program that copies no
+/// leaves: the names are those of the leaf, and a damaged one is lost.
+#[test]
+fn a_first_leaf_that_is_stale_is_never_taken() {
+    let (space, content) = filled(12);
+    let copies: Vec<(u64, Vec<u8>)> =
+        (1..pages(&space)).map(|page| (page, page_at(&space, 4, page))).filter(|(_, copy)| copy[0] == LEAF).collect();
+    assert!(copies.len() >= 5, "{} copies of leaves", copies.len());
+    let mut lost = 0;
+    for (page, mut copy) in copies {
+        let space = space.snapshot();
+        damage(&space, page);
+        if Tree::survey(&*space).unwrap().unwrap().is_whole {
+            continue;
+        }
+        copy[5] ^= 1;
+        space.write(4, BEGIN + page * 4096, Bytes::from(copy)).unwrap();
+        let survey = Tree::survey(&*space).unwrap().unwrap();
+        assert!(survey.is_lossy, "page {page}: {survey:?}");
+        lost += 1;
+        let shared: Arc<SimSpace> = space.clone();
+        let (tree, ..) = mend(&shared);
+        // Contents stay, whatever the names are.
+        assert!(files_of(&tree).len() >= content.len(), "page {page}");
+    }
+    assert!(lost >= 5, "{lost} pages");
+}
