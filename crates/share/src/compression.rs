@@ -141,7 +141,7 @@ impl Compression {
             (None, FileChoice::Usual) => advice(in_force.map_or(FileChoice::Usual, Resolved::usual), false),
             (None, choice) => advice(choice, self.ruled.is_default),
         };
-        Hint { how, kind }
+        Hint { how, kind, is_copy: false }
     }
 
     /// What counts and where it comes from, in words.

@@ -3,12 +3,14 @@
 //! it along: the table of the tables is a leaf, and so is the root of each small table. The first
 //! leaves also have the facts and the root directory, without which no tree opens.
 //!
-//! A copy lies in another file of the space, at the same place, so no fragment holds both. It is
-//! durable when the page is: branches are copied as they are written, and first leaves, which
-//! nothing but their place in the tree tells, before the flush that comes before the head shows
-//! them. Pages are never written in place while a commit needs them: so the
-//! copy of a page that a commit needs is the right one, unless a program wrote the page that knows
-//! nothing of copies. Who reads a copy compares it with the checksum in the page above.
+//! A copy lies in another file of the space, at the same place, so no fragment holds both; and its
+//! hint keeps it out of the block of the medium that the page is written into. It is durable when
+//! the page is: branches are copied as they are written, and first leaves, which nothing but their
+//! place in the tree tells, before the flush that comes before the head shows them.
+//!
+//! Pages are never written in place while a commit needs them: so the copy of a page that a commit
+//! needs is the right one, unless a program wrote the page that knows nothing of copies. Who reads a
+//! copy compares it with the checksum in the page above.
 //!
 //! Where a page was a branch and is a leaf now, its old copy is discarded: the copies take some
 //! hundredths of what the database does.
@@ -19,7 +21,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use surface::{Allocation, ObjectSpace, Result};
+use surface::{Allocation, Hint, ObjectSpace, Result};
 
 use crate::backend::{BRANCH, PAGE_BYTES, Place};
 use crate::pages::{self, Seen};
@@ -70,13 +72,13 @@ impl Copies {
         }
         let had_copies = self.note(pages, is_upper);
         if is_upper {
-            return self.space.write(self.place.copies(), self.place.begin() + offset, data.clone());
+            return self.write_copy(offset, data.clone());
         }
         if had_copies { self.discard(offset..end) } else { Ok(()) }
     }
 
-    /// Gives the first leaves of the tables their copies, in a database of that length. Comes before
-    /// each flush, when all pages that a head shows are written.
+    /// Gives the first leaves of the tables their copies, in a database of that length. Comes
+    /// before each flush, when all pages that a head shows are written.
     pub(crate) fn copy_first_leaves(&self, length: u64) -> Result<()> {
         let mut first = self.first.lock();
         if !std::mem::take(&mut first.is_due) || crate::canary!("first-leaves-not-copied") {
@@ -87,9 +89,14 @@ impl Copies {
         }
         let copied = pages::first_leaves(&*self.space, self.place, length, &mut first.seen, |start, leaf| {
             self.note(start / PAGE_BYTES..(start / PAGE_BYTES) + 1, true);
-            self.space.write(self.place.copies(), self.place.begin() + start, Bytes::copy_from_slice(leaf))
+            self.write_copy(start, Bytes::copy_from_slice(leaf))
         });
         copied.inspect_err(|_| *first = First { is_due: true, ..First::default() })
+    }
+
+    fn write_copy(&self, offset: u64, data: Bytes) -> Result<()> {
+        let hint = Hint { is_copy: true, ..Hint::default() };
+        self.space.write_hinted(self.place.copies(), self.place.begin() + offset, data, hint)
     }
 
     /// The database ends at `range.start` from now on.

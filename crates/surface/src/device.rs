@@ -15,14 +15,16 @@ pub struct WriteOptions {
     pub fua: bool,
 }
 
-/// Knowledge of the data of a write, for its compression. A wrong hint costs time or space, and
-/// nothing else.
+/// Knowledge of the data of a write, for its compression and its place. A wrong hint costs time or
+/// space, and nothing else.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Hint {
     /// How it is to be compressed.
     pub how: Advice,
     /// The kind of content: data of one kind shares the memory of tests. 0: not known.
     pub kind: u16,
+    /// It is a copy of other data: what one damaged block of the medium takes shall not be both.
+    pub is_copy: bool,
 }
 
 /// How data is to be compressed. Codecs have the numbers of the format; a number that the device

@@ -63,7 +63,7 @@ impl Volume {
 
     /// A write of what a share's tree keeps about files: it finds room where other writes find the
     /// pool full, first in the room set aside.
-    pub(crate) fn write_for_tree(&self, offset: u64, data: Bytes, aside: &Aside) -> Result<()> {
+    pub(crate) fn write_for_tree(&self, offset: u64, data: Bytes, hint: Hint, aside: &Aside) -> Result<()> {
         let length = data.len() as u64;
         let _guard = self.enter_to_change(offset, length)?;
         let cost = cost_of(length);
@@ -76,7 +76,7 @@ impl Volume {
             self.core.admit_new(&self.object, length, Asks::Tree)?
         };
         self.core.counters.written_bytes.add(length);
-        self.write_bytes(offset, data, false, Hint::default())
+        self.write_bytes(offset, data, false, hint)
     }
 
     /// Sets room aside for writes of a tree, in place of the rest of that before.

@@ -7,7 +7,10 @@
 //!    The checksum is taken while the bytes are hot.
 //! 4. In a pool that the cleaner has to work for, data that is not written often is divided off,
 //!    for the log's cold stream (`clean::write_heat`).
-//! 5. The batch, or both, are appended; when the last one is applied, the groups leave the buffer.
+//! 5. Copies of other data are divided off in any case: what begins a batch begins a block of the
+//!    medium, so that one damaged block never takes data and its copy.
+//! 6. The batch, or all of them, are appended; when the last one is applied, the groups leave the
+//!    buffer.
 //!
 //! Any number of threads do this at the same time, each with groups of its own.
 
@@ -18,6 +21,7 @@ use policy::{Compression, Settings, plan_units, unit_blocks, wants_dictionary};
 use surface::{Error, ErrorKind, Hint, Result};
 use units::{BLOCK_BYTES, BlockIndex, BlockMask, Epoch, ObjectId};
 
+use crate::base::canary::Canary;
 use crate::base::group::GroupKey;
 use crate::base::scratch::{self, Scratch};
 use crate::buffer::sorted::{came_from, compress_as_before, sorted_blocks, sorted_bytes};
@@ -92,7 +96,7 @@ impl Core {
         Ok(true)
     }
 
-    /// Step 5: the parts of a drain, the last of which completes it.
+    /// Step 6: the parts of a drain, the last of which completes it.
     fn append_parts(&self, parts: Vec<Prepared>, append: impl Fn(Prepared, Purpose) -> Result<Ticket>) -> Result<()> {
         let mut parts = parts.into_iter();
         let mut begun = None;
@@ -112,7 +116,7 @@ impl Core {
         Ok(())
     }
 
-    /// Steps 1 to 4. `None`: nothing was dirty; no part: the taken groups need no batch.
+    /// Steps 1 to 5. `None`: nothing was dirty; no part: the taken groups need no batch.
     fn prepare(&self, generation: u64) -> Result<Option<Vec<Prepared>>> {
         self.heal()?;
         // Changes that pile up faster than checkpoints write them would fill memory: then draining
@@ -151,10 +155,26 @@ impl Core {
     /// The work left with all that a drain appends.
     pub(crate) fn complete(&self, prepared: Prepared) -> Vec<Prepared> {
         let sorted = sorted_blocks(&prepared.taken);
+        let copies = copies_among(&prepared.taken);
         let moved_bytes = sorted_bytes(&prepared.entries, &sorted);
         self.counters.moved_bytes.add(moved_bytes);
         self.counters.fragment_bytes.add(prepared.payload_bytes() as u64 - moved_bytes);
-        self.separate(prepared, &sorted)
+        let parts = self.separate(prepared, &sorted);
+        if copies.is_empty() || Canary::CopiesBesideData.is_planted() {
+            return parts;
+        }
+        parts.into_iter().flat_map(|part| self.without_copies(part, &copies)).collect()
+    }
+
+    /// Step 5: the copies of a part, if it has any, and the rest.
+    fn without_copies(&self, mut part: Prepared, copies: &[GroupKey]) -> Vec<Prepared> {
+        let is_copy = |object: ObjectId, fragment: &FragmentEntry| {
+            copies.binary_search(&GroupKey { object, group: fragment.first.group() }).is_ok()
+        };
+        let has_other =
+            part.entries.iter().flat_map(Entry::payloads).any(|(object, _, fragment)| !is_copy(object, fragment));
+        let copied = if has_other { part.divide(is_copy, &self.buffers) } else { None };
+        copied.into_iter().chain([part]).collect()
     }
 
     /// Step 4.
@@ -420,6 +440,14 @@ impl Core {
         );
         Error::new(ErrorKind::Full, text)
     }
+}
+
+/// Groups that hold copies of other data, in the order of their keys.
+fn copies_among(taken: &[Taken]) -> Vec<GroupKey> {
+    let mut groups: Vec<_> =
+        taken.iter().filter(|taken| taken.runs.iter().any(|run| run.hint.is_copy)).map(|taken| taken.key).collect();
+    groups.sort_unstable();
+    groups
 }
 
 /// Discards were not admitted, and need not be: their space comes back.

@@ -86,7 +86,7 @@ impl Share {
 
 /// What a tree says of a file of a type that it knows.
 fn of_its_type(how: Advice) -> impl Fn(u64) -> Hint {
-    move |file| Hint { how, kind: 1 + (file % TYPES) as u16 }
+    move |file| Hint { how, kind: 1 + (file % TYPES) as u16, is_copy: false }
 }
 
 #[test]

@@ -13,6 +13,7 @@ mod combined_damage;
 mod common;
 mod concerned;
 mod copies;
+mod copies_apart;
 mod corruption;
 mod crash;
 mod cut;

@@ -233,7 +233,7 @@ impl Files {
         // back more.
         for edge in edges.into_iter().filter(|edge| !edge.is_empty()) {
             let zeroes = Bytes::from(vec![0; (edge.end - edge.start) as usize]);
-            self.volume.write_for_tree(edge.start, zeroes, &self.aside)?;
+            self.volume.write_for_tree(edge.start, zeroes, Hint::default(), &self.aside)?;
         }
         let mut at = body.start;
         while at < body.end {
@@ -297,7 +297,7 @@ impl ObjectSpace for Files {
         for part in layout::parts(range) {
             let mine = data.slice((part.bytes.start - offset) as usize..(part.bytes.end - offset) as usize);
             let write = |address| match file < OWN_FILES_END {
-                true => self.volume.write_for_tree(address, mine, &self.aside),
+                true => self.volume.write_for_tree(address, mine, hint, &self.aside),
                 false => self.device.write_hinted(address, mine, hint),
             };
             match part.piece {

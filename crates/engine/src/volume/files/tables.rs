@@ -17,7 +17,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use surface::{BlockDevice, Error, ErrorKind, Result};
+use surface::{BlockDevice, Error, ErrorKind, Hint, Result};
 use units::BLOCK_BYTES;
 
 use crate::base::ranked::{Mutex, RwLock};
@@ -104,7 +104,7 @@ impl Tables {
         places[piece] = place;
         let mut block: Vec<u8> = places.iter().flat_map(|place| place.to_le_bytes()).collect();
         block.resize(BLOCK_BYTES, 0);
-        self.volume.write_for_tree(layout::table(file), Bytes::from(block), &self.aside)?;
+        self.volume.write_for_tree(layout::table(file), Bytes::from(block), Hint::default(), &self.aside)?;
         state.remember(file, places.into());
         Ok(place)
     }
@@ -125,7 +125,7 @@ impl Tables {
             let end = used.saturating_add(STOCK_BYTES).min(PIECES.end);
             let mut block = [&MAGIC[..], &end.to_le_bytes()].concat();
             block.resize(BLOCK_BYTES, 0);
-            self.volume.write_for_tree(GIVEN_OUT, Bytes::from(block), &self.aside)?;
+            self.volume.write_for_tree(GIVEN_OUT, Bytes::from(block), Hint::default(), &self.aside)?;
             self.device.flush()?;
             state.stock = Some((used, end));
         } else {
