@@ -72,7 +72,10 @@ impl Copies {
         }
         let had_copies = self.note(pages, is_upper);
         if is_upper {
-            return self.write_copy(offset, data.clone());
+            // The head is shorter than a page. A copy that cannot be read is written all the same.
+            let mut copy = data.to_vec();
+            copy.resize(data.len().next_multiple_of(PAGE_BYTES as usize), 0);
+            return self.write_copy(offset, Bytes::from(copy));
         }
         if had_copies { self.discard(offset..end) } else { Ok(()) }
     }
