@@ -156,7 +156,7 @@ impl Op {
     /// # Errors
     /// When it cannot be done as things are at `base`.
     pub(crate) fn apply(&self, base: &Record, next: &mut Record) -> Result<Done, Error> {
-        if base.closed && !matches!(self.what, What::Unpin(_)) {
+        if base.closed && !self.keeps_to_pins(base) {
             return Err(Error::Removed);
         }
         // New packs of a session that GC has fenced may be deleted already, or at any time from now on.
@@ -171,6 +171,16 @@ impl Op {
             next.message.clone_from(&self.message);
         }
         Ok(Done { op: self.id, kind, at, len })
+    }
+
+    /// Tells whether it may be done in a closed blob: it takes a pin away, or pins a version that
+    /// another pin holds there. All else may be deleted.
+    fn keeps_to_pins(&self, base: &Record) -> bool {
+        match &self.what {
+            What::Unpin(_) => true,
+            What::Pin { version, .. } => base.pins.iter().any(|pin| pin.version == *version),
+            _ => false,
+        }
     }
 
     fn change(&self, base: &Record, next: &mut Record) -> Result<(OpKind, u64, u64), Error> {

@@ -172,3 +172,48 @@ fn a_clone_of_a_clone_pins_what_its_source_holds_and_not_what_a_rival_had_pinned
         assert!(read(&store, "copy", copy.log().inc(), version).await == Ok(version_one()));
     });
 }
+
+#[test]
+fn a_clone_whose_origin_was_removed_is_cloned_and_pinned() {
+    run(async {
+        let store = Failing::new();
+        let connection = store.connect();
+        put(&connection, "first", 1).await;
+        put(&connection, "first", 2).await;
+        let first = Blob::open(&connection, key("first")).await.unwrap();
+        let source = BlobPlace { committer: first.committer(), location: "first" };
+        let world = connection.world().clone();
+        let options = CommitOptions::default();
+        let image = clone_blob(source, 1, &[], world.clone(), key("image"), "image", options.clone()).await.unwrap();
+        remove(first.committer()).await.unwrap();
+        // What no pin holds there cannot be held any more.
+        let late = first.committer().commit(pin(9, 2)).await;
+        assert!(matches!(late, Err(Error::Removed)), "{late:?}");
+        let middle = BlobPlace { committer: &image, location: "image" };
+        let version = image.refresh().await.unwrap().seq;
+        let copy = clone_blob(middle, version, &[source], world.clone(), key("copy"), "copy", options).await.unwrap();
+        let volume = Image::open(&connection, key("image"), &At::Newest).await.unwrap();
+        volume.pin(HOLDER).await.unwrap();
+        let find = |holder: &str| (!holder.starts_with("pool-")).then(|| (world.clone(), key(holder)));
+        // The one in the middle goes, and its pins; then the volume's.
+        remove(&image).await.unwrap();
+        for unpins in [false, true] {
+            if unpins {
+                assert_eq!(volume.unpin(|holder| holder == HOLDER).await.unwrap(), 2, "here and at the origin");
+            }
+            sweep_removed(&world, &key("image"), &find).await.unwrap();
+            sweep_removed(&world, &key("first"), &find).await.unwrap();
+            let version = copy.refresh().await.unwrap().seq;
+            assert!(read(&store, "copy", copy.log().inc(), version).await == Ok(version_one()));
+        }
+        remove(&copy).await.unwrap();
+        sweep_removed(&world, &key("first"), &find).await.unwrap();
+        let late = first.committer().commit(pin(10, 1)).await;
+        assert!(matches!(late, Err(Error::Removed)), "its last pin is gone: {late:?}");
+    });
+}
+
+fn pin(id: u128, version: u64) -> Op {
+    let what = What::Pin { version, holder: "late".to_string(), life: 1 };
+    Op { id: OpId(id), born: u64::MAX, raw: 0, stored: 0, message: String::new(), what }
+}
