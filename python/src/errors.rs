@@ -41,7 +41,7 @@ pub fn raise(py: Python<'_>, failed: Failed) -> PyErr {
 fn raise_blob(py: Python<'_>, error: &BlobError) -> PyErr {
     let text = error.to_string();
     match error {
-        BlobError::Missing(_) | BlobError::Removed => PyFileNotFoundError::new_err((2, text)),
+        BlobError::Missing(_) | BlobError::Vanished(_) | BlobError::Removed => PyFileNotFoundError::new_err((2, text)),
         BlobError::NoVersion(_) | BlobError::NoTag(_) | BlobError::Expired(_) => {
             own(py, "VersionNotFoundError", (2, text))
         }

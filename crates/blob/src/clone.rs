@@ -86,6 +86,10 @@ pub(crate) async fn pin_everywhere<'a>(
     let mut versions = vec![version];
     for place in std::iter::once(&source).chain(origins) {
         let is_source = std::ptr::eq(place.committer, source.committer);
+        // A volume is pinned by its pool, which may have had the blob open for long.
+        if life == 0 {
+            place.committer.log().check_version_there(version).await?;
+        }
         // A volume, which has no life log, is pinned once.
         let known = if is_source && life > 0 { Vec::new() } else { place.committer.refresh().await?.pins.clone() };
         if !is_source {
@@ -108,6 +112,10 @@ pub(crate) async fn pin_everywhere<'a>(
             }
             let what = What::Pin { version, holder: location.to_string(), life };
             pins.push((*place, place.committer.change(what).await?.0));
+            // A blob that was deleted between the look and the pin is not held by that.
+            if life == 0 {
+                place.committer.log().check_there().await?;
+            }
         }
         holder = *place;
     }

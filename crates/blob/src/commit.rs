@@ -30,6 +30,7 @@ use tokio::sync::oneshot;
 use crate::answered::Answered;
 use crate::crowd::Crowd;
 use crate::error::Error;
+use crate::files::is_without_log;
 use crate::layout::LAYOUT_BYTES_MAX;
 use crate::log::Log;
 use crate::names::{self, Nonce, OpId};
@@ -470,6 +471,9 @@ impl Committer {
             let is_refused = was_refused && is_in_vain(&error, u32::MAX);
             if is_refused && found.is_ok() && is_in_vain(&error, tries) {
                 self.put_back(state);
+                if is_without_log(&error) {
+                    return Err(Error::Vanished(self.log.key.path().to_string()));
+                }
                 return Err(Error::store(format!("writing {path}"), error));
             }
             if let Some(undecided) = &mut state.undecided {

@@ -13,7 +13,6 @@ use env::{SystemClock, SystemEntropy};
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
 use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
-use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{ClientOptions, ObjectStore, RetryConfig};
@@ -22,6 +21,7 @@ use crate::counted::{Counted, Requests};
 use crate::credentials::{self, ProfileProvider};
 use crate::error::Error;
 use crate::fetch::StoredCache;
+use crate::files::Files;
 use crate::names::BlobKey;
 use crate::texts::{is_hidden, shown};
 use crate::world::World;
@@ -289,9 +289,7 @@ impl Connection {
         let mut profile = None;
         let (commit, data): (Arc<dyn ObjectStore>, Arc<dyn ObjectStore>) = match location.scheme.as_str() {
             "file" => {
-                // What is acknowledged is on the disk. A directory goes with its last object.
-                let files = LocalFileSystem::new().with_fsync(true).with_automatic_cleanup(true);
-                let store: Arc<dyn ObjectStore> = Arc::new(files);
+                let store: Arc<dyn ObjectStore> = Arc::new(Files::new());
                 (store.clone(), store)
             }
             "memory" => {

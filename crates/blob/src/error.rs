@@ -40,6 +40,12 @@ pub enum Error {
     /// There is no blob at the key.
     #[error("there is no blob at {0}; `shale blob put` makes one")]
     Missing(String),
+    /// A blob that is open is not in its store any more, without having been removed.
+    #[error(
+        "the blob at {0} is gone from its store, and nothing was written there: its objects were moved or deleted by hand, or the \
+         store is not mounted; bring them back, or use another blob"
+    )]
+    Vanished(String),
     /// There is a blob at the key already.
     #[error("there is a blob at {0} already: choose another key, or remove that one with `shale blob rm` first")]
     Exists(String),
@@ -125,6 +131,7 @@ impl Error {
             }
             Self::Lost { .. }
             | Self::Missing(_)
+            | Self::Vanished(_)
             | Self::Removed
             | Self::NoVersion(_)
             | Self::NoTag(_)

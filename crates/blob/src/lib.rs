@@ -20,6 +20,7 @@ mod error;
 mod expire;
 mod extent;
 mod fetch;
+mod files;
 mod frame;
 mod gc;
 mod groups;

@@ -21,6 +21,9 @@ use crate::world::{READ_TRIES, World};
 const HINT_EVERY: u64 = 8;
 /// How far a gallop jumps at once: past this, numbers are found by halves anyway.
 const GALLOP_MAX: u64 = 1 << 32;
+/// How often a blob is looked for before it is called gone: nothing is written then, which does no
+/// harm if the store lied.
+const GONE_TRIES: u32 = 3;
 
 /// The log of one incarnation of a blob.
 #[derive(Debug, Clone)]
@@ -177,10 +180,44 @@ impl Log {
             }
             self.world.pause(tries).await;
         }
+        self.check_there().await?;
         Err(Error::StoreLies(format!(
             "the store denies {}, which was there: let it recover, then try again",
             self.key.record(self.inc, seq)
         )))
+    }
+
+    /// Makes sure that the blob is in its store still: the entry of the life log that it was born
+    /// with never changes.
+    ///
+    /// # Errors
+    /// [`Error::Vanished`] when it is not, or another blob is in its place.
+    pub(crate) async fn check_there(&self) -> Result<(), Error> {
+        for tries in 1..=GONE_TRIES {
+            match life::read(&self.world, &self.key, self.life).await? {
+                Some(Life::Born(inc)) if inc == self.inc => return Ok(()),
+                Some(_) => break,
+                None if tries < GONE_TRIES => self.world.pause(tries).await,
+                None => {}
+            }
+        }
+        Err(Error::Vanished(self.key.path().to_string()))
+    }
+
+    /// Makes sure that the blob and the record of a version are in the store still.
+    ///
+    /// # Errors
+    /// [`Error::Vanished`], [`Error::Lost`].
+    pub(crate) async fn check_version_there(&self, seq: u64) -> Result<(), Error> {
+        self.check_there().await?;
+        let path = self.key.record(self.inc, seq);
+        for tries in 1..=GONE_TRIES {
+            if self.world.exists(&path).await? {
+                return Ok(());
+            }
+            self.world.pause(tries).await;
+        }
+        Err(Error::Lost { path: path.to_string() })
     }
 
     /// Reads version `seq` as it was: its record, if it is live as of `head`.

@@ -50,6 +50,13 @@ impl std::fmt::Display for OpId {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct BlobKey(Path);
 
+/// Tells whether an object is a record that has one before it, by its key.
+pub(crate) fn number_behind_first(path: &Path) -> bool {
+    let mut parts = path.as_ref().rsplit('/');
+    let number = parts.next().filter(|name| name.len() == 20).and_then(|name| name.parse::<u64>().ok());
+    number.is_some_and(|number| number > 1) && parts.next() == Some("log")
+}
+
 impl BlobKey {
     /// Takes a key of the store.
     pub const fn new(path: Path) -> Self {

@@ -11,6 +11,7 @@ use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions};
 
 use crate::error::Error;
+use crate::files::is_without_log;
 use crate::told::{is_refused, is_without_bucket, is_without_credentials};
 
 /// How often a read is asked again: with the pauses below about 10 s, longer than the store needs
@@ -30,10 +31,15 @@ const REFUSED_TRIES: u32 = 5;
 const KEYLESS_TRIES: u32 = 2;
 
 /// Tells whether asking again is in vain: the store's disk is full, it is only to be read, it
-/// refuses the keys for good, there are no keys, or there is no bucket.
+/// refuses the keys for good, there are no keys, there is no bucket, or the log is gone.
 pub(crate) fn is_in_vain(error: &object_store::Error, tries: u32) -> bool {
     use std::io::ErrorKind;
-    if is_without_bucket(error) || (tries >= KEYLESS_TRIES && is_without_credentials(error)) {
+    if is_without_bucket(error)
+       
+        || is_without_log(error)
+       
+        || (tries >= KEYLESS_TRIES && is_without_credentials(error))
+    {
         return true;
     }
     if is_refused(error) {

@@ -1,6 +1,7 @@
 //! Volumes pin the versions that they were cloned from: expiry, collection and removal leave what
 //! they need, and nothing more once the pins are gone.
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::store::{Failing, GROUP, data, noise, run};
@@ -8,6 +9,8 @@ use blob::{
     At, Blob, BlobKey, BlobPlace, Cause, CommitOptions, Connection, Error, ExpireRule, GcOptions, Image, Op, OpId,
     UploadOptions, What, bytes, clone_blob, drop_dead_pins, expire, gc, remove, sweep_removed,
 };
+use futures_util::TryStreamExt;
+use object_store::ObjectStore;
 use object_store::path::Path;
 
 const HOLDER: &str = "pool-1/vm1";
@@ -170,6 +173,46 @@ fn a_clone_of_a_clone_pins_what_its_source_holds_and_not_what_a_rival_had_pinned
         put(&connection, "first", 3).await;
         tidy(&connection, "first").await;
         assert!(read(&store, "copy", copy.log().inc(), version).await == Ok(version_one()));
+    });
+}
+
+#[test]
+fn a_blob_that_is_gone_is_not_pinned_and_gets_no_object() {
+    run(async {
+        let store = Failing::new();
+        let connection = store.connect();
+        put(&connection, "image", 1).await;
+        let image = Image::open(&connection, key("image"), &At::Newest).await.unwrap();
+        image.pin(HOLDER).await.unwrap();
+        store.clear().await;
+        for holder in [HOLDER, "pool-2/vm2"] {
+            let pinned = image.pin(holder).await;
+            assert!(matches!(pinned, Err(Error::Vanished(_))), "{holder}: {pinned:?}");
+            let made = image.pinned(holder, async { Err::<(), _>(Error::Refused("it was made".into())) }).await;
+            assert!(matches!(made, Err(Error::Vanished(_))), "{holder}: {made:?}");
+        }
+        let left: Vec<_> = store.inner.list(None).try_collect().await.unwrap();
+        assert!(left.is_empty(), "{left:?}");
+        // Another blob at its key is not it.
+        put(&connection, "image", 2).await;
+        assert!(matches!(image.pin("pool-2/vm2").await, Err(Error::Vanished(_))));
+        let other = Blob::open(&connection, key("image")).await.unwrap();
+        assert_eq!((other.refresh().await.unwrap().seq, other.refresh().await.unwrap().pins.len()), (1, 0));
+    });
+}
+
+#[test]
+fn a_blob_that_goes_between_the_look_and_the_pin_is_not_held() {
+    run(async {
+        let store = Failing::new();
+        let connection = store.connect();
+        put(&connection, "image", 1).await;
+        let image = Image::open(&connection, key("image"), &At::Newest).await.unwrap();
+        store.vanishes.store(true, Ordering::SeqCst);
+        let made = image.pinned(HOLDER, async { Err::<(), _>(Error::Refused("it was made".into())) }).await;
+        assert!(matches!(made, Err(Error::Vanished(_))), "{made:?}");
+        assert!(!store.vanishes.load(Ordering::SeqCst), "a record was written");
+        assert!(matches!(Blob::open(&connection, key("image")).await, Err(Error::Missing(_))));
     });
 }
 

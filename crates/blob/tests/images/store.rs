@@ -2,19 +2,20 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use async_trait::async_trait;
 use blob::{Connection, Encoder, Encoding, StoredGroup};
 use bytes::Bytes;
 use codec::Workspace;
 use env::SystemClock;
+use futures_util::TryStreamExt;
 use futures_util::stream::BoxStream;
 use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{
     CopyOptions, Error, GetOptions, GetResult, GetResultPayload, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
-    PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
+    ObjectStoreExt, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
 use parking_lot::Mutex;
 
@@ -39,6 +40,8 @@ pub enum Failure {
 pub struct Failing {
     pub inner: InMemory,
     failure: Mutex<Failure>,
+    /// Before the next record is written, all else is deleted.
+    pub vanishes: AtomicBool,
     /// Packs read or asked for, and packs written.
     pub reads: AtomicU64,
     pub writes: AtomicU64,
@@ -47,11 +50,26 @@ pub struct Failing {
 impl Failing {
     pub fn new() -> Arc<Self> {
         let failure = Mutex::new(Failure::None);
-        Arc::new(Self { inner: InMemory::new(), failure, reads: AtomicU64::new(0), writes: AtomicU64::new(0) })
+        let vanishes = AtomicBool::new(false);
+        Arc::new(Self {
+            inner: InMemory::new(),
+            failure,
+            vanishes,
+            reads: AtomicU64::new(0),
+            writes: AtomicU64::new(0),
+        })
     }
 
     pub fn fail(&self, failure: Failure) {
         *self.failure.lock() = failure;
+    }
+
+    /// Deletes all objects, as by hand.
+    pub async fn clear(&self) {
+        let all: Vec<ObjectMeta> = self.inner.list(None).try_collect().await.unwrap_or_default();
+        for one in all {
+            let _ = self.inner.delete(&one.location).await;
+        }
     }
 
     pub fn connect(self: &Arc<Self>) -> Connection {
@@ -73,6 +91,9 @@ fn is_pack(path: &Path) -> bool {
 impl ObjectStore for Failing {
     async fn put_opts(&self, location: &Path, payload: PutPayload, opts: PutOptions) -> Result<PutResult> {
         self.writes.fetch_add(u64::from(is_pack(location)), Ordering::SeqCst);
+        if location.as_ref().contains("/log/") && self.vanishes.swap(false, Ordering::SeqCst) {
+            self.clear().await;
+        }
         self.inner.put_opts(location, payload, opts).await
     }
 

@@ -181,6 +181,7 @@ pub fn as_error(error: &BlobError) -> Error {
             ErrorKind::Io
         }
         BlobError::Missing(_)
+        | BlobError::Vanished(_)
         | BlobError::Removed
         | BlobError::NoVersion(_)
         | BlobError::NoTag(_)
