@@ -26,6 +26,8 @@ use crate::names::BlobKey;
 use crate::texts::{is_hidden, shown};
 use crate::world::World;
 
+/// Bytes of a name in a file system.
+const NAME_BYTES_MAX: usize = 255;
 /// How long a connection may take to come about.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a transfer may be silent before it is given up and repeated.
@@ -113,6 +115,14 @@ impl FromStr for Location {
             key
         };
         let key = Path::parse(key).map_err(|error| wrong(&format!("has a bad key: {error}")))?;
+        // A part of the key is the name of a directory there.
+        if let Some(part) = key.parts().find(|part| scheme == "file" && part.as_ref().len() > NAME_BYTES_MAX) {
+            let bytes = part.as_ref().len();
+            return Err(ParseLocationError(format!(
+                "a part of a key has {bytes} bytes ('{}...'), and names of directories have at most {NAME_BYTES_MAX}",
+                part.as_ref().chars().take(20).collect::<String>()
+            )));
+        }
         if key.parts().next().is_none() || (bucket.is_empty() && !matches!(scheme, "file" | "memory")) {
             return Err(wrong("has no key"));
         }
@@ -483,6 +493,13 @@ mod tests {
         ] {
             let error = text.parse::<Location>().map(|_| ()).map_err(|error| error.to_string());
             assert!(error.as_ref().is_err_and(|error| !error.contains(['\n', '\u{1b}'])), "{error:?}");
+        }
+        let long = "n".repeat(256);
+        let told = format!("file:///dir/{long}/x").parse::<Location>().map_err(|error| error.to_string());
+        let why = "has 256 bytes ('nnnnnnnnnnnnnnnnnnnn...'), and names of directories have at most 255";
+        assert!(told.as_ref().is_err_and(|error| error.contains(why)), "{told:?}");
+        for url in [format!("file:///dir/{}", &long[..255]), format!("s3://b/{long}")] {
+            url.parse::<Location>().unwrap();
         }
     }
 

@@ -140,6 +140,21 @@ mod tests {
     use super::*;
 
     #[tokio::test]
+    async fn what_cannot_be_made_is_told_at_once() {
+        let dir = std::env::temp_dir().join(format!("shale-in-vain-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        std::fs::create_dir_all(&dir).unwrap();
+        std::fs::write(dir.join("file"), b"in the way").unwrap();
+        let (files, base) = (Files::new(), Path::from_absolute_path(&dir).unwrap());
+        let long = base.clone().join("n".repeat(256));
+        for path in [base.clone().join("file").join("x"), base.clone().join("file").join("x").join("y"), long] {
+            let put = files.put_opts(&path, Bytes::from_static(b"x").into(), PutOptions::default()).await;
+            assert!(put.as_ref().is_err_and(|error| crate::world::is_in_vain(error, 1)), "{path}: {put:?}");
+        }
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[tokio::test]
     async fn a_record_is_written_where_its_log_is_and_nowhere_else() {
         let dir = std::env::temp_dir().join(format!("shale-files-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&dir);

@@ -6,6 +6,9 @@ use object_store::Error;
 
 /// Characters of an answer that is neither XML nor JSON.
 const PLAIN_MAX: usize = 300;
+/// Codes by which stores say that something else is where an object is to be.
+const IN_WAY: [&str; 4] =
+    ["ObjectParentIsFile", "ExistingObjectIsDirectory", "XMinioParentIsObject", "XMinioObjectExistsAsDirectory"];
 /// What the store's client asks for keys last: the machine that it runs on.
 const METADATA: [&str; 4] =
     ["169.254.169.254", "/latest/api/token", "/latest/meta-data/iam", "metadata.google.internal"];
@@ -17,6 +20,7 @@ const ADVICE_KEYS: &str = "look at the credentials (AWS_ACCESS_KEY_ID and AWS_SE
 const ADVICE_RIGHTS: &str =
     "these credentials may not do that: allow objects to be read, written, listed and deleted, or use others";
 const ADVICE_BUCKET: &str = "make the bucket, or look at its name, the endpoint and the region";
+const ADVICE_WAY: &str = "another object is in the way of this key: choose another key, or delete that object";
 const ADVICE_REGION: &str = "set AWS_REGION to the region of the bucket";
 const ADVICE_CLOCK: &str = "set this machine's clock";
 const ADVICE_SLOW: &str = "the store is asked too often: try again later";
@@ -56,6 +60,26 @@ pub(crate) fn is_without_bucket(error: &Error) -> bool {
     ["NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist"].iter().any(|code| text.contains(code))
 }
 
+/// Tells whether the store says that the bucket is in another region.
+pub(crate) fn is_elsewhere(error: &Error) -> bool {
+    let Error::Generic { store, .. } = error else { return false };
+    if *store == "LocalFileSystem" {
+        return false;
+    }
+    let text = error.to_string();
+    ["PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "without LOCATION"]
+        .iter()
+        .any(|code| text.contains(code))
+}
+
+/// Tells whether the store says that an object is where it needs a directory, or the other way
+/// round: stores do that whose objects are files.
+pub(crate) fn is_in_way(error: &Error) -> bool {
+    let is_of_files = matches!(error, Error::Generic { store: "LocalFileSystem", .. });
+    let text = error.to_string();
+    !is_of_files && IN_WAY.iter().any(|code| text.contains(&format!("<Code>{code}</Code>")))
+}
+
 /// Tells whether the store refuses the keys. Its client says so by a kind of its own, but not where
 /// it lists.
 pub(crate) fn is_refused(error: &Error) -> bool {
@@ -82,6 +106,7 @@ fn advice(status: &str, code: &str, message: &str) -> &'static str {
             ADVICE_KEYS
         }
         "PermanentRedirect" | "AuthorizationHeaderMalformed" | "IllegalLocationConstraintException" => ADVICE_REGION,
+        _ if IN_WAY.contains(&code) => ADVICE_WAY,
         "RequestTimeTooSkewed" => ADVICE_CLOCK,
         "SlowDown" | "ServerBusy" | "TooManyRequests" => ADVICE_SLOW,
         "AccessDenied" | "AllAccessDisabled" | "AuthorizationPermissionMismatch" => ADVICE_RIGHTS,
@@ -184,6 +209,34 @@ mod tests {
         assert!(without.starts_with("the store at http://127.0.0.1:1 cannot be reached: "), "{without}");
         let file = told(&Error::Generic { store: "LocalFileSystem", source: "no space".into() });
         assert!(file.contains("no space") && file.contains("try again"), "{file}");
+    }
+
+    #[test]
+    fn another_region_is_no_reason_to_ask_again() {
+        let answer =
+            |code| generic(&format!("Server returned non-2xx status code: 400 Bad Request: <Code>{code}</Code>"));
+        for code in ["AuthorizationHeaderMalformed", "PermanentRedirect"] {
+            assert!(is_elsewhere(&answer(code)) && crate::world::is_in_vain(&answer(code), 1), "{code}");
+        }
+        assert!(!is_elsewhere(&answer("SlowDown")) && !crate::world::is_in_vain(&answer("SlowDown"), 1));
+        let file = Error::Generic { store: "LocalFileSystem", source: "a file named 'PermanentRedirect'".into() };
+        assert!(!is_elsewhere(&file));
+    }
+
+    #[test]
+    fn an_object_in_the_way_is_told_and_no_reason_to_ask_again() {
+        for code in IN_WAY {
+            let answer = generic(&format!(
+                "Server returned non-2xx status code: 409 Conflict: <Error><Code>{code}</Code><Message>No.</Message></Error>"
+            ));
+            let exists = Error::AlreadyExists { path: "k".into(), source: answer.to_string().into() };
+            for error in [answer, exists] {
+                assert!(is_in_way(&error) && crate::world::is_in_vain(&error, 1), "{error}");
+                assert!(told(&error).contains("choose another key"), "{}", told(&error));
+            }
+        }
+        let exists = Error::AlreadyExists { path: "k".into(), source: "<Code>PreconditionFailed</Code>".into() };
+        assert!(!is_in_way(&exists) && !crate::world::is_in_vain(&exists, 1));
     }
 
     #[test]

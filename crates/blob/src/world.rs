@@ -12,7 +12,7 @@ use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions};
 
 use crate::error::Error;
 use crate::files::is_without_log;
-use crate::told::{is_refused, is_without_bucket, is_without_credentials};
+use crate::told::{is_elsewhere, is_in_way, is_refused, is_without_bucket, is_without_credentials};
 
 /// How often a read is asked again: with the pauses below about 10 s, longer than the store needs
 /// to elect or restart a node.
@@ -31,13 +31,15 @@ const REFUSED_TRIES: u32 = 5;
 const KEYLESS_TRIES: u32 = 2;
 
 /// Tells whether asking again is in vain: the store's disk is full, it is only to be read, it
-/// refuses the keys for good, there are no keys, there is no bucket, or the log is gone.
+/// refuses the keys for good, there are no keys, there is no bucket, or it is in another region;
+/// something else is where a directory must be; a name is too long; the log is gone.
 pub(crate) fn is_in_vain(error: &object_store::Error, tries: u32) -> bool {
     use std::io::ErrorKind;
     if is_without_bucket(error)
-       
+        || is_elsewhere(error)
+        || is_in_way(error)
         || is_without_log(error)
-       
+        || has_file_in_way(error)
         || (tries >= KEYLESS_TRIES && is_without_credentials(error))
     {
         return true;
@@ -53,8 +55,17 @@ pub(crate) fn is_in_vain(error: &object_store::Error, tries: u32) -> bool {
                 | ErrorKind::PermissionDenied
                 | ErrorKind::ReadOnlyFilesystem
                 | ErrorKind::NotADirectory
+                | ErrorKind::IsADirectory
+                | ErrorKind::InvalidFilename
         )
     )
+}
+
+/// Tells whether a file is where a directory is to be made: that an object exists is told by
+/// another kind of error.
+fn has_file_in_way(error: &object_store::Error) -> bool {
+    matches!(error, object_store::Error::Generic { store: "LocalFileSystem", .. })
+        && io_kind(error) == Some(std::io::ErrorKind::AlreadyExists)
 }
 
 /// Returns what the file system below a store said, if that is why the store failed.
