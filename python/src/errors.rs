@@ -51,6 +51,7 @@ fn raise_blob(py: Python<'_>, error: &BlobError) -> PyErr {
             Cause::Denied => PyPermissionError::new_err((13, text)),
             Cause::Gone => PyFileNotFoundError::new_err((2, text)),
             _ if matches!(source, StoreError::NotFound { .. }) => PyFileNotFoundError::new_err((2, text)),
+            _ if error.is_full() => own(py, "StoreError", (28, text)),
             _ => own(py, "StoreError", (5, text)),
         },
         BlobError::Damaged { .. } | BlobError::Lost { .. } => own(py, "DamagedError", (5, text)),
