@@ -248,6 +248,7 @@ impl Service {
                 };
                 self.letting_go(|| self.unmounted(&volume, force, destroy)).map(|()| Reply::Done)
             }
+            Request::GiveUp { title } => self.letting_go(|| self.pool.give_up_received(&title)).map(|()| Reply::Done),
             Request::CloneImage { image, volume, size_bytes, properties } => {
                 self.clone_image(&image, &volume, size_bytes, &properties)
             }

@@ -181,7 +181,7 @@ impl Receiver {
         if (descriptor.identity, receive.from) != (Some(begin.to), begin.from) {
             let text = format!(
                 "'{}' holds a part of '{}', and the stream brings another snapshot ('{}@{}'): let the other one go on with its resume \
-                 token (status shows it), or destroy '{}' first",
+                 token (status shows it), or give it up first (shale destroy --partial POOL {})",
                 self.volume,
                 partial.title(),
                 begin.volume,

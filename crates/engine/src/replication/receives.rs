@@ -77,7 +77,9 @@ impl Pool {
     pub(crate) fn check_not_coming(&self, title: &str) -> Result<()> {
         match self.core.objects.partial_named(title) {
             Some(_) => {
-                let text = format!("'{title}' is being received: let that come to its end, or give it up with destroy");
+                let text = format!(
+                    "'{title}' is being received: let that come to its end, or give it up with destroy --partial"
+                );
                 Err(Error::new(ErrorKind::Exists, text))
             }
             None => Ok(()),
@@ -89,7 +91,7 @@ impl Pool {
         match self.core.objects.partial_of(volume.id) {
             Some(partial) => {
                 let text = format!(
-                    "'{}' is receiving '{}': let that come to its end, or give it up with destroy",
+                    "'{}' is receiving '{}': let that come to its end, or give it up with destroy --partial",
                     volume.title(),
                     partial.title()
                 );
@@ -97,6 +99,31 @@ impl Pool {
             }
             None => Ok(()),
         }
+    }
+
+    /// Gives up the part that a stream has brought of a volume or of a snapshot
+    /// (`VOLUME@SNAPSHOT`), and never one that is complete.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Exists`] if it is complete by now, [`ErrorKind::NotFound`] if nothing has come.
+    pub fn give_up_received(&self, title: &str) -> Result<()> {
+        let core = &self.core;
+        let _admin = core.admin.lock();
+        let Some(partial) = core.objects.partial_named(title) else {
+            let is_there = core.objects.readable(title).is_ok();
+            let (kind, text) = if is_there {
+                (
+                    ErrorKind::Exists,
+                    format!("'{title}' is complete: nothing of it is left to be given up, and it stays"),
+                )
+            } else {
+                (ErrorKind::NotFound, format!("nothing has come of '{title}' that could be given up"))
+            };
+            return Err(Error::new(kind, text));
+        };
+        self.give_up_receive(&partial)?;
+        core.workers.wake_keeper();
+        Ok(())
     }
 
     /// Destroys the received part of a snapshot, and the volume if it was to come with it. The

@@ -63,7 +63,7 @@ impl Pool {
             return Ok(());
         }
         Err(conflict(format!(
-            "of '{}' a part has come as {}, and the stream brings {}: go on with the resume token (status shows it), or destroy '{}' first",
+            "of '{}' a part has come as {}, and the stream brings {}: go on with the resume token (status shows it), or give it up first (shale destroy --partial POOL {})",
             volume.title(),
             text_of(has.as_ref()),
             text_of(begin.image.as_ref()),

@@ -100,8 +100,8 @@ is gone, nothing is received: send it again without --thin.
 
 Nothing of a stream is seen before all of it has come and has been verified; then the snapshot, and the volume as it was in it, are
 there at once, and durable. If the stream breaks off, what has come is kept, over restarts too: the error shows a token for
-'shale send --resume', and so does shale status. To give it up: shale destroy POOL VOLUME for a new volume, shale destroy POOL
-VOLUME@SNAPSHOT for a difference.
+'shale send --resume', and so does shale status. To give it up: shale destroy --partial POOL VOLUME for a new volume, shale destroy
+--partial POOL VOLUME@SNAPSHOT for a difference; what another receive has completed meanwhile stays.
 
 A set of several snapshots (send -I, -R) takes effect snapshot by snapshot; those that are here already are passed over, so that the
 same set can be sent again. Of several volumes it needs -R, which makes the folders of their names where these are missing. The set

@@ -228,6 +228,7 @@ Examples:
   shale destroy -r /srv/pool projects    a folder, with everything in it
   shale destroy -r /srv/pool projects@monday      the snapshots that snapshot -r took
   shale destroy /srv/pool vm --force     even while a client has it open
+  shale destroy --partial /srv/pool copy      what came of it in a stream that broke off, no more
 
 There is no way back. The space comes back in the background. Without --force it waits up to 3 seconds for commands that are using the volume, and
 is refused (exit code 4) if one goes on, or a client has it open; with --force it says who that is, and what becomes of them. A snapshot that is held (shale holds) is not destroyed.
@@ -246,6 +247,9 @@ pub struct DestroyArgs {
     /// Destroy it even if a client has it open
     #[arg(long)]
     pub force: bool,
+    /// Only what has come of it in a stream that broke off: what is complete stays
+    #[arg(long, conflicts_with_all = ["recursive", "force"])]
+    pub partial: bool,
     /// How the pool is reached
     #[command(flatten)]
     pub access: Access,

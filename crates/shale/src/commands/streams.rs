@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use format::{STREAM_HEAD_BYTES, StreamChunk, StreamHead, StreamReader};
+use format::{STREAM_HEAD_BYTES, StreamBegin, StreamChunk, StreamHead, StreamReader};
 use serde::Serialize;
 use surface::{Error, ErrorKind};
 use units::format_size;
@@ -377,8 +377,9 @@ fn one(
         forced::tell(session, &forced, output)?;
     }
     let wish = ReceiveWish { volume: volume.clone(), properties, force: args.force };
-    let received =
-        copy_in(session, wish, first, source, output).map_err(|failure| with_token(session, &volume, failure))?;
+    let begin = stream_sets::begin_of(&first).ok();
+    let received = copy_in(session, wish, first, source, output)
+        .map_err(|failure| with_token(session, &volume, begin.as_ref(), failure))?;
     let seconds = started.elapsed().as_secs_f64();
     let bytes_per_second = (received.stream_bytes as f64 / seconds.max(1e-9)) as u64;
     let summary = ReceiveSummary { received, seconds, bytes_per_second };
@@ -433,15 +434,26 @@ pub fn receives(session: &Session) -> Outcome<Vec<ReceiveLine>> {
     }
 }
 
-/// Adds to a failure what has come, and how to go on.
-fn with_token(session: &Session, volume: &str, failure: Failure) -> Failure {
+/// Adds to a failure what has come, and how to go on. Another receive may have brought all of it,
+/// or may do so yet.
+fn with_token(session: &Session, volume: &str, begin: Option<&StreamBegin>, failure: Failure) -> Failure {
     let Ok(receives) = receives(session) else { return failure };
-    let Some(left) = receives.into_iter().find(|left| left.volume == volume) else { return failure };
+    let Some(left) = receives.into_iter().find(|left| left.volume == volume) else {
+        let Some(begin) = begin else { return failure };
+        let place = Request::Place { volume: volume.to_owned(), to: begin.to.0, from: begin.from.map(|from| from.0) };
+        return match session.call(place) {
+            Ok(Reply::Place(place)) if place.has_it => {
+                let title = format!("{volume}@{}", begin.snapshot);
+                failure.with(&format!("; '{title}' is complete by another receive, and nothing is left to be done"))
+            }
+            _ => failure,
+        };
+    };
     let come = format_size(left.received_bytes);
     let title = if left.is_new { left.volume.clone() } else { format!("{}@{}", left.volume, left.snapshot) };
     let rest = format!(
         "; {come} of '{}@{}' have come and are kept: go on with 'shale send POOL --resume {}', or give them up with 'shale destroy \
-         POOL {title}'",
+         --partial POOL {title}', which leaves what another receive has completed",
         left.volume, left.snapshot, left.token
     );
     failure.with(&rest)

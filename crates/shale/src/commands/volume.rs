@@ -130,6 +130,13 @@ pub fn destroy(args: DestroyArgs, output: &Output) -> Outcome {
     if let Some((folder, name)) = args.volume.split_once('@').filter(|_| args.recursive) {
         return destroy_below(&args, folder, name, output);
     }
+    if args.partial {
+        let given_up = Request::GiveUp { title: args.volume.clone() };
+        Session::with(&args.pool, &args.access, output, |session| Ok(session.done(given_up)?))?;
+        let document = json!({ "volume": args.volume });
+        output.done(&document, || format!("what had come of {} is given up\n", args.volume));
+        return Ok(());
+    }
     let request =
         Request::Destroy { volume: args.volume.clone(), id: None, recursive: args.recursive, force: args.force };
     let was_folder = Session::with(&args.pool, &args.access, output, |session| {

@@ -191,6 +191,11 @@ pub enum Request {
         /// Even while a client has it open.
         force: bool,
     },
+    /// Gives up what a stream has brought of a volume or a snapshot, and nothing that is complete.
+    GiveUp {
+        /// Name, `VOLUME` or `VOLUME@SNAPSHOT`.
+        title: String,
+    },
     /// Takes a snapshot.
     Snapshot {
         /// Of this volume.
@@ -691,6 +696,7 @@ mod tests {
                 properties: BTreeMap::from([("compression".to_owned(), "zstd-3".to_owned())]),
             },
             Request::Destroy { volume: "vm".to_owned(), id: Some(7), recursive: false, force: true },
+            Request::GiveUp { title: "vm@s".to_owned() },
             Request::Snapshot { volume: "vm".to_owned(), name: "s".to_owned() },
             Request::SnapshotFolder { folder: "a/b".to_owned(), name: "s".to_owned() },
             Request::CreateFolder { folder: "a/b".to_owned(), properties: BTreeMap::new() },
