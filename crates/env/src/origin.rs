@@ -48,6 +48,8 @@ pub enum OriginError {
     Denied(String),
     /// The version, or a part of it, is not there any more.
     Gone(String),
+    /// The store was reached, and what was asked of it cannot be done as things are.
+    Refused(String),
     /// What came is not what was put there.
     Damaged(String),
 }
@@ -58,6 +60,7 @@ impl Display for OriginError {
             Self::Unreachable(text) => ("the store does not answer", text),
             Self::Denied(text) => ("the store denies access", text),
             Self::Gone(text) => ("the image's version is not there any more", text),
+            Self::Refused(text) => ("the image cannot be used so", text),
             Self::Damaged(text) => ("the image is damaged", text),
         };
         write!(f, "{what}: {text}")

@@ -1,6 +1,6 @@
 //! How a pool fares, in one word and one line: from the figures of its status, and nothing else.
 
-use crate::model::StatusReport;
+use crate::model::{ImageLine, StatusReport};
 
 /// From here on a pool is called nearly full: cleaning becomes dearer, and there is still time to act.
 pub const NEARLY_FULL_PERCENT: f64 = crate::fullness::LEVELS[0] as f64;
@@ -12,6 +12,8 @@ pub enum Health {
     Failed,
     /// Something cannot be read.
     Damaged,
+    /// The image of a volume is not in its store any more.
+    ImageGone,
     /// A repair has dropped something, and that was not acknowledged yet.
     Loss,
     /// There is no room for new data.
@@ -32,6 +34,7 @@ impl Health {
         match self {
             Self::Failed => "failed",
             Self::Damaged => "damaged",
+            Self::ImageGone => "image-gone",
             Self::Loss => "recovered-with-loss",
             Self::Full => "full",
             Self::Incomplete => "incomplete",
@@ -52,6 +55,12 @@ pub fn assess(s: &StatusReport) -> Vec<(Health, String)> {
     if damages > 0 {
         let places = if damages == 1 { "1 place" } else { &format!("{damages} places") };
         found.push((Health::Damaged, format!("DAMAGED in {places}")));
+    }
+    let gone: Vec<String> = s.images.iter().filter(|image| image.gone).map(ImageLine::address).collect();
+    match &gone[..] {
+        [] => {}
+        [one] => found.push((Health::ImageGone, format!("THE IMAGE {one} IS GONE from its store"))),
+        more => found.push((Health::ImageGone, format!("{} IMAGES ARE GONE from their stores", more.len()))),
     }
     if !s.losses.is_empty() {
         found.push((Health::Loss, "RECOVERED WITH LOSS".to_owned()));
@@ -108,10 +117,31 @@ mod tests {
         assert_eq!(worst(&s), Health::Full);
         s.losses = vec![LossLine { unix_s: 1, text: "batch 7".to_owned() }];
         assert_eq!((worst(&s), assess(&s)[0].1.as_str()), (Health::Loss, "RECOVERED WITH LOSS"));
+        let image = ImageLine {
+            image: "file:///b".to_owned(),
+            version: 3,
+            volumes: vec!["vm".to_owned()],
+            size_bytes: 1,
+            local_bytes: 0,
+            stored_bytes: 0,
+            fetched_groups: 0,
+            fetched_bytes: 0,
+            failures: 1,
+            last_error: None,
+            gone: true,
+            waiting: 0,
+            lacks_room: false,
+            complete: false,
+        };
+        s.images = vec![ImageLine { gone: false, ..image.clone() }];
+        assert_eq!(worst(&s), Health::Loss, "an image that is there");
+        s.images.push(image);
+        let gone = "THE IMAGE file:///b@3 IS GONE from its store";
+        assert_eq!((worst(&s), assess(&s)[0].1.as_str()), (Health::ImageGone, gone));
         s.damages_unlisted = 2;
         assert_eq!((worst(&s), assess(&s)[0].1.as_str()), (Health::Damaged, "DAMAGED in 2 places"));
         s.failed = Some("no".to_owned());
         let all: Vec<_> = assess(&s).into_iter().map(|(health, _)| health.name()).collect();
-        assert_eq!(all, ["failed", "damaged", "recovered-with-loss", "full", "incomplete", "scrubbing"]);
+        assert_eq!(all, ["failed", "damaged", "image-gone", "recovered-with-loss", "full", "incomplete", "scrubbing"]);
     }
 }

@@ -26,6 +26,9 @@ pub struct ImageLine {
     pub failures: u64,
     /// Why the last one did, if it did.
     pub last_error: Option<String>,
+    /// It, or a part of it, is not in the store any more.
+    #[serde(default)]
+    pub gone: bool,
     /// Requests that wait for the store.
     pub waiting: u64,
     /// The rest is to be fetched in the background, and the pool is too full to keep it.
@@ -49,6 +52,7 @@ impl From<engine::ImageStatus> for ImageLine {
             fetched_bytes: status.fetched_bytes,
             failures: status.failures,
             last_error: status.last_error,
+            gone: status.is_gone,
             waiting: status.waiting,
             lacks_room: status.lacks_room,
             complete: status.is_whole,
@@ -78,7 +82,9 @@ impl ImageLine {
             let requests = plural(self.waiting, "request waits", "requests wait");
             text.push_str(&format!("; {requests} for the store"));
         }
-        if let Some(error) = &self.last_error {
+        if let Some(error) = self.last_error.as_ref().filter(|_| self.failures == 0) {
+            text.push_str(&format!("; it cannot be held: {error}"));
+        } else if let Some(error) = &self.last_error {
             let attempts = plural(self.failures, "attempt", "attempts");
             text.push_str(&format!("; {attempts} failed, the last one: {error}"));
         }
@@ -103,6 +109,7 @@ mod tests {
             fetched_bytes: 1 << 10,
             failures: 0,
             last_error: None,
+            gone: false,
             waiting: 0,
             lacks_room: false,
             complete: false,
@@ -121,6 +128,8 @@ mod tests {
         assert!(
             line.words().ends_with("here; 1 request waits for the store; 1 attempt failed, the last one: it is away")
         );
+        line.failures = 0;
+        assert!(line.words().ends_with("here; 1 request waits for the store; it cannot be held: it is away"));
         (line.waiting, line.failures, line.lacks_room) = (2, 2, true);
         assert!(line.words().contains(
             "here; the pool is too full to fetch the rest; 2 requests wait for the store; 2 attempts failed, "

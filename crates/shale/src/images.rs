@@ -11,6 +11,7 @@ pub mod push;
 pub use pins::holder;
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -44,6 +45,8 @@ pub struct Images {
     /// Begins with the first image: most pools have none.
     runtime: OnceLock<Option<Runtime>>,
     open: Mutex<HashMap<RemoteImage, Slot>>,
+    /// A store has said that an image is not there, since that was asked last.
+    has_gone: AtomicBool,
 }
 
 impl Images {
@@ -87,12 +90,17 @@ impl Images {
             self.forget(image);
             store_error(error)
         })?;
+        let unpinned = |error: BlobError| {
+            // Opened anew, it is looked for where it was, and may be another one.
+            self.forget(image);
+            store_error(origin_error(&named(error, image)))
+        };
         // The pool may ask for groups of an image meanwhile: on this thread, too.
         let made = open.image.pinned(holder, async { tokio::task::block_in_place(make).map_err(NotMade::Pool) });
         self.work(async {
             made.await.map_err(|error| match error {
                 NotMade::Pool(error) => error,
-                NotMade::Store(error) => store_error(origin_error(&error)),
+                NotMade::Store(error) => unpinned(error),
             })
         })
     }
@@ -104,13 +112,18 @@ impl Images {
         if let Some(open) = &*slot {
             return Ok(open.clone());
         }
-        let opened = open(image).await?;
+        let opened = open(image).await.map_err(|error| named(error, image))?;
         // The profile is advice: without it groups come one by one.
         let profile = opened.blob().profile().await.unwrap_or_default();
         let ahead = Mutex::new(Ahead::of(profile, image.version));
         let opened = Arc::new(Open { image: opened, ahead });
         *slot = Some(opened.clone());
         Ok(opened)
+    }
+
+    /// Tells whether a store has said that an image is not there, since this was asked last.
+    pub(crate) fn take_gone(&self) -> bool {
+        self.has_gone.swap(false, Ordering::AcqRel)
     }
 
     /// Takes a connection away that did not serve: the next attempt opens it anew, with credentials
@@ -170,7 +183,19 @@ impl Origins for Images {
         if answers.iter().any(|answer| matches!(answer, Err(OriginError::Denied(_) | OriginError::Gone(_)))) {
             self.forget(image);
         }
+        if answers.iter().any(|answer| matches!(answer, Err(OriginError::Gone(_)))) {
+            self.has_gone.store(true, Ordering::Release);
+        }
         answers
+    }
+}
+
+/// Names a blob that is not there as its volumes do. A new one at its key would be another one, so
+/// the words for a blob that is missing are no help here.
+fn named(error: BlobError, image: &RemoteImage) -> BlobError {
+    match error {
+        BlobError::Missing(_) | BlobError::Vanished(_) => BlobError::Vanished(image.location.clone()),
+        error => error,
     }
 }
 
@@ -207,6 +232,7 @@ pub fn store_error(error: OriginError) -> Error {
     let kind = match &error {
         OriginError::Unreachable(_) | OriginError::Denied(_) => ErrorKind::Io,
         OriginError::Gone(_) => ErrorKind::NotFound,
+        OriginError::Refused(_) => ErrorKind::Invalid,
         OriginError::Damaged(_) => ErrorKind::Corrupt,
     };
     Error::new(kind, error.to_string())
@@ -218,7 +244,8 @@ fn origin_error(error: &BlobError) -> OriginError {
     match error.cause() {
         Cause::Unreachable => OriginError::Unreachable(text),
         Cause::Denied => OriginError::Denied(text),
-        Cause::Gone | Cause::Refused => OriginError::Gone(text),
+        Cause::Gone => OriginError::Gone(text),
+        Cause::Refused => OriginError::Refused(text),
         Cause::Damaged => OriginError::Damaged(text),
     }
 }
@@ -297,5 +324,36 @@ mod tests {
         remove(&image);
         let answers = images.fetch(&image, &[0]);
         assert!(matches!(answers[..], [Err(OriginError::Gone(_))]), "{answers:?}");
+    }
+
+    #[test]
+    fn no_pin_is_made_where_the_image_was_and_is_not() {
+        let (image, _) = image("moved");
+        let images = Images::default();
+        images.hold(&image, "pool/a").unwrap();
+        let place = std::path::PathBuf::from(image.location.strip_prefix("file://").unwrap());
+        let hidden = place.with_file_name("hidden");
+        std::fs::rename(&place, &hidden).unwrap();
+        for holder in ["pool/a", "pool/b"] {
+            let held = images.hold(&image, holder);
+            let is_told = matches!(&held, Err(OriginError::Gone(text)) if text.contains(&image.location));
+            assert!(is_told, "{held:?}");
+            let made = images.pinned(&image, holder, || -> surface::Result<()> { unreachable!() });
+            let error = made.map_err(|error| (error.kind(), error.to_string()));
+            assert!(matches!(&error, Err((ErrorKind::NotFound, text)) if text.contains(&image.location)), "{error:?}");
+            assert!(!place.exists(), "something was made at {}", place.display());
+        }
+        std::fs::rename(&hidden, &place).unwrap();
+        images.hold(&image, "pool/b").unwrap();
+        images.pinned(&image, "pool/c", || Ok(())).unwrap();
+        remove(&image);
+    }
+
+    #[test]
+    fn an_image_with_too_many_pins_is_there() {
+        let error = origin_error(&BlobError::Refused("the blob has 256 pins: remove clones".to_owned()));
+        let told = store_error(error);
+        assert_eq!(told.kind(), ErrorKind::Invalid);
+        assert!(told.to_string().contains("256 pins") && !told.to_string().contains("not there"), "{told}");
     }
 }

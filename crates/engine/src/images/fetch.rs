@@ -197,9 +197,15 @@ impl Core {
             let contact = state.contacts.entry(object.id).or_default();
             contact.fetched_groups += kept.len() as u64;
             contact.fetched_bytes += fetched_bytes;
+            if contact.gone.is_some_and(|gone| kept.iter().any(|(key, _)| *key == gone)) {
+                (contact.gone, contact.unheld) = (None, None);
+            }
             if let Some(failure) = &failure {
                 contact.failures += 1;
                 contact.last_error = Some(failure.to_string());
+                if matches!(failure, OriginError::Gone(_)) && contact.gone.is_none() {
+                    contact.gone = mine.iter().find(|key| open.contains(key)).copied();
+                }
                 contact.backoff = (2 * contact.backoff).clamp(PAUSE_MIN_NS, PAUSE_MAX_NS);
                 contact.retry_at = now.saturating_add(contact.backoff);
             } else {
@@ -215,7 +221,7 @@ impl Core {
                 waiting.damaged += 1;
                 waiting.damaged >= DAMAGED_MAX
             }
-            OriginError::Gone(_) => {
+            OriginError::Gone(_) | OriginError::Refused(_) => {
                 waiting.gone += 1;
                 waiting.gone >= GONE_MAX
             }

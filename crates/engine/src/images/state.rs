@@ -26,6 +26,10 @@ pub(crate) struct Contact {
     pub fetched_bytes: u64,
     pub failures: u64,
     pub last_error: Option<String>,
+    /// A group of it that is not there any more, as its store said last.
+    pub gone: Option<GroupKey>,
+    /// Why it could not be held for its volumes, if it is not there any more.
+    pub unheld: Option<String>,
     /// Before this, in nanoseconds of the clock, it is not asked again.
     pub retry_at: u64,
     /// How long it is left alone after the next failure, in nanoseconds.

@@ -1,5 +1,7 @@
 //! How much of images is here, and how their stores answer.
 
+use std::sync::Arc;
+
 use env::RemoteImage;
 use surface::Result;
 use units::BLOCK_BYTES;
@@ -7,6 +9,7 @@ use units::BLOCK_BYTES;
 use crate::objects::Object;
 use crate::objects::images::remote_of;
 use crate::pool::Pool;
+use crate::read::lacking::Patience;
 
 /// An image of which volumes of the pool need something.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,6 +32,8 @@ pub struct ImageStatus {
     pub failures: u64,
     /// Why the last attempt failed, if it did.
     pub last_error: Option<String>,
+    /// It is not there any more, or a part of it, and volumes need it.
+    pub is_gone: bool,
     /// Requests that wait for the store now.
     pub waiting: u64,
     /// The rest is to be fetched in the background, and the pool is too full to keep it.
@@ -53,6 +58,37 @@ impl Pool {
         Ok(below.and_then(|id| self.core.objects.get(id)).and_then(|image| self.image_status(&image)))
     }
 
+    /// Notes that an image could not be held for its volumes because it is not there any more: its
+    /// status shows that.
+    pub fn note_gone(&self, image: &RemoteImage, why: String) {
+        if let Some(object) = self.object_of(image) {
+            self.core.images.state.lock().contacts.entry(object.id).or_default().unheld = Some(why);
+        }
+    }
+
+    /// Notes that an image is held for its volumes. A part of it that was gone is asked for again:
+    /// it may be back.
+    pub fn note_held(&self, image: &RemoteImage) {
+        let Some(object) = self.object_of(image) else { return };
+        let gone = {
+            let mut state = self.core.images.state.lock();
+            let Some(contact) = state.contacts.get_mut(&object.id) else { return };
+            (contact.unheld, contact.retry_at) = (None, 0);
+            contact.gone
+        };
+        if let Some(key) = gone {
+            // What comes of it is in the image's status.
+            let _ = self.core.fetch(&[key], Patience::Once);
+        }
+    }
+
+    fn object_of(&self, image: &RemoteImage) -> Option<Arc<Object>> {
+        let is_it = |object: &Arc<Object>| {
+            object.descriptor.read().image.as_ref().is_some_and(|known| remote_of(known) == *image)
+        };
+        self.core.objects.images().into_iter().find(is_it)
+    }
+
     fn image_status(&self, object: &Object) -> Option<ImageStatus> {
         let image = object.descriptor.read().image.clone()?;
         let sees = |volume: &Object| volume.levels().last().is_some_and(|level| level.object == object.id);
@@ -68,7 +104,8 @@ impl Pool {
             fetched_groups: contact.fetched_groups,
             fetched_bytes: contact.fetched_bytes,
             failures: contact.failures,
-            last_error: contact.last_error,
+            is_gone: (contact.gone.is_some() || contact.unheld.is_some()) && !contact.is_whole,
+            last_error: contact.last_error.or(contact.unheld),
             waiting: contact.waiting,
             lacks_room: contact.lacks_room && self.core.hydration_of(object.id).is_some(),
             is_whole: contact.is_whole,

@@ -112,6 +112,43 @@ fn a_store_that_is_away_is_an_error_that_names_it_and_never_zeroes() {
     );
 }
 
+#[test]
+fn an_image_that_is_gone_is_told_until_it_is_back() {
+    let world = World::new(64 << 20, IMAGE);
+    let volume = world.pool().volume("v").unwrap();
+    let has_data = |group: &usize| world.origin.content[group * GROUP..][..4096].iter().any(|b| *b != 0);
+    let groups: Vec<usize> = (0..20).filter(has_data).take(2).collect();
+    let read = |group: usize, mood: Mood| {
+        world.origin.set(mood);
+        world.machine.clock.advance_ms(900_000);
+        volume.read((group * GROUP) as u64, &mut vec![0; 4096])
+    };
+    let status = || world.pool().images().remove(0);
+    read(groups[0], Mood::Away).unwrap_err();
+    assert!(!status().is_gone, "a store that is away says nothing about its images");
+    read(groups[0], Mood::Gone).unwrap_err();
+    assert!(status().is_gone);
+    read(groups[1], Mood::Well).unwrap();
+    assert!(status().is_gone, "another part of it that is there says nothing about the one that is not");
+    // Once it is held, the part is asked for again.
+    let image = status().image;
+    world.origin.set(Mood::Gone);
+    world.pool().note_held(&image);
+    assert!(status().is_gone);
+    world.origin.set(Mood::Well);
+    world.pool().note_held(&image);
+    assert!(!status().is_gone && status().last_error.is_none());
+    read(groups[0], Mood::Gone).unwrap();
+    // It could not be held, and is.
+    world.pool().note_gone(&image, "there is no blob".to_owned());
+    assert_eq!((status().is_gone, status().last_error.as_deref()), (true, Some("there is no blob")));
+    world.pool().note_held(&image);
+    assert!(!status().is_gone && status().last_error.is_none());
+    let other = env::RemoteImage { version: image.version + 1, ..image };
+    world.pool().note_gone(&other, "another one".to_owned());
+    assert!(!status().is_gone);
+}
+
 /// Where a read began, and what it got.
 type Ended = (u64, Result<Vec<u8>>);
 

@@ -108,7 +108,7 @@ same set can be sent again. Of several volumes it needs -R, which makes the fold
 of a folder is received into the folder VOLUME as well, under the names that its volumes have in the one sent. The properties of a
 folder are not sent. A clone in it is made as a clone, if what it came from is here.
 
-Exit code 6 if the stream is damaged, 7 if it ends too early, 11 if it does not fit the volume.
+Exit code 3 if the image of a thin stream is gone, 6 if the stream is damaged, 7 if it ends too early, 11 if it does not fit the volume.
 
 JSON: {volume, snapshot, is_new, image, size_bytes, stream_bytes, payload_bytes, fragments, hole_bytes, seconds,
   bytes_per_second}; of a set {received: [...], passed_over, stream_bytes, seconds, bytes_per_second}; an error has the token

@@ -7,7 +7,7 @@
 use ::blob::Error as BlobError;
 use env::{OriginError, RemoteImage};
 
-use super::{Images, open};
+use super::{Images, named, open};
 
 /// What holds an image for a volume.
 pub fn holder(pool_id: &str, volume: &str) -> String {
@@ -20,7 +20,8 @@ impl Images {
     /// # Errors
     /// Why not.
     pub fn hold(&self, image: &RemoteImage, holder: &str) -> Result<(), OriginError> {
-        let done = self.attempt(async { self.opened(image).await?.image.pin(holder).await });
+        let done = self
+            .attempt(async { self.opened(image).await?.image.pin(holder).await.map_err(|error| named(error, image)) });
         if done.is_err() {
             self.forget(image);
         }
@@ -36,7 +37,9 @@ impl Images {
         let work = async {
             match open(image).await {
                 Ok(open) => open.unpin(is_meant).await.map(drop),
-                Err(BlobError::Expired(_) | BlobError::NoVersion(_) | BlobError::Missing(_)) => Ok(()),
+                Err(
+                    BlobError::Expired(_) | BlobError::NoVersion(_) | BlobError::Missing(_) | BlobError::Vanished(_),
+                ) => Ok(()),
                 Err(error) => Err(error),
             }
         };

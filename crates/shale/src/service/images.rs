@@ -72,7 +72,7 @@ impl Service {
         let holder = holder(&self.pool.status().id, volume);
         let make = || self.pool.clone_image(&image, volume, size_bytes, properties);
         let _turn = self.tending.turn.lock();
-        let id = self.images.pinned(&image, &holder, make)?;
+        let id = self.noted(&image, &holder, make)?;
         // A pin that another process let go meanwhile is made again, or the volume goes.
         if let Err(error) = self.images.hold(&image, &holder) {
             self.pool.destroy(id, false)?;
@@ -81,12 +81,31 @@ impl Service {
         Ok(Reply::Created { id: id.0 })
     }
 
+    /// Holds an image, then does something. Where the pool has volumes of it, the status tells that
+    /// it could not be held.
+    fn noted<T>(&self, image: &RemoteImage, holder: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        let mut is_held = false;
+        let done = self.images.pinned(image, holder, || {
+            is_held = true;
+            work()
+        });
+        if let Err(error) = &done
+            && !is_held
+            && error.kind() == ErrorKind::NotFound
+        {
+            self.pool.note_gone(image, error.to_string());
+        } else if done.is_ok() {
+            self.pool.note_held(image);
+        }
+        done
+    }
+
     /// Holds an image for a volume, then does what brings that.
     pub(crate) fn holding<T>(&self, image: &RemoteImage, volume: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let holder = holder(&self.pool.status().id, volume);
         let _turn = self.tending.turn.lock();
         let mut is_held = false;
-        let done = self.images.pinned(image, &holder, || {
+        let done = self.noted(image, &holder, || {
             is_held = true;
             work()
         });
@@ -178,6 +197,9 @@ impl Service {
     /// others of the pool, and lets those go that could not be reached before.
     pub fn tend_images(self: &Arc<Self>) {
         let now = env::SystemClock::default().unix_s();
+        if self.images.take_gone() {
+            self.tending.next_unix_s.fetch_min(now + TEND_AGAIN_S, Ordering::Relaxed);
+        }
         if now < self.tending.next_unix_s.load(Ordering::Relaxed) || self.tending.is_busy.load(Ordering::Relaxed) {
             return;
         }
@@ -223,6 +245,12 @@ impl Tending {
         let named = holders(id, &now);
         for (image, volumes) in now {
             let held = volumes.iter().try_for_each(|volume| images.hold(&image, &holder(id, volume)));
+            match &held {
+                Ok(()) => pool.note_held(&image),
+                Err(error @ OriginError::Gone(_)) => pool.note_gone(&image, error.to_string()),
+                // Another error does not say that it is gone.
+                Err(_) => {}
+            }
             if let Err(error) = held {
                 warn(&format!("{} version {} cannot be held for its volumes: {error}", image.location, image.version));
                 is_done = false;
