@@ -207,6 +207,13 @@ def run_example(t, line):
         with Served(t, "shale serve /srv/pool --shares /srv/shares"):
             shell(t, line)
             return
+    if line.startswith("shale iostat"):
+        # Without --count it would go on for ever.
+        enough = line.replace("--every 5", "--every 1 --count 2")
+        with Served(t, "shale serve /srv/pool"):
+            shell(t, "shale export /srv/pool vm - --force | head -c 1M > /dev/null || true")
+            shell(t, enough)
+            return
     if line.startswith("shale jobs"):
         # A job that rests for a minute behind its first slice, unless it is to be watched to its end.
         pace = "" if line.endswith(" 1") else " --rate 64K"

@@ -40,6 +40,7 @@ pub use history::diff::{Changed, DiffPage};
 pub use history::holds::Hold;
 pub use images::ImageStatus;
 pub use images::push::{GroupsPage, PushBase};
+pub use objects::effort::{CodecEffort, VolumeEffort};
 pub use pool::Pool;
 pub use repair::damages::DamageReport;
 pub use repair::salvage::{

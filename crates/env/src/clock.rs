@@ -1,5 +1,6 @@
 //! Time.
 
+use std::sync::LazyLock;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// A source of time.
@@ -37,6 +38,13 @@ impl Clock for SystemClock {
         let (seconds, ns) = (u64::try_from(time.tv_sec).unwrap_or(0), u64::try_from(time.tv_nsec).unwrap_or(0));
         seconds * 1_000_000_000 + ns
     }
+}
+
+/// Monotonic nanoseconds from an arbitrary start, the same for all of the process: for front ends,
+/// which are not simulated. No system call where the kernel maps its clock into processes.
+pub fn monotonic_ns() -> u64 {
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    u64::try_from(START.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Wall-clock seconds since 1970, negative before, and nanoseconds from there on.

@@ -33,7 +33,7 @@ mod uring;
 pub use aligned::AlignedBuf;
 pub use allocator::{Allocator, tune_allocator};
 pub use arena::{Arena, ArenaBuf, HUGE_PAGE_BYTES, Pages};
-pub use clock::{Clock, SystemClock, wall_time};
+pub use clock::{Clock, SystemClock, monotonic_ns, wall_time};
 pub use cpus::{KeepOff, current_cpu};
 pub use descriptors::descriptors_share;
 pub use disk::{Disk, DiskLayer};

@@ -18,7 +18,7 @@ use crate::lane::Lane;
 use crate::nodes::{Node, Nodes, device_of};
 use crate::open_file::File;
 use crate::open_files::OpenFiles;
-use crate::options::{CHANGES_WAITING, EMPTYINGS_WAITING, MountOptions, OPENS_WAITING};
+use crate::options::{CHANGES_WAITING, DOOR, EMPTYINGS_WAITING, MountOptions, OPENS_WAITING};
 
 /// Mode of a device's file.
 pub(crate) const FILE_PERMISSIONS: u16 = 0o600;
@@ -160,7 +160,7 @@ impl DeviceDirectory {
     /// Goes on with the open files of the program that served the mount before this one.
     pub(crate) fn take_over(&mut self, left: KeptHandles) {
         self.is_taken_over = true;
-        let client = NamedClient::shared("file in the mount, open since before the server started anew");
+        let client = NamedClient::at(DOOR, "file in the mount, open since before the server started anew");
         for opened in left.earlier() {
             let again = self.node(opened.node).map(|node| (node.name(), self.files.open_again(node, opened, &client)));
             match again {

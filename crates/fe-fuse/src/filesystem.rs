@@ -15,7 +15,7 @@ use surface::{Allocation, NamedClient, process_name, program_file};
 use crate::directory::{BLOCK_BYTES, DeviceDirectory, FileState};
 use crate::file_io;
 use crate::nodes::Node;
-use crate::options::REQUEST_BYTES_MAX;
+use crate::options::{DOOR, REQUEST_BYTES_MAX};
 
 /// Nothing of a name or an attribute is cached by the kernel.
 pub(crate) const TTL: Duration = Duration::ZERO;
@@ -167,7 +167,7 @@ impl DeviceDirectory {
         // Named now: a process that opens a file for another program, as losetup does, may be gone when its name is wanted.
         let program = std::fs::read(program_file(request.pid)).unwrap_or_default();
         let process = process_name(request.pid, &program, Some(request.uid));
-        let client = NamedClient::shared(format!("file in the mount, {process}"));
+        let client = NamedClient::at(DOOR, format!("file in the mount, {process}"));
         let lane = if flags & libc::O_TRUNC == 0 { &self.opens } else { &self.emptyings };
         lane.run(0, move || {
             answer.result(files.open(node, flags, &client, number).map(|handle| reply::opened(handle, OPEN_FLAGS)));

@@ -4,6 +4,9 @@ use std::time::SystemTime;
 
 use fuse::keep::KeptBy;
 
+/// What this door is called where operations are counted.
+pub(crate) const DOOR: &str = "mount";
+
 /// Threads that take requests from the kernel, and do those that need not wait. Few are better than many: see the
 /// measurement in `lane`. Each that saw a large write keeps a buffer of [`REQUEST_BYTES_MAX`].
 pub const THREADS_DEFAULT: usize = 4;

@@ -51,6 +51,10 @@ impl Client for Caller {
         self.who().map_or_else(|| "an NBD client".to_owned(), |who| format!("NBD client {who}"))
     }
 
+    fn door(&self) -> &'static str {
+        "nbd"
+    }
+
     /// A client that has closed its side may still take replies, but asks for nothing more.
     fn is_gone(&self) -> bool {
         let mut polled = [PollFd::new(&self.socket, PollFlags::RDHUP)];

@@ -22,6 +22,7 @@
 //! changes become durable within some seconds ([`MountOptions::commit_every`]). The death of the
 //! program loses neither, where there is a place for a journal ([`MountOptions::journal`]).
 
+mod counted;
 mod flags;
 mod held;
 mod kept;

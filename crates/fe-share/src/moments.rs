@@ -6,6 +6,7 @@
 //! the inode's number there. A view's number follows from the snapshot's, so a server that takes a
 //! mount over finds what the kernel means. Its tree is opened when it is looked at.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, btree_map};
 use std::sync::Arc;
 use std::time::Duration;
@@ -184,7 +185,8 @@ impl Shown {
         Ok(opened)
     }
 
-    pub(crate) fn serve<A: Answer>(&self, request: &Request<'_>, answer: A) {
+    /// Answers. `moved`: the bytes that were read, if any.
+    pub(crate) fn serve<A: Answer>(&self, request: &Request<'_>, answer: A, moved: &Cell<u64>) {
         match (request.node, request.operation) {
             // Answered so, they never come again; the others change something.
             (_, Operation::Open { .. } | Operation::OpenDirectory { .. } | Operation::Flush { .. })
@@ -197,7 +199,7 @@ impl Shown {
             (Tree::ROOT, _) => answer.entry(&sign_entry(SHALE)),
             (node @ (SHALE | SNAPSHOTS), operation) => self.serve_sign(node, &operation, answer),
             (node, operation) => match self.tree(node >> VIEW_SHIFT) {
-                Ok(tree) => serve_moment(&tree, node, &operation, answer),
+                Ok(tree) => serve_moment(&tree, node, &operation, answer, moved),
                 Err(failure) => answer.fail(errno(failure)),
             },
         }
@@ -279,7 +281,7 @@ impl Shown {
 }
 
 /// Answers what only reads a snapshot; all else would change it.
-fn serve_moment<A: Answer>(tree: &Tree, node: u64, operation: &Operation<'_>, answer: A) {
+fn serve_moment<A: Answer>(tree: &Tree, node: u64, operation: &Operation<'_>, answer: A, moved: &Cell<u64>) {
     let (view, inode) = (node >> VIEW_SHIFT << VIEW_SHIFT, node & !(u64::MAX << VIEW_SHIFT));
     let shown = |(inode, found): (u64, Inode)| served::entry(tree, view | inode, &found);
     match *operation {
@@ -296,7 +298,11 @@ fn serve_moment<A: Answer>(tree: &Tree, node: u64, operation: &Operation<'_>, an
         Operation::ReadLink => answer.result(tree.read_link(inode).map_err(errno)),
         Operation::Read { offset, size, .. } => {
             let size = size.min(fuse::REQUEST_BYTES_MAX) as usize;
-            answer.fill(size, |buffer| tree.read(inode, offset, buffer).map(Some).map_err(errno));
+            answer.fill(size, |buffer| {
+                let length = tree.read(inode, offset, buffer).map_err(errno)?;
+                moved.set(length as u64);
+                Ok(Some(length))
+            });
         }
         Operation::GetXattr { name, size } => answer_sized(tree.xattr(inode, name), size, answer),
         Operation::ListXattr { size } => {

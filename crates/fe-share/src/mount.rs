@@ -11,7 +11,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use fuse::{Session, SessionOptions, Transport};
 use parking_lot::{Condvar, Mutex};
 use rustix::mount::UnmountFlags;
 use share::{Left, Tree};
-use surface::{Error, ErrorKind, Result};
+use surface::{Error, ErrorKind, Result, Traffic};
 
 use crate::held::Held;
 use crate::kept::{self, JournalPlace, KeptJournal};
@@ -45,6 +45,8 @@ pub struct MountOptions {
     /// Where the journal is made that lets acknowledged names outlive this program, also where the
     /// mount does not.
     pub journal: Option<Arc<dyn JournalPlace>>,
+    /// Where requests are counted.
+    pub traffic: Option<Arc<Traffic>>,
 }
 
 impl Default for MountOptions {
@@ -56,6 +58,7 @@ impl Default for MountOptions {
             commit_every: Duration::from_secs(5),
             kept_by: None,
             journal: None,
+            traffic: None,
         }
     }
 }
@@ -108,7 +111,7 @@ pub fn mount_with_moments(
     };
     let dir_path = dir.canonicalize().map_err(|error| about("no such directory: make it first", error))?;
     let moments = moments.map(Shown::new);
-    let served = Arc::new(Served { tree: tree.clone(), held: Held::default(), notifier: OnceLock::new(), moments });
+    let served = Arc::new(Served::new(tree.clone(), Held::default(), moments, options.traffic.clone()));
     let first = Transport::best();
     let session = match begin(&served, &dir_path, options, first) {
         Err(error) if first == Transport::Rings => {
@@ -169,7 +172,7 @@ pub fn resume_with_moments(
         Error::with_source(kind, format!("share at {}: its mount cannot be taken over", dir.display()), error)
     };
     let moments = moments.map(Shown::new);
-    let served = Arc::new(Served { tree: tree.clone(), held: Held::taken_over(), notifier: OnceLock::new(), moments });
+    let served = Arc::new(Served::new(tree.clone(), Held::taken_over(), moments, options.traffic.clone()));
     let session = Session::take_over(devices, served.clone()).map_err(about)?;
     // Before anything is done that might have to be known to the next program.
     let journal = begin_journal(&tree, options, true).map_err(about)?;

@@ -1,5 +1,6 @@
 //! Requests of the kernel, each handed to the tree.
 
+use std::cell::Cell;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -10,8 +11,9 @@ use fuse::{
     Request, StatFs, WriteData,
 };
 use share::{Caller, Failure, Inode, SetAttributes, Time, TimeToSet, Tree};
-use surface::Allocation;
+use surface::{Allocation, Traffic};
 
+use crate::counted::kind_of;
 use crate::flags;
 use crate::held::Held;
 use crate::moments::{self, Shown};
@@ -36,6 +38,8 @@ pub(crate) struct Served {
     pub(crate) notifier: OnceLock<Notifier>,
     /// Its snapshots, if there are any to be shown.
     pub(crate) moments: Option<Shown>,
+    /// Where requests are counted.
+    traffic: Option<Arc<Traffic>>,
 }
 
 pub(crate) fn errno(failure: Failure) -> Errno {
@@ -119,8 +123,23 @@ impl FileSystem for Served {
     fn ended(&self) {}
 
     fn serve<A: Answer>(&self, request: &Request<'_>, answer: A) {
+        let moved = Cell::new(0);
+        let Some(traffic) = &self.traffic else { return self.serve_uncounted(request, answer, &moved) };
+        let began = traffic.begin();
+        self.serve_uncounted(request, answer, &moved);
+        traffic.end(kind_of(&request.operation), began, moved.get());
+    }
+}
+
+impl Served {
+    pub(crate) fn new(tree: Arc<Tree>, held: Held, moments: Option<Shown>, traffic: Option<Arc<Traffic>>) -> Self {
+        Self { tree, held, notifier: OnceLock::new(), moments, traffic }
+    }
+
+    /// Does a request and answers it. `moved`: the bytes that it has read or written, if any.
+    fn serve_uncounted<A: Answer>(&self, request: &Request<'_>, answer: A, moved: &Cell<u64>) {
         if let Some(shown) = self.moments.as_ref().filter(|_| Shown::takes(request)) {
-            return shown.serve(request, answer);
+            return shown.serve(request, answer, moved);
         }
         if moments::names_another_view(&request.operation) {
             return answer.fail(Errno::new(libc::EXDEV));
@@ -132,12 +151,10 @@ impl FileSystem for Served {
         {
             return self.answer_done(request, result, answer);
         }
-        share::answering(request.number(), || self.do_and_answer(request, answer));
+        share::answering(request.number(), || self.do_and_answer(request, answer, moved));
     }
-}
 
-impl Served {
-    fn do_and_answer<A: Answer>(&self, request: &Request<'_>, answer: A) {
+    fn do_and_answer<A: Answer>(&self, request: &Request<'_>, answer: A, moved: &Cell<u64>) {
         let node = request.node;
         let caller = Caller { uid: request.uid, gid: request.gid };
         let tree = &self.tree;
@@ -183,10 +200,14 @@ impl Served {
             }
             Operation::Read { offset, size, .. } => {
                 let size = size.min(fuse::REQUEST_BYTES_MAX) as usize;
-                answer.fill(size, |buffer| tree.read(node, offset, buffer).map(Some).map_err(errno));
+                answer.fill(size, |buffer| {
+                    let length = tree.read(node, offset, buffer).map_err(errno)?;
+                    moved.set(length as u64);
+                    Ok(Some(length))
+                });
             }
             Operation::Write { offset, data, kill_suid_sgid, .. } => {
-                self.write(node, offset, data, kill_suid_sgid, answer);
+                moved.set(self.write(node, offset, data, kill_suid_sgid, answer));
             }
             Operation::Fsync { .. } | Operation::FsyncDirectory { .. } | Operation::SyncFs => {
                 finish(tree.sync(), answer)
@@ -220,6 +241,7 @@ impl Served {
                 // Without room for 64 bits in the answer, the caller comes again for the rest.
                 let length = if wide { length } else { length.min(1 << 30) };
                 let copied = tree.copy_range(node, offset, to_node, to_offset, length).map_err(errno);
+                moved.set(*copied.as_ref().unwrap_or(&0));
                 answer.result(copied.map(|bytes| {
                     if wide { reply::offset(bytes) } else { reply::written(u32::try_from(bytes).unwrap_or(0)) }
                 }));
@@ -326,7 +348,8 @@ impl Served {
         }
     }
 
-    fn write(&self, node: u64, offset: u64, data: WriteData<'_>, kill_suid_sgid: bool, answer: impl Answer) {
+    /// Writes and answers. Returns how many bytes were written.
+    fn write(&self, node: u64, offset: u64, data: WriteData<'_>, kill_suid_sgid: bool, answer: impl Answer) -> u64 {
         let bytes = match data {
             WriteData::Here(data) => Bytes::copy_from_slice(data),
             WriteData::InAnswer(_) => Bytes::copy_from_slice(answer.data()),
@@ -342,8 +365,12 @@ impl Served {
                     log::error!("the kernel cannot be told of a changed mode: {error}");
                 }
                 answer.written(length);
+                length.into()
             }
-            Err(failure) => answer.fail(errno(failure)),
+            Err(failure) => {
+                answer.fail(errno(failure));
+                0
+            }
         }
     }
 

@@ -105,7 +105,7 @@ fn kind_of(command: &str, argument: &str) -> Option<Kind> {
         ("list" | "export" | "explain", "volume") | ("rename", "old") | ("diff", "to") | ("holds", "of") => {
             Kind::VolumeOrSnapshot
         }
-        ("usage", "share") => Kind::VolumeOrSnapshot,
+        ("usage", "share") | ("iostat", "volume") => Kind::VolumeOrSnapshot,
         ("send", "from" | "all_from") => Kind::Base,
         ("release", "tag") => Kind::Hold,
         (_, "volume") | ("send", "replicate") => Kind::Volume,

@@ -5,17 +5,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use engine::{Meant, Pool, SnapshotStatus, Volume};
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use surface::{
-    BlockDevice, Client, DeviceId, DeviceInfo, DeviceSet, Error, ErrorKind, FolderInfo, Hint, PendingRead, Result, Run,
-    WriteOptions, ZeroOptions,
-};
+use surface::{BlockDevice, Client, DeviceId, DeviceInfo, DeviceSet, Error, ErrorKind, FolderInfo, Result};
 
 use crate::clients::{Clients, names_of};
 use crate::first_reads::FirstReads;
 use crate::names;
+use crate::open_device::OpenDevice;
+use crate::traffic::Traffics;
 
 /// How long an exclusive operation waits for clients to close the volume, and how long an open
 /// waits for an exclusive operation. The server notices a closed client late, more so under load.
@@ -145,6 +143,7 @@ pub struct Devices {
     pool: Pool,
     register: Arc<Register>,
     first_reads: Arc<FirstReads>,
+    traffics: Arc<Traffics>,
 }
 
 impl Devices {
@@ -156,12 +155,17 @@ impl Devices {
     /// As [`new`](Self::new), with another patience for what clients that have gone left.
     pub fn with_patience(pool: Pool, patience: GonePatience) -> Self {
         let register = Arc::new(Register { patience, ..Register::default() });
-        Self { pool, register, first_reads: Arc::default() }
+        Self { pool, register, first_reads: Arc::default(), traffics: Arc::default() }
     }
 
     /// Which groups of a volume its clients read first, if that is traced.
     pub fn first_reads(&self) -> &FirstReads {
         &self.first_reads
+    }
+
+    /// What clients do to which volume, through which door.
+    pub fn traffics(&self) -> &Traffics {
+        &self.traffics
     }
 
     /// Opens a volume or a snapshot for a client. It counts as in use until the result is dropped.
@@ -183,7 +187,7 @@ impl Devices {
             self.await_gone(&mut state, &volume)?;
             self.admit(&mut state, &volume, client)?
         };
-        Ok(Arc::new(self.opened(volume, in_use)))
+        Ok(Arc::new(self.opened(volume, in_use, &**client)))
     }
 
     /// Opens a volume that no client has open, and does `work` on it before another client gets it:
@@ -206,14 +210,15 @@ impl Devices {
             }
             (self.admit(&mut state, &volume, client)?, self.keep(&mut state, id, false))
         };
-        let device = self.opened(volume, in_use);
+        let device = self.opened(volume, in_use, &**client);
         work(&device)?;
         drop(held);
         Ok(Arc::new(device))
     }
 
-    fn opened(&self, volume: Arc<Volume>, in_use: InUse) -> OpenDevice {
-        OpenDevice { volume, _in_use: in_use, first_reads: self.first_reads.clone() }
+    fn opened(&self, volume: Arc<Volume>, in_use: InUse, client: &dyn Client) -> OpenDevice {
+        let traffic = self.traffics.of(volume.id(), client.door());
+        OpenDevice::new(volume, in_use, self.first_reads.clone(), traffic)
     }
 
     fn await_gone(&self, state: &mut MutexGuard<'_, State>, volume: &Volume) -> Result<()> {
@@ -391,7 +396,7 @@ impl State {
 }
 
 /// Counts one client for as long as it lives.
-struct InUse {
+pub(crate) struct InUse {
     id: DeviceId,
     number: u64,
     register: Arc<Register>,
@@ -489,73 +494,5 @@ impl DeviceSet for Shown {
         work: &mut dyn FnMut(&dyn BlockDevice) -> Result<()>,
     ) -> Result<Arc<dyn BlockDevice>> {
         self.devices.open_alone(self.volume(id)?, client, work)
-    }
-}
-
-/// A volume that counts as in use.
-struct OpenDevice {
-    volume: Arc<Volume>,
-    _in_use: InUse,
-    first_reads: Arc<FirstReads>,
-}
-
-impl BlockDevice for OpenDevice {
-    fn size_bytes(&self) -> u64 {
-        self.volume.size_bytes()
-    }
-    fn is_read_only(&self) -> bool {
-        self.volume.is_read_only()
-    }
-    fn block_bytes(&self) -> (u32, u32) {
-        self.volume.block_bytes()
-    }
-    fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        self.first_reads.note(self.volume.id(), offset, buf.len());
-        self.volume.read(offset, buf)
-    }
-    fn reads_together(&self) -> bool {
-        self.volume.reads_together()
-    }
-    fn read_many(&self, next: &mut dyn FnMut() -> Option<Box<dyn PendingRead>>) {
-        self.volume.read_many(&mut || {
-            let mut read = next()?;
-            let len = read.buf().len();
-            self.first_reads.note(self.volume.id(), read.offset(), len);
-            Some(read)
-        });
-    }
-    fn read_cached(&self, offset: u64, buf: &mut [u8]) -> Result<bool> {
-        self.first_reads.note(self.volume.id(), offset, buf.len());
-        self.volume.read_cached(offset, buf)
-    }
-    fn write(&self, offset: u64, data: Bytes, options: WriteOptions) -> Result<()> {
-        self.volume.write(offset, data, options)
-    }
-    fn write_hinted(&self, offset: u64, data: Bytes, hint: Hint) -> Result<()> {
-        self.volume.write_hinted(offset, data, hint)
-    }
-    fn write_would_wait(&self) -> bool {
-        self.volume.write_would_wait()
-    }
-    fn full_wait(&self) -> Option<Duration> {
-        self.volume.full_wait()
-    }
-    fn flush(&self) -> Result<()> {
-        self.volume.flush()
-    }
-    fn discard(&self, offset: u64, length: u64) -> Result<()> {
-        self.volume.discard(offset, length)
-    }
-    fn write_zeroes(&self, offset: u64, length: u64, options: ZeroOptions) -> Result<()> {
-        self.volume.write_zeroes(offset, length, options)
-    }
-    fn allocation(&self, offset: u64, length: u64, runs_max: usize) -> Result<Vec<Run>> {
-        self.volume.allocation(offset, length, runs_max)
-    }
-    fn prefetch(&self, offset: u64, length: u64) -> Result<()> {
-        self.volume.prefetch(offset, length)
-    }
-    fn allocated_bytes(&self) -> u64 {
-        self.volume.allocated_bytes()
     }
 }

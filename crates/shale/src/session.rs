@@ -14,6 +14,7 @@ use crate::exit::Outcome;
 use crate::output::Output;
 use crate::pool_dir::{self, OpenPool, Opening, PoolDir};
 use crate::stream_io::{LocalSink, LocalSource, ReceiveWish, SendWish, StreamSink, StreamSource};
+use crate::traffic::COMMANDS;
 use crate::volume_io::{LocalVolume, VolumeIo};
 
 /// Whether no server listens on a pool's control socket.
@@ -28,7 +29,7 @@ pub const THIS_COMMAND: &str = "this command";
 
 /// What opens a volume in a pool that no server has: only this process can.
 fn this_command() -> Arc<dyn surface::Client> {
-    NamedClient::shared(THIS_COMMAND)
+    NamedClient::at(COMMANDS, THIS_COMMAND)
 }
 
 /// A pool that answers requests.

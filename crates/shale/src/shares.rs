@@ -29,6 +29,7 @@ use crate::service::Service;
 use crate::share_files::Opened;
 use crate::share_journals::Journals;
 use crate::share_trees::{self, MOUNT_PATIENCE, PATIENCE, ShareMoments, error_of, now};
+use crate::traffic::SHARES;
 
 /// One over this of the server's memory caches the namespaces of all shares.
 const MEMORY_DIVISOR: u64 = 8;
@@ -252,6 +253,7 @@ impl Shares {
             source: self.source.clone(),
             kept_by: kept_by.clone(),
             journal: self.keeps_acknowledged.then(|| self.journals.place(id)),
+            traffic: Some(self.devices.traffics().of(id, SHARES)),
             ..MountOptions::default()
         };
         self.journals.bring_back_of(&self.pool, id)?;
@@ -365,7 +367,7 @@ impl Shares {
 
     fn open(&self, id: DeviceId, dir: &Path) -> Result<(Arc<Volume>, Arc<dyn BlockDevice>)> {
         let volume = self.pool.volume_of(id)?;
-        let client = NamedClient::shared(format!("mount at {}", dir.display()));
+        let client = NamedClient::at(SHARES, format!("mount at {}", dir.display()));
         let device = self.devices.open_volume(volume.clone(), &client)?;
         Ok((volume, device))
     }

@@ -8,10 +8,19 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+/// The door of clients that do not say which theirs is.
+const OTHER_DOOR: &str = "other";
+
 /// The client that a device is opened for.
 pub trait Client: Send + Sync {
     /// The door that it came through and who it is, for messages: `NBD client 10.0.0.7:4711`.
     fn name(&self) -> String;
+
+    /// The door that it came through, in a word that documents use: its operations are counted
+    /// under it.
+    fn door(&self) -> &'static str {
+        OTHER_DOOR
+    }
 
     /// Whether it has gone: nothing new comes from it, only what it had sent is still being done.
     /// The device that was opened for it is dropped when that is done.
@@ -25,18 +34,30 @@ pub trait Client: Send + Sync {
 
 /// A client that has a name and never goes before its last request is done.
 #[derive(Debug, Clone)]
-pub struct NamedClient(String);
+pub struct NamedClient {
+    door: &'static str,
+    name: String,
+}
 
 impl NamedClient {
     /// Returns a client of that name.
     pub fn shared(name: impl Into<String>) -> Arc<dyn Client> {
-        Arc::new(Self(name.into()))
+        Self::at(OTHER_DOOR, name)
+    }
+
+    /// The same, of a client that came through a door.
+    pub fn at(door: &'static str, name: impl Into<String>) -> Arc<dyn Client> {
+        Arc::new(Self { door, name: name.into() })
     }
 }
 
 impl Client for NamedClient {
     fn name(&self) -> String {
-        self.0.clone()
+        self.name.clone()
+    }
+
+    fn door(&self) -> &'static str {
+        self.door
     }
 }
 

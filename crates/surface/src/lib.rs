@@ -6,6 +6,7 @@ mod device;
 mod error;
 mod held;
 mod space;
+mod traffic;
 
 pub use client::{Client, NamedClient, process_name, program_file};
 pub use device::{
@@ -15,3 +16,4 @@ pub use device::{
 pub use error::{Error, ErrorKind, Result};
 pub use held::{Attempt, Held};
 pub use space::{Capacity, OWN_FILES_END, ObjectSpace, Taken};
+pub use traffic::{BUCKETS, Began, OpCounts, OpKind, Traffic, bucket_end_ns};

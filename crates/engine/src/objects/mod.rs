@@ -15,6 +15,7 @@
 
 pub(crate) mod allowance;
 pub(crate) mod clone_needs;
+pub(crate) mod effort;
 pub(crate) mod file_layout;
 pub(crate) mod folders;
 pub(crate) mod images;

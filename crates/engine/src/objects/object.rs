@@ -9,6 +9,7 @@ use units::{BLOCK_BYTES, Epoch, GroupIndex, ObjectId, SHARE_BYTES};
 
 use crate::base::ranked::RwLock;
 use crate::base::ranks;
+use crate::objects::effort::Effort;
 use crate::objects::level::Level;
 
 /// One object in memory.
@@ -51,6 +52,8 @@ pub(crate) struct Object {
     frozen: Estimate,
     /// The folders above that have a quota.
     limits: RwLock<Arc<[Arc<Object>]>, ranks::ObjectPart>,
+    /// What its data cost since the pool was opened.
+    pub effort: Effort,
     /// See `quota`.
     pub quota: crate::objects::allowance::Allowance,
 }
@@ -99,6 +102,7 @@ impl Object {
             active: Estimate::default(),
             frozen: Estimate::default(),
             limits: RwLock::new(Arc::new([])),
+            effort: Effort::default(),
             quota: crate::objects::allowance::Allowance::default(),
             descriptor: RwLock::new(descriptor.clone()),
         };

@@ -46,11 +46,13 @@ pub(crate) struct Request<'a> {
     buf: &'a mut [u8],
     /// Units read ahead that it reads to their end.
     passed: Vec<UnitKey>,
+    /// Units that were found in memory.
+    hits: u64,
 }
 
 impl<'a> Request<'a> {
     pub(crate) fn new(offset: u64, buf: &'a mut [u8]) -> Self {
-        Self { offset, buf, passed: Vec::new() }
+        Self { offset, buf, passed: Vec::new(), hits: 0 }
     }
 
     /// Whether its units may stay in the cache.
@@ -196,6 +198,7 @@ impl Core {
         for key in std::mem::take(&mut request.passed) {
             self.units.remove(&key);
         }
+        object.effort.looked_up(std::mem::take(&mut request.hits), wanted.len() as u64);
         Ok(wanted)
     }
 
@@ -220,6 +223,7 @@ impl Core {
         for key in &request.passed {
             self.units.remove(key);
         }
+        object.effort.looked_up(request.hits, 0);
         self.counters.read_bytes.add(request.buf.len() as u64);
         true
     }
@@ -253,6 +257,7 @@ impl Core {
             let cached = if ahead { self.units.wait_for(&key, AHEAD_PATIENCE) } else { self.units.get(&key) };
             match cached {
                 Some(unit) => {
+                    request.hits += 1;
                     copy_live(group, piece, &unit.bytes, request);
                     let end = group.first_block().0 + u64::from(piece.fragment.first) + u64::from(piece.fragment.count);
                     if unit.passing && request.end() >= end * BLOCK_BYTES as u64 {

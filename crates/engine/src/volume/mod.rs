@@ -28,6 +28,7 @@ use crate::base::ranked::RwLockReadGuard;
 use crate::base::ranks;
 use crate::buffer::write_buffer::DirtyRun;
 use crate::objects::Object;
+use crate::objects::effort::VolumeEffort;
 use crate::pool::core::Core;
 use crate::read::lacking::NotHere;
 use crate::read::read_ahead::ReadAhead;
@@ -70,6 +71,11 @@ impl Volume {
     /// What it is called.
     pub fn name(&self) -> String {
         self.object.title()
+    }
+
+    /// What its data cost since the pool was opened.
+    pub fn effort(&self) -> VolumeEffort {
+        self.object.effort.report()
     }
 
     /// Enters a request: the range lies within the volume, and the volume is not destroyed while

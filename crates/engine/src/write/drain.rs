@@ -15,6 +15,7 @@
 //! Any number of threads do this at the same time, each with groups of its own.
 
 use std::cell::Cell;
+use std::sync::Arc;
 
 use format::{Entry, FragmentEntry, FragmentIdentity, Stream, fragment_checksum, fragment_entry_bytes, header_bytes};
 use policy::{Compression, Settings, plan_units, unit_blocks, wants_dictionary};
@@ -35,6 +36,8 @@ use crate::log::prepared::Prepared;
 use crate::log::zero_ahead::TAIL_BYTES;
 use crate::log::{Purpose, Refusal, Ticket};
 use crate::map::kind::Kind;
+use crate::objects::Object;
+use crate::objects::effort::Compressing;
 use crate::pool::core::Core;
 
 /// Raw bytes of a batch: enough that its padding (2 KiB on average) and the tail of an extent it
@@ -61,6 +64,8 @@ struct Unit {
 struct Run<'a> {
     object: ObjectId,
     epoch: Epoch,
+    /// Where its cost is counted.
+    counted: Arc<Object>,
     /// The dictionaries for its small units, if there are any.
     dictionaries: Option<Encoders<'a>>,
     units: Vec<Unit>,
@@ -240,7 +245,8 @@ impl Core {
             let mut settings = *object.settings.read();
             if runs.last().is_none_or(|run| (run.object, run.epoch) != (id, epoch)) {
                 let dictionaries = self.encoders(object, &settings);
-                runs.push(Run { object: id, epoch, dictionaries, units: Vec::new(), holes: Vec::new() });
+                let counted = Arc::clone(object);
+                runs.push(Run { object: id, epoch, counted, dictionaries, units: Vec::new(), holes: Vec::new() });
             }
             settings.unit_blocks = settings.unit_blocks.min(self.geometry.unit_blocks_max());
             settings.unit_blocks_min = settings.unit_blocks_min.min(settings.unit_blocks);
@@ -281,7 +287,9 @@ impl Core {
         let mut chosen = None;
         for run in runs.iter_mut().filter(|r| !r.units.is_empty()) {
             let mut fragments = Vec::with_capacity(run.units.len());
+            let mut cost = Compressing::new(&*self.env.clock);
             for unit in &run.units {
+                cost.begin();
                 let Scratch { codecs, unit: gathered, spare, .. } = scratch;
                 let group = &taken[unit.taken];
                 let raw = bytes_of(&group.runs, unit, gathered);
@@ -318,6 +326,7 @@ impl Core {
                     .filter(|(bytes, _)| stored > *bytes)
                     .and_then(|(_, before)| compress_as_before(codecs, before, raw, target, stored));
                 let (codec, stored) = again.unwrap_or((codec, stored));
+                cost.end(codec, raw.len(), stored);
                 let identity = FragmentIdentity {
                     object: run.object,
                     epoch: run.epoch,
@@ -335,6 +344,7 @@ impl Core {
                 });
                 at += stored;
             }
+            cost.finish(&run.counted.effort);
             entries.push(Entry::Fragments { object: run.object, epoch: run.epoch, fragments });
         }
         if let Some(chosen) = chosen {

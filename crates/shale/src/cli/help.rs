@@ -14,7 +14,7 @@ const HARD_SPACE: char = '\u{a0}';
 
 /// The commands by what one does with them; a command that is in no group comes last.
 const GROUPS: [(&str, &[&str]); 6] = [
-    ("Pools", &["init", "status", "serve", "grow", "shrink"]),
+    ("Pools", &["init", "status", "iostat", "serve", "grow", "shrink"]),
     ("Volumes", &["create", "list", "get", "set", "resize", "destroy", "rename"]),
     (
         "Snapshots and clones",

@@ -5,6 +5,7 @@ mod blob;
 mod exports;
 pub mod help;
 mod history;
+mod iostat;
 mod jobs;
 mod kept;
 mod policy;
@@ -21,6 +22,7 @@ pub use blob::{
 };
 pub use exports::ExportsArgs;
 pub use history::{CloneArgs, DiffArgs, PromoteArgs, PushArgs, RenameArgs, RollbackArgs, SnapshotArgs};
+pub use iostat::IostatArgs;
 pub use jobs::JobsArgs;
 pub use kept::{BookmarkArgs, BookmarksArgs, HoldArgs, HoldsArgs, ReleaseArgs};
 pub use policy::{CalibrateArgs, ExplainArgs, RecompressArgs, TraceArgs, TraceFormat, UsageArgs};
@@ -97,6 +99,8 @@ pub enum Command {
     List(ListArgs),
     /// Show what the pool holds, what that costs, and how it fares
     Status(StatusArgs),
+    /// Show what clients do, and how long it takes
+    Iostat(IostatArgs),
     /// Serve the volumes over NBD and as files below a directory, and mount the shares
     Serve(ServeArgs),
     /// Show by which network protocols shares are given out, and how they are reached
@@ -323,6 +327,9 @@ mod tests {
             "shale calibrate p --background",
             "shale recompress p v --mode archive --rate 20M",
             "shale recompress p v --background",
+            "shale iostat p",
+            "shale iostat p v --every 5 --count 3 --json",
+            "shale iostat p v@s --histogram",
             "shale jobs p",
             "shale jobs p 3 --json",
             "shale jobs p 3 --pause",
@@ -347,6 +354,8 @@ mod tests {
             "shale resize p v 1X",
             "shale frobnicate p",
             "shale snapshot p v",
+            "shale iostat p --count 2",
+            "shale iostat p --every 0",
             "shale jobs p --pause",
             "shale jobs p 3 --pause --cancel",
             "shale recompress p v --report --background",

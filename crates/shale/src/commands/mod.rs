@@ -21,6 +21,7 @@ mod import_tree;
 mod incomplete;
 mod init;
 mod interruption;
+mod iostat;
 mod jobs;
 mod keeping;
 mod kept;
@@ -65,6 +66,7 @@ pub fn run(mut command: Command, output: &Output) -> Outcome {
         Command::Get(args) => properties::get(args, output),
         Command::List(args) => list::run(args, output),
         Command::Status(args) => status::run(args, output),
+        Command::Iostat(args) => iostat::run(&args, output),
         Command::Serve(args) => serve::run(args, output),
         Command::Import(args) => import::run(args, output),
         Command::Export(args) => export::run(args, output),

@@ -9,6 +9,8 @@ use rustix::net::sockopt;
 use rustix::time::Timespec;
 use surface::{Client, process_name, program_file};
 
+use crate::traffic::COMMANDS;
+
 /// See the module's text.
 pub(super) struct Caller {
     stream: Arc<UnixStream>,
@@ -30,6 +32,10 @@ impl Client for Caller {
             process_name(pid, &program, Some(peer.uid.as_raw()))
         });
         who.map_or_else(|| "a command".to_owned(), |who| format!("command, {who}"))
+    }
+
+    fn door(&self) -> &'static str {
+        COMMANDS
     }
 
     fn is_gone(&self) -> bool {

@@ -19,6 +19,7 @@ use crate::model::{
 };
 use crate::stream_io::{Place, ReceiveWish, SendWish, Sending};
 use crate::stream_plan::{SetPlan, SetWish};
+use crate::traffic::TrafficReport;
 
 /// Version of the protocol. Raised when a request or reply changes its meaning; new requests alone
 /// do not raise it.
@@ -434,6 +435,11 @@ pub enum Request {
     },
     /// Ends that.
     TraceReadsEnd,
+    /// What clients do, and how long it takes: [`Reply::Traffic`].
+    Traffic {
+        /// To this volume, share or snapshot only.
+        volume: Option<String>,
+    },
     /// Measures candidates on this machine: [`Reply::Calibrated`].
     Calibrate,
     /// Ends tracing.
@@ -524,6 +530,8 @@ pub enum Reply {
     Trace(Vec<TraceLine>),
     /// Numbers of groups, in the order of their first reads.
     Groups(Vec<u64>),
+    /// What clients have done since the server began.
+    Traffic(Box<TrafficReport>),
     /// What a calibration found.
     Calibrated(Calibrated),
     /// A job.
@@ -744,6 +752,7 @@ mod tests {
             Request::Usage { share: "home@monday".to_owned(), path: String::new() },
             Request::Trace { count: 100 },
             Request::TraceEnd,
+            Request::Traffic { volume: Some("vm@monday".to_owned()) },
             Request::Calibrate,
             Request::Job(JobRequest::Start {
                 wish: JobWish::Recompress {

@@ -14,5 +14,6 @@ mod salvage;
 mod served;
 mod streams;
 mod support;
+mod traffic;
 mod transfer;
 mod upkeep;

@@ -1,0 +1,30 @@
+//! Which kind of operation a request is where operations are counted.
+
+use fuse::Operation;
+use surface::OpKind;
+
+/// The kind of a request. What only prepares others, such as to open a file, counts as looked at.
+pub(crate) fn kind_of(operation: &Operation<'_>) -> OpKind {
+    match operation {
+        Operation::Read { .. } => OpKind::Read,
+        Operation::Write { .. } | Operation::CopyRange { .. } => OpKind::Write,
+        Operation::Fsync { .. } | Operation::FsyncDirectory { .. } | Operation::SyncFs => OpKind::Flush,
+        Operation::Allocate { mode, .. } if mode & (libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_ZERO_RANGE) != 0 => {
+            OpKind::Discard
+        }
+        Operation::SetAttributes(_)
+        | Operation::SymLink { .. }
+        | Operation::MakeNode { .. }
+        | Operation::MakeDirectory { .. }
+        | Operation::TemporaryFile { .. }
+        | Operation::Create { .. }
+        | Operation::Unlink { .. }
+        | Operation::RemoveDirectory { .. }
+        | Operation::Rename { .. }
+        | Operation::Link { .. }
+        | Operation::Allocate { .. }
+        | Operation::SetXattr { .. }
+        | Operation::RemoveXattr { .. } => OpKind::Change,
+        _ => OpKind::Look,
+    }
+}

@@ -1,0 +1,48 @@
+//! The command on what clients do.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+/// See [`super::Command::Iostat`].
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  shale iostat /srv/pool                             since the server began
+  shale iostat /srv/pool vm --every 5                the last 5 seconds, again and again
+  shale iostat /srv/pool --every 1 --count 3
+  shale iostat /srv/pool vm --histogram              how many operations took how long
+  shale iostat /srv/pool --json | jq '.volumes[].doors[].door'
+
+Shows each volume, share and snapshot that a client has opened since the server began, with a line for each door: nbd, mount (files below
+--mount), share (below --shares) and command. The first report counts from the beginning of the server; with --every each further one counts from the
+one before. It goes on until --count reports, or an interruption (Ctrl-C), which is no error. The pool must be served.
+
+Columns: operations in a second, bytes in a second, and how long an operation took: the mean, and the time that 99 of 100 stay below, from the
+buckets of the histogram, each twice as long as the one before. What is timed is the work on the volume, or the whole request of a mounted share;
+not what waits for its turn in the NBD door. A flush is a sync of a file, too. A request that a door divides counts once for
+each part, and a write that waits for room in a full pool (when-full) once for each try.
+A second table has what was written, by the codec that it was stored with: its bytes, what they became, and about how much CPU time
+that took. What mends, sorts and cleans is not in the operations; 'clean --sort' is in the second table.
+
+JSON: {version (1: fields may come, and none goes or changes), pool, seconds (that the counts are of), bucket_ends_ns (of the histograms, in
+  nanoseconds; the last bucket has no end), volumes: list of {volume, id, kind (volume, share or snapshot), doors: list of {door, operations: list of
+  {operation (read, write, flush, discard; look and change: of names and attributes, and where holes are), count (failed ones too), bytes (of
+  those that did not fail), ns (that they took, together), histogram (how many in each bucket; their sum is count)}}, codecs: list of {codec, units,
+  raw_bytes, stored_bytes, cpu_ns (estimated from one unit in eight; null: none of them yet)}, cache_hits, cache_misses (units that reads found
+  decoded in memory, or had to decode)}}; one document for each report.")]
+pub struct IostatArgs {
+    /// Directory of the pool
+    pub pool: PathBuf,
+    /// Only this volume, share or snapshot
+    pub volume: Option<String>,
+    /// Report again every so many seconds
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub every: Option<u32>,
+    /// End after so many reports
+    #[arg(long, value_name = "N", requires = "every", value_parser = clap::value_parser!(u64).range(1..))]
+    pub count: Option<u64>,
+    /// Show how many operations took how long
+    #[arg(long)]
+    pub histogram: bool,
+}

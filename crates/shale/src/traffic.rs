@@ -1,0 +1,274 @@
+//! What clients do to which volume or share, through which door, and the document that tells it.
+//! Owns the table of the counts; each count is a door's or an open device's to raise.
+//!
+//! A volume enters the table when it is opened. To tell the counts costs a walk of the volumes that
+//! were ever opened, and none of the pool.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use surface::{BUCKETS, DeviceId, OpCounts, OpKind, Traffic, bucket_end_ns};
+
+/// The door of commands, and the one of mounted shares.
+pub const COMMANDS: &str = "command";
+/// See [`COMMANDS`].
+pub const SHARES: &str = "share";
+
+/// The form of [`TrafficReport`]: raised when a field changes its meaning or goes.
+pub const VERSION: u32 = 1;
+
+/// The counts of all that was opened.
+#[derive(Debug, Default)]
+pub struct Traffics {
+    all: Mutex<BTreeMap<(DeviceId, &'static str), Arc<Traffic>>>,
+}
+
+/// The counts of a volume, by door.
+pub type OfVolume = (DeviceId, Vec<(&'static str, Arc<Traffic>)>);
+
+impl Traffics {
+    /// The counts of a volume at a door.
+    pub fn of(&self, id: DeviceId, door: &'static str) -> Arc<Traffic> {
+        let new = || Arc::new(Traffic::new(env::monotonic_ns));
+        self.all.lock().entry((id, door)).or_insert_with(new).clone()
+    }
+
+    /// All of them, or those of one volume.
+    pub fn list(&self, only: Option<DeviceId>) -> Vec<OfVolume> {
+        let all = self.all.lock();
+        let mut list: Vec<OfVolume> = Vec::new();
+        for ((id, door), traffic) in all.iter().filter(|((id, _), _)| only.is_none_or(|only| only == *id)) {
+            match list.last_mut().filter(|(last, _)| last == id) {
+                Some((_, doors)) => doors.push((door, traffic.clone())),
+                None => list.push((*id, vec![(door, traffic.clone())])),
+            }
+        }
+        list
+    }
+
+    /// Of a volume that is no more.
+    pub fn forget(&self, id: DeviceId) {
+        self.all.lock().retain(|(of, _), _| *of != id);
+    }
+}
+
+/// What clients have done since a server began, or in an interval.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TrafficReport {
+    /// Of this document: [`VERSION`].
+    pub version: u32,
+    /// Directory of the pool.
+    pub pool: String,
+    /// Seconds that the counts are of.
+    pub seconds: f64,
+    /// Ends of the buckets of the histograms, in nanoseconds; the last bucket has none.
+    pub bucket_ends_ns: Vec<u64>,
+    /// By name.
+    pub volumes: Vec<VolumeTraffic>,
+}
+
+/// What clients have done to a volume, a share or a snapshot.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct VolumeTraffic {
+    /// Its name.
+    pub volume: String,
+    /// Its number.
+    pub id: u64,
+    /// `volume`, `share` or `snapshot`.
+    pub kind: String,
+    /// By door.
+    pub doors: Vec<DoorTraffic>,
+    /// The data written, by the codec that it is stored with.
+    pub codecs: Vec<CodecLine>,
+    /// Units that reads found decoded in memory.
+    pub cache_hits: u64,
+    /// Units that reads had to read and decode.
+    pub cache_misses: u64,
+}
+
+/// What came through a door.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DoorTraffic {
+    /// `nbd`, `mount`, `share` or `command`.
+    pub door: String,
+    /// One for each kind.
+    pub operations: Vec<OperationLine>,
+}
+
+/// The operations of a kind.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OperationLine {
+    /// `read`, `write`, `flush`, `discard`, `look` or `change`.
+    pub operation: String,
+    /// How many.
+    pub count: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Nanoseconds that they took, together.
+    pub ns: u64,
+    /// How many in each bucket.
+    pub histogram: Vec<u64>,
+}
+
+/// The data stored with a codec.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CodecLine {
+    /// Its name.
+    pub codec: String,
+    /// Units.
+    pub units: u64,
+    /// Their bytes.
+    pub raw_bytes: u64,
+    /// What they were stored as.
+    pub stored_bytes: u64,
+    /// About how much CPU time that took, in nanoseconds.
+    pub cpu_ns: Option<u64>,
+}
+
+/// Ends of the buckets of all histograms.
+pub fn bucket_ends_ns() -> Vec<u64> {
+    (0..BUCKETS).filter_map(bucket_end_ns).collect()
+}
+
+impl OperationLine {
+    /// From the counts.
+    pub fn new(kind: OpKind, counts: &OpCounts) -> Self {
+        Self {
+            operation: kind.name().to_owned(),
+            count: counts.count(),
+            bytes: counts.bytes,
+            ns: counts.ns,
+            histogram: counts.buckets.to_vec(),
+        }
+    }
+
+    /// The end of the bucket in which this part of the operations has been done, in nanoseconds:
+    /// that many took less. `None`: there were none, or the bucket has no end.
+    pub fn quantile_ns(&self, part: f64) -> Option<u64> {
+        let wanted = (self.count as f64 * part).ceil() as u64;
+        let mut passed = 0;
+        let reaches = |count: &u64| {
+            passed += count;
+            passed >= wanted
+        };
+        let bucket = self.histogram.iter().position(reaches).filter(|_| self.count > 0)?;
+        bucket_end_ns(bucket)
+    }
+
+    fn less(&mut self, before: &Self) {
+        self.count = self.count.saturating_sub(before.count);
+        self.bytes = self.bytes.saturating_sub(before.bytes);
+        self.ns = self.ns.saturating_sub(before.ns);
+        for (count, before) in self.histogram.iter_mut().zip(&before.histogram) {
+            *count = count.saturating_sub(*before);
+        }
+    }
+}
+
+impl DoorTraffic {
+    /// The operations of a kind.
+    pub fn of(&self, kind: OpKind) -> Option<&OperationLine> {
+        self.operations.iter().find(|line| line.operation == kind.name())
+    }
+}
+
+impl TrafficReport {
+    /// The operations since another report of the same server. A volume that was opened meanwhile
+    /// counts from its beginning.
+    #[must_use]
+    pub fn since(mut self, before: &Self) -> Self {
+        self.seconds = (self.seconds - before.seconds).max(0.0);
+        for volume in &mut self.volumes {
+            let Some(before) = before.volumes.iter().find(|old| old.id == volume.id) else { continue };
+            volume.cache_hits = volume.cache_hits.saturating_sub(before.cache_hits);
+            volume.cache_misses = volume.cache_misses.saturating_sub(before.cache_misses);
+            for door in &mut volume.doors {
+                let Some(before) = before.doors.iter().find(|old| old.door == door.door) else { continue };
+                for line in &mut door.operations {
+                    let old = before.operations.iter().find(|old| old.operation == line.operation);
+                    old.into_iter().for_each(|old| line.less(old));
+                }
+            }
+            for line in &mut volume.codecs {
+                let Some(old) = before.codecs.iter().find(|old| old.codec == line.codec) else { continue };
+                line.units = line.units.saturating_sub(old.units);
+                line.raw_bytes = line.raw_bytes.saturating_sub(old.raw_bytes);
+                line.stored_bytes = line.stored_bytes.saturating_sub(old.stored_bytes);
+                line.cpu_ns = line.cpu_ns.map(|ns| ns.saturating_sub(old.cpu_ns.unwrap_or(0)));
+            }
+        }
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(histogram: [u64; 3], bytes: u64) -> OperationLine {
+        let mut buckets = [0; BUCKETS];
+        buckets[..3].copy_from_slice(&histogram);
+        OperationLine::new(OpKind::Write, &OpCounts { bytes, ns: 10 * bytes, buckets })
+    }
+
+    fn report(seconds: f64, line: OperationLine, units: u64) -> TrafficReport {
+        let codec = CodecLine {
+            codec: "lz4".to_owned(),
+            units,
+            raw_bytes: 4096 * units,
+            stored_bytes: 1000 * units,
+            cpu_ns: (units > 0).then_some(7 * units),
+        };
+        let doors = vec![DoorTraffic { door: "nbd".to_owned(), operations: vec![line] }];
+        let volume = VolumeTraffic {
+            volume: "v".to_owned(),
+            id: 7,
+            kind: "volume".to_owned(),
+            doors,
+            codecs: vec![codec],
+            cache_hits: units,
+            cache_misses: 2 * units,
+        };
+        let pool = "p".to_owned();
+        TrafficReport { version: VERSION, pool, seconds, bucket_ends_ns: bucket_ends_ns(), volumes: vec![volume] }
+    }
+
+    #[test]
+    fn an_interval_is_the_difference_of_two_reports() {
+        let (before, after) = (report(10.0, line([1, 0, 2], 5), 1), report(12.5, line([1, 3, 4], 11), 4));
+        assert_eq!(after.clone().since(&before), report(2.5, line([0, 3, 2], 6), 3));
+        let nothing = TrafficReport { volumes: Vec::new(), ..before };
+        assert_eq!(after.clone().since(&nothing).volumes, after.volumes, "it was opened meanwhile");
+    }
+
+    #[test]
+    fn a_quantile_is_the_end_of_its_bucket() {
+        let line = line([98, 1, 1], 0);
+        assert_eq!((line.count, line.quantile_ns(0.5), line.quantile_ns(0.98)), (100, Some(1024), Some(1024)));
+        assert_eq!((line.quantile_ns(0.99), line.quantile_ns(1.0)), (Some(2048), Some(4096)));
+        assert_eq!(OperationLine::new(OpKind::Read, &OpCounts::default()).quantile_ns(0.5), None);
+        let mut last = OpCounts::default();
+        last.buckets[BUCKETS - 1] = 1;
+        assert_eq!(OperationLine::new(OpKind::Read, &last).quantile_ns(0.5), None, "longer than any bound");
+    }
+
+    #[test]
+    fn counts_are_kept_by_volume_and_door() {
+        let (traffics, one, other) = (Traffics::default(), DeviceId(1), DeviceId(2));
+        assert!(Arc::ptr_eq(&traffics.of(one, "nbd"), &traffics.of(one, "nbd")));
+        assert!(!Arc::ptr_eq(&traffics.of(one, "nbd"), &traffics.of(one, "mount")));
+        traffics.of(other, "nbd");
+        let shape = |list: Vec<OfVolume>| {
+            list.into_iter()
+                .map(|(id, doors)| (id.0, doors.iter().map(|(door, _)| *door).collect()))
+                .collect::<Vec<_>>()
+        };
+        let expected: Vec<(u64, Vec<_>)> = vec![(1, vec!["mount", "nbd"]), (2, vec!["nbd"])];
+        assert_eq!(shape(traffics.list(None)), expected);
+        assert_eq!(shape(traffics.list(Some(other))), expected[1..]);
+        traffics.forget(one);
+        assert_eq!(shape(traffics.list(None)), expected[1..]);
+    }
+}
