@@ -25,6 +25,7 @@ pub mod exit;
 pub mod exports;
 pub mod file_choices;
 mod first_reads;
+pub mod front_ends;
 pub mod fullness;
 pub mod health;
 mod image_line;

@@ -7,16 +7,13 @@
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use fe_fuse::{Keeper, KeptBy};
+use fe_fuse::Keeper;
 use surface::{Error, Result};
 
 use crate::cli::Switch;
 use crate::exit::Outcome;
 use crate::output::Output;
 use crate::pool_dir::{PoolDir, short_socket_path};
-
-/// The name of the mount of volumes as files.
-const VOLUMES: &str = "volumes";
 
 /// The command that is the keeper; servers start it, and no user types it.
 pub const COMMAND: &str = "keep-mounts";
@@ -76,11 +73,6 @@ impl Keeping {
     /// What holds mounts, if anything does.
     pub fn keeper(&self) -> Option<Arc<Keeper>> {
         self.keeper.clone()
-    }
-
-    /// What holds the mount of volumes as files.
-    pub fn volumes(&self) -> Option<KeptBy> {
-        self.keeper.clone().map(|keeper| KeptBy { keeper, name: VOLUMES.to_owned() })
     }
 }
 

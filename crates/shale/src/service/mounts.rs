@@ -8,6 +8,7 @@ use surface::{DeviceId, Error, ErrorKind, Result};
 use super::Service;
 use crate::control::Reply;
 use crate::exports::Exports;
+use crate::shares::Shares;
 
 /// Whether a property is a door.
 pub(super) fn is_door(key: &str) -> bool {
@@ -15,6 +16,11 @@ pub(super) fn is_door(key: &str) -> bool {
 }
 
 impl Service {
+    /// The shares that are mounted, if the server mounts any.
+    pub(crate) fn mounted_shares(&self) -> Option<Arc<Shares>> {
+        self.shares.lock().clone()
+    }
+
     /// From now on changes of the pool's properties are changes of the exports.
     pub fn set_exports(&self, exports: Arc<Exports>) {
         *self.exports.lock() = Some(exports);

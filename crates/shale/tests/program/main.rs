@@ -6,6 +6,7 @@ mod cli;
 mod devices;
 mod endings;
 mod forced;
+mod front_ends;
 mod history;
 mod init;
 mod jobs;

@@ -1,0 +1,44 @@
+//! The servers of network protocols over the mounted shares.
+
+use std::sync::Arc;
+
+use serde_json::json;
+use surface::Result;
+
+use super::{Asked, FrontEnd, Kind, Told};
+use crate::exports::Exports;
+use crate::output::Output;
+use crate::service::Service;
+
+pub(super) const KIND: Kind = Kind { check: |_| Ok(()), start };
+
+struct Protocols {
+    exports: Arc<Exports>,
+    service: Arc<Service>,
+}
+
+fn start(asked: &Asked<'_>) -> Result<Option<Box<dyn FrontEnd>>> {
+    let service = asked.service;
+    let Some((dir, shares)) = asked.args.exports.as_deref().zip(service.mounted_shares()) else { return Ok(None) };
+    let exports = Exports::start(service.pool(), &shares, dir, &service.facts().pool, asked.output)?;
+    service.set_exports(exports.clone());
+    Ok(Some(Box::new(Protocols { exports, service: Arc::clone(service) })))
+}
+
+impl FrontEnd for Protocols {
+    fn describe(&self, told: &mut Told) {
+        let dir = self.exports.dir().display().to_string();
+        told.lines.push(format!("exports {dir}"));
+        told.document.insert("exports".to_owned(), json!(dir));
+    }
+
+    /// The shares do, over whose mounts it serves.
+    fn holds_the_server(&self) -> bool {
+        false
+    }
+
+    fn stop(self: Box<Self>, _output: &Output) {
+        self.service.forget_exports();
+        self.exports.stop();
+    }
+}

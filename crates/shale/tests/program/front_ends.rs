@@ -1,0 +1,139 @@
+//! A front end of the test's own in the list of a server: what starts and ends when, and that its
+//! operations are counted under its door.
+
+use std::sync::{Arc, Mutex};
+
+use clap::Parser;
+use shale::cli::{Cli, Command, ServeArgs};
+use shale::control::{Reply, Request};
+use shale::front_ends::{Asked, FrontEnd, FrontEnds, Kind, Told};
+use shale::output::Output;
+use shale::pool_dir::{self, OpenPool, Opening, PoolDir};
+use surface::{BlockDevice, Error, ErrorKind, NamedClient, Result, WriteOptions};
+
+use crate::support::Dir;
+
+/// What the front ends of a test did, in order.
+static DONE: Mutex<Vec<String>> = Mutex::new(Vec::new());
+/// One test at a time has that list.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn note(text: String) {
+    DONE.lock().unwrap().push(text);
+}
+
+fn done() -> Vec<String> {
+    std::mem::take(&mut *DONE.lock().unwrap())
+}
+
+/// A door with one client, which has the volume `v` open until it is closed.
+struct Own {
+    name: &'static str,
+    open: Option<Arc<dyn BlockDevice>>,
+}
+
+impl Own {
+    fn begin(name: &'static str, asked: &Asked<'_>) -> Result<Option<Box<dyn FrontEnd>>> {
+        let id = asked.devices.find("v")?.id;
+        let device = asked.devices.open(id, &NamedClient::at(name, "the client of a test"))?;
+        device.write(0, vec![7; 4096].into(), WriteOptions::default())?;
+        note(format!("{name} starts"));
+        Ok(Some(Box::new(Self { name, open: Some(device) })))
+    }
+}
+
+impl FrontEnd for Own {
+    fn describe(&self, told: &mut Told) {
+        told.lines.push(format!("{} is here", self.name));
+        told.document.insert(self.name.to_owned(), self.open.is_some().into());
+    }
+    fn holds_the_server(&self) -> bool {
+        self.name == "first"
+    }
+    fn close(&mut self) {
+        self.open = None;
+        note(format!("{} closes", self.name));
+    }
+    fn stop(self: Box<Self>, _output: &Output) {
+        note(format!("{} stops", self.name));
+    }
+}
+
+const FIRST: Kind = Kind { check: |_| Ok(()), start: |asked| Own::begin("first", asked) };
+const SECOND: Kind = Kind { check: |_| Ok(()), start: |asked| Own::begin("second", asked) };
+const UNASKED: Kind = Kind { check: |_| Ok(()), start: |_| Ok(None) };
+const FAILS: Kind = Kind { check: |_| Ok(()), start: |_| Err(Error::new(ErrorKind::Io, "it fails")) };
+const REFUSED: Kind = Kind { check: |_| Err(Error::new(ErrorKind::Invalid, "not so")), start: |_| Ok(None) };
+
+/// Runs `work` with a pool that has a volume `v`, and what front ends start from.
+fn with(work: impl FnOnce(&OpenPool, &Asked<'_>)) {
+    let _alone = ALONE.lock();
+    done();
+    let dir = Dir::with_pool("256M");
+    let path = PoolDir::new(&dir.pool());
+    let lock = Arc::new(path.lock().unwrap().unwrap());
+    let output = Output::new(false, true);
+    let open = pool_dir::open_locked(&path, lock, Opening::usual(64 << 20), &output).unwrap();
+    open.service.pool().create_volume("v", 1 << 20, &Default::default()).unwrap();
+    let args = serve_args();
+    let asked = Asked {
+        args: &args,
+        service: &open.service,
+        keeper: None,
+        listen: &[],
+        devices: open.service.devices().shown(&[]),
+        over: Arc::new(|_| {}),
+        output: &output,
+    };
+    work(&open, &asked);
+    drop(asked);
+    open.close().unwrap();
+}
+
+fn serve_args() -> ServeArgs {
+    match Cli::try_parse_from(["shale", "serve", "pool"]).unwrap().command {
+        Command::Serve(args) => args,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn front_ends_start_in_order_are_told_of_and_end_in_reverse() {
+    with(|open, asked| {
+        let front_ends = FrontEnds::start(&[FIRST, UNASKED, SECOND], asked).unwrap();
+        assert_eq!(done(), ["first starts", "second starts"]);
+        assert_eq!(open.service.devices().clients("v"), 2);
+        let told = front_ends.describe();
+        assert_eq!(told.lines, ["first is here", "second is here"]);
+        assert_eq!((&told.document["first"], &told.document["nbd"]), (&true.into(), &serde_json::json!([])));
+        assert!(front_ends.hold_the_server());
+        let counted = match open.service.handle(Request::Traffic { volume: None }).unwrap() {
+            Reply::Traffic(report) => report,
+            other => panic!("{other:?}"),
+        };
+        let doors = counted.volumes[0].doors.iter();
+        let writes = |line: &shale::traffic::OperationLine| line.operation == "write" && line.count == 1;
+        let counts: Vec<_> = doors.map(|door| (door.door.as_str(), door.operations.iter().any(writes))).collect();
+        assert_eq!(counts, [("first", true), ("second", true)]);
+        front_ends.stop(asked.output);
+        assert_eq!(done(), ["first closes", "second closes", "second stops", "first stops"]);
+        assert_eq!(open.service.devices().clients("v"), 0);
+        let second = FrontEnds::start(&[SECOND], asked).unwrap();
+        assert!(!second.hold_the_server());
+        second.stop(asked.output);
+    });
+}
+
+#[test]
+fn a_front_end_that_fails_takes_those_before_it_down() {
+    with(|open, asked| {
+        let failed = FrontEnds::start(&[FIRST, SECOND, FAILS], asked).map(drop).unwrap_err();
+        assert_eq!(failed.to_string(), "it fails");
+        let all = ["first starts", "second starts", "first closes", "second closes", "second stops", "first stops"];
+        assert_eq!(done(), all);
+        assert_eq!(open.service.devices().clients("v"), 0);
+        let refused = FrontEnds::start(&[FIRST, REFUSED], asked).map(drop).unwrap_err();
+        assert_eq!(refused.to_string(), "not so");
+        assert!(done().is_empty(), "nothing starts before all are checked");
+    });
+}
