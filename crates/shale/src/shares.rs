@@ -29,7 +29,7 @@ use crate::service::Service;
 use crate::share_files::Opened;
 use crate::share_journals::Journals;
 use crate::share_trees::{self, MOUNT_PATIENCE, PATIENCE, ShareMoments, error_of, now};
-use crate::traffic::SHARES;
+use crate::traffic::{SHARES, TREES};
 
 /// One over this of the server's memory caches the namespaces of all shares.
 const MEMORY_DIVISOR: u64 = 8;
@@ -367,7 +367,7 @@ impl Shares {
 
     fn open(&self, id: DeviceId, dir: &Path) -> Result<(Arc<Volume>, Arc<dyn BlockDevice>)> {
         let volume = self.pool.volume_of(id)?;
-        let client = NamedClient::at(SHARES, format!("mount at {}", dir.display()));
+        let client = NamedClient::at(TREES, format!("mount at {}", dir.display()));
         let device = self.devices.open_volume(volume.clone(), &client)?;
         Ok((volume, device))
     }

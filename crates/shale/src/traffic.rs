@@ -15,6 +15,8 @@ use surface::{BUCKETS, DeviceId, OpCounts, OpKind, Traffic, bucket_end_ns};
 pub const COMMANDS: &str = "command";
 /// See [`COMMANDS`].
 pub const SHARES: &str = "share";
+/// Below that one: the reads and writes of a share's tree.
+pub const TREES: &str = "tree";
 
 /// The form of [`TrafficReport`]: raised when a field changes its meaning or goes.
 pub const VERSION: u32 = 1;
@@ -91,7 +93,7 @@ pub struct VolumeTraffic {
 /// What came through a door.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DoorTraffic {
-    /// `nbd`, `mount`, `share` or `command`.
+    /// `nbd`, `mount`, `share`, `tree` or `command`.
     pub door: String,
     /// One for each kind.
     pub operations: Vec<OperationLine>,

@@ -15,7 +15,7 @@ Examples:
   shale iostat /srv/pool --json | jq '.volumes[].doors[].door'
 
 Shows each volume, share and snapshot that a client has opened since the server began, with a line for each door: nbd, mount (files below
---mount), share (below --shares) and command. The first report counts from the beginning of the server; with --every each further one counts from the
+--mount), share (below --shares), tree (what a share's tree reads and writes for its files and names) and command. The first report counts from the beginning of the server; with --every each further one counts from the
 one before. It goes on until --count reports, or an interruption (Ctrl-C), which is no error. The pool must be served.
 
 Columns: operations in a second, bytes in a second, and how long an operation took: the mean, and the time that 99 of 100 stay below, from the
