@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use serde_json::json;
-use surface::Result;
 
-use super::{Asked, FrontEnd, Kind, Told};
+use super::{Asked, FrontEnd, Kind, Started, Told};
 use crate::exports::Exports;
 use crate::output::Output;
 use crate::service::Service;
@@ -17,7 +16,7 @@ struct Protocols {
     service: Arc<Service>,
 }
 
-fn start(asked: &Asked<'_>) -> Result<Option<Box<dyn FrontEnd>>> {
+fn start(asked: &Asked<'_>) -> Started {
     let service = asked.service;
     let Some((dir, shares)) = asked.args.exports.as_deref().zip(service.mounted_shares()) else { return Ok(None) };
     let exports = Exports::start(service.pool(), &shares, dir, &service.facts().pool, asked.output)?;

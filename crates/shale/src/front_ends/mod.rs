@@ -33,12 +33,15 @@ use crate::service::{Served, Service};
 /// All there are, in the order in which they start.
 pub const ALL: [Kind; 4] = [nbd::KIND, volumes::KIND, shares::KIND, exports::KIND];
 
+/// A front end that was started; `None`: the command line does not ask for it.
+pub type Started = Result<Option<Box<dyn FrontEnd>>>;
+
 /// A kind of front end, which the command line may ask for.
 pub struct Kind {
     /// Fails if it is asked for in a way that cannot be.
     pub check: fn(&Asked<'_>) -> Result<()>,
-    /// Starts it; `None`: it is not asked for.
-    pub start: fn(&Asked<'_>) -> Result<Option<Box<dyn FrontEnd>>>,
+    /// Starts it, if it is asked for.
+    pub start: fn(&Asked<'_>) -> Started,
 }
 
 /// A front end that serves.

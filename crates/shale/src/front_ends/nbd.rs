@@ -4,9 +4,8 @@ use std::sync::Arc;
 
 use fe_nbd::{Server, ServerOptions};
 use serde_json::json;
-use surface::Result;
 
-use super::{Asked, FrontEnd, Kind, Told};
+use super::{Asked, FrontEnd, Kind, Started, Told};
 use crate::output::Output;
 
 /// NBD connections get one of so many descriptors at most: the map, commands and the mount need
@@ -24,7 +23,7 @@ struct Nbd {
     connections_max: usize,
 }
 
-fn start(asked: &Asked<'_>) -> Result<Option<Box<dyn FrontEnd>>> {
+fn start(asked: &Asked<'_>) -> Started {
     if asked.listen.is_empty() {
         return Ok(None);
     }

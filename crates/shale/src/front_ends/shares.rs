@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::json;
 use surface::{Error, ErrorKind, Result};
 
-use super::{Asked, FrontEnd, Kind, Told, check_hides_nothing};
+use super::{Asked, FrontEnd, Kind, Started, Told, check_hides_nothing};
 use crate::output::Output;
 use crate::service::Service;
 use crate::shares::Shares;
@@ -24,7 +24,7 @@ fn check(asked: &Asked<'_>) -> Result<()> {
     check_hides_no_exports(dir, asked.args.exports.as_deref())
 }
 
-fn start(asked: &Asked<'_>) -> Result<Option<Box<dyn FrontEnd>>> {
+fn start(asked: &Asked<'_>) -> Started {
     let Some(dir) = &asked.args.shares else { return Ok(None) };
     let Asked { args, service, .. } = asked;
     let shares = Shares::start(service, dir, &args.volume, args.memory, asked.keeper.clone())?;

@@ -10,7 +10,7 @@ use fe_nbd::Listen;
 use serde_json::json;
 use surface::{Error, ErrorKind, Result};
 
-use super::{Asked, FrontEnd, Kind, Told, check_hides_nothing};
+use super::{Asked, FrontEnd, Kind, Started, Told, check_hides_nothing};
 use crate::output::Output;
 
 /// What the keeper of mounts calls this one.
@@ -31,7 +31,7 @@ fn check(asked: &Asked<'_>) -> Result<()> {
     check_hides_no_socket(dir, asked.listen)
 }
 
-fn start(asked: &Asked<'_>) -> Result<Option<Box<dyn FrontEnd>>> {
+fn start(asked: &Asked<'_>) -> Started {
     let Some(dir) = &asked.args.mount else { return Ok(None) };
     let options = MountOptions {
         allow_other: asked.args.allow_other,
