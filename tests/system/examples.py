@@ -37,7 +37,7 @@ BEFORE = [
                                              "shale create /srv/pool home --share; shale import /srv/pool home tree.tar"),
     (r"export \S+ home", "shale import /srv/pool home /home/meier; shale snapshot /srv/pool home@monday"),
     (r"import \S+ vm (disk.img|-)$", "shale destroy -r /srv/pool vm"),
-    (r"destroy --partial \S+ copy", "shale send /srv/pool vm@monday | head -c 1500000 | shale receive /srv/pool copy || true"),
+    (r"destroy --partial \S+ copy", "shale send /srv/pool vm@monday -o broken; head -c 1500000 broken | shale receive /srv/pool copy || true"),
     (r"destroy \S+ vm($| --force)", "shale destroy -r /srv/pool vm; shale create /srv/pool vm --size 1G"),
     (r"snapshot \S+ vm@before-upgrade", "shale destroy /srv/pool vm@before-upgrade"),
     (r"rename \S+ web@s1", "shale rename /srv/pool vm web; shale destroy /srv/pool web@before-upgrade"),
@@ -191,7 +191,7 @@ def prepare(t, line):
 
 def run_example(t, line):
     """Types one example."""
-    if "--resume" in line:
+    if "--resume shale1" in line:
         token = json.loads(t.run(BINARY, "status", t.dir / "remote", "--json", quiet=True).stdout)["receives"][0]["token"]
         line = re.sub(r"shale1-4f\.\.\.", token, line)
     if line.startswith("shale serve"):

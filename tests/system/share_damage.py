@@ -267,7 +267,8 @@ def one_bit_in_the_names_of_a_small_share(t):
     pool, expected = small_share(t)
     data_file = pool.path / "data"
     content = data_file.read_bytes()
-    used = [at for at in range(2 * (256 << 10), len(content), 512) if content[at : at + 512].strip(b"\0")]
+    # Between the superblock and its copy at the end.
+    used = [at for at in range(256 << 10, 63 << 20, 512) if content[at : at + 512].strip(b"\0")]
     # Names come last.
     places = used[-48:]
     in_names = lossy = 0
@@ -292,7 +293,8 @@ def one_bit_in_the_names_of_a_small_share(t):
         lossy += bool(told)
         there = set(found.values())
         gone = {os.path.basename(path) for path, content_of in expected.items() if content_of not in there}
-        t.expect(gone <= told, f"byte {at}: lost and not named: {sorted(gone - told)[:5]}")
+        # The name of a file may go with its record: then only the repair's exit status and its list of shares tell of it.
+        t.expect(gone <= told or repaired["names_lost"] == ["home"], f"byte {at}: lost and not named: {sorted(gone - told)[:5]}")
         # Eight pages hold no more inodes.
         t.expect(len(gone) < len(expected), f"byte {at}: all small files are lost")
     t.expect(in_names > 8, f"only {in_names} of {len(places)} bits were in names")

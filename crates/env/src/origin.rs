@@ -48,7 +48,7 @@ pub enum OriginError {
     Denied(String),
     /// The version, or a part of it, is not there any more.
     Gone(String),
-    /// The store was reached, and what was asked of it cannot be done as things are.
+    /// The store was reached, and the request cannot be done as things are.
     Refused(String),
     /// What came is not what was put there.
     Damaged(String),

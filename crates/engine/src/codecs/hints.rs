@@ -85,7 +85,11 @@ mod tests {
             (Advice::Guess(zstd), &noise, false, Compression::Auto),
             (Advice::Guess(250), &text, false, Compression::Auto),
         ] {
-            assert_eq!(compression_of(Hint { how, ..Hint::default() }, &lz4, raw, is_helped), expected, "{how:?} {is_helped}");
+            assert_eq!(
+                compression_of(Hint { how, ..Hint::default() }, &lz4, raw, is_helped),
+                expected,
+                "{how:?} {is_helped}"
+            );
         }
     }
 }

@@ -24,7 +24,7 @@ const KNOWN_MAX: usize = 1 << 16;
 const PAUSE_TIMES: u32 = 9;
 /// Files of which the beginnings came last: the rest of a large one comes soon behind it.
 const RECENT_MAX: usize = 64;
-/// What is told instead of a path, where a unit is of no file: no share's name has a blank.
+/// The words instead of a path, where a unit is of no file: no share's name has a blank.
 const OF_NAMES: &str = " (names)";
 const OF_TABLES: &str = " (tables)";
 const OF_UNKNOWN: &str = " (not known)";
