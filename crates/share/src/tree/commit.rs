@@ -108,7 +108,9 @@ impl Tree {
                 let read_only = Namespace { is_read_only: true, ..Namespace::open(&(below as _), self.options)? };
                 namespace.replace(read_only, &mut state)?;
                 state.unfreeze(frozen);
-                log::warn!(
+                // The caller is told, and so is the user, by the health of the pool: each try would fill
+                // the log.
+                log::debug!(
                     "the namespace of a share finds no room, and is not durable (room was set aside: {has_room})"
                 );
                 return Err(Failure::new(libc::ENOSPC));
