@@ -88,15 +88,13 @@ def transactions(lab, how):
     tables = lab.work / "tpcc"
     tables.mkdir()
     tpcc.write(tables, how["warehouses"], how["items"])
-    runs = []
     for disk in lab.disks(*how["disks"]):
         for kind in databases_on(disk, how):
             for setup in lab.setups(*how["database_setups"]):
                 measure_tpcc(lab, tables, disk, kind, setup, how, kind.page)
-        runs.append(disk.name)
     report = lab.report
     report.heading("TPC-C (figures 6 and 11)")
-    for disk in runs:
+    for disk in dict.fromkeys(r["disk"] for r in report.table_of("tpcc")):
         for kind in DATABASES:
             rows = report.select("tpcc", disk=disk, database=kind.name)
             names = list(dict.fromkeys(r["setup"] for r in rows))

@@ -275,7 +275,8 @@ class Meter:
     def _read(self):
         with open("/proc/stat", encoding="ascii") as file:
             ticks = [int(t) for t in file.readline().split()[1:9]]
-        busy = (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
+        # Not idle, not waiting for a disk, and not for programs that were made to stand back (nice): those are not the load's.
+        busy = (sum(ticks) - ticks[1] - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
         return {"seconds": time.monotonic(), "machine_cpu": busy, "load_cpu": self.place.load.cpu_seconds() or 0.0,
                 "server_cpu": self.place.server_group.cpu_seconds() or 0.0, **self.place.disk.counters()}
 

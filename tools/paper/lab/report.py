@@ -69,7 +69,14 @@ class Report:
 
     def row(self, table, **fields):
         """A measurement: a line of TABLE.csv."""
-        self.rows.setdefault(table, []).append(fields)
+        if table not in self.rows:
+            self.rows[table] = self._of_other_disks(table)
+        self.rows[table].append(fields)
+
+    def _of_other_disks(self, table):
+        """Rows that an earlier run measured on disks which this one leaves out (--disks)."""
+        chosen = self.lab.options.disks
+        return [r for r in self.kept.get(table, []) if chosen and r.get("disk") and r["disk"] not in chosen.split(",")]
 
     def table_of(self, table):
         """All rows of a table: of this run, or else of an earlier one that measured its part."""
