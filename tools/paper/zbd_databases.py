@@ -89,7 +89,7 @@ def transactions(lab, how):
     tables.mkdir()
     tpcc.write(tables, how["warehouses"], how["items"])
     for disk in lab.disks(*how["disks"]):
-        for kind in databases_on(disk, how):
+        for kind in databases_on(lab, disk, how):
             for setup in lab.setups(*how["database_setups"]):
                 measure_tpcc(lab, tables, disk, kind, setup, how, kind.page)
     report = lab.report
@@ -108,9 +108,10 @@ def transactions(lab, how):
                            r["orders_per_minute"], r["latency_ms"], r["cpu_percent"], r["saving_percent"], round(r["disk_read_bytes"] / 1e6), round(r["disk_written_bytes"] / 1e6)] for r in rows])
 
 
-def databases_on(disk, how):
+def databases_on(lab, disk, how):
     """Those that are measured on a disk: not all on all, for time's sake."""
-    return [d for d in DATABASES if d.name in how["databases"][disk.name]]
+    chosen = lab.options.databases
+    return [d for d in DATABASES if d.name in how["databases"][disk.name] and (not chosen or d.name in chosen.split(","))]
 
 
 def measure_tpcc(lab, tables, disk, kind, setup, how, unit):
@@ -145,7 +146,7 @@ def queries(lab, how):
     """Figures 7 and 8: TPC-H's queries one after the other, from cold; Q3 with one CPU and two."""
     texts = queries_of(HERE / "tpch.sql")
     for disk in lab.disks(*how["disks"]):
-        for kind in databases_on(disk, how):
+        for kind in databases_on(lab, disk, how):
             answers = {}
             for setup in lab.setups(*how["database_setups"]):
                 with place_of(lab, disk, setup, kind, how) as place, kind(place, how["db_memory"]) as database:

@@ -66,7 +66,9 @@ class Lab:
         parser.add_argument("--only", default="", help="only these parts, separated by commas")
         parser.add_argument("--disks", default="", help="only these disks: " + ", ".join(DISKS))
         parser.add_argument("--setups", default="", help="only these set-ups: " + ", ".join(SETUPS))
+        parser.add_argument("--databases", default="", help="only these databases: postgresql, mariadb")
         self.options = parser.parse_args()
+        self.is_partial = bool(self.options.disks or self.options.setups or self.options.databases)
         self.name = name
         self.quick = os.environ.get("QUICK", "") not in ("", "0")
         self.shale = os.environ.get("SHALE", str(ROOT / "target/release/shale"))

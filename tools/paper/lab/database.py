@@ -115,7 +115,8 @@ class MariaDB(Database):
 
     def _command(self):
         return ["/usr/sbin/mariadbd", "--no-defaults", f"--datadir={self.data}", f"--socket={self.socket_directory}/mariadb", "--skip-networking", "--skip-log-bin",
-                f"--innodb-buffer-pool-size={self.cache}", "--innodb-log-file-size=256M", "--innodb-flush-log-at-trx-commit=1", "--character-set-server=latin1",
+                f"--innodb-buffer-pool-size={self.cache}", "--innodb-log-buffer-size=4M", "--aria-pagecache-buffer-size=4M", "--key-buffer-size=1M", "--max-connections=40",
+                "--innodb-log-file-size=256M", "--innodb-flush-log-at-trx-commit=1", "--character-set-server=latin1",
                 "--innodb-lock-wait-timeout=300", "--innodb-buffer-pool-load-at-startup=OFF", f"--pid-file={self.socket_directory}/pid", "--tmpdir=" + str(self.socket_directory), *(f"--{line}" for line in self.settings)]
 
     def _ping(self):

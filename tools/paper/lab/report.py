@@ -9,6 +9,7 @@ import shlex
 import statistics
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 STYLE = """body{font:15px/1.5 sans-serif;max-width:62em;margin:2em auto;padding:0 1em;color:#222}table{border-collapse:collapse;margin:1em 0}
@@ -16,6 +17,9 @@ td,th{border:1px solid #ccc;padding:.25em .6em;text-align:right;vertical-align:t
 img{max-width:100%}code{background:#f3f3f3;padding:0 .2em}.quick{background:#fff3cd;padding:.6em 1em}"""
 # Letters of labels that fit side by side below a plot.
 LABELS_MAX = 100
+SAVE_SECONDS = 5
+# Fields that tell on what a row was measured: a new measurement takes the place of all that an earlier one found there.
+PLACES = ("disk", "setup", "database", "unit", "variant", "layer", "content", "load", "extent", "memory", "percent")
 COLOURS = ["#777777", "#2f6f8f", "#c0672f", "#4f8f3f", "#8f4f8f", "#b0902f", "#3f8f8f", "#af3f5f", "#5f5faf", "#222222"]
 
 
@@ -54,6 +58,8 @@ class Report:
         self.rows = {}
         self.parts = []
         self.kept = {}
+        self.renewed = set()
+        self.saved = time.monotonic()
         self.part = None
         self.measured = True
         self.order = []
@@ -68,15 +74,17 @@ class Report:
             self.lab.say(text)
 
     def row(self, table, **fields):
-        """A measurement: a line of TABLE.csv."""
+        """A measurement: a line of TABLE.csv, which is written soon, so that a run that breaks off loses little.
+        A run that leaves disks, set-ups or databases out keeps the lines that an earlier one found for these."""
         if table not in self.rows:
-            self.rows[table] = self._of_other_disks(table)
+            self.rows[table] = self.kept.get(table, []) if self.lab.is_partial else []
+        what = {k: fields[k] for k in PLACES if k in fields}
+        if (table, tuple(what.values())) not in self.renewed:
+            self.renewed.add((table, tuple(what.values())))
+            self.rows[table] = [r for r in self.rows[table] if {k: r.get(k) for k in what} != what]
         self.rows[table].append(fields)
-
-    def _of_other_disks(self, table):
-        """Rows that an earlier run measured on disks which this one leaves out (--disks)."""
-        chosen = self.lab.options.disks
-        return [r for r in self.kept.get(table, []) if chosen and r.get("disk") and r["disk"] not in chosen.split(",")]
+        if time.monotonic() > self.saved + SAVE_SECONDS:
+            self._write_tables()
 
     def table_of(self, table):
         """All rows of a table: of this run, or else of an earlier one that measured its part."""
@@ -116,6 +124,7 @@ class Report:
 
     def _write_tables(self):
         """CSV of each table, also of the parts that are done while others still run."""
+        self.saved = time.monotonic()
         self.out.mkdir(parents=True, exist_ok=True)
         for table, rows in self.rows.items():
             columns = list(dict.fromkeys(k for r in rows for k in r))
