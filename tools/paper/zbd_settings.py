@@ -5,7 +5,7 @@ from lab import data, output
 from lab.database import MariaDB, PostgreSQL
 from lab.place import RINGS
 from lab.report import mean
-from zbd_databases import HERE, create, transact, use
+from zbd_databases import HERE, create, transact, use, warm
 from zbd_files import build
 
 # (name, of which database, its settings, properties of the volume, how it is served)
@@ -72,8 +72,8 @@ def measure(lab, how, tables, disk, setup, name, kind, lines, properties, served
         database.sql(use(database) + "".join(f"{i};" for i in tpcc.INDEXES))
         database.sql((HERE / f"tpcc-{kind.name}.sql").read_text())
         database.analyse()
+        warm(lab, database, how)
         for clients in how["clients"]:
-            database.cold()
             with place.meter() as meter:
                 told = transact(lab, database, how, clients)
             lab.report.row("settings", disk=disk.name, setup=setup.name, variant=name, database=kind.name, clients=clients, **told, **meter.figures())
