@@ -116,8 +116,7 @@ def transactions(lab, how):
 
 def databases_on(lab, disk, how):
     """Those that are measured on a disk: not all on all, for time's sake."""
-    chosen = lab.options.databases
-    return [d for d in DATABASES if d.name in how["databases"][disk.name] and (not chosen or d.name in chosen.split(","))]
+    return [d for d in DATABASES if d.name in how["databases"][disk.name] and lab.chooses("databases", d.name)]
 
 
 def measure_tpcc(lab, tables, disk, kind, setup, how, unit):

@@ -46,8 +46,7 @@ def settings(lab, how):
     report = lab.report
     for disk in lab.disks(*(d for d in how["disks"] if d != "cloud")):
         for name, kind, lines, properties, served in VARIANTS:
-            chosen = lab.options.databases
-            if lab.quick and (name, kind) not in QUICK or chosen and kind.name not in chosen.split(",") or not possible(lab, served):
+            if lab.quick and (name, kind) not in QUICK or not lab.chooses("databases", kind.name) or not possible(lab, served):
                 continue
             for setup in lab.setups("zstd-1") + (lab.setups("native") if name == "as it comes" else []):
                 measure(lab, how, tables, disk, setup, name, kind, lines, properties if setup.compression else {}, served)

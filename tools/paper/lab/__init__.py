@@ -105,18 +105,23 @@ class Lab:
 
     def wants(self, part):
         """Whether a part of the command is to run."""
-        return not self.options.only or part in self.options.only.split(",")
+        return self.chooses("only", part)
+
+    def chooses(self, option, name):
+        """Whether an option that names some of a kind has this one: all, where it is not given."""
+        given = getattr(self.options, option)
+        return not given or name in given.split(",")
 
     def disks(self, *names):
         """The disks of these names, each attached while it is used."""
-        chosen = [n for n in names if not self.options.disks or n in self.options.disks.split(",")]
+        chosen = [n for n in names if self.chooses("disks", n)]
         for name in chosen:
             with Disk(name, self.work, self.groups) as disk:
                 yield disk
 
     def setups(self, *names):
         """The set-ups of these names."""
-        return [SETUPS[n] for n in names if not self.options.setups or n in self.options.setups.split(",")]
+        return [SETUPS[n] for n in names if self.chooses("setups", n)]
 
     def place(self, disk, setup, **how):
         """A file system on `disk` by `setup`: see Place."""

@@ -79,8 +79,9 @@ class Report:
         if table not in self.rows:
             self.rows[table] = self.kept.get(table, []) if self.lab.is_partial else []
         what = {k: fields[k] for k in PLACES if k in fields}
-        if (table, tuple(what.values())) not in self.renewed:
-            self.renewed.add((table, tuple(what.values())))
+        place = (table, *what.items())
+        if place not in self.renewed:
+            self.renewed.add(place)
             self.rows[table] = [r for r in self.rows[table] if {k: r.get(k) for k in what} != what]
         self.rows[table].append(fields)
         if time.monotonic() > self.saved + SAVE_SECONDS:
