@@ -127,18 +127,69 @@ mod held {
     }
 }
 
-/// A mutex with a rank.
-pub(crate) struct Mutex<T, R: Rank> {
-    plain: parking_lot::Mutex<T>,
+/// A lock with a rank.
+pub(crate) struct Ranked<L, R: Rank> {
+    plain: L,
     rank: PhantomData<R>,
 }
 
-/// What a locked [`Mutex`] gives access to.
+/// A mutex with a rank.
+pub(crate) type Mutex<T, R> = Ranked<parking_lot::Mutex<T>, R>;
+
+/// A readers-writer lock with a rank.
+pub(crate) type RwLock<T, R> = Ranked<parking_lot::RwLock<T>, R>;
+
+impl<L: Default, R: Rank> Default for Ranked<L, R> {
+    fn default() -> Self {
+        Self { plain: L::default(), rank: PhantomData }
+    }
+}
+
+impl<L: fmt::Debug, R: Rank> fmt::Debug for Ranked<L, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.plain.fmt(f)
+    }
+}
+
+/// Access to the content of a lock, for as long as this lives.
 #[must_use = "the lock is let go at once"]
-pub(crate) struct MutexGuard<'a, T, R: Rank> {
+pub(crate) struct Guard<G, R: Rank> {
     // Let go before the note of it.
-    plain: parking_lot::MutexGuard<'a, T>,
-    _held: Held<R>,
+    plain: G,
+    held: Held<R>,
+}
+
+/// The content of a locked [`Mutex`].
+pub(crate) type MutexGuard<'a, T, R> = Guard<parking_lot::MutexGuard<'a, T>, R>;
+
+/// The content of a shared [`RwLock`].
+pub(crate) type RwLockReadGuard<'a, T, R> = Guard<parking_lot::RwLockReadGuard<'a, T>, R>;
+
+/// The content of an [`RwLock`] that one thread has alone.
+pub(crate) type RwLockWriteGuard<'a, T, R> = Guard<parking_lot::RwLockWriteGuard<'a, T>, R>;
+
+/// A part of the content of a shared [`RwLock`].
+pub(crate) type MappedRwLockReadGuard<'a, T, R> = Guard<parking_lot::MappedRwLockReadGuard<'a, T>, R>;
+
+impl<G, R: Rank> Guard<G, R> {
+    /// The thread has the lock.
+    fn new(plain: G) -> Self {
+        Self { plain, held: Held::new() }
+    }
+}
+
+impl<G: Deref, R: Rank> Deref for Guard<G, R> {
+    type Target = G::Target;
+
+    fn deref(&self) -> &G::Target {
+        &self.plain
+    }
+}
+
+impl<G: DerefMut, R: Rank> DerefMut for Guard<G, R> {
+    fn deref_mut(&mut self) -> &mut G::Target {
+        &mut self.plain
+    }
 }
 
 impl<T, R: Rank> Mutex<T, R> {
@@ -148,42 +199,16 @@ impl<T, R: Rank> Mutex<T, R> {
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, T, R> {
         self.expect();
-        MutexGuard { plain: self.plain.lock(), _held: Held::new() }
+        Guard::new(self.plain.lock())
     }
 
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T, R>> {
-        self.plain.try_lock().map(|plain| MutexGuard { plain, _held: Held::new() })
+        self.plain.try_lock().map(Guard::new)
     }
 
     /// The thread is about to wait for the lock in a way of its own.
     pub(crate) fn expect(&self) {
         Held::<R>::expect();
-    }
-}
-
-impl<T: Default, R: Rank> Default for Mutex<T, R> {
-    fn default() -> Self {
-        Self::new(T::default())
-    }
-}
-
-impl<T: fmt::Debug, R: Rank> fmt::Debug for Mutex<T, R> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.plain.fmt(f)
-    }
-}
-
-impl<T, R: Rank> Deref for MutexGuard<'_, T, R> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        &self.plain
-    }
-}
-
-impl<T, R: Rank> DerefMut for MutexGuard<'_, T, R> {
-    fn deref_mut(&mut self) -> &mut T {
-        &mut self.plain
     }
 }
 
@@ -229,36 +254,6 @@ impl Condvar {
     }
 }
 
-/// A readers-writer lock with a rank.
-pub(crate) struct RwLock<T, R: Rank> {
-    plain: parking_lot::RwLock<T>,
-    rank: PhantomData<R>,
-}
-
-/// What a shared [`RwLock`] gives access to.
-#[must_use = "the lock is let go at once"]
-pub(crate) struct RwLockReadGuard<'a, T, R: Rank> {
-    // Let go before the note of it.
-    plain: parking_lot::RwLockReadGuard<'a, T>,
-    held: Held<R>,
-}
-
-/// What an [`RwLock`] that one thread has alone gives access to.
-#[must_use = "the lock is let go at once"]
-pub(crate) struct RwLockWriteGuard<'a, T, R: Rank> {
-    // Let go before the note of it.
-    plain: parking_lot::RwLockWriteGuard<'a, T>,
-    _held: Held<R>,
-}
-
-/// A part of what a shared [`RwLock`] gives access to.
-#[must_use = "the lock is let go at once"]
-pub(crate) struct MappedRwLockReadGuard<'a, T, R: Rank> {
-    // Let go before the note of it.
-    plain: parking_lot::MappedRwLockReadGuard<'a, T>,
-    _held: Held<R>,
-}
-
 impl<T, R: Rank> RwLock<T, R> {
     pub(crate) const fn new(value: T) -> Self {
         Self { plain: parking_lot::RwLock::new(value), rank: PhantomData }
@@ -266,20 +261,20 @@ impl<T, R: Rank> RwLock<T, R> {
 
     pub(crate) fn read(&self) -> RwLockReadGuard<'_, T, R> {
         Held::<R>::expect();
-        RwLockReadGuard { plain: self.plain.read(), held: Held::new() }
+        Guard::new(self.plain.read())
     }
 
     pub(crate) fn write(&self) -> RwLockWriteGuard<'_, T, R> {
         Held::<R>::expect();
-        RwLockWriteGuard { plain: self.plain.write(), _held: Held::new() }
+        Guard::new(self.plain.write())
     }
 
     pub(crate) fn try_read(&self) -> Option<RwLockReadGuard<'_, T, R>> {
-        self.plain.try_read().map(|plain| RwLockReadGuard { plain, held: Held::new() })
+        self.plain.try_read().map(Guard::new)
     }
 
     pub(crate) fn try_write_for(&self, patience: Duration) -> Option<RwLockWriteGuard<'_, T, R>> {
-        self.plain.try_write_for(patience).map(|plain| RwLockWriteGuard { plain, _held: Held::new() })
+        self.plain.try_write_for(patience).map(Guard::new)
     }
 
     /// Shares the lock of something that no thread changes any more: so no thread waits for it, and
@@ -289,26 +284,14 @@ impl<T, R: Rank> RwLock<T, R> {
         if self.plain.is_locked_exclusive() {
             held::refuse(&format!("the lock '{}' is shared as that of what no thread changes", R::PLACE.name));
         }
-        RwLockReadGuard { plain: self.plain.read(), held: Held::untold() }
+        Guard { plain: self.plain.read(), held: Held::untold() }
     }
 }
 
 #[cfg(test)]
 impl<T, R: Rank> RwLock<T, R> {
     pub(crate) fn try_write(&self) -> Option<RwLockWriteGuard<'_, T, R>> {
-        self.plain.try_write().map(|plain| RwLockWriteGuard { plain, _held: Held::new() })
-    }
-}
-
-impl<T: Default, R: Rank> Default for RwLock<T, R> {
-    fn default() -> Self {
-        Self::new(T::default())
-    }
-}
-
-impl<T: fmt::Debug, R: Rank> fmt::Debug for RwLock<T, R> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.plain.fmt(f)
+        self.plain.try_write().map(Guard::new)
     }
 }
 
@@ -320,37 +303,7 @@ impl<'a, T, R: Rank> RwLockReadGuard<'a, T, R> {
     ) -> Option<MappedRwLockReadGuard<'a, U, R>> {
         let Self { plain, held } = guard;
         let plain = parking_lot::RwLockReadGuard::try_map(plain, part).ok()?;
-        Some(MappedRwLockReadGuard { plain, _held: held })
-    }
-}
-
-impl<T, R: Rank> Deref for RwLockReadGuard<'_, T, R> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        &self.plain
-    }
-}
-
-impl<T, R: Rank> Deref for RwLockWriteGuard<'_, T, R> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        &self.plain
-    }
-}
-
-impl<T, R: Rank> DerefMut for RwLockWriteGuard<'_, T, R> {
-    fn deref_mut(&mut self) -> &mut T {
-        &mut self.plain
-    }
-}
-
-impl<T, R: Rank> Deref for MappedRwLockReadGuard<'_, T, R> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        &self.plain
+        Some(Guard { plain, held })
     }
 }
 
