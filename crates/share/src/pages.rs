@@ -214,12 +214,26 @@ pub(crate) fn read_copy(space: &dyn ObjectSpace, place: Place, length: u64, offs
     is_right
 }
 
-/// Pages by where they lie, with their checksums: below those nothing is new.
+/// Pages by where they lie, with their checksums: first leaves that were read, and the pages above
+/// them. Below those nothing is new.
 pub(crate) type Seen = HashMap<u64, u128>;
+
+/// The end of the way to a first leaf.
+enum FirstLeaf {
+    /// Its content.
+    Read(Vec<u8>),
+    /// A page that has been seen: the leaf is as it was.
+    Seen,
+    /// A page that cannot be read.
+    Lost,
+}
 
 /// Hands the first leaf of each table to `take`, as of both commits that the head has, with the
 /// place where it lies, as far as it is not in `seen`. Not one that is longer than a page mostly
 /// is. `redb`'s own tables are left out: no name is lost with them, and each commit writes them.
+///
+/// A leaf that cannot be read is looked for again the next time, whether or not anything has been
+/// written by then.
 ///
 /// # Errors
 /// Those of `take`.
@@ -237,12 +251,19 @@ pub(crate) fn first_leaves<E>(
     for head in [0, 1].into_iter().filter_map(|commit| Head::of(&head, commit)) {
         let pages = Pages::new(space, place, length, &head);
         let Some(root) = head.tables else { continue };
-        let Some(tables) = pages.first_leaf(root, ANY, seen, &mut take)? else { continue };
+        let (leaf, way) = pages.first_leaf(root, ANY, seen, &mut take)?;
+        let FirstLeaf::Read(tables) = leaf else { continue };
         let Some(Content::Leaf(tables)) = Content::of(&tables, ANY, None) else { continue };
+        let mut is_any_lost = false;
         for (root, widths) in tables.into_iter().filter_map(|(_, table)| definition(table)) {
-            if let Some(root) = root {
-                pages.first_leaf(root, widths, seen, &mut take)?;
+            let Some(root) = root else { continue };
+            match pages.first_leaf(root, widths, seen, &mut take)? {
+                (FirstLeaf::Lost, _) => is_any_lost = true,
+                (_, way) => seen.extend(way),
             }
+        }
+        if !is_any_lost {
+            seen.extend(way);
         }
     }
     Ok(())
@@ -266,19 +287,21 @@ impl<'a> Pages<'a> {
         Self { space, place, length, region_bytes, region_head_bytes, survey: Survey::default() }
     }
 
-    /// The first leaf from `root` on; `None` if it has been seen, or cannot be read.
+    /// The first leaf from `root` on, and the pages on the way to it that are not in `seen`.
     fn first_leaf<E>(
         &self,
         mut root: Root,
         widths: Widths,
-        seen: &mut Seen,
+        seen: &Seen,
         take: &mut impl FnMut(u64, &[u8]) -> Result<(), E>,
-    ) -> Result<Option<Vec<u8>>, E> {
-        for _ in 0..DEPTH_MAX {
+    ) -> Result<(FirstLeaf, Vec<(u64, u128)>), E> {
+        let mut way = Vec::new();
+        while way.len() < DEPTH_MAX as usize {
             let Some((start, _)) = self.range_of(root.page) else { break };
-            if seen.insert(start, root.sum) == Some(root.sum) {
-                break;
+            if seen.get(&start) == Some(&root.sum) {
+                return Ok((FirstLeaf::Seen, way));
             }
+            way.push((start, root.sum));
             let Some((page, is_copy)) = self.load(root, widths) else { break };
             match Content::of(&page, widths, None) {
                 Some(Content::Branch(below)) => root = below[0],
@@ -286,12 +309,12 @@ impl<'a> Pages<'a> {
                     if !is_copy && page.len() as u64 == PAGE_BYTES {
                         take(start, &page)?;
                     }
-                    return Ok(Some(page));
+                    return Ok((FirstLeaf::Read(page), way));
                 }
                 None => break,
             }
         }
-        Ok(None)
+        Ok((FirstLeaf::Lost, way))
     }
 
     /// Whether a page of some tables is wanted, and its copy is what it must be.

@@ -7,7 +7,7 @@ use std::panic::catch_unwind;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use share::Tree;
+use share::{SetAttributes, Tree};
 use sim::SimSpace;
 use surface::ObjectSpace;
 
@@ -159,4 +159,38 @@ fn a_first_leaf_that_is_stale_is_never_taken() {
         assert!(files_of(&tree).len() >= content.len(), "page {page}");
     }
     assert!(lost >= 5, "{lost} pages");
+}
+
+/// A leaf that cannot be read once, as from a disk that does not answer, gets its copy when it can
+/// be read, though it is not written meanwhile.
+#[test]
+fn a_first_leaf_that_could_not_be_read_gets_its_copy_later() {
+    // So many that first leaves are no roots, which are read when a tree opens.
+    let (space, content) = filled(300);
+    let copied: Vec<u64> = (1..pages(&space)).filter(|page| page_at(&space, 4, *page)[0] == LEAF).collect();
+    space.discard(4, BEGIN + 4096..u64::MAX).unwrap();
+    let mut later = 0;
+    for page in copied {
+        let space = space.snapshot();
+        let leaf = page_at(&space, 1, page);
+        damage(&space, page);
+        let damaged = page_at(&space, 1, page);
+        // Without some leaves no tree opens, or nothing is changed.
+        let Ok(tree) = Tree::open(space.clone(), OPTIONS) else { continue };
+        let commit = |mode| {
+            let mode = SetAttributes { mode: Some(mode), ..SetAttributes::default() };
+            tree.set_attributes(Tree::ROOT, &mode).and_then(|_| tree.commit())
+        };
+        // And pages that were free are used again.
+        if commit(0o711).is_err() || page_at(&space, 1, page) != damaged {
+            continue;
+        }
+        assert!(page_at(&space, 4, page) != leaf, "page {page}");
+        space.write(1, BEGIN + page * 4096, Bytes::from(leaf.clone())).unwrap();
+        commit(0o700).unwrap();
+        assert!(files_of(&tree) == content, "page {page}");
+        later += usize::from(page_at(&space, 4, page) == leaf);
+    }
+    // Names and attributes: of these no commit here writes anything.
+    assert!(later >= 2, "{later} leaves");
 }
