@@ -11,7 +11,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use surface::{Allocation, Capacity, Error, ErrorKind, OWN_FILES_END, ObjectSpace, Result, Run};
 
-use crate::rng::Rng;
+use crate::Rng;
 
 const BLOCK: u64 = 4096;
 

@@ -1,0 +1,32 @@
+//! Tools of tests that several crates need. Owns no assertion about the program: a test keeps its
+//! own, and takes from here the things around it. A tool that one crate alone needs stays with the
+//! tests of that crate.
+//!
+//! - Bytes: [`Rng`] and [`noise`], the same for a seed on every machine.
+//! - Places: [`TempDir`], [`MountDir`] and [`LoopDevice`], which go when they are dropped, also when
+//!   a test fails.
+//! - Other programs: [`run`] and [`starting`].
+//! - Time: [`until`] and [`PATIENCE`]. No test sleeps.
+//! - Front ends: [`Memory`], a block device in memory that fails or waits on command, and
+//!   [`MemorySet`], devices by name.
+//!
+//! A tool panics when it is misused or when the machine lacks what it needs, and says what that is.
+#![allow(clippy::panic, clippy::unwrap_used, clippy::disallowed_methods, reason = "test code, on a real system")]
+
+mod command;
+mod loop_device;
+mod memory;
+mod mount_dir;
+mod noise;
+mod rng;
+mod temp_dir;
+mod until;
+
+pub use command::{run, starting};
+pub use loop_device::LoopDevice;
+pub use memory::{Gate, Memory, MemorySet, Op};
+pub use mount_dir::{MountDir, require_fuse};
+pub use noise::noise;
+pub use rng::Rng;
+pub use temp_dir::TempDir;
+pub use until::{PATIENCE, until};
