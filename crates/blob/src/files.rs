@@ -137,29 +137,26 @@ impl ObjectStore for Files {
 
 #[cfg(test)]
 mod tests {
+    use testkit::TempDir;
+
     use super::*;
 
     #[tokio::test]
     async fn what_cannot_be_made_is_told_at_once() {
-        let dir = std::env::temp_dir().join(format!("shale-in-vain-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&dir);
-        std::fs::create_dir_all(&dir).unwrap();
+        let dir = TempDir::new("in-vain");
         std::fs::write(dir.join("file"), b"in the way").unwrap();
-        let (files, base) = (Files::new(), Path::from_absolute_path(&dir).unwrap());
+        let (files, base) = (Files::new(), Path::from_absolute_path(dir.path()).unwrap());
         let long = base.clone().join("n".repeat(256));
         for path in [base.clone().join("file").join("x"), base.clone().join("file").join("x").join("y"), long] {
             let put = files.put_opts(&path, Bytes::from_static(b"x").into(), PutOptions::default()).await;
             assert!(put.as_ref().is_err_and(|error| crate::world::is_in_vain(error, 1)), "{path}: {put:?}");
         }
-        std::fs::remove_dir_all(&dir).unwrap();
     }
 
     #[tokio::test]
     async fn a_record_is_written_where_its_log_is_and_nowhere_else() {
-        let dir = std::env::temp_dir().join(format!("shale-files-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&dir);
-        std::fs::create_dir_all(&dir).unwrap();
-        let key = crate::BlobKey::new(Path::from_absolute_path(&dir).unwrap().join("b"));
+        let dir = TempDir::new("files");
+        let key = crate::BlobKey::new(Path::from_absolute_path(dir.path()).unwrap().join("b"));
         let record = |seq| key.record(crate::Inc(7), seq);
         let files = Files::new();
         let create = |seq, bytes: &'static [u8]| {
@@ -182,6 +179,5 @@ mod tests {
         let gone = create(3, b"three").await;
         assert!(gone.as_ref().is_err_and(is_without_log), "{gone:?}");
         assert!(!dir.join("b").exists(), "and nothing is made there");
-        std::fs::remove_dir_all(&dir).unwrap();
     }
 }

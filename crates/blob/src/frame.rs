@@ -269,14 +269,7 @@ mod tests {
     }
 
     fn random(len: usize) -> Bytes {
-        let mut state = 0x9e37_79b9_7f4a_7c15u64;
-        let next = |_| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state >> 32) as u8
-        };
-        (0..len).map(next).collect::<Vec<u8>>().into()
+        testkit::noise(1, len).into()
     }
 
     fn text(len: usize) -> Bytes {

@@ -19,12 +19,10 @@ fn memory() -> Connection {
 #[test]
 fn a_blob_is_made_neither_inside_another_nor_around_one() {
     runtime().block_on(async {
-        let directory = std::env::temp_dir().join(format!("blob-nested-{}", std::process::id()));
-        std::fs::create_dir_all(&directory).unwrap();
-        let location = format!("file://{}/x", directory.display()).parse().unwrap();
-        for (connection, root) in
-            [(memory(), String::new()), (Connection::open(&location).unwrap(), directory.display().to_string())]
-        {
+        let directory = testkit::TempDir::new("blob-nested");
+        let root = directory.path().display().to_string();
+        let location = format!("file://{root}/x").parse().unwrap();
+        for (connection, root) in [(memory(), String::new()), (Connection::open(&location).unwrap(), root)] {
             let key = |name: &str| BlobKey::new(Path::from(format!("{root}/{name}")));
             let make = async |name: &str| {
                 let blob = Blob::open_or_create(&connection, key(name)).await?;
@@ -51,6 +49,5 @@ fn a_blob_is_made_neither_inside_another_nor_around_one() {
             blob::remove(inner.committer()).await.unwrap();
             make("a").await.unwrap();
         }
-        std::fs::remove_dir_all(&directory).unwrap();
     });
 }

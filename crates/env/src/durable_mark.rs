@@ -102,7 +102,7 @@ fn read_slot(file: &File, offset: u64) -> Result<Option<u64>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::TempDir;
+    use testkit::TempDir;
 
     #[test]
     fn it_remembers_and_survives_a_torn_write_of_either_slot() {

@@ -1,7 +1,7 @@
 //! Tests of [`FileDisk`] on a real file system, and on a loop device where there is one.
 
 use super::*;
-use crate::testing::{TempDir, starting};
+use testkit::{LoopDevice, TempDir, starting};
 
 fn filled(len: usize, seed: u8) -> AlignedBuf {
     let mut buf = AlignedBuf::new(len);
@@ -303,23 +303,6 @@ fn a_full_file_system_is_storage_full() {
     assert_eq!(reserved.unwrap_err().kind(), ErrorKind::StorageFull);
 }
 
-/// A loop device, detached when dropped.
-struct Loop(PathBuf);
-
-impl Loop {
-    fn attach(file: &Path) -> Option<Self> {
-        let made = std::process::Command::new("losetup").args(["--find", "--show"]).arg(file).output().ok()?;
-        let name = String::from_utf8(made.stdout).ok()?;
-        (made.status.success() && !name.trim().is_empty()).then(|| Self(PathBuf::from(name.trim())))
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        let _ = std::process::Command::new("losetup").arg("--detach").arg(&self.0).status();
-    }
-}
-
 #[test]
 fn a_block_device_is_a_disk_and_a_mounted_one_is_refused() {
     let dir = TempDir::new("disk-device");
@@ -327,19 +310,20 @@ fn a_block_device_is_a_disk_and_a_mounted_one_is_refused() {
     OpenOptions::new().write(true).create_new(true).open(&image).unwrap().set_len(32 << 20).unwrap();
     // The device is held, let go and held again: by no other process meanwhile, not even by a copy.
     let _alone = starting();
-    let Some(device) = Loop::attach(&image) else {
+    let Ok(attached) = LoopDevice::attach(&image, false) else {
         eprintln!("skipped: cannot attach a loop device");
         return;
     };
-    let error = FileDisk::create(&device.0, 33 << 20).unwrap_err();
+    let device = Path::new(&attached.0);
+    let error = FileDisk::create(device, 33 << 20).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
-    let disk = FileDisk::create(&device.0, 32 << 20).unwrap();
+    let disk = FileDisk::create(device, 32 << 20).unwrap();
     assert!(disk.is_block_device());
     disk.grow(32 << 20).unwrap();
     assert_eq!(disk.grow(33 << 20).unwrap_err().kind(), ErrorKind::StorageFull);
     disk.shrink(1 << 20).unwrap();
     assert_eq!(disk.size_bytes().unwrap(), 32 << 20, "a device is as large as it is");
-    assert_eq!(FileDisk::open(&device.0).unwrap_err().kind(), ErrorKind::ResourceBusy);
+    assert_eq!(FileDisk::open(device).unwrap_err().kind(), ErrorKind::ResourceBusy);
     let data = filled(8192, 5);
     disk.write_at(4096, &data, 8192).unwrap();
     disk.sync().unwrap();
@@ -360,15 +344,15 @@ fn a_block_device_is_a_disk_and_a_mounted_one_is_refused() {
     assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
     drop(disk);
 
-    let made = std::process::Command::new("mkfs.ext4").arg("-q").arg(&device.0).status().unwrap();
+    let made = std::process::Command::new("mkfs.ext4").arg("-q").arg(device).status().unwrap();
     assert!(made.success(), "the device is still held");
     let at = TempDir::new("disk-mounted");
-    let mounted = std::process::Command::new("mount").arg(&device.0).arg(at.path()).status();
+    let mounted = std::process::Command::new("mount").arg(device).arg(at.path()).status();
     if !mounted.is_ok_and(|s| s.success()) {
         eprintln!("skipped: cannot mount a loop device");
         return;
     }
-    let refusal = FileDisk::open(&device.0);
+    let refusal = FileDisk::open(device);
     assert!(std::process::Command::new("umount").arg(at.path()).status().unwrap().success());
     let error = refusal.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ResourceBusy);

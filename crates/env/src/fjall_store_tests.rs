@@ -5,7 +5,9 @@ use std::os::unix::fs::FileExt;
 use std::process::{Command, Stdio};
 
 use super::*;
-use crate::testing::{TempDir, map_store_contract, starting};
+use testkit::{TempDir, starting};
+
+use crate::testing::map_store_contract;
 
 const SMALL: FjallOptions = FjallOptions { memory_bytes: FjallOptions::MEMORY_BYTES_MIN };
 

@@ -90,7 +90,7 @@ pub(crate) fn release(file: &File) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::TempDir;
+    use testkit::TempDir;
 
     #[test]
     fn a_held_lock_names_its_holder_and_a_dropped_one_is_free() {
@@ -127,7 +127,7 @@ mod tests {
         use std::process::{Command, Stdio};
         let dir = TempDir::new("lock-full");
         let ended = |command: &mut Command| {
-            let _alone = crate::testing::starting();
+            let _alone = testkit::starting();
             command.stderr(Stdio::null()).status().unwrap().success()
         };
         if !ended(Command::new("mount").args(["-t", "tmpfs", "-o", "size=64k", "none"]).arg(dir.path())) {

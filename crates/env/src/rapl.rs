@@ -81,7 +81,7 @@ impl Rapl {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::TempDir;
+    use testkit::TempDir;
 
     #[test]
     fn packages_are_added_up_and_counters_go_round() {

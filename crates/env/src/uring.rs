@@ -232,7 +232,7 @@ mod tests {
     use std::process::{Command, Stdio};
 
     use super::*;
-    use crate::testing::{TempDir, starting};
+    use testkit::{TempDir, starting};
 
     /// Runs in a process of its own: there are no rings in it any more.
     #[test]

@@ -254,13 +254,12 @@ fn origin_error(error: &BlobError) -> OriginError {
 mod tests {
     use super::*;
     use ::blob::{At, Blob, UploadOptions, bytes};
+    use testkit::TempDir;
 
     /// An image of three groups, text, zeroes and a short end, in a directory of its own.
-    fn image(name: &str) -> (RemoteImage, Vec<u8>) {
-        let dir = std::env::temp_dir().join(format!("shale-images-{}-{name}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&dir);
-        std::fs::create_dir_all(&dir).unwrap();
-        let location: Location = format!("file://{}/image", dir.display()).parse().unwrap();
+    fn image(name: &str) -> (RemoteImage, Vec<u8>, TempDir) {
+        let dir = TempDir::new(name);
+        let location: Location = format!("file://{}/image", dir.path().display()).parse().unwrap();
         let mut data = b"a line of text\n".repeat(9000);
         data.truncate(128 << 10);
         data.resize(256 << 10, 0);
@@ -279,17 +278,12 @@ mod tests {
                 len: image.version().size,
             }
         });
-        (opened, data)
-    }
-
-    fn remove(image: &RemoteImage) {
-        let dir = image.location.strip_prefix("file://").unwrap().strip_suffix("/image").unwrap();
-        std::fs::remove_dir_all(dir).unwrap();
+        (opened, data, dir)
     }
 
     #[test]
     fn groups_of_an_image_come_to_the_engine() {
-        let (image, data) = image("come");
+        let (image, data, _dir) = image("image-come");
         let images = Images::default();
         let mut decoded = Vec::new();
         for group in images.fetch(&image, &[0, 1, 2]) {
@@ -306,12 +300,11 @@ mod tests {
             }
         }
         assert!(decoded == data);
-        remove(&image);
     }
 
     #[test]
     fn what_is_not_there_is_an_error_of_each_group_and_never_zeroes() {
-        let (image, _) = image("gone");
+        let (image, _, dir) = image("image-gone");
         let images = Images::default();
         let other = RemoteImage { incarnation: image.incarnation ^ 1, ..image.clone() };
         let later = RemoteImage { version: 9, ..image.clone() };
@@ -321,14 +314,14 @@ mod tests {
             assert!(answers.len() == 2 && answers.iter().all(Result::is_err), "{answers:?}");
         }
         assert!(images.fetch(&image, &[1]) == [Ok(RemoteGroup::Zero)]);
-        remove(&image);
+        drop(dir);
         let answers = images.fetch(&image, &[0]);
         assert!(matches!(answers[..], [Err(OriginError::Gone(_))]), "{answers:?}");
     }
 
     #[test]
     fn no_pin_is_made_where_the_image_was_and_is_not() {
-        let (image, _) = image("moved");
+        let (image, _, _dir) = image("image-moved");
         let images = Images::default();
         images.hold(&image, "pool/a").unwrap();
         let place = std::path::PathBuf::from(image.location.strip_prefix("file://").unwrap());
@@ -346,7 +339,6 @@ mod tests {
         std::fs::rename(&hidden, &place).unwrap();
         images.hold(&image, "pool/b").unwrap();
         images.pinned(&image, "pool/c", || Ok(())).unwrap();
-        remove(&image);
     }
 
     #[test]

@@ -361,7 +361,7 @@ mod tests {
 
     #[test]
     fn a_manager_is_notified_by_path_and_by_abstract_name() {
-        let dir = env::testing::TempDir::new("notify");
+        let dir = testkit::TempDir::new("notify");
         let path = dir.path().join("socket");
         let abstract_name = format!("shale-notify-{}", std::process::id());
         let abstract_address = SocketAddr::from_abstract_name(&abstract_name).unwrap();

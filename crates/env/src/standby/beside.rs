@@ -116,7 +116,7 @@ mod tests {
 
     use super::*;
     use crate::Standby;
-    use crate::testing::TempDir;
+    use testkit::TempDir;
 
     const POOL: [u8; 16] = [0xcd; 16];
 

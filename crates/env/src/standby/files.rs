@@ -256,7 +256,7 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     use super::*;
-    use crate::testing::TempDir;
+    use testkit::TempDir;
 
     const POOL: [u8; 16] = [0xab; 16];
 

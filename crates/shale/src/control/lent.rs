@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn a_descriptor_is_passed_and_is_the_same_file() {
         let (here, there) = UnixStream::pair().unwrap();
-        let dir = env::testing::TempDir::new("lent");
+        let dir = testkit::TempDir::new("lent");
         let path = dir.path().join("file");
         let mut file = File::options().read(true).write(true).create_new(true).open(path).unwrap();
         file.write_all(b"what is in it").unwrap();

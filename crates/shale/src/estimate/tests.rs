@@ -1,36 +1,23 @@
 //! Estimates of data whose saving is known because all of it is compressed.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use codec::Workspace;
 use policy::{dst_limit_permille, is_zero};
 use surface::{Allocation, Result, Run};
+use testkit::TempDir;
 
 use super::{Plan, Population, Report, Scanned, run};
 use crate::volume_io::VolumeIo;
 
-/// A directory that is removed at the end.
-struct Scratch(PathBuf);
-impl Scratch {
-    fn new(name: &str) -> Self {
-        let path = Path::new("/var/tmp").join(format!("shale-estimate-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-    fn file(&self, name: &str, bytes: &[u8]) {
-        let path = self.0.join(name);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, bytes).unwrap();
-    }
-}
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+/// Writes a file below a directory.
+fn write(dir: &TempDir, name: &str, bytes: &[u8]) {
+    let path = dir.join(name);
+    std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+    std::fs::write(path, bytes).unwrap();
 }
 
 /// Text whose wealth of words, and so its saving, varies from stretch to stretch; or noise.
@@ -86,20 +73,20 @@ fn saving(report: &Report, setting: &str) -> (f64, f64) {
 
 #[test]
 fn an_estimate_of_a_directory_is_near_the_truth_and_its_margin_says_how_near() {
-    let scratch = Scratch::new("near");
+    let scratch = TempDir::new("estimate-near");
     let text: Vec<Vec<u8>> = (1..40).map(|n| content(n, 100_000 + n as usize * 9973, false)).collect();
     let noise: Vec<Vec<u8>> = (1..5).map(|n| content(n, 1 << 20, true)).collect();
     for (index, bytes) in text.iter().enumerate() {
-        scratch.file(&format!("texts/{}/{index}.xyz", index % 3), bytes);
+        write(&scratch, &format!("texts/{}/{index}.xyz", index % 3), bytes);
     }
     for (index, bytes) in noise.iter().enumerate() {
-        scratch.file(&format!("{index}.noise"), bytes);
+        write(&scratch, &format!("{index}.noise"), bytes);
     }
     let all: Vec<Vec<u8>> = text.iter().chain(&noise).cloned().collect();
     let plan = plan(&[("compression", "zstd-3")], "lz4,zstd-9");
     let mut seen = Scanned::default();
     let (population, scanned) =
-        Population::of_paths(std::slice::from_ref(&scratch.0), plan.unit_bytes, &mut |s| seen = s).unwrap();
+        Population::of_paths(&[scratch.path().to_owned()], plan.unit_bytes, &mut |s| seen = s).unwrap();
     assert_eq!((scanned.files, scanned.unreadable, seen), (43, 0, scanned));
     // A seventh of the data.
     let report = run(&population, &plan, 2 << 20, 1, &mut |done, total| assert!(done <= total)).unwrap();
@@ -118,37 +105,36 @@ fn an_estimate_of_a_directory_is_near_the_truth_and_its_margin_says_how_near() {
 /// A share has no block for them; a file that is named may be an image, which has.
 #[test]
 fn small_files_of_a_tree_are_no_blocks() {
-    let scratch = Scratch::new("small");
+    let scratch = TempDir::new("estimate-small");
     for n in 0..50 {
-        scratch.file(&format!("{n}.txt"), &content(n, 100, false));
+        write(&scratch, &format!("{n}.txt"), &content(n, 100, false));
     }
-    scratch.file("empty.txt", b"");
-    scratch.file("large.txt", &content(1, 513, false));
+    write(&scratch, "empty.txt", b"");
+    write(&scratch, "large.txt", &content(1, 513, false));
     let plan = plan(&[("compression", "zstd-3")], "none");
     let of = |path: PathBuf| {
         let (population, _) = Population::of_paths(&[path], plan.unit_bytes, &mut |_| ()).unwrap();
         run(&population, &plan, 1 << 30, 1, &mut |_, _| ()).unwrap()
     };
-    let tree = of(scratch.0.clone());
+    let tree = of(scratch.path().to_owned());
     assert_eq!((tree.files, tree.size_bytes, tree.data_bytes, tree.hole_bytes), (52, 5513, 4096, 0), "{tree:?}");
     assert_eq!((tree.small_files, tree.small_bytes), (50, 5000));
     assert!(super::show(&tree).contains("50 files of at most 512 bytes, together 4.88 KiB, take no block"), "{tree:?}");
-    let named = of(scratch.0.join("1.txt"));
+    let named = of(scratch.join("1.txt"));
     assert_eq!((named.small_files, named.data_bytes), (0, 4096));
     assert!(!super::show(&named).contains("take no block"));
 }
 
 #[test]
 fn all_of_little_data_is_looked_at_and_the_estimate_is_exact() {
-    let scratch = Scratch::new("exact");
+    let scratch = TempDir::new("estimate-exact");
     let files = [content(5, 70_000, false), content(6, 5000, false), content(7, 50_000, true)];
     for (index, bytes) in files.iter().enumerate() {
-        scratch.file(&format!("{index}.dat"), bytes);
+        write(&scratch, &format!("{index}.dat"), bytes);
     }
     for (unit, bytes) in [("4K", 4096), ("128K", 131_072)] {
         let plan = plan(&[("unit", unit), ("compression", "gzip-6")], "zstd-19");
-        let (population, _) =
-            Population::of_paths(std::slice::from_ref(&scratch.0), plan.unit_bytes, &mut |_| ()).unwrap();
+        let (population, _) = Population::of_paths(&[scratch.path().to_owned()], plan.unit_bytes, &mut |_| ()).unwrap();
         let report = run(&population, &plan, 1 << 30, 1, &mut |_, _| ()).unwrap();
         for setting in ["gzip-6", "zstd-19"] {
             let (estimate, margin) = saving(&report, setting);
@@ -160,16 +146,16 @@ fn all_of_little_data_is_looked_at_and_the_estimate_is_exact() {
 
 #[test]
 fn holes_links_and_files_with_two_names_count_once_or_not_at_all() {
-    let scratch = Scratch::new("holes");
-    let sparse = std::fs::File::create(scratch.0.join("sparse.img")).unwrap();
+    let scratch = TempDir::new("estimate-holes");
+    let sparse = std::fs::File::create(scratch.join("sparse.img")).unwrap();
     sparse.set_len(64 << 20).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&sparse, &content(9, 300_000, false), 17 << 20).unwrap();
-    scratch.file("a.txt", &content(8, 40_000, false));
-    std::fs::hard_link(scratch.0.join("a.txt"), scratch.0.join("b.txt")).unwrap();
-    std::os::unix::fs::symlink("a.txt", scratch.0.join("c.txt")).unwrap();
+    write(&scratch, "a.txt", &content(8, 40_000, false));
+    std::fs::hard_link(scratch.join("a.txt"), scratch.join("b.txt")).unwrap();
+    std::os::unix::fs::symlink("a.txt", scratch.join("c.txt")).unwrap();
     let plan = plan(&[], "none");
     let (population, scanned) =
-        Population::of_paths(std::slice::from_ref(&scratch.0), plan.unit_bytes, &mut |_| ()).unwrap();
+        Population::of_paths(&[scratch.path().to_owned()], plan.unit_bytes, &mut |_| ()).unwrap();
     assert_eq!(scanned.files, 2);
     let report = run(&population, &plan, 1 << 30, 1, &mut |_, _| ()).unwrap();
     assert_eq!(report.size_bytes, (64 << 20) + 40_000);
@@ -179,10 +165,10 @@ fn holes_links_and_files_with_two_names_count_once_or_not_at_all() {
 
 #[test]
 fn rules_are_used_for_auto_only() {
-    let scratch = Scratch::new("rules");
-    scratch.file("a.nc", &content(3, 400_000, false));
+    let scratch = TempDir::new("estimate-rules");
+    write(&scratch, "a.nc", &content(3, 400_000, false));
     let plan = plan(&[("rule.nc", "off,archive:zstd-9"), ("compression", "zstd-9")], "lz4");
-    let (population, _) = Population::of_paths(std::slice::from_ref(&scratch.0), plan.unit_bytes, &mut |_| ()).unwrap();
+    let (population, _) = Population::of_paths(&[scratch.path().to_owned()], plan.unit_bytes, &mut |_| ()).unwrap();
     let report = run(&population, &plan, 1 << 30, 1, &mut |_, _| ()).unwrap();
     assert_eq!(saving(&report, "auto, balanced").0, 0.0);
     assert_eq!(saving(&report, "auto, archive").0, saving(&report, "zstd-9").0);
@@ -274,15 +260,14 @@ fn records(seed: u64, len: usize) -> Vec<u8> {
 
 #[test]
 fn small_units_are_estimated_with_the_dictionary_that_they_would_get() {
-    let scratch = Scratch::new("dictionaries");
+    let scratch = TempDir::new("estimate-dictionaries");
     let data = records(3, 8 << 20);
-    scratch.file("records.xyz", &data);
+    write(&scratch, "records.xyz", &data);
     let estimate = |pairs: &[(&str, &str)]| {
         let mut wanted = vec![("candidates", "zstd-3")];
         wanted.extend(pairs);
         let plan = plan(&wanted, "zstd-3");
-        let (population, _) =
-            Population::of_paths(std::slice::from_ref(&scratch.0), plan.unit_bytes, &mut |_| ()).unwrap();
+        let (population, _) = Population::of_paths(&[scratch.path().to_owned()], plan.unit_bytes, &mut |_| ()).unwrap();
         let report = run(&population, &plan, 2 << 20, 1, &mut |_, _| ()).unwrap();
         (saving(&report, "auto, balanced").0, saving(&report, "zstd-3").0)
     };
@@ -307,16 +292,16 @@ fn small_units_are_estimated_with_the_dictionary_that_they_would_get() {
 /// Four bytes of signature were believed, whatever came behind them.
 #[test]
 fn a_signature_in_front_of_text_is_not_believed_and_one_in_front_of_noise_is() {
-    let scratch = Scratch::new("signature");
+    let scratch = TempDir::new("estimate-signature");
     let with_signature = |seed, noisy| {
         let mut bytes = content(seed, 300_000, noisy);
         bytes[..4].copy_from_slice(b"\xff\xd8\xff\xe0");
         bytes
     };
-    scratch.file("a.jpg", &with_signature(3, false));
+    write(&scratch, "a.jpg", &with_signature(3, false));
     let plan = plan(&[], "zstd-1");
-    let of = |scratch: &Scratch| {
-        let paths = std::slice::from_ref(&scratch.0);
+    let of = |scratch: &TempDir| {
+        let paths = &[scratch.path().to_owned()];
         let (population, _) = Population::of_paths(paths, plan.unit_bytes, &mut |_| ()).unwrap();
         run(&population, &plan, 1 << 30, 1, &mut |_, _| ()).unwrap()
     };
@@ -325,8 +310,8 @@ fn a_signature_in_front_of_text_is_not_believed_and_one_in_front_of_noise_is() {
     assert!(zstd > 10.0 && found > zstd - 3.0, "{found} of {zstd}");
     // All of it was looked at, and the choice may go otherwise in a pool.
     assert!((0.5..2.0).contains(&margin), "{margin}");
-    let noise = Scratch::new("signature-noise");
-    noise.file("a.jpg", &with_signature(4, true));
+    let noise = TempDir::new("estimate-signature-noise");
+    write(&noise, "a.jpg", &with_signature(4, true));
     // But for the zeroes behind its end.
     let (found, margin) = saving(&of(&noise), "auto, balanced");
     assert!(found < 1.5 && margin < 1.5, "{found} ±{margin}");

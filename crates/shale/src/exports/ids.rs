@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn a_share_keeps_its_number() {
-        let dir = env::testing::TempDir::new("export-ids");
+        let dir = testkit::TempDir::new("export-ids");
         let mut ids = Ids::open(dir.path()).unwrap();
         assert_eq!((ids.of(70_000), ids.of(3), ids.of(70_000)), (Ok(1), Ok(2), Ok(1)));
         let mut again = Ids::open(dir.path()).unwrap();

@@ -216,11 +216,11 @@ mod tests {
 
     #[test]
     fn a_wrong_configuration_takes_nothing_away() {
-        let dir = env::testing::TempDir::new("exports-kept");
+        let dir = testkit::TempDir::new("exports-kept");
         for sub in ["state", "logs"] {
             std::fs::create_dir(dir.path().join(sub)).unwrap();
         }
-        let _alone = env::testing::starting();
+        let _alone = testkit::starting();
         let file = dir.path().join("stand.conf");
         let stand = Stand::default();
         let mut kept = Kept::new(Process::find(dir.path(), "stand"));

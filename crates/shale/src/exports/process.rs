@@ -250,8 +250,8 @@ fn stat_of(pid: Pid) -> Option<Stat> {
 mod tests {
     use super::*;
 
-    fn dir(name: &str) -> env::testing::TempDir {
-        let dir = env::testing::TempDir::new(name);
+    fn dir(name: &str) -> testkit::TempDir {
+        let dir = testkit::TempDir::new(name);
         for sub in ["state", "logs"] {
             std::fs::create_dir(dir.path().join(sub)).unwrap();
         }
@@ -261,7 +261,7 @@ mod tests {
     #[test]
     fn a_process_is_found_again_and_no_other_with_its_number() {
         let dir = dir("exports-process");
-        let _alone = env::testing::starting();
+        let _alone = testkit::starting();
         let mut first = Process::find(dir.path(), "x");
         assert!(!first.is_alive());
         first.start(Command::new("sleep").arg("600")).unwrap();
@@ -282,7 +282,7 @@ mod tests {
     #[test]
     fn a_server_hears_the_signals_that_ours_has_blocked() {
         let dir = dir("exports-signals");
-        let _alone = env::testing::starting();
+        let _alone = testkit::starting();
         // The mask is a thread's.
         let status = std::thread::scope(|scope| {
             let status = scope.spawn(|| {
@@ -310,7 +310,7 @@ mod tests {
     #[test]
     fn what_a_killed_server_has_left_behind_ends_before_the_next_one() {
         let dir = dir("exports-left");
-        let _alone = env::testing::starting();
+        let _alone = testkit::starting();
         let left = dir.path().join("left");
         let mut command = Command::new("sh");
         command.arg("-c").arg(format!("sleep 600 & echo $! > {0}.new; mv {0}.new {0}; wait", left.display()));
@@ -329,7 +329,7 @@ mod tests {
     #[test]
     fn sessions_that_use_a_directory_are_ended_and_no_others() {
         let dir = dir("exports-sessions");
-        let _alone = env::testing::starting();
+        let _alone = testkit::starting();
         let place = |name: &str| {
             let place = dir.path().join(name);
             std::fs::create_dir(&place).unwrap();

@@ -70,7 +70,7 @@ fn carries_superblock(path: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use env::testing::TempDir;
+    use testkit::TempDir;
 
     use super::*;
     use crate::pool_dir::{Config, State};

@@ -215,7 +215,7 @@ pub fn short_socket_path(path: &Path) -> std::io::Result<ShortSocketPath> {
 
 #[cfg(test)]
 mod tests {
-    use env::testing::TempDir;
+    use testkit::TempDir;
 
     use super::*;
 

@@ -65,7 +65,7 @@ fn allocate(options: &OpenOptions, path: &Path) -> std::io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use env::testing::TempDir;
+    use testkit::TempDir;
 
     use super::*;
 

@@ -249,22 +249,26 @@ impl std::fmt::Debug for Source {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::io::Write;
+
+    use testkit::TempDir;
+
+    use super::*;
 
     fn pieces(mut source: Source) -> Vec<Piece> {
         std::iter::from_fn(|| source.next(&|| true).unwrap()).collect()
     }
 
-    fn temporary(name: &str) -> (std::path::PathBuf, File) {
-        let path = Path::new("/var/tmp").join(format!("shale-source-{name}-{}", std::process::id()));
-        let file = File::options().read(true).write(true).create(true).truncate(true).open(&path).unwrap();
-        (path, file)
+    fn temporary(name: &str) -> (TempDir, std::path::PathBuf, File) {
+        let dir = TempDir::new(name);
+        let path = dir.join("data");
+        let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
+        (dir, path, file)
     }
 
     #[test]
     fn holes_are_pieces_and_the_end_is_exact() {
-        let (path, file) = temporary("holes");
+        let (_dir, path, file) = temporary("source-holes");
         file.set_len(10 << 20).unwrap();
         file.write_all_at(&[1; 8192], 3 << 20).unwrap();
         file.write_all_at(&[2; 100], 10 << 20).unwrap();
@@ -293,19 +297,17 @@ mod tests {
         assert_eq!(end, size);
         assert!(data_bytes >= 8292, "{data_bytes}");
         assert!(data_bytes < 1 << 20, "holes were read as data: {data_bytes}");
-        std::fs::remove_file(path).unwrap();
     }
 
     #[test]
     fn a_file_of_nothing_but_a_hole_is_one_hole() {
-        let (path, file) = temporary("empty");
+        let (_dir, path, file) = temporary("source-empty");
         file.set_len(1_000_000).unwrap();
         let all = pieces(Source::open(&path).unwrap());
         let length: u64 = all.iter().map(|p| if let Piece::Hole { length, .. } = p { *length } else { 0 }).sum();
         assert_eq!(length, 1_000_000);
         file.set_len(0).unwrap();
         assert_eq!(pieces(Source::open(&path).unwrap()), []);
-        std::fs::remove_file(path).unwrap();
     }
 
     #[test]
@@ -341,29 +343,27 @@ mod tests {
 
     #[test]
     fn a_file_that_becomes_shorter_is_an_error() {
-        let (path, file) = temporary("shorter");
+        let (_dir, path, file) = temporary("source-shorter");
         file.write_all_at(&[1; 8192], 0).unwrap();
         let mut source = Source::open(&path).unwrap();
         file.set_len(4096).unwrap();
         let outcomes: Vec<_> = std::iter::from_fn(|| source.next(&|| true).transpose()).take(3).collect();
         assert!(outcomes.iter().any(|outcome| outcome.is_err()), "{outcomes:?}");
-        std::fs::remove_file(path).unwrap();
     }
 
     #[test]
     fn the_head_is_read_without_moving_on() {
-        let (path, file) = temporary("head");
+        let (_dir, path, file) = temporary("source-head");
         file.write_all_at(b"CDF\x01 and so on", 0).unwrap();
         let mut source = Source::open(&path).unwrap();
         assert_eq!(source.head(3), b"CDF");
         assert_eq!(source.head(1000).len(), 14);
         assert!(matches!(source.next(&|| true).unwrap(), Some(Piece::Data { offset: 0, own_bytes: 14, .. })));
-        std::fs::remove_file(path).unwrap();
     }
 
     #[test]
     fn unread_pieces_are_those_that_would_be_read() {
-        let (path, file) = temporary("unread");
+        let (_dir, path, file) = temporary("source-unread");
         file.set_len(5 << 20).unwrap();
         file.write_all_at(&[1; (1 << 20) + 5000], 1 << 20).unwrap();
         file.write_all_at(&[2; 100], 5 << 20).unwrap();
@@ -379,7 +379,6 @@ mod tests {
             .collect();
         assert!(as_ranges.iter().any(|piece| matches!(piece, Piece::Range { .. })));
         assert_eq!(pieces(unread), as_ranges);
-        std::fs::remove_file(path).unwrap();
     }
 
     #[test]

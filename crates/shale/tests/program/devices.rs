@@ -8,13 +8,10 @@ use std::time::Duration;
 use crate::support::{Dir, noise};
 use shale::control::{Reply, Request};
 use shale::devices::{Devices, GonePatience};
-use shale::output::Output;
-use shale::pool_dir::{self, OpenPool, Opening, PoolDir};
+use shale::pool_dir::OpenPool;
 use shale::stream_io::{LocalSource, SendWish, StreamSource};
 use surface::{BlockDevice, Client, ErrorKind, NamedClient, WriteOptions};
-
-/// Nothing in these tests takes this long.
-const PATIENCE: Duration = Duration::from_secs(300);
+use testkit::PATIENCE;
 
 fn a_client() -> Arc<dyn Client> {
     NamedClient::shared("a test")
@@ -23,10 +20,7 @@ fn a_client() -> Arc<dyn Client> {
 /// A pool in this process with a volume `v` of 1 MiB that holds noise, and its snapshots.
 fn pool_with(snapshots: &[&str]) -> (OpenPool, Dir) {
     let dir = Dir::with_pool("256M");
-    let path = PoolDir::new(&dir.pool());
-    let lock = Arc::new(path.lock().unwrap().unwrap());
-    let how = Opening::usual(64 << 20);
-    let open = pool_dir::open_locked(&path, lock, how, &Output::new(false, true)).unwrap();
+    let open = dir.open();
     let pool = open.service.pool();
     pool.create_volume("v", 1 << 20, &Default::default()).unwrap();
     for (number, name) in snapshots.iter().enumerate() {

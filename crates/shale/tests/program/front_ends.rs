@@ -8,7 +8,7 @@ use shale::cli::{Cli, Command, ServeArgs};
 use shale::control::{Reply, Request};
 use shale::front_ends::{Asked, FrontEnd, FrontEnds, Kind, Told};
 use shale::output::Output;
-use shale::pool_dir::{self, OpenPool, Opening, PoolDir};
+use shale::pool_dir::OpenPool;
 use surface::{BlockDevice, Error, ErrorKind, NamedClient, Result, WriteOptions};
 
 use crate::support::Dir;
@@ -70,10 +70,8 @@ fn with(work: impl FnOnce(&OpenPool, &Asked<'_>)) {
     let _alone = ALONE.lock();
     done();
     let dir = Dir::with_pool("256M");
-    let path = PoolDir::new(&dir.pool());
-    let lock = Arc::new(path.lock().unwrap().unwrap());
     let output = Output::new(false, true);
-    let open = pool_dir::open_locked(&path, lock, Opening::usual(64 << 20), &output).unwrap();
+    let open = dir.open();
     open.service.pool().create_volume("v", 1 << 20, &Default::default()).unwrap();
     let args = serve_args();
     let asked = Asked {

@@ -4,13 +4,9 @@
 
 use std::os::unix::fs::FileExt;
 
-use crate::support::{Dir, Server, noise, on, path};
+use crate::support::{Dir, Server, on, path};
 use serde_json::{Value, json};
-
-/// Bytes that do not compress, other ones for each seed.
-fn noise_of(seed: u8, length: usize) -> Vec<u8> {
-    noise(length).into_iter().map(|byte| byte ^ seed.wrapping_mul(73)).collect()
-}
+use testkit::noise;
 
 /// Runs a command with `--json`; its exit code and its lines, without what depends on the clock.
 fn answer(dir: &Dir, command: &str, words: &[&str]) -> (i32, Vec<Value>) {
@@ -43,10 +39,10 @@ fn history_is_the_same_served_and_unserved() {
     let (unserved, served) = (Dir::with_pool("256M"), Dir::with_pool("256M"));
     let server = Server::start(&served, &[]);
     let image = unserved.join("image");
-    std::fs::write(&image, noise_of(1, 1 << 20)).unwrap();
+    std::fs::write(&image, noise(1, 1 << 20)).unwrap();
     let image = path(&image);
     let second = unserved.join("second");
-    std::fs::write(&second, noise_of(2, 64 << 10)).unwrap();
+    std::fs::write(&second, noise(2, 64 << 10)).unwrap();
     let second = path(&second);
     let steps: &[(&str, &[&str], i32)] = &[
         ("create", &["v", "--size", "2M", "-o", "unit=8K"], 0),
@@ -118,12 +114,12 @@ fn history_is_the_same_served_and_unserved() {
 #[test]
 fn a_snapshot_is_exported_and_told_apart() {
     let dir = Dir::with_pool("256M");
-    let before = noise_of(3, 1 << 20);
+    let before = noise(3, 1 << 20);
     std::fs::write(dir.join("before"), &before).unwrap();
     on(&dir, "create", &["v", "--size", "1M"]).ok();
     on(&dir, "import", &["v", path(&dir.join("before")), "--overwrite"]).ok();
     on(&dir, "snapshot", &["v@s"]).ok();
-    std::fs::write(dir.join("after"), noise_of(4, 128 << 10)).unwrap();
+    std::fs::write(dir.join("after"), noise(4, 128 << 10)).unwrap();
     on(&dir, "import", &["v", path(&dir.join("after")), "--overwrite"]).ok();
     on(&dir, "export", &["v@s", path(&dir.join("out"))]).ok();
     assert!(std::fs::read(dir.join("out")).unwrap() == before);
@@ -144,7 +140,7 @@ fn a_snapshot_is_exported_and_told_apart() {
 fn what_clones_see_of_a_destroyed_volume_is_counted() {
     let dir = Dir::with_pool("256M");
     let image = dir.join("image");
-    std::fs::write(&image, [noise_of(1, 512 << 10), vec![7; 512 << 10]].concat()).unwrap();
+    std::fs::write(&image, [noise(1, 512 << 10), vec![7; 512 << 10]].concat()).unwrap();
     on(&dir, "import", &["v", path(&image)]).ok();
     on(&dir, "snapshot", &["v@s"]).ok();
     on(&dir, "clone", &["v@s", "w"]).ok();
@@ -212,8 +208,6 @@ fn take_at_once(_: &str, take: &dyn Fn() -> surface::Result<()>) -> surface::Res
 /// never removed.
 #[test]
 fn schedules_take_and_remove_their_own() {
-    use shale::output::Output;
-    use shale::pool_dir::{self, Opening, PoolDir};
     use shale::schedules;
 
     let dir = Dir::with_pool("256M");
@@ -221,10 +215,7 @@ fn schedules_take_and_remove_their_own() {
     on(&dir, "create", &["w", "--size", "1M"]).ok();
     on(&dir, "snapshot", &["v@mine"]).ok();
     on(&dir, "set", &["v", "keep=2y"]).code(2).says("24h,7d,4w");
-    let pool_path = PoolDir::new(&dir.pool());
-    let lock = pool_path.lock().unwrap().unwrap();
-    let how = Opening::usual(64 << 20);
-    let open = pool_dir::open_locked(&pool_path, std::sync::Arc::new(lock), how, &Output::new(false, true)).unwrap();
+    let open = dir.open();
     let (pool, devices) = (open.service.pool(), open.service.devices());
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
     let scheduled = || pool.snapshots(None).unwrap().into_iter().filter(|s| s.scheduled).map(|s| s.name);

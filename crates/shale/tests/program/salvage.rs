@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::{Dir, Ran, SHALE, halt, on, padded, path, real_data, run, signal};
 use serde_json::Value;
+use testkit::until;
 
 /// Imports bytes into a volume.
 fn import(dir: &Dir, volume: &str, bytes: &[u8], words: &[&str]) {
@@ -138,10 +139,10 @@ fn halted_salvage(dir: &Dir, new: &Path) -> Child {
     command.args(["salvage", path(&dir.pool()), "--into", path(new), "--capacity", "256M"]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let temporary = new.join("salvage.tmp");
-    while !temporary.exists() {
+    until("salvage has a temporary store", || {
         assert!(child.try_wait().unwrap().is_none(), "salvage ended before its temporary store was seen");
-        std::thread::yield_now();
-    }
+        temporary.exists()
+    });
     halt(&child);
     assert!(temporary.exists(), "salvage was done before it could be stopped");
     child

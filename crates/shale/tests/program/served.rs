@@ -13,6 +13,7 @@ use crate::support::{Dir, Ran, SHALE, Server, content, imported_noise, noise, on
 use serde_json::{Value, json};
 use shale::control::Client;
 use shale::volume_io::VolumeIo;
+use testkit::until;
 
 #[test]
 fn a_served_pool_is_cleaned_and_scrubbed() {
@@ -75,11 +76,7 @@ fn scrubbing_is_paused_by_a_signal_and_goes_on() {
             let mask = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap();
             u64::from_str_radix(mask.trim(), 16).unwrap() & (1 << (libc::SIGINT - 1)) != 0
         };
-        let give_up = std::time::Instant::now() + std::time::Duration::from_secs(600);
-        while !blocked() {
-            assert!(std::time::Instant::now() < give_up, "signals are never blocked");
-            std::thread::yield_now();
-        }
+        until("signals are blocked", blocked);
         let pid = rustix::process::Pid::from_child(&child);
         rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
         crate::support::Ran::of(child.wait_with_output().unwrap()).code(130).says("scrubbing is paused at ");

@@ -5,8 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::support::{Dir, noise};
 use shale::control::{Reply, Request};
-use shale::output::Output;
-use shale::pool_dir::{self, OpenPool, Opening, PoolDir};
+use shale::pool_dir::OpenPool;
 use shale::traffic::{DoorTraffic, TrafficReport, VolumeTraffic};
 use surface::{BlockDevice, NamedClient, PendingRead, Result, WriteOptions, ZeroOptions};
 
@@ -14,10 +13,7 @@ const BLOCK: usize = 4096;
 
 fn pool() -> (OpenPool, Dir) {
     let dir = Dir::with_pool("256M");
-    let path = PoolDir::new(&dir.pool());
-    let lock = Arc::new(path.lock().unwrap().unwrap());
-    let how = Opening::usual(64 << 20);
-    let open = pool_dir::open_locked(&path, lock, how, &Output::new(false, true)).unwrap();
+    let open = dir.open();
     let properties = [("compression".to_owned(), "lz4".to_owned())].into();
     open.service.pool().create_volume("v", 1 << 20, &properties).unwrap();
     open.service.pool().create_volume("w", 1 << 20, &BTreeMap::new()).unwrap();

@@ -11,6 +11,7 @@ use crate::support::{
     Dir, Ran, SHALE, Server, content, imported_noise, noise, on, path, real_data, run, run_with_stdin, signal,
 };
 use shale::control::{Client, Reply, Request};
+use testkit::until;
 
 /// A file with real data, holes, noise, zeroes that are no hole, and an odd end.
 fn sparse_file(dir: &Dir) -> (std::path::PathBuf, Vec<u8>) {
@@ -374,16 +375,6 @@ fn a_full_pool_is_told_through_the_server_too() {
     assert_eq!(on(&dir, "list", &["--json"]).ok().json(), serde_json::json!([]));
     server.stop();
     on(&dir, "check", &[]).ok();
-}
-
-/// Waits for an event that nothing announces. No time is promised for it, but it must come.
-#[track_caller]
-fn until(what: &str, come: impl Fn() -> bool) {
-    let give_up = std::time::Instant::now() + std::time::Duration::from_secs(600);
-    while !come() {
-        assert!(std::time::Instant::now() < give_up, "waited in vain until {what}");
-        std::thread::yield_now();
-    }
 }
 
 /// Through a server, files are copied by the server itself; what comes out is what an import

@@ -108,8 +108,9 @@ mod tests {
 
     #[test]
     fn it_keeps_what_fits_and_what_was_used_last() {
-        let directory = std::env::temp_dir().join(format!("shale-blob-cache-{}", std::process::id()));
-        let cache = DiskCache { directory: directory.clone(), store: "s".to_owned(), bytes_max: DIRECTORIES * 1000 };
+        let directory = testkit::TempDir::new("blob-cache");
+        let cache =
+            DiskCache { directory: directory.path().to_owned(), store: "s".to_owned(), bytes_max: DIRECTORIES * 1000 };
         let names: Vec<String> = (0..2000).map(|n| format!("pack-{n}")).collect();
         for name in &names {
             cache.put(name, &Bytes::from(vec![7; 300]));
@@ -119,6 +120,5 @@ mod tests {
         assert_eq!(cache.get(&names[1999]).unwrap(), vec![7; 300]);
         cache.put("large", &Bytes::from(vec![0; 1001]));
         assert!(cache.get("large").is_none() && cache.get("never").is_none());
-        std::fs::remove_dir_all(directory).unwrap();
     }
 }

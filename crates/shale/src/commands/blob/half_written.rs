@@ -93,7 +93,8 @@ mod tests {
 
     #[test]
     fn only_half_written_packs_of_fenced_sessions_go() {
-        let root = std::env::temp_dir().join(format!("shale-half-written-{}", std::process::id()));
+        let dir = testkit::TempDir::new("half-written");
+        let root = dir.path();
         let (living, gone) = (Inc(7), Inc(8));
         let file = |inc: Inc, born: u64, name: &str| {
             let path = root.join(inc.to_string()).join("p").join(format!("{born:020}-{:032x}", 5)).join(name);
@@ -110,16 +111,15 @@ mod tests {
             file(gone, 9, "00000002"),
         ];
         let of = |until_unix_s| Some(Living { inc: living, fence: 4, until_unix_s });
-        let dry = sweep(&root, of(0), true);
+        let dry = sweep(root, of(0), true);
         assert_eq!(dry, Swept { files: 2, bytes: 10 });
         assert!(fenced.iter().all(|path| path.exists()));
-        assert_eq!(sweep(&root, of(0), false), dry);
+        assert_eq!(sweep(root, of(0), false), dry);
         assert!(fenced.iter().all(|path| !path.exists()) && kept.iter().all(|path| path.exists()));
         // The one that is not fenced goes when it is old.
         let written = kept[0].metadata().unwrap().mtime() as u64;
-        assert_eq!(sweep(&root, of(written - 1), false), Swept::default());
-        assert_eq!(sweep(&root, of(written), false), Swept { files: 1, bytes: 5 });
+        assert_eq!(sweep(root, of(written - 1), false), Swept::default());
+        assert_eq!(sweep(root, of(written), false), Swept { files: 1, bytes: 5 });
         assert!(!kept[0].exists() && kept[1..].iter().all(|path| path.exists()));
-        std::fs::remove_dir_all(root).unwrap();
     }
 }

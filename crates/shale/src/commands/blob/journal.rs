@@ -192,7 +192,8 @@ mod tests {
 
     #[test]
     fn only_packs_of_the_same_data_count() {
-        let path = std::env::temp_dir().join(format!("shale-journal-{}", std::process::id()));
+        let dir = testkit::TempDir::new("journal");
+        let path = dir.join("data");
         let frame = FRAME_BYTES as usize;
         let data: Vec<u8> = (0..3 * frame).map(|at| (at / 7) as u8).collect();
         std::fs::write(&path, &data).unwrap();
@@ -217,6 +218,5 @@ mod tests {
         assert_eq!(run(vec![finished(0, 40 * frame as u64, &frames)]), Some((1, 10)));
         frames[5] = &data[..frame];
         assert_eq!(run(vec![finished(0, 40 * frame as u64, &frames)]), None);
-        std::fs::remove_file(&path).unwrap();
     }
 }

@@ -126,9 +126,9 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn file(name: &str, size: u64, data: &[(u64, usize)]) -> File {
-        let path = std::env::temp_dir().join(format!("shale-source-{name}-{}", std::process::id()));
-        let file = File::options().read(true).write(true).create(true).truncate(true).open(&path).unwrap();
-        std::fs::remove_file(&path).unwrap();
+        // Its name goes with the directory.
+        let dir = testkit::TempDir::new(name);
+        let file = File::options().read(true).write(true).create_new(true).open(dir.join("data")).unwrap();
         file.set_len(size).unwrap();
         for (at, len) in data {
             file.write_all_at(&vec![7; *len], *at).unwrap();

@@ -4,10 +4,13 @@
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 
-use env::testing::TempDir;
 use serde_json::Value;
+use shale::output::Output;
+use shale::pool_dir::{self, OpenPool, Opening, PoolDir};
+use testkit::TempDir;
 
 /// The binary under test.
 pub const SHALE: &str = env!("CARGO_BIN_EXE_shale");
@@ -59,6 +62,12 @@ impl Dir {
         run(["init", path(&dir.pool()), "--capacity", capacity]).ok();
         dir
     }
+    /// Opens that pool in this process.
+    pub fn open(&self) -> OpenPool {
+        let path = PoolDir::new(&self.pool());
+        let lock = Arc::new(path.lock().unwrap().unwrap());
+        pool_dir::open_locked(&path, lock, Opening::usual(64 << 20), &Output::new(false, true)).unwrap()
+    }
 }
 
 pub fn path(path: &Path) -> &str {
@@ -73,7 +82,7 @@ pub struct Ran {
 }
 
 impl Ran {
-    pub fn of(output: Output) -> Self {
+    pub fn of(output: std::process::Output) -> Self {
         Self {
             code: output.status.code().unwrap_or(-1),
             stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
@@ -232,16 +241,7 @@ pub fn real_data(bytes: usize) -> Vec<u8> {
 
 /// Bytes that no codec makes smaller, the same each time.
 pub fn noise(bytes: usize) -> Vec<u8> {
-    let mut state = 0x9e37_79b9_7f4a_7c15u64;
-    let mut data = Vec::with_capacity(bytes + 8);
-    while data.len() < bytes {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        data.extend(state.wrapping_mul(0x2545_f491_4f6c_dd1d).to_le_bytes());
-    }
-    data.truncate(bytes);
-    data
+    testkit::noise(1, bytes)
 }
 
 /// A file `name` of so many bytes of noise, which the volume `v` has imported.
