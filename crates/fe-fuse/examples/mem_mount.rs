@@ -1,13 +1,10 @@
 //! Mounts one device in memory, to see what the front end itself costs: `mem_mount DIR SIZE_MIB
 //! [THREADS]`, then fio on `DIR/mem` or on a loop device over it. Ends when DIR is unmounted.
 
-#[allow(dead_code, unused_imports, clippy::unwrap_used, clippy::disallowed_types)]
-#[path = "../tests/common/mem.rs"]
-mod mem;
-
 use std::sync::Arc;
 
 use fe_fuse::{MountOptions, mount};
+use testkit::{Memory, MemorySet};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
@@ -18,8 +15,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     if let Some(threads) = arguments.next() {
         options.threads = threads.parse()?;
     }
-    let devices = Arc::new(mem::MemSet::default());
-    devices.add("mem", mem::MemDevice::new(size_mib << 20), 0);
+    let devices = Arc::new(MemorySet::of(&[("mem", &Memory::new(size_mib << 20))]));
     let mounted = mount(devices, dir.as_ref(), &options)?;
     println!("mounted at {}", mounted.dir().display());
     mounted.ended().wait()?;

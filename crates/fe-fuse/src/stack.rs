@@ -109,30 +109,28 @@ mod tests {
 
     #[test]
     fn what_lies_on_the_files_is_found_and_nothing_else() {
-        let block = std::env::temp_dir().join(format!("fe-fuse-stack-{}", std::process::id()));
-        // A leftover of a process of the same number.
-        let _ = fs::remove_dir_all(&block);
-        let direct = device(&block, "loop0", "7:0", Some("/mnt/shale/vm"));
-        device(&block, "loop1", "7:1", Some("/mnt/shale-other/vm"));
-        device(&block, "loop2", "7:2", None);
-        device(&block, "loop3", "7:3", Some("/mnt/shale/btrfs"));
-        device(&block, "loop0p1", "259:0", None);
+        let dir = testkit::TempDir::new("fe-fuse-stack");
+        let block = dir.path();
+        let direct = device(block, "loop0", "7:0", Some("/mnt/shale/vm"));
+        device(block, "loop1", "7:1", Some("/mnt/shale-other/vm"));
+        device(block, "loop2", "7:2", None);
+        device(block, "loop3", "7:3", Some("/mnt/shale/btrfs"));
+        device(block, "loop0p1", "259:0", None);
         // sysfs shows a partition within its disk as well, and a holder by name.
         fs::create_dir_all(direct.join("loop0p1")).unwrap();
         fs::write(direct.join("loop0p1/partition"), "1\n").unwrap();
         fs::create_dir_all(block.join("loop0p1/holders/dm-0")).unwrap();
-        device(&block, "dm-0", "253:0", None);
+        device(block, "dm-0", "253:0", None);
         let mountinfo = "\
             21 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n\
             30 21 7:1 / /mnt/other rw - ext4 /dev/loop1 rw\n\
             31 21 253:0 / /mnt/my\\040vm rw,noatime shared:7 - ext4 /dev/mapper/vg-vm rw\n\
             32 21 0:44 / /mnt/b rw - btrfs /dev/loop3 rw\n";
-        let found = Stack::found(Path::new("/mnt/shale"), &block, mountinfo);
+        let found = Stack::found(Path::new("/mnt/shale"), block, mountinfo);
         let paths = |list: &[&str]| list.iter().map(PathBuf::from).collect::<Vec<_>>();
         assert_eq!(found.devices, paths(&["/dev/dm-0", "/dev/loop0", "/dev/loop0p1", "/dev/loop3"]));
         assert_eq!(found.mounts, paths(&["/mnt/my vm", "/mnt/b"]));
-        assert!(Stack::found(Path::new("/mnt/sha"), &block, mountinfo).is_empty());
-        fs::remove_dir_all(&block).unwrap();
+        assert!(Stack::found(Path::new("/mnt/sha"), block, mountinfo).is_empty());
     }
 
     #[test]

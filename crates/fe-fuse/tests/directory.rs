@@ -12,11 +12,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, UNIX_EPOCH};
 
-use common::mem::{MemDevice, MemSet};
-use common::{CREATED_UNIX_S, Mounted, TempDir, require_root_and_fuse};
+use common::set::MemSet;
+use common::{CREATED_UNIX_S, Mounted};
 use fe_fuse::{MountOptions, WhenBusy, mount};
 use rustix::mount::{MountFlags, UnmountFlags, unmount};
 use surface::ErrorKind;
+use testkit::{Memory, MountDir, require_fuse};
 
 const MIB: u64 = 1 << 20;
 
@@ -45,7 +46,7 @@ fn requests_come_over_io_uring_where_the_system_allows_it_and_only_there() {
 fn devices_come_and_go_while_mounted() {
     let mounted = Mounted::new(MIB);
     assert_eq!(names(&mounted), ["vol"]);
-    mounted.set.add("other", MemDevice::new(5000), 1);
+    mounted.set.add("other", Memory::new(5000), 1);
     assert_eq!(names(&mounted), ["other", "vol"]);
     assert_eq!(std::fs::metadata(mounted.path("other")).unwrap().len(), 5000);
     let other = std::fs::metadata(mounted.path("other")).unwrap().ino();
@@ -56,7 +57,7 @@ fn devices_come_and_go_while_mounted() {
     assert_eq!(names(&mounted), ["vol"]);
 
     // Another device of the same name is another file.
-    mounted.set.add("other", MemDevice::new(7000), 2);
+    mounted.set.add("other", Memory::new(7000), 2);
     let again = std::fs::metadata(mounted.path("other")).unwrap();
     assert_eq!(again.len(), 7000);
     assert_ne!(again.ino(), other);
@@ -71,7 +72,7 @@ fn an_open_file_outlives_the_name_but_is_not_taken_for_its_successor() {
     let mut buf = [0; 512];
     old.read_exact_at(&mut buf, 0).unwrap();
     assert_eq!(buf, [1; 512]);
-    mounted.set.add("vol", MemDevice::new(MIB), common::CREATED_UNIX_S + 9);
+    mounted.set.add("vol", Memory::new(MIB), common::CREATED_UNIX_S + 9);
     mounted.open().write_all_at(&[2; 512], 0).unwrap();
     // Its own content, or an error; never that of the new one.
     if old.read_exact_at(&mut buf, 0).is_ok() {
@@ -92,7 +93,7 @@ fn an_open_file_goes_on_when_its_device_is_renamed_and_another_gets_its_name() {
     mounted.set.rename("vol", "vol.old");
     let renamed = fs::metadata(mounted.path("vol.old")).unwrap();
     assert_eq!(renamed.ino(), ino, "another name makes it no other file");
-    mounted.set.add("vol", MemDevice::new(2 * MIB), CREATED_UNIX_S + 9);
+    mounted.set.add("vol", Memory::new(2 * MIB), CREATED_UNIX_S + 9);
     let new = fs::metadata(mounted.path("vol")).unwrap();
     assert_eq!(new.len(), 2 * MIB);
     assert_ne!(new.ino(), ino);
@@ -119,7 +120,7 @@ fn an_open_file_is_looked_at_whatever_became_of_its_name() {
     assert_eq!(file.metadata().unwrap().len(), MIB);
     file.set_modified(time).unwrap();
     assert_eq!(fs::metadata(mounted.path("vol.old")).unwrap().modified().unwrap(), time);
-    mounted.set.add("vol", MemDevice::new(5000), 1);
+    mounted.set.add("vol", Memory::new(5000), 1);
     assert_eq!(file.metadata().unwrap().len(), MIB);
     mounted.set.remove("vol.old");
     assert_eq!(file.metadata().unwrap().len(), MIB, "it is open, if nameless");
@@ -133,7 +134,7 @@ fn many_devices_are_listed_once_each() {
     for number in 0..1500 {
         // Long names: the listing takes many requests.
         let name = format!("{number:0>120}");
-        mounted.set.add(&name, MemDevice::new(number), number);
+        mounted.set.add(&name, Memory::new(number), number);
         expected.push(name);
     }
     expected.sort();
@@ -147,7 +148,7 @@ fn many_devices_are_listed_once_each() {
 fn numbers_survive_a_remount() {
     let ino = || {
         let mounted = Mounted::new(MIB);
-        mounted.set.add("a", MemDevice::new(1), 1);
+        mounted.set.add("a", Memory::new(1), 1);
         std::fs::metadata(mounted.path("vol")).unwrap().ino()
     };
     assert_eq!(ino(), ino());
@@ -233,16 +234,16 @@ fn unmounting_from_outside_is_noticed() {
 
 #[test]
 fn what_lies_beneath_a_mount_that_is_gone_stays() {
-    require_root_and_fuse();
-    let dir = TempDir::new();
-    rustix::mount::mount("beneath", &dir.0, "tmpfs", MountFlags::empty(), c"size=64k").unwrap();
+    require_fuse();
+    let dir = MountDir::new("fe-fuse");
+    rustix::mount::mount("beneath", dir.path(), "tmpfs", MountFlags::empty(), c"size=64k").unwrap();
     let set = Arc::new(MemSet::default());
-    let mounted = mount(set, &dir.0, &MountOptions::default()).unwrap();
+    let mounted = mount(set, dir.path(), &MountOptions::default()).unwrap();
     let ended = mounted.ended();
-    unmount(&dir.0, UnmountFlags::empty()).unwrap();
+    unmount(dir.path(), UnmountFlags::empty()).unwrap();
     ended.wait().unwrap();
     drop(mounted);
-    let left = unmount(&dir.0, UnmountFlags::empty());
+    let left = unmount(dir.path(), UnmountFlags::empty());
     assert_eq!(left, Ok(()), "the tmpfs was unmounted in our place");
 }
 
@@ -257,43 +258,43 @@ fn a_mount_over_another_one_is_refused_whether_that_lives_or_not() {
     assert_eq!(names(&mounted), ["vol"]);
 
     // A mount whose server is gone, as after kill -9.
-    let dir = TempDir::new();
+    let dir = MountDir::new("fe-fuse");
     let device = std::fs::File::options().read(true).write(true).open("/dev/fuse").unwrap();
     let data = format!("fd={},rootmode=40000,user_id=0,group_id=0", device.as_raw_fd());
     let data = std::ffi::CString::new(data).unwrap();
-    rustix::mount::mount("dead", &dir.0, "fuse.shale", MountFlags::empty(), data.as_c_str()).unwrap();
+    rustix::mount::mount("dead", dir.path(), "fuse.shale", MountFlags::empty(), data.as_c_str()).unwrap();
     drop(device);
-    let dead = std::fs::metadata(&dir.0).map(drop).map_err(|error| error.raw_os_error());
-    let error = again(&dir.0).map(drop);
-    unmount(&dir.0, UnmountFlags::FORCE).unwrap();
+    let dead = std::fs::metadata(dir.path()).map(drop).map_err(|error| error.raw_os_error());
+    let error = again(dir.path()).map(drop);
+    unmount(dir.path(), UnmountFlags::FORCE).unwrap();
     assert_eq!(dead, Err(Some(libc::ENOTCONN)));
     let error = error.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InUse);
-    assert!(error.to_string().contains(&format!("umount -f {}", dir.0.display())), "{error}");
-    again(&dir.0).unwrap().unmount(WhenBusy::Refuse).unwrap();
+    assert!(error.to_string().contains(&format!("umount -f {}", dir.path().display())), "{error}");
+    again(dir.path()).unwrap().unmount(WhenBusy::Refuse).unwrap();
 }
 
 #[test]
 fn bad_mounts_are_refused_with_a_reason() {
-    require_root_and_fuse();
-    let dir = TempDir::new();
+    require_fuse();
+    let dir = MountDir::new("fe-fuse");
     let try_mount = |path: &std::path::Path, options: &MountOptions| {
         mount(Arc::new(MemSet::default()), path, options).map(drop).unwrap_err()
     };
     let defaults = MountOptions::default();
-    assert_eq!(try_mount(&dir.0.join("missing"), &defaults).kind(), ErrorKind::NotFound);
+    assert_eq!(try_mount(&dir.join("missing"), &defaults).kind(), ErrorKind::NotFound);
     assert_eq!(try_mount("/proc/self/exe".as_ref(), &defaults).kind(), ErrorKind::Invalid);
     let none = MountOptions { threads: 0, ..MountOptions::default() };
-    assert_eq!(try_mount(&dir.0, &none).kind(), ErrorKind::Invalid);
+    assert_eq!(try_mount(dir.path(), &none).kind(), ErrorKind::Invalid);
     let many = MountOptions { reads_waiting: 100_000, ..MountOptions::default() };
-    assert_eq!(try_mount(&dir.0, &many).kind(), ErrorKind::Invalid);
+    assert_eq!(try_mount(dir.path(), &many).kind(), ErrorKind::Invalid);
 }
 
 #[test]
 fn a_snapshot_is_a_file_that_nobody_can_write() {
     let mounted = Mounted::new(1 << 20);
-    let snapshot = MemDevice::new(1 << 20);
-    snapshot.is_read_only.store(true, Ordering::SeqCst);
+    let snapshot = Memory::new(1 << 20);
+    snapshot.read_only.store(true, Ordering::SeqCst);
     mounted.set.add("vol@s", snapshot, CREATED_UNIX_S);
     let path = mounted.path("vol@s");
     assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o400);
@@ -318,8 +319,8 @@ fn folders_are_directories() {
     let mounted = Mounted::new(MIB);
     mounted.set.add_folder("web", CREATED_UNIX_S);
     mounted.set.add_folder("web/inner", CREATED_UNIX_S);
-    mounted.set.add("web/db", MemDevice::new(MIB), CREATED_UNIX_S);
-    mounted.set.add("web/inner/deep", MemDevice::new(2 * MIB), CREATED_UNIX_S);
+    mounted.set.add("web/db", Memory::new(MIB), CREATED_UNIX_S);
+    mounted.set.add("web/inner/deep", Memory::new(2 * MIB), CREATED_UNIX_S);
     let listed = |path: &str| {
         let entry = |entry: std::io::Result<fs::DirEntry>| {
             let entry = entry.unwrap();

@@ -13,11 +13,11 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, UNIX_EPOCH};
 
-use common::mem::Counters;
-use common::{CREATED_UNIX_S, Mounted, noise};
+use common::{CREATED_UNIX_S, Mounted, flushes};
 use rustix::fs::{FallocateFlags, SeekFrom as RawSeek, fallocate, seek};
 use rustix::io::{Errno, ReadWriteFlags, pwritev2};
 use surface::{BlockDevice, ErrorKind};
+use testkit::{Memory, Op, noise};
 
 const MIB: u64 = 1 << 20;
 const O_DIRECT: i32 = libc::O_DIRECT;
@@ -68,6 +68,10 @@ fn random_reads_and_writes_agree_with_a_model() {
     assert!(all == model, "seed {seed}");
 }
 
+fn writes(device: &Memory) -> usize {
+    device.count(|op| matches!(op, Op::Write { .. }))
+}
+
 fn read_up_to(file: &std::fs::File, buf: &mut [u8], offset: u64) -> usize {
     let mut done = 0;
     loop {
@@ -115,8 +119,9 @@ fn a_large_write_is_not_chopped_up() {
     let space = noise(1, (MIB + 4096) as usize);
     let skip = space.as_ptr().align_offset(4096);
     mounted.open().write_all_at(&space[skip..skip + MIB as usize], 0).unwrap();
-    assert_eq!(Counters::get(&mounted.vol.counters.write_bytes_max), MIB);
-    assert_eq!(Counters::get(&mounted.vol.counters.writes), 1);
+    let mut ops = mounted.vol.recorded();
+    ops.retain(|op| matches!(op, Op::Write { .. }));
+    assert_eq!(ops, [Op::Write { offset: 0, length: MIB as usize, fua: false }]);
 }
 
 #[test]
@@ -138,10 +143,10 @@ fn what_is_written_through_another_door_is_seen_at_once() {
 #[test]
 fn each_fsync_is_a_flush_and_nothing_else_is() {
     let mounted = Mounted::new(MIB);
-    let flushes = || Counters::get(&mounted.vol.counters.flushes);
+    let flushes = || flushes(&mounted.vol);
     let file = mounted.open();
     file.write_all_at(&[1; 4096], 0).unwrap();
-    assert_eq!(Counters::get(&mounted.vol.counters.writes), 1, "a write reaches the device before write(2) returns");
+    assert_eq!(writes(&mounted.vol), 1, "a write reaches the device before write(2) returns");
     assert_eq!(flushes(), 0);
     file.sync_data().unwrap();
     assert_eq!(flushes(), 1);
@@ -164,13 +169,13 @@ fn a_failed_flush_fails_each_fsync() {
     }
     mounted.vol.fail(None);
     file.sync_data().unwrap();
-    assert_eq!(Counters::get(&mounted.vol.counters.flushes), 4);
+    assert_eq!(flushes(&mounted.vol), 4);
 }
 
 #[test]
 fn synchronous_writes_are_done_with_fua() {
     let mounted = Mounted::new(MIB);
-    let fua = || Counters::get(&mounted.vol.counters.writes_fua);
+    let fua = || mounted.vol.count(|op| matches!(op, Op::Write { fua: true, .. }));
     mounted.open().write_all_at(&[1; 512], 0).unwrap();
     assert_eq!(fua(), 0);
     mounted.open_with(libc::O_DSYNC).write_all_at(&[2; 512], 512).unwrap();
@@ -231,10 +236,10 @@ fn punching_and_zeroing_reach_the_device_and_give_space_back() {
     assert_eq!(blocks(), 4 * MIB / 512);
 
     fallocate(&file, punch(), MIB, MIB).unwrap();
-    assert_eq!(Counters::get(&mounted.vol.counters.discarded_bytes), MIB);
+    assert_eq!(mounted.vol.discarded_bytes(), MIB);
     assert_eq!(blocks(), 3 * MIB / 512);
     fallocate(&file, FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE, 0, MIB).unwrap();
-    assert_eq!(Counters::get(&mounted.vol.counters.zeroes), 1);
+    assert_eq!(mounted.vol.count(|op| matches!(op, Op::Zeroes { .. })), 1);
     assert_eq!(blocks(), 2 * MIB / 512);
     let mut back = vec![1; 2 * MIB as usize];
     file.read_exact_at(&mut back, 0).unwrap();
@@ -242,10 +247,10 @@ fn punching_and_zeroing_reach_the_device_and_give_space_back() {
 
     // Past the end: a hole is there already, zeroes cannot be.
     fallocate(&file, punch(), 9 * MIB, 5 * MIB).unwrap();
-    assert_eq!(Counters::get(&mounted.vol.counters.discarded_bytes), 2 * MIB);
+    assert_eq!(mounted.vol.discarded_bytes(), 2 * MIB);
     fallocate(&file, punch(), 20 * MIB, MIB).unwrap();
     assert_eq!(fallocate(&file, FallocateFlags::ZERO_RANGE, 9 * MIB, 5 * MIB), Err(Errno::FBIG));
-    assert_eq!(Counters::get(&mounted.vol.counters.discards), 2);
+    assert_eq!(mounted.vol.count(|op| matches!(op, Op::Discard { .. })), 2);
 }
 
 #[test]
@@ -257,7 +262,7 @@ fn preallocation_within_the_size_does_nothing() {
     fallocate(&file, FallocateFlags::KEEP_SIZE, 0, 2 * MIB).unwrap();
     assert_eq!(fallocate(&file, FallocateFlags::empty(), 0, MIB + 1), Err(Errno::FBIG));
     assert_eq!(fallocate(&file, FallocateFlags::COLLAPSE_RANGE, 0, 4096), Err(Errno::OPNOTSUPP));
-    assert_eq!(Counters::get(&mounted.vol.counters.writes), 1);
+    assert_eq!(writes(&mounted.vol), 1);
     assert_eq!(file.metadata().unwrap().len(), MIB);
     let mut back = [0; 4096];
     file.read_exact_at(&mut back, 0).unwrap();
@@ -366,19 +371,19 @@ fn reads_do_not_wait_behind_flushes() {
     for name in &names {
         mounted.set.add(name, mounted.vol.clone(), 1);
     }
-    mounted.vol.flush_gate.shut();
+    mounted.vol.flushes.shut();
     thread::scope(|scope| {
         let _released = mounted.released();
         for name in &names {
             let file = OpenOptions::new().write(true).open(mounted.path(name)).unwrap();
             scope.spawn(move || file.sync_data().unwrap());
         }
-        mounted.vol.flush_gate.await_callers(names.len());
+        mounted.vol.flushes.wait_for(names.len());
         let mut buf = [1; 4096];
         mounted.open().read_exact_at(&mut buf, 0).unwrap();
         assert_eq!(buf, [0; 4096]);
         mounted.open().write_all_at(&[1; 4096], 0).unwrap();
-        mounted.vol.flush_gate.open();
+        mounted.vol.flushes.open();
     });
 }
 
@@ -388,14 +393,14 @@ fn reads_do_not_wait_behind_flushes() {
 fn nothing_else_waits_while_a_device_is_emptied() {
     let mounted = Mounted::with_options(MIB, &fe_fuse::MountOptions { threads: 1, ..Default::default() });
     mounted.open().write_all_at(&noise(3, MIB as usize), 0).unwrap();
-    mounted.set.add("other", common::mem::MemDevice::new(MIB), 1);
+    mounted.set.add("other", Memory::new(MIB), 1);
     let other = OpenOptions::new().read(true).open(mounted.path("other")).unwrap();
     let path = mounted.path("vol");
-    mounted.vol.discard_gate.shut();
+    mounted.vol.discards.shut();
     thread::scope(|scope| {
         let _released = mounted.released();
         let emptied = scope.spawn(|| OpenOptions::new().write(true).truncate(true).open(&path).unwrap());
-        mounted.vol.discard_gate.await_callers(1);
+        mounted.vol.discards.wait_for(1);
         let opened = scope.spawn(|| OpenOptions::new().read(true).open(&path).unwrap());
         let mut buf = [1; 4096];
         for _ in 0..4 {
@@ -408,7 +413,7 @@ fn nothing_else_waits_while_a_device_is_emptied() {
             2 * MIB
         );
         rustix::fs::statvfs(mounted.mount.dir()).unwrap();
-        mounted.vol.discard_gate.open();
+        mounted.vol.discards.open();
         opened.join().unwrap().read_exact_at(&mut buf, 0).unwrap();
         assert_eq!(buf, [0; 4096]);
         emptied.join().unwrap();
@@ -419,27 +424,27 @@ fn nothing_else_waits_while_a_device_is_emptied() {
 #[test]
 fn files_are_opened_while_many_are_emptied() {
     let mounted = Mounted::new(MIB);
-    let busy = common::mem::MemDevice::new(MIB);
+    let busy = Memory::new(MIB);
     let names: Vec<String> = (0..8).map(|number| format!("v{number}")).collect();
     for name in &names {
         mounted.set.add(name, busy.clone(), 1);
     }
     let write = |name: &String| OpenOptions::new().write(true).open(mounted.path(name)).unwrap();
     write(&names[0]).write_all_at(&[1; 4096], 0).unwrap();
-    busy.discard_gate.shut();
+    busy.discards.shut();
     thread::scope(|scope| {
         let emptied = names.iter().map(|name| {
             let path = mounted.path(name);
             scope.spawn(move || OpenOptions::new().write(true).truncate(true).open(path).unwrap())
         });
         let emptied: Vec<_> = emptied.collect();
-        busy.discard_gate.await_callers(4);
+        busy.discards.wait_for(4);
         // No thread waits at the gate for ever if this fails.
         let (send, opened) = std::sync::mpsc::channel();
         let path = mounted.path("vol");
         scope.spawn(move || send.send(std::fs::File::open(path).unwrap()));
         let opened = opened.recv_timeout(Duration::from_secs(100));
-        busy.discard_gate.open();
+        busy.discards.open();
         emptied.into_iter().for_each(|thread| drop(thread.join().unwrap()));
         opened.expect("an open waited for files to be emptied");
     });
@@ -450,11 +455,11 @@ fn files_are_opened_while_many_are_emptied() {
 fn nothing_else_waits_behind_cold_reads_or_a_full_buffer() {
     let mounted = Mounted::with_options(MIB, &fe_fuse::MountOptions { threads: 2, ..Default::default() });
     mounted.open().write_all_at(&noise(9, MIB as usize), 0).unwrap();
-    mounted.set.add("warm", common::mem::MemDevice::new(MIB), 1);
-    mounted.vol.is_cold.store(true, std::sync::atomic::Ordering::SeqCst);
-    mounted.vol.is_full.store(true, std::sync::atomic::Ordering::SeqCst);
-    mounted.vol.read_gate.shut();
-    mounted.vol.write_gate.shut();
+    mounted.set.add("warm", Memory::new(MIB), 1);
+    mounted.vol.cached.store(false, Ordering::SeqCst);
+    mounted.vol.full_buffer.store(true, Ordering::SeqCst);
+    mounted.vol.reads.shut();
+    mounted.vol.writes.shut();
     let expected = noise(9, MIB as usize);
     thread::scope(|scope| {
         let _released = mounted.released();
@@ -468,8 +473,8 @@ fn nothing_else_waits_behind_cold_reads_or_a_full_buffer() {
             });
             scope.spawn(move || writer.write_all_at(&[number as u8; 4096], MIB / 2 + number as u64 * 4096).unwrap());
         }
-        mounted.vol.read_gate.await_callers(5);
-        mounted.vol.write_gate.await_callers(5);
+        mounted.vol.reads.wait_for(5);
+        mounted.vol.writes.wait_for(5);
         let warm = OpenOptions::new().read(true).write(true).open(mounted.path("warm")).unwrap();
         warm.write_all_at(&[3; 4096], 0).unwrap();
         let mut buf = [0; 4096];
@@ -477,12 +482,12 @@ fn nothing_else_waits_behind_cold_reads_or_a_full_buffer() {
         assert_eq!(buf, [3; 4096]);
         warm.sync_data().unwrap();
         // And writes do not keep reads of the same volume from being done.
-        mounted.vol.read_gate.open();
+        mounted.vol.reads.open();
         mounted.open().read_exact_at(&mut buf, 0).unwrap();
         assert!(buf == expected[..4096]);
-        mounted.vol.write_gate.open();
+        mounted.vol.writes.open();
     });
-    mounted.vol.is_cold.store(false, std::sync::atomic::Ordering::SeqCst);
+    mounted.vol.cached.store(true, Ordering::SeqCst);
     let mut buf = [0; 4096];
     mounted.open().read_exact_at(&mut buf, MIB / 2 + 4 * 4096).unwrap();
     assert_eq!(buf, [4; 4096]);

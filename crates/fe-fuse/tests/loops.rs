@@ -8,10 +8,10 @@ mod common;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use common::mem::Counters;
-use common::{FileSystem, LoopDevice, Mounted, TempDir, noise, run};
+use common::{FileSystem, Mounted, attached, flushes, sysfs};
 use fe_fuse::{MountOptions, WhenBusy, mount};
 use surface::BlockDevice;
+use testkit::{LoopDevice, MountDir, TempDir, noise, run};
 
 const MIB: u64 = 1 << 20;
 
@@ -41,43 +41,42 @@ fn remove(dir: &Path) {
 #[test]
 fn ext4_on_a_buffered_loop_device() {
     let mounted = Mounted::new(512 * MIB);
-    let device = LoopDevice::new(&mounted.path("vol"), false);
-    assert_eq!(device.sysfs("loop/dio"), "0");
+    let device = attached(&mounted.path("vol"), false);
+    assert_eq!(sysfs(&device, "loop/dio"), "0");
     ext4(&mounted, &device);
 }
 
 #[test]
 fn ext4_on_a_direct_loop_device() {
     let mounted = Mounted::new(512 * MIB);
-    let device = LoopDevice::new(&mounted.path("vol"), true);
-    assert_eq!(device.sysfs("loop/dio"), "1", "the kernel refused direct I/O on our file");
+    let device = attached(&mounted.path("vol"), true);
+    assert_eq!(sysfs(&device, "loop/dio"), "1", "the kernel refused direct I/O on our file");
     ext4(&mounted, &device);
 }
 
 fn ext4(mounted: &Mounted, device: &LoopDevice) {
-    let counters = &mounted.vol.counters;
-    assert_ne!(device.sysfs("queue/discard_max_bytes"), "0", "no discard");
+    assert_ne!(sysfs(device, "queue/discard_max_bytes"), "0", "no discard");
     run("mkfs.ext4", &["-q", &device.0]);
-    assert!(Counters::get(&counters.discarded_bytes) >= 512 * MIB, "mkfs discards the device");
+    assert!(mounted.vol.discarded_bytes() >= 512 * MIB, "mkfs discards the device");
     assert!(mounted.vol.allocated_bytes() < 64 * MIB, "an empty file system takes little");
 
     let fs = FileSystem::mount(device);
-    fill(&fs.dir);
-    let flushes = Counters::get(&counters.flushes);
-    run("sync", &["-f", fs.dir.to_str().unwrap()]);
-    assert!(Counters::get(&counters.flushes) > flushes, "sync of the file system above reaches the device");
+    fill(fs.dir.path());
+    let before = flushes(&mounted.vol);
+    run("sync", &["-f", fs.dir.path().to_str().unwrap()]);
+    assert!(flushes(&mounted.vol) > before, "sync of the file system above reaches the device");
     let full = mounted.vol.allocated_bytes();
     assert!(full > 20 * MIB);
     fs.unmount();
     run("e2fsck", &["-fn", &device.0]);
 
     let fs = FileSystem::mount(device);
-    compare(&fs.dir);
-    remove(&fs.dir);
-    run("sync", &["-f", fs.dir.to_str().unwrap()]);
-    let discarded = Counters::get(&counters.discarded_bytes);
-    run("fstrim", &[&fs.dir]);
-    assert!(Counters::get(&counters.discarded_bytes) > discarded + 20 * MIB, "fstrim reaches the device");
+    compare(fs.dir.path());
+    remove(fs.dir.path());
+    run("sync", &["-f", fs.dir.path().to_str().unwrap()]);
+    let discarded = mounted.vol.discarded_bytes();
+    run("fstrim", &[fs.dir.path()]);
+    assert!(mounted.vol.discarded_bytes() > discarded + 20 * MIB, "fstrim reaches the device");
     assert!(mounted.vol.allocated_bytes() < full - 20 * MIB);
     fs.unmount();
     run("e2fsck", &["-fn", &device.0]);
@@ -86,22 +85,22 @@ fn ext4(mounted: &Mounted, device: &LoopDevice) {
 #[test]
 fn xfs_on_a_direct_loop_device() {
     let mounted = Mounted::new(512 * MIB);
-    let device = LoopDevice::new(&mounted.path("vol"), true);
+    let device = attached(&mounted.path("vol"), true);
     run("mkfs.xfs", &["-q", &device.0]);
-    assert!(Counters::get(&mounted.vol.counters.discarded_bytes) >= 512 * MIB, "mkfs discards the device");
+    assert!(mounted.vol.discarded_bytes() >= 512 * MIB, "mkfs discards the device");
     let fs = FileSystem::mount(&device);
-    fill(&fs.dir);
+    fill(fs.dir.path());
     fs.unmount();
     run("xfs_repair", &["-n", &device.0]);
     let fs = FileSystem::mount(&device);
-    compare(&fs.dir);
-    remove(&fs.dir);
+    compare(fs.dir.path());
+    remove(fs.dir.path());
     // XFS frees the space of removed files in the background; unmounting waits for that.
     fs.unmount();
     let fs = FileSystem::mount(&device);
-    let discarded = Counters::get(&mounted.vol.counters.discarded_bytes);
-    run("fstrim", &[&fs.dir]);
-    assert!(Counters::get(&mounted.vol.counters.discarded_bytes) > discarded + 20 * MIB);
+    let discarded = mounted.vol.discarded_bytes();
+    run("fstrim", &[fs.dir.path()]);
+    assert!(mounted.vol.discarded_bytes() > discarded + 20 * MIB);
     fs.unmount();
     run("xfs_repair", &["-n", &device.0]);
 }
@@ -109,7 +108,7 @@ fn xfs_on_a_direct_loop_device() {
 #[test]
 fn a_grown_volume_grows_its_loop_device() {
     let mounted = Mounted::new(64 * MIB);
-    let device = LoopDevice::new(&mounted.path("vol"), true);
+    let device = attached(&mounted.path("vol"), true);
     let size = || run("blockdev", &["--getsize64", &device.0]).trim().parse::<u64>().unwrap();
     assert_eq!(size(), 64 * MIB);
     run("mkfs.ext4", &["-q", &device.0]);
@@ -130,28 +129,28 @@ fn a_grown_volume_grows_its_loop_device() {
 fn what_a_file_system_above_holds_in_memory_can_be_brought_down() {
     let mounted = Mounted::new(128 * MIB);
     assert!(mounted.mount.stack().is_empty());
-    let device = LoopDevice::new(&mounted.path("vol"), true);
+    let device = attached(&mounted.path("vol"), true);
     run("mkfs.ext4", &["-q", &device.0]);
     let fs = FileSystem::mount(&device);
-    fill(&fs.dir);
+    fill(fs.dir.path());
     let stack = mounted.mount.stack();
     assert_eq!(stack.devices, [Path::new(&device.0)]);
-    assert_eq!(stack.mounts, [fs.dir.canonicalize().unwrap()]);
+    assert_eq!(stack.mounts, [fs.dir.path().canonicalize().unwrap()]);
     assert_eq!(stack.sync(), Vec::<String>::new());
     assert!(mounted.vol.allocated_bytes() > 20 * MIB, "what was written lately is still in memory");
-    let flushes = Counters::get(&mounted.vol.counters.flushes);
+    let before = flushes(&mounted.vol);
     stack.sync();
-    assert!(Counters::get(&mounted.vol.counters.flushes) > flushes);
+    assert!(flushes(&mounted.vol) > before);
 
     // As after pulling a disk; then another loop device on what the volume holds has every file.
     mounted.mount.unmount(WhenBusy::Abort).unwrap();
     drop((fs, device));
-    let dir = TempDir::new();
-    let again = mount(mounted.set.clone(), &dir.0, &MountOptions::default()).unwrap();
+    let dir = MountDir::new("fe-fuse");
+    let again = mount(mounted.set.clone(), dir.path(), &MountOptions::default()).unwrap();
     {
-        let device = LoopDevice::new(&dir.0.join("vol"), true);
+        let device = attached(&dir.join("vol"), true);
         let fs = FileSystem::mount(&device);
-        compare(&fs.dir);
+        compare(fs.dir.path());
         fs.unmount();
         run("e2fsck", &["-fn", &device.0]);
     }
@@ -162,7 +161,7 @@ fn what_a_file_system_above_holds_in_memory_can_be_brought_down() {
 fn a_volume_under_a_loop_device_is_not_emptied() {
     let mounted = Mounted::new(MIB);
     mounted.open().write_all_at(&noise(4, MIB as usize), 0).unwrap();
-    let device = LoopDevice::new(&mounted.path("vol"), true);
+    let device = attached(&mounted.path("vol"), true);
     let emptied = std::fs::OpenOptions::new().write(true).truncate(true).open(mounted.path("vol"));
     assert_eq!(emptied.unwrap_err().raw_os_error(), Some(libc::EBUSY));
     assert_eq!(mounted.vol.allocated_bytes(), MIB);
@@ -173,7 +172,7 @@ fn a_volume_under_a_loop_device_is_not_emptied() {
 fn zeroing_a_loop_device_stores_nothing() {
     let mounted = Mounted::new(64 * MIB);
     mounted.open().write_all_at(&noise(4, 8 * MIB as usize), 0).unwrap();
-    let device = LoopDevice::new(&mounted.path("vol"), true);
+    let device = attached(&mounted.path("vol"), true);
     run("blkdiscard", &["--zeroout", "--length", "4194304", &device.0]);
     assert_eq!(mounted.vol.allocated_bytes(), 4 * MIB);
     run("blkdiscard", &[&device.0]);
@@ -185,8 +184,8 @@ fn cp_and_dd_leave_nothing_of_what_was_there() {
     let mounted = Mounted::new(4 * MIB);
     let path = mounted.path("vol");
     let volume = path.to_str().unwrap();
-    let dir = TempDir::new();
-    let image = dir.0.join("image");
+    let dir = TempDir::new("fe-fuse");
+    let image = dir.join("image");
     let source = image.to_str().unwrap();
     // Data, a hole, data, and a hole at the end; in all less than the volume.
     let mut expected = vec![0; 4 * MIB as usize];
@@ -215,5 +214,4 @@ fn cp_and_dd_leave_nothing_of_what_was_there() {
     run("dd", &["status=none", "bs=64K", "count=1", "seek=1", "conv=notrunc", &input, &output]);
     expected.copy_within(0..65536, 65536);
     assert!(std::fs::read(&path).unwrap() == expected, "dd conv=notrunc");
-    std::fs::remove_file(image).unwrap();
 }

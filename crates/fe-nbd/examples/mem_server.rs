@@ -2,13 +2,12 @@
 //! unix:/tmp/mem.sock 1G [THREADS [uncached]]`. Uncached, every read goes through the pool. Runs
 //! until its standard input ends.
 
-#[allow(dead_code, missing_docs, reason = "shared with the tests, which use more of it")]
-#[path = "../tests/support/memory.rs"]
-mod memory;
-
 use std::io::Read;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use fe_nbd::{Listen, Server, ServerOptions};
+use testkit::{Memory, MemorySet};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -18,11 +17,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let size = units::parse_size(size)?;
     let (threads, uncached) = (rest.first(), rest.get(1));
     let threads = threads.map_or(Ok(16), |t| t.parse())?;
-    let device = memory::Memory::new(size, size);
+    let device = Memory::new(size);
     let is_uncached = uncached.is_some_and(|word| word == "uncached");
-    device.cached.store(!is_uncached, std::sync::atomic::Ordering::Release);
+    device.cached.store(!is_uncached, Ordering::Release);
     let options = ServerOptions { threads, ..ServerOptions::default() };
-    let server = Server::start(memory::Devices::of(&[("mem", &device)]), &[Listen::parse(listen)?], options)?;
+    let devices = Arc::new(MemorySet::of(&[("mem", &device)]));
+    let server = Server::start(devices, &[Listen::parse(listen)?], options)?;
     for address in server.local_addresses() {
         println!("{}", address.uri("mem"));
     }

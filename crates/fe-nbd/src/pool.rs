@@ -216,6 +216,8 @@ impl<J> State<J> {
 mod tests {
     use std::sync::mpsc;
 
+    use testkit::until;
+
     use super::*;
 
     /// Waits for its gate, tells its name, and comes back as often as it says.
@@ -289,9 +291,7 @@ mod tests {
             gates.push(open_gate);
             pool.submit(lane, Named { name: "a", again: 0, is_joined: true, gate: Some(gate), out: out.clone() });
         }
-        while pool.shared.state.lock().lanes[lane.0].joined < JOINED_THREADS {
-            std::thread::yield_now();
-        }
+        until("all threads are held", || pool.shared.state.lock().lanes[lane.0].joined >= JOINED_THREADS);
         pool.submit(lane, Named { name: "late", again: 0, is_joined: true, gate: None, out: out.clone() });
         assert!(names.try_recv().is_err(), "nobody is woken for it");
         gates.remove(0).send(()).unwrap();
@@ -329,9 +329,7 @@ mod tests {
         let (out, names) = mpsc::channel();
         let (open_gate, gate) = mpsc::channel();
         pool.submit(first, Named { name: "a", again: 0, is_joined: true, gate: Some(gate), out });
-        while pool.shared.state.lock().lanes[first.0].joined == 0 {
-            std::thread::yield_now();
-        }
+        until("a thread has the job", || pool.shared.state.lock().lanes[first.0].joined > 0);
         pool.close(first);
         let second = pool.open();
         assert_ne!(second.0, first.0);

@@ -6,44 +6,14 @@ use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 use fe_nbd::wire::request::RequestHeader;
 use fe_nbd::wire::{self, option, option_reply};
 use fe_nbd::{Listen, Log, Server, ServerOptions};
 use parking_lot::{Condvar, Mutex};
+use testkit::{Memory, PATIENCE, TempDir};
 
-use crate::memory::{Clients, Devices, Memory};
-
-/// Nothing in these tests takes this long, not even on a machine that stands still for a while; a
-/// read that does ends the test instead of hanging it.
-const PATIENCE: Duration = Duration::from_secs(300);
-
-/// A directory of its own, removed at the end.
-pub struct Scratch(pub PathBuf);
-
-impl Scratch {
-    pub fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("fe-nbd-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let path = std::env::temp_dir().join(name);
-        // A leftover of a process of the same number.
-        let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir(&path).unwrap();
-        Self(path)
-    }
-
-    pub fn path(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
+use crate::clients::{Clients, Devices};
 
 /// What the server logged, to be waited for.
 #[derive(Default)]
@@ -72,7 +42,7 @@ pub struct Setup {
     pub server: Option<Server>,
     pub socket: PathBuf,
     pub lines: Arc<Lines>,
-    pub scratch: Scratch,
+    pub scratch: TempDir,
     /// Who has a device open.
     pub clients: Arc<Clients>,
 }
@@ -83,8 +53,8 @@ impl Setup {
     }
 
     pub fn with(devices: &[(&str, &Arc<Memory>)], mut options: ServerOptions) -> Self {
-        let scratch = Scratch::new();
-        let socket = scratch.path("nbd.sock");
+        let scratch = TempDir::new("nbd");
+        let socket = scratch.join("nbd.sock");
         let listen = [Listen::Unix(socket.clone()), Listen::parse(":0").unwrap()];
         let lines = Arc::new(Lines::default());
         let log = {
@@ -108,7 +78,7 @@ impl Setup {
             }
         }
         let clients = Arc::new(Clients::default());
-        let devices = Devices::with_clients(devices, Arc::clone(&clients));
+        let devices = Devices::of(devices, Arc::clone(&clients));
         let server = Server::start(devices, &listen, options).unwrap();
         Self { server: Some(server), socket, lines, scratch, clients }
     }
@@ -419,18 +389,6 @@ pub fn export_info(replies: &[(u32, Vec<u8>)]) -> (u64, u16) {
     let (_, data) = replies.iter().find(is_export).unwrap();
     assert_eq!(data.len(), 12);
     (u64::from_be_bytes(data[2..10].try_into().unwrap()), u16::from_be_bytes(data[10..].try_into().unwrap()))
-}
-
-/// Bytes that differ from place to place and from seed to seed.
-pub fn pattern(length: usize, seed: u64) -> Vec<u8> {
-    let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut step = || {
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-        (x >> 24) as u8
-    };
-    (0..length).map(|_| step()).collect()
 }
 
 /// The answer without data.

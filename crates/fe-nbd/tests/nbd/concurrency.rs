@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use fe_nbd::ServerOptions;
 use fe_nbd::wire::{command, command_flag};
+use testkit::{Memory, Op, noise};
 
-use crate::client::{Answer, DONE, Setup, pattern};
-use crate::memory::{Memory, Op};
+use crate::client::{Answer, DONE, Setup};
 
 const SIZE: u64 = 64 << 20;
 
 fn device() -> Arc<Memory> {
-    let device = Memory::new(SIZE, 4 * SIZE);
+    let device = Memory::with_capacity(SIZE, 4 * SIZE);
     device.set_recording();
     device
 }
@@ -25,9 +25,9 @@ fn a_slow_request_does_not_keep_later_ones_waiting() {
     let setup = Setup::new(&[("disk", &device)]);
     for mut client in [setup.simple("disk"), setup.structured("disk")] {
         device.cached.store(false, Ordering::Release);
-        device.hold_reads_at(4096);
+        device.reads.shut_at(4096);
         let slow = client.request(command::READ, 0, 4096, 4096, &[]);
-        device.wait_for_held(1);
+        device.reads.wait_for(1);
         let fast = client.request(command::READ, 0, 0, 100, &[]);
         let lengths = HashMap::from([(slow, (4096, 4096)), (fast, (0, 100))]);
         assert_eq!(client.answer(&lengths), (fast, Answer::Ok(vec![0; 100])));
@@ -49,10 +49,10 @@ fn requests_of_one_connection_are_executed_at_the_same_time() {
     device.cached.store(false, Ordering::Release);
     let mut lengths = HashMap::new();
     for index in 0..8u64 {
-        device.hold_reads_at(index * 4096);
+        device.reads.shut_at(index * 4096);
         lengths.insert(client.request(command::READ, 0, index * 4096, 4096, &[]), (index * 4096, 4096));
     }
-    device.wait_for_held(8);
+    device.reads.wait_for(8);
     device.release();
     for _ in 0..8 {
         assert_eq!(client.answer(&lengths).1, Answer::Ok(vec![0; 4096]));
@@ -67,10 +67,10 @@ fn reads_that_are_done_together_get_each_its_own_answer() {
     let setup = Setup::with(&[("disk", &device)], ServerOptions { threads: 1, ..Default::default() });
     for mut client in [setup.simple("disk"), setup.structured("disk")] {
         device.cached.store(true, Ordering::Release);
-        let data = pattern(64 * 4096, 5);
+        let data = noise(5, 64 * 4096);
         assert_eq!(client.write(0, &data), DONE);
         device.cached.store(false, Ordering::Release);
-        device.hold_reads_at(0);
+        device.reads.shut_at(0);
         let mut lengths = HashMap::new();
         for index in 0..64u64 {
             let (offset, length) = (index * 4096, 4096 - index as u32);
@@ -79,7 +79,7 @@ fn reads_that_are_done_together_get_each_its_own_answer() {
         // One that is no read, and one too long to be done with others, wait for their turn.
         let large = client.request(command::READ, 0, 4096, 2 << 20, &[]);
         lengths.insert(large, (4096, 2 << 20));
-        device.wait_for_held(1);
+        device.reads.wait_for(1);
         device.release();
         for _ in 0..65 {
             let (cookie, answer) = client.answer(&lengths);
@@ -114,9 +114,9 @@ fn a_held_flush_is_not_answered_early_and_holds_nobody_else() {
     let device = device();
     let setup = Setup::new(&[("disk", &device)]);
     let (mut one, mut two) = (setup.simple("disk"), setup.simple("disk"));
-    device.hold_flushes();
+    device.flushes.shut();
     let flush = one.request(command::FLUSH, 0, 0, 0, &[]);
-    device.wait_for_held(1);
+    device.flushes.wait_for(1);
     assert_eq!(one.write(0, b"later"), DONE);
     assert_eq!(two.read(0, 5), Answer::Ok(b"later".to_vec()));
     device.release();
@@ -147,11 +147,12 @@ fn stopping_finishes_what_is_in_flight() {
     let idle = setup.simple("disk");
     let greeting = setup.raw();
     device.cached.store(false, Ordering::Release);
-    device.hold_reads_at(0);
-    device.hold_flushes();
+    device.reads.shut_at(0);
+    device.flushes.shut();
     let read = client.request(command::READ, 0, 0, 1 << 20, &[]);
     let flush = client.request(command::FLUSH, 0, 0, 0, &[]);
-    device.wait_for_held(2);
+    device.reads.wait_for(1);
+    device.flushes.wait_for(1);
     let server = setup.server.take().unwrap();
     let stopping = std::thread::spawn(move || server.stop());
     // The idle one is closed although the other is still busy, which shows that stopping has begun.
@@ -175,11 +176,11 @@ fn stopping_does_not_wait_for_a_client_that_takes_nothing() {
     let mut setup = Setup::with(&[("disk", &device)], options);
     let mut client = setup.simple("disk");
     device.cached.store(false, Ordering::Release);
-    device.hold_reads_at(0);
+    device.reads.shut_at(0);
     for _ in 0..4 {
         client.request(command::READ, 0, 0, 16 << 20, &[]);
     }
-    device.wait_for_held(4);
+    device.reads.wait_for(4);
     device.release();
     // Never reads. The stall limit is a minute; the grace period is what ends this.
     setup.server.take().unwrap().stop();
@@ -201,7 +202,7 @@ fn connections_in_parallel_keep_their_data_apart() {
                     device.cached.store(round % 3 != 0, Ordering::Release);
                     device.full_buffer.store(round % 5 == 0, Ordering::Release);
                     let length = [700, 4096, 40_000, 300_000][(round % 4) as usize];
-                    let (base, data) = (lane * (8 << 20), pattern(length, lane << 32 | round));
+                    let (base, data) = (lane * (8 << 20), noise(lane << 32 | round, length));
                     let mut expected = HashMap::new();
                     let mut wire = Vec::new();
                     for slot in 0..8u64 {

@@ -6,14 +6,14 @@ use std::sync::atomic::Ordering;
 
 use fe_nbd::ServerOptions;
 use fe_nbd::wire::command;
+use testkit::{Memory, Op};
 
 use crate::client::{Answer, Client, DONE, Setup};
-use crate::memory::{Memory, Op};
 
 const SIZE: u64 = 64 << 20;
 
 fn device() -> Arc<Memory> {
-    let device = Memory::new(SIZE, SIZE);
+    let device = Memory::new(SIZE);
     device.set_recording();
     device
 }
@@ -26,9 +26,9 @@ fn write_of(offset: u64, length: usize) -> Op {
 /// an answer.
 fn go_with_two_writes(device: &Memory, mut client: Client, through_pool: bool) {
     device.full_buffer.store(through_pool, Ordering::Release);
-    device.hold_writes();
+    device.writes.shut();
     client.request(command::WRITE, 0, 0, 4, b"OLD1");
-    device.wait_for_held(1);
+    device.writes.wait_for(1);
     client.request(command::WRITE, 0, 0, 5, b"OLD-2");
     drop(client);
 }
@@ -98,9 +98,9 @@ fn connections_that_are_still_there_are_not_waited_for() {
     device.full_buffer.store(true, Ordering::Release);
     let setup = Setup::new(&[("disk", &device)]);
     let mut first = setup.simple("disk");
-    device.hold_writes();
+    device.writes.shut();
     let write = first.request(command::WRITE, 0, 0, 3, b"old");
-    device.wait_for_held(1);
+    device.writes.wait_for(1);
     // Another connection of the same client, or of another one.
     let mut second = setup.simple("disk");
     assert_eq!(second.read(0, 3), Answer::Ok(vec![0; 3]));

@@ -1,9 +1,9 @@
 //! Every option, and what clients may get wrong in it.
 
 use fe_nbd::wire::{command, option, option_reply, transmission_flag};
+use testkit::Memory;
 
 use crate::client::{Setup, export_info, info, meta, string};
-use crate::memory::Memory;
 
 const SIZE: u64 = 10 << 20;
 const FLAGS: u16 = transmission_flag::HAS_FLAGS
@@ -16,11 +16,11 @@ const FLAGS: u16 = transmission_flag::HAS_FLAGS
     | transmission_flag::SEND_FAST_ZERO;
 
 fn one() -> Setup {
-    Setup::new(&[("alpha", &Memory::new(SIZE, SIZE))])
+    Setup::new(&[("alpha", &Memory::new(SIZE))])
 }
 
 fn two() -> Setup {
-    Setup::new(&[("alpha", &Memory::new(SIZE, SIZE)), ("beta", &Memory::new(2 * SIZE, 2 * SIZE))])
+    Setup::new(&[("alpha", &Memory::new(SIZE)), ("beta", &Memory::new(2 * SIZE))])
 }
 
 #[test]
@@ -38,7 +38,7 @@ fn list_names_all_exports() {
 #[test]
 fn a_thousand_exports_are_listed_and_asked_about_on_one_connection() {
     const BLOCK: u64 = 4096;
-    let device = Memory::new(BLOCK, BLOCK);
+    let device = Memory::new(BLOCK);
     let names: Vec<String> = (0..1000).map(|index| format!("export{index}")).collect();
     let setup = Setup::new(&names.iter().map(|name| (name.as_str(), &device)).collect::<Vec<_>>());
     let mut client = setup.options();
@@ -82,7 +82,7 @@ fn the_empty_name_is_the_only_export_and_none_of_several() {
 
 #[test]
 fn a_snapshot_says_that_it_is_read_only_and_refuses_changes() {
-    let (volume, snapshot) = (Memory::new(SIZE, SIZE), Memory::new(SIZE, SIZE));
+    let (volume, snapshot) = (Memory::new(SIZE), Memory::new(SIZE));
     snapshot.read_only.store(true, std::sync::atomic::Ordering::Release);
     let setup = Setup::new(&[("alpha", &volume), ("alpha@s", &snapshot)]);
     // It does not make the volume one of several.

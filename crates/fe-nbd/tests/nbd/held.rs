@@ -6,25 +6,23 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use fe_nbd::wire::{command, command_flag};
+use testkit::{Memory, until};
 
 use crate::client::{Answer, DONE, Setup};
-use crate::memory::Memory;
 
 const SIZE: u64 = 4 << 20;
 const LONG: Duration = Duration::from_secs(3600);
 const ENOSPC: u32 = 28;
 
 fn full(most: Duration) -> Arc<Memory> {
-    let device = Memory::new(SIZE, SIZE);
+    let device = Memory::new(SIZE);
     *device.no_room.lock() = Some(most);
     device
 }
 
 /// Waits until so many writes have been tried in vain.
 fn wait_for_refused(device: &Memory, count: usize) {
-    while device.refused.load(Ordering::Acquire) < count {
-        std::thread::yield_now();
-    }
+    until("writes find no room", || device.refused.load(Ordering::Acquire) >= count);
 }
 
 /// Small and large, of a write buffer that is full and one that is not, more of them than the server has threads: what makes room, a discard, is done meanwhile.

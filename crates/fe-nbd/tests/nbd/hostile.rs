@@ -7,14 +7,15 @@ use std::time::Duration;
 
 use fe_nbd::ServerOptions;
 use fe_nbd::wire::{self, command, option, option_reply};
+use surface::BlockDevice;
+use testkit::{Memory, noise, until};
 
 use crate::client::{Answer, DONE, Setup, info};
-use crate::memory::Memory;
 
 const SIZE: u64 = 64 << 20;
 
 fn with(options: ServerOptions) -> (Setup, Arc<Memory>) {
-    let device = Memory::new(SIZE, SIZE);
+    let device = Memory::new(SIZE);
     device.set_recording();
     (Setup::with(&[("disk", &device)], options), device)
 }
@@ -62,11 +63,11 @@ fn wrong_magic_closes() {
 fn requests_before_wrong_magic_are_answered() {
     let (setup, device) = setup();
     let mut client = setup.simple("disk");
-    device.hold_flushes();
+    device.flushes.shut();
     let (mut bytes, flush) = client.encode(command::FLUSH, 0, 0, 0, &[]);
     bytes.extend([0; 28]);
     client.send(&bytes);
-    device.wait_for_held(1);
+    device.flushes.wait_for(1);
     device.release();
     assert_eq!(client.answer(&Default::default()), (flush, DONE));
     client.expect_close();
@@ -95,7 +96,7 @@ fn too_long_options_and_too_many_close() {
 /// What was listed raises the limit once, not each time that it is asked for.
 #[test]
 fn a_client_that_lists_for_ever_is_cut_off() {
-    let (one, two) = (Memory::new(SIZE, SIZE), Memory::new(SIZE, SIZE));
+    let (one, two) = (Memory::new(SIZE), Memory::new(SIZE));
     let setup = Setup::new(&[("one", &one), ("two", &two)]);
     let mut client = setup.options();
     for _ in 0..1024 + 2 * 8 {
@@ -144,9 +145,7 @@ fn clients_over_the_limit_are_told_and_then_closed() {
     assert_eq!(first.read(0, 1), Answer::Ok(vec![0]));
     drop((second, third, told));
     // Room again, as soon as the server has noticed.
-    while setup.server().connections() > 1 {
-        std::thread::yield_now();
-    }
+    until("the server has noticed", || setup.server().connections() <= 1);
     let mut client = setup.options();
     client.go("disk");
 }
@@ -164,9 +163,7 @@ fn clients_that_say_nothing_keep_nobody_out() {
         let silent: Vec<_> = (0..6).map(|_| setup.raw()).collect();
         assert_eq!(setup.simple("disk").read(0, 1), Answer::Ok(vec![0]));
         drop(silent);
-        while setup.server().connections() > 1 {
-            std::thread::yield_now();
-        }
+        until("the server has noticed", || setup.server().connections() <= 1);
     }
     assert_eq!(served.read(0, 1), Answer::Ok(vec![0]), "who is served stays");
 }
@@ -183,7 +180,7 @@ fn a_refused_write_was_answered_before_its_payload_had_come() {
     assert!(!client.has_received());
     client.send(last);
     assert_eq!(client.receive(16)[4..8], 22u32.to_be_bytes(), "EINVAL");
-    assert_eq!(device.allocated(), 0);
+    assert_eq!(device.allocated_bytes(), 0);
     is_well(&setup);
 }
 
@@ -195,7 +192,7 @@ fn huge_writes_are_skipped_or_close() {
     client.request(command::WRITE, 0, 0, u32::MAX, &[]);
     client.expect_close();
     setup.lines.wait_for("too long to be skipped");
-    assert_eq!(device.allocated(), 0);
+    assert_eq!(device.allocated_bytes(), 0);
     is_well(&setup);
 }
 
@@ -213,7 +210,7 @@ fn a_write_that_never_comes_whole_is_not_done() {
         client.shutdown_write();
         client.expect_close();
     }
-    assert_eq!(device.allocated(), 0);
+    assert_eq!(device.allocated_bytes(), 0);
     is_well(&setup);
 }
 
@@ -222,9 +219,9 @@ fn a_half_closed_client_gets_all_its_answers() {
     let (setup, device) = setup();
     for mut client in [setup.simple("disk"), setup.structured("disk")] {
         device.cached.store(false, Ordering::Release);
-        device.hold_reads_at(0);
+        device.reads.shut_at(0);
         let read = client.request(command::READ, 0, 0, 4096, &[]);
-        device.wait_for_held(1);
+        device.reads.wait_for(1);
         let write = client.request(command::WRITE, 0, 8192, 5, b"bytes");
         client.shutdown_write();
         let lengths = [(read, (0, 4096))].into();
@@ -239,12 +236,12 @@ fn a_half_closed_client_gets_all_its_answers() {
 fn a_client_that_vanishes_with_requests_in_flight_costs_nothing() {
     let (setup, device) = setup();
     device.cached.store(false, Ordering::Release);
-    device.hold_reads_at(0);
+    device.reads.shut_at(0);
     let mut client = setup.simple("disk");
     for _ in 0..10 {
         client.request(command::READ, 0, 0, 1 << 20, &[]);
     }
-    device.wait_for_held(10);
+    device.reads.wait_for(10);
     drop(client);
     device.release();
     setup.lines.wait_for("ended");
@@ -316,15 +313,15 @@ fn clients_with_one_large_read_each_share_the_budget() {
             assert_eq!(client.read(0, 1), Answer::Ok(vec![0]));
         }
     }
-    device.hold_reads_at(at);
+    device.reads.shut_at(at);
     let requests: Vec<_> = lone.iter_mut().map(|client| client.request(command::READ, 0, at, length, &[])).collect();
-    device.wait_for_held(1);
+    device.reads.wait_for(1);
     // Time enough for all of them to get there.
     let mut other = setup.simple("disk");
     for _ in 0..1000 {
         assert_eq!(other.read(0, 1), Answer::Ok(vec![0]));
     }
-    assert_eq!(device.held(), 1, "a second one would be more than the budget leaves");
+    assert_eq!(device.reads.waiting(), 1, "a second one would be more than the budget leaves");
     device.release();
     // Each gets its turn when another has taken all of its own.
     std::thread::scope(|threads| {
@@ -367,14 +364,14 @@ fn what_is_in_flight_is_bounded() {
     let mut client = setup.simple("disk");
     let mut lengths = std::collections::HashMap::new();
     for index in 0..8u64 {
-        device.hold_reads_at(index);
+        device.reads.shut_at(index);
         lengths.insert(client.request(command::READ, 0, index, 1, &[]), (index, 1));
     }
-    device.wait_for_held(limit as usize);
+    device.reads.wait_for(limit as usize);
     let mut other = setup.simple("disk");
     assert_eq!(other.read(100, 1), Answer::Ok(vec![0]));
     // Eight threads are there, eight reads were sent, but only three were begun.
-    assert_eq!(device.held(), limit as usize);
+    assert_eq!(device.reads.waiting(), limit as usize);
     device.release();
     for _ in 0..8 {
         assert_eq!(client.answer(&lengths).1, Answer::Ok(vec![0]));
@@ -403,7 +400,7 @@ fn a_budget_smaller_than_a_request_still_serves_it() {
 fn random_bytes_never_hurt() {
     let (setup, _device) = setup();
     for seed in 0..200 {
-        let bytes = crate::client::pattern(300, seed);
+        let bytes = noise(seed, 300);
         let mut client = if seed % 2 == 0 { setup.options() } else { setup.simple("disk") };
         // Sometimes with a right beginning.
         if seed % 4 < 2 {

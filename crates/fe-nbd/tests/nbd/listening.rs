@@ -2,17 +2,18 @@
 
 use std::os::unix::net::UnixListener;
 use std::path::Path;
+use std::sync::Arc;
 
 use fe_nbd::{Listen, Server, ServerOptions};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, socket};
 use surface::ErrorKind;
+use testkit::{Memory, MemorySet, TempDir};
 
-use crate::client::{Answer, Client, Scratch, Setup};
-use crate::memory::{Devices, Memory};
+use crate::client::{Answer, Client, Setup};
 
 fn start(listen: &[Listen]) -> surface::Result<Server> {
-    let device = Memory::new(1 << 20, 1 << 20);
-    Server::start(Devices::of(&[("disk", &device)]), listen, ServerOptions::default())
+    let device = Memory::new(1 << 20);
+    Server::start(Arc::new(MemorySet::of(&[("disk", &device)])), listen, ServerOptions::default())
 }
 
 fn kind_of_failure(listen: &[Listen]) -> ErrorKind {
@@ -34,8 +35,8 @@ fn make_stale(path: &Path) {
 
 #[test]
 fn a_stale_socket_is_replaced_and_removed_at_the_end() {
-    let scratch = Scratch::new();
-    let path = scratch.path("nbd.sock");
+    let scratch = TempDir::new("nbd");
+    let path = scratch.join("nbd.sock");
     make_stale(&path);
     assert!(path.exists());
     let server = start(&[Listen::Unix(path.clone())]).unwrap();
@@ -44,16 +45,16 @@ fn a_stale_socket_is_replaced_and_removed_at_the_end() {
     client.go("disk");
     assert_eq!(client.read(0, 1), Answer::Ok(vec![0]));
     server.stop();
-    assert_eq!(std::fs::read_dir(&scratch.0).unwrap().count(), 0);
+    assert_eq!(std::fs::read_dir(scratch.path()).unwrap().count(), 0);
 }
 
 #[test]
 fn a_live_socket_is_in_use_and_stays() {
-    let scratch = Scratch::new();
-    let listen = [Listen::Unix(scratch.path("nbd.sock"))];
+    let scratch = TempDir::new("nbd");
+    let listen = [Listen::Unix(scratch.join("nbd.sock"))];
     let server = start(&listen).unwrap();
     assert_eq!(kind_of_failure(&listen), ErrorKind::InUse);
-    let mut client = Client::unix(std::os::unix::net::UnixStream::connect(scratch.path("nbd.sock")).unwrap());
+    let mut client = Client::unix(std::os::unix::net::UnixStream::connect(scratch.join("nbd.sock")).unwrap());
     client.greet(3);
     client.go("disk");
     drop(server);
@@ -62,8 +63,8 @@ fn a_live_socket_is_in_use_and_stays() {
 
 #[test]
 fn other_files_are_left_alone() {
-    let scratch = Scratch::new();
-    let path = scratch.path("precious");
+    let scratch = TempDir::new("nbd");
+    let path = scratch.join("precious");
     std::fs::write(&path, b"data").unwrap();
     assert_eq!(kind_of_failure(&[Listen::Unix(path.clone())]), ErrorKind::Exists);
     assert_eq!(std::fs::read(&path).unwrap(), b"data");
@@ -71,8 +72,8 @@ fn other_files_are_left_alone() {
 
 #[test]
 fn a_socket_that_is_no_longer_ours_is_not_removed() {
-    let scratch = Scratch::new();
-    let path = scratch.path("nbd.sock");
+    let scratch = TempDir::new("nbd");
+    let path = scratch.join("nbd.sock");
     let server = start(&[Listen::Unix(path.clone())]).unwrap();
     std::fs::remove_file(&path).unwrap();
     let _others = UnixListener::bind(&path).unwrap();
@@ -82,26 +83,26 @@ fn a_socket_that_is_no_longer_ours_is_not_removed() {
 
 #[test]
 fn impossible_addresses_are_refused_with_a_kind() {
-    let scratch = Scratch::new();
-    assert_eq!(kind_of_failure(&[Listen::Unix(scratch.path("no/such/dir.sock"))]), ErrorKind::NotFound);
-    assert_eq!(kind_of_failure(&[Listen::Unix(scratch.path(&"x".repeat(200)))]), ErrorKind::Invalid);
+    let scratch = TempDir::new("nbd");
+    assert_eq!(kind_of_failure(&[Listen::Unix(scratch.join("no/such/dir.sock"))]), ErrorKind::NotFound);
+    assert_eq!(kind_of_failure(&[Listen::Unix(scratch.join(&"x".repeat(200)))]), ErrorKind::Invalid);
     assert_eq!(kind_of_failure(&[Listen::parse("203.0.113.1:0").unwrap()]), ErrorKind::Invalid);
     assert_eq!(kind_of_failure(&[]), ErrorKind::Invalid);
 }
 
 #[test]
 fn a_taken_port_is_in_use_and_nothing_is_left_behind() {
-    let scratch = Scratch::new();
+    let scratch = TempDir::new("nbd");
     let server = start(&[Listen::parse(":0").unwrap()]).unwrap();
     let taken = server.local_addresses()[0].clone();
-    let path = scratch.path("nbd.sock");
+    let path = scratch.join("nbd.sock");
     assert_eq!(kind_of_failure(&[Listen::Unix(path.clone()), taken]), ErrorKind::InUse);
     assert!(!path.exists());
 }
 
 #[test]
 fn tcp_serves_like_unix() {
-    let device = Memory::new(1 << 20, 1 << 20);
+    let device = Memory::new(1 << 20);
     let setup = Setup::new(&[("disk", &device)]);
     let mut client = setup.raw_tcp();
     client.greet(3);

@@ -8,11 +8,8 @@
     reason = "a test that cannot go on says so by panicking"
 )]
 
-#[allow(dead_code, missing_docs, reason = "shared with an example, which uses less of it")]
-#[path = "../support/memory.rs"]
-mod memory;
-
 mod client;
+mod clients;
 mod concurrency;
 mod gone;
 mod handshake;

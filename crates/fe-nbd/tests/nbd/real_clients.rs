@@ -1,34 +1,18 @@
 //! The clients that people use. One that is not installed fails its test and names its Debian
 //! package.
 
-use std::ffi::OsStr;
 use std::path::Path;
-use std::process::Command;
 use std::sync::Arc;
+use surface::BlockDevice;
+use testkit::{Memory, noise, run};
 
-use crate::client::{Setup, pattern};
-use crate::memory::Memory;
+use crate::client::Setup;
 
 const SIZE: u64 = 64 << 20;
 
 fn setup() -> (Setup, Arc<Memory>) {
-    let device = Memory::new(SIZE, SIZE);
+    let device = Memory::new(SIZE);
     (Setup::new(&[("disk", &device)]), device)
-}
-
-/// Runs a tool; returns what it printed.
-fn run<S: AsRef<OsStr>>(package: &str, program: &str, arguments: &[S]) -> String {
-    let arguments: Vec<&OsStr> = arguments.iter().map(AsRef::as_ref).collect();
-    // The distribution's tools use the distribution's interpreters, whatever else is installed.
-    let path = format!("/usr/bin:/bin:{}", std::env::var("PATH").unwrap_or_default());
-    let output = Command::new(program)
-        .env("PATH", path)
-        .args(&arguments)
-        .output()
-        .unwrap_or_else(|e| panic!("{program}: {e}; install the Debian package {package}"));
-    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{program} {arguments:?}: {}\n{out}{err}", output.status);
-    out.into_owned()
 }
 
 /// A sparse image: data of odd lengths here and there.
@@ -36,7 +20,7 @@ fn image(path: &Path) -> Vec<u8> {
     let mut bytes = vec![0; SIZE as usize];
     for index in 0..40 {
         let (at, length) = (index * 1_600_001, 50_000 + index * 777);
-        bytes[at..at + length].copy_from_slice(&pattern(length, index as u64));
+        bytes[at..at + length].copy_from_slice(&noise(index as u64, length));
     }
     std::fs::write(path, &bytes).unwrap();
     bytes
@@ -44,9 +28,9 @@ fn image(path: &Path) -> Vec<u8> {
 
 #[test]
 fn nbdinfo_lists_what_is_offered() {
-    let (one, two) = (Memory::new(SIZE, SIZE), Memory::new(5000, 5000));
+    let (one, two) = (Memory::new(SIZE), Memory::new(5000));
     let setup = Setup::new(&[("one", &one), ("two", &two)]);
-    let text = run("libnbd-bin", "nbdinfo", &["--json", "--list", &setup.uri("")]);
+    let text = run("nbdinfo", &["--json", "--list", &setup.uri("")]);
     let json: serde_json::Value = serde_json::from_str(&text).unwrap();
     let exports = json["exports"].as_array().unwrap();
     assert_eq!(exports.len(), 2);
@@ -69,15 +53,15 @@ fn nbdinfo_lists_what_is_offered() {
 #[test]
 fn nbdcopy_there_and_back() {
     let (setup, device) = setup();
-    let (source, back) = (setup.scratch.path("source"), setup.scratch.path("back"));
+    let (source, back) = (setup.scratch.join("source"), setup.scratch.join("back"));
     let bytes = image(&source);
     let uri = setup.uri("disk");
-    run("libnbd-bin", "nbdcopy", &[source.as_os_str(), uri.as_ref()]);
+    run("nbdcopy", &[source.as_os_str(), uri.as_ref()]);
     // 40 pieces of at most 83 KB.
-    assert!(device.allocated() < 8 << 20, "holes became data: {} bytes", device.allocated());
-    run("libnbd-bin", "nbdcopy", &[uri.as_ref(), back.as_os_str()]);
+    assert!(device.allocated_bytes() < 8 << 20, "holes became data: {} bytes", device.allocated_bytes());
+    run("nbdcopy", &[uri.as_ref(), back.as_os_str()]);
     assert!(std::fs::read(&back).unwrap() == bytes);
-    let map = run("libnbd-bin", "nbdinfo", &["--map", "--totals", &uri]);
+    let map = run("nbdinfo", &["--map", "--totals", &uri]);
     assert!(map.contains("hole") && map.contains("data"), "{map}");
 }
 
@@ -110,22 +94,22 @@ for call in (lambda: h.pread(10, h.get_size() - 5), lambda: h.zero(4096, 0, nbd.
         assert ex.errno in ("EINVAL", "ENOTSUP"), ex.errno
 h.shutdown()
 "#;
-    run("python3-libnbd", "nbdsh", &["--base-allocation", "-u", &setup.uri("disk"), "-c", script]);
+    run("nbdsh", &["--base-allocation", "-u", &setup.uri("disk"), "-c", script]);
 }
 
 #[test]
 fn qemu_img_there_and_back() {
     let (setup, device) = setup();
-    let (source, back) = (setup.scratch.path("source"), setup.scratch.path("back.qcow2"));
+    let (source, back) = (setup.scratch.join("source"), setup.scratch.join("back.qcow2"));
     image(&source);
     let uri = setup.uri("disk");
     let (source, back) = (source.to_str().unwrap(), back.to_str().unwrap());
-    run("qemu-utils", "qemu-img", &["convert", "-n", "-f", "raw", "-O", "raw", source, &uri]);
-    run("qemu-utils", "qemu-img", &["compare", "-f", "raw", "-F", "raw", source, &uri]);
-    assert!(device.allocated() < 16 << 20, "holes became data: {} bytes", device.allocated());
-    run("qemu-utils", "qemu-img", &["convert", "-f", "raw", "-O", "qcow2", &uri, back]);
-    run("qemu-utils", "qemu-img", &["compare", "-f", "raw", "-F", "qcow2", source, back]);
-    let map = run("qemu-utils", "qemu-img", &["map", "--output=json", "-f", "raw", &uri]);
+    run("qemu-img", &["convert", "-n", "-f", "raw", "-O", "raw", source, &uri]);
+    run("qemu-img", &["compare", "-f", "raw", "-F", "raw", source, &uri]);
+    assert!(device.allocated_bytes() < 16 << 20, "holes became data: {} bytes", device.allocated_bytes());
+    run("qemu-img", &["convert", "-f", "raw", "-O", "qcow2", &uri, back]);
+    run("qemu-img", &["compare", "-f", "raw", "-F", "qcow2", source, back]);
+    let map = run("qemu-img", &["map", "--output=json", "-f", "raw", &uri]);
     let map: serde_json::Value = serde_json::from_str(&map).unwrap();
     assert!(map.as_array().unwrap().len() > 40);
 }
@@ -150,9 +134,9 @@ fn qemu_io_discards_and_zeroes() {
     let mut arguments = vec!["-f", "raw", "-d", "unmap"];
     commands.iter().for_each(|c| arguments.extend(["-c", c]));
     arguments.push(&uri);
-    let out = run("qemu-utils", "qemu-io", &arguments);
+    let out = run("qemu-io", &arguments);
     assert!(!out.contains("fail"), "{out}");
-    assert_eq!(device.allocated(), (1 << 20) - (64 << 10) - (128 << 10) + (24 << 10) + (128 << 10));
+    assert_eq!(device.allocated_bytes(), (1 << 20) - (64 << 10) - (128 << 10) + (24 << 10) + (128 << 10));
 }
 
 #[test]
@@ -163,7 +147,6 @@ fn fio_verifies_what_it_wrote() {
         device.full_buffer.store(full_buffer, std::sync::atomic::Ordering::Release);
         let uri = format!("--uri={}", setup.uri("disk"));
         let out = run(
-            "fio",
             "fio",
             &[
                 "--name=verify",

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use fe_nbd::wire::{command, command_flag};
-use surface::ErrorKind;
+use surface::{BlockDevice, ErrorKind};
+use testkit::{Memory, Op, noise};
 
-use crate::client::{Answer, Client, DONE, Lines, Setup, pattern};
-use crate::memory::{Memory, Op};
+use crate::client::{Answer, Client, DONE, Lines, Setup};
 
 const MIB: u32 = 1 << 20;
 const SIZE: u64 = 100 << 20;
@@ -15,7 +15,7 @@ const ENOSPC: u32 = 28;
 const EOVERFLOW: u32 = 75;
 
 fn setup() -> (Setup, Arc<Memory>) {
-    let device = Memory::new(SIZE, SIZE);
+    let device = Memory::new(SIZE);
     (Setup::new(&[("disk", &device)]), device)
 }
 
@@ -48,7 +48,7 @@ fn what_is_written_is_read_at_any_size_and_place() {
         for cached in [true, false] {
             device.cached.store(cached, std::sync::atomic::Ordering::Release);
             for (index, size) in sizes.into_iter().enumerate() {
-                let (data, offset) = (pattern(size, index as u64), 12_345 * index as u64);
+                let (data, offset) = (noise(index as u64, size), 12_345 * index as u64);
                 assert_eq!(client.write(offset, &data), DONE);
                 assert!(client.read(offset, size as u32) == Answer::Ok(data), "{size} bytes at {offset} differ");
             }
@@ -65,7 +65,7 @@ fn many_requests_in_one_packet_are_all_answered() {
         let mut lengths = std::collections::HashMap::new();
         let mut expected = std::collections::HashMap::new();
         for index in 0..300u64 {
-            let data = pattern(1000 + 37 * index as usize, index);
+            let data = noise(index, 1000 + 37 * index as usize);
             let (bytes, cookie) = client.encode(command::WRITE, 0, index << 14, data.len() as u32, &data);
             wire.extend(bytes);
             expected.insert(cookie, DONE);
@@ -82,7 +82,7 @@ fn many_requests_in_one_packet_are_all_answered() {
         }
         let mut wire = Vec::new();
         for index in 0..300u64 {
-            let data = pattern(1000 + 37 * index as usize, index);
+            let data = noise(index, 1000 + 37 * index as usize);
             let (bytes, cookie) = client.encode(command::READ, 0, index << 14, data.len() as u32, &[]);
             wire.extend(bytes);
             lengths.insert(cookie, (index << 14, data.len() as u32));
@@ -121,7 +121,7 @@ fn fua_reaches_the_device_or_is_a_flush() {
 #[test]
 fn trim_and_zeroes_of_any_length_read_as_zeroes() {
     with_each(|client, device, _| {
-        let data = pattern(64 << 10, 1);
+        let data = noise(1, 64 << 10);
         for command in [command::TRIM, command::WRITE_ZEROES] {
             assert_eq!(client.write(0, &data), DONE);
             assert_eq!(client.call(command, 0, 100, 5000, &[]), DONE);
@@ -129,13 +129,13 @@ fn trim_and_zeroes_of_any_length_read_as_zeroes() {
             expected[100..5100].fill(0);
             assert!(client.read(0, 64 << 10) == Answer::Ok(expected));
             assert_eq!(client.call(command, 0, 0, SIZE as u32, &[]), DONE);
-            assert_eq!(device.allocated(), 0);
+            assert_eq!(device.allocated_bytes(), 0);
         }
         assert_eq!(client.call(command::WRITE_ZEROES, command_flag::FAST_ZERO, 0, SIZE as u32, &[]), DONE);
         let both = command_flag::FAST_ZERO | command_flag::NO_HOLE;
         assert_eq!(client.call(command::WRITE_ZEROES, both, 0, 4096, &[]).errno(), 95);
         assert_eq!(client.call(command::WRITE_ZEROES, command_flag::NO_HOLE, 0, 65536, &[]), DONE);
-        assert_eq!(device.allocated(), 65536);
+        assert_eq!(device.allocated_bytes(), 65536);
     });
 }
 
@@ -160,7 +160,7 @@ fn stored_zeroes_are_done_in_steps_that_cover_the_range() {
 fn block_status_tells_data_and_holes() {
     let (setup, _device) = setup();
     let mut client = setup.structured("disk");
-    assert_eq!(client.write(8192, &pattern(8192, 1)), DONE);
+    assert_eq!(client.write(8192, &noise(1, 8192)), DONE);
     let status =
         |client: &mut Client, flags, offset, length| client.call(command::BLOCK_STATUS, flags, offset, length, &[]);
     let all = Answer::Extents(vec![(8192, 3), (8192, 0), (SIZE as u32 - 16384, 3)]);
@@ -175,11 +175,11 @@ fn block_status_tells_data_and_holes() {
 
 #[test]
 fn block_status_of_many_extents_is_cut_off() {
-    let device = Memory::new(256 << 20, 256 << 20);
+    let device = Memory::new(256 << 20);
     let setup = Setup::new(&[("disk", &device)]);
     let mut client = setup.structured("disk");
     for block in (0..65536u64).step_by(2) {
-        surface::BlockDevice::write(&*device, block * 4096, vec![1; 4096].into(), Default::default()).unwrap();
+        device.write(block * 4096, vec![1; 4096].into(), Default::default()).unwrap();
     }
     let mut covered = 0u64;
     while covered < 256 << 20 {
@@ -212,7 +212,7 @@ fn ranges_past_the_end_are_refused_and_change_nothing() {
             assert_eq!(client.call(command::TRIM, 0, offset, length, &[]).errno(), EINVAL);
             assert_eq!(client.call(command::CACHE, 0, offset, length, &[]).errno(), EINVAL);
         }
-        assert_eq!(device.allocated(), 0);
+        assert_eq!(device.allocated_bytes(), 0);
         assert_eq!(client.read(0, 1), Answer::Ok(vec![0]));
     });
 }
@@ -248,7 +248,7 @@ fn too_long_and_empty_requests() {
         let payload = vec![7; 32 * MIB as usize + 1];
         assert_eq!(client.write(0, &payload).errno(), EINVAL);
         assert_eq!(client.call(command::READ, 0, 0, 32 * MIB + 1, &[]).errno(), EOVERFLOW);
-        assert_eq!(device.allocated(), 0);
+        assert_eq!(device.allocated_bytes(), 0);
         assert_eq!(client.read(0, 32 * MIB), Answer::Ok(vec![0; 32 << 20]));
         for command in [command::READ, command::WRITE, command::TRIM, command::WRITE_ZEROES, command::CACHE] {
             assert_eq!(client.call(command, 0, SIZE, 0, &[]), DONE, "command {command}");
@@ -274,7 +274,7 @@ fn errors_of_the_device_become_codes_with_text() {
             (ErrorKind::Io, 5),
             (ErrorKind::Unsupported, 95),
         ] {
-            *device.fail.lock() = Some(kind);
+            device.fail(Some(kind));
             for cached in [true, false] {
                 device.cached.store(cached, std::sync::atomic::Ordering::Release);
                 for (command, length, payload) in [
@@ -295,7 +295,7 @@ fn errors_of_the_device_become_codes_with_text() {
             }
         }
         lines.wait_for("export 'disk': device 'memory', offset 0: made to fail with corrupt");
-        *device.fail.lock() = None;
+        device.fail(None);
         assert_eq!(client.read(0, 1), Answer::Ok(vec![0]));
     });
 }
@@ -321,11 +321,11 @@ fn a_lone_client_is_served_on_its_reader_and_a_busy_one_in_the_pool() {
     assert!(threads[0].starts_with("nbd-work"), "{threads:?}");
     assert!(threads[19].starts_with("nbd-read"), "{threads:?}");
     // Two at once are both begun, which they could not be on the reader.
-    device.hold_flushes();
+    device.flushes.shut();
     let (first, _) = client.encode(command::FLUSH, 0, 0, 0, &[]);
     let (second, _) = client.encode(command::FLUSH, 0, 0, 0, &[]);
     client.send(&[first, second].concat());
-    device.wait_for_held(2);
+    device.flushes.wait_for(2);
     device.release();
     for _ in 0..2 {
         assert_eq!(client.answer(&Default::default()).1, DONE);
@@ -342,9 +342,9 @@ fn a_request_that_had_to_wait_for_a_lone_one_ends_the_streak() {
     for _ in 0..20 {
         assert_eq!(client.flush(), DONE);
     }
-    device.hold_flushes();
+    device.flushes.shut();
     let flush = client.request(command::FLUSH, 0, 0, 0, &[]);
-    device.wait_for_held(1);
+    device.flushes.wait_for(1);
     // The reader is in the device now; this waits in the socket, which is the price of serving lone
     // clients fast.
     let read = client.request(command::READ, 0, 0, 4, &[]);
