@@ -15,6 +15,7 @@ use rustix::fs::{AtFlags, CWD, RenameFlags, XattrFlags};
 use share::{Options, Time, Tree};
 use sim::{Rng, SimSpace};
 use surface::ErrorKind;
+use testkit::{MountDir, require_fuse};
 
 const OPTIONS: Options = Options { now: || Time { seconds: 1_800_000_000, nanoseconds: 1 }, cache_bytes: 4 << 20 };
 
@@ -22,7 +23,7 @@ const OPTIONS: Options = Options { now: || Time { seconds: 1_800_000_000, nanose
 const NOBODY: u32 = 65_534;
 
 struct Mounted {
-    dir: PathBuf,
+    dir: MountDir,
     space: Arc<SimSpace>,
     mount: Option<Mount>,
 }
@@ -35,12 +36,12 @@ fn options() -> MountOptions {
 
 impl Mounted {
     fn new(name: &str) -> Self {
-        let dir = std::env::temp_dir().join(format!("shale-share-{}-{name}", std::process::id()));
-        fs::create_dir_all(&dir).unwrap();
+        require_fuse();
+        let dir = MountDir::new(name);
         let space = SimSpace::new();
         let tree = Tree::create(space.clone(), 7, OPTIONS).unwrap();
-        let mount = mount(Arc::new(tree), &dir, &options()).unwrap();
-        fs::set_permissions(&dir, fs::Permissions::from_mode(0o777)).unwrap();
+        let mount = mount(Arc::new(tree), dir.path(), &options()).unwrap();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
         Self { dir, space, mount: Some(mount) }
     }
 
@@ -53,7 +54,7 @@ impl Mounted {
         self.mount.take().unwrap().unmount().unwrap();
         let tree = Tree::open(self.space.clone(), OPTIONS).unwrap();
         assert_eq!(tree.check().unwrap(), Vec::<String>::new());
-        self.mount = Some(mount(Arc::new(tree), &self.dir, &options()).unwrap());
+        self.mount = Some(mount(Arc::new(tree), self.dir.path(), &options()).unwrap());
     }
 }
 
@@ -62,8 +63,6 @@ impl Drop for Mounted {
         if let Some(mount) = self.mount.take() {
             let _ = mount.unmount();
         }
-        let _ = rustix::mount::unmount(&self.dir, rustix::mount::UnmountFlags::DETACH);
-        let _ = fs::remove_dir(&self.dir);
     }
 }
 
@@ -86,7 +85,7 @@ fn files_come_back_after_it_was_unmounted() {
     assert_eq!(fs::metadata(share.path("link")).unwrap().nlink(), 2);
     let mut value = [0; 16];
     assert_eq!(rustix::fs::getxattr(share.path("d/big"), "user.color", &mut value).unwrap(), 4);
-    let names: Vec<_> = fs::read_dir(&share.dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let names: Vec<_> = fs::read_dir(share.dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(names.len(), 3);
 }
 
@@ -106,10 +105,10 @@ fn a_write_by_another_user_takes_the_set_user_id_bit_from_the_cache_too() {
     fs::write(share.path("f"), b"#!/bin/sh\n").unwrap();
     fs::set_permissions(share.path("f"), fs::Permissions::from_mode(0o6777)).unwrap();
     assert_eq!(fs::metadata(share.path("f")).unwrap().mode() & 0o7777, 0o6777);
-    assert!(as_nobody("printf x >>f", &share.dir));
+    assert!(as_nobody("printf x >>f", share.dir.path()));
     assert_eq!(fs::metadata(share.path("f")).unwrap().mode() & 0o7777, 0o777);
     fs::set_permissions(share.path("f"), fs::Permissions::from_mode(0o6777)).unwrap();
-    assert!(as_nobody("truncate -s 3 f", &share.dir));
+    assert!(as_nobody("truncate -s 3 f", share.dir.path()));
     assert_eq!(fs::metadata(share.path("f")).unwrap().mode() & 0o7777, 0o777);
 }
 
@@ -139,7 +138,8 @@ fn removed_files_live_while_they_are_open_and_nameless_ones_can_be_named() {
     let mut text = String::new();
     file.read_to_string(&mut text).unwrap();
     assert_eq!((text.as_str(), file.metadata().unwrap().nlink()), ("still here", 0));
-    let nameless = OpenOptions::new().write(true).read(true).custom_flags(libc::O_TMPFILE).open(&share.dir).unwrap();
+    let nameless =
+        OpenOptions::new().write(true).read(true).custom_flags(libc::O_TMPFILE).open(share.dir.path()).unwrap();
     nameless.write_all_at(b"named later", 0).unwrap();
     let by_number = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&nameless));
     rustix::fs::linkat(CWD, &by_number, CWD, share.path("named"), AtFlags::SYMLINK_FOLLOW).unwrap();
@@ -152,8 +152,8 @@ fn permissions_are_those_of_the_owner_and_cached_files_stay_private() {
     fs::write(share.path("secret"), b"secret").unwrap();
     fs::set_permissions(share.path("secret"), fs::Permissions::from_mode(0o600)).unwrap();
     fs::read(share.path("secret")).unwrap();
-    assert!(!as_nobody("cat secret >/dev/null 2>&1", &share.dir));
-    assert!(as_nobody("echo mine >own && test \"$(stat -c %u own)\" = 65534", &share.dir));
+    assert!(!as_nobody("cat secret >/dev/null 2>&1", share.dir.path()));
+    assert!(as_nobody("echo mine >own && test \"$(stat -c %u own)\" = 65534", share.dir.path()));
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn a_large_directory_is_listed_whole() {
     }
     share.again();
     let mut sizes = 0;
-    for entry in fs::read_dir(&share.dir).unwrap() {
+    for entry in fs::read_dir(share.dir.path()).unwrap() {
         sizes += entry.unwrap().metadata().unwrap().len() + 1;
     }
     assert_eq!(sizes, 3000);
@@ -229,14 +229,14 @@ fn names_have_any_bytes_and_lengths() {
     let too_long = File::create_new(share.dir.join(name(&[b'x'; 256]))).unwrap_err();
     assert_eq!(too_long.raw_os_error(), Some(libc::ENAMETOOLONG));
     share.again();
-    let mut names: Vec<_> = fs::read_dir(&share.dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let mut names: Vec<_> = fs::read_dir(share.dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     names.sort();
     expected.sort();
     assert!(names == expected);
     for name in &expected {
         fs::remove_file(share.dir.join(name)).unwrap();
     }
-    assert_eq!(fs::read_dir(&share.dir).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(share.dir.path()).unwrap().count(), 0);
 }
 
 #[test]
@@ -288,14 +288,14 @@ fn a_default_acl_is_inherited_and_obeyed() {
     rustix::fs::setxattr(share.path("d"), "system.posix_acl_default", &acl, XattrFlags::empty()).unwrap();
     fs::set_permissions(share.path("d"), fs::Permissions::from_mode(0o755)).unwrap();
     fs::write(share.path("d/f"), b"for that user").unwrap();
-    assert!(as_nobody("test \"$(cat d/f)\" = 'for that user' && echo more >>d/f", &share.dir));
+    assert!(as_nobody("test \"$(cat d/f)\" = 'for that user' && echo more >>d/f", share.dir.path()));
     assert_eq!(fs::metadata(share.path("d/f")).unwrap().mode() & 0o777, 0o660);
     fs::create_dir(share.path("d/inner")).unwrap();
     let mut value = [0; 256];
     let length = rustix::fs::getxattr(share.path("d/inner"), "system.posix_acl_default", &mut value).unwrap();
     assert!(value[..length] == acl);
     fs::set_permissions(share.path("d/f"), fs::Permissions::from_mode(0o600)).unwrap();
-    assert!(!as_nobody("cat d/f >/dev/null 2>&1", &share.dir));
+    assert!(!as_nobody("cat d/f >/dev/null 2>&1", share.dir.path()));
 }
 
 #[test]
@@ -324,7 +324,7 @@ fn space_is_kept_cleared_and_found_as_asked() {
     file.read_exact_at(&mut content, 0).unwrap();
     let expected = |at: usize| u8::from(!(8 << 10..16 << 10).contains(&at) && at < 60 << 10);
     assert!(content.iter().enumerate().all(|(at, &byte)| byte == expected(at)));
-    let found = rustix::fs::statvfs(&share.dir).unwrap();
+    let found = rustix::fs::statvfs(share.dir.path()).unwrap();
     assert_eq!((found.f_namemax, found.f_frsize), (255, 4096));
     assert!(found.f_blocks > 0 && found.f_bfree <= found.f_blocks && found.f_files > 0);
 }
@@ -336,7 +336,7 @@ fn a_listing_goes_on_at_its_cookie() {
     for number in 0..2000 {
         File::create(share.path(&format!("{number}"))).unwrap();
     }
-    let mut dir = rustix::fs::Dir::new(File::open(&share.dir).unwrap()).unwrap();
+    let mut dir = rustix::fs::Dir::new(File::open(share.dir.path()).unwrap()).unwrap();
     let mut seen = std::collections::BTreeSet::new();
     while let Some(entry) = dir.read() {
         let name = entry.unwrap().file_name().to_str().unwrap().to_owned();

@@ -13,6 +13,7 @@ use fe_share::{KeptBy, KeptMount, MountOptions};
 use fuse::keep::{Keeper, run_keeper};
 use rustix::process::{Pid, Signal, getpid, kill_process};
 use share::{Options, Time, Tree};
+use testkit::{TempDir, require_fuse};
 
 use crate::space::FileSpace;
 
@@ -83,16 +84,17 @@ fn program_of_a_role() {
 
 /// A share whose server can be killed.
 pub struct Share {
-    state: PathBuf,
+    state: TempDir,
     server: Option<Child>,
     pub canary: Option<&'static str>,
 }
 
 impl Share {
     pub fn new(name: &str) -> Self {
-        let state = PathBuf::from(format!("/dev/shm/shale-kept-{}-{name}", std::process::id()));
-        fs::create_dir_all(state.join("space")).unwrap();
-        fs::create_dir_all(state.join("mnt")).unwrap();
+        require_fuse();
+        let state = TempDir::new(name);
+        fs::create_dir(state.join("space")).unwrap();
+        fs::create_dir(state.join("mnt")).unwrap();
         let mut share = Self { state, server: None, canary: None };
         share.start();
         share
@@ -104,7 +106,7 @@ impl Share {
 
     /// Starts a server, and waits until it serves.
     pub fn start(&mut self) {
-        let mut command = program("serve", &self.state);
+        let mut command = program("serve", self.state.path());
         command.envs(self.canary.map(|name| (CANARY, name)));
         let mut server = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(server.stdout.take().unwrap()).lines();
@@ -145,6 +147,5 @@ impl Drop for Share {
             let _ = server.kill();
             let _ = server.wait();
         }
-        let _ = fs::remove_dir_all(&self.state);
     }
 }
