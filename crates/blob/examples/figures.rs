@@ -18,6 +18,7 @@ use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::throttle::{ThrottleConfig, ThrottledStore};
 use object_store::{ObjectStore, ObjectStoreExt};
+use testkit::noise;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
@@ -40,15 +41,6 @@ fn fast(store: &Arc<InMemory>) -> Connection {
     Connection::new(store.clone(), store.clone())
 }
 
-fn noise(len: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed | 1;
-    let next = |_| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 56) as u8
-    };
-    (0..len).map(next).collect()
-}
-
 fn key() -> BlobKey {
     BlobKey::new(Path::from("k"))
 }
@@ -66,7 +58,7 @@ async fn commits(appenders: u64, each: u64) -> Result<()> {
             let opened = connection.requests().all();
             let mut done = Vec::new();
             for turn in 0..each {
-                let data = noise(64 << 10, number << 32 | turn);
+                let data = noise(number << 32 | turn, 64 << 10);
                 done.push(blob.append(bytes(data), "", &UploadOptions::default()).await?);
             }
             Ok::<_, blob::Error>((done, connection.requests().all() - opened, began.elapsed()))
@@ -133,7 +125,7 @@ async fn metadata(size: u64, commits: u64) -> Result<()> {
     for turn in 0..commits {
         let before = (requests.bytes_up.load(Ordering::Relaxed), requests.put.load(Ordering::Relaxed));
         let at = (turn.wrapping_mul(0x9e37_79b9_7f4a_7c15) % (size >> 20)) << 20;
-        blob.write(at, bytes(noise(1 << 20, turn)), "", &UploadOptions::default()).await?;
+        blob.write(at, bytes(noise(turn, 1 << 20)), "", &UploadOptions::default()).await?;
         let sent = requests.bytes_up.load(Ordering::Relaxed) - before.0 - (1 << 20);
         let puts = requests.put.load(Ordering::Relaxed) - before.1;
         worst_bytes = worst_bytes.max(sent);
@@ -229,7 +221,7 @@ async fn many_versions(count: u64) -> Result<()> {
             for turn in 0..16 {
                 small_pack(&blob, &store, count + number as u64 * 100 + turn).await?;
             }
-            blob.write(8 * number as u64, bytes(noise(8 << 10, 1)), "", &UploadOptions::default()).await?;
+            blob.write(8 * number as u64, bytes(noise(1, 8 << 10)), "", &UploadOptions::default()).await?;
         }
         expire(blob.committer(), &keep).await?;
         // A version or more in front of each record is dead: the burials take several runs.
@@ -270,7 +262,7 @@ fn main() -> Result<()> {
             metadata(size, if quick { 20 } else { 300 }).await?;
         }
         let (random, reads) = if quick { (8 << 20, 20) } else { (256 << 20, 200) };
-        random_reads("random", noise(random, 5), reads).await?;
+        random_reads("random", noise(5, random), reads).await?;
         if let Some(text) = std::env::args().skip_while(|argument| argument != "--text").nth(1) {
             let mut text = std::fs::read(text)?;
             text.truncate(256 << 20);

@@ -10,32 +10,22 @@ use futures_util::StreamExt;
 use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
+use testkit::{Rng, noise};
 
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self, below: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % below
-    }
-
-    /// Bytes of which some compress, some do not, and some are zeroes.
-    fn data(&mut self, len: usize) -> Bytes {
-        let mut out = Vec::with_capacity(len + 4096);
-        while out.len() < len {
-            let kind = self.next(4);
-            let part = 1 + self.next(200_000) as usize;
-            match kind {
-                0 => out.resize(out.len() + part, 0),
-                1 => out.extend((0..part).map(|_| self.next(256) as u8)),
-                _ => out.extend(format!("line {} of text; ", self.next(50)).bytes().cycle().take(part)),
-            }
+/// Bytes of which some compress, some do not, and some are zeroes.
+fn mixed(rng: &mut Rng, len: usize) -> Bytes {
+    let mut out = Vec::with_capacity(len + 4096);
+    while out.len() < len {
+        let kind = rng.below(4);
+        let part = 1 + rng.index(200_000);
+        match kind {
+            0 => out.resize(out.len() + part, 0),
+            1 => out.extend((0..part).map(|_| rng.next_u64() as u8)),
+            _ => out.extend(format!("line {} of text; ", rng.below(50)).bytes().cycle().take(part)),
         }
-        out.truncate(len);
-        out.into()
     }
+    out.truncate(len);
+    out.into()
 }
 
 fn runtime() -> tokio::runtime::Runtime {
@@ -72,19 +62,19 @@ fn every_version_reads_as_it_was_written() {
     runtime().block_on(async {
         let (connection, _) = memory();
         let blob = Blob::open_or_create(&connection, key()).await.unwrap();
-        let mut random = Random(0x2545_f491_4f6c_dd1d);
+        let mut rng = Rng::new(0x2545_f491_4f6c_dd1d);
         let mut model: Vec<u8> = Vec::new();
         let mut versions: Vec<(u64, Vec<u8>)> = Vec::new();
         for step in 0..400u64 {
-            let len = if step % 37 == 0 { random.next(3 << 20) } else { 1 + random.next(9000) } as usize;
-            let data = random.data(len);
-            let committed = match (step % 50, random.next(3)) {
+            let len = if step % 37 == 0 { rng.below(3 << 20) } else { 1 + rng.below(9000) } as usize;
+            let data = mixed(&mut rng, len);
+            let committed = match (step % 50, rng.below(3)) {
                 (0, _) => {
                     model = data.to_vec();
                     blob.put(bytes(data), "put", &small_packs()).await.unwrap()
                 }
                 (_, 0) => {
-                    let at = random.next(model.len() as u64 + 300_000);
+                    let at = rng.below(model.len() as u64 + 300_000);
                     let end = at as usize + len;
                     model.resize(model.len().max(end), 0);
                     model[at as usize..end].copy_from_slice(&data);
@@ -111,8 +101,8 @@ fn every_version_reads_as_it_was_written() {
             assert!(all_of(&other, At::Number(*seq)).await == *expected, "version {seq}");
             let version = other.version(&At::Number(*seq)).await.unwrap();
             for _ in 0..20 {
-                let from = random.next(expected.len() as u64);
-                let to = from + random.next(5000);
+                let from = rng.below(expected.len() as u64);
+                let to = from + rng.below(5000);
                 let part = &expected[from as usize..(to as usize).min(expected.len())];
                 assert_eq!(other.read(&version, from, to).await.unwrap(), part, "{from} to {to} of version {seq}");
             }
@@ -128,12 +118,12 @@ fn many_appends_fold_into_a_flat_tree() {
     runtime().block_on(async {
         let (connection, _) = memory();
         let blob = Blob::open_or_create(&connection, key()).await.unwrap();
-        let mut random = Random(77);
+        let mut rng = Rng::new(77);
         let mut model = Vec::new();
         let mut largest = 0;
         for _ in 0..1500 {
-            let len = 5000 + random.next(5000) as usize;
-            let data: Vec<u8> = (0..len).map(|_| random.next(256) as u8).collect();
+            let len = 5000 + rng.below(5000) as usize;
+            let data: Vec<u8> = (0..len).map(|_| rng.below(256) as u8).collect();
             model.extend_from_slice(&data);
             blob.append(bytes(data), "", &UploadOptions::default()).await.unwrap();
             let head = blob.version(&At::Newest).await.unwrap();
@@ -191,7 +181,7 @@ fn damage_is_found_named_and_never_read() {
     runtime().block_on(async {
         let (connection, store) = memory();
         let blob = Blob::open_or_create(&connection, key()).await.unwrap();
-        let data = Random(5).data(3 << 20);
+        let data = mixed(&mut Rng::new(5), 3 << 20);
         blob.put(bytes(data.clone()), "", &small_packs()).await.unwrap();
         let pack = &first_pack(&store).await;
         let mut stored = store.get(pack).await.unwrap().bytes().await.unwrap().to_vec();
@@ -231,8 +221,7 @@ fn a_pack_that_is_gone_cut_or_foreign_is_damage() {
     runtime().block_on(async {
         let (connection, store) = memory();
         let blob = Blob::open_or_create(&connection, key()).await.unwrap();
-        let mut random = Random(6);
-        let data: Vec<u8> = (0..6 << 20).map(|_| random.next(256) as u8).collect();
+        let data = noise(6, 6 << 20);
         blob.put(bytes(data.clone()), "", &small_packs()).await.unwrap();
         let clean = blob.audit(&Tally::default()).await.unwrap();
         assert!(clean.wrong.is_empty() && clean.packs > 0 && clean.records == 1, "{clean:?}");
@@ -262,7 +251,7 @@ fn a_pack_that_is_gone_cut_or_foreign_is_damage() {
             assert_eq!(audited.wrong[0].0, pack.to_string(), "{what}");
         }
         // The newest version is whole again; an older record and an older version's pack are not.
-        blob.put(bytes(Random(7).data(1 << 20)), "", &small_packs()).await.unwrap();
+        blob.put(bytes(mixed(&mut Rng::new(7), 1 << 20)), "", &small_packs()).await.unwrap();
         let record = key().record(blob.log().inc(), 1);
         let mut bytes = store.get(&record).await.unwrap().bytes().await.unwrap().to_vec();
         bytes[60] ^= 4;

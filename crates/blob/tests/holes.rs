@@ -10,6 +10,7 @@ use futures_util::{StreamExt, TryStreamExt};
 use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
+use testkit::Rng;
 
 const TIB: u64 = 1 << 40;
 
@@ -23,16 +24,9 @@ async fn memory() -> (Blob, Arc<InMemory>) {
     (Blob::open_or_create(&connection, BlobKey::new(Path::from("a/blob"))).await.unwrap(), store)
 }
 
-/// A sequence that looks random.
-fn next(state: &mut u64, below: u64) -> u64 {
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    (*state >> 11) % below
-}
-
-fn noise(state: &mut u64, len: u64) -> Bytes {
-    (0..len).map(|_| 1 + next(state, 255) as u8).collect::<Vec<u8>>().into()
+/// Bytes without a zero.
+fn noise(rng: &mut Rng, len: u64) -> Bytes {
+    (0..len).map(|_| rng.between(1, 255) as u8).collect::<Vec<u8>>().into()
 }
 
 fn stream(chunks: Vec<Chunk>) -> impl futures_util::Stream<Item = std::io::Result<Chunk>> {
@@ -49,19 +43,19 @@ fn fixed(codec: &str) -> UploadOptions {
 #[test]
 fn zeroes_by_number_are_the_same_as_zeroes_in_bytes() {
     runtime().block_on(async {
-        let mut state = 0x9e37_79b9_7f4a_7c15;
+        let mut rng = Rng::new(0x9e37_79b9_7f4a_7c15);
         let options = fixed("lz4");
         for round in 0..12 {
             let (blob, _) = memory().await;
             let (mut chunks, mut model) = (Vec::new(), Vec::new());
             for _ in 0..20 {
-                let most = if next(&mut state, 3) == 0 { 2 << 20 } else { 200_000 };
-                let len = next(&mut state, most);
-                if next(&mut state, 2) == 0 {
+                let most = if rng.below(3) == 0 { 2 << 20 } else { 200_000 };
+                let len = rng.below(most);
+                if rng.below(2) == 0 {
                     chunks.push(Chunk::Zeroes(len));
                     model.resize(model.len() + len as usize, 0);
                 } else {
-                    let data = noise(&mut state, len);
+                    let data = noise(&mut rng, len);
                     model.extend_from_slice(&data);
                     chunks.push(data.into());
                 }
@@ -95,8 +89,8 @@ fn zeroes_by_number_are_the_same_as_zeroes_in_bytes() {
 fn a_hole_of_terabytes_costs_nothing_and_hides_no_damage() {
     runtime().block_on(async {
         let (blob, store) = memory().await;
-        let mut state = 7;
-        let (first, last) = (noise(&mut state, 300_000), noise(&mut state, 200_000));
+        let mut rng = Rng::new(7);
+        let (first, last) = (noise(&mut rng, 300_000), noise(&mut rng, 200_000));
         let parts = vec![first.clone().into(), Chunk::Zeroes(7 * TIB + 1), last.clone().into(), Chunk::Zeroes(TIB)];
         blob.put(stream(parts), "", &fixed("off")).await.unwrap();
         let version = blob.version(&At::Newest).await.unwrap();
@@ -151,21 +145,21 @@ fn zeroes_behind_the_largest_blob_are_refused() {
 fn the_next_data_is_found_through_nodes() {
     runtime().block_on(async {
         let (blob, _) = memory().await;
-        let (mut state, mut written) = (99, std::collections::BTreeMap::new());
+        let (mut rng, mut written) = (Rng::new(99), std::collections::BTreeMap::new());
         for step in 0..300 {
-            let (at, len) = (next(&mut state, 4 * TIB), 1 + next(&mut state, 3000));
-            blob.write(at, bytes(noise(&mut state, len)), "", &UploadOptions::default()).await.unwrap();
+            let (at, len) = (rng.below(4 * TIB), 1 + rng.below(3000));
+            blob.write(at, bytes(noise(&mut rng, len)), "", &UploadOptions::default()).await.unwrap();
             written.insert(at, at + len);
             if step % 20 != 19 {
                 continue;
             }
             let version = blob.version(&At::Newest).await.unwrap();
             for _ in 0..50 {
-                let from = next(&mut state, version.size);
+                let from = rng.below(version.size);
                 let inside = written.range(..=from).any(|(_, end)| *end > from).then_some(from);
                 let expected = inside.or_else(|| written.range(from..).next().map(|(at, _)| *at));
                 assert_eq!(blob.next_data(&version, from, version.size).await.unwrap(), expected, "from {from}");
-                let to = from + next(&mut state, TIB / 64);
+                let to = from + rng.below(TIB / 64);
                 let within = expected.filter(|at| *at < to);
                 assert_eq!(blob.next_data(&version, from, to).await.unwrap(), within, "from {from} to {to}");
             }

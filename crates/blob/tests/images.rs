@@ -55,7 +55,7 @@ fn groups_come_as_they_are_stored_and_others_decoded() {
         for number in 0..40 {
             match number % 4 {
                 0 => model.extend_from_slice(&text(number)),
-                1 => model.extend_from_slice(&noise(GROUP as usize, number)),
+                1 => model.extend_from_slice(&noise(number, GROUP as usize)),
                 _ => model.extend_from_slice(&vec![0; GROUP as usize]),
             }
         }
@@ -63,7 +63,7 @@ fn groups_come_as_they_are_stored_and_others_decoded() {
         blob.put(bytes(model.clone()), "", &UploadOptions::default()).await.unwrap();
         // One that lies across two groups, one within a group, one small enough for the record.
         for (at, len) in [(5 * GROUP - 70, 20_000), (8 * GROUP + 4096, 8192), (12 * GROUP, 100)] {
-            let part = noise(len, at);
+            let part = noise(at, len);
             model[at as usize..at as usize + len].copy_from_slice(&part);
             blob.write(at, bytes(part), "", &UploadOptions::default()).await.unwrap();
         }
@@ -98,7 +98,7 @@ fn errors_of_groups_are_told_apart() {
     run(async {
         let store = Failing::new();
         let blob = Blob::open_or_create(&store.connect(), key("image")).await.unwrap();
-        let model = [text(0), noise(GROUP as usize, 3), text(2), text(3)].concat();
+        let model = [text(0), noise(3, GROUP as usize), text(2), text(3)].concat();
         blob.put(bytes(model.clone()), "", &UploadOptions::default()).await.unwrap();
         let version = newest(&blob).await;
         for (failure, cause) in [
@@ -182,9 +182,9 @@ fn a_push_names_its_base_and_is_done_once() {
         let base = newest(&blob).await;
         // What makes no version may come in between.
         blob.tag("first", 1).await.unwrap();
-        let change = |seed| vec![(1, Change::Plain(noise(GROUP as usize, seed)))];
+        let change = |seed| vec![(1, Change::Plain(noise(seed, GROUP as usize)))];
         let pushed = blob.push(&base, base.size, changes(change(5)), &pushing(7)).await.unwrap();
-        model[GROUP as usize..2 * GROUP as usize].copy_from_slice(&noise(GROUP as usize, 5));
+        model[GROUP as usize..2 * GROUP as usize].copy_from_slice(&noise(5, GROUP as usize));
         assert!(image(&blob, &*newest(&blob).await).await == model);
         // The same operation again, as after a kill; then another one on the same base.
         let again = blob.push(&base, base.size, changes(change(5)), &pushing(7)).await.unwrap();
@@ -195,7 +195,7 @@ fn a_push_names_its_base_and_is_done_once() {
         assert_eq!(store.writes.load(Ordering::SeqCst), writes, "refused before the upload");
         let on_purpose = PushOptions { replace: true, ..pushing(8) };
         blob.push(&base, base.size, changes(change(6)), &on_purpose).await.unwrap();
-        model[GROUP as usize..2 * GROUP as usize].copy_from_slice(&noise(GROUP as usize, 6));
+        model[GROUP as usize..2 * GROUP as usize].copy_from_slice(&noise(6, GROUP as usize));
         assert!(image(&blob, &*newest(&blob).await).await == model);
         // Damaged groups, groups out of order and behind the end do not get in.
         let head = newest(&blob).await;
@@ -230,8 +230,8 @@ async fn rival(store: &std::sync::Arc<Failing>) -> (Result<Committed, Error>, Ve
     let base = newest(&blob).await;
     let other = Blob::open(&store.connect(), key("image")).await.unwrap();
     let late = futures_util::stream::once(async move {
-        other.write(0, bytes(noise(9000, 1)), "", &UploadOptions::default()).await.unwrap();
-        Ok((1, Change::Plain(noise(GROUP as usize, 2))))
+        other.write(0, bytes(noise(1, 9000)), "", &UploadOptions::default()).await.unwrap();
+        Ok((1, Change::Plain(noise(2, GROUP as usize))))
     });
     let pushed = blob.push(&base, base.size, Box::pin(late), &pushing(1)).await;
     let head = newest(&blob).await;
@@ -243,7 +243,7 @@ fn a_rival_version_is_never_overwritten() {
     run(async {
         let (pushed, read) = rival(&Failing::new()).await;
         assert!(matches!(pushed, Err(Error::Changed { base: 1, newest: 2 })), "{pushed:?}");
-        assert!(read == noise(9000, 1));
+        assert!(read == noise(1, 9000));
     });
 }
 
@@ -297,10 +297,10 @@ fn a_profile_puts_frames_in_the_order_of_a_boot() {
     run(async {
         let store = Failing::new();
         let blob = Blob::open_or_create(&store.connect(), key("image")).await.unwrap();
-        let all: Vec<_> = (0..600).map(|group| (group, Change::Plain(noise(GROUP as usize, group)))).collect();
+        let all: Vec<_> = (0..600).map(|group| (group, Change::Plain(noise(group, GROUP as usize)))).collect();
         let genesis = newest(&blob).await;
         blob.push(&genesis, 600 * GROUP, changes(all), &pushing(1)).await.unwrap();
-        blob.write(5 * GROUP + 9, bytes(noise(5000, 77)), "", &UploadOptions::default()).await.unwrap();
+        blob.write(5 * GROUP + 9, bytes(noise(77, 5000)), "", &UploadOptions::default()).await.unwrap();
         let version = newest(&blob).await;
         // Every third group, back and forth, one that is mixed, one twice, one behind the end.
         let mut order: Vec<u64> = (0..100u64).map(|at| if at % 2 == 0 { 3 * at } else { 599 - 3 * at }).collect();
@@ -317,9 +317,9 @@ fn a_profile_puts_frames_in_the_order_of_a_boot() {
             let before = store.reads.load(Ordering::SeqCst);
             let groups = other.groups(record, &profile.groups).await;
             for (number, group) in profile.groups.iter().zip(&groups) {
-                let mut expected = noise(GROUP as usize, *number).to_vec();
+                let mut expected = noise(*number, GROUP as usize).to_vec();
                 if *number == 5 {
-                    expected[9..5009].copy_from_slice(&noise(5000, 77));
+                    expected[9..5009].copy_from_slice(&noise(77, 5000));
                 }
                 assert!(data(group.as_ref().unwrap(), GROUP as usize) == expected, "group {number}");
             }
@@ -339,12 +339,12 @@ fn arranging_leaves_alone_what_others_change() {
         blob.put(bytes(model.clone()), "", &UploadOptions::default()).await.unwrap();
         blob.arrange(&[3, 1], &UploadOptions::default()).await.unwrap();
         let other = Blob::open(&store.connect(), key("image")).await.unwrap();
-        other.write(GROUP, bytes(noise(10, 3)), "", &UploadOptions::default()).await.unwrap();
+        other.write(GROUP, bytes(noise(3, 10)), "", &UploadOptions::default()).await.unwrap();
         let arranged = blob.arrange(&[2, 1, 0], &UploadOptions::default()).await.unwrap();
         assert_eq!(arranged.moved, 3);
         let head = newest(&blob).await;
         let mut expected = model;
-        expected[GROUP as usize..GROUP as usize + 10].copy_from_slice(&noise(10, 3));
+        expected[GROUP as usize..GROUP as usize + 10].copy_from_slice(&noise(3, 10));
         assert!(image(&blob, &head).await == expected);
         let whole: Vec<u8> =
             blob.stream(&head, 0, u64::MAX).map(|part| part.unwrap()).collect::<Vec<_>>().await.concat();
@@ -360,7 +360,7 @@ fn a_push_over_a_newer_version_is_caught() {
         blob::canary::plant(Some("push-over-newer-version"));
         let (pushed, read) = rival(&Failing::new()).await;
         blob::canary::plant(None);
-        assert!(pushed.is_ok() || read != noise(9000, 1), "HARNESS: push-over-newer-version is not caught");
+        assert!(pushed.is_ok() || read != noise(1, 9000), "HARNESS: push-over-newer-version is not caught");
         println!("push-over-newer-version: caught by a version that another client made meanwhile");
     });
 }

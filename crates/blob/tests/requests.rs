@@ -11,6 +11,7 @@ use blob::{
 use futures_util::StreamExt;
 use object_store::memory::InMemory;
 use object_store::path::Path;
+use testkit::noise;
 
 /// Objects written, objects read or asked for, lists, objects deleted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -53,15 +54,6 @@ impl Client {
     }
 }
 
-fn noise(len: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed;
-    let next = |_| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 56) as u8
-    };
-    (0..len).map(next).collect()
-}
-
 #[test]
 fn operations_cost_what_the_table_says() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
@@ -71,14 +63,14 @@ fn operations_cost_what_the_table_says() {
         let options = UploadOptions::default();
         let mut one = Client::new(&store);
         let blob = Blob::open_or_create(&one.connection, key()).await.unwrap();
-        blob.put(bytes(noise(40 << 20, 1)), "", &options).await.unwrap();
+        blob.put(bytes(noise(1, 40 << 20)), "", &options).await.unwrap();
         one.cost();
 
         // 40 MiB that do not shrink, in packs of 16 MiB, and the record.
-        blob.put(bytes(noise(40 << 20, 2)), "", &options).await.unwrap();
+        blob.put(bytes(noise(2, 40 << 20)), "", &options).await.unwrap();
         assert_eq!(one.cost(), Cost { put: 3 + 1, get: 0, list: 0, delete: 0 }, "put of 40 MiB");
 
-        blob.append(bytes(noise(1 << 20, 3)), "", &options).await.unwrap();
+        blob.append(bytes(noise(3, 1 << 20)), "", &options).await.unwrap();
         assert_eq!(one.cost(), Cost { put: 2, get: 0, list: 0, delete: 0 }, "append of 1 MiB");
 
         blob.append(bytes("a few words"), "", &options).await.unwrap();
@@ -113,7 +105,7 @@ fn operations_cost_what_the_table_says() {
         one.cost();
         blob.append(bytes("first"), "", &options).await.unwrap();
         one.cost();
-        let committed = other.append(bytes(noise(1 << 20, 4)), "", &options).await.unwrap();
+        let committed = other.append(bytes(noise(4, 1 << 20)), "", &options).await.unwrap();
         assert_eq!(committed.seq, 18);
         let lost = two.cost();
         // The pack, the record that lost, what won and whether there is a newer one, the record.
@@ -140,7 +132,7 @@ fn clones_and_copies_cost_what_the_table_says() {
         let mut one = Client::new(&store);
         for (name, megabytes) in [("small", 1), ("large", 80)] {
             let blob = Blob::open_or_create(&one.connection, key(name)).await.unwrap();
-            blob.put(bytes(noise(megabytes << 20, 1)), "", &options).await.unwrap();
+            blob.put(bytes(noise(1, megabytes << 20)), "", &options).await.unwrap();
             for turn in 2..=20 {
                 blob.append(bytes(format!("line {turn}")), "", &options).await.unwrap();
             }
@@ -198,7 +190,7 @@ fn keeping_costs_what_the_table_says() {
         let mut one = Client::new(&store);
         let blob = Blob::open_or_create(&one.connection, key("k")).await.unwrap();
         for turn in 0..40 {
-            blob.put(bytes(noise(256 << 10, turn)), "", &options).await.unwrap();
+            blob.put(bytes(noise(turn, 256 << 10)), "", &options).await.unwrap();
         }
         one.cost();
 
@@ -230,7 +222,7 @@ fn keeping_costs_what_the_table_says() {
         assert!(again.put == 1 && again.get <= 8 && again.list == 1 && again.delete == 0, "gc of nothing: {again:?}");
 
         // One more version: what it costs does not depend on the 40 before.
-        blob.put(bytes(noise(256 << 10, 77)), "", &options).await.unwrap();
+        blob.put(bytes(noise(77, 256 << 10)), "", &options).await.unwrap();
         expire(blob.committer(), &rule).await.unwrap().unwrap();
         one.cost();
         let report = gc(blob.committer(), &now()).await.unwrap();
@@ -244,7 +236,7 @@ fn keeping_costs_what_the_table_says() {
 
         let log = Blob::open_or_create(&one.connection, key("log")).await.unwrap();
         for turn in 0..100 {
-            log.append(bytes(noise(9000, turn)), "", &options).await.unwrap();
+            log.append(bytes(noise(turn, 9000)), "", &options).await.unwrap();
         }
         one.cost();
         let done = log.optimize(false, &options).await.unwrap();
@@ -290,12 +282,12 @@ fn a_collection_does_not_list_what_a_live_version_names() {
         let mut one = Client::new(&store);
         let log = Blob::open_or_create(&one.connection, key("log")).await.unwrap();
         for turn in 0..60 {
-            log.append(bytes(noise(9000, turn)), "", &options).await.unwrap();
+            log.append(bytes(noise(turn, 9000)), "", &options).await.unwrap();
         }
         let rule = ExpireRule { keep_last: Some(1), ..ExpireRule::default() };
         // Two collections: from the second on the sessions of the appends are old.
         for turn in 0..3 {
-            log.write(9000 * turn, bytes(noise(9000, 100 + turn)), "", &options).await.unwrap();
+            log.write(9000 * turn, bytes(noise(100 + turn, 9000)), "", &options).await.unwrap();
             expire(log.committer(), &rule).await.unwrap().unwrap();
             one.cost();
             let report = gc(log.committer(), &now()).await.unwrap();

@@ -22,12 +22,7 @@ impl Journal for Kept {
 }
 
 fn noise(len: usize) -> Bytes {
-    let mut state = 7u64;
-    let next = |_| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 56) as u8
-    };
-    (0..len).map(next).collect::<Vec<u8>>().into()
+    testkit::noise(7, len).into()
 }
 
 async fn open(store: &Arc<InMemory>) -> (Connection, Blob) {

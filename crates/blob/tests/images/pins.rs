@@ -20,12 +20,12 @@ fn key(name: &str) -> BlobKey {
 }
 
 fn version_one() -> Vec<u8> {
-    noise(3 * GROUP as usize, 1).to_vec()
+    noise(1, 3 * GROUP as usize).to_vec()
 }
 
 async fn put(connection: &Connection, name: &str, seed: u64) {
     let blob = Blob::open_or_create(connection, key(name)).await.unwrap();
-    blob.put(bytes(noise(3 * GROUP as usize, seed)), "", &UploadOptions::default()).await.unwrap();
+    blob.put(bytes(noise(seed, 3 * GROUP as usize)), "", &UploadOptions::default()).await.unwrap();
 }
 
 /// Gives up and deletes all that it may.

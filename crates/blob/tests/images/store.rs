@@ -163,13 +163,8 @@ pub fn text(number: u64) -> Bytes {
 }
 
 /// Bytes that no codec shrinks.
-pub fn noise(len: usize, seed: u64) -> Bytes {
-    let mut state = seed | 1;
-    let next = |_| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 56) as u8
-    };
-    (0..len).map(next).collect::<Vec<u8>>().into()
+pub fn noise(seed: u64, len: usize) -> Bytes {
+    testkit::noise(seed, len).into()
 }
 
 /// Encodes a group as a blob would.
