@@ -6,8 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::common::machine_env::{env, features};
-use crate::common::{Campaign, Ended, Failure, Shape, Tally, World};
-use bytes::Bytes;
+use crate::common::{Campaign, Ended, Failure, Shape, Tally, World, noise};
 use engine::{FormatOptions, Pool, PoolOptions, ReceiveReport, Sender};
 use format::STREAM_HEAD_BYTES;
 use sim::{Machine, Rng};
@@ -62,11 +61,6 @@ fn settle(pool: &Pool) {
 fn check(pool: &Pool) {
     let report = pool.check(false, &mut |_, _| ()).unwrap();
     assert!(report.problems.is_empty(), "HARNESS: {:?}", report.problems);
-}
-
-fn noise(seed: u64, bytes: usize) -> Bytes {
-    let mut rng = Rng::new(seed);
-    (0..bytes / 8).flat_map(|_| rng.next_u64().to_le_bytes()).collect::<Vec<u8>>().into()
 }
 
 fn write(pool: &Pool, name: &str, offset: u64, seed: u64, bytes: usize) {

@@ -82,9 +82,7 @@ fn kind(result: surface::Result<impl std::fmt::Debug>) -> ErrorKind {
 
 /// Incompressible bytes.
 fn noise(seed: u64, bytes: u64) -> Bytes {
-    let mut data = vec![0; bytes as usize];
-    sim::fill_content(&mut sim::Rng::new(seed), sim::ContentKind::Random, &mut data);
-    Bytes::from(data)
+    testkit::noise(seed, bytes as usize).into()
 }
 
 /// Destroyed objects go.

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use engine::{FormatOptions, Pool, PoolOptions};
 use sim::Machine;
 use surface::{BlockDevice, DeviceSet as _, ErrorKind, WriteOptions};
+use testkit::until;
 
 const BLOCK: usize = 4096;
 const MIB: u64 = 1 << 20;
@@ -88,9 +89,9 @@ fn snapshots_are_moments_while_writers_go_on() {
         for number in 0..60 {
             // Between two snapshots everybody comes on a bit.
             let before: Vec<_> = progress.iter().map(|n| n.load(Ordering::Relaxed)).collect();
-            while progress.iter().zip(&before).any(|(n, before)| n.load(Ordering::Relaxed) < before + 2) {
-                std::thread::yield_now();
-            }
+            let have_come_on =
+                || progress.iter().zip(&before).all(|(n, before)| n.load(Ordering::Relaxed) >= before + 2);
+            until("all writers have come on", have_come_on);
             pool.snapshot("v", &format!("s{number}")).unwrap();
             if number % 7 == 6 {
                 pool.destroy(&format!("v@s{}", number - 3), false).unwrap();
@@ -587,9 +588,7 @@ fn the_space_of_an_origin_comes_back_unasked() {
     (0..64).for_each(|index| put(&*pool.volume("c").unwrap(), index, 2));
     pool.flush().unwrap();
     pool.destroy("o", true).unwrap();
-    while pool.status().unlisted_bytes > 0 || pool.status().reaping > 0 {
-        std::thread::yield_now();
-    }
+    until("all is reaped", || pool.status().unlisted_bytes == 0 && pool.status().reaping == 0);
     (0..64).for_each(|index| assert_eq!(tag(&*pool.volume("c").unwrap(), index), 2));
     assert_eq!(live(&pool), 64 * BLOCK as u64);
     pool.close().unwrap();

@@ -6,7 +6,8 @@ use format::STREAM_HEAD_BYTES;
 use surface::{BlockDevice, Error, ErrorKind};
 
 use crate::common::fake_origin::Mood;
-use crate::image_world::{GROUP, IMAGE, World, noise, write};
+use crate::common::noise;
+use crate::image_world::{GROUP, IMAGE, World, write};
 
 const CAPACITY_BYTES: u64 = 64 << 20;
 

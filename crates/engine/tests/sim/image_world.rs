@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use engine::{FormatOptions, Pool, PoolEnv, PoolOptions, Properties};
-use sim::{ContentKind, Machine, Rng, fill_content};
+use sim::Machine;
 use surface::{BlockDevice, WriteOptions};
 
 use crate::common::fake_origin::FakeOrigin;
@@ -87,10 +87,4 @@ pub fn read(pool: &Pool, name: &str) -> Vec<u8> {
 pub fn write(pool: &Pool, name: &str, model: &mut [u8], offset: usize, data: &Bytes) {
     pool.volume(name).unwrap().write(offset as u64, data.clone(), WriteOptions::default()).unwrap();
     model[offset..offset + data.len()].copy_from_slice(data);
-}
-
-pub fn noise(seed: u64, len: usize) -> Bytes {
-    let mut bytes = vec![0; len];
-    fill_content(&mut Rng::new(seed), ContentKind::Random, &mut bytes);
-    bytes.into()
 }

@@ -11,8 +11,8 @@ use sim::Machine;
 use surface::{Allocation, BlockDevice, ErrorKind, PendingRead, Result, WriteOptions};
 
 use crate::common::fake_origin::Mood;
-use crate::common::machine_env;
-use crate::image_world::{GROUP, IMAGE, World, noise, read, write};
+use crate::common::{machine_env, noise};
+use crate::image_world::{GROUP, IMAGE, World, read, write};
 
 const SIZE: usize = IMAGE.next_multiple_of(4096);
 

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use crate::common::machine_env::env;
-use bytes::Bytes;
+use crate::common::noise;
 use engine::{FormatOptions, Pool, PoolOptions};
 use format::{ObjectDescriptor, ObjectState, STREAM_HEAD_BYTES, SnapshotIdentity};
 use sim::Machine;
@@ -28,15 +28,9 @@ fn new_pool(seed: u64) -> (Machine, Pool) {
     (machine, pool)
 }
 
-/// Bytes that do not compress.
-fn noise(seed: u64, bytes: u64) -> Bytes {
-    let mut rng = sim::Rng::new(seed);
-    (0..bytes).map(|_| rng.next_u64() as u8).collect()
-}
-
 fn write(pool: &Pool, volume: &str, seed: u64, bytes: u64) {
     let options = WriteOptions::default();
-    pool.volume(volume).unwrap().write(0, noise(seed, bytes), options).unwrap();
+    pool.volume(volume).unwrap().write(0, noise(seed, bytes as usize), options).unwrap();
     pool.flush().unwrap();
 }
 

@@ -6,10 +6,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::common::machine_env::env;
-use crate::common::{Campaign, Ended, Failure, Op, Shape, Tally, World};
-use bytes::Bytes;
+use crate::common::{Campaign, Ended, Failure, Op, Shape, Tally, World, noise};
 use engine::{FormatOptions, Pool, PoolOptions, Properties};
-use sim::{ContentKind, Fault, Machine, Model, PointKind, Rng, fill_content};
+use sim::{Fault, Machine, Model, PointKind, Rng};
 use surface::{BlockDevice, ErrorKind, WriteOptions};
 
 static SHRUNK: AtomicU64 = AtomicU64::new(0);
@@ -203,12 +202,6 @@ fn pool(machine: &Machine, workers: usize) -> Pool {
     };
     Pool::format(&env(machine), &format).unwrap();
     Pool::open(env(machine), options(workers)).unwrap()
-}
-
-fn noise(seed: u64, bytes: usize) -> Bytes {
-    let mut data = vec![0; bytes];
-    fill_content(&mut Rng::new(seed), ContentKind::Random, &mut data);
-    data.into()
 }
 
 fn write(pool: &Pool, offset: u64, seed: u64, bytes: usize) {

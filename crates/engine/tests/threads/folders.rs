@@ -6,6 +6,7 @@ use bytes::Bytes;
 use engine::{FormatOptions, Pool, PoolOptions, Properties};
 use sim::Machine;
 use surface::{BlockDevice, WriteOptions};
+use testkit::until;
 
 use crate::common::machine_env::env;
 
@@ -72,9 +73,7 @@ fn snapshots_of_a_folder_are_of_one_moment() {
             let snapshot = format!("s{n}");
             // Between two snapshots the writer goes on.
             let before = rounds.load(Ordering::Relaxed);
-            while rounds.load(Ordering::Relaxed) == before && !writer.is_finished() {
-                std::thread::yield_now();
-            }
+            until("the writer has come on", || rounds.load(Ordering::Relaxed) > before || writer.is_finished());
             assert_eq!(pool.snapshot_folder("f", &snapshot).unwrap().len(), VOLUMES);
             let held = |index: usize| stamp(&*pool.volume(&format!("{}@{snapshot}", name(index))).unwrap());
             let held: Vec<_> = (0..VOLUMES).map(held).collect();

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use engine::{FormatOptions, Pool, PoolOptions};
 use sim::{ContentKind, Machine, Rng, fill_content};
 use surface::{BlockDevice, ErrorKind, WriteOptions};
+use testkit::until;
 
 use crate::common::machine_env::env;
 
@@ -229,9 +230,7 @@ fn new_data_gets_its_turn_among_overwriters() {
             });
         }
         // Where all that is free has been used up for the first time.
-        while overwritten.load(Ordering::Relaxed) < blocks / 12 {
-            std::thread::yield_now();
-        }
+        until("all free space was used", || overwritten.load(Ordering::Relaxed) >= blocks / 12);
         for at in 0..NEW {
             let before = overwritten.load(Ordering::Relaxed);
             write(blocks + at, &block);

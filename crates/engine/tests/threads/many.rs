@@ -9,6 +9,7 @@ use bytes::Bytes;
 use engine::{FormatOptions, Pool, PoolOptions};
 use sim::{ContentKind, Machine, Rng, fill_content};
 use surface::{BlockDevice, PendingRead, Result, WriteOptions};
+use testkit::until;
 
 use crate::common::machine_env::env;
 
@@ -88,9 +89,7 @@ fn readers_with_many_reads_let_others_through() {
         }
         for round in 0..40u64 {
             let seen = reads.load(Ordering::Relaxed);
-            while reads.load(Ordering::Relaxed) < seen + 100 {
-                std::thread::yield_now();
-            }
+            until("the readers have come on", || reads.load(Ordering::Relaxed) >= seen + 100);
             pool.snapshot("v", "s").unwrap();
             pool.resize_volume("v", (BLOCKS + round) * BLOCK as u64).unwrap();
             // What it frees must wait for the readers.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use engine::{Files, FormatOptions, Pool, PoolEnv, PoolOptions, Properties};
 use share::{Caller, SetAttributes, Tree};
-use sim::{Machine, Rng};
+use sim::Machine;
 
 use crate::run::OPTIONS;
 
@@ -112,8 +112,7 @@ fn text() -> Vec<u8> {
 }
 
 fn noise(head: &[u8]) -> Vec<u8> {
-    let mut content = vec![0; BYTES];
-    Rng::new(11).fill(&mut content);
+    let mut content = testkit::noise(11, BYTES);
     content[..head.len()].copy_from_slice(head);
     content
 }

@@ -19,7 +19,14 @@ pub mod together;
 pub mod verify;
 pub mod world;
 
+use bytes::Bytes;
+
 pub use apply::Ended;
 pub use campaign::{Campaign, Tally};
 pub use ops::Op;
 pub use world::{Failure, Shape, World};
+
+/// Bytes that no codec makes smaller.
+pub fn noise(seed: u64, length: usize) -> Bytes {
+    testkit::noise(seed, length).into()
+}
