@@ -23,7 +23,7 @@ use codec::Codec;
 
 use crate::magic::{type_of_content, type_of_name};
 use crate::rules::{RuleChoice, RuleMatch};
-use crate::{Class, Compression, Resolved, Source};
+use crate::{Class, Compression, Mode, Resolved, Source};
 
 /// What tells the properties of a share as they are at present.
 pub trait InForce: Send + Sync {
@@ -78,6 +78,14 @@ pub struct Ruled {
     pub is_default: bool,
     /// The type of the file; empty if nothing tells it.
     pub word: String,
+}
+
+impl Ruled {
+    /// Whether it goes by a default that names zstd: then `auto` does better where units are small
+    /// enough for dictionaries, which only it has.
+    pub const fn yields_to_dictionaries(&self) -> bool {
+        self.is_default && matches!(self.choice, FileChoice::Codec(Codec::Zstd(_)))
+    }
 }
 
 /// Where a property was set: the nearer, the greater.
@@ -137,6 +145,29 @@ impl Resolved {
             is_default: false,
             word: if word.is_empty() { type_of_content(head).unwrap_or_default().to_owned() } else { word.to_owned() },
         })
+    }
+
+    /// Steps 2 to 4 of a file that is there already. `head` tells its first bytes, none of an empty
+    /// one, and is asked only if they count.
+    ///
+    /// # Errors
+    /// Those of `head`.
+    pub fn of_file<H: AsRef<[u8]>, E>(&self, name: &[u8], head: impl FnOnce() -> Result<H, E>) -> Result<Ruled, E> {
+        let ruled = self.of_name(name);
+        if ruled.origin != Origin::Open {
+            return Ok(ruled);
+        }
+        let head = head()?;
+        Ok(if head.as_ref().is_empty() { ruled } else { self.of_content(&ruled.word, head.as_ref()) })
+    }
+
+    /// The same with `compression=auto` in that mode, where all rules count.
+    #[must_use]
+    pub fn in_mode(&self, mode: Mode) -> Self {
+        let mut changed = self.clone();
+        changed.settings.compression = Compression::Auto;
+        changed.settings.mode = mode;
+        changed
     }
 }
 
@@ -209,7 +240,35 @@ mod tests {
                 ruled = resolved.of_content(&ruled.word, head);
             }
             assert_eq!(told(&ruled), *expected, "{pool:?} {share:?} {name}");
+            assert_eq!(resolved.of_file(name.as_bytes(), || Ok::<_, ()>(head)), Ok(ruled.clone()), "{name}");
+            let yields = expected.contains("zstd") && expected.ends_with('?');
+            assert_eq!(ruled.yields_to_dictionaries(), yields, "{name}");
         }
+    }
+
+    #[test]
+    fn first_bytes_are_read_only_where_they_count() {
+        let resolved = resolve(&map(&[]), &map(&[])).unwrap();
+        assert_eq!(
+            resolved.of_file(b"a.c", || Err::<Vec<u8>, _>(())).map(|ruled| told(&ruled)),
+            Ok("name:zstd-3?".to_owned())
+        );
+        assert_eq!(resolved.of_file(b"a", || Err::<Vec<u8>, _>("unreadable")), Err("unreadable"));
+        // An empty file says nothing yet.
+        let empty = resolved.of_file(b"a.unheard", || Ok::<_, ()>([])).unwrap();
+        assert_eq!((told(&empty).as_str(), empty.word.as_str()), ("open:usual", "unheard"));
+    }
+
+    #[test]
+    fn all_rules_count_in_the_modes_of_auto() {
+        let resolved = resolve(&map(&[("rule.nc", "archive:gzip-9")]), &map(&[("compression", "lz4")])).unwrap();
+        let in_mode = |mode, name: &[u8]| told(&resolved.in_mode(mode).of_name(name));
+        assert_eq!(told(&resolved.of_name(b"a.c")), "open:usual");
+        assert_eq!(in_mode(Mode::Archive, b"a.c"), "name:zstd-9?");
+        assert_eq!(
+            (in_mode(Mode::Archive, b"a.nc"), in_mode(Mode::Energy, b"a.nc")),
+            ("name:gzip-9".into(), "open:usual".into())
+        );
     }
 
     #[test]

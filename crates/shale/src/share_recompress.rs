@@ -9,10 +9,11 @@
 //! After a restart in the middle the list is made anew.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use engine::{Files, RecompressReport};
 use parking_lot::Mutex;
-use policy::{Compression, InForce, Mode, Resolved};
+use policy::{InForce, Mode};
 use surface::{Error, ErrorKind, Hint, Result};
 
 use crate::service::Service;
@@ -98,10 +99,10 @@ impl Recompressing {
 
 /// Step 1.
 fn wanted(opened: &Opened, share: &str, path: &str, mode: Option<&str>) -> Result<Wanted> {
-    let mut resolved: Resolved = (*opened.files.in_force()).clone();
+    let mut resolved = opened.files.in_force();
     if let Some(mode) = mode {
-        resolved.settings.mode = mode.parse::<Mode>().map_err(|e| Error::new(ErrorKind::Invalid, e.to_string()))?;
-        resolved.settings.compression = Compression::Auto;
+        let mode = mode.parse::<Mode>().map_err(|e| Error::new(ErrorKind::Invalid, e.to_string()))?;
+        resolved = Arc::new(resolved.in_mode(mode));
     }
     let (node, inode) = opened.find(share, path)?;
     let name = path.rsplit('/').find(|name| !name.is_empty()).unwrap_or_default();

@@ -154,7 +154,8 @@ would compress them, by the settings that are set (-o, and those of the pool and
 codecs. What takes long is tried on every eighth sample and compared with zstd-1 there. The margin is a confidence interval of 95 %:
 combined ratio estimate of stratified sampling, variance from successive differences, double sampling for slow settings.
 Blocks of zeroes are holes and count neither way; nor do files in directories that a share would keep in the records of their inodes,
-without a block, which are told in a line of their own. Units of up to 16K are estimated with the dictionaries that a volume would train for
+without a block, which are told in a line of their own. Types of files are those that 'shale usage' would tell of a share with
+these properties ('other' stands for its '-', and for the rarest). Units of up to 16K are estimated with the dictionaries that a volume would train for
 them. More samples make the margin smaller: four times as many halve it.
 
 JSON: {files, size_bytes, data_bytes, hole_bytes, small_files, small_bytes (those in records of inodes), unit_bytes, sampled_bytes, unreadable_samples, confidence,

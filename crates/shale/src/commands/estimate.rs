@@ -64,7 +64,7 @@ fn of_paths(args: &EstimateArgs, output: &Output) -> Outcome<Report> {
 
 fn of_files(paths: &[PathBuf], plan: &Plan, args: &EstimateArgs, output: &Output) -> Outcome<Report> {
     let progress = Progress::new(output, "look", None);
-    let (population, scanned) = Population::of_paths(paths, plan.unit_bytes, &mut |found| {
+    let (population, scanned) = Population::of_paths(paths, plan, &mut |found| {
         if found.files % SHOW_EVERY == 0 {
             progress.set(found.bytes);
             progress.say(format!("{} files", found.files));

@@ -1,15 +1,14 @@
 //! `shale import`.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use codec::Codec;
-use policy::{
-    Compression, HEAD_BYTES, INCOMPLETE, RuleChoice, RuleMatch, Settings, is_zero, rule_units, wants_dictionary,
-};
+use policy::{Compression, FileChoice, HEAD_BYTES, INCOMPLETE, Settings, is_zero, rule_units, wants_dictionary};
 use surface::{Allocation, Error, ErrorKind};
 use units::{BLOCK_BYTES, OBJECT_BYTES_MAX, format_size};
 
@@ -207,14 +206,12 @@ impl Target {
             return Err(too_small(&args.volume, size_bytes, source).into());
         }
         let mut properties: BTreeMap<_, _> = args.properties.iter().cloned().collect();
-        if let Some(rule) = rule_for(session, &properties, source, output)? {
-            let codec = rule.choice.to_string();
+        if let Some((word, codec)) = rule_for(session, &properties, source, output)? {
             output.note(&format!(
-                "{} is stored with {codec}, by rule.{}; -o compression=auto has it chosen unit by unit",
-                source.name(),
-                rule.word
+                "{} is stored with {codec}, by rule.{word}; -o compression=auto has it chosen unit by unit",
+                source.name()
             ));
-            properties.insert("compression".to_owned(), codec);
+            properties.insert("compression".to_owned(), codec.to_string());
         }
         properties.extend([incomplete()]);
         let id = session.create(&args.volume, size_bytes, properties)?;
@@ -353,14 +350,14 @@ impl Target {
     }
 }
 
-/// The file-type rule that names a codec for the imported data, where the pool says `auto` and the
-/// volume says nothing else.
+/// The type of the imported file and the codec that a rule names for it, as for a file of a share,
+/// where the pool says `auto` and the volume says nothing else.
 fn rule_for(
     session: &Session,
     own: &BTreeMap<String, String>,
     source: &Source,
     output: &Output,
-) -> Outcome<Option<RuleMatch>> {
+) -> Outcome<Option<(String, Codec)>> {
     if own.contains_key("compression") {
         return Ok(None);
     }
@@ -373,19 +370,19 @@ fn rule_for(
     if resolved.settings.compression != Compression::Auto {
         return Ok(None);
     }
-    let rule = resolved.rules.find(source.name(), &source.head(HEAD_BYTES), resolved.settings.mode);
+    let Ok(ruled) = resolved.of_file(source.name().as_bytes(), || Ok::<_, Infallible>(source.head(HEAD_BYTES)));
     let unit_bytes = resolved.settings.unit_blocks as usize * BLOCK_BYTES;
-    let has_dictionaries = wants_dictionary(&resolved.settings, unit_bytes);
-    let yields = |rule: &RuleMatch| has_dictionaries && rule.yields_to_dictionaries();
-    let Some(rule) = rule.filter(|rule| rule.choice != RuleChoice::Auto && !yields(rule)) else { return Ok(None) };
+    let FileChoice::Codec(codec) = ruled.choice else { return Ok(None) };
+    if ruled.yields_to_dictionaries() && wants_dictionary(&resolved.settings, unit_bytes) {
+        return Ok(None);
+    }
     // What a user has set for a type is meant so.
-    let RuleChoice::Codec(codec) = rule.choice else { return Ok(None) };
-    if rule.source == policy::Source::Default && !agrees(source, codec, unit_bytes, &resolved.settings) {
+    if ruled.is_default && !agrees(source, codec, unit_bytes, &resolved.settings) {
         let text = "are not what its name or its first bytes say: chosen unit by unit, as compression=auto does";
         output.note(&format!("units of {} that were tried {text}", source.name()));
         return Ok(None);
     }
-    Ok(Some(rule))
+    Ok(Some((ruled.word, codec)))
 }
 
 /// Whether units from all over a file agree with the codec that a rule names for its type.

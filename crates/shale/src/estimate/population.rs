@@ -1,12 +1,13 @@
 //! What is estimated: files by type, cut into windows of one unit each.
 
 use std::collections::{BTreeMap, HashSet};
+use std::convert::Infallible;
 use std::fs::File;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use policy::{HEAD_BYTES, Mode, RuleChoice, type_of_content, type_of_name};
+use policy::{FileChoice, HEAD_BYTES, Resolved, Ruled};
 use share::RECORD_CONTENT_BYTES_MAX;
 use surface::{Allocation, Error, ErrorKind, Result};
 use units::BLOCK_BYTES;
@@ -138,12 +139,12 @@ pub struct Window<'a> {
 impl Window<'_> {
     /// What the rules say of its file.
     pub fn rules_of(&self, plan: &Plan) -> RuleOfModes {
-        Mode::ALL.map(|mode| {
-            let rule = plan.rules.find(self.name, self.head, mode)?;
-            match rule.choice {
-                RuleChoice::Codec(_) if plan.dictionary_level.is_some() && rule.yields_to_dictionaries() => None,
-                RuleChoice::Codec(codec) => Some(RuleOf { codec, is_default: rule.source == policy::Source::Default }),
-                RuleChoice::Auto => None,
+        plan.by_mode.each_ref().map(|resolved| {
+            let ruled = ruled(resolved, self.name, self.head);
+            match ruled.choice {
+                FileChoice::Codec(_) if plan.dictionary_level.is_some() && ruled.yields_to_dictionaries() => None,
+                FileChoice::Codec(codec) => Some(RuleOf { codec, is_default: ruled.is_default }),
+                FileChoice::Usual | FileChoice::Auto => None,
             }
         })
     }
@@ -162,12 +163,10 @@ impl Population {
     ///
     /// # Errors
     /// When a path that was named is not there or cannot be read.
-    pub fn of_paths(
-        paths: &[PathBuf],
-        unit_bytes: usize,
-        progress: &mut dyn FnMut(Scanned),
-    ) -> Result<(Self, Scanned)> {
+    pub fn of_paths(paths: &[PathBuf], plan: &Plan, progress: &mut dyn FnMut(Scanned)) -> Result<(Self, Scanned)> {
+        let unit_bytes = plan.unit_bytes;
         let mut scan = Scan {
+            resolved: &plan.resolved,
             unit_bytes: unit_bytes as u64,
             types: BTreeMap::new(),
             seen: HashSet::new(),
@@ -286,6 +285,7 @@ impl Runs {
 
 /// Files found so far.
 struct Scan<'a> {
+    resolved: &'a Resolved,
     unit_bytes: u64,
     types: BTreeMap<String, Vec<Item>>,
     /// Files that may be met again, by device and inode: those with several names, and all if
@@ -368,7 +368,7 @@ impl Scan<'_> {
             data_of(file, size_bytes, is_device, &mut |offset, length| runs.add(offset, length));
         }
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let word = if is_device { "device".to_owned() } else { type_of(&name, &head) };
+        let word = if is_device { "device".to_owned() } else { type_of(self.resolved, &name, &head) };
         self.scanned.files += 1;
         self.scanned.bytes += size_bytes;
         let item = Item { origin: Origin::Path(path.to_owned()), name, head, size_bytes, runs: runs.windows };
@@ -398,10 +398,16 @@ fn data_of(file: &File, size_bytes: u64, is_device: bool, found: &mut dyn FnMut(
     }
 }
 
-/// What to call a file's type: what its name says, else what its first bytes say. A share looks in
-/// this order as well, so that `shale usage` tells the same types.
-fn type_of(name: &str, head: &[u8]) -> String {
-    type_of_name(name).or_else(|| type_of_content(head).map(str::to_owned)).unwrap_or_else(|| OTHER.to_owned())
+/// What the rules and properties say of a file, as in a share.
+fn ruled(resolved: &Resolved, name: &str, head: &[u8]) -> Ruled {
+    let Ok(ruled) = resolved.of_file(name.as_bytes(), || Ok::<_, Infallible>(head));
+    ruled
+}
+
+/// What to call a file's type: as `shale usage` would call it in a share with these properties.
+fn type_of(resolved: &Resolved, name: &str, head: &[u8]) -> String {
+    let word = ruled(resolved, name, head).word;
+    if word.is_empty() { OTHER.to_owned() } else { word }
 }
 
 /// The types as strata, the largest first; the rarest together.
@@ -436,17 +442,29 @@ mod tests {
 
     #[test]
     fn types_by_table() {
-        for (name, head, word) in [
-            ("a.log", &b"text"[..], "log"),
-            ("README", b"text", "txt"),
-            ("x.docx", b"PK\x03\x04", "docx"),
-            ("x.txt", b"\x1f\x8b", "txt"),
-            ("x", b"\x1f\x8b", "gz"),
-            ("x.bin", b"\0\x01\x02", "bin"),
-            ("x", b"\0\x01\x02", "other"),
-            ("empty.c", b"", "c"),
+        let resolved = |pairs: &[(&str, &str)]| {
+            let set = pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+            policy::resolve(&BTreeMap::new(), &set).unwrap()
+        };
+        let (usual, lz4) = (resolved(&[]), resolved(&[("compression", "lz4")]));
+        for (resolved, name, head, word) in [
+            (&usual, "a.log", &b"text"[..], "log"),
+            (&usual, "README", b"text", "txt"),
+            (&usual, "x.docx", b"PK\x03\x04", "docx"),
+            // A rule knows the name.
+            (&usual, "x.txt", b"\x1f\x8b", "txt"),
+            (&usual, "x", b"\x1f\x8b", "gz"),
+            // A rule knows the content, and none knows the name.
+            (&usual, "x.bin", b"\x1f\x8b", "gz"),
+            // No rule counts.
+            (&lz4, "x.bin", b"\x1f\x8b", "bin"),
+            (&lz4, "x", b"\x1f\x8b", "gz"),
+            (&usual, "x.bin", b"\0\x01\x02", "bin"),
+            (&usual, "x", b"\0\x01\x02", "other"),
+            (&usual, "empty.c", b"", "c"),
+            (&usual, "empty.bin", b"", "bin"),
         ] {
-            assert_eq!(type_of(name, head), word, "{name}");
+            assert_eq!(type_of(resolved, name, head), word, "{name}");
         }
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use codec::{Codec, ZstdLevel};
-use policy::{Auto, Compression, Mode, Rules, Settings, judging_level, wants_dictionary};
+use policy::{Auto, Compression, Mode, Resolved, Settings, judging_level, wants_dictionary};
 use surface::{Error, ErrorKind, Result};
 use units::BLOCK_BYTES;
 
@@ -61,8 +61,10 @@ pub struct Plan {
     pub dictionary_level: Option<ZstdLevel>,
     /// The settings to compare.
     pub settings: Vec<Setting>,
-    /// File-type rules, for `auto`.
-    pub rules: Rules,
+    /// The properties, which tell types of files.
+    pub resolved: Resolved,
+    /// The same with `auto` in each mode, which tell what rules say there.
+    pub by_mode: [Resolved; Mode::ALL.len()],
     /// The setting that every sample is measured with: [`Self::settings`] has it, shown or not.
     pub helper: usize,
 }
@@ -96,7 +98,8 @@ impl Plan {
             min_saving_permille,
             dictionary_level: judging_level(&auto).filter(|_| wants_dictionary(&auto, unit_bytes)),
             settings: Vec::new(),
-            rules: resolved.rules,
+            by_mode: Mode::ALL.map(|mode| resolved.in_mode(mode)),
+            resolved,
             helper: 0,
         };
         match settings.compression {

@@ -86,7 +86,7 @@ fn an_estimate_of_a_directory_is_near_the_truth_and_its_margin_says_how_near() {
     let plan = plan(&[("compression", "zstd-3")], "lz4,zstd-9");
     let mut seen = Scanned::default();
     let (population, scanned) =
-        Population::of_paths(&[scratch.path().to_owned()], plan.unit_bytes, &mut |s| seen = s).unwrap();
+        Population::of_paths(&[scratch.path().to_owned()], &plan, &mut |s| seen = s).unwrap();
     assert_eq!((scanned.files, scanned.unreadable, seen), (43, 0, scanned));
     // A seventh of the data.
     let report = run(&population, &plan, 2 << 20, 1, &mut |done, total| assert!(done <= total)).unwrap();
@@ -113,7 +113,7 @@ fn small_files_of_a_tree_are_no_blocks() {
     write(&scratch, "large.txt", &content(1, 513, false));
     let plan = plan(&[("compression", "zstd-3")], "none");
     let of = |path: PathBuf| {
-        let (population, _) = Population::of_paths(&[path], plan.unit_bytes, &mut |_| ()).unwrap();
+        let (population, _) = Population::of_paths(&[path], &plan, &mut |_| ()).unwrap();
         run(&population, &plan, 1 << 30, 1, &mut |_, _| ()).unwrap()
     };
     let tree = of(scratch.path().to_owned());
@@ -134,7 +134,7 @@ fn all_of_little_data_is_looked_at_and_the_estimate_is_exact() {
     }
     for (unit, bytes) in [("4K", 4096), ("128K", 131_072)] {
         let plan = plan(&[("unit", unit), ("compression", "gzip-6")], "zstd-19");
-        let (population, _) = Population::of_paths(&[scratch.path().to_owned()], plan.unit_bytes, &mut |_| ()).unwrap();
+        let (population, _) = Population::of_paths(&[scratch.path().to_owned()], &plan, &mut |_| ()).unwrap();
         let report = run(&population, &plan, 1 << 30, 1, &mut |_, _| ()).unwrap();
         for setting in ["gzip-6", "zstd-19"] {
             let (estimate, margin) = saving(&report, setting);
@@ -155,7 +155,7 @@ fn holes_links_and_files_with_two_names_count_once_or_not_at_all() {
     std::os::unix::fs::symlink("a.txt", scratch.join("c.txt")).unwrap();
     let plan = plan(&[], "none");
     let (population, scanned) =
-        Population::of_paths(&[scratch.path().to_owned()], plan.unit_bytes, &mut |_| ()).unwrap();
+        Population::of_paths(&[scratch.path().to_owned()], &plan, &mut |_| ()).unwrap();
     assert_eq!(scanned.files, 2);
     let report = run(&population, &plan, 1 << 30, 1, &mut |_, _| ()).unwrap();
     assert_eq!(report.size_bytes, (64 << 20) + 40_000);
@@ -168,7 +168,7 @@ fn rules_are_used_for_auto_only() {
     let scratch = TempDir::new("estimate-rules");
     write(&scratch, "a.nc", &content(3, 400_000, false));
     let plan = plan(&[("rule.nc", "off,archive:zstd-9"), ("compression", "zstd-9")], "lz4");
-    let (population, _) = Population::of_paths(&[scratch.path().to_owned()], plan.unit_bytes, &mut |_| ()).unwrap();
+    let (population, _) = Population::of_paths(&[scratch.path().to_owned()], &plan, &mut |_| ()).unwrap();
     let report = run(&population, &plan, 1 << 30, 1, &mut |_, _| ()).unwrap();
     assert_eq!(saving(&report, "auto, balanced").0, 0.0);
     assert_eq!(saving(&report, "auto, archive").0, saving(&report, "zstd-9").0);
@@ -178,10 +178,11 @@ fn rules_are_used_for_auto_only() {
 #[test]
 fn a_path_that_is_not_there_is_an_error_with_its_name() {
     let missing = PathBuf::from("/var/tmp/shale-no-such-file");
-    let error = Population::of_paths(&[missing], 4096, &mut |_| ()).map(|_| ()).unwrap_err();
+    let plan = plan(&[], "none");
+    let error = Population::of_paths(&[missing], &plan, &mut |_| ()).map(|_| ()).unwrap_err();
     assert_eq!(error.kind(), surface::ErrorKind::NotFound);
     assert!(error.to_string().contains("shale-no-such-file"));
-    let error = Population::of_paths(&[PathBuf::from("/dev/null")], 4096, &mut |_| ()).map(|_| ()).unwrap_err();
+    let error = Population::of_paths(&[PathBuf::from("/dev/null")], &plan, &mut |_| ()).map(|_| ()).unwrap_err();
     assert_eq!(error.kind(), surface::ErrorKind::Invalid);
 }
 
@@ -267,7 +268,7 @@ fn small_units_are_estimated_with_the_dictionary_that_they_would_get() {
         let mut wanted = vec![("candidates", "zstd-3")];
         wanted.extend(pairs);
         let plan = plan(&wanted, "zstd-3");
-        let (population, _) = Population::of_paths(&[scratch.path().to_owned()], plan.unit_bytes, &mut |_| ()).unwrap();
+        let (population, _) = Population::of_paths(&[scratch.path().to_owned()], &plan, &mut |_| ()).unwrap();
         let report = run(&population, &plan, 2 << 20, 1, &mut |_, _| ()).unwrap();
         (saving(&report, "auto, balanced").0, saving(&report, "zstd-3").0)
     };
@@ -302,7 +303,7 @@ fn a_signature_in_front_of_text_is_not_believed_and_one_in_front_of_noise_is() {
     let plan = plan(&[], "zstd-1");
     let of = |scratch: &TempDir| {
         let paths = &[scratch.path().to_owned()];
-        let (population, _) = Population::of_paths(paths, plan.unit_bytes, &mut |_| ()).unwrap();
+        let (population, _) = Population::of_paths(paths, &plan, &mut |_| ()).unwrap();
         run(&population, &plan, 1 << 30, 1, &mut |_, _| ()).unwrap()
     };
     let report = of(&scratch);

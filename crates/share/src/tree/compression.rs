@@ -105,14 +105,7 @@ impl Tree {
     /// # Errors
     /// `ESTALE`, those of the space.
     pub fn decide_again(&self, node: u64, name: &[u8], in_force: &Resolved, keeps: bool) -> Result<Hint> {
-        let mut ruled = in_force.of_name(name);
-        if ruled.origin == Origin::Open {
-            let mut head = [0; HEAD_BYTES];
-            let length = self.read(node, 0, &mut head)?;
-            if length > 0 {
-                ruled = in_force.of_content(&ruled.word, &head[..length]);
-            }
-        }
+        let ruled = in_force.of_file(name, || self.head(node))?;
         let before = self.state.read().inode(node)?;
         let compression = Compression { ruled, ..before.compression() };
         let hint = compression.hint(Some(in_force));
@@ -124,6 +117,14 @@ impl Tree {
             state.put(node, inode);
         }
         Ok(hint)
+    }
+
+    /// The first bytes of a file, as many as tell its type.
+    fn head(&self, node: u64) -> Result<Vec<u8>> {
+        let mut head = vec![0; HEAD_BYTES];
+        let length = self.read(node, 0, &mut head)?;
+        head.truncate(length);
+        Ok(head)
     }
 
     /// The type of a file, in letters, as far as its name or its first bytes have told it.
