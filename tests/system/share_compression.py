@@ -232,6 +232,60 @@ def shares_tell_what_files_take(t):
     server.stop()
 
 
+@test(seconds_max=300)
+def explain_tells_what_is_in_force(t):
+    """explain of a file that was made under another rule, value or property tells what is in force beside what counts for it, and how much of it is stored otherwise"""
+    pool = Pool(t, capacity="256M")
+    pool.shale("create", "home", "--share", "-o", "rule.c=lz4")
+    server = pool.serve(shares=True)
+    share = server.share("home")
+    half = len(lines()) // 2 // (128 << 10) * (128 << 10)
+
+    def told(path, in_force, earlier):
+        """Checks the report, which is returned, and that its text tells the same."""
+        report = explained(pool, "home", path)
+        t.equal(report["in_force"], in_force, f"what is in force for {path}")
+        t.equal([part["codec"] for part in report["parts"] if part["earlier"]], earlier, f"what of {path} is stored otherwise")
+        head = pool.shale("explain", "home", path).stdout.split("OFFSET")[0]
+        words = " ".join(head.split())
+        t.equal("in force " + str(in_force) in words, in_force is not None, f"what is in force in {head}")
+        t.equal("earlier " in words, earlier != [], f"what is stored otherwise in {head}")
+        return report
+
+    file = share / "a.c"
+    file.write_bytes(lines()[:half])
+    t.run("sync", file)
+    told("a.c", None, [])
+    pool.shale("set", "home", "rule.c=zstd-9")
+    report = told("a.c", "zstd-9 (rule for c, by its name)", ["lz4"])
+    t.equal(report["compression"], "lz4 (rule for c, by its name)", "what counts for a file that is there")
+    (share / "b.c").write_bytes(lines())
+    told("b.c", None, [])
+    # A value counts before all rules, from now on.
+    os.setxattr(file, NAME, b"lzo")
+    with open(file, "ab") as opened:
+        opened.write(lines()[half:])
+    told("a.c", None, ["lz4"])
+    t.equal(codecs(pool, "home", "a.c"), ["lz4", "lzo"], "before and behind the value")
+    os.removexattr(file, NAME)
+    told("a.c", "zstd-9 (rule for c, by its name)", ["lz4", "lzo"])
+    pool.shale("recompress", "home")
+    report = told("a.c", None, [])
+    t.equal([part["codec"] for part in report["parts"]], ["zstd-9"], "looked up again")
+    server.stop()
+
+    # Not served, and by the property alone.
+    pool.shale("create", "plain", "--share", "-o", "compression=lz4")
+    (t.dir / "tree").mkdir()
+    (t.dir / "tree" / "a.c").write_bytes(lines())
+    pool.shale("import", "plain", t.dir / "tree")
+    pool.shale("set", "plain", "compression=zstd-3")
+    report = explained(pool, "plain", "a.c")
+    t.equal((report["compression"], report["in_force"]), ("zstd-3 (properties of the share)", None), "by the property")
+    t.equal([(part["codec"], part["earlier"]) for part in report["parts"]], [("lz4", True)], "stored by the property before")
+    pool.check()
+
+
 @test(seconds_max=120)
 def wrong_names_of_attributes_are_logged_once(t):
     """a misspelt user.shale.* attribute is refused, and the server's log says once what was set where, and what can be set"""

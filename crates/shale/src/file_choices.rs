@@ -21,6 +21,9 @@ pub struct PartLine {
     pub codec: String,
     /// Why it is that one.
     pub why: String,
+    /// It was stored when another rule, property or value counted than those in force.
+    #[serde(default)]
+    pub earlier: bool,
 }
 
 /// How a file is stored, and why.
@@ -39,6 +42,10 @@ pub struct FileReport {
     /// What counts for it now, and where that comes from, as the extended attribute
     /// `user.shale.compression` says it.
     pub compression: String,
+    /// What the rules and properties in force say of its name and its first bytes, where that is
+    /// not what counts for it: then it was looked up before these were set.
+    #[serde(default)]
+    pub in_force: Option<String>,
     /// Its type, by its name or its first bytes; empty: not known.
     pub file_type: String,
     /// The memory of files of its type since the pool was opened.

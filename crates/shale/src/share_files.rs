@@ -4,22 +4,19 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use codec::CodecId;
 use engine::{FilePart, FileStored, Files};
-use policy::Compression;
-use share::{Inode, RECORD_CONTENT_BYTES_MAX, Tree};
-use surface::{Advice, Error, ErrorKind, Result};
+use share::{Inode, Tree};
+use surface::{Error, ErrorKind, Result};
 
 use crate::choices::Remembered;
 use crate::file_choices::{FileReport, PartLine, UsageLine, UsageReport};
 use crate::model::ratio;
+use crate::share_reasons::{Counts, IN_RECORD};
 use crate::share_trees::error_of;
 use crate::share_trials;
 
 /// Parts of a file that are told.
 const PARTS_MAX: usize = 256;
-/// The word that is told for a codec, where a content is in the record of its inode.
-const IN_RECORD: &str = "inode";
 /// Directories above one another that are gone through: a path has no more in it.
 const DEPTH_MAX: usize = 4096;
 /// Lines of a directory, and of types, that are told; the rest is added up in one.
@@ -88,9 +85,21 @@ impl Opened {
             (false, _) => FileStored::default(),
         };
         let remembered = (hint.kind != 0).then(|| self.files.remembered(hint.kind)).flatten();
-        let usual = policy::InForce::in_force(&*self.files).settings.compression;
+        let name = path.rsplit('/').find(|name| !name.is_empty() && *name != ".").unwrap_or_default();
+        let again = match inode.is_file() {
+            // Where its first bytes cannot be read, what can be told is told.
+            true => self.tree.in_force_for(node, name.as_bytes()).ok().flatten(),
+            false => None,
+        };
+        let counts = Counts {
+            advice: hint.how,
+            again: again.as_ref().map(|(_, hint)| hint.how),
+            settings: policy::InForce::in_force(&*self.files).settings,
+            remembered: remembered.as_ref(),
+        };
         let line = |part: FilePart| PartLine {
-            why: why(&part.codec, hint.how, usual, remembered.as_ref()),
+            why: counts.why(&part.codec),
+            earlier: counts.is_earlier(&part.codec),
             offset: part.offset,
             units: part.units,
             raw_bytes: part.raw_bytes,
@@ -104,6 +113,7 @@ impl Opened {
             raw_bytes: stored.raw_bytes,
             stored_bytes: stored.stored_bytes,
             compression: self.tree.compression(node).map_err(failed)?,
+            in_force: again.as_ref().map(|(told, _)| told.clone()),
             file_type: self.tree.type_of(node).map_err(failed)?,
             trials: share_trials::of_file(&self.tree, node, &stored.parts),
             parts: stored.parts.into_iter().map(line).collect(),
@@ -251,66 +261,9 @@ fn in_record(content: &[u8]) -> FileStored {
     FileStored { raw_bytes: bytes, stored_bytes: bytes, parts, ..FileStored::default() }
 }
 
-/// Why a part of a file has its codec, given what counts for the file now.
-fn why(codec: &str, advice: Advice, usual: Compression, remembered: Option<&engine::Remembered>) -> String {
-    let is = |number: u8| CodecId(number).to_string() == codec;
-    let by_unit = || match (codec, remembered) {
-        ("zstd-dictionary", _) => "chosen unit by unit: zstd, helped by a trained dictionary",
-        (codec, Some(known)) if known.winner == codec => {
-            "chosen unit by unit: it won the last test of files of this type"
-        }
-        ("raw", _) => "chosen unit by unit: nothing pays, or it looks random",
-        _ => "chosen unit by unit: it pays for this class of data",
-    };
-    let named = |by: &str| format!("{by} names it");
-    if codec == IN_RECORD {
-        return format!("in its inode: a file of at most {RECORD_CONTENT_BYTES_MAX} bytes has no block of its own");
-    }
-    match (advice, usual) {
-        (Advice::Codec(number), _) if is(number) => named("what counts for this file"),
-        (Advice::Guess(number), _) if is(number) => named("the rule for its type"),
-        (Advice::Codec(_), _) | (Advice::Usual, Compression::Fixed(_)) if codec == "raw" => {
-            "the codec that counts for it saves too little here, or it is off".to_owned()
-        }
-        (Advice::Usual, Compression::Fixed(fixed)) if fixed.id().to_string() == codec => {
-            named("the property compression")
-        }
-        (Advice::Codec(_), _) | (Advice::Usual, Compression::Fixed(_)) => {
-            "it was written when something else counted for this file".to_owned()
-        }
-        (Advice::Guess(_), _) if codec == "raw" => {
-            "it looks random, or saves too little: as the rule for its type expects, or against it".to_owned()
-        }
-        (Advice::Guess(_), _) => format!("the data looks otherwise than its type: {}", by_unit()),
-        (Advice::Auto, _) | (Advice::Usual, Compression::Auto) => by_unit().to_owned(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn each_part_has_a_reason() {
-        let zstd = "zstd-9".parse::<codec::Codec>().unwrap().id().0;
-        let lz4 = Compression::Fixed(codec::Codec::Lz4);
-        for (codec, advice, usual, part) in [
-            ("zstd-9", Advice::Codec(zstd), lz4, "for this file"),
-            ("lz4", Advice::Codec(zstd), lz4, "something else counted"),
-            ("raw", Advice::Codec(zstd), lz4, "too little"),
-            ("zstd-9", Advice::Guess(zstd), lz4, "rule for its type"),
-            ("zstd-1", Advice::Guess(zstd), lz4, "otherwise than its type"),
-            ("lz4", Advice::Usual, lz4, "property compression"),
-            ("zstd-1", Advice::Usual, lz4, "something else counted"),
-            ("zstd-1", Advice::Usual, Compression::Auto, "unit by unit"),
-            ("zstd-dictionary", Advice::Auto, lz4, "dictionary"),
-            ("raw", Advice::Auto, lz4, "nothing pays"),
-            (IN_RECORD, Advice::Codec(zstd), lz4, "in its inode"),
-        ] {
-            let said = why(codec, advice, usual, None);
-            assert!(said.contains(part), "{codec} {advice:?}: {said}");
-        }
-    }
 
     #[test]
     fn long_lists_end_with_what_is_left() {

@@ -20,15 +20,18 @@ With --region, the unit at that offset (or the next one in the region) is compre
 times are those of this machine at this moment.
 
 With a path in a share (or in a snapshot of one, home@monday), what counts for that file is told (a rule by name or by its first bytes, a value that
-was set for it, the properties), each part of it with its codec and why, and what other codecs would make of its first
+was set for it, the properties), what the rules in force say of it if that is something else (for it was made before these were set), how much
+of it was stored when something else counted, each part of it with its codec and why, and what other codecs would make of its first
 unit, tried now. The path is as seen from the share's root.
 JSON: a list of {offset, raw_bytes, stored_bytes, codecs, remembered}; codecs is a list of {codec, units, raw_bytes,
   stored_bytes}, remembered {winner, class, saving_percent, units_since_test} or null. With --region one such object, and in it
   unit_offset, unit_bytes, bits_per_byte, class, compression, mode, chosen, why, cpus, device_bytes_per_s, cpu_watts, energy_source (rapl: counted
   by the processor at the last calibration; cpu-time: CPU time at a nominal power), dictionary (number, or null), dictionaries (to choose from), and
   trials, a list of {codec, stored_bytes, cpu_us, expected_saving_percent, expected_cpu_us, cost, energy_uj, verdict}. With a path {path,
-  directory, size_bytes, raw_bytes, stored_bytes, compression (what counts, and where it comes from), file_type, remembered (of files of its type),
-  parts, a list of {offset, units, raw_bytes, stored_bytes, codec, why}, parts_left_out (behind the first 256), trials (the first unit by other
+  directory, size_bytes, raw_bytes, stored_bytes, compression (what counts, and where it comes from), in_force (what the rules in force say, or null if
+  that is what counts), file_type, remembered (of files of its type),
+  parts, a list of {offset, units, raw_bytes, stored_bytes, codec, why, earlier (stored when
+  something else counted than what is in force)}, parts_left_out (behind the first 256), trials (the first unit by other
   codecs, tried now; or null), {offset, raw_bytes, stored_bytes, others, a list of {codec, stored_bytes}}}.")]
 pub struct ExplainArgs {
     /// Directory of the pool

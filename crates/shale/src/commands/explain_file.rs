@@ -8,7 +8,7 @@ use super::explain::saved;
 use crate::cli::Access;
 use crate::control::{Reply, Request};
 use crate::exit::Outcome;
-use crate::file_choices::FileReport;
+use crate::file_choices::{FileReport, PartLine};
 use crate::output::{Output, facts, table};
 use crate::session::Session;
 
@@ -33,12 +33,17 @@ fn show(report: &FileReport) -> String {
         lines.remove(1);
         return facts(&lines);
     }
+    if let Some(in_force) = &report.in_force {
+        let text = format!("{in_force}, for files that are made now; 'shale recompress' looks older ones up again");
+        lines.push(("in force", text));
+    }
     let (data, stored) = (report.raw_bytes, report.stored_bytes);
     lines.push(("size", format_size(report.size_bytes)));
     lines.push((
         "stored",
         format!("{} of data as {}, {} saved", format_size(data), format_size(stored), saved(data, stored)),
     ));
+    lines.extend(earlier(&report.parts).map(|text| ("earlier", text)));
     if let Some(known) = &report.remembered {
         let text = format!(
             "{} won the last test of files of this type, {} units ago; {:.1} % saved since",
@@ -77,4 +82,65 @@ fn show(report: &FileReport) -> String {
         text.push_str(&format!("and {} parts behind these\n", report.parts_left_out));
     }
     text
+}
+
+/// The parts that the rules in force would have stored otherwise.
+fn earlier(parts: &[PartLine]) -> Option<String> {
+    let found: Vec<&PartLine> = parts.iter().filter(|part| part.earlier).collect();
+    let bytes = format_size(found.iter().map(|part| part.raw_bytes).sum());
+    let of = match (found.len(), parts.len()) {
+        (0, _) => return None,
+        (1, 1) => "its one part".to_owned(),
+        (found, all) => format!("{found} of the {all} parts below"),
+    };
+    Some(format!("{of}, {bytes} of data, stored when another rule, property or value counted than those in force"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(codec: &str, earlier: bool) -> PartLine {
+        PartLine {
+            offset: 0,
+            units: 1,
+            raw_bytes: 128 << 10,
+            stored_bytes: 1 << 10,
+            codec: codec.to_owned(),
+            why: "why".to_owned(),
+            earlier,
+        }
+    }
+
+    #[test]
+    fn what_is_in_force_and_what_is_not_stored_by_it_is_told() {
+        let mut report = FileReport {
+            path: "a.c".to_owned(),
+            directory: false,
+            size_bytes: 256 << 10,
+            raw_bytes: 256 << 10,
+            stored_bytes: 2 << 10,
+            compression: "gzip-6 (rule for c, by its name)".to_owned(),
+            in_force: None,
+            file_type: "c".to_owned(),
+            remembered: None,
+            parts: vec![part("zstd-9", false), part("gzip-6", false)],
+            parts_left_out: 0,
+            trials: None,
+        };
+        let text = show(&report);
+        assert!(!text.contains("in force") && !text.contains("earlier"), "{text}");
+        report.in_force = Some("zstd-9 (rule for c, by its name)".to_owned());
+        report.parts[1].earlier = true;
+        let text = show(&report).split_whitespace().collect::<Vec<_>>().join(" ");
+        for part in [
+            "compression gzip-6 (rule for c, by its name)",
+            "in force zstd-9 (rule for c, by its name), for files that are made now",
+            "earlier 1 of the 2 parts below, 128 KiB of data, stored when",
+        ] {
+            assert!(text.contains(part), "{part} is not in\n{text}");
+        }
+        report.parts.remove(0);
+        assert!(show(&report).contains("its one part"));
+    }
 }

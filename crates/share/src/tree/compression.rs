@@ -105,11 +105,9 @@ impl Tree {
     /// # Errors
     /// `ESTALE`, those of the space.
     pub fn decide_again(&self, node: u64, name: &[u8], in_force: &Resolved, keeps: bool) -> Result<Hint> {
-        let ruled = in_force.of_file(name, || self.head(node))?;
-        let before = self.state.read().inode(node)?;
-        let compression = Compression { ruled, ..before.compression() };
+        let (before, compression) = self.looked_up(node, name, in_force)?;
         let hint = compression.hint(Some(in_force));
-        if keeps && compression != before.compression() {
+        if keeps && compression != before {
             let mut state = self.change()?;
             let mut inode = state.inode(node)?;
             // What a user sets meanwhile stays.
@@ -117,6 +115,25 @@ impl Tree {
             state.put(node, inode);
         }
         Ok(hint)
+    }
+
+    /// What would count for a file if it were looked up again under a name, in words, and what would
+    /// go with its data then; `None` if it is what counts for it.
+    ///
+    /// # Errors
+    /// `ESTALE`, those of the space.
+    pub fn in_force_for(&self, node: u64, name: &[u8]) -> Result<Option<(String, Hint)>> {
+        let Some(in_force) = self.in_force() else { return Ok(None) };
+        let (before, compression) = self.looked_up(node, name, &in_force)?;
+        let told = compression.told(Some(&in_force));
+        Ok((told != before.told(Some(&in_force))).then(|| (told, compression.hint(Some(&in_force)))))
+    }
+
+    /// What a file says of its compression, and what it would say if it were looked up again.
+    fn looked_up(&self, node: u64, name: &[u8], in_force: &Resolved) -> Result<(Compression, Compression)> {
+        let ruled = in_force.of_file(name, || self.head(node))?;
+        let before = self.state.read().look_at(node, Inode::compression)?;
+        Ok((before.clone(), Compression { ruled, ..before }))
     }
 
     /// The first bytes of a file, as many as tell its type.

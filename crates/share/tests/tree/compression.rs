@@ -5,9 +5,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use codec::Codec;
 use engine::{Files, FormatOptions, Pool, PoolEnv, PoolOptions, Properties};
+use policy::InForce;
 use share::{Caller, SetAttributes, Tree};
 use sim::Machine;
+use surface::Advice;
 
 use crate::run::OPTIONS;
 
@@ -326,6 +329,28 @@ fn properties_change_while_files_are_written() {
     assert_eq!(world.codecs(world.file("d.c", &text())), "lz4");
     world.write(ruled, 0, &text());
     assert_eq!(world.codecs(ruled), "zstd-9", "a file keeps what was decided when it was made");
+}
+
+/// A rule that is set later says nothing of a file until it is looked up again, and is told.
+#[test]
+fn what_is_in_force_is_told_where_another_rule_counts() {
+    let world = World::new(&[], &[]);
+    let again = |node, name: &str| world.tree.in_force_for(node, name.as_bytes()).unwrap();
+    let (named, other) = (world.file("a.c", &text()), world.file("noname", &[b"CDF\x01", &text()[4..]].concat()));
+    assert_eq!((again(named, "a.c"), again(other, "noname")), (None, None));
+    world.set("rule.c", "gzip-9");
+    world.set("rule.nc", "lz4");
+    let (told, hint) = again(named, "a.c").unwrap();
+    assert_eq!(told, "gzip-9 (rule for c, by its name)");
+    assert_eq!(hint.how, Advice::Codec("gzip-9".parse::<Codec>().unwrap().id().0));
+    assert_eq!(again(named, "a.sql").unwrap().0, "zstd-3 (default rule for sql, by its name)");
+    assert_eq!(again(other, "noname").unwrap().0, "lz4 (rule for nc, by its first bytes)");
+    assert_eq!(world.told(named), "zstd-3 (default rule for c, by its name)", "what counts for it");
+    world.tree.decide_again(named, b"a.c", &world.files.in_force(), true).unwrap();
+    assert_eq!((again(named, "a.c"), world.told(named)), (None, told));
+    // What a user has set counts, whatever the rules say.
+    world.set_xattr(other, "lzo");
+    assert_eq!(again(other, "noname"), None);
 }
 
 /// A file that is emptied is looked at again; decisions are there after a restart.
