@@ -296,7 +296,7 @@ fn name_files_of(
 }
 
 /// Hands each path of a tree, and its inode, to `visit`.
-pub(crate) fn walk(tree: &Tree, mut visit: impl FnMut(&[u8], &share::Inode)) -> share::Result<()> {
+fn walk(tree: &Tree, mut visit: impl FnMut(&[u8], &share::Inode)) -> share::Result<()> {
     let mut directories = vec![(Tree::ROOT, Vec::new())];
     while let Some((node, path)) = directories.pop() {
         let listed = tree.list(node, share::COOKIE_DOT_DOT, |listed, inode| {

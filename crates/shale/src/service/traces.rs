@@ -2,11 +2,11 @@
 //!
 //! An address tells the file's number at once in the first MiB of a file. Behind that the tables of
 //! the share's own files and of those that were met last are read, and then a look goes through the
-//! tables of all large files; a path is found by a look through the tree, which learns those of other
+//! tables of all large files; a path is found by a look through all names, which learns those of other
 //! files as well. Such looks take a tenth of the time at most: behind each a pause follows. A file
 //! without a path by then is told by its number, and a unit of the share's own by what it holds.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Instant;
 
 use engine::Files;
@@ -15,7 +15,7 @@ use surface::DeviceId;
 use super::Service;
 use crate::choices::TraceLine;
 use crate::control::Reply;
-use crate::share_check::{FILES_OWN, walk};
+use crate::share_check::FILES_OWN;
 use crate::share_files::Opened;
 
 /// Paths, and places of large files, that are remembered of a share.
@@ -107,8 +107,8 @@ impl Known {
     }
 
     /// Adds what the tree knows of these files.
-    fn learn(&mut self, opened: &Opened, wanted: &[u64]) {
-        let unknown: Vec<u64> = wanted.iter().copied().filter(|file| !self.paths.contains_key(file)).collect();
+    fn learn(&mut self, opened: &Opened, mut unknown: BTreeSet<u64>) {
+        unknown.retain(|file| !self.paths.contains_key(file));
         if unknown.is_empty() {
             return;
         }
@@ -116,16 +116,12 @@ impl Known {
             if known.paths.len() + unknown.len() > KNOWN_MAX {
                 known.paths.clear();
             }
-            let room = KNOWN_MAX.saturating_sub(unknown.len());
-            let visit = |path: &[u8], inode: &share::Inode| {
-                let file = inode.data_file();
-                // Others may be written next, and the look is paid for.
-                let is_welcome = known.paths.len() < room && inode.content().is_none();
-                if file != 0 && (is_welcome || unknown.binary_search(&file).is_ok()) {
-                    known.paths.insert(file, String::from_utf8_lossy(path).into_owned());
-                }
-            };
-            walk(&opened.tree, visit).ok()
+            // Others may be written next, and the look is paid for.
+            let others = KNOWN_MAX.saturating_sub(known.paths.len() + unknown.len());
+            let found = opened.tree.paths_of_files(&unknown, others).ok()?;
+            let in_words = |(file, path): (u64, Vec<u8>)| (file, String::from_utf8_lossy(&path).into_owned());
+            known.paths.extend(found.into_iter().map(in_words));
+            Some(())
         });
     }
 }
@@ -147,11 +143,8 @@ impl Traced {
                 line.path = Some(format!("{}{what}", share.1));
             }
         }
-        let mut wanted: Vec<u64> =
-            located.iter().map(|(_, (file, _))| *file).filter(|file| *file >= FILES_OWN).collect();
-        wanted.sort_unstable();
-        wanted.dedup();
-        known.learn(opened, &wanted);
+        let files = located.iter().map(|(_, (file, _))| *file);
+        known.learn(opened, files.filter(|file| *file >= FILES_OWN).collect());
         for (index, (file, byte)) in located {
             let path = match known.paths.get(&file) {
                 Some(path) => path.clone(),

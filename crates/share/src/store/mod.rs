@@ -52,6 +52,8 @@ const RESERVE: u64 = 1 << 16;
 /// The first number that is given out. Those below are the root's, the log's, and kept.
 pub(crate) const FIRST_NUMBER: u64 = 16;
 
+/// No key begins with so many of these: numbers stay below 2^63.
+pub(crate) const BEHIND_ALL: [u8; 9] = [0xff; 9];
 /// Inodes that the cache holds, some 250 bytes each, and of small files the content as well.
 const CACHED_MAX: usize = 1 << 16;
 
@@ -316,7 +318,7 @@ impl State {
     }
 
     /// Keys and values from `from` up to `to`, as long as `each` wants more.
-    fn range(
+    pub(crate) fn range(
         &self,
         table: Table,
         from: &[u8],
@@ -355,8 +357,7 @@ impl State {
     }
 
     fn all(&self, table: Table, mut each: impl FnMut(&[u8], &[u8]) -> Result<()>) -> Result<()> {
-        // No key begins with so many of these: numbers stay below 2^63.
-        self.range(table, &[], &[0xff; 9], |key, value| each(key, value).map(|()| true))
+        self.range(table, &[], &BEHIND_ALL, |key, value| each(key, value).map(|()| true))
     }
 
     // Inodes.

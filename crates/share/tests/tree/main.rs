@@ -14,6 +14,7 @@ mod full;
 mod ground;
 mod model;
 mod moments;
+mod paths;
 mod repair;
 mod run;
 mod small;
