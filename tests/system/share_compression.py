@@ -6,6 +6,7 @@ import os
 import subprocess
 
 from harness import EXIT, Pool, data, test
+from harness.pool import BINARY
 
 NAME = "user.shale.compression"
 
@@ -230,6 +231,51 @@ def shares_tell_what_files_take(t):
     for path, content in digest.items():
         t.equal((share / path.relative_to(server.share("home"))).read_bytes(), content, f"{path}")
     server.stop()
+
+
+@test(seconds_max=300)
+def estimate_tells_the_types_of_usage(t):
+    """a directory of wrong extensions: shale estimate tells the types, files and bytes that shale usage tells of it in a share, imported or copied, whatever the properties"""
+    tree = t.dir / "tree"
+    tree.mkdir()
+    gz, jpg, elf, zipped = b"\x1f\x8b\x08\0", b"\xff\xd8\xff\xe0", b"\x7fELF\x02\x01\x01\0", b"PK\x03\x04"
+    text, noise = lines(400), os.urandom(9000)
+    files = {"x.bin": gz + noise, "photo.txt": jpg + noise, "letter.jpg": text, "README": text, "a.docx": zipped + noise, "dump.sql": gz + noise,
+             "program": elf + noise, "lib.so.6": elf + noise, "odd.unheard": text, "odd.noise": b"\1\2\3\0" + noise, "UPPER.PNG": noise, ".profile": text,
+             "of.seventeen_letters": gz + noise, "none": b"\1\2\3\0" + noise, "zeroes.bin": bytes(9000), "empty.c": b"", "empty": b"",
+             "tiny.bin": gz, "tiny": b"text\n", "least.c": b"int one;\n", "page.html": text, "x.tgz": noise, "x.nc": jpg + noise}
+    for name, content in files.items():
+        (tree / name).write_bytes(content)
+
+    def types(report, key):
+        """Files and bytes by type."""
+        names = {"other": "-"}
+        return {names.get(line[key], line[key]): (line["files"], line["size_bytes"]) for line in report["types"]}
+
+    pool = Pool(t, capacity="256M")
+    for number, properties in enumerate([[], ["compression=lz4"], ["compression=lz4", "rule.gz=off"], ["rule.docx=zstd-9", "rule.jpg=off", "mode=archive"],
+                                         ["compression=off", "mode=energy"]]):
+        words = [word for pair in properties for word in ("-o", pair)]
+        estimated = types(json.loads(t.run(BINARY, "estimate", tree, *words, "--codecs", "none", "--json").stdout), "type")
+        t.equal(sum(files for files, _ in estimated.values()), len(files), "files in the estimate")
+        pool.shale("import", f"imported{number}", tree, *words)
+        used = types(json.loads(pool.shale("usage", f"imported{number}", "--json").stdout), "name")
+        t.equal(estimated, used, f"types with {properties}, imported")
+        if not properties:
+            t.expect({"gz", "6", "-", "sql"} <= set(used), f"types that the test is about: {sorted(used)}")
+        pool.shale("create", f"copied{number}", "--share", *words)
+    server = pool.serve(shares=True)
+    for number in range(5):
+        share = server.share(f"copied{number}")
+        for name, content in files.items():
+            (share / name).write_bytes(content)
+        used = types(json.loads(pool.shale("usage", f"copied{number}", "--json").stdout), "name")
+        there = types(json.loads(pool.shale("estimate", f"copied{number}", "--codecs", "none", "--json").stdout), "type")
+        t.equal(there, used, f"types of the share copied{number}")
+        imported = types(json.loads(pool.shale("usage", f"imported{number}", "--json").stdout), "name")
+        t.equal(imported, used, f"types of copied{number} and imported{number}")
+    server.stop()
+    pool.check()
 
 
 @test(seconds_max=300)
