@@ -45,7 +45,17 @@ def shares_inherit_compression(t):
         for name in ["text.c", "photo.jpg", "none"]:
             (server.share(share) / name).write_bytes(lines())
             only(t, pool, share, name, codec, "table 3.1")
-    pool.shale("set", "home", "compression=zstd-3")
+    # In the middle of writing, by one name and then by another.
+    early, late = server.share("home/meier") / "early", server.share("home/meier") / "late"
+    with open(early, "wb") as file:
+        file.write(lines()[:128 << 10])
+        file.flush()
+        only(t, pool, "home/meier", "early", "lz4", "before the property changes")
+        os.link(early, late)
+        pool.shale("set", "home", "compression=zstd-3")
+        with open(late, "ab") as again:
+            again.write(lines()[128 << 10:256 << 10])
+        t.equal(codecs(pool, "home/meier", "early"), ["lz4", "zstd-3"], "before and behind a change of the property, by two names")
     for share, codec in {**expected, "home/all": "zstd-3", "home/meier": "zstd-3"}.items():
         (server.share(share) / "later").write_bytes(lines())
         only(t, pool, share, "later", codec, "after the folder's property changed")

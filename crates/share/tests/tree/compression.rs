@@ -136,6 +136,8 @@ fn the_rules_name_codecs_by_type_and_mode() {
             ("archive", ["gzip-6", "gzip-9", "gzip-1", "raw"]),
             ("energy", ["gzip-1", "gzip-6", "lz4", "raw"]),
             ("performance", ["lz4", "gzip-1", "lz4", "raw"]),
+            // No word on this mode: the defaults, for the content where there is none for the name.
+            ("balanced", ["zstd-3", "zstd-3", "zstd-3", "raw"]),
         ] {
             let world = World::new(&table, &[]);
             world.set("compression", compression);
@@ -145,9 +147,19 @@ fn the_rules_name_codecs_by_type_and_mode() {
                 assert_eq!(world.codecs(node), codec, "compression={compression} mode={mode} {name}");
             }
             // No name: the first bytes.
-            let node = world.file("noname", &[b"CDF\x01", &text()[4..]].concat());
-            assert_eq!(world.codecs(node), codecs[2], "compression={compression} mode={mode}, by content");
-            assert!(world.told(node).contains("by its first bytes"), "{}", world.told(node));
+            for (name, head, index) in [("nc", &b"CDF\x01"[..], 2), ("gz", GZ, 3), ("txt", b"text", 0)] {
+                // Of this type no rule speaks then, nor a default.
+                if (mode, name) == ("balanced", "nc") {
+                    continue;
+                }
+                let node = world.file(name, &[head, &text()[4..]].concat());
+                assert_eq!(
+                    world.codecs(node),
+                    codecs[index],
+                    "compression={compression} mode={mode}, {name} by content"
+                );
+                assert!(world.told(node).contains("by its first bytes"), "{}", world.told(node));
+            }
         }
     }
 }
