@@ -85,8 +85,7 @@ fn an_estimate_of_a_directory_is_near_the_truth_and_its_margin_says_how_near() {
     let all: Vec<Vec<u8>> = text.iter().chain(&noise).cloned().collect();
     let plan = plan(&[("compression", "zstd-3")], "lz4,zstd-9");
     let mut seen = Scanned::default();
-    let (population, scanned) =
-        Population::of_paths(&[scratch.path().to_owned()], &plan, &mut |s| seen = s).unwrap();
+    let (population, scanned) = Population::of_paths(&[scratch.path().to_owned()], &plan, &mut |s| seen = s).unwrap();
     assert_eq!((scanned.files, scanned.unreadable, seen), (43, 0, scanned));
     // A seventh of the data.
     let report = run(&population, &plan, 2 << 20, 1, &mut |done, total| assert!(done <= total)).unwrap();
@@ -154,8 +153,7 @@ fn holes_links_and_files_with_two_names_count_once_or_not_at_all() {
     std::fs::hard_link(scratch.join("a.txt"), scratch.join("b.txt")).unwrap();
     std::os::unix::fs::symlink("a.txt", scratch.join("c.txt")).unwrap();
     let plan = plan(&[], "none");
-    let (population, scanned) =
-        Population::of_paths(&[scratch.path().to_owned()], &plan, &mut |_| ()).unwrap();
+    let (population, scanned) = Population::of_paths(&[scratch.path().to_owned()], &plan, &mut |_| ()).unwrap();
     assert_eq!(scanned.files, 2);
     let report = run(&population, &plan, 1 << 30, 1, &mut |_, _| ()).unwrap();
     assert_eq!(report.size_bytes, (64 << 20) + 40_000);
