@@ -18,3 +18,4 @@ pub(crate) mod status;
 pub(crate) mod store_error;
 #[cfg(test)]
 pub(crate) mod testing;
+pub(crate) mod users;

@@ -259,6 +259,12 @@ impl<T, R: Rank> RwLock<T, R> {
         Self { plain: parking_lot::RwLock::new(value), rank: PhantomData }
     }
 
+    /// The thread is about to wait for the lock in a way of its own.
+    #[allow(clippy::unused_self)]
+    pub(crate) fn expect(&self) {
+        Held::<R>::expect();
+    }
+
     pub(crate) fn read(&self) -> RwLockReadGuard<'_, T, R> {
         Held::<R>::expect();
         Guard::new(self.plain.read())

@@ -117,6 +117,8 @@ ranks! {
     /// Held shared from a look at the map to the moves that follow from it, exclusively by a
     /// checkpoint that captures.
     Still "still";
+    /// Held by the thread that waits until those who use locations in the data file have gone.
+    ReadersGo "readers go";
     /// Held shared while locations in the data file are used.
     Readers "readers";
     /// The records of the group that salvage compared last.

@@ -464,9 +464,9 @@ impl Core {
             self.objects.reaped(reaped);
         }
         self.counters.published.add(1);
-        // A reader that looked up a location before the thaw has read it when this lock is granted.
+        // A reader that looked up a location before the thaw has read it when this returns.
         if !Canary::ExtentFreedUnderReader.is_planted() {
-            drop(self.readers.write());
+            self.readers.wait_until_gone();
         }
         let freed = {
             let mut extents = self.extents.lock();

@@ -20,6 +20,7 @@ use crate::base::ranked::{Mutex, RwLock};
 use crate::base::ranks;
 use crate::base::shares::Shares;
 use crate::base::status::Problem;
+use crate::base::users::Users;
 use crate::buffer::write_buffer::WriteBuffer;
 use crate::checkpoint::CheckpointState;
 use crate::checkpoint::opening::Noted;
@@ -110,9 +111,9 @@ pub(crate) struct Core {
     pub map_version: AtomicU64,
     /// Number of the checkpoint that captured last.
     pub captured: AtomicU64,
-    /// Held shared while a reader uses locations, exclusively for a moment before extents are used
-    /// again.
-    pub readers: RwLock<(), ranks::Readers>,
+    /// Held while a reader uses locations; a checkpoint waits until all readers who came before it
+    /// have gone, before extents are used again.
+    pub readers: Users,
     pub units: UnitCache,
     pub images: Images,
     /// What `compression=auto` knows.
@@ -226,7 +227,7 @@ impl Core {
             resting: Mutex::new((0, 0)),
             tree_claims: Arc::default(),
             standby: Mutex::default(),
-            readers: RwLock::new(()),
+            readers: Users::default(),
             health: Health::default(),
             chooser: parts.chooser,
             env: parts.env,

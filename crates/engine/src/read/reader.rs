@@ -138,8 +138,7 @@ impl Core {
         self.read_guarded(object, offset, buf, ahead)
     }
 
-    /// Like [`read_with`](Self::read_with), for a caller that holds [`Core::readers`]: taken twice,
-    /// the lock could wait behind a checkpoint that waits for the first one.
+    /// Like [`read_with`](Self::read_with), for a caller that holds [`Core::readers`].
     pub(crate) fn read_guarded(&self, object: &Object, offset: u64, buf: &mut [u8], ahead: bool) -> Result<()> {
         let mut request = Request::new(offset, buf);
         let mut wanted = self.missing(object, &mut request, ahead)?;

@@ -309,7 +309,7 @@ impl Sender {
     fn data(&mut self, at: GroupIndex) -> Result<Vec<u8>> {
         let core = Arc::clone(&self.core);
         // What lies between two changes may be long. It is passed here: while the lock is held,
-        // checkpoints wait for it, and readers for them.
+        // checkpoints wait for it.
         let first = self.pages.first(&core, &self.compared, at)?.map_or(self.compared.end(), |change| change.group);
         let mut tries = 0;
         let (gathered, packed) = loop {

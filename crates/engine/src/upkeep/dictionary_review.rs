@@ -86,7 +86,7 @@ impl Core {
         }
         // Step 4.
         self.take_checkpoint()?;
-        drop(self.readers.write());
+        self.readers.wait_until_gone();
         let _admin = self.admin.lock();
         let gone = old.iter().filter_map(|id| self.objects.get(*id)).map(|dictionary| {
             let descriptor = dictionary.descriptor.read().clone();
