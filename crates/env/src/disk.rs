@@ -128,9 +128,25 @@ pub trait DiskLayer: Send + Sync {
         self.below().sync()
     }
 
+    /// See [`Disk::reserve`].
+    ///
+    /// # Errors
+    /// Those of the other one.
+    fn reserve(&self, offset: u64, len: u64) -> Result<()> {
+        self.below().reserve(offset, len)
+    }
+
     /// See [`Disk::room_bytes`].
     fn room_bytes(&self) -> u64 {
         self.below().room_bytes()
+    }
+
+    /// See [`Disk::punch`].
+    ///
+    /// # Errors
+    /// Those of the other one.
+    fn punch(&self, offset: u64, len: u64) -> Result<()> {
+        self.below().punch(offset, len)
     }
 }
 
@@ -151,7 +167,7 @@ impl<T: DiskLayer> Disk for T {
         DiskLayer::sync(self)
     }
     fn reserve(&self, offset: u64, len: u64) -> Result<()> {
-        self.below().reserve(offset, len)
+        DiskLayer::reserve(self, offset, len)
     }
     fn reserve_last(&self, offset: u64, len: u64) -> Result<()> {
         self.below().reserve_last(offset, len)
@@ -166,7 +182,7 @@ impl<T: DiskLayer> Disk for T {
         self.below().data_from(offset)
     }
     fn punch(&self, offset: u64, len: u64) -> Result<()> {
-        self.below().punch(offset, len)
+        DiskLayer::punch(self, offset, len)
     }
     fn first_write_is_dear(&self) -> bool {
         self.below().first_write_is_dear()

@@ -2,6 +2,9 @@
 //! since. File systems wait for all I/O under way on the file, and hold up what comes, when they
 //! set space aside or take it back; so neither is done for extents that are filled again and again
 //! in a pool that is short of space.
+//!
+//! Space is set aside without a lock, and may be given back meanwhile: then it is not known which
+//! of the two came first, and nothing is noted ([`Backing::gained_since`]).
 
 use std::ops::Range;
 
@@ -12,10 +15,18 @@ use crate::base::ranks;
 
 const BITS: usize = u64::BITS as usize;
 
-/// A bit for each extent; none is known of those that the pool had when it was opened.
+#[derive(Debug, Default)]
+struct Known {
+    /// A bit for each extent.
+    bits: Vec<u64>,
+    /// How often space was given back.
+    losses: u64,
+}
+
+/// See the module. Nothing is known of the extents that the pool had when it was opened.
 #[derive(Debug, Default)]
 pub(crate) struct Backing {
-    bits: Mutex<Vec<u64>, ranks::Backing>,
+    known: Mutex<Known, ranks::Backing>,
 }
 
 fn range(first: ExtentIndex, count: usize) -> Range<usize> {
@@ -25,28 +36,50 @@ fn range(first: ExtentIndex, count: usize) -> Range<usize> {
 impl Backing {
     /// Whether `count` extents from `first` on have their space.
     pub(crate) fn has(&self, first: ExtentIndex, count: usize) -> bool {
-        let bits = self.bits.lock();
-        range(first, count).all(|at| bits.get(at / BITS).is_some_and(|word| word >> (at % BITS) & 1 == 1))
+        let known = self.known.lock();
+        range(first, count).all(|at| known.bits.get(at / BITS).is_some_and(|word| word >> (at % BITS) & 1 == 1))
+    }
+
+    /// How often space was given back: to be asked before some is set aside.
+    pub(crate) fn losses(&self) -> u64 {
+        self.known.lock().losses
+    }
+
+    /// Space was set aside for them, when space had been given back so often. `false`: some has
+    /// been given back since, perhaps theirs.
+    pub(crate) fn gained_since(&self, losses: u64, first: ExtentIndex, count: usize) -> bool {
+        let mut known = self.known.lock();
+        let is_certain = known.losses == losses;
+        if is_certain {
+            known.gained(first, count);
+        }
+        is_certain
     }
 
     /// Space was set aside for them.
     pub(crate) fn gained(&self, first: ExtentIndex, count: usize) {
-        let mut bits = self.bits.lock();
-        for at in range(first, count) {
-            if bits.len() <= at / BITS {
-                bits.resize(at / BITS + 1, 0);
-            }
-            bits[at / BITS] |= 1 << (at % BITS);
-        }
+        self.known.lock().gained(first, count);
     }
 
     /// It is about to be given back.
     pub(crate) fn loses(&self, first: ExtentIndex, count: usize) {
-        let mut bits = self.bits.lock();
+        let mut known = self.known.lock();
+        known.losses += 1;
         for at in range(first, count) {
-            if let Some(word) = bits.get_mut(at / BITS) {
+            if let Some(word) = known.bits.get_mut(at / BITS) {
                 *word &= !(1 << (at % BITS));
             }
+        }
+    }
+}
+
+impl Known {
+    fn gained(&mut self, first: ExtentIndex, count: usize) {
+        for at in range(first, count) {
+            if self.bits.len() <= at / BITS {
+                self.bits.resize(at / BITS + 1, 0);
+            }
+            self.bits[at / BITS] |= 1 << (at % BITS);
         }
     }
 }
@@ -67,5 +100,14 @@ mod tests {
         assert!(
             !backing.has(ExtentIndex(60), 10) && backing.has(ExtentIndex(60), 4) && backing.has(ExtentIndex(65), 5)
         );
+    }
+
+    #[test]
+    fn space_that_was_given_back_while_it_was_set_aside_is_not_known() {
+        let backing = Backing::default();
+        let losses = backing.losses();
+        backing.loses(ExtentIndex(7), 1);
+        assert!(!backing.gained_since(losses, ExtentIndex(7), 1) && !backing.has(ExtentIndex(7), 1));
+        assert!(backing.gained_since(backing.losses(), ExtentIndex(7), 1) && backing.has(ExtentIndex(7), 1));
     }
 }

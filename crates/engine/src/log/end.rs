@@ -24,6 +24,11 @@ impl Log {
     pub(crate) fn end(&self) -> Option<LogEnd> {
         let mut state = self.state.lock();
         state.ended = true;
+        // Another program may open the pool as soon as this one has let go of it: calls of the
+        // storage that are made without the lock end first.
+        while state.reserving || state.streams.is_zeroing() {
+            self.settled.wait(&mut state);
+        }
         let is_whole = state.broken.is_none() && state.flights.is_empty();
         is_whole.then_some(LogEnd { incarnation: state.incarnation, next_seq: state.next_seq })
     }

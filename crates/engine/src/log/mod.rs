@@ -4,7 +4,8 @@
 //!
 //! A batch goes through these steps:
 //! 1. [`Log::append`] gives it a position and a sequence number, under the log's lock. What does
-//!    not fit in the rest of its stream's open extent becomes a second batch in the next one.
+//!    not fit in the rest of its stream's open extent becomes a second batch in the next one. Where
+//!    the storage must be prepared for it first, that is done without the lock (`reserve`).
 //! 2. It is written, without a lock; batches of several threads are written at the same time.
 //! 3. It is applied to the map once every batch before it has been: so the map is always that of a
 //!    prefix of the log, and recovery, which stops at the first batch that is not whole, arrives at
@@ -55,7 +56,9 @@ use crate::log::backing::Backing;
 use crate::log::geometry::Geometry;
 use crate::log::group_commit::Syncs;
 use crate::log::prepared::Prepared;
+use crate::log::zero_ahead::Ahead;
 
+use self::reserve::Need;
 use self::streams::{Place, Streams};
 use self::writers::Writers;
 pub(crate) use self::writers::Wrote;
@@ -267,28 +270,32 @@ impl Log {
     /// Step 1, for as much as fits; the rest is handed back too.
     fn place_or_refuse(
         &self,
-        prepared: Prepared,
+        mut prepared: Prepared,
         purpose: Purpose,
     ) -> std::result::Result<(Placed, Option<Prepared>), Refusal> {
-        let (step, is_broken) = {
-            let mut state = self.state.lock();
-            // The place behind a batch that takes zeroes along is theirs until it is written.
-            while state.is_zeroed_now(prepared.stream) {
-                self.settled.wait(&mut state);
+        let mut state = self.state.lock();
+        let (error, prepared) = loop {
+            match self.place(&mut state, prepared, purpose) {
+                Ok(Step::Placed(placed, rest)) => return Ok((placed, rest)),
+                Ok(Step::NoExtent(prepared)) => return Err(Refusal::NeedsCheckpoint(prepared)),
+                Ok(Step::Needs(need, back)) => {
+                    let met;
+                    (state, met) = self.meet(state, need, purpose);
+                    match met {
+                        Ok(()) => prepared = back,
+                        Err(error) => break (error, back),
+                    }
+                }
+                Err(failed) => break failed,
             }
-            (self.place(&mut state, prepared, purpose), state.broken.is_some())
         };
-        match step {
-            Ok(Step::Placed(placed, rest)) => Ok((placed, rest)),
-            Ok(Step::NoExtent(prepared)) => Err(Refusal::NeedsCheckpoint(prepared)),
-            Err((e, prepared)) if e.kind() == ErrorKind::Full && !is_broken => {
-                Err(Refusal::NeedsSpace(prepared, e.into()))
-            }
-            Err((error, prepared)) => {
-                self.sink.failed(&prepared.taken);
-                Err(Refusal::Failed(error))
-            }
+        let is_broken = state.broken.is_some();
+        drop(state);
+        if error.kind() == ErrorKind::Full && !is_broken {
+            return Err(Refusal::NeedsSpace(prepared, error.into()));
         }
+        self.sink.failed(&prepared.taken);
+        Err(Refusal::Failed(error))
     }
 
     /// Steps 2 and 3 of a batch that has its place.
@@ -323,16 +330,18 @@ impl Log {
         }
         let extent_bytes = self.geometry.extent_bytes;
         let stream = prepared.stream;
+        if state.is_zeroed_now(stream) {
+            return Ok(Step::Needs(Need::Turn, prepared));
+        }
         if let Some(open) = state.streams.open_of(stream) {
             let place = Place { stream, extent: open.extent, offset: open.offset };
             if open.offset < extent_bytes {
-                if let Err(error) = self.reserve_open(state, stream) {
-                    return Err((error, prepared));
+                if let Some(need) = self.open_lacks_space(open, place) {
+                    return Ok(Step::Needs(need, prepared));
                 }
                 prepared = match self.place_at(state, place, prepared) {
                     Ok(step) => return Ok(step),
-                    Err((Some(error), prepared)) => return Err((error, prepared)),
-                    Err((None, prepared)) => prepared,
+                    Err(prepared) => prepared,
                 };
             }
         }
@@ -340,34 +349,33 @@ impl Log {
         if state.streams.ahead() <= self.geometry.kept_back(purpose) {
             return Ok(Step::NoExtent(prepared));
         }
-        if let Err(error) = self.reserve_next(state, purpose) {
-            return Err((error, prepared));
+        if let Some(need) = self.lacks_space(state, purpose) {
+            return Ok(Step::Needs(need, prepared));
         }
         let fresh = Place { stream, extent, offset: 0 };
-        self.place_at(state, fresh, prepared).map_err(|(error, prepared)| {
-            let too_large = || {
-                let text = format!("a batch of {} bytes does not fit in an extent", prepared.batch_bytes());
-                Error::new(ErrorKind::Invalid, text)
-            };
-            (error.unwrap_or_else(too_large), prepared)
+        self.place_at(state, fresh, prepared).map_err(|prepared| {
+            let text = format!("a batch of {} bytes does not fit in an extent", prepared.batch_bytes());
+            (Error::new(ErrorKind::Invalid, text), prepared)
         })
     }
 
-    /// Launches `prepared`, or as much of it as fits, at `place`. Hands it back, without an error,
-    /// if nothing of it fits.
+    /// Launches `prepared`, or as much of it as fits, at `place`. Hands it back if nothing of it
+    /// fits.
     #[allow(clippy::result_large_err)]
     fn place_at(
         &self,
         state: &mut State,
         place: Place,
         mut prepared: Prepared,
-    ) -> std::result::Result<Step, (Option<Error>, Prepared)> {
+    ) -> std::result::Result<Step, Prepared> {
         let room = (self.geometry.extent_bytes - place.offset) as usize;
         if prepared.batch_bytes() <= room {
-            return match self.fill_ahead(state, place, prepared.batch_bytes()) {
-                Ok(tail) => Ok(Step::Placed(self.launch(state, place, prepared, tail), None)),
-                Err(error) => Err((Some(error), prepared)),
+            let tail = match self.fill_ahead(state, place, prepared.batch_bytes()) {
+                Ahead::Stretch(end) => return Ok(Step::Needs(Need::Zeroes(place, end), prepared)),
+                Ahead::Tail(bytes) => bytes,
+                Ahead::Nothing => 0,
             };
+            return Ok(Step::Placed(self.launch(state, place, prepared, tail), None));
         }
         if room >= SPLIT_BYTES_MIN
             && let Some(part) = prepared.split(room, &self.buffers)
@@ -375,7 +383,7 @@ impl Log {
             prepared.begun = Some(state.incarnation);
             return Ok(Step::Placed(self.launch(state, place, part, 0), Some(prepared)));
         }
-        Err((None, prepared))
+        Err(prepared)
     }
 
     /// Gives a batch the next position and sequence number, and encodes its header. `tail` zeroes
@@ -500,8 +508,12 @@ impl Log {
     /// aside.
     pub(crate) fn position(&self, mark: ExtentIndex, shortens: bool, capture: impl FnOnce()) -> Position {
         let mut state = self.state.lock();
+        // Which extents have their space is certain only when no thread sets any aside.
+        while shortens && state.reserving {
+            self.settled.wait(&mut state);
+        }
         if state.broken.is_some() {
-            while !state.flights.is_empty() {
+            while !state.flights.is_empty() || state.streams.is_zeroing() {
                 self.settled.wait(&mut state);
             }
         }
@@ -520,8 +532,7 @@ impl Log {
             state.streams.abandon();
             self.ahead.store(state.streams.ahead(), Ordering::Relaxed);
         }
-        let reserved_only = shortens && !state.reserving;
-        let dropped = state.streams.keep_before(mark, reserved_only);
+        let dropped = state.streams.keep_before(mark, shortens);
         self.ahead.store(state.streams.ahead(), Ordering::Relaxed);
         capture();
         state.bytes_since_checkpoint = 0;
@@ -573,8 +584,12 @@ enum Step {
     /// The batch, or a part of it and the rest that stays behind.
     Placed(Placed, Option<Prepared>),
     NoExtent(Prepared),
+    Needs(Need, Prepared),
 }
 
 #[cfg(test)]
 #[path = "failure_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+mod slow_disk_tests;

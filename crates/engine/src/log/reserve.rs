@@ -1,13 +1,38 @@
 //! Space below, set aside before the log needs it: a write must not fail for want of it; and filled
 //! with zeroes where that makes syncs cheaper. Owns no state of its own: the space set aside is
 //! part of the log's position.
+//!
+//! Both take as long as the storage below lets them, so neither is done with the log's lock held:
+//! 1. A batch that would get its place finds that something is missing there ([`Need`]), and gets
+//!    none.
+//! 2. Its thread lets the lock go and sees to it ([`Log::meet`]). Who needs the same waits.
+//! 3. It takes the lock and looks again from the beginning: the log may have gone on elsewhere.
 
-use format::Stream;
+use env::AlignedBuf;
 use surface::{Error, Result};
 use units::ExtentIndex;
 
-use super::streams::Place;
+use super::streams::{Open, Place};
 use super::{Log, Purpose, State};
+use crate::base::ranked::MutexGuard;
+use crate::base::ranks;
+use crate::log::zero_ahead::Ahead;
+
+/// What a batch waits for before it gets its place.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Need {
+    /// Zeroes that another thread writes there.
+    Turn,
+    /// Space below for what its stream has open since before the pool was opened.
+    SpaceOfOpen(Place),
+    /// Space below for so many extents, from the first one on, that are opened next.
+    Space(ExtentIndex, usize),
+    /// Zeroes from its place up to this offset.
+    Zeroes(Place, u32),
+}
+
+/// The log's state, and whether the need is met.
+type Met<'a> = (MutexGuard<'a, State, ranks::LogState>, Result<()>);
 
 /// Most extents for which space is set aside below in one go. Each call waits for the file system's
 /// journal, and for writes under way; so a long stream makes fewer and larger ones. The number
@@ -16,29 +41,104 @@ use super::{Log, Purpose, State};
 const RESERVE_AHEAD_MAX: usize = 32;
 
 impl Log {
-    /// Sets space aside below for the extent that is opened next and its neighbours, so that a
-    /// write does not fail for want of it, and what gives space back does not either.
-    pub(super) fn reserve_next(&self, state: &mut State, purpose: Purpose) -> Result<()> {
+    /// The extent that is opened next and its neighbours, if space must be set aside below for
+    /// them, so that a write does not fail for want of it, and what gives space back does not
+    /// either.
+    pub(super) fn lacks_space(&self, state: &mut State, purpose: Purpose) -> Option<Need> {
         while state.streams.reserved_ahead() <= self.geometry.held_below(purpose) {
-            let Some((first, count)) = state.streams.unreserved(state.reserve_ahead) else { return Ok(()) };
-            let count = match self.reserve_extents(first, count, false) {
-                Ok(()) => count,
-                // Near the end of the space below, the rest is taken extent by extent.
-                Err(_) => self.reserve_one(first, purpose == Purpose::Metadata).map(|()| 1)?,
-            };
-            state.streams.set_reserved(first, count);
-            state.reserve_ahead = (2 * state.reserve_ahead).min(RESERVE_AHEAD_MAX);
+            let (first, count) = state.streams.unreserved(state.reserve_ahead)?;
+            if !self.backing.has(first, count) {
+                return Some(Need::Space(first, count));
+            }
+            state.note_reserved(first, count);
         }
-        Ok(())
+        None
     }
 
     /// The same for what a stream has open since before the pool was opened: most often it has its
     /// space, which cannot be told from none.
-    pub(super) fn reserve_open(&self, state: &mut State, stream: Stream) -> Result<()> {
-        let Some(open) = state.streams.open_of(stream).filter(|open| !open.is_reserved) else { return Ok(()) };
-        self.reserve_one(open.extent, true)?;
-        open.is_reserved = true;
-        Ok(())
+    pub(super) fn open_lacks_space(&self, open: &mut Open, place: Place) -> Option<Need> {
+        open.is_reserved |= self.backing.has(open.extent, 1);
+        (!open.is_reserved).then_some(Need::SpaceOfOpen(place))
+    }
+
+    /// Sees to what a batch of that purpose needs, without the log's lock, and takes that again.
+    pub(super) fn meet<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State, ranks::LogState>,
+        need: Need,
+        purpose: Purpose,
+    ) -> Met<'a> {
+        match need {
+            Need::Turn => {
+                self.settled.wait(&mut state);
+                (state, Ok(()))
+            }
+            Need::SpaceOfOpen(place) => {
+                drop(state);
+                let done = self.reserve_one(place.extent, true);
+                let mut state = self.state.lock();
+                let open = state.streams.open_of(place.stream).filter(|open| open.extent == place.extent);
+                if let (Ok(true), Some(open)) = (&done, open) {
+                    open.is_reserved = true;
+                }
+                (state, done.map(|_| ()))
+            }
+            Need::Space(..) if state.reserving => {
+                self.settled.wait(&mut state);
+                (state, Ok(()))
+            }
+            Need::Space(first, count) => {
+                state.reserving = true;
+                drop(state);
+                let done = match self.reserve_extents(first, count, false) {
+                    Ok(is_certain) => Ok((count, is_certain)),
+                    // Near the end of the space below, the rest is taken extent by extent.
+                    Err(_) => self.reserve_one(first, purpose == Purpose::Metadata).map(|is_certain| (1, is_certain)),
+                };
+                let mut state = self.reserving_ends();
+                if let Ok((count, true)) = done {
+                    state.note_reserved(first, count);
+                }
+                (state, done.map(|_| ()))
+            }
+            Need::Zeroes(place, end) => self.write_zeroes(state, place, end),
+        }
+    }
+
+    /// Writes zeroes from a place up to an offset of the same extent, which is open.
+    fn write_zeroes<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State, ranks::LogState>,
+        place: Place,
+        end: u32,
+    ) -> Met<'a> {
+        if let Some(open) = state.streams.open_of(place.stream) {
+            open.is_zeroing = true;
+        }
+        drop(state);
+        let len = (end - place.offset) as usize;
+        let at = self.geometry.start(place.extent) + u64::from(place.offset);
+        let written = self.disk.write_at(at, &AlignedBuf::new(len), len);
+        let mut state = self.state.lock();
+        // Still the same one: see `Open::is_zeroing`.
+        if let Some(open) = state.streams.open_of(place.stream) {
+            debug_assert_eq!((open.extent, open.offset), (place.extent, place.offset));
+            open.is_zeroing = false;
+            if written.is_ok() {
+                open.prefill.filled(end);
+            }
+        }
+        self.settled.notify_all();
+        (state, written.map_err(|e| Error::from_io("preparing the log's next stretch failed", e)))
+    }
+
+    /// The thread that was setting space aside does so no more.
+    fn reserving_ends(&self) -> MutexGuard<'_, State, ranks::LogState> {
+        let mut state = self.state.lock();
+        state.reserving = false;
+        self.settled.notify_all();
+        state
     }
 
     /// Sets space aside before it is needed, without the log's lock: the file system waits for
@@ -55,11 +155,9 @@ impl Log {
             unreserved
         };
         let done = self.reserve_extents(first, count, false);
-        let mut state = self.state.lock();
-        state.reserving = false;
-        // The log may have gone on elsewhere meanwhile.
-        if done.is_ok() && state.streams.set_reserved(first, count) {
-            state.reserve_ahead = (2 * state.reserve_ahead).min(RESERVE_AHEAD_MAX);
+        let mut state = self.reserving_ends();
+        if let Ok(true) = done {
+            state.note_reserved(first, count);
         }
     }
 
@@ -71,29 +169,39 @@ impl Log {
 
     /// `last`: also from the space left for the map. A few discards or deletions, and whatever else
     /// comes to the open extents, bring more back.
-    fn reserve_one(&self, extent: ExtentIndex, last: bool) -> Result<()> {
+    fn reserve_one(&self, extent: ExtentIndex, last: bool) -> Result<bool> {
         let no_space = "the storage below the data file gives no space for the log; free some there";
         self.reserve_extents(extent, 1, last).map_err(|e| Error::from_io(no_space, e))
     }
 
-    fn reserve_extents(&self, first: ExtentIndex, count: usize, last: bool) -> std::io::Result<()> {
-        if !self.backing.has(first, count) {
-            let (start, len) = (self.geometry.start(first), count as u64 * u64::from(self.geometry.extent_bytes));
-            if last { self.disk.reserve_last(start, len) } else { self.disk.reserve(start, len) }?;
-            self.backing.gained(first, count);
+    /// Whether that is certain: not if space was given back meanwhile, perhaps this.
+    fn reserve_extents(&self, first: ExtentIndex, count: usize, last: bool) -> std::io::Result<bool> {
+        if self.backing.has(first, count) {
+            return Ok(true);
         }
-        Ok(())
+        let losses = self.backing.losses();
+        let (start, len) = (self.geometry.start(first), count as u64 * u64::from(self.geometry.extent_bytes));
+        if last { self.disk.reserve_last(start, len) } else { self.disk.reserve(start, len) }?;
+        Ok(self.backing.gained_since(losses, first, count))
     }
 
-    /// See `log::zero_ahead`: how many zeroes the batch takes along.
-    pub(super) fn fill_ahead(&self, state: &mut State, place: Place, len: usize) -> Result<usize> {
+    /// What `log::zero_ahead` says about a place.
+    pub(super) fn fill_ahead(&self, state: &mut State, place: Place, len: usize) -> Ahead {
         if !self.disk.first_write_is_dear() || place.offset == 0 {
-            return Ok(0);
+            return Ahead::Nothing;
         }
-        let Some(open) = state.streams.open_of(place.stream) else { return Ok(0) };
-        let (start, extent_bytes) = (self.geometry.start(place.extent), self.geometry.extent_bytes);
-        let filled =
-            open.prefill.before(&*self.disk, start, extent_bytes, place.offset, len, self.counters.syncs.get());
-        filled.map_err(|e| Error::from_io("preparing the log's next stretch failed", e))
+        let (extent_bytes, syncs) = (self.geometry.extent_bytes, self.counters.syncs.get());
+        let open = state.streams.open_of(place.stream);
+        open.map_or(Ahead::Nothing, |open| open.prefill.before(extent_bytes, place.offset, len, syncs))
+    }
+}
+
+impl State {
+    /// Space has been set aside for so many extents, unless the log has gone on elsewhere
+    /// meanwhile.
+    fn note_reserved(&mut self, first: ExtentIndex, count: usize) {
+        if self.streams.set_reserved(first, count) {
+            self.reserve_ahead = (2 * self.reserve_ahead).min(RESERVE_AHEAD_MAX);
+        }
     }
 }

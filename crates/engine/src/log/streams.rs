@@ -46,6 +46,9 @@ pub(super) struct Open {
     /// Space has been set aside for it below.
     pub is_reserved: bool,
     pub prefill: Prefill,
+    /// A thread writes zeroes ahead in it, without the log's lock. Until it has, no batch is placed
+    /// in the extent, and its stream does not leave it.
+    pub is_zeroing: bool,
 }
 
 /// A place for a batch.
@@ -80,6 +83,7 @@ impl Streams {
             // It was, by the opening of the extent; a crash may have undone that.
             is_reserved: false,
             prefill: Prefill::default(),
+            is_zeroing: false,
         };
         let (applied, open) = (open, open.map(|at| at.map(filled)));
         Self { open, applied, listed: listed.into(), opened: 0, reserved: 0, passed }
@@ -103,6 +107,11 @@ impl Streams {
     /// The open extent of a stream.
     pub(super) fn open_of(&mut self, stream: Stream) -> Option<&mut Open> {
         self.open[stream as usize].as_mut()
+    }
+
+    /// Whether zeroes are written ahead in some open extent.
+    pub(super) fn is_zeroing(&self) -> bool {
+        self.open.iter().flatten().any(|open| open.is_zeroing)
     }
 
     /// Extents ahead with space set aside below.
@@ -140,7 +149,7 @@ impl Streams {
             debug_assert!(self.reserved > self.opened);
             self.opened += 1;
             let prefill = slot.take().map(|open| open.prefill).unwrap_or_default().in_another_extent();
-            *slot = Some(Open { extent: place.extent, offset: 0, is_reserved: true, prefill });
+            *slot = Some(Open { extent: place.extent, offset: 0, is_reserved: true, prefill, is_zeroing: false });
         }
         if let Some(open) = slot {
             debug_assert_eq!((open.extent, open.offset), (place.extent, place.offset));
@@ -162,8 +171,9 @@ impl Streams {
     }
 
     /// Leaves everything that is open, with whatever was not applied of it: each stream goes on in
-    /// a fresh extent.
+    /// a fresh extent. No zeroes are written ahead.
     pub(super) fn abandon(&mut self) {
+        debug_assert!(!self.is_zeroing());
         self.passed.extend(self.applied.iter_mut().filter_map(Option::take).map(|open| open.extent));
         self.passed.extend(self.listed.drain(..self.opened));
         self.open = Default::default();
@@ -181,7 +191,8 @@ impl Streams {
     pub(super) fn keep_before(&mut self, mark: ExtentIndex, reserved_only: bool) -> Vec<ExtentIndex> {
         for (open, applied) in self.open.iter_mut().zip(&mut self.applied) {
             let is_still = open.as_ref().map(|o| (o.extent, o.offset)) == applied.map(|a| (a.extent, a.offset));
-            if is_still && applied.is_some_and(|a| a.extent >= mark) {
+            let is_zeroing = open.as_ref().is_some_and(|open| open.is_zeroing);
+            if is_still && !is_zeroing && applied.is_some_and(|a| a.extent >= mark) {
                 *open = None;
                 self.passed.extend(applied.take().map(|a| a.extent));
             }
@@ -301,6 +312,22 @@ mod tests {
         put(&mut streams, Stream::Hot, false);
         streams.keep_before(ExtentIndex(8), false);
         assert!(streams.open_of(Stream::Hot).is_some());
+    }
+
+    /// Zeroes that come late would lie on the batches with which the extent is opened again.
+    #[test]
+    fn an_extent_in_which_zeroes_are_on_their_way_is_not_left() {
+        let mut streams = Streams::new([None, None], extents(&[50, 5]), vec![]);
+        let one = put(&mut streams, Stream::Hot, true);
+        streams.applied(one, 4096);
+        streams.open_of(Stream::Hot).unwrap().is_zeroing = true;
+        assert!(streams.is_zeroing());
+        assert!(streams.keep_before(ExtentIndex(40), false).is_empty());
+        assert_eq!(streams.open_of(Stream::Hot).map(|open| open.extent), Some(ExtentIndex(50)));
+        streams.open_of(Stream::Hot).unwrap().is_zeroing = false;
+        streams.keep_before(ExtentIndex(40), false);
+        assert!(streams.open_of(Stream::Hot).is_none());
+        assert_eq!(streams.position(), ([None, None], extents(&[5]), extents(&[50])));
     }
 
     #[test]

@@ -7,10 +7,11 @@ use surface::{Error, ErrorKind, Result};
 use super::{Log, Progress, State, Ticket};
 
 impl State {
-    /// Whether a batch of a stream is being written that takes zeroes along for the place behind
-    /// it. It is the stream's last one, as no other is placed meanwhile.
-    pub(super) fn is_zeroed_now(&self, stream: Stream) -> bool {
-        self.flights.iter().any(|f| f.has_tail && f.progress == Progress::Writing && f.place.stream == stream)
+    /// Whether zeroes are being written to the place behind the last batch of a stream: ahead of
+    /// the next batch, or with the last one. No other batch is placed there meanwhile.
+    pub(super) fn is_zeroed_now(&mut self, stream: Stream) -> bool {
+        self.streams.open_of(stream).is_some_and(|open| open.is_zeroing)
+            || self.flights.iter().any(|f| f.has_tail && f.progress == Progress::Writing && f.place.stream == stream)
     }
 }
 

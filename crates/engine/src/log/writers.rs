@@ -127,10 +127,11 @@ impl Log {
             Next::Nothing => return Wrote::Nothing,
             Next::Stopped => return Wrote::Stopped,
         };
-        self.reserve_early();
         let bytes = placed.bytes();
         self.write_and_remember(placed);
         self.writers.done(bytes);
+        // Behind the batch: all that comes after it in the log waits for it.
+        self.reserve_early();
         Wrote::Batch
     }
 

@@ -6,13 +6,12 @@
 //! time. So once such a writer is recognised, a stretch ahead of the log is filled with zeroes, and
 //! the journal is waited for once a stretch. Zeroes are no batch, so recovery does not care.
 //!
+//! The stretch is written by the thread whose batch needs it, without the log's lock (`reserve`).
+//! Until it is there, no other batch gets a place in that stream.
+//!
 //! A file system's journal syncs twice: behind the data, and behind its commit block. There a large
 //! batch takes zeroes along for the small one that will follow it, in the same write. The file
 //! system's journal saves as many bytes.
-
-use std::io::Result;
-
-use env::{AlignedBuf, Disk};
 
 /// Batches up to this size come from a writer that syncs often.
 const SMALL_BATCH_BYTES: usize = 16 << 10;
@@ -24,8 +23,18 @@ pub(crate) const TAIL_BYTES: usize = 8 << 10;
 /// the one that fills.
 const STRETCH_BYTES: u32 = 256 << 10;
 
+/// How the place of a batch is prepared, or the one behind it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ahead {
+    Nothing,
+    /// Zeroes are to be written from the batch's place up to this offset, before it.
+    Stretch(u32),
+    /// The batch takes so many zeroes along.
+    Tail(usize),
+}
+
 /// The state of a stream and of its open extent.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Prefill {
     streak: u32,
     /// Batches in a row, of any size, each behind a sync of its own.
@@ -44,53 +53,45 @@ impl Prefill {
         Self { until: 0, ..self }
     }
 
-    /// A batch of `len` bytes is about to be placed at `offset` of an extent that begins at byte
-    /// `start`: fills ahead if that pays. Returns how many zeroes the batch shall take along.
-    ///
-    /// # Errors
-    /// When the zeroes cannot be written.
-    pub(crate) fn before(
-        &mut self,
-        disk: &dyn Disk,
-        start: u64,
-        extent_bytes: u32,
-        offset: u32,
-        len: usize,
-        syncs: u64,
-    ) -> Result<usize> {
+    /// A batch of `len` bytes is about to be placed at `offset` of the extent. One that is to have
+    /// a stretch before it is not counted: it comes again when the stretch is there.
+    pub(crate) fn before(&mut self, extent_bytes: u32, offset: u32, len: usize, syncs: u64) -> Ahead {
         let is_synced = syncs != self.syncs;
+        let is_small = len <= SMALL_BATCH_BYTES;
+        let streak = if is_small && is_synced { self.streak.saturating_add(1) } else { 0 };
+        let after = offset + len as u32;
+        let is_written = self.until >= after;
+        if !is_written && streak >= STREAK_MIN {
+            return Ahead::Stretch((offset + STRETCH_BYTES).min(extent_bytes));
+        }
         let last_bytes = std::mem::replace(&mut self.last_bytes, len);
         self.syncs = syncs;
         self.synced = if is_synced { self.synced.saturating_add(1) } else { 0 };
-        let is_small = len <= SMALL_BATCH_BYTES;
-        self.streak = if is_small && is_synced { self.streak.saturating_add(1) } else { 0 };
-        let after = offset + len as u32;
-        if self.until >= after {
-            return Ok(0);
-        }
-        if self.streak >= STREAK_MIN {
-            let end = (offset + STRETCH_BYTES).min(extent_bytes);
-            let zeroes = AlignedBuf::new((end - offset) as usize);
-            disk.write_at(start + u64::from(offset), &zeroes, (end - offset) as usize)?;
-            self.until = end;
-        } else if self.synced >= STREAK_MIN && !is_small && last_bytes <= TAIL_BYTES {
+        self.streak = streak;
+        if !is_written && self.synced >= STREAK_MIN && !is_small && last_bytes <= TAIL_BYTES {
             let tail = TAIL_BYTES.min((extent_bytes - after) as usize);
             self.until = after + tail as u32;
-            return Ok(tail);
+            return Ahead::Tail(tail);
         }
-        Ok(0)
+        Ahead::Nothing
+    }
+
+    /// The stretch that was to be written is there.
+    pub(crate) fn filled(&mut self, until: u32) {
+        self.until = until;
     }
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use std::io::Result;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::{Arc, mpsc};
     use std::time::Duration;
 
     use bytes::Bytes;
-    use env::DiskLayer;
+    use env::{AlignedBuf, Disk, DiskLayer};
     use parking_lot::{Condvar, Mutex};
     use sim::Machine;
     use surface::{BlockDevice, WriteOptions};
@@ -106,10 +107,12 @@ mod tests {
 
     #[test]
     fn what_is_filled_depends_on_what_was_synced() {
-        let machine = Machine::new(8 << 20, 1);
-        let disk = machine.disk.handle();
-        let before = |prefill: &mut Prefill, offset: u32, len: usize, syncs: u64| {
-            prefill.before(&*disk, 0, EXTENT, offset, len, syncs).unwrap()
+        let before = |prefill: &mut Prefill, offset: u32, len: usize, syncs: u64| loop {
+            match prefill.before(EXTENT, offset, len, syncs) {
+                Ahead::Nothing => break 0,
+                Ahead::Tail(bytes) => break bytes,
+                Ahead::Stretch(end) => prefill.filled(end),
+            }
         };
         // Small ones, each behind a sync: a stretch ahead, and no more until it is used up.
         let mut prefill = Prefill::default();

@@ -1,0 +1,205 @@
+//! What goes on while a thread waits for the device and has nothing placed yet: it writes zeroes
+//! ahead, or sets space aside below. The device keeps that call until the test lets it go.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use env::{Disk, DiskLayer};
+use format::Stream;
+use parking_lot::{Condvar as PlainCondvar, Mutex as PlainMutex};
+use sim::Machine;
+
+use super::*;
+use crate::base::options::{FormatOptions, PoolOptions};
+use crate::base::testing::{env_on, reopen_on};
+use crate::pool::Pool;
+use crate::pool::core::Core;
+
+const CAPACITY_BYTES: u64 = 64 << 20;
+/// The device gives up for a test that would wait for ever: then the test fails.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kept {
+    Zeroes,
+    Space,
+}
+
+#[derive(Debug, Default)]
+struct Gate {
+    /// The next call of the kind is kept.
+    is_armed: bool,
+    is_kept: bool,
+    has_given_up: bool,
+}
+
+struct SlowDisk {
+    below: Arc<dyn Disk>,
+    kind: Kept,
+    gate: PlainMutex<Gate>,
+    changed: PlainCondvar,
+}
+
+impl SlowDisk {
+    fn keep(&self, kind: Kept) {
+        let mut gate = self.gate.lock();
+        if kind != self.kind || !std::mem::take(&mut gate.is_armed) {
+            return;
+        }
+        gate.is_kept = true;
+        self.changed.notify_all();
+        let waited = self.changed.wait_while_for(&mut gate, |gate| gate.is_kept, PATIENCE);
+        if waited.timed_out() {
+            gate.is_kept = false;
+            gate.has_given_up = true;
+        }
+    }
+
+    fn arm(&self) {
+        self.gate.lock().is_armed = true;
+    }
+
+    fn wait_until_kept(&self) {
+        let waited = self.changed.wait_while_for(&mut self.gate.lock(), |gate| !gate.is_kept, PATIENCE);
+        assert!(!waited.timed_out(), "no such call came");
+    }
+
+    fn assert_kept(&self, what: &str) {
+        let gate = self.gate.lock();
+        assert!(gate.is_kept && !gate.has_given_up, "{what} waited for the device");
+    }
+
+    fn let_go(&self) {
+        self.gate.lock().is_kept = false;
+        self.changed.notify_all();
+    }
+}
+
+impl DiskLayer for SlowDisk {
+    fn below(&self) -> &dyn Disk {
+        &*self.below
+    }
+    fn write_at(&self, offset: u64, buf: &AlignedBuf, len: usize) -> io::Result<()> {
+        if buf[..len].iter().all(|byte| *byte == 0) {
+            self.keep(Kept::Zeroes);
+        }
+        self.below.write_at(offset, buf, len)
+    }
+    fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.keep(Kept::Space);
+        self.below.reserve(offset, len)
+    }
+}
+
+fn batch(core: &Core) -> Prepared {
+    Prepared::metadata(Vec::new(), &core.buffers)
+}
+
+fn cold_batch(core: &Core) -> Prepared {
+    let mut batch = batch(core);
+    batch.stream = Stream::Cold;
+    batch
+}
+
+/// A batch that is durable, as those of a client that syncs each block.
+fn append(core: &Core, batch: Prepared) {
+    let Ok(ticket) = core.log.append(batch, Purpose::Metadata) else { panic!("it was refused") };
+    core.log.wait_applied(ticket).unwrap();
+    core.log.sync().unwrap();
+}
+
+struct World {
+    machine: Machine,
+    disk: Arc<SlowDisk>,
+    pool: Pool,
+}
+
+impl World {
+    /// A pool without threads, of which both streams have an extent.
+    fn new(kind: Kept, extent_bytes: u32) -> Self {
+        let machine = Machine::new(CAPACITY_BYTES, 1);
+        let below = machine.disk.handle();
+        let disk = SlowDisk { below, kind, gate: PlainMutex::default(), changed: PlainCondvar::new() };
+        let disk = Arc::new(disk);
+        let env = || env_on(&machine, Arc::clone(&disk) as _);
+        let options = FormatOptions { capacity_bytes: CAPACITY_BYTES, extent_bytes, properties: Default::default() };
+        Pool::format(&env(), &options).unwrap();
+        let pool = Pool::open(env(), PoolOptions { workers: 0, ..PoolOptions::default() }).unwrap();
+        append(&pool.core, batch(&pool.core));
+        append(&pool.core, cold_batch(&pool.core));
+        Self { machine, disk, pool }
+    }
+
+    /// Keeps the next call of the kind that a thread makes which appends, and shows the pool to the
+    /// test meanwhile. Afterwards the log goes on, and recovery finds all of it.
+    fn while_kept(mut self, look: impl FnOnce(&Core, &SlowDisk)) {
+        let core = &*self.pool.core;
+        self.disk.arm();
+        std::thread::scope(|scope| {
+            let appends = scope.spawn(|| (0..60).for_each(|_| append(core, batch(core))));
+            self.disk.wait_until_kept();
+            look(core, &self.disk);
+            self.disk.let_go();
+            appends.join().unwrap();
+        });
+        append(core, batch(core));
+        let end = core.log.applied_seq();
+        drop(self.pool);
+        self.machine.power_cycle();
+        let pool = reopen_on(&self.machine, self.machine.disk.handle());
+        assert!(pool.core.log.applied_seq() >= end, "recovery has not found all");
+        assert!(pool.check(false, &mut |_, _| ()).unwrap().problems.is_empty());
+    }
+}
+
+/// What needs no place in the log.
+fn look_around(core: &Core, disk: &SlowDisk) {
+    core.log.sync().unwrap();
+    disk.assert_kept("a sync of what is applied");
+    assert!(!core.log.is_broken() && core.log.bytes_since_checkpoint() > 0);
+    disk.assert_kept("a look at the log");
+    core.take_light_checkpoint().unwrap();
+    disk.assert_kept("a light checkpoint");
+    core.take_checkpoint().unwrap();
+    disk.assert_kept("a full checkpoint");
+}
+
+#[test]
+fn a_write_of_zeroes_ahead_keeps_nothing_up_but_its_stream() {
+    World::new(Kept::Zeroes, 1 << 20).while_kept(|core, disk| {
+        look_around(core, disk);
+        append(core, cold_batch(core));
+        disk.assert_kept("a batch of the other stream");
+        // Not even in a pool that is made smaller is the extent left to which they are on their
+        // way.
+        let hot = |position: &Position| position.open[Stream::Hot as usize];
+        let before = core.log.position(ExtentIndex(u32::MAX), false, || ());
+        let mut position = core.log.position(ExtentIndex(1), false, || ());
+        assert!(position.extents.is_empty() && hot(&position).is_some());
+        assert_eq!(hot(&position), hot(&before));
+        position.passed.clear();
+        core.log.extend(&position, &position.dropped);
+    });
+}
+
+#[test]
+fn setting_space_aside_keeps_nothing_up_but_what_needs_it() {
+    World::new(Kept::Space, 64 << 10).while_kept(look_around);
+}
+
+/// All that comes behind a batch waits for it: it is not kept from the device by space for others.
+#[test]
+fn a_writer_sets_space_aside_when_it_has_written_its_batch() {
+    let World { disk, pool, .. } = World::new(Kept::Space, 64 << 10);
+    let core = &*pool.core;
+    let Ok(ticket) = core.log.enqueue(batch(core), Purpose::Metadata) else { panic!("it was refused") };
+    disk.arm();
+    std::thread::scope(|scope| {
+        scope.spawn(|| core.log.write_queued(Duration::ZERO));
+        disk.wait_until_kept();
+        assert!(core.log.applied_seq() > ticket.seq, "it waits for space that it does not need");
+        disk.let_go();
+    });
+}
