@@ -145,6 +145,9 @@ ranks! {
     ObjectPart "object part";
     /// The accounts of extents.
     Extents "extents";
+    /// Held shared while records of the map's base are gone through, exclusively where changes
+    /// leave the layers above for the store.
+    MapBase "map base";
     /// The layers of the map.
     MapLayers "map layers";
     /// A shard of an overlay: those of one overlay in their order, those of a newer overlay before

@@ -12,12 +12,20 @@
 //! The records with the settled overlay laid over them are the *base*: the map as of the last
 //! checkpoint.
 //!
+//! **The store is never asked while the layers' lock is held**: a store may be slow, and the lock
+//! is taken exclusively in the middle of a capture, with the log's state held. A look at the layers
+//! that needs a group which memory does not have lets the lock go, loads the group, and looks again
+//! from the beginning (`look`).
+//!
 //! **Coherence of the cache with the base.** A cached group may lack settled fragments, and differs
-//! from the base in nothing else. A reader first takes the settled changes of a group and then the
-//! cached group, which it loads into the cache if need be. It does both under the layers' read
-//! lock. So a change leaves the settled overlay in these steps:
+//! from the base in nothing else. A reader takes the settled changes of a group and the cached
+//! group under one hold of the layers' read lock. So a change leaves the settled overlay in these
+//! steps, the *departure*:
 //! 1. The store gets the change.
-//! 2. The write lock is taken once. From here on no reader holds a group that was loaded before.
+//! 2. The departure is counted under the write lock. From here on no reader looks at a group that
+//!    was loaded before, and none gets into the cache: a group that was loaded counts only if there
+//!    has been no departure since before it was. Then it lacks nothing but what layers above have,
+//!    and step 3 will come to it.
 //! 3. The change is laid over the cached groups that it concerns.
 //! 4. The change leaves the overlay.
 //!
@@ -26,6 +34,10 @@
 //! frozen changes over the settled ones. The frozen overlay goes last, under the write lock. Until
 //! then it lies above old and new records alike; laying a change over a record that contains it
 //! already changes nothing.
+//!
+//! Who goes through many records of the base (`scan`) holds the lock `base_stays` shared meanwhile,
+//! which each departure takes exclusively at its step 2. So does a reader whose group did not count
+//! again and again.
 //!
 //! With several epochs the layers are not merged for a look-up: epoch by epoch, newest first, the
 //! newest layer that knows a block answers for it. The overlays above the store may still name
@@ -39,25 +51,25 @@ pub(crate) mod kind;
 pub(crate) mod overlay;
 pub(crate) mod relocation_notes;
 
+mod look;
 mod scan;
 
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
 use env::MapStore;
-use format::{FragmentRef, Record, RecordKey, parse_record_key, record_key, record_key_range};
+use format::{FragmentRef, Record};
 use quick_cache::Weighter;
 use quick_cache::sync::{Cache, EntryAction};
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 use surface::{Error, ErrorKind, Result};
 use units::{BlockMask, Epoch, GroupIndex, ObjectId};
 
 use crate::base::group::{GroupKey, GroupRecords};
-use crate::base::ranked::RwLock;
+use crate::base::ranked::{RwLock, RwLockWriteGuard};
 use crate::base::ranks;
-use crate::base::store_error::store_error;
 use crate::map::kind::Kind;
+use crate::map::look::{Loaded, Looked};
 use crate::map::overlay::Overlay;
 use crate::objects::level::Level;
 
@@ -89,6 +101,8 @@ struct Layers {
     /// The store has the settled changes, and the frozen ones above them: a full checkpoint is
     /// being published.
     is_merged: bool,
+    /// How often changes have left for the store: see the head of this file.
+    departures: u64,
 }
 
 impl Layers {
@@ -107,6 +121,9 @@ pub(crate) struct Base {
 
 pub(crate) struct Map {
     layers: RwLock<Layers, ranks::MapLayers>,
+    /// Held shared while records of the base are gone through, exclusively where changes leave for
+    /// the store.
+    base_stays: RwLock<(), ranks::MapBase>,
     cache: Cache<GroupKey, Arc<GroupRecords>, GroupWeight>,
     store: Arc<dyn MapStore>,
 }
@@ -115,7 +132,14 @@ impl Map {
     pub(crate) fn new(store: Arc<dyn MapStore>, cache_bytes: usize, settled: Arc<Overlay>) -> Self {
         let items = cache_bytes / 512;
         Self {
-            layers: RwLock::new(Layers { active: Arc::default(), frozen: None, settled, is_merged: false }),
+            layers: RwLock::new(Layers {
+                active: Arc::default(),
+                frozen: None,
+                settled,
+                is_merged: false,
+                departures: 0,
+            }),
+            base_stays: RwLock::default(),
             cache: Cache::with_weighter(items.max(64), cache_bytes as u64, GroupWeight),
             store,
         }
@@ -138,9 +162,7 @@ impl Map {
         group: GroupIndex,
         wanted: BlockMask,
     ) -> Result<(Vec<Piece>, BlockMask)> {
-        let mut pieces = Vec::new();
-        let absent = self.walk(levels, group, wanted, true, &mut |piece| pieces.push(piece))?;
-        Ok((pieces, absent.unwrap_or(BlockMask::EMPTY)))
+        self.look(|layers, loaded| self.walk(layers, loaded, levels, group, wanted))
     }
 
     /// The same without these, for what asks only where stored data lies.
@@ -151,24 +173,23 @@ impl Map {
     /// Like [`lookup_partly`](Self::lookup_partly), but only in memory: `None` if the store would have to be
     /// asked, or an image.
     pub(crate) fn lookup_cached(&self, levels: &[Level], group: GroupIndex, wanted: BlockMask) -> Option<Vec<Piece>> {
-        let mut pieces = Vec::new();
-        match self.walk(levels, group, wanted, false, &mut |piece| pieces.push(piece)) {
-            Ok(Some(absent)) if absent.is_empty() => Some(pieces),
+        match self.walk(&self.layers.read(), &Loaded::default(), levels, group, wanted) {
+            Ok((pieces, absent)) if absent.is_empty() => Some(pieces),
             _ => None,
         }
     }
 
-    /// The blocks of an image that have not been fetched; `None` if the store would have to be
-    /// asked.
+    /// Where blocks are found, and those of an image that have not been fetched.
     fn walk(
         &self,
+        layers: &Layers,
+        loaded: &Loaded,
         levels: &[Level],
         group: GroupIndex,
         wanted: BlockMask,
-        load: bool,
-        found: &mut dyn FnMut(Piece),
-    ) -> Result<Option<BlockMask>> {
-        let layers = self.layers.read();
+    ) -> Looked<(Vec<Piece>, BlockMask)> {
+        let mut pieces = Vec::new();
+        let found: &mut dyn FnMut(Piece) = &mut |piece| pieces.push(piece);
         let mut missing = wanted;
         for level in levels {
             if missing.is_empty() {
@@ -179,46 +200,24 @@ impl Map {
             for overlay in [Some(&layers.active), layers.frozen.as_ref(), Some(&layers.settled)].into_iter().flatten() {
                 overlay.with(key, |records| missing = take_newest(records, level, missing, found));
                 if missing.is_empty() {
-                    return Ok(Some(missing));
+                    return Ok((pieces, missing));
                 }
             }
             let settled = layers.settled.with(key, Clone::clone);
-            let Some(group) = self.group(&layers, key, || level.has_only_first(), load)? else { return Ok(None) };
+            let group = self.group(loaded, key, || level.has_only_first())?;
             let active = layers.active.records(key);
             let frozen = layers.frozen.as_ref().and_then(|frozen| frozen.records(key));
             let all = [active.as_deref(), frozen.as_deref(), settled.as_ref(), Some(&*group)];
             missing = take(all, level, missing, found);
         }
-        Ok(Some(levels.last().map_or(BlockMask::EMPTY, |level| level.image_mask(group).and(missing))))
-    }
-
-    /// The group, which may lack settled changes: see the head of this file.
-    fn group(
-        &self,
-        layers: &Layers,
-        key: GroupKey,
-        only: impl Fn() -> bool,
-        load: bool,
-    ) -> Result<Option<Arc<GroupRecords>>> {
-        if let Some(records) = self.cache.get(&key) {
-            return Ok(Some(records));
-        }
-        if !load {
-            return Ok(None);
-        }
-        let mut records = self.stored(key, only())?;
-        layers
-            .unmerged()
-            .and_then(|settled| settled.with(key, |changes| absorb(&mut records, changes, &mut |_, _| ())));
-        let records = Arc::new(records);
-        self.cache.insert(key, records.clone());
-        Ok(Some(records))
+        let absent = levels.last().map_or(BlockMask::EMPTY, |level| level.image_mask(group).and(missing));
+        Ok((pieces, absent))
     }
 
     /// The group as of the last checkpoint: of the one that is being published if it is a full one.
-    fn base(&self, layers: &Layers, key: GroupKey, newest: Epoch) -> Result<Arc<GroupRecords>> {
+    fn base(&self, layers: &Layers, loaded: &Loaded, key: GroupKey, newest: Epoch) -> Looked<Arc<GroupRecords>> {
         let settled = layers.settled.with(key, Clone::clone);
-        let mut group = self.group(layers, key, || newest == Epoch(0), true)?.unwrap_or_default();
+        let mut group = self.group(loaded, key, || newest == Epoch(0))?;
         if let Some(settled) = settled {
             lay(&mut group, &settled);
             // It may have lain over them in the store already.
@@ -226,34 +225,6 @@ impl Map {
             frozen.and_then(|frozen| frozen.with(key, |changes| lay(&mut group, changes)));
         }
         Ok(group)
-    }
-
-    /// The group in the store.
-    fn stored(&self, key: GroupKey, only: bool) -> Result<GroupRecords> {
-        if only {
-            // Nothing but epoch 0 can be there: a point lookup is several times cheaper than a
-            // scan.
-            let epoch = Epoch(0);
-            let id = record_key(&RecordKey { object: key.object, group: key.group, epoch });
-            let value = self.store.get(&id).map_err(store_error)?;
-            return value.map_or(Ok(GroupRecords::new()), |v| Ok(smallvec![(epoch, decode(key, &v)?)]));
-        }
-        let (from, to) = record_key_range(key.object, key.group, GroupIndex(key.group.0 + 1));
-        let mut records = GroupRecords::new();
-        let mut failure = None;
-        let scanned = self.store.scan(&from, &to, &mut |id, value| {
-            let Some(id) = parse_record_key(id) else { return ControlFlow::Continue(()) };
-            match decode(key, value) {
-                Ok(record) => records.push((id.epoch, record)),
-                Err(error) => {
-                    failure = Some(error);
-                    return ControlFlow::Break(());
-                }
-            }
-            ControlFlow::Continue(())
-        });
-        scanned.map_err(store_error)?;
-        failure.map_or(Ok(records), Err)
     }
 
     /// The group as a checkpoint must merge it, of which so much is `settled`: from the cache, else
@@ -269,22 +240,30 @@ impl Map {
 
     /// The group as of the last checkpoint, whatever its epochs. Fills the cache.
     pub(crate) fn records_of(&self, key: GroupKey) -> Result<Arc<GroupRecords>> {
-        self.base(&self.layers.read(), key, Epoch(u32::MAX))
+        self.look(|layers, loaded| self.base(layers, loaded, key, Epoch(u32::MAX)))
     }
 
     /// The group as of the last checkpoint, for the cleaner. Fills the cache: the cleaner itself
     /// asks for it again when it comes to the group's next fragment, and so does the account of the
     /// moved fragments. `newest` gives the object's epoch: one that was asked for before the layers
-    /// are held may be none any more when the group is loaded.
+    /// are held may be none any more when they are.
     pub(crate) fn base_for_cleaning(&self, key: GroupKey, newest: impl Fn() -> Epoch) -> Result<Arc<GroupRecords>> {
         // As a reader does: see the head of this file.
-        let layers = self.layers.read();
-        self.base(&layers, key, newest())
+        self.look(|layers, loaded| self.base(layers, loaded, key, newest()))
     }
 
     /// What the base says of the blocks that `changes` concern. Fills the cache.
     pub(crate) fn base_below(&self, key: GroupKey, newest: Epoch, changes: &GroupRecords) -> Result<GroupRecords> {
-        let layers = self.layers.read();
+        self.look(|layers, loaded| self.below(layers, loaded, (key, newest), changes))
+    }
+
+    fn below(
+        &self,
+        layers: &Layers,
+        loaded: &Loaded,
+        (key, newest): (GroupKey, Epoch),
+        changes: &GroupRecords,
+    ) -> Looked<GroupRecords> {
         let mut below: GroupRecords = changes.iter().map(|(epoch, _)| (*epoch, Record::default())).collect();
         let mut open: SmallVec<[BlockMask; 1]> = changes.iter().map(|(_, change)| change.known()).collect();
         let mut take = |records: &GroupRecords| {
@@ -294,9 +273,8 @@ impl Map {
             }
         };
         layers.settled.with(key, &mut take);
-        if let Some(group) = self.group(&layers, key, || newest == Epoch(0), true)? {
-            take(&group);
-        }
+        let group = self.group(loaded, key, || newest == Epoch(0))?;
+        take(&group);
         Ok(below)
     }
 
@@ -308,12 +286,20 @@ impl Map {
     /// Forgets the settled changes of groups whose records in the store say the same by now.
     pub(crate) fn unsettle(&self, groups: &[GroupKey]) {
         let settled = self.settled();
-        // From here on no reader holds records that were loaded before.
-        drop(self.layers.write());
+        // From here on no reader looks at records that were loaded before.
+        drop(self.depart());
         for key in groups {
             settled.with(*key, |changes| self.renew(*key, changes));
             settled.remove(*key);
         }
+    }
+
+    /// Counts a departure: step 2 in the head of this file.
+    fn depart(&self) -> RwLockWriteGuard<'_, Layers, ranks::MapLayers> {
+        let _alone = self.base_stays.write();
+        let mut layers = self.layers.write();
+        layers.departures += 1;
+        layers
     }
 
     /// Those of `blocks` of a group that are allocated in an epoch below the active overlay, and
@@ -393,9 +379,9 @@ impl Map {
                 }
             });
         } else {
-            // From here on no reader holds a group that was loaded before the commit, and no thread
-            // lays older changes over one that is loaded.
-            self.layers.write().is_merged = true;
+            // From here on no reader looks at a group that was loaded before the commit, and no
+            // thread lays older changes over one that is loaded.
+            self.depart().is_merged = true;
             for overlay in [&settled, &frozen] {
                 overlay.each(|key, changes| self.renew(key, changes));
             }
@@ -443,12 +429,13 @@ impl Map {
         location: u64,
         is_it: impl Fn(&FragmentRef) -> bool,
     ) -> Result<BlockMask> {
-        let layers = self.layers.read();
-        let base = self.base(&layers, key, newest)?;
-        let record = base.iter().find(|(e, _)| *e == epoch).map(|(_, record)| record);
-        let fragment = record.and_then(|r| r.fragments.iter().find(|f| f.location == location && is_it(f)));
-        let live = fragment.map_or(BlockMask::EMPTY, |fragment| fragment.live);
-        Ok(Self::unmoved_in(&layers, key, epoch, location, live))
+        self.look(|layers, loaded| {
+            let base = self.base(layers, loaded, key, newest)?;
+            let record = base.iter().find(|(e, _)| *e == epoch).map(|(_, record)| record);
+            let fragment = record.and_then(|r| r.fragments.iter().find(|f| f.location == location && is_it(f)));
+            let live = fragment.map_or(BlockMask::EMPTY, |fragment| fragment.live);
+            Ok(Self::unmoved_in(layers, key, epoch, location, live))
+        })
     }
 
     fn unmoved_in(layers: &Layers, key: GroupKey, epoch: Epoch, location: u64, blocks: BlockMask) -> BlockMask {
@@ -590,11 +577,16 @@ pub(crate) fn laid_over(records: &GroupRecords, changes: &GroupRecords) -> Group
 }
 
 #[cfg(test)]
+mod slow_store_tests;
+
+#[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
     use env::MapBatch;
+    use format::{RecordKey, record_key};
     use sim::Machine;
+    use smallvec::smallvec;
 
     use super::*;
 

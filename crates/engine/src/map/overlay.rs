@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use format::{FragmentRef, Record};
-use units::{BlockMask, Epoch};
+use units::{BlockMask, Epoch, GroupIndex, ObjectId};
 
 use crate::base::group::GroupKey;
 use crate::base::group::GroupRecords;
@@ -127,6 +127,24 @@ impl Overlay {
     /// The same of an overlay that is frozen: no thread changes it any more.
     pub(crate) fn frozen_records(&self, key: GroupKey) -> Option<Records<'_>> {
         RwLockReadGuard::try_map(self.shard(key).read_unchanging(), |groups| groups.get(&key))
+    }
+
+    /// Adds the groups in `from..to` of an object that have changed.
+    pub(super) fn add_groups(&self, object: ObjectId, from: GroupIndex, to: GroupIndex, groups: &mut Vec<GroupIndex>) {
+        if (self.groups() as u64) < to.0.saturating_sub(from.0) {
+            self.each(|key, _| {
+                if key.object == object && key.group >= from && key.group < to {
+                    groups.push(key.group);
+                }
+            });
+            return;
+        }
+        for group in from.0..to.0 {
+            let group = GroupIndex(group);
+            if self.with(GroupKey { object, group }, |_| ()).is_some() {
+                groups.push(group);
+            }
+        }
     }
 
     /// Forgets the changes of a group.

@@ -1,6 +1,7 @@
 //! Going through the map: which groups there are, and what records of the base say, in order.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use format::{FragmentRef, RecordKey, parse_record_key, record_key, record_key_range};
 use smallvec::smallvec;
@@ -10,11 +11,12 @@ use units::{Epoch, GroupIndex, ObjectId};
 use super::{Map, absorb, decode};
 use crate::base::group::{GroupKey, GroupRecords};
 use crate::base::store_error::store_error;
+use crate::map::look::MISSES_MAX;
 use crate::map::overlay::Overlay;
 
-/// Records that a look at all of them goes through under the layers' lock at once: a checkpoint
-/// waits for that, and all readers behind it. Some tens of milliseconds; the settled overlay is
-/// sorted for each such page.
+/// Records that a look at all of them goes through while no change leaves for the store: the end of
+/// a full checkpoint waits for that. Some tens of milliseconds; the settled overlay is sorted for
+/// each such page.
 const PAGE_RECORDS: usize = 1 << 16;
 
 impl Map {
@@ -24,10 +26,32 @@ impl Map {
         &self,
         object: ObjectId,
         from: GroupIndex,
-        mut to: GroupIndex,
+        to: GroupIndex,
         records_max: usize,
     ) -> Result<(Vec<GroupIndex>, GroupIndex)> {
-        let layers = self.layers.read();
+        let (mut misses, mut stays) = (0, None);
+        loop {
+            if misses == MISSES_MAX {
+                stays.get_or_insert_with(|| self.base_stays.read());
+            }
+            let (stored, end, departures) = self.stored_groups(object, from, to, records_max)?;
+            if let Some(groups) = self.with_layers(object, (from, end), &stored, departures) {
+                return Ok((groups, end));
+            }
+            misses += 1;
+        }
+    }
+
+    /// Groups in `from..to` of an object of which the store has records, where the look ended, and
+    /// the number of departures before it.
+    fn stored_groups(
+        &self,
+        object: ObjectId,
+        from: GroupIndex,
+        mut to: GroupIndex,
+        records_max: usize,
+    ) -> Result<(Vec<GroupIndex>, GroupIndex, u64)> {
+        let departures = self.layers.read().departures;
         let mut groups: Vec<GroupIndex> = Vec::new();
         let (low, high) = record_key_range(object, from, to);
         self.store
@@ -44,25 +68,29 @@ impl Map {
                 ControlFlow::Continue(())
             })
             .map_err(store_error)?;
+        Ok((groups, to, departures))
+    }
+
+    /// The groups that the store had, and those in the same range of which the layers above it know
+    /// something now, in order. `None`: there have been departures since.
+    fn with_layers(
+        &self,
+        object: ObjectId,
+        (from, to): (GroupIndex, GroupIndex),
+        stored: &[GroupIndex],
+        departures: u64,
+    ) -> Option<Vec<GroupIndex>> {
+        let layers = self.layers.read();
+        if layers.departures != departures {
+            return None;
+        }
+        let mut groups = stored.to_vec();
         for overlay in [&layers.active, &layers.settled].into_iter().chain(&layers.frozen) {
-            if (overlay.groups() as u64) < to.0.saturating_sub(from.0) {
-                overlay.each(|key, _| {
-                    if key.object == object && key.group >= from && key.group < to {
-                        groups.push(key.group);
-                    }
-                });
-                continue;
-            }
-            for group in from.0..to.0 {
-                let group = GroupIndex(group);
-                if overlay.with(GroupKey { object, group }, |_| ()).is_some() {
-                    groups.push(group);
-                }
-            }
+            overlay.add_groups(object, from, to, &mut groups);
         }
         groups.sort_unstable();
         groups.dedup();
-        Ok((groups, to))
+        Some(groups)
     }
 
     /// How many groups in `from..to` of an object the store has records of, counted up to `max`.
@@ -114,6 +142,12 @@ impl Map {
         Ok(found)
     }
 
+    /// What light checkpoints made durable, and no record has yet; the caller holds `base_stays`.
+    fn unmerged(&self) -> Arc<Overlay> {
+        let layers = self.layers.read();
+        if layers.is_merged { Arc::default() } else { layers.settled.clone() }
+    }
+
     /// Goes through the groups of which the base has records with keys in `from..to`, in order,
     /// until `visit` breaks it off.
     ///
@@ -125,9 +159,8 @@ impl Map {
         to: &[u8],
         visit: &mut dyn FnMut(GroupKey, GroupRecords) -> ControlFlow<()>,
     ) -> Result<()> {
-        let layers = self.layers.read();
-        let nothing = Overlay::default();
-        let settled = layers.unmerged().unwrap_or(&nothing);
+        let _stays = self.base_stays.read();
+        let settled = self.unmerged();
         let inside = |key: &GroupKey| {
             let first = record_key(&RecordKey { object: key.object, group: key.group, epoch: Epoch(u32::MAX) });
             first[..] >= *from && first[..] < *to
