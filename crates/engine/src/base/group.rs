@@ -21,6 +21,19 @@ impl GroupKey {
     }
 }
 
+/// Groups of an object of which the map store had records when it was asked.
+#[derive(Debug)]
+pub(crate) struct StoredGroups {
+    pub object: ObjectId,
+    pub from: GroupIndex,
+    /// Where the look ended.
+    pub to: GroupIndex,
+    /// In order. `None`: the store could not be read.
+    pub groups: Option<Vec<GroupIndex>>,
+    /// How often changes had left the map's layers for the store before it was asked.
+    pub departures: u64,
+}
+
 /// Records of one group, one an epoch, newest first. Most groups have one: it lies where the list
 /// does, and needs no memory of its own.
 pub(crate) type GroupRecords = SmallVec<[(Epoch, Record); 1]>;

@@ -5,7 +5,8 @@
 //! A batch goes through these steps:
 //! 1. [`Log::append`] gives it a position and a sequence number, under the log's lock. What does
 //!    not fit in the rest of its stream's open extent becomes a second batch in the next one. Where
-//!    the storage must be prepared for it first, that is done without the lock (`reserve`).
+//!    the storage must be prepared for it first, that is done without the lock (`reserve`), and so
+//!    is what its application asks the map store for ([`Sink::foresee`]).
 //! 2. It is written, without a lock; batches of several threads are written at the same time.
 //! 3. It is applied to the map once every batch before it has been: so the map is always that of a
 //!    prefix of the log, and recovery, which stops at the first batch that is not whole, arrives at
@@ -33,6 +34,7 @@ pub(crate) mod zero_ahead;
 
 mod end;
 mod reserve;
+mod settle;
 mod standing;
 mod streams;
 mod waits;
@@ -49,6 +51,7 @@ use units::{ExtentIndex, Seq};
 
 use crate::base::buffers::BufferPool;
 use crate::base::counters::Counters;
+use crate::base::group::StoredGroups;
 use crate::base::ranked::{Condvar, Mutex};
 use crate::base::ranks;
 use crate::buffer::write_buffer::Taken;
@@ -65,9 +68,12 @@ pub(crate) use self::writers::Wrote;
 
 /// What becomes of batches. Called under the log's lock, in the log's order.
 pub(crate) trait Sink: Send + Sync {
+    /// What the map store says of a batch that is not applied yet. Called without the log's lock.
+    fn foresee(&self, entries: &[Entry]) -> Vec<StoredGroups>;
     /// The batch is written: its entries hold from now on. `payload` is where its payloads begin in
-    /// the data file.
-    fn apply(&self, seq: Seq, entries: &[Entry], payload: u64);
+    /// the data file. `false`: nothing has happened, because the store must be asked anew.
+    #[must_use]
+    fn apply(&self, seq: Seq, entries: &[Entry], payload: u64, foreseen: &[StoredGroups]) -> bool;
     /// All batches before `seq` are applied.
     fn reached(&self, seq: Seq);
     /// Everything of a drain is applied.
@@ -95,6 +101,9 @@ const WRITE_TRIES: u32 = 3;
 enum Progress {
     Writing,
     Written,
+    /// A thread asks the map store anew what its application needs, without the log's lock. It is
+    /// the first one under way.
+    Foreseeing,
     Failed,
 }
 
@@ -102,6 +111,7 @@ struct Flight {
     seq: Seq,
     progress: Progress,
     entries: Vec<Entry>,
+    foreseen: Vec<StoredGroups>,
     place: Place,
     /// Zeroes are written behind it, with it.
     has_tail: bool,
@@ -273,6 +283,7 @@ impl Log {
         mut prepared: Prepared,
         purpose: Purpose,
     ) -> std::result::Result<(Placed, Option<Prepared>), Refusal> {
+        prepared.foreseen = self.sink.foresee(&prepared.entries);
         let mut state = self.state.lock();
         let (error, prepared) = loop {
             match self.place(&mut state, prepared, purpose) {
@@ -313,7 +324,7 @@ impl Log {
             state.broken.get_or_insert((error.kind(), error.to_string()));
             error
         });
-        self.settle(&mut state);
+        self.settle(state);
         result
     }
 
@@ -403,7 +414,7 @@ impl Log {
         let len = part.batch_bytes();
         let end = part.payload_bytes();
         let head = encode_batch(&header, &part.entries, part.header_bytes(), len);
-        let Prepared { mut buf, entries, taken, .. } = part;
+        let Prepared { mut buf, entries, foreseen, taken, .. } = part;
         buf[..head.len()].copy_from_slice(&head);
         let written = (len + tail).min(buf.len());
         buf[head.len() + end..written].fill(0);
@@ -416,6 +427,7 @@ impl Log {
             seq: ticket.seq,
             progress: Progress::Writing,
             entries,
+            foreseen,
             place,
             has_tail: written > len,
             end: place.offset + len as u32,
@@ -437,37 +449,6 @@ impl Log {
                 Err(error) if tries == WRITE_TRIES => return Err(error),
                 Err(_) => tries += 1,
             }
-        }
-    }
-
-    /// Step 3, for as many batches as are ready.
-    fn settle(&self, state: &mut State) {
-        while let Some(flight) = state.flights.front() {
-            match flight.progress {
-                Progress::Writing => break,
-                Progress::Failed => {
-                    self.give_back(state);
-                    break;
-                }
-                Progress::Written => {}
-            }
-            let Some(flight) = state.flights.pop_front() else { break };
-            state.streams.applied(flight.place, flight.end);
-            self.sink.apply(Seq(flight.seq.0), &flight.entries, flight.payload);
-            state.applied_seq = Seq(flight.seq.0 + 1);
-            self.sink.reached(state.applied_seq);
-            self.sink.completed(&flight.taken);
-        }
-        self.settled.notify_all();
-    }
-
-    /// The first batch under way has failed: once no other is being written, all of them go back.
-    fn give_back(&self, state: &mut State) {
-        if state.flights.iter().any(|f| f.progress == Progress::Writing) {
-            return;
-        }
-        for flight in state.flights.drain(..) {
-            self.sink.failed(&flight.taken);
         }
     }
 

@@ -8,6 +8,7 @@ use format::{
 use units::{Epoch, ObjectId};
 
 use crate::base::buffers::BufferPool;
+use crate::base::group::StoredGroups;
 use crate::buffer::write_buffer::Taken;
 use crate::log::zero_ahead::TAIL_BYTES;
 
@@ -19,6 +20,8 @@ const HEADER_STAYS_DIVISOR: usize = 16;
 /// A batch that has no position yet.
 pub(crate) struct Prepared {
     pub entries: Vec<Entry>,
+    /// See [`Sink::foresee`](super::Sink::foresee).
+    pub foreseen: Vec<StoredGroups>,
     /// Where it goes: moves to the cold one, all else to the hot one, unless the caller decides
     /// otherwise.
     pub stream: Stream,
@@ -40,7 +43,7 @@ impl Prepared {
         let header = header_bytes(&entries);
         debug_assert!(buf.len() >= header + payload);
         let stream = if matches!(entries.first(), Some(Entry::Moves { .. })) { Stream::Cold } else { Stream::Hot };
-        Self { entries, stream, header, payload, buf, taken, begun: None }
+        Self { entries, foreseen: Vec::new(), stream, header, payload, buf, taken, begun: None }
     }
 
     /// A batch without payloads.
@@ -182,7 +185,17 @@ impl Prepared {
             }
             at += len;
         }
-        Some(Self { entries: part.entries, stream, header, payload: at - header, buf, taken: Vec::new(), begun })
+        let payload = at - header;
+        Some(Self {
+            entries: part.entries,
+            foreseen: Vec::new(),
+            stream,
+            header,
+            payload,
+            buf,
+            taken: Vec::new(),
+            begun,
+        })
     }
 }
 
@@ -273,7 +286,8 @@ impl Side {
         }
         let taken = std::mem::take(&mut from.taken);
         let Prepared { stream, begun, .. } = *from;
-        Prepared { entries: self.entries, stream, header, payload: at - header, buf, taken, begun }
+        let payload = at - header;
+        Prepared { entries: self.entries, foreseen: Vec::new(), stream, header, payload, buf, taken, begun }
     }
 }
 

@@ -19,14 +19,20 @@
 //! In replay there is one overlay, which has all changes since the checkpoint that was loaded; that
 //! is one captured before *T*, else the batch would not be replayed: so it has everything that
 //! changed between *T* and the move.
+//!
+//! A *wide hole* concerns groups of which some layer of the map knows something. The store is asked
+//! for its part before the batch has its place, without the log's lock ([`Sink::foresee`]). The
+//! layers above are looked at when the batch is applied. What the store has got since it was asked
+//! is still in one of them, unless changes have left for the store meanwhile (`map`, departures):
+//! then the batch is not applied before the store has been asked anew.
 
 use std::sync::Arc;
 
 use format::{BATCH_ALIGN, Entry, FragmentEntry, FragmentRef, Move};
-use units::{BlockIndex, BlockMask, Epoch, GROUP_BLOCKS, GroupIndex, Seq};
+use units::{BlockIndex, BlockMask, Epoch, GROUP_BLOCKS, GroupIndex, ObjectId, Seq};
 
 use crate::base::canary::Canary;
-use crate::base::group::GroupKey;
+use crate::base::group::{GroupKey, StoredGroups};
 use crate::base::ranked::Mutex;
 use crate::base::ranks;
 use crate::buffer::write_buffer::{Taken, WriteBuffer};
@@ -42,6 +48,15 @@ use crate::space::dead_map::{Death, Deaths};
 /// Groups of a hole range beyond which only groups that hold something are looked for.
 const HOLE_GROUPS_BLIND: u64 = 64;
 
+/// A hole that concerns only groups which hold something.
+struct WideHole {
+    object: ObjectId,
+    from: GroupIndex,
+    to: GroupIndex,
+    /// `None`: the store could not be read, and all groups are taken for such.
+    groups: Option<Vec<GroupIndex>>,
+}
+
 pub(crate) struct Applier {
     pub map: Arc<Map>,
     pub objects: Arc<Objects>,
@@ -53,7 +68,22 @@ pub(crate) struct Applier {
 }
 
 impl Sink for Applier {
-    fn apply(&self, seq: Seq, entries: &[Entry], payload: u64) {
+    fn foresee(&self, entries: &[Entry]) -> Vec<StoredGroups> {
+        let mut foreseen = Vec::new();
+        for entry in entries {
+            let Entry::Holes { object, ranges, .. } = entry else { continue };
+            for (from, to) in ranges.iter().filter_map(|(first, count)| wide_groups(*first, (*count).into())) {
+                let levels = self.objects.get(*object).map(|object| object.levels());
+                for level in levels.iter().flat_map(|levels| levels.iter()) {
+                    foreseen.push(self.map.foresee_groups(level.object, from, to));
+                }
+            }
+        }
+        foreseen
+    }
+
+    fn apply(&self, seq: Seq, entries: &[Entry], payload: u64, foreseen: &[StoredGroups]) -> bool {
+        let Some(wide_holes) = self.wide_holes(entries, foreseen) else { return false };
         let overlay = self.map.active();
         // A batch without payloads may end where its extent does.
         self.catalogue.note(entries, self.geometry.extent_at(payload.saturating_sub(1)));
@@ -91,7 +121,8 @@ impl Sink for Applier {
                 Entry::Holes { object, epoch, ranges } => {
                     let Some(object) = self.objects.get(*object).filter(|o| o.is_growing()) else { continue };
                     for (first, count) in ranges {
-                        self.put_holes(&overlay, &object, *epoch, (*first, u64::from(*count)), &mut deaths);
+                        let range = (*first, u64::from(*count));
+                        self.put_holes(&overlay, &object, *epoch, range, &wide_holes, &mut deaths);
                     }
                 }
                 Entry::Object(descriptor) => self.objects.apply(descriptor),
@@ -105,6 +136,7 @@ impl Sink for Applier {
         let end = location.next_multiple_of(BATCH_ALIGN as u64);
         let extent = self.geometry.extent_at(location.saturating_sub(1));
         self.inventories.note(extent, (end - self.geometry.start(extent)) as u32, seq);
+        true
     }
 
     fn reached(&self, seq: Seq) {
@@ -127,6 +159,11 @@ impl Sink for Applier {
 }
 
 impl Applier {
+    /// Applies a batch that recovery has found.
+    pub(crate) fn replay(&self, seq: Seq, entries: &[Entry], payload: u64) {
+        while !self.apply(seq, entries, payload, &self.foresee(entries)) {}
+    }
+
     /// See the head of this file. Returns the blocks that it takes over.
     fn take_over(
         &self,
@@ -178,13 +215,14 @@ impl Applier {
         object: &Object,
         epoch: Epoch,
         (first, count): (BlockIndex, u64),
+        wide_holes: &[WideHole],
         deaths: &mut Vec<Death>,
     ) {
         if count == 0 {
             return;
         }
         let end = first.0 + count;
-        let (from, to) = (first.group(), GroupIndex(BlockIndex(end - 1).group().0 + 1));
+        let (from, to) = groups_of(first, count);
         let mut put = |group: GroupIndex, is_held: bool| {
             let start = group.first_block().0;
             let (low, high) = (first.0.max(start), end.min(start + GROUP_BLOCKS as u64));
@@ -193,9 +231,13 @@ impl Applier {
             let change = (is_held, 0);
             self.change(overlay, object, (key, epoch), change, deaths, |record, lost| record.put_holes(mask, lost));
         };
-        if to.0 - from.0 > HOLE_GROUPS_BLIND
-            && let Ok(groups) = self.groups_in(object, from, to)
-        {
+        let wide = wide_holes.iter().find(|hole| (hole.object, hole.from, hole.to) == (object.id, from, to));
+        if let Some(groups) = wide.and_then(|hole| hole.groups.as_ref()) {
+            let mut groups = groups.clone();
+            // Entries before it in the same batch may have added some.
+            overlay.add_groups(object.id, from, to, &mut groups);
+            groups.sort_unstable();
+            groups.dedup();
             groups.into_iter().for_each(|group| put(group, true));
             return;
         }
@@ -204,20 +246,41 @@ impl Applier {
         (from.0..to.0).for_each(|group| put(GroupIndex(group), false));
     }
 
+    /// The wide holes of a batch. `None`: the foreseen groups are out of date.
+    fn wide_holes(&self, entries: &[Entry], foreseen: &[StoredGroups]) -> Option<Vec<WideHole>> {
+        let mut holes = Vec::new();
+        for entry in entries {
+            let Entry::Holes { object, ranges, .. } = entry else { continue };
+            let Some(object) = self.objects.get(*object).filter(|o| o.is_growing()) else { continue };
+            for (from, to) in ranges.iter().filter_map(|(first, count)| wide_groups(*first, (*count).into())) {
+                let groups = self.groups_in(&object, from, to, foreseen)?;
+                holes.push(WideHole { object: object.id, from, to, groups });
+            }
+        }
+        Some(holes)
+    }
+
     /// Groups of which the object, or one that it came from, knows something: records below must be
-    /// hidden too.
-    fn groups_in(&self, object: &Object, from: GroupIndex, to: GroupIndex) -> surface::Result<Vec<GroupIndex>> {
+    /// hidden too. The outer `None`: the foreseen groups are out of date; the inner one: the store
+    /// could not be read.
+    fn groups_in(
+        &self,
+        object: &Object,
+        from: GroupIndex,
+        to: GroupIndex,
+        foreseen: &[StoredGroups],
+    ) -> Option<Option<Vec<GroupIndex>>> {
         let mut groups = Vec::new();
         for level in object.levels().iter() {
-            groups.extend(self.map.groups_in(level.object, from, to, usize::MAX)?.0);
+            let stored = foreseen.iter().find(|f| (f.object, f.from, f.to) == (level.object, from, to))?;
+            let Some(known) = self.map.known_groups(stored)? else { return Some(None) };
+            groups.extend(known);
             // What has not been fetched must be hidden as well.
             if !Canary::ImageHolesForgotten.is_planted() {
                 groups.extend((from.0..to.0.min(level.image_groups())).map(GroupIndex));
             }
         }
-        groups.sort_unstable();
-        groups.dedup();
-        Ok(groups)
+        Some(Some(groups))
     }
 
     /// Changes a record by what stores so many bytes, and estimates what that makes of the object.
@@ -249,6 +312,17 @@ impl Applier {
         }
         object.estimate(blocks, bytes);
     }
+}
+
+/// The groups that a range of at least one block touches.
+fn groups_of(first: BlockIndex, count: u64) -> (GroupIndex, GroupIndex) {
+    (first.group(), GroupIndex(BlockIndex(first.0 + count - 1).group().0 + 1))
+}
+
+/// The same if they are so many that only those that hold something are looked for.
+fn wide_groups(first: BlockIndex, count: u64) -> Option<(GroupIndex, GroupIndex)> {
+    let (from, to) = groups_of(first, count.max(1));
+    (to.0 - from.0 > HOLE_GROUPS_BLIND).then_some((from, to))
 }
 
 #[cfg(test)]

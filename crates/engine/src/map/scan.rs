@@ -9,7 +9,7 @@ use surface::Result;
 use units::{Epoch, GroupIndex, ObjectId};
 
 use super::{Map, absorb, decode};
-use crate::base::group::{GroupKey, GroupRecords};
+use crate::base::group::{GroupKey, GroupRecords, StoredGroups};
 use crate::base::store_error::store_error;
 use crate::map::look::MISSES_MAX;
 use crate::map::overlay::Overlay;
@@ -40,6 +40,25 @@ impl Map {
             }
             misses += 1;
         }
+    }
+
+    /// Groups in `from..to` of an object of which the store has records, to be completed with
+    /// [`known_groups`](Self::known_groups).
+    pub(crate) fn foresee_groups(&self, object: ObjectId, from: GroupIndex, to: GroupIndex) -> StoredGroups {
+        let (groups, departures) = match self.stored_groups(object, from, to, usize::MAX) {
+            Ok((groups, _, departures)) => (Some(groups), departures),
+            Err(_) => (None, 0),
+        };
+        StoredGroups { object, from, to, groups, departures }
+    }
+
+    /// Groups of which some layer knows something now, in order. The outer `None`: since the store
+    /// was asked, changes have left the layers above for it, and it must be asked anew; the inner
+    /// one: it could not be read.
+    pub(crate) fn known_groups(&self, stored: &StoredGroups) -> Option<Option<Vec<GroupIndex>>> {
+        let StoredGroups { object, from, to, departures, .. } = *stored;
+        let Some(groups) = &stored.groups else { return Some(None) };
+        self.with_layers(object, (from, to), groups, departures).map(Some)
     }
 
     /// Groups in `from..to` of an object of which the store has records, where the look ended, and

@@ -234,3 +234,28 @@ fn groups_that_leave_for_the_store_while_it_is_asked_for_them_are_found() {
     });
     assert_eq!((world.groups(), world.asked()), (vec![0, 5, 7, 9], 2));
 }
+
+/// A wide hole goes by what the store said before it had its place in the log.
+#[test]
+fn what_was_foreseen_holds_until_changes_leave_for_the_store() {
+    let machine = Machine::new(1 << 20, 1);
+    let world = World::new(&machine);
+    let foreseen = world.map.foresee_groups(KEY.object, GroupIndex(0), GroupIndex(100));
+    assert_eq!(world.asked(), 1);
+    let known = || {
+        let known = world.map.known_groups(&foreseen)?.unwrap();
+        Some(known.into_iter().map(|group| group.0).collect::<Vec<_>>())
+    };
+    change_group(&world.map, 7);
+    assert_eq!(known(), Some(vec![0, 7]));
+    world.map.freeze();
+    change_group(&world.map, 8);
+    assert_eq!(known(), Some(vec![0, 7, 8]), "captured");
+    world.map.thaw(Kind::Light, Vec::new());
+    assert_eq!(known(), Some(vec![0, 7, 8]), "settled");
+    world.commit(7, FIRST, 1000);
+    assert_eq!(known(), Some(vec![0, 7, 8]), "in the store as well");
+    world.map.unsettle(&[GroupKey { group: GroupIndex(7), ..KEY }]);
+    assert_eq!(known(), None, "in the store alone");
+    assert_eq!(world.asked(), 0);
+}

@@ -43,9 +43,9 @@ use crate::base::canary::Canary;
 use crate::base::loss::Loss;
 use crate::base::store_error::store_error;
 use crate::checkpoint::opening::older_map;
+use crate::log::Position;
 use crate::log::geometry::Geometry;
 use crate::log::log_reads::{ExtentBytes, LogReads, Source};
-use crate::log::{Position, Sink as _};
 use crate::map::apply::Applier;
 use crate::map::deltas::{Deltas, read_deltas};
 use crate::space::usage::{Pages, usage_bytes, usage_differs};
@@ -325,12 +325,12 @@ impl Replay<'_> {
                     None => break why,
                 },
             };
-            applier.apply(taken.seq, &taken.entries, taken.payload);
+            applier.replay(taken.seq, &taken.entries, taken.payload);
             if Canary::DoubleApply.is_planted() && again.is_none() {
                 again = Some(taken);
             }
         };
-        again.into_iter().for_each(|again| applier.apply(again.seq, &again.entries, again.payload));
+        again.into_iter().for_each(|again| applier.replay(again.seq, &again.entries, again.payload));
         let end = self.end();
         if let Some(newer) = end.newer {
             return Err(older_map(self.id.incarnation, newer));
