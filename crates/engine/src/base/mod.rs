@@ -15,6 +15,7 @@ pub(crate) mod ranks;
 pub(crate) mod scratch;
 pub(crate) mod shares;
 pub(crate) mod status;
+pub(crate) mod storage_check;
 pub(crate) mod store_error;
 #[cfg(test)]
 pub(crate) mod testing;

@@ -10,12 +10,16 @@
 //! 2. A lock that is only tried, or waited for with patience, cannot keep the thread for ever: it
 //!    may come out of turn. While it is held it counts like the others.
 //! 3. Who waits for a signal gives up one lock and takes it again: it must be the last one held.
+//! 4. Who asks the storage does not hold a lock of which all others need to be sure that it is let
+//!    go soon ([`expect_storage`]).
 
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
+#[cfg(debug_assertions)]
+use crate::base::ranks;
 use crate::base::ranks::Rank;
 
 /// A note that a thread holds a lock, for as long as this lives.
@@ -120,11 +124,25 @@ mod held {
         }
     }
 
+    pub(super) fn check_storage(brief: &[Place]) {
+        let held = with(|held| held.iter().find(|one| brief.contains(one)).copied()).flatten();
+        if let Some(held) = held {
+            refuse(&format!("the storage is asked while '{}' is held", held.name));
+        }
+    }
+
     /// A fault of the program, which could make two threads wait for each other for ever.
     pub(super) fn refuse(what: &str) {
         // A thread that panics drops what it holds, whatever that takes.
         assert!(std::thread::panicking(), "{what}: base/ranks.rs has the order of locks");
     }
+}
+
+/// The thread is about to ask the storage, which may take any time: with the log's state or the
+/// map's layers held, it would keep all others from reading and writing meanwhile.
+#[cfg(debug_assertions)]
+pub(crate) fn expect_storage() {
+    held::check_storage(&[ranks::LogState::PLACE, ranks::MapLayers::PLACE]);
 }
 
 /// A lock with a rank.
@@ -384,6 +402,31 @@ mod tests {
         });
         assert!(text.expect("it waited").contains("'log state' is given up for a signal while 'objects' is held"));
         assert_eq!(refusal(|| settled.wait_for(&mut log.lock(), Duration::ZERO)), None);
+    }
+
+    #[test]
+    fn the_storage_is_not_asked_while_all_others_would_wait() {
+        let (log, objects) = (Mutex::<_, ranks::LogState>::new(()), RwLock::<_, ranks::Objects>::new(()));
+        let text = refusal(|| {
+            let _state = log.lock();
+            expect_storage();
+        });
+        assert!(text.expect("it was asked").contains("the storage is asked while 'log state' is held"));
+        let layers = RwLock::<_, ranks::MapLayers>::new(());
+        assert!(
+            refusal(|| {
+                let _layers = layers.read();
+                expect_storage();
+            })
+            .is_some()
+        );
+        assert_eq!(
+            refusal(|| {
+                let _table = objects.read();
+                expect_storage();
+            }),
+            None
+        );
     }
 
     #[test]

@@ -27,6 +27,7 @@ use crate::base::options::{FormatOptions, PoolEnv, PoolOptions, Properties};
 use crate::base::ranked::Mutex;
 use crate::base::shares::Shares;
 use crate::base::status::{PoolStatus, Problem, VolumeStatus};
+use crate::base::storage_check::checked;
 use crate::base::store_error::store_error;
 use crate::buffer::write_buffer::WriteBuffer;
 use crate::checkpoint::{CheckpointState, opening};
@@ -154,6 +155,7 @@ impl Pool {
     /// version or feature, [`ErrorKind::Corrupt`] for damage, and whatever the storage fails with.
     pub fn open(env: PoolEnv, options: PoolOptions) -> Result<Self> {
         let began = env.clock.now_ns();
+        let env = checked(env);
         let (superblock, beginning) = superblock_copies::find(&env, options.repair)?;
         let geometry = Geometry::new(superblock.extent_bytes, superblock.capacity_bytes);
         opening::check(&*env.store, &*env.disk, superblock.pool)?;

@@ -13,6 +13,7 @@ mod images;
 mod many;
 mod past;
 mod power;
+mod slow;
 mod sorted;
 
 use std::collections::HashMap;

@@ -1,0 +1,87 @@
+//! The storage as debug builds, and so all tests, see it: a thread that asks it holds no lock that
+//! all others need (`ranked::expect_storage`). In other builds it is the plain storage.
+
+use crate::base::options::PoolEnv;
+
+/// The environment in which a pool is opened.
+pub(crate) fn checked(env: PoolEnv) -> PoolEnv {
+    #[cfg(debug_assertions)]
+    let env = PoolEnv {
+        disk: std::sync::Arc::new(checks::CheckedDisk(env.disk)),
+        store: std::sync::Arc::new(checks::CheckedStore(env.store)),
+        ..env
+    };
+    env
+}
+
+#[cfg(debug_assertions)]
+mod checks {
+    use std::io::Result;
+    use std::sync::Arc;
+
+    use env::{AlignedBuf, Disk, DiskLayer, MapBatch, MapError, MapStore, ReadRing, ScanStep};
+
+    use crate::base::ranked::expect_storage;
+
+    pub(super) struct CheckedDisk(pub Arc<dyn Disk>);
+    pub(super) struct CheckedStore(pub Arc<dyn MapStore>);
+
+    impl DiskLayer for CheckedDisk {
+        fn below(&self) -> &dyn Disk {
+            &*self.0
+        }
+        fn read_at(&self, offset: u64, buf: &mut AlignedBuf, len: usize) -> Result<()> {
+            expect_storage();
+            self.0.read_at(offset, buf, len)
+        }
+        fn read_ring(&self) -> Option<Box<dyn ReadRing + '_>> {
+            self.0.read_ring()
+        }
+        fn write_at(&self, offset: u64, buf: &AlignedBuf, len: usize) -> Result<()> {
+            expect_storage();
+            self.0.write_at(offset, buf, len)
+        }
+        fn sync(&self) -> Result<()> {
+            expect_storage();
+            self.0.sync()
+        }
+        fn reserve(&self, offset: u64, len: u64) -> Result<()> {
+            expect_storage();
+            self.0.reserve(offset, len)
+        }
+        fn punch(&self, offset: u64, len: u64) -> Result<()> {
+            expect_storage();
+            self.0.punch(offset, len)
+        }
+    }
+
+    impl MapStore for CheckedStore {
+        fn get(&self, key: &[u8]) -> std::result::Result<Option<Vec<u8>>, MapError> {
+            expect_storage();
+            self.0.get(key)
+        }
+        fn scan(
+            &self,
+            from: &[u8],
+            to: &[u8],
+            visit: &mut dyn FnMut(&[u8], &[u8]) -> ScanStep,
+        ) -> std::result::Result<(), MapError> {
+            expect_storage();
+            self.0.scan(from, to, visit)
+        }
+        fn commit(&self, batch: MapBatch) -> std::result::Result<(), MapError> {
+            expect_storage();
+            self.0.commit(batch)
+        }
+        fn persist(&self) -> std::result::Result<(), MapError> {
+            expect_storage();
+            self.0.persist()
+        }
+        fn occupied_bytes(&self) -> u64 {
+            self.0.occupied_bytes()
+        }
+        fn verify(&self) -> std::result::Result<(), MapError> {
+            self.0.verify()
+        }
+    }
+}
