@@ -12,6 +12,8 @@ pub enum Health {
     Failed,
     /// Something cannot be read.
     Damaged,
+    /// A share could not be mounted.
+    Unserved,
     /// The image of a volume is not in its store any more.
     ImageGone,
     /// A repair has dropped something, and that was not acknowledged yet.
@@ -34,6 +36,7 @@ impl Health {
         match self {
             Self::Failed => "failed",
             Self::Damaged => "damaged",
+            Self::Unserved => "share-unserved",
             Self::ImageGone => "image-gone",
             Self::Loss => "recovered-with-loss",
             Self::Full => "full",
@@ -55,6 +58,11 @@ pub fn assess(s: &StatusReport) -> Vec<(Health, String)> {
     if damages > 0 {
         let places = if damages == 1 { "1 place" } else { &format!("{damages} places") };
         found.push((Health::Damaged, format!("DAMAGED in {places}")));
+    }
+    match &s.unserved_shares[..] {
+        [] => {}
+        [one] => found.push((Health::Unserved, format!("SHARE '{}' IS NOT SERVED", one.share))),
+        more => found.push((Health::Unserved, format!("{} SHARES ARE NOT SERVED", more.len()))),
     }
     let gone: Vec<String> = s.images.iter().filter(|image| image.gone).map(ImageLine::address).collect();
     match &gone[..] {
@@ -101,7 +109,7 @@ pub fn percent(part: u64, whole: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{LossLine, ScrubLine};
+    use crate::model::{LossLine, ScrubLine, UnservedLine};
 
     #[test]
     fn the_worst_comes_first_and_nothing_is_left_out() {
@@ -138,10 +146,15 @@ mod tests {
         s.images.push(image);
         let gone = "THE IMAGE file:///b@3 IS GONE from its store";
         assert_eq!((worst(&s), assess(&s)[0].1.as_str()), (Health::ImageGone, gone));
+        let why = "its tree cannot be opened".to_owned();
+        s.unserved_shares = vec![UnservedLine { share: "home".to_owned(), why }];
+        assert_eq!((worst(&s), assess(&s)[0].1.as_str()), (Health::Unserved, "SHARE 'home' IS NOT SERVED"));
         s.damages_unlisted = 2;
         assert_eq!((worst(&s), assess(&s)[0].1.as_str()), (Health::Damaged, "DAMAGED in 2 places"));
         s.failed = Some("no".to_owned());
         let all: Vec<_> = assess(&s).into_iter().map(|(health, _)| health.name()).collect();
-        assert_eq!(all, ["failed", "damaged", "image-gone", "recovered-with-loss", "full", "incomplete", "scrubbing"]);
+        let expected =
+            ["failed", "damaged", "share-unserved", "image-gone", "recovered-with-loss", "full", "incomplete"];
+        assert_eq!((&all[..7], &all[7..]), (&expected[..], &["scrubbing"][..]));
     }
 }

@@ -48,6 +48,7 @@ mod share_reasons;
 mod share_recompress;
 mod share_trees;
 mod share_trials;
+mod share_unserved;
 pub mod shares;
 pub mod slices;
 pub mod stream_io;

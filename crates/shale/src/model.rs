@@ -55,9 +55,21 @@ pub struct VolumeReport {
     /// Its bookmarks, `VOLUME#BOOKMARK`.
     #[serde(default)]
     pub bookmarks: Vec<BookmarkLine>,
+    /// Why a share is not mounted where the server mounts shares; none: it is, or is not meant to.
+    #[serde(default)]
+    pub unserved: Option<String>,
     /// Its snapshots, oldest first, if they were asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshots: Option<Vec<SnapshotReport>>,
+}
+
+/// A share that a server could not mount.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnservedLine {
+    /// Its name.
+    pub share: String,
+    /// Why.
+    pub why: String,
 }
 
 /// A snapshot.
@@ -217,6 +229,7 @@ impl From<engine::FolderStatus> for VolumeReport {
             incomplete: false,
             exact: status.is_exact,
             bookmarks: Vec::new(),
+            unserved: None,
             snapshots: None,
         }
     }
@@ -251,6 +264,7 @@ impl VolumeReport {
             origin: status.origin,
             exact: status.is_exact,
             bookmarks: Vec::new(),
+            unserved: None,
             snapshots: None,
         }
     }
@@ -303,6 +317,9 @@ pub struct StatusReport {
     /// The directory below which it is served as mounted shares.
     #[serde(default)]
     pub shares: Option<String>,
+    /// Those that could not be mounted there.
+    #[serde(default)]
+    pub unserved_shares: Vec<UnservedLine>,
     pub uptime_s: u64,
     /// The worst that is to be said: see [`crate::health`].
     #[serde(default)]

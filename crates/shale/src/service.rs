@@ -433,7 +433,7 @@ impl Service {
         let mut standby_notes = status.standby.notes;
         standby_notes.extend(self.journals.notes());
         let mounted = self.shares.lock().clone();
-        standby_notes.extend(mounted.map(|shares| shares.names_at_risk()).unwrap_or_default());
+        standby_notes.extend(mounted.as_ref().map(|shares| shares.names_at_risk()).unwrap_or_default());
         let served = self.served.lock().clone();
         let is_served = served.is_some();
         let Served { nbd, mount, shares, connections, connections_max } = served.unwrap_or_default();
@@ -457,6 +457,7 @@ impl Service {
         });
         StatusReport {
             jobs: self.jobs.under_way(),
+            unserved_shares: mounted.map(|shares| shares.unserved()).unwrap_or_default(),
             cleaned_extents: status.cleaned_extents,
             moved_bytes: status.moved_bytes,
             cleaning_ms: status.cleaning_ns as f64 / 1e6,

@@ -4,7 +4,8 @@
 //! Each share has a directory of its name there, in directories of its folders' names. What comes
 //! later (created, cloned, received) is mounted, what goes is unmounted; one that was unmounted
 //! from a shell stays so until the server starts anew. A share that cannot be mounted does not keep
-//! the others from it, but for those that lie in it.
+//! the others from it, but for those that lie in it; nor, if its own tree is why, the server from
+//! its other doors.
 //!
 //! A share that lies in another is mounted on a directory in that one's tree. So it is mounted
 //! behind it and unmounted before it: by name, and in the reverse order.
@@ -24,11 +25,13 @@ use share::{Options, Tree};
 use surface::{BlockDevice, DeviceId, Error, ErrorKind, NamedClient, Result};
 
 use crate::devices::{Devices, is_in};
+use crate::model::UnservedLine;
 use crate::output::Output;
 use crate::service::Service;
 use crate::share_files::Opened;
 use crate::share_journals::Journals;
 use crate::share_trees::{self, MOUNT_PATIENCE, PATIENCE, ShareMoments, error_of, now};
+use crate::share_unserved::{Fault, Unserved};
 use crate::traffic::{SHARES, TREES};
 
 /// One over this of the server's memory caches the namespaces of all shares.
@@ -98,13 +101,15 @@ pub struct Shares {
     /// Data that was acknowledged survives the death of this server: so must names.
     keeps_acknowledged: bool,
     state: Mutex<State>,
+    unserved: Unserved,
 }
 
 impl Shares {
     /// Mounts all shares, or those of `names`, below `dir`.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] for `dir`; the first share's, if none can be mounted.
+    /// [`ErrorKind::NotFound`] for `dir`; the first one, if none can be mounted, and that is not
+    /// for want of trees that can be opened.
     pub fn start(
         service: &Service,
         dir: &Path,
@@ -127,12 +132,15 @@ impl Shares {
             journals: service.journals().clone(),
             keeps_acknowledged: service.pool().status().standby.place.is_some(),
             state: Mutex::default(),
+            unserved: Unserved::default(),
         };
         let mut failed = shares.bring_up();
-        if shares.state.lock().mounted.is_empty() && !failed.is_empty() {
-            return Err(failed.remove(0));
+        if shares.state.lock().mounted.is_empty()
+            && let Some(first) = failed.iter().position(|fault| !fault.is_of_share)
+        {
+            return Err(failed.swap_remove(first).error);
         }
-        failed.iter().for_each(|error| service.log(&error.to_string()));
+        failed.iter().for_each(|fault| service.log(&fault.error.to_string()));
         Ok(Arc::new(shares))
     }
 
@@ -150,7 +158,12 @@ impl Shares {
 
     /// Mounts what has come, and unmounts what has gone or has another name; what went wrong.
     pub fn bring_up_to_date(&self) -> Vec<String> {
-        self.bring_up().iter().map(ToString::to_string).collect()
+        self.bring_up().iter().map(|fault| fault.error.to_string()).collect()
+    }
+
+    /// The shares that could not be mounted, and why.
+    pub fn unserved(&self) -> Vec<UnservedLine> {
+        self.unserved.lines(&self.pool)
     }
 
     /// Closes the open trees of snapshots below `.shale`, so that one can be destroyed; with
@@ -178,9 +191,9 @@ impl Shares {
         }
     }
 
-    fn bring_up(&self) -> Vec<Error> {
+    fn bring_up(&self) -> Vec<Fault> {
         let mut state = self.state.lock();
-        let mut failed = Vec::new();
+        let mut failed: Vec<Fault> = Vec::new();
         let is_wanted = |name: &String| {
             self.names.is_empty() || self.names.iter().any(|wanted| wanted == name || is_in(name, wanted))
         };
@@ -193,12 +206,13 @@ impl Shares {
             .collect();
         let State { mounted, left } = &mut *state;
         let before: BTreeSet<u64> = mounted.keys().copied().collect();
-        failed.extend(self.keep_for_inner(mounted));
+        failed.extend(self.keep_for_inner(mounted).into_iter().map(Fault::from));
         left.retain(|id| wanted.contains_key(id));
+        self.unserved.retain(|id| wanted.contains_key(&id));
         let over: Vec<u64> = mounted.iter().filter(|(_, share)| share.mount.is_over()).map(|(id, _)| *id).collect();
         for share in over.iter().filter_map(|id| mounted.remove(id)) {
             let text = format!("share '{}' was unmounted; the next start of the server mounts it again", share.name);
-            failed.push(share.mount.wait().err().unwrap_or_else(|| Error::new(ErrorKind::NotFound, text)));
+            failed.push(share.mount.wait().err().unwrap_or_else(|| Error::new(ErrorKind::NotFound, text)).into());
         }
         left.extend(over);
         let mut gone = innermost_first(mounted);
@@ -206,7 +220,7 @@ impl Shares {
         for (name, id) in gone {
             match wait_for_users(mounted, id).and_then(|()| release(mounted, id, false)) {
                 Ok(()) => self.leave_folders(&name),
-                Err(error) => failed.push(error),
+                Err(error) => failed.push(error.into()),
             }
         }
         let cache_bytes = self.memory_bytes / MEMORY_DIVISOR / wanted.len().max(1) as u64;
@@ -224,7 +238,8 @@ impl Shares {
                 Some((holder, above)) if !mounted.contains_key(above) => {
                     left.insert(id);
                     let text = format!("share '{name}' is not mounted: '{holder}', in which it lies, is not mounted");
-                    failed.push(Error::new(ErrorKind::NotFound, text));
+                    self.unserved.note(id, text.clone());
+                    failed.push(Fault::of_share(Error::new(ErrorKind::NotFound, text)));
                     continue;
                 }
                 Some((_, above)) if before.contains(above) || mounted.get(above).is_some_and(|m| m.is_resumed) => {
@@ -233,20 +248,32 @@ impl Shares {
                 Some(_) => Below::NewShare,
             };
             match self.mount(DeviceId(id), name, &below, cache_bytes) {
-                Ok(share) => drop(mounted.insert(id, share)),
-                // It is mounted as soon as its users have let go of it.
-                Err(error) if error.kind() == ErrorKind::InUse => failed.push(error),
-                Err(error) => {
-                    // Said once.
-                    left.insert(id);
-                    failed.push(error);
+                Ok(share) => {
+                    self.unserved.forget(id);
+                    mounted.insert(id, share);
+                }
+                Err(Fault { error, is_of_share }) => {
+                    self.unserved.note(id, error.to_string());
+                    let error = error.context("not served");
+                    // One that is in use is mounted as soon as its users have let go of it; all
+                    // else is said once.
+                    if error.kind() != ErrorKind::InUse {
+                        left.insert(id);
+                    }
+                    failed.push(Fault { error, is_of_share });
                 }
             }
         }
         failed
     }
 
-    fn mount(&self, id: DeviceId, name: &str, below: &Below, cache_bytes: usize) -> Result<Mounted> {
+    fn mount(
+        &self,
+        id: DeviceId,
+        name: &str,
+        below: &Below,
+        cache_bytes: usize,
+    ) -> std::result::Result<Mounted, Fault> {
         let dir = self.dir.join(name);
         let kept_by = self.keeper.clone().map(|keeper| KeptBy { keeper, name: format!("share-{}", id.0) });
         let options = MountOptions {
@@ -256,7 +283,7 @@ impl Shares {
             traffic: Some(self.devices.traffics().of(id, SHARES)),
             ..MountOptions::default()
         };
-        self.journals.bring_back_of(&self.pool, id)?;
+        self.journals.bring_back_of(&self.pool, id).map_err(Fault::of_share)?;
         // Nothing may touch the directory before this: what outlived its server answers when a
         // server is there.
         let kept = kept_by.as_ref().map(KeptMount::find).transpose()?.flatten();
@@ -285,18 +312,22 @@ impl Shares {
             && let Err(error) = std::fs::create_dir_all(folders)
         {
             let text = format!("share '{name}': {} cannot be made", folders.display());
-            return Err(Error::from_io(text, error));
+            return Err(Error::from_io(text, error).into());
         }
         match std::fs::create_dir(&dir) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
                 let text = format!("share '{name}': {} cannot be made", dir.display());
-                return Err(Error::from_io(text, error));
+                return Err(Error::from_io(text, error).into());
             }
             _ => {}
         }
-        let (volume, device) = self.open(id, &dir)?;
-        let (tree, files) = share_trees::open(volume, device, cache_bytes, MOUNT_PATIENCE)?;
-        share_trees::keep_for_inner(&self.pool, name, &tree)?;
+        let open = || {
+            let (volume, device) = self.open(id, &dir)?;
+            let opened = share_trees::open(volume, device, cache_bytes, MOUNT_PATIENCE)?;
+            share_trees::keep_for_inner(&self.pool, name, &opened.0)?;
+            Ok(opened)
+        };
+        let (tree, files) = open().map_err(Fault::of_share)?;
         let tree = Arc::new(tree);
         let mount = fe_share::mount_with_moments(tree.clone(), Some(self.moments(id)), &dir, &options)?;
         Ok(Mounted::new(name, (tree, files), mount, false))

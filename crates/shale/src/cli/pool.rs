@@ -51,11 +51,12 @@ Examples:
   shale status /srv/pool --acknowledge      what is damaged, or repairs have lost, is known now
 
 It begins with how the pool fares: ok, scrubbing, nearly full (80 % and more), incomplete, full, recovered with
-loss, an image gone from its store (with what is not here of it), damaged, or failed; of several all, the worst first. What is damaged is named until it is mended (overwritten, discarded, destroyed, restored), or
+loss, an image gone from its store (with what is not here of it), a share that cannot be served, damaged, or failed; of several all, the worst first. What is damaged is named until it is mended (overwritten, discarded, destroyed, restored), or
 acknowledged with --acknowledge. A ~ stands before what is estimated: exact again with the next checkpoint, or --sync.
 
 JSON fields (bytes, counts, or as named; counters begin when the pool is opened):
-  health                                   ok, scrubbing, nearly-full, incomplete, full, recovered-with-loss, image-gone, damaged or failed: the worst
+  health                                   ok, scrubbing, nearly-full, incomplete, full, recovered-with-loss, image-gone, share-unserved, damaged or
+                                           failed: the worst
   used_percent, available_bytes            what is stored, of what could be; what new data can take, as stored, if all that is dead is cleaned
   returning_bytes                          discarded or destroyed since the last checkpoint: the next one makes it available, after 10 s at rest
   reserved_bytes, kept_bytes               kept for volumes with a reservation, and not used yet; kept for cleaning
@@ -70,6 +71,7 @@ JSON fields (bytes, counts, or as named; counters begin when the pool is opened)
   pool, data, id                           directory, data file or device, identifier
   served, pid, nbd, mount, uptime_s        by whom and where it is served
   shares                                   the directory of its mounted shares, or null
+  unserved_shares                          those that could not be mounted there: list of {share, why}
   nbd_connections, nbd_connections_max     NBD connections now; most at once (serve --connections)
   capacity_bytes, extent_bytes, extents_free, extents_total
   volumes, logical_bytes                   number and summed sizes of the volumes

@@ -151,7 +151,7 @@ Right after a receive the figures of the new snapshot are those of the last chec
 The figures of a folder are the sums of those in it.
 
 JSON: a list of {id, name, share (whether it is one), folder (whether it is one), size_bytes, allocated_bytes, stored_bytes, ratio, created_unix_s, clients, client_names, properties,
-  origin, incomplete, exact, bookmarks: list of {bookmark, created_unix_s, identity}};
+  origin, incomplete, exact, bookmarks: list of {bookmark, created_unix_s, identity}, unserved (why a share is not mounted, or null)};
   id is a number that the volume keeps whatever it is called, allocated are logical bytes that hold data (its snapshots' too), stored what they take in the pool, ratio = allocated/stored (null
   when empty), clients how many have the volume open, client_names who the first 16 of them are, properties those set on the volume itself, origin the snapshot of
   another volume that it was cloned from, incomplete whether an import has brought a part of its data only, exact whether allocated and stored are exact, or estimated. With -r each has

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use surface::{Error, ErrorKind, Result};
 use units::{did_you_mean, format_size};
 
-use super::status::status;
+use super::status::{status, unserved_words};
 use super::{incomplete, streams};
 use crate::cli::ListArgs;
 use crate::control::{Reply, Request};
@@ -96,6 +96,9 @@ pub fn run(args: ListArgs, output: &Output) -> Outcome {
         for r in receives {
             let (come, expected) = (format_size(r.received_bytes), format_size(r.expected_bytes));
             text += &format!("being received: {}@{}, {come} of {expected}\n", r.volume, r.snapshot);
+        }
+        for share in &pool.unserved_shares {
+            text += &format!("NOT SERVED: {}\n", unserved_words(share));
         }
         for title in pool.incomplete.iter().filter(|title| args.recursive || !title.contains('@')) {
             text += &format!("{}\n", incomplete::words(title));
@@ -341,6 +344,7 @@ mod tests {
             incomplete: false,
             exact: false,
             bookmarks: vec![BookmarkLine { bookmark: "vm#b".to_owned(), created_unix_s: 60, identity: String::new() }],
+            unserved: None,
             snapshots: None,
         }
     }

@@ -10,7 +10,7 @@ use crate::exit::Outcome;
 use crate::fullness;
 use crate::health;
 use crate::jobs::{JobReport, JobState};
-use crate::model::{ScrubLine, StatusReport, show_ratio};
+use crate::model::{ScrubLine, StatusReport, UnservedLine, show_ratio};
 use crate::output::{Output, facts};
 use crate::session::Session;
 use crate::times::{show_moment, show_seconds};
@@ -101,6 +101,9 @@ fn essentials(s: &StatusReport) -> Vec<(&'static str, String)> {
         let text = format!("on {when} UTC: {}; when that is known: shale status {} --acknowledge", loss.text, s.pool);
         lines.push(("RECOVERED WITH LOSS", text));
     }
+    for share in &s.unserved_shares {
+        lines.push(("NOT SERVED", unserved_words(share)));
+    }
     for title in &s.incomplete {
         lines.push(("INCOMPLETE", incomplete::words(title)));
     }
@@ -108,6 +111,15 @@ fn essentials(s: &StatusReport) -> Vec<(&'static str, String)> {
         lines.push(("FAILED", format!("writes are refused: {failed}; stop and serve the pool again")));
     }
     lines
+}
+
+/// Words on a share that could not be mounted.
+pub(super) fn unserved_words(share: &UnservedLine) -> String {
+    format!(
+        "share '{}': {}; the server tries it again when it is started anew, and a damaged one is mended by 'shale check --repair' without \
+         a server",
+        share.share, share.why
+    )
 }
 
 fn scrub_words(scrub: &ScrubLine) -> String {

@@ -9,9 +9,11 @@ use crate::model::{SnapshotReport, VolumeReport};
 
 impl Service {
     pub(super) fn list(&self) -> Vec<VolumeReport> {
+        let unserved = self.mounted_shares().map(|shares| shares.unserved()).unwrap_or_default();
         let report = |status: engine::VolumeStatus| {
             let clients = self.devices.named_clients(&status.name);
-            VolumeReport::new(status, clients)
+            let why = unserved.iter().find(|share| share.share == status.name).map(|share| share.why.clone());
+            VolumeReport { unserved: why, ..VolumeReport::new(status, clients) }
         };
         let mut volumes: Vec<_> = self.pool.volumes().into_iter().map(report).collect();
         volumes.sort_by(|a, b| a.name.cmp(&b.name));
