@@ -23,6 +23,8 @@ checkpoint writes to the beginning of the data; of what an older program has wri
 not closed all is there up to a batch that the report names (up-to-batch). If the machine failed during the last checkpoint, the
 map, if it is there, says whether what that checkpoint lists was durable; without it that is in doubt (in-doubt, exit code 12).
 A map that is whole, and of the last checkpoint, also says block by block what is missing (by_map), so leave it where it is.
+If it is another pool's than the data, it is not asked, the report says so (other_pool), and the exit code is 12: the data file by its own
+name, or --id, says that the pool of the data is meant.
 Interrupted, it removes NEW; after a crash NEW is no pool, and the same command begins anew.
 
 If the beginning of the data is lost (a new partition table, a new file system), the copy of the superblock at its end is used,
@@ -35,7 +37,7 @@ data, it shows again; uncertain_bytes says how much that can be at most.
 JSON fields: into, extents, batches, has_catalogue (names, sizes and properties are those of the last moment),
 log_damaged_bytes, unreadable_bytes, uncertain_bytes, lossy, completeness (complete, up-to-batch, in-doubt,
 incomplete, damaged or unknown), complete_up_to (the last batch up to which all is there, or null), missing_bytes (of the log),
-by_map (the map told what is missing), seconds, notes (texts), volumes: list of {name, size_bytes, copied_bytes, damaged_bytes,
+by_map (the map told what is missing), other_pool (the map is another pool's than the data), seconds, notes (texts), volumes: list of {name, size_bytes, copied_bytes, damaged_bytes,
   damaged: list of {offset, length, detail}, lost, uncertain_bytes, missing_bytes_max}")]
 pub struct SalvageArgs {
     /// Directory of the pool, or its data file or device

@@ -51,6 +51,7 @@ struct Summary {
     complete_up_to: Option<u64>,
     missing_bytes: u64,
     by_map: bool,
+    other_pool: bool,
     seconds: f64,
     notes: Vec<String>,
     volumes: Vec<Volume>,
@@ -116,6 +117,7 @@ impl Summary {
             complete_up_to: report.complete_before.checked_sub(1),
             missing_bytes: report.missing_bytes,
             by_map: report.by_map,
+            other_pool: report.is_of_another,
             seconds,
             notes: report.notes,
             volumes: volumes.collect(),
@@ -381,6 +383,7 @@ fn show(summary: &Summary) -> String {
         summary.batches,
         summary.seconds,
         match summary.completeness {
+            _ if summary.other_pool => "THIS IS ANOTHER POOL than the directory tells of",
             _ if summary.lossy && summary.completeness != "damaged" => "SOMETHING IS LOST",
             _ if summary.lossy => "SOMETHING MAY BE LOST",
             "complete" => "nothing is lost",
@@ -396,8 +399,14 @@ fn show(summary: &Summary) -> String {
 /// What to do when something is lost.
 fn advice(summary: &Summary) -> String {
     let into = &summary.into;
+    let other = if summary.other_pool {
+        "If the pool of the directory was meant, put its own data file back, and salvage that. If the pool of the data was meant, salvage \
+         the data file by its own name, without the directory: the report then says what is lost of that one.\n"
+    } else {
+        ""
+    };
     let mut text = format!(
-        "What is lost reads as zeroes, or as an older state, in {into}: bring these volumes back from a backup or another copy. The old \
+        "{other}What is lost reads as zeroes, or as an older state, in {into}: bring these volumes back from a backup or another copy. The old \
          pool has not been changed: keep it until that is done.\n"
     );
     if !summary.by_map && summary.volumes.iter().any(|volume| volume.missing_bytes_max > 0) {

@@ -97,6 +97,35 @@ fn what_cannot_be_read_is_listed_and_changes_the_exit_code() {
     }
 }
 
+/// What came out was another pool, and nothing was said to be lost.
+#[test]
+fn a_map_of_another_pool_is_told_of_and_not_asked() {
+    let (dir, expected) = pool_with_history();
+    let other = Dir::with_pool("256M");
+    import(&other, "else", &real_data(1 << 20), &[]);
+    std::fs::copy(other.pool().join("data"), dir.pool().join("data")).unwrap();
+    on(&dir, "list", &[]).code(6).says("belong to different pools");
+    let new = dir.join("new");
+    let salvage = |words: &[&str]| {
+        drop(std::fs::remove_dir_all(&new));
+        run([&["--json", "salvage"], words, &["--into", path(&new), "--capacity", "256M"]].concat())
+    };
+    let pool = dir.pool();
+    let report = salvage(&[path(&pool)]).code(12).json();
+    let known = (&report["other_pool"], &report["by_map"], &report["lossy"]);
+    assert_eq!(known, (&Value::Bool(true), &Value::Bool(false), &Value::Bool(true)), "{report}");
+    assert!(report["notes"].to_string().contains("belong to different pools"), "{report}");
+    assert!(export(&new, "else", &dir.join("out")) == padded(real_data(1 << 20)));
+    run(["export", path(&new), expected[1].0, path(&dir.join("out")), "--force"]).code(3);
+    drop(std::fs::remove_dir_all(&new));
+    let said = run(["salvage", path(&pool), "--into", path(&new), "--capacity", "256M"]).code(12).stdout;
+    assert!(said.contains("THIS IS ANOTHER POOL") && !said.contains("nothing is lost"), "{said}");
+    // The pool of the data is meant.
+    let data = dir.pool().join("data");
+    let report = salvage(&[path(&data)]).ok().json();
+    assert_eq!((&report["other_pool"], &report["lossy"]), (&Value::Bool(false), &Value::Bool(false)), "{report}");
+}
+
 /// A partitioning tool on the wrong disk writes 34 sectors.
 #[test]
 fn a_partition_table_over_the_beginning_is_named_and_costs_nothing() {

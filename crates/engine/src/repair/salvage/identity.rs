@@ -103,7 +103,8 @@ pub(crate) fn find(disk: &dyn Disk, id: Option<PoolPrefix>) -> Result<Identity> 
     Ok(Identity { superblock, told_by: Some(told_by) })
 }
 
-fn hex(bytes: &[u8]) -> String {
+/// Bytes of an identifier, as messages name them.
+pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

@@ -67,7 +67,6 @@ use self::records::{Facts, Figures};
 use self::view::ReadOnlyDisk;
 use self::witness::Witness;
 use crate::base::options::{PoolEnv, PoolOptions};
-use crate::base::store_error::store_error;
 use crate::checkpoint::opening;
 use crate::log::geometry::Geometry;
 use crate::log::inventory;
@@ -138,11 +137,18 @@ pub struct SalvageSource {
     pub map: Option<Arc<dyn MapStore>>,
 }
 
-/// The last checkpoint that a map knows of that pool, if it can be told.
-fn mark_of(store: &dyn MapStore, pool: &[u8; 16]) -> Result<Option<MapMark>> {
-    let bytes = store.get(KEY_CHECKPOINT).map_err(store_error)?;
-    let checkpoint = bytes.and_then(|bytes| Checkpoint::decode(&bytes).ok());
-    Ok(checkpoint.filter(|checkpoint| checkpoint.pool == *pool).map(|checkpoint| MapMark::of(&checkpoint)))
+/// The last checkpoint that a map knows, if it can be told. A map that cannot be read tells
+/// nothing, which is no error.
+fn checkpoint_of(store: &dyn MapStore) -> Option<Checkpoint> {
+    let bytes = store.get(KEY_CHECKPOINT).ok().flatten()?;
+    Checkpoint::decode(&bytes).ok()
+}
+
+/// The first digits of the identifier of another pool than that of the data, if the map is of one.
+/// Of a pool of which only the log tells, no more is known.
+fn other_pool(known: &Checkpoint, pool: &[u8; 16]) -> Option<String> {
+    let [known, own] = [&known.pool, pool].map(|pool| pool.first_chunk::<8>());
+    known.filter(|_| known != own).map(|prefix| identity::hex(prefix))
 }
 
 impl Pool {
@@ -195,8 +201,8 @@ impl Pool {
         // Step 2.
         let (mut scan, mut facts) = (Scan::default(), Facts::new(&*env.store));
         let pool = u64::from_le_bytes(id);
-        // A map that cannot be read tells nothing, which is no error.
-        let mark = source.map.as_ref().and_then(|map| mark_of(&**map, &superblock.pool).ok().flatten());
+        let known = source.map.as_ref().and_then(|map| checkpoint_of(&**map));
+        let mark = known.as_ref().filter(|known| known.pool == superblock.pool).map(MapMark::of);
         let witness = source.map.as_ref().filter(|_| mark.is_some());
         let witness = witness.map(|map| Witness::of(map, &superblock.pool, &geometry)).transpose();
         let (witness, unbelieved) = witness.map_or_else(|why| (None, Some(why)), |witness| (witness, None));
@@ -227,6 +233,9 @@ impl Pool {
         }
         let mut report = SalvageReport::new(&geometry, &scan, &told);
         report.notes.extend(told_by.into_iter().chain(by_map));
+        if let Some(other) = known.and_then(|known| other_pool(&known, &superblock.pool)) {
+            report.note_other_pool(&other, &identity::hex(&id), source.id.is_some());
+        }
         report.notes.extend(unbelieved.map(|why| format!("the map is not used, because it is damaged: {why}")));
         let length = env.disk.size_bytes().map_err(|e| Error::from_io("the size of the data cannot be told", e))?;
         report.note_length(length, &geometry);

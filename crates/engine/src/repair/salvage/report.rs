@@ -92,6 +92,9 @@ pub struct SalvageReport {
     pub missing_bytes: u64,
     /// The map told block by block what should be there.
     pub by_map: bool,
+    /// The map is another pool's than the data, and the data's was not asked for by name: the pool
+    /// that was meant may be the other one.
+    pub is_of_another: bool,
     /// The data is shorter than the pool.
     pub is_cut_off: bool,
     /// What else is to be known, as sentences.
@@ -222,6 +225,16 @@ impl SalvageReport {
         }
     }
 
+    /// The map is of the pool `other`, and the data of `own`, which was asked for by name if
+    /// `is_named`.
+    pub(crate) fn note_other_pool(&mut self, other: &str, own: &str, is_named: bool) {
+        self.is_of_another = !is_named;
+        self.notes.push(format!(
+            "the metadata directory and the data file belong to different pools ({other} and {own}): what came out is that of the data, \
+             the map was not asked what is missing, and nothing of the other pool is here"
+        ));
+    }
+
     /// The data has so many bytes.
     pub(crate) fn note_length(&mut self, has: u64, geometry: &Geometry) {
         let needs = u64::from(geometry.extents()) * u64::from(geometry.extent_bytes);
@@ -236,6 +249,7 @@ impl SalvageReport {
     /// uncertain does not count, nor what cannot be known of a pool of which no inventory was kept.
     pub fn is_lossy(&self) -> bool {
         !self.has_catalogue
+            || self.is_of_another
             || matches!(self.completeness, Completeness::InDoubt | Completeness::Incomplete | Completeness::Damaged)
             || self.is_cut_off && self.completeness != Completeness::Complete
             || self.log_damaged_bytes > 0
