@@ -9,7 +9,7 @@ use std::sync::Arc;
 use surface::{Error, ErrorKind, NamedClient, Result};
 
 use crate::cli::Access;
-use crate::control::{Client, Reply, Request};
+use crate::control::{Client, Reply, Request, Unreached};
 use crate::exit::Outcome;
 use crate::output::Output;
 use crate::pool_dir::{self, OpenPool, Opening, PoolDir};
@@ -95,11 +95,15 @@ impl Session {
                 }
                 Err(holder) => holder,
             };
-            match Client::connect(&dir.control_path()) {
+            match Client::reach(&dir.control_path()) {
                 Ok(client) => Ok(ControlFlow::Break(Self::Served(client))),
-                Err(error) if error.kind() == ErrorKind::Unsupported => Err(error),
-                Err(error) if is_unserved(&error) => Ok(ControlFlow::Continue(pool_dir::busy(&holder))),
-                Err(error) => {
+                Err(Unreached::Refused(error)) if error.kind() == ErrorKind::Unsupported => Err(error),
+                // Its server is well, and says itself what is to be done.
+                Err(Unreached::Refused(error)) if error.kind() == ErrorKind::InUse => Ok(ControlFlow::Continue(error)),
+                Err(Unreached::Silent(error)) if is_unserved(&error) => {
+                    Ok(ControlFlow::Continue(pool_dir::busy(&holder)))
+                }
+                Err(Unreached::Silent(error) | Unreached::Refused(error)) => {
                     let text = format!("{holder}, and {error}: stop it");
                     Ok(ControlFlow::Continue(Error::new(ErrorKind::InUse, text)))
                 }

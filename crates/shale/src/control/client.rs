@@ -39,6 +39,23 @@ fn ended() -> std::io::Error {
     std::io::Error::new(std::io::ErrorKind::UnexpectedEof, "the connection was closed")
 }
 
+/// Why there is no connection to a server.
+#[derive(Debug)]
+pub enum Unreached {
+    /// Nothing answers.
+    Silent(Error),
+    /// A server answers, and says why it takes no more connections, or is of another version.
+    Refused(Error),
+}
+
+impl Unreached {
+    fn into_error(self) -> Error {
+        match self {
+            Self::Silent(error) | Self::Refused(error) => error,
+        }
+    }
+}
+
 impl Client {
     /// Connects to the socket, and sees whether a server answers.
     ///
@@ -46,7 +63,18 @@ impl Client {
     /// `InUse` when no server answers within [`HELLO_PATIENCE`], `Unsupported` when it is a server
     /// of another version.
     pub fn connect(socket: &Path) -> Result<Self> {
-        let silent = |error| Error::with_source(ErrorKind::InUse, "its control socket does not answer", error);
+        Self::reach(socket).map_err(Unreached::into_error)
+    }
+
+    /// The same, and says whether it was a server that refused.
+    ///
+    /// # Errors
+    /// Those of [`connect`](Self::connect).
+    pub fn reach(socket: &Path) -> std::result::Result<Self, Unreached> {
+        let silent = |error| {
+            let text = "its control socket does not answer";
+            Unreached::Silent(Error::with_source(ErrorKind::InUse, text, error))
+        };
         let short = short_socket_path(socket).map_err(silent)?;
         let stream = UnixStream::connect(short.path()).map_err(silent)?;
         stream.set_read_timeout(Some(HELLO_PATIENCE)).map_err(silent)?;
@@ -54,9 +82,10 @@ impl Client {
         client.call(&Request::Hello).map_err(|error| match error.kind() {
             ErrorKind::Io => {
                 let patience = HELLO_PATIENCE.as_secs();
-                Error::new(ErrorKind::InUse, format!("its control socket does not answer within {patience} s"))
+                let text = format!("its control socket does not answer within {patience} s");
+                Unreached::Silent(Error::new(ErrorKind::InUse, text))
             }
-            _ => error,
+            _ => Unreached::Refused(error),
         })?;
         client.stream.lock().get_ref().set_read_timeout(None).map_err(silent)?;
         Ok(client)

@@ -14,7 +14,7 @@ mod protocol;
 mod server;
 mod streams;
 
-pub use client::{Client, RemoteVolume};
+pub use client::{Client, RemoteVolume, Unreached};
 pub use protocol::{
     ImageAddress, JobRequest, LINE_BYTES_MAX, PushWish, PushedLine, Reply, Request, VERSION, decode_reply,
     decode_request, encode_reply, encode_request, kind_by_name, read_line,

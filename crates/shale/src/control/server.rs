@@ -213,7 +213,11 @@ fn admit(stream: UnixStream, number: u64, shared: &Arc<Shared>) -> Result<()> {
     let refuse = |error| Error::from_io("no connection can be served", error);
     let mut connections = shared.connections.lock();
     if connections.len() >= shared.connections_max {
-        let message = format!("{} control connections are open; try later", shared.connections_max);
+        let message = format!(
+            "the pool's server has {} control connections open, and takes no more: try again when commands on this pool have ended, \
+             or end one",
+            shared.connections_max
+        );
         return say_and_close(stream, Error::new(ErrorKind::InUse, message));
     }
     let stream = Arc::new(stream);

@@ -836,6 +836,24 @@ fn want_of_descriptors_is_said_once_and_clients_are_told() {
     on(&dir, "check", &[]).ok();
 }
 
+/// It is not the server that is to be stopped.
+#[test]
+fn a_crowd_on_the_control_socket_is_told_to_wait() {
+    let dir = Dir::with_pool("64M");
+    let server = Server::start(&dir, &[]);
+    let socket = dir.pool().join("control.sock");
+    let crowd: Vec<_> = std::iter::from_fn(|| Client::connect(&socket).ok()).take(1000).collect();
+    assert!(crowd.len() < 1000, "there is no bound");
+    for command in ["status", "jobs"] {
+        let said = on(&dir, command, &[]).code(4).says("control connections open").says("try again when").stderr;
+        assert!(!said.contains("stop it"), "{command}: {said}");
+    }
+    drop(crowd);
+    while Client::connect(&socket).is_err() {}
+    on(&dir, "status", &[]).ok();
+    server.stop();
+}
+
 #[test]
 fn a_long_path_to_the_pool_is_no_obstacle() {
     let dir = Dir::new();
