@@ -24,9 +24,9 @@ class Receiver:
         self.process.stdin.flush()
         self.sent = to
 
-    def end(self):
-        """Its exit status and what it said, once its input has ended."""
-        _, said = self.process.communicate(timeout=120)
+    def end(self, rest=None):
+        """Its exit status and what it said, once its input has ended, behind the rest of the stream."""
+        _, said = self.process.communicate(rest, timeout=120)
         return self.process.returncode, said.decode()
 
 
@@ -43,7 +43,7 @@ def stream_rivals_are_told_the_truth(t):
     server = target.serve()
     target.shale("receive", "vol", "-i", t.dir / "a")
     stream = (t.dir / "b").read_bytes()
-    receivers = [Receiver(t, target, stream) for _ in range(3)]
+    receivers = [Receiver(t, target, stream) for _ in range(4)]
     for receiver in receivers:
         receiver.feed(8 * MIB)
     t.wait_for(lambda: any(one["received_bytes"] > MIB for one in target.status()["receives"]), "a part of the stream")
@@ -59,6 +59,11 @@ def stream_rivals_are_told_the_truth(t):
     status, said = receivers[2].end()
     t.expect(status != 0 and "destroy" not in said, f"advice of the last one: {said}")
     t.expect("'vol@b' is complete by another receive" in said, f"what the last one says: {said}")
+    # This one brings more of it only now.
+    status, said = receivers[3].end(stream[receivers[3].sent:])
+    t.expect(status != 0, f"exit status of the one that comes late: {said}")
+    t.expect("'vol@b' is complete by another receive" in said, f"what the one that comes late says: {said}")
+    t.expect("another stream has brought 'vol@b' to its end" in said and "given up" not in said, f"it contradicts itself: {said}")
     # What is not complete goes.
     (t.dir / "part").write_bytes((t.dir / "a").read_bytes()[:8 * MIB])
     target.shale("receive", "new", "-i", t.dir / "part", status=EXIT["io"])

@@ -267,9 +267,17 @@ impl Receiver {
 
     /// The partial snapshot, which must be there.
     fn made(&self) -> Result<Target> {
-        let gone =
-            || conflict(format!("what had come for '{}' has been given up: send it from the beginning", self.volume));
-        self.existing(self.begin()?)?.map(|(target, _)| target).ok_or_else(gone)
+        let begin = self.begin()?;
+        self.existing(begin)?.map(|(target, _)| target).ok_or_else(|| self.is_gone(begin))
+    }
+
+    /// Why there is no partial snapshot any more.
+    fn is_gone(&self, begin: &StreamBegin) -> Error {
+        let title = format!("{}@{}", self.volume, begin.snapshot);
+        if self.pool.snapshot_identity(&title).is_ok_and(|here| here == begin.to) {
+            return conflict(format!("another stream has brought '{title}' to its end"));
+        }
+        conflict(format!("what had come for '{}' has been given up: send it from the beginning", self.volume))
     }
 
     /// Step 2.
@@ -356,8 +364,7 @@ impl Receiver {
         let _gate = partial.gate.write();
         let mut descriptor = partial.descriptor.read().clone();
         let (Some(state), Some(origin)) = (&mut descriptor.receive, descriptor.origin) else {
-            let text = format!("'{}' has been given up, or has come to its end by another stream", partial.title());
-            return Err(conflict(text));
+            return Err(self.is_gone(self.begin()?));
         };
         if data.next <= state.next {
             return Ok(());
@@ -407,7 +414,7 @@ impl Receiver {
         let (ObjectState::Partial, Some(origin), Some(receive)) =
             (descriptor.state, descriptor.origin, descriptor.receive.clone())
         else {
-            return Err(conflict(format!("'{}' has been given up, or is there already", partial.title())));
+            return Err(self.is_gone(self.begin()?));
         };
         if receive.next.first_block().offset_bytes() < descriptor.size_bytes {
             let text = format!("of '{}' there is nothing from group {} on", partial.title(), receive.next.0);
