@@ -347,7 +347,7 @@ impl Service {
             }
             Request::Usage { share, path } => Ok(Reply::Usage(Box::new(self.opened(&share)?.usage(&share, &path)?))),
             Request::Trace { count } => Ok(Reply::Trace(self.traced(count))),
-            Request::Traffic { volume } => Ok(Reply::Traffic(Box::new(self.traffic(volume.as_deref())?))),
+            Request::Traffic { volume, id } => Ok(Reply::Traffic(Box::new(self.traffic(volume.as_deref(), id)?))),
             Request::TraceEnd => Ok(self.end_trace()),
             Request::TraceReads { volume, from } => {
                 let volume = self.named(&volume, None)?;

@@ -63,6 +63,9 @@ pub struct TrafficReport {
     pub version: u32,
     /// Directory of the pool.
     pub pool: String,
+    /// The number of the volume that was asked for; none: all.
+    #[serde(default)]
+    pub only: Option<u64>,
     /// Seconds that the counts are of.
     pub seconds: f64,
     /// Ends of the buckets of the histograms, in nanoseconds; the last bucket has none.
@@ -234,7 +237,8 @@ mod tests {
             cache_misses: 2 * units,
         };
         let pool = "p".to_owned();
-        TrafficReport { version: VERSION, pool, seconds, bucket_ends_ns: bucket_ends_ns(), volumes: vec![volume] }
+        let volumes = vec![volume];
+        TrafficReport { version: VERSION, pool, only: None, seconds, bucket_ends_ns: bucket_ends_ns(), volumes }
     }
 
     #[test]

@@ -17,6 +17,7 @@ Examples:
 Shows each volume, share and snapshot that a client has opened since the server began, with a line for each door: nbd, mount (files below
 --mount), share (below --shares), tree (what a share's tree reads and writes for its files and names) and command. The first report counts from the beginning of the server; with --every each further one counts from the
 one before. It goes on until --count reports, or an interruption (Ctrl-C), which is no error. The pool must be served.
+With --every a volume that is named is followed under a new name; the command ends with exit code 3 when the volume is destroyed.
 
 Columns: operations in a second, bytes in a second, and how long an operation took: the mean, and the time that 99 of 100 stay below, from the
 buckets of the histogram, each twice as long as the one before. What is timed is the work on the volume, or the whole request of a mounted share;
@@ -25,7 +26,7 @@ each part, and a write that waits for room in a full pool (when-full) once for e
 A second table has what was written, by the codec that it was stored with: its bytes, what they became, and about how much CPU time
 that took. What mends, sorts and cleans is not in the operations; 'clean --sort' is in the second table.
 
-JSON: {version (1: fields may come, and none goes or changes), pool, seconds (that the counts are of), bucket_ends_ns (of the histograms, in
+JSON: {version (1: fields may come, and none goes or changes), pool, only (the number of the volume that was named, or null), seconds (that the counts are of), bucket_ends_ns (of the histograms, in
   nanoseconds; the last bucket has no end), volumes: list of {volume, id, kind (volume, share or snapshot), doors: list of {door, operations: list of
   {operation (read, write, flush, discard; look and change: of names and attributes, and where holes are), count (failed ones too), bytes (of
   those that did not fail), ns (that they took, together), histogram (how many in each bucket; their sum is count)}}, codecs: list of {codec, units,

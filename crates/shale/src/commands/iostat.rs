@@ -26,7 +26,9 @@ pub fn run(args: &IostatArgs, output: &Output) -> Outcome {
     let mut before: Option<TrafficReport> = None;
     let mut left = args.every.map_or(1, |_| args.count.unwrap_or(u64::MAX));
     loop {
-        let now = take(&session, args.volume.clone())?;
+        // The first report tells which volume is meant: it may get another name.
+        let id = before.as_ref().and_then(|before| before.only);
+        let now = take(&session, args.volume.clone(), id)?;
         let report = match &before {
             Some(before) => now.clone().since(before),
             None => now.clone(),
@@ -44,8 +46,8 @@ pub fn run(args: &IostatArgs, output: &Output) -> Outcome {
     }
 }
 
-fn take(session: &Session, volume: Option<String>) -> Outcome<TrafficReport> {
-    match session.call(Request::Traffic { volume })? {
+fn take(session: &Session, volume: Option<String>, id: Option<u64>) -> Outcome<TrafficReport> {
+    match session.call(Request::Traffic { volume, id })? {
         Reply::Traffic(report) => Ok(*report),
         other => Err(other.unexpected().into()),
     }
@@ -168,7 +170,8 @@ mod tests {
             cache_misses: 1,
         };
         let pool = "/srv/pool".to_owned();
-        TrafficReport { version: VERSION, pool, seconds: 2.0, bucket_ends_ns: bucket_ends_ns(), volumes: vec![volume] }
+        let (volumes, bucket_ends_ns) = (vec![volume], bucket_ends_ns());
+        TrafficReport { version: VERSION, pool, only: None, seconds: 2.0, bucket_ends_ns, volumes }
     }
 
     /// The words of the first line that begins with these words.

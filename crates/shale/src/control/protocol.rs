@@ -439,6 +439,9 @@ pub enum Request {
     Traffic {
         /// To this volume, share or snapshot only.
         volume: Option<String>,
+        /// Its number, if that is known: it may have another name by now.
+        #[serde(default)]
+        id: Option<u64>,
     },
     /// Measures candidates on this machine: [`Reply::Calibrated`].
     Calibrate,
@@ -752,7 +755,7 @@ mod tests {
             Request::Usage { share: "home@monday".to_owned(), path: String::new() },
             Request::Trace { count: 100 },
             Request::TraceEnd,
-            Request::Traffic { volume: Some("vm@monday".to_owned()) },
+            Request::Traffic { volume: Some("vm@monday".to_owned()), id: Some(3) },
             Request::Calibrate,
             Request::Job(JobRequest::Start {
                 wish: JobWish::Recompress {

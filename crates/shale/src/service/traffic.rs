@@ -8,18 +8,20 @@ use crate::traffic::{
 };
 
 impl Service {
-    /// What clients have done to all that they opened, or to one volume, since the pool was opened.
+    /// What clients have done to all that they opened, or to one volume, since the pool was opened:
+    /// the one with the number `id`, if that is known, whatever it is called by now.
     ///
     /// # Errors
     /// `NotFound`.
-    pub(super) fn traffic(&self, only: Option<&str>) -> Result<TrafficReport> {
-        let only = only.map(|name| self.pool.volume(name)).transpose()?.map(|volume| volume.id());
+    pub(super) fn traffic(&self, only: Option<&str>, id: Option<u64>) -> Result<TrafficReport> {
+        let only = only.map(|name| self.named(name, id)).transpose()?.map(|volume| volume.id());
         let seconds = self.opened.elapsed().as_secs_f64();
         let list = self.devices.traffics().list(only);
         let mut volumes: Vec<_> = list.iter().filter_map(|of_volume| self.traffic_of(of_volume)).collect();
         volumes.sort_by(|a, b| a.volume.cmp(&b.volume));
         let pool = self.facts.pool.display().to_string();
-        Ok(TrafficReport { version: VERSION, pool, seconds, bucket_ends_ns: bucket_ends_ns(), volumes })
+        let only = only.map(|id| id.0);
+        Ok(TrafficReport { version: VERSION, pool, only, seconds, bucket_ends_ns: bucket_ends_ns(), volumes })
     }
 
     /// `None`: the volume is no more.
