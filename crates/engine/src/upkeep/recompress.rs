@@ -34,6 +34,7 @@ use crate::log::Purpose;
 use crate::pool::Pool;
 use crate::pool::core::Core;
 use crate::space::extents::Victim;
+use crate::volume::devices::Meant;
 
 /// Checkpoints taken for one extent before it is said that there is no room.
 const TRIES: usize = 4;
@@ -99,7 +100,13 @@ impl Pool {
     /// [`ErrorKind::NotFound`] and [`ErrorKind::Invalid`] for the volume and the mode,
     /// [`ErrorKind::Full`] when there is no room to rewrite anything, and whatever the storage
     /// fails with.
-    pub fn recompress(&self, volume: &str, mode: Option<&str>, bytes: u64, restart: bool) -> Result<RecompressReport> {
+    pub fn recompress<'a>(
+        &self,
+        volume: impl Into<Meant<'a>>,
+        mode: Option<&str>,
+        bytes: u64,
+        restart: bool,
+    ) -> Result<RecompressReport> {
         self.recompress_files(volume, "", mode, bytes, restart, &|_| Some(Hint::default()))
     }
 
@@ -108,16 +115,16 @@ impl Pool {
     ///
     /// # Errors
     /// As [`recompress`](Self::recompress).
-    pub fn recompress_files(
+    pub fn recompress_files<'a>(
         &self,
-        volume: &str,
+        volume: impl Into<Meant<'a>>,
         part: &str,
         mode: Option<&str>,
         bytes: u64,
         restart: bool,
         advise: &Advise<'_>,
     ) -> Result<RecompressReport> {
-        let object = self.core.objects.named(volume)?;
+        let object = self.core.objects.meant_volume(volume.into())?;
         let mut settings = *object.settings.read();
         if let Some(mode) = mode {
             settings.mode = mode.parse::<Mode>().map_err(|e| Error::new(ErrorKind::Invalid, e.to_string()))?;
