@@ -274,6 +274,7 @@ impl Service {
             }
             Request::Rename { old, new } => {
                 self.unmounted(&old, false, || self.pool.rename(&old, &new))?;
+                self.jobs.follow_names(|id| self.pool.volume_of(id).ok().map(|volume| volume.name()));
                 // What has come among those that are served was not mounted before.
                 self.look_at_shares();
                 self.tend_soon();
@@ -332,7 +333,7 @@ impl Service {
             Request::Sort { bytes, restart } => self.sort(bytes, restart).map(Reply::Sorted),
             Request::Scrub { bytes, restart } => Ok(Reply::Scrubbed(Box::new(self.scrub(bytes, restart)?))),
             Request::Recompress { volume, mode, bytes, restart, path } => {
-                let report = self.recompress(&volume, path, mode.as_deref(), (bytes, restart))?;
+                let report = self.recompress(Meant::Name(&volume), path, mode.as_deref(), (bytes, restart))?;
                 Ok(Reply::Recompressed(Box::new(report.into())))
             }
             Request::Explain { volume, from, count } => {

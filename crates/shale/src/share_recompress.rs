@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use engine::{Files, RecompressReport};
+use engine::{Files, RecompressReport, Volume};
 use parking_lot::Mutex;
 use policy::{InForce, Mode};
 use surface::{Error, ErrorKind, Hint, Result};
@@ -68,20 +68,21 @@ impl Recompressing {
     pub fn slice(
         &self,
         service: &Service,
-        share: &str,
+        volume: &Arc<Volume>,
         path: &str,
         mode: Option<&str>,
         (bytes, restart): (u64, bool),
     ) -> Result<RecompressReport> {
         let pool = service.pool();
-        let recompress = |advise: &engine::Advise<'_>| pool.recompress_files(share, path, mode, bytes, restart, advise);
+        let (id, share) = (volume.id(), volume.name());
+        let recompress = |advise: &engine::Advise<'_>| pool.recompress_files(id, path, mode, bytes, restart, advise);
         if bytes == 0 {
             return recompress(&|_| None);
         }
-        let wish = Wish { share: pool.volume(share)?.id().0, path: path.to_owned(), mode: mode.map(str::to_owned) };
+        let wish = Wish { share: id.0, path: path.to_owned(), mode: mode.map(str::to_owned) };
         let mut known = self.0.lock();
         if restart || known.as_ref().is_none_or(|(of, _)| *of != wish) {
-            let wanted = service.with_writable(share, |opened| wanted(opened, share, path, mode))?;
+            let wanted = service.with_writable(volume, |opened| wanted(opened, &share, path, mode))?;
             // Extents are gone through by what a checkpoint says of them.
             pool.checkpoint()?;
             *known = Some((wish, wanted));

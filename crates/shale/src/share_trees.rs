@@ -80,19 +80,18 @@ pub fn make(pool: &Pool, name: &str) -> Result<()> {
 /// # Errors
 /// What the pool says.
 pub fn open_tree(service: &Service, name: &str) -> Result<Arc<Tree>> {
-    open_writable(service, name).map(|opened| opened.tree)
+    open_writable(service, service.pool().volume(name)?).map(|opened| opened.tree)
 }
 
 /// The same, with where its files lie.
 ///
 /// # Errors
 /// The same.
-pub(crate) fn open_writable(service: &Service, name: &str) -> Result<Opened> {
-    let pool = service.pool();
-    let volume = pool.volume(name)?;
+pub(crate) fn open_writable(service: &Service, volume: Arc<Volume>) -> Result<Opened> {
+    let (pool, name) = (service.pool(), volume.name());
     service.journals().bring_back_of(pool, volume.id())?;
     let (tree, files) = open(volume.clone(), volume, CACHE_BYTES_IMPORT, PATIENCE)?;
-    keep_for_inner(pool, name, &tree)?;
+    keep_for_inner(pool, &name, &tree)?;
     Ok(Opened::new(Arc::new(tree), files))
 }
 

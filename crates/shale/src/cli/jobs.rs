@@ -22,13 +22,21 @@ Ctrl-C in this command ends watching, and no more.
 'import', 'export', 'send' and 'receive' are listed while they run, and can be cancelled; their bytes go through the command, so that
 they cannot be paused here, nor go on without it.
 
+To cancel is a wish: until the job has ended its state is 'cancelling', and it may come to its end before. Then it is done, its
+result is there, and --cancel says so: look at the state, not at the exit code, which is 0 as well. A command notices the wish
+within some 200 ms, but not while it waits for its input or output, or was stopped (Ctrl-Z): --cancel waits 5 seconds for it, and says then
+that it is cancelling.
+
+A job is about the volume that had the name when it was started: it follows that one under a new name, which the list shows, and fails
+(exit code 3) when the volume is destroyed.
+
 A job that is paused or cancelled ends the slice that it works on first, which takes seconds at most. A calibration cannot be paused. Where it came to
 is kept with the pool: the same command without --restart goes on from there. A job that is paused is under way, and
 keeps out what it excludes. Jobs end with the server; their numbers begin at 1 with the next one.
 
 Exit code of watching: that of the job, as if its command had been run here; 130 if it was cancelled.
 
-JSON: a list of {id, kind (recompress, clean, sort, which is 'clean --sort', scrub, calibrate, import, export, send, receive), target (null: the pool), state (running, paused, done, failed, cancelled), changes (of the state), phase
+JSON: a list of {id, kind (recompress, clean, sort, which is 'clean --sort', scrub, calibrate, import, export, send, receive), target (null: the pool), state (running, paused, cancelling, done, failed, cancelled), changes (of the state), phase
   (the part that is under way), bytes_done, bytes_total, bytes_per_second, seconds_left (null: not known), started_unix_s, ended_unix_s,
   seconds (of work), background, said, asked (pause or cancel, until it does so; or null), error ({kind, message}, or null)}; with a
   number one of them, and in it result: {recompressed}, {cleaned}, {scrubbed} or {calibrated}, with the fields of the command's own --json, or

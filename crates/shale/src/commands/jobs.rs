@@ -1,5 +1,7 @@
 //! `shale jobs`: lists the jobs of a served pool, watches one, and asks it to pause, go on or end.
 
+use std::time::{Duration, Instant};
+
 use units::format_size;
 
 use super::interruption::Interruption;
@@ -15,6 +17,9 @@ use crate::times::{show_moment, show_seconds};
 
 /// How long the pool waits for a change of a job that was asked for one.
 const PATIENCE_MS: u64 = 500;
+/// How long a command is waited for whose job is to be cancelled: it may wait itself, for its input
+/// or its output, or stand still (Ctrl-Z).
+const COMMAND_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Lists jobs, or does something with one.
 pub fn run(args: &JobsArgs, output: &Output) -> Outcome {
@@ -32,7 +37,9 @@ pub fn run(args: &JobsArgs, output: &Output) -> Outcome {
         output.done(&job, || said(&job));
     } else if args.cancel {
         let job = ask(&session, JobRequest::Cancel { id, interrupted: false })?;
-        let job = until(&session, job, |job| job.state.has_ended(), &interruption)?;
+        let give_up = job.kind.is_of_command().then(|| Instant::now() + COMMAND_PATIENCE);
+        let is_over = |job: &JobReport| job.state.has_ended() || give_up.is_some_and(|at| Instant::now() >= at);
+        let job = until(&session, job, is_over, &interruption)?;
         output.done(&job, || said(&job));
     } else {
         let job = ask(&session, JobRequest::Watch { id, seen: None, patience_ms: 0 })?;
@@ -117,8 +124,8 @@ fn row(job: &JobReport) -> Vec<String> {
     let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     let is_running = job.state == JobState::Running;
     let state = match &job.asked {
-        Some(asked) => format!("{}, {asked} asked", job.state.name()),
-        None => job.state.name().to_owned(),
+        Some(asked) if job.state != JobState::Cancelling => format!("{}, {asked} asked", job.state.name()),
+        _ => job.state.name().to_owned(),
     };
     vec![
         format!("{} {} {}", job.id, job.kind.name(), job.target.as_deref().unwrap_or_default()),
@@ -145,6 +152,9 @@ fn said(job: &JobReport) -> String {
     match (job.state, &job.error) {
         (JobState::Running, _) => format!("{title} goes on\n"),
         (JobState::Paused, _) => format!("{title} is paused at {}\n", done(job)),
+        (JobState::Cancelling, _) if job.kind.is_of_command() => format!(
+            "{title} is cancelling: its command, which waits for its input or output or was stopped, has not ended yet\n"
+        ),
         (JobState::Done, _) => format!("{title} came to its end before\n"),
         (_, Some(fault)) => format!("{title} is {}: {}\n", job.state.name(), fault.message),
         (state, None) => format!("{title} is {}\n", state.name()),
@@ -154,7 +164,7 @@ fn said(job: &JobReport) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::jobs::JobFault;
+    use crate::jobs::{JobFault, JobKind};
 
     #[test]
     fn a_list_tells_how_far_each_job_is_and_why_it_failed() {
@@ -177,6 +187,9 @@ job 4: no room
         assert_eq!(show(&[running.clone(), failed]), expected);
         let asked = JobReport { asked: Some("pause".to_owned()), ..running };
         assert!(show(&[asked]).contains("  running, pause asked  "));
+        let asked = Some("cancel".to_owned());
+        let cancelling = JobReport { asked, state: JobState::Cancelling, ..JobReport::sample() };
+        assert!(show(&[cancelling]).contains("  cancelling  "));
     }
 
     #[test]
@@ -188,7 +201,9 @@ job 4: no room
         let fault = JobFault::cancelled("cancelled by a command: so far".to_owned());
         let cancelled = JobReport { state: JobState::Cancelled, error: Some(fault), ..job.clone() };
         assert!(said(&cancelled).ends_with(" is cancelled: cancelled by a command: so far\n"));
-        let late = JobReport { state: JobState::Done, ..job };
+        let late = JobReport { state: JobState::Done, ..job.clone() };
         assert!(said(&late).contains("before"));
+        let waits = JobReport { state: JobState::Cancelling, kind: JobKind::Send, ..job };
+        assert!(said(&waits).contains("is cancelling: its command"));
     }
 }

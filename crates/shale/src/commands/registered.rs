@@ -6,8 +6,9 @@
 //!
 //! 1. The job is registered. A server that has no place for it, or is too old, does without.
 //! 2. Meanwhile a thread tells the server how far the work is ([`progress::standing`]). The answer
-//!    says whether the job was cancelled; then the work is interrupted as by a signal.
-//! 3. The outcome is told.
+//!    says whether the job is to be cancelled; then the work is interrupted as by a signal. It may
+//!    be past the last point at which that ends it.
+//! 3. The outcome is told, and is that of the job: done, whatever was asked of it, if the work is.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -98,11 +99,6 @@ pub(super) fn registered<T>(
         drop(says);
         (done, teller.is_ok_and(|teller| teller.join().unwrap_or(false)))
     });
-    let done = if is_cancelled {
-        done.map_err(|failure| failure.context(format_args!("job {} was cancelled", job.id)))
-    } else {
-        done
-    };
     let fault = done
         .as_ref()
         .err()
@@ -110,16 +106,19 @@ pub(super) fn registered<T>(
     let (bytes_done, _) = progress::standing();
     // Nothing depends on whether a server that has gone knows.
     drop(ask(client, JobRequest::Finish { bytes_done, fault }));
+    if is_cancelled {
+        return done.map_err(|failure| failure.context(format_args!("job {} was cancelled", job.id)));
+    }
     done
 }
 
-/// Step 2. Whether the job was cancelled.
+/// Step 2. Whether the job is to be cancelled.
 fn tell(client: &Client, over: &Over, interrupted: &AtomicBool) -> bool {
     while !over.wait(TELL_EVERY) {
         let (bytes_done, bytes_total) = progress::standing();
         // Without an answer there is nothing more to be told; the work meets the reason itself.
         let Some(job) = ask(client, JobRequest::Tell { bytes_done, bytes_total }) else { return false };
-        if job.state == JobState::Cancelled {
+        if matches!(job.state, JobState::Cancelling | JobState::Cancelled) {
             interrupted.store(true, Ordering::SeqCst);
             return true;
         }

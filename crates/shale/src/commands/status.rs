@@ -144,7 +144,11 @@ fn scrub_words(scrub: &ScrubLine) -> String {
 /// What works in the pool's server, if anything does.
 fn jobs_line(s: &StatusReport) -> Option<(&'static str, String)> {
     let said = |job: &JobReport| {
-        let is = if job.state == JobState::Paused { "is paused at" } else { "is at" };
+        let is = match job.state {
+            JobState::Paused => "is paused at",
+            JobState::Cancelling => "is cancelling at",
+            _ => "is at",
+        };
         format!("{} {is} {}", job.title(), done(job))
     };
     let mut said: Vec<_> = s.jobs.iter().take(JOBS_SHOWN).map(said).collect();

@@ -175,7 +175,7 @@ impl<'a> Shown<'a> {
                 bar.set_total(total);
             }
             bar.set(job.bytes_done);
-            bar.say(if job.state == JobState::Paused { "paused".to_owned() } else { job.said.clone() });
+            bar.say(stands(job.state).map_or_else(|| job.said.clone(), str::to_owned));
         }
     }
 
@@ -189,14 +189,23 @@ impl<'a> Shown<'a> {
     }
 }
 
+/// A word on a job that does not just go on.
+const fn stands(state: JobState) -> Option<&'static str> {
+    match state {
+        JobState::Paused => Some("paused"),
+        JobState::Cancelling => Some("cancelling"),
+        JobState::Running | JobState::Done | JobState::Failed | JobState::Cancelled => None,
+    }
+}
+
 /// How far a job is, in a line.
 fn line(job: &JobReport) -> String {
     let mut words = vec![match job.bytes_total {
         Some(total) => format!("{} {} of {}", job.phase, format_size(job.bytes_done), format_size(total)),
         None => format!("{} {}", job.phase, format_size(job.bytes_done)),
     }];
-    if job.state == JobState::Paused {
-        words.push("paused".to_owned());
+    if let Some(stands) = stands(job.state) {
+        words.push(stands.to_owned());
     } else {
         words.extend(job.bytes_per_second.map(|rate| format!("{}/s", format_size(rate))));
         words.extend(job.seconds_left.map(|left| format!("{} left", show_seconds(left))));

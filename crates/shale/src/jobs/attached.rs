@@ -2,16 +2,17 @@
 //!
 //! 1. A job that the connection has started for a command which watches it is the connection's own,
 //!    unless it is to go on in the background.
-//! 2. A client registers work whose bytes go through it, and tells how far it is.
+//! 2. A client registers work whose bytes go through it, and tells how far it is, and what came of
+//!    it in the end: also if it was to be cancelled meanwhile.
 //! 3. Clients of older versions ask for slices, one after the other. They have a job as well, so
 //!    that the rule holds for them, and users see what goes on.
 
 use std::sync::Arc;
 
-use surface::{Error, ErrorKind, Result};
+use surface::{DeviceId, Error, ErrorKind, Result};
 
 use super::model::{JobFault, JobKind, JobResult};
-use super::table::{Begin, Doing, Jobs, Stop};
+use super::table::{Begin, Doing, Jobs, Worker};
 use crate::control::{JobRequest, Reply, Request};
 use crate::service::Service;
 
@@ -35,7 +36,16 @@ pub struct Attached {
     /// The job that the client has registered.
     told: Option<Doing>,
     /// The job whose slices the client asks for.
-    pulled: Option<(JobKind, Option<String>, Doing)>,
+    pulled: Option<(Pulled, Doing)>,
+}
+
+/// What a client that asks for slices has a job for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Pulled {
+    kind: JobKind,
+    target: Option<String>,
+    /// The volume that had the name of the target.
+    volume: Option<DeviceId>,
 }
 
 impl Attached {
@@ -50,7 +60,8 @@ impl Attached {
     /// What the pool says.
     pub fn handle(&mut self, request: Request) -> Result<Reply> {
         if let Some((kind, target)) = pulled(&request) {
-            return self.pull(kind, target, request);
+            let volume = self.volume(target.as_deref());
+            return self.pull(Pulled { kind, target, volume }, request);
         }
         match request {
             Request::Job(JobRequest::Register { kind, target }) => return self.register(kind, target),
@@ -64,7 +75,7 @@ impl Attached {
                 let id = doing.id();
                 match fault {
                     None => doing.end(Ok(JobResult::Moved { bytes: bytes_done })),
-                    Some(fault) => doing.end_with(fault),
+                    Some(fault) => doing.end_with(of_client(fault, doing.is_cancelled())),
                 }
                 return self.report(id);
             }
@@ -82,32 +93,47 @@ impl Attached {
         self.service.jobs().report(id).map(|job| Reply::Job(Box::new(job)))
     }
 
+    /// The volume or the snapshot that has the name, if one has.
+    fn volume(&self, name: Option<&str>) -> Option<DeviceId> {
+        self.service.pool().volume(name?).ok().map(|volume| volume.id())
+    }
+
     fn register(&mut self, kind: JobKind, target: Option<String>) -> Result<Reply> {
         let Some(phase) = kind.phase_of_client().filter(|_| self.told.is_none()) else {
             let text = format!("'{}' cannot be registered as a job of this connection", kind.name());
             return Err(Error::new(ErrorKind::Invalid, text));
         };
-        let doing = self.service.jobs().begin(Begin { kind, target, background: false, is_clients: true })?;
+        let volume = self.volume(target.as_deref());
+        let begin = Begin { kind, target, volume, path: None, background: false, worker: Worker::Client };
+        let doing = self.service.jobs().begin(begin)?;
         doing.begin_phase(phase, 0, None);
         let id = doing.id();
         self.told = Some(doing);
         self.report(id)
     }
 
-    fn pull(&mut self, kind: JobKind, target: Option<String>, request: Request) -> Result<Reply> {
-        let known = self.pulled.take().filter(|(of, about, _)| (*of, about) == (kind, &target));
+    fn pull(&mut self, wanted: Pulled, request: Request) -> Result<Reply> {
+        let known = self.pulled.take().filter(|(of, _)| (of.kind, &of.target) == (wanted.kind, &wanted.target));
         let doing = match known {
-            Some((.., doing)) => doing,
+            // The client means the one that it began with.
+            Some((of, doing)) if of.volume != wanted.volume => {
+                let name = of.target.unwrap_or_default();
+                let text = format!("'{name}' is not the volume any more that job {} is about", doing.id());
+                let error = Error::new(ErrorKind::Conflict, text);
+                doing.end_with(JobFault::from(&error));
+                return Err(error);
+            }
+            Some((_, doing)) => doing,
             None => {
-                let begin = Begin { kind, target: target.clone(), background: false, is_clients: true };
+                let Pulled { kind, target, volume } = wanted.clone();
+                let begin = Begin { kind, target, volume, path: None, background: false, worker: Worker::Slices };
                 self.service.jobs().begin(begin)?
             }
         };
-        if let Some(why) = doing.is_cancelled() {
-            let error = Error::new(ErrorKind::InUse, format!("job {} was ended: {why}", doing.id()));
-            doing.end(Err(Stop::Cancelled(why)));
-            return Err(error);
-        }
+        doing.begin_slice().map_err(|why| {
+            let text = format!("job {} was ended: {why}", doing.id());
+            Error::new(ErrorKind::InUse, text)
+        })?;
         let reply = match self.service.handle(request) {
             Ok(reply) => reply,
             Err(error) => {
@@ -117,13 +143,21 @@ impl Attached {
         };
         match outcome(&reply) {
             Some((bytes_done, bytes_total, None)) => {
-                doing.tell(bytes_done, Some(bytes_total), String::new());
-                self.pulled = Some((kind, target, doing));
+                doing.end_slice(bytes_done, bytes_total);
+                self.pulled = Some((wanted, doing));
             }
             Some((.., Some(result))) => doing.end(Ok(result)),
             None => {}
         }
         Ok(reply)
+    }
+}
+
+/// Why the work of a client failed, with the reason why it was to be cancelled, if that is why.
+fn of_client(fault: JobFault, cancelled: Option<String>) -> JobFault {
+    match cancelled {
+        Some(why) if fault.is_cancellation() => JobFault::cancelled(format!("{why}: {}", fault.message)),
+        _ => fault,
     }
 }
 

@@ -8,7 +8,12 @@
 //! 2. A thread of the job does the work slice by slice (`work`, `pace`), and tells the table after
 //!    each slice how far it is.
 //! 3. Between two slices the thread rests, and follows requests about the job: it waits, or ends.
+//!    To cancel is a wish: the job may come to its end before, and the table has what really came
+//!    of it.
 //! 4. The outcome stays in the table, for as many jobs as [`ENDED_MAX`] says.
+//!
+//! A job that is about a volume follows that one, whatever it is called by now, and ends with an
+//! error when the volume is destroyed.
 //!
 //! A command that was started without `--background` is the owner of its job: when its connection
 //! ends, the job is cancelled (`attached`). Work whose bytes go through a command is registered in
@@ -25,5 +30,4 @@ pub use attached::Attached;
 pub use model::{JobFault, JobKind, JobPace, JobReport, JobResult, JobState, JobWish};
 pub use table::{ENDED_MAX, Jobs};
 
-pub(crate) use table::Begin;
-pub(crate) use work::{check, run};
+pub(crate) use work::Planned;

@@ -10,6 +10,8 @@ use crate::slices::{CleanTotal, ScrubSlice, SortSlice};
 
 /// The kind of a fault that is a cancellation.
 const INTERRUPTED: &str = "interrupted";
+/// Longest words on a fault that are kept: a client can send any.
+const MESSAGE_BYTES_MAX: usize = 4096;
 
 /// What a job does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,6 +67,11 @@ impl JobKind {
         }
     }
 
+    /// Whether a command does the work, which only it can end.
+    pub const fn is_of_command(self) -> bool {
+        self.phase_of_client().is_some()
+    }
+
     /// What a client does in a job that it registers; none: it cannot.
     pub(super) const fn phase_of_client(self) -> Option<&'static str> {
         match self {
@@ -85,6 +92,8 @@ pub enum JobState {
     Running,
     /// It stands still until it is resumed or cancelled.
     Paused,
+    /// It was asked to end, and has not yet: it may still come to its end before.
+    Cancelling,
     /// It came to its end.
     Done,
     /// It met an error.
@@ -99,6 +108,7 @@ impl JobState {
         match self {
             Self::Running => "running",
             Self::Paused => "paused",
+            Self::Cancelling => "cancelling",
             Self::Done => "done",
             Self::Failed => "failed",
             Self::Cancelled => "cancelled",
@@ -192,6 +202,19 @@ impl JobFault {
     /// Whether it is a cancellation.
     pub(super) fn is_cancellation(&self) -> bool {
         self.kind == INTERRUPTED
+    }
+
+    /// The same, by a name and in words that a list has room for.
+    pub(super) fn bounded(mut self) -> Self {
+        if !self.is_cancellation() {
+            kind_by_name(&self.kind).name().clone_into(&mut self.kind);
+        }
+        if self.message.len() > MESSAGE_BYTES_MAX {
+            let end = (0..=MESSAGE_BYTES_MAX).rev().find(|end| self.message.is_char_boundary(*end));
+            self.message.truncate(end.unwrap_or(0));
+            self.message.push_str("...");
+        }
+        self
     }
 
     /// The error that the job met.

@@ -107,7 +107,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::super::model::{JobKind, JobState};
-    use super::super::table::{Begin, Jobs};
+    use super::super::table::{Begin, Jobs, Worker};
     use super::*;
 
     #[test]
@@ -123,7 +123,8 @@ mod tests {
     }
 
     fn begun(jobs: &Arc<Jobs>) -> Doing {
-        let begin = Begin { kind: JobKind::Recompress, target: None, background: true, is_clients: false };
+        let (kind, worker) = (JobKind::Recompress, Worker::Pool);
+        let begin = Begin { kind, target: None, volume: None, path: None, background: true, worker };
         jobs.begin(begin).unwrap()
     }
 

@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use surface::{Error, ErrorKind, Result};
+use surface::{DeviceId, Error, ErrorKind, Result};
 
 use super::model::{JobFault, JobKind, JobReport, JobResult, JobState};
 use super::rule;
@@ -21,6 +21,9 @@ const UNDER_WAY_MAX: usize = 64;
 /// Jobs that stay listed when they have ended. The result of a scrub with a thousand damages takes
 /// some 300 KB, so that this bounds the table to 10 MB.
 pub const ENDED_MAX: usize = 32;
+/// Longest name of what a job is about: a path in a share, with the share's name. A client can send
+/// any, and lists have them all.
+const TARGET_BYTES_MAX: usize = 4096 + 256;
 /// How long a job that was just cancelled may take to end before one that it excludes is refused: a
 /// command that was interrupted is often followed by the next one at once.
 const END_PATIENCE: Duration = Duration::from_secs(1);
@@ -54,6 +57,17 @@ enum Asked {
     Cancel(String),
 }
 
+/// Where the work of a job is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Worker {
+    /// In a thread of the pool's process.
+    Pool,
+    /// In a client, which tells how far it is.
+    Client,
+    /// In requests of a client, each for a slice.
+    Slices,
+}
+
 /// A job that is to begin.
 #[derive(Debug, Clone)]
 pub struct Begin {
@@ -61,15 +75,21 @@ pub struct Begin {
     pub kind: JobKind,
     /// What it is about, if that is not the pool.
     pub target: Option<String>,
+    /// The volume that it is about, whatever that is called.
+    pub volume: Option<DeviceId>,
+    /// What it is about in that one, if that is a part of a share.
+    pub path: Option<String>,
     /// It goes on without the command that started it.
     pub background: bool,
-    /// A client does the work, and tells how far it is.
-    pub is_clients: bool,
+    /// Who works on it.
+    pub worker: Worker,
 }
 
 struct Job {
     begin: Begin,
     state: JobState,
+    /// A request for a slice of it is in work.
+    in_slice: bool,
     changes: u64,
     asked: Asked,
     phase: String,
@@ -93,6 +113,7 @@ impl Job {
         Self {
             begin,
             state: JobState::Running,
+            in_slice: false,
             changes: 0,
             asked: Asked::Nothing,
             phase: String::new(),
@@ -115,8 +136,10 @@ impl Job {
     }
 
     fn become_state(&mut self, state: JobState) {
+        let works = self.works_since.is_some();
         self.worked = self.worked();
-        self.works_since = (state == JobState::Running).then(Instant::now);
+        let goes_on = state == JobState::Running || works && state == JobState::Cancelling;
+        self.works_since = goes_on.then(Instant::now);
         self.ended_unix_s = state.has_ended().then(unix_s);
         self.state = state;
         self.changes += 1;
@@ -130,7 +153,28 @@ impl Job {
     fn cancel(&mut self, why: &str) {
         if !matches!(self.asked, Asked::Cancel(_)) {
             self.asked = Asked::Cancel(why.to_owned());
+            self.become_state(JobState::Cancelling);
         }
+    }
+
+    /// Why it was cancelled, if it was.
+    fn is_cancelled(&self) -> Option<&str> {
+        match &self.asked {
+            Asked::Cancel(why) => Some(why),
+            Asked::Nothing | Asked::Pause => None,
+        }
+    }
+
+    fn end(&mut self, state: JobState, fault: Option<JobFault>, result: Option<JobResult>) {
+        (self.fault, self.result) = (fault.map(JobFault::bounded), result);
+        self.become_state(state);
+    }
+
+    /// The volume that it is about has this name now.
+    fn call_volume(&mut self, name: &str) {
+        let Some(target) = &mut self.begin.target else { return };
+        let path = self.begin.path.as_ref().map_or_else(String::new, |path| format!("/{path}"));
+        *target = format!("{name}{path}");
     }
 
     fn report(&self, id: u64, with_result: bool) -> JobReport {
@@ -236,8 +280,15 @@ impl Jobs {
     ///
     /// # Errors
     /// `InUse`, when one that excludes it does not end within [`END_PATIENCE`], or too many are
-    /// under way; `Io`, when the pool is about to be closed.
+    /// under way; `Io`, when the pool is about to be closed; `Invalid` for a name without bounds.
     pub(crate) fn begin(self: &Arc<Self>, begin: Begin) -> Result<Doing> {
+        let bytes = begin.target.as_ref().map_or(0, String::len);
+        if bytes > TARGET_BYTES_MAX {
+            let text = format!(
+                "a job is about a name or a path of at most {TARGET_BYTES_MAX} bytes, and this one has {bytes}"
+            );
+            return Err(Error::new(ErrorKind::Invalid, text));
+        }
         let mut table = self.table.lock();
         let give_up = Instant::now() + END_PATIENCE;
         loop {
@@ -322,7 +373,7 @@ impl Jobs {
     pub fn pause(&self, id: u64) -> Result<JobReport> {
         self.ask(id, |job| {
             let why = match job.begin.kind {
-                _ if job.begin.is_clients => {
+                _ if job.begin.worker != Worker::Pool => {
                     "its bytes go through the command that started it, which can be stopped itself (Ctrl-Z)"
                 }
                 JobKind::Calibrate => "a pause would be measured as well, and it takes some seconds in all",
@@ -353,8 +404,9 @@ impl Jobs {
         })
     }
 
-    /// Asks a job to end behind the slice that it works on. `why` is the beginning of its outcome.
-    /// The job of a client ends at once: the client is told so at its next request.
+    /// Asks a job to end behind the slice that it works on. `why` is the beginning of its outcome,
+    /// if it does: it may come to its end, or fail, before. A client is told so at its next
+    /// request. A job whose slices a client asks for ends at once between two of them.
     ///
     /// # Errors
     /// `NotFound`.
@@ -362,13 +414,22 @@ impl Jobs {
         let mut table = self.table.lock();
         let job = table.asked(id)?;
         job.cancel(why);
-        if job.begin.is_clients {
-            job.fault = Some(JobFault::cancelled(why.to_owned()));
-            job.become_state(JobState::Cancelled);
+        if job.begin.worker == Worker::Slices && !job.in_slice {
+            job.end(JobState::Cancelled, Some(JobFault::cancelled(why.to_owned())), None);
             table.note_end(id);
         }
         self.changed.notify_all();
         Ok(table.job(id)?.report(id, false))
+    }
+
+    /// Volumes may have other names than before: `name` tells that of one, if it is there.
+    pub(crate) fn follow_names(&self, name: impl Fn(DeviceId) -> Option<String>) {
+        let mut table = self.table.lock();
+        for job in table.jobs.values_mut().filter(|job| !job.state.has_ended()) {
+            if let Some(name) = job.begin.volume.and_then(&name) {
+                job.call_volume(&name);
+            }
+        }
     }
 
     fn ask(&self, id: u64, ask: impl FnOnce(&mut Job) -> Result<()>) -> Result<JobReport> {
@@ -393,7 +454,7 @@ impl Jobs {
         self.ask_to_stop();
         let threads = {
             let mut table = self.table.lock();
-            while table.under_way().any(|(_, job)| !job.begin.is_clients) {
+            while table.under_way().any(|(_, job)| job.begin.worker == Worker::Pool) {
                 self.changed.wait(&mut table);
             }
             std::mem::take(&mut table.threads)
@@ -468,10 +529,45 @@ impl Doing {
 
     /// Why the job is to end, if it is.
     pub(crate) fn is_cancelled(&self) -> Option<String> {
-        match self.jobs.table.lock().jobs.get(&self.id).map(|job| &job.asked) {
-            Some(Asked::Cancel(why)) => Some(why.clone()),
-            Some(_) => None,
+        match self.jobs.table.lock().jobs.get(&self.id) {
+            Some(job) => job.is_cancelled().map(str::to_owned),
             None => Some("it has ended".to_owned()),
+        }
+    }
+
+    /// The volume that the job is about has this name now.
+    pub(super) fn call_volume(&self, name: &str) {
+        if let Some(job) = self.jobs.table.lock().jobs.get_mut(&self.id) {
+            job.call_volume(name);
+        }
+    }
+
+    /// A request for a slice begins: the job is not ended before that is done.
+    ///
+    /// # Errors
+    /// Why the job was cancelled, if it was.
+    pub(super) fn begin_slice(&self) -> std::result::Result<(), String> {
+        let mut table = self.jobs.table.lock();
+        let job = table.jobs.get_mut(&self.id).ok_or("it has ended")?;
+        match job.is_cancelled() {
+            Some(why) => Err(why.to_owned()),
+            None => {
+                job.in_slice = true;
+                Ok(())
+            }
+        }
+    }
+
+    /// The slice is done, and is not the last one.
+    pub(super) fn end_slice(&self, bytes_done: u64, bytes_total: u64) {
+        self.tell(bytes_done, Some(bytes_total), String::new());
+        let mut table = self.jobs.table.lock();
+        let Some(job) = table.jobs.get_mut(&self.id) else { return };
+        job.in_slice = false;
+        let why = job.is_cancelled().map(str::to_owned);
+        drop(table);
+        if let Some(why) = why {
+            self.end_with(JobFault::cancelled(why));
         }
     }
 
@@ -493,8 +589,7 @@ impl Doing {
     fn end_as(&self, state: JobState, fault: Option<JobFault>, result: Option<JobResult>) {
         let mut table = self.jobs.table.lock();
         let Some(job) = table.jobs.get_mut(&self.id).filter(|job| !job.state.has_ended()) else { return };
-        (job.fault, job.result) = (fault, result);
-        job.become_state(state);
+        job.end(state, fault, result);
         table.note_end(self.id);
         self.jobs.changed.notify_all();
     }

@@ -8,7 +8,12 @@ use super::*;
 
 fn wish(target: &str) -> Begin {
     let target = Some(target.to_owned());
-    Begin { kind: JobKind::Recompress, target, background: false, is_clients: false }
+    let (kind, worker) = (JobKind::Recompress, Worker::Pool);
+    Begin { kind, target, volume: None, path: None, background: false, worker }
+}
+
+fn of(worker: Worker) -> Begin {
+    Begin { worker, ..wish("v") }
 }
 
 fn result() -> JobResult {
@@ -67,8 +72,7 @@ fn outcomes_stay_with_their_reasons() {
 #[test]
 fn the_last_that_ended_stay_listed() {
     let jobs = Arc::<Jobs>::default();
-    let clients = Begin { is_clients: true, ..wish("v") };
-    let long = jobs.begin(clients).unwrap();
+    let long = jobs.begin(of(Worker::Client)).unwrap();
     // The rule is not what this is about.
     let mut table = jobs.table.lock();
     table.last_id = 10;
@@ -131,7 +135,7 @@ fn what_was_asked_is_shown_until_it_is_done() {
 #[test]
 fn the_work_of_a_client_and_a_measurement_cannot_be_paused() {
     let jobs = Arc::<Jobs>::default();
-    let _clients = jobs.begin(Begin { is_clients: true, ..wish("v") }).unwrap();
+    let _clients = jobs.begin(of(Worker::Client)).unwrap();
     let _measuring = jobs.begin(Begin { kind: JobKind::Calibrate, ..wish("v") }).unwrap();
     for id in [1, 2] {
         assert_eq!(jobs.pause(id).unwrap_err().kind(), ErrorKind::Unsupported);
@@ -139,16 +143,79 @@ fn the_work_of_a_client_and_a_measurement_cannot_be_paused() {
     }
 }
 
-/// Its client may be silent for long.
+/// It may be past the point at which it could still be ended.
 #[test]
-fn the_job_of_a_client_ends_at_once_when_it_is_cancelled() {
+fn a_cancellation_is_a_wish_until_the_job_has_ended() {
     let jobs = Arc::<Jobs>::default();
-    let doing = jobs.begin(Begin { is_clients: true, ..wish("v") }).unwrap();
+    let ended = |end: fn(Doing)| {
+        // A kind that excludes none.
+        let doing = jobs.begin(Begin { kind: JobKind::Send, ..of(Worker::Client) }).unwrap();
+        let id = doing.id();
+        let asked = jobs.cancel(id, "enough").unwrap();
+        assert_eq!((asked.state, asked.asked.as_deref()), (JobState::Cancelling, Some("cancel")));
+        assert_eq!((asked.ended_unix_s, asked.error), (None, None));
+        assert_eq!(doing.is_cancelled().as_deref(), Some("enough"));
+        end(doing);
+        jobs.report(id).unwrap()
+    };
+    let done = ended(|doing| doing.end(Ok(result())));
+    assert_eq!((done.state, done.error, done.result), (JobState::Done, None, Some(result())));
+    let failed = ended(|doing| doing.end(Err(Stop::Failed(Error::new(ErrorKind::Full, "no room")))));
+    assert_eq!((failed.state, failed.error.unwrap().message.as_str()), (JobState::Failed, "no room"));
+    let cancelled = ended(|doing| doing.end(Err(Stop::Cancelled("enough: so far".to_owned()))));
+    assert_eq!((cancelled.state, cancelled.error.unwrap().message.as_str()), (JobState::Cancelled, "enough: so far"));
+    let gone = ended(drop);
+    assert_eq!((gone.state, gone.error), (JobState::Cancelled, Some(JobFault::cancelled("enough".to_owned()))));
+}
+
+/// Nothing is under way between two slices, and a slice that is in work may be the last one.
+#[test]
+fn a_job_of_slices_is_cancelled_at_once_between_two_of_them() {
+    let jobs = Arc::<Jobs>::default();
+    let between = jobs.begin(of(Worker::Slices)).unwrap();
+    between.begin_slice().unwrap();
+    between.end_slice(1, 4);
     assert_eq!(jobs.cancel(1, "enough").unwrap().state, JobState::Cancelled);
-    assert_eq!(doing.is_cancelled().as_deref(), Some("enough"));
-    assert!(jobs.begin(wish("w")).is_ok());
+    assert_eq!(between.begin_slice(), Err("enough".to_owned()));
+    let within = jobs.begin(of(Worker::Slices)).unwrap();
+    within.begin_slice().unwrap();
+    assert_eq!(jobs.cancel(2, "enough").unwrap().state, JobState::Cancelling);
+    within.end_slice(2, 4);
+    assert_eq!(jobs.report(2).unwrap().state, JobState::Cancelled);
+    let last = jobs.begin(of(Worker::Slices)).unwrap();
+    last.begin_slice().unwrap();
+    jobs.cancel(3, "enough").unwrap();
+    last.end(Ok(result()));
+    assert_eq!(jobs.report(3).unwrap().state, JobState::Done);
+}
+
+#[test]
+fn names_are_followed_while_a_job_is_under_way() {
+    let jobs = Arc::<Jobs>::default();
+    let (volume, path) = (Some(DeviceId(3)), Some("a/b".to_owned()));
+    let doing = jobs.begin(Begin { volume, path, target: Some("v/a/b".to_owned()), ..wish("v") }).unwrap();
+    let target = || jobs.report(1).unwrap().target.unwrap();
+    jobs.follow_names(|id| (id == DeviceId(4)).then(|| "w".to_owned()));
+    assert_eq!(target(), "v/a/b");
+    jobs.follow_names(|id| (id == DeviceId(3)).then(|| "w".to_owned()));
+    assert_eq!(target(), "w/a/b");
     doing.end(Ok(result()));
-    assert_eq!(jobs.report(1).unwrap().error, Some(JobFault::cancelled("enough".to_owned())));
+    jobs.follow_names(|_| Some("x".to_owned()));
+    assert_eq!(target(), "w/a/b", "of a job that has ended");
+}
+
+/// A list has them all.
+#[test]
+fn what_a_client_says_of_its_job_is_bounded() {
+    let jobs = Arc::<Jobs>::default();
+    let refused = jobs.begin(wish(&"v".repeat(TARGET_BYTES_MAX + 1))).err().unwrap();
+    assert_eq!(refused.kind(), ErrorKind::Invalid);
+    assert!(refused.to_string().contains("at most 4352 bytes"), "{refused}");
+    assert!(jobs.list().is_empty());
+    let doing = jobs.begin(wish(&"v".repeat(TARGET_BYTES_MAX))).unwrap();
+    doing.end_with(JobFault { kind: "k".repeat(1 << 20), message: "\u{e4}".repeat(1 << 20) });
+    let fault = jobs.report(1).unwrap().error.unwrap();
+    assert!(fault.kind.len() < 20 && fault.message.len() < 5000 && fault.message.ends_with("\u{e4}..."));
 }
 
 #[test]

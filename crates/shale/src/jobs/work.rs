@@ -1,12 +1,14 @@
-//! The work of each kind of job: which slices of it the service does.
+//! The work of each kind of job: which slices of it the service does, and to which volume.
 
-use engine::CalibrationEffort;
-use surface::{Error, ErrorKind, Result};
+use std::cell::RefCell;
+
+use engine::{CalibrationEffort, Meant};
+use surface::{DeviceId, Error, ErrorKind, Result};
 use units::format_size;
 
 use super::model::{JobPace, JobResult, JobWish};
 use super::pace::{SliceBytes, Standing, in_slices};
-use super::table::{Doing, Stop, Work};
+use super::table::{Begin, Doing, Stop, Work, Worker};
 use crate::choices::RecompressSlice;
 use crate::service::Service;
 use crate::slices::{CleanTotal, ScrubSlice, SortSlice};
@@ -24,40 +26,87 @@ const SCRUB_SLICES: SliceBytes = SliceBytes { busy: 8 << 20, idle: 128 << 20 };
 /// soon noticed.
 const CLEAN_ROUNDS: u32 = 16;
 
-/// Finds out whether a job can be done, before it gets a number.
-///
-/// # Errors
-/// `NotFound` and `Invalid` for what it names.
-pub(crate) fn check(service: &Service, wish: &JobWish) -> Result<()> {
-    match wish {
-        JobWish::Recompress { volume, mode, path, .. } => {
-            service.recompress(volume, path.clone(), mode.as_deref(), (0, false)).map(drop)
+/// A job that can be done, with what it is about: the volume that had the name when it was started.
+#[derive(Debug)]
+pub(crate) struct Planned {
+    wish: JobWish,
+    volume: Option<DeviceId>,
+}
+
+impl Planned {
+    /// Finds out whether a job can be done, before it gets a number.
+    ///
+    /// # Errors
+    /// `NotFound` and `Invalid` for what it names.
+    pub(crate) fn new(service: &Service, wish: JobWish) -> Result<Self> {
+        let volume = match &wish {
+            JobWish::Recompress { volume, mode, path, .. } => {
+                let id = service.pool().volume(volume)?.id();
+                service.recompress(id.into(), path.clone(), mode.as_deref(), (0, false))?;
+                Some(id)
+            }
+            JobWish::Clean { .. } | JobWish::Scrub { .. } | JobWish::Calibrate => None,
+        };
+        Ok(Self { wish, volume })
+    }
+
+    /// As it begins in the table of jobs.
+    pub(crate) fn begin(&self, background: bool) -> Begin {
+        let path = match &self.wish {
+            JobWish::Recompress { path, .. } => path.clone(),
+            JobWish::Clean { .. } | JobWish::Scrub { .. } | JobWish::Calibrate => None,
+        };
+        let (kind, target) = (self.wish.kind(), self.wish.target());
+        Begin { kind, target, volume: self.volume, path, background, worker: Worker::Pool }
+    }
+
+    /// Does the work.
+    ///
+    /// # Errors
+    /// When it is cancelled, and what the pool says.
+    pub(crate) fn run(&self, service: &Service, doing: &Doing) -> Work<JobResult> {
+        match (&self.wish, self.volume) {
+            (JobWish::Recompress { mode, path, pace, volume }, id) => {
+                let name = RefCell::new(volume.clone());
+                let call = |bytes, restart| {
+                    let meant = id.map_or(Meant::Name(volume), Meant::Number);
+                    follow(service, id, &name, doing)?;
+                    let report = service.recompress(meant, path.clone(), mode.as_deref(), (bytes, restart));
+                    // It may have gone since.
+                    let report = report.or_else(|error| follow(service, id, &name, doing).and(Err(error)))?;
+                    Ok(RecompressSlice::from(report))
+                };
+                let slice = in_slices("recompressing", RECOMPRESS_SLICES, *pace, doing, call, recompressed)?;
+                Ok(JobResult::Recompressed(Box::new(slice)))
+            }
+            (JobWish::Clean { all, sort }, _) => clean(service, *all, *sort, doing).map(JobResult::Cleaned),
+            (JobWish::Scrub { pace }, _) => {
+                let call = |bytes, restart| service.scrub(bytes, restart);
+                let slice = in_slices("scrubbing", SCRUB_SLICES, *pace, doing, call, scrubbed)?;
+                Ok(JobResult::Scrubbed(Box::new(slice)))
+            }
+            (JobWish::Calibrate, _) => calibrate(service, doing),
         }
-        JobWish::Clean { .. } | JobWish::Scrub { .. } | JobWish::Calibrate => Ok(()),
     }
 }
 
-/// Does the work of a job.
+/// Follows the volume of a job under its name of now; `name` is the one that it had before.
 ///
 /// # Errors
-/// When it is cancelled, and what the pool says.
-pub(crate) fn run(service: &Service, wish: &JobWish, doing: &Doing) -> Work<JobResult> {
-    match wish {
-        JobWish::Recompress { volume, mode, path, pace } => {
-            let call = |bytes, restart| {
-                let report = service.recompress(volume, path.clone(), mode.as_deref(), (bytes, restart))?;
-                Ok(RecompressSlice::from(report))
-            };
-            let slice = in_slices("recompressing", RECOMPRESS_SLICES, *pace, doing, call, recompressed)?;
-            Ok(JobResult::Recompressed(Box::new(slice)))
+/// `NotFound` if the volume is no more.
+fn follow(service: &Service, id: Option<DeviceId>, name: &RefCell<String>, doing: &Doing) -> Result<()> {
+    let Some(id) = id else { return Ok(()) };
+    match service.pool().volume_of(id) {
+        Ok(volume) => {
+            doing.call_volume(&volume.name());
+            *name.borrow_mut() = volume.name();
+            Ok(())
         }
-        JobWish::Clean { all, sort } => clean(service, *all, *sort, doing).map(JobResult::Cleaned),
-        JobWish::Scrub { pace } => {
-            let call = |bytes, restart| service.scrub(bytes, restart);
-            let slice = in_slices("scrubbing", SCRUB_SLICES, *pace, doing, call, scrubbed)?;
-            Ok(JobResult::Scrubbed(Box::new(slice)))
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let text = format!("'{}' was destroyed while job {} worked on it", name.borrow(), doing.id());
+            Err(Error::new(ErrorKind::NotFound, text))
         }
-        JobWish::Calibrate => calibrate(service, doing),
+        Err(error) => Err(error),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use engine::RecompressReport;
+use engine::{Meant, RecompressReport, Volume};
 use surface::{Error, ErrorKind, Result};
 
 use super::Service;
@@ -22,13 +22,13 @@ impl Service {
     }
 
     /// Works on the tree of a share, be it mounted or not.
-    pub(crate) fn with_writable<T>(&self, share: &str, work: impl FnOnce(&Opened) -> Result<T>) -> Result<T> {
-        let id = self.pool.volume(share)?.id();
+    pub(crate) fn with_writable<T>(&self, volume: &Arc<Volume>, work: impl FnOnce(&Opened) -> Result<T>) -> Result<T> {
+        let open = || share_trees::open_writable(self, volume.clone());
         let shares = self.shares.lock().clone();
         // Whether it is mounted, and its opening if it is not, are one: no mount may come between.
         let opened = match &shares {
-            Some(shares) => shares.opened_or(id, || share_trees::open_writable(self, share)),
-            None => share_trees::open_writable(self, share).map(|opened| (opened, true)),
+            Some(shares) => shares.opened_or(volume.id(), open),
+            None => open().map(|opened| (opened, true)),
         };
         let (opened, is_own) = opened?;
         let done = work(&opened);
@@ -36,25 +36,27 @@ impl Service {
             return done;
         }
         let closed = opened.tree.close();
-        closed.map_err(|failure| share_trees::error_of(share, "its tree cannot be closed", failure)).and(done)
+        closed.map_err(|failure| share_trees::error_of(&volume.name(), "its tree cannot be closed", failure)).and(done)
     }
 
     /// Recompresses a slice of a volume, or of a share or a part of one.
     pub(crate) fn recompress(
         &self,
-        volume: &str,
+        volume: Meant<'_>,
         path: Option<String>,
         mode: Option<&str>,
         (bytes, restart): (u64, bool),
     ) -> Result<RecompressReport> {
-        if self.pool.volume(volume)?.is_share() {
+        let volume = self.pool.volume_meant(volume)?;
+        if volume.is_share() {
             let path = path.unwrap_or_default();
-            return self.recompressing.slice(self, volume, &path, mode, (bytes, restart));
+            return self.recompressing.slice(self, &volume, &path, mode, (bytes, restart));
         }
         if path.is_some() {
-            let text = format!("'{volume}' is a volume, which has no files: leave the path out");
+            let name = volume.name();
+            let text = format!("'{name}' is a volume, which has no files: leave the path out");
             return Err(Error::new(ErrorKind::Invalid, text));
         }
-        self.pool.recompress(volume, mode, bytes, restart)
+        self.pool.recompress(volume.id(), mode, bytes, restart)
     }
 }

@@ -8,7 +8,7 @@ use surface::{Error, ErrorKind, Result};
 
 use super::Service;
 use crate::control::{JobRequest, Reply};
-use crate::jobs::{self, Begin, JobReport, JobWish, Jobs};
+use crate::jobs::{JobReport, JobWish, Jobs, Planned};
 use crate::share_check;
 use crate::slices::{CleanSlice, ScrubSlice, SortSlice};
 
@@ -44,12 +44,11 @@ impl Service {
     }
 
     fn start_job(self: &Arc<Self>, wish: JobWish, background: bool) -> Result<JobReport> {
-        jobs::check(self, &wish)?;
-        let begin = Begin { kind: wish.kind(), target: wish.target(), background, is_clients: false };
-        let doing = self.jobs.begin(begin)?;
+        let planned = Planned::new(self, wish)?;
+        let doing = self.jobs.begin(planned.begin(background))?;
         let id = doing.id();
         let service = Arc::clone(self);
-        self.jobs.run(doing, move |doing| jobs::run(&service, &wish, doing))?;
+        self.jobs.run(doing, move |doing| planned.run(&service, doing))?;
         self.jobs.report(id)
     }
 

@@ -7,10 +7,11 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use shale::control::{Client, Reply, Request};
+use shale::control::{Client, JobRequest, Reply, Request};
+use shale::jobs::{JobFault, JobKind, JobState};
 
 use crate::endings::damage_the_end;
-use crate::support::{Dir, Ran, SHALE, Server, content, imported_noise, noise, on, path, signal};
+use crate::support::{Dir, Ran, SHALE, Server, content, imported_noise, noise, on, padded, path, real_data, signal};
 
 /// Bytes of the volume that jobs go through: several slices of each kind.
 const BYTES: usize = 24 << 20;
@@ -299,8 +300,11 @@ fn streams_and_copies_are_listed_and_can_be_cancelled() {
         let listed = awaited(&dir, id, |job| job["id"] == id);
         assert_eq!((&listed["kind"], &listed["target"]), (&json!(command), &json!(target)), "{listed}");
         on(&dir, "jobs", &[&id.to_string(), "--pause"]).code(9).says("Ctrl-Z");
+        // The sender waits for the test, which will not read before this has answered.
         let said = on(&dir, "jobs", &[&id.to_string(), "--cancel"]).ok().stdout;
-        assert!(said.contains("is cancelled: cancelled by a command"), "{said}");
+        let is_told =
+            said.contains("is cancelled: cancelled by a command: ") || said.contains("is cancelling: its command");
+        assert!(is_told && (command != "send" || said.contains("is cancelling")), "{said}");
         // Reading on lets a sender notice it. The sender asks the server now and then, as this does
         // between two pieces.
         let mut output = child.stdout.take().unwrap();
@@ -308,11 +312,14 @@ fn streams_and_copies_are_listed_and_can_be_cancelled() {
         let mut sent = 0;
         while let Some(bytes) = Some(output.read(&mut piece).unwrap()).filter(|&bytes| bytes > 0) {
             sent += bytes;
-            assert_eq!(job(&dir, id)["state"], "cancelled");
+            let state = job(&dir, id)["state"].clone();
+            assert!(state == "cancelling" || state == "cancelled", "{state}");
         }
         Ran::of(child.wait_with_output().unwrap()).code(130).says(&format!("job {id} was cancelled"));
         assert!(sent < BYTES, "{sent} bytes were sent");
-        assert_eq!(job(&dir, id)["state"], "cancelled");
+        let ended = job(&dir, id);
+        assert_eq!(ended["state"], "cancelled");
+        assert!(ended["error"]["message"].as_str().unwrap().starts_with("cancelled by a command: "), "{ended}");
     }
     for (command, words, _) in begun {
         on(&dir, command, &[words, &["--background"][..]].concat()).code(2).says("go through this command");
@@ -325,4 +332,127 @@ fn streams_and_copies_are_listed_and_can_be_cancelled() {
     on(&dir, "jobs", &["5"]).code(8).says("--force");
     server.stop();
     on(&dir, "check", &[]).ok();
+}
+
+/// The list said that all of them were cancelled, at once, while their work was done to its end.
+#[test]
+fn the_list_says_what_came_of_work_that_was_to_be_cancelled() {
+    let dir = Dir::with_pool("64M");
+    let server = Server::start(&dir, &[]);
+    let client = Client::connect(&dir.pool().join("control.sock")).unwrap();
+    let asked = |request| match client.call(&Request::Job(request)).unwrap() {
+        Reply::Job(job) => *job,
+        other => panic!("{other:?}"),
+    };
+    let cancel = |id| {
+        // This command waits, and its time is not the test's.
+        let other = Client::connect(&dir.pool().join("control.sock")).unwrap();
+        other.call(&Request::Job(JobRequest::Cancel { id, interrupted: false })).unwrap();
+        let listed = job(&dir, id);
+        assert_eq!((&listed["state"], &listed["ended_unix_s"]), (&json!("cancelling"), &Value::Null), "{listed}");
+        let status = on(&dir, "status", &["--json"]).ok().json();
+        assert_eq!(status["jobs"][0]["state"], "cancelling");
+        let told = asked(JobRequest::Tell { bytes_done: 1, bytes_total: None });
+        assert_eq!(told.state, JobState::Cancelling);
+    };
+    let register = || asked(JobRequest::Register { kind: JobKind::Import, target: Some("v".to_owned()) }).id;
+    // It was past the point at which it could be ended.
+    cancel(register());
+    asked(JobRequest::Finish { bytes_done: 7, fault: None });
+    assert_eq!((&job(&dir, 1)["state"], &job(&dir, 1)["error"]), (&json!("done"), &Value::Null));
+    on(&dir, "jobs", &["1"]).ok();
+    on(&dir, "jobs", &["1", "--cancel"]).code(3).says("it is done");
+    cancel(register());
+    let fault = JobFault { kind: "full".to_owned(), message: "no room".to_owned() };
+    asked(JobRequest::Finish { bytes_done: 7, fault: Some(fault) });
+    assert_eq!((&job(&dir, 2)["state"], &job(&dir, 2)["error"]["message"]), (&json!("failed"), &json!("no room")));
+    cancel(register());
+    let fault = JobFault { kind: "interrupted".to_owned(), message: "nothing has come".to_owned() };
+    asked(JobRequest::Finish { bytes_done: 0, fault: Some(fault) });
+    let cancelled = job(&dir, 3);
+    assert_eq!(cancelled["state"], "cancelled");
+    assert_eq!(cancelled["error"]["message"], "cancelled by a command: nothing has come");
+    // What a client calls its work is in every list.
+    let target = Some("A".repeat(9 << 20));
+    let refused = client.call(&Request::Job(JobRequest::Register { kind: JobKind::Import, target })).unwrap_err();
+    assert!(refused.to_string().contains("at most 4352 bytes"), "{refused}");
+    let slice = Request::Recompress { volume: "A".repeat(9 << 20), mode: None, bytes: 1, restart: false, path: None };
+    client.call(&slice).unwrap_err();
+    for command in ["jobs", "status", "list"] {
+        on(&dir, command, &[]).ok();
+    }
+    assert_eq!(job(&dir, 4), Value::Null);
+    server.stop();
+}
+
+/// It went on with whichever volume had got the name.
+#[test]
+fn a_job_follows_its_volume_and_ends_with_it() {
+    let dir = Dir::with_pool("256M");
+    for name in ["r1", "r2"] {
+        let source = dir.join(name);
+        std::fs::write(&source, padded(real_data(BYTES / 2))).unwrap();
+        on(&dir, "import", &[name, path(&source), "-o", "compression=lz4"]).ok();
+    }
+    let server = Server::start(&dir, &[]);
+    let of = |name: &str, field: &str| {
+        let list = on(&dir, "list", &["--sync", "--json"]).ok().json();
+        list.as_array().unwrap().iter().find(|v| v["name"] == name).unwrap()[field].clone()
+    };
+    let bytes = |name: &str| of(name, "stored_bytes").as_u64();
+    let (first, second, before, before_second) = (of("r1", "id"), of("r2", "id"), bytes("r1"), bytes("r2"));
+    in_background(&dir, "recompress", &["r1", "--mode", "archive"]);
+    let rested = awaited(&dir, 1, rests);
+    on(&dir, "jobs", &["1", "--pause"]).ok();
+    on(&dir, "rename", &["r1", "old"]).ok();
+    on(&dir, "rename", &["r2", "r1"]).ok();
+    assert_eq!(job(&dir, 1)["target"], "old");
+    assert_eq!((of("old", "id"), of("r1", "id")), (first, second));
+    // The rest behind a slice ends with a request.
+    on(&dir, "jobs", &["1", "--resume"]).ok();
+    let is_on = |job: &Value| job["state"] != "running" || job["bytes_done"].as_u64() > rested["bytes_done"].as_u64();
+    let on_again = awaited(&dir, 1, is_on);
+    assert!(is_on(&on_again) && on_again["target"] == "old", "{on_again}");
+    if on_again["state"] == "running" {
+        on(&dir, "jobs", &["1", "--cancel"]).ok();
+    }
+    let done = on(&dir, "recompress", &["old", "--mode", "archive", "--rate", "max", "--json"]).ok().json();
+    assert_eq!(done["finished"], true, "{done}");
+    assert!(bytes("old") < before, "{:?} of {before:?}", bytes("old"));
+    assert_eq!(bytes("r1"), before_second, "the volume that got the name");
+
+    // It ends with an error when its volume is destroyed, whatever has the name then.
+    in_background(&dir, "recompress", &["old", "--mode", "speed"]);
+    awaited(&dir, 3, rests);
+    on(&dir, "jobs", &["3", "--pause"]).ok();
+    on(&dir, "destroy", &["old"]).ok();
+    on(&dir, "rename", &["r1", "old"]).ok();
+    on(&dir, "jobs", &["3", "--resume"]).ok();
+    on(&dir, "jobs", &["3"]).code(3).says("'old' was destroyed while job 3 worked on it");
+    assert_eq!(job(&dir, 3)["state"], "failed");
+    server.stop();
+    on(&dir, "check", &[]).ok();
+}
+
+#[test]
+fn iostat_follows_its_volume_and_ends_with_it() {
+    let dir = Dir::with_pool("64M");
+    on(&dir, "create", &["v", "--size", "1M"]).ok();
+    on(&dir, "create", &["w", "--size", "1M"]).ok();
+    let server = Server::start(&dir, &[]);
+    let mut child = spawned(&dir, "iostat", &["v", "--every", "1", "--json"]);
+    let mut reports = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut next = || reports.next().map(|line| serde_json::from_str::<Value>(&line.unwrap()).unwrap());
+    let number = next().unwrap()["only"].clone();
+    on(&dir, "rename", &["v", "x"]).ok();
+    on(&dir, "rename", &["w", "v"]).ok();
+    for _ in 0..2 {
+        assert_eq!(next().unwrap()["only"], number);
+    }
+    on(&dir, "destroy", &["x"]).ok();
+    while let Some(report) = next() {
+        assert_eq!(report["only"], number);
+    }
+    Ran::of(child.wait_with_output().unwrap()).code(3).says("'v' is gone");
+    server.stop();
 }
