@@ -134,6 +134,10 @@ impl ObjectSpace for Scratch {
         self.discard_in(&mut self.layer.write(), files, 0..u64::MAX)
     }
 
+    fn finish_discards(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Nothing of it shall ever be durable.
     fn flush(&self) -> Result<()> {
         Ok(())

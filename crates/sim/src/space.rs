@@ -3,6 +3,10 @@
 //! Between flushes each 4 KiB block has its own history: after a loss of power it holds its durable
 //! content or any later one, whatever other blocks hold. That is as much as the trait promises, and
 //! no more.
+//!
+//! What a space knows of a file beside its data is a *mark* here, as if it were one more block of
+//! the file: it is there from the first write on, and goes when all of the file was discarded and
+//! that was finished. Only memory knows which marks are to go.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -14,6 +18,10 @@ use surface::{Allocation, Capacity, Error, ErrorKind, OWN_FILES_END, ObjectSpace
 use crate::Rng;
 
 const BLOCK: u64 = 4096;
+/// The number of a file's mark, behind all of its blocks.
+const MARK: u64 = u64::MAX;
+/// Bytes of a file.
+const FILE_BYTES: u64 = 1 << 52;
 
 type Block = Option<Arc<[u8; BLOCK as usize]>>;
 
@@ -34,6 +42,8 @@ impl History {
 struct Inner {
     blocks: BTreeMap<(u64, u64), History>,
     unflushed: BTreeSet<(u64, u64)>,
+    /// Files whose marks go with the next flush.
+    to_go: BTreeSet<u64>,
     /// Changes and flushes until power goes.
     calls_left: Option<u64>,
     is_off: bool,
@@ -77,7 +87,7 @@ impl SimSpace {
     /// aside.
     pub fn limit(&self, blocks: u64, own: u64, own_writes: u64) {
         let mut inner = self.inner.lock();
-        inner.used = inner.blocks.values().filter(|history| history.now().is_some()).count() as u64;
+        inner.used = inner.held(0..u64::MAX).count() as u64;
         inner.room = Some(Room { blocks: inner.used + blocks, own, own_writes, refuses_own: false });
     }
 
@@ -141,7 +151,7 @@ impl SimSpace {
         Arc::new(Self { inner: Mutex::new(Inner { blocks, ..Inner::default() }) })
     }
 
-    /// Files that hold data.
+    /// Files that hold data, or have a mark.
     pub fn files(&self) -> BTreeSet<u64> {
         let inner = self.inner.lock();
         inner.blocks.iter().filter(|(_, history)| history.now().is_some()).map(|((file, _), _)| *file).collect()
@@ -149,8 +159,7 @@ impl SimSpace {
 
     /// Blocks that hold data in files of these numbers.
     pub fn allocated_blocks(&self, files: Range<u64>) -> usize {
-        let inner = self.inner.lock();
-        inner.blocks.range((files.start, 0)..(files.end, 0)).filter(|(_, history)| history.now().is_some()).count()
+        self.inner.lock().held(files).count()
     }
 }
 
@@ -180,6 +189,17 @@ impl Inner {
             }
             None => Ok(false),
         }
+    }
+
+    /// Blocks that hold data in files of these numbers, without marks.
+    fn held(&self, files: Range<u64>) -> impl Iterator<Item = (u64, u64)> {
+        let blocks = self.blocks.range((files.start, 0)..(files.end, 0));
+        let is_held = |(key, history): &(&(u64, u64), &History)| key.1 != MARK && history.now().is_some();
+        blocks.filter(is_held).map(|(key, _)| *key)
+    }
+
+    fn has_mark(&self, file: u64) -> bool {
+        self.blocks.get(&(file, MARK)).is_some_and(|history| history.now().is_some())
     }
 
     /// Refuses a write for want of room.
@@ -225,7 +245,7 @@ impl Inner {
         let history = self.blocks.entry(key).or_default();
         let was_there = history.now().is_some();
         history.later.push(block);
-        if self.room.is_some() {
+        if self.room.is_some() && key.1 != MARK {
             self.used = self.used + u64::from(is_there) - u64::from(was_there);
         }
         self.unflushed.insert(key);
@@ -277,6 +297,10 @@ impl ObjectSpace for SimSpace {
             }
             return Err(error);
         }
+        inner.to_go.remove(&file);
+        if file >= OWN_FILES_END && !inner.has_mark(file) {
+            inner.change((file, MARK), 0, &file.to_le_bytes());
+        }
         let mut rest = &data[..];
         for (number, (block, at, length)) in pieces(offset, data.len() as u64).enumerate() {
             let (now, later) = rest.split_at(length);
@@ -306,15 +330,31 @@ impl ObjectSpace for SimSpace {
                 break;
             }
         }
-        if is_last { Err(off()) } else { Ok(()) }
+        if is_last {
+            return Err(off());
+        }
+        if range.start == 0 && range.end >= FILE_BYTES && inner.has_mark(file) {
+            inner.to_go.insert(file);
+        }
+        Ok(())
     }
 
     fn discard_files(&self, files: Range<u64>) -> Result<()> {
         let mut inner = self.inner.lock();
         let is_last = inner.count()?;
         let keys: Vec<(u64, u64)> = inner.blocks.range((files.start, 0)..(files.end, 0)).map(|(&key, _)| key).collect();
-        keys.into_iter().for_each(|key| inner.set(key, None));
-        if is_last { Err(off()) } else { Ok(()) }
+        let (marks, blocks): (Vec<_>, Vec<_>) = keys.into_iter().partition(|(_, block)| *block == MARK);
+        blocks.into_iter().for_each(|key| inner.set(key, None));
+        if is_last {
+            return Err(off());
+        }
+        inner.to_go.extend(marks.into_iter().map(|(file, _)| file));
+        Ok(())
+    }
+
+    fn finish_discards(&self) -> Result<()> {
+        let is_due = !self.inner.lock().to_go.is_empty();
+        if is_due { self.flush() } else { Ok(()) }
     }
 
     fn flush(&self) -> Result<()> {
@@ -331,6 +371,10 @@ impl ObjectSpace for SimSpace {
                 }
             }
         }
+        // Durable with the next flush.
+        for file in std::mem::take(&mut inner.to_go) {
+            inner.set((file, MARK), None);
+        }
         Ok(())
     }
 
@@ -338,7 +382,7 @@ impl ObjectSpace for SimSpace {
         let inner = self.inner.lock();
         let mut runs: Vec<Run> = Vec::new();
         let has_data =
-            |block: u64| inner.blocks.range((file, block)..(file + 1, 0)).any(|(_, history)| history.now().is_some());
+            |block: u64| inner.blocks.range((file, block)..(file, MARK)).any(|(_, history)| history.now().is_some());
         if !has_data(offset / BLOCK) {
             return Ok(vec![Run { length, allocation: Allocation::Hole }]);
         }

@@ -42,6 +42,12 @@ pub trait ObjectSpace: Send + Sync {
     /// As [`discard`](Self::discard), of all bytes of all files of these numbers.
     fn discard_files(&self, files: Range<u64>) -> Result<()>;
 
+    /// Completes the discards that have returned. Of a file of which all was discarded a space may
+    /// still know where its data was, until that is durable; and only the memory of the program
+    /// says that this is to go. So it is to be called before anything is kept that says that a
+    /// discard is done. What it does is durable with the next [`flush`](Self::flush).
+    fn finish_discards(&self) -> Result<()>;
+
     /// Makes all that was acknowledged before the call durable.
     fn flush(&self) -> Result<()>;
 

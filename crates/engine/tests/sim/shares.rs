@@ -107,6 +107,50 @@ fn what_is_discarded_leaves_nothing_but_a_block() {
     pool.close().unwrap();
 }
 
+/// Only memory knows which tables are to go, until that is finished.
+#[test]
+fn nothing_is_known_of_a_file_whose_discard_was_finished() {
+    for power_goes in [false, true] {
+        let mut machine = Machine::new(64 << 20, 1);
+        let pool = new_pool(&machine);
+        pool.create_share("s", &Properties::new()).unwrap();
+        pool.close().unwrap();
+        let open = |machine: &Machine| {
+            let standby_bytes_max = usize::MAX;
+            let options =
+                PoolOptions { workers: 0, memory_bytes: 4 << 20, standby_bytes_max, ..PoolOptions::default() };
+            Pool::open(env(machine), options).unwrap()
+        };
+        let pool = open(&machine);
+        let share = files(&pool, "s");
+        for file in [17, 18] {
+            [0, 3 << 20, 20 << 20].iter().for_each(|offset| share.write(file, *offset, block(1)).unwrap());
+        }
+        share.flush().unwrap();
+        share.discard(17, 0..u64::MAX).unwrap();
+        share.finish_discards().unwrap();
+        if power_goes {
+            share.flush().unwrap();
+        }
+        machine.power.cut();
+        drop((share, pool));
+        if power_goes {
+            machine.power_cycle()
+        } else {
+            machine.restart()
+        }
+        let pool = open(&machine);
+        let mut found = Vec::new();
+        let all = files(&pool, "s").each_file(|file| {
+            found.push(file);
+            Ok(true)
+        });
+        all.unwrap();
+        assert_eq!(found, [18, 18], "power goes: {power_goes}");
+        pool.close().unwrap();
+    }
+}
+
 /// Records of inodes may have contents from then on, which older programs take for damaged.
 #[test]
 fn opening_a_pool_with_shares_keeps_older_programs_out() {

@@ -68,6 +68,10 @@ impl ObjectSpace for FileSpace {
         Ok(())
     }
 
+    fn finish_discards(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// The death of the program takes nothing.
     fn flush(&self) -> Result<()> {
         Ok(())

@@ -207,6 +207,8 @@ fn anew(space: &Arc<dyn ObjectSpace>, options: Options) -> Anew {
 fn discard_lost(space: &dyn ObjectSpace, lost: std::ops::Range<u64>) -> Result<()> {
     if !lost.is_empty() {
         space.discard_files(lost)?;
+        // Before a commit says that these numbers are not to be looked for any more.
+        space.finish_discards()?;
     }
     Ok(())
 }

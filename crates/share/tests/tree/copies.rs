@@ -254,6 +254,9 @@ impl ObjectSpace for Counting {
     fn discard_files(&self, files: Range<u64>) -> Result<()> {
         self.below.discard_files(files)
     }
+    fn finish_discards(&self) -> Result<()> {
+        self.below.finish_discards()
+    }
     fn flush(&self) -> Result<()> {
         *self.flushes.lock() += 1;
         self.below.flush()

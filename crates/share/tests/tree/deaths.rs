@@ -22,8 +22,8 @@ const SEEDS: u64 = 400;
 const DEATHS: usize = 6;
 
 /// A journal that outlives its program: records of the last two commits.
-struct Kept {
-    space: Arc<SimSpace>,
+pub struct Kept {
+    is_dead: Box<dyn Fn() -> bool + Send + Sync>,
     session: u64,
     records: Mutex<Vec<(u64, Vec<u8>)>>,
 }
@@ -31,7 +31,7 @@ struct Kept {
 impl Journal for Kept {
     fn keep(&self, commit: u64, record: &[u8]) {
         // The dead keep nothing.
-        if self.space.is_off() {
+        if (self.is_dead)() {
             return;
         }
         let mut records = self.records.lock();
@@ -41,7 +41,16 @@ impl Journal for Kept {
 }
 
 impl Kept {
-    fn left(&self) -> Left {
+    /// Begins a journal, as a mount does. `is_dead` tells whether the program has died.
+    pub fn begin(tree: &Tree, is_dead: impl Fn() -> bool + Send + Sync + 'static) -> share::Result<Arc<Self>> {
+        tree.settle()?;
+        let kept = Self { is_dead: Box::new(is_dead), session: tree.session(), records: Mutex::default() };
+        let journal = Arc::new(kept);
+        tree.keep_journal(journal.clone());
+        Ok(journal)
+    }
+
+    pub fn left(&self) -> Left {
         Left { session: self.session, is_replayed: false, records: self.records.lock().clone() }
     }
 }
@@ -59,12 +68,9 @@ struct Run {
     nodes: Vec<u64>,
 }
 
-/// Begins a journal, as a mount does.
 fn begin(space: &Arc<SimSpace>, tree: &Tree) -> share::Result<Arc<Kept>> {
-    tree.settle()?;
-    let journal = Arc::new(Kept { space: space.clone(), session: tree.session(), records: Mutex::default() });
-    tree.keep_journal(journal.clone());
-    Ok(journal)
+    let space = space.clone();
+    Kept::begin(tree, move || space.is_off())
 }
 
 /// What the next program does: goes on with the mount, or brings the names back, which is noted,
@@ -258,13 +264,31 @@ fn a_cut_is_not_done_again_after_a_second_death() {
     assert_eq!(run.held(), written);
 }
 
+/// A file has gone, and all of it is durable. Whatever the space still knew of it goes with what
+/// the tree had discarded, and not with some later flush, for there is none.
 #[test]
-fn a_cut_that_is_done_again_is_caught() {
-    share::canary::plant(Some("cut-done-again"));
-    let ran = catch_unwind(|| (0..SEEDS).for_each(die_again_and_again));
-    share::canary::plant(None);
-    let said = ran.expect_err("NOT CAUGHT: cut-done-again");
-    let text = said.downcast_ref::<String>().cloned();
-    let text = text.or_else(|| said.downcast_ref::<&str>().map(|&text| text.to_owned())).unwrap_or_default();
-    assert!(text.contains("HARNESS:"), "NOT CAUGHT: cut-done-again failed otherwise: {text}");
+fn an_idle_program_that_dies_leaves_nothing_of_a_file_that_is_gone() {
+    let mut run = Run::new(1);
+    let node = run.tree.make(Tree::ROOT, b"a", CALLER, libc::S_IFREG | 0o644, 0, 0).unwrap().0;
+    run.tree.write(node, 0, Bytes::from(vec![1; 3 * BLOCK]), false).unwrap();
+    run.tree.commit().unwrap();
+    assert!(run.space.files().contains(&node));
+    run.tree.unlink(Tree::ROOT, b"a").unwrap();
+    run.tree.forget(node).unwrap();
+    run.tree.commit().unwrap();
+    run.die(&Model::new());
+    assert!(!run.space.files().contains(&node));
+}
+
+#[test]
+fn planted_bugs_are_caught() {
+    for name in ["cut-done-again", "discards-not-finished"] {
+        share::canary::plant(Some(name));
+        let ran = catch_unwind(|| (0..SEEDS).for_each(die_again_and_again));
+        share::canary::plant(None);
+        let said = ran.err().unwrap_or_else(|| panic!("NOT CAUGHT: {name}"));
+        let text = said.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| said.downcast_ref::<&str>().map(|&text| text.to_owned())).unwrap_or_default();
+        assert!(text.contains("HARNESS:"), "NOT CAUGHT: {name} failed otherwise: {text}");
+    }
 }

@@ -1,6 +1,7 @@
 //! What a tree under test stands on: an object space in memory, which promises no more than the
 //! trait, or a share of a pool on a simulated machine.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -29,6 +30,9 @@ pub trait Ground: Sized {
 
     /// The ground when power comes back.
     fn after_power_loss(&self, rng: &mut Rng) -> Self;
+
+    /// Files of which it knows anything.
+    fn files(&self) -> BTreeSet<u64>;
 
     /// What a snapshot has.
     fn snapshot(&self) -> Arc<dyn ObjectSpace>;
@@ -66,6 +70,10 @@ impl Ground for Arc<SimSpace> {
 
     fn after_power_loss(&self, rng: &mut Rng) -> Self {
         SimSpace::after_power_loss(self, rng)
+    }
+
+    fn files(&self) -> BTreeSet<u64> {
+        SimSpace::files(self)
     }
 
     fn snapshot(&self) -> Arc<dyn ObjectSpace> {
@@ -117,6 +125,17 @@ fn env(machine: &Machine) -> PoolEnv {
         standby: None,
         origins: None,
     }
+}
+
+/// The files of which a share of a pool knows anything.
+pub fn files_of(files: &Files) -> BTreeSet<u64> {
+    let mut found = BTreeSet::new();
+    let all = files.each_file(|file| {
+        found.insert(file);
+        Ok(true)
+    });
+    all.unwrap();
+    found
 }
 
 impl OnPool {
@@ -205,6 +224,10 @@ impl Ground for OnPool {
         // What filled the pool has done its work.
         again.pool.volume("filler").unwrap().discard(0, FILLER_BYTES).unwrap();
         again
+    }
+
+    fn files(&self) -> BTreeSet<u64> {
+        files_of(&self.files)
     }
 
     fn snapshot(&self) -> Arc<dyn ObjectSpace> {

@@ -12,6 +12,7 @@ mod deaths;
 mod first_leaves;
 mod full;
 mod ground;
+mod large;
 mod model;
 mod moments;
 mod paths;

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use share::{Caller, Failure, Options, RECORD_CONTENT_BYTES_MAX, SetAttributes, Time, Tree};
 use sim::Rng;
+use surface::OWN_FILES_END;
 
 use crate::compare::compare;
 use crate::ground::Ground;
@@ -459,12 +460,24 @@ impl<G: Ground> Run<G> {
         self.committed();
     }
 
+    /// Files of the space that no inode has.
+    fn left_over(&self, tree: &Tree, space: &G) -> BTreeSet<u64> {
+        let models = [&self.model, &self.durable].into_iter().chain(&self.between);
+        let nodes: BTreeSet<u64> = models.flat_map(|model| model.nodes.keys().copied()).collect();
+        let known: BTreeSet<u64> =
+            nodes.into_iter().filter_map(|node| tree.inode(node).ok()).map(|inode| inode.data_file()).collect();
+        let is_left = |file: &u64| *file >= OWN_FILES_END && !known.contains(file);
+        space.files().into_iter().filter(is_left).collect()
+    }
+
     /// Opens what a loss of power has left, and finds the state that it is in.
     fn opened(&self, space: &G) -> (Tree, Model) {
         let seed = self.seed;
         let tree = Tree::open(space.space(), OPTIONS).unwrap();
         let wrong = tree.check().unwrap();
         assert!(wrong.is_empty(), "HARNESS: seed {seed}: {wrong:?}");
+        let left_over = self.left_over(&tree, space);
+        assert!(left_over.is_empty(), "HARNESS: seed {seed}: something is left of files that are gone: {left_over:?}");
         let may_be = |node: u64, block: usize, bytes: &[u8]| {
             let versions = self.later.get(&(node, block));
             if versions.is_some_and(|versions| versions.iter().any(|version| version.starts_with(bytes))) {

@@ -336,6 +336,10 @@ impl ObjectSpace for Files {
         })
     }
 
+    fn finish_discards(&self) -> Result<()> {
+        if self.tables.are_to_go() { self.tables.flush() } else { Ok(()) }
+    }
+
     fn flush(&self) -> Result<()> {
         self.tables.flush()
     }

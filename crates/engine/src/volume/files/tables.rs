@@ -11,7 +11,9 @@
 //!
 //! **Dropping.** When all of a file is discarded, its table stays until a flush has made that
 //! durable: else bytes of pieces could be left that no table names. If a piece is written to
-//! meanwhile, the table stays for good.
+//! meanwhile, the table stays for good. Only memory knows which tables are to go: a tree that was
+//! told of the discards must have them finished before it forgets that they were to be made
+//! (`ObjectSpace::finish_discards`).
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -157,8 +159,13 @@ impl Tables {
         state.dropped.len() >= DROPPED_MAX
     }
 
+    /// Whether any table waits for a flush to go.
+    pub(super) fn are_to_go(&self) -> bool {
+        !self.state.lock().dropped.is_empty()
+    }
+
     /// A flush of the device, and then the tables go of which everything had been discarded before
-    /// it.
+    /// it. That is durable with the next flush.
     pub(super) fn flush(&self) -> Result<()> {
         let due: Vec<u64> = self.state.lock().dropped.iter().copied().collect();
         self.device.flush()?;
@@ -168,9 +175,10 @@ impl Tables {
         let _nobody_writes = self.stay.write();
         let mut state = self.state.lock();
         for file in due {
-            if state.dropped.remove(&file) {
-                state.known.remove(&file);
+            if state.dropped.contains(&file) {
                 self.device.discard(layout::table(file), BLOCK_BYTES as u64)?;
+                state.dropped.remove(&file);
+                state.known.remove(&file);
             }
         }
         Ok(())
