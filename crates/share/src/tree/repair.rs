@@ -36,9 +36,10 @@ pub struct Repaired {
 }
 
 impl Tree {
-    /// Mends the faults of the namespace. `files`: the files of the space that hold data; those
-    /// that no inode has are adopted, or else discarded. No other process and no mount may have the
-    /// tree open.
+    /// Mends the faults of the namespace. `files`: the files of the space that hold data, or of
+    /// which the space knows more than nothing; those that no inode has are adopted if `adopts` says
+    /// so and they hold data, or else discarded. No other process and no mount may have the tree
+    /// open.
     ///
     /// # Errors
     /// Those of the namespace and of the space.
@@ -53,13 +54,20 @@ impl Tree {
         }
         self.mend_all(&mut spare, &mut repaired)?;
         for file in spare {
-            if !adopts {
+            let size = if adopts { self.data_end(file)? } else { 0 };
+            if size == 0 {
                 self.space.discard(file, 0..u64::MAX)?;
+                if adopts {
+                    let text =
+                        format!("what is left of file {file} holds no data and belongs to no inode: it was removed");
+                    repaired.mended.push(text);
+                }
                 continue;
             }
-            let name = self.adopt(file)?;
+            let name = self.adopt(file, size)?;
             repaired.mended.push(format!("data of file {file} belongs to no inode: it is {name} now"));
         }
+        self.space.finish_discards()?;
         // `lost+found` may be new.
         self.mend_all(&mut BTreeSet::new(), &mut repaired)?;
         self.commit()?;
@@ -233,9 +241,8 @@ impl Tree {
         }
     }
 
-    /// Makes a file of data that no inode has.
-    fn adopt(&self, file: u64) -> Result<String> {
-        let size = self.data_end(file)?;
+    /// Makes a file of data that no inode has, up to the end of that.
+    fn adopt(&self, file: u64, size: u64) -> Result<String> {
         let number = {
             let mut state = self.change_in_part()?;
             let number = if state.inode(file).is_ok() { state.allocate() } else { file };

@@ -424,3 +424,22 @@ fn loose_ends_are_remembered_over_an_orderly_end() {
     tree.read(node, 0, &mut content).unwrap();
     assert!(content[..4] == *b"kept" && content[4..].iter().all(|byte| *byte == 0));
 }
+
+/// What a space still knows of a file that is gone holds nothing to be found again.
+#[test]
+fn a_file_that_is_gone_with_its_data_is_not_found_again() {
+    const GONE: u64 = 5000;
+    let (space, content) = filled(20);
+    space.write(GONE, 0, Bytes::from(vec![1; 5000])).unwrap();
+    space.discard(GONE, 0..u64::MAX).unwrap();
+    // That was never finished.
+    let space = space.snapshot();
+    assert!(space.files().contains(&GONE));
+    let tree = Tree::open(space.clone(), OPTIONS).unwrap();
+    let repaired = tree.repair(&space.files(), true).unwrap();
+    let [mended] = &repaired.mended[..] else { panic!("{repaired:?}") };
+    assert!(mended.contains("file 5000 holds no data"), "{mended}");
+    assert_eq!((repaired.left, files_of(&tree)), (Vec::new(), content));
+    assert!(tree.lookup(Tree::ROOT, b"lost+found").is_err());
+    assert!(!space.files().contains(&GONE));
+}
