@@ -46,8 +46,8 @@ pub struct Journals {
 
 /// What became of a journal.
 enum Outcome {
-    /// So many records are in the tree now.
-    Replayed(usize),
+    /// So many changes are in the tree now that it did not have.
+    Replayed(u64),
     /// It had nothing.
     Empty,
     /// It is of another boot.
@@ -74,10 +74,11 @@ impl Journals {
         for file in self.files.left_beside(&self.pool) {
             match self.bring_back_one(pool, &file) {
                 Ok(0) => {}
-                Ok(records) => {
+                Ok(changes) => {
                     let name = pool.volume_of(DeviceId(file.number)).map(|volume| volume.name()).unwrap_or_default();
+                    let (what, were) = if changes == 1 { ("change", "was") } else { ("changes", "were") };
                     output.note(&format!(
-                        "shale: {records} changes of names in share '{name}' that a server had acknowledged before it died were brought back"
+                        "shale: {changes} {what} of names in share '{name}' that a server had acknowledged before it died {were} brought back"
                     ));
                 }
                 Err(error) => {
@@ -97,18 +98,18 @@ impl Journals {
         left.iter().filter(|file| file.number == share.0).try_for_each(|file| self.bring_back_one(pool, file).map(drop))
     }
 
-    /// Returns how many records were brought back.
-    fn bring_back_one(&self, pool: &Pool, file: &Beside) -> Result<usize> {
+    /// Returns how many changes were brought back that the tree did not have.
+    fn bring_back_one(&self, pool: &Pool, file: &Beside) -> Result<u64> {
         let place = file.path.display();
         let name = pool.volume_of(DeviceId(file.number)).map(|volume| volume.name());
         let of = name.as_ref().map_or_else(|_| format!("share {}", file.number), |name| format!("share '{name}'"));
         let failed = |error: io::Error| Error::from_io(format!("the journal of {of}'s names"), error);
         let opened = self.files.open_beside(&file.path).map_err(failed)?;
         match self.replay(pool, file, &opened) {
-            Ok(Outcome::Replayed(records)) => {
+            Ok(Outcome::Replayed(changes)) => {
                 fe_share::mark_replayed(&opened).map_err(failed)?;
                 std::fs::remove_file(&file.path).map_err(failed)?;
-                Ok(records)
+                Ok(changes)
             }
             Ok(Outcome::Empty | Outcome::Void) => {
                 std::fs::remove_file(&file.path).map_err(failed)?;
@@ -171,7 +172,7 @@ impl Journals {
     fn replay_into(space: Arc<dyn ObjectSpace>, left: &Left) -> share::Result<Outcome> {
         let tree = Tree::take_over(space, share_trees::brief_options(), left)?;
         tree.close()?;
-        Ok(Outcome::Replayed(left.records.len()))
+        Ok(Outcome::Replayed(tree.brought_back()))
     }
 
     /// Tells which journals were not brought back.

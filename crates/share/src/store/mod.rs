@@ -208,12 +208,18 @@ impl State {
     }
 
     /// Takes changes from the record of a log or a journal, of the commit `commit`, with the next
-    /// number as of then.
-    pub(crate) fn replay(&mut self, commit: u64, next: u64, changes: &[u8]) -> Result<()> {
+    /// number as of then. Returns whether any of it is a change of names, files or attributes.
+    pub(crate) fn replay(&mut self, commit: u64, next: u64, changes: &[u8]) -> Result<bool> {
         self.next = self.next.max(next);
         // Numbers of commits are not used twice.
         self.meta.commit = self.meta.commit.max(commit + 1);
-        overlay::apply(changes, |table, key, value| self.set(table, key, value))
+        let mut is_for_users = false;
+        overlay::apply(changes, |table, key, value| {
+            // A commit also notes by itself that it has discarded data.
+            is_for_users |= table != Table::Trims;
+            self.set(table, key, value);
+        })?;
+        Ok(is_for_users)
     }
 
     /// Begins a session when all is replayed: returns the numbers that the one before may have

@@ -119,6 +119,8 @@ pub struct Tree {
     journal: OnceLock<Arc<dyn Journal>>,
     /// Requests that the program before this one has carried out, and what came of them.
     done: HashMap<u64, u64>,
+    /// Records of that program's journal that the namespace did not have.
+    brought_back: u64,
     inode_locks: [RwLock<()>; INODE_LOCKS],
     /// Tells the rules and properties that files are compressed by.
     in_force: OnceLock<Arc<dyn InForce>>,

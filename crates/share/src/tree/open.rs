@@ -91,7 +91,7 @@ impl Tree {
     pub fn take_over(space: Arc<dyn ObjectSpace>, options: Options, left: &Left) -> Result<Self> {
         let (namespace, mut state) = Self::begin(&space, options)?;
         let meta = store::meta(&namespace.database)?;
-        let mut done = HashMap::new();
+        let (mut done, mut brought_back) = (HashMap::new(), 0);
         // The same number can come again when a share is taken back to a snapshot.
         let is_of_session = meta.session == left.session && !left.is_replayed;
         if !is_of_session && meta.replayed != left.session {
@@ -108,13 +108,13 @@ impl Tree {
                 // What the database has is not needed, nor what a program before this one had
                 // replayed.
                 if is_of_session && commit > meta.commit {
-                    state.replay(commit, next, changes)?;
+                    brought_back += u64::from(state.replay(commit, next, changes)?);
                 }
             }
         }
         discard_lost(&*space, state.begin_session(left.session)?)?;
         let mut tree = Self::new(space, namespace, state, options);
-        tree.done = done;
+        (tree.done, tree.brought_back) = (done, brought_back);
         tree.commit()?;
         Ok(tree)
     }
@@ -138,6 +138,7 @@ impl Tree {
             has_failed: AtomicBool::new(false),
             journal: OnceLock::new(),
             done: HashMap::new(),
+            brought_back: 0,
             inode_locks: [const { RwLock::new(()) }; INODE_LOCKS],
             in_force: OnceLock::new(),
             options,
@@ -160,6 +161,11 @@ impl Tree {
     /// Number of this opening of the tree, which a journal of it must name.
     pub fn session(&self) -> u64 {
         self.state.read().session()
+    }
+
+    /// How many changes the journal of the program before this one had that the namespace had not.
+    pub fn brought_back(&self) -> u64 {
+        self.brought_back
     }
 
     /// What came of a request that the program before this one carried out; `None` if it did not.

@@ -280,6 +280,34 @@ fn an_idle_program_that_dies_leaves_nothing_of_a_file_that_is_gone() {
     assert!(!run.space.files().contains(&node));
 }
 
+/// What the database has is not brought back, and what the program has noted by itself is not
+/// counted.
+#[test]
+fn only_changes_that_were_lost_without_the_journal_are_counted() {
+    let run = Run::new(1);
+    let brought_back = || {
+        let left = run.journal.left();
+        let tree = Tree::take_over(run.space.snapshot(), OPTIONS, &left).unwrap();
+        (tree.brought_back(), left.records.len() as u64)
+    };
+    let make = |name| run.tree.make(Tree::ROOT, name, CALLER, libc::S_IFREG | 0o644, 0, 0).unwrap().0;
+    let gone = make(b"a");
+    run.tree.write(gone, 0, Bytes::from(vec![1; 3 * BLOCK]), false).unwrap();
+    make(b"b");
+    // A content that moves out of its inode's record is a change of its own.
+    assert_eq!(brought_back(), (4, 4));
+    run.tree.commit().unwrap();
+    assert_eq!(brought_back(), (0, 4));
+    run.tree.unlink(Tree::ROOT, b"a").unwrap();
+    run.tree.forget(gone).unwrap();
+    assert_eq!(brought_back(), (2, 6));
+    run.tree.commit().unwrap();
+    // Of the last commit two, and behind it that the data was discarded.
+    assert_eq!(brought_back(), (0, 3));
+    make(b"c");
+    assert_eq!(brought_back(), (1, 4));
+}
+
 #[test]
 fn planted_bugs_are_caught() {
     for name in ["cut-done-again", "discards-not-finished"] {
