@@ -7,12 +7,12 @@
 //! at the second group of its file. The length is written before `redb` syncs a state that uses it,
 //! and bytes that are cut off are discarded, so that it reads as zeroes if it comes back.
 //!
-//! `redb` trusts a page that it reads: one that is no page at all would end the program. So what
-//! comes for a page is looked at, and is an error if it cannot be one. A page that has a copy is
-//! read from that then (`copies`), if the pages above it have its checksum.
+//! `redb` trusts a page that it reads: one that contradicts itself would end the program. So what
+//! comes for a page is looked at (`shapes`), and is an error if it cannot be one. A page that has a
+//! copy is read from that then (`copies`), if the pages above it have its checksum.
 //!
 //! After an error of the storage `redb` does nothing more until it is opened anew. So it is noted
-//! if a write found no room: there, opening it anew is all that is needed.
+//! if a write found no room, or a page is damaged: there, opening it anew is all that is needed.
 
 use std::fmt;
 use std::io;
@@ -25,6 +25,7 @@ use surface::{ErrorKind, ObjectSpace};
 
 use crate::copies::Copies;
 use crate::pages;
+use crate::shapes::Shapes;
 
 /// The root directory's inode; its file of the space holds the database.
 pub(crate) const ROOT: u64 = 1;
@@ -103,6 +104,7 @@ pub(crate) struct Backend {
     counts: Place,
     facts: Arc<Facts>,
     copies: Copies,
+    shapes: Shapes,
 }
 
 /// Where the database of a space is, and how long; `None` if there is none.
@@ -138,6 +140,8 @@ pub(crate) struct Facts {
     was_full: AtomicBool,
     /// Something could not be read.
     was_damaged: AtomicBool,
+    /// Something could not be written, and not for want of room.
+    has_failed: AtomicBool,
 }
 
 impl Facts {
@@ -149,6 +153,11 @@ impl Facts {
     /// Whether something could not be read.
     pub(crate) fn was_damaged(&self) -> bool {
         self.was_damaged.load(Ordering::Acquire)
+    }
+
+    /// Whether something could not be read, and all that was written was written.
+    pub(crate) fn is_only_damaged(&self) -> bool {
+        self.was_damaged() && !self.was_full() && !self.has_failed.load(Ordering::Acquire)
     }
 
     /// Whether something that was written found no room.
@@ -169,7 +178,7 @@ impl Backend {
         let Some((place, length)) = read_header(&*space)? else { return Ok(None) };
         let facts = Facts { length: AtomicU64::new(length), ..Facts::default() };
         let copies = Copies::of(space.clone(), place);
-        Ok(Some(Self { space, place, counts: place, facts: Arc::new(facts), copies }))
+        Ok(Some(Self { space, place, counts: place, facts: Arc::new(facts), copies, shapes: Shapes::default() }))
     }
 
     /// An empty database; durable with the first sync.
@@ -180,7 +189,7 @@ impl Backend {
     /// An empty database at a place, while the one at `counts` goes on to count.
     pub(crate) fn create_beside(space: Arc<dyn ObjectSpace>, place: Place, counts: Place) -> surface::Result<Self> {
         let copies = Copies::of(space.clone(), place);
-        let backend = Self { space, place, counts, facts: Arc::default(), copies };
+        let backend = Self { space, place, counts, facts: Arc::default(), copies, shapes: Shapes::default() };
         backend.write_header(0)?;
         Ok(backend)
     }
@@ -189,12 +198,21 @@ impl Backend {
         self.facts.clone()
     }
 
-    /// Notes what an error means.
+    /// Notes what an error of writing means.
     fn failed(&self, error: surface::Error) -> io::Error {
-        if error.kind() == ErrorKind::Full {
-            self.facts.was_full.store(true, Ordering::Release);
-        }
+        let noted = if error.kind() == ErrorKind::Full { &self.facts.was_full } else { &self.facts.has_failed };
+        noted.store(true, Ordering::Release);
         io::Error::other(error)
+    }
+
+    /// Whether bytes that were read are those of a page, or of a head.
+    fn is_right(&self, offset: u64, out: &[u8], is_page: bool) -> bool {
+        if is_page {
+            // Of what this database wrote itself, too.
+            let is_one = out.first().is_some_and(|kind| [LEAF, BRANCH].contains(kind));
+            return is_one && self.shapes.is_right(offset, out, || pages::roots(&*self.space, self.place));
+        }
+        offset > 0 || out.first_chunk().is_none_or(pages::is_head_right)
     }
 
     fn write_header(&self, length: u64) -> surface::Result<()> {
@@ -243,20 +261,26 @@ impl StorageBackend for Backend {
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        if offset.checked_add(out.len() as u64).is_none_or(|end| end > self.facts.length()) {
-            return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
-        }
+        let length = self.facts.length();
         let is_page = offset >= PAGE_BYTES && out.len() as u64 >= PAGE_BYTES;
-        let read = self.space.read(self.place.file(), BEGIN + offset, out).map_err(|error| self.failed(error));
-        let read = read.and_then(|()| match out.first() {
-            Some(kind) if is_page && ![LEAF, BRANCH].contains(kind) => {
-                let text = format!("a page of the names is damaged, at byte {offset}: shale check tells more");
-                Err(io::Error::new(io::ErrorKind::InvalidData, text))
-            }
-            _ => Ok(()),
+        let is_within = offset.checked_add(out.len() as u64).is_some_and(|end| end <= length);
+        let read = if is_within {
+            self.space.read(self.place.file(), BEGIN + offset, out).map_err(io::Error::other)
+        } else {
+            Err(io::Error::from(io::ErrorKind::UnexpectedEof))
+        };
+        let read = read.and_then(|()| {
+            let text = || format!("a page of the names is damaged, at byte {offset}: shale check tells more");
+            self.is_right(offset, out, is_page)
+                .then_some(())
+                .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, text()))
         });
         let Err(error) = read else { return Ok(()) };
-        if is_page && pages::read_copy(&*self.space, self.place, self.facts.length(), offset, out) {
+        if is_page
+            && is_within
+            && pages::read_copy(&*self.space, self.place, length, offset, out)
+            && self.is_right(offset, out, is_page)
+        {
             log::error!("a page of the names of a share is read from its copy: {error}; shale check --repair mends it");
             return Ok(());
         }
@@ -282,6 +306,7 @@ impl StorageBackend for Backend {
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         let data = Bytes::copy_from_slice(data);
+        self.shapes.written(offset);
         let copied = self.copies.write(offset, &data);
         copied
             .and_then(|()| self.space.write(self.place.file(), BEGIN + offset, data))

@@ -10,6 +10,7 @@ mod backend;
 #[doc(hidden)]
 pub mod canary;
 mod compression;
+mod content;
 mod copies;
 mod failure;
 mod inode;
@@ -20,6 +21,7 @@ mod overlay;
 mod pages;
 pub mod posix_acl;
 mod scratch;
+mod shapes;
 mod store;
 mod tree;
 

@@ -1,5 +1,5 @@
 //! Reads a database page by page without `redb`, which does nothing more after the first error.
-//! Owns the knowledge of `redb`'s format (version 3, `docs/design.md` of the crate): each page is
+//! Owns the knowledge of where `redb` has its pages (`content` knows their format): each page is
 //! found from the one above it, which has its checksum, so that a page is whole or counts as lost
 //! with all below it. In place of a page that has a copy the copy is taken (`copies`), if that has
 //! the checksum.
@@ -12,6 +12,7 @@ use surface::ObjectSpace;
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::backend::{BRANCH, LEAF, PAGE_BYTES, Place, read_header};
+use crate::content::{Content, Form, OF_TABLES, ORDER_MAX, Root, definition, u32_at, u64_at};
 use crate::overlay::Table;
 
 const MAGIC: [u8; 9] = *b"redb\x1a\x0a\xa9\x0d\x0a";
@@ -19,19 +20,9 @@ const MAGIC: [u8; 9] = *b"redb\x1a\x0a\xa9\x0d\x0a";
 /// Levels of a tree of pages at most: a page has several below it, so it never comes near.
 const DEPTH_MAX: u32 = 64;
 
-/// Bytes of a page at most: the largest value is that of an extended attribute, 64 KiB.
-const PAGE_BYTES_MAX: u64 = 1 << 24;
-
 /// Names of the tables, as [`Table`] numbers them.
 pub(crate) const TABLE_NAMES: [&str; 5] = ["inode", "entry", "xattr", "orphan", "trim"];
 pub(crate) const META_NAME: &str = "meta";
-
-/// A page, and what it must hold.
-#[derive(Clone, Copy)]
-struct Root {
-    page: u64,
-    sum: u128,
-}
 
 /// The state of a database's pages.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -83,43 +74,36 @@ impl Take for Nothing {
 /// Takes a key and a value.
 type Visit<'a, E> = dyn FnMut(&[u8], &[u8]) -> Result<(), E> + 'a;
 
+/// Where the pages of a database lie in it.
+pub(crate) struct Layout {
+    region_bytes: u64,
+    region_head_bytes: u64,
+}
+
+impl Layout {
+    /// Where a page lies, and how long it is.
+    pub(crate) fn range_of(&self, page: u64) -> Option<(u64, u64)> {
+        let order = page >> 59;
+        if order > ORDER_MAX {
+            return None;
+        }
+        let bytes = PAGE_BYTES << order;
+        let (index, region) = (page & (0xf_ffff >> order), page >> 20 & 0xf_ffff);
+        let within = PAGE_BYTES + self.region_head_bytes + index * bytes;
+        Some((region.checked_mul(self.region_bytes)?.checked_add(within)?, bytes))
+    }
+}
+
 struct Pages<'a> {
     space: &'a dyn ObjectSpace,
     place: Place,
     length: u64,
-    region_bytes: u64,
-    region_head_bytes: u64,
+    layout: Layout,
     survey: Survey,
 }
 
-/// Widths of keys and values that are the same in all of a table.
-#[derive(Clone, Copy)]
-struct Widths {
-    key: Option<usize>,
-    value: Option<usize>,
-}
-
-const ANY: Widths = Widths { key: None, value: None };
-
-fn u16_at(bytes: &[u8], at: usize) -> Option<usize> {
-    Some(usize::from(u16::from_le_bytes(*bytes.get(at..)?.first_chunk()?)))
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> Option<usize> {
-    usize::try_from(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?)).ok()
-}
-
-fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
-    Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
-}
-
-fn root_at(bytes: &[u8], at: usize) -> Option<Root> {
-    let sum = u128::from_le_bytes(*bytes.get(at.checked_add(8)?..)?.first_chunk()?);
-    Some(Root { page: u64_at(bytes, at)?, sum })
-}
-
 /// Bytes of a head that say something.
-const HEAD_BYTES: usize = 320;
+pub(crate) const HEAD_BYTES: usize = 320;
 
 /// The head of a database: the roots of its tables and of `redb`'s own as of the last commit, and
 /// where pages lie.
@@ -141,6 +125,10 @@ impl Head {
         Self::of(&head, first).or_else(|| Self::of(&head, 1 - first))
     }
 
+    fn layout(&self) -> Layout {
+        Layout { region_bytes: self.region_bytes, region_head_bytes: self.region_head_bytes }
+    }
+
     /// What a head says of one of the two commits that it has.
     fn of(head: &[u8; HEAD_BYTES], commit: usize) -> Option<Self> {
         let number = |at| u32_at(head, at).unwrap_or(0) as u64;
@@ -148,18 +136,36 @@ impl Head {
         if head[..9] != MAGIC || number(12) != PAGE_BYTES || data_pages == 0 {
             return None;
         }
-        let slot = &head[64 + commit * 128..][..128];
-        let sum = slot[112..].first_chunk().map(|sum| u128::from_le_bytes(*sum));
-        if sum != Some(xxh3_128(&slot[..112])) {
-            return None;
-        }
+        let slot = slot_of(head, commit)?;
         Some(Self {
-            tables: if slot[1] == 0 { None } else { Some(root_at(slot, 8)?) },
-            own_tables: if slot[2] == 0 { None } else { Some(root_at(slot, 40)?) },
+            tables: if slot[1] == 0 { None } else { Some(Root::at(slot, 8)?) },
+            own_tables: if slot[2] == 0 { None } else { Some(Root::at(slot, 40)?) },
             region_bytes: (head_pages + data_pages) * PAGE_BYTES,
             region_head_bytes: head_pages * PAGE_BYTES,
         })
     }
+}
+
+/// What a head has of one of its two commits, if its checksum is right.
+fn slot_of(head: &[u8; HEAD_BYTES], commit: usize) -> Option<&[u8]> {
+    let slot = &head[64 + commit * 128..][..128];
+    let sum = slot[112..].first_chunk().map(|sum| u128::from_le_bytes(*sum));
+    (sum == Some(xxh3_128(&slot[..112]))).then_some(slot)
+}
+
+/// Whether no commit in a head says of a page what no page can be.
+pub(crate) fn is_head_right(head: &[u8; HEAD_BYTES]) -> bool {
+    let is_right = |slot: &[u8], flag: usize, at: usize| slot[flag] == 0 || Root::at(slot, at).is_some();
+    (0..2).filter_map(|commit| slot_of(head, commit)).all(|slot| is_right(slot, 1, 8) && is_right(slot, 2, 40))
+}
+
+/// Where pages lie, and the roots of the tables of tables, as of both commits that the head has.
+pub(crate) fn roots(space: &dyn ObjectSpace, place: Place) -> Option<(Layout, Vec<Root>)> {
+    let mut head = [0; HEAD_BYTES];
+    space.read(place.file(), place.begin(), &mut head).ok()?;
+    let heads: Vec<Head> = [0, 1].into_iter().filter_map(|commit| Head::of(&head, commit)).collect();
+    let roots = heads.iter().flat_map(|head| [head.tables, head.own_tables]).flatten().collect();
+    Some((heads.first()?.layout(), roots))
 }
 
 /// The first head that can be read at one of the places, and whether it is a copy.
@@ -251,13 +257,13 @@ pub(crate) fn first_leaves<E>(
     for head in [0, 1].into_iter().filter_map(|commit| Head::of(&head, commit)) {
         let pages = Pages::new(space, place, length, &head);
         let Some(root) = head.tables else { continue };
-        let (leaf, way) = pages.first_leaf(root, ANY, seen, &mut take)?;
+        let (leaf, way) = pages.first_leaf(root, OF_TABLES, seen, &mut take)?;
         let FirstLeaf::Read(tables) = leaf else { continue };
-        let Some(Content::Leaf(tables)) = Content::of(&tables, ANY, None) else { continue };
+        let Some(Content::Leaf(tables)) = Content::of(&tables, OF_TABLES, None) else { continue };
         let mut is_any_lost = false;
-        for (root, widths) in tables.into_iter().filter_map(|(_, table)| definition(table)) {
+        for (root, form) in tables.into_iter().filter_map(|(_, table)| definition(table)) {
             let Some(root) = root else { continue };
-            match pages.first_leaf(root, widths, seen, &mut take)? {
+            match pages.first_leaf(root, form, seen, &mut take)? {
                 (FirstLeaf::Lost, _) => is_any_lost = true,
                 (_, way) => seen.extend(way),
             }
@@ -276,22 +282,21 @@ struct Wanted<'a> {
 }
 
 impl Wanted<'_> {
-    fn is_right(&self, root: Root, widths: Widths) -> bool {
-        Content::of(self.copy, widths, Some(root.sum)).is_some()
+    fn is_right(&self, root: Root, form: Form) -> bool {
+        Content::of(self.copy, form, Some(root.sum)).is_some()
     }
 }
 
 impl<'a> Pages<'a> {
     fn new(space: &'a dyn ObjectSpace, place: Place, length: u64, head: &Head) -> Self {
-        let (region_bytes, region_head_bytes) = (head.region_bytes, head.region_head_bytes);
-        Self { space, place, length, region_bytes, region_head_bytes, survey: Survey::default() }
+        Self { space, place, length, layout: head.layout(), survey: Survey::default() }
     }
 
     /// The first leaf from `root` on, and the pages on the way to it that are not in `seen`.
     fn first_leaf<E>(
         &self,
         mut root: Root,
-        widths: Widths,
+        form: Form,
         seen: &Seen,
         take: &mut impl FnMut(u64, &[u8]) -> Result<(), E>,
     ) -> Result<(FirstLeaf, Vec<(u64, u128)>), E> {
@@ -302,8 +307,8 @@ impl<'a> Pages<'a> {
                 return Ok((FirstLeaf::Seen, way));
             }
             way.push((start, root.sum));
-            let Some((page, is_copy)) = self.load(root, widths) else { break };
-            match Content::of(&page, widths, None) {
+            let Some((page, is_copy)) = self.load(root, form) else { break };
+            match Content::of(&page, form, None) {
                 Some(Content::Branch(below)) => root = below[0],
                 Some(Content::Leaf(_)) => {
                     if !is_copy && page.len() as u64 == PAGE_BYTES {
@@ -319,26 +324,26 @@ impl<'a> Pages<'a> {
 
     /// Whether a page of some tables is wanted, and its copy is what it must be.
     fn tables_want(&mut self, root: Root, wanted: &Wanted<'_>) -> bool {
-        let mut roots = vec![(root, ANY)];
-        let Ok(()) = self.walk::<std::convert::Infallible>(root, ANY, 0, &mut |_, table| {
-            roots.extend(definition(table).and_then(|(root, widths)| Some((root?, widths))));
+        let mut roots = vec![(root, OF_TABLES)];
+        let Ok(()) = self.walk::<std::convert::Infallible>(root, OF_TABLES, 0, &mut |_, table| {
+            roots.extend(definition(table).and_then(|(root, form)| Some((root?, form))));
             Ok(())
         });
-        roots.into_iter().any(|(root, widths)| self.wants(root, widths, 0, wanted) == Some(true))
+        roots.into_iter().any(|(root, form)| self.wants(root, form, 0, wanted) == Some(true))
     }
 
     /// The same of the pages from `root` on; `None`: it is a leaf, and so are all beside it.
-    fn wants(&self, root: Root, widths: Widths, depth: u32, wanted: &Wanted<'_>) -> Option<bool> {
+    fn wants(&self, root: Root, form: Form, depth: u32, wanted: &Wanted<'_>) -> Option<bool> {
         let is_it = |root: &Root| self.range_of(root.page).is_some_and(|(start, _)| start == wanted.offset);
         if is_it(&root) {
-            return Some(wanted.is_right(root, widths));
+            return Some(wanted.is_right(root, form));
         }
-        let Some((page, _)) = self.load(root, widths).filter(|_| depth < DEPTH_MAX) else { return Some(false) };
-        let Some(Content::Branch(below)) = Content::of(&page, widths, None) else { return None };
+        let Some((page, _)) = self.load(root, form).filter(|_| depth < DEPTH_MAX) else { return Some(false) };
+        let Some(Content::Branch(below)) = Content::of(&page, form, None) else { return None };
         if let Some(root) = below.iter().find(|root| is_it(root)) {
-            return Some(wanted.is_right(*root, widths));
+            return Some(wanted.is_right(*root, form));
         }
-        let found = below.into_iter().map(|root| self.wants(root, widths, depth + 1, wanted));
+        let found = below.into_iter().map(|root| self.wants(root, form, depth + 1, wanted));
         // The first leaf, or the page, ends it.
         Some(found.take_while(Option::is_some).flatten().any(|is_right| is_right))
     }
@@ -350,19 +355,19 @@ impl<'a> Pages<'a> {
                 found.insert(name.to_vec(), table.to_vec());
                 Ok(())
             };
-            self.walk::<T::Error>(root, ANY, 0, &mut enter)?;
+            self.walk::<T::Error>(root, OF_TABLES, 0, &mut enter)?;
         }
         for (table, name) in Table::ALL.into_iter().zip(TABLE_NAMES) {
             match found.get(name.as_bytes()).and_then(|table| definition(table)) {
-                Some((Some(root), widths)) => {
-                    self.walk(root, widths, 0, &mut |key, value| take.pair(table, key, value))?;
+                Some((Some(root), form)) => {
+                    self.walk(root, form, 0, &mut |key, value| take.pair(table, key, value))?;
                 }
                 Some((None, _)) => {}
                 None => self.survey.tables_lost.push(name),
             }
         }
         match found.get(META_NAME.as_bytes()).and_then(|table| definition(table)) {
-            Some((Some(root), widths)) => self.walk(root, widths, 0, &mut |key, value| {
+            Some((Some(root), form)) => self.walk(root, form, 0, &mut |key, value| {
                 if let (Ok(name), Some(value)) = (std::str::from_utf8(key), u64_at(value, 0)) {
                     take.fact(name, value);
                 }
@@ -373,13 +378,11 @@ impl<'a> Pages<'a> {
         Ok(())
     }
 
-    /// Where a page lies, and how long it is.
+    /// Where a page lies, and how long it is, if that is within the database.
     fn range_of(&self, page: u64) -> Option<(u64, u64)> {
-        let order = page >> 59;
-        let bytes = PAGE_BYTES.checked_shl(u32::try_from(order).ok()?)?;
-        let (index, region) = (page & (0xf_ffff >> order), page >> 20 & 0xf_ffff);
-        let start = PAGE_BYTES + region * self.region_bytes + self.region_head_bytes + index * bytes;
-        (bytes <= PAGE_BYTES_MAX && start.checked_add(bytes)? <= self.length).then_some((start, bytes))
+        self.layout
+            .range_of(page)
+            .filter(|(start, bytes)| start.checked_add(*bytes).is_some_and(|end| end <= self.length))
     }
 
     /// The bytes of a page in a file.
@@ -391,8 +394,8 @@ impl<'a> Pages<'a> {
     }
 
     /// A page that is whole, and whether it is the copy.
-    fn load(&self, root: Root, widths: Widths) -> Option<(Vec<u8>, bool)> {
-        let is_whole = |page: &Vec<u8>| Content::of(page, widths, Some(root.sum)).is_some();
+    fn load(&self, root: Root, form: Form) -> Option<(Vec<u8>, bool)> {
+        let is_whole = |page: &Vec<u8>| Content::of(page, form, Some(root.sum)).is_some();
         if let Some(page) = self.read(self.place.file(), root.page).filter(is_whole) {
             return Some((page, false));
         }
@@ -402,10 +405,10 @@ impl<'a> Pages<'a> {
     }
 
     /// Hands the pairs of a page, and of those below it, to `visit`.
-    fn walk<E>(&mut self, root: Root, widths: Widths, depth: u32, visit: &mut Visit<'_, E>) -> Result<(), E> {
-        let loaded = self.load(root, widths).filter(|_| depth < DEPTH_MAX);
+    fn walk<E>(&mut self, root: Root, form: Form, depth: u32, visit: &mut Visit<'_, E>) -> Result<(), E> {
+        let loaded = self.load(root, form).filter(|_| depth < DEPTH_MAX);
         let is_copy = loaded.as_ref().is_some_and(|(_, is_copy)| *is_copy);
-        let Some(content) = loaded.as_ref().and_then(|(page, _)| Content::of(page, widths, None)) else {
+        let Some(content) = loaded.as_ref().and_then(|(page, _)| Content::of(page, form, None)) else {
             self.survey.lost += 1;
             return Ok(());
         };
@@ -419,78 +422,10 @@ impl<'a> Pages<'a> {
             }
             Content::Branch(below) => {
                 for page in below {
-                    self.walk(page, widths, depth + 1, visit)?;
+                    self.walk(page, form, depth + 1, visit)?;
                 }
             }
         }
         Ok(())
-    }
-}
-
-/// What a table is: its root, and the widths of its keys and values.
-fn definition(bytes: &[u8]) -> Option<(Option<Root>, Widths)> {
-    // Type 1, length 8, root: whether there is one 1, page 8, sum 16, length 8; widths: whether
-    // there is one 1, width 4.
-    if *bytes.first()? != 3 {
-        return None;
-    }
-    let root = if *bytes.get(9)? == 0 { None } else { Some(root_at(bytes, 10)?) };
-    let width = |at: usize| Some(if *bytes.get(at)? == 0 { None } else { Some(u32_at(bytes, at + 1)?) });
-    Some((root, Widths { key: width(42)?, value: width(47)? }))
-}
-
-enum Content<'a> {
-    Leaf(Vec<(&'a [u8], &'a [u8])>),
-    Branch(Vec<Root>),
-}
-
-impl<'a> Content<'a> {
-    /// Content of a page; `None` if its checksum is not `sum`, unless that was looked at before.
-    fn of(page: &'a [u8], widths: Widths, sum: Option<u128>) -> Option<Self> {
-        let count = u16_at(page, 2).filter(|count| *count > 0)?;
-        let is_right = |end: usize| page.get(..end).is_some_and(|bytes| sum.is_none_or(|sum| xxh3_128(bytes) == sum));
-        match *page.first()? {
-            LEAF => {
-                let keys_at = 4;
-                let values_at = keys_at + if widths.key.is_none() { 4 * count } else { 0 };
-                let start = values_at + if widths.value.is_none() { 4 * count } else { 0 };
-                let key_end = |n: usize| match widths.key {
-                    Some(width) => Some(start + width * (n + 1)),
-                    None => u32_at(page, keys_at + 4 * n),
-                };
-                let keys_end = key_end(count - 1)?;
-                let value_end = |n: usize| match widths.value {
-                    Some(width) => Some(keys_end + width * (n + 1)),
-                    None => u32_at(page, values_at + 4 * n),
-                };
-                if !is_right(value_end(count - 1)?) {
-                    return None;
-                }
-                let (mut pairs, mut key_from, mut value_from) = (Vec::with_capacity(count), start, keys_end);
-                for n in 0..count {
-                    let (key_to, value_to) = (key_end(n)?, value_end(n)?);
-                    pairs.push((page.get(key_from..key_to)?, page.get(value_from..value_to)?));
-                    (key_from, value_from) = (key_to, value_to);
-                }
-                Some(Self::Leaf(pairs))
-            }
-            BRANCH => {
-                let (sums, pages) = (8, 8 + 16 * (count + 1));
-                let keys = pages + 8 * (count + 1);
-                let end = match widths.key {
-                    Some(width) => keys + width * count,
-                    None => u32_at(page, keys + 4 * (count - 1))?,
-                };
-                if !is_right(end) {
-                    return None;
-                }
-                let below = |n: usize| {
-                    let sum = u128::from_le_bytes(*page.get(sums + 16 * n..)?.first_chunk()?);
-                    Some(Root { page: u64_at(page, pages + 8 * n)?, sum })
-                };
-                (0..=count).map(below).collect::<Option<Vec<_>>>().map(Self::Branch)
-            }
-            _ => None,
-        }
     }
 }
