@@ -314,16 +314,18 @@ fn serve_moment<A: Answer>(tree: &Tree, node: u64, operation: &Operation<'_>, an
         Operation::ReadDirectory { offset, size, with_attributes, .. } => {
             let size = size.min(fuse::REQUEST_BYTES_MAX);
             let (mut plain, mut plus) = (Listing::new(size), ListingPlus::new(size));
-            let listed = tree.list(inode, offset, |listed, found| {
-                if with_attributes {
-                    plus.add(&served::entry(tree, view | listed.node, &found), listed.cookie, &listed.name)
-                } else {
-                    plain.add(view | listed.node, listed.cookie, listed.kind, &listed.name)
+            let listed = tree.list_names(inode, offset, |listed, found| {
+                let shown = view | listed.node;
+                match found {
+                    _ if !with_attributes => plain.add(shown, listed.cookie, listed.kind, &listed.name),
+                    Ok(found) => plus.add(&served::entry(tree, shown, &found), listed.cookie, &listed.name),
+                    Err(_) => plus.add_name(shown, listed.cookie, listed.kind, &listed.name),
                 }
             });
+            let bytes = if with_attributes { plus.bytes() } else { plain.bytes() };
             match listed {
-                Ok(()) => answer.bytes(if with_attributes { plus.bytes() } else { plain.bytes() }),
-                Err(failure) => answer.fail(errno(failure)),
+                Err(failure) if bytes.is_empty() => answer.fail(errno(failure)),
+                _ => answer.bytes(bytes),
             }
         }
         Operation::Seek { offset, whence, .. } => {

@@ -376,10 +376,13 @@ impl Served {
 
     fn list(&self, node: u64, offset: u64, size: u32, with_attributes: bool, answer: impl Answer) {
         let (mut plain, mut plus) = (Listing::new(size), ListingPlus::new(size));
-        let listed = self.tree.list(node, offset, |listed, inode| {
+        let listed = self.tree.list_names(node, offset, |listed, inode| {
             if !with_attributes {
                 return plain.add(listed.node, listed.cookie, listed.kind, &listed.name);
             }
+            let Ok(inode) = inode else {
+                return plus.add_name(listed.node, listed.cookie, listed.kind, &listed.name);
+            };
             let has_room = plus.add(&entry(&self.tree, listed.node, &inode), listed.cookie, &listed.name);
             // The kernel does not count the dots as look-ups.
             if has_room && listed.cookie > share::COOKIE_DOT_DOT {
@@ -387,9 +390,11 @@ impl Served {
             }
             has_room
         });
+        let bytes = if with_attributes { plus.bytes() } else { plain.bytes() };
         match listed {
-            Ok(()) => answer.bytes(if with_attributes { plus.bytes() } else { plain.bytes() }),
-            Err(failure) => answer.fail(errno(failure)),
+            // Names that come before an error are answered, and the error to the next request.
+            Err(failure) if bytes.is_empty() => answer.fail(errno(failure)),
+            _ => answer.bytes(bytes),
         }
     }
 

@@ -76,6 +76,19 @@ impl ListingPlus {
         true
     }
 
+    /// Adds a name alone, where the attributes cannot be read: the kernel asks for them when it
+    /// needs them. As [`Listing::add`].
+    #[must_use]
+    pub fn add_name(&mut self, inode: u64, next: u64, mode: u32, name: &[u8]) -> bool {
+        if !self.0.has_room(ENTRY_BYTES + DIRENT_BYTES + name.len()) {
+            return false;
+        }
+        // Node 0, and nothing else.
+        self.0.out.resize(self.0.out.len() + ENTRY_BYTES, 0);
+        self.0.dirent(inode, next, mode, name);
+        true
+    }
+
     /// The bytes to answer.
     pub fn bytes(&self) -> &[u8] {
         self.0.bytes()
@@ -100,5 +113,14 @@ mod tests {
         assert!(listing.add(6, 2, libc::S_IFREG, b"eight by"));
         assert!(!listing.add(7, 3, libc::S_IFREG, b""));
         assert_eq!(listing.bytes().len(), 64);
+    }
+
+    #[test]
+    fn a_name_without_attributes_is_no_look_up() {
+        let mut listing = ListingPlus::new(ENTRY_BYTES as u32 + 32);
+        assert!(!listing.add_name(5, 1, libc::S_IFDIR, b"longer than eight"));
+        assert!(listing.add_name(5, 1, libc::S_IFDIR, b"abc"));
+        let (entry, name) = listing.bytes().split_at(ENTRY_BYTES);
+        assert_eq!((entry, name[0], &name[24..27]), (&[0; ENTRY_BYTES][..], 5, &b"abc"[..]));
     }
 }

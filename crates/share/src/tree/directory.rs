@@ -70,6 +70,27 @@ impl Tree {
     /// # Errors
     /// `ENOTDIR`, `ESTALE`.
     pub fn list(&self, directory: u64, after: u64, mut wants_more: impl FnMut(Listed, Inode) -> bool) -> Result<()> {
+        let mut read = Ok(());
+        let listed = self.list_names(directory, after, |listed, inode| match inode {
+            Ok(inode) => wants_more(listed, inode),
+            Err(failure) => {
+                read = Err(failure);
+                false
+            }
+        });
+        listed.and(read)
+    }
+
+    /// The same with names whose attributes cannot be read.
+    ///
+    /// # Errors
+    /// `ENOTDIR`, `ESTALE`.
+    pub fn list_names(
+        &self,
+        directory: u64,
+        after: u64,
+        mut wants_more: impl FnMut(Listed, Result<Inode>) -> bool,
+    ) -> Result<()> {
         let state = self.state.read();
         let inode = state.inode(directory)?;
         if !inode.is_directory() {
@@ -81,7 +102,7 @@ impl Tree {
                 let inode =
                     if node == directory { inode.clone() } else { state.inode(node).unwrap_or_else(|_| inode.clone()) };
                 let listed = Listed { cookie, node, kind: libc::S_IFDIR, name: name.to_vec() };
-                if !wants_more(listed, inode) {
+                if !wants_more(listed, Ok(inode)) {
                     return Ok(());
                 }
             }
@@ -91,19 +112,21 @@ impl Tree {
         let mut after = after.max(COOKIE_DOT_DOT);
         loop {
             let mut step = Vec::with_capacity(STEP);
-            state.list(directory, after, |cookie, named| {
+            let read = state.list(directory, after, |cookie, named| {
                 step.push((cookie, named));
                 step.len() < STEP
-            })?;
+            });
             let is_last = step.len() < STEP;
             for (cookie, named) in step {
                 after = cookie;
-                let inode = state.inode(named.inode)?;
+                let inode = state.inode(named.inode);
                 let listed = Listed { cookie, node: named.inode, kind: named.kind, name: named.name };
                 if !wants_more(listed, inode) {
                     return Ok(());
                 }
             }
+            // Behind the names that come before it.
+            read?;
             if is_last {
                 return Ok(());
             }
