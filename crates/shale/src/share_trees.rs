@@ -106,7 +106,7 @@ pub(crate) fn open(
     let name = volume.name();
     let space = Arc::new(Files::claimed(volume, device, TreeUse::Change, patience)?);
     let options = Options { now, cache_bytes };
-    let tree = match Tree::open(space.clone(), options) {
+    let tree = match Tree::open_to_serve(space.clone(), options) {
         Err(failure) if failure.errno() == libc::ENOENT => {
             let mut secret = [0; 8];
             env::Entropy::fill(&env::SystemEntropy, &mut secret)
@@ -141,7 +141,7 @@ pub fn open_moment(volume: Arc<Volume>, device: Arc<dyn BlockDevice>) -> Result<
     let space: Arc<dyn ObjectSpace> = files.clone();
     let scratch = Arc::new(Scratch::over(space));
     let options = Options { now, cache_bytes: CACHE_BYTES_MOMENT };
-    match Tree::open(scratch.clone(), options) {
+    match Tree::open_to_serve(scratch.clone(), options) {
         Ok(tree) => {
             tree.follow(files.clone());
             Ok(Moment { tree, files, scratch })

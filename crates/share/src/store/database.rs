@@ -1,9 +1,10 @@
 //! The namespace's database: its tables, the facts in it, and how a commit is written.
 
+use std::ops::Bound;
 use std::sync::Arc;
 
 use parking_lot::RwLock;
-use redb::{Database, ReadOnlyTable, ReadableDatabase, StorageError, TableDefinition, WriteTransaction};
+use redb::{AccessGuard, Database, ReadOnlyTable, ReadableDatabase, StorageError, TableDefinition, WriteTransaction};
 
 use super::FIRST_NUMBER;
 use crate::failure::{Failure, Result};
@@ -37,6 +38,20 @@ impl Tables {
         let [inodes, entries, xattrs, orphans, trims] = Table::ALL;
         Ok([open(inodes)?, open(entries)?, open(xattrs)?, open(orphans)?, open(trims)?])
     }
+
+    fn anew(anew: &Anew) -> Result<Arc<Self>> {
+        let database = anew()?;
+        Ok(Arc::new(Self { tables: Self::of(&database)?, _database: Some(database) }))
+    }
+
+    fn get(&self, table: Table, key: &[u8]) -> std::result::Result<Option<Vec<u8>>, StorageError> {
+        Ok(self.tables[table as usize].get(key)?.map(|value| value.value().to_vec()))
+    }
+}
+
+/// Whether a database does nothing more, because something went wrong before this.
+fn has_stopped(error: &StorageError) -> bool {
+    matches!(error, StorageError::PreviousIo | StorageError::DatabaseClosed)
 }
 
 /// The database as of a commit.
@@ -50,31 +65,106 @@ pub(super) struct Base {
 
 impl Base {
     pub(super) fn read(database: &Database, anew: Anew) -> Result<Self> {
-        let tables = Tables { tables: Tables::of(database)?, _database: None };
-        Ok(Self { tables: RwLock::new(Arc::new(tables)), anew })
+        let tables = match Tables::of(database) {
+            Ok(tables) => Arc::new(Tables { tables, _database: None }),
+            // A reader may have met a damaged page meanwhile.
+            Err(_) => Tables::anew(&anew)?,
+        };
+        Ok(Self { tables: RwLock::new(tables), anew })
     }
 
-    /// Reads, and once more from a database that is opened anew if the storage fails.
-    fn try_read<T>(&self, read: impl Fn(&Tables) -> std::result::Result<T, StorageError>) -> Result<T> {
-        let tables = self.tables.read().clone();
-        match read(&tables) {
-            Ok(found) => return Ok(found),
-            // A damaged page is not read again only to be told twice.
-            Err(StorageError::PreviousIo) => {}
-            Err(error) => return Err(error.into()),
+    /// Tables that go on where these do nothing more.
+    fn behind(&self, stopped: &Arc<Tables>) -> Result<Arc<Tables>> {
+        let mut tables = self.tables.write();
+        // Another reader may have been here.
+        if Arc::ptr_eq(&tables, stopped) {
+            *tables = Tables::anew(&self.anew)?;
         }
-        let database = (self.anew)()?;
-        let anew = Arc::new(Tables { tables: Tables::of(&database)?, _database: Some(database) });
-        *self.tables.write() = anew.clone();
-        Ok(read(&anew)?)
+        Ok(tables.clone())
+    }
+
+    /// Reads where `stopped` does nothing more. What fails then is damaged itself, and is not read
+    /// again only to be told twice.
+    fn read_behind<T>(
+        &self,
+        stopped: &Arc<Tables>,
+        mut read: impl FnMut(&Arc<Tables>) -> std::result::Result<T, StorageError>,
+    ) -> Result<T> {
+        match read(&self.behind(stopped)?) {
+            // Another reader has met a damaged page: these are for this one alone.
+            Err(error) if has_stopped(&error) => Ok(read(&Tables::anew(&self.anew)?)?),
+            read => Ok(read?),
+        }
     }
 
     pub(super) fn get(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        self.try_read(|read| Ok(read.tables[table as usize].get(key)?.map(|value| value.value().to_vec())))
+        let tables = self.tables.read().clone();
+        match tables.get(table, key) {
+            Err(error) if has_stopped(&error) => self.read_behind(&tables, |tables| tables.get(table, key)),
+            found => Ok(found?),
+        }
     }
 
-    pub(super) fn range(&self, table: Table, from: &[u8], to: &[u8]) -> Result<redb::Range<'static, Bytes, Bytes>> {
-        self.try_read(|read| read.tables[table as usize].range::<&[u8]>(from..to))
+    /// Keys and values from `from` up to `to`.
+    pub(super) fn range<'a>(&'a self, table: Table, from: &[u8], to: &'a [u8]) -> Result<Stored<'a>> {
+        let tables = self.tables.read().clone();
+        let mut stored = Stored { base: self, table, from: from.to_vec(), is_behind: false, to, tables, range: None };
+        match stored.open(&stored.tables) {
+            Ok(range) => stored.range = Some(range),
+            // It is opened anew when the first key is asked for.
+            Err(error) if has_stopped(&error) => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(stored)
+    }
+}
+
+type Range = redb::Range<'static, Bytes, Bytes>;
+type Pair = (AccessGuard<'static, Bytes>, AccessGuard<'static, Bytes>);
+
+/// A range of a table, which goes on in a database that is opened anew.
+pub(super) struct Stored<'a> {
+    base: &'a Base,
+    table: Table,
+    /// The last key that was given out, or the first one of the range.
+    from: Vec<u8>,
+    /// A key was given out.
+    is_behind: bool,
+    to: &'a [u8],
+    /// What `range` is of.
+    tables: Arc<Tables>,
+    range: Option<Range>,
+}
+
+impl Stored<'_> {
+    /// The rest of the range.
+    fn open(&self, tables: &Tables) -> std::result::Result<Range, StorageError> {
+        let from = &self.from[..];
+        let from = if self.is_behind { Bound::Excluded(from) } else { Bound::Included(from) };
+        tables.tables[self.table as usize].range::<&[u8]>((from, Bound::Excluded(self.to)))
+    }
+
+    /// The next key with its value.
+    pub(super) fn take_next(&mut self) -> Result<Option<Pair>> {
+        let next = self.range.as_mut().map_or(Err(StorageError::PreviousIo), |range| range.next().transpose());
+        let pair = match next {
+            Err(error) if has_stopped(&error) => {
+                let (tables, range, pair) = self.base.read_behind(&self.tables, |tables| {
+                    let mut range = self.open(tables)?;
+                    let pair = range.next().transpose()?;
+                    Ok((tables.clone(), range, pair))
+                })?;
+                (self.tables, self.range) = (tables, Some(range));
+                pair
+            }
+            next => next?,
+        };
+        if let Some((key, _)) = &pair {
+            self.from.clear();
+            self.from.extend_from_slice(key.value());
+            self.is_behind = true;
+        }
+        Ok(pair)
     }
 }
 

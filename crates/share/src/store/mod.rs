@@ -164,6 +164,10 @@ pub(crate) struct State {
     refused: HashSet<u64>,
     /// A commit found no room, and its changes wait for the next one.
     pub(crate) is_behind: bool,
+    /// A commit met a damaged page, and its changes wait for one that does not: none comes before.
+    pub(crate) is_stuck: bool,
+    /// The page can be read that the next new inode comes into.
+    takes_inodes: bool,
     /// No commit comes early that writes fewer bytes: one of so many found no room.
     postponed_bytes: u64,
     /// Directories that are kept for mounts of other trees.
@@ -201,6 +205,8 @@ impl State {
             tidied: HashSet::new(),
             refused: HashSet::new(),
             is_behind: false,
+            is_stuck: false,
+            takes_inodes: false,
             postponed_bytes: 0,
             mount_points: MountPoints::default(),
             facts,
@@ -299,6 +305,19 @@ impl State {
         number
     }
 
+    /// The same for a new inode, unless the page is damaged that it would come into: no commit
+    /// could write it.
+    ///
+    /// # Errors
+    /// Those of reading that page.
+    pub(crate) fn allocate_inode(&mut self) -> Result<u64> {
+        if !self.takes_inodes {
+            self.base.get(Table::Inodes, &self.next.to_be_bytes())?;
+            self.takes_inodes = true;
+        }
+        Ok(self.allocate())
+    }
+
     // Keys and values.
 
     fn get(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>> {
@@ -333,7 +352,7 @@ impl State {
     ) -> Result<()> {
         let mut changes = Merged::new(&self.active, self.frozen.as_deref(), table, from, to).peekable();
         let mut stored = self.base.range(table, from, to)?;
-        let mut next_stored = stored.next().transpose()?;
+        let mut next_stored = stored.take_next()?;
         loop {
             let key = next_stored.as_ref().map(|(key, _)| key.value());
             let takes_change = match (changes.peek(), key) {
@@ -347,12 +366,12 @@ impl State {
                 {
                     return Ok(());
                 }
-                next_stored = stored.next().transpose()?;
+                next_stored = stored.take_next()?;
                 continue;
             }
             let Some((changed, value)) = changes.next() else { return Ok(()) };
             if key.is_some_and(|key| *key == **changed) {
-                next_stored = stored.next().transpose()?;
+                next_stored = stored.take_next()?;
             }
             if let Some(value) = value
                 && !each(changed, value)?
@@ -491,7 +510,8 @@ impl State {
         Ok(Frozen { overlay, meta, trims: std::mem::take(&mut self.trims), changes: self.changes })
     }
 
-    /// Goes on when there was no room for a commit: its changes wait for the next one.
+    /// Goes on when there was no room for a commit, or a page that it needs is damaged: its changes
+    /// wait for the next one.
     ///
     /// Records of the log and of the journal lie in the half of their commit, and those of two
     /// commits can be told apart. So no third one begins before the one that is behind is durable:
@@ -512,13 +532,14 @@ impl State {
     /// Reads from a database that was opened anew, as of the same commit.
     pub(crate) fn read_from(&mut self, database: &Database, facts: Arc<Facts>) -> Result<()> {
         self.base = Base::read(database, self.anew.clone())?;
-        self.facts = facts;
+        (self.facts, self.takes_inodes) = (facts, false);
         Ok(())
     }
 
     /// Goes on when the frozen changes are durable.
-    pub(crate) fn thaw(&mut self, database: &Database) -> Result<()> {
-        self.base = Base::read(database, self.anew.clone())?;
+    pub(crate) fn thaw(&mut self, database: &Database, facts: Arc<Facts>) -> Result<()> {
+        self.read_from(database, facts)?;
+        self.is_stuck = false;
         self.frozen = None;
         self.unlogged_frozen = Unlogged::default();
         self.reserved = self.reserved_by_commit;

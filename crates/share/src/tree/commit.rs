@@ -9,7 +9,7 @@ use surface::ErrorKind;
 use super::{Namespace, Tree};
 use crate::failure::{Failure, Result};
 use crate::scratch::Scratch;
-use crate::store::ToLog;
+use crate::store::{State, ToLog};
 
 /// Commits behind which a tree that changes meanwhile is settled as far as it can be.
 const SETTLING_COMMITS: u32 = 4;
@@ -17,13 +17,45 @@ const SETTLING_COMMITS: u32 = 4;
 /// What a new name costs, about, with its inode and its part of the pages that they are in.
 const NAME_BYTES: usize = 4 << 10;
 
+/// Why a commit failed.
+enum Failed {
+    /// Its changes wait for the next one.
+    Waits(Failure),
+    /// Nothing becomes durable until the share is opened again.
+    ForGood(Failure),
+}
+
+impl From<Failure> for Failed {
+    fn from(failure: Failure) -> Self {
+        if failure.errno() == libc::ENOSPC { Self::Waits(failure) } else { Self::ForGood(failure) }
+    }
+}
+
+impl From<surface::Error> for Failed {
+    fn from(error: surface::Error) -> Self {
+        Failure::from(error).into()
+    }
+}
+
+/// A commit failed for a page that it needs: its changes wait, and no more come before a commit.
+fn stuck(state: &mut State, failure: Failure) -> Failed {
+    if failure.errno() != libc::ENOSPC && !std::mem::replace(&mut state.is_stuck, true) {
+        log::error!(
+            "a share takes no changes: a page of its names cannot be read that they need; all other names can be read, \
+             and earlier changes are in memory; shale check --repair mends it, when the share is not served"
+        );
+    }
+    Failed::Waits(failure)
+}
+
 impl Tree {
     /// Writes all changes that were made before the call into the database, durably. One commit
     /// serves all that wait for it; reads and changes go on meanwhile.
     ///
     /// # Errors
     /// `ENOSPC`: all goes on, and a later commit makes it durable. `EIO`: no change is taken until
-    /// the share is opened again; what was durable before is.
+    /// the share is opened again, or a commit comes that can read the page for which this one
+    /// failed. Nothing that was durable is lost.
     pub fn commit(&self) -> Result<()> {
         let wanted = self.state.read().changes;
         self.commit_up_to(wanted, false)
@@ -62,24 +94,33 @@ impl Tree {
 
     pub(super) fn commit_locked(&self, namespace: &mut Namespace, wanted: u64, is_last: bool) -> Result<()> {
         self.check_health()?;
-        if self.committed.load(Ordering::Acquire) >= wanted {
+        if self.committed.load(Ordering::Acquire) >= wanted && !self.state.read().is_stuck {
             return Ok(());
         }
-        self.try_commit(namespace, is_last).inspect_err(|failure| self.note_failure(*failure))
+        match self.try_commit(namespace, is_last) {
+            Ok(()) => Ok(()),
+            Err(Failed::Waits(failure)) => Err(failure),
+            Err(Failed::ForGood(failure)) => {
+                self.has_failed.store(true, Ordering::Release);
+                Err(failure)
+            }
+        }
     }
 
-    /// A commit that found no room can be tried again; all else has failed for good.
+    /// What found no room can be tried again; all else has failed for good.
     fn note_failure(&self, failure: Failure) {
         if failure.errno() != libc::ENOSPC {
             self.has_failed.store(true, Ordering::Release);
         }
     }
 
-    fn try_commit(&self, namespace: &mut Namespace, is_last: bool) -> Result<()> {
+    fn try_commit(&self, namespace: &mut Namespace, is_last: bool) -> std::result::Result<(), Failed> {
         // A database that could not read something does nothing more.
         if namespace.is_read_only || namespace.facts.was_damaged() {
-            let writable = Namespace::open(&self.space, self.options)?;
-            namespace.replace(writable, &mut self.state.write())?;
+            let writable = Namespace::open(&self.space, self.options);
+            let mut state = self.state.write();
+            let replaced = writable.and_then(|writable| namespace.replace(writable, &mut state));
+            replaced.map_err(|failure| stuck(&mut state, failure))?;
         }
         let bytes = self.state.read().commit_bytes();
         // If there is not so much, it may do with less: the bytes are reckoned cautiously.
@@ -96,11 +137,19 @@ impl Tree {
         }
         // 1. The data that sizes in this commit show, and the namespace: the database flushes all
         //    before its head shows it.
-        let committed = frozen.commit(&namespace.database);
+        let mut committed = frozen.commit(&namespace.database);
+        // It may have been a reader that met a damaged page: this one has no readers.
+        if committed.is_err() && namespace.facts.is_only_damaged() {
+            let writable = Namespace::open(&self.space, self.options);
+            committed = writable.and_then(|writable| {
+                *namespace = writable;
+                frozen.commit(&namespace.database)
+            });
+        }
         let _ = self.space.set_aside(0);
         let mut state = waiting.unwrap_or_else(|| self.state.write());
         match committed {
-            Ok(()) => state.thaw(&namespace.database)?,
+            Ok(()) => state.thaw(&namespace.database, namespace.facts.clone())?,
             Err(_) if namespace.facts.was_full() => {
                 // It does nothing more for readers either. To open it anew for writers may ask for
                 // room again.
@@ -113,9 +162,13 @@ impl Tree {
                 log::debug!(
                     "the namespace of a share finds no room, and is not durable (room was set aside: {has_room})"
                 );
-                return Err(Failure::new(libc::ENOSPC));
+                return Err(Failure::new(libc::ENOSPC).into());
             }
-            Err(failure) => return Err(failure),
+            Err(failure) if namespace.facts.is_only_damaged() => {
+                state.unfreeze(frozen);
+                return Err(stuck(&mut state, failure));
+            }
+            Err(failure) => return Err(failure.into()),
         }
         drop(state);
         self.committed.store(frozen.changes, Ordering::Release);

@@ -82,7 +82,7 @@ impl Tree {
         if is_directory && parent.links >= LINKS_MAX {
             return Err(Failure::new(libc::EMLINK));
         }
-        let number = state.allocate();
+        let number = state.allocate_inode()?;
         let inherits_group = parent.mode & libc::S_ISGID != 0;
         let mut inode = Inode {
             mode,

@@ -64,7 +64,7 @@ use redb::Database;
 use surface::{Capacity, ObjectSpace};
 
 use crate::backend::{Facts, ROOT};
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::inode::Time;
 use crate::journal::{self, Journal};
 use crate::log::Log;
@@ -216,6 +216,9 @@ impl Tree {
         loop {
             self.check_health()?;
             let state = self.state.write();
+            if state.is_stuck {
+                return Err(Failure::new(libc::EIO));
+            }
             let due = state.commit_due(|| self.space.own_room());
             if due == Due::Not {
                 return Ok(Change { tree: self, state, request: 0, result: 0, _passed: None });

@@ -61,6 +61,27 @@ impl Tree {
     /// # Errors
     /// `ENOENT` if there is none; `EIO` if it is damaged; those of the space.
     pub fn open(space: Arc<dyn ObjectSpace>, options: Options) -> Result<Self> {
+        let tree = Self::opened(space, options)?;
+        tree.commit()?;
+        Ok(tree)
+    }
+
+    /// As [`Self::open`], to be read as far as it can be: if a page is damaged that this would
+    /// change, the tree takes no changes, and the log stays as it is.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_to_serve(space: Arc<dyn ObjectSpace>, options: Options) -> Result<Self> {
+        let tree = Self::opened(space, options)?;
+        match tree.commit() {
+            Err(_) if tree.state.read().is_stuck => {}
+            committed => committed?,
+        }
+        Ok(tree)
+    }
+
+    /// All that opening does before the first commit.
+    fn opened(space: Arc<dyn ObjectSpace>, options: Options) -> Result<Self> {
         let (namespace, mut state) = Self::begin(&space, options)?;
         let meta = store::meta(&namespace.database)?;
         // Of the commit that comes next, and of the one behind it, if that was under way.
@@ -76,9 +97,7 @@ impl Tree {
                 remove::reap(&mut state, orphan)?;
             }
         }
-        let tree = Self::new(space, namespace, state, options);
-        tree.commit()?;
-        Ok(tree)
+        Ok(Self::new(space, namespace, state, options))
     }
 
     /// Opens the tree of a space for a mount that has outlived the program that served it: as its

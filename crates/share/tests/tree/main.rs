@@ -8,6 +8,7 @@ mod compare;
 mod compression;
 mod copies;
 mod crash;
+mod damaged_leaves;
 mod deaths;
 mod first_leaves;
 mod full;
