@@ -1,7 +1,8 @@
 //! One chunk of a stream on its way into the log.
 //!
 //! 1. Each payload is verified against the checksum that it has in the stream; its codec must be
-//!    known.
+//!    known, and it must decode: who made the stream may have made its checksums for rubbish, and
+//!    scrub, which does not decode, would find that whole for ever.
 //! 2. The fragments get the identity that they have here. Their checksums are converted, not taken
 //!    anew: damage that came after step 1 is not covered up. A unit that is too large for this
 //!    pool's extents is decoded and divided.
@@ -172,18 +173,19 @@ impl Core {
             if !Canary::SkipChecksum.is_planted() && stream_checksum(fragment, payload) != fragment.checksum {
                 return Err(at_block(ErrorKind::Corrupt, fragment.first, "the fragment does not match its checksum"));
             }
-            if usize::from(fragment.count) <= units_max {
-                resealed.fragments.push(fragment.from_stream(place.volume.id, place.epoch));
-                resealed.bytes.extend_from_slice(payload);
-                continue;
-            }
             scratch::with(|scratch| {
                 let scratch::Scratch { codecs, unit, .. } = scratch;
                 let raw = &mut unit[..usize::from(fragment.count) * BLOCK_BYTES];
-                codecs
-                    .decompress(codec, payload, raw)
-                    .map_err(|error| at_block(ErrorKind::Corrupt, fragment.first, &error.to_string()))?;
-                self.divide_unit(place, fragment, raw, units_max, codecs, &mut resealed);
+                codecs.decompress(codec, payload, raw).map_err(|error| {
+                    let text = format!("the stream has what cannot be decoded: {error}");
+                    at_block(ErrorKind::Corrupt, fragment.first, &text)
+                })?;
+                if usize::from(fragment.count) > units_max {
+                    self.divide_unit(place, fragment, raw, units_max, codecs, &mut resealed);
+                    return Ok(());
+                }
+                resealed.fragments.push(fragment.from_stream(place.volume.id, place.epoch));
+                resealed.bytes.extend_from_slice(payload);
                 Ok::<_, Error>(())
             })?;
         }

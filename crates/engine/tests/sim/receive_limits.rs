@@ -7,7 +7,9 @@ use std::collections::BTreeMap;
 use crate::common::machine_env::env;
 use bytes::Bytes;
 use engine::{FormatOptions, Pool, PoolOptions, Receiver};
-use format::{STREAM_HEAD_BYTES, SnapshotIdentity, StreamBegin, StreamData, StreamWriter};
+use format::{
+    FragmentEntry, STREAM_HEAD_BYTES, SnapshotIdentity, StreamBegin, StreamData, StreamWriter, stream_checksum,
+};
 use sim::Machine;
 use surface::{BlockDevice, Error, ErrorKind, WriteOptions};
 use units::{BlockIndex, GroupIndex};
@@ -130,5 +132,49 @@ fn holes_of_any_size_arrive_and_nothing_is_left_of_them() {
     assert_eq!(pool.volume("v@s").unwrap().allocated_bytes(), 0);
     let report = pool.check(false, &mut |_, _| ()).unwrap();
     assert!(report.problems.is_empty(), "{:?}", report.problems);
+    pool.close().unwrap();
+}
+
+/// A fragment whose checksum is right, and which is rubbish all the same, is refused: nothing that
+/// only verifies checksums would ever find it.
+#[test]
+fn what_cannot_be_decoded_is_refused_whatever_its_checksum() {
+    let machine = Machine::new(CAPACITY_BYTES, 1);
+    let pool = pool(&machine);
+    let lz4 = codec::Codec::Lz4;
+    let raw = [b"some text ".repeat(900), vec![0; 3 * 4096 - 9000]].concat();
+    let mut right = vec![0; raw.len()];
+    let stored = codec::Workspace::new().compress(lz4, &raw, &mut right).unwrap();
+    right.truncate(stored);
+    let (long, short) = ([&right[..], &[0]].concat(), right[..stored - 1].to_vec());
+    let rubbish: Vec<u8> = right.iter().map(|byte| byte ^ 0x55).collect();
+    let groups = VOLUME_BYTES / units::GROUP_BYTES as u64;
+    for (payload, codec, is_right) in [
+        (right, lz4.id().0, true),
+        (long, lz4.id().0, false),
+        (short, lz4.id().0, false),
+        (rubbish, lz4.id().0, false),
+        (raw.clone(), 0, true),
+        (raw[1..].to_vec(), 0, false),
+    ] {
+        let entry = FragmentEntry { first: BlockIndex(0), count: 3, codec, stored: payload.len() as u32, checksum: 0 };
+        let entry = FragmentEntry { checksum: stream_checksum(&entry, &payload), ..entry };
+        let mut writer = StreamWriter::default();
+        let data =
+            StreamData { fragments: vec![entry], ..holes(groups, vec![(BlockIndex(3), 32 * groups as u32 - 3)]) };
+        let chunks =
+            [writer.begin(&begin("s", VOLUME_BYTES)), writer.data(&data, [&payload[..]].into_iter()), writer.end()];
+        let mut receiver = pool.receive("v", &BTreeMap::new());
+        let result = chunks.iter().try_fold(false, |_, chunk| give(&mut receiver, chunk));
+        assert_eq!(result.map_err(|error| error.kind()), if is_right { Ok(true) } else { Err(ErrorKind::Corrupt) });
+        if is_right {
+            let mut found = vec![0; raw.len()];
+            pool.volume("v@s").unwrap().read(0, &mut found).unwrap();
+            assert!(found == raw);
+        }
+        let report = pool.check(false, &mut |_, _| ()).unwrap();
+        assert!(report.problems.is_empty(), "{:?}", report.problems);
+        pool.destroy(if is_right { "v" } else { "v@s" }, true).unwrap();
+    }
     pool.close().unwrap();
 }
