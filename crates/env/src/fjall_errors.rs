@@ -32,6 +32,14 @@ pub(crate) fn lost_mark(path: &Path, how: &str) -> MapError {
     MapError { corrupt: true, full: false, message }
 }
 
+pub(crate) fn lost_list(path: &Path) -> MapError {
+    let message = format!(
+        "{} is gone, which names the list of the map's tables; `shale check --repair` makes it again if that list is there",
+        path.display()
+    );
+    MapError { corrupt: true, full: false, message }
+}
+
 pub(crate) fn deleted(dir: &Path) -> MapError {
     MapError {
         corrupt: true,

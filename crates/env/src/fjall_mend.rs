@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::durable_mark::DurableMark;
 use crate::fjall_errors::failed;
+use crate::fjall_lists::mend_lists;
 use crate::fjall_store::{FjallOptions, FjallStore, LSM_DIR, MARK_FILE, sync_dir};
 use crate::map_store::MapError;
 
@@ -12,9 +13,9 @@ use crate::map_store::MapError;
 const VERSION: [u8; 4] = *b"FJL\x03";
 
 impl FjallStore {
-    /// Opens the store in `dir`, and makes two small files anew if they are lost or damaged: the
-    /// library's `version`, which is always the same, and `durable`, which then says that all is
-    /// durable that the store has. Which they were.
+    /// Opens the store in `dir`, and makes small files anew if they are lost or damaged: the
+    /// library's `version`, which is always the same, `durable`, which then says that all is durable
+    /// that the store has, and `current` of a keyspace that has one list of tables. Which they were.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -33,6 +34,10 @@ impl FjallStore {
             std::fs::File::open(&version).and_then(|file| file.sync_all()).map_err(|e| failed(&version, e))?;
             sync_dir(&lsm)?;
             made.push(version);
+        }
+        for list in mend_lists(&lsm).map_err(|e| failed(&lsm, e))? {
+            list.parent().map_or(Ok(()), sync_dir)?;
+            made.push(list);
         }
         let mark = match DurableMark::open(&mark_path) {
             Ok(mark) => Some(mark),

@@ -36,6 +36,8 @@
 //! - *After a sync that failed it takes for written the pages that are only in memory*: the system
 //!   keeps those pages and calls them clean. So the cached pages of a journal are forgotten before
 //!   it is read.
+//! - *It removes the tables of a keyspace of which the file `current` is gone*: it takes the
+//!   keyspace for one that was never finished. So it is kept off such a store (`fjall_lists`).
 //! - *It does not see that its files were deleted.* Journals that are open take what is written,
 //!   and lose it. So [`persist`](MapStore::persist) looks whether the file `durable` still has its
 //!   name.
@@ -82,7 +84,8 @@ use fjall::{AbstractTree, Database, Keyspace, KeyspaceCreateOptions, PersistMode
 use parking_lot::Mutex;
 
 use crate::durable_mark::DurableMark;
-use crate::fjall_errors::{deleted, failed, library_error, lost_commits, lost_mark, missing};
+use crate::fjall_errors::{deleted, failed, library_error, lost_commits, lost_list, lost_mark, missing};
+use crate::fjall_lists::lists_gone;
 use crate::journal_tail::{CutTail, Journal};
 use crate::map_store::{MapBatch, MapError, MapStore, ScanStep};
 
@@ -235,6 +238,9 @@ impl FjallStore {
                 full: false,
                 message: format!("{}/version is gone, but {durable} commits were durable in it", lsm.display()),
             });
+        }
+        if let Some(gone) = lists_gone(&lsm).map_err(|e| failed(&lsm, e))?.first() {
+            return Err(lost_list(gone));
         }
         // Nothing is in it, so nothing is lost with it; the library would take the store for
         // damaged.
@@ -563,7 +569,7 @@ fn occupied(dir: &Path) -> u64 {
     sizes.sum()
 }
 
-fn hash_file(path: &Path) -> std::io::Result<u128> {
+pub(crate) fn hash_file(path: &Path) -> std::io::Result<u128> {
     use std::io::Read;
     let mut file = std::fs::File::open(path)?;
     let mut hash = xxhash_rust::xxh3::Xxh3::new();

@@ -685,3 +685,44 @@ fn fill_and_reopen(changes: u64) {
     let found = u64::from_le_bytes(reopened.unwrap().unwrap().try_into().unwrap());
     assert!(found >= durable, "{durable} was durable, {found} is left");
 }
+
+/// The library would remove the tables, and the store would seem to have lost what it still has.
+#[test]
+fn a_store_without_the_list_of_its_tables_is_not_touched_and_the_list_is_found_again() {
+    let dir = TempDir::new("fjall-lists");
+    let map = dir.path().join("map");
+    let records = filled(&map);
+    // Opening removes the lists of states that are over.
+    drop(FjallStore::open(&map, SMALL).unwrap());
+    let copy = dir.path().join("copy");
+    for keyspace in ["0", "1"] {
+        drop(std::fs::remove_dir_all(&copy));
+        assert!(ended(Command::new("cp").arg("-a").arg(&map).arg(&copy)).success());
+        let keyspace = copy.join(LSM_DIR).join("keyspaces").join(keyspace);
+        let (current, mut before, mut after) = (keyspace.join("current"), Vec::new(), Vec::new());
+        let said = std::fs::read(&current).unwrap();
+        std::fs::remove_file(&current).unwrap();
+        files_below(&copy, &mut before);
+        // As often as it is tried.
+        for _ in 0..2 {
+            let error = FjallStore::open(&copy, SMALL).unwrap_err();
+            assert!(error.corrupt && error.message.contains("current is gone"), "{error}");
+            assert!(!error.message.contains("has lost data"), "{error}");
+        }
+        files_below(&copy, &mut after);
+        before.sort();
+        after.sort();
+        assert_eq!(before, after);
+        let (store, made) = FjallStore::open_for_repair(&copy, SMALL).unwrap();
+        assert_eq!((made, std::fs::read(&current).unwrap()), (vec![current.clone()], said));
+        for (key, value) in &records {
+            assert_eq!(store.get(key).unwrap().as_ref(), Some(value));
+        }
+        drop(store);
+        // Of two lists it is not known which one counts.
+        std::fs::remove_file(&current).unwrap();
+        std::fs::write(keyspace.join("v99999"), b"another").unwrap();
+        let error = FjallStore::open_for_repair(&copy, SMALL).unwrap_err();
+        assert!(error.corrupt && error.message.contains("current is gone"), "{error}");
+    }
+}

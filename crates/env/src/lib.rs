@@ -18,6 +18,7 @@ mod entropy;
 mod file_disk;
 mod file_space;
 mod fjall_errors;
+mod fjall_lists;
 mod fjall_mend;
 mod fjall_store;
 mod journal_tail;

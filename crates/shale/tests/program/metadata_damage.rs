@@ -122,6 +122,10 @@ fn each_damage_of_the_metadata_directory_is_mended_or_told() {
     for what in ["delete map/durable", "empty map/durable", "delete map/lsm/version", "empty map/lsm/version"] {
         assert!(has(&mended, what), "{what}: {mended:?}");
     }
+    // The map's library would remove the tables.
+    for what in ["delete map/lsm/keyspaces/0/current", "delete map/lsm/keyspaces/1/current"] {
+        assert!(has(&mended, what), "{what}: {mended:?}");
+    }
     assert!(has(&harmless, "delete map/lsm/lock"), "{harmless:?}");
     assert!(has(&harmless, "delete lock") && has(&harmless, "delete reserve"), "{harmless:?}");
     assert!(told.len() > 5, "{told:?}");
