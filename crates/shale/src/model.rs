@@ -515,7 +515,7 @@ pub struct ProblemReport {
 
 impl From<engine::Problem> for ProblemReport {
     fn from(p: engine::Problem) -> Self {
-        let engine::Problem { kind, volume, offset, length, detail, repaired } = p;
+        let engine::Problem { kind, volume, others: _, offset, length, detail, repaired } = p;
         Self { kind: kind.to_owned(), volume, offset, length, detail, repaired }
     }
 }
@@ -597,11 +597,9 @@ mod tests {
     fn repaired_problems_leave_a_clean_pool() {
         let problem = |repaired| engine::Problem {
             kind: "usage",
-            volume: None,
-            offset: None,
-            length: None,
             detail: "extent 7: 12 bytes live, 16 counted".to_owned(),
             repaired,
+            ..engine::Problem::default()
         };
         let report = |problems: Vec<engine::Problem>| {
             let mut report = CheckReport::default();

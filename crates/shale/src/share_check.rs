@@ -48,10 +48,9 @@ pub fn check(pool: &Pool, report: &mut CheckReport, repairs: bool) -> Vec<String
         let problem = |detail: String, repaired: bool| Problem {
             kind: "tree",
             volume: Some(volume.name.clone()),
-            offset: None,
-            length: None,
             detail,
             repaired,
+            ..Problem::default()
         };
         let is_in_names = |problem: &Problem| {
             problem.volume.as_ref() == Some(&volume.name) && !problem.repaired && problem.detail.starts_with(IN_NAMES)

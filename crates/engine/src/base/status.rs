@@ -352,49 +352,44 @@ impl CheckReport {
 impl Problem {
     /// The end of the pool's data is gone.
     pub(crate) fn cut_off(what: String) -> Self {
-        Self { kind: "data", volume: None, offset: None, length: None, detail: what, repaired: true }
+        Self { kind: "data", detail: what, repaired: true, ..Self::default() }
     }
 
     /// A snapshot, `VOLUME@SNAPSHOT`, has got a new identity.
     pub(crate) fn estranged(title: &str) -> Self {
         let text = "may show what had been discarded or taken back: it counts as another snapshot now, in streams";
-        Self {
-            kind: "object",
-            volume: None,
-            offset: None,
-            length: None,
-            detail: format!("'{title}' {text}"),
-            repaired: true,
-        }
+        Self { kind: "object", detail: format!("'{title}' {text}"), repaired: true, ..Self::default() }
     }
 
     /// The log was damaged where it was durable, and nothing was lost but what is damaged itself.
     pub(crate) fn log_damage(what: String) -> Self {
-        Self { kind: "log", volume: None, offset: None, length: None, detail: what, repaired: true }
+        Self { kind: "log", detail: what, repaired: true, ..Self::default() }
     }
 
     /// What was dropped, and of whom.
     pub(crate) fn losses(loss: &Loss) -> impl Iterator<Item = Self> {
         let kind = "lost";
-        let all = Self { kind, volume: None, offset: None, length: None, detail: loss.what.clone(), repaired: true };
+        let all = Self { kind, detail: loss.what.clone(), repaired: true, ..Self::default() };
         let of = move |of: &LossOf| {
             let detail = of.to_string();
-            Self { kind, volume: Some(of.name.clone()), offset: None, length: None, detail, repaired: true }
+            Self { kind, volume: Some(of.name.clone()), detail, repaired: true, ..Self::default() }
         };
         std::iter::once(all).chain(loss.volumes.iter().map(of))
     }
 }
 
 /// One thing that is wrong.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Problem {
     /// A stable name: `superblock`, `record`, `fragment`, `header`, `usage`, `overlap`, `object`,
     /// `history`, `catalogue`, `costs`, `map-store`, `log`, `data`; `lost` is what a repair was
     /// allowed to drop.
     pub kind: &'static str,
     /// Volume or snapshot that is concerned, if any: the volume if it is, else the newest that sees
-    /// the place. Others are in `detail`.
+    /// the place.
     pub volume: Option<String>,
+    /// Other volumes and snapshots that see the place. `detail` names the first of them.
+    pub others: Vec<String>,
     /// Byte offset in the volume, if any.
     pub offset: Option<u64>,
     /// Bytes from there that are concerned, if they are known and lie together.

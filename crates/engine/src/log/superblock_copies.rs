@@ -175,10 +175,7 @@ pub(crate) fn find(env: &PoolEnv, repair: bool) -> Result<(Superblock, Option<Pr
     let what = format!("the pool's beginning is gone ({error}{there}); {place} has the superblock");
     if repair {
         let detail = format!("{what}: both copies at the beginning are written anew");
-        return Ok((
-            superblock,
-            Some(Problem { kind: "superblock", volume: None, offset: None, length: None, detail, repaired: true }),
-        ));
+        return Ok((superblock, Some(Problem { kind: "superblock", detail, repaired: true, ..Problem::default() })));
     }
     let advice = "nothing has been changed; `check --repair` writes the pool's beginning anew, over what is there now; `salvage` makes another pool of \
                   the data and changes nothing";

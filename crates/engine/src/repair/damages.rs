@@ -229,9 +229,8 @@ pub(crate) fn problem(damage: &ScrubDamage) -> Problem {
         kind: if concerned { "fragment" } else { "header" },
         volume: concerned.then(|| damage.volume.clone()),
         offset: concerned.then_some(damage.offset),
-        length: None,
         detail: damage.detail.clone(),
-        repaired: false,
+        ..Problem::default()
     }
 }
 

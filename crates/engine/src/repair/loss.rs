@@ -18,8 +18,8 @@ use std::sync::Arc;
 
 use env::{Disk, MapBatch, MapStore};
 use format::{
-    Batch, BatchHeader, Entry, KEY_LOSSES, LossNote, ObjectDescriptor, ObjectState, Record, Superblock, decode_losses,
-    encode_losses, parse_record_key,
+    Batch, BatchHeader, Entry, KEY_LOSSES, LOSS_TEXT_BYTES_MAX, LossNote, ObjectDescriptor, ObjectState, Record,
+    Superblock, decode_losses, encode_losses, parse_record_key,
 };
 use surface::{Error, ErrorKind, Result};
 use units::{BLOCK_BYTES, ObjectId, Seq, format_size};
@@ -262,7 +262,7 @@ impl Losses {
         if !options.accept_loss {
             return Err(Error::with_source(ErrorKind::Corrupt, "repairing the pool would lose something", loss));
         }
-        let note = LossNote { unix_s: env.clock.unix_s(), is_acknowledged: false, text: loss.summary() };
+        let note = LossNote::new(env.clock.unix_s(), loss.summary());
         losses.known.push(note);
         remember(&*env.store, &losses.known)?;
         losses.accepted = Some(loss);
@@ -290,7 +290,7 @@ pub(crate) fn remembered(store: &dyn MapStore) -> Result<Vec<LossNote>> {
     let Some(bytes) = store.get(KEY_LOSSES).map_err(store_error)? else { return Ok(Vec::new()) };
     Ok(decode_losses(&bytes).unwrap_or_else(|error| {
         let text = format!("what was lost is not known any more: the {error}");
-        vec![LossNote { unix_s: 0, is_acknowledged: false, text }]
+        vec![LossNote::new(0, text)]
     }))
 }
 
@@ -327,7 +327,49 @@ impl Pool {
     pub fn acknowledge_losses(&self) -> Result<()> {
         let mut losses = self.core.losses.lock();
         let mut known = losses.known.clone();
-        known.iter_mut().for_each(|loss| loss.is_acknowledged = true);
+        known.iter_mut().for_each(|loss| (loss.is_acknowledged, loss.is_untold) = (true, false));
+        if known != losses.known {
+            remember(&*self.core.env.store, &known)?;
+            losses.known = known;
+        }
+        Ok(())
+    }
+
+    /// Notes what a repair of a volume's content is about to lose. Durable on return. The repair
+    /// that has told of it says so with [`Self::losses_are_told`]; if it was killed before, the
+    /// next one finds it in [`Self::untold_losses`], and does not note it again.
+    ///
+    /// # Errors
+    /// When the map store fails.
+    pub fn note_loss(&self, text: &str) -> Result<()> {
+        let text = text[..text.floor_char_boundary(LOSS_TEXT_BYTES_MAX)].to_owned();
+        let mut losses = self.core.losses.lock();
+        if losses.known.iter().any(|loss| loss.is_untold && loss.text == text) {
+            return Ok(());
+        }
+        let mut known = losses.known.clone();
+        let unix_s = self.core.env.clock.unix_s();
+        known.push(LossNote { is_untold: true, ..LossNote::new(unix_s, text) });
+        remember(&*self.core.env.store, &known)?;
+        losses.known = known;
+        Ok(())
+    }
+
+    /// Losses that were noted, and of which no repair has told yet.
+    pub fn untold_losses(&self) -> Vec<String> {
+        let losses = self.core.losses.lock();
+        losses.known.iter().filter(|loss| loss.is_untold).map(|loss| loss.text.clone()).collect()
+    }
+
+    /// All losses that were noted have been told. They stay until they are acknowledged. Durable on
+    /// return.
+    ///
+    /// # Errors
+    /// When the map store fails.
+    pub fn losses_are_told(&self) -> Result<()> {
+        let mut losses = self.core.losses.lock();
+        let mut known = losses.known.clone();
+        known.iter_mut().for_each(|loss| loss.is_untold = false);
         if known != losses.known {
             remember(&*self.core.env.store, &known)?;
             losses.known = known;

@@ -84,7 +84,7 @@ impl Missing {
         if let Some(text) = lost {
             // An opening that died in between has noted it.
             if losses.known.last().is_none_or(|last| last.is_acknowledged || last.text != text) {
-                losses.known.push(LossNote { unix_s: env.clock.unix_s(), is_acknowledged: false, text: text.clone() });
+                losses.known.push(LossNote::new(env.clock.unix_s(), text.clone()));
                 remember(&*env.store, &losses.known)?;
             }
             notes.push(text);

@@ -340,6 +340,39 @@ fn a_loss_is_remembered_wherever_the_repair_was_cut_off() {
     assert!(cut_off > 30, "{cut_off}");
 }
 
+/// What a repair of a volume's content loses is noted before: it counts as told when it was, and
+/// stays until it is acknowledged.
+#[test]
+fn a_loss_that_is_noted_outlives_the_repair_that_was_to_tell_it() {
+    let mut machine = Killed::new(6).machine;
+    let noted =
+        |pool: &Pool| (pool.losses().into_iter().map(|(_, text)| text).collect::<Vec<_>>(), pool.untold_losses());
+    let all = |losses: &[&str]| losses.iter().map(|text| (*text).to_owned()).collect::<Vec<String>>();
+    let pool = Pool::open(env(&machine), options()).unwrap();
+    pool.note_loss("names of a").unwrap();
+    drop(pool);
+    machine.power_cycle();
+    let pool = Pool::open(env(&machine), options()).unwrap();
+    assert_eq!(noted(&pool), (all(&["names of a"]), all(&["names of a"])));
+    // The repair is run again, and finds one thing more.
+    pool.note_loss("names of a").unwrap();
+    pool.note_loss(&"b".repeat(100_000)).unwrap();
+    assert!(pool.untold_losses().len() == 2 && pool.untold_losses()[1].len() < 20_000);
+    pool.losses_are_told().unwrap();
+    drop(pool);
+    machine.power_cycle();
+    let pool = Pool::open(env(&machine), options()).unwrap();
+    assert!(pool.losses().len() == 2 && pool.untold_losses().is_empty());
+    // The same thing once more, in new damage.
+    pool.note_loss("names of a").unwrap();
+    assert_eq!((pool.losses().len(), pool.untold_losses()), (3, all(&["names of a"])));
+    pool.acknowledge_losses().unwrap();
+    drop(pool);
+    machine.power_cycle();
+    let pool = Pool::open(env(&machine), options()).unwrap();
+    assert_eq!(noted(&pool), (Vec::new(), Vec::new()));
+}
+
 /// The last batch may have been flushed, or not: `check` called the pool clean.
 #[test]
 fn of_a_torn_end_is_said_what_can_be_said() {

@@ -294,7 +294,7 @@ fn mend_trees(pool: &Pool, report: &mut SalvageReport) -> Trees {
             offset: Some(range.offset),
             length: Some(range.length),
             detail: range.detail.clone(),
-            repaired: false,
+            ..Problem::default()
         };
         let mut problems: Vec<_> = volume.damaged.iter().map(problem).collect();
         share_check::name_files(pool, &mut problems, &|name| share_check::opened(pool, name));

@@ -116,7 +116,7 @@ impl Pool {
             if !repaired {
                 self.core.suspect_extent(extent);
             }
-            report.add(Problem { kind: "header", volume: None, offset: None, length: None, detail, repaired });
+            report.add(Problem { kind: "header", detail, repaired, ..Problem::default() });
         }
         // So that `status` knows of it, too.
         self.core.enter_suspects()?;
@@ -155,7 +155,7 @@ impl Checker<'_> {
     ) {
         let volume = place.map(|(object, _)| object.title());
         let offset = place.map(|(_, offset)| offset);
-        self.report.add(Problem { kind, volume, offset, length: None, detail, repaired });
+        self.report.add(Problem { kind, volume, offset, detail, repaired, ..Problem::default() });
     }
 
     /// The same, of what those see.
@@ -172,8 +172,8 @@ impl Checker<'_> {
         let only = runs.next().filter(|_| runs.next().is_none() && kind == "fragment");
         let length = only.map(|(_, count)| u64::from(count) * BLOCK_BYTES as u64);
         let volume = Some(seen.name);
-        self.report.add(Problem { kind, volume, offset: Some(offset), length, detail, repaired });
-        seen.others.into_iter().for_each(|other| self.report.concerns(other));
+        seen.others.iter().for_each(|other| self.report.concerns(other.clone()));
+        self.report.add(Problem { kind, volume, others: seen.others, offset: Some(offset), length, detail, repaired });
     }
 
     fn superblock(&mut self) -> Result<()> {

@@ -140,7 +140,7 @@ impl Mender<'_> {
         repaired: bool,
     ) {
         let (volume, offset) = place.map_or((None, None), |(volume, offset)| (Some(volume), Some(offset)));
-        self.problems.push(Problem { kind, volume, offset, length: None, detail, repaired });
+        self.problems.push(Problem { kind, volume, offset, detail, repaired, ..Problem::default() });
     }
 
     /// Step 1.
