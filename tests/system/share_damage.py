@@ -1,13 +1,18 @@
 """Shares in a damaged pool: what is named, what is still read, what is mended and salvaged."""
 
+import array
 import errno
+import fcntl
 import json
 import os
 import re
+import struct
+import subprocess
+import termios
 
 from harness import Pool, data, test
 from harness.context import tree_digest
-from harness.pool import EXIT
+from harness.pool import BINARY, EXIT
 
 LOSSY = 12
 EXTENT = 1 << 20
@@ -299,6 +304,162 @@ def one_bit_in_the_names_of_a_small_share(t):
         t.expect(len(gone) < len(expected), f"byte {at}: all small files are lost")
     t.expect(in_names > 8, f"only {in_names} of {len(places)} bits were in names")
     t.note(f"{in_names} of {len(places)} bits in names, {lossy} cost small files")
+
+
+def hits(t, pool, wants):
+    """Copies of a pool with one flipped bit each, and what check says of them: those that `wants`, given the details of the problems; newest data first."""
+    content = (pool.path / "data").read_bytes()
+    # Between the superblock and its copy at the end.
+    used = [at for at in range(256 << 10, 63 << 20, 512) if content[at : at + 512].strip(b"\0")]
+    for number, sector in enumerate(reversed(used)):
+        at = sector + 37 * number % 512
+        hit = Pool.at(t, t.dir / f"{pool.path.name} hit {number}")
+        t.run("cp", "-r", "--sparse=always", pool.path, hit.path, quiet=True)
+        with open(hit.path / "data", "r+b") as file:
+            file.seek(at)
+            file.write(bytes([content[at] ^ 4]))
+        said = hit.shale("check", "--json", status=None, quiet=True).stdout
+        details = [problem["detail"] for problem in json.loads(said).get("problems", [])]
+        if wants(details):
+            yield hit, details
+        t.run("rm", "-rf", hit.path, quiet=True)
+
+
+def copy_of(t, pool, name):
+    t.run("cp", "-r", "--sparse=always", pool.path, t.dir / name, quiet=True)
+    return Pool.at(t, t.dir / name)
+
+
+def facts(directory):
+    """Name -> mode and extended attributes of every file."""
+    def of(path):
+        return os.lstat(path).st_mode & 0o7777, {name: os.getxattr(path, name) for name in os.listxattr(path)}
+
+    return {path.name: of(path) for path in directory.rglob("*") if path.is_file()}
+
+
+@test(seconds_max=300)
+def lost_acls_are_named_and_give_no_rights(t):
+    """one flipped bit in the extended attributes of a share: check, repair and salvage name each file that lost some, and no file has more rights than before"""
+    tree = t.dir / "tree"
+    tree.mkdir()
+    # The group may not read; the mode, 0660, has the mask.
+    entries = ((1, 6, 0xFFFFFFFF), (2, 6, 1234), (4, 0, 0xFFFFFFFF), (16, 6, 0xFFFFFFFF), (32, 0, 0xFFFFFFFF))
+    acl = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+    for number in range(300):
+        path = tree / f"file-{number:03}-{os.urandom(6).hex()}"
+        path.write_bytes(os.urandom(700))
+        os.setxattr(path, "system.posix_acl_access", acl)
+        os.setxattr(path, "user.note", os.urandom(40).hex().encode())
+    expected = facts(tree)
+    t.equal({mode for mode, _ in expected.values()}, {0o660}, "modes with a mask")
+    pool = Pool(t, capacity="64M", extent="256K")
+    pool.shale("import", "home", tree, "--share")
+    hit, details = next(hits(t, pool, lambda details: any("its ACL or its capabilities are lost" in detail for detail in details)), (None, None))
+    t.expect(hit, "no bit was in extended attributes")
+    damaged = copy_of(t, hit, "damaged")
+    report = json.loads(hit.shale("check", "--repair", "--json", status=LOSSY).stdout)
+    t.equal((report["clean"], report["attributes_lost"]), (True, ["home"]), "what repair says in all")
+    salvaged = json.loads(damaged.shale("salvage", "--into", t.dir / "new", "--capacity", "64M", "--memory", "128M", "--json", status=LOSSY).stdout)
+    said = {"check": details, "repair": [problem["detail"] for problem in report["problems"]], "salvage": salvaged["volumes"][0]["tree"]}
+    for name, mended in (("repair", hit), ("salvage", Pool.at(t, t.dir / "new"))):
+        mended.check()
+        mended.shale("export", "home", t.dir / f"back by {name}")
+        found = facts(t.dir / f"back by {name}")
+        lost = {file for file in expected.keys() & found.keys() if found[file][1] != expected[file][1]}
+        t.expect(lost, f"{name}: nothing was lost")
+        for file in found:
+            t.expect(found[file][0] == (0o660 if acl in found[file][1].values() else 0o600), f"{name}: {file} has the mode {found[file][0]:o}")
+        for who in ("check", name):
+            not_named = {file for file in lost if not any(file in detail for detail in said[who])}
+            t.expect(not not_named or len(lost) > 100 and who == "check", f"{who} does not name {len(not_named)} of {len(lost)}: {sorted(not_named)[:3]}")
+    status = hit.status()
+    t.equal(status["health"], "recovered-with-loss", "health behind the repair")
+    t.expect("extended attributes are lost" in status["losses"][0]["text"], f"losses of status: {status['losses']}")
+    t.note(f"{len(lost)} of 300 files lost attributes")
+
+
+@test(seconds_max=300)
+def a_repair_that_is_killed_tells_its_losses_later(t):
+    """kill -9 of check --repair when all is mended and nothing was told yet: the next repair tells of the same losses, and status does until they are acknowledged"""
+    pool, _ = small_share(t)
+    # More than fits in the pipe below.
+    lost = "lost with the record of its inode"
+    hit, details = next(hits(t, pool, lambda details: sum(lost in detail for detail in details) > 20), (None, None))
+    t.expect(hit, "no bit took many small files along")
+    names = {detail.split(": lost with")[0] for detail in details if lost in detail}
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+    child = subprocess.Popen([BINARY, "check", hit.path, "--repair", "--json"], stdin=subprocess.DEVNULL, stdout=writer)
+    t.defer(child.kill)
+    waiting = array.array("i", [0])
+
+    def is_full():
+        fcntl.ioctl(reader, termios.FIONREAD, waiting)
+        return waiting[0] >= 4096
+
+    t.wait_for(is_full, "the report of the repair")
+    child.kill()
+    child.wait()
+    os.close(reader)
+    os.close(writer)
+    status = hit.status()
+    t.equal(status["health"], "recovered-with-loss", "health behind a repair that was killed")
+    t.expect("names of files are lost" in status["losses"][0]["text"], f"losses of status: {status['losses']}")
+    told = json.loads(hit.check())
+    t.expect(any("a repair was cut off" in note for note in told["notes"]), f"notes of check: {told['notes']}")
+    report = json.loads(hit.shale("check", "--repair", "--json", status=LOSSY).stdout)
+    t.equal(report["names_lost"], ["home"], "what the next repair says in all")
+    said = " ".join(problem["detail"] for problem in report["problems"])
+    t.expect(all(name in said for name in names), f"files that the next repair does not name: {sorted(name for name in names if name not in said)[:5]}")
+    # Once is enough; the status goes on.
+    report = json.loads(hit.shale("check", "--repair", "--json").stdout)
+    t.equal(report["problems"], [], "what a third repair finds")
+    t.equal(len(hit.status()["losses"]), 1, "losses of status")
+    hit.shale("status", "--acknowledge")
+    t.equal(hit.status()["health"], "ok", "health when that is known")
+
+
+@test(seconds_max=300)
+def damage_that_a_snapshot_has_as_well_is_left(t):
+    """one flipped bit in names that a snapshot shares: a repair mends the share, names the snapshot, and says so with its exit code"""
+    pool, _ = small_share(t)
+    pool.shale("snapshot", "home@one")
+    found = hits(t, pool, lambda details: any("the names of the share" in detail and "concerns home@one as well" in detail for detail in details))
+    for number, (hit, _) in zip(range(3), found):
+        report = json.loads(hit.shale("check", "--repair", "--json", status=EXIT["corrupt"]).stdout)
+        left = [problem for problem in report["problems"] if not problem["repaired"]]
+        t.equal((report["clean"], report["problems_left"], len(left)), (False, len(left), len(left)), f"hit {number}: what is left")
+        t.expect(all(problem["volume"] == "home@one" for problem in left), f"hit {number}: {left}")
+        t.expect("copy what can be read" in left[0]["detail"], f"hit {number}: {left[0]}")
+        again = json.loads(hit.check(status=EXIT["corrupt"]))
+        t.expect({problem["volume"] for problem in again["problems"]} == {"home@one"}, f"hit {number}: what check says then: {again['problems']}")
+        hit.shale("destroy", "home@one")
+        t.equal(json.loads(hit.check())["problems"], [], f"hit {number}: without the snapshot")
+    t.equal(number, 2, "hits")
+
+
+@test(seconds_max=300)
+def all_names_of_a_damaged_file(t):
+    """a damaged file with several hard links: check and scrub name each path"""
+    pool = Pool(t, capacity="64M", extent="256K")
+    tree = t.dir / "tree"
+    (tree / "below").mkdir(parents=True)
+    content = os.urandom(1 << 20)
+    (tree / "one").write_bytes(content)
+    os.link(tree / "one", tree / "two")
+    os.link(tree / "one", tree / "below" / "three")
+    pool.shale("import", "home", tree, "--share")
+    with open(pool.path / "data", "r+b") as file:
+        at = file.read().find(content[500000:500100])
+        t.expect(at > 0, "the content is not where it can be found")
+        file.seek(at)
+        file.write(bytes([content[500000] ^ 1]))
+    details = [problem["detail"] for problem in json.loads(pool.check(status=EXIT["corrupt"]))["problems"]]
+    scrubbed = pool.shale("scrub", status=EXIT["corrupt"]).stdout
+    for path in ("/one", "/two", "/below/three"):
+        t.expect(len(details) == 1 and path in details[0], f"check does not name {path}: {details}")
+        t.expect(path in scrubbed, f"scrub does not name {path}: {scrubbed}")
 
 
 @test(seconds_max=300)

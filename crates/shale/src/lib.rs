@@ -44,6 +44,7 @@ pub mod session;
 mod share_check;
 mod share_files;
 mod share_journals;
+mod share_losses;
 mod share_reasons;
 mod share_recompress;
 mod share_trees;

@@ -493,6 +493,10 @@ pub struct CheckSummary {
     /// Shares of which names are lost for good, by `--repair`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub names_lost: Vec<String>,
+    /// Shares in which extended attributes of files are lost for good, or may be, by `--repair`:
+    /// `problems` has the paths.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub attributes_lost: Vec<String>,
 }
 
 /// One thing that is wrong.
@@ -539,6 +543,7 @@ impl CheckSummary {
             notes: report.notes,
             loss: None,
             names_lost: Vec::new(),
+            attributes_lost: Vec::new(),
         }
     }
 }

@@ -9,23 +9,26 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use engine::{CheckReport, Files, Pool, Problem, TreeUse};
-use share::{RECORD_CONTENT_BYTES_MAX, Repaired, Tree};
+use share::{AttributesLost, Paths, Repaired, Tree};
 use surface::{Error, ErrorKind, ObjectSpace, Result};
 
 use crate::names;
 use crate::share_files::Opened;
+use crate::share_losses::{Kinds, TreeLoss, read_note};
 use crate::share_trees::{self, Moment, PATIENCE};
 
 /// Files of a share below this are the tree's own: its names.
 pub(crate) const FILES_OWN: u64 = 16;
 /// Damaged files of one share whose paths are looked for.
 const DAMAGED_MAX: usize = 1000;
-
-/// Files lost with the records of their inodes that are told of one share.
-const LOST_TOLD_MAX: usize = 100;
+/// Files of one share that are told to have lost extended attributes, maybe.
+const ATTRIBUTES_TOLD_MAX: usize = 100;
 
 /// What problems in the pages of a share's names begin with; a path begins with a slash.
 const IN_NAMES: &str = "the names of the share";
+
+/// Words on a place in the names of shares that is mended in some of them.
+const LEFT: &str = "; mended where the names were written anew, and damaged still in ";
 
 /// What a repair of a tree did.
 #[derive(Debug, Default)]
@@ -34,15 +37,74 @@ pub struct Mended {
     pub repaired: Repaired,
     /// The names were written anew: nothing of the damaged pages counts any more.
     is_rebuilt: bool,
-    /// Some of them are lost.
-    is_lossy: bool,
+    /// Kinds of thing that are lost for good.
+    lost: Kinds,
+}
+
+/// Shares of which something is lost for good.
+#[derive(Debug, Default)]
+pub struct Lost {
+    /// Names, or inodes and the small files in their records.
+    pub names: BTreeSet<String>,
+    /// Extended attributes.
+    pub attributes: BTreeSet<String>,
+    /// A tree could not be mended to its end: what it loses is to be told by the next repair.
+    pub is_cut_off: bool,
+}
+
+impl Lost {
+    fn add(&mut self, share: &str, kinds: Kinds) {
+        if kinds.names {
+            self.names.insert(share.to_owned());
+        }
+        if kinds.attributes {
+            self.attributes.insert(share.to_owned());
+        }
+    }
+}
+
+/// Whether a problem is in the names of a share, and not mended.
+fn is_in_names_of(problem: &Problem, share: &str) -> bool {
+    let mut seers = problem.volume.iter().chain(&problem.others);
+    !problem.repaired && problem.detail.starts_with(IN_NAMES) && seers.any(|seer| seer == share)
+}
+
+/// A share does not see a place any more. Returns whether no snapshot and no clone does either.
+fn is_mended_in(problem: &mut Problem, share: &str) -> bool {
+    let seers = problem.volume.take().into_iter().chain(std::mem::take(&mut problem.others));
+    let mut left = seers.filter(|seer| seer != share);
+    problem.volume = left.next();
+    problem.others = left.collect();
+    let Some(first) = &problem.volume else {
+        (problem.volume, problem.repaired) = (Some(share.to_owned()), true);
+        return true;
+    };
+    let end = problem.detail.find(LEFT).or_else(|| problem.detail.find("; concerns "));
+    problem.detail.truncate(end.unwrap_or(problem.detail.len()));
+    let names: Vec<_> = std::iter::once(first).chain(&problem.others).map(String::as_str).collect();
+    let names = names.join(", ");
+    problem.detail.push_str(&format!("{LEFT}{names}: copy what can be read of a snapshot, and destroy it"));
+    false
 }
 
 /// Adds to a report the problems of the trees of all shares, and names the files that its
-/// problems are in. With `repairs` the trees are mended. Returns the shares of which names are
-/// lost for good.
-pub fn check(pool: &Pool, report: &mut CheckReport, repairs: bool) -> Vec<String> {
-    let mut lossy = Vec::new();
+/// problems are in. With `repairs` the trees are mended. Returns the shares of which something is
+/// lost for good, by this repair or by one before it that did not come to tell of it.
+pub fn check(pool: &Pool, report: &mut CheckReport, repairs: bool) -> Lost {
+    let mut lost = Lost::default();
+    for note in pool.untold_losses() {
+        if !repairs {
+            report.notes.push(format!("a repair was cut off, and shale check --repair ends it: {note}"));
+            continue;
+        }
+        let of = read_note(&note);
+        if let Some((share, kinds)) = of {
+            lost.add(share, kinds);
+        }
+        let volume = of.map(|(share, _)| share.to_owned());
+        let detail = format!("lost by a repair that was cut off: {note}");
+        report.add(Problem { kind: "lost", volume, detail, repaired: true, ..Problem::default() });
+    }
     name_files(pool, &mut report.problems, &|name| opened(pool, name));
     for volume in pool.volumes().into_iter().filter(engine::VolumeStatus::is_share) {
         let problem = |detail: String, repaired: bool| Problem {
@@ -52,31 +114,30 @@ pub fn check(pool: &Pool, report: &mut CheckReport, repairs: bool) -> Vec<String
             repaired,
             ..Problem::default()
         };
-        let is_in_names = |problem: &Problem| {
-            problem.volume.as_ref() == Some(&volume.name) && !problem.repaired && problem.detail.starts_with(IN_NAMES)
-        };
         let found = if repairs {
-            let is_damaged = report.problems.iter().any(is_in_names);
-            mend(pool, &volume.name, true, is_damaged)
+            let is_damaged = report.problems.iter().any(|problem| is_in_names_of(problem, &volume.name));
+            mend(pool, &volume.name, true, is_damaged, &|note| pool.note_loss(note))
         } else {
             look(pool, &volume.name).map(|repaired| Mended { repaired, ..Mended::default() })
         };
         match found {
-            Ok(Mended { repaired: Repaired { mended, left }, is_rebuilt, is_lossy }) => {
+            Ok(Mended { repaired: Repaired { mended, left }, is_rebuilt, lost: kinds }) => {
                 if is_rebuilt {
-                    for problem in report.problems.iter_mut().filter(|problem| is_in_names(problem)) {
-                        problem.repaired = true;
-                        report.problems_left -= 1;
+                    for problem in report.problems.iter_mut().filter(|problem| is_in_names_of(problem, &volume.name)) {
+                        report.problems_left -= u64::from(is_mended_in(problem, &volume.name));
                     }
                 }
-                lossy.extend(is_lossy.then(|| volume.name.clone()));
+                lost.add(&volume.name, kinds);
                 mended.into_iter().for_each(|detail| report.add(problem(detail, true)));
                 left.into_iter().for_each(|detail| report.add(problem(detail, false)));
             }
-            Err(error) => report.add(problem(format!("the tree cannot be checked: {error}"), false)),
+            Err(error) => {
+                lost.is_cut_off = true;
+                report.add(problem(format!("the tree cannot be checked: {error}"), false));
+            }
         }
     }
-    lossy
+    lost
 }
 
 /// Problems of the tree of a share, which is not changed.
@@ -88,63 +149,54 @@ fn look(pool: &Pool, name: &str) -> Result<Repaired> {
     if let Some(survey) = survey.filter(|survey| !survey.is_whole) {
         let advice = "shale check --repair builds them anew from what is whole, and puts what has no name any more into lost+found";
         let mut left = vec![format!("{}; {advice}", survey.problem)];
-        left.extend(lost_with_records(&files)?);
+        if let Some(loss) = TreeLoss::of(&files, &survey)? {
+            left.extend(loss.content);
+            left.extend(loss.attributes);
+        }
         return Ok(Repaired { left, ..Repaired::default() });
     }
     drop(files);
     Ok(Repaired { left: check_share(pool, name)?, ..Repaired::default() })
 }
 
-/// Small files whose content is lost with the damaged pages that hold their inodes' records.
-fn lost_with_records(files: &Files) -> Result<Vec<String>> {
-    let mut lost = Tree::without_records(files);
-    // Those come back with their data.
-    files.each_file(|file| {
-        lost.remove(&file);
-        Ok(true)
-    })?;
-    let more = lost.len().saturating_sub(LOST_TOLD_MAX);
-    let words = |path: &Vec<u8>| {
-        let path = String::from_utf8_lossy(path);
-        format!("{path}: lost with the record of its inode, a file of at most {RECORD_CONTENT_BYTES_MAX} bytes")
-    };
-    let mut told: Vec<_> = lost.values().take(LOST_TOLD_MAX).map(words).collect();
-    if more > 0 {
-        told.push(format!("{more} more files are lost so"));
-    }
-    Ok(told)
-}
-
 /// Mends the tree of a share: builds its names anew if some of them are damaged, puts right what
 /// can be told from the rest, and what has no name any more into `lost+found`. Data without an
 /// inode is adopted, too, if any names are lost or `adopts` says so; else it was removed, and is
 /// discarded. `is_damaged`: a page of its names cannot be read, maybe one that holds none now.
+/// `note` gets the words on a loss for good, and must have them durable before anything is changed.
 ///
 /// # Errors
-/// What the storage fails with.
-pub fn mend(pool: &Pool, name: &str, adopts: bool, is_damaged: bool) -> Result<Mended> {
+/// What the storage, and `note`, fails with.
+pub fn mend(
+    pool: &Pool,
+    name: &str,
+    adopts: bool,
+    is_damaged: bool,
+    note: &dyn Fn(&str) -> Result<()>,
+) -> Result<Mended> {
     let volume = pool.volume(name)?;
     let files = Arc::new(Files::claimed(volume.clone(), volume, TreeUse::Change, PATIENCE)?);
     let space: Arc<dyn ObjectSpace> = files.clone();
     let failed = |failure| share_trees::error_of(name, "its tree cannot be repaired", failure);
     let mut repaired = Repaired::default();
-    let (mut is_rebuilt, mut is_lossy) = (false, false);
-    match Tree::survey(&*files).map_err(failed)? {
-        // It had no tree yet.
-        None => return Ok(Mended::default()),
-        Some(survey) if !survey.is_whole => {
-            let random = [random()?, random()?];
-            Tree::rebuild(&space, share_trees::brief_options(), random).map_err(failed)?;
-            repaired.mended.push(format!("{}: they were built anew from what is whole", survey.problem));
-            (is_rebuilt, is_lossy) = (true, survey.is_lossy);
-        }
-        Some(_) if is_damaged => {
-            Tree::rebuild(&space, share_trees::brief_options(), [random()?, random()?]).map_err(failed)?;
-            let text = "pages of the share's names are damaged that hold none now: the names were written anew";
-            repaired.mended.push(text.to_owned());
-            is_rebuilt = true;
-        }
-        Some(_) => {}
+    // It may have no tree yet.
+    let Some(survey) = Tree::survey(&*files).map_err(failed)? else { return Ok(Mended::default()) };
+    let loss = TreeLoss::of(&files, &survey)?;
+    if let Some(loss) = &loss {
+        note(&loss.note(name))?;
+    }
+    let lost = loss.as_ref().map(|loss| loss.kinds).unwrap_or_default();
+    let mut is_rebuilt = !survey.is_whole || is_damaged;
+    if is_rebuilt {
+        Tree::rebuild(&space, share_trees::brief_options(), [random()?, random()?]).map_err(failed)?;
+        repaired.mended.push(if survey.is_whole {
+            "pages of the share's names are damaged that hold none now: the names were written anew".to_owned()
+        } else {
+            format!("{}: they were built anew from what is whole", survey.problem)
+        });
+        // Of those that are certain the tree's own repair tells.
+        let possible = AttributesLost { possible: survey.attributes.possible, ..AttributesLost::default() };
+        repaired.mended.extend(Tree::attributes_lost_in_words(&*files, &possible, ATTRIBUTES_TOLD_MAX));
     }
     let tree = match Tree::open(space.clone(), share_trees::brief_options()) {
         // What the database keeps for itself is damaged: which of its pages are free.
@@ -167,7 +219,7 @@ pub fn mend(pool: &Pool, name: &str, adopts: bool, is_damaged: bool) -> Result<M
     tree.close().map_err(failed)?;
     repaired.mended.extend(mended);
     repaired.left = left;
-    Ok(Mended { repaired, is_rebuilt, is_lossy })
+    Ok(Mended { repaired, is_rebuilt, lost })
 }
 
 fn random() -> Result<u64> {
@@ -270,19 +322,21 @@ fn name_files_of(
     let is_walked = match open(name) {
         Err(error) if error.kind() == ErrorKind::NotFound => true,
         Ok(Opened { tree, .. }) => {
+            let mut found: BTreeMap<u64, Paths> = BTreeMap::new();
             let walked = walk(&tree, |path, inode| {
-                if inode.data_file() != 0 {
-                    tell(&mut wanted, inode.data_file(), &String::from_utf8_lossy(path));
+                if inode.data_file() != 0 && wanted.contains_key(&inode.data_file()) {
+                    found.entry(inode.data_file()).or_default().add(path.to_vec());
                 }
             });
+            found.iter().for_each(|(file, paths)| tell(&mut wanted, *file, &paths.to_string()));
             walked.is_ok()
         }
         Err(_) => false,
     };
     if !is_walked {
         let left = wanted.keys().copied().collect();
-        for (file, path) in Tree::paths_of(&files, &left) {
-            tell(&mut wanted, file, &String::from_utf8_lossy(&path));
+        for (file, paths) in Tree::paths_of(&files, &left) {
+            tell(&mut wanted, file, &paths.to_string());
         }
     }
     for (file, places) in wanted {

@@ -31,6 +31,12 @@ impl Acl {
         Ok(Self(entries))
     }
 
+    /// One that gives rights to the owner alone.
+    pub(crate) fn of_owner(permissions: u16) -> Self {
+        let entry = |tag, permissions| AclEntry { tag, permissions, id: u32::MAX };
+        Self(vec![entry(USER_OBJ, permissions), entry(GROUP_OBJ, 0), entry(OTHER, 0)])
+    }
+
     pub(crate) fn encode(&self) -> Vec<u8> {
         encode(&self.0)
     }

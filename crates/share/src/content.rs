@@ -101,8 +101,9 @@ fn type_name(bytes: &[u8]) -> Option<&str> {
 pub(crate) enum Content<'a> {
     /// Keys and values.
     Leaf(Vec<(&'a [u8], &'a [u8])>),
-    /// Pages below it.
-    Branch(Vec<Root>),
+    /// Pages below it, and the numbers that the keys between them begin with; none if the keys are
+    /// no numbers.
+    Branch(Vec<Root>, Vec<u64>),
 }
 
 /// Parts of a page that follow each other from `start` on, and where they end. They have a width,
@@ -150,7 +151,9 @@ impl<'a> Content<'a> {
                     let sum = u128::from_le_bytes(*page.get(sums_at + 16 * n..)?.first_chunk()?);
                     Root::of(u64_at(page, pages_at + 8 * n)?, sum)
                 };
-                (0..=count).map(below).collect::<Option<Vec<_>>>().map(Self::Branch)
+                let number = |key: &&[u8]| Some(u64::from_be_bytes(*key.first_chunk()?));
+                let between = keys.iter().map(number).collect::<Option<Vec<_>>>().unwrap_or_default();
+                (0..=count).map(below).collect::<Option<Vec<_>>>().map(|below| Self::Branch(below, between))
             }
             _ => None,
         }

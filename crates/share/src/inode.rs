@@ -35,6 +35,16 @@ impl Flags {
     /// There may be holes: the size does not tell how much is allocated.
     pub(crate) const SPARSE: Self = Self(1 << 3);
 
+    /// Those that a record has.
+    pub(crate) fn of_record(bytes: &[u8]) -> Self {
+        Self(bytes.get(1).copied().unwrap_or(0))
+    }
+
+    /// Those that tell of extended attributes.
+    pub(crate) const fn of_attributes(self) -> Self {
+        Self(self.0 & (Self::ACCESS_ACL.0 | Self::DEFAULT_ACL.0 | Self::CAPABILITY.0))
+    }
+
     pub(crate) const fn has(self, flag: Self) -> bool {
         self.0 & flag.0 != 0
     }

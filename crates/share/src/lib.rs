@@ -31,6 +31,6 @@ pub use journal::{JOURNAL_BYTES_MAX, Journal, Left, answering, journal_sum};
 pub use names::{COOKIE_DOT, COOKIE_DOT_DOT, NAME_BYTES_MAX};
 pub use scratch::Scratch;
 pub use tree::{
-    Caller, Listed, NamesSurvey, Options, RECORD_CONTENT_BYTES_MAX, Repaired, SetAttributes, Still, TimeToSet, Tree,
-    Written,
+    AttributesLost, Caller, Listed, NamesSurvey, Options, Paths, RECORD_CONTENT_BYTES_MAX, Repaired, SetAttributes,
+    Still, TimeToSet, Tree, Written,
 };

@@ -40,6 +40,10 @@ pub(crate) struct Survey {
     pub(crate) has_no_header: bool,
     /// Tables whose beginning is lost.
     pub(crate) tables_lost: Vec<&'static str>,
+    /// Of the lost pages, those of extended attributes.
+    pub(crate) lost_of_xattrs: u64,
+    /// Of which inodes extended attributes may be lost: from one number to another, both included.
+    pub(crate) xattr_gaps: Vec<(u64, u64)>,
 }
 
 impl Survey {
@@ -51,6 +55,12 @@ impl Survey {
     pub(crate) fn is_lossy(&self) -> bool {
         self.lost > 0 || self.has_no_head || !self.tables_lost.is_empty()
     }
+
+    /// Whether anything but extended attributes is lost for good.
+    pub(crate) fn loses_names(&self) -> bool {
+        let of_xattrs = TABLE_NAMES[Table::Xattrs as usize];
+        self.has_no_head || self.lost > self.lost_of_xattrs || self.tables_lost.iter().any(|table| *table != of_xattrs)
+    }
 }
 
 /// Takes what a database has: entries of the tables, and the facts of `meta`.
@@ -58,17 +68,6 @@ pub(crate) trait Take {
     type Error;
     fn pair(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<(), Self::Error>;
     fn fact(&mut self, name: &str, value: u64);
-}
-
-/// Takes nothing: the pages are only looked at.
-pub(crate) struct Nothing;
-
-impl Take for Nothing {
-    type Error = std::convert::Infallible;
-    fn pair(&mut self, _: Table, _: &[u8], _: &[u8]) -> Result<(), Self::Error> {
-        Ok(())
-    }
-    fn fact(&mut self, _: &str, _: u64) {}
 }
 
 /// Takes a key and a value.
@@ -100,6 +99,8 @@ struct Pages<'a> {
     length: u64,
     layout: Layout,
     survey: Survey,
+    /// Between which numbers, both included, keys are lost that begin with one.
+    gaps: Vec<(u64, u64)>,
 }
 
 /// Bytes of a head that say something.
@@ -289,7 +290,8 @@ impl Wanted<'_> {
 
 impl<'a> Pages<'a> {
     fn new(space: &'a dyn ObjectSpace, place: Place, length: u64, head: &Head) -> Self {
-        Self { space, place, length, layout: head.layout(), survey: Survey::default() }
+        let (survey, gaps) = (Survey::default(), Vec::new());
+        Self { space, place, length, layout: head.layout(), survey, gaps }
     }
 
     /// The first leaf from `root` on, and the pages on the way to it that are not in `seen`.
@@ -309,7 +311,7 @@ impl<'a> Pages<'a> {
             way.push((start, root.sum));
             let Some((page, is_copy)) = self.load(root, form) else { break };
             match Content::of(&page, form, None) {
-                Some(Content::Branch(below)) => root = below[0],
+                Some(Content::Branch(below, _)) => root = below[0],
                 Some(Content::Leaf(_)) => {
                     if !is_copy && page.len() as u64 == PAGE_BYTES {
                         take(start, &page)?;
@@ -325,7 +327,7 @@ impl<'a> Pages<'a> {
     /// Whether a page of some tables is wanted, and its copy is what it must be.
     fn tables_want(&mut self, root: Root, wanted: &Wanted<'_>) -> bool {
         let mut roots = vec![(root, OF_TABLES)];
-        let Ok(()) = self.walk::<std::convert::Infallible>(root, OF_TABLES, 0, &mut |_, table| {
+        let Ok(()) = self.walk::<std::convert::Infallible>(root, OF_TABLES, Within::ALL, &mut |_, table| {
             roots.extend(definition(table).and_then(|(root, form)| Some((root?, form))));
             Ok(())
         });
@@ -339,7 +341,7 @@ impl<'a> Pages<'a> {
             return Some(wanted.is_right(root, form));
         }
         let Some((page, _)) = self.load(root, form).filter(|_| depth < DEPTH_MAX) else { return Some(false) };
-        let Some(Content::Branch(below)) = Content::of(&page, form, None) else { return None };
+        let Some(Content::Branch(below, _)) = Content::of(&page, form, None) else { return None };
         if let Some(root) = below.iter().find(|root| is_it(root)) {
             return Some(wanted.is_right(*root, form));
         }
@@ -355,19 +357,30 @@ impl<'a> Pages<'a> {
                 found.insert(name.to_vec(), table.to_vec());
                 Ok(())
             };
-            self.walk::<T::Error>(root, OF_TABLES, 0, &mut enter)?;
+            self.walk::<T::Error>(root, OF_TABLES, Within::ALL, &mut enter)?;
         }
         for (table, name) in Table::ALL.into_iter().zip(TABLE_NAMES) {
             match found.get(name.as_bytes()).and_then(|table| definition(table)) {
                 Some((Some(root), form)) => {
-                    self.walk(root, form, 0, &mut |key, value| take.pair(table, key, value))?;
+                    let lost = self.survey.lost;
+                    self.gaps.clear();
+                    self.walk(root, form, Within::ALL, &mut |key, value| take.pair(table, key, value))?;
+                    if table == Table::Xattrs {
+                        self.survey.lost_of_xattrs = self.survey.lost - lost;
+                        self.survey.xattr_gaps = std::mem::take(&mut self.gaps);
+                    }
                 }
                 Some((None, _)) => {}
-                None => self.survey.tables_lost.push(name),
+                None => {
+                    self.survey.tables_lost.push(name);
+                    if table == Table::Xattrs {
+                        self.survey.xattr_gaps.push((0, u64::MAX));
+                    }
+                }
             }
         }
         match found.get(META_NAME.as_bytes()).and_then(|table| definition(table)) {
-            Some((Some(root), form)) => self.walk(root, form, 0, &mut |key, value| {
+            Some((Some(root), form)) => self.walk(root, form, Within::ALL, &mut |key, value| {
                 if let (Ok(name), Some(value)) = (std::str::from_utf8(key), u64_at(value, 0)) {
                     take.fact(name, value);
                 }
@@ -405,11 +418,12 @@ impl<'a> Pages<'a> {
     }
 
     /// Hands the pairs of a page, and of those below it, to `visit`.
-    fn walk<E>(&mut self, root: Root, form: Form, depth: u32, visit: &mut Visit<'_, E>) -> Result<(), E> {
-        let loaded = self.load(root, form).filter(|_| depth < DEPTH_MAX);
+    fn walk<E>(&mut self, root: Root, form: Form, within: Within, visit: &mut Visit<'_, E>) -> Result<(), E> {
+        let loaded = self.load(root, form).filter(|_| within.depth < DEPTH_MAX);
         let is_copy = loaded.as_ref().is_some_and(|(_, is_copy)| *is_copy);
         let Some(content) = loaded.as_ref().and_then(|(page, _)| Content::of(page, form, None)) else {
             self.survey.lost += 1;
+            self.gaps.push((within.first, within.last));
             return Ok(());
         };
         self.survey.copied += u64::from(is_copy);
@@ -420,12 +434,32 @@ impl<'a> Pages<'a> {
                     visit(key, value)?;
                 }
             }
-            Content::Branch(below) => {
-                for page in below {
-                    self.walk(page, form, depth + 1, visit)?;
+            Content::Branch(below, between) => {
+                for (n, page) in below.into_iter().enumerate() {
+                    self.walk(page, form, within.part(n, &between), visit)?;
                 }
             }
         }
         Ok(())
+    }
+}
+
+/// How deep a page is, and the numbers that keys in it begin with, both ends included.
+#[derive(Clone, Copy)]
+struct Within {
+    depth: u32,
+    first: u64,
+    last: u64,
+}
+
+impl Within {
+    const ALL: Self = Self { depth: 0, first: 0, last: u64::MAX };
+
+    /// That of the so manieth page below a branch. `between`: what keys between its pages begin
+    /// with.
+    fn part(self, n: usize, between: &[u64]) -> Self {
+        let first = n.checked_sub(1).and_then(|before| between.get(before)).copied();
+        let last = between.get(n).copied();
+        Self { depth: self.depth + 1, first: first.unwrap_or(self.first), last: last.unwrap_or(self.last) }
     }
 }

@@ -122,7 +122,7 @@ impl Shapes {
         };
         let below: Vec<(Root, Part)> = match Content::of(page, part.form(), sum) {
             None => return false,
-            Some(Content::Branch(below)) => below.into_iter().map(|root| (root, part)).collect(),
+            Some(Content::Branch(below, _)) => below.into_iter().map(|root| (root, part)).collect(),
             Some(Content::Leaf(_)) if part != Part::OfTables => return true,
             Some(Content::Leaf(tables)) => {
                 let tables = tables.into_iter().map(|(_, table)| definition(table)).collect::<Option<Vec<_>>>();

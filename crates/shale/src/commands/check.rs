@@ -12,7 +12,7 @@ use super::problems::{joined, line};
 use crate::cli::CheckArgs;
 use crate::exit::{Failure, Outcome};
 use crate::model::{CheckSummary, LossReport};
-use crate::output::Output;
+use crate::output::{Output, is_in_vain};
 use crate::pool_dir::{self, Opening, PoolDir};
 use crate::progress::Progress;
 use crate::share_check;
@@ -48,15 +48,28 @@ pub fn run(args: CheckArgs, output: &Output) -> Outcome {
         progress.set(done);
     });
     progress.finish();
-    let mut names_lost = Vec::new();
-    let report = report.map(|mut report| {
-        names_lost = share_check::check(pool.service.pool(), &mut report, args.repair);
-        report
+    let mut tells = args.repair;
+    let summary = report.map(|mut report| {
+        let lost = share_check::check(pool.service.pool(), &mut report, args.repair);
+        tells &= !lost.is_cut_off;
+        CheckSummary {
+            loss: pool.service.pool().accepted_loss().as_ref().map(LossReport::from),
+            names_lost: lost.names.into_iter().collect(),
+            attributes_lost: lost.attributes.into_iter().collect(),
+            ..CheckSummary::new(report, started.elapsed().as_secs_f64())
+        }
     });
-    let loss = pool.service.pool().accepted_loss().as_ref().map(LossReport::from);
+    // A loss is told before the pool may forget that it was not.
+    let told = match &summary {
+        Ok(summary) => {
+            output.result(summary, || show(summary, args.repair, mended));
+            if tells && !is_in_vain() { pool.service.pool().losses_are_told() } else { Ok(()) }
+        }
+        Err(_) => Ok(()),
+    };
     let closed = pool.close();
-    let summary = CheckSummary { loss, names_lost, ..CheckSummary::new(report?, started.elapsed().as_secs_f64()) };
-    output.result(&summary, || show(&summary, args.repair, mended));
+    let summary = summary?;
+    told?;
     if summary.loss.is_some() {
         closed?;
         return Err(Failure::Lossy);
@@ -65,7 +78,20 @@ pub fn run(args: CheckArgs, output: &Output) -> Outcome {
         return Err(Failure::Reported(ErrorKind::Corrupt));
     }
     closed?;
-    if summary.names_lost.is_empty() { Ok(()) } else { Err(Failure::Lossy) }
+    if summary.names_lost.is_empty() && summary.attributes_lost.is_empty() { Ok(()) } else { Err(Failure::Lossy) }
+}
+
+/// What the trees of shares have lost for good, in words; `None` if they have not.
+fn lost_of_trees(summary: &CheckSummary) -> Option<String> {
+    let lost = [("names", &summary.names_lost), ("extended attributes", &summary.attributes_lost)];
+    let lost = lost.iter().filter(|(_, shares)| !shares.is_empty());
+    let mut words: Vec<_> =
+        lost.map(|(what, shares)| format!("{what} are lost for good in: {}", shares.join(", "))).collect();
+    if !summary.names_lost.is_empty() {
+        words.push("files without a name are in lost+found there".to_owned());
+    }
+    words.push("`shale status` tells of it until it is acknowledged".to_owned());
+    (words.len() > 1).then(|| words.join("; "))
 }
 
 /// What repairing would lose, if that is why the pool was not opened.
@@ -129,17 +155,17 @@ fn show(summary: &CheckSummary, repair: bool, told: usize) -> String {
     ));
     // Of payloads there is one copy.
     let is_data = summary.kinds.keys().all(|kind| *kind == "fragment");
+    let lost = lost_of_trees(summary);
     text.push_str(&match (found, left) {
         (0, _) if summary.log_end.is_some() => "clean, as far as that can be known: see what is said of the log's end\n".to_owned(),
         (0, _) => "clean\n".to_owned(),
         (found, left) if summary.loss.is_some() => {
             format!("{found} problem(s), {left} of them left; what was dropped is lost, and `shale status` tells of it until it is acknowledged\n")
         }
-        (found, 0) if !summary.names_lost.is_empty() => {
-            let shares = summary.names_lost.join(", ");
-            format!(
-                "{found} problem(s), all mended, but names are lost for good in: {shares}; files without a name are in lost+found there\n"
-            )
+        (found, left) if lost.is_some() => {
+            let lost = lost.unwrap_or_default();
+            let left = if left == 0 { "all mended".to_owned() } else { format!("{left} of them cannot be repaired") };
+            format!("{found} problem(s), {left}, but {lost}\n")
         }
         (found, 0) => format!("{found} problem(s), all repaired\n"),
         (found, left) if repair => format!("{found} problem(s), {left} of them cannot be repaired\n"),
@@ -181,6 +207,7 @@ mod tests {
             notes: Vec::new(),
             loss: None,
             names_lost: Vec::new(),
+            attributes_lost: Vec::new(),
         };
         let text = show(&summary, false, 0);
         assert!(text.contains("fragment: volume vm, byte 8192: checksum is 1, expected 2\n"), "{text}");
@@ -197,7 +224,14 @@ mod tests {
         summary.names_lost = vec!["home".to_owned()];
         let text = show(&summary, true, 0);
         assert!(text.contains("names are lost for good in: home;") && !text.contains("all repaired"), "{text}");
+        summary.attributes_lost = vec!["work".to_owned()];
+        summary.problems_left = 2;
+        let text = show(&summary, true, 0);
+        assert!(text.contains("2 of them cannot be repaired, but names are lost for good in: home; ext"), "{text}");
+        assert!(text.contains("extended attributes are lost for good in: work;"), "{text}");
+        summary.problems_left = 0;
         summary.names_lost.clear();
+        summary.attributes_lost.clear();
         summary.problems.clear();
         summary.problems_total = 0;
         assert!(show(&summary, true, 0).ends_with(": clean\n"));

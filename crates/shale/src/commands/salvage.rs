@@ -281,7 +281,7 @@ fn mend_trees(pool: &Pool, report: &mut SalvageReport) -> Trees {
     let mut trees = Trees::new();
     for share in pool.volumes().into_iter().filter(engine::VolumeStatus::is_share) {
         // Data of removed files may have come back with the log.
-        let told = match share_check::mend(pool, &share.name, false, false).map(|mended| mended.repaired) {
+        let told = match share_check::mend(pool, &share.name, false, false, &|_| Ok(())).map(|mended| mended.repaired) {
             Ok(Repaired { mended, left }) => mended.into_iter().chain(left).collect(),
             Err(error) => vec![format!("{error}: shale check --repair on the new pool may tell more")],
         };

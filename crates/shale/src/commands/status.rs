@@ -1,5 +1,7 @@
 //! `shale status`.
 
+use std::borrow::Cow;
+
 use units::format_size;
 
 use super::incomplete;
@@ -17,6 +19,8 @@ use crate::times::{show_moment, show_seconds};
 
 /// Damages that are shown one by one, so that the figures behind them stay on the screen.
 const DAMAGES_SHOWN: usize = 8;
+/// Bytes of the description of a loss that are shown.
+const LOSS_BYTES_SHOWN: usize = 2000;
 /// Jobs under way that are shown: they are one line.
 const JOBS_SHOWN: usize = 3;
 
@@ -98,7 +102,8 @@ fn essentials(s: &StatusReport) -> Vec<(&'static str, String)> {
     }
     for loss in &s.losses {
         let when = show_moment(loss.unix_s);
-        let text = format!("on {when} UTC: {}; when that is known: shale status {} --acknowledge", loss.text, s.pool);
+        let what = shortened(&loss.text);
+        let text = format!("on {when} UTC: {what}; when that is known: shale status {} --acknowledge", s.pool);
         lines.push(("RECOVERED WITH LOSS", text));
     }
     for share in &s.unserved_shares {
@@ -120,6 +125,14 @@ pub(super) fn unserved_words(share: &UnservedLine) -> String {
          a server",
         share.share, share.why
     )
+}
+
+/// A description without its end, if it is long: it may have a hundred paths.
+fn shortened(text: &str) -> Cow<'_, str> {
+    match text.floor_char_boundary(LOSS_BYTES_SHOWN) {
+        end if end < text.len() => format!("{} ... (--json has all of it)", &text[..end]).into(),
+        _ => text.into(),
+    }
 }
 
 fn scrub_words(scrub: &ScrubLine) -> String {

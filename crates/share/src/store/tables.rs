@@ -1,10 +1,10 @@
 //! What the tables of the namespace mean: entries, extended attributes, orphans, trims.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use super::{State, number};
 use crate::failure::{Failure, Result};
-use crate::inode::Inode;
+use crate::inode::{Flags, Inode};
 use crate::names::{self, Named};
 use crate::overlay::Table;
 
@@ -227,11 +227,14 @@ impl State {
         Ok(all)
     }
 
-    /// Inodes that have extended attributes.
-    pub(crate) fn xattr_owners(&self) -> Result<BTreeSet<u64>> {
-        let mut owners = BTreeSet::new();
+    /// Inodes that have extended attributes, with all flags that stand for one of theirs.
+    pub(crate) fn xattr_owners(&self, flag_of: fn(&[u8]) -> Option<Flags>) -> Result<BTreeMap<u64, Flags>> {
+        let mut owners = BTreeMap::<u64, Flags>::new();
         self.all(Table::Xattrs, |key, _| {
-            owners.insert(number(key));
+            let flags = owners.entry(number(key)).or_default();
+            if let Some(flag) = key.get(8..).and_then(flag_of) {
+                flags.set(flag, true);
+            }
             Ok(())
         })?;
         Ok(owners)

@@ -1,12 +1,13 @@
 //! All that a namespace holds, and what in it contradicts itself.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::backend::ROOT;
 use crate::failure::Result;
-use crate::inode::Inode;
+use crate::inode::{Flags, Inode};
 use crate::names::{self, Named};
 use crate::store::State;
+use crate::tree::xattr;
 
 /// Directories above one another that a path is told of: those of a path that a program can use,
 /// many times over.
@@ -48,6 +49,14 @@ pub(super) enum Wrong {
     Unlisted(u64),
     /// Extended attributes of an inode that is not there.
     Xattrs(u64),
+    /// An inode that says that it has an access ACL, and has none.
+    AccessAcl(u64),
+    /// A directory that says that it has an ACL for new files in it, and has none.
+    DefaultAcl(u64),
+    /// A file that says that it has capabilities, and has none.
+    Capability(u64),
+    /// An inode that has an ACL or capabilities, and does not say so: they do not count.
+    Unsaid(u64),
     /// Two inodes with the same data.
     SharedData(u64, u64),
     /// A file whose data has no place.
@@ -61,6 +70,7 @@ impl Wrong {
             Self::InItself(_) => 1,
             Self::Nameless(_) => 2,
             Self::Links { .. } | Self::NotAnOrphan(_) | Self::Unlisted(_) | Self::Xattrs(_) | Self::SharedData(..) => 3,
+            Self::AccessAcl(_) | Self::DefaultAcl(_) | Self::Capability(_) | Self::Unsaid(_) => 3,
             _ => 0,
         }
     }
@@ -71,7 +81,8 @@ pub(super) struct Census {
     pub(super) inodes: HashMap<u64, Inode>,
     pub(super) entries: Vec<Entry>,
     orphans: BTreeSet<u64>,
-    with_xattrs: BTreeSet<u64>,
+    /// Inodes that have extended attributes, with the flags that stand for these.
+    with_xattrs: BTreeMap<u64, Flags>,
     /// Of each inode that is named, one of its names.
     name_of: HashMap<u64, usize>,
     secret: u64,
@@ -90,7 +101,8 @@ impl Census {
             name_of.entry(entry.named.inode).or_insert(index);
         }
         let orphans = state.orphans()?.into_iter().collect();
-        Ok(Self { inodes, entries, orphans, with_xattrs: state.xattr_owners()?, name_of, secret: state.secret() })
+        let with_xattrs = state.xattr_owners(xattr::flag_of)?;
+        Ok(Self { inodes, entries, orphans, with_xattrs, name_of, secret: state.secret() })
     }
 
     fn is_directory(&self, inode: u64) -> bool {
@@ -189,15 +201,31 @@ impl Census {
             if inode.is_file() && inode.data == 0 {
                 wrong.push(Wrong::NoData(number));
             }
+            self.compare_attributes(number, inode.flags, &mut wrong);
             if inode.is_directory() && named > 0 && self.is_in_itself(number) {
                 wrong.push(Wrong::InItself(number));
             }
         }
         let is_gone = |inode: &&u64| !self.inodes.contains_key(inode);
         wrong.extend(self.orphans.iter().filter(is_gone).map(|&orphan| Wrong::NotAnOrphan(orphan)));
-        wrong.extend(self.with_xattrs.iter().filter(is_gone).map(|&inode| Wrong::Xattrs(inode)));
+        wrong.extend(self.with_xattrs.keys().filter(is_gone).map(|&inode| Wrong::Xattrs(inode)));
         wrong.sort();
         wrong
+    }
+
+    /// What an inode says of its attributes, and those that it has.
+    fn compare_attributes(&self, number: u64, said: Flags, wrong: &mut Vec<Wrong>) {
+        let there = self.with_xattrs.get(&number).copied().unwrap_or_default();
+        let faults: [(Flags, fn(u64) -> Wrong); 3] = [
+            (Flags::ACCESS_ACL, Wrong::AccessAcl),
+            (Flags::DEFAULT_ACL, Wrong::DefaultAcl),
+            (Flags::CAPABILITY, Wrong::Capability),
+        ];
+        let is_lost = |flag: Flags| said.has(flag) && !there.has(flag);
+        wrong.extend(faults.iter().filter(|(flag, _)| is_lost(*flag)).map(|(_, fault)| fault(number)));
+        if faults.iter().any(|(flag, _)| there.has(*flag) && !said.has(*flag)) {
+            wrong.push(Wrong::Unsaid(number));
+        }
     }
 
     /// Whether the directories above a directory lead back to it.
@@ -257,6 +285,14 @@ impl Census {
                 format!("{}: inode {inode} counts no links, and is not listed as one without a name", self.path(inode))
             }
             Wrong::Xattrs(inode) => format!("extended attributes belong to inode {inode}, which is not there"),
+            Wrong::AccessAcl(inode) => format!("{}: its access ACL is lost", self.path(inode)),
+            Wrong::DefaultAcl(inode) => format!("{}: the ACL for what is made in it is lost", self.path(inode)),
+            Wrong::Capability(inode) => {
+                format!("{}: its capabilities (security.capability) are lost", self.path(inode))
+            }
+            Wrong::Unsaid(inode) => {
+                format!("{}: inode {inode} has an ACL or capabilities that it does not tell of", self.path(inode))
+            }
             Wrong::SharedData(one, two) => {
                 format!("{} and {}: inodes {one} and {two} have the same data", self.path(one), self.path(two))
             }

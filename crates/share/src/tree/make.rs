@@ -169,11 +169,12 @@ fn inherit_acl(
     if inode.kind() == libc::S_IFLNK {
         return Ok(());
     }
-    let default = if parent.flags.has(Flags::DEFAULT_ACL) { state.xattr(directory, acl::DEFAULT)? } else { None };
-    let Some(bytes) = default else {
+    if !parent.flags.has(Flags::DEFAULT_ACL) {
         inode.mode &= !(umask & 0o777);
         return Ok(());
-    };
+    }
+    // If it is lost, it may have given rights to the owner alone.
+    let bytes = state.xattr(directory, acl::DEFAULT)?.unwrap_or_else(|| Acl::of_owner(0o7).encode());
     let mut access = Acl::parse(&bytes)?;
     access.restrict(inode.mode);
     inode.mode = inode.mode & !0o777 | access.mode_bits();

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::convert::Infallible;
+use std::fmt;
 
 use surface::ObjectSpace;
 
@@ -10,7 +11,7 @@ use super::Tree;
 use crate::backend::ROOT;
 use crate::failure::Result as TreeResult;
 use crate::inode::Inode;
-use crate::names;
+use crate::names::{self, Named};
 use crate::overlay::Table;
 use crate::pages::{self, Take};
 use crate::store::BEHIND_ALL;
@@ -20,45 +21,106 @@ const DEPTH_MAX: usize = 4096;
 /// Pairs of a table that are looked at before changes of the tree go on.
 const STEP: usize = 1 << 12;
 
-/// Directory and name of inodes.
-type NameOf = HashMap<u64, (u64, Vec<u8>)>;
+/// Paths of one file that are told.
+const PATHS_MAX: usize = 20;
 
-/// The inode, or the directory, that a key is about.
-fn number_of(key: &[u8]) -> u64 {
+/// All paths of a file, the first of them by name.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Paths {
+    told: Vec<Vec<u8>>,
+    more: usize,
+}
+
+impl Paths {
+    /// Adds one.
+    pub fn add(&mut self, path: Vec<u8>) {
+        if self.told.len() < PATHS_MAX { self.told.push(path) } else { self.more += 1 }
+    }
+
+    /// Those that are told by name.
+    pub fn told(&self) -> &[Vec<u8>] {
+        &self.told
+    }
+}
+
+impl fmt::Display for Paths {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut told = self.told.iter().map(|path| String::from_utf8_lossy(path));
+        write!(f, "{}", told.next().unwrap_or_default())?;
+        let mut others: Vec<_> = told.collect();
+        if self.more > 0 {
+            others.push(format!("{} more", self.more).into());
+        }
+        if others.is_empty() { Ok(()) } else { write!(f, " (also {})", others.join(", ")) }
+    }
+}
+
+/// A name: the directory that it is in, and the name itself.
+type Place = (u64, Vec<u8>);
+
+/// One name of each directory, and all names of files that are asked for.
+#[derive(Default)]
+struct Places {
+    of_directories: HashMap<u64, Place>,
+    of_files: BTreeMap<u64, Vec<Place>>,
+}
+
+impl Places {
+    fn add(&mut self, directory: u64, named: Named) {
+        let place = (directory, named.name);
+        if named.kind == libc::S_IFDIR {
+            self.of_directories.entry(named.inode).or_insert(place);
+        } else {
+            self.of_files.entry(named.inode).or_default().push(place);
+        }
+    }
+
+    /// The path of a name; `None` if a directory above is not known.
+    fn path(&self, (directory, name): &Place) -> Option<Vec<u8>> {
+        let (mut parts, mut at): (Vec<&[u8]>, u64) = (vec![name], *directory);
+        while at != ROOT && parts.len() < DEPTH_MAX {
+            let (directory, name) = self.of_directories.get(&at)?;
+            parts.push(name);
+            at = *directory;
+        }
+        parts.reverse();
+        Some([&b"/"[..], &parts.join(&b'/')].concat())
+    }
+
+    /// The paths of an inode that are known.
+    fn paths(&self, inode: u64) -> Paths {
+        let mut paths = Paths::default();
+        if inode == ROOT {
+            paths.add(b"/".to_vec());
+        }
+        let places = self.of_directories.get(&inode).into_iter().chain(self.of_files.get(&inode).into_iter().flatten());
+        places.filter_map(|place| self.path(place)).for_each(|path| paths.add(path));
+        paths
+    }
+}
+
+fn number(key: &[u8]) -> u64 {
     key.first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes))
 }
 
-/// The path of an inode; `None` if a name in it is not known.
-fn path(name_of: &NameOf, inode: u64) -> Option<Vec<u8>> {
-    let (mut parts, mut at): (Vec<&[u8]>, u64) = (Vec::new(), inode);
-    while at != ROOT && parts.len() < DEPTH_MAX {
-        let (directory, name) = name_of.get(&at)?;
-        parts.push(name);
-        at = *directory;
-    }
-    parts.reverse();
-    Some([&b"/"[..], &parts.join(&b'/')].concat())
-}
-
 /// Takes the inodes that have some data, and the names of these and of all directories.
-struct Names<'a> {
+struct OfData<'a> {
     files: &'a BTreeSet<u64>,
     /// Which file of the space an inode has.
     file_of: HashMap<u64, u64>,
-    name_of: NameOf,
+    places: Places,
 }
 
-impl Take for Names<'_> {
+impl Take for OfData<'_> {
     type Error = Infallible;
 
     fn pair(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<(), Infallible> {
-        let number = number_of(key);
         match table {
             Table::Inodes => {
-                if let Ok(inode) = Inode::decode(number, value)
+                if let Ok(inode) = Inode::decode(number(key), value)
                     && self.files.contains(&inode.data_file())
                 {
-                    self.file_of.insert(number, inode.data_file());
+                    self.file_of.insert(number(key), inode.data_file());
                 }
             }
             // Tables come in the order of their numbers: inodes first.
@@ -68,10 +130,32 @@ impl Take for Names<'_> {
                         || self.file_of.contains_key(&named.inode)
                         || self.files.contains(&named.inode))
                 {
-                    self.name_of.entry(named.inode).or_insert((number, named.name));
+                    self.places.add(number(key), named);
                 }
             }
             _ => {}
+        }
+        Ok(())
+    }
+
+    fn fact(&mut self, _: &str, _: u64) {}
+}
+
+/// Takes the names of some inodes, and of all directories.
+struct OfInodes<'a> {
+    inodes: &'a BTreeSet<u64>,
+    places: Places,
+}
+
+impl Take for OfInodes<'_> {
+    type Error = Infallible;
+
+    fn pair(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<(), Infallible> {
+        if table == Table::Entries
+            && let Ok(named) = names::decode(value)
+            && (named.kind == libc::S_IFDIR || self.inodes.contains(&named.inode))
+        {
+            self.places.add(number(key), named);
         }
         Ok(())
     }
@@ -84,27 +168,22 @@ impl Take for Names<'_> {
 #[derive(Default)]
 struct Recordless {
     inodes: HashSet<u64>,
-    name_of: NameOf,
-    files: BTreeSet<u64>,
+    places: Places,
 }
 
 impl Take for Recordless {
     type Error = Infallible;
 
     fn pair(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<(), Infallible> {
-        let number = number_of(key);
         if table == Table::Inodes {
-            self.inodes.insert(number);
+            self.inodes.insert(number(key));
         }
         if table == Table::Entries
             && let Ok(named) = names::decode(value)
         {
             let is_lost = named.kind == libc::S_IFREG && !self.inodes.contains(&named.inode);
-            if is_lost {
-                self.files.insert(named.inode);
-            }
             if is_lost || named.kind == libc::S_IFDIR {
-                self.name_of.entry(named.inode).or_insert((number, named.name));
+                self.places.add(number(key), named);
             }
         }
         Ok(())
@@ -115,27 +194,42 @@ impl Take for Recordless {
 
 impl Tree {
     /// Files of a space that have a name and no inode, for the page that had it is lost: the number
-    /// of each with its path, or with its last name if a directory above is not known.
-    pub fn without_records(space: &dyn ObjectSpace) -> BTreeMap<u64, Vec<u8>> {
+    /// of each with its paths, or with its last name if a directory above is not known.
+    pub fn without_records(space: &dyn ObjectSpace) -> BTreeMap<u64, Paths> {
         let mut found = Recordless::default();
         let Ok(_) = pages::survey(space, &mut found);
-        let Recordless { name_of, files, .. } = found;
-        let last = |inode: &u64| name_of.get(inode).map(|(_, name)| name.clone()).unwrap_or_default();
-        files.into_iter().map(|inode| (inode, path(&name_of, inode).unwrap_or_else(|| last(&inode)))).collect()
+        let places = found.places;
+        let paths = |(inode, named): (&u64, &Vec<Place>)| {
+            let mut paths = Paths::default();
+            for place in named {
+                paths.add(places.path(place).unwrap_or_else(|| place.1.clone()));
+            }
+            (*inode, paths)
+        };
+        places.of_files.iter().map(paths).collect()
     }
 
     /// Paths of the files of a space that hold such data, as far as they can be told.
-    pub fn paths_of(space: &dyn ObjectSpace, files: &BTreeSet<u64>) -> BTreeMap<u64, Vec<u8>> {
-        let mut names = Names { files, file_of: HashMap::new(), name_of: HashMap::new() };
+    pub fn paths_of(space: &dyn ObjectSpace, files: &BTreeSet<u64>) -> BTreeMap<u64, Paths> {
+        let mut names = OfData { files, file_of: HashMap::new(), places: Places::default() };
         let Ok(_) = pages::survey(space, &mut names);
-        let Names { mut file_of, name_of, .. } = names;
+        let OfData { mut file_of, places, .. } = names;
         // An inode that is lost has its own number for data, mostly.
         for file in files {
-            if name_of.contains_key(file) {
+            if places.of_files.contains_key(file) {
                 file_of.entry(*file).or_insert(*file);
             }
         }
-        file_of.into_iter().filter_map(|(inode, file)| Some((file, path(&name_of, inode)?))).collect()
+        let paths = file_of.into_iter().map(|(inode, file)| (file, places.paths(inode)));
+        paths.filter(|(_, paths)| !paths.told().is_empty()).collect()
+    }
+
+    /// Paths of inodes of a space, as far as they can be told.
+    pub fn paths_of_inodes(space: &dyn ObjectSpace, inodes: &BTreeSet<u64>) -> BTreeMap<u64, Paths> {
+        let mut names = OfInodes { inodes, places: Places::default() };
+        let Ok(_) = pages::survey(space, &mut names);
+        let paths = inodes.iter().map(|inode| (*inode, names.places.paths(*inode)));
+        paths.filter(|(_, paths)| !paths.told().is_empty()).collect()
     }
 
     /// Paths of the files that hold such data, and of `others` files beside them at most, by the
@@ -151,15 +245,15 @@ impl Tree {
         let mut file_of: HashMap<u64, u64> = own.into_iter().map(|file| (file, file)).collect();
         if !emptied.is_empty() {
             self.each_pair(Table::Inodes, |key, value| {
-                let number = number_of(key);
-                let data = Inode::decode(number, value)?.data_file();
+                let inode = number(key);
+                let data = Inode::decode(inode, value)?.data_file();
                 if emptied.contains(&data) {
-                    file_of.insert(number, data);
+                    file_of.insert(inode, data);
                 }
                 Ok(())
             })?;
         }
-        let (mut name_of, mut beside) = (NameOf::new(), BTreeSet::new());
+        let (mut places, mut beside) = (Places::default(), BTreeSet::new());
         self.each_pair(Table::Entries, |key, value| {
             let named = names::decode(value)?;
             let is_wanted = named.kind == libc::S_IFDIR || file_of.contains_key(&named.inode);
@@ -168,7 +262,7 @@ impl Tree {
                 beside.insert(named.inode);
             }
             if is_wanted || is_beside {
-                name_of.entry(named.inode).or_insert((number_of(key), named.name));
+                places.add(number(key), named);
             }
             Ok(())
         })?;
@@ -180,7 +274,8 @@ impl Tree {
                 file_of.insert(inode, found.data_file());
             }
         }
-        Ok(file_of.into_iter().filter_map(|(inode, file)| Some((file, path(&name_of, inode)?))).collect())
+        let path = |inode: u64| places.paths(inode).told().first().cloned();
+        Ok(file_of.into_iter().filter_map(|(inode, file)| Some((file, path(inode)?))).collect())
     }
 
     /// Hands the pairs of a table to `each`, in steps.
@@ -202,5 +297,22 @@ impl Tree {
             last.push(0);
             from = last;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_paths_of_a_file_are_told_up_to_a_bound() {
+        let mut paths = Paths::default();
+        paths.add(b"/a".to_vec());
+        assert_eq!(paths.to_string(), "/a");
+        paths.add(b"/d/b".to_vec());
+        assert_eq!(paths.to_string(), "/a (also /d/b)");
+        (2..PATHS_MAX + 3).for_each(|n| paths.add(format!("/{n}").into_bytes()));
+        assert_eq!(paths.told().len(), PATHS_MAX);
+        assert!(paths.to_string().ends_with(", 3 more)"), "{paths}");
     }
 }

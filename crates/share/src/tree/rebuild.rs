@@ -8,11 +8,12 @@ use std::sync::Arc;
 
 use surface::ObjectSpace;
 
+use super::lost_attributes::{AttributesLost, Said};
 use super::{Namespace, Options, Tree};
 use crate::backend::{self, Backend};
 use crate::failure::Result;
 use crate::overlay::{Key, Table};
-use crate::pages::{self, Nothing, Survey, Take};
+use crate::pages::{self, Survey, Take};
 use crate::store::{Rebuilt, Surviving};
 
 /// The state of a tree's database.
@@ -26,12 +27,16 @@ pub struct NamesSurvey {
     pub is_whole: bool,
     /// Whether anything is lost for good: not, if all that is lost has copies.
     pub is_lossy: bool,
+    /// Whether anything but extended attributes is lost for good.
+    pub loses_names: bool,
+    /// Whose extended attributes are lost.
+    pub attributes: AttributesLost,
     /// The fault in words; empty if there is none.
     pub problem: String,
 }
 
-impl From<Survey> for NamesSurvey {
-    fn from(survey: Survey) -> Self {
+impl NamesSurvey {
+    fn new(survey: &Survey, attributes: AttributesLost) -> Self {
         let (pages, lost, copied) = (survey.pages, survey.lost, survey.copied);
         let problem = if survey.is_whole() {
             String::new()
@@ -45,14 +50,17 @@ impl From<Survey> for NamesSurvey {
         } else if survey.has_no_head {
             "the names of the share are lost: the beginning of their database cannot be read".to_owned()
         } else if survey.tables_lost.is_empty() {
-            format!("the names of the share are damaged: {lost} of {} pages cannot be read", pages + copied + lost)
+            let of_what = if survey.loses_names() { "" } else { ", all of them of extended attributes" };
+            let all = pages + copied + lost;
+            format!("the names of the share are damaged: {lost} of {all} pages cannot be read{of_what}")
         } else {
             let tables = survey.tables_lost.join(", ");
             format!(
                 "the names of the share are damaged: {lost} pages cannot be read, and these tables are lost: {tables}"
             )
         };
-        Self { pages, pages_lost: lost, is_whole: survey.is_whole(), is_lossy: survey.is_lossy(), problem }
+        let (is_whole, is_lossy, loses_names) = (survey.is_whole(), survey.is_lossy(), survey.loses_names());
+        Self { pages, pages_lost: lost, is_whole, is_lossy, loses_names, attributes, problem }
     }
 }
 
@@ -97,8 +105,9 @@ impl Tree {
         if matches!(backend::read_header(space), Ok(None)) && backend::place_of(space).is_none() {
             return Ok(None);
         }
-        let Ok(found) = pages::survey(space, &mut Nothing);
-        Ok(Some(found.into()))
+        let mut said = Said::default();
+        let Ok(found) = pages::survey(space, &mut said);
+        Ok(Some(NamesSurvey::new(&found, said.lost(space, &found))))
     }
 
     /// Builds the database of a tree anew from its whole pages. [`Self::repair`] must follow: it
@@ -107,17 +116,16 @@ impl Tree {
     ///
     /// # Errors
     /// Those of the space.
-    pub fn rebuild(space: &Arc<dyn ObjectSpace>, options: Options, random: [u64; 2]) -> Result<NamesSurvey> {
+    pub fn rebuild(space: &Arc<dyn ObjectSpace>, options: Options, random: [u64; 2]) -> Result<()> {
         let counts = backend::place_of(&**space).unwrap_or(backend::Place::First);
         let place = counts.other();
         backend::discard(&**space, place)?;
-        let mut survey = Survey::default();
         let facts = {
             let backend = Backend::create_beside(space.clone(), place, counts)?;
             let Namespace { database, facts, .. } = Namespace::with(backend, options)?;
             let rebuilt = Rebuilt::new(database);
             let mut collect = Collect { rebuilt, facts: HashMap::new(), pairs: Vec::new(), count: 0 };
-            pages::survey(&**space, &mut collect).map(|found| survey = found)?;
+            let survey = pages::survey(&**space, &mut collect)?;
             collect.write()?;
             let Collect { rebuilt, facts: found, .. } = collect;
             let surviving = Surviving { facts: found, is_whole: survey.is_whole(), random };
@@ -126,6 +134,6 @@ impl Tree {
         };
         space.flush()?;
         backend::change_place(&**space, place, facts.length())?;
-        Ok(survey.into())
+        Ok(())
     }
 }

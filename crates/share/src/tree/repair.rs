@@ -10,7 +10,8 @@ use surface::Allocation;
 
 use super::attributes::FILE_BYTES_MAX;
 use super::census::{Census, Wrong};
-use super::{Change, Tree};
+use super::{Change, Tree, xattr};
+use crate::acl::{self, Acl};
 use crate::backend::ROOT;
 use crate::failure::{Failure, Result};
 use crate::inode::{Flags, Inode, Time};
@@ -176,6 +177,29 @@ impl Tree {
                 }
                 "they were removed".to_owned()
             }
+            Wrong::AccessAcl(inode) => return self.narrow(inode).map(Some),
+            Wrong::DefaultAcl(inode) => {
+                let mut state = self.change_in_part()?;
+                state.set_xattr(inode, acl::DEFAULT, &Acl::of_owner(0o7).encode());
+                "what is made in it is its owner's alone now, until it gets another one".to_owned()
+            }
+            Wrong::Capability(inode) => {
+                let mut state = self.change_in_part()?;
+                let mut found = state.inode(inode)?;
+                found.flags.set(Flags::CAPABILITY, false);
+                state.put(inode, found);
+                "it has none now".to_owned()
+            }
+            Wrong::Unsaid(inode) => {
+                let mut state = self.change_in_part()?;
+                let said = state.inode(inode)?.flags;
+                for name in state.xattr_names(inode)? {
+                    if xattr::flag_of(&name).is_some_and(|flag| !said.has(flag)) {
+                        state.remove_xattr(inode, &name);
+                    }
+                }
+                "they were removed".to_owned()
+            }
             Wrong::NoData(inode) => {
                 let mut state = self.change_in_part()?;
                 let (before, data) = (state.inode(inode)?, state.allocate());
@@ -188,6 +212,21 @@ impl Tree {
             Wrong::Unlisted(_) | Wrong::SharedData(..) => return Ok(None),
         };
         Ok(Some(done))
+    }
+
+    /// Takes the rights of the group and of others from an inode whose ACL is lost: the mode has
+    /// the ACL's mask, which may be more than any of them had.
+    fn narrow(&self, inode: u64) -> Result<String> {
+        let now = self.now();
+        let mut state = self.change_in_part()?;
+        let mut found = state.inode(inode)?;
+        let before = found.mode & 0o7777;
+        found.flags.set(Flags::ACCESS_ACL, false);
+        found.mode &= !0o077;
+        found.changed = now;
+        let after = found.mode & 0o7777;
+        state.put(inode, found);
+        Ok(format!("its mode was {before:04o} and is {after:04o} now, so that no user has more rights than before"))
     }
 
     /// Mends a name that means an inode which is not there: as far as it says itself what it was.

@@ -11,7 +11,17 @@ use crate::inode::{Flags, Inode};
 use crate::store::State;
 
 /// File capabilities, which a change of the content takes away.
-const CAPABILITY: &[u8] = b"security.capability";
+pub(super) const CAPABILITY: &[u8] = b"security.capability";
+
+/// What an inode says that has such an attribute, if it says anything of it.
+pub(super) fn flag_of(name: &[u8]) -> Option<Flags> {
+    match name {
+        acl::ACCESS => Some(Flags::ACCESS_ACL),
+        acl::DEFAULT => Some(Flags::DEFAULT_ACL),
+        CAPABILITY => Some(Flags::CAPABILITY),
+        _ => None,
+    }
+}
 
 /// The largest value, as the kernel has it.
 const VALUE_BYTES_MAX: usize = 64 << 10;
@@ -82,16 +92,15 @@ impl Tree {
         let state = self.state.read();
         let inode = state.inode(node)?;
         let absent = Failure::new(libc::ENODATA);
-        let flag = match name {
-            acl::ACCESS => Some(Flags::ACCESS_ACL),
-            acl::DEFAULT => Some(Flags::DEFAULT_ACL),
-            CAPABILITY => Some(Flags::CAPABILITY),
-            _ => None,
-        };
+        let flag = flag_of(name);
         if flag.is_some_and(|flag| !inode.flags.has(flag)) {
             return Err(absent);
         }
-        state.xattr(node, name)?.ok_or(absent)
+        match state.xattr(node, name)? {
+            // Without the ACL that is lost the mode would give more rights than the ACL did.
+            None if flag == Some(Flags::ACCESS_ACL) => Err(Failure::new(libc::EIO)),
+            found => found.ok_or(absent),
+        }
     }
 
     /// Names of all extended attributes of a node.
@@ -182,11 +191,8 @@ impl Tree {
             return Err(Failure::new(libc::ENODATA));
         }
         state.remove_xattr(node, name);
-        match name {
-            acl::ACCESS => inode.flags.set(Flags::ACCESS_ACL, false),
-            acl::DEFAULT => inode.flags.set(Flags::DEFAULT_ACL, false),
-            CAPABILITY => inode.flags.set(Flags::CAPABILITY, false),
-            _ => {}
+        if let Some(flag) = flag_of(name) {
+            inode.flags.set(flag, false);
         }
         inode.changed = now;
         state.put(node, inode);

@@ -14,6 +14,7 @@ mod first_leaves;
 mod full;
 mod ground;
 mod large;
+mod lost_attributes;
 mod model;
 mod moments;
 mod paths;

@@ -149,7 +149,7 @@ impl StorageBackend for Below {
 }
 
 /// Removes the pairs of a table that `picks` says.
-fn remove(space: &Arc<SimSpace>, name: &'static str, mut picks: impl FnMut(&[u8], &[u8]) -> bool) -> usize {
+pub fn remove(space: &Arc<SimSpace>, name: &'static str, mut picks: impl FnMut(&[u8], &[u8]) -> bool) -> usize {
     let database = Builder::new().create_with_backend(Below(space.clone())).unwrap();
     let transaction = database.begin_write().unwrap();
     let mut removed = 0;
@@ -349,7 +349,8 @@ fn small_files_go_with_their_inodes_and_are_told_by_path() {
         mode & libc::S_IFMT == libc::S_IFREG && number(key) % 10 == 3
     });
     assert!(names > 20 && inodes > 20, "{names} names, {inodes} inodes");
-    let without: Vec<Vec<u8>> = Tree::without_records(&*space).into_values().collect();
+    let without: Vec<Vec<u8>> =
+        Tree::without_records(&*space).into_values().flat_map(|paths| paths.told().to_vec()).collect();
     assert!(without.len() + names > inodes && without.iter().all(|path| content.contains_key(path)));
     let (tree, mended, _) = mend(&space);
     assert!(Tree::without_records(&*space).is_empty());
@@ -379,11 +380,34 @@ fn paths_are_told_of_a_tree_that_is_not_opened() {
     let files: BTreeSet<u64> = with_data(&space);
     let paths = Tree::paths_of(&*space, &files);
     assert_eq!(paths.len(), content.len());
-    for (file, path) in paths {
-        let mut found = vec![0; content[&path].len()];
+    for (file, paths) in paths {
+        let [path] = paths.told() else { panic!("{paths}") };
+        let mut found = vec![0; content[path].len()];
         space.read(file, 0, &mut found).unwrap();
-        assert!(found == content[&path], "{}", String::from_utf8_lossy(&path));
+        assert!(found == content[path], "{}", String::from_utf8_lossy(path));
     }
+}
+
+#[test]
+fn all_paths_of_a_file_with_several_names_are_told() {
+    let space = SimSpace::new();
+    let tree = Tree::create(space.clone(), 7, OPTIONS).unwrap();
+    let directory = tree.make(Tree::ROOT, b"d", CALLER, libc::S_IFDIR | 0o755, 0, 0).unwrap().0;
+    let node = tree.make(Tree::ROOT, b"a", CALLER, libc::S_IFREG | 0o644, 0, 0).unwrap().0;
+    tree.link(node, directory, b"b").unwrap();
+    tree.write(node, 0, Bytes::from(vec![1; 5000]), false).unwrap();
+    let data = tree.inode(node).unwrap().data_file();
+    tree.close().unwrap();
+    let told = |paths: &share::Paths| {
+        let mut told = paths.told().to_vec();
+        told.sort();
+        told
+    };
+    let expected = [b"/a".to_vec(), b"/d/b".to_vec()];
+    assert_eq!(told(&Tree::paths_of(&*space, &[data].into())[&data]), expected);
+    assert_eq!(remove(&space, "inode", |key, _| number(key) == node), 1);
+    assert_eq!(told(&Tree::without_records(&*space)[&node]), expected);
+    assert_eq!(told(&Tree::paths_of_inodes(&*space, &[node].into())[&node]), expected);
 }
 
 #[test]

@@ -1,0 +1,117 @@
+//! What a repair of a share's tree loses for good: the note by which the pool remembers it before
+//! the repaired tree takes the damaged one's place, and what the next repair reads from that note
+//! if this one was killed before it had told.
+
+use engine::Files;
+use share::{NamesSurvey, RECORD_CONTENT_BYTES_MAX, Tree};
+use surface::Result;
+
+/// Files of one share that are told to have lost their content, and as many that have lost
+/// extended attributes.
+const TOLD_MAX: usize = 100;
+
+const NAMES: &str = "names of files are lost";
+const ATTRIBUTES: &str = "extended attributes are lost";
+
+/// Which kinds of thing a share has lost.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Kinds {
+    /// Names, or inodes and the small files in their records.
+    pub names: bool,
+    /// Extended attributes, ACLs among them.
+    pub attributes: bool,
+}
+
+/// What the damage of a share's tree has taken.
+#[derive(Debug, Default)]
+pub struct TreeLoss {
+    /// Which kinds of thing.
+    pub kinds: Kinds,
+    /// What the damage is.
+    problem: String,
+    /// Files whose content is lost, a sentence each.
+    pub content: Vec<String>,
+    /// Files whose extended attributes are lost, or may be, a sentence each.
+    pub attributes: Vec<String>,
+}
+
+impl TreeLoss {
+    /// The loss in a tree that was surveyed, and is as it was then; `None` if there is none.
+    ///
+    /// # Errors
+    /// Those of looking for data.
+    pub fn of(files: &Files, survey: &NamesSurvey) -> Result<Option<Self>> {
+        if !survey.is_lossy && survey.attributes.is_empty() {
+            return Ok(None);
+        }
+        let kinds =
+            Kinds { names: survey.loses_names, attributes: !survey.attributes.is_empty() || !survey.loses_names };
+        Ok(Some(Self {
+            kinds,
+            problem: survey.problem.clone(),
+            content: if survey.is_lossy { lost_with_records(files)? } else { Vec::new() },
+            attributes: Tree::attributes_lost_in_words(files, &survey.attributes, TOLD_MAX),
+        }))
+    }
+
+    /// The note for the pool.
+    pub fn note(&self, share: &str) -> String {
+        let kinds: Vec<_> = [(self.kinds.names, NAMES), (self.kinds.attributes, ATTRIBUTES)]
+            .into_iter()
+            .filter_map(|(is_lost, words)| is_lost.then_some(words))
+            .collect();
+        let mut text = format!("share '{share}': {}", kinds.join(", "));
+        let told = Some(&self.problem).filter(|problem| !problem.is_empty()).into_iter();
+        told.chain(&self.content).chain(&self.attributes).for_each(|line| text.push_str(&format!("; {line}")));
+        if self.kinds.names {
+            text.push_str("; what has no name any more is in lost+found");
+        }
+        text
+    }
+}
+
+/// The share of a note, and what it has lost; `None` if the note is of something else.
+pub fn read_note(text: &str) -> Option<(&str, Kinds)> {
+    let (share, rest) = text.strip_prefix("share '")?.split_once("': ")?;
+    let (kinds, _) = rest.split_once("; ").unwrap_or((rest, ""));
+    let is_lost = |what: &str| kinds.split(", ").any(|kind| kind == what);
+    Some((share, Kinds { names: is_lost(NAMES), attributes: is_lost(ATTRIBUTES) }))
+}
+
+/// Small files whose content is lost with the damaged pages that hold their inodes' records.
+fn lost_with_records(files: &Files) -> Result<Vec<String>> {
+    let mut lost = Tree::without_records(files);
+    // Those come back with their data.
+    files.each_file(|file| {
+        lost.remove(&file);
+        Ok(true)
+    })?;
+    let more = lost.len().saturating_sub(TOLD_MAX);
+    let words = |path: &Vec<u8>| {
+        let path = String::from_utf8_lossy(path);
+        format!("{path}: lost with the record of its inode, a file of at most {RECORD_CONTENT_BYTES_MAX} bytes")
+    };
+    let mut told: Vec<_> = lost.values().take(TOLD_MAX).flat_map(|paths| paths.told()).map(words).collect();
+    if more > 0 {
+        told.push(format!("{more} more files are lost so"));
+    }
+    Ok(told)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_note_says_again_what_was_lost_where() {
+        for (names, attributes) in [(true, false), (false, true), (true, true)] {
+            let kinds = Kinds { names, attributes };
+            let problem = "3 pages cannot be read, and names of files".to_owned();
+            let loss = TreeLoss { kinds, problem, content: vec!["/a: lost".to_owned()], ..TreeLoss::default() };
+            let note = loss.note("home/it");
+            assert!(note.contains("; /a: lost") && note.contains("3 pages cannot be read"), "{note}");
+            assert_eq!(read_note(&note), Some(("home/it", kinds)));
+        }
+        assert_eq!(read_note("batch 7 and what follows"), None);
+    }
+}
