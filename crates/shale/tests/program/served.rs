@@ -640,7 +640,7 @@ fn nonsense_on_the_control_socket_costs_only_its_connection() {
     // afterwards.
     let crowd: Vec<_> = (0..80).map(|_| connect()).collect();
     let refused = Client::connect(&control).err().map(|error| error.to_string());
-    assert!(refused.as_deref().is_some_and(|text| text.contains("try later")), "{refused:?}");
+    assert!(refused.as_deref().is_some_and(|text| text.contains("try again")), "{refused:?}");
     drop(crowd);
     on(&dir, "list", &["--wait", "30"]).ok();
     server.stop();
