@@ -32,7 +32,9 @@ pub(super) fn refusal(id: u64, under_way: JobKind, target: Option<&str>) -> Erro
         JobKind::Clean => format!("{target} is being cleaned by job {id}"),
         kind => format!("job {id} ({}) is under way for {target}", kind.name()),
     };
-    let way = format!("'shale jobs POOL {id}' waits for its end, and with --cancel ends it");
+    let way = format!(
+        "'shale jobs POOL' shows how far it is, 'shale jobs POOL {id}' waits for its end, and with --cancel ends it"
+    );
     Error::new(ErrorKind::InUse, format!("{doing}: {way}"))
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use surface::{DeviceId, Error, ErrorKind, Result};
 
 use super::model::{JobFault, JobKind, JobReport, JobResult, JobState};
@@ -289,19 +289,7 @@ impl Jobs {
             );
             return Err(Error::new(ErrorKind::Invalid, text));
         }
-        let mut table = self.table.lock();
-        let give_up = Instant::now() + END_PATIENCE;
-        loop {
-            if table.is_stopping {
-                return Err(Error::new(ErrorKind::Io, "the pool's server is being stopped: no job can begin"));
-            }
-            let excluding = table.under_way().find(|(_, job)| job.excludes(begin.kind));
-            let Some((id, other)) = excluding else { break };
-            let refusal = rule::refusal(*id, other.begin.kind, other.begin.target.as_deref());
-            if self.changed.wait_until(&mut table, give_up).timed_out() {
-                return Err(refusal);
-            }
-        }
+        let mut table = self.turn_of(begin.kind)?;
         if table.under_way().count() >= UNDER_WAY_MAX {
             let text = format!("{UNDER_WAY_MAX} jobs are under way: wait for one of them, or cancel one");
             return Err(Error::new(ErrorKind::InUse, text));
@@ -311,6 +299,32 @@ impl Jobs {
         let id = table.last_id;
         table.jobs.insert(id, Job::new(begin));
         Ok(Doing { jobs: Arc::clone(self), id })
+    }
+
+    /// Whether a job of this kind could begin now, as [`begin`](Self::begin) decides it: for those
+    /// who must look at something that the work of another one keeps locked.
+    ///
+    /// # Errors
+    /// As [`begin`](Self::begin).
+    pub(super) fn await_turn(&self, kind: JobKind) -> Result<()> {
+        self.turn_of(kind).map(drop)
+    }
+
+    /// The table, once no job that is under way excludes one of this kind.
+    fn turn_of(&self, kind: JobKind) -> Result<MutexGuard<'_, Table>> {
+        let mut table = self.table.lock();
+        let give_up = Instant::now() + END_PATIENCE;
+        loop {
+            if table.is_stopping {
+                return Err(Error::new(ErrorKind::Io, "the pool's server is being stopped: no job can begin"));
+            }
+            let excluding = table.under_way().find(|(_, job)| job.excludes(kind));
+            let Some((id, other)) = excluding else { return Ok(table) };
+            let refusal = rule::refusal(*id, other.begin.kind, other.begin.target.as_deref());
+            if self.changed.wait_until(&mut table, give_up).timed_out() {
+                return Err(refusal);
+            }
+        }
     }
 
     /// Has a thread of the pool's process do the work of a job.

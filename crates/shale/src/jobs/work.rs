@@ -37,11 +37,13 @@ impl Planned {
     /// Finds out whether a job can be done, before it gets a number.
     ///
     /// # Errors
-    /// `NotFound` and `Invalid` for what it names.
+    /// `NotFound` and `Invalid` for what it names; `InUse`, as the table of jobs says.
     pub(crate) fn new(service: &Service, wish: JobWish) -> Result<Self> {
         let volume = match &wish {
             JobWish::Recompress { volume, mode, path, .. } => {
                 let id = service.pool().volume(volume)?.id();
+                // A slice of another one, which takes seconds, keeps the look waiting.
+                service.jobs().await_turn(wish.kind())?;
                 service.recompress(id.into(), path.clone(), mode.as_deref(), (0, false))?;
                 Some(id)
             }
