@@ -497,6 +497,9 @@ pub struct CheckSummary {
     /// `problems` has the paths.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attributes_lost: Vec<String>,
+    /// Whether a repair may mend something of it.
+    #[serde(skip)]
+    pub is_mendable: bool,
 }
 
 /// One thing that is wrong.
@@ -544,6 +547,7 @@ impl CheckSummary {
             loss: None,
             names_lost: Vec::new(),
             attributes_lost: Vec::new(),
+            is_mendable: false,
         }
     }
 }

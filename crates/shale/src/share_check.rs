@@ -69,6 +69,19 @@ fn is_in_names_of(problem: &Problem, share: &str) -> bool {
     !problem.repaired && problem.detail.starts_with(IN_NAMES) && seers.any(|seer| seer == share)
 }
 
+/// Whether `--repair` may mend something that a check without it has found. Of data there is one
+/// copy, but names of a share are written anew from their whole pages.
+pub fn is_mendable(pool: &Pool, report: &CheckReport) -> bool {
+    if report.kinds.keys().any(|kind| *kind != "fragment") {
+        return true;
+    }
+    let is_cut_off = report.problems_total > report.problems.len() as u64;
+    pool.volumes().iter().filter(|volume| volume.is_share()).any(|share| {
+        report.problems.iter().any(|problem| is_in_names_of(problem, &share.name))
+            || is_cut_off && report.volumes.contains_key(&share.name)
+    })
+}
+
 /// A share does not see a place any more. Returns whether no snapshot and no clone does either.
 fn is_mended_in(problem: &mut Problem, share: &str) -> bool {
     let seers = problem.volume.take().into_iter().chain(std::mem::take(&mut problem.others));

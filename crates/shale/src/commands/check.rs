@@ -56,6 +56,7 @@ pub fn run(args: CheckArgs, output: &Output) -> Outcome {
             loss: pool.service.pool().accepted_loss().as_ref().map(LossReport::from),
             names_lost: lost.names.into_iter().collect(),
             attributes_lost: lost.attributes.into_iter().collect(),
+            is_mendable: share_check::is_mendable(pool.service.pool(), &report),
             ..CheckSummary::new(report, started.elapsed().as_secs_f64())
         }
     });
@@ -153,8 +154,6 @@ fn show(summary: &CheckSummary, repair: bool, told: usize) -> String {
         format_size(summary.fragment_bytes),
         summary.seconds
     ));
-    // Of payloads there is one copy.
-    let is_data = summary.kinds.keys().all(|kind| *kind == "fragment");
     let lost = lost_of_trees(summary);
     text.push_str(&match (found, left) {
         (0, _) if summary.log_end.is_some() => "clean, as far as that can be known: see what is said of the log's end\n".to_owned(),
@@ -169,10 +168,10 @@ fn show(summary: &CheckSummary, repair: bool, told: usize) -> String {
         }
         (found, 0) => format!("{found} problem(s), all repaired\n"),
         (found, left) if repair => format!("{found} problem(s), {left} of them cannot be repaired\n"),
-        (found, _) if is_data => {
+        (found, _) if summary.is_mendable => format!("{found} problem(s); see what --repair can do\n"),
+        (found, _) => {
             format!("{found} problem(s), none of which --repair can mend: restore what is damaged, or overwrite it\n")
         }
-        (found, _) => format!("{found} problem(s); see what --repair can do\n"),
     });
     text
 }
@@ -208,12 +207,12 @@ mod tests {
             loss: None,
             names_lost: Vec::new(),
             attributes_lost: Vec::new(),
+            is_mendable: false,
         };
         let text = show(&summary, false, 0);
         assert!(text.contains("fragment: volume vm, byte 8192: checksum is 1, expected 2\n"), "{text}");
         assert!(text.contains("and 1999 more\n") && text.contains("2000 problem(s), none of which"), "{text}");
-        // Behind the first thousand may be others.
-        summary.kinds = [("fragment", 1999), ("usage", 1)].into();
+        summary.is_mendable = true;
         assert!(show(&summary, false, 0).contains("; see what --repair"));
         assert!(!show(&summary, true, 1).contains("checksum is 1"), "it has been told");
         assert!(show(&summary, true, 0).contains("2000 of them cannot be repaired"));
