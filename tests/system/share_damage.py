@@ -111,6 +111,8 @@ def damaged_files_of_a_share(t):
     scrubbed = pool.shale("scrub", status=None).stdout
     for path in list(failed)[:3]:
         t.expect(path in scrubbed, f"scrub does not name {path}")
+    told = pool.status()["damages"]
+    t.expect(not failed or any(f": /{path}, byte " in line for path in failed for line in told), f"status names no file: {told[:5]}")
     server.stop()
 
     report = json.loads(pool.shale("salvage", "--into", t.dir / "new", "--capacity", "1G", "--json", status=LOSSY).stdout)

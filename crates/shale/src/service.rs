@@ -1,6 +1,7 @@
 //! Answers requests on an open pool: for the command that opened it, and for the clients of a
 //! server.
 
+mod damage;
 mod files;
 mod images;
 mod jobs;
@@ -18,6 +19,7 @@ use engine::{CalibrationEffort, Meant, Pool, PoolRoom, Volume};
 use parking_lot::Mutex;
 use surface::{BlockDevice, Client, DeviceId, Error, ErrorKind, Result};
 
+use self::damage::damage_words;
 use self::mounts::is_door;
 use self::traces::Traced;
 use crate::control::{Reply, Request};
@@ -33,7 +35,6 @@ use crate::model::{
 };
 use crate::output::Output;
 use crate::schedules;
-use crate::share_check;
 use crate::share_journals::Journals;
 use crate::share_recompress::Recompressing;
 use crate::share_trees;
@@ -91,14 +92,6 @@ pub struct Service {
     traced: Mutex<Traced>,
     images: Arc<Images>,
     tending: Arc<images::Tending>,
-}
-
-/// A damage in words, with its place.
-fn damage_words(damage: engine::Problem) -> String {
-    match (damage.volume, damage.offset) {
-        (Some(volume), Some(offset)) => format!("{volume}, byte {offset}: {}", damage.detail),
-        _ => damage.detail,
-    }
 }
 
 impl Service {
@@ -402,20 +395,6 @@ impl Service {
         self.pool.receives().into_iter().map(ReceiveLine::from).collect()
     }
 
-    /// What has been found to be damaged since this was asked last, for the server's log.
-    pub fn new_damage(&self) -> Vec<String> {
-        if !self.pool.suspects_damage() {
-            return Vec::new();
-        }
-        let mut damages = self.pool.damage_report().damages;
-        share_check::name_files(&self.pool, &mut damages, &|name| self.opened(name));
-        let known: BTreeSet<_> = damages.into_iter().map(damage_words).collect();
-        let mut told = self.damage_told.lock();
-        let new = known.difference(&told).map(|text| format!("DAMAGED: {text}")).collect();
-        *told = known;
-        new
-    }
-
     /// What is to be said of how full the pool is, for the server's log.
     pub fn new_fullness(&self) -> Option<String> {
         self.fullness.look(self.pool.room().into(), || self.status())
@@ -430,7 +409,7 @@ impl Service {
 
     fn figures(&self) -> StatusReport {
         let status = self.pool.status();
-        let damage = self.pool.damage_report();
+        let damage = self.known_damage();
         let mut standby_notes = status.standby.notes;
         standby_notes.extend(self.journals.notes());
         let mounted = self.shares.lock().clone();

@@ -118,7 +118,7 @@ pub fn check(pool: &Pool, report: &mut CheckReport, repairs: bool) -> Lost {
         let detail = format!("lost by a repair that was cut off: {note}");
         report.add(Problem { kind: "lost", volume, detail, repaired: true, ..Problem::default() });
     }
-    name_files(pool, &mut report.problems, &|name| opened(pool, name));
+    name_files(pool, &mut report.problems, Search::Whole, &|name| opened(pool, name));
     for volume in pool.volumes().into_iter().filter(engine::VolumeStatus::is_share) {
         let problem = |detail: String, repaired: bool| Problem {
             kind: "tree",
@@ -250,6 +250,7 @@ fn check_share(pool: &Pool, name: &str) -> Result<Vec<String>> {
     let mut known = BTreeSet::new();
     walk(&tree, |_, inode| {
         known.insert(inode.data_file());
+        true
     })
     .map_err(failed)?;
     let mut unknown = 0_u64;
@@ -286,9 +287,27 @@ pub fn opened(pool: &Pool, name: &str) -> Result<Opened> {
     Ok(Opened::new(Arc::new(tree), files))
 }
 
+/// How far the files of damages are looked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Search {
+    /// Through all names.
+    Whole,
+    /// Through so many names of each share, where an answer is due at once.
+    Names(usize),
+}
+
+impl Search {
+    const fn names(self) -> usize {
+        match self {
+            Self::Whole => usize::MAX,
+            Self::Names(names) => names,
+        }
+    }
+}
+
 /// Says of problems that lie in files of shares which files these are. `open` opens the tree of a
 /// share to be looked at: that of the mount, where it is mounted.
-pub fn name_files(pool: &Pool, problems: &mut [Problem], open: &dyn Fn(&str) -> Result<Opened>) {
+pub fn name_files(pool: &Pool, problems: &mut [Problem], search: Search, open: &dyn Fn(&str) -> Result<Opened>) {
     let mut by_share: BTreeMap<String, Vec<&mut Problem>> = BTreeMap::new();
     for problem in problems {
         if let (Some(name), Some(_)) = (&problem.volume, problem.offset)
@@ -298,7 +317,7 @@ pub fn name_files(pool: &Pool, problems: &mut [Problem], open: &dyn Fn(&str) -> 
         }
     }
     for (name, mut problems) in by_share {
-        if let Err(error) = name_files_of(pool, &name, &mut problems, open) {
+        if let Err(error) = name_files_of(pool, &name, &mut problems, search, open) {
             for problem in problems {
                 problem.detail = format!("{} (which file it is in cannot be told: {error})", problem.detail);
             }
@@ -310,6 +329,7 @@ fn name_files_of(
     pool: &Pool,
     name: &str,
     problems: &mut [&mut Problem],
+    search: Search,
     open: &dyn Fn(&str) -> Result<Opened>,
 ) -> Result<()> {
     let volume = pool.volume(name)?;
@@ -336,16 +356,24 @@ fn name_files_of(
         Err(error) if error.kind() == ErrorKind::NotFound => true,
         Ok(Opened { tree, .. }) => {
             let mut found: BTreeMap<u64, Paths> = BTreeMap::new();
+            let mut left = search.names();
             let walked = walk(&tree, |path, inode| {
                 if inode.data_file() != 0 && wanted.contains_key(&inode.data_file()) {
                     found.entry(inode.data_file()).or_default().add(path.to_vec());
                 }
+                left -= 1;
+                left > 0
             });
             found.iter().for_each(|(file, paths)| tell(&mut wanted, *file, &paths.to_string()));
-            walked.is_ok()
+            walked.is_ok() && left > 0
         }
         Err(_) => false,
     };
+    if !is_walked && search != Search::Whole {
+        for file in wanted.keys().copied().collect::<Vec<_>>() {
+            tell(&mut wanted, file, &format!("file {file} ('shale scrub POOL --report' names it)"));
+        }
+    }
     if !is_walked {
         let left = wanted.keys().copied().collect();
         for (file, paths) in Tree::paths_of(&files, &left) {
@@ -361,17 +389,17 @@ fn name_files_of(
     Ok(())
 }
 
-/// Hands each path of a tree, and its inode, to `visit`.
-fn walk(tree: &Tree, mut visit: impl FnMut(&[u8], &share::Inode)) -> share::Result<()> {
-    let mut directories = vec![(Tree::ROOT, Vec::new())];
-    while let Some((node, path)) = directories.pop() {
+/// Hands each path of a tree, and its inode, to `visit`, until that returns `false`.
+fn walk(tree: &Tree, mut visit: impl FnMut(&[u8], &share::Inode) -> bool) -> share::Result<()> {
+    let (mut directories, mut goes_on) = (vec![(Tree::ROOT, Vec::new())], true);
+    while goes_on && let Some((node, path)) = directories.pop() {
         let listed = tree.list(node, share::COOKIE_DOT_DOT, |listed, inode| {
             let path = [&path[..], b"/", &listed.name].concat();
-            visit(&path, &inode);
+            goes_on = visit(&path, &inode);
             if listed.kind == libc::S_IFDIR {
                 directories.push((listed.node, path));
             }
-            true
+            goes_on
         });
         match listed {
             // Of a tree that is mounted, it has gone since.

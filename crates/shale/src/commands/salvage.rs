@@ -26,7 +26,7 @@ use crate::exit::{Failure, Outcome, kind_of, stop_if};
 use crate::output::Output;
 use crate::pool_dir::{self, InitOptions, Opening, Overwrite, PoolDir, Unfinished};
 use crate::progress::Progress;
-use crate::share_check;
+use crate::share_check::{self, Search};
 use crate::system::Termination;
 
 /// Largest map that is copied to be asked: that of some 50 GiB of stored bytes. A larger one would
@@ -297,7 +297,7 @@ fn mend_trees(pool: &Pool, report: &mut SalvageReport) -> Trees {
             ..Problem::default()
         };
         let mut problems: Vec<_> = volume.damaged.iter().map(problem).collect();
-        share_check::name_files(pool, &mut problems, &|name| share_check::opened(pool, name));
+        share_check::name_files(pool, &mut problems, Search::Whole, &|name| share_check::opened(pool, name));
         for (range, problem) in volume.damaged.iter_mut().zip(problems) {
             range.detail = problem.detail;
         }

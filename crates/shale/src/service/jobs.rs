@@ -9,7 +9,7 @@ use surface::{Error, ErrorKind, Result};
 use super::Service;
 use crate::control::{JobRequest, Reply};
 use crate::jobs::{JobReport, JobWish, Jobs, Planned};
-use crate::share_check;
+use crate::share_check::{self, Search};
 use crate::slices::{CleanSlice, ScrubSlice, SortSlice};
 
 impl Service {
@@ -69,7 +69,7 @@ impl Service {
     /// Scrubs for a while.
     pub(crate) fn scrub(&self, bytes: u64, restart: bool) -> Result<ScrubSlice> {
         let mut report = self.pool.scrub(bytes, restart)?;
-        share_check::name_files(&self.pool, &mut report.damages, &|name| self.opened(name));
+        share_check::name_files(&self.pool, &mut report.damages, Search::Whole, &|name| self.opened(name));
         Ok(report.into())
     }
 
