@@ -4,7 +4,7 @@ import csv
 import os
 import subprocess
 
-from harness import Pool, data, test
+from harness import EXIT, Pool, data, test
 from harness.pool import BINARY
 
 NAMES = ["plain", "dir/with, a comma and \"quotes\"", "dir/large"]
@@ -24,6 +24,9 @@ def a_trace_names_files(t):
         tracer = subprocess.Popen([str(BINARY), "trace", str(pool.path), "--idle", "5"], stdout=out)
     t.defer(tracer.kill)
     t.wait_for(lambda: found.stat().st_size > 0 or tracer.poll() is not None, "the head of the trace")
+    # Each record is for one trace only.
+    refused = pool.shale("trace", "--limit", "1", status=EXIT["in-use"]).stderr
+    t.expect(f"process {tracer.pid}" in refused, f"the trace in the way is not named: {refused}")
     content = data.real_file(t.dir / "real", 4 * MIB).read_bytes()
     sizes = {}
     for name, size in zip(NAMES, [MIB // 4, 100_000, 3 * MIB]):

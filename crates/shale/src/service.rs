@@ -7,6 +7,7 @@ mod images;
 mod jobs;
 mod lists;
 mod mounts;
+mod tracers;
 mod traces;
 mod traffic;
 
@@ -21,6 +22,8 @@ use surface::{BlockDevice, Client, DeviceId, Error, ErrorKind, Result};
 
 use self::damage::damage_words;
 use self::mounts::is_door;
+use self::tracers::Tracers;
+pub(crate) use self::tracers::{TraceKind, Tracing};
 use self::traces::Traced;
 use crate::control::{Reply, Request};
 use crate::devices::{Devices, is_in};
@@ -90,6 +93,7 @@ pub struct Service {
     recompressing: Recompressing,
     jobs: Arc<Jobs>,
     traced: Mutex<Traced>,
+    tracers: Tracers,
     images: Arc<Images>,
     tending: Arc<images::Tending>,
 }
@@ -114,6 +118,7 @@ impl Service {
             recompressing: Recompressing::default(),
             jobs: Arc::default(),
             traced: Mutex::default(),
+            tracers: Tracers::default(),
             images,
             tending: Arc::default(),
         }

@@ -92,7 +92,8 @@ Examples:
   shale trace /srv/pool vm --reads boot.json             until it is interrupted
 
 Shows the units for which compression=auto chooses, from now on, until --limit or an interruption (Ctrl-C), which is no error. The pool must be
-served: nobody writes to it otherwise. At most 65536 records wait to be read; a gap in the numbers tells that some were lost.
+served: nobody writes to it otherwise. At most 65536 records wait to be read; a gap in the numbers tells that some were lost. Each
+record is for one trace: while one runs, another one is refused (exit code 4).
 Fields: number, unix_s, object, offset, raw_bytes, stored_bytes, codec, class (0 nearly constant to 7 looks random), why, cpu_ns (all
   attempts), test_ns (the part that tests cost), cpus (that compression can get), device_ns_per_kib (0: not known), pressed (writers wait), energy_uj (for
   cpu_ns), power (watts of a busy CPU), energy_source (rapl: counted by the processor at the last 'shale calibrate'; cpu-time: nominal).

@@ -258,7 +258,7 @@ fn converse(stream: &Arc<UnixStream>, shared: &Shared) -> IoResult<()> {
     let mut reader = BufReader::new(&**stream);
     let mut writer = &**stream;
     let caller = Caller::of(Arc::clone(stream));
-    let mut attached = Attached::new(Arc::clone(&shared.service));
+    let mut attached = Attached::new(Arc::clone(&shared.service), Arc::clone(&caller));
     while let Some(line) = read_line(&mut reader)? {
         let mut agreed = None;
         let reply = decode_request(&line).and_then(|request| match request {

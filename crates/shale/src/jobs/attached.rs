@@ -6,15 +6,17 @@
 //!    it in the end: also if it was to be cancelled meanwhile.
 //! 3. Clients of older versions ask for slices, one after the other. They have a job as well, so
 //!    that the rule holds for them, and users see what goes on.
+//!
+//! A trace ends with its connection, too.
 
 use std::sync::Arc;
 
-use surface::{DeviceId, Error, ErrorKind, Result};
+use surface::{Client, DeviceId, Error, ErrorKind, Result};
 
 use super::model::{JobFault, JobKind, JobResult};
 use super::table::{Begin, Doing, Jobs, Worker};
 use crate::control::{JobRequest, Reply, Request};
-use crate::service::Service;
+use crate::service::{Service, TraceKind, Tracing};
 
 /// A job that ends with the connection that started it.
 struct Own {
@@ -37,6 +39,10 @@ pub struct Attached {
     told: Option<Doing>,
     /// The job whose slices the client asks for.
     pulled: Option<(Pulled, Doing)>,
+    /// What the client traces.
+    tracing: Vec<Tracing>,
+    /// The client.
+    caller: Arc<dyn Client>,
 }
 
 /// What a client that asks for slices has a job for.
@@ -50,8 +56,8 @@ struct Pulled {
 
 impl Attached {
     /// Of a connection that was just made.
-    pub fn new(service: Arc<Service>) -> Self {
-        Self { service, own: Vec::new(), told: None, pulled: None }
+    pub fn new(service: Arc<Service>, caller: Arc<dyn Client>) -> Self {
+        Self { service, own: Vec::new(), told: None, pulled: None, tracing: Vec::new(), caller }
     }
 
     /// Does what the client asks for.
@@ -64,6 +70,10 @@ impl Attached {
             return self.pull(Pulled { kind, target, volume }, request);
         }
         match request {
+            Request::Trace { .. } => self.trace(TraceKind::Decisions)?,
+            Request::TraceReads { .. } => self.trace(TraceKind::FirstReads)?,
+            Request::TraceEnd => return Ok(self.end_trace(TraceKind::Decisions)),
+            Request::TraceReadsEnd => return Ok(self.end_trace(TraceKind::FirstReads)),
             Request::Job(JobRequest::Register { kind, target }) => return self.register(kind, target),
             Request::Job(JobRequest::Tell { bytes_done, bytes_total }) => {
                 let doing = self.told.as_ref().ok_or_else(unregistered)?;
@@ -87,6 +97,18 @@ impl Attached {
             self.own.push(Own { jobs: Arc::clone(self.service.jobs()), id: job.id });
         }
         Ok(reply)
+    }
+
+    fn trace(&mut self, kind: TraceKind) -> Result<()> {
+        if !self.tracing.iter().any(|tracing| tracing.kind() == kind) {
+            self.tracing.push(Tracing::begin(&self.service, kind, &self.caller.name())?);
+        }
+        Ok(())
+    }
+
+    fn end_trace(&mut self, kind: TraceKind) -> Reply {
+        self.tracing.retain(|tracing| tracing.kind() != kind);
+        Reply::Done
     }
 
     fn report(&self, id: u64) -> Result<Reply> {
