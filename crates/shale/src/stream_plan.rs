@@ -5,6 +5,8 @@
 //! its first snapshot on, whole; a clone as the difference from where it came from, if that is in
 //! the set as well, behind the volume that it came from.
 
+use std::collections::BTreeSet;
+
 use engine::{Pool, VolumeStatus};
 use format::ResumeToken;
 use serde::{Deserialize, Serialize};
@@ -16,6 +18,9 @@ use crate::stream_io::SendWish;
 /// Most streams of a set: bounds what a plan takes in memory and on the control socket. The
 /// snapshots of 10,000 volumes, a hundred of each.
 const STREAMS_MAX: usize = 1_000_000;
+
+/// Names that a refusal lists.
+const NAMES_TOLD: usize = 10;
 
 /// What is to be sent in one set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -89,15 +94,20 @@ pub fn plan(pool: &Pool, wish: &SetWish) -> Result<SetPlan> {
     let is_pattern = is_folder || pattern.contains(['*', '?']);
     volumes.retain(|volume| fits(pattern, &volume.name) || is_folder && is_in(&volume.name, pattern));
     if volumes.is_empty() {
-        return Err(Error::new(ErrorKind::NotFound, format!("no volume of the pool fits '{pattern}'")));
+        return Err(Error::new(
+            ErrorKind::NotFound,
+            format!("no volume of the pool fits '{pattern}': 'shale list' shows which there are"),
+        ));
     }
     let volumes = origins_first(volumes);
     let root = if is_folder { format!("{pattern}/") } else { String::new() };
     let mut plan = SetPlan { root, ..SetPlan::default() };
     let mut sent: Vec<String> = Vec::new();
+    let (mut is_base_known, mut names) = (false, BTreeSet::new());
     for volume in &volumes {
         let name = &volume.name;
         let snapshots: Vec<String> = pool.snapshots(Some(name))?.into_iter().map(|s| s.name).collect();
+        names.extend(snapshots.iter().cloned());
         let last = match newest {
             Some(newest) => snapshots.iter().position(|snapshot| snapshot == newest),
             None => snapshots.len().checked_sub(1),
@@ -105,7 +115,8 @@ pub fn plan(pool: &Pool, wish: &SetWish) -> Result<SetPlan> {
         let Some(last) = last else {
             if !is_pattern {
                 let what = newest.map_or_else(|| "a snapshot".to_owned(), |newest| format!("the snapshot '{newest}'"));
-                return Err(Error::new(ErrorKind::NotFound, format!("volume '{name}' has not got {what}")));
+                let text = format!("volume '{name}' has not got {what}; it has {}", in_words(snapshots.iter()));
+                return Err(Error::new(ErrorKind::NotFound, text));
             }
             plan.skipped.push(name.clone());
             continue;
@@ -120,6 +131,7 @@ pub fn plan(pool: &Pool, wish: &SetWish) -> Result<SetPlan> {
             },
             None => None,
         };
+        is_base_known |= found.is_some();
         // From a base of its own, one difference may do; of what is new, all comes.
         let first = found.as_ref().map_or(0, |(first, _)| if wish.all { *first } else { (*first).max(last) });
         let is_base_newer = found.as_ref().is_some_and(|(first, _)| *first > last);
@@ -140,6 +152,16 @@ pub fn plan(pool: &Pool, wish: &SetWish) -> Result<SetPlan> {
             let text = format!("more than {STREAMS_MAX} streams: name fewer volumes, or a later base");
             return Err(Error::new(ErrorKind::Invalid, text));
         }
+    }
+    // Whole streams of all of them are hardly meant then: the name is wrong.
+    if let Some(from) = wish.from.as_ref().filter(|_| !is_base_known) {
+        let text = match from.rsplit_once('#') {
+            Some(_) => {
+                format!("no volume of '{pattern}' has the bookmark '{from}': 'shale bookmarks' lists those there are")
+            }
+            None => format!("no volume of '{pattern}' has the snapshot '{from}'; they have {}", in_words(names.iter())),
+        };
+        return Err(Error::new(ErrorKind::NotFound, text + "; leave the base out to send the whole"));
     }
     if plan.streams.is_empty() {
         return Err(Error::new(ErrorKind::NotFound, format!("of '{}' there is nothing to send", wish.of)));
@@ -163,8 +185,21 @@ fn behind(pool: &Pool, volume: &str, from: &str, snapshots: &[String]) -> Result
     let own = own.trim_start_matches('@');
     match snapshots.iter().position(|snapshot| snapshot == own) {
         Some(index) => Ok((index + 1, format!("{volume}@{own}"))),
-        None => Err(Error::new(ErrorKind::NotFound, format!("volume '{volume}' has no snapshot '{own}'"))),
+        None => {
+            let text = format!("volume '{volume}' has no snapshot '{own}'; it has {}", in_words(snapshots.iter()));
+            Err(Error::new(ErrorKind::NotFound, text))
+        }
     }
+}
+
+/// The first names of those there are.
+fn in_words<'a>(names: impl ExactSizeIterator<Item = &'a String>) -> String {
+    let more = names.len().saturating_sub(NAMES_TOLD);
+    let mut told: Vec<String> = names.take(NAMES_TOLD).cloned().collect();
+    if more > 0 {
+        told.push(format!("{more} more"));
+    }
+    if told.is_empty() { "none".to_owned() } else { told.join(", ") }
 }
 
 /// Volumes by name, those first that others of them came from or lie in.
@@ -200,7 +235,7 @@ fn go_on(pool: &Pool, plan: &mut SetPlan, token: &str) -> Result<()> {
     plan.streams.drain(..index);
     plan.streams[0].resume = Some(token.to_owned());
     let volumes = plan.streams.iter().filter_map(|stream| stream.snapshot.as_deref()?.split('@').next());
-    plan.volumes = volumes.collect::<std::collections::BTreeSet<_>>().len() as u32;
+    plan.volumes = volumes.collect::<BTreeSet<_>>().len() as u32;
     Ok(())
 }
 

@@ -34,7 +34,7 @@ in them. With -R it holds for the volumes that come whole.
 
 With --all-from (-I) or --replicate (-R) several snapshots go one after the other, each as the difference from the one before it, so that the
 receiver gets all of them. -R takes volumes by a pattern, or everything in a folder, and keeps clones what they are; with --from or --all-from, only what is
-newer than the snapshot or bookmark of that name in each volume, and volumes that have come into being since, whole.
+newer than the snapshot or bookmark of that name in each volume, and volumes that have come into being since, whole. A base that no volume has is refused.
 
 If a stream breaks off, the receiver keeps what has come and shows a token, with which --resume sends the rest: beside
 what was said before for several snapshots, of which it leaves out those that have come.

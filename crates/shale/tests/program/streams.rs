@@ -284,6 +284,8 @@ fn a_set_brings_every_snapshot_of_all_volumes() {
     assert_eq!(count(&done, "received"), 2, "{done}");
     same(&from, "v@b", &to, "v@b");
     same(&from, "v@d", &to, "v");
+    let typo = on(&from, "send", &["-R", "*", "--all-from", "nosuch", "-o", "/dev/null", "--force"]).code(3);
+    typo.says("has the snapshot 'nosuch'; they have a, ");
     on(&from, "send", &["-R", "none*"]).code(3).says("no volume of the pool fits");
     on(&from, "send", &["-R", "v@x", "-o", "/dev/null", "--force"]).code(3).says("has not got the snapshot");
 }
