@@ -38,7 +38,7 @@ JSON fields: into, extents, batches, has_catalogue (names, sizes and properties 
 log_damaged_bytes, unreadable_bytes, uncertain_bytes, lossy, completeness (complete, up-to-batch, in-doubt,
 incomplete, damaged or unknown), complete_up_to (the last batch up to which all is there, or null), missing_bytes (of the log),
 by_map (the map told what is missing), other_pool (the map is another pool's than the data), seconds, notes (texts), volumes: list of {name, size_bytes, copied_bytes, damaged_bytes,
-  damaged: list of {offset, length, detail}, lost, uncertain_bytes, missing_bytes_max}")]
+  damaged: list of {offset, length, detail}, lost, uncertain_bytes, missing_bytes_max (of a share 2^63: nothing bounds it)}")]
 pub struct SalvageArgs {
     /// Directory of the pool, or its data file or device
     pub pool: PathBuf,

@@ -347,8 +347,11 @@ fn show(summary: &Summary) -> String {
         if volume.lost {
             text.push_str(", its name and size are not known");
         }
-        if volume.missing_bytes_max > 0 {
-            text.push_str(&format!(", up to {} MAY BE MISSING", format_size(volume.missing_bytes_max)));
+        match volume.missing_bytes_max {
+            0 => {}
+            // A share has no size that would be a bound.
+            bytes if bytes >= units::SHARE_BYTES => text.push_str(", an unknown amount MAY BE MISSING"),
+            bytes => text.push_str(&format!(", up to {} MAY BE MISSING", format_size(bytes))),
         }
         if summary.lossy && volume.uncertain_bytes > 0 {
             text.push_str(&format!(
@@ -465,6 +468,11 @@ mod tests {
         assert!(text.contains("vm: 1 MiB, 0 B copied, up to 8 KiB MAY BE MISSING\n"), "{text}");
         assert!(text.contains("  and 2 more ranges: --json lists them\n"), "{text}");
         assert!(text.contains("bring these volumes back") && text.contains("an undamaged map says"), "{text}");
+        lossy.volumes[2].missing_bytes_max = units::SHARE_BYTES;
+        assert!(
+            shown(&lossy).contains("vm: 1 MiB, 0 B copied, an unknown amount MAY BE MISSING\n"),
+            "no bound is known"
+        );
         lossy.by_map = true;
         assert!(!shown(&lossy).contains("an undamaged map says"), "it has been asked");
         assert!(shown(&lossy).contains("'shale export'"), "the map finds more than the log tells");
