@@ -34,6 +34,7 @@ pub mod jobs;
 pub mod losses;
 pub mod model;
 pub mod names;
+mod narrow;
 mod open_device;
 pub mod output;
 pub mod pool_dir;

@@ -23,7 +23,10 @@ Columns: operations in a second, bytes in a second, and how long an operation to
 buckets of the histogram, each twice as long as the one before. What is timed is the work on the volume, or the whole request of a mounted share;
 not what waits for its turn in the NBD door. A flush is a sync of a file, too. A request that a door divides counts once for
 each part, and a write that waits for room in a full pool (when-full) once for each try.
-A second table has what was written, by the codec that it was stored with: its bytes, what they became, and about how much CPU time
+On a terminal that is too narrow, the times are in a table of their own.
+A histogram has a column for each kind of operation that came: READ, WRITE, FLUSH, DISCARD, and of a mounted share LOOK (at names and attributes,
+and where holes are) and CHANGE (of names and attributes).
+A further table has what was written, by the codec that it was stored with: its bytes, what they became, and about how much CPU time
 that took. What mends, sorts and cleans is not in the operations; 'clean --sort' is in the second table.
 
 JSON: {version (1: fields may come, and none goes or changes), pool, only (the number of the volume that was named, or null), seconds (that the counts are of), bucket_ends_ns (of the histograms, in

@@ -6,7 +6,8 @@ use crate::choices::{Detail, Region};
 use crate::cli::ExplainArgs;
 use crate::control::{Reply, Request};
 use crate::exit::Outcome;
-use crate::output::{Output, facts, table};
+use crate::narrow::{columns, table_within};
+use crate::output::{Output, facts};
 use crate::session::Session;
 
 /// Regions of one request: 4 GiB of data, some hundred KiB of reply.
@@ -23,7 +24,7 @@ pub fn run(args: ExplainArgs, output: &Output) -> Outcome {
             Reply::Region(detail) => Ok(*detail),
             other => Err(other.unexpected().into()),
         })?;
-        output.result(&detail, || show_detail(&detail));
+        output.result(&detail, || show_detail(&detail, columns()));
         return Ok(());
     }
     let regions = Session::with(&args.pool, &args.access, output, |session| {
@@ -41,7 +42,7 @@ pub fn run(args: ExplainArgs, output: &Output) -> Outcome {
         }
         Ok(all)
     })?;
-    output.result(&regions, || show(&regions));
+    output.result(&regions, || show(&regions, columns()));
     Ok(())
 }
 
@@ -55,7 +56,7 @@ pub(super) fn codecs_of(region: &Region) -> String {
     region.codecs.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
-pub(super) fn show(regions: &[Region]) -> String {
+pub(super) fn show(regions: &[Region], columns: Option<usize>) -> String {
     let header = ["OFFSET", "DATA", "STORED", "SAVED", "LAST TEST", "STORED AS"].map(str::to_owned).to_vec();
     let mut rows = vec![header];
     let (mut raw, mut stored) = (0, 0);
@@ -79,10 +80,10 @@ pub(super) fn show(regions: &[Region]) -> String {
         ["all".to_owned(), format_size(raw), format_size(stored), saved(raw, stored), String::new(), String::new()]
             .to_vec(),
     );
-    table(&rows)
+    table_within(&rows, 1, true, columns)
 }
 
-fn show_detail(d: &Detail) -> String {
+fn show_detail(d: &Detail, columns: Option<usize>) -> String {
     let mut text = facts(&[
         ("region", format!("{} at {}", format_size(d.region.raw_bytes), format_size(d.region.offset))),
         (
@@ -153,7 +154,7 @@ fn show_detail(d: &Detail) -> String {
             trial.verdict.clone(),
         ]);
     }
-    text + &table(&rows)
+    text + &table_within(&rows, 1, true, columns)
 }
 
 #[cfg(test)]
@@ -179,7 +180,7 @@ mod tests {
 
     #[test]
     fn regions_add_up() {
-        let text = show(&[region(), region()]);
+        let text = show(&[region(), region()], None);
         for part in ["zstd-3 75 %, raw 25 %", "50.0 %", "8 MiB"] {
             assert!(text.contains(part), "{part} is not in\n{text}");
         }
@@ -215,7 +216,9 @@ mod tests {
             dictionaries: 2,
             trials: vec![trial],
         };
-        let text = show_detail(&detail);
+        let narrow = show_detail(&detail, Some(80));
+        assert!(narrow.lines().all(|line| line.chars().count() <= 80), "{narrow}");
+        let text = show_detail(&detail, None);
         for part in [
             "7.91 bits",
             "raw: it looks random",

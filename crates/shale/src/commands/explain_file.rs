@@ -9,7 +9,8 @@ use crate::cli::Access;
 use crate::control::{Reply, Request};
 use crate::exit::Outcome;
 use crate::file_choices::{FileReport, PartLine};
-use crate::output::{Output, facts, table};
+use crate::narrow::{columns, table_within};
+use crate::output::{Output, facts};
 use crate::session::Session;
 
 /// Shows how a file is stored, and why.
@@ -19,11 +20,11 @@ pub(super) fn run(pool: &Path, share: String, path: String, access: &Access, out
             Reply::File(report) => Ok(*report),
             other => Err(other.unexpected().into()),
         })?;
-    output.result(&report, || show(&report));
+    output.result(&report, || show(&report, columns()));
     Ok(())
 }
 
-fn show(report: &FileReport) -> String {
+fn show(report: &FileReport, columns: Option<usize>) -> String {
     let mut lines = vec![
         ("path", report.path.clone()),
         ("type", if report.file_type.is_empty() { "not known".to_owned() } else { report.file_type.clone() }),
@@ -77,7 +78,7 @@ fn show(report: &FileReport) -> String {
             part.why.clone(),
         ]);
     }
-    text.push_str(&table(&rows));
+    text.push_str(&table_within(&rows, 1, true, columns));
     if report.parts_left_out > 0 {
         text.push_str(&format!("and {} parts behind these\n", report.parts_left_out));
     }
@@ -128,11 +129,11 @@ mod tests {
             parts_left_out: 0,
             trials: None,
         };
-        let text = show(&report);
+        let text = show(&report, None);
         assert!(!text.contains("in force") && !text.contains("earlier"), "{text}");
         report.in_force = Some("zstd-9 (rule for c, by its name)".to_owned());
         report.parts[1].earlier = true;
-        let text = show(&report).split_whitespace().collect::<Vec<_>>().join(" ");
+        let text = show(&report, None).split_whitespace().collect::<Vec<_>>().join(" ");
         for part in [
             "compression gzip-6 (rule for c, by its name)",
             "in force zstd-9 (rule for c, by its name), for files that are made now",
@@ -141,6 +142,6 @@ mod tests {
             assert!(text.contains(part), "{part} is not in\n{text}");
         }
         report.parts.remove(0);
-        assert!(show(&report).contains("its one part"));
+        assert!(show(&report, None).contains("its one part"));
     }
 }

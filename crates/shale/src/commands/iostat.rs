@@ -9,6 +9,7 @@ use super::interruption::Interruption;
 use crate::cli::IostatArgs;
 use crate::control::{Reply, Request};
 use crate::exit::Outcome;
+use crate::narrow::{columns, table_within};
 use crate::output::{Output, is_in_vain, table};
 use crate::session::Session;
 use crate::traffic::{DoorTraffic, OperationLine, TrafficReport, VolumeTraffic};
@@ -17,6 +18,8 @@ use crate::traffic::{DoorTraffic, OperationLine, TrafficReport, VolumeTraffic};
 const SHOWN: [OpKind; 4] = [OpKind::Read, OpKind::Write, OpKind::Flush, OpKind::Discard];
 /// The part of the operations that the column of long ones tells of.
 const MOST: f64 = 0.99;
+/// Columns that tell of what a line is: the volume and the door.
+const NAMES: usize = 2;
 
 /// Shows reports until there are enough, or the user has had enough.
 pub fn run(args: &IostatArgs, output: &Output) -> Outcome {
@@ -33,7 +36,7 @@ pub fn run(args: &IostatArgs, output: &Output) -> Outcome {
             Some(before) => now.clone().since(before),
             None => now.clone(),
         };
-        output.result(&report, || if args.histogram { histograms(&report) } else { show(&report) });
+        output.result(&report, || if args.histogram { histograms(&report) } else { show(&report, columns()) });
         before = Some(now);
         left -= 1;
         if left == 0 {
@@ -69,7 +72,7 @@ fn doors<'a>(report: &'a TrafficReport) -> impl Iterator<Item = (&'a VolumeTraff
     report.volumes.iter().flat_map(of).filter(used)
 }
 
-fn show(report: &TrafficReport) -> String {
+fn show(report: &TrafficReport, columns: Option<usize>) -> String {
     let rate = |count: u64| count as f64 / report.seconds.max(1e-3);
     let per_second = |line: Option<&OperationLine>| line.map_or(0.0, |line| rate(line.count));
     let bytes = |line: Option<&OperationLine>| format_size(line.map_or(0, |line| rate(line.bytes) as u64));
@@ -92,7 +95,7 @@ fn show(report: &TrafficReport) -> String {
         rows.push(row);
     }
     let span = format!("{:.1} s\n", report.seconds);
-    let text = if rows.len() == 1 { "no operations\n".to_owned() } else { table(&rows) };
+    let text = if rows.len() == 1 { "no operations\n".to_owned() } else { table_within(&rows, NAMES, false, columns) };
     span + &text + &codecs(report)
 }
 
@@ -183,10 +186,12 @@ mod tests {
 
     #[test]
     fn a_line_tells_rates_and_times_and_doors_at_rest_have_none() {
-        let text = show(&report());
+        let text = show(&report(), None);
         let nbd = row(&text, "vm nbd").join(" ");
         assert_eq!(nbd, "vm nbd 0.0 10.0 0.0 0.0 0 B 10 MiB - 1.0 ms/long -", "{text}");
         assert!(!text.contains("mount"), "{text}");
+        let narrow = show(&report(), Some(80));
+        assert!(narrow.lines().all(|line| line.len() <= 80) && narrow.contains("READ mean/99%"), "{narrow}");
         assert_eq!(row(&text, "vm zstd-3").join(" "), "vm zstd-3 160 20 MiB 5 MiB ~1.5 ms");
         assert!(text.contains("vm: 3 of 4 units that reads needed were in memory (75.0 %)"), "{text}");
     }

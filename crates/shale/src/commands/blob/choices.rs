@@ -18,6 +18,7 @@ use crate::cli::{BlobEstimateArgs, BlobExplainArgs};
 use crate::commands::explain::{codecs_of, saved, show};
 use crate::estimate::{self, Plan, Population};
 use crate::exit::{Failure, Outcome};
+use crate::narrow::columns;
 use crate::output::{facts, table};
 use crate::progress::Progress;
 use crate::volume_io::VolumeIo;
@@ -58,7 +59,7 @@ pub async fn explain(args: BlobExplainArgs, context: &Context<'_>) -> Outcome {
             all.extend(context.until_interrupted(regions(&blob, &version, from, to)).await?);
             from = to;
         }
-        context.output.result(&all, || show(&all));
+        context.output.result(&all, || show(&all, columns()));
         return Ok(());
     };
     let begin = at / REGION_BYTES * REGION_BYTES;
