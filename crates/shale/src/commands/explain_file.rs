@@ -54,8 +54,11 @@ fn show(report: &FileReport, columns: Option<usize>) -> String {
     }
     if let Some(trials) = &report.trials {
         let others = trials.others.iter().map(|other| format!("{} {}", other.codec, format_size(other.stored_bytes)));
+        // What a single unit of several takes is not kept.
+        let units = report.parts.first().map_or(1, |part| part.units);
+        let of = if units > 1 { format!(" (the mean of the {units} units of the first row)") } else { String::new() };
         let text = format!(
-            "its first unit, {} as {}, would take: {}",
+            "its first unit, {} as {}{of}, would take: {}",
             format_size(trials.raw_bytes),
             format_size(trials.stored_bytes),
             others.collect::<Vec<_>>().join(", ")
@@ -100,6 +103,7 @@ fn earlier(parts: &[PartLine]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::file_choices::Trials;
 
     fn part(codec: &str, earlier: bool) -> PartLine {
         PartLine {
@@ -143,5 +147,10 @@ mod tests {
         }
         report.parts.remove(0);
         assert!(show(&report, None).contains("its one part"));
+        report.trials = Some(Trials { offset: 0, raw_bytes: 32 << 10, stored_bytes: 256, others: Vec::new() });
+        assert!(!show(&report, None).contains("mean"));
+        report.parts[0].units = 4;
+        let text = show(&report, None).split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(text.contains("32 KiB as 256 B (the mean of the 4 units of the first row), would"), "{text}");
     }
 }
