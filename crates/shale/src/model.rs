@@ -394,6 +394,8 @@ pub struct StatusReport {
     pub jobs: Vec<JobReport>,
     pub cleaned_extents: u64,
     pub moved_bytes: u64,
+    #[serde(default)]
+    pub rewritten_bytes: u64,
     pub cleaning_ms: f64,
     pub cleaning_bytes_per_s: Option<f64>,
     pub cold_before_bytes: u64,
@@ -593,6 +595,15 @@ pub fn ratio(whole: u64, part: u64) -> Option<f64> {
     (part > 0).then(|| whole as f64 / part as f64)
 }
 
+/// Bytes written to disks for each byte that clients wrote, compressed. Bytes that are rewritten
+/// because a user asks for it are no price of these writes. Where they are the most of all, nothing
+/// is told: their headers and their part of the map, which cannot be told apart, would be most of
+/// the rest.
+pub fn write_amplification(disk_bytes: u64, rewritten_bytes: u64, fragment_bytes: u64) -> Option<f64> {
+    let own = disk_bytes.saturating_sub(rewritten_bytes);
+    ratio(own, fragment_bytes).filter(|_| own >= rewritten_bytes)
+}
+
 /// A ratio as people read it.
 pub fn show_ratio(ratio: Option<f64>) -> String {
     ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}x"))
@@ -625,5 +636,13 @@ mod tests {
         assert_eq!(ratio(0, 0), None);
         assert_eq!(show_ratio(None), "-");
         assert_eq!(show_ratio(ratio(300, 100)), "3.00x");
+    }
+
+    #[test]
+    fn what_is_rewritten_on_request_is_no_price_of_writes() {
+        assert_eq!(write_amplification(300, 0, 100), Some(3.0));
+        assert_eq!(write_amplification(300, 100, 100), Some(2.0));
+        assert_eq!(write_amplification(51 << 20, 50 << 20, 8 << 10), None);
+        assert_eq!(write_amplification(300, 0, 0), None);
     }
 }

@@ -34,7 +34,7 @@ use crate::images::Images;
 use crate::jobs::Jobs;
 use crate::model::{
     BookmarkLine, HoldLine, ImageLine, LossLine, PropertyReport, ReceiveLine, ReservedLine, ScrubLine, StatusReport,
-    VolumeReport, ratio,
+    VolumeReport, ratio, write_amplification,
 };
 use crate::output::Output;
 use crate::schedules;
@@ -445,6 +445,7 @@ impl Service {
             unserved_shares: mounted.map(|shares| shares.unserved()).unwrap_or_default(),
             cleaned_extents: status.cleaned_extents,
             moved_bytes: status.moved_bytes,
+            rewritten_bytes: status.rewritten_bytes,
             cleaning_ms: status.cleaning_ns as f64 / 1e6,
             cleaning_bytes_per_s: ratio(cleaned, status.cleaning_ns).map(|per_ns| per_ns * 1e9),
             cold_before_bytes: status.cold_before_bytes,
@@ -513,7 +514,7 @@ impl Service {
             fragment_bytes: status.fragment_bytes,
             log_bytes: status.log_bytes,
             disk_written_bytes: written,
-            write_amplification: ratio(written, status.fragment_bytes),
+            write_amplification: write_amplification(written, status.rewritten_bytes, status.fragment_bytes),
             read_bytes: status.read_bytes,
             read_disk_bytes: status.read_disk_bytes,
             checkpoints: status.checkpoints,

@@ -43,6 +43,7 @@ pub(crate) struct Counters {
     pub recovery_ns: Counter,
     pub cleaned_extents: Counter,
     pub moved_bytes: Counter,
+    pub rewritten_bytes: Counter,
     pub cleaning_ns: Counter,
     pub cold_before_bytes: Counter,
     pub cold_after_bytes: Counter,

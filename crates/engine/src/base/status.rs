@@ -199,6 +199,9 @@ pub struct PoolStatus {
     pub cleaned_extents: u64,
     /// See `cleaned_extents`.
     pub moved_bytes: u64,
+    /// Bytes of the log that were written anew because a user asked for it: to recompress, and to
+    /// sort.
+    pub rewritten_bytes: u64,
     /// See `cleaned_extents`.
     pub cleaning_ns: u64,
     /// Bytes of fragments that the cleaner compressed anew (the property `cold-mode`), before and

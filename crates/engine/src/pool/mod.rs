@@ -504,6 +504,7 @@ impl Pool {
             recovery_ns: c.recovery_ns.get(),
             cleaned_extents: c.cleaned_extents.get(),
             moved_bytes: c.moved_bytes.get(),
+            rewritten_bytes: c.rewritten_bytes.get(),
             cleaning_ns: c.cleaning_ns.get(),
             cold_before_bytes: c.cold_before_bytes.get(),
             cold_after_bytes: c.cold_after_bytes.get(),

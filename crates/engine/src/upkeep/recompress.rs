@@ -271,6 +271,7 @@ impl Core {
             {
                 return Ok(false);
             }
+            self.counters.rewritten_bytes.add(packed);
         }
         state.fragments += fragments;
         state.rewritten += rewritten;

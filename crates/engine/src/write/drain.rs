@@ -163,6 +163,7 @@ impl Core {
         let copies = copies_among(&prepared.taken);
         let moved_bytes = sorted_bytes(&prepared.entries, &sorted);
         self.counters.moved_bytes.add(moved_bytes);
+        self.counters.rewritten_bytes.add(moved_bytes);
         self.counters.fragment_bytes.add(prepared.payload_bytes() as u64 - moved_bytes);
         let parts = self.separate(prepared, &sorted);
         if copies.is_empty() || Canary::CopiesBesideData.is_planted() {

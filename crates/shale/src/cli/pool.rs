@@ -83,6 +83,7 @@ JSON fields (bytes, counts, or as named; counters begin when the pool is opened)
   dead_bytes, free_bytes, map_bytes        not yet reclaimed; free, in the pool and below it; taken by the map
   jobs                                     those under way, as 'shale jobs --json' lists them
   cleaned_extents, moved_bytes             emptied by the cleaner; bytes moved for that and by clean --sort
+  rewritten_bytes                          written anew by recompress and clean --sort
   cleaning_ms, cleaning_bytes_per_s        time that took; extents' bytes emptied per second of it, or null
   cold_before_bytes, cold_after_bytes      what the cleaner compressed anew as cold-mode says: bytes before and after
   catalogue_bytes, catalogue_extents       size of the catalogue in the log, from which salvage would know names and sizes (0: no room
@@ -99,7 +100,8 @@ JSON fields (bytes, counts, or as named; counters begin when the pool is opened)
   ratio, saving_percent                    allocated/stored; 100*(1 - stored/allocated); null when empty
   written_bytes, fragment_bytes            written by clients; what that was compressed to
   log_bytes, disk_written_bytes            written to the data file; to the data file and the map
-  write_amplification                      disk_written_bytes / fragment_bytes, or null
+  write_amplification                      (disk_written_bytes - rewritten_bytes) / fragment_bytes; null: no
+                                           data was written, or more was rewritten than written
   read_bytes, read_disk_bytes              read by clients; read from the data file
   checkpoints, light_checkpoints           checkpoints taken in full; those that only free space
   flushes, syncs

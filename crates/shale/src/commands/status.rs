@@ -231,7 +231,18 @@ fn show(s: &StatusReport) -> String {
         ("extents", format!("{used} of {} in use, {} each", s.extents_total, size(s.extent_bytes))),
         ("", String::new()),
         ("written", format!("{}, compressed to {}", size(s.written_bytes), size(s.fragment_bytes))),
-        ("written to disk", format!("{}, of which log {}", size(s.disk_written_bytes), size(s.log_bytes))),
+        (
+            "written to disk",
+            format!(
+                "{}, of which log {}{}",
+                size(s.disk_written_bytes),
+                size(s.log_bytes),
+                match s.rewritten_bytes {
+                    0 => String::new(),
+                    bytes => format!(", and rewritten by recompress and clean --sort {}", size(bytes)),
+                }
+            ),
+        ),
         ("write amplification", s.write_amplification.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.3}"))),
         ("read", format!("{}, from the data {}", size(s.read_bytes), size(s.read_disk_bytes))),
         ("flushes", format!("{}, with {} syncs", s.flushes, s.syncs)),
