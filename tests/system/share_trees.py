@@ -200,8 +200,9 @@ def share_imports_keep_what_is_there(t):
     pool.shale("import", "home", tree)
     (tree / "note").write_text("new\n")
     (tree / "more").write_text("more\n")
-    said = pool.shale("import", "home", tree, status=EXIT["exists"]).stderr
-    t.expect("--overwrite" in said, f"no advice in: {said}")
+    told = pool.shale("import", "home", tree, status=EXIT["exists"])
+    t.expect("--overwrite" in told.stderr, f"no advice in: {told.stderr}")
+    t.expect("all of the share: " in told.stdout, f"the figures of the share are not told as such: {told.stdout}")
     pool.shale("export", "home", t.dir / "out")
     t.equal([(t.dir / "out" / name).read_text() for name in ("note", "more")], ["old\n", "more\n"], "without --overwrite")
     (t.dir / "out" / "note").write_text("mine\n")

@@ -89,6 +89,12 @@ pub fn import(session: &Session, args: &ImportArgs, interrupted: &AtomicBool, ou
         summary.stored_bytes = Some(found.stored_bytes);
         // The pages of its names are sparse, and would count as data that was saved.
         summary.ratio = if old.is_none() { ratio(summary.copied_bytes, found.stored_bytes) } else { found.ratio };
+        if let Some(old) = old {
+            let added = found.stored_bytes.saturating_sub(old.stored_bytes);
+            summary.added_bytes = Some(added);
+            // What replaces others takes their room.
+            summary.added_ratio = ratio(summary.copied_bytes, added).filter(|_| !args.overwrite);
+        }
     }
     Ok(summary)
 }

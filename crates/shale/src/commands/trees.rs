@@ -61,6 +61,12 @@ pub struct TreeSummary {
     pub stored_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ratio: Option<f64>,
+    /// Of these, what came with the import, if the share was there before; and what it saves, where
+    /// nothing was replaced.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub added_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub added_ratio: Option<f64>,
     seconds: f64,
     bytes_per_second: u64,
 }
@@ -86,6 +92,8 @@ impl TreeSummary {
             problem_lines: tally.lines,
             stored_bytes: None,
             ratio: None,
+            added_bytes: None,
+            added_ratio: None,
             seconds,
             bytes_per_second: (tally.bytes as f64 / seconds.max(1e-9)) as u64,
         }
@@ -125,8 +133,14 @@ impl TreeSummary {
         let others = self.symlinks + self.links + self.others;
         text += &format!("{} files, {} directories, {others} others, ", self.files, self.directories);
         text += &format!("{} of data, ", format_size(self.copied_bytes));
+        let figures = |bytes: u64, ratio| format!("{} stored, ratio {}", format_size(bytes), show_ratio(ratio));
         if let Some(bytes) = self.stored_bytes {
-            text += &format!("{} stored, ratio {}, ", format_size(bytes), show_ratio(self.ratio));
+            text += &match self.added_bytes {
+                None => format!("{}, ", figures(bytes, self.ratio)),
+                Some(added) => {
+                    format!("{} (all of the share: {}), ", figures(added, self.added_ratio), figures(bytes, self.ratio))
+                }
+            };
         }
         text + &format!("{:.1} s, {}/s\n", self.seconds, format_size(self.bytes_per_second))
     }
