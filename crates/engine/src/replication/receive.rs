@@ -242,7 +242,7 @@ impl Receiver {
         if self.pool.snapshot_identity(&title).is_ok_and(|here| here == begin.to) {
             return Err(Error::new(
                 ErrorKind::Exists,
-                format!("the snapshot of the stream is here already: '{title}'"),
+                format!("the pool has the snapshot that the stream brings already: '{title}'"),
             ));
         }
         let newest = self.pool.fitting(&volume, from, &begin.parent)?;

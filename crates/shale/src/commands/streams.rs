@@ -100,7 +100,8 @@ impl Target {
         self.file.write_all(chunk).map_err(|error| match error.kind() {
             std::io::ErrorKind::BrokenPipe => Error::new(
                 ErrorKind::Io,
-                "the receiver of the stream has gone; `shale send --resume` goes on, with the token that `shale status` shows there",
+                "the receiver has ended before the stream did, and says why; if it keeps a part of the stream, 'shale status' there shows \
+                 the token with which 'shale send --resume' goes on",
             )
             .into(),
             _ => Failure::Error(Error::from_io(format!("cannot write to {}", self.name), error)),
@@ -322,7 +323,7 @@ impl<'a> Source<'a> {
 }
 
 fn no_stream(name: &str) -> Failure {
-    Error::new(ErrorKind::Invalid, format!("{name} is no stream of shale send")).into()
+    Error::new(ErrorKind::Invalid, format!("{name} is no stream of 'shale send': it begins otherwise")).into()
 }
 
 /// Receives a stream.
@@ -334,7 +335,7 @@ pub fn receive(args: ReceiveArgs, output: &Output) -> Outcome {
     let started = Instant::now();
     let mut work = |session: &Session| -> Outcome {
         let Some(first) = source.chunk()? else {
-            let text = format!("{} is empty: the sender of the stream has failed", source.name);
+            let text = format!("{} is empty: the sender of the stream has failed, and says why", source.name);
             return Err(Error::new(ErrorKind::Io, text).into());
         };
         let (head, _) = stream_sets::parts(&first)?;
