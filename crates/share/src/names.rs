@@ -19,10 +19,16 @@ pub const COOKIE_DOT: u64 = 1;
 /// Cookie of `..`, from which a listing goes on with the first name.
 pub const COOKIE_DOT_DOT: u64 = 2;
 
+/// The name at the root of a share that no file can have: it leads to the share's snapshots.
+pub const KEPT_NAME: &[u8] = b".shale";
+
 const HASH_BITS: u32 = 46;
 
 /// How many names of equal hash a directory holds: at 2^46 values, two are a rarity.
 pub(crate) const TWINS_MAX: u64 = 1 << 16;
+
+/// All cookies are less.
+pub(crate) const COOKIES_END: u64 = 1 << 63;
 
 /// The first cookie that a name of that hash can have. It is above those of the dots, and fits in a
 /// signed number.

@@ -133,6 +133,53 @@ impl Tree {
         }
     }
 
+    /// Names of a directory, without a look at what they mean: all that can be read in a share with
+    /// damaged names. Also the failure by which others are lost, if there is one.
+    pub fn names(&self, directory: u64) -> (Vec<Listed>, Option<Failure>) {
+        let (mut names, mut lost) = (Vec::new(), None);
+        let mut after = COOKIE_DOT_DOT;
+        loop {
+            let listed = self.state.read().list(directory, after, |cookie, named| {
+                names.push(Listed { cookie, node: named.inode, kind: named.kind, name: named.name });
+                true
+            });
+            let Err(failure) = listed else { return (names, lost) };
+            lost = lost.or(Some(failure));
+            after = names.last().map_or(after, |last: &Listed| after.max(last.cookie));
+            match self.behind_damage(directory, after) {
+                Some(behind) => after = behind,
+                None => return (names, lost),
+            }
+        }
+    }
+
+    /// A cookie behind `after` from which a listing goes on, where the names next to `after` cannot
+    /// be read.
+    fn behind_damage(&self, directory: u64, after: u64) -> Option<u64> {
+        let is_whole = |after| self.state.read().list(directory, after, |_, _| false).is_ok();
+        let mut step = names::TWINS_MAX;
+        let mut bad = after;
+        let mut good = loop {
+            let next = after.saturating_add(step);
+            if next >= names::COOKIES_END {
+                return None;
+            }
+            if is_whole(next) {
+                break next;
+            }
+            (bad, step) = (next, step * 2);
+        };
+        while good - bad > 1 {
+            let middle = bad.midpoint(good);
+            if is_whole(middle) {
+                good = middle;
+            } else {
+                bad = middle;
+            }
+        }
+        Some(good)
+    }
+
     /// Target of a symbolic link.
     ///
     /// # Errors

@@ -133,6 +133,43 @@ fn a_tree_is_served_from_copies_of_leaves() {
     assert!(leaves >= 5, "{leaves} leaves have copies");
 }
 
+/// Of a directory with damaged leaves, all other names are read, and that some are lost is told.
+#[test]
+fn names_around_a_damaged_leaf_are_read() {
+    let space = SimSpace::new();
+    let tree = Tree::create(space.clone(), 7, OPTIONS).unwrap();
+    let names = 3000;
+    for number in 0..names {
+        let name = format!("a name of some length, number {number}");
+        tree.make(Tree::ROOT, name.as_bytes(), CALLER, libc::S_IFREG | 0o644, 0, 0).unwrap();
+    }
+    tree.close().unwrap();
+    // A leaf of names has one of them in it, and no record of an inode.
+    let has_names = |page: &u64| {
+        let bytes = page_at(&space, 1, *page);
+        bytes[0] == LEAF && bytes.windows(14).any(|part| part == b"a name of some")
+    };
+    let leaves: Vec<u64> = (1..pages(&space)).filter(has_names).collect();
+    assert!(leaves.len() > 20, "{} leaves", leaves.len());
+    let mut fewest = usize::MAX;
+    for some in leaves.chunks(leaves.len() / 7) {
+        let space = space.snapshot();
+        // Two of them, with whole ones between.
+        let damaged = [some[0], some[some.len() - 1]];
+        damaged.iter().for_each(|page| damage(&space, *page));
+        let tree = Tree::open(space.clone(), OPTIONS).unwrap();
+        let (found, lost) = tree.names(Tree::ROOT);
+        fewest = fewest.min(found.len());
+        assert_eq!(lost.is_some(), found.len() < names, "{damaged:?}");
+        assert!(found.len() >= names - 2 * PAGE_NAMES_MAX, "{damaged:?}: {} of {names} names", found.len());
+        assert!(found.windows(2).all(|pair| pair[0].cookie < pair[1].cookie), "{damaged:?}: out of order, or twice");
+    }
+    assert!(fewest < names, "no damage cost a name: this looks at nothing");
+    let tree = Tree::open(space, OPTIONS).unwrap();
+    let (found, lost) = tree.names(Tree::ROOT);
+    assert_eq!((found.len(), lost), (names, None));
+}
+
 /// A leaf that has been copied is a copy no more when it has changed, by a program that copies no
 /// leaves: the names are those of the leaf, and a damaged one is lost.
 #[test]
