@@ -14,7 +14,7 @@ use std::time::Duration;
 use fuse::wire::reply;
 use fuse::{Answer, Attributes, Entry, Errno, Listing, ListingPlus, Operation, Request};
 use parking_lot::Mutex;
-use share::{Failure, Inode, Tree};
+use share::{Failure, Inode, KEPT_NAME, Tree};
 use surface::Allocation;
 
 use crate::served::{self, TTL, answer_sized, errno};
@@ -31,8 +31,6 @@ const VIEWS: u64 = 0xfffe;
 const OPEN_MAX: usize = 8;
 /// How long the kernel believes that a snapshot is there.
 const NAME_TTL: Duration = Duration::from_secs(1);
-/// The name at the root.
-const SHALE_NAME: &[u8] = b".shale";
 const SNAPSHOTS_NAME: &[u8] = b"snapshots";
 
 /// A moment of the share.
@@ -85,6 +83,18 @@ pub(crate) const fn is_elsewhere(node: u64) -> bool {
     node >> VIEW_SHIFT != 0
 }
 
+/// Whether a request looks at the name of the snapshots, or is to take it away from them. Whatever
+/// is to get that name is refused by the tree.
+fn is_of_snapshots(operation: &Operation<'_>) -> bool {
+    match operation {
+        Operation::Lookup { name }
+        | Operation::Unlink { name }
+        | Operation::RemoveDirectory { name }
+        | Operation::Rename { name, .. } => *name == KEPT_NAME,
+        _ => false,
+    }
+}
+
 /// The node in another view that a request for a node of the present names besides, if it does.
 pub(crate) fn names_another_view(operation: &Operation<'_>) -> bool {
     match operation {
@@ -124,9 +134,7 @@ impl Shown {
 
     /// Whether a request is answered here.
     pub(crate) fn takes(request: &Request<'_>) -> bool {
-        is_elsewhere(request.node)
-            || request.node == Tree::ROOT
-                && matches!(request.operation, Operation::Lookup { name } if name == SHALE_NAME)
+        is_elsewhere(request.node) || request.node == Tree::ROOT && is_of_snapshots(&request.operation)
     }
 
     /// Closes the trees of snapshots: of all, or of those that were not looked at since the last
@@ -196,7 +204,8 @@ impl Shown {
             (_, Operation::Fsync { .. } | Operation::FsyncDirectory { .. } | Operation::SyncFs) => answer.done(),
             (_, Operation::Ioctl { .. }) => answer.fail(Errno::ENOTTY),
             (_, Operation::CopyRange { .. }) => answer.fail(Errno::new(libc::EXDEV)),
-            (Tree::ROOT, _) => answer.entry(&sign_entry(SHALE)),
+            (Tree::ROOT, Operation::Lookup { .. }) => answer.entry(&sign_entry(SHALE)),
+            (Tree::ROOT, _) => answer.fail(Errno::new(libc::EPERM)),
             (node @ (SHALE | SNAPSHOTS), operation) => self.serve_sign(node, &operation, answer),
             (node, operation) => match self.tree(node >> VIEW_SHIFT) {
                 Ok(tree) => serve_moment(&tree, node, &operation, answer, moved),

@@ -56,12 +56,25 @@ pub fn error_of(name: &str, doing: &str, failure: Failure) -> Error {
 }
 
 /// Has a tree keep the directories at its root on which the shares in it are mounted: nothing can
-/// be named there, whether they are mounted or not.
+/// be named there, whether they are mounted or not. Frees the name of its snapshots.
 pub(crate) fn keep_for_inner(pool: &Pool, name: &str, tree: &Tree) -> Result<()> {
     let prefix = format!("{name}/");
     let shares = pool.volumes().into_iter().filter(|volume| volume.is_share());
     let inner = shares.filter_map(|share| share.name.strip_prefix(&prefix).map(|inner| inner.as_bytes().to_vec()));
     let kept = tree.keep_for_mounts(inner.filter(|inner| !inner.contains(&b'/')));
+    let kept_name = String::from_utf8_lossy(share::KEPT_NAME);
+    match tree.free_kept_name() {
+        Ok(None) => {}
+        Ok(Some(new)) => {
+            let new = String::from_utf8_lossy(&new);
+            log::warn!("share '{name}': {kept_name} at its root, which its snapshots would hide, is now called {new}");
+        }
+        // In a full or damaged share: all else is of use.
+        Err(failure) => {
+            let error = error_of(name, "it cannot be told or changed whether its snapshots hide a file", failure);
+            log::warn!("{error}: {kept_name} at its root");
+        }
+    }
     kept.map_err(|failure| error_of(name, "its directories for shares in it cannot be looked up", failure))
 }
 

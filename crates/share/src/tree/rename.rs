@@ -1,7 +1,7 @@
 //! Renaming.
 
 use super::directory::living_directory;
-use super::mount_points::admit_name;
+use super::mount_points::{admit_name, refuse_kept_name};
 use super::{Tree, remove};
 use crate::failure::{Failure, Result};
 use crate::inode::{Flags, Inode, Time};
@@ -20,8 +20,8 @@ impl Tree {
     /// one with `RENAME_EXCHANGE`. `RENAME_WHITEOUT` leaves a device node 0:0 at the old name.
     ///
     /// # Errors
-    /// `ENOENT`, `EEXIST` with `RENAME_NOREPLACE`, `ENOTDIR`, `EISDIR`, `ENOTEMPTY`, `EINVAL` for a
-    /// directory that would come into itself.
+    /// `ENOENT`, `EEXIST` with `RENAME_NOREPLACE` and for the name of the snapshots, `ENOTDIR`,
+    /// `EISDIR`, `ENOTEMPTY`, `EINVAL` for a directory that would come into itself.
     pub fn rename(&self, from: u64, name: &[u8], to: u64, new_name: &[u8], flags: u32) -> Result<()> {
         const KNOWN: u32 = libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE | libc::RENAME_WHITEOUT;
         let (no_replace, exchange) = (flags & libc::RENAME_NOREPLACE != 0, flags & libc::RENAME_EXCHANGE != 0);
@@ -30,6 +30,7 @@ impl Tree {
         }
         names::check(name)?;
         names::check(new_name)?;
+        refuse_kept_name(to, new_name)?;
         let now = self.now();
         let mut state = self.change()?;
         living_directory(&state, from)?;

@@ -131,6 +131,53 @@ fn a_mount_point_takes_no_names() {
     assert!(ran.is_err(), "NOT CAUGHT: names-below-a-mount");
 }
 
+/// Nothing comes to have the name of a share's snapshots, which would hide it.
+fn nothing_gets_the_name_of_snapshots() {
+    let (_, tree) = tree();
+    let name = share::KEPT_NAME;
+    let make = |directory, name: &[u8], mode| tree.make(directory, name, CALLER, mode | 0o755, 0, 0).map(|made| made.0);
+    let refused = |what: &str, done: share::Result<()>| {
+        assert_eq!(done.map_err(share::Failure::errno), Err(libc::EEXIST), "HARNESS: {what}");
+    };
+    let (a, d) = (file(&tree, b"a"), make(Tree::ROOT, b"d", libc::S_IFDIR).unwrap());
+    for mode in [libc::S_IFREG, libc::S_IFDIR, libc::S_IFIFO, libc::S_IFCHR] {
+        refused("make", make(Tree::ROOT, name, mode).map(drop));
+    }
+    refused("symlink", tree.make_link(Tree::ROOT, name, CALLER, b"target").map(drop));
+    refused("link", tree.link(a, Tree::ROOT, name).map(drop));
+    for flags in [0, libc::RENAME_NOREPLACE, libc::RENAME_EXCHANGE, libc::RENAME_WHITEOUT] {
+        refused("rename of a file", tree.rename(Tree::ROOT, b"a", Tree::ROOT, name, flags));
+        refused("rename of a directory", tree.rename(Tree::ROOT, b"d", Tree::ROOT, name, flags));
+    }
+    // Elsewhere, and with more letters, it is a name like others.
+    make(d, name, libc::S_IFDIR).unwrap();
+    refused("rename from below", tree.rename(d, name, Tree::ROOT, name, 0));
+    file(&tree, b".shale2");
+    assert_eq!(tree.free_kept_name(), Ok(None));
+    assert_eq!(tree.check().unwrap(), Vec::<String>::new());
+}
+
+#[test]
+fn the_name_of_snapshots_is_kept() {
+    nothing_gets_the_name_of_snapshots();
+    share::canary::plant(Some("name-of-snapshots-given"));
+    let ran = std::panic::catch_unwind(nothing_gets_the_name_of_snapshots);
+    // A share of older times, which has files of that name.
+    let (space, tree) = tree();
+    let old = tree.make(Tree::ROOT, share::KEPT_NAME, CALLER, libc::S_IFDIR | 0o755, 0, 0).unwrap().0;
+    file(&tree, b".shale-1");
+    let inside = tree.make(old, b"thesis", CALLER, libc::S_IFREG | 0o644, 0, 0).unwrap().0;
+    share::canary::plant(None);
+    assert!(ran.is_err(), "NOT CAUGHT: name-of-snapshots-given");
+    tree.close().unwrap();
+    let tree = Tree::open(space, OPTIONS).unwrap();
+    assert_eq!(tree.free_kept_name(), Ok(Some(b".shale-2".to_vec())));
+    assert_eq!(tree.free_kept_name(), Ok(None));
+    let moved = tree.lookup(Tree::ROOT, b".shale-2").unwrap().0;
+    assert_eq!((moved, tree.lookup(moved, b"thesis").unwrap().0), (old, inside));
+    assert_eq!(tree.check().unwrap(), Vec::<String>::new());
+}
+
 /// The data of a file that a loss of power took belongs to no file made later.
 #[test]
 fn numbers_and_data_of_lost_files_are_never_seen_again() {
