@@ -1,6 +1,7 @@
 //! What goes to stdout and stderr: results on stdout (text, or one JSON document), notes and errors
 //! on stderr.
 
+use std::borrow::Cow;
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,6 +11,22 @@ use surface::Error;
 
 use crate::exit::Outcome;
 use crate::system;
+
+/// A line, a name or a path as people are shown it: control characters, ends of lines among them,
+/// are written as escapes, so that a name of a user changes neither a terminal nor what else is
+/// said. JSON has names as they are.
+pub fn line_shown(text: &str) -> Cow<'_, str> {
+    ::blob::shown(text)
+}
+
+/// The same for text of several lines, and columns with tabs between them.
+fn text_shown(text: &str) -> Cow<'_, str> {
+    if let Cow::Borrowed(text) = line_shown(text) {
+        return Cow::Borrowed(text);
+    }
+    let cells = |line: &str| line.split('\t').map(line_shown).collect::<Vec<_>>().join("\t");
+    Cow::Owned(text.split('\n').map(cells).collect::<Vec<_>>().join("\n"))
+}
 
 /// Where a command's words go.
 #[derive(Debug, Clone, Copy)]
@@ -37,6 +54,11 @@ impl Output {
 
     /// A result as text.
     pub fn text(&self, text: &str) {
+        write_stdout(text_shown(text).as_bytes());
+    }
+
+    /// A result for programs, byte for byte.
+    pub fn exact(&self, text: &str) {
         write_stdout(text.as_bytes());
     }
 
@@ -68,18 +90,18 @@ impl Output {
     /// Something worth knowing, on stderr.
     pub fn note(&self, text: &str) {
         if !self.quiet {
-            write_stderr(&format!("{text}\n"));
+            write_stderr(&format!("{}\n", text_shown(text)));
         }
     }
 
     /// A question and what belongs to it, on stderr, as it stands.
     pub fn prompt(&self, text: &str) {
-        write_stderr(text);
+        write_stderr(&text_shown(text));
     }
 
     /// Something to worry about, on stderr, even when quiet.
     pub fn warn(&self, text: &str) {
-        write_stderr(&format!("shale: warning: {text}\n"));
+        write_stderr(&format!("shale: warning: {}\n", text_shown(text)));
     }
 
     /// An error: on stderr, and with `--json` as a document on stdout instead.
@@ -87,7 +109,7 @@ impl Output {
         if self.json && UNWRITTEN.get().is_none() {
             self.json(&serde_json::json!({ "error": { "kind": kind, "message": message } }));
         } else {
-            write_stderr(&format!("shale: {message}\n"));
+            write_stderr(&format!("shale: {}\n", text_shown(message)));
         }
     }
 }
@@ -140,6 +162,8 @@ fn write_stderr(text: &str) {
 /// Left-aligned first column, right-aligned others, two spaces between them. A last column of words
 /// is left-aligned as well, so that long ones do not push the short ones off a narrow terminal.
 pub fn table(rows: &[Vec<String>]) -> String {
+    let rows: Vec<Vec<Cow<'_, str>>> =
+        rows.iter().map(|row| row.iter().map(|cell| line_shown(cell)).collect()).collect();
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
         rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
@@ -149,7 +173,7 @@ pub fn table(rows: &[Vec<String>]) -> String {
     let is_words =
         rows.iter().skip(1).filter_map(|row| row.get(last)).all(|cell| cell.starts_with(char::is_alphabetic));
     let mut text = String::new();
-    for row in rows {
+    for row in &rows {
         let mut line = String::new();
         for (column, cell) in row.iter().enumerate() {
             let pad = " ".repeat(widths[column].saturating_sub(cell.chars().count()));
@@ -173,7 +197,7 @@ pub fn table(rows: &[Vec<String>]) -> String {
 
 /// Cells with tabs between them, for scripts.
 pub fn tabbed(rows: &[Vec<String>]) -> String {
-    rows.iter().map(|row| row.join("\t") + "\n").collect()
+    rows.iter().map(|row| row.iter().map(|cell| line_shown(cell)).collect::<Vec<_>>().join("\t") + "\n").collect()
 }
 
 /// Columns of a terminal whose width is not set.
@@ -185,6 +209,7 @@ pub fn facts(lines: &[(&str, String)]) -> String {
     let width = lines.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     let mut text = String::new();
     for (name, value) in lines {
+        let value = line_shown(value);
         let mut line = format!("{name:width$} ");
         let mut has_words = false;
         for word in value.split(' ') {
@@ -212,6 +237,17 @@ mod tests {
         let row = |cells: &[&str]| cells.iter().map(|c| (*c).to_owned()).collect::<Vec<_>>();
         let text = table(&[row(&["NAME", "SIZE"]), row(&["a", "10 GiB"]), row(&["longer", "1 B"])]);
         assert_eq!(text, "NAME      SIZE\na       10 GiB\nlonger     1 B\n");
+    }
+
+    #[test]
+    fn names_change_no_terminal_and_no_line() {
+        let odd = "a\n\u{1b}]0;title\u{7}\tb\u{202e}";
+        assert_eq!(line_shown(odd), "a\\n\\u{1b}]0;title\\u{7}\\tb\\u{202e}");
+        assert_eq!(text_shown("NAME\tSIZE\n\u{1b}[2Jx\t1\n"), "NAME\tSIZE\n\\u{1b}[2Jx\t1\n");
+        assert!(matches!(text_shown("plain ü"), Cow::Borrowed(_)));
+        let row = |cells: &[&str]| cells.iter().map(|c| (*c).to_owned()).collect::<Vec<_>>();
+        assert_eq!(table(&[row(&["NAME", "SIZE"]), row(&["a\nb", "1 B"])]), "NAME  SIZE\na\\nb   1 B\n");
+        assert_eq!(tabbed(&[row(&["a\tb", "1"])]), "a\\tb\t1\n");
     }
 
     #[test]

@@ -16,7 +16,7 @@ const MAN_COLUMNS: usize = 72;
 /// Prints a completion script.
 pub fn completions(shell: clap_complete::Shell, output: &Output) -> Outcome {
     let script = completion::script(shell).map_err(|why| Error::new(ErrorKind::Unsupported, why))?;
-    output.text(&script);
+    output.exact(&script);
     Ok(())
 }
 

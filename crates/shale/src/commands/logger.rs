@@ -1,6 +1,6 @@
 //! What a server says while it runs: messages of its own crates, on stderr.
 
-use crate::output::Output;
+use crate::output::{Output, line_shown};
 
 /// Beginnings of the names of crates whose warnings are for the user.
 const OURS: [&str; 3] = ["fe_", "shale", "share"];
@@ -30,9 +30,11 @@ impl log::Log for Logger {
         if !self.enabled(record.metadata()) {
             return;
         }
+        // One line each: a name in it does not look like another message.
+        let text = record.args().to_string();
         match record.level() {
-            log::Level::Error | log::Level::Warn => self.0.warn(&record.args().to_string()),
-            _ => self.0.note(&format!("shale: {}", record.args())),
+            log::Level::Error | log::Level::Warn => self.0.warn(&line_shown(&text)),
+            _ => self.0.note(&format!("shale: {}", line_shown(&text))),
         }
     }
 

@@ -1,6 +1,7 @@
 //! Problems of a pool, in lines: what `check` and `scrub` show of them.
 
 use crate::model::ProblemReport;
+use crate::output::line_shown;
 
 /// Bytes of a volume that one damaged piece has at most.
 const PIECE_BYTES_MAX: u64 = (units::GROUP_BLOCKS * units::BLOCK_BYTES) as u64;
@@ -25,7 +26,8 @@ pub fn joined(problems: &[ProblemReport]) -> String {
             None => format!("{} pieces, from the one at byte {from} to the one at byte {start}", pieces.len()),
         };
         let volume = first.volume.as_deref().unwrap_or_default();
-        text.push_str(&format!("{}: volume {volume}, {place}, of which the first: {}\n", first.kind, first.detail));
+        let detail = line_shown(&first.detail);
+        text.push_str(&format!("{}: volume {volume}, {place}, of which the first: {detail}\n", first.kind));
     }
     text
 }
@@ -64,7 +66,7 @@ pub fn line(problem: &ProblemReport) -> String {
         (true, "lost") => " (accepted)",
         (true, _) => " (repaired)",
     };
-    format!("{}: {place}{}{repaired}\n", problem.kind, problem.detail)
+    format!("{}: {place}{}{repaired}\n", problem.kind, line_shown(&problem.detail))
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ use units::{EXTENT_BYTES_DEFAULT, format_size};
 
 use crate::cli::{Access, SalvageArgs};
 use crate::exit::{Failure, Outcome, kind_of, stop_if};
-use crate::output::Output;
+use crate::output::{Output, line_shown};
 use crate::pool_dir::{self, InitOptions, Opening, Overwrite, PoolDir, Unfinished};
 use crate::progress::Progress;
 use crate::share_check::{self, Search};
@@ -361,7 +361,8 @@ fn show(summary: &Summary) -> String {
         }
         text.push('\n');
         for range in volume.damaged.iter().take(RANGES_SHOWN) {
-            text.push_str(&format!("  {} at byte {}: {}\n", format_size(range.length), range.offset, range.detail));
+            let detail = line_shown(&range.detail);
+            text.push_str(&format!("  {} at byte {}: {detail}\n", format_size(range.length), range.offset));
         }
         match volume.damaged.len().saturating_sub(RANGES_SHOWN) {
             0 => {}

@@ -103,7 +103,7 @@ pub fn run(args: TraceArgs, output: &Output) -> Outcome {
             seen = Instant::now();
             for record in records.iter().take_while(|_| !is_in_vain()) {
                 match format {
-                    TraceFormat::Csv => output.text(&format!("{}\n", record.csv())),
+                    TraceFormat::Csv => output.exact(&format!("{}\n", record.csv())),
                     TraceFormat::Jsonl => output.json(record),
                 }
             }
