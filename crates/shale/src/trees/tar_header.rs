@@ -14,6 +14,11 @@ use super::{ACL_ACCESS, ACL_DEFAULT, Item, RANGES_MAX, Step, Stop, is_acl, is_ke
 
 /// Bytes of a block of an archive.
 pub const BLOCK: u64 = 512;
+/// Most bytes that an item has: no file is larger.
+const BYTES_MAX: u64 = i64::MAX.cast_unsigned();
+/// Largest major and minor number of a device, as Linux has them.
+const MAJOR_MAX: i128 = 0xfff;
+const MINOR_MAX: i128 = 0xf_ffff;
 /// Most bytes of a long name (`L` and `K`): twice the kernel's limit for paths.
 const LONG_NAME_BYTES_MAX: u64 = 8 << 10;
 
@@ -91,7 +96,7 @@ impl<R: Read> Reader<R> {
 
 /// Bytes up to the next block.
 pub const fn padding(length: u64) -> u64 {
-    length.next_multiple_of(BLOCK) - length
+    length.wrapping_neg() % BLOCK
 }
 
 /// An item of an archive, and how its data lies there.
@@ -146,7 +151,8 @@ impl Headers {
                 return Ok(None);
             }
             self.verify(reader, &header)?;
-            let size = header.entry_size().map_err(|_| reader.corrupt("has no valid size"))?;
+            let size = header.entry_size().ok().filter(|&size| size <= BYTES_MAX);
+            let size = size.ok_or_else(|| reader.corrupt("has no valid size"))?;
             match header.entry_type() {
                 EntryType::XHeader => {
                     let bytes = reader.bytes(size, pax::BYTES_MAX)?;
@@ -197,7 +203,11 @@ impl Headers {
     fn entry(&self, reader: &mut Reader<impl Read>, header: &Header, size: u64, before: Before) -> Step<Entry> {
         let records = if before.records.is_empty() { &self.global } else { &before.records };
         let get = |key| before.records.get(key).or_else(|| self.global.get(key));
-        let size = before.records.number("size").unwrap_or(size);
+        let size = match before.records.get("size") {
+            Some(_) => before.records.number("size").filter(|&size| size <= BYTES_MAX),
+            None => Some(size),
+        };
+        let size = size.ok_or_else(|| reader.corrupt("has no valid size"))?;
         let raw = get("GNU.sparse.name").or_else(|| get("path")).map(<[u8]>::to_vec).or(before.name);
         let raw = raw.unwrap_or_else(|| header.path_bytes().into_owned());
         let path = clean(&raw);
@@ -222,16 +232,14 @@ impl Headers {
         let number = |key, plain: std::io::Result<u64>| {
             before.records.number(key).or_else(|| plain.ok()).and_then(|number| u32::try_from(number).ok()).unwrap_or(0)
         };
-        let seconds = |seconds: u64| Time { seconds: i64::try_from(seconds).unwrap_or(0), nanoseconds: 0 };
-        let modified = before.records.time("mtime").unwrap_or_else(|| seconds(header.mtime().unwrap_or(0)));
+        let modified = before.records.time("mtime").unwrap_or_else(|| {
+            let seconds = numeric(&header.as_old().mtime).and_then(|seconds| i64::try_from(seconds).ok());
+            Time { seconds: seconds.unwrap_or(0), nanoseconds: 0 }
+        });
         let mut item = Item {
             mode: kind | header.mode().unwrap_or(0) & 0o7777,
             uid: number("uid", header.uid()),
             gid: number("gid", header.gid()),
-            device: (
-                header.device_major().ok().flatten().unwrap_or(0),
-                header.device_minor().ok().flatten().unwrap_or(0),
-            ),
             accessed: before.records.time("atime").unwrap_or(modified),
             modified,
             ..Item::default()
@@ -250,7 +258,20 @@ impl Headers {
             reader.skip(rest)?;
             return Err(wrong("leads out of the tree, and is left out"));
         };
+        if path.is_empty() && kind != libc::S_IFDIR {
+            reader.skip(rest)?;
+            return Err(wrong("names the root of the tree, and is no directory: it is left out"));
+        }
         item.path = path;
+        if matches!(kind, libc::S_IFCHR | libc::S_IFBLK) {
+            match device(header) {
+                Ok(device) => item.device = device,
+                Err(why) => {
+                    reader.skip(rest)?;
+                    return Err(wrong(&why));
+                }
+            }
+        }
         match header.entry_type() {
             EntryType::Symlink => item.target = link,
             EntryType::Link => match clean(&link).filter(|link| !link.is_empty()) {
@@ -401,6 +422,46 @@ fn map_before_data(reader: &mut Reader<impl Read>, size: u64) -> Step<(Vec<u64>,
     Ok((numbers, taken))
 }
 
+/// A number in a field of a header: octal digits, or, where the first bit is set, a binary number
+/// that may be negative.
+fn numeric(field: &[u8]) -> Option<i128> {
+    let (&first, rest) = field.split_first()?;
+    if first & 0x80 != 0 {
+        // The bit behind the first is the sign.
+        let begin = i128::from((first << 1).cast_signed() >> 1);
+        return Some(rest.iter().fold(begin, |number, &byte| number << 8 | i128::from(byte)));
+    }
+    let digits = std::str::from_utf8(field).ok()?.trim_matches(['\0', ' ']);
+    i128::from_str_radix(digits, 8).ok()
+}
+
+/// The numbers of a device node.
+fn device(header: &Header) -> Result<(u32, u32), String> {
+    let Some(ustar) = header.as_ustar() else {
+        // GNU's header has the same fields there.
+        let Some(gnu) = header.as_gnu() else { return Ok((0, 0)) };
+        return device_of(&gnu.dev_major, &gnu.dev_minor);
+    };
+    device_of(&ustar.dev_major, &ustar.dev_minor)
+}
+
+fn device_of(major: &[u8], minor: &[u8]) -> Result<(u32, u32), String> {
+    // An empty field is 0.
+    let read = |field: &[u8]| {
+        let is_empty = field.iter().all(|byte| matches!(byte, 0 | b' '));
+        if is_empty { Some(0) } else { numeric(field) }
+    };
+    let (major, minor) = (read(major), read(minor));
+    let fits = |number: Option<i128>, max| number.filter(|number| (0..=max).contains(number));
+    match (fits(major, MAJOR_MAX), fits(minor, MINOR_MAX)) {
+        (Some(major), Some(minor)) => Ok((u32::try_from(major).unwrap_or(0), u32::try_from(minor).unwrap_or(0))),
+        _ => {
+            let text = |number: Option<i128>| number.map_or_else(|| "?".to_owned(), |number| number.to_string());
+            Err(format!("is left out: no device can have the numbers {}:{}", text(major), text(minor)))
+        }
+    }
+}
+
 /// A name up to its end mark.
 fn text(mut bytes: Vec<u8>) -> Vec<u8> {
     let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
@@ -429,4 +490,47 @@ fn decoded(name: &[u8]) -> Vec<u8> {
         rest = if escaped.is_some() { &rest[3..] } else { behind };
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn field(first: u8, rest: &[u8], length: usize) -> Vec<u8> {
+        let mut field = vec![first; length - rest.len()];
+        if first != 0xff {
+            field[1..].fill(0);
+        }
+        field.extend(rest);
+        field
+    }
+
+    #[test]
+    fn numbers_are_octal_or_binary_and_may_be_negative() {
+        assert_eq!(numeric(b"00000000755\0"), Some(0o755));
+        assert_eq!(numeric(b"  755 \0"), Some(0o755));
+        assert_eq!(numeric(b"\0\0\0"), None);
+        assert_eq!(numeric(b"00000008\0"), None);
+        assert_eq!(numeric(&field(0x80, &259_u32.to_be_bytes(), 8)), Some(259));
+        assert_eq!(numeric(&field(0xff, &(-315_521_816_i64).to_be_bytes(), 12)), Some(-315_521_816));
+        assert_eq!(numeric(&[0xff; 12]), Some(-1));
+    }
+
+    #[test]
+    fn devices_that_cannot_be_are_refused() {
+        assert_eq!(device_of(&field(0x80, &[1, 3], 8), b"0000454\0"), Ok((259, 300)));
+        assert_eq!(device_of(&[0; 8], &[0; 8]), Ok((0, 0)));
+        for (major, minor) in
+            [(&b"7777777\0"[..], &b"0000000\0"[..]), (b"0000001\0", &[0xff; 8]), (b"00x0001\0", b"0000001\0")]
+        {
+            assert!(device_of(major, minor).unwrap_err().contains("no device can have"), "{major:?}");
+        }
+    }
+
+    #[test]
+    fn padding_ends_a_block_whatever_the_length() {
+        for (length, expected) in [(0, 0), (1, 511), (511, 1), (512, 0), (u64::MAX, 1), (u64::MAX - 511, 0)] {
+            assert_eq!(padding(length), expected, "{length}");
+        }
+    }
 }

@@ -154,6 +154,57 @@ mod tests {
         assert!(said(&bytes).contains("checksum"), "{}", said(&bytes));
     }
 
+    /// An item as GNU tar writes it.
+    fn gnu(path: &[u8], kind: tar::EntryType, data: &[u8], change: impl FnOnce(&mut tar::Header)) -> Vec<u8> {
+        let mut header = tar::Header::new_gnu();
+        header.as_old_mut().name[..path.len()].copy_from_slice(path);
+        header.set_entry_type(kind);
+        header.set_mode(0o644);
+        header.set_size(data.len() as u64);
+        change(&mut header);
+        header.set_cksum();
+        let mut bytes = [header.as_bytes(), data].concat();
+        bytes.resize(bytes.len().next_multiple_of(512), 0);
+        bytes
+    }
+
+    #[test]
+    fn fields_mean_what_gnu_tar_means() {
+        let file = |path: &[u8], data: &[u8]| gnu(path, tar::EntryType::Regular, data, |_| {});
+        let old = gnu(b"old", tar::EntryType::Regular, b"", |header| {
+            header.as_old_mut().mtime = [0xff; 12];
+            header.as_old_mut().mtime[4..].copy_from_slice(&(-315_521_816_i64).to_be_bytes());
+        });
+        let disk = |path: &[u8], major: [u8; 8]| {
+            gnu(path, tar::EntryType::Block, b"", |header| {
+                header.set_device_minor(7).unwrap();
+                header.as_gnu_mut().unwrap().dev_major = major;
+            })
+        };
+        let (disk, no_disk) =
+            (disk(b"disk", [0x80, 0, 0, 0, 0, 0, 1, 3]), disk(b"no disk", [0x80, 0, 0, 0, 1, 0, 0, 0]));
+        let end = vec![0; 1024];
+        let archive = [old, disk, no_disk, file(b"./", b"hello"), file(b"after", b"x"), end.clone()].concat();
+        let (kept, tally, failure) = read(&archive);
+        assert_eq!((failure, tally.problems), (None, 2), "{:?}", tally.lines);
+        let items: Vec<_> = kept.items.iter().map(|(item, _)| item).collect();
+        assert_eq!(items.iter().map(|item| &item.path[..]).collect::<Vec<_>>(), [&b"old"[..], b"disk", b"after"]);
+        assert_eq!((items[0].modified.seconds, items[1].device), (-315_521_816, (259, 7)));
+        assert!(tally.lines[0].contains("16777216:7") && tally.lines[1].contains("no directory"), "{:?}", tally.lines);
+
+        // A length that no file has: what comes behind it cannot be found.
+        for size in ["18446744073709551615", "9223372036854775808", "-1", "x"] {
+            let mut records = super::super::pax::Records::default();
+            records.push("size", size);
+            for kind in [tar::EntryType::Regular, tar::EntryType::new(b'Z')] {
+                let before = gnu(b"pax", tar::EntryType::XHeader, &records.encode(), |_| {});
+                let bytes = [before, gnu(b"a", kind, b"data", |_| {}), file(b"after", b"x"), end.clone()].concat();
+                let failure = read(&bytes).2.unwrap_or_default();
+                assert!(failure.contains("no valid size"), "size={size}: {failure}");
+            }
+        }
+    }
+
     #[test]
     fn names_that_lead_out_of_the_tree_are_left_out() {
         let item = |path: &str| Item { path: path.into(), mode: libc::S_IFREG | 0o600, ..Item::default() };
