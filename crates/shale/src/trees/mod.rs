@@ -73,6 +73,22 @@ fn shown(path: &[u8]) -> String {
     if path.is_empty() { ".".to_owned() } else { String::from_utf8_lossy(path).into_owned() }
 }
 
+/// Adds a line about a part of an item that was not done; hands on what ends the copy.
+fn gather(lines: &mut Vec<String>, step: Step) -> Step {
+    match step {
+        Err(Stop::Skip(line)) => {
+            lines.push(line);
+            Ok(())
+        }
+        other => other,
+    }
+}
+
+/// The same for all lines about one item, which are one in the end.
+fn told(lines: &[String]) -> Step {
+    if lines.is_empty() { Ok(()) } else { Err(Stop::Skip(lines.join("; "))) }
+}
+
 /// Tells by an error number whether the copy ends: it does if storage is full, gone or failing.
 fn stop_of(what: &str, path: &[u8], errno: i32) -> Stop {
     let source = std::io::Error::from_raw_os_error(errno);
@@ -133,6 +149,11 @@ impl Item {
     }
 }
 
+/// The name that a file has while another one takes its place.
+fn aside(number: u64) -> Vec<u8> {
+    format!(".shale-replaced-{number}").into_bytes()
+}
+
 /// Splits a path into its directory and its name.
 fn split(path: &[u8]) -> (&[u8], &[u8]) {
     match path.iter().rposition(|&byte| byte == b'/') {
@@ -174,6 +195,8 @@ pub enum Added {
     Merged,
     /// Something else has its name, and stays.
     Kept,
+    /// Its name is one of that file already.
+    Same,
 }
 
 /// Takes items, each directory before its content; parents that never came are made.
@@ -248,7 +271,8 @@ impl Tally {
         };
         *counter += 1;
         if item.has_content() {
-            self.hole_bytes += item.size.saturating_sub(item.data_bytes());
+            let holes = item.size.saturating_sub(item.data_bytes());
+            self.hole_bytes = self.hole_bytes.saturating_add(holes);
         }
     }
 
@@ -285,8 +309,8 @@ pub fn copy(
                 tally.kept_first.get_or_insert_with(|| shown(&item.path));
                 continue;
             }
-            Some(_) => tally.count(&item),
-            None => continue,
+            Some(Added::New | Added::Merged) => tally.count(&item),
+            Some(Added::Same) | None => continue,
         }
         if item.has_content() {
             copy_content(&item, source, sink, interrupted, tally, report)?;

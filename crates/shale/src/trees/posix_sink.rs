@@ -9,12 +9,12 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use bytes::Bytes;
-use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 use share::Time;
 use surface::Result;
 
-use super::{ACL_DEFAULT, Added, Item, Sink, Step, Stop, shown, split, stop_of};
+use super::{ACL_DEFAULT, Added, Item, Sink, Step, Stop, aside, gather, shown, split, stop_of, told};
 use crate::exit::path_error;
 
 /// A directory's attributes that are set when all is in it.
@@ -50,6 +50,19 @@ fn failed(what: &'static str, path: &[u8]) -> impl Fn(Errno) -> Stop {
     move |error| stop_of(what, path, error.raw_os_error())
 }
 
+fn cannot_be_linked(item: &Item, first: &[u8], error: Errno) -> Stop {
+    Stop::Skip(format!("{}: cannot be linked to {}: {error}", shown(&item.path), shown(first)))
+}
+
+/// What has a name that is to be made.
+enum There {
+    Nothing,
+    /// Something that is not replaced.
+    Stays,
+    /// Something that is replaced.
+    Old(Stat),
+}
+
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
 
 impl PosixSink {
@@ -80,42 +93,73 @@ impl PosixSink {
 
     /// Opens a directory of the tree, and makes missing parts of it.
     fn directory(&mut self, path: &[u8]) -> Step<&OwnedFd> {
+        self.opened(path, true).map_err(failed("its directory cannot be opened", path))
+    }
+
+    /// Opens a directory of the tree. `makes`: missing parts of it are made.
+    fn opened(&mut self, path: &[u8], makes: bool) -> std::result::Result<&OwnedFd, Errno> {
         let wanted: Vec<&[u8]> = path.split(|&byte| byte == b'/').filter(|name| !name.is_empty()).collect();
         let common = self.open.iter().zip(&wanted).take_while(|((name, _), wanted)| name == *wanted).count();
         self.open.truncate(common);
         for name in &wanted[common..] {
             let above = self.open.last().map_or(&self.root, |(_, fd)| fd);
             let opened = match rustix::fs::openat(above, *name, DIRECTORY, Mode::empty()) {
-                Err(Errno::NOENT) => rustix::fs::mkdirat(above, *name, Mode::from_raw_mode(0o755)).and_then(|()| {
-                    let made = wanted[..=self.open.len()].join(&b'/');
-                    self.made.insert(self.hasher.hash_one(made));
-                    rustix::fs::openat(above, *name, DIRECTORY, Mode::empty())
-                }),
+                Err(Errno::NOENT) if makes => {
+                    rustix::fs::mkdirat(above, *name, Mode::from_raw_mode(0o755)).and_then(|()| {
+                        let made = wanted[..=self.open.len()].join(&b'/');
+                        self.made.insert(self.hasher.hash_one(made));
+                        rustix::fs::openat(above, *name, DIRECTORY, Mode::empty())
+                    })
+                }
                 opened => opened,
             };
-            let fd = opened.map_err(failed("its directory cannot be opened", path))?;
-            self.open.push((name.to_vec(), fd));
+            self.open.push((name.to_vec(), opened?));
         }
         Ok(self.open.last().map_or(&self.root, |(_, fd)| fd))
     }
 
-    /// Makes room for a name. Returns whether something is there and stays.
-    fn is_taken(&mut self, item: &Item) -> Step<bool> {
+    /// Looks what has a name.
+    fn there(&mut self, item: &Item) -> Step<There> {
         let overwrite = self.overwrite || self.is_ours(&item.path);
         let (directory, name) = split(&item.path);
         let directory = self.directory(directory)?;
         match rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Err(Errno::NOENT) => Ok(false),
+            Err(Errno::NOENT) => Ok(There::Nothing),
             Err(error) => Err(failed("cannot look at what is there", &item.path)(error)),
-            Ok(_) if !overwrite => Ok(true),
+            Ok(_) if !overwrite => Ok(There::Stays),
             Ok(found) if found.st_mode & libc::S_IFMT == libc::S_IFDIR => {
                 let text = format!("{}: a directory is there, and is not overwritten", shown(&item.path));
                 Err(Stop::Skip(text))
             }
-            Ok(_) => rustix::fs::unlinkat(directory, name, AtFlags::empty())
-                .map(|()| false)
-                .map_err(failed("cannot be replaced", &item.path)),
+            Ok(found) => Ok(There::Old(found)),
         }
+    }
+
+    /// Makes something in the place of what has its name, which goes only when the new one is
+    /// there.
+    fn replace(&mut self, item: &Item, make: impl FnOnce(&mut Self) -> Step<Added>) -> Step<Added> {
+        let (parent, name) = split(&item.path);
+        let cannot = failed("cannot be replaced", &item.path);
+        let directory = self.directory(parent)?;
+        let mut number = 0;
+        let aside = loop {
+            let aside = aside(number);
+            match rustix::fs::statat(directory, &aside[..], AtFlags::SYMLINK_NOFOLLOW) {
+                Err(Errno::NOENT) => break aside,
+                Err(error) => return Err(cannot(error)),
+                Ok(_) => number += 1,
+            }
+        };
+        rustix::fs::renameat(directory, name, directory, &aside[..]).map_err(&cannot)?;
+        let made = make(self);
+        let directory = self.directory(parent)?;
+        if made.is_ok() {
+            rustix::fs::unlinkat(directory, &aside[..], AtFlags::empty()).map_err(&cannot)?;
+        } else if let Err(error) = rustix::fs::renameat(directory, &aside[..], directory, name) {
+            let text = format!("{}: what was there is now called {}: {error}", shown(&item.path), shown(&aside));
+            return Err(Stop::Skip(text));
+        }
+        made
     }
 
     fn is_ours(&self, path: &[u8]) -> bool {
@@ -124,8 +168,8 @@ impl PosixSink {
 
     fn add_directory(&mut self, item: &Item) -> Step<Added> {
         let overwrite = self.overwrite || self.is_ours(&item.path);
-        let (parent, name) = split(&item.path);
-        let parent = self.directory(parent)?;
+        let (directory, name) = split(&item.path);
+        let parent = self.directory(directory)?;
         let made = rustix::fs::mkdirat(parent, name, Mode::from_raw_mode(0o700));
         let added = match made {
             Ok(()) => Added::New,
@@ -135,10 +179,10 @@ impl PosixSink {
                 if found.st_mode & libc::S_IFMT == libc::S_IFDIR {
                     Added::Merged
                 } else if overwrite {
-                    rustix::fs::unlinkat(parent, name, AtFlags::empty())
-                        .and_then(|()| rustix::fs::mkdirat(parent, name, Mode::from_raw_mode(0o700)))
-                        .map_err(failed("cannot be replaced", &item.path))?;
-                    Added::New
+                    return self.replace(item, |sink| {
+                        let made = rustix::fs::mkdirat(sink.directory(directory)?, name, Mode::from_raw_mode(0o700));
+                        made.map(|()| Added::New).map_err(failed("cannot be made", &item.path))
+                    });
                 } else {
                     return Ok(Added::Kept);
                 }
@@ -150,21 +194,35 @@ impl PosixSink {
 
     /// Makes a name of any type but a directory.
     fn add_other(&mut self, item: &Item) -> Step<Added> {
-        if self.is_taken(item)? {
-            return Ok(Added::Kept);
+        let there = self.there(item)?;
+        if let (There::Old(old), Some(first)) = (&there, &item.link_to) {
+            let (first_parent, first_name) = split(first);
+            let from = self.opened(first_parent, false);
+            let found = from.and_then(|from| rustix::fs::statat(from, first_name, AtFlags::SYMLINK_NOFOLLOW));
+            let found = found.map_err(|error| cannot_be_linked(item, first, error))?;
+            // An archive that has a name twice may have the second as a link to the first.
+            if (found.st_dev, found.st_ino) == (old.st_dev, old.st_ino) {
+                return Ok(Added::Same);
+            }
         }
+        match there {
+            There::Nothing => self.make(item),
+            There::Stays => Ok(Added::Kept),
+            There::Old(_) => self.replace(item, |sink| sink.make(item)),
+        }
+    }
+
+    fn make(&mut self, item: &Item) -> Step<Added> {
         let (parent, name) = split(&item.path);
         if let Some(first) = &item.link_to {
             let (first_parent, first_name) = split(first);
-            let from = self.directory(first_parent)?.try_clone();
+            let from =
+                self.opened(first_parent, false).map_err(|error| cannot_be_linked(item, first, error))?.try_clone();
             let from =
                 from.map_err(|error| stop_of("cannot be opened", first, error.raw_os_error().unwrap_or(libc::EIO)))?;
             let directory = self.directory(parent)?;
-            rustix::fs::linkat(&from, first_name, directory, name, AtFlags::empty()).map_err(|error| {
-                let text = format!("{}: cannot be linked to {}: {error}", shown(&item.path), shown(first));
-                Stop::Skip(text)
-            })?;
-            return Ok(Added::New);
+            let linked = rustix::fs::linkat(&from, first_name, directory, name, AtFlags::empty());
+            return linked.map(|()| Added::New).map_err(|error| cannot_be_linked(item, first, error));
         }
         let directory = self.directory(parent)?;
         let kind = match item.kind() {
@@ -269,28 +327,22 @@ impl Sink for PosixSink {
         if item.link_to.is_some() || !self.sets {
             return Ok(());
         }
-        if let Some(file) = &file {
-            let ended = if item.data.last().is_some_and(|range| range.end == item.size) {
-                Ok(())
-            } else {
-                file.set_len(item.size)
-            };
-            ended.map_err(|error| {
-                stop_of("cannot be cut to its size", &item.path, error.raw_os_error().unwrap_or(libc::EIO))
-            })?;
+        let mut wrong = Vec::new();
+        if let Some(file) = &file
+            && item.data.last().is_none_or(|range| range.end != item.size)
+        {
+            // A size that no call can tell comes back without a number.
+            let cut = file.set_len(item.size).map_err(|error| {
+                stop_of("its size cannot be set", &item.path, error.raw_os_error().unwrap_or(libc::EFBIG))
+            });
+            gather(&mut wrong, cut)?;
         }
         // The owner first: a change of it takes set-user-id bits and capabilities away.
         self.set_owner(item)?;
         let is_directory = item.kind() == libc::S_IFDIR;
-        let mut wrong = Vec::new();
         for (key, value) in &item.xattrs {
-            if !(is_directory && key == ACL_DEFAULT)
-                && let Err(stop) = self.set_xattr(&item.path, key, value)
-            {
-                match stop {
-                    Stop::Skip(text) => wrong.push(text),
-                    fatal @ Stop::Fatal(_) => return Err(fatal),
-                }
+            if !(is_directory && key == ACL_DEFAULT) {
+                gather(&mut wrong, self.set_xattr(&item.path, key, value))?;
             }
         }
         if is_directory {
@@ -310,7 +362,7 @@ impl Sink for PosixSink {
             set.and_then(|()| rustix::fs::utimensat(directory, name, &times, AtFlags::SYMLINK_NOFOLLOW))
                 .map_err(failed("its mode and times cannot be set", &item.path))?;
         }
-        if wrong.is_empty() { Ok(()) } else { Err(Stop::Skip(wrong.join("; "))) }
+        told(&wrong)
     }
 
     fn finish(&mut self) -> Step<Vec<String>> {

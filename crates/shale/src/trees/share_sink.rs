@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use share::{Caller, Failure, Inode, SetAttributes, Time, TimeToSet, Tree};
 
-use super::{ACL_ACCESS, ACL_DEFAULT, Added, Item, Sink, Step, Stop, shown, split, stop_of};
+use super::{ACL_ACCESS, ACL_DEFAULT, Added, Item, Sink, Step, Stop, aside, gather, shown, split, stop_of, told};
 
 /// A directory's attributes that are set when all is in it.
 struct Late {
@@ -33,6 +33,11 @@ pub struct ShareSink {
 
 fn failed(what: &'static str, path: &[u8]) -> impl Fn(Failure) -> Stop {
     move |failure| stop_of(what, path, failure.errno())
+}
+
+fn cannot_be_linked(item: &Item, first: &[u8], failure: Failure) -> Stop {
+    let why = std::io::Error::from_raw_os_error(failure.errno());
+    Stop::Skip(format!("{}: cannot be linked to {}: {why}", shown(&item.path), shown(first)))
 }
 
 /// A device as an inode has it (`new_encode_dev` of the kernel).
@@ -97,9 +102,57 @@ impl ShareSink {
         }
     }
 
-    fn take_away(&self, directory: u64, item: &Item) -> Step {
-        let gone = self.tree.unlink(directory, split(&item.path).1);
-        gone.and_then(|node| self.tree.forget(node)).map_err(failed("cannot be replaced", &item.path))
+    /// Makes something in the place of what has its name, which goes only when the new one is
+    /// there.
+    fn replace(&mut self, directory: u64, item: &Item, first: Option<(u64, &[u8])>) -> Step<Added> {
+        let name = split(&item.path).1;
+        let cannot = failed("cannot be replaced", &item.path);
+        let mut number = 0;
+        let aside = loop {
+            let aside = aside(number);
+            match self.tree.rename(directory, name, directory, &aside, libc::RENAME_NOREPLACE) {
+                Err(failure) if failure.errno() == libc::EEXIST => number += 1,
+                renamed => break renamed.map(|()| aside).map_err(&cannot)?,
+            }
+        };
+        let made = self.make(directory, item, first);
+        if made.is_ok() {
+            let gone = self.tree.unlink(directory, &aside).and_then(|node| self.tree.forget(node));
+            gone.map_err(&cannot)?;
+        } else if let Err(failure) = self.tree.rename(directory, &aside, directory, name, 0) {
+            let why = std::io::Error::from_raw_os_error(failure.errno());
+            let text = format!("{}: what was there is now called {}: {why}", shown(&item.path), shown(&aside));
+            return Err(Stop::Skip(text));
+        }
+        made
+    }
+
+    /// The node of the file that an item is a further name of.
+    fn linked(&self, item: &Item, first: &[u8]) -> Step<u64> {
+        let mut names = first.split(|&byte| byte == b'/');
+        let found = names.try_fold(Tree::ROOT, |node, name| self.tree.lookup(node, name).map(|(node, _)| node));
+        found.map_err(|failure| cannot_be_linked(item, first, failure))
+    }
+
+    /// Makes an item in a directory that has nothing of its name. `first`: the file that it is a
+    /// further name of.
+    fn make(&mut self, directory: u64, item: &Item, first: Option<(u64, &[u8])>) -> Step<Added> {
+        let name = split(&item.path).1;
+        if let Some((node, first)) = first {
+            let linked = self.tree.link(node, directory, name);
+            return linked.map(|_| Added::New).map_err(|failure| cannot_be_linked(item, first, failure));
+        }
+        let caller = Caller { uid: item.uid, gid: item.gid };
+        let made = if item.kind() == libc::S_IFLNK {
+            self.tree.make_link(directory, name, caller, &item.target)
+        } else {
+            self.tree.make(directory, name, caller, item.mode, 0, device(item.device))
+        };
+        let (node, inode) = made.map_err(failed("cannot be made", &item.path))?;
+        self.node = node;
+        self.inode = Some(inode);
+        self.first = self.first.or(Some(node));
+        Ok(Added::New)
     }
 
     fn set_xattr(&self, node: u64, path: &[u8], key: &[u8], value: &[u8]) -> Step {
@@ -139,12 +192,9 @@ impl ShareSink {
         }
         let mut wrong = Vec::new();
         for (key, value) in item.xattrs.iter().filter(|(key, _)| key != ACL_DEFAULT) {
-            match self.set_xattr(node, &item.path, key, value) {
-                Err(Stop::Skip(line)) => wrong.push(line),
-                set => set?,
-            }
+            gather(&mut wrong, self.set_xattr(node, &item.path, key, value))?;
         }
-        if wrong.is_empty() { Ok(()) } else { Err(Stop::Skip(wrong.join("; "))) }
+        told(&wrong)
     }
 }
 
@@ -159,13 +209,13 @@ impl Sink for ShareSink {
             }
             return Ok(Added::Merged);
         }
-        let (parent, name) = split(&item.path);
-        let directory = self.directory(parent)?;
+        let directory = self.directory(split(&item.path).0)?;
         let found = self.find(directory, item)?;
-        if let Some((node, inode)) = found {
+        if let Some((node, inode)) = &found {
+            let node = *node;
             if item.kind() == libc::S_IFDIR && inode.is_directory() {
                 self.node = node;
-                self.inode = (self.overwrite || self.is_ours(node)).then_some(inode);
+                self.inode = (self.overwrite || self.is_ours(node)).then(|| inode.clone());
                 return Ok(Added::Merged);
             }
             if !self.overwrite && !self.is_ours(node) {
@@ -175,29 +225,17 @@ impl Sink for ShareSink {
                 let text = format!("{}: a directory is there, and is not overwritten", shown(&item.path));
                 return Err(Stop::Skip(text));
             }
-            self.take_away(directory, item)?;
         }
-        if let Some(first) = &item.link_to {
-            let (first_parent, first_name) = split(first);
-            let from = self.directory(first_parent)?;
-            let linked = self.tree.lookup(from, first_name).and_then(|(node, _)| self.tree.link(node, directory, name));
-            linked.map_err(|failure| {
-                let why = std::io::Error::from_raw_os_error(failure.errno());
-                Stop::Skip(format!("{}: cannot be linked to {}: {why}", shown(&item.path), shown(first)))
-            })?;
-            return Ok(Added::New);
-        }
-        let caller = Caller { uid: item.uid, gid: item.gid };
-        let made = if item.kind() == libc::S_IFLNK {
-            self.tree.make_link(directory, name, caller, &item.target)
-        } else {
-            self.tree.make(directory, name, caller, item.mode, 0, device(item.device))
+        let first = match &item.link_to {
+            Some(first) => Some((self.linked(item, first)?, &first[..])),
+            None => None,
         };
-        let (node, inode) = made.map_err(failed("cannot be made", &item.path))?;
-        self.node = node;
-        self.inode = Some(inode);
-        self.first = self.first.or(Some(node));
-        Ok(Added::New)
+        match (found, first) {
+            // An archive that has a name twice may have the second as a link to the first.
+            (Some((old, _)), Some((node, _))) if old == node => Ok(Added::Same),
+            (Some(_), _) => self.replace(directory, item, first),
+            (None, _) => self.make(directory, item, first),
+        }
     }
 
     fn write(&mut self, offset: u64, data: Bytes) -> Step {
@@ -208,22 +246,29 @@ impl Sink for ShareSink {
         if self.inode.is_none() {
             return Ok(());
         }
-        let set = self.set_attributes(item);
+        let mut wrong = Vec::new();
+        gather(&mut wrong, self.set_attributes(item))?;
         let times = (item.accessed, item.modified);
         if item.kind() == libc::S_IFDIR {
             let default_acl = item.xattr(ACL_DEFAULT).map(<[u8]>::to_vec);
             self.late.push(Late { node: self.node, times, default_acl });
-            return set;
+            return told(&wrong);
         }
         let is_short = item.kind() == libc::S_IFREG && item.data.last().map_or(0, |range| range.end) != item.size;
+        let mut set = |what, wanted: &SetAttributes| {
+            let set = self.tree.set_attributes(self.node, wanted).map(drop);
+            gather(&mut wrong, set.map_err(failed(what, &item.path)))
+        };
+        if is_short {
+            set("its size cannot be set", &SetAttributes { size: Some(item.size), ..SetAttributes::default() })?;
+        }
         let wanted = SetAttributes {
-            size: is_short.then_some(item.size),
             accessed: Some(TimeToSet::At(times.0)),
             modified: Some(TimeToSet::At(times.1)),
             ..SetAttributes::default()
         };
-        self.tree.set_attributes(self.node, &wanted).map_err(failed("its size and times cannot be set", &item.path))?;
-        set
+        set("its times cannot be set", &wanted)?;
+        told(&wrong)
     }
 
     fn finish(&mut self) -> Step<Vec<String>> {
