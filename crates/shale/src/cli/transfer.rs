@@ -34,11 +34,12 @@ is there, or with --share. Owners are taken by number; modes, times to the nanos
 devices, fifos and holes are taken over. Archives may be of GNU tar, bsdtar or any that writes POSIX format; a compressed one is
 unpacked before: zcat FILE | shale import POOL SHARE -
 What is there already stays and is told, with exit code 8; --overwrite replaces it, file by file. What cannot be
-read is told and left out, with exit code 7. Where the pool is served, its server must mount the share.
+read is told and left out, or zeroes in the copy of a file, with exit code 7. The name .shale in the root is left out in the
+same way: a share has its snapshots there. Where the pool is served, its server must mount the share.
 
 JSON of a tree: {share, source, files, directories, symlinks, links, others, copied_bytes, hole_bytes, kept, kept_first,
-  problems, problem_lines, stored_bytes (with its names), ratio (of a new share that of copied_bytes to stored_bytes, else
-  that of the whole share), added_bytes (of a share that was there: so much more is stored), added_ratio (of copied_bytes
+  problems, problem_lines, zeroed_bytes, zeroed (as of an export), stored_bytes (with its names), ratio (of a new share
+  that of copied_bytes to stored_bytes, else that of the whole share), added_bytes (of a share that was there: so much more is stored), added_ratio (of copied_bytes
   to added_bytes; left out with --overwrite), seconds, bytes_per_second}.
 JSON: {volume, source, size_bytes, copied_bytes, hole_bytes, allocated_bytes (the volume's own), with_snapshots (whether
   the next two count what its snapshots hold beside), stored_bytes, ratio, seconds,
@@ -92,11 +93,13 @@ A volume that is being written meanwhile is copied as it changes.
 
 A share, or PATH in it, is exported to a directory, which is made if it is not there, or as a tar archive (POSIX format, as GNU
 tar and bsdtar read it): to stdout, to a FILE that ends in .tar, or with --tar. What is there already in the directory stays
-and is told, with exit code 8; --force replaces it, file by file. What cannot be read, and what an archive has no place for (sockets), is told and
-left out, with exit code 7, also on stdout. Where the pool is served, its server must mount the share.
+and is told, with exit code 8; --force replaces it, file by file. What cannot be read, and what an archive has no place for
+(sockets), is told and left out, with exit code 7, also on stdout; the export goes on behind it. Of a file, the blocks that
+cannot be read are zeroes in the copy, and told by offset and length. Where the pool is served, its server must mount the share.
 
 JSON of a share: {share, target, files, directories, symlinks, links, others, copied_bytes, hole_bytes, kept, kept_first,
-  problems, problem_lines, seconds, bytes_per_second}.
+  problems, problem_lines, zeroed_bytes (which could not be read, and are zeroes in the copy), zeroed (where, a list of
+  {path, offset, length}; the first hundred thousand), seconds, bytes_per_second}.
 JSON (not when writing to stdout): {volume, target, size_bytes, copied_bytes, hole_bytes, seconds,
   bytes_per_second}."
 )]

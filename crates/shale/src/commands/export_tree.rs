@@ -11,7 +11,7 @@ use std::time::Instant;
 use surface::{Error, ErrorKind};
 
 use super::incomplete;
-use super::trees::{TreeSummary, copy_shown, find, mounted};
+use super::trees::{TreeSummary, copy_shown, find, mounted, tell_problems};
 use crate::cli::ExportArgs;
 use crate::exit::{Failure, Outcome, path_error};
 use crate::output::Output;
@@ -55,6 +55,7 @@ pub fn export(session: &Session, args: &ExportArgs, interrupted: &AtomicBool, ou
         copy_shown("export", size, (&mut *source, sink), interrupted, &mut tally, output)
     });
     done.map_err(|failure| {
+        tell_problems(&tally.lines, tally.problems, output);
         let left = target.abandon();
         failure.context(format_args!("export of share '{name}' to {}", args.target().display())).with(left)
     })?;

@@ -15,7 +15,7 @@ use policy::INCOMPLETE;
 use surface::{Error, ErrorKind};
 
 use super::registered::registered;
-use super::trees::{Reached, TreeSummary, copy_shown, find, left_out, mounted};
+use super::trees::{Reached, TreeSummary, copy_shown, find, left_out, mounted, tell_problems};
 use crate::cli::ImportArgs;
 use crate::control::Request;
 use crate::exit::{Failure, Outcome, path_error};
@@ -80,7 +80,10 @@ pub fn import(session: &Session, args: &ImportArgs, interrupted: &AtomicBool, ou
     let done = fill(session, args, (id, old.is_none()), origin, interrupted, &mut tally, output);
     match done {
         Ok(()) => {}
-        Err(failure) => return Err(clean_up(session, args, (id, old.is_none()), &tally, failure)),
+        Err(failure) => {
+            tell_problems(&tally.lines, tally.problems, output);
+            return Err(clean_up(session, args, (id, old.is_none()), &tally, failure));
+        }
     }
     let mut summary = TreeSummary::new(name, tally, started);
     summary.source = Some(shown(&args.file));
@@ -131,11 +134,11 @@ fn fill(
     let (mut source, size): (Box<dyn Source>, _) = match origin {
         Origin::Directory => {
             let left_out = left_out(&args.pool, &reached);
-            (Box::new(PosixSource::open(&args.file, left_out)?), (None, Some(args.file.as_path())))
+            (Box::new(PosixSource::open(&args.file, left_out)?.for_share()), (None, Some(args.file.as_path())))
         }
         Origin::Archive(file, total) => {
             let input: Box<dyn Read> = Box::new(BufReader::with_capacity(ARCHIVE_BUFFER_BYTES, file));
-            (Box::new(TarSource::new(input, &shown(&args.file))), (total, None))
+            (Box::new(TarSource::new(input, &shown(&args.file)).for_share()), (total, None))
         }
     };
     let copied = copy_shown("import", size, (&mut *source, &mut *sink), interrupted, tally, output);

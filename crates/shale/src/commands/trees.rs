@@ -18,15 +18,11 @@ use super::status::status;
 use crate::exit::{Failure, Outcome};
 use crate::model::{VolumeReport, show_ratio};
 use crate::names;
-use crate::output::Output;
+use crate::output::{Output, line_shown};
 use crate::progress::Progress;
 use crate::session::Session;
 use crate::share_trees;
-use crate::trees::{Sink, Source, Tally, copy, identity};
-
-/// Lines shown of what could not be copied; the rest is counted, and all are in the JSON document
-/// up to a thousand.
-const LINES_SHOWN: usize = 20;
+use crate::trees::{Sink, Source, Tally, Zeroed, copy, identity};
 
 /// What came of the copy of a tree.
 #[derive(Debug, Serialize)]
@@ -56,6 +52,10 @@ pub struct TreeSummary {
     /// What could not be copied.
     problems: u64,
     problem_lines: Vec<String>,
+    /// Bytes that could not be read, and are zeroes in the copy.
+    zeroed_bytes: u64,
+    /// Where these are, the first hundred thousand places.
+    zeroed: Vec<Zeroed>,
     /// Bytes that the share and its snapshots take in the pool (import).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stored_bytes: Option<u64>,
@@ -90,6 +90,8 @@ impl TreeSummary {
             kept_first: tally.kept_first,
             problems: tally.problems,
             problem_lines: tally.lines,
+            zeroed_bytes: tally.zeroed_bytes,
+            zeroed: tally.zeroed,
             stored_bytes: None,
             ratio: None,
             added_bytes: None,
@@ -104,13 +106,8 @@ impl TreeSummary {
     /// # Errors
     /// A failure that was told, if something was not copied.
     pub fn tell(&self, overwrite: &str, output: &Output) -> Outcome {
-        for line in self.problem_lines.iter().take(LINES_SHOWN) {
-            output.warn(line);
-        }
-        if self.problems > LINES_SHOWN as u64 {
-            output.warn(&format!("and {} more could not be copied as they are", self.problems - LINES_SHOWN as u64));
-        }
-        if let Some(first) = &self.kept_first {
+        tell_problems(&self.problem_lines, self.problems, output);
+        if let Some(first) = self.kept_first.as_deref().map(line_shown) {
             let text = format!("{} were there already, {first} the first of them, and stay", names_of(self.kept));
             output.warn(&format!("{text}; {overwrite} replaces them"));
         }
@@ -125,7 +122,8 @@ impl TreeSummary {
     }
 
     fn show(&self) -> String {
-        let mut text = match (&self.source, &self.target) {
+        let place = |place: &Option<String>| place.as_deref().map(|place| line_shown(place).into_owned());
+        let mut text = match (place(&self.source), place(&self.target)) {
             (Some(source), _) => format!("imported {source} into share {}: ", self.share),
             (_, Some(target)) => format!("exported share {} to {target}: ", self.share),
             _ => String::new(),
@@ -143,6 +141,17 @@ impl TreeSummary {
             };
         }
         text + &format!("{:.1} s, {}/s\n", self.seconds, format_size(self.bytes_per_second))
+    }
+}
+
+/// Tells what a copy has noted: all of it, as no other list says which files are not as they were.
+pub fn tell_problems(lines: &[String], problems: u64, output: &Output) {
+    for line in lines {
+        output.warn(&line_shown(line));
+    }
+    let more = problems - lines.len() as u64;
+    if more > 0 {
+        output.warn(&format!("and {more} more could not be copied as they are"));
     }
 }
 

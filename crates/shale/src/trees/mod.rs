@@ -3,9 +3,11 @@
 //! ([`crate::commands`]).
 //!
 //! A directory, a share and a tar archive are each a source and a sink. A name that cannot be
-//! copied is noted, and the copy goes on, as with `tar` and `rsync`: only failing storage stops it.
+//! copied is noted, and the copy goes on, as with `tar` and `rsync`. A source with damage gives all
+//! that can be read of it: only a target that fails, and a source that is gone, stop the copy.
 
 mod acl;
+mod content;
 mod pax;
 mod posix_sink;
 mod posix_source;
@@ -19,10 +21,12 @@ use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 
 use bytes::Bytes;
+use serde::Serialize;
 use share::Time;
 use surface::{Error, ErrorKind};
 
 use crate::exit::{Failure, stop_if};
+use crate::output::line_shown;
 
 pub use posix_sink::PosixSink;
 pub use posix_source::{PosixSource, identity};
@@ -37,8 +41,8 @@ pub const PIECE_BYTES: usize = 1 << 20;
 /// Ranges of data told of one file, 16 MiB of them. Behind that many, holes are copied as zeroes,
 /// which take no space in a share.
 const RANGES_MAX: usize = 1 << 20;
-/// Lines kept of what could not be copied; more are counted.
-const LINES_MAX: usize = 1000;
+/// Lines kept of what could not be copied, some 20 MiB of them; more are counted.
+const LINES_MAX: usize = 100_000;
 
 /// Name of the extended attribute that holds a file's ACL.
 const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
@@ -68,7 +72,7 @@ impl From<Error> for Stop {
 /// Result of a step.
 pub type Step<T = ()> = Result<T, Stop>;
 
-/// A path of a tree in words.
+/// A path of a tree in words, as it is: lines that are printed are made safe there.
 fn shown(path: &[u8]) -> String {
     if path.is_empty() { ".".to_owned() } else { String::from_utf8_lossy(path).into_owned() }
 }
@@ -89,7 +93,20 @@ fn told(lines: &[String]) -> Step {
     if lines.is_empty() { Ok(()) } else { Err(Stop::Skip(lines.join("; "))) }
 }
 
-/// Tells by an error number whether the copy ends: it does if storage is full, gone or failing.
+/// Why something of a source is left out; the copy ends only if nothing more of it can be read,
+/// because its mount or its device is gone.
+fn unread(what: &str, path: &[u8], errno: i32) -> Stop {
+    match errno {
+        libc::ENOTCONN | libc::ECONNABORTED | libc::ENODEV => {
+            let source = std::io::Error::from_raw_os_error(errno);
+            let text = format!("{}: {what}", line_shown(&shown(path)));
+            Stop::Fatal(Error::with_source(ErrorKind::Io, text, source).into())
+        }
+        _ => Stop::Skip(format!("{}: {what}: {}", shown(path), std::io::Error::from_raw_os_error(errno))),
+    }
+}
+
+/// Tells by an error number whether the copy ends: it does if the target is full, gone or failing.
 fn stop_of(what: &str, path: &[u8], errno: i32) -> Stop {
     let source = std::io::Error::from_raw_os_error(errno);
     let kind = match errno {
@@ -98,7 +115,8 @@ fn stop_of(what: &str, path: &[u8], errno: i32) -> Stop {
         libc::EROFS => ErrorKind::ReadOnly,
         _ => return Stop::Skip(format!("{}: {what}: {source}", shown(path))),
     };
-    Stop::Fatal(Error::with_source(kind, format!("{}: {what}", shown(path)), source).into())
+    let text = format!("{}: {what}", line_shown(&shown(path)));
+    Stop::Fatal(Error::with_source(kind, text, source).into())
 }
 
 /// One name of a tree, and what belongs to it.
@@ -128,6 +146,8 @@ pub struct Item {
     pub link_to: Option<Vec<u8>>,
     /// Where a file has data, ascending; the rest of it is holes.
     pub data: Vec<Range<u64>>,
+    /// Lines about those parts of the item that could not be read, and are left out.
+    pub unread: Vec<String>,
 }
 
 impl Item {
@@ -172,13 +192,36 @@ fn is_acl(name: &[u8]) -> bool {
     name == ACL_ACCESS || name == ACL_DEFAULT
 }
 
+/// What came of reading a piece of a file.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Got {
+    /// All of it.
+    All,
+    /// It cannot be read as a whole; a part of it may be, and so may others. The text says why.
+    Damaged(String),
+    /// The file ends in it. The text says why.
+    End(String),
+}
+
+/// Whether a path is that of the snapshots in a share, or below it: no import brings it.
+fn is_of_snapshots(path: &[u8]) -> bool {
+    path.split(|&byte| byte == b'/').next() == Some(share::KEPT_NAME)
+}
+
+/// Why such a path is left out.
+fn left_to_snapshots() -> Stop {
+    let name = shown(share::KEPT_NAME);
+    Stop::Skip(format!("{name}: left out with all below it: the root of a share has that name for its snapshots"))
+}
+
 /// Items of a tree, each directory before its content.
 pub trait Source {
     /// The next item; none at the end.
     fn next(&mut self) -> Step<Option<Item>>;
 
-    /// Fills `out` from the file that came last, within its data and in ascending order.
-    fn read(&mut self, offset: u64, out: &mut [u8]) -> Step;
+    /// Fills `out` from the file that came last, within its data and in ascending order; but a
+    /// piece that was damaged may be asked for again in smaller ones.
+    fn read(&mut self, offset: u64, out: &mut [u8]) -> Step<Got>;
 
     /// How many bytes of the source are dealt with, where that is not the content of files.
     fn position(&self) -> Option<u64> {
@@ -214,6 +257,14 @@ pub trait Sink {
     fn finish(&mut self) -> Step<Vec<String>>;
 }
 
+/// A part of a file of which the copy has zeroes, because it could not be read.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub struct Zeroed {
+    path: String,
+    offset: u64,
+    length: u64,
+}
+
 /// Counts of a copy.
 #[derive(Debug, Default)]
 pub struct Tally {
@@ -239,6 +290,10 @@ pub struct Tally {
     pub problems: u64,
     /// The first lines about these.
     pub lines: Vec<String>,
+    /// Bytes that could not be read, and are zeroes in the copy.
+    pub zeroed_bytes: u64,
+    /// The first places of these.
+    pub zeroed: Vec<Zeroed>,
 }
 
 impl Tally {
@@ -246,6 +301,17 @@ impl Tally {
         self.problems += 1;
         if self.lines.len() < LINES_MAX {
             self.lines.push(line);
+        }
+    }
+
+    /// Notes a part of a file that could not be read.
+    fn note_zeroed(&mut self, path: &[u8], range: Range<u64>, why: &str) {
+        let (offset, length) = (range.start, range.end - range.start);
+        let path = shown(path);
+        self.zeroed_bytes = self.zeroed_bytes.saturating_add(length);
+        self.note(format!("{path}: {length} bytes from byte {offset} on cannot be read: {why}; zeroes in the copy"));
+        if self.zeroed.len() < LINES_MAX {
+            self.zeroed.push(Zeroed { path, offset, length });
         }
     }
 
@@ -302,6 +368,7 @@ pub fn copy(
             Some(None) => break,
             None => continue,
         };
+        item.unread.iter().for_each(|line| tally.note(line.clone()));
         let added = sink.add(&item);
         match tally.bear(added)? {
             Some(Added::Kept) => {
@@ -313,7 +380,7 @@ pub fn copy(
             Some(Added::Same) | None => continue,
         }
         if item.has_content() {
-            copy_content(&item, source, sink, interrupted, tally, report)?;
+            content::copy(&item, source, sink, interrupted, tally, report)?;
         }
         let ended = sink.end(&item);
         tally.bear(ended)?;
@@ -322,38 +389,6 @@ pub fn copy(
     let finished = sink.finish();
     for line in tally.bear(finished)?.unwrap_or_default() {
         tally.note(line);
-    }
-    Ok(())
-}
-
-fn copy_content(
-    item: &Item,
-    source: &mut dyn Source,
-    sink: &mut dyn Sink,
-    interrupted: &AtomicBool,
-    tally: &mut Tally,
-    report: &mut dyn FnMut(&Tally, u64),
-) -> Result<(), Failure> {
-    let mut is_readable = true;
-    for range in &item.data {
-        let mut at = range.start;
-        while at < range.end {
-            stop_if(interrupted)?;
-            let length = usize::try_from(range.end - at).map_or(PIECE_BYTES, |left| left.min(PIECE_BYTES));
-            let mut piece = vec![0; length];
-            if is_readable {
-                let read = source.read(at, &mut piece);
-                // A sink may have been told already how much comes: the rest is zeroes.
-                is_readable = tally.bear(read)?.is_some();
-            }
-            let written = sink.write(at, Bytes::from(piece));
-            if tally.bear(written)?.is_none() {
-                return Ok(());
-            }
-            at += length as u64;
-            tally.bytes += length as u64;
-            report(tally, source.position().unwrap_or(tally.bytes));
-        }
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 //! that appears meanwhile leads out of the tree.
 
 use std::collections::HashMap;
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 
@@ -12,7 +12,9 @@ use rustix::io::Errno;
 use share::Time;
 use surface::Result;
 
-use super::{Item, RANGES_MAX, Source, Step, Stop, is_kept, shown, stop_of};
+use super::{
+    Got, Item, RANGES_MAX, Source, Step, Stop, gather, is_kept, is_of_snapshots, left_to_snapshots, shown, unread,
+};
 use crate::exit::path_error;
 
 /// Bytes of a list of attribute names that are asked for first; the kernel's own limit is 64 KiB.
@@ -38,6 +40,8 @@ pub struct PosixSource {
     linked: HashMap<(u64, u64), (Vec<u8>, u64)>,
     /// Directories that are not gone into: device and inode.
     left_out: Vec<(u64, u64)>,
+    /// The copy is a share.
+    is_for_share: bool,
     file: Option<OwnedFd>,
     file_path: Vec<u8>,
 }
@@ -80,9 +84,17 @@ impl PosixSource {
             only,
             linked: HashMap::new(),
             left_out,
+            is_for_share: false,
             file: None,
             file_path: Vec::new(),
         })
+    }
+
+    /// Without the name that the root of a share has for its snapshots.
+    #[must_use]
+    pub fn for_share(mut self) -> Self {
+        self.is_for_share = true;
+        self
     }
 
     fn begin(&mut self, root: OwnedFd) -> Step<Option<Item>> {
@@ -90,13 +102,22 @@ impl PosixSource {
             self.frames.push(Frame { fd: root, path: Vec::new(), names: vec![name] });
             return self.next();
         }
-        let found =
-            rustix::fs::fstat(&root).map_err(|error| stop_of("cannot look at it", &[], error.raw_os_error()))?;
+        let found = rustix::fs::fstat(&root).map_err(|error| unread("cannot look at it", &[], error.raw_os_error()))?;
         let mut item = attributes(&found, Vec::new());
-        item.xattrs = xattrs(&root, c".", &item.path)?;
-        let names = names_of(&root).map_err(|error| stop_of("cannot be listed", &[], error.raw_os_error()))?;
-        self.frames.push(Frame { fd: root, path: Vec::new(), names });
+        read_xattrs(&root, c".", &mut item)?;
+        self.enter(root, &mut item)?;
         Ok(Some(item))
+    }
+
+    /// Goes into a directory, as far as its names can be read.
+    fn enter(&mut self, fd: OwnedFd, item: &mut Item) -> Step {
+        let (names, lost) = names_of(&fd);
+        if let Some(error) = lost {
+            let what = format!("{} names are read, and others cannot be", names.len());
+            gather(&mut item.unread, Err(unread(&what, &item.path, error.raw_os_error())))?;
+        }
+        self.frames.push(Frame { fd, path: item.path.clone(), names });
+        Ok(())
     }
 
     fn item(&mut self, name: CString) -> Step<Option<Item>> {
@@ -107,8 +128,11 @@ impl PosixSource {
         };
         let failed = |what: &'static str| {
             let path = path.clone();
-            move |error: Errno| stop_of(what, &path, error.raw_os_error())
+            move |error: Errno| unread(what, &path, error.raw_os_error())
         };
+        if self.is_for_share && is_of_snapshots(&path) {
+            return Err(left_to_snapshots());
+        }
         let found = rustix::fs::statat(&frame.fd, &name, AtFlags::SYMLINK_NOFOLLOW);
         let found = found.map_err(failed("cannot look at it"))?;
         let mut item = attributes(&found, path.clone());
@@ -127,13 +151,14 @@ impl PosixSource {
             }
             self.linked.insert(identity, (path.clone(), found.st_nlink - 1));
         }
-        item.xattrs = xattrs(&frame.fd, &name, &path)?;
+        read_xattrs(&frame.fd, &name, &mut item)?;
         match item.kind() {
             libc::S_IFDIR => {
                 let fd = rustix::fs::openat(&frame.fd, &name, directory_flags(), Mode::empty());
-                let fd = fd.map_err(failed("cannot be opened"))?;
-                let names = names_of(&fd).map_err(failed("cannot be listed"))?;
-                self.frames.push(Frame { fd, path, names });
+                match fd.map_err(failed("cannot be opened, and what is in it is left out")) {
+                    Ok(fd) => self.enter(fd, &mut item)?,
+                    Err(stop) => gather(&mut item.unread, Err(stop))?,
+                }
             }
             libc::S_IFLNK => {
                 let target = rustix::fs::readlinkat(&frame.fd, &name, Vec::new()).map_err(failed("cannot be read"))?;
@@ -170,28 +195,22 @@ impl Source for PosixSource {
         }
     }
 
-    fn read(&mut self, offset: u64, out: &mut [u8]) -> Step {
+    fn read(&mut self, offset: u64, out: &mut [u8]) -> Step<Got> {
         let Some(file) = &self.file else { return Err(Stop::Skip("no file is open".to_owned())) };
         let mut done = 0;
         while done < out.len() {
-            let failed = |error: Errno| stop_of("cannot be read", &self.file_path, error.raw_os_error());
             match rustix::io::pread(file, &mut out[done..], offset + done as u64) {
-                Ok(0) => {
-                    let path = shown(&self.file_path);
-                    return Err(Stop::Skip(format!(
-                        "{path}: has become shorter while it was read: zeroes in the copy"
-                    )));
-                }
+                Ok(0) => return Ok(Got::End("it has become shorter while it was read".to_owned())),
                 Ok(read) => done += read,
                 Err(Errno::INTR) => {}
-                Err(error) => match failed(error) {
+                Err(error) => match unread("cannot be read", &self.file_path, error.raw_os_error()) {
                     // A file of a tree that cannot be read is one file.
-                    Stop::Fatal(failure) => return Err(Stop::Skip(failure.to_string())),
-                    skip @ Stop::Skip(_) => return Err(skip),
+                    Stop::Skip(_) => return Ok(Got::Damaged(std::io::Error::from(error).to_string())),
+                    fatal @ Stop::Fatal(_) => return Err(fatal),
                 },
             }
         }
-        Ok(())
+        Ok(Got::All)
     }
 }
 
@@ -211,24 +230,29 @@ fn attributes(found: &Stat, path: Vec<u8>) -> Item {
     }
 }
 
-/// Names in a directory, in descending order.
-fn names_of(fd: &OwnedFd) -> std::result::Result<Vec<CString>, Errno> {
+/// Names in a directory, in descending order, and why there may be others.
+fn names_of(fd: &OwnedFd) -> (Vec<CString>, Option<Errno>) {
     let mut names = Vec::new();
-    for entry in Dir::read_from(fd)? {
-        let entry = entry?;
-        if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
-            names.push(entry.file_name().to_owned());
+    let mut read = || -> std::result::Result<(), Errno> {
+        for entry in Dir::read_from(fd)? {
+            let entry = entry?;
+            if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
+                names.push(entry.file_name().to_owned());
+            }
         }
-    }
+        Ok(())
+    };
+    let lost = read().err();
     names.sort_unstable_by(|a, b| b.cmp(a));
-    Ok(names)
+    (names, lost)
 }
 
-/// Extended attributes of a name in a directory. The way over `/proc` does not follow the name.
-fn xattrs(directory: &OwnedFd, name: &std::ffi::CStr, path: &[u8]) -> Step<Vec<(Vec<u8>, Vec<u8>)>> {
+/// Reads the extended attributes of a name in a directory. The way over `/proc` does not follow
+/// the name.
+fn read_xattrs(directory: &OwnedFd, name: &CStr, item: &mut Item) -> Step {
     let mut place = format!("/proc/self/fd/{}/", directory.as_raw_fd()).into_bytes();
     place.extend(name.to_bytes());
-    let failed = |error: Errno| stop_of("its extended attributes cannot be read", path, error.raw_os_error());
+    let failed = |what: &str, path: &[u8], error: Errno| Err(unread(what, path, error.raw_os_error()));
     let mut list = vec![0; NAMES_BYTES];
     let length = match rustix::fs::llistxattr(&place[..], &mut list[..]) {
         Err(Errno::RANGE) => {
@@ -239,18 +263,24 @@ fn xattrs(directory: &OwnedFd, name: &std::ffi::CStr, path: &[u8]) -> Step<Vec<(
     };
     let length = match length {
         Err(Errno::NOTSUP) => 0,
-        length => length.map_err(failed)?,
+        Ok(length) => length,
+        Err(error) => {
+            let what = "its extended attributes cannot be read";
+            return gather(&mut item.unread, failed(what, &item.path, error));
+        }
     };
-    let mut found = Vec::new();
     for name in list[..length].split(|&byte| byte == 0).filter(|name| is_kept(name)) {
         let mut value = vec![0; XATTR_BYTES_MAX];
         match rustix::fs::lgetxattr(&place[..], name, &mut value[..]) {
-            Ok(length) => found.push((name.to_vec(), value[..length].to_vec())),
+            Ok(length) => item.xattrs.push((name.to_vec(), value[..length].to_vec())),
             Err(Errno::NODATA) => {}
-            Err(error) => return Err(failed(error)),
+            Err(error) => {
+                let what = format!("its attribute {} cannot be read", String::from_utf8_lossy(name));
+                gather(&mut item.unread, failed(&what, &item.path, error))?;
+            }
         }
     }
-    Ok(found)
+    Ok(())
 }
 
 /// Where a file has data: all of it, where that cannot be told.
@@ -273,10 +303,8 @@ fn data_of(fd: &OwnedFd, found: &Stat) -> Vec<std::ops::Range<u64>> {
             Ok(_) | Err(Errno::NXIO) => break,
             Err(_) => at,
         };
-        let end = rustix::fs::seek(fd.as_fd(), SeekFrom::Hole(begin)).unwrap_or(size).min(size);
-        if end <= begin {
-            break;
-        }
+        let hole = rustix::fs::seek(fd.as_fd(), SeekFrom::Hole(begin)).ok().filter(|&hole| hole > begin);
+        let end = hole.unwrap_or(size).min(size);
         if ranges.len() >= RANGES_MAX {
             ranges.push(begin..size);
             break;

@@ -1,33 +1,35 @@
 //! A share, or a snapshot of one, as a source.
 
 use std::collections::HashMap;
+use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-use share::{COOKIE_DOT_DOT, Failure, Inode, Listed, Tree};
+use share::{Failure, Inode, Listed, Tree};
 use surface::{Allocation, Error, ErrorKind, Result};
 
-use super::{Item, RANGES_MAX, Source, Step, Stop, is_kept, shown, stop_of};
+use super::{Got, Item, RANGES_MAX, Source, Step, Stop, is_kept, shown, unread};
+
+/// Bytes of a file that are gone through where its holes cannot be told.
+const UNTOLD_BYTES_MAX: u64 = 16 << 30;
 
 struct Frame {
     path: Vec<u8>,
     /// Entries to come, the next one last.
-    entries: Vec<(Listed, Inode)>,
+    entries: Vec<Listed>,
 }
 
 /// A share as a source.
 pub struct ShareSource {
     tree: Arc<Tree>,
     frames: Vec<Frame>,
-    root: Option<(u64, Inode)>,
     /// First names of files that have several, and how many of these are to come.
     linked: HashMap<u64, (Vec<u8>, u32)>,
     file: u64,
-    file_path: Vec<u8>,
 }
 
 fn failed(what: &'static str, path: &[u8]) -> impl Fn(Failure) -> Stop {
-    move |failure| stop_of(what, path, failure.errno())
+    move |failure| unread(what, path, failure.errno())
 }
 
 /// Major and minor number of a device as an inode has it (`new_encode_dev` of the kernel).
@@ -46,39 +48,30 @@ impl ShareSource {
                 libc::ENOENT | libc::ENOTDIR => ErrorKind::NotFound,
                 _ => ErrorKind::Io,
             };
-            let source = std::io::Error::from_raw_os_error(failure.errno());
+            let source = io::Error::from_raw_os_error(failure.errno());
             Error::with_source(kind, format!("{} in the share", shown(path)), source)
         };
-        let mut node = Tree::ROOT;
-        let mut inode = tree.inode(node).map_err(|failure| lost(failure, b""))?;
-        let mut parent = node;
-        let mut last: &[u8] = b"";
+        let mut listed = Listed { cookie: 0, node: Tree::ROOT, kind: libc::S_IFDIR, name: Vec::new() };
         for name in path.split(|&byte| byte == b'/').filter(|name| !matches!(*name, b"" | b".")) {
-            parent = node;
-            last = name;
-            (node, inode) = tree.lookup(node, name).map_err(|failure| lost(failure, path))?;
+            let (node, inode) = tree.lookup(listed.node, name).map_err(|failure| lost(failure, path))?;
+            // A directory is the root of the copy, which has no name there.
+            let name = if inode.is_directory() { Vec::new() } else { name.to_vec() };
+            listed = Listed { node, kind: inode.kind(), name, ..listed };
         }
-        let mut frames = Vec::new();
-        let root = if inode.is_directory() {
-            Some((node, inode))
-        } else {
-            let listed = Listed { cookie: 0, node, kind: inode.kind(), name: last.to_vec() };
-            debug_assert_ne!(parent, node);
-            frames.push(Frame { path: Vec::new(), entries: vec![(listed, inode)] });
-            None
-        };
-        Ok(Self { tree, frames, root, linked: HashMap::new(), file: 0, file_path: Vec::new() })
+        let frames = vec![Frame { path: Vec::new(), entries: vec![listed] }];
+        Ok(Self { tree, frames, linked: HashMap::new(), file: 0 })
     }
 
-    fn entries(&self, node: u64, path: &[u8]) -> Step<Vec<(Listed, Inode)>> {
-        let mut entries = Vec::new();
-        let listed = self.tree.list(node, COOKIE_DOT_DOT, |listed, inode| {
-            entries.push((listed, inode));
-            true
-        });
-        listed.map_err(failed("cannot be listed", path))?;
-        entries.sort_unstable_by(|(a, _), (b, _)| b.name.cmp(&a.name));
-        Ok(entries)
+    /// Goes into a directory. `lines`: about names that cannot be read.
+    fn enter(&mut self, node: u64, path: &[u8], lines: &mut Vec<String>) {
+        let (mut entries, lost) = self.tree.names(node);
+        if let Some(failure) = lost {
+            let why = io::Error::from_raw_os_error(failure.errno());
+            let count = entries.len();
+            lines.push(format!("{}: {count} names are read, and others cannot be: {why}", shown(path)));
+        }
+        entries.sort_unstable_by(|a, b| b.name.cmp(&a.name));
+        self.frames.push(Frame { path: path.to_vec(), entries });
     }
 
     fn item(&mut self, node: u64, inode: &Inode, path: Vec<u8>) -> Step<Item> {
@@ -105,32 +98,44 @@ impl ShareSource {
             self.linked.insert(node, (item.path.clone(), inode.links - 1));
         }
         let path = &item.path;
-        let names = self.tree.xattr_names(node).map_err(failed("its extended attributes cannot be read", path))?;
+        let line = |what: &str, failure: Failure| {
+            format!("{}: {what} cannot be read: {}", shown(path), io::Error::from_raw_os_error(failure.errno()))
+        };
+        let names = self.tree.xattr_names(node).unwrap_or_else(|failure| {
+            item.unread.push(line("its extended attributes", failure));
+            Vec::new()
+        });
         for name in names.into_iter().filter(|name| is_kept(name)) {
-            let value = self.tree.xattr(node, &name).map_err(failed("an extended attribute cannot be read", path))?;
-            item.xattrs.push((name, value));
+            match self.tree.xattr(node, &name) {
+                Ok(value) => item.xattrs.push((name, value)),
+                Err(failure) => {
+                    item.unread.push(line(&format!("its attribute {}", String::from_utf8_lossy(&name)), failure));
+                }
+            }
         }
         match inode.kind() {
             libc::S_IFLNK => item.target = self.tree.read_link(node).map_err(failed("cannot be read", path))?,
             libc::S_IFREG => {
-                item.data = self.data(node, inode.size).map_err(failed("its data cannot be found", path))?;
+                item.data = self.data(node, inode.size);
                 self.file = node;
-                self.file_path.clone_from(&item.path);
             }
             _ => {}
         }
         Ok(item)
     }
 
-    fn data(&self, node: u64, size: u64) -> share::Result<Vec<Range<u64>>> {
+    /// Where a file has data. Where that cannot be told, it is read, and reading it tells what is
+    /// damaged.
+    fn data(&self, node: u64, size: u64) -> Vec<Range<u64>> {
         let mut ranges = Vec::new();
         let mut at = 0;
         while at < size {
             let begin = match self.tree.seek(node, at, Allocation::Data) {
                 Err(failure) if failure.errno() == libc::ENXIO => break,
-                begin => begin?,
+                begin => begin.unwrap_or(at),
             };
-            let end = self.tree.seek(node, begin, Allocation::Hole)?.min(size);
+            let hole = self.tree.seek(node, begin, Allocation::Hole).ok().filter(|&hole| hole > begin);
+            let end = hole.unwrap_or(begin.saturating_add(UNTOLD_BYTES_MAX)).min(size);
             if ranges.len() >= RANGES_MAX {
                 ranges.push(begin..size);
                 break;
@@ -138,21 +143,15 @@ impl ShareSource {
             ranges.push(begin..end);
             at = end;
         }
-        Ok(ranges)
+        ranges
     }
 }
 
 impl Source for ShareSource {
     fn next(&mut self) -> Step<Option<Item>> {
-        if let Some((node, inode)) = self.root.take() {
-            let item = self.item(node, &inode, Vec::new())?;
-            let entries = self.entries(node, &[])?;
-            self.frames.push(Frame { path: Vec::new(), entries });
-            return Ok(Some(item));
-        }
         loop {
             let Some(frame) = self.frames.last_mut() else { return Ok(None) };
-            let Some((listed, inode)) = frame.entries.pop() else {
+            let Some(listed) = frame.entries.pop() else {
                 self.frames.pop();
                 continue;
             };
@@ -160,26 +159,38 @@ impl Source for ShareSource {
                 [] => listed.name,
                 directory => [directory, b"/", &listed.name].concat(),
             };
-            let item = self.item(listed.node, &inode, path)?;
+            let inode = match self.tree.inode(listed.node) {
+                Ok(inode) => inode,
+                Err(failure) => {
+                    let is_directory = listed.kind == libc::S_IFDIR;
+                    let what = if is_directory { "its attributes cannot be read" } else { "cannot be read" };
+                    let mut lines = Vec::new();
+                    if is_directory {
+                        // The names below make it anew.
+                        self.enter(listed.node, &path, &mut lines);
+                    }
+                    return Err(match failed(what, &path)(failure) {
+                        Stop::Skip(line) => Stop::Skip([vec![line], lines].concat().join("; ")),
+                        fatal @ Stop::Fatal(_) => fatal,
+                    });
+                }
+            };
+            let mut item = self.item(listed.node, &inode, path)?;
             if inode.is_directory() {
-                let entries = self.entries(listed.node, &item.path)?;
-                self.frames.push(Frame { path: item.path.clone(), entries });
+                let path = item.path.clone();
+                self.enter(listed.node, &path, &mut item.unread);
             }
             return Ok(Some(item));
         }
     }
 
-    fn read(&mut self, offset: u64, out: &mut [u8]) -> Step {
-        match self.tree.read(self.file, offset, out) {
-            Ok(read) if read == out.len() => Ok(()),
-            Ok(_) => Err(Stop::Skip(format!("{}: is shorter than its size says", shown(&self.file_path)))),
+    fn read(&mut self, offset: u64, out: &mut [u8]) -> Step<Got> {
+        Ok(match self.tree.read(self.file, offset, out) {
+            Ok(read) if read == out.len() => Got::All,
+            Ok(_) => Got::End("it is shorter than its size says".to_owned()),
             // A file with damaged data is one file of many.
-            Err(failure) => Err(Stop::Skip(format!(
-                "{}: cannot be read at byte {offset}: {}; zeroes in the copy",
-                shown(&self.file_path),
-                std::io::Error::from_raw_os_error(failure.errno())
-            ))),
-        }
+            Err(failure) => Got::Damaged(io::Error::from_raw_os_error(failure.errno()).to_string()),
+        })
     }
 }
 

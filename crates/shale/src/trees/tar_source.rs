@@ -3,7 +3,7 @@
 use std::io::Read;
 
 use super::tar_header::{Headers, Reader};
-use super::{Item, Source, Step, Stop};
+use super::{Got, Item, Source, Step, is_of_snapshots, left_to_snapshots};
 
 /// A tar archive as a source.
 pub struct TarSource<R> {
@@ -11,31 +11,56 @@ pub struct TarSource<R> {
     headers: Headers,
     /// Of the item that came last: data that was not read yet, and the padding behind it.
     left: (u64, u64),
+    /// The copy is a share.
+    is_for_share: bool,
+    /// An item with the name of a share's snapshots was told of.
+    has_told: bool,
 }
 
 impl<R: Read> TarSource<R> {
     /// From the beginning of an archive, which is called `name`.
     pub fn new(input: R, name: &str) -> Self {
-        Self { reader: Reader::new(input, name.to_owned()), headers: Headers::new(), left: (0, 0) }
+        Self {
+            reader: Reader::new(input, name.to_owned()),
+            headers: Headers::new(),
+            left: (0, 0),
+            is_for_share: false,
+            has_told: false,
+        }
+    }
+
+    /// Without the name that the root of a share has for its snapshots.
+    #[must_use]
+    pub fn for_share(mut self) -> Self {
+        self.is_for_share = true;
+        self
     }
 }
 
 impl<R: Read> Source for TarSource<R> {
     fn next(&mut self) -> Step<Option<Item>> {
-        let (data, padding) = std::mem::take(&mut self.left);
-        self.reader.skip(data + padding)?;
-        let Some(entry) = self.headers.next(&mut self.reader)? else { return Ok(None) };
-        self.left = (entry.bytes, entry.padding);
-        Ok(Some(entry.item))
+        loop {
+            let (data, padding) = std::mem::take(&mut self.left);
+            self.reader.skip(data + padding)?;
+            let Some(entry) = self.headers.next(&mut self.reader)? else { return Ok(None) };
+            self.left = (entry.bytes, entry.padding);
+            if !(self.is_for_share && is_of_snapshots(&entry.item.path)) {
+                return Ok(Some(entry.item));
+            }
+            // Once, whether a directory comes first or not.
+            if !std::mem::replace(&mut self.has_told, true) {
+                return Err(left_to_snapshots());
+            }
+        }
     }
 
-    fn read(&mut self, _: u64, out: &mut [u8]) -> Step {
+    fn read(&mut self, _: u64, out: &mut [u8]) -> Step<Got> {
         if out.len() as u64 > self.left.0 {
-            return Err(Stop::Skip("more is read of an item than the archive has".to_owned()));
+            return Ok(Got::End("the archive has less of it".to_owned()));
         }
         self.reader.exact(out)?;
         self.left.0 -= out.len() as u64;
-        Ok(())
+        Ok(Got::All)
     }
 
     fn position(&self) -> Option<u64> {
@@ -203,6 +228,29 @@ mod tests {
                 assert!(failure.contains("no valid size"), "size={size}: {failure}");
             }
         }
+    }
+
+    #[test]
+    fn the_name_of_the_snapshots_is_left_out_for_a_share() {
+        let item = |path: &str, mode| Item { path: path.into(), mode: mode | 0o600, ..Item::default() };
+        let bytes = archive(&[
+            (item("before", libc::S_IFREG), vec![]),
+            (
+                Item { size: 3, data: std::iter::once(0..3).collect(), ..item(".shale/a", libc::S_IFREG) },
+                vec![Bytes::from_static(b"abc")],
+            ),
+            (item(".shale/b", libc::S_IFREG), vec![]),
+            (item("d/.shale", libc::S_IFREG), vec![]),
+            (item(".shale2", libc::S_IFREG), vec![]),
+        ]);
+        let (mut kept, mut tally) = (Kept::default(), Tally::default());
+        let mut source = TarSource::new(&bytes[..], "test.tar").for_share();
+        copy(&mut source, &mut kept, &AtomicBool::new(false), &mut tally, &mut |_, _| {}).unwrap();
+        let paths: Vec<_> = kept.items.iter().map(|(item, _)| &item.path[..]).collect();
+        assert_eq!(paths, [&b"before"[..], b"d/.shale", b".shale2"]);
+        assert_eq!(tally.problems, 1, "{:?}", tally.lines);
+        assert!(tally.lines[0].starts_with(".shale: left out"), "{:?}", tally.lines);
+        assert_eq!(read(&bytes).0.items.len(), 5, "not for a share");
     }
 
     #[test]
