@@ -11,12 +11,13 @@ use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
 use object_store::path::Path;
 use object_store::{
-    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, PutMultipartOptions,
-    PutOptions, PutPayload, PutResult, Result,
+    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
+    PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
+use parking_lot::Mutex;
 
 use crate::credentials::ProfileProvider;
-use crate::told::is_refused;
+use crate::told::{is_refused, told};
 
 /// Counts of requests; each only grows. A request that the client below repeats by itself counts once.
 #[derive(Debug, Default)]
@@ -35,9 +36,17 @@ pub struct Requests {
     pub bytes_up: AtomicU64,
     /// Bytes that were asked for and came.
     pub bytes_down: AtomicU64,
+    /// Why the last request failed; none if it did not.
+    fault: Mutex<Option<String>>,
 }
 
 impl Requests {
+    /// Returns why the last request failed, if it did: the cause where one takes too long that
+    /// repeats what fails.
+    pub fn fault(&self) -> Option<String> {
+        self.fault.lock().clone()
+    }
+
     /// Returns all requests.
     pub fn all(&self) -> u64 {
         [&self.put, &self.get, &self.list, &self.delete].iter().map(|count| count.load(Ordering::Relaxed)).sum()
@@ -68,8 +77,16 @@ impl Counted {
         {
             profile.refuse();
         }
+        // That an object is not there, or is there already, is an answer.
+        let fault = result.as_ref().err().filter(|error| !is_answer(error));
+        *self.requests.fault.lock() = fault.map(told);
         result
     }
+}
+
+fn is_answer(error: &Error) -> bool {
+    use Error::{AlreadyExists, NotFound, NotModified, Precondition};
+    matches!(error, NotFound { .. } | AlreadyExists { .. } | Precondition { .. } | NotModified { .. })
 }
 
 fn count(counter: &AtomicU64, by: u64) {
