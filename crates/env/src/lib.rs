@@ -43,7 +43,7 @@ pub use file_disk::FileDisk;
 pub use fjall_store::{FjallOptions, FjallStore};
 pub use lock::{PoolLock, try_hold};
 pub use map_store::{MapBatch, MapError, MapStore, ScanStep};
-pub use origin::{OriginError, Origins, RemoteGroup, RemoteImage};
+pub use origin::{OriginError, Origins, RemoteGroup, RemoteImage, Wait};
 pub use rapl::Rapl;
 pub use read_ring::{EndedRead, ReadRing};
 pub use standby::{Beside, FileStandby, STANDBY_DIR, Standby, StandbyMemory};

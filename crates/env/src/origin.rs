@@ -4,6 +4,7 @@
 //! again at any time: an image's version never changes.
 
 use std::fmt::{Debug, Display, Formatter};
+use std::time::Duration;
 
 /// What a pool remembers of an image: enough to ask for any group of it, whatever else is lost.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -69,9 +70,25 @@ impl Display for OriginError {
 
 impl std::error::Error for OriginError {}
 
+/// How long an answer is waited for.
+#[derive(Clone, Copy)]
+pub struct Wait<'a> {
+    /// No longer than this.
+    pub within: Duration,
+    /// Tells whether the answer is not wanted any more. To be asked several times a second.
+    pub is_over: &'a dyn Fn() -> bool,
+}
+
+impl Debug for Wait<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Wait").field("within", &self.within).finish_non_exhaustive()
+    }
+}
+
 /// The way to images. Called from several threads at once.
 pub trait Origins: Send + Sync + Debug {
     /// Groups of an image, by their numbers: an answer for each, in the same order. May take as
-    /// long as one attempt takes; whether there is another one is decided by the caller.
-    fn fetch(&self, image: &RemoteImage, groups: &[u64]) -> Vec<Result<RemoteGroup, OriginError>>;
+    /// long as one attempt takes, and no longer than `wait` says: then what is under way is given
+    /// up. Whether there is another attempt is decided by the caller.
+    fn fetch(&self, image: &RemoteImage, groups: &[u64], wait: &Wait<'_>) -> Vec<Result<RemoteGroup, OriginError>>;
 }

@@ -11,13 +11,14 @@ pub mod push;
 pub use pins::holder;
 
 use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use self::ahead::Ahead;
-use ::blob::{Cause, Connection, Error as BlobError, Group, Image, Inc, Location};
-use env::{OriginError, Origins, RemoteGroup, RemoteImage};
+use ::blob::{Cause, Connection, Error as BlobError, Group, Image, Inc, Location, Requests};
+use env::{OriginError, Origins, RemoteGroup, RemoteImage, Wait};
 use format::crc32c;
 use parking_lot::Mutex;
 use surface::{Error, ErrorKind};
@@ -26,11 +27,20 @@ use tokio::runtime::Runtime;
 /// How long one attempt may take: longer than the library repeats what fails, so that its error is
 /// told, and a bound for a store that is only slow.
 const ATTEMPT: Duration = Duration::from_secs(60);
+/// How often work that is under way looks whether it is to be given up.
+const LOOK: Duration = Duration::from_millis(100);
+/// How long work may take yet when the process is about to end.
+const ENDING: Duration = Duration::from_secs(5);
 /// Threads that move bytes; decoding has threads of its own.
 const THREADS: usize = 2;
 
 /// An image that is open, or being opened.
-type Slot = Arc<tokio::sync::Mutex<Option<Arc<Open>>>>;
+#[derive(Debug, Default)]
+struct Slot {
+    open: tokio::sync::Mutex<Option<Arc<Open>>>,
+    /// Those of its last connection: what went wrong is there, too, while a request is repeated.
+    requests: Mutex<Option<Arc<Requests>>>,
+}
 
 /// An image that is open.
 #[derive(Debug)]
@@ -44,9 +54,11 @@ struct Open {
 pub struct Images {
     /// Begins with the first image: most pools have none.
     runtime: OnceLock<Option<Runtime>>,
-    open: Mutex<HashMap<RemoteImage, Slot>>,
+    open: Mutex<HashMap<RemoteImage, Arc<Slot>>>,
     /// A store has said that an image is not there, since that was asked last.
     has_gone: AtomicBool,
+    /// Since when the process is about to end.
+    ending: OnceLock<Instant>,
 }
 
 impl Images {
@@ -58,22 +70,57 @@ impl Images {
         self.runtime.get_or_init(make).as_ref()
     }
 
+    /// The process is about to end: no store is waited for any more.
+    pub(crate) fn end(&self) {
+        let _ = self.ending.set(Instant::now());
+    }
+
+    pub(crate) fn is_ending(&self) -> bool {
+        self.ending.get().is_some()
+    }
+
+    fn has_ended(&self) -> bool {
+        self.ending.get().is_some_and(|since| since.elapsed() >= ENDING)
+    }
+
     /// Does something with a deadline, on the threads that move bytes.
-    fn attempt<T>(&self, what: impl Future<Output = Result<T, BlobError>>) -> Result<T, OriginError> {
+    fn attempt<T>(
+        &self,
+        image: &RemoteImage,
+        what: impl Future<Output = Result<T, BlobError>>,
+    ) -> Result<T, OriginError> {
+        self.attempt_within(image, &Wait { within: ATTEMPT, is_over: &|| self.has_ended() }, what)
+    }
+
+    fn attempt_within<T>(
+        &self,
+        image: &RemoteImage,
+        wait: &Wait<'_>,
+        what: impl Future<Output = Result<T, BlobError>>,
+    ) -> Result<T, OriginError> {
         let Some(runtime) = self.runtime() else {
             return Err(OriginError::Unreachable("no threads can be started for it".to_owned()));
         };
-        match runtime.block_on(async { tokio::time::timeout(ATTEMPT, what).await }) {
-            Ok(done) => done.map_err(|error| origin_error(&error)),
-            Err(_) => Err(OriginError::Unreachable(format!("no answer within {} s", ATTEMPT.as_secs()))),
-        }
+        let within = wait.within.min(ATTEMPT);
+        let why = match runtime.block_on(given_up(what, within, wait.is_over)) {
+            Ok(done) => return done.map_err(|error| origin_error(&error)),
+            Err(GivenUp::Late) => format!("no answer within {:.0} s", within.as_secs_f64().max(1.0)),
+            Err(GivenUp::Over) => "the request was given up".to_owned(),
+        };
+        let slot = self.open.lock().get(image).cloned();
+        let fault = slot.and_then(|slot| slot.requests.lock().as_ref().and_then(|requests| requests.fault()));
+        Err(OriginError::Unreachable(fault.map_or_else(|| why.clone(), |fault| format!("{why}: {fault}"))))
     }
 
-    /// Does something that takes as long as it takes, on the threads that move bytes.
+    /// Does something that takes as long as it takes, on the threads that move bytes; but not if
+    /// the process is about to end.
     pub(crate) fn work<T>(&self, what: impl Future<Output = surface::Result<T>>) -> surface::Result<T> {
         let runtime =
             self.runtime().ok_or_else(|| Error::new(ErrorKind::Io, "no threads can be started for images"))?;
-        runtime.block_on(what)
+        let is_over = || self.has_ended();
+        runtime.block_on(given_up(what, Duration::MAX, &is_over)).unwrap_or_else(|_| {
+            Err(Error::new(ErrorKind::Io, "the process is being stopped, and does not wait for the store"))
+        })
     }
 
     /// Holds an image for a volume, then makes the volume.
@@ -86,7 +133,7 @@ impl Images {
         holder: &str,
         make: impl FnOnce() -> surface::Result<T>,
     ) -> surface::Result<T> {
-        let open = self.attempt(self.opened(image)).map_err(|error| {
+        let open = self.attempt(image, self.opened(image)).map_err(|error| {
             self.forget(image);
             store_error(error)
         })?;
@@ -108,16 +155,16 @@ impl Images {
     /// Returns an image, opened if it is not open yet; those who ask meanwhile wait for that.
     async fn opened(&self, image: &RemoteImage) -> Result<Arc<Open>, BlobError> {
         let slot = self.open.lock().entry(image.clone()).or_default().clone();
-        let mut slot = slot.lock().await;
-        if let Some(open) = &*slot {
+        let mut is_open = slot.open.lock().await;
+        if let Some(open) = &*is_open {
             return Ok(open.clone());
         }
-        let opened = open(image).await.map_err(|error| named(error, image))?;
+        let opened = open(image, &slot.requests).await.map_err(|error| named(error, image))?;
         // The profile is advice: without it groups come one by one.
         let profile = opened.blob().profile().await.unwrap_or_default();
         let ahead = Mutex::new(Ahead::of(profile, image.version));
         let opened = Arc::new(Open { image: opened, ahead });
-        *slot = Some(opened.clone());
+        *is_open = Some(opened.clone());
         Ok(opened)
     }
 
@@ -160,6 +207,31 @@ impl Images {
     }
 }
 
+/// Why work was given up.
+enum GivenUp {
+    Late,
+    Over,
+}
+
+/// Does something, until it has taken so long, or is not wanted any more.
+async fn given_up<T>(
+    what: impl Future<Output = T>,
+    within: Duration,
+    is_over: &dyn Fn() -> bool,
+) -> Result<T, GivenUp> {
+    let mut what = pin!(what);
+    let began = Instant::now();
+    loop {
+        let left = within.saturating_sub(began.elapsed());
+        match tokio::time::timeout(left.min(LOOK), what.as_mut()).await {
+            Ok(done) => return Ok(done),
+            Err(_) if is_over() => return Err(GivenUp::Over),
+            Err(_) if began.elapsed() >= within => return Err(GivenUp::Late),
+            Err(_) => {}
+        }
+    }
+}
+
 /// Why a volume was not made.
 enum NotMade {
     Pool(Error),
@@ -175,8 +247,8 @@ impl From<BlobError> for NotMade {
 type Answer = Result<RemoteGroup, OriginError>;
 
 impl Origins for Images {
-    fn fetch(&self, image: &RemoteImage, groups: &[u64]) -> Vec<Answer> {
-        let answers = match self.attempt(self.groups(image, groups)) {
+    fn fetch(&self, image: &RemoteImage, groups: &[u64], wait: &Wait<'_>) -> Vec<Answer> {
+        let answers = match self.attempt_within(image, wait, self.groups(image, groups)) {
             Ok(answers) => answers,
             Err(error) => groups.iter().map(|_| Err(error.clone())).collect(),
         };
@@ -200,10 +272,11 @@ fn named(error: BlobError, image: &RemoteImage) -> BlobError {
 }
 
 /// Opens an image, and makes sure that it is the one that is meant.
-async fn open(image: &RemoteImage) -> Result<Image, BlobError> {
+async fn open(image: &RemoteImage, requests: &Mutex<Option<Arc<Requests>>>) -> Result<Image, BlobError> {
     let location: Location =
         image.location.parse().map_err(|error: ::blob::ParseLocationError| BlobError::Refused(error.to_string()))?;
     let connection = Connection::open(&location)?;
+    *requests.lock() = Some(connection.requests().clone());
     let opened = Image::open_incarnation(&connection, location.key(), Inc(image.incarnation), image.version).await?;
     if opened.version().size != image.len {
         let size = opened.version().size;
@@ -256,6 +329,10 @@ mod tests {
     use ::blob::{At, Blob, UploadOptions, bytes};
     use testkit::TempDir;
 
+    fn long() -> Wait<'static> {
+        Wait { within: ATTEMPT, is_over: &|| false }
+    }
+
     /// An image of three groups, text, zeroes and a short end, in a directory of its own.
     fn image(name: &str) -> (RemoteImage, Vec<u8>, TempDir) {
         let dir = TempDir::new(name);
@@ -286,7 +363,7 @@ mod tests {
         let (image, data, _dir) = image("image-come");
         let images = Images::default();
         let mut decoded = Vec::new();
-        for group in images.fetch(&image, &[0, 1, 2]) {
+        for group in images.fetch(&image, &[0, 1, 2], &long()) {
             match group.unwrap() {
                 RemoteGroup::Zero => decoded.resize(decoded.len() + (128 << 10), 0),
                 RemoteGroup::Plain(data) => decoded.extend(data),
@@ -310,13 +387,32 @@ mod tests {
         let later = RemoteImage { version: 9, ..image.clone() };
         let longer = RemoteImage { len: image.len + 1, ..image.clone() };
         for wrong in [other, later, longer] {
-            let answers = images.fetch(&wrong, &[0, 1]);
+            let answers = images.fetch(&wrong, &[0, 1], &long());
             assert!(answers.len() == 2 && answers.iter().all(Result::is_err), "{answers:?}");
         }
-        assert!(images.fetch(&image, &[1]) == [Ok(RemoteGroup::Zero)]);
+        assert!(images.fetch(&image, &[1], &long()) == [Ok(RemoteGroup::Zero)]);
         drop(dir);
-        let answers = images.fetch(&image, &[0]);
+        let answers = images.fetch(&image, &[0], &long());
         assert!(matches!(answers[..], [Err(OriginError::Gone(_))]), "{answers:?}");
+    }
+
+    #[test]
+    fn what_takes_too_long_or_is_not_wanted_any_more_is_given_up() {
+        let (image, _, _dir) = image("image-hangs");
+        let images = Images::default();
+        let hangs = || std::future::pending::<Result<(), BlobError>>();
+        let within = Duration::from_millis(1);
+        let late = images.attempt_within(&image, &Wait { within, is_over: &|| false }, hangs());
+        assert!(matches!(&late, Err(OriginError::Unreachable(text)) if text.contains("no answer")), "{late:?}");
+        let over = images.attempt_within(&image, &Wait { within: ATTEMPT, is_over: &|| true }, hangs());
+        assert!(matches!(&over, Err(OriginError::Unreachable(text)) if text.contains("given up")), "{over:?}");
+        images.ending.set(Instant::now().checked_sub(ENDING).unwrap()).unwrap();
+        let ended = images.attempt(&image, hangs());
+        assert!(matches!(&ended, Err(OriginError::Unreachable(text)) if text.contains("given up")), "{ended:?}");
+        let work = images.work(std::future::pending::<surface::Result<()>>());
+        assert!(work.is_err_and(|error| error.to_string().contains("being stopped")));
+        // A group that comes at once is had all the same.
+        assert!(images.fetch(&image, &[1], &long()) == [Ok(RemoteGroup::Zero)]);
     }
 
     #[test]

@@ -7,14 +7,17 @@
 //! 4. The requests that wait have it; then it is kept (`keep`).
 //!
 //! A store that does not answer is asked again, with longer and longer pauses, for as long as the
-//! property `remote-timeout` says. Then the request fails, and says why: it never gets zeroes.
+//! property `remote-timeout` says. Then the request fails, and says why: it never gets zeroes. That
+//! time is the request's, whatever it needs: an attempt under way at its end is given up. It ends
+//! early when the request is given up. A process that is about to end asks once more, for a few
+//! seconds: a store that is only slow still serves what comes down from caches above volumes.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use codec::CodecId;
-use env::{OriginError, RemoteGroup};
-use format::{ImagePart, crc32c};
+use env::{OriginError, RemoteGroup, Wait};
+use format::{ImagePart, ObjectState, crc32c};
 use surface::{Error, ErrorKind, Result};
 use units::{BLOCK_BYTES, BlockMask, GROUP_BYTES, GroupIndex, ObjectId};
 
@@ -32,6 +35,8 @@ use crate::read::lacking::Patience;
 /// First and longest pause before a store is asked again.
 const PAUSE_MIN_NS: u64 = 100_000_000;
 const PAUSE_MAX_NS: u64 = 10_000_000_000;
+/// How long an attempt may take in a process that is about to end.
+const ENDING_NS: u64 = 5_000_000_000;
 /// Longest wait before a thread looks around.
 const LOOK_NS: u64 = 500_000_000;
 /// Answers that an image is damaged, or gone, after which that is believed.
@@ -40,12 +45,9 @@ const GONE_MAX: u32 = 3;
 /// Groups that are asked for together.
 const ASKED_MAX: usize = 64;
 
-/// The wait of a request, and since when it lasts.
-struct Waiting {
-    began: u64,
-    /// Without threads no time passes: pauses are counted.
-    paused: u64,
-    limit: u64,
+/// A request that waits, and what it was told.
+struct Waiting<'a> {
+    patience: &'a Patience<'a>,
     damaged: u32,
     gone: u32,
     /// Whether a claimed group is looked for again: not when it was lost, and is there in vain.
@@ -53,13 +55,29 @@ struct Waiting {
 }
 
 impl Core {
+    /// How long requests for an object wait. A moment of a volume has its volume's.
+    pub(crate) fn patience(&self, object: &Object) -> Patience<'static> {
+        let of = {
+            let descriptor = object.descriptor.read();
+            descriptor.parent.filter(|_| descriptor.state == ObjectState::Snapshot)
+        };
+        let volume = of.and_then(|id| self.objects.get(id));
+        let seconds = volume.as_deref().unwrap_or(object).settings.read().remote.timeout_seconds;
+        Patience::seconds(self.env.clock.now_ns(), seconds)
+    }
+
     /// Tries something until all of an image that it needs is here. It must hold no lock when it
     /// returns, and may be tried again from the beginning.
     ///
     /// # Errors
     /// Those of the attempt, and why something could not be fetched.
     pub(crate) fn fetching<T>(&self, object: &Object, attempt: &mut dyn FnMut() -> Result<T>) -> Result<T> {
-        self.fetching_for(object, Patience::of(object), attempt)
+        let first = attempt();
+        if !first.as_ref().is_err_and(NotHere::is_beneath) {
+            return first;
+        }
+        let mut first = Some(first);
+        self.fetching_for(object, &self.patience(object), &mut || first.take().unwrap_or_else(&mut *attempt))
     }
 
     /// The same, with another patience than the volume's.
@@ -69,7 +87,7 @@ impl Core {
     pub(crate) fn fetching_for<T>(
         &self,
         object: &Object,
-        patience: Patience,
+        patience: &Patience<'_>,
         attempt: &mut dyn FnMut() -> Result<T>,
     ) -> Result<T> {
         let mut held: Vec<Arc<Arrived>> = Vec::new();
@@ -96,12 +114,12 @@ impl Core {
     ///
     /// # Errors
     /// [`ErrorKind::Io`], or [`ErrorKind::Corrupt`] if the image is damaged where it lies.
-    pub(crate) fn fetch(&self, keys: &[GroupKey], patience: Patience) -> Result<Vec<Arc<Arrived>>> {
+    pub(crate) fn fetch(&self, keys: &[GroupKey], patience: &Patience<'_>) -> Result<Vec<Arc<Arrived>>> {
         self.fetch_lacking(keys, patience, false)
     }
 
     /// The same; what has come and been kept meanwhile is left out where that is to be looked for.
-    fn fetch_lacking(&self, keys: &[GroupKey], patience: Patience, looks: bool) -> Result<Vec<Arc<Arrived>>> {
+    fn fetch_lacking(&self, keys: &[GroupKey], patience: &Patience<'_>, looks: bool) -> Result<Vec<Arc<Arrived>>> {
         let mut arrived = Vec::new();
         for of_image in keys.chunk_by(|a, b| a.object == b.object) {
             for some in of_image.chunks(ASKED_MAX) {
@@ -111,19 +129,14 @@ impl Core {
         Ok(arrived)
     }
 
-    fn fetch_some(&self, keys: &[GroupKey], patience: Patience, looks: bool) -> Result<Vec<Arc<Arrived>>> {
+    fn fetch_some(&self, keys: &[GroupKey], patience: &Patience<'_>, looks: bool) -> Result<Vec<Arc<Arrived>>> {
         let Some(first) = keys.first() else { return Ok(Vec::new()) };
         let object = self.objects.get(first.object);
         let image = object.as_ref().and_then(|object| object.descriptor.read().image.clone());
         let (Some(object), Some(image)) = (object, image) else {
             return Err(Error::new(ErrorKind::NotFound, "the image has gone from the pool with its last clone"));
         };
-        let limit = match patience {
-            Patience::Once => 0,
-            Patience::Seconds(0) => u64::MAX,
-            Patience::Seconds(seconds) => u64::from(seconds) * 1_000_000_000,
-        };
-        let mut waiting = Waiting { began: self.env.clock.now_ns(), paused: 0, limit, damaged: 0, gone: 0, looks };
+        let mut waiting = Waiting { patience, damaged: 0, gone: 0, looks };
         let mut open: Vec<GroupKey> = keys.to_vec();
         open.sort_unstable();
         open.dedup();
@@ -150,8 +163,9 @@ impl Core {
         image: &ImagePart,
         open: &mut Vec<GroupKey>,
         arrived: &mut Vec<Arc<Arrived>>,
-        waiting: &mut Waiting,
+        waiting: &mut Waiting<'_>,
     ) -> Result<()> {
+        let patience = waiting.patience;
         let mine = {
             let mut state = self.images.state.lock();
             open.retain(|key| match state.arrived.get(key).and_then(Weak::upgrade) {
@@ -164,18 +178,22 @@ impl Core {
             let now = self.env.clock.now_ns();
             let contact = state.contacts.entry(object.id).or_default();
             let (rests_until, error) = (contact.retry_at, contact.last_error.clone());
-            let is_resting = rests_until > now.saturating_add(waiting.paused);
-            let mine: Vec<_> = open.iter().filter(|key| !is_resting && !state.claims.contains(key)).copied().collect();
+            let (moment, left) = (patience.moment(now), patience.left(now));
+            let ending_since = self.images.ending_since();
+            let has_ended = ending_since.is_some_and(|since| contact.failed_at >= since);
+            let is_vain = left == 0 || has_ended || self.is_given_up(patience);
+            let is_resting = rests_until > moment && ending_since.is_none();
+            let is_free = |key: &&GroupKey| !is_vain && !is_resting && !state.claims.contains(*key);
+            let mine: Vec<_> = open.iter().filter(is_free).copied().collect();
             if mine.is_empty() && !open.is_empty() {
                 // Another thread fetches it, or the store is left alone for a moment.
-                let passed = (now - waiting.began).saturating_add(waiting.paused);
-                if passed >= waiting.limit || self.images.is_stopped() {
+                if is_vain || patience.is_once() {
                     return Err(unreachable(image, open[0], error));
                 }
-                let rest = if is_resting { rests_until - now } else { LOOK_NS };
-                let rest = rest.min(LOOK_NS).min(waiting.limit - passed).max(1);
+                let rest = if is_resting { rests_until - moment } else { LOOK_NS };
+                let rest = rest.min(LOOK_NS).min(left).max(1);
                 if self.is_inline() {
-                    waiting.paused += rest;
+                    patience.pause(rest);
                 } else {
                     self.images.changed.wait_for(&mut state, Duration::from_nanos(rest));
                 }
@@ -188,20 +206,27 @@ impl Core {
         if mine.is_empty() {
             return Ok(());
         }
-        let (kept, failure) = self.ask(image, &mine, arrived, open);
+        let asked_at = self.env.clock.now_ns();
+        let is_over = || self.is_given_up(patience) || self.takes_too_long_for_an_end(asked_at);
+        let wait = Wait { within: Duration::from_nanos(patience.left(asked_at)), is_over: &is_over };
+        let (kept, failure) = self.ask(image, &mine, &wait, arrived, open);
+        let is_given_up = self.is_given_up(patience);
         let fetched_bytes = kept.iter().map(|(_, kept)| kept.bytes() as u64).sum::<u64>();
         {
             let mut state = self.images.state.lock();
             state.claims.retain(|key| !mine.contains(key));
-            let now = self.env.clock.now_ns().saturating_add(waiting.paused);
+            let now = patience.moment(self.env.clock.now_ns());
             let contact = state.contacts.entry(object.id).or_default();
             contact.fetched_groups += kept.len() as u64;
             contact.fetched_bytes += fetched_bytes;
             if contact.gone.is_some_and(|gone| kept.iter().any(|(key, _)| *key == gone)) {
                 (contact.gone, contact.unheld) = (None, None);
             }
-            if let Some(failure) = &failure {
+            if is_given_up && matches!(failure, Some(OriginError::Unreachable(_))) {
+                // This tells nothing of the store.
+            } else if let Some(failure) = &failure {
                 contact.failures += 1;
+                contact.failed_at = self.env.clock.now_ns();
                 contact.last_error = Some(failure.to_string());
                 if matches!(failure, OriginError::Gone(_)) && contact.gone.is_none() {
                     contact.gone = mine.iter().find(|key| open.contains(key)).copied();
@@ -209,7 +234,7 @@ impl Core {
                 contact.backoff = (2 * contact.backoff).clamp(PAUSE_MIN_NS, PAUSE_MAX_NS);
                 contact.retry_at = now.saturating_add(contact.backoff);
             } else {
-                (contact.backoff, contact.retry_at, contact.last_error) = (0, 0, None);
+                (contact.backoff, contact.retry_at, contact.failed_at, contact.last_error) = (0, 0, 0, None);
             }
         }
         self.images.changed.notify_all();
@@ -227,14 +252,24 @@ impl Core {
             }
             OriginError::Unreachable(_) | OriginError::Denied(_) => false,
         };
-        let passed = (self.env.clock.now_ns() - waiting.began).saturating_add(waiting.paused);
-        if give_up || passed >= waiting.limit || self.images.is_stopped() {
+        let is_last = patience.is_once() || patience.left(self.env.clock.now_ns()) == 0;
+        if give_up || is_last || is_given_up || self.images.ending_since().is_some() {
             let is_damaged = matches!(failure, OriginError::Damaged(_));
             let kind = if is_damaged { ErrorKind::Corrupt } else { ErrorKind::Io };
             let at = open.first().copied().unwrap_or(mine[0]);
             return Err(Error::new(kind, format!("{}: {failure}", place(image, at))));
         }
         Ok(())
+    }
+
+    fn is_given_up(&self, patience: &Patience<'_>) -> bool {
+        self.images.is_stopped() || patience.is_over()
+    }
+
+    /// Whether an attempt that began then has taken all the time that it has when the process ends.
+    fn takes_too_long_for_an_end(&self, asked_at: u64) -> bool {
+        let since = self.images.ending_since();
+        since.is_some_and(|since| self.env.clock.now_ns().saturating_sub(since.max(asked_at)) >= ENDING_NS)
     }
 
     /// Those of claimed groups of which the pool has nothing; the others leave `open`. A thread
@@ -260,12 +295,13 @@ impl Core {
         &self,
         image: &ImagePart,
         mine: &[GroupKey],
+        wait: &Wait<'_>,
         arrived: &mut Vec<Arc<Arrived>>,
         open: &mut Vec<GroupKey>,
     ) -> (Vec<(GroupKey, Kept)>, Option<OriginError>) {
         let groups: Vec<u64> = mine.iter().map(|key| key.group.0).collect();
         let mut answers = match &self.env.origins {
-            Some(origins) => origins.fetch(&remote_of(image), &groups),
+            Some(origins) => origins.fetch(&remote_of(image), &groups, wait),
             None => Vec::new(),
         };
         let lacking = || Err(OriginError::Unreachable("this program has no way to images".to_owned()));
@@ -299,7 +335,7 @@ fn place(image: &ImagePart, key: GroupKey) -> String {
 }
 
 fn unreachable(image: &ImagePart, key: GroupKey, error: Option<String>) -> Error {
-    let why = error.unwrap_or_else(|| "it takes too long".to_owned());
+    let why = error.unwrap_or_else(|| "the store has not answered in time".to_owned());
     Error::new(ErrorKind::Io, format!("{}: {why}", place(image, key)))
 }
 

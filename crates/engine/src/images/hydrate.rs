@@ -75,7 +75,7 @@ impl Core {
                     if !self.has_room_for_rest(&image, left.len()) {
                         break;
                     }
-                    self.fetch(&left, Patience::Once)?;
+                    self.fetch(&left, &Patience::once(self.env.clock.now_ns()))?;
                     self.images.let_go();
                 }
                 fetched += left.len() as u64 * GROUP_BYTES as u64;

@@ -25,6 +25,8 @@ pub(crate) struct Contact {
     pub fetched_groups: u64,
     pub fetched_bytes: u64,
     pub failures: u64,
+    /// When it failed last, in nanoseconds of the clock; 0: it has answered since.
+    pub failed_at: u64,
     pub last_error: Option<String>,
     /// A group of it that is not there any more, as its store said last.
     pub gone: Option<GroupKey>,
@@ -66,6 +68,8 @@ pub(crate) struct Images {
     /// Entries of `arrived`, to be read without the lock.
     pub arrivals: AtomicUsize,
     stopped: AtomicBool,
+    /// Since when the process is about to end, in nanoseconds of the clock; 0: it is not.
+    ending: AtomicU64,
     /// When a chunk of an image was read last, by a count of such reads.
     used: Mutex<HashMap<(ObjectId, u64), u64>, ranks::ImagesUsed>,
     reads: AtomicU64,
@@ -81,6 +85,18 @@ impl Images {
 
     pub(crate) fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::Acquire)
+    }
+
+    /// The process is about to end: a store that does not answer is not waited for any more.
+    pub(crate) fn end(&self, now: u64) {
+        self.ending.store(now.max(1), Ordering::Release);
+        drop(self.state.lock());
+        self.changed.notify_all();
+    }
+
+    /// Since when it is about to end.
+    pub(crate) fn ending_since(&self) -> Option<u64> {
+        Some(self.ending.load(Ordering::Acquire)).filter(|since| *since > 0)
     }
 
     /// Answers from what has arrived: copies it, and takes the pieces that it answers out of

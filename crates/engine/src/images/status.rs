@@ -78,7 +78,7 @@ impl Pool {
         };
         if let Some(key) = gone {
             // What comes of it is in the image's status.
-            let _ = self.core.fetch(&[key], Patience::Once);
+            let _ = self.core.fetch(&[key], &Patience::once(self.core.env.clock.now_ns()));
         }
     }
 

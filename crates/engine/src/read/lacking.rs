@@ -1,9 +1,10 @@
 //! What a read lacks of an image, and how long it may wait for that. `images` fetches it.
 
+use std::cell::Cell;
+
 use surface::Error;
 
 use crate::base::group::GroupKey;
-use crate::objects::Object;
 
 /// Groups of an image that a request needs and that have not been fetched, or were lost: the cause
 /// beneath an error.
@@ -31,18 +32,61 @@ impl NotHere {
     }
 }
 
-/// How long a fetch may take.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Patience {
-    /// One attempt.
-    Once,
-    /// So many seconds; 0: for ever.
-    Seconds(u32),
+/// How long a request waits for images: all its attempts together, whatever it needs of them.
+pub(crate) struct Patience<'a> {
+    /// Nanoseconds of the clock.
+    began: u64,
+    limit: u64,
+    /// Without threads no time passes: pauses are counted.
+    paused: Cell<u64>,
+    /// Nothing is asked for twice.
+    is_once: bool,
+    /// Whether the request is given up.
+    is_over: &'a dyn Fn() -> bool,
 }
 
-impl Patience {
-    /// That of the requests of a volume.
-    pub(crate) fn of(object: &Object) -> Self {
-        Self::Seconds(object.settings.read().remote.timeout_seconds)
+impl Patience<'_> {
+    /// That of one attempt, as long as it takes.
+    pub(crate) fn once(now: u64) -> Self {
+        Self { began: now, limit: u64::MAX, paused: Cell::new(0), is_once: true, is_over: &|| false }
+    }
+
+    /// So many seconds from now on; 0: for ever.
+    pub(crate) fn seconds(now: u64, seconds: u32) -> Self {
+        let limit = if seconds == 0 { u64::MAX } else { u64::from(seconds) * 1_000_000_000 };
+        Self { limit, is_once: false, ..Self::once(now) }
+    }
+
+    /// The same, and over as soon as something else says so.
+    pub(crate) fn unless<'b>(self, is_over: &'b dyn Fn() -> bool) -> Patience<'b> {
+        Patience { began: self.began, limit: self.limit, paused: self.paused, is_once: self.is_once, is_over }
+    }
+
+    /// The rest of it, for one more attempt.
+    pub(crate) fn for_one_more(self) -> Self {
+        Self { is_once: true, ..self }
+    }
+
+    pub(crate) const fn is_once(&self) -> bool {
+        self.is_once
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        (self.is_over)()
+    }
+
+    /// The time that pauses have led to.
+    pub(crate) fn moment(&self, now: u64) -> u64 {
+        now.saturating_add(self.paused.get())
+    }
+
+    /// Nanoseconds that are left.
+    pub(crate) fn left(&self, now: u64) -> u64 {
+        self.limit.saturating_sub(self.moment(now).saturating_sub(self.began))
+    }
+
+    /// Counts a pause that did not take place.
+    pub(crate) fn pause(&self, nanoseconds: u64) {
+        self.paused.set(self.paused.get().saturating_add(nanoseconds));
     }
 }

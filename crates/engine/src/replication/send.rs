@@ -21,7 +21,7 @@ use std::sync::Arc;
 use codec::{Codec, CodecId};
 use format::{FragmentEntry, ImagePart, ResumeToken, StreamBegin, StreamData, StreamWriter, stream_checksum};
 use policy::{Settings, dst_limit};
-use surface::{BlockDevice, Error, ErrorKind, Result};
+use surface::{Error, ErrorKind, Result};
 use units::{BLOCK_BYTES, BlockIndex, BlockMask, GROUP_BYTES, GroupIndex};
 
 use crate::base::group::GroupKey;
@@ -261,6 +261,14 @@ impl Sender {
     /// [`ErrorKind::NotFound`] if a snapshot has been destroyed; what the storage fails with. The
     /// stream cannot go on after an error: a new one can, from the receiver's token.
     pub fn next_chunk(&mut self) -> Result<Option<Vec<u8>>> {
+        self.next_chunk_unless(&|| false)
+    }
+
+    /// The same; what it needs of an image is not waited for any more once `is_over` says so.
+    ///
+    /// # Errors
+    /// As [`next_chunk`](Self::next_chunk).
+    pub fn next_chunk_unless(&mut self, is_over: &dyn Fn() -> bool) -> Result<Option<Vec<u8>>> {
         match self.step {
             Step::Begin => {
                 self.step = Step::Data(self.begin.start);
@@ -268,7 +276,7 @@ impl Sender {
             }
             Step::Data(at) if at < self.compared.end() => loop {
                 match self.data(at) {
-                    Err(error) if NotHere::is_beneath(&error) => self.fetch(error)?,
+                    Err(error) if NotHere::is_beneath(&error) => self.fetch(error, is_over)?,
                     done => return done.map(Some),
                 }
             },
@@ -282,13 +290,14 @@ impl Sender {
     }
 
     /// Fetches what a chunk needs of an image. No lock is held.
-    fn fetch(&mut self, error: Error) -> Result<()> {
+    fn fetch(&mut self, error: Error, is_over: &dyn Fn() -> bool) -> Result<()> {
         let Some(NotHere(keys)) = NotHere::beneath(&error) else { return Err(error) };
         let to = self.compared.to.clone();
         let (core, volume) = (Arc::clone(&self.core), Volume::new(Arc::clone(&self.core), to.clone()));
         let keys: Vec<GroupKey> = keys.clone();
         let mut is_fetched = false;
-        core.fetching(&to, &mut || {
+        let patience = core.patience(&to).unless(is_over);
+        core.fetching_for(&to, &patience, &mut || {
             // All at once, and then each as it is seen in the snapshot.
             if !std::mem::replace(&mut is_fetched, true) {
                 return Err(Error::with_source(ErrorKind::Io, "a part of an image is not here", NotHere(keys.clone())));
@@ -297,7 +306,7 @@ impl Sender {
                 let start = key.group.first_block().offset_bytes();
                 let len = to.size_bytes().saturating_sub(start).min(GROUP_BYTES as u64) as usize;
                 let mut content = vec![0; len];
-                volume.read(start, &mut content)?;
+                volume.read_expected(start, &mut content, false)?;
                 content.resize(GROUP_BYTES, 0);
                 self.fetched.insert(key.group, content);
             }

@@ -28,7 +28,7 @@ use crate::base::ranks;
 use crate::base::scratch::{self, Scratch};
 use crate::objects::Object;
 use crate::pool::core::Core;
-use crate::read::lacking::{NotHere, Patience};
+use crate::read::lacking::NotHere;
 use crate::read::reader::{Request, Wanted, copy_live, payload_of, span_count, verify};
 use crate::read::unit_cache::{Claim, Unit};
 use crate::volume::Volume;
@@ -140,16 +140,16 @@ impl<'a> Reads<'a> {
         if remote.is_empty() {
             return;
         }
-        let patience = Patience::of(&volume.object);
+        let patience = core.patience(&volume.object);
         keys.sort_unstable();
         keys.dedup();
-        let arrived = core.fetch(&keys, patience);
+        let arrived = core.fetch(&keys, &patience);
         // Each is told what came of its own groups.
-        let patience = if arrived.is_ok() { patience } else { Patience::Once };
+        let patience = if arrived.is_ok() { patience } else { patience.for_one_more() };
         for (mut read, is_expected) in remote {
             let offset = read.offset();
             let attempt = &mut || volume.read_expected(offset, read.buf(), is_expected);
-            let result = core.fetching_for(&volume.object, patience, attempt);
+            let result = core.fetching_for(&volume.object, &patience, attempt);
             self.finish(read, result);
         }
         drop(arrived);

@@ -28,6 +28,7 @@ mod folding;
 mod history;
 mod image_runs;
 mod image_streams;
+mod image_waits;
 mod image_world;
 mod images;
 mod incomplete;

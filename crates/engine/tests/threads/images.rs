@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use engine::{FormatOptions, Pool, PoolEnv, PoolOptions, Properties};
-use env::{OriginError, Origins, RemoteGroup, RemoteImage};
+use env::{OriginError, Origins, RemoteGroup, RemoteImage, Wait};
 use sim::Machine;
 use surface::BlockDevice;
 
@@ -48,8 +48,8 @@ impl Holding {
 }
 
 impl Origins for Holding {
-    fn fetch(&self, image: &RemoteImage, groups: &[u64]) -> Vec<Result<RemoteGroup, OriginError>> {
-        let answers = self.origin.fetch(image, groups);
+    fn fetch(&self, image: &RemoteImage, groups: &[u64], wait: &Wait<'_>) -> Vec<Result<RemoteGroup, OriginError>> {
+        let answers = self.origin.fetch(image, groups, wait);
         if groups == [0] && !self.turns.0.lock().unwrap().had_first {
             self.set(|turns| turns.asked_first = true);
             self.wait(|turns| turns.asked_second);

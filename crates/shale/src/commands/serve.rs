@@ -131,6 +131,8 @@ fn serve(
         if let Err(error) = system::notify_manager("STOPPING=1") {
             output.warn(&format!("the service manager cannot be told: {error}"));
         }
+        // Requests that wait for an image hold the front ends up, and the pool.
+        service.end_fetching();
         front_ends.stop(output);
         told
     });

@@ -6,6 +6,7 @@
 
 use ::blob::Error as BlobError;
 use env::{OriginError, RemoteImage};
+use parking_lot::Mutex;
 
 use super::{Images, named, open};
 
@@ -20,8 +21,9 @@ impl Images {
     /// # Errors
     /// Why not.
     pub fn hold(&self, image: &RemoteImage, holder: &str) -> Result<(), OriginError> {
-        let done = self
-            .attempt(async { self.opened(image).await?.image.pin(holder).await.map_err(|error| named(error, image)) });
+        let done = self.attempt(image, async {
+            self.opened(image).await?.image.pin(holder).await.map_err(|error| named(error, image))
+        });
         if done.is_err() {
             self.forget(image);
         }
@@ -35,7 +37,7 @@ impl Images {
     pub fn let_go(&self, image: &RemoteImage, is_meant: impl Fn(&str) -> bool) -> Result<(), OriginError> {
         // The version may be given up already: then nothing holds it.
         let work = async {
-            match open(image).await {
+            match open(image, &Mutex::default()).await {
                 Ok(open) => open.unpin(is_meant).await.map(drop),
                 Err(
                     BlobError::Expired(_) | BlobError::NoVersion(_) | BlobError::Missing(_) | BlobError::Vanished(_),
@@ -43,6 +45,6 @@ impl Images {
                 Err(error) => Err(error),
             }
         };
-        self.attempt(work)
+        self.attempt(image, work)
     }
 }

@@ -182,6 +182,17 @@ impl Service {
         }
     }
 
+    /// The process is about to end: from now on nothing waits for a store that does not answer.
+    pub(crate) fn end_fetching(&self) {
+        self.pool.end_fetching();
+        self.images.end();
+    }
+
+    /// Whether it is.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.images.is_ending()
+    }
+
     /// Waits for the work beside requests, but not for a store that does not answer.
     pub(super) fn end_tending(&self) {
         let threads = std::mem::take(&mut *self.tending.threads.lock());

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use codec::{Codec, Workspace};
-use env::{OriginError, Origins, RemoteGroup, RemoteImage};
-use sim::{ContentKind, Rng, fill_content};
+use env::{Clock, OriginError, Origins, RemoteGroup, RemoteImage, Wait};
+use sim::{ContentKind, Rng, SimClock, fill_content};
 
 const GROUP: usize = 128 << 10;
 
@@ -20,6 +21,8 @@ pub enum Mood {
     Lies(u32),
     /// One request in so many fails, in one way or another.
     Moody(u64),
+    /// Each request takes so many milliseconds, and then fails.
+    Hangs(u64),
 }
 
 #[derive(Debug)]
@@ -27,6 +30,7 @@ struct State {
     mood: Mood,
     rng: Rng,
     asked: BTreeMap<u64, u32>,
+    clock: Option<Arc<SimClock>>,
 }
 
 /// One image.
@@ -54,12 +58,35 @@ impl FakeOrigin {
             version: 7,
             len: len as u64,
         };
-        let state = Mutex::new(State { mood: Mood::Well, rng, asked: BTreeMap::new() });
+        let state = Mutex::new(State { mood: Mood::Well, rng, asked: BTreeMap::new(), clock: None });
         Arc::new(Self { image, content, state })
     }
 
     pub fn set(&self, mood: Mood) {
         self.state.lock().unwrap().mood = mood;
+    }
+
+    /// From now on each request takes so long on this clock, and fails then.
+    pub fn hang(&self, clock: &Arc<SimClock>, ms: u64) {
+        let mut state = self.state.lock().unwrap();
+        (state.mood, state.clock) = (Mood::Hangs(ms), Some(clock.clone()));
+    }
+
+    /// Lets time pass until a request that hangs has failed.
+    fn hung(&self, ms: u64, wait: &Wait<'_>) -> Option<OriginError> {
+        let clock = self.state.lock().unwrap().clock.clone()?;
+        let (began, takes) = (clock.now_ns(), Duration::from_millis(ms));
+        let passed = || Duration::from_nanos(clock.now_ns() - began);
+        while passed() < takes {
+            if passed() >= wait.within {
+                return Some(OriginError::Unreachable("no answer in time".to_owned()));
+            }
+            if (wait.is_over)() {
+                return Some(OriginError::Unreachable("the request was given up".to_owned()));
+            }
+            clock.advance_ms(100);
+        }
+        Some(OriginError::Unreachable("connection refused".to_owned()))
     }
 
     /// How often each group was had.
@@ -92,8 +119,14 @@ impl FakeOrigin {
 }
 
 impl Origins for FakeOrigin {
-    fn fetch(&self, image: &RemoteImage, groups: &[u64]) -> Vec<Result<RemoteGroup, OriginError>> {
+    fn fetch(&self, image: &RemoteImage, groups: &[u64], wait: &Wait<'_>) -> Vec<Result<RemoteGroup, OriginError>> {
         assert_eq!(*image, self.image);
+        let mood = self.state.lock().unwrap().mood;
+        if let Mood::Hangs(ms) = mood
+            && let Some(error) = self.hung(ms, wait)
+        {
+            return groups.iter().map(|_| Err(error.clone())).collect();
+        }
         let mut state = self.state.lock().unwrap();
         let mut answers = Vec::new();
         for group in groups {
