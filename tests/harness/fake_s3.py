@@ -23,6 +23,10 @@ class FakeS3:
         self.barrier = threading.Barrier(RIVALS)
         # Requests until the oldest key that is good is the next one: key-1, key-2, ...
         self.key_ends_after, self.served, self.refused = key_ends_after, 0, 0
+        # While this is not set, requests get no answer; how many were held up so.
+        self.answers, self.held = threading.Event(), 0
+        self.answers.set()
+        t.defer(self.answers.set)
         fake = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -93,6 +97,10 @@ class FakeS3:
 
     def refuses(self, handler):
         """Whether the request's key has ended; then it is answered."""
+        if not self.answers.is_set():
+            with self.lock:
+                self.held += 1
+            self.answers.wait()
         if self.key_ends_after is None:
             return False
         with self.lock:

@@ -125,11 +125,11 @@ impl Place {
 pub trait StreamSource {
     /// What it is.
     fn about(&self) -> &Sending;
-    /// The next chunk; none after the last one.
+    /// The next chunk; none after the last one. It is not waited for any more once `is_over` says so.
     ///
     /// # Errors
     /// What the pool says.
-    fn next_chunk(&mut self) -> Result<Option<Vec<u8>>>;
+    fn next_chunk(&mut self, is_over: &dyn Fn() -> bool) -> Result<Option<Vec<u8>>>;
 }
 
 /// A pool that takes a stream.
@@ -197,8 +197,8 @@ impl StreamSource for LocalSource {
     fn about(&self) -> &Sending {
         &self.about
     }
-    fn next_chunk(&mut self) -> Result<Option<Vec<u8>>> {
-        self.sender.next_chunk()
+    fn next_chunk(&mut self, is_over: &dyn Fn() -> bool) -> Result<Option<Vec<u8>>> {
+        self.sender.next_chunk_unless(is_over)
     }
 }
 

@@ -11,11 +11,11 @@ use surface::{Error, ErrorKind};
 use units::format_size;
 
 use super::registered::registered;
-use super::streams::{Source, Target, hanging, payload_of, receives};
+use super::streams::{Source, Target, hanging, next_chunk, payload_of, receives};
 use super::volume::make_folders_of;
 use crate::cli::{ReceiveArgs, SendArgs};
 use crate::control::{Reply, Request};
-use crate::exit::{Failure, Outcome, stop_if};
+use crate::exit::{Failure, Outcome};
 use crate::jobs::JobKind;
 use crate::names;
 use crate::output::Output;
@@ -116,8 +116,7 @@ fn copy_set(
         let about = source.about().clone();
         progress.say(format!("{}@{}, {} of {count}", about.volume, about.snapshot, index + 1));
         let mut reader = StreamReader::default();
-        while let Some(chunk) = source.next_chunk()? {
-            stop_if(flag)?;
+        while let Some(chunk) = next_chunk(&mut *source, flag)? {
             target.put(&chunk)?;
             bytes += chunk.len() as u64;
             payload_bytes += payload_of(&mut reader, &chunk).unwrap_or(0);

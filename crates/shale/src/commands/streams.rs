@@ -5,7 +5,7 @@ use std::io::{IsTerminal, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use format::{STREAM_HEAD_BYTES, StreamBegin, StreamChunk, StreamHead, StreamReader};
@@ -207,8 +207,7 @@ fn copy_out(
     let progress = Progress::new(output, "send", Some(about.expected_bytes));
     let (mut stream_bytes, mut payload_bytes) = (0, 0);
     let mut reader = StreamReader::default();
-    while let Some(chunk) = source.next_chunk()? {
-        stop_if(flag)?;
+    while let Some(chunk) = next_chunk(&mut *source, flag)? {
         target.put(&chunk)?;
         stream_bytes += chunk.len() as u64;
         payload_bytes += payload_of(&mut reader, &chunk).unwrap_or(0);
@@ -217,6 +216,15 @@ fn copy_out(
     progress.say("making it durable".to_owned());
     target.finish()?;
     Ok((stream_bytes, payload_bytes))
+}
+
+/// The next chunk of a stream, unless a signal or a cancellation comes first.
+pub(super) fn next_chunk(source: &mut dyn StreamSource, flag: &AtomicBool) -> Outcome<Option<Vec<u8>>> {
+    let next = source.next_chunk(&|| flag.load(Ordering::SeqCst));
+    if !matches!(next, Ok(None)) {
+        stop_if(flag)?;
+    }
+    Ok(next?)
 }
 
 /// Bytes of payload in a chunk.

@@ -289,7 +289,8 @@ fn converse(stream: &Arc<UnixStream>, shared: &Shared) -> IoResult<()> {
             return match agreed {
                 Agreed::Bulk(device) => serve_frames(writer, &*device),
                 Agreed::Send(mut source) => {
-                    serve_send(&mut writer, &mut *source, || !shared.stopping.load(Ordering::SeqCst))
+                    let is_stopping = || shared.stopping.load(Ordering::SeqCst) || shared.service.is_ending();
+                    serve_send(writer, &mut *source, is_stopping)
                 }
                 Agreed::Receive(mut sink) => serve_receive(writer, &mut *sink),
             };

@@ -1,37 +1,49 @@
 //! Streams of snapshots through the control socket, both sides.
 //!
 //! After `send`, the server sends chunk after chunk as bulk replies, an empty one behind the last;
-//! or an error. After `receive`, the client sends each chunk in a bulk frame and waits for its
+//! or an error. A chunk may wait for the store of an image: meanwhile both sides look whether it is
+//! still wanted. After `receive`, the client sends each chunk in a bulk frame and waits for its
 //! reply, which is empty, but for the last chunk's: that is the report, in JSON.
 
 use std::io::{BufReader, Error as IoError, ErrorKind as IoErrorKind, Read, Result as IoResult, Write};
 use std::os::unix::net::UnixStream;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use surface::{Error, ErrorKind, Result};
 
 use super::bulk::{self, Frame, Operation};
 use super::client::gone;
 use crate::stream_io::{Received, Sending, StreamSink, StreamSource};
-use crate::system::read_vec;
+use crate::system::{read_vec, readable};
 
-/// The server's side of `send`. `go_on` tells whether the server still wants to.
+/// The server's side of `send`. `is_stopping` tells whether the server still wants to.
 pub(super) fn serve_send(
-    stream: &mut impl Write,
+    stream: &UnixStream,
     source: &mut dyn StreamSource,
-    go_on: impl Fn() -> bool,
+    is_stopping: impl Fn() -> bool,
 ) -> IoResult<()> {
+    let mut writer = stream;
+    let is_over = || is_stopping() || has_hung_up(stream);
     loop {
-        let next = if go_on() {
-            source.next_chunk()
-        } else {
+        let next = source.next_chunk(&is_over);
+        let next = if is_stopping() {
             Err(Error::new(ErrorKind::Io, "the pool's server is being stopped: go on with the receiver's resume token"))
+        } else {
+            next
         };
         match next {
-            Ok(Some(chunk)) => bulk::write_reply(stream, Ok(&chunk))?,
-            Ok(None) => return bulk::write_reply(stream, Ok(&[])),
-            Err(error) => return bulk::write_reply(stream, Err(&error)),
+            Ok(Some(chunk)) => bulk::write_reply(&mut writer, Ok(&chunk))?,
+            Ok(None) => return bulk::write_reply(&mut writer, Ok(&[])),
+            Err(error) => return bulk::write_reply(&mut writer, Err(&error)),
         }
     }
+}
+
+/// Tells whether the other side has closed the connection.
+fn has_hung_up(stream: &UnixStream) -> bool {
+    let mut looked = [PollFd::new(stream, PollFlags::empty())];
+    let is_known = poll(&mut looked, Some(&Timespec::default())).is_ok();
+    is_known && looked[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
 }
 
 /// The server's side of `receive`.
@@ -68,7 +80,12 @@ impl StreamSource for RemoteSource {
     fn about(&self) -> &Sending {
         &self.about
     }
-    fn next_chunk(&mut self) -> Result<Option<Vec<u8>>> {
+    fn next_chunk(&mut self, is_over: &dyn Fn() -> bool) -> Result<Option<Vec<u8>>> {
+        while self.stream.buffer().is_empty() && !readable(self.stream.get_ref()).map_err(gone)? {
+            if is_over() {
+                return Err(Error::new(ErrorKind::Io, "the stream was given up"));
+            }
+        }
         let chunk = read_reply(&mut self.stream)?;
         Ok((!chunk.is_empty()).then_some(chunk))
     }

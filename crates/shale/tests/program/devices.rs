@@ -63,14 +63,14 @@ fn what_is_being_sent_is_in_use() {
     let devices = open.service.devices();
     let wish = SendWish { snapshot: Some("v@b".to_owned()), from: Some("a".to_owned()), ..Default::default() };
     let mut source = LocalSource::new(&open.service, &wish, &a_client()).unwrap();
-    assert!(source.next_chunk().unwrap().is_some());
+    assert!(source.next_chunk(&|| false).unwrap().is_some());
     assert_eq!((devices.clients("v"), devices.clients("v@a"), devices.clients("v@b")), (0, 1, 1));
     let snapshots = open.service.pool().snapshots(Some("v")).unwrap();
     for snapshot in &snapshots {
         assert_eq!(devices.destroy_idle(snapshot).unwrap_err().kind(), ErrorKind::InUse, "{snapshot:?}");
     }
     assert_eq!(devices.destroy("v", true, false).unwrap_err().kind(), ErrorKind::InUse);
-    while source.next_chunk().unwrap().is_some() {}
+    while source.next_chunk(&|| false).unwrap().is_some() {}
     drop(source);
     devices.destroy_idle(&snapshots[0]).unwrap();
     devices.destroy("v", true, false).unwrap();
