@@ -71,7 +71,7 @@ class Pool:
 class Server:
     """`shale serve` as a child process, ready when the constructor returns, stopped at the end of the test."""
 
-    def __init__(self, pool, mount=False, memory=None, volumes=(), nbd=(), standby=None, keeps=False, shares=False, exports=None):
+    def __init__(self, pool, mount=False, memory=None, volumes=(), nbd=(), standby=None, keeps=False, shares=False, exports=None, stderr=None):
         self.pool, self.t = pool, pool.t
         self.socket = pool.t.dir / f"{pool.path.name}.nbd.sock"
         self.mount_dir = pool.t.dir / f"{pool.path.name}.mnt" if mount else None
@@ -104,7 +104,7 @@ class Server:
         self.t.log(f"$ {' '.join(words)} &")
         began = time.monotonic()
         # The pool's directory is outside of this session's terminal: only its standard output is read.
-        self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL)
+        self.process = subprocess.Popen(words, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, stderr=stderr)
         self.t.defer(self.end)
         self.output = ""
         self._wait_ready()

@@ -1,4 +1,5 @@
-"""The store of an image that does not answer: what waits for it is ended by signals, by cancelling, and by the end of the server."""
+"""The store of an image that does not answer: what waits for it is ended by signals, by cancelling, and by the end of the server; what
+was acknowledged before is kept."""
 
 import signal
 import subprocess
@@ -12,6 +13,9 @@ from .blob_clients import fake_environment
 from .blobs import Store
 from .images import MIB, use
 from .jobs import EXIT_INTERRUPTED
+
+
+SECTOR, BLOCK = 512, 4096
 
 
 class Held:
@@ -73,4 +77,47 @@ def image_waits_are_ended(t):
     t.expect("no answer within 1 s" in said and f"{store.url}/disk@1" in said, f"why it failed: {said}")
     s3.answers.set()
     pool.shale("send", "other@a", "-o", t.dir / "stream")
+    pool.check()
+
+
+@test()
+def image_writes_at_the_end(t):
+    """A write of a part of a block that waits for a store that hangs fails when the server stops, which says so; acknowledged ones are kept"""
+    s3 = FakeS3(t)
+    keys = {"AWS_ACCESS_KEY_ID": "key-1", "AWS_SECRET_ACCESS_KEY": "secret"}
+    use(t, fake_environment(t, s3, **keys))
+    store = Store(t, "s3://bucket/dir", fake_environment(t, s3, **keys))
+    disk, new = random_file(t.dir / "disk.raw", 4 * MIB), random_file(t.dir / "new", BLOCK, seed=7)
+    store.blob("put", "disk", disk)
+    pool = Pool(t, capacity="256M")
+    with open(t.dir / "told", "w+", encoding="utf-8") as told:
+        server = pool.serve(mount=True, stderr=told)
+        t.run(BINARY, "clone", f"{store.url}/disk", pool.path, "vm", "-o", "remote-timeout=0")
+        file, expected = server.file("vm"), bytearray(disk.read_bytes())
+
+        def words(at, size, *flags):
+            return ["dd", f"if={new}", f"of={file}", f"bs={size}", "count=1", f"seek={at // size}", "conv=" + ",".join(["notrunc", *flags])]
+
+        def write(at, size, *flags):
+            t.run(*words(at, size, *flags))
+            expected[at:at + size] = new.read_bytes()[:size]
+
+        write(MIB + SECTOR, SECTOR, "fsync")
+        s3.answers.clear()
+        # Whole blocks, and parts of what is here, need nothing of the store.
+        write(2 * MIB, BLOCK, "fsync")
+        write(2 * MIB + BLOCK, BLOCK)
+        write(2 * MIB + SECTOR, SECTOR)
+        held = Held(t, s3, *words(3 * MIB + SECTOR, SECTOR))
+        server.stop()
+        held.ends(1)
+        told.seek(0)
+        said = told.read()
+        t.log(said)
+        start = 3 * MIB + SECTOR
+        t.expect(f"'vm': writes or discards that failed while the server stopped: 1, between byte {start} and byte {start + SECTOR};" in said
+                 and f"{store.url}/disk@1" in said, f"what could not be written: {said}")
+    s3.answers.set()
+    pool.serve(mount=True)
+    t.expect(file.read_bytes() == bytes(expected), "acknowledged writes are kept, and nothing of the other")
     pool.check()

@@ -14,6 +14,7 @@
 //! 4. When it takes more than its share, or the pool has no room for a write, the groups that were
 //!    not read for longest are dropped: the next full checkpoint takes their records out.
 //! 5. In the background, the rest is fetched if a volume wants that (`hydrate`).
+//! 6. When the process is about to end, no store is waited for any more (`ending`).
 //!
 //! `push` tells what a snapshot has that the image has not.
 
@@ -21,11 +22,13 @@ pub(crate) mod hydrate;
 pub(crate) mod push;
 pub(crate) mod pushed;
 
+mod ending;
 mod fetch;
 mod keep;
 mod make;
 mod state;
 mod status;
 
+pub use ending::Unwritten;
 pub(crate) use state::Images;
 pub use status::ImageStatus;

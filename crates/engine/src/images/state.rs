@@ -10,6 +10,7 @@ use units::{BLOCK_BYTES, BlockMask, ObjectId};
 use crate::base::group::GroupKey;
 use crate::base::ranked::{Condvar, Mutex};
 use crate::base::ranks;
+use crate::images::ending::Unwritten;
 use crate::map::Piece;
 
 /// Groups whose use is remembered together.
@@ -57,6 +58,8 @@ pub(crate) struct State {
     pub contacts: BTreeMap<ObjectId, Contact>,
     /// Groups to be dropped.
     pub drops: Vec<GroupKey>,
+    /// Changes of volumes that failed while the process was about to end.
+    pub unwritten: BTreeMap<ObjectId, Unwritten>,
 }
 
 /// See the module.

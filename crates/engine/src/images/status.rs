@@ -6,6 +6,7 @@ use env::RemoteImage;
 use surface::Result;
 use units::BLOCK_BYTES;
 
+use crate::images::ending::Unwritten;
 use crate::objects::Object;
 use crate::objects::images::remote_of;
 use crate::pool::Pool;
@@ -80,6 +81,17 @@ impl Pool {
             // What comes of it is in the image's status.
             let _ = self.core.fetch(&[key], &Patience::once(self.core.env.clock.now_ns()));
         }
+    }
+
+    /// The process is about to end: from now on no request waits for long for the store of an image
+    /// that does not answer. One that answers still serves.
+    pub fn end_fetching(&self) {
+        self.core.images.end(self.core.env.clock.now_ns());
+    }
+
+    /// Changes of volumes that failed since then.
+    pub fn unwritten(&self) -> Vec<Unwritten> {
+        self.core.images.state.lock().unwritten.values().cloned().collect()
     }
 
     fn object_of(&self, image: &RemoteImage) -> Option<Arc<Object>> {

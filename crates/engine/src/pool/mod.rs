@@ -280,12 +280,6 @@ impl Pool {
         self.core.pool_id
     }
 
-    /// The process is about to end: from now on no request waits for the store of an image that
-    /// does not answer. One that answers still serves.
-    pub fn end_fetching(&self) {
-        self.core.images.end(self.core.env.clock.now_ns());
-    }
-
     /// Flushes, takes a checkpoint, and stops the threads. Handles of volumes that are still there
     /// get errors from now on.
     ///

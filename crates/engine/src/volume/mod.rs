@@ -242,6 +242,14 @@ impl Volume {
         [offset..body, body..tail, tail..end]
     }
 
+    /// A change, whatever must be fetched for it first.
+    fn change(&self, offset: u64, length: u64, attempt: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        let note = |error: &Error| {
+            self.core.images.note_unwritten(&self.object, offset..offset.saturating_add(length), error);
+        };
+        self.core.fetching(&self.object, attempt).inspect_err(note)
+    }
+
     /// A write, unless it needs a part of a block that must be fetched first.
     fn write_once(&self, offset: u64, data: Bytes, hint: Hint) -> Result<()> {
         let _guard = self.enter_to_change(offset, data.len() as u64)?;
@@ -399,7 +407,7 @@ impl BlockDevice for Volume {
 
     fn write_hinted(&self, offset: u64, data: Bytes, hint: Hint) -> Result<()> {
         let length = data.len() as u64;
-        self.core.fetching(&self.object, &mut || self.write_once(offset, data.clone(), hint))?;
+        self.change(offset, length, &mut || self.write_once(offset, data.clone(), hint))?;
         self.core.counters.written_bytes.add(length);
         self.object.quota.tails.wrote(offset + length);
         Ok(())
@@ -419,7 +427,7 @@ impl BlockDevice for Volume {
     }
 
     fn discard(&self, offset: u64, length: u64) -> Result<()> {
-        self.core.fetching(&self.object, &mut || self.punch(offset, length))
+        self.change(offset, length, &mut || self.punch(offset, length))
     }
 
     fn write_zeroes(&self, offset: u64, length: u64, options: ZeroOptions) -> Result<()> {
@@ -431,7 +439,7 @@ impl BlockDevice for Volume {
             let (mut at, mut left) = (offset, length);
             while left > 0 {
                 let len = left.min((1 << 20) - at % BLOCK);
-                self.core.fetching(&self.object, &mut || {
+                self.change(at, len, &mut || {
                     let _guard = self.enter_to_change(at, len)?;
                     let _room = self.core.admit(&self.object, at, len)?;
                     self.write_bytes(at, Bytes::from(vec![0; len as usize]), true, Hint::default())

@@ -7,7 +7,7 @@ use surface::{BlockDevice, Error, ErrorKind, WriteOptions};
 
 use crate::common::fake_origin::Mood;
 use crate::common::noise;
-use crate::image_world::{GROUP, IMAGE, World};
+use crate::image_world::{GROUP, IMAGE, World, write};
 
 /// Longer than any request of these tests waits.
 const NEVER_MS: u64 = 3_600_000;
@@ -172,4 +172,70 @@ fn a_process_that_ends_waits_for_no_store() {
     assert_eq!(took, 0, "none any more");
     read(world.pool(), "v", 0, 2).unwrap();
     world.check();
+}
+
+/// Nothing but `fetched` is here of the image, and the store hangs when a server is asked to end.
+fn the_end_keeps_what_was_acknowledged(is_power_lost: bool) {
+    let mut world = world(3, "0");
+    let mut model = world.expected();
+    let fetched = 2 * GROUP;
+    read(world.pool(), "v", 2, 1).unwrap();
+    write(world.pool(), "v", &mut model, 5 * GROUP, &noise(1, 4096));
+    write(world.pool(), "v", &mut model, 5 * GROUP + 100, &noise(2, 50));
+    world.hang(NEVER_MS);
+    let change = |at: usize, len: usize| {
+        move |pool: &Pool| pool.volume("v").unwrap().write(at as u64, noise(9, len), WriteOptions::default())
+    };
+    // The end begins while a write of a part of a block waits for the rest of it.
+    let pool = world.pool().clone();
+    world.origin.meanwhile(move || pool.end_fetching());
+    assert_eq!(world.pool().unwritten(), []);
+    let (took, done) = world.timed(change(9 * GROUP + 10, 100));
+    told(&done.unwrap_err());
+    assert_eq!(took, 5_000, "the store has a moment left");
+    // It is not waited for again, for none of the ways to change a part of a block.
+    let (took, done) = world.timed(change(12 * GROUP + 4090, 20));
+    told(&done.unwrap_err());
+    let (again, zeroed) = world.timed(|pool| pool.volume("v").unwrap().discard(14 * GROUP as u64 + 100, 200));
+    let error = told(&zeroed.unwrap_err());
+    assert_eq!((took, again), (0, 0));
+    let unwritten = world.pool().unwritten();
+    assert_eq!((unwritten.len(), &*unwritten[0].volume, unwritten[0].changes), (1, "v", 3));
+    assert_eq!(unwritten[0].range, (9 * GROUP + 10) as u64..(14 * GROUP + 300) as u64);
+    assert_eq!(unwritten[0].why, error);
+    // What needs nothing of the store is acknowledged, and kept.
+    write(world.pool(), "v", &mut model, fetched + 5000, &noise(3, 300));
+    write(world.pool(), "v", &mut model, 9 * GROUP + 4096, &noise(4, 8192));
+    write(world.pool(), "v", &mut model, 5 * GROUP + 200, &noise(5, 50));
+    assert_eq!(world.pool().unwritten(), unwritten, "of what was kept nothing is told");
+    if is_power_lost {
+        world.pool().volume("v").unwrap().flush().unwrap();
+        world.pool = None;
+        world.machine.power_cycle();
+        world.open();
+    } else {
+        world.reopen();
+    }
+    world.origin.set(Mood::Well);
+    assert!(world.read("v") == model, "what was acknowledged is there, and nothing of the rest");
+    world.check();
+}
+
+#[test]
+fn a_write_is_kept_or_fails_and_is_told_of_when_the_process_ends() {
+    the_end_keeps_what_was_acknowledged(false);
+    the_end_keeps_what_was_acknowledged(true);
+}
+
+#[test]
+fn a_store_that_was_away_is_asked_once_more_at_the_end() {
+    let world = world(3, "6s");
+    let mut model = world.expected();
+    world.origin.set(Mood::Away);
+    told(&read(world.pool(), "v", 4, 1).unwrap_err());
+    world.origin.set(Mood::Well);
+    // It has a pause of seconds before it, which the end does not wait for.
+    world.pool().end_fetching();
+    write(world.pool(), "v", &mut model, 4 * GROUP + 10, &noise(1, 100));
+    assert_eq!((world.read("v") == model, world.pool().unwritten()), (true, vec![]));
 }

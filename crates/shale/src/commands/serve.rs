@@ -138,6 +138,7 @@ fn serve(
     });
     service.jobs().stop();
     control.stop();
+    service.unwritten().iter().for_each(|line| output.warn(line));
     result
 }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use engine::Pool;
+use engine::{Pool, Unwritten};
 use env::{Clock, OriginError, RemoteImage};
 use parking_lot::Mutex;
 use surface::{Error, ErrorKind, Result};
@@ -186,6 +186,19 @@ impl Service {
     pub(crate) fn end_fetching(&self) {
         self.pool.end_fetching();
         self.images.end();
+    }
+
+    /// What could not be written since then, a line for each volume.
+    pub(crate) fn unwritten(&self) -> Vec<String> {
+        let words = |Unwritten { volume, changes, range, why }: Unwritten| {
+            format!(
+                "'{volume}': writes or discards that failed while the server stopped: {changes}, between byte {} and byte {}; \
+                 they are not kept as a whole, and those who asked for them got an error; write again when the store \
+                 answers: {why}",
+                range.start, range.end
+            )
+        };
+        self.pool.unwritten().into_iter().map(words).collect()
     }
 
     /// Whether it is.

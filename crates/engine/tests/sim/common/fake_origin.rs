@@ -1,6 +1,7 @@
 //! A store of images that fails, lies and is away, as a test wants it.
 
 use std::collections::BTreeMap;
+use std::fmt::{Debug, Formatter};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -25,12 +26,22 @@ pub enum Mood {
     Hangs(u64),
 }
 
+/// Something to be done while a request hangs.
+struct Meanwhile(Box<dyn FnOnce() + Send>);
+
+impl Debug for Meanwhile {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Meanwhile").finish_non_exhaustive()
+    }
+}
+
 #[derive(Debug)]
 struct State {
     mood: Mood,
     rng: Rng,
     asked: BTreeMap<u64, u32>,
     clock: Option<Arc<SimClock>>,
+    meanwhile: Option<Meanwhile>,
 }
 
 /// One image.
@@ -58,7 +69,7 @@ impl FakeOrigin {
             version: 7,
             len: len as u64,
         };
-        let state = Mutex::new(State { mood: Mood::Well, rng, asked: BTreeMap::new(), clock: None });
+        let state = Mutex::new(State { mood: Mood::Well, rng, asked: BTreeMap::new(), clock: None, meanwhile: None });
         Arc::new(Self { image, content, state })
     }
 
@@ -72,11 +83,20 @@ impl FakeOrigin {
         (state.mood, state.clock) = (Mood::Hangs(ms), Some(clock.clone()));
     }
 
+    /// Has something done once, after the first request that hangs was asked for.
+    pub fn meanwhile(&self, work: impl FnOnce() + Send + 'static) {
+        self.state.lock().unwrap().meanwhile = Some(Meanwhile(Box::new(work)));
+    }
+
     /// Lets time pass until a request that hangs has failed.
     fn hung(&self, ms: u64, wait: &Wait<'_>) -> Option<OriginError> {
         let clock = self.state.lock().unwrap().clock.clone()?;
         let (began, takes) = (clock.now_ns(), Duration::from_millis(ms));
         let passed = || Duration::from_nanos(clock.now_ns() - began);
+        let meanwhile = self.state.lock().unwrap().meanwhile.take();
+        if let Some(Meanwhile(work)) = meanwhile {
+            work();
+        }
         while passed() < takes {
             if passed() >= wait.within {
                 return Some(OriginError::Unreachable("no answer in time".to_owned()));
