@@ -246,7 +246,7 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         name: "remote-timeout",
-        description: "how long a request waits for the store of such an image before it fails",
+        description: "how long a request waits for the store of such an image, for all that it needs, before it fails",
         allowed: Remote::TIMEOUT_ALLOWED,
         default: "5m",
         only_of: None,

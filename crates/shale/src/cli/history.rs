@@ -53,10 +53,11 @@ be destroyed: what the clone sees stays. A file system in it has the UUID of the
 
 With a URL in front of the pool, the volume begins as a version of a blob (see 'shale blob --help'), the newest one without @.
 It is there at once: what is read of it is fetched when it is read, as it is stored, once for all clones of the version in
-the pool, and kept within remote-cache; with hydrate=on the rest is fetched in the background. While the store is away a read
-waits up to remote-timeout, then fails; nothing is ever read as zeroes that has not been fetched. The pool holds the version
-in the blob's log (`shale blob stat` shows that) until no volume needs it. The server needs the same variables and
-credentials for the store as this command. Its unit is 128K, that of blobs, so that what is written over goes back to the store
+the pool, and kept within remote-cache; with hydrate=on the rest is fetched in the background. While the store is away or
+hangs, a read waits up to remote-timeout for all that it needs, then fails, and so does a write of a part of a block whose rest
+is not here; nothing is ever read as zeroes that has not been fetched. A server that is stopped gives the store five seconds.
+The pool holds the version in the blob's log (`shale blob stat` shows that) until no volume needs it. The server needs the
+same variables and credentials for the store as this command. Its unit is 128K, that of blobs, so that what is written over goes back to the store
 as it lies in the pool; -o unit=32K is faster where little is read at a time. `shale push` brings snapshots back.
 
 JSON fields: volume, origin (the snapshot); of a blob volume, image, version, size_bytes.")]

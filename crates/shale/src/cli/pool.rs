@@ -150,7 +150,8 @@ Examples:
 Once everything answers, the addresses are printed on stdout, the last line being 'ready'. SIGTERM, SIGINT or
 SIGHUP stops the server in order, and everything is durable then. It does not wait for those who have files of the mount
 open; file systems on loop devices on these are synced, and lose their device. A second SIGINT or SIGTERM, at least a
-second after the first, stops it at once: nothing that was acknowledged is lost, as long as the machine lives.
+second after the first, stops it at once: nothing that was acknowledged is lost, as long as the machine lives. The store of an
+image that does not answer has five seconds; the last lines then say what could not be written for want of it.
 
 Each NBD connection takes two threads, a file descriptor, and memory: 1 MiB of its own, half a MiB of buffers, up to 4 MiB in the
 kernel, and its part of a quarter of --memory. Half of the file descriptors that the process may have are kept from NBD
