@@ -373,12 +373,7 @@ impl Log {
     /// Launches `prepared`, or as much of it as fits, at `place`. Hands it back if nothing of it
     /// fits.
     #[allow(clippy::result_large_err)]
-    fn place_at(
-        &self,
-        state: &mut State,
-        place: Place,
-        mut prepared: Prepared,
-    ) -> std::result::Result<Step, Prepared> {
+    fn place_at(&self, state: &mut State, place: Place, mut prepared: Prepared) -> std::result::Result<Step, Prepared> {
         let room = (self.geometry.extent_bytes - place.offset) as usize;
         if prepared.batch_bytes() <= room {
             let tail = match self.fill_ahead(state, place, prepared.batch_bytes()) {

@@ -39,8 +39,8 @@ same way: a share has its snapshots there. Where the pool is served, its server 
 
 JSON of a tree: {share, source, files, directories, symlinks, links, others, copied_bytes, hole_bytes, kept, kept_first,
   problems, problem_lines, zeroed_bytes, zeroed (as of an export), stored_bytes (with its names), ratio (of a new share
-  that of copied_bytes to stored_bytes, else that of the whole share), added_bytes (of a share that was there: so much more is stored), added_ratio (of copied_bytes
-  to added_bytes; left out with --overwrite), seconds, bytes_per_second}.
+  that of copied_bytes to stored_bytes, else that of the whole share), added_bytes (of a share that was there: so much more
+  is stored), added_ratio (of copied_bytes to added_bytes; left out with --overwrite), seconds, bytes_per_second}.
 JSON: {volume, source, size_bytes, copied_bytes, hole_bytes, allocated_bytes (the volume's own), with_snapshots (whether
   the next two count what its snapshots hold beside), stored_bytes, ratio, seconds,
   bytes_per_second}; those four may be missing, if they cannot be told.")]
