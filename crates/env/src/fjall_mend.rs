@@ -14,8 +14,9 @@ const VERSION: [u8; 4] = *b"FJL\x03";
 
 impl FjallStore {
     /// Opens the store in `dir`, and makes small files anew if they are lost or damaged: the
-    /// library's `version`, which is always the same, `durable`, which then says that all is durable
-    /// that the store has, and `current` of a keyspace that has one list of tables. Which they were.
+    /// library's `version`, which is always the same, `durable`, which then says that all is
+    /// durable that the store has, and `current` of a keyspace that has one list of tables. Which
+    /// they were.
     ///
     /// # Errors
     /// As [`open`](Self::open).

@@ -125,7 +125,8 @@ impl Place {
 pub trait StreamSource {
     /// What it is.
     fn about(&self) -> &Sending;
-    /// The next chunk; none after the last one. It is not waited for any more once `is_over` says so.
+    /// The next chunk; none after the last one. It is not waited for any more once `is_over` says
+    /// so.
     ///
     /// # Errors
     /// What the pool says.

@@ -3,8 +3,8 @@
 //! tests of that crate.
 //!
 //! - Bytes: [`Rng`] and [`noise`], the same for a seed on every machine.
-//! - Places: [`TempDir`], [`MountDir`] and [`LoopDevice`], which go when they are dropped, also when
-//!   a test fails.
+//! - Places: [`TempDir`], [`MountDir`] and [`LoopDevice`], which go when they are dropped, also
+//!   when a test fails.
 //! - Other programs: [`run`] and [`starting`].
 //! - Time: [`until`] and [`PATIENCE`]. No test sleeps.
 //! - Front ends: [`Memory`], a block device in memory that fails or waits on command, and

@@ -1,5 +1,5 @@
-//! Step 3 of a batch: it is applied, or given back, when its turn has come. Owns nothing: the batches
-//! under way are part of the log's state.
+//! Step 3 of a batch: it is applied, or given back, when its turn has come. Owns nothing: the
+//! batches under way are part of the log's state.
 
 use units::Seq;
 

@@ -1,5 +1,5 @@
-//! Looks at the layers that need groups from the store, which is asked without the layers' lock. The
-//! head of `map` says why a group that was loaded so is the right one.
+//! Looks at the layers that need groups from the store, which is asked without the layers' lock.
+//! The head of `map` says why a group that was loaded so is the right one.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;

@@ -308,8 +308,8 @@ fn space_that_is_set_aside_keeps_no_earlier_flush_waiting() {
     }
 }
 
-/// A reader waits for the map store; a checkpoint is taken meanwhile, and only its end waits for the
-/// reader.
+/// A reader waits for the map store; a checkpoint is taken meanwhile, and only its end waits for
+/// the reader.
 #[test]
 fn a_reader_that_waits_for_the_store_keeps_no_other_client_and_no_capture_waiting() {
     for workers in [0, 2] {

@@ -2,9 +2,10 @@
 //!
 //! An address tells the file's number at once in the first MiB of a file. Behind that the tables of
 //! the share's own files and of those that were met last are read, and then a look goes through the
-//! tables of all large files; a path is found by a look through all names, which learns those of other
-//! files as well. Such looks take a tenth of the time at most: behind each a pause follows. A file
-//! without a path by then is told by its number, and a unit of the share's own by what it holds.
+//! tables of all large files; a path is found by a look through all names, which learns those of
+//! other files as well. Such looks take a tenth of the time at most: behind each a pause follows. A
+//! file without a path by then is told by its number, and a unit of the share's own by what it
+//! holds.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Instant;

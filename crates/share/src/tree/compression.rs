@@ -117,8 +117,8 @@ impl Tree {
         Ok(hint)
     }
 
-    /// What would count for a file if it were looked up again under a name, in words, and what would
-    /// go with its data then; `None` if it is what counts for it.
+    /// What would count for a file if it were looked up again under a name, in words, and what
+    /// would go with its data then; `None` if it is what counts for it.
     ///
     /// # Errors
     /// `ESTALE`, those of the space.

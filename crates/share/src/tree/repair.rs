@@ -38,9 +38,9 @@ pub struct Repaired {
 
 impl Tree {
     /// Mends the faults of the namespace. `files`: the files of the space that hold data, or of
-    /// which the space knows more than nothing; those that no inode has are adopted if `adopts` says
-    /// so and they hold data, or else discarded. No other process and no mount may have the tree
-    /// open.
+    /// which the space knows more than nothing; those that no inode has are adopted if `adopts`
+    /// says so and they hold data, or else discarded. No other process and no mount may have the
+    /// tree open.
     ///
     /// # Errors
     /// Those of the namespace and of the space.

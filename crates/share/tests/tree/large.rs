@@ -1,5 +1,5 @@
-//! Files of more than a MiB in a share of a pool, where a table says where the rest of each lies. It
-//! goes behind the data: neither a death of the program nor a loss of power may leave it there.
+//! Files of more than a MiB in a share of a pool, where a table says where the rest of each lies.
+//! It goes behind the data: neither a death of the program nor a loss of power may leave it there.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
