@@ -74,6 +74,6 @@ fn the_rest_of_a_batch_means_nothing_behind_a_failure() {
     assert!(core.log.append(Prepared::metadata(Vec::new(), &core.buffers), Purpose::Metadata).is_err());
     disk.fails.store(false, Ordering::Relaxed);
     core.heal().unwrap();
-    assert!(matches!(core.log.append(rest, Purpose::Data), Err(Refusal::Failed(_))));
+    assert!(matches!(core.log.append(*rest, Purpose::Data), Err(Refusal::Failed(_))));
     assert!(core.log.append(Prepared::metadata(Vec::new(), &core.buffers), Purpose::Metadata).is_ok());
 }

@@ -200,10 +200,10 @@ pub(crate) enum Purpose {
 /// Why a batch was not appended. The batch is handed back.
 pub(crate) enum Refusal {
     /// The list of extents is used up: take a checkpoint and try again.
-    NeedsCheckpoint(Prepared),
+    NeedsCheckpoint(Box<Prepared>),
     /// The storage below gives no space for the next extent: a checkpoint may put one on the list
     /// that has some.
-    NeedsSpace(Prepared, Box<Error>),
+    NeedsSpace(Box<Prepared>, Box<Error>),
     /// It failed; the taken groups have been given back to the sink.
     Failed(Error),
 }
@@ -288,7 +288,7 @@ impl Log {
         let (error, prepared) = loop {
             match self.place(&mut state, prepared, purpose) {
                 Ok(Step::Placed(placed, rest)) => return Ok((placed, rest)),
-                Ok(Step::NoExtent(prepared)) => return Err(Refusal::NeedsCheckpoint(prepared)),
+                Ok(Step::NoExtent(prepared)) => return Err(Refusal::NeedsCheckpoint(prepared.into())),
                 Ok(Step::Needs(need, back)) => {
                     let met;
                     (state, met) = self.meet(state, need, purpose);
@@ -303,7 +303,7 @@ impl Log {
         let is_broken = state.broken.is_some();
         drop(state);
         if error.kind() == ErrorKind::Full && !is_broken {
-            return Err(Refusal::NeedsSpace(prepared, error.into()));
+            return Err(Refusal::NeedsSpace(prepared.into(), error.into()));
         }
         self.sink.failed(&prepared.taken);
         Err(Refusal::Failed(error))

@@ -379,12 +379,12 @@ impl Core {
                     return Ok(ticket);
                 }
                 Err(Refusal::Failed(error)) => return Err(error),
-                Err(Refusal::NeedsCheckpoint(back)) => (back, self.make_room(purpose)),
-                Err(Refusal::NeedsSpace(back, error)) if has_space_been_sought => (back, Err(*error)),
+                Err(Refusal::NeedsCheckpoint(back)) => (*back, self.make_room(purpose)),
+                Err(Refusal::NeedsSpace(back, error)) if has_space_been_sought => (*back, Err(*error)),
                 Err(Refusal::NeedsSpace(back, _)) => {
                     has_space_been_sought = true;
                     self.look_below();
-                    (back, self.take_light_checkpoint())
+                    (*back, self.take_light_checkpoint())
                 }
             };
             if let Err(error) = room {

@@ -85,7 +85,7 @@ fn a_socket_that_is_no_longer_ours_is_not_removed() {
 fn impossible_addresses_are_refused_with_a_kind() {
     let scratch = TempDir::new("nbd");
     assert_eq!(kind_of_failure(&[Listen::Unix(scratch.join("no/such/dir.sock"))]), ErrorKind::NotFound);
-    assert_eq!(kind_of_failure(&[Listen::Unix(scratch.join(&"x".repeat(200)))]), ErrorKind::Invalid);
+    assert_eq!(kind_of_failure(&[Listen::Unix(scratch.join("x".repeat(200)))]), ErrorKind::Invalid);
     assert_eq!(kind_of_failure(&[Listen::parse("203.0.113.1:0").unwrap()]), ErrorKind::Invalid);
     assert_eq!(kind_of_failure(&[]), ErrorKind::Invalid);
 }

@@ -217,7 +217,8 @@ mod tests {
 
     #[test]
     fn zeroes_are_named_even_if_the_copy_fails_later() {
-        let damaged = vec![5000..5001];
+        let damaged = Range { start: 5000, end: 5001 };
+        let damaged = vec![damaged];
         let mut source = Damaged { content: content(1 << 21), damaged, reads: 0, fails_at: Some(3 << 19) };
         let (_, tally, is_done) = copied(&mut source, 1 << 21);
         assert!(!is_done);

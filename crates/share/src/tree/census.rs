@@ -216,14 +216,17 @@ impl Census {
     /// What an inode says of its attributes, and those that it has.
     fn compare_attributes(&self, number: u64, said: Flags, wrong: &mut Vec<Wrong>) {
         let there = self.with_xattrs.get(&number).copied().unwrap_or_default();
-        let faults: [(Flags, fn(u64) -> Wrong); 3] = [
-            (Flags::ACCESS_ACL, Wrong::AccessAcl),
-            (Flags::DEFAULT_ACL, Wrong::DefaultAcl),
-            (Flags::CAPABILITY, Wrong::Capability),
+        let faults = [
+            (Flags::ACCESS_ACL, Wrong::AccessAcl(number)),
+            (Flags::DEFAULT_ACL, Wrong::DefaultAcl(number)),
+            (Flags::CAPABILITY, Wrong::Capability(number)),
         ];
-        let is_lost = |flag: Flags| said.has(flag) && !there.has(flag);
-        wrong.extend(faults.iter().filter(|(flag, _)| is_lost(*flag)).map(|(_, fault)| fault(number)));
-        if faults.iter().any(|(flag, _)| there.has(*flag) && !said.has(*flag)) {
+        let is_unsaid = |flag: Flags| there.has(flag) && !said.has(flag);
+        let has_unsaid = faults.iter().any(|(flag, _)| is_unsaid(*flag));
+        wrong.extend(
+            faults.into_iter().filter(|(flag, _)| said.has(*flag) && !there.has(*flag)).map(|(_, fault)| fault),
+        );
+        if has_unsaid {
             wrong.push(Wrong::Unsaid(number));
         }
     }
