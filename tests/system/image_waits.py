@@ -118,6 +118,7 @@ def image_writes_at_the_end(t):
         t.expect(f"'vm': writes or discards that failed while the server stopped: 1, between byte {start} and byte {start + SECTOR};" in said
                  and f"{store.url}/disk@1" in said, f"what could not be written: {said}")
     s3.answers.set()
-    pool.serve(mount=True)
+    again = pool.serve(mount=True)
     t.expect(file.read_bytes() == bytes(expected), "acknowledged writes are kept, and nothing of the other")
+    again.stop()
     pool.check()
