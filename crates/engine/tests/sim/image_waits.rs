@@ -161,6 +161,7 @@ fn a_thin_stream_waits_for_no_store() {
 #[test]
 fn a_process_that_ends_waits_for_no_store() {
     let world = world(3, "0");
+    world.machine.clock.advance_ms(1);
     world.pool().end_fetching();
     read(world.pool(), "v", 0, 2).unwrap();
     world.hang(NEVER_MS);
@@ -177,6 +178,7 @@ fn a_process_that_ends_waits_for_no_store() {
 /// Nothing but `fetched` is here of the image, and the store hangs when a server is asked to end.
 fn the_end_keeps_what_was_acknowledged(is_power_lost: bool) {
     let mut world = world(3, "0");
+    world.machine.clock.advance_ms(1);
     let mut model = world.expected();
     let fetched = 2 * GROUP;
     read(world.pool(), "v", 2, 1).unwrap();
