@@ -184,7 +184,7 @@ fn a_receiver_that_goes_away_ends_the_sender() {
         .unwrap();
     drop(sender.stdout.take());
     let ran = Ran::of(sender.wait_with_output().unwrap());
-    ran.code(7).says("has gone");
+    ran.code(7).says("the receiver has ended before the stream did");
     // To a terminal nothing is sent; a file that cannot be written is told before anything is read.
     on(&from, "send", &["v@a", "-o", "/nonexistent/x"]).code(3);
     let full = File::options().write(true).open("/dev/full").unwrap();
