@@ -216,7 +216,8 @@ def door_http(t):
     doors.pool.check()
 
 
-USER, PASSWORD = "shale-e2e", "only-on-loopback"
+# A user for each test, so that several can run at a time.
+USER, PASSWORD = f"shale-e2e-{os.getpid()}", "only-on-loopback"
 
 
 class Clients:
