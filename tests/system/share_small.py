@@ -1,6 +1,7 @@
 """Small files of a share, whose content lies in the records of their inodes until they are longer."""
 
 import ctypes
+import json
 import mmap
 import os
 import random
@@ -134,3 +135,25 @@ def small_files_go_in_and_out_of_records(t):
     new.check()
     new.shale("export", "home", t.dir / "salvaged")
     t.equal(tree_digest(t.dir / "salvaged"), last, "what was salvaged")
+
+
+@test(seconds_max=60)
+def ratio_of_a_small_share(t):
+    """the ratio of a share counts its names and inodes, as the help of list says; that of its files is what usage tells"""
+    pool = Pool(t, capacity="128M")
+    pool.shale("create", "home", "--share")
+    server = pool.serve(shares=True)
+    share = server.share("home")
+
+    def listed():
+        return json.loads(pool.shale("list", "--sync", "--json").stdout)[0]
+
+    empty = listed()
+    t.expect(100 << 10 <= empty["allocated_bytes"] <= 160 << 10, f"the data of an empty share: {empty}")
+    t.expect(empty["stored_bytes"] <= 5120, f"what an empty share takes: {empty}")
+    for number in range(8):
+        (share / f"file{number}").write_bytes(os.urandom(16 << 10))
+    t.expect(1.5 < listed()["ratio"] < 2.5, f"the ratio of a share with 128 KiB that cannot be compressed: {listed()}")
+    files = json.loads(pool.shale("usage", "home", "--json").stdout)["total"]
+    t.expect(0.98 < files["ratio"] < 1.02, f"the ratio of its files: {files}")
+    server.stop()

@@ -148,7 +148,8 @@ with --sync, which takes one first. DATA and STORED count a volume's snapshots, 
 twice. What a clone shares counts where it was written: it has of its own what was written to it. So has a volume that
 began as an image, while a snapshot's line counts all that is read through it, of an origin or an image too, and may be larger.
 Right after a receive the figures of the new snapshot are those of the last checkpoint, which did not know it: --sync.
-The figures of a folder are the sums of those in it.
+The figures of a folder are the sums of those in it. Those of a share count its names and inodes, too: an empty one has
+some 130 KiB of DATA, which take 4 KiB, and so the RATIO of a small one is high. 'shale usage' tells that of its files.
 
 JSON: a list of {id, name, share (whether it is one), folder (whether it is one), size_bytes, allocated_bytes, stored_bytes, ratio, created_unix_s, clients, client_names, properties,
   origin, incomplete, exact, bookmarks: list of {bookmark, created_unix_s, identity}, unserved (why a share is not mounted, or null)};
