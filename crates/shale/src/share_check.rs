@@ -270,8 +270,7 @@ fn check_share(pool: &Pool, name: &str) -> Result<Vec<String>> {
 
 /// A share or a snapshot of one; `None` if it had no tree yet.
 fn open_if_made(pool: &Pool, name: &str) -> Result<Option<Moment>> {
-    let volume = pool.volume(name)?;
-    match share_trees::open_moment(volume.clone(), volume) {
+    match share_trees::open_to_check(pool.volume(name)?) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         opened => opened.map(Some),
     }

@@ -165,7 +165,7 @@ impl Journals {
         let space: Arc<dyn ObjectSpace> = Arc::new(claimed);
         Self::replay_into(space, &left).map_err(|failure| match failure.errno() {
             libc::ESTALE => Error::new(ErrorKind::Conflict, "the share has been opened since by another program"),
-            _ => share_trees::error_of(&name, "its tree cannot be opened", failure),
+            _ => share_trees::error_of(&name, share_trees::NOT_OPENED, failure),
         })
     }
 

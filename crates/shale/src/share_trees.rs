@@ -48,6 +48,9 @@ pub fn brief_options() -> Options {
     Options { now, cache_bytes: CACHE_BYTES_BRIEF }
 }
 
+/// The words on a tree that cannot be opened.
+pub(crate) const NOT_OPENED: &str = "its tree cannot be opened ('shale check POOL' tells what is damaged)";
+
 /// An error of a tree, as one of the pool's.
 pub fn error_of(name: &str, doing: &str, failure: Failure) -> Error {
     let source = io::Error::from_raw_os_error(failure.errno());
@@ -128,7 +131,7 @@ pub(crate) fn open(
         }
         opened => opened,
     }
-    .map_err(|failure| error_of(&name, "its tree cannot be opened (shale check tells more)", failure))?;
+    .map_err(|failure| error_of(&name, NOT_OPENED, failure))?;
     tree.follow(space.clone());
     Ok((tree, space))
 }
@@ -149,6 +152,18 @@ pub struct Moment {
 /// [`ErrorKind::NotFound`] if it had no tree yet; [`ErrorKind::InUse`] if it has a writer; when it
 /// cannot be read.
 pub fn open_moment(volume: Arc<Volume>, device: Arc<dyn BlockDevice>) -> Result<Moment> {
+    moment_of(volume, device, NOT_OPENED)
+}
+
+/// The same for the check itself, which is no advice to itself.
+///
+/// # Errors
+/// As [`open_moment`].
+pub(crate) fn open_to_check(volume: Arc<Volume>) -> Result<Moment> {
+    moment_of(volume.clone(), volume, "its tree cannot be opened")
+}
+
+fn moment_of(volume: Arc<Volume>, device: Arc<dyn BlockDevice>, not_opened: &str) -> Result<Moment> {
     let name = volume.name();
     let files = Arc::new(Files::claimed(volume, device, TreeUse::Look, PATIENCE)?);
     let space: Arc<dyn ObjectSpace> = files.clone();
@@ -163,7 +178,7 @@ pub fn open_moment(volume: Arc<Volume>, device: Arc<dyn BlockDevice>) -> Result<
             let text = format!("share '{name}' had no tree yet at that moment");
             Err(Error::new(ErrorKind::NotFound, text))
         }
-        Err(failure) => Err(error_of(&name, "its tree cannot be opened", failure)),
+        Err(failure) => Err(error_of(&name, not_opened, failure)),
     }
 }
 
