@@ -42,7 +42,7 @@ pub use entropy::{Entropy, SystemEntropy};
 pub use file_disk::FileDisk;
 pub use fjall_store::{FjallOptions, FjallStore};
 pub use lock::{PoolLock, try_hold};
-pub use map_store::{MapBatch, MapError, MapStore, ScanStep};
+pub use map_store::{MapBatch, MapError, MapStore, ScanStep, StoreLayer};
 pub use origin::{OriginError, Origins, RemoteGroup, RemoteImage, Wait};
 pub use rapl::Rapl;
 pub use read_ring::{EndedRead, ReadRing};

@@ -68,3 +68,40 @@ pub trait MapStore: Send + Sync {
         self.scan(&[], &[0xff; 32], &mut |_, _| ControlFlow::Continue(()))
     }
 }
+
+/// A store that adds something to another one. What it does not do itself, the other one does.
+pub trait StoreLayer: Send + Sync {
+    /// The other one, which each call asks for.
+    fn below(&self) -> &dyn MapStore;
+
+    /// See [`MapStore::get`].
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, MapError> {
+        self.below().get(key)
+    }
+
+    /// See [`MapStore::scan`].
+    fn scan(&self, from: &[u8], to: &[u8], visit: &mut dyn FnMut(&[u8], &[u8]) -> ScanStep) -> Result<(), MapError> {
+        self.below().scan(from, to, visit)
+    }
+}
+
+impl<T: StoreLayer> MapStore for T {
+    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, MapError> {
+        StoreLayer::get(self, key)
+    }
+    fn scan(&self, from: &[u8], to: &[u8], visit: &mut dyn FnMut(&[u8], &[u8]) -> ScanStep) -> Result<(), MapError> {
+        StoreLayer::scan(self, from, to, visit)
+    }
+    fn commit(&self, batch: MapBatch) -> Result<(), MapError> {
+        self.below().commit(batch)
+    }
+    fn persist(&self) -> Result<(), MapError> {
+        self.below().persist()
+    }
+    fn occupied_bytes(&self) -> u64 {
+        self.below().occupied_bytes()
+    }
+    fn verify(&self) -> Result<(), MapError> {
+        self.below().verify()
+    }
+}

@@ -19,7 +19,7 @@ mod checks {
     use std::io::Result;
     use std::sync::Arc;
 
-    use env::{AlignedBuf, Disk, DiskLayer, MapBatch, MapError, MapStore, ReadRing, ScanStep};
+    use env::{AlignedBuf, Disk, DiskLayer, MapStore, ReadRing, StoreLayer};
 
     use crate::base::ranked::expect_storage;
 
@@ -55,33 +55,10 @@ mod checks {
         }
     }
 
-    impl MapStore for CheckedStore {
-        fn get(&self, key: &[u8]) -> std::result::Result<Option<Vec<u8>>, MapError> {
+    impl StoreLayer for CheckedStore {
+        fn below(&self) -> &dyn MapStore {
             expect_storage();
-            self.0.get(key)
-        }
-        fn scan(
-            &self,
-            from: &[u8],
-            to: &[u8],
-            visit: &mut dyn FnMut(&[u8], &[u8]) -> ScanStep,
-        ) -> std::result::Result<(), MapError> {
-            expect_storage();
-            self.0.scan(from, to, visit)
-        }
-        fn commit(&self, batch: MapBatch) -> std::result::Result<(), MapError> {
-            expect_storage();
-            self.0.commit(batch)
-        }
-        fn persist(&self) -> std::result::Result<(), MapError> {
-            expect_storage();
-            self.0.persist()
-        }
-        fn occupied_bytes(&self) -> u64 {
-            self.0.occupied_bytes()
-        }
-        fn verify(&self) -> std::result::Result<(), MapError> {
-            self.0.verify()
+            &*self.0
         }
     }
 }

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock, Weak};
 
-use env::{MapBatch, MapError, ScanStep};
+use env::{MapBatch, MapError, ScanStep, StoreLayer};
 use format::{RecordKey, record_key};
 use sim::Machine;
 use smallvec::smallvec;
@@ -38,7 +38,10 @@ impl SlowStore {
     }
 }
 
-impl MapStore for SlowStore {
+impl StoreLayer for SlowStore {
+    fn below(&self) -> &dyn MapStore {
+        &*self.below
+    }
     fn get(&self, key: &[u8]) -> std::result::Result<Option<Vec<u8>>, MapError> {
         let found = self.below.get(key);
         self.has_read();
@@ -53,15 +56,6 @@ impl MapStore for SlowStore {
         self.below.scan(from, to, visit)?;
         self.has_read();
         Ok(())
-    }
-    fn commit(&self, batch: MapBatch) -> std::result::Result<(), MapError> {
-        self.below.commit(batch)
-    }
-    fn persist(&self) -> std::result::Result<(), MapError> {
-        self.below.persist()
-    }
-    fn occupied_bytes(&self) -> u64 {
-        self.below.occupied_bytes()
     }
 }
 

@@ -136,7 +136,7 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use bytes::Bytes;
-    use env::{MapBatch, MapError, MapStore, ScanStep};
+    use env::{MapError, MapStore, ScanStep, StoreLayer};
     use parking_lot::Mutex;
     use sim::Machine;
     use surface::{BlockDevice, WriteOptions};
@@ -148,9 +148,9 @@ mod tests {
     /// A store that counts the keys it is asked to go through, and remembers where that began.
     struct Counting(Arc<dyn MapStore>, AtomicU64, Mutex<Vec<Vec<u8>>>);
 
-    impl MapStore for Counting {
-        fn get(&self, key: &[u8]) -> std::result::Result<Option<Vec<u8>>, MapError> {
-            self.0.get(key)
+    impl StoreLayer for Counting {
+        fn below(&self) -> &dyn MapStore {
+            &*self.0
         }
         fn scan(
             &self,
@@ -161,15 +161,6 @@ mod tests {
             self.1.fetch_add(1, Ordering::Relaxed);
             self.2.lock().push(from.to_vec());
             self.0.scan(from, to, visit)
-        }
-        fn commit(&self, batch: MapBatch) -> std::result::Result<(), MapError> {
-            self.0.commit(batch)
-        }
-        fn persist(&self) -> std::result::Result<(), MapError> {
-            self.0.persist()
-        }
-        fn occupied_bytes(&self) -> u64 {
-            self.0.occupied_bytes()
         }
     }
 

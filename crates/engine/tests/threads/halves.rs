@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use engine::{FormatOptions, Pool, PoolEnv, PoolOptions};
-use env::{AlignedBuf, Disk, DiskLayer, MapBatch, MapError, MapStore, ScanStep};
+use env::{AlignedBuf, Disk, DiskLayer, MapError, MapStore, ScanStep, StoreLayer};
 use sim::Machine;
 use surface::{Allocation, BlockDevice, WriteOptions, ZeroOptions};
 
@@ -99,9 +99,9 @@ struct FlushingStore {
     left: AtomicU32,
 }
 
-impl MapStore for FlushingStore {
-    fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, MapError> {
-        self.below.get(key)
+impl StoreLayer for FlushingStore {
+    fn below(&self) -> &dyn MapStore {
+        &*self.below
     }
     fn scan(&self, from: &[u8], to: &[u8], visit: &mut dyn FnMut(&[u8], &[u8]) -> ScanStep) -> Result<(), MapError> {
         if self.left.load(Ordering::Relaxed) > 0 && self.left.fetch_sub(1, Ordering::Relaxed) == 1 {
@@ -110,15 +110,6 @@ impl MapStore for FlushingStore {
             std::thread::spawn(move || pool.flush()).join().unwrap().unwrap();
         }
         self.below.scan(from, to, visit)
-    }
-    fn commit(&self, batch: MapBatch) -> Result<(), MapError> {
-        self.below.commit(batch)
-    }
-    fn persist(&self) -> Result<(), MapError> {
-        self.below.persist()
-    }
-    fn occupied_bytes(&self) -> u64 {
-        self.below.occupied_bytes()
     }
 }
 

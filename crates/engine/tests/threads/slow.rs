@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use engine::{FormatOptions, Pool, PoolEnv, PoolOptions};
-use env::{AlignedBuf, Disk, DiskLayer, MapBatch, MapError, MapStore, ScanStep};
+use env::{AlignedBuf, Disk, DiskLayer, MapError, MapStore, ScanStep, StoreLayer};
 use sim::{ContentKind, Machine, Rng, fill_content};
 use surface::{BlockDevice, DeviceId, WriteOptions};
 use units::{GroupIndex, ObjectId};
@@ -136,7 +136,10 @@ impl SlowStore {
     }
 }
 
-impl MapStore for SlowStore {
+impl StoreLayer for SlowStore {
+    fn below(&self) -> &dyn MapStore {
+        &*self.below
+    }
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, MapError> {
         self.pass(key);
         self.below.get(key)
@@ -144,15 +147,6 @@ impl MapStore for SlowStore {
     fn scan(&self, from: &[u8], to: &[u8], visit: &mut dyn FnMut(&[u8], &[u8]) -> ScanStep) -> Result<(), MapError> {
         self.pass(from);
         self.below.scan(from, to, visit)
-    }
-    fn commit(&self, batch: MapBatch) -> Result<(), MapError> {
-        self.below.commit(batch)
-    }
-    fn persist(&self) -> Result<(), MapError> {
-        self.below.persist()
-    }
-    fn occupied_bytes(&self) -> u64 {
-        self.below.occupied_bytes()
     }
 }
 
