@@ -79,8 +79,10 @@ ranks! {
     Threads "threads";
     /// Held by the thread that trains dictionaries.
     Training "training";
-    /// Held by the recompression.
+    /// Held by a slice of the recompression.
     Recompressing "recompressing";
+    /// How far the recompression is.
+    Recompressed "recompressed";
     /// Held by the sorting.
     Sorting "sorting";
     /// Held by a slice of the scrub, and by the others that change the list of damages.

@@ -10,7 +10,7 @@ use crate::space::extents::Extents;
 const PASSED_MAX: u32 = 256;
 
 /// How far the work is, in live bytes.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(crate) struct Walked {
     next: ExtentIndex,
     done_bytes: u64,

@@ -135,8 +135,10 @@ pub(crate) struct Core {
     pub passed_on: Mutex<u64, ranks::PassedOn>,
     /// The pool is being made smaller.
     pub shrinking: Mutex<Option<crate::upkeep::shrink::Shrinking>, ranks::Shrinking>,
-    /// Held by the recompression: how far that is.
-    pub recompressing: Mutex<Walked, ranks::Recompressing>,
+    /// Held by a slice of the recompression.
+    pub recompressing: Mutex<(), ranks::Recompressing>,
+    /// How far the recompression is, after its last slice.
+    pub recompressed: Mutex<Walked, ranks::Recompressed>,
     /// Held by whoever sorts.
     pub sorting: Mutex<SortWalk, ranks::Sorting>,
     /// Held shared while a large range is made a hole past the write buffer; exclusively, for a moment, by whoever relies on none being.
@@ -219,6 +221,7 @@ impl Core {
             passed_on: Mutex::new(0),
             shrinking: Mutex::new(None),
             recompressing: Mutex::default(),
+            recompressed: Mutex::default(),
             sorting: Mutex::default(),
             punching: RwLock::new(()),
             punches: AtomicU64::new(0),

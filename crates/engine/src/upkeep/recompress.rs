@@ -94,7 +94,7 @@ impl Pool {
     /// Recompresses on from where it stopped last, at least `bytes` of extents. Begins anew with
     /// `restart`, and for another volume or mode than last time; when it is finished, nothing
     /// happens without that. With 0 bytes it only reports, without a mode on the last one, whatever
-    /// its mode was.
+    /// its mode was, and waits for no slice: what one has done counts when it has ended.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] and [`ErrorKind::Invalid`] for the volume and the mode,
@@ -147,7 +147,8 @@ impl Core {
     ) -> Result<RecompressReport> {
         self.check_failed()?;
         // One at a time: two would read the same extents.
-        let mut walked = self.recompressing.lock();
+        let _turn = (bytes > 0).then(|| self.recompressing.lock());
+        let mut walked = self.recompressed.lock().clone();
         let kept = self.env.store.get(KEY_RECOMPRESS).map_err(store_error)?;
         // A state that is damaged only costs a new beginning.
         let kept = kept.and_then(|value| RecompressState::decode(&value).ok()).unwrap_or_default();
@@ -168,6 +169,7 @@ impl Core {
             let mut batch = MapBatch::default();
             batch.put(KEY_RECOMPRESS, state.encode());
             self.env.store.commit(batch).map_err(store_error)?;
+            *self.recompressed.lock() = walked.clone();
             result?;
             if !was_finished
                 && state.next.0 >= self.geometry.extents()

@@ -338,6 +338,34 @@ fn a_reader_that_waits_for_the_store_keeps_no_other_client_and_no_capture_waitin
     }
 }
 
+/// A slice of recompression waits for the map store; how far the last one came is told meanwhile.
+#[test]
+fn a_slice_of_recompression_keeps_no_report_waiting() {
+    for workers in [0, 2] {
+        // Small extents: the volume fills more than one.
+        let world = World::new(workers, 64 << 10);
+        let pool = &world.pool;
+        let ended = pool.recompress("slow", Some("archive"), 1, false).unwrap();
+        assert!(ended.bytes_done > 0 && !ended.is_finished, "HARNESS: {ended:?}");
+        pool.drop_caches();
+        let call = Call::Record(world.id("slow"));
+        world.gate.arm(call);
+        std::thread::scope(|scope| {
+            let slices = scope.spawn(|| pool.recompress("slow", Some("archive"), 64 << 20, false).unwrap());
+            world.gate.wait_until_kept(call);
+            for mode in [None, Some("archive")] {
+                let told = pool.recompress("slow", mode, 0, false).unwrap();
+                world.gate.assert_kept(call, "a report");
+                assert_eq!((told.bytes_done, told.fragments), (ended.bytes_done, ended.fragments));
+            }
+            world.look_around(call, 1);
+            world.gate.let_go(call);
+            assert!(slices.join().unwrap().is_finished);
+        });
+        world.end(1..2, &[("slow", 3 * GROUP, block(3))]);
+    }
+}
+
 /// A wide hole is made in a volume; the map store is asked which of its groups hold something.
 #[test]
 fn a_wide_hole_that_waits_for_the_store_keeps_no_other_client_waiting() {

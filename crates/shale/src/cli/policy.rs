@@ -172,7 +172,7 @@ nothing ever becomes larger. Units that are larger than the property 'unit' are 
 'shale clean --sort'. It leaves nine tenths of the time to others while they use the pool. It can be interrupted at any time, and
 goes on where it stopped when it is started again for the same volume and mode, be it after a restart; --restart begins anew.
 What the old places held is dead then: the cleaner gives it back. A pool recompresses one volume at a time: while a job is at it, another one
-is refused (exit code 4).
+is refused (exit code 4). --report waits for no job: it tells how far one has come by the end of its last slice, of a few extents.
 
 Ctrl-C cancels the job, and so does whatever else ends this command. With --background the server goes on with it: see 'shale jobs'.
 

@@ -301,15 +301,6 @@ impl Jobs {
         Ok(Doing { jobs: Arc::clone(self), id })
     }
 
-    /// Whether a job of this kind could begin now, as [`begin`](Self::begin) decides it: for those
-    /// who must look at something that the work of another one keeps locked.
-    ///
-    /// # Errors
-    /// As [`begin`](Self::begin).
-    pub(super) fn await_turn(&self, kind: JobKind) -> Result<()> {
-        self.turn_of(kind).map(drop)
-    }
-
     /// The table, once no job that is under way excludes one of this kind.
     fn turn_of(&self, kind: JobKind) -> Result<MutexGuard<'_, Table>> {
         let mut table = self.table.lock();

@@ -42,8 +42,6 @@ impl Planned {
         let volume = match &wish {
             JobWish::Recompress { volume, mode, path, .. } => {
                 let id = service.pool().volume(volume)?.id();
-                // A slice of another one, which takes seconds, keeps the look waiting.
-                service.jobs().await_turn(wish.kind())?;
                 service.recompress(id.into(), path.clone(), mode.as_deref(), (0, false))?;
                 Some(id)
             }
