@@ -9,7 +9,7 @@ use tar::{EntryType, Header};
 
 use super::pax::{self, Records};
 use super::tar_header::{BLOCK, padding};
-use super::{ACL_ACCESS, ACL_DEFAULT, Added, Item, Sink, Step, Stop, acl, shown};
+use super::{ACL_ACCESS, ACL_DEFAULT, Added, Item, Sink, Step, Stop, acl, is_acl, shown, told};
 use crate::exit::kind_of;
 
 /// Largest size and number that the fields of a header have room for: 11 and 7 octal digits.
@@ -192,9 +192,11 @@ impl<W: Write> Sink for TarSink<W> {
         self.put(&data)
     }
 
-    fn end(&mut self, _: &Item) -> Step {
+    fn end(&mut self, item: &Item) -> Step {
         let padding = std::mem::take(&mut self.padding);
-        self.put_padding(padding)
+        self.put_padding(padding)?;
+        // Behind the content: a line from `add` leaves the item out.
+        told(&acls_left_out(item))
     }
 
     fn finish(&mut self) -> Step<Vec<String>> {
@@ -203,6 +205,17 @@ impl<W: Write> Sink for TarSink<W> {
         self.output.flush().map_err(|error| Error::from_io("the archive cannot be written", error))?;
         Ok(Vec::new())
     }
+}
+
+/// Lines about the ACLs of an item that have no text.
+fn acls_left_out(item: &Item) -> Vec<String> {
+    let has_none = |(key, value): &&(Vec<u8>, Vec<u8>)| is_acl(key) && acl::to_text(value).is_none();
+    let lost = item.xattrs.iter().filter(|_| item.link_to.is_none()).filter(has_none);
+    let line = |key: &[u8]| {
+        let what = if key == ACL_DEFAULT { "default ACL" } else { "ACL" };
+        format!("{}: its {what} is left out: it is damaged, or of an unknown kind", shown(&item.path))
+    };
+    lost.map(|(key, _)| line(key)).collect()
 }
 
 /// A name of an extended attribute as GNU tar writes it.
@@ -216,4 +229,53 @@ fn encoded(name: &[u8]) -> Vec<u8> {
         }
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Got, Source, Tally, copy};
+    use super::*;
+    use std::sync::atomic::AtomicBool;
+
+    impl Source for std::vec::IntoIter<Item> {
+        fn next(&mut self) -> Step<Option<Item>> {
+            Ok(Iterator::next(self))
+        }
+        fn read(&mut self, _: u64, _: &mut [u8]) -> Step<Got> {
+            Ok(Got::All)
+        }
+    }
+
+    #[test]
+    fn an_acl_without_text_is_told() {
+        let acl = |entry: [u8; 8]| [&2_u32.to_le_bytes()[..], &entry].concat();
+        let known = acl([0x20, 0, 4, 0, 0xff, 0xff, 0xff, 0xff]);
+        let unknown = acl([0x40, 0, 4, 0, 0xff, 0xff, 0xff, 0xff]);
+        let item = |path: &str, mode, xattrs: &[(&[u8], &Vec<u8>)]| Item {
+            path: path.into(),
+            mode,
+            size: 3,
+            data: vec![0..3],
+            xattrs: xattrs.iter().map(|(key, value)| (key.to_vec(), (*value).clone())).collect(),
+            ..Item::default()
+        };
+        let both: [(&[u8], _); 2] = [(ACL_ACCESS, &unknown), (ACL_DEFAULT, &unknown)];
+        let items = vec![
+            item("good", libc::S_IFREG, &[(ACL_ACCESS, &known)]),
+            item("d", libc::S_IFDIR, &both),
+            item("file", libc::S_IFREG, &both[..1]),
+            Item { link_to: Some(b"file".to_vec()), ..item("again", libc::S_IFREG, &both[..1]) },
+            item("last", libc::S_IFREG, &[]),
+        ];
+        let (mut bytes, mut tally) = (Vec::new(), Tally::default());
+        let mut sink = TarSink::new(&mut bytes);
+        let done = copy(&mut items.into_iter(), &mut sink, &AtomicBool::new(false), &mut tally, &mut |_, _| {});
+        assert!(done.is_ok());
+        let why = "is left out: it is damaged, or of an unknown kind";
+        let expected = [format!("d: its ACL {why}; d: its default ACL {why}"), format!("file: its ACL {why}")];
+        assert_eq!((tally.problems, &tally.lines[..]), (2, &expected[..]));
+        // All else of these is in the archive.
+        assert_eq!((tally.files, tally.directories, tally.links), (3, 1, 1));
+        assert_eq!(bytes.windows(11).filter(|window| window == b"SCHILY.acl.").count(), 1);
+    }
 }
