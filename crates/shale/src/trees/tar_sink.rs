@@ -255,7 +255,7 @@ mod tests {
             path: path.into(),
             mode,
             size: 3,
-            data: vec![0..3],
+            data: std::iter::once(0..3).collect(),
             xattrs: xattrs.iter().map(|(key, value)| (key.to_vec(), (*value).clone())).collect(),
             ..Item::default()
         };
