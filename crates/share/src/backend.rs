@@ -194,6 +194,30 @@ impl Backend {
         Ok(backend)
     }
 
+    /// Which file it is in.
+    pub(crate) fn place(&self) -> Place {
+        self.place
+    }
+
+    /// Has the database begin with `head`, and have `length` bytes, no more than it has. Comes
+    /// before all other calls.
+    ///
+    /// # Errors
+    /// Those of the space.
+    pub(crate) fn begin_anew(&self, head: [u8; pages::HEAD_BYTES], length: u64) -> surface::Result<()> {
+        let head = Bytes::copy_from_slice(&head);
+        self.copies.write(0, &head)?;
+        self.space.write(self.place.file(), BEGIN, head)?;
+        if length < self.facts.length() {
+            self.write_header(length)?;
+            self.facts.length.store(length, Ordering::Release);
+            for file in [self.place.file(), self.place.copies()] {
+                self.space.discard(file, BEGIN + length..u64::MAX)?;
+            }
+        }
+        Ok(())
+    }
+
     pub(crate) fn facts(&self) -> Arc<Facts> {
         self.facts.clone()
     }

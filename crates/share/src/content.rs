@@ -91,6 +91,11 @@ pub(crate) fn definition(bytes: &[u8]) -> Option<(Option<Root>, Form)> {
     Some((root, Form { key, value, is_text }))
 }
 
+/// How many pairs a table says that it has, and how many its root says.
+pub(crate) fn said_count(bytes: &[u8]) -> Option<(u64, u64)> {
+    Some((u64_at(bytes, 1)?, if *bytes.get(9)? == 0 { 0 } else { u64_at(bytes, 34)? }))
+}
+
 /// The name of a type, behind a byte that tells its kind.
 fn type_name(bytes: &[u8]) -> Option<&str> {
     let (kind, name) = bytes.split_first()?;

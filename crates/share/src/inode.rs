@@ -6,8 +6,10 @@
 //! compression (`compression.rs`), then up to the end the target of a symbolic link, or in version
 //! 3 the content of a file. Valid if and only if the version is known, the length is at least that
 //! of the fixed part, fields end where they say, and a content is a regular file's and as long as
-//! its size says. Version 2 is written only if something is said there, version 3 only for a file
+//! its size says, and data is not in one of the tree's own files. Version 2 is written only if something is said there, version 3 only for a file
 //! whose content is in its record.
+
+use surface::OWN_FILES_END;
 
 use crate::compression::Compression;
 use crate::failure::{Failure, Result};
@@ -209,7 +211,10 @@ impl Inode {
             })
         };
         let agrees = |inode: &Self| {
-            inode.content.as_ref().is_none_or(|content| inode.is_file() && content.len() as u64 == inode.size)
+            // No file has its content in one of the tree's own: to write there is to write names.
+            let has_own_data = inode.data == 0 || inode.data >= OWN_FILES_END;
+            has_own_data
+                && inode.content.as_ref().is_none_or(|content| inode.is_file() && content.len() as u64 == inode.size)
         };
         whole().filter(agrees).ok_or_else(damaged)
     }

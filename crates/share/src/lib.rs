@@ -13,6 +13,7 @@ mod compression;
 mod content;
 mod copies;
 mod failure;
+mod foreign;
 mod inode;
 mod journal;
 mod log;

@@ -12,8 +12,9 @@ use surface::ObjectSpace;
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::backend::{BRANCH, LEAF, PAGE_BYTES, Place, read_header};
-use crate::content::{Content, Form, OF_TABLES, ORDER_MAX, Root, definition, u32_at, u64_at};
+use crate::content::{Content, Form, OF_TABLES, ORDER_MAX, Root, definition, said_count, u32_at, u64_at};
 use crate::overlay::Table;
+use crate::shapes::Bits;
 
 const MAGIC: [u8; 9] = *b"redb\x1a\x0a\xa9\x0d\x0a";
 
@@ -44,11 +45,16 @@ pub(crate) struct Survey {
     pub(crate) lost_of_xattrs: u64,
     /// Of which inodes extended attributes may be lost: from one number to another, both included.
     pub(crate) xattr_gaps: Vec<(u64, u64)>,
+    /// Every page is whole, and yet they say different things of the same table, or there is a table
+    /// that no database of names has.
+    pub(crate) contradicts_itself: bool,
+    /// Where the last page ends.
+    pub(crate) end: u64,
 }
 
 impl Survey {
     pub(crate) fn is_whole(&self) -> bool {
-        !self.is_lossy() && self.copied == 0 && !self.has_no_header
+        !self.is_lossy() && self.copied == 0 && !self.has_no_header && !self.contradicts_itself
     }
 
     /// Whether anything is lost for good.
@@ -101,6 +107,11 @@ struct Pages<'a> {
     survey: Survey,
     /// Between which numbers, both included, keys are lost that begin with one.
     gaps: Vec<(u64, u64)>,
+    /// Pages that were met, whole or not.
+    met: Bits,
+    /// Of the table that is read: how deep its leaves are, and how many pairs it has.
+    depth: Option<u32>,
+    pairs: u64,
 }
 
 /// Bytes of a head that say something.
@@ -152,6 +163,45 @@ fn slot_of(head: &[u8; HEAD_BYTES], commit: usize) -> Option<&[u8]> {
     let slot = &head[64 + commit * 128..][..128];
     let sum = slot[112..].first_chunk().map(|sum| u128::from_le_bytes(*sum));
     (sum == Some(xxh3_128(&slot[..112]))).then_some(slot)
+}
+
+/// Pages of a region: nothing but the first page of a database lies outside of regions, and this
+/// program makes them so large.
+const REGION_PAGES: u32 = 1 << 20;
+
+/// What the first byte of flags says: the first of two commits counts, it was made in two phases,
+/// and the pages in use are to be counted.
+const COUNT_ANEW: u8 = 2 | 4;
+
+/// A head for a database, which shows its tables as of the last commit and nothing that `redb`
+/// keeps for itself; `None` if there is none, or if its regions are not those of this program.
+pub(crate) fn bare_head(space: &dyn ObjectSpace, place: Place) -> Option<[u8; HEAD_BYTES]> {
+    let of_file = |file: u64| {
+        let mut head = [0; HEAD_BYTES];
+        space.read(file, place.begin(), &mut head).ok()?;
+        let first = usize::from(head[9] & 1);
+        let commit = [first, 1 - first].into_iter().find(|commit| Head::of(&head, *commit).is_some())?;
+        Some((head, commit))
+    };
+    let (head, commit) = of_file(place.file()).or_else(|| of_file(place.copies()))?;
+    if (u32_at(&head, 16)?, u32_at(&head, 20)?) != (0, REGION_PAGES as usize) {
+        return None;
+    }
+    let tables = &slot_of(&head, commit)?[..40];
+    let mut bare = [0; HEAD_BYTES];
+    bare[..24].copy_from_slice(&head[..24]);
+    bare[9] = COUNT_ANEW;
+    // The number of the last commit, and of the one before.
+    for (at, number) in [(64, 2_u64), (192, 1)] {
+        let slot = &mut bare[at..][..128];
+        slot[..40].copy_from_slice(tables);
+        // No tables of `redb`'s own.
+        slot[2] = 0;
+        slot[104..112].copy_from_slice(&number.to_le_bytes());
+        let sum = xxh3_128(&slot[..112]);
+        slot[112..].copy_from_slice(&sum.to_le_bytes());
+    }
+    Some(bare)
 }
 
 /// Whether no commit in a head says of a page what no page can be.
@@ -291,7 +341,8 @@ impl Wanted<'_> {
 impl<'a> Pages<'a> {
     fn new(space: &'a dyn ObjectSpace, place: Place, length: u64, head: &Head) -> Self {
         let (survey, gaps) = (Survey::default(), Vec::new());
-        Self { space, place, length, layout: head.layout(), survey, gaps }
+        let (met, depth, pairs) = (Bits::default(), None, 0);
+        Self { space, place, length, layout: head.layout(), survey, gaps, met, depth, pairs }
     }
 
     /// The first leaf from `root` on, and the pages on the way to it that are not in `seen`.
@@ -359,12 +410,16 @@ impl<'a> Pages<'a> {
             };
             self.walk::<T::Error>(root, OF_TABLES, Within::ALL, &mut enter)?;
         }
+        let is_known = |name: &Vec<u8>| TABLE_NAMES.iter().chain([&META_NAME]).any(|known| known.as_bytes() == name);
+        self.survey.contradicts_itself |= !found.keys().all(is_known);
         for (table, name) in Table::ALL.into_iter().zip(TABLE_NAMES) {
             match found.get(name.as_bytes()).and_then(|table| definition(table)) {
                 Some((Some(root), form)) => {
                     let lost = self.survey.lost;
                     self.gaps.clear();
-                    self.walk(root, form, Within::ALL, &mut |key, value| take.pair(table, key, value))?;
+                    self.walk_table(root, form, &found[name.as_bytes()], &mut |key, value| {
+                        take.pair(table, key, value)
+                    })?;
                     if table == Table::Xattrs {
                         self.survey.lost_of_xattrs = self.survey.lost - lost;
                         self.survey.xattr_gaps = std::mem::take(&mut self.gaps);
@@ -380,12 +435,14 @@ impl<'a> Pages<'a> {
             }
         }
         match found.get(META_NAME.as_bytes()).and_then(|table| definition(table)) {
-            Some((Some(root), form)) => self.walk(root, form, Within::ALL, &mut |key, value| {
-                if let (Ok(name), Some(value)) = (std::str::from_utf8(key), u64_at(value, 0)) {
-                    take.fact(name, value);
-                }
-                Ok(())
-            })?,
+            Some((Some(root), form)) => {
+                self.walk_table(root, form, &found[META_NAME.as_bytes()], &mut |key, value| {
+                    if let (Ok(name), Some(value)) = (std::str::from_utf8(key), u64_at(value, 0)) {
+                        take.fact(name, value);
+                    }
+                    Ok(())
+                })?
+            }
             _ => self.survey.tables_lost.push(META_NAME),
         }
         Ok(())
@@ -417,9 +474,31 @@ impl<'a> Pages<'a> {
         is_right.then_some((copy, true))
     }
 
+    /// The same for all of a table, of which `said` is the definition.
+    fn walk_table<E>(&mut self, root: Root, form: Form, said: &[u8], visit: &mut Visit<'_, E>) -> Result<(), E> {
+        let lost = self.survey.lost;
+        (self.depth, self.pairs) = (None, 0);
+        self.walk(root, form, Within::ALL, visit)?;
+        let is_right = said_count(said) == Some((self.pairs, self.pairs));
+        self.survey.contradicts_itself |= !is_right && self.survey.lost == lost;
+        Ok(())
+    }
+
+    /// Notes a page; `false` if it, or a part of it, was met before. Then it is no page of this
+    /// place, whatever checksum it has.
+    fn meet(&mut self, root: Root) -> bool {
+        let Some((start, bytes)) = self.range_of(root.page) else { return false };
+        let parts = (start..start + bytes).step_by(PAGE_BYTES as usize);
+        let is_new = !parts.clone().any(|part| self.met.has(part));
+        parts.for_each(|part| self.met.set(part));
+        self.survey.end = self.survey.end.max(start + bytes);
+        is_new
+    }
+
     /// Hands the pairs of a page, and of those below it, to `visit`.
     fn walk<E>(&mut self, root: Root, form: Form, within: Within, visit: &mut Visit<'_, E>) -> Result<(), E> {
-        let loaded = self.load(root, form).filter(|_| within.depth < DEPTH_MAX);
+        let is_new = within.depth < DEPTH_MAX && self.meet(root);
+        let loaded = if is_new { self.load(root, form) } else { None };
         let is_copy = loaded.as_ref().is_some_and(|(_, is_copy)| *is_copy);
         let Some(content) = loaded.as_ref().and_then(|(page, _)| Content::of(page, form, None)) else {
             self.survey.lost += 1;
@@ -430,6 +509,8 @@ impl<'a> Pages<'a> {
         self.survey.pages += u64::from(!is_copy);
         match content {
             Content::Leaf(pairs) => {
+                self.pairs += pairs.len() as u64;
+                self.survey.contradicts_itself |= *self.depth.get_or_insert(within.depth) != within.depth;
                 for (key, value) in pairs {
                     visit(key, value)?;
                 }

@@ -22,15 +22,15 @@ const CHUNK_PAGES: u64 = 256;
 
 /// Pages, a bit each.
 #[derive(Default)]
-struct Bits(HashMap<u64, [u64; (CHUNK_PAGES / 64) as usize]>);
+pub(crate) struct Bits(HashMap<u64, [u64; (CHUNK_PAGES / 64) as usize]>);
 
 impl Bits {
-    fn set(&mut self, offset: u64) {
+    pub(crate) fn set(&mut self, offset: u64) {
         let page = offset / PAGE_BYTES;
         self.0.entry(page / CHUNK_PAGES).or_default()[(page % CHUNK_PAGES / 64) as usize] |= 1 << (page % 64);
     }
 
-    fn has(&self, offset: u64) -> bool {
+    pub(crate) fn has(&self, offset: u64) -> bool {
         let page = offset / PAGE_BYTES;
         let chunk = self.0.get(&(page / CHUNK_PAGES));
         chunk.is_some_and(|chunk| chunk[(page % CHUNK_PAGES / 64) as usize] & 1 << (page % 64) != 0)

@@ -12,6 +12,11 @@ use crate::{Hint, Result, Run};
 /// room where other files find the space full, so that files can be removed from a full space.
 pub const OWN_FILES_END: u64 = 16;
 
+/// The file that says that all else in a space was written by programs of this pool: the *seal*, in
+/// its first 4 KiB. What brings a space, or changes of one, from elsewhere leaves these bytes out,
+/// and has them read as zeroes.
+pub const SEAL: u64 = 6;
+
 /// Files of bytes, by number. Every file exists, is 4 PiB long, and reads as zeroes where nothing
 /// was written: sizes are the tree's business.
 ///

@@ -5,13 +5,15 @@
 //!    stored (`send`). A thin stream leaves out data that both pools can fetch from an image
 //!    (`thin`).
 //! 2. A receiver takes chunk after chunk into an epoch that no point reads (`receive`,
-//!    `receive_chunk`), as far as it fits the volume that is there (`receive_fit`). The descriptor
+//!    `receive_chunk`), as far as it fits the volume that is there (`receive_fit`), and without a
+//!    share's seal (`receive_seal`). The descriptor
 //!    says how far it has come (`receives`).
 //! 3. With the last chunk, one batch makes it visible.
 
 pub(crate) mod receive;
 pub(crate) mod receive_chunk;
 pub(crate) mod receive_fit;
+pub(crate) mod receive_seal;
 pub(crate) mod receives;
 pub(crate) mod send;
 pub(crate) mod send_pages;

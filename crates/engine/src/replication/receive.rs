@@ -17,6 +17,7 @@
 //! Data received before is passed over, so a stream may also begin before the place where another
 //! one broke off.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use format::{
@@ -33,6 +34,7 @@ use crate::objects::names::{check_full_name, check_name};
 use crate::objects::properties;
 use crate::pool::Pool;
 use crate::replication::receive_chunk::Place;
+use crate::replication::receive_seal::without_seal;
 
 /// Properties that a volume does not bring along: space is not set aside in a pool because it was
 /// in another; snapshots that a schedule takes of the copy would keep it from receiving more.
@@ -390,6 +392,9 @@ impl Receiver {
         let from = state.from;
         state.next = data.next;
         state.payload_bytes += payloads.len() as u64;
+        let is_share = self.begin()?.size_bytes == SHARE_BYTES;
+        let (data, payloads) =
+            if is_share { without_seal(data, payloads) } else { (Cow::Borrowed(data), Cow::Borrowed(payloads)) };
         let place = Place { volume: &volume, epoch: origin.epoch };
         // If the parent has gone meanwhile, the end will tell.
         let parent = from.and_then(|from| self.pool.fitting(&volume, from, "").ok());
@@ -397,7 +402,7 @@ impl Receiver {
             Some(parent) => self.pool.core.holes_that_hide(&data.holes, &parent.levels())?,
             None => data.holes.clone(),
         };
-        self.pool.core.take_in(&place, &StreamData { holes, ..data.clone() }, payloads, descriptor)
+        self.pool.core.take_in(&place, &StreamData { holes, ..data.into_owned() }, &payloads, descriptor)
     }
 
     /// Step 4.

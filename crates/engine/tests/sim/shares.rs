@@ -8,7 +8,7 @@ use crate::common::{Campaign, Failure, Shape, Tally, World};
 use bytes::Bytes;
 use engine::{Files, FormatOptions, Pool, PoolOptions, Properties};
 use sim::Machine;
-use surface::{DeviceSet, ErrorKind, ObjectSpace};
+use surface::{DeviceSet, ErrorKind, ObjectSpace, SEAL};
 
 const BLOCK: usize = 4096;
 
@@ -300,6 +300,56 @@ fn the_first_share_sets_a_feature() {
     assert_ne!(features() & format::INCOMPAT_SHARES, 0);
     assert!(pool.check(false, &mut |_, _| ()).unwrap().problems.is_empty());
     pool.close().unwrap();
+}
+
+/// Sends a snapshot of a share, or what has changed since another one, and receives it.
+fn carry(from: &Pool, snapshot: &str, parent: Option<&str>, to: &Pool, share: &str) {
+    let mut sender = from.send(snapshot, parent).unwrap();
+    let mut receiver = to.receive(share, &Properties::new());
+    while let Some(chunk) = sender.next_chunk().unwrap() {
+        let (head, body) = chunk.split_at(format::STREAM_HEAD_BYTES);
+        receiver.take(head.try_into().unwrap(), body).unwrap();
+    }
+}
+
+/// The seal of a share stays behind when it is sent, and goes where a difference is received.
+#[test]
+fn a_seal_is_not_received_and_does_not_outlast_a_difference() {
+    let (here, there) = (Machine::new(64 << 20, 1), Machine::new(64 << 20, 2));
+    let (from, to) = (new_pool(&here), new_pool(&there));
+    let begin = |files: &Files, file| {
+        let mut found = [0; BLOCK];
+        files.read(file, 0, &mut found).unwrap();
+        (found[0], found[BLOCK - 1])
+    };
+    from.create_share("s", &Properties::new()).unwrap();
+    let share = files(&from, "s");
+    [1, SEAL, 16].iter().for_each(|file| share.write(*file, 0, block(1)).unwrap());
+    from.snapshot("s", "a").unwrap();
+    carry(&from, "s@a", None, &to, "copy");
+    let copy = files(&to, "copy");
+    assert_eq!([1, SEAL, 16].map(|file| begin(&copy, file)), [(1, 1), (0, 0), (1, 1)]);
+    // Back again, over one that is sealed: with a seal of its own, without one, and with nothing new.
+    for (snapshot, sealed) in [("b", Some(2)), ("c", None), ("d", None)] {
+        match sealed {
+            Some(sealed) => copy.write(SEAL, 0, block(sealed)).unwrap(),
+            None => copy.discard(SEAL, 0..u64::MAX).unwrap(),
+        }
+        copy.write(16, 0, block(snapshot.as_bytes()[0])).unwrap();
+        to.snapshot("copy", snapshot).unwrap();
+    }
+    carry(&to, "copy@b", Some("copy@a"), &from, "s");
+    assert_eq!((begin(&share, SEAL), begin(&share, 16)), ((0, 0), (b'b', b'b')));
+    assert_eq!(begin(&files(&from, "s@a"), SEAL), (1, 1));
+    from.clone_snapshot("s@a", "clone", &Properties::new()).unwrap();
+    carry(&to, "copy@d", Some("copy@a"), &from, "clone");
+    assert_eq!(begin(&files(&from, "clone"), SEAL), (0, 0));
+    carry(&to, "copy@d", Some("copy@b"), &from, "s");
+    assert_eq!((begin(&share, SEAL), begin(&share, 16)), ((0, 0), (b'd', b'd')));
+    for pool in [from, to] {
+        assert!(pool.check(false, &mut |_, _| ()).unwrap().problems.is_empty());
+        pool.close().unwrap();
+    }
 }
 
 /// A share goes to another pool whole, and then what has changed; snapshots show what they did.

@@ -11,6 +11,7 @@ use surface::ObjectSpace;
 use super::{INODE_LOCKS, Namespace, Options, Tree, Turn, remove};
 use crate::backend::{Backend, ROOT};
 use crate::failure::{Failure, Result};
+use crate::foreign;
 use crate::inode::{Flags, Inode};
 use crate::journal::{Journal, Left};
 use crate::log::Log;
@@ -28,6 +29,7 @@ impl Tree {
         }
         let namespace = Namespace::with(Backend::create(space.clone())?, options)?;
         store::create(&namespace.database, secret)?;
+        foreign::seal(&*space)?;
         let mut state = State::open(&namespace.database, namespace.facts.clone(), anew(&space, options))?;
         state.begin_session(0)?;
         let now = (options.now)();
@@ -199,7 +201,15 @@ impl Tree {
 impl Namespace {
     /// The database of a space; `ENOENT` if there is none.
     pub(super) fn open(space: &Arc<dyn ObjectSpace>, options: Options) -> Result<Self> {
-        Self::with(Backend::open(space.clone())?.ok_or(Failure::new(libc::ENOENT))?, options)
+        let backend = Backend::open(space.clone())?.ok_or(Failure::new(libc::ENOENT))?;
+        if foreign::is_sealed(&**space) {
+            return Self::with(backend, options);
+        }
+        foreign::forget_free_pages(&**space, &backend)?;
+        let opened = Self::with(backend, options)?;
+        // What opening wrote is durable.
+        foreign::seal(&**space)?;
+        Ok(opened)
     }
 
     /// Goes on with a database that was opened anew.

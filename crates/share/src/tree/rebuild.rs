@@ -45,6 +45,8 @@ impl NamesSurvey {
             format!(
                 "the names of the share are damaged: {copied} of {all} pages are lost, and all of these have copies"
             )
+        } else if !survey.is_lossy() && survey.contradicts_itself {
+            "the names of the share are damaged: their tables contradict themselves".to_owned()
         } else if !survey.is_lossy() {
             "the names of the share are damaged: the header of their database is lost, and nothing else".to_owned()
         } else if survey.has_no_head {

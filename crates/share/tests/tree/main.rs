@@ -11,6 +11,7 @@ mod crash;
 mod damaged_leaves;
 mod deaths;
 mod first_leaves;
+mod foreign;
 mod full;
 mod ground;
 mod large;
