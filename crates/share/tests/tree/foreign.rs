@@ -38,13 +38,16 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(*bytes[at..].first_chunk().unwrap())
 }
 
+/// The pages below a branch: their checksums, and their numbers.
+type Below = Vec<(u128, u64)>;
+
 /// What changes pages, and makes their checksums right.
 struct Forger<'a> {
     space: &'a SimSpace,
     /// Changes a value of a leaf: its key, the value.
     value: &'a mut dyn FnMut(&[u8], &mut [u8]),
-    /// Changes the pages below a branch: their checksums, and their numbers.
-    branch: &'a mut dyn FnMut(&mut Vec<(u128, u64)>),
+    /// Changes the pages below a branch.
+    branch: &'a mut dyn FnMut(&mut Below),
 }
 
 /// Bytes of a head that say something.
@@ -166,7 +169,7 @@ fn forge_freed(space: &SimSpace, mut change: impl FnMut(usize, &mut [u8])) {
 /// Page numbers of a table of the names, the root first.
 fn pages_of(space: &SimSpace, name: &str) -> Vec<u64> {
     let mut pages = Vec::new();
-    let mut branch = |below: &mut Vec<(u128, u64)>| pages.extend(below.iter().map(|(_, page)| *page));
+    let mut branch = |below: &mut Below| pages.extend(below.iter().map(|(_, page)| *page));
     assert!(Forger { space, value: &mut |_, _| (), branch: &mut branch }.table(TABLES, name));
     pages
 }
@@ -265,7 +268,7 @@ fn wrong_lists_of_free_pages_do_no_harm() {
 #[test]
 fn tables_that_contradict_themselves_are_not_opened_and_can_be_mended() {
     let twice: fn(&SimSpace) = |space| {
-        let mut branch = |below: &mut Vec<(u128, u64)>| below[1] = below[0];
+        let mut branch = |below: &mut Below| below[1] = below[0];
         assert!(Forger { space, value: &mut |_, _| (), branch: &mut branch }.table(TABLES, "xattr"));
     };
     let count: fn(&SimSpace) = |space| {
