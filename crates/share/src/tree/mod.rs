@@ -56,7 +56,7 @@ mod xattr;
 
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -216,6 +216,7 @@ impl Tree {
     /// not fail for want of the room that it is to give back. So if an early commit finds none,
     /// changes wait in memory until there are too many.
     fn change_in_part(&self) -> Result<Change<'_>> {
+        let mut has_committed = false;
         loop {
             self.check_health()?;
             let state = self.state.write();
@@ -223,11 +224,15 @@ impl Tree {
                 return Err(Failure::new(libc::EIO));
             }
             let due = state.commit_due(|| self.space.own_room());
-            if due == Due::Not {
+            // One early commit is enough: behind it there may still be hardly any room.
+            if due == Due::Not || due == Due::Early && has_committed {
                 return Ok(Change { tree: self, state, request: 0, result: 0, _passed: None });
             }
-            let wanted = state.changes;
+            // Notes that removed data has gone are no change, and a commit writes them, too.
+            let has_notes_only = self.committed.load(Ordering::Acquire) >= state.changes;
+            let wanted = if has_notes_only { u64::MAX } else { state.changes };
             drop(state);
+            has_committed = true;
             match self.commit_up_to(wanted, false) {
                 Err(failure) if failure.errno() == libc::ENOSPC && due == Due::Early => {
                     self.state.write().postpone_commit();

@@ -1,9 +1,13 @@
 //! A tree without any room: whatever gives room back goes on, in memory if it must, and nothing of
 //! it is lost when there is room again.
 
+use std::sync::{Arc, mpsc};
+use std::thread;
+
 use bytes::Bytes;
 use share::{Caller, Failure, SetAttributes, Tree};
 use sim::{Rng, SimSpace};
+use testkit::PATIENCE;
 
 use crate::ground::{Ground, OnPool};
 use crate::run::OPTIONS;
@@ -117,6 +121,35 @@ fn the_end_of_a_tree_without_room_is_told() {
     let tree = Tree::open(space, OPTIONS).unwrap();
     assert_eq!(tree.check().unwrap(), Vec::<String>::new());
     assert_eq!(names_in(&tree), left);
+}
+
+/// Behind a commit only notes are left that the data of removed files has gone. In hardly any room
+/// they ask for an early commit, and a change goes on all the same.
+#[test]
+fn a_change_goes_on_where_notes_of_removed_data_ask_for_a_commit() {
+    let space = SimSpace::new();
+    let tree = Arc::new(Tree::create(space.clone(), 7, OPTIONS).unwrap());
+    let nodes = filled(&tree);
+    tree.commit().unwrap();
+    for (number, node) in (0..NAMES).zip(&nodes) {
+        tree.unlink(Tree::ROOT, &name("file", number)).unwrap();
+        tree.forget(*node).unwrap();
+    }
+    tree.commit().unwrap();
+    let own_blocks = 8;
+    SimSpace::limit(&space, 0, own_blocks, u64::MAX);
+    let (done, is_done) = mpsc::channel();
+    let changing = tree.clone();
+    thread::spawn(move || {
+        let removed =
+            (0..NAMES).map(|number| changing.remove_directory(Tree::ROOT, &name("directory", number)).map(drop));
+        done.send(removed.collect::<Vec<_>>()).unwrap();
+    });
+    let removed = is_done.recv_timeout(PATIENCE).expect("changes wait for ever");
+    assert_eq!(removed, vec![Ok(()); NAMES as usize]);
+    SimSpace::lift_limit(&space);
+    tree.close().unwrap();
+    assert_eq!(names_in(&tree), Vec::<Vec<u8>>::new());
 }
 
 /// The same on a pool that a volume fills, where early commits find the room of trees.
