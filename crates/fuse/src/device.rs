@@ -123,7 +123,10 @@ pub(crate) struct Reader {
 
 impl Reader {
     pub(crate) fn new(device: Arc<OwnedFd>) -> Self {
-        Self { device, message: vec![0; READ_BYTES], length: 0 }
+        // Each page is written to, so that it is in memory. The kernel fails the request that it
+        // copies if a page is not there and the process is being killed, and the next server would
+        // not see that request: a program would get EIO from a mount that outlives its server.
+        Self { device, message: vec![u8::MAX; READ_BYTES], length: 0 }
     }
 
     /// Waits for a message; `false` when the connection has ended.
