@@ -186,6 +186,20 @@ def door_http(t):
     doors.set("http=ro")
     t.equal(doors.status("-T", source, doors.url("new")), "405", "a PUT after the configuration was mended")
 
+    # A new share is root's: the user of HTTP may not write there, which is no fault.
+    doors.pool.shale("create", "new", "--share", "-o", "http=rw@127.0.0.0/8")
+    t.wait_for(lambda: len(doors.check(status=None)["exports"]) == 2, "the door of a new share")
+    noted = [line for line in doors.check()["checks"] if line["warns"]]
+    t.expect([line["what"] for line in noted] == ["writing (http of share new)"] and "user www-data may not write" in noted[0]["found"], f"notes: {noted}")
+    # A clone is given out as its folder says, not as its origin is.
+    doors.pool.shale("snapshot", "new@one")
+    doors.pool.shale("clone", "new@one", "new-clone")
+    doors.server.share("new-clone")
+    t.equal([line["share"] for line in doors.check()["exports"]], ["home", "new"], "shares with doors beside a clone")
+    t.equal(doors.status(doors.url().replace("/home/", "/new-clone/")), "403", "a clone of a share with a door")
+    doors.pool.shale("destroy", "-r", "new")
+    doors.pool.shale("destroy", "new-clone")
+
     # Ours killed: the mount and its servers stay, and a request waits for the next one.
     pid = doors.pid("apache")
     doors.server.kill(leaves_mount=True)
@@ -246,6 +260,13 @@ class Clients:
     def smb(self, command, status=0):
         """Runs a command of smbclient."""
         return self.t.run("smbclient", "//127.0.0.1/home", "-p", self.doors.ports["smb-port"], "-U", f"{USER}%{PASSWORD}", "-c", command, status=status)
+
+    def listed(self, share, version=3):
+        """What a listing of a share by NFS shows; none if it is refused."""
+        ports = self.doors.ports
+        address = f"nfs://127.0.0.1/{share}?nfsport={ports['nfs-port']}&mountport={ports['mount-port']}&version={version}"
+        done = self.t.run("nfs-ls", address, status=None)
+        return sorted(line.split()[-1] for line in done.stdout.splitlines()) if done.returncode == 0 else None
 
     def smb_guest(self, command):
         """Runs a command of smbclient without a password; what it says."""
@@ -400,6 +421,117 @@ if os.environ.get("SHALE_E2E"):
         t.equal([clients.read(door, "log") for door in ALL], [b"another\n"] * 5, "a file after a rollback")
         pool.shale("destroy", "more")
         t.equal(doors.status(doors.url().replace("/home/", "/more/")), "403", "a share that was destroyed: what no share has is denied")
+        doors.server.stop()
+        pool.check()
+
+    @test(seconds_max=1800)
+    def e2e_doors_nested(t):
+        """shares in shares by NFS: rolled back, renamed, shut and destroyed without a client in the way, outer and inner ones, and by the same Ganesha"""
+        doors = Doors(t, nfs="on")
+        clients, pool = Clients(t, doors), doors.pool
+        for name in ["p", "p/q", "p/q/r"]:
+            pool.shale("create", name, "--share")
+        for name in ["p", "p/q", "p/q/r"]:
+            (doors.server.share(name) / f"in-{name.replace('/', '-')}").write_text(name)
+        pid = doors.pid("ganesha")
+
+        def expect_exports(*shares):
+            found = doors.check(status=None)
+            wrong = [line for line in found["checks"] if not line["good"]] + [line for line in found["exports"] if line["fault"]]
+            t.equal(wrong, [], "faults")
+            t.equal(sorted(line["share"] for line in found["exports"]), sorted(shares), "exports")
+            for share in shares:
+                for version in (3, 4):
+                    # A directory that another share is mounted at is there as well.
+                    seen = clients.listed(share, version)
+                    t.expect(seen is not None and set(seen) >= {name for name in os.listdir(doors.server.shares_dir / share) if name.startswith("in-")},
+                             f"NFS {version} lists {seen} in {share}")
+            t.equal(doors.pid("ganesha"), pid, "the NFS server's process")
+
+        pool.shale("set", "p", "nfs=on")
+        expect_exports("home", "p", "p/q", "p/q/r")
+        for name in ["p", "p/q", "p/q/r"]:
+            pool.shale("snapshot", f"{name}@1")
+        for name in ["p", "p/q", "p/q/r"]:
+            pool.shale("rollback", f"{name}@1")
+            expect_exports("home", "p", "p/q", "p/q/r")
+        pool.shale("rename", "p", "pp")
+        expect_exports("home", "pp", "pp/q", "pp/q/r")
+        pool.shale("rename", "pp", "p")
+        pool.shale("rename", "p/q", "p/o")
+        expect_exports("home", "p", "p/o", "p/o/r")
+        pool.shale("rename", "p/o", "p/q")
+
+        # The outer one shut, and the inner ones open: and opened again above them.
+        pool.shale("set", "p/q", "nfs=ro")
+        pool.shale("set", "p", "nfs=off")
+        expect_exports("home", "p/q", "p/q/r")
+        pool.shale("rollback", "p@1")
+        pool.shale("rollback", "p/q@1")
+        pool.shale("set", "p", "nfs=rw")
+        expect_exports("home", "p", "p/q", "p/q/r")
+        # What the server lists of the outer one then, with a mount in it that it may not show, is its own affair.
+        pool.shale("set", "p/q", "nfs=off")
+        t.equal([line["share"] for line in doors.check()["exports"]], ["home", "p"], "exports without the inner ones")
+        pool.shale("rollback", "p/q@1")
+        pool.shale("set", "p/q", "nfs=")
+        pool.shale("set", "p", "nfs=off")
+        expect_exports("home")
+        pool.shale("set", "p", "nfs=on")
+        pool.shale("destroy", "-r", "p/q")
+        expect_exports("home", "p")
+        pool.shale("create", "p/s", "--share")
+        doors.server.share("p/s")
+        expect_exports("home", "p", "p/s")
+        pool.shale("destroy", "-r", "p")
+        expect_exports("home")
+        doors.server.stop()
+        t.expect("FATAL" not in (doors.dir / "logs" / "ganesha.log").read_text(), "the NFS server ended on a fault")
+        pool.check()
+
+    @test(seconds_max=1800)
+    def e2e_doors_checked(t):
+        """exports --check names users without an SMB password, shares of root, two shares on one port of FTP, and what rpcbind does not know"""
+        doors = Doors(t)
+        pool = doors.pool
+        t.run("useradd", "--no-create-home", "--home-dir", "/", "--shell", "/bin/sh", USER)
+        t.defer(t.run, "userdel", USER, status=None)
+
+        def lines(kind, status):
+            found = [line for line in doors.check(status=status)["checks"] if not line["good"] or line["warns"]]
+            return {line["what"]: line["found"] for line in found if line["warns"] == (kind == "noted")}
+
+        doors.set(f"smb=rw,user={USER}")
+        bad = lines("bad", EXIT["unsupported"])
+        t.expect(list(bad) == [f"SMB password of {USER} (share home)"] and "smbpasswd" in bad[f"SMB password of {USER} (share home)"], f"a user without a password: {bad}")
+        t.run("smbpasswd", "-c", doors.dir / "smb.conf", "-a", "-s", USER, stdin=f"{PASSWORD}\n{PASSWORD}\n")
+        noted = lines("noted", 0)
+        t.expect(list(noted) == ["writing (smb of share home)"] and USER in noted["writing (smb of share home)"], f"a share of root: {noted}")
+        shutil.chown(doors.home, USER)
+        t.equal(lines("noted", 0), {}, "notes on a share of the user's")
+
+        doors.set("smb=on,guest")
+        t.expect("guest ok = yes" in (doors.dir / "smb.conf").read_text(), "smb=on,guest lets no guests in")
+        doors.set("smb=off")
+        pool.shale("create", "second", "--share")
+        doors.server.share("second")
+        doors.set("ftp=on")
+        said = pool.shale("set", "second", "ftp=on", status=EXIT["io"]).stderr
+        t.expect("'second' is not served" in said and "that of share 'home'" in said, f"what set says of a port that another share has: {said}")
+        found = doors.check(status=EXIT["unsupported"])
+        t.equal([(line["share"], line["address"] is not None) for line in found["exports"]], [("home", True), ("second", False)], "addresses")
+        bad = {line["what"]: line["found"] for line in found["checks"] if not line["good"]}
+        t.expect(list(bad) == ["ftp of share second"] and "that of share home" in bad["ftp of share second"], f"two shares on one port: {bad}")
+        (other,) = free_ports(1)
+        pool.shale("set", "second", f"ftp=on,port={other}")
+        t.expect("share second" in ftplib.FTP().connect("127.0.0.1", other, timeout=60), "the second share greets at its own port")
+        doors.check()
+
+        pool.shale("set", "second", "ftp=off")
+        doors.set("ftp=off", "nfs=ro")
+        noted = [line["found"] for line in doors.check()["checks"] if line["what"] == "NFS 3"]
+        # Which of both depends on the machine's rpcbind.
+        t.expect(len(noted) == 1 and ("rpcbind tells" in noted[0] or f"mountport={doors.ports['mount-port']}" in noted[0]), f"what is said of NFS 3: {noted}")
         doors.server.stop()
         pool.check()
 

@@ -47,19 +47,20 @@ impl Door {
     pub const fn allowed(self) -> &'static str {
         match self {
             Self::Nfs => {
-                "off, on (rw for every client), or ro and rw, each for all or as rw@NETWORK, and root_squash (the default), \
+                "off, or on (as rw), or ro and rw, each for all or as rw@NETWORK; with them root_squash (the default), \
                  no_root_squash or all_squash, separated by commas"
             }
             Self::Smb => {
-                "off, on (rw for every user with a password), or ro or rw, for all or as rw@NETWORK, and user=NAME or guest, \
+                "off, or on (as rw), ro or rw for every user with a password, or as rw@NETWORK; with them user=NAME or guest, \
                  separated by commas"
             }
             Self::Http => {
-                "off, on (as ro), ro or ro@NETWORK for reading, rw@NETWORK for WebDAV, login (users of the password file), \
-                 separated by commas"
+                "off, or on (as ro), ro or ro@NETWORK for reading, rw@NETWORK, or rw with login, for WebDAV; with them login \
+                 (users of the password file), separated by commas"
             }
             Self::Ftp => {
-                "off, on (as ro), ro for anonymous reading, rw for users of the system, login, port=N, separated by commas"
+                "off, or on (as ro), ro for anonymous reading, rw for users of the system; with them login or port=N, \
+                 separated by commas"
             }
         }
     }
@@ -144,14 +145,8 @@ impl Access {
             ))
         };
         let mut access = Self::default();
-        match value {
-            "off" => return Ok(access),
-            "on" => {
-                let writes = matches!(door, Door::Nfs | Door::Smb);
-                access.grants.push(Grant { clients: None, writes });
-                return Ok(access);
-            }
-            _ => {}
+        if value == "off" {
+            return Ok(access);
         }
         for item in value.split(',') {
             access.add(door, item).map_err(failed)?;
@@ -163,6 +158,10 @@ impl Access {
     fn add(&mut self, door: Door, item: &str) -> Result<(), String> {
         let (word, clients) = item.split_once('@').map_or((item, None), |(word, clients)| (word, Some(clients)));
         match (word, door) {
+            ("on", _) if clients.is_none() => {
+                return self.add(door, if matches!(door, Door::Nfs | Door::Smb) { "rw" } else { "ro" });
+            }
+            ("off", _) => return Err("'off' stands alone".to_owned()),
             ("ro" | "rw", _) => {
                 let clients = clients.map(str::parse).transpose()?;
                 if self.grants.iter().any(|grant| grant.clients == clients) {
@@ -200,8 +199,12 @@ impl Access {
                 self.port = Some(port.ok_or_else(|| "a port is a number from 1 to 65535".to_owned())?);
             }
             _ => {
-                let known = ["off", "on", "ro", "rw", "root_squash", "no_root_squash", "all_squash", "guest", "login"];
-                return Err(format!("'{item}' is not known here{}", did_you_mean(item, known)));
+                let known: &[&str] = match door {
+                    Door::Nfs => &["on", "ro", "rw", "root_squash", "no_root_squash", "all_squash"],
+                    Door::Smb => &["on", "ro", "rw", "guest"],
+                    Door::Http | Door::Ftp => &["on", "ro", "rw", "login"],
+                };
+                return Err(format!("'{item}' is not known here{}", did_you_mean(item, known.iter().copied())));
             }
         }
         Ok(())
@@ -269,6 +272,17 @@ mod tests {
         assert_eq!(Access::parse(Door::Ftp, "ro,port=2121").unwrap().port, Some(2121));
         assert_eq!(Access::parse(Door::Smb, "rw,user=ada,user=meier").unwrap().users, ["ada", "meier"]);
         assert!(Access::parse(Door::Smb, "ro,guest").unwrap().has_guests);
+        // `on` means the same alone and beside others.
+        for (door, with_on, spelled) in [
+            (Door::Nfs, "on,all_squash", "rw,all_squash"),
+            (Door::Smb, "on,guest", "rw,guest"),
+            (Door::Smb, "user=ada,on", "user=ada,rw"),
+            (Door::Http, "on,login", "ro,login"),
+            (Door::Http, "on,rw@10.0.0.0/8", "ro,rw@10.0.0.0/8"),
+            (Door::Ftp, "on,port=2121", "ro,port=2121"),
+        ] {
+            assert_eq!(Access::parse(door, with_on).unwrap(), Access::parse(door, spelled).unwrap(), "{with_on}");
+        }
     }
 
     #[test]
@@ -282,6 +296,10 @@ mod tests {
             (Door::Nfs, "root_squash@10.0.0.0/8", "not for clients"),
             (Door::Nfs, "rw,root_sqash", "did you mean 'root_squash'"),
             (Door::Nfs, "rw,guest", "not known"),
+            (Door::Nfs, "rw,off", "'off' stands alone"),
+            (Door::Nfs, "on,rw", "named twice"),
+            (Door::Nfs, "on@10.0.0.0/8", "not for clients"),
+            (Door::Smb, "on,gest", "did you mean 'guest'"),
             (Door::Smb, "rw@10.0.0.0/8,ro", "for all clients"),
             (Door::Smb, "rw,guest,user=ada", "only the users"),
             (Door::Smb, "rw,user=a b", "no name"),

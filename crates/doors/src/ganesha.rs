@@ -8,6 +8,7 @@
 //!   size.
 //! - Handles hold the mount's device number and `Export_Id`: both must stay as they are.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use crate::access::Squash;
@@ -75,6 +76,55 @@ pub fn server(settings: &Settings, places: &Places, plugins: &str, exports: &[St
     text + own
 }
 
+/// The steps from the exports of a running server to others.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Steps {
+    /// Exports to be removed, in this order.
+    pub remove: Vec<u16>,
+    /// Exports to be added or updated behind that, in this order.
+    pub put: Vec<u16>,
+}
+
+/// The steps from the texts that are in force, by number, to those that are wanted.
+///
+/// The server hangs an export whose name lies below another's on that one. It refuses to remove one
+/// that others hang on, and to one that is added below it nothing hangs that was there before. So
+/// exports are removed from the innermost to the outermost, and added the other way round; and
+/// where one comes or goes, those below it are taken off and added anew.
+pub fn steps(in_force: &BTreeMap<u16, String>, wanted: &BTreeMap<u16, String>) -> Steps {
+    let place = |text: &str| text.lines().filter(|line| is_place(line)).map(str::to_owned).collect::<Vec<_>>();
+    let stays = |id: &u16, text: &str| in_force.get(id).is_some_and(|old| place(old) == place(text));
+    let goes = |id: &u16, old: &str| wanted.get(id).is_none_or(|text| place(old) != place(text));
+    let comes = wanted.iter().filter(|(id, text)| !stays(id, text)).map(|(_, text)| name_of(text));
+    let gone = in_force.iter().filter(|(id, text)| goes(id, text)).map(|(_, text)| name_of(text));
+    let changed: BTreeSet<&str> = comes.chain(gone).collect();
+    let is_below = |text: &str| {
+        let name = name_of(text);
+        name.match_indices('/').any(|(end, _)| changed.contains(&name[..end]))
+    };
+    let is_removed = |(id, text): &(&u16, &String)| goes(id, text) || is_below(text);
+    // By name: the outer ones come first.
+    let mut remove: Vec<_> = in_force.iter().filter(is_removed).map(|(id, text)| (name_of(text), *id)).collect();
+    remove.sort_unstable_by(|a, b| b.cmp(a));
+    let remove: Vec<u16> = remove.into_iter().map(|(_, id)| id).collect();
+    let is_put = |(id, text): &(&u16, &String)| in_force.get(id) != Some(*text) || remove.contains(id);
+    let mut put: Vec<_> = wanted.iter().filter(is_put).map(|(id, text)| (name_of(text), *id)).collect();
+    put.sort_unstable();
+    Steps { put: put.into_iter().map(|(_, id)| id).collect(), remove }
+}
+
+/// Whether a line of an export says where it is: that cannot be changed.
+fn is_place(line: &str) -> bool {
+    let line = line.trim();
+    line.starts_with("Path ") || line.starts_with("Pseudo ") || line.starts_with("Protocols ")
+}
+
+/// The name of an export among those of version 4.
+fn name_of(text: &str) -> &str {
+    let quoted = text.lines().find_map(|line| line.trim().strip_prefix("Pseudo = \""));
+    quoted.and_then(|rest| rest.split('"').next()).unwrap_or_default()
+}
+
 /// The configuration of the message bus over which exports are changed: for root alone.
 pub fn bus(socket: &str) -> String {
     format!(
@@ -126,6 +176,38 @@ mod tests {
             text.contains("Access_Type = RO;") && text.contains("Root_Squash") && !text.contains("CLIENT"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn nested_exports_go_from_the_innermost_and_come_from_the_outermost() {
+        let texts = |shares: &[(u16, &str, &str)]| {
+            let text = |(id, name, value): &(u16, &str, &str)| {
+                let of = Export { id: *id, name: (*name).to_owned(), path: format!("/srv/{name}"), ..home(value) };
+                (*id, export(&of, &Settings::default()))
+            };
+            shares.iter().map(text).collect::<BTreeMap<_, _>>()
+        };
+        let (p, q, r) = ((7, "p", "rw"), (3, "p/q", "rw"), (5, "p/q/r", "rw"));
+        // Its name begins like that of `p`, and it does not lie in it.
+        let beside = (1, "pq", "rw");
+        let all = [p, q, r, beside];
+        for (from, to, remove, put) in [
+            (&all[..], &[beside][..], &[5, 3, 7][..], &[][..]),
+            (&[beside], &all, &[], &[7, 3, 5]),
+            (&all, &[], &[1, 5, 3, 7], &[]),
+            (&all, &all, &[], &[]),
+            // The inner ones stay, and are hung up anew.
+            (&all, &[q, r, beside], &[5, 3, 7], &[3, 5]),
+            (&[q, r, beside], &all, &[5, 3], &[7, 3, 5]),
+            (&all, &[p, r, beside], &[5, 3], &[5]),
+            // Other rights at the same place.
+            (&all, &[(7, "p", "ro"), q, r, beside], &[], &[7]),
+            // Renamed.
+            (&all, &[(7, "o", "rw"), (3, "o/q", "rw"), r, beside], &[5, 3, 7], &[7, 3, 5]),
+        ] {
+            let steps = steps(&texts(from), &texts(to));
+            assert_eq!((&*steps.remove, &*steps.put), (remove, put), "{from:?} -> {to:?}");
+        }
     }
 
     #[test]

@@ -94,8 +94,8 @@ impl Pool {
     }
 
     /// Makes a volume that begins as a snapshot was. It has the properties set on the snapshot's
-    /// volume, but not its reservation, changed by `properties`; it is incomplete if the snapshot
-    /// is.
+    /// volume, but not its reservation and its doors, changed by `properties`; it is incomplete if
+    /// the snapshot is.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`], [`ErrorKind::Exists`], [`ErrorKind::Invalid`];
@@ -115,8 +115,7 @@ impl Pool {
         let parent = from.parent.and_then(|id| core.objects.get(id));
         let own = parent.map(|parent| parent.descriptor.read().properties.clone()).unwrap_or_default();
         let mut own = properties::with_moment(own, &from.properties);
-        // The space that is set aside for the other volume is not set aside twice.
-        own.remove("reservation");
+        own.retain(|key, _| policy::is_cloned(key));
         own.extend(properties.clone());
         let id = ObjectId(core.objects.next_id());
         let reserved = properties::resolved_for(name, &core.objects.inherited_in(folder), &own)?.reservation_bytes;

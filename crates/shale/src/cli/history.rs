@@ -50,6 +50,8 @@ Examples:
 
 The clone is a volume of its own that shares what it does not overwrite. The snapshot, and the volume that it is of, may
 be destroyed: what the clone sees stays. A file system in it has the UUID of the other one: mount XFS with nouuid.
+It takes over the properties that are set on that volume, but not its reservation, nor the doors nfs, smb, http and ftp of a share:
+it has those of its folder, or none, until -o or `shale set` opens them.
 
 With a URL in front of the pool, the volume begins as a version of a blob (see 'shale blob --help'), the newest one without @.
 It is there at once: what is read of it is fetched when it is read, as it is stored, once for all clones of the version in

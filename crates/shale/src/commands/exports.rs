@@ -44,7 +44,12 @@ fn show(report: &ExportsReport, check: bool) -> String {
     if check {
         let mut rows = vec![["CHECK", "", "FOUND"].map(str::to_owned).to_vec()];
         rows.extend(report.checks.iter().map(|line| {
-            vec![line.what.clone(), if line.good { "good" } else { "BAD" }.to_owned(), line.found.clone()]
+            let verdict = match (line.good, line.warns) {
+                (false, _) => "BAD",
+                (true, true) => "note",
+                (true, false) => "good",
+            };
+            vec![line.what.clone(), verdict.to_owned(), line.found.clone()]
         }));
         text.push('\n');
         text.push_str(&table(&rows));

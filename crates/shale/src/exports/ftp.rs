@@ -104,8 +104,10 @@ pub fn bring(all: &mut BTreeMap<String, Kept>, world: &World, exports: &[&Export
     for export in exports {
         let (word, port) = (export.word(), vsftpd::port(export, &world.settings));
         if let Some(other) = ports.insert(port, &export.name) {
-            faults
-                .push(format!("ftp: shares '{other}' and '{}' both want port {port}: say port=N in one", export.name));
+            faults.push(format!(
+                "ftp: share '{}' is not served, since port {port} is that of share '{other}': say port=N in one of them",
+                export.name
+            ));
             ports.insert(port, other);
             continue;
         }

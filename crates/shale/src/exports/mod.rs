@@ -18,6 +18,7 @@ mod report;
 mod rpc;
 mod smb;
 mod tools;
+mod users;
 mod web;
 mod world;
 

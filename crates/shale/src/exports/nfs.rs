@@ -9,6 +9,9 @@
 //! 3. It takes the place of the file in force, from which the server reads when it starts.
 //!
 //! The server is never told to read all again: a fault would take away every export.
+//!
+//! A share that lies in another is exported below it, and hangs on it: [`ganesha::steps`] has the
+//! order in which such exports come and go.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
@@ -106,8 +109,8 @@ impl Nfs {
         if wanted.is_empty() {
             if is_alive {
                 // An export goes at once, and the server in its own time.
-                let gone: Vec<_> = self.in_force.keys().copied().collect();
-                gone.into_iter().for_each(|id| drop(self.remove(world, id)));
+                let steps = ganesha::steps(&self.in_force, &wanted);
+                steps.remove.into_iter().for_each(|id| drop(self.remove(world, id)));
             }
             self.stop();
             return Ok(());
@@ -260,27 +263,34 @@ impl Nfs {
     /// Changes the exports of a running server.
     fn change(&mut self, world: &World, wanted: &BTreeMap<u16, String>) -> Result<(), String> {
         let mut faults = Vec::new();
-        let gone: Vec<_> = self.in_force.keys().filter(|id| !wanted.contains_key(id)).copied().collect();
-        let mut has_changed = !gone.is_empty();
-        for id in gone {
-            faults.extend(self.remove(world, id).err());
+        let mut meant = wanted.clone();
+        for (id, (text, why)) in &self.refused {
+            if wanted.get(id) != Some(text) {
+                continue;
+            }
+            faults.push(why.clone());
+            // As it is now.
+            match self.in_force.get(id) {
+                Some(old) => drop(meant.insert(*id, old.clone())),
+                None => drop(meant.remove(id)),
+            }
         }
-        for (id, text) in wanted {
-            if self.in_force.get(id) == Some(text) {
-                continue;
+        let steps = ganesha::steps(&self.in_force, &meant);
+        let has_changed = !steps.remove.is_empty() || !steps.put.is_empty();
+        let mut stuck = Vec::new();
+        for id in steps.remove {
+            if let Err(why) = self.remove(world, id) {
+                faults.push(why);
+                stuck.push(id);
             }
-            if let Some((refused, why)) = self.refused.get(id)
-                && refused == text
-            {
-                faults.push(why.clone());
-                continue;
-            }
-            has_changed = true;
-            match self.put(world, *id, text) {
-                Ok(()) => drop(self.refused.remove(id)),
+        }
+        for id in steps.put {
+            let Some(text) = meant.get(&id).filter(|_| !stuck.contains(&id)) else { continue };
+            match self.put(world, id, text) {
+                Ok(()) => drop(self.refused.remove(&id)),
                 Err(why) => {
                     let why = format!("nfs: export {id} stays as it was: {why}");
-                    self.refused.insert(*id, (text.clone(), why.clone()));
+                    self.refused.insert(id, (text.clone(), why.clone()));
                     faults.push(why);
                 }
             }
@@ -295,13 +305,8 @@ impl Nfs {
         if faults.is_empty() { Ok(()) } else { Err(faults.join("; ")) }
     }
 
-    /// Adds an export, or changes it.
+    /// Adds an export, or changes it where it is.
     fn put(&mut self, world: &World, id: u16, text: &str) -> Result<(), String> {
-        let place = |text: &str| text.lines().filter(|line| is_place(line)).map(str::to_owned).collect::<Vec<_>>();
-        let is_moved = self.in_force.get(&id).is_some_and(|old| place(old) != place(text));
-        if is_moved {
-            self.remove(world, id)?;
-        }
         let file = export_file(world, id);
         let beside = file.with_extension("new");
         tools::write(&beside, text)?;
@@ -359,12 +364,6 @@ impl Nfs {
         words.extend_from_slice(arguments);
         tools::run("dbus-send", BUS_PACKAGE, &words).map(|(out, _)| out)
     }
-}
-
-/// Whether a line of an export says where it is: that cannot be changed.
-fn is_place(line: &str) -> bool {
-    let line = line.trim();
-    line.starts_with("Path ") || line.starts_with("Pseudo ") || line.starts_with("Protocols ")
 }
 
 fn export_file(world: &World, id: u16) -> PathBuf {

@@ -1,6 +1,7 @@
 //! What `shale exports` tells: the exports, how they are reached, and with --check what stands in
 //! the way.
 
+use std::collections::BTreeMap;
 use std::net::TcpListener;
 
 use doors::{Access, Door};
@@ -9,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::open::doors_of;
 use super::world::World;
-use super::{Exports, ftp, nfs, ports, rpc, smb, tools, web};
+use super::{Exports, ftp, nfs, ports, rpc, smb, tools, users, web};
 
 /// A share and a door of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,8 +34,18 @@ pub struct CheckLine {
     pub what: String,
     /// Whether it is as it must be.
     pub good: bool,
+    /// It may be meant so, and clients may stumble over it.
+    #[serde(default)]
+    pub warns: bool,
     /// The finding, and the remedy.
     pub found: String,
+}
+
+impl CheckLine {
+    /// A finding about `what`.
+    pub(super) fn new(what: String, good: bool, found: impl Into<String>) -> Self {
+        Self { what, good, warns: false, found: found.into() }
+    }
 }
 
 /// The doors of a pool.
@@ -89,14 +100,9 @@ fn packages(doors: &[Door], has_nfs3: bool) -> Vec<CheckLine> {
     if has_nfs3 {
         needed.push((Door::Nfs, "rpcbind", nfs::has_rpcbind() || tools::find("rpcbind").is_some()));
     }
-    let line = |(door, package, good): (Door, &str, bool)| CheckLine {
-        what: format!("package {package}"),
-        good,
-        found: if good {
-            "installed".to_owned()
-        } else {
-            format!("missing, {} needs it: apt install {package}", door.name())
-        },
+    let line = |(door, package, good): (Door, &str, bool)| {
+        let missing = || format!("missing, {} needs it: apt install {package}", door.name());
+        CheckLine::new(format!("package {package}"), good, if good { "installed".to_owned() } else { missing() })
     };
     needed.into_iter().filter(|(door, ..)| doors.contains(door)).map(line).collect()
 }
@@ -112,10 +118,12 @@ impl Exports {
         let faults = self.look(check);
         let open = open_doors(&self.pool);
         let mounted: Vec<_> = self.shares.mounted().into_iter().map(|(_, name, _)| name).collect();
+        let crowded = self.crowded(&open);
         let line = |(share, door, value, access): &(String, Door, String, Access)| {
             let of_door = faults.iter().find(|fault| fault.door == *door).map(|fault| fault.text.clone());
             let unmounted = (!mounted.contains(share)).then(|| "the share is not mounted".to_owned());
-            let address = unmounted.is_none().then(|| self.address(share, *door, access));
+            let is_reached = unmounted.is_none() && !(*door == Door::Ftp && crowded.contains_key(share));
+            let address = is_reached.then(|| self.address(share, *door, access));
             ExportLine {
                 share: share.clone(),
                 door: door.name().to_owned(),
@@ -125,7 +133,7 @@ impl Exports {
             }
         };
         let exports: Vec<_> = open.iter().map(line).collect();
-        let checks = if check { self.checks(&open) } else { Vec::new() };
+        let checks = if check { self.checks(&open, &crowded) } else { Vec::new() };
         ExportsReport { dir: Some(self.world.dir.display().to_string()), exports, checks }
     }
 
@@ -147,7 +155,29 @@ impl Exports {
         }
     }
 
-    fn checks(&self, open: &[(String, Door, String, Access)]) -> Vec<CheckLine> {
+    /// Shares that are not served by FTP because another one has their port: that port, and the
+    /// other share.
+    fn crowded(&self, open: &[(String, Door, String, Access)]) -> BTreeMap<String, (u16, String)> {
+        let mut by_port = BTreeMap::new();
+        let mut crowded = BTreeMap::new();
+        // In the order in which they are served.
+        for (_, name, _) in self.shares.mounted() {
+            let of_share = open.iter().find(|(share, door, ..)| *share == name && *door == Door::Ftp);
+            let Some((.., access)) = of_share.filter(|(.., access)| access.is_open()) else { continue };
+            let port = access.port.unwrap_or(self.world.settings.ftp_port);
+            match by_port.get(&port) {
+                Some(first) => drop(crowded.insert(name, (port, String::clone(first)))),
+                None => drop(by_port.insert(port, name)),
+            }
+        }
+        crowded
+    }
+
+    fn checks(
+        &self,
+        open: &[(String, Door, String, Access)],
+        crowded: &BTreeMap<String, (u16, String)>,
+    ) -> Vec<CheckLine> {
         let settings = &self.world.settings;
         let doors: Vec<_> = open.iter().map(|(_, door, ..)| *door).collect();
         let mut checks = packages(&doors, settings.has_nfs3);
@@ -168,6 +198,7 @@ impl Exports {
         for export in self.shares.mounted() {
             if let Some((share, _, _, access)) =
                 open.iter().find(|(share, door, ..)| *share == export.1 && *door == Door::Ftp)
+                && !crowded.contains_key(share)
             {
                 let pid = servers.ftp.get(&share.replace('/', "-")).and_then(|kept| kept.process.pid());
                 ports.push((access.port.unwrap_or(settings.ftp_port), pid, "ftp"));
@@ -175,11 +206,24 @@ impl Exports {
         }
         drop(servers);
         checks.extend(ports.into_iter().map(|(port, pid, door)| self.port(port, pid, door)));
-        let users = open.iter().flat_map(|(share, door, _, access)| self.users(share, *door, access));
+        let mounted = self.shares.mounted();
+        let dir = |share: &str| mounted.iter().find(|(_, name, _)| name == share).map(|(.., dir)| dir.as_path());
+        let users = open
+            .iter()
+            .flat_map(|(share, door, _, access)| users::checks(&self.world, share, *door, access, dir(share)));
         let mut users: Vec<_> = users.collect();
         users.dedup();
         checks.extend(users);
-        checks.extend(open.iter().map(|(share, door, _, access)| self.as_client(share, *door, access)));
+        checks.extend(open.iter().map(|(share, door, value, access)| match crowded.get(share) {
+            Some((port, other)) if *door == Door::Ftp => {
+                let found = format!("not served: port {port} is that of share {other}; say ftp={value},port=N here");
+                CheckLine::new(format!("ftp of share {share}"), false, found)
+            }
+            _ => self.as_client(share, *door, access),
+        }));
+        if doors.contains(&Door::Nfs) && settings.has_nfs3 {
+            checks.push(self.version_3());
+        }
         if doors.contains(&Door::Nfs) && settings.has_nfs4 {
             checks.push(self.minor_versions());
         }
@@ -193,11 +237,11 @@ impl Exports {
         if let Some(pid) = pid {
             let found = rpc::connect(settings.address, port);
             let good = found.is_ok();
-            return CheckLine {
+            return CheckLine::new(
                 what,
                 good,
-                found: found.map_or_else(|error| error, |_| format!("served by process {pid}")),
-            };
+                found.map_or_else(|error| error, |_| format!("served by process {pid}")),
+            );
         }
         let free = TcpListener::bind((settings.address, port));
         let found = match &free {
@@ -207,30 +251,7 @@ impl Exports {
                 format!("taken {by}: end that, or choose another in {}", self.world.file("settings").display())
             }
         };
-        CheckLine { what, good: false, found }
-    }
-
-    /// Whether the users are there that a door of a share names or needs.
-    fn users(&self, share: &str, door: Door, access: &Access) -> Vec<CheckLine> {
-        let mut named: Vec<_> =
-            access.users.iter().map(|user| (user.clone(), format!("smb of share {share}"))).collect();
-        match door {
-            Door::Http => named.push((self.world.settings.http_user.clone(), "http-user of settings".to_owned())),
-            Door::Ftp if !access.needs_login => named.push(("ftp".to_owned(), "ftp without a password".to_owned())),
-            Door::Nfs | Door::Smb | Door::Ftp => {}
-        }
-        let line = |(user, by): (String, String)| {
-            let good = tools::has_user(&user);
-            let found = if good { "there" } else { "this machine has no such user: useradd, or name another" };
-            CheckLine { what: format!("user {user} ({by})"), good, found: found.to_owned() }
-        };
-        let mut lines: Vec<_> = named.into_iter().map(line).collect();
-        let passwords = self.world.file("http.users");
-        if door == Door::Http && access.needs_login && !passwords.is_file() {
-            let found = format!("missing, so that none comes in: htpasswd -B -c {} USER", passwords.display());
-            lines.push(CheckLine { what: format!("passwords (http of share {share})"), good: false, found });
-        }
-        lines
+        CheckLine::new(what, false, found)
     }
 
     /// What a client on this machine is answered.
@@ -260,7 +281,28 @@ impl Exports {
             }),
         };
         let what = format!("{} of share {share}", door.name());
-        CheckLine { what, good: found.is_ok(), found: found.unwrap_or_else(|error| error) }
+        CheckLine::new(what, found.is_ok(), found.unwrap_or_else(|error| error))
+    }
+
+    /// Whether clients of NFS 3 find its ports. They ask rpcbind for these, unless they name them.
+    fn version_3(&self) -> CheckLine {
+        let settings = &self.world.settings;
+        let wanted = [(rpc::NFS, settings.nfs_port), (rpc::MOUNT, settings.mount_port)];
+        let told = wanted.map(|(program, _)| rpc::port_of(settings.address, program, 3));
+        let why = match told {
+            [Ok(nfs), Ok(mount)] if [nfs, mount] == [settings.nfs_port, settings.mount_port] => {
+                return CheckLine::new("NFS 3".to_owned(), true, "rpcbind tells clients its ports");
+            }
+            [Ok(0), _] | [_, Ok(0)] => "the rpcbind that clients ask does not know it".to_owned(),
+            [Ok(nfs), Ok(mount)] => format!("rpcbind tells ports {nfs} and {mount}, which are another server's"),
+            [Err(_), _] | [_, Err(_)] => "no rpcbind answers clients (port 111)".to_owned(),
+        };
+        let (nfs, mount) = (settings.nfs_port, settings.mount_port);
+        let found = format!(
+            "{why}: showmount finds nothing, and clients name the ports: -o vers=3,nolock,port={nfs},mountport={mount}, \
+             with libnfs nfsport={nfs}&mountport={mount}"
+        );
+        CheckLine { warns: true, ..CheckLine::new("NFS 3".to_owned(), true, found) }
     }
 
     /// NFS 4.2 must not be served: Ganesha 4.3 answers its READ_PLUS with zeroes.
@@ -272,6 +314,6 @@ impl Exports {
             Ok(true) => "on: clients may read zeroes; see ganesha.local.conf".to_owned(),
             Err(error) => error.clone(),
         };
-        CheckLine { what: "NFS 4.2".to_owned(), good: has == Ok(false), found }
+        CheckLine::new("NFS 4.2".to_owned(), has == Ok(false), found)
     }
 }

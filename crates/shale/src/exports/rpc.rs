@@ -14,6 +14,13 @@ const ANSWER_BYTES_MAX: usize = 64 << 10;
 pub const NFS: u32 = 100_003;
 /// That of the MOUNT protocol.
 pub const MOUNT: u32 = 100_005;
+/// That of rpcbind, which tells the ports of others, and its port.
+const PORTMAP: u32 = 100_000;
+const PORTMAP_PORT: u16 = 111;
+/// Asks it for a port.
+const GET_PORT: u32 = 3;
+/// The number of TCP.
+const TCP: u32 = 6;
 /// The status of a COMPOUND of a minor version that the server does not have.
 const MINOR_VERSION_MISMATCH: u32 = 10021;
 
@@ -77,6 +84,15 @@ fn call(
 /// In words.
 pub fn null(address: IpAddr, port: u16, program: u32, version: u32) -> Result<(), String> {
     call(address, port, (program, version), 0, &[]).map(|_| ())
+}
+
+/// The port of a version of a program as rpcbind tells it to clients; 0 if it does not know it.
+///
+/// # Errors
+/// In words, if no rpcbind answers.
+pub fn port_of(address: IpAddr, program: u32, version: u32) -> Result<u16, String> {
+    let told = call(address, PORTMAP_PORT, (PORTMAP, 2), GET_PORT, &[program, version, TCP, 0])?;
+    Ok(told.first().and_then(|port| u16::try_from(*port).ok()).unwrap_or(0))
 }
 
 /// Whether a server of NFSv4 has a minor version.
