@@ -245,8 +245,10 @@ impl Service {
                     Some(_) => self.devices.destroy(self.named(&volume, id)?.id(), recursive, force),
                     None => self.devices.destroy(&volume, recursive, force),
                 };
+                self.check_destroy(&volume, id, recursive)?;
                 self.letting_go(|| self.unmounted(&volume, force, destroy)).map(|()| Reply::Done)
             }
+            Request::Allowed { request } => self.check_allowed(&request).map(|()| Reply::Done),
             Request::GiveUp { title } => self.letting_go(|| self.pool.give_up_received(&title)).map(|()| Reply::Done),
             Request::CloneImage { image, volume, size_bytes, properties } => {
                 self.clone_image(&image, &volume, size_bytes, &properties)
@@ -267,6 +269,7 @@ impl Service {
             }
             Request::Rollback { snapshot, recursive, force } => {
                 let share = crate::names::volume_of(&snapshot);
+                self.pool.check_rollback(&*snapshot, recursive)?;
                 let work = || self.devices.rollback(&snapshot, recursive, force);
                 self.unmounted(share, force, work).map(|()| Reply::Done)
             }
