@@ -168,6 +168,11 @@ class Server:
         if self.shares_dir:
             self.t.equal(mounts_under(self.shares_dir), [], "shares that are mounted after SIGTERM")
 
+    def hand_over(self):
+        """SIGUSR2: it ends cleanly, and the mounts wait for the next server."""
+        self.process.send_signal(signal.SIGUSR2)
+        self.t.equal(self.process.wait(STOP_SECONDS_MAX), 0, "exit status of the server after SIGUSR2")
+
     def kill(self, leaves_mount=False):
         """kill -9; the mount that it leaves is taken away, or left to the next server."""
         self.process.kill()

@@ -76,6 +76,54 @@ def soak_mount_outlives_its_server(t):
     pool.check()
 
 
+@test()
+def mount_is_handed_over(t):
+    """SIGUSR2: open files of a volume and of a share, a program in it and ext4 on a loop device go on with the next server"""
+    pool = Pool(t, capacity="1G")
+    pool.create("v", "128M")
+    pool.shale("create", "s", "--share")
+    server = pool.serve(mount=True, shares=True, keeps=True)
+    share = server.share("s")
+    device = t.loop(server.file("v"))
+    t.run("mkfs.ext4", "-q", device)
+    directory = t.mount(device, "fs")
+    (directory / "before").write_text("before")
+    # Not in this process: a server that it starts would first wait for itself, to close the file.
+    words = ["sh", "-c", "exec 3>>file; while read word; do echo $word >&3 || exit 1; echo done; done"]
+    with subprocess.Popen(words, cwd=share, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as held:
+
+        def say(word):
+            held.stdin.write(f"{word}\n")
+            held.stdin.flush()
+            t.equal(held.stdout.readline(), "done\n", f"{word} is written")
+
+        say("not-synced")
+        for word in ["one", "two"]:
+            server.hand_over()
+            server = pool.serve(mount=True, shares=True, keeps=True)
+            say(word)
+            (directory / word).write_text(word)
+        held.stdin.close()
+        t.equal(held.wait(), 0, "the program that had the file open all the time")
+    t.equal((share / "file").read_text(), "not-synced\none\ntwo\n", "the share")
+    t.umount(directory)
+    t.run("e2fsck", "-f", "-n", device)
+    t.detach(device)
+    server.stop()
+    pool.check()
+
+
+@test()
+def mount_that_nothing_holds_ends_in_order(t):
+    """SIGUSR2 to a server without a keeper stops it as SIGTERM does"""
+    pool = Pool(t, capacity="256M")
+    pool.create("v", 16 << 20)
+    server = pool.serve(mount=True)
+    server.hand_over()
+    t.expect(not os.path.ismount(server.mount_dir), "the mount is gone")
+    pool.check()
+
+
 def keepers(pool):
     """Whether the socket of the pool's keeper is open."""
     with open("/proc/net/unix", encoding="utf-8", errors="replace") as sockets:

@@ -489,3 +489,37 @@ def du_tells_holes(t):
     t.equal(os.stat(server.share("home") / "sparse").st_blocks * 512, 8192, "allocated of a sparse file, afterwards")
     server.stop()
     pool.check()
+
+
+@test()
+def repair_keeps_its_promise(t):
+    """noise over a header and over data of the same extents: a repair moves what can be read, names the files of the rest, and the next one has nothing to do"""
+    pool = Pool(t, capacity="256M")
+    tree = t.dir / "tree"
+    tree.mkdir()
+    contents = {f"file-{number}": os.urandom(40_000) for number in range(200)}
+    for path, content in contents.items():
+        (tree / path).write_bytes(content)
+    pool.shale("import", "s", tree)
+    with open(pool.path / "data", "r+b") as file:
+        for extent in [2, 4]:
+            file.seek(extent * EXTENT)
+            found = file.read(EXTENT)
+            header = found.index(b"SHBT")
+            for at in [header + 9, header + EXTENT // 2]:
+                file.seek(extent * EXTENT + at)
+                file.write(os.urandom(8))
+    kinds = [json.loads(pool.shale("check", *words, "--json", status=EXIT["corrupt"]).stdout) for words in [(), ("--repair",), ("--repair",), ()]]
+    t.expect("header" in kinds[0]["kinds"], f"damaged headers: {kinds[0]['kinds']}")
+    moved = [problem["repaired"] for problem in kinds[1]["problems"] if problem["kind"] == "header"]
+    t.expect(moved and all(moved), f"what a repair moves: {kinds[1]['problems']}")
+    for later in kinds[2:]:
+        t.expect("header" not in later["kinds"], f"what the next one says: {later['problems']}")
+        told = " ".join(problem["detail"] for problem in later["problems"])
+        t.expect("--repair" not in told and "file-" in told, f"files, and no promises: {told}")
+    named = {path for path in contents if f"/{path}" in told or f"'{path}'" in told or path in told.split()}
+    t.log(f"named: {named}")
+    server = pool.serve(shares=True)
+    failed = read_all(t, server.share("s"), contents)
+    t.expect(0 < len(failed) < 40, f"files that are lost: {failed}")
+    server.stop()

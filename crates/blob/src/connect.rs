@@ -79,6 +79,58 @@ impl FromStr for Location {
     type Err = ParseLocationError;
 
     fn from_str(text: &str) -> Result<Self, ParseLocationError> {
+        let location = Self::parse(text)?;
+        if location.key.parts().next().is_none() {
+            return Err(ParseLocationError(format!("'{text}' has no key")));
+        }
+        Ok(location)
+    }
+}
+
+/// A prefix of a store, below which blobs are: a bucket, or a directory in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Prefix(Location);
+
+impl FromStr for Prefix {
+    type Err = ParseLocationError;
+
+    fn from_str(text: &str) -> Result<Self, ParseLocationError> {
+        let is_bucket = |(scheme, rest): (&str, &str)| matches!(scheme, "s3" | "gs" | "az") && !rest.contains('/');
+        let whole = text.split_once("://").is_some_and(is_bucket).then(|| format!("{text}/"));
+        let location = Location::parse(whole.as_deref().unwrap_or(text))?;
+        if location.at != At::Newest {
+            return Err(ParseLocationError(format!("'{text}' has an @: a list is of the newest versions")));
+        }
+        Ok(Self(location))
+    }
+}
+
+impl std::fmt::Display for Prefix {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Prefix {
+    /// Returns where it is, as a blob would be there.
+    pub const fn location(&self) -> &Location {
+        &self.0
+    }
+
+    /// Returns its key in the store; the empty one is that of the bucket.
+    pub const fn path(&self) -> &Path {
+        &self.0.key
+    }
+
+    /// Returns the location of another key of the same store.
+    #[must_use]
+    pub fn with_key(&self, key: Path) -> Location {
+        Location { key, ..self.0.clone() }
+    }
+}
+
+impl Location {
+    fn parse(text: &str) -> Result<Self, ParseLocationError> {
         let wrong = |what: &str| ParseLocationError(format!("'{text}' {what}"));
         let (scheme, rest) = text.split_once("://").ok_or_else(|| wrong("has no scheme"))?;
         // Keys may contain an @: only one in the last part of the key names a version.
@@ -123,7 +175,7 @@ impl FromStr for Location {
                 part.as_ref().chars().take(20).collect::<String>()
             )));
         }
-        if key.parts().next().is_none() || (bucket.is_empty() && !matches!(scheme, "file" | "memory")) {
+        if bucket.is_empty() && !matches!(scheme, "file" | "memory") {
             return Err(wrong("has no key"));
         }
         Ok(Self { scheme: scheme.to_owned(), bucket: bucket.to_owned(), key, at })

@@ -60,7 +60,7 @@ pub use blob::{Blob, Entry, bytes};
 pub use chunk::Chunk;
 pub use clone::{FindHolder, Place as BlobPlace, clone_blob, drop_dead_pins};
 pub use commit::{Boxed, CommitOptions, Committed, Committer, Fold, Folder};
-pub use connect::{At, Connection, Location, ParseLocationError, StoreSettings};
+pub use connect::{At, Connection, Location, ParseLocationError, Prefix, StoreSettings};
 pub use counted::Requests;
 pub use error::{Cause, Error};
 pub use expire::{ExpireRule, expire};

@@ -137,6 +137,11 @@ impl Resolved {
         self.ruled(&name, &[], Origin::Name).unwrap_or_else(unknown)
     }
 
+    /// Whether a rule was set for a type of file that says nothing of the mode in force.
+    pub fn is_silent(&self, word: &str) -> bool {
+        self.rules.is_silent(word, self.settings.mode)
+    }
+
     /// Steps 3 and 4: what the first bytes of a file say whose name told nothing but `word`.
     pub fn of_content(&self, word: &str, head: &[u8]) -> Ruled {
         self.ruled("", head, Origin::Content).unwrap_or_else(|| Ruled {

@@ -217,6 +217,11 @@ impl Rules {
         Ok(Self { set })
     }
 
+    /// Whether a rule was set for a type that says nothing of a mode.
+    pub fn is_silent(&self, word: &str, mode: Mode) -> bool {
+        self.set.get(word).is_some_and(|(rule, _)| rule.choice(mode).is_none())
+    }
+
     /// The rule that counts for a file, by its name and its first bytes (either may be empty).
     pub fn find(&self, name: &str, head: &[u8], mode: Mode) -> Option<RuleMatch> {
         let by_name = type_of_name(name);

@@ -64,6 +64,13 @@ pub fn reserved_words(s: &StatusReport) -> String {
 /// What to do, in one line.
 pub fn advice(s: &StatusReport) -> String {
     let left = format_size(s.available_bytes);
+    if s.short_below {
+        return format!(
+            "{left} are left for new data: the file system below, which has the data file {}, is short of room, not the pool; make room there, or \
+             destroy or discard what is not needed ('shale grow' does not help)",
+            s.data
+        );
+    }
     format!("{left} are left for new data; destroy or discard what is not needed, or 'shale grow'")
 }
 
@@ -168,6 +175,10 @@ mod tests {
     #[test]
     fn a_warning_says_how_much_is_left_and_what_is_reserved_for_what() {
         let text = Fullness::default().look(at(91.4), status).unwrap();
+        let below = StatusReport { data: "/srv/pool/data".to_owned(), short_below: true, ..status() };
+        let told = advice(&below);
+        assert!(told.contains("file system below, which has the data file /srv/pool/data, is short"), "{told}");
+        assert!(told.contains("'shale grow' does not help") && !advice(&status()).contains("below"), "{told}");
         for part in [
             "/srv/pool is 91 % full",
             "3 MiB are left",

@@ -74,7 +74,8 @@ pub fn assess(s: &StatusReport) -> Vec<(Health, String)> {
         found.push((Health::Loss, "RECOVERED WITH LOSS".to_owned()));
     }
     if s.full {
-        found.push((Health::Full, "FULL: new data is refused".to_owned()));
+        let why = if s.short_below { " (the file system below has too little room)" } else { "" };
+        found.push((Health::Full, format!("FULL: new data is refused{why}")));
     }
     match &s.incomplete[..] {
         [] => {}

@@ -342,6 +342,9 @@ pub struct StatusReport {
     pub full_level: u32,
     #[serde(default)]
     pub full: bool,
+    /// The file system below has less room than the pool: `shale grow` does not help.
+    #[serde(default)]
+    pub short_below: bool,
     #[serde(default)]
     pub refused_writes: u64,
     #[serde(default)]

@@ -32,7 +32,7 @@ pub fn volume_name(text: &str) -> std::result::Result<String, String> {
                     in a row"
             .to_owned());
     }
-    Err("a volume's name has 1 to 255 letters, digits, '.', '_' or '-', and starts with neither '.' nor '-'; folders may \
+    Err("a name has 1 to 255 letters, digits, '.', '_' or '-', and starts with neither '.' nor '-'; folders may \
          stand before it (FOLDER/NAME)"
         .to_owned())
 }
@@ -57,7 +57,8 @@ pub fn snapshot_name(text: &str) -> std::result::Result<String, String> {
     if is_whole && text.len() <= NAME_BYTES_MAX {
         return Ok(text.to_owned());
     }
-    Err("a snapshot is named VOLUME@SNAPSHOT, each of letters, digits, '.', '_' or '-', together at most 255"
+    Err("a snapshot is named VOLUME@SNAPSHOT: a volume or a share (or FOLDER/NAME), '@', and a name of letters, digits, \
+         '.', '_' or '-'; together at most 255"
         .to_owned())
 }
 

@@ -245,8 +245,10 @@ impl Service {
                     Some(_) => self.devices.destroy(self.named(&volume, id)?.id(), recursive, force),
                     None => self.devices.destroy(&volume, recursive, force),
                 };
+                self.check_destroy(&volume, id, recursive)?;
                 self.letting_go(|| self.unmounted(&volume, force, destroy)).map(|()| Reply::Done)
             }
+            Request::Allowed { request } => self.check_allowed(&request).map(|()| Reply::Done),
             Request::GiveUp { title } => self.letting_go(|| self.pool.give_up_received(&title)).map(|()| Reply::Done),
             Request::CloneImage { image, volume, size_bytes, properties } => {
                 self.clone_image(&image, &volume, size_bytes, &properties)
@@ -267,6 +269,7 @@ impl Service {
             }
             Request::Rollback { snapshot, recursive, force } => {
                 let share = crate::names::volume_of(&snapshot);
+                self.pool.check_rollback(&*snapshot, recursive)?;
                 let work = || self.devices.rollback(&snapshot, recursive, force);
                 self.unmounted(share, force, work).map(|()| Reply::Done)
             }
@@ -341,10 +344,11 @@ impl Service {
             Request::ExplainRegion { volume, offset } => {
                 Ok(Reply::Region(Box::new(self.pool.explain_region(&volume, offset)?.into())))
             }
-            Request::ExplainFile { share, path } => {
-                Ok(Reply::File(Box::new(self.opened(&share)?.explain(&share, &path)?)))
+            Request::ExplainFile { share, path } => self.explain_file(&share, path),
+            Request::Usage { share, path } => {
+                let (share, path) = self.place_of(&share, &path);
+                Ok(Reply::Usage(Box::new(self.opened(&share)?.usage(&share, &path)?)))
             }
-            Request::Usage { share, path } => Ok(Reply::Usage(Box::new(self.opened(&share)?.usage(&share, &path)?))),
             Request::Trace { count } => Ok(Reply::Trace(self.traced(count))),
             Request::Traffic { volume, id } => Ok(Reply::Traffic(Box::new(self.traffic(volume.as_deref(), id)?))),
             Request::TraceEnd => Ok(self.end_trace()),
@@ -461,6 +465,7 @@ impl Service {
             kept_bytes: status.kept_bytes,
             returning_bytes: status.returning_bytes,
             full: gauge.is_full,
+            short_below: status.is_short_below,
             refused_writes: status.refused_writes,
             exact: status.is_exact,
             scrub: ScrubLine {

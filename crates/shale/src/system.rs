@@ -160,6 +160,9 @@ pub fn readable(from: impl AsFd) -> Result<bool> {
     }
 }
 
+/// Asks a server to end and to leave its mounts to the next server.
+pub const HAND_OVER: i32 = libc::SIGUSR2;
+
 /// The signals that ask a process to end. Blocked while this exists, in the thread that made it and
 /// in those started later; taken by [`wait`](Self::wait).
 #[derive(Clone, Copy)]
@@ -173,14 +176,26 @@ impl Termination {
     /// # Errors
     /// Of pthread_sigmask.
     pub fn block() -> Result<Self> {
+        Self::block_all(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP])
+    }
+
+    /// The same, and [`HAND_OVER`], which asks a server to leave its mounts to the next one.
+    ///
+    /// # Errors
+    /// Of pthread_sigmask.
+    pub fn block_of_server() -> Result<Self> {
+        Self::block_all(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP, HAND_OVER])
+    }
+
+    fn block_all(signals: &[i32]) -> Result<Self> {
         let mut set = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
         // SAFETY: sigemptyset initialises the set; the others work on the initialised set and on
         // valid signal numbers.
         let (set, status) = unsafe {
             libc::sigemptyset(set.as_mut_ptr());
             let mut set = set.assume_init();
-            for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-                libc::sigaddset(&raw mut set, signal);
+            for signal in signals {
+                libc::sigaddset(&raw mut set, *signal);
             }
             let status = libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
             (set, status)
@@ -240,9 +255,9 @@ impl Termination {
 const ONE_REQUEST: Duration = Duration::from_secs(1);
 
 /// Whether a user insists that a process which was asked to end does so at once, whatever is lost:
-/// a SIGINT or SIGTERM some time after the first one. SIGHUP asks, and never insists: a terminal
-/// that is closed sends it twice (the shell to its jobs, the kernel to the foreground), and systemd
-/// can be told to send it right behind SIGTERM.
+/// a SIGINT or SIGTERM some time after the first one. [`HAND_OVER`] and SIGHUP ask, and never
+/// insist: a terminal that is closed sends SIGHUP twice (the shell to its jobs, the kernel to the
+/// foreground), and systemd can be told to send it right behind SIGTERM.
 #[derive(Debug, Default)]
 struct Insistence {
     asked: Option<Instant>,
@@ -251,7 +266,8 @@ struct Insistence {
 impl Insistence {
     /// Takes a signal that came at that time; whether that was one too many.
     fn takes(&mut self, signal: i32, now: Instant) -> bool {
-        signal != libc::SIGHUP && now.duration_since(*self.asked.get_or_insert(now)) >= ONE_REQUEST
+        ![libc::SIGHUP, HAND_OVER].contains(&signal)
+            && now.duration_since(*self.asked.get_or_insert(now)) >= ONE_REQUEST
     }
 }
 

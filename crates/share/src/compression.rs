@@ -53,9 +53,11 @@ fn choice_of(kind: u8, number: u8) -> FileChoice {
     }
 }
 
-/// The choice that a user has named: `auto`, or a codec.
+/// The choice that a user has named: `auto`, or a codec, in each way that the property takes.
 pub(crate) fn parse(text: &[u8]) -> Option<FileChoice> {
-    match str::from_utf8(text).ok()? {
+    let text = str::from_utf8(text).ok()?;
+    let spelled_out = policy::spelled_out("compression", text);
+    match spelled_out.as_deref().unwrap_or(text) {
         "auto" => Some(FileChoice::Auto),
         codec => codec.parse().ok().map(FileChoice::Codec),
     }
@@ -153,13 +155,19 @@ impl Compression {
         let Ruled { origin, choice, is_default, word } = &self.ruled;
         let by = if *is_default { "default rule" } else { "rule" };
         let usual = in_force.map_or(FileChoice::Usual, Resolved::usual);
+        // A rule that was set may have nothing for this mode: then it looks as if it were not there.
+        let silent =
+            in_force.filter(|resolved| (*is_default || *choice == FileChoice::Usual) && resolved.is_silent(word));
+        let but = silent.map_or_else(String::new, |resolved| {
+            format!("; rule.{word} has no entry for the mode in force, {}", resolved.settings.mode)
+        });
         match (origin, choice) {
-            (Origin::Name, choice) => format!("{choice} ({by} for {word}, by its name)"),
-            (Origin::Content, choice) => format!("{choice} ({by} for {word}, by its first bytes)"),
-            _ if usual == FileChoice::Auto => "auto (no rule knows it, and the mode asks for tests)".to_owned(),
+            (Origin::Name, choice) => format!("{choice} ({by} for {word}, by its name{but})"),
+            (Origin::Content, choice) => format!("{choice} ({by} for {word}, by its first bytes{but})"),
+            _ if usual == FileChoice::Auto => format!("auto (no rule knows it, and the mode asks for tests{but})"),
             _ => match in_force.map(|resolved| &resolved.settings.compression) {
-                Some(policy::Compression::Fixed(codec)) => format!("{codec} (properties of the share)"),
-                _ => "auto (properties of the share)".to_owned(),
+                Some(policy::Compression::Fixed(codec)) => format!("{codec} (properties of the share{but})"),
+                _ => format!("auto (properties of the share{but})"),
             },
         }
     }
@@ -203,6 +211,28 @@ mod tests {
         // A codec of a newer version is as none.
         let newer = Compression::decode(&[SET, 3, 0, 2, 250]).unwrap();
         assert_eq!(newer.set.map(|set| set.choice), Some(FileChoice::Usual));
+    }
+
+    #[test]
+    fn a_value_is_taken_as_the_property_takes_it() {
+        for (text, told) in [("gzip", "gzip-6"), ("zstd", "zstd-3"), ("on", "auto"), ("off", "off"), ("lz4", "lz4")] {
+            assert_eq!(parse(text.as_bytes()).map(|choice| choice.to_string()).as_deref(), Some(told), "{text}");
+        }
+        assert_eq!(parse(b"magic"), None);
+    }
+
+    #[test]
+    fn a_rule_that_says_nothing_of_the_mode_is_told() {
+        let share = [("rule.log", "archive:zstd-9,energy:lz4")].map(|(k, v)| (k.to_owned(), v.to_owned()));
+        let resolved = policy::resolve(&Default::default(), &share.into()).unwrap();
+        let told = |name: &[u8], resolved: &Resolved| {
+            Compression { ruled: resolved.of_name(name), ..Compression::default() }.told(Some(resolved))
+        };
+        let silent = told(b"a.log", &resolved);
+        assert!(silent.ends_with("; rule.log has no entry for the mode in force, balanced)"), "{silent}");
+        let archive = told(b"a.log", &resolved.in_mode(policy::Mode::Archive));
+        assert_eq!(archive, "zstd-9 (rule for log, by its name)");
+        assert!(!told(b"a.c", &resolved).contains("rule.log"));
     }
 
     #[test]

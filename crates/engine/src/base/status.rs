@@ -160,6 +160,8 @@ pub struct PoolStatus {
     pub available_bytes: u64,
     /// Whether a write was refused for want of room, and nothing has changed since.
     pub is_full: bool,
+    /// The storage below has less room than the pool: growing the pool does not help.
+    pub is_short_below: bool,
     /// Writes that found no room, those that were held and tried again included.
     pub refused_writes: u64,
     /// Whether live and dead bytes are exact: nothing has changed them since the last checkpoint.

@@ -314,7 +314,15 @@ impl Core {
         let live_max = u64::from(self.geometry.extent_bytes) * u64::from(1000 - dead_permille) / 1000;
         let within = (ExtentIndex(0), ExtentIndex(self.geometry.extents_usable()));
         let filled_by = CleanMark::NEVER;
-        Rule { live_max: live_max as u32, greedy, within, filled_by, away: false, recodes: !greedy }
+        Rule {
+            live_max: live_max as u32,
+            greedy,
+            within,
+            filled_by,
+            away: false,
+            beside_damage: false,
+            recodes: !greedy,
+        }
     }
 
     /// What to clean now in the background, if anything.

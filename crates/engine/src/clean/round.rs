@@ -160,7 +160,11 @@ impl Cleaner {
     }
 
     fn shuns(&self, extent: ExtentIndex, live: u32, rule: Rule) -> bool {
-        self.shunned.get(&extent).is_some_and(|shunned| shunned.live == live && (shunned.is_stuck || !rule.away))
+        let still_shunned = |shunned: &Shunned| {
+            // Damage that has stopped another round does not stop this one.
+            shunned.live == live && (shunned.is_stuck && !rule.beside_damage || !rule.away)
+        };
+        self.shunned.get(&extent).is_some_and(still_shunned)
     }
 }
 
@@ -275,7 +279,8 @@ impl Core {
             let collected = match read {
                 Ok(buf) => {
                     let extent = &buf[..extent_bytes as usize];
-                    let collected = self.collect(victim, extent, survivors, cold.as_mut(), is_current)?;
+                    let collected =
+                        self.collect(victim, extent, survivors, cold.as_mut(), (is_current, rule.beside_damage))?;
                     self.buffers.put(buf);
                     collected
                 }
@@ -290,14 +295,16 @@ impl Core {
                 }
                 Collected::All => {}
                 Collected::Left(why) => {
-                    survivors.cut_back(mark);
                     cold.iter_mut().for_each(|cold| cold.end_extent(false));
-                    self.cleaner.lock().shun(victim, true);
                     if why.is_some() {
                         self.suspect_extent(victim.extent);
                     }
                     self.remember_damage(why);
-                    continue;
+                    if !rule.beside_damage || survivors.mark() == mark {
+                        survivors.cut_back(mark);
+                        self.cleaner.lock().shun(victim, true);
+                        continue;
+                    }
                 }
             }
             // Sorting all of them for each would be wasted while they obviously fit.

@@ -123,7 +123,8 @@ pub(crate) struct Survivors {
 pub(crate) enum Collected {
     /// All that lives there is among the survivors.
     All,
-    /// Some of it cannot move, so none of it shall; what is damaged, if that is why.
+    /// Some of it cannot move, so none of it shall; what is damaged, if that is why. If a rule says
+    /// so, what can be read beside damage is among the survivors.
     Left(Option<String>),
 }
 
@@ -291,7 +292,8 @@ impl Survivors {
 
 impl Core {
     /// Steps 1 to 3 for one extent, whose bytes are `bytes`. `is_current` tells whether the last
-    /// checkpoint is still the one as of which the victim's live bytes were read.
+    /// checkpoint is still the one as of which the victim's live bytes were read. With
+    /// `beside_damage`, damage ends nothing: what can be read is collected all the same.
     ///
     /// # Errors
     /// When the map cannot be read.
@@ -301,8 +303,9 @@ impl Core {
         bytes: &[u8],
         survivors: &mut Survivors,
         mut cold: Option<&mut ColdRecoder<'_>>,
-        is_current: impl Fn() -> bool,
+        (is_current, beside_damage): (impl Fn() -> bool, bool),
     ) -> surface::Result<Collected> {
+        let mark = survivors.mark();
         let residents = match self.known_residents(victim.extent, bytes) {
             Some((residents, since)) => {
                 survivors.known.insert(victim.extent, since);
@@ -310,13 +313,23 @@ impl Core {
             }
             None => self.residents(victim, bytes, is_current)?.0,
         };
+        let mut all = Collected::All;
         for resident in residents {
             match self.survive(&resident, bytes, survivors, cold.as_deref_mut()) {
                 Collected::All => {}
-                left => return Ok(left),
+                Collected::Left(Some(damage)) if beside_damage => {
+                    // The first one is told.
+                    if all == Collected::All {
+                        all = Collected::Left(Some(damage));
+                    }
+                }
+                left => {
+                    survivors.cut_back(mark);
+                    return Ok(left);
+                }
             }
         }
-        Ok(Collected::All)
+        Ok(all)
     }
 
     /// Steps 2 and 3 for one fragment.

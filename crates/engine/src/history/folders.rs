@@ -162,19 +162,12 @@ impl Pool {
     /// Destroys a folder, or a share that holds others; with `recursive` everything in it, the
     /// deepest first. A crash may leave a part. The caller holds `admin`.
     pub(crate) fn destroy_folder(&self, folder: &Arc<Object>, recursive: bool) -> Result<()> {
+        self.check_folder_goes(folder, recursive)?;
         let objects = &self.core.objects;
         let mut going = objects.below_folder(folder.id);
-        if !going.is_empty() && !recursive {
-            let (name, there) = (folder.title(), titles(&going));
-            let kind = if folder.is_share() { "share" } else { "folder" };
-            let text =
-                format!("there is something in the {kind} '{name}' ({there}): destroy that, or all at once (-r)");
-            return Err(Error::new(ErrorKind::InUse, text));
-        }
         going.insert(0, folder.clone());
         let moments = |volume: &Arc<Object>| objects.snapshots_of(volume.id);
         let snapshots: Vec<_> = going.iter().map(moments).collect();
-        check_unheld(snapshots.iter().flatten())?;
         for volume in &going {
             if let Some(partial) = objects.partial_of(volume.id) {
                 self.give_up_receive(&partial)?;
@@ -193,6 +186,23 @@ impl Pool {
         }
         self.core.workers.wake_keeper();
         Ok(())
+    }
+
+    /// Whether a folder, or a share with others in it, can be destroyed.
+    pub(crate) fn check_folder_goes(&self, folder: &Arc<Object>, recursive: bool) -> Result<()> {
+        let objects = &self.core.objects;
+        let mut going = objects.below_folder(folder.id);
+        if !going.is_empty() && !recursive {
+            let (name, there) = (folder.title(), titles(&going));
+            let kind = if folder.is_share() { "share" } else { "folder" };
+            let text =
+                format!("there is something in the {kind} '{name}' ({there}): destroy that, or all at once (-r)");
+            return Err(Error::new(ErrorKind::InUse, text));
+        }
+        going.insert(0, folder.clone());
+        let moments = |volume: &Arc<Object>| objects.snapshots_of(volume.id);
+        let snapshots: Vec<_> = going.iter().map(moments).collect();
+        check_unheld(snapshots.iter().flatten())
     }
 
     /// The descriptor of a volume or a folder under another full name, with everything in it.

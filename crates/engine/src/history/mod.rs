@@ -143,8 +143,64 @@ impl Pool {
         let core = &self.core;
         let _admin = core.admin.lock();
         let snapshot = core.objects.meant_snapshot(snapshot.into())?;
-        let ObjectDescriptor { size_bytes, parent, origin, properties: moment, .. } =
-            snapshot.descriptor.read().clone();
+        let (volume, origin, newer) = self.check_goes_back(&snapshot, recursive)?;
+        let ObjectDescriptor { size_bytes, properties: moment, .. } = snapshot.descriptor.read().clone();
+        // Cuts go when the records that they hide have gone.
+        while volume.descriptor.read().cuts.len() >= CUTS_MAX && core.objects.has_reaping() {
+            core.take_checkpoint()?;
+        }
+        let cuts_that_stay = |head: &ObjectDescriptor, going: &[Arc<Object>]| {
+            let cuts = core.cuts_behind(head, origin.epoch, going);
+            if cuts.len() < CUTS_MAX {
+                return Ok(cuts);
+            }
+            let text = format!(
+                "'{}' has been taken back {CUTS_MAX} times while clones of what was given up exist: destroy some, or clone '{}'",
+                volume.title(),
+                snapshot.title()
+            );
+            Err(refused(ErrorKind::Unsupported, text))
+        };
+        // What cannot be done must not cost the newer snapshots.
+        let head = volume.descriptor.read().clone();
+        next_epoch(&head)?;
+        cuts_that_stay(&head, &newer)?;
+        core.drain_all()?;
+        self.destroy_in_steps(&newer)?;
+        let _gate = volume.gate.write();
+        // Dirty data belongs to the past that is given up; writes under way must not end up behind
+        // it.
+        core.leave_behind()?;
+        let head = volume.descriptor.read().clone();
+        let epoch = next_epoch(&head)?;
+        let mut cuts = cuts_that_stay(&head, &[])?;
+        cuts.push(Cut { after: origin.epoch, before: epoch });
+        let properties = properties::with_moment(head.properties, &moment);
+        core.append_durably(vec![Entry::Object(ObjectDescriptor { epoch, cuts, size_bytes, properties, ..head })])?;
+        core.workers.wake_keeper();
+        Ok(())
+    }
+
+    /// Fails as [`rollback`](Self::rollback) would, but for what only the way there shows, and
+    /// changes nothing.
+    ///
+    /// # Errors
+    /// Those of [`rollback`](Self::rollback).
+    pub fn check_rollback<'a>(&self, snapshot: impl Into<Meant<'a>>, recursive: bool) -> Result<()> {
+        let _admin = self.core.admin.lock();
+        let snapshot = self.core.objects.meant_snapshot(snapshot.into())?;
+        self.check_goes_back(&snapshot, recursive).map(drop)
+    }
+
+    /// The volume that can be taken back to a snapshot, the point that this sees, and the newer
+    /// snapshots, which go.
+    fn check_goes_back(
+        &self,
+        snapshot: &Arc<Object>,
+        recursive: bool,
+    ) -> Result<(Arc<Object>, Origin, Vec<Arc<Object>>)> {
+        let core = &self.core;
+        let ObjectDescriptor { parent, origin, .. } = snapshot.descriptor.read().clone();
         let volume = parent.and_then(|id| core.objects.get(id)).filter(|volume| volume.is_live());
         let (Some(volume), Some(origin)) = (volume, origin) else {
             return Err(refused(ErrorKind::NotFound, format!("the volume of '{}' is gone", snapshot.title())));
@@ -171,41 +227,8 @@ impl Pool {
             );
             return Err(refused(ErrorKind::InUse, text));
         }
-        // Cuts go when the records that they hide have gone.
-        while volume.descriptor.read().cuts.len() >= CUTS_MAX && core.objects.has_reaping() {
-            core.take_checkpoint()?;
-        }
-        let cuts_that_stay = |head: &ObjectDescriptor, going: &[Arc<Object>]| {
-            let cuts = core.cuts_behind(head, origin.epoch, going);
-            if cuts.len() < CUTS_MAX {
-                return Ok(cuts);
-            }
-            let text = format!(
-                "'{}' has been taken back {CUTS_MAX} times while clones of what was given up exist: destroy some, or clone '{}'",
-                volume.title(),
-                snapshot.title()
-            );
-            Err(refused(ErrorKind::Unsupported, text))
-        };
-        // What cannot be done must not cost the newer snapshots.
         check_unheld(&newer)?;
-        let head = volume.descriptor.read().clone();
-        next_epoch(&head)?;
-        cuts_that_stay(&head, &newer)?;
-        core.drain_all()?;
-        self.destroy_in_steps(&newer)?;
-        let _gate = volume.gate.write();
-        // Dirty data belongs to the past that is given up; writes under way must not end up behind
-        // it.
-        core.leave_behind()?;
-        let head = volume.descriptor.read().clone();
-        let epoch = next_epoch(&head)?;
-        let mut cuts = cuts_that_stay(&head, &[])?;
-        cuts.push(Cut { after: origin.epoch, before: epoch });
-        let properties = properties::with_moment(head.properties, &moment);
-        core.append_durably(vec![Entry::Object(ObjectDescriptor { epoch, cuts, size_bytes, properties, ..head })])?;
-        core.workers.wake_keeper();
-        Ok(())
+        Ok((volume, origin, newer))
     }
 
     /// Destroys a volume with its bookmarks, or a folder, or a snapshot (`VOLUME@SNAPSHOT`), or the
@@ -235,27 +258,60 @@ impl Pool {
         if object.is_live() && core.objects.has_below(object.id) {
             return self.destroy_folder(&object, recursive);
         }
+        self.check_goes_alone(&object, recursive)?;
         let mut gone = vec![object.clone()];
-        check_unheld(&gone)?;
         if object.is_live() {
-            let snapshots = core.objects.snapshots_of(object.id);
-            if recursive {
-                check_unheld(&snapshots)?;
-            }
-            match core.objects.partial_of(object.id) {
-                Some(partial) if recursive => self.give_up_receive(&partial)?,
-                _ => self.check_no_receive(&object)?,
-            }
-            if !snapshots.is_empty() && !recursive {
-                let (name, snapshots) = (object.title(), titles(&snapshots));
-                let text = format!("'{name}' has snapshots ({snapshots}): destroy them, or all at once (-r)");
-                return Err(refused(ErrorKind::InUse, text));
+            if let Some(partial) = core.objects.partial_of(object.id) {
+                self.give_up_receive(&partial)?;
             }
             // A volume's bookmarks are of no use without it.
+            let snapshots = core.objects.snapshots_of(object.id);
             gone.splice(0..0, core.objects.bookmarks_of(object.id).into_iter().chain(snapshots));
         }
         self.destroy_in_steps(&gone)?;
         core.workers.wake_keeper();
+        Ok(())
+    }
+
+    /// Fails as [`destroy`](Self::destroy) would, and changes nothing: a caller that takes something
+    /// from clients first asks before.
+    ///
+    /// # Errors
+    /// Those of [`destroy`](Self::destroy).
+    pub fn check_destroy<'a>(&self, meant: impl Into<Meant<'a>>, recursive: bool) -> Result<()> {
+        let (core, meant) = (&self.core, meant.into());
+        let _admin = core.admin.lock();
+        let folder = match meant {
+            Meant::Name(name) if core.objects.partial_named(name).is_some() => return Ok(()),
+            Meant::Name(name) => core.objects.folder(name),
+            Meant::Number(_) => None,
+        };
+        if let Some(folder) = folder {
+            return self.check_folder_goes(&folder, recursive);
+        }
+        let object = core.objects.meant(meant)?;
+        if object.is_live() && core.objects.has_below(object.id) {
+            return self.check_folder_goes(&object, recursive);
+        }
+        self.check_goes_alone(&object, recursive)
+    }
+
+    /// Whether a volume or a snapshot, in which nothing lies, can be destroyed.
+    fn check_goes_alone(&self, object: &Arc<Object>, recursive: bool) -> Result<()> {
+        check_unheld([object])?;
+        if !object.is_live() {
+            return Ok(());
+        }
+        let snapshots = self.core.objects.snapshots_of(object.id);
+        if recursive {
+            return check_unheld(&snapshots);
+        }
+        self.check_no_receive(object)?;
+        if !snapshots.is_empty() {
+            let (name, snapshots) = (object.title(), titles(&snapshots));
+            let text = format!("'{name}' has snapshots ({snapshots}): destroy them, or all at once (-r)");
+            return Err(refused(ErrorKind::InUse, text));
+        }
         Ok(())
     }
 

@@ -486,6 +486,7 @@ impl Pool {
             returning_bytes: settled_bytes.saturating_sub(live_bytes),
             available_bytes: core.available_bytes(),
             is_full: core.is_full(),
+            is_short_below: core.is_short_below(extents_free),
             refused_writes: c.refused_writes.get(),
             is_exact: core.buffer.bytes() == 0 && all.iter().all(|object| object.is_exact()),
             map_bytes: core.env.store.occupied_bytes(),

@@ -443,8 +443,15 @@ mod tests {
         pass(5, 1000 << 10);
         let choose = |greedy, max, skip: &dyn Fn(ExtentIndex, u32) -> bool| -> Vec<u32> {
             let within = (ExtentIndex(0), ExtentIndex(8));
-            let rule =
-                Rule { live_max: 900 << 10, greedy, within, filled_by: CleanMark::NEVER, away: false, recodes: false };
+            let rule = Rule {
+                live_max: 900 << 10,
+                greedy,
+                within,
+                filled_by: CleanMark::NEVER,
+                away: false,
+                beside_damage: false,
+                recodes: false,
+            };
             extents.victims(1 << 20, rule, max, skip).iter().map(|v| v.extent.0).collect()
         };
         assert_eq!(choose(false, 9, &|_, _| false), [2, 3, 1, 4], "age outweighs a tenth of an extent");

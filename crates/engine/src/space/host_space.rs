@@ -53,6 +53,12 @@ impl Core {
         self.below.is_tight.load(Ordering::Relaxed)
     }
 
+    /// Whether it is the storage below, and not the pool's capacity, that bounds how much can be
+    /// written to so many free extents.
+    pub(crate) fn is_short_below(&self, extents_free: u64) -> bool {
+        self.extents_left_below() < extents_free
+    }
+
     /// Extents that the log can open before it needs more room below than there is.
     pub(crate) fn extents_left_below(&self) -> u64 {
         self.below.bound.load(Ordering::Relaxed).saturating_sub(self.counters.opened_extents.get())

@@ -17,6 +17,8 @@ pub(crate) struct Rule {
     pub filled_by: CleanMark,
     /// They are to go (see `shrink`): however full they are, and although it wins nothing.
     pub away: bool,
+    /// What can be read goes, although something beside it is damaged and stays (see `check`).
+    pub beside_damage: bool,
     /// Cold data may be compressed anew: no writer waits for just this round.
     pub recodes: bool,
 }

@@ -176,6 +176,8 @@ impl Core {
                 && let Some(volume) = self.objects.get(object)
             {
                 self.review_dictionaries(&volume)?;
+                // Figures count moves at a checkpoint: they show the gain then.
+                self.take_checkpoint()?;
             }
         }
         walked.at(&self.extents.lock(), ExtentIndex(state.next.0.max(1)));

@@ -213,18 +213,13 @@ impl Core {
         let bytes = read.as_ref().map_or(&[][..], |buf| &buf[..extent_bytes]);
         let is_current = || self.checkpoint.try_lock().is_some_and(|checkpoint| checkpoint.number == number);
         let (residents, are_headers_whole) = self.residents(victim, bytes, is_current)?;
-        if !are_headers_whole && read.is_some() {
-            let detail = format!(
-                "headers in the extent at byte {start} of the data file are damaged; its data can still be read, but \
-                 not be found without the map, so not by a salvage either: shale check --repair moves it"
-            );
-            verified.damages.push(damage(String::new(), 0, detail));
-        }
+        let mut can_be_read = false;
         for resident in &residents {
             verified.fragments += 1;
             verified.bytes += u64::from(resident.stored.fragment.stored);
             let intact = resident.stored.payload(bytes).is_some_and(|payload| resident.stored.is_intact(payload));
             if intact {
+                can_be_read = true;
                 continue;
             }
             if let Some(detail) = self.confirm_damage(resident)? {
@@ -237,6 +232,14 @@ impl Core {
                 let detail = format!("{count} from here cannot be read: {detail}{others}");
                 verified.damages.push(damage(seen.name, first.0 * BLOCK_BYTES as u64, detail));
             }
+        }
+        // Of what cannot be read a repair moves nothing: then there is nothing to say of headers.
+        if !are_headers_whole && can_be_read {
+            let detail = format!(
+                "headers in the extent at byte {start} of the data file are damaged; what can be read there cannot \
+                 be found without the map, so not by a salvage either: shale check --repair moves it"
+            );
+            verified.damages.insert(0, damage(String::new(), 0, detail));
         }
         if let Some(buf) = read {
             self.buffers.put(buf);

@@ -252,6 +252,7 @@ impl Core {
             within: beyond,
             filled_by: CleanMark::NEVER,
             away: true,
+            beside_damage: false,
             recodes: false,
         };
         let below = self.rule(0, true);

@@ -4,7 +4,7 @@
 
 use crate::common::lz4_pool::{EXTENT, Lz4Pool};
 use bytes::Bytes;
-use engine::{DamageReport, Properties};
+use engine::{CheckReport, DamageReport, Properties};
 use sim::ContentKind;
 use surface::{BlockDevice, WriteOptions};
 
@@ -12,14 +12,15 @@ const CAPACITY: u64 = 64 << 20;
 const BYTES: usize = 1 << 20;
 const BLOCK: usize = 4096;
 
-/// Flips a bit of the block `index`, which is stored as it is.
-fn damage(made: &Lz4Pool, data: &[u8], index: usize) {
+/// Flips a bit of the block `index`, which is stored as it is; where that lies.
+fn damage(made: &Lz4Pool, data: &[u8], index: usize) -> u64 {
     let mut disk = vec![0; CAPACITY as usize];
     made.machine.disk.peek(0, &mut disk);
     let wanted = &data[index * BLOCK..index * BLOCK + 64];
     let at = disk.windows(64).position(|bytes| bytes == wanted).unwrap();
     made.machine.disk.flip_bit(at as u64, 3);
     made.pool().drop_caches();
+    at as u64
 }
 
 /// A pool with a volume `v` of noise, of which two blocks far from each other are damaged.
@@ -128,6 +129,43 @@ fn check_tells_what_it_found_to_those_who_ask_later() {
     assert_eq!(report.problems_left, 2);
     restart(&mut made);
     assert_eq!(made.pool().damage_report().damages.len(), 2);
+}
+
+/// A damaged block keeps nothing that can be read from being moved, and a second repair finds
+/// nothing that the first one has promised.
+#[test]
+fn a_repair_moves_what_can_be_read_beside_damage() {
+    let made = Lz4Pool::new(CAPACITY);
+    let data = made.fill("v", ContentKind::Random, BYTES);
+    // The log goes on elsewhere: what it has open cannot be emptied.
+    made.fill("w", ContentKind::Random, BYTES + EXTENT as usize);
+    let extent = damage(&made, &data, 100) / EXTENT;
+    // The beginnings of batches, as they lie there; that of the damaged block is among them.
+    let mut bytes = vec![0; EXTENT as usize];
+    made.machine.disk.peek(extent * EXTENT, &mut bytes);
+    let magic: Vec<u8> = bytes[..4].to_vec();
+    let batches: Vec<_> = (0..EXTENT as usize).step_by(512).filter(|at| bytes[*at..].starts_with(&magic)).collect();
+    batches.iter().for_each(|at| made.machine.disk.flip_bit(extent * EXTENT + *at as u64 + 9, 1));
+    let check = |repair: bool| made.pool().check(repair, &mut |_, _| ()).unwrap();
+    let of_kind = |report: &CheckReport, kind: &str| {
+        let mut found = report.problems.iter().filter(|problem| problem.kind == kind);
+        found.next().map(|first| (first.repaired, first.detail.clone(), found.count()))
+    };
+    let (_, told, more) = of_kind(&check(false), "header").unwrap();
+    assert!(told.contains("--repair moves") && more == 0, "{told}");
+    let first = check(true);
+    let (is_moved, told, _) = of_kind(&first, "header").unwrap();
+    assert!(is_moved && told.contains("was moved") && !told.contains("--repair"), "{told}");
+    assert!(matches!(of_kind(&first, "fragment"), Some((false, _, 0))), "{:?}", first.problems);
+    for repair in [true, false] {
+        let next = check(repair);
+        assert!(of_kind(&next, "header").is_none(), "{:?}", next.problems);
+        assert_eq!(next.problems_left, 1, "{:?}", next.problems);
+    }
+    assert!(made.pool().damage_report().damages.iter().all(|damage| damage.kind == "fragment"));
+    for index in (0..BYTES / BLOCK).filter(|index| index / 32 != 100 / 32) {
+        assert!(read(&made, index), "block {index}");
+    }
 }
 
 #[test]

@@ -246,6 +246,30 @@ fn a_large_discard_hides_the_origin() {
     pool.close().unwrap();
 }
 
+/// A clone is not given out because its origin is, and nothing is set aside for it.
+#[test]
+fn a_clone_has_neither_doors_nor_reservation_of_its_origin() {
+    let machine = Machine::new(32 << 20, 6);
+    let pool = pool_without_threads(&machine, 32 * MIB);
+    let set = |values: &[(&str, &str)]| values.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+    let doors = [("nfs", "on"), ("smb", "rw"), ("http", "ro"), ("ftp", "on")];
+    let own: BTreeMap<_, _> = set(&[&doors[..], &[("compression", "zstd-3"), ("reservation", "1M")]].concat());
+    pool.create_volume("v", MIB, &own).unwrap();
+    pool.snapshot("v", "s").unwrap();
+    pool.clone_snapshot("v@s", "c", &BTreeMap::new()).unwrap();
+    let value = |name: &str, key: &str| {
+        let all = pool.properties(Some(name)).unwrap();
+        all.into_iter().find(|property| property.key == key).map(|property| property.value).unwrap()
+    };
+    assert_eq!((value("c", "compression"), value("c", "reservation")), ("zstd-3".to_owned(), "none".to_owned()));
+    for (door, _) in doors {
+        assert_eq!(value("c", door), "off", "{door}");
+    }
+    pool.clone_snapshot("v@s", "d", &set(&[("nfs", "ro")])).unwrap();
+    assert_eq!((value("d", "nfs"), value("d", "smb")), ("ro".to_owned(), "off".to_owned()));
+    pool.close().unwrap();
+}
+
 /// Promoting a clone lets the volume that it came from be destroyed, and the history goes with the
 /// clone.
 #[test]

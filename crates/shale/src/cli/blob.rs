@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ::blob::{Location, OpId};
+use ::blob::{Location, OpId, Prefix};
 use clap::{Args, Subcommand};
 
 use crate::names;
@@ -23,6 +23,7 @@ Examples:
   shale blob write file://blobs/disk --at 4K small
   shale blob tag file://blobs/disk@1 installed
   shale blob diff file://blobs/disk@installed
+  shale blob ls file://blobs
   shale blob log file://blobs/disk
   shale blob stat file://blobs/disk
   shale blob verify file://blobs/disk
@@ -73,6 +74,8 @@ pub enum BlobCommand {
     Append(BlobPutArgs),
     /// Put a file, or stdin, over what is at a place
     Write(BlobWriteArgs),
+    /// List the blobs in a bucket or a directory
+    Ls(BlobLsArgs),
     /// Show the versions
     Log(BlobLogArgs),
     /// Show what a version holds and what that takes
@@ -192,6 +195,27 @@ pub struct BlobGetArgs {
     /// Overwrite the file that is there
     #[arg(long)]
     pub force: bool,
+}
+
+/// See [`BlobCommand::Ls`].
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  shale blob ls file:///srv/blobs
+  shale blob ls s3://bucket
+  shale blob ls s3://bucket/images -r --json | jq -r '.blobs[].blob'
+
+Blobs and directories with blobs directly below, each blob with its newest version. What else is in the bucket is not listed.
+Each name costs some requests. The URL of a blob lists that blob.
+
+JSON: {prefix, blobs: [{blob, version, time (seconds since 1970), size_bytes, tags}], directories}.")]
+pub struct BlobLsArgs {
+    /// URL of the bucket or the directory
+    #[arg(value_name = "URL")]
+    pub prefix: Prefix,
+    /// List directories below too, at any depth
+    #[arg(long, short = 'r')]
+    pub recursive: bool,
 }
 
 /// See [`BlobCommand::Log`].

@@ -17,8 +17,8 @@ mod volume;
 
 pub use blob::{
     BlobArgs, BlobAtArgs, BlobCommand, BlobCopyArgs, BlobDiffArgs, BlobEstimateArgs, BlobExpireArgs, BlobExplainArgs,
-    BlobGcArgs, BlobGetArgs, BlobLogArgs, BlobOptimizeArgs, BlobPutArgs, BlobRmArgs, BlobTagArgs, BlobTwoArgs,
-    BlobUnpinArgs, BlobUpload, BlobVerifyArgs, BlobWriteArgs,
+    BlobGcArgs, BlobGetArgs, BlobLogArgs, BlobLsArgs, BlobOptimizeArgs, BlobPutArgs, BlobRmArgs, BlobTagArgs,
+    BlobTwoArgs, BlobUnpinArgs, BlobUpload, BlobVerifyArgs, BlobWriteArgs,
 };
 pub use exports::ExportsArgs;
 pub use history::{CloneArgs, DiffArgs, PromoteArgs, PushArgs, RenameArgs, RollbackArgs, SnapshotArgs};

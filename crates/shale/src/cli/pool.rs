@@ -153,6 +153,9 @@ open; file systems on loop devices on these are synced, and lose their device. A
 second after the first, stops it at once: nothing that was acknowledged is lost, as long as the machine lives. The store of an
 image that does not answer has five seconds; the last lines then say what could not be written for want of it.
 
+SIGUSR2 stops it for another server that follows at once, of a new version for instance: everything is made durable, and the
+mounts wait for that server as after its death (below). Connections by NBD end.
+
 Each NBD connection takes two threads, a file descriptor, and memory: 1 MiB of its own, half a MiB of buffers, up to 4 MiB in the
 kernel, and its part of a quarter of --memory. Half of the file descriptors that the process may have are kept from NBD
 connections, whatever --connections says; a unit raises their number with LimitNOFILE=. Commands have 64 connections of their own.

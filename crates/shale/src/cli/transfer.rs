@@ -20,7 +20,9 @@ Examples:
   zcat home.tar.gz | shale import /srv/pool home - --overwrite
 
 The volume is created with the exact size of the file (which must not be empty; --size is rounded up to 4 KiB). Holes of the file and blocks of zeroes
-take no space. Where the pool's compression is auto and a file-type rule names a codec for the file (rule.TYPE, see
+take no space. An image in another format (qcow2, VMDK, VHDX, VDI) is refused, since a volume holds the disk itself: convert it before,
+  qemu-img convert -O raw disk.qcow2 disk.img
+or take it as it is with --as-is. Where the pool's compression is auto and a file-type rule names a codec for the file (rule.TYPE, see
 `shale set --help`), the volume is created with that, if units from all over the file agree. Everything is durable when the command returns. If it fails, the volume that it created is
 removed again.
 
@@ -65,6 +67,9 @@ pub struct ImportArgs {
     /// In a share: replace files of the same names
     #[arg(long)]
     pub overwrite: bool,
+    /// Take a disk image in another format (qcow2, VMDK, VHDX, VDI) as the bytes that it is
+    #[arg(long)]
+    pub as_is: bool,
     /// Refused, with the reason: the bytes go through this command
     #[arg(long, hide = true)]
     pub background: bool,

@@ -37,7 +37,7 @@ pub struct CreateArgs {
     #[arg(value_parser = names::volume_name)]
     pub volume: String,
     /// Size that its users see; needed, except with --share or --folder
-    #[arg(long, value_name = "SIZE", value_parser = names::size, required_unless_present_any = ["share", "folder"])]
+    #[arg(long, value_name = "SIZE", value_parser = names::size)]
     pub size: Option<u64>,
     /// Create a share: a directory tree, without a size of its own
     #[arg(long, conflicts_with = "size")]

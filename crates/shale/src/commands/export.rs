@@ -18,7 +18,7 @@ use crate::output::Output;
 use crate::progress::Progress;
 use crate::session::Session;
 use crate::system::Termination;
-use crate::transfer::{self, Export, Moved, Sink};
+use crate::transfer::{self, Export, Moved, Sink, containers};
 
 /// Copies a volume to a file.
 pub fn run(args: ExportArgs, output: &Output) -> Outcome {
@@ -40,6 +40,7 @@ pub fn run(args: ExportArgs, output: &Output) -> Outcome {
         let volume = session.volume(&args.volume, None)?;
         let size_bytes = volume.size_bytes()?;
         incomplete::warn_of(&args.volume, session, output);
+        containers::warning_of(args.target()).iter().for_each(|line| output.warn(line));
         let sink = Sink::open(args.target(), size_bytes, args.force)?;
         let progress = Progress::new(output, "export", Some(size_bytes));
         let plan = Export { volume: &*volume, size_bytes, interrupted: &interrupted };

@@ -58,8 +58,17 @@ pub struct Forced<'a> {
     pub recursive: bool,
 }
 
-/// Names the clients of everything that the change takes away, and says what it means for them.
-/// Says nothing if there are none.
+/// Names the clients of everything that a request takes away, and says what it means for them.
+/// Says nothing if there are none, or if the request is going to be refused.
+///
+/// # Errors
+/// Those that refuse the request, and what the pool says.
+pub fn tell_before(request: &Request, session: &Session, forced: &Forced<'_>, output: &Output) -> Outcome {
+    session.done(Request::Allowed { request: Box::new(request.clone()) })?;
+    tell(session, forced, output)
+}
+
+/// The same, without a question before.
 ///
 /// # Errors
 /// What the pool says.

@@ -8,7 +8,7 @@ use super::forced::{self, Change, Forced};
 use super::image;
 use super::incomplete;
 use super::list::volumes;
-use super::volume::is_folder;
+use super::volume::{is_folder, kind_of};
 use crate::cli::{Access, CloneArgs, DiffArgs, PromoteArgs, RenameArgs, RollbackArgs, SnapshotArgs};
 use crate::control::{Reply, Request};
 use crate::exit::Outcome;
@@ -82,12 +82,12 @@ pub fn rollback(args: RollbackArgs, output: &Output) -> Outcome {
         let is_folder = is_folder(session, volume)?;
         let titles = if is_folder { below::snapshots(session, volume, name)? } else { vec![args.snapshot.clone()] };
         below::each(&titles, "rolled back", output, |title| {
-            if args.force {
-                let forced = Forced { title, change: Change::TakenBack, recursive: args.recursive };
-                forced::tell(session, &forced, output)?;
-            }
             let request =
                 Request::Rollback { snapshot: title.to_owned(), recursive: args.recursive, force: args.force };
+            if args.force {
+                let forced = Forced { title, change: Change::TakenBack, recursive: args.recursive };
+                forced::tell_before(&request, session, &forced, output)?;
+            }
             Ok(session.done(request)?)
         })?;
         Ok((titles, is_folder))
@@ -110,8 +110,11 @@ pub fn rename(args: RenameArgs, output: &Output) -> Outcome {
 
 /// Gives a clone the snapshots that it came from.
 pub fn promote(args: PromoteArgs, output: &Output) -> Outcome {
-    done(&args.pool, &args.access, output, Request::Promote { volume: args.volume.clone() })?;
-    let text = || format!("volume {} owns the snapshots that it came from\n", args.volume);
+    let kind = Session::with(&args.pool, &args.access, output, |session| {
+        session.done(Request::Promote { volume: args.volume.clone() })?;
+        kind_of(session, &args.volume)
+    })?;
+    let text = || format!("{kind} {} owns the snapshots that it came from\n", args.volume);
     output.done(&json!({ "volume": args.volume }), text);
     Ok(())
 }

@@ -19,6 +19,9 @@ use crate::session::Session;
 /// Size of units of a volume that begins as an image: that of the frames of blobs.
 const UNIT: &str = "128K";
 
+/// How the words begin that say so.
+const NO_CREDENTIALS: &str = "no credentials were found";
+
 #[derive(Debug, Serialize)]
 struct Cloned {
     volume: String,
@@ -54,12 +57,25 @@ pub fn clone(args: CloneArgs, url: &str, output: &Output) -> Outcome {
     // Overwritten groups are single pieces, as in the image, and go back as they are stored.
     properties.entry("unit".to_owned()).or_insert_with(|| UNIT.to_owned());
     let request = Request::CloneImage { image, volume: args.volume, size_bytes: args.size, properties };
-    Session::with(&pool, &args.access, output, |session| Ok(session.created(request)?))?;
+    Session::with(&pool, &args.access, output, |session| {
+        session.created(request).map_err(|error| of_whom(session, error))
+    })?;
     output.done(&cloned, || {
         let size = format_size(cloned.size_bytes);
         format!("{} is a clone of {} version {} ({size})\n", cloned.volume, cloned.image, cloned.version)
     });
     Ok(())
+}
+
+/// An error of the pool, with who it is that lacks credentials: this command has found its own by
+/// then, and it is the server that talks to the store.
+fn of_whom(session: &Session, error: Error) -> Failure {
+    if !(session.is_served() && error.to_string().contains(NO_CREDENTIALS)) {
+        return error.into();
+    }
+    let how = "; this is said of the environment of the server, not of this shell: stop the server, and start it where these are set (in a unit of \
+               systemd with EnvironmentFile=)";
+    Failure::from(error.context("the pool's server asks the store")).with(how)
 }
 
 fn invalid(error: impl std::fmt::Display) -> Error {
@@ -85,9 +101,10 @@ pub fn push(args: PushArgs, output: &Output) -> Outcome {
     };
     let (pool, access, out) = (args.pool, args.access, *output);
     let call = move || {
-        Session::with(&pool, &access, &out, |session| match session.call(Request::Push(wish))? {
-            Reply::Pushed(pushed) => Ok(pushed),
-            other => Err(other.unexpected().into()),
+        Session::with(&pool, &access, &out, |session| match session.call(Request::Push(wish)) {
+            Ok(Reply::Pushed(pushed)) => Ok(pushed),
+            Ok(other) => Err(other.unexpected().into()),
+            Err(error) => Err(of_whom(session, error)),
         })
     };
     let pushed = blob::with_context(output, async |context| {

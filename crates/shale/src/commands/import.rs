@@ -30,7 +30,7 @@ use crate::output::Output;
 use crate::progress::Progress;
 use crate::session::Session;
 use crate::system::Termination;
-use crate::transfer::{self, Import, Moved, Source};
+use crate::transfer::{self, Import, Moved, Source, containers};
 use crate::volume_io::VolumeIo;
 
 /// Size of a volume that is made for a stream of unknown length, doubled whenever it becomes too
@@ -59,6 +59,10 @@ pub fn run(args: ImportArgs, output: &Output) -> Outcome {
         if find(session, |volume| volume.name == args.volume)?.is_some_and(|volume| volume.share) {
             tree = Some(import_tree::import(session, &args, &interrupted, output)?);
             return Ok(None);
+        }
+        if !args.as_is {
+            let beginning = source.beginning(containers::BEGINNING_BYTES, &|| !interrupted.load(Ordering::SeqCst))?;
+            containers::refuse(&beginning, source.name(), source.size_bytes().is_none(), &args.volume)?;
         }
         let (target, volume) = Target::prepare(session, &args, &source, output)?;
         let copied = target.copy(session, volume, &mut source, &interrupted, output);

@@ -13,6 +13,8 @@
 //!    file open is not waited for: the writes acknowledged to it are kept.
 //! 5. The control socket; the pool is closed, which makes everything durable.
 //!
+//! SIGUSR2 leaves the mounts to the keeper and the next server instead ([`hand_over`]).
+//!
 //! A second SIGINT or SIGTERM, a second or more after the first, ends the process wherever it is.
 
 use std::io::Write;
@@ -54,7 +56,7 @@ pub fn run(args: ServeArgs, output: &Output) -> Outcome {
         system::inherited_file(fd).map_err(failed)
     });
     let ready_fd = ready_fd.transpose()?;
-    let signals = Termination::block().map_err(|error| Error::from_io("cannot block signals", error))?;
+    let signals = Termination::block_of_server().map_err(|error| Error::from_io("cannot block signals", error))?;
     logger::install(*output);
     let dir = PoolDir::new(&args.pool);
     let listen = addresses(&args, &dir, output)?;
@@ -124,7 +126,13 @@ fn serve(
         keeping.end_the_rest(output);
         let told = tell_ready(&front_ends, service, ready_fd, output);
         if told.is_ok() {
-            wait(&events, !front_ends.hold_the_server(), service, output);
+            let ended = wait(&events, !front_ends.hold_the_server(), service, output);
+            if ended == Ended::HandedOver {
+                match keeping.keeper() {
+                    Some(_) => hand_over(service, output),
+                    None => output.warn("nothing holds the mounts: they end with this server, as with SIGTERM"),
+                }
+            }
         }
         // Those that watch a job are told of its end while the control socket answers.
         service.jobs().ask_to_stop();
@@ -142,19 +150,52 @@ fn serve(
     result
 }
 
+/// Why a server stops.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ended {
+    /// It is not needed any more, for now.
+    Stopped,
+    /// Another one follows at once, and goes on with the mounts.
+    HandedOver,
+}
+
+/// Ends the process, so that the mounts wait for the next server, and returns only if that cannot
+/// be. Jobs end, all is made durable while the trees of shares stand still, and then the process
+/// goes as with `kill -9`: what its clients do from then on is kept in standby memory and waits.
+fn hand_over(service: &Arc<Service>, output: &Output) {
+    service.jobs().stop();
+    service.end_fetching();
+    let end = || -> Result<()> {
+        service.pool().checkpoint()?;
+        output.note("shale: everything is durable; the mounts wait for the next server");
+        system::exit_now(0)
+    };
+    let ended = match service.mounted_shares() {
+        Some(shares) => shares.still(|_| true, end),
+        None => end(),
+    };
+    if let Err(error) = ended {
+        output.warn(&format!("the mounts cannot be left to the next server, and end with this one: {error}"));
+    }
+}
+
 /// Waits for a reason to stop, and sees to the snapshots that are due. `is_all`: nothing is served
 /// any more once a front end has ended by itself.
-fn wait(events: &Receiver<Event>, is_all: bool, service: &Arc<Service>, output: &Output) {
+fn wait(events: &Receiver<Event>, is_all: bool, service: &Arc<Service>, output: &Output) -> Ended {
     let mut last = Vec::new();
     loop {
         match events.recv_timeout(SCHEDULES_EVERY) {
+            Ok(Event::Signal(system::HAND_OVER)) => {
+                output.note("shale: stopping; the mounts are for the next server");
+                return Ended::HandedOver;
+            }
             Ok(Event::Signal(signal)) => {
                 output.note(&format!("shale: stopping on signal {signal}"));
-                return;
+                return Ended::Stopped;
             }
             Ok(Event::Over(name)) if is_all => {
                 output.note(&format!("shale: stopping: the {name} is gone, and nothing else is served"));
-                return;
+                return Ended::Stopped;
             }
             Ok(Event::Over(name)) => output.warn(&format!("the {name} is gone; the server goes on with the rest")),
             Err(RecvTimeoutError::Timeout) => {
@@ -169,7 +210,7 @@ fn wait(events: &Receiver<Event>, is_all: bool, service: &Arc<Service>, output: 
                     last = told;
                 }
             }
-            Err(RecvTimeoutError::Disconnected) => return,
+            Err(RecvTimeoutError::Disconnected) => return Ended::Stopped,
         }
     }
 }

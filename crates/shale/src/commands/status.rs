@@ -64,9 +64,10 @@ fn essentials(s: &StatusReport) -> Vec<(&'static str, String)> {
         (
             "capacity",
             format!(
-                "{}: {:.1} % used, {} available for new data{}",
+                "{}: {:.1} % used{}, {} available for new data{}",
                 size(s.capacity_bytes),
                 s.used_percent,
+                if s.short_below { " of what the file system below has room for" } else { "" },
                 size(s.available_bytes),
                 match s.returning_bytes {
                     0 => String::new(),

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use serde_json::json;
-use surface::ErrorKind;
+use surface::{Error, ErrorKind};
 use units::format_size;
 
 use super::below;
 use super::forced::{self, Change, Forced};
-use super::list::folders;
+use super::list::{folders, volumes};
 use crate::cli::{CreateArgs, DestroyArgs, ResizeArgs};
 use crate::control::Request;
 use crate::exit::{Failure, Outcome};
@@ -22,6 +22,12 @@ pub fn create(args: CreateArgs, output: &Output) -> Outcome {
     let mut properties: BTreeMap<_, _> = properties.into_iter().collect();
     properties.extend(quota.map(|quota| ("quota".to_owned(), quota)));
     let wants_properties = !properties.is_empty();
+    if size.is_none() && !share && !folder {
+        let text = format!(
+            "what '{name}' is to be is not said: a volume (--size SIZE), a share (--share) or a folder (--folder)"
+        );
+        return Err(Error::new(ErrorKind::Invalid, text).into());
+    }
     let size_bytes = round_up_to_block(size.unwrap_or(0))?;
     tell_rounding(output, size.unwrap_or(0), size_bytes);
     let request = match (share, folder) {
@@ -65,6 +71,15 @@ pub fn is_folder(session: &Session, name: &str) -> Outcome<bool> {
     Ok(folders(session)?.iter().any(|folder| folder.name == name))
 }
 
+/// What messages call that which a name is: a folder, a share or a volume.
+pub fn kind_of(session: &Session, name: &str) -> Outcome<&'static str> {
+    if is_folder(session, name)? {
+        return Ok("folder");
+    }
+    let is_share = volumes(session)?.iter().any(|volume| volume.name == name && volume.share);
+    Ok(if is_share { "share" } else { "volume" })
+}
+
 /// Makes the folders that a name lies in, as far as they are missing.
 pub fn make_folders_of(session: &Session, name: &str) -> Outcome {
     for (at, _) in name.match_indices('/') {
@@ -84,7 +99,8 @@ pub fn resize(args: ResizeArgs, output: &Output) -> Outcome {
     let request =
         Request::Resize { volume: args.volume.clone(), id: None, size_bytes, shrink: args.shrink, force: args.force };
     Session::with(&args.pool, &args.access, output, |session| {
-        if args.force {
+        // Without --shrink it is refused if it would take anything.
+        if args.force && args.shrink {
             let forced = Forced { title: &args.volume, change: Change::Shrunk, recursive: false };
             forced::tell(session, &forced, output)?;
         }
@@ -112,10 +128,11 @@ fn destroy_below(args: &DestroyArgs, folder: &str, name: &str, output: &Output) 
     let gone = Session::with(&args.pool, &args.access, output, |session| {
         let titles = below::snapshots(session, folder, name)?;
         below::each(&titles, "destroyed", output, |title| {
-            if args.force {
-                forced::tell(session, &Forced { title, change: Change::Destroyed, recursive: false }, output)?;
-            }
             let request = Request::Destroy { volume: title.to_owned(), id: None, recursive: false, force: args.force };
+            if args.force {
+                let forced = Forced { title, change: Change::Destroyed, recursive: false };
+                forced::tell_before(&request, session, &forced, output)?;
+            }
             Ok(session.done(request)?)
         })?;
         Ok(titles)
@@ -139,20 +156,19 @@ pub fn destroy(args: DestroyArgs, output: &Output) -> Outcome {
     }
     let request =
         Request::Destroy { volume: args.volume.clone(), id: None, recursive: args.recursive, force: args.force };
-    let was_folder = Session::with(&args.pool, &args.access, output, |session| {
+    let kind = Session::with(&args.pool, &args.access, output, |session| {
         if args.force {
             let forced = Forced { title: &args.volume, change: Change::Destroyed, recursive: args.recursive };
-            forced::tell(session, &forced, output)?;
+            forced::tell_before(&request, session, &forced, output)?;
         }
-        let was_folder = is_folder(session, &args.volume)?;
+        let kind = kind_of(session, &args.volume)?;
         session.done(request)?;
-        Ok(was_folder)
+        Ok(kind)
     })?;
     let what = match &args.volume {
-        _ if was_folder => "folder",
         name if name.contains('@') => "snapshot",
         name if name.contains('#') => "bookmark",
-        _ => "volume",
+        _ => kind,
     };
     output.done(&json!({ "volume": args.volume }), || format!("{what} {} destroyed\n", args.volume));
     Ok(())

@@ -192,6 +192,12 @@ pub enum Request {
         /// Even while a client has it open.
         force: bool,
     },
+    /// Asks whether the pool would refuse a [`Request::Destroy`] or a [`Request::Rollback`], clients
+    /// left aside: [`Reply::Done`] if not. Nothing is changed.
+    Allowed {
+        /// That request.
+        request: Box<Request>,
+    },
     /// Gives up what a stream has brought of a volume or a snapshot, and nothing that is complete.
     GiveUp {
         /// Name, `VOLUME` or `VOLUME@SNAPSHOT`.
@@ -708,6 +714,9 @@ mod tests {
             },
             Request::Destroy { volume: "vm".to_owned(), id: Some(7), recursive: false, force: true },
             Request::GiveUp { title: "vm@s".to_owned() },
+            Request::Allowed {
+                request: Box::new(Request::Rollback { snapshot: "vm@s".to_owned(), recursive: true, force: true }),
+            },
             Request::Snapshot { volume: "vm".to_owned(), name: "s".to_owned() },
             Request::SnapshotFolder { folder: "a/b".to_owned(), name: "s".to_owned() },
             Request::CreateFolder { folder: "a/b".to_owned(), properties: BTreeMap::new() },

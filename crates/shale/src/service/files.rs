@@ -1,11 +1,14 @@
 //! Requests about the files of shares: which tree they mean, mounted or not.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use engine::{Meant, RecompressReport, Volume};
 use surface::{Error, ErrorKind, Result};
 
 use super::Service;
+use crate::control::Reply;
+use crate::file_choices::FileReport;
 use crate::share_files::Opened;
 use crate::share_trees;
 
@@ -19,6 +22,35 @@ impl Service {
         }
         let moment = share_trees::open_moment(volume.clone(), volume)?;
         Ok(Opened::new(Arc::new(moment.tree), moment.files))
+    }
+
+    /// The share that has a path, and the path in it. A share that lies in the named one has the
+    /// files below its directory. The path may be that in the mount.
+    pub(super) fn place_of(&self, share: &str, path: &str) -> (String, String) {
+        let mounted = self.mounted_shares().map(|shares| shares.dir().join(share));
+        let in_mount = mounted.as_deref().and_then(|dir| Path::new(path).strip_prefix(dir).ok());
+        let path = in_mount.map_or(path, |path| path.to_str().unwrap_or_default());
+        let mut found = (share.to_owned(), path.to_owned());
+        if share.contains('@') {
+            // A snapshot has no other shares in it.
+            return found;
+        }
+        let names: Vec<_> = path.split('/').filter(|name| !name.is_empty() && *name != ".").collect();
+        for depth in 1..=names.len() {
+            let inner = format!("{share}/{}", names[..depth].join("/"));
+            match self.pool.volume(&inner) {
+                Ok(volume) if volume.is_share() => found = (inner, names[depth..].join("/")),
+                _ => break,
+            }
+        }
+        found
+    }
+
+    /// How a file is stored, and why; under the path that it was asked for by.
+    pub(super) fn explain_file(&self, share: &str, path: String) -> Result<Reply> {
+        let (share, in_share) = self.place_of(share, &path);
+        let report = self.opened(&share)?.explain(&share, &in_share)?;
+        Ok(Reply::File(Box::new(FileReport { path, ..report })))
     }
 
     /// Works on the tree of a share, be it mounted or not.

@@ -6,7 +6,7 @@ use engine::Meant;
 use surface::{DeviceId, Error, ErrorKind, Result};
 
 use super::Service;
-use crate::control::Reply;
+use crate::control::{Reply, Request};
 use crate::exports::Exports;
 use crate::shares::Shares;
 
@@ -79,6 +79,25 @@ impl Service {
         let exports = self.exports.lock().clone();
         if let Some(exports) = exports {
             exports.look(false);
+        }
+    }
+
+    /// Whether the pool would destroy that: a refusal comes before anything is taken from clients.
+    pub(super) fn check_destroy(&self, volume: &str, id: Option<u64>, recursive: bool) -> Result<()> {
+        match id {
+            Some(_) => self.pool.check_destroy(self.named(volume, id)?.id(), recursive),
+            None => self.pool.check_destroy(volume, recursive),
+        }
+    }
+
+    /// Whether the pool would do that, as far as it can be told before.
+    pub(super) fn check_allowed(&self, request: &Request) -> Result<()> {
+        match request {
+            // The bookmark itself is looked for when it goes.
+            Request::Destroy { volume, .. } if volume.contains('#') => Ok(()),
+            Request::Destroy { volume, id, recursive, .. } => self.check_destroy(volume, *id, *recursive),
+            Request::Rollback { snapshot, recursive, .. } => self.pool.check_rollback(&**snapshot, *recursive),
+            _ => Ok(()),
         }
     }
 

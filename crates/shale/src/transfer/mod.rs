@@ -1,6 +1,7 @@
 //! Moving bulk data into and out of a volume, in parallel and in bounded memory. Knows neither how
 //! the volume is reached ([`crate::volume_io`]) nor what is said about it ([`crate::commands`]).
 
+pub mod containers;
 mod export;
 mod import;
 mod sink;

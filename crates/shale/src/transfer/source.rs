@@ -58,6 +58,8 @@ pub struct Source {
     tells_holes: bool,
     /// Pieces are given unread.
     unread: bool,
+    /// The first piece of a stream, if its beginning was looked at.
+    looked_at: Option<Piece>,
 }
 
 impl Source {
@@ -107,9 +109,11 @@ impl Source {
                 data_end: 0,
                 tells_holes: false,
                 unread: false,
+                looked_at: None,
             });
         }
-        Ok(Self { file, name, size_bytes, position: 0, data_end: 0, tells_holes: kind.is_file(), unread: false })
+        let tells_holes = kind.is_file();
+        Ok(Self { file, name, size_bytes, position: 0, data_end: 0, tells_holes, unread: false, looked_at: None })
     }
 
     /// What to call it.
@@ -123,6 +127,22 @@ impl Source {
         let read = if self.size_bytes.is_some() { self.file.read_at(&mut head, 0).unwrap_or(0) } else { 0 };
         head.truncate(read);
         head
+    }
+
+    /// Its first bytes, at most `length`, those of a stream as well: they come again with its first
+    /// piece.
+    ///
+    /// # Errors
+    /// Those of [`next`](Self::next).
+    pub fn beginning(&mut self, length: usize, go_on: &dyn Fn() -> bool) -> Outcome<Vec<u8>> {
+        if self.size_bytes.is_some() {
+            return Ok(self.head(length));
+        }
+        if self.looked_at.is_none() {
+            self.looked_at = self.next_of_stream(go_on)?;
+        }
+        let Some(Piece::Data { data, .. }) = &self.looked_at else { return Ok(Vec::new()) };
+        Ok(data[..data.len().min(length)].to_vec())
     }
 
     /// Its size; none for a stream, which ends when it ends.
@@ -147,6 +167,9 @@ impl Source {
     /// # Errors
     /// I/O errors, and `Io` when a file became shorter meanwhile.
     pub fn next(&mut self, go_on: &dyn Fn() -> bool) -> Outcome<Option<Piece>> {
+        if let Some(piece) = self.looked_at.take() {
+            return Ok(Some(piece));
+        }
         match self.size_bytes {
             None => self.next_of_stream(go_on),
             Some(size) if self.position >= size => Ok(None),
@@ -327,6 +350,22 @@ mod tests {
             .collect();
         feeder.join().unwrap();
         assert_eq!(lengths, [(PIECE_BYTES, 1 << 20), (PIECE_BYTES, 1 << 20), (5000, 5000)]);
+    }
+
+    #[test]
+    fn the_beginning_of_a_stream_comes_again_with_its_first_piece() {
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        writer.write_all(b"QFI\xfb and so on").unwrap();
+        drop(writer);
+        let file = File::from(std::os::fd::OwnedFd::from(reader));
+        let mut source = Source::from_file(file, "pipe".to_owned()).unwrap();
+        assert_eq!(source.beginning(4, &|| true).unwrap(), b"QFI\xfb");
+        assert_eq!(source.beginning(100, &|| true).unwrap().len(), 14);
+        assert!(matches!(source.next(&|| true).unwrap(), Some(Piece::Data { offset: 0, own_bytes: 14, .. })));
+        assert_eq!(source.next(&|| true).unwrap(), None);
+        let (_dir, path, file) = temporary("source-beginning");
+        file.write_all_at(b"QFI\xfb", 0).unwrap();
+        assert_eq!(Source::open(&path).unwrap().beginning(100, &|| true).unwrap(), b"QFI\xfb");
     }
 
     #[test]

@@ -30,7 +30,7 @@ use crate::map::Piece;
 use crate::pool::core::Core;
 use crate::read::damage_owners::Place;
 use crate::read::reader::verify;
-use crate::repair::check::{Checker, Entry};
+use crate::repair::check::{Checker, DamagedHeaders, Entry};
 use crate::space::extents::Victim;
 
 /// Share of the memory budget that collected fragments may take, and the least number of them.
@@ -110,6 +110,7 @@ impl Checker<'_> {
     fn extent(&mut self, extent: ExtentIndex, entries: &[Entry], read: io::Result<AlignedBuf>) {
         let geometry = &self.core.geometry;
         let start = geometry.start(extent);
+        let (mut readable, mut damaged_bytes) = (Vec::with_capacity(entries.len()), 0);
         for entry in entries {
             let fragment = &entry.piece.fragment;
             let found = match (geometry.holds(fragment.location, fragment.stored), &read) {
@@ -123,34 +124,35 @@ impl Checker<'_> {
                 }
                 (true, Err(_)) => self.read_alone(entry),
             };
+            match found {
+                Ok(()) => readable.push(entry),
+                Err(_) => damaged_bytes += u64::from(fragment.live_bytes()),
+            }
             self.verified(entry, found);
         }
         if let Ok(buf) = read {
-            self.headers(extent, entries, &buf[..geometry.extent_bytes as usize]);
+            self.headers(extent, (&readable, damaged_bytes), &buf[..geometry.extent_bytes as usize]);
             self.core.buffers.put(buf);
         }
     }
 
-    /// Whether the extent's own batches name all that lives in it, as `scrub` wants it.
-    fn headers(&mut self, extent: ExtentIndex, entries: &[Entry], bytes: &[u8]) {
+    /// Whether the extent's own batches name all that lives in it and can be read, as `scrub` wants
+    /// it.
+    fn headers(&mut self, extent: ExtentIndex, (readable, damaged_bytes): (&[&Entry], u64), bytes: &[u8]) {
         let start = self.core.geometry.start(extent);
         let mut named: BTreeSet<(usize, ObjectId, Epoch, u32)> = BTreeSet::new();
         for (at, batch) in extent_scan::batches(self.core.log.pool(), extent, bytes) {
             let fragments = extent_scan::fragments(at, &batch);
             named.extend(fragments.map(|f| (f.offset, f.object, f.epoch, f.fragment.checksum)));
         }
-        let unnamed = entries.iter().filter(|entry| {
+        let unnamed = readable.iter().filter(|entry| {
             let fragment = &entry.piece.fragment;
             let offset = fragment.location.wrapping_sub(start) as usize;
             !named.contains(&(offset, entry.key.object, entry.key.epoch, fragment.checksum))
         });
         let unnamed = unnamed.count();
         if unnamed > 0 {
-            let text = format!(
-                "headers in the extent at byte {start} of the data file are damaged: {unnamed} fragments can still be read, but not be found without \
-                 the map, so not by a salvage either: shale check --repair moves them"
-            );
-            self.headers.push((extent, text));
+            self.headers.push(DamagedHeaders { extent, unnamed, damaged_bytes });
         }
     }
 

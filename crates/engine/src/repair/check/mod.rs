@@ -50,14 +50,23 @@ pub(crate) struct Counted {
     pub fragments: u64,
 }
 
+/// An extent of which headers are damaged.
+pub(crate) struct DamagedHeaders {
+    pub extent: ExtentIndex,
+    /// Fragments that can be read, and that no header names.
+    pub unnamed: usize,
+    /// Live bytes there that cannot be read: they stay.
+    pub damaged_bytes: u64,
+}
+
 pub(crate) struct Checker<'a> {
     pub core: &'a Core,
     pub report: CheckReport,
     pub counted: BTreeMap<ExtentIndex, Counted>,
     pub repair: bool,
     pub done_bytes: u64,
-    /// Extents of which headers are damaged, and what that is.
-    pub headers: Vec<(ExtentIndex, String)>,
+    /// Extents of which headers are damaged.
+    pub headers: Vec<DamagedHeaders>,
     /// Problems that were mended before the pool was opened.
     mended: u64,
 }
@@ -111,11 +120,12 @@ impl Pool {
         }
         let Checker { mut report, headers, .. } = checker;
         drop((still, passing_on));
-        for (extent, detail) in headers {
-            let repaired = repair && self.core.evacuate(extent)?;
+        for headers in headers {
+            let repaired = repair && self.core.evacuate(&headers)?;
             if !repaired {
-                self.core.suspect_extent(extent);
+                self.core.suspect_extent(headers.extent);
             }
+            let detail = headers.words(self.core.geometry.start(headers.extent), repair, repaired);
             report.add(Problem { kind: "header", detail, repaired, ..Problem::default() });
         }
         // So that `status` knows of it, too.
@@ -124,20 +134,48 @@ impl Pool {
     }
 }
 
+impl DamagedHeaders {
+    /// The words for them. A repair tells its outcome, and promises nothing to the next one.
+    fn words(&self, start: u64, repair: bool, repaired: bool) -> String {
+        let fragments = match self.unnamed {
+            1 => "1 fragment".to_owned(),
+            count => format!("{count} fragments"),
+        };
+        let then = match (repair, repaired) {
+            (false, _) => "shale check --repair moves what can be read elsewhere",
+            (true, true) => "what can be read was moved elsewhere",
+            (true, false) => "not all that can be read could be moved elsewhere: copy it (shale export, shale send)",
+        };
+        format!(
+            "headers in the extent at byte {start} of the data file are damaged: {fragments} can still be read, but not be found without the map, \
+             so not by a salvage either: {then}"
+        )
+    }
+}
+
 impl Core {
-    /// Moves what lives in an extent elsewhere. Whether nothing is left there: damaged data stays,
-    /// and so do the extents that the log has open or listed.
-    fn evacuate(&self, extent: ExtentIndex) -> Result<bool> {
+    /// Moves what lives in an extent, and can be read, elsewhere. Whether nothing of that is left
+    /// there: the extents that the log has open or listed stay.
+    fn evacuate(&self, headers: &DamagedHeaders) -> Result<bool> {
+        let extent = headers.extent;
         let within = (extent, ExtentIndex(extent.0 + 1));
         let filled_by = CleanMark::NEVER;
-        let away = Rule { live_max: u32::MAX, greedy: false, within, filled_by, away: true, recodes: false };
+        let away = Rule {
+            live_max: u32::MAX,
+            greedy: false,
+            within,
+            filled_by,
+            away: true,
+            beside_damage: true,
+            recodes: false,
+        };
         for _ in 0..EVACUATION_ROUNDS_MAX {
             let round = self.clean_round_beside(away)?;
             self.take_checkpoint()?;
             if !matches!(round, Round::Cleaned { .. } | Round::NeedsCheckpoint | Round::Busy) {
                 break;
             }
-            if self.extents.lock().live_of(extent) == 0 {
+            if u64::from(self.extents.lock().live_of(extent)) <= headers.damaged_bytes {
                 return Ok(true);
             }
         }

@@ -130,7 +130,7 @@ fn as_tag(tag: &str) -> String {
 }
 
 /// Shows seconds since 1970 as `2026-11-25 23:59:59`.
-fn utc(unix_s: u64) -> String {
+pub(super) fn utc(unix_s: u64) -> String {
     let (days, seconds) = (unix_s / 86_400 + 719_468, unix_s % 86_400);
     // Days and months from March on, so that the leap day is the last one of a year.
     let era = days / 146_097;

@@ -9,6 +9,7 @@ mod images;
 mod journal;
 mod keep;
 mod look;
+mod ls;
 mod probed;
 mod put;
 mod source;
@@ -61,6 +62,7 @@ async fn command(args: BlobArgs, context: &Context<'_>) -> Outcome {
         BlobCommand::Append(args) => put::append(args, context).await,
         BlobCommand::Write(args) => put::write(args, context).await,
         BlobCommand::Get(args) => get::run(args, context).await,
+        BlobCommand::Ls(args) => ls::run(args, context).await,
         BlobCommand::Log(args) => look::log(args, context).await,
         BlobCommand::Stat(args) => look::stat(args, context).await,
         BlobCommand::Tag(args) => look::tag(args, context).await,
