@@ -30,6 +30,8 @@ KINDS = ["nfs3", "nfs4.0", "nfs4.1", "smb"]
 # in an emulated machine, between the first words to the server and the log-in. But a client waits 20 s for the first answer, and Samba 60 s for the
 # log-in; then the mount fails with EHOSTDOWN.
 MODULES = ["virtio_net", "nfsv3", "nfsv4", "cifs", "cmac", "ctr", "gcm", "ghash_generic", "sha512_generic"]
+# Tests of pjdfstest that no share passes by NFS: the client keeps a removed file that is open by another name, and Ganesha sets no times of links.
+NOT_BY_NFS = {"unlink::open_file_not_freed", "utimensat::follow_symlink"}
 # What a lock is answered that another one forbids.
 REFUSED = {errno.EAGAIN, errno.EACCES}
 
@@ -89,6 +91,17 @@ class Worker:
         artifacts = Path(f"/tmp/fsx-{kind}")
         artifacts.mkdir(exist_ok=True)
         run(HERE / "fsx", "-q", "-f", HERE / "fsx.toml", "-S", seed, "-N", operations, "-P", artifacts, f"/mnt/{kind}/fsx-{kind}")
+
+    def pjdfstest(self, kind):
+        """pjdfstest, whole, in a directory of its own; its summary, and the names of the tests that failed."""
+        at = Path(f"/mnt/{kind}/pjdfstest")
+        at.mkdir()
+        words = [HERE / "pjdfstest", "-c", HERE / "pjdfstest.toml", "-p", at]
+        done = subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=3600, check=False)
+        summary = re.search(r"^Summary: .*$", done.stdout, re.MULTILINE)
+        if not summary:
+            raise RuntimeError(f"pjdfstest did not end: {(done.stdout + done.stderr)[-1500:]}")
+        return summary[0], re.findall(r"^(\S+) +FAILED", done.stdout, re.MULTILINE)
 
     def open(self, name, path):
         """Opens a file, made if it is not there."""
@@ -215,6 +228,16 @@ class Parts:
         client.do("fsx", kind, self.settings["seed"], self.settings["operations"])
         client.do("unmount", kind)
         return f"{self.settings['operations']} operations, {options.split(',addr')[0]}"
+
+    def pjdfstest(self, kind):
+        """pjdfstest by a door."""
+        client = self.clients[0]
+        client.do("mount", kind)
+        summary, failed = client.do("pjdfstest", kind)
+        client.do("unmount", kind)
+        if others := set(failed) - NOT_BY_NFS:
+            raise RuntimeError(f"{summary}: {', '.join(sorted(others))}")
+        return f"{summary}: {', '.join(failed)}"
 
     def locks(self, kinds):
         """Locks seen by a second client."""
