@@ -26,9 +26,9 @@ CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWNET = 0x00020000, 0x04000000, 0x40000000
 LIBC = ctypes.CDLL(None, use_errno=True)
 MIB = 1 << 20
 KINDS = ["nfs3", "nfs4.0", "nfs4.1", "smb"]
-# The clients, and what a mount by SMB asks the kernel for. It would ask for each beside ten that there are not, by a program that runs for seconds
-# in an emulated machine, between the first words to the server and the log-in. But a client waits 20 s for the first answer, and Samba 60 s for the
-# log-in; then the mount fails with EHOSTDOWN.
+# The clients, and what a mount by SMB asks the kernel for. It would ask for five, and for eight that there are not, before it logs in, by a program
+# that runs for seconds each time in an emulated machine. But the client gives the negotiation 20 s, and Samba the log-in 60 s; then the mount fails
+# with EHOSTDOWN.
 MODULES = ["virtio_net", "nfsv3", "nfsv4", "cifs", "cmac", "ctr", "gcm", "ghash_generic", "sha512_generic"]
 # Tests of pjdfstest that no share passes by NFS: the client keeps a removed file that is open by another name, and Ganesha sets no times of links.
 NOT_BY_NFS = {"unlink::open_file_not_freed", "utimensat::follow_symlink"}
