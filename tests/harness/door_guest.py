@@ -298,6 +298,9 @@ def main():
             traceback.print_exc()
             print(f"part {part}: FAILED, {' '.join(str(error).split())}", flush=True)
             failed += 1
+    if failed:
+        # What the kernel has to say about its mounts.
+        print("\n".join(run("dmesg").splitlines()[-40:]), flush=True)
     return 1 if failed else 0
 
 

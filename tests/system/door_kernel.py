@@ -86,6 +86,8 @@ class Machine:
         out, error = machine.communicate(timeout=SECONDS_MAX)
         said = log.read_text(errors="replace").replace("\r", "")
         self.t.log(said[-60_000:])
+        for log in sorted(self.doors.dir.rglob("*.log")):
+            self.t.log(f"{log.name}:\n{log.read_text(errors='replace')[-8000:]}")
         results = dict(re.findall(r"^part (\S+): (.*)$", said, re.MULTILINE))
         self.t.equal(machine.returncode, 0, f"the machine of the clients: {error}")
         self.t.equal(sorted(results), sorted(parts), "parts that were done")
