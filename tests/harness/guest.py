@@ -35,11 +35,13 @@ def at_a_time():
 class Guest:
     """A machine that boots."""
 
-    def __init__(self, t, disk, name, accelerated, command=None, keep_going=600, seconds_max=BOOT_SECONDS_MAX):
+    def __init__(self, t, disk, name, accelerated, command=None, keep_going=600, reads=None):
         self.t, self.name, self.log = t, name, t.dir / f"{name}.console"
-        words = [TOOL, "boot", disk, "--log", self.log, "--memory", MEMORY_MIB, "--accelerator", accelerated, "--keep-going", keep_going, "--seconds-max", seconds_max]
+        words = [TOOL, "boot", disk, "--log", self.log, "--memory", MEMORY_MIB, "--accelerator", accelerated, "--keep-going", keep_going, "--seconds-max", BOOT_SECONDS_MAX]
         if command:
             words += ["--command", command]
+        if reads:
+            words += ["--reads", reads]
         t.log(f"$ boot {disk} &")
         self.process = subprocess.Popen([sys.executable, "-B", *map(str, words)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         t.defer(self.end)
@@ -58,9 +60,35 @@ class Guest:
         self.t.equal(self.process.returncode, status, f"exit status of the boot of {self.name}: {err}")
         return json.loads(out)
 
+    def stays_down(self, seconds):
+        """It does not come up in that time, and is taken away."""
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.end()
+            self.t.log(f"{self.name}: not up after {seconds} s more")
+        else:
+            self.wait(status=4)
+
     def runs(self):
         """Whether it has not ended."""
         return self.process.poll() is None
+
+
+def replays(t, uris, reads, content):
+    """The seconds that each of these volumes takes to be read as a recorded boot did, all at once. What is read must be so in a file, too."""
+    words = ["/usr/bin/python3", "-B", ROOT / "tools/paper/replay.py"]
+    t.log(f"$ replay {reads} on {len(uris)} volumes")
+    running = [subprocess.Popen([*map(str, words), uri, str(reads), str(content)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+               for uri in uris]
+    for one in running:
+        t.defer(one.kill)
+    done = [one.communicate(timeout=BOOT_SECONDS_MAX) for one in running]
+    for uri, one, (out, err) in zip(uris, running, done, strict=True):
+        t.equal(one.returncode, 0, f"exit status of the replay on {uri}: {out} {err}")
+    said = [json.loads(out) for out, _ in done]
+    t.expect(said[0]["bytes"] > 0 and len({one["bytes"] for one in said}) == 1, f"replays of one boot read the same: {said}")
+    return [one["seconds"] for one in said]
 
 
 class Link:

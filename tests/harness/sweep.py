@@ -1,6 +1,7 @@
 """Takes away what a test left on the machine: processes, mounts and loop devices under its directory, standby memory of its pools, then
 the directory."""
 
+import contextlib
 import json
 import os
 import re
@@ -20,6 +21,20 @@ def mounts_under(directory):
         if point.startswith(prefix):
             found.append(point)
     return sorted(found, key=len, reverse=True)
+
+
+FUSE_CONNECTIONS = Path("/sys/fs/fuse/connections")
+
+
+def end_fuse_mounts(directory):
+    """Ends the mounts by FUSE under a directory: those of a killed server are kept for the next one, and would let umount wait for it."""
+    lines = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    numbers = {words[2].split(":")[1] for words in lines if words[4].startswith(f"{directory}/") and words[words.index("-") + 1].startswith("fuse")}
+    if numbers and not os.path.ismount(FUSE_CONNECTIONS):
+        subprocess.run(["mount", "-t", "fusectl", "none", FUSE_CONNECTIONS], capture_output=True, check=False)
+    for number in numbers:
+        with contextlib.suppress(OSError):
+            (FUSE_CONNECTIONS / number / "abort").write_text("1")
 
 
 def loops_under(directory):
@@ -74,6 +89,7 @@ def sweep(directory, session, keep):
             os.kill(process, signal.SIGKILL)
         except ProcessLookupError:
             continue
+    end_fuse_mounts(directory)
     for _ in range(3):
         for point in mounts_under(directory):
             left.append(f"mount {point}")
