@@ -61,7 +61,7 @@ def added(lab, energy, disk, how):
             to = renamed[name] / file.relative_to(source).parent / f"{file.name}.any"
             to.parent.mkdir(parents=True, exist_ok=True)
             os.link(file, to)
-    for run in range(how["runs_added"]):
+    for run in range(how["runs"]):
         for count in (0, CPUS):
             for way, properties in RULED.items():
                 wanted = {name: properties for name in data}
