@@ -187,6 +187,6 @@ def claims(lab):
     codecs = codecs_of(text)
     if not codecs:
         return rows
-    rows.append(["the compressible half goes to the strongest candidate but for some units (6.14)", "3,875 of 4,429 blocks gzip-1, 640 LZ4 (linux.tar)",
+    rows.append(["the compressible half goes to one strong candidate but for some units (6.14)", "3,875 of 4,429 blocks gzip-1, 640 LZ4 (linux.tar)",
                  ", ".join(f"{c} {n}" for c, n in codecs.most_common(4)), "yes" if codecs.most_common(1)[0][1] > len(text) / 2 else "no", "chosen by the cost function and what earlier units took"])
     return rows
