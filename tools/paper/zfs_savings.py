@@ -19,11 +19,10 @@ def measure(lab, energy, how):
     sets = {kind: zfs_sets.file_set(lab, kind, how["set_bytes"]) for kind in zfs_sets.KINDS}
     size = zfs_store.room(how["set_bytes"], len(sets))
     for disk in lab.disks(how["disk"]):
-        for run in range(how["runs"]):
-            for setting in SETTINGS:
-                with zfs_store.shares(lab, disk, {kind: zfs_store.properties(setting) for kind in sets}, size) as place:
-                    for kind, source in sets.items():
-                        lab.report.row("savings", kind=kind, setting=setting, run=run + 1, **zfs_store.store(lab, place, energy, kind, source))
+        for setting in SETTINGS:
+            with zfs_store.shares(lab, disk, {kind: zfs_store.properties(setting) for kind in sets}, size) as place:
+                for kind, source in sets.items():
+                    lab.report.row("savings", kind=kind, setting=setting, **zfs_store.store(lab, place, energy, kind, source))
     oracle(lab, sets, how)
     shutil.rmtree(lab.work / "units", ignore_errors=True)
 

@@ -2,6 +2,7 @@
 
 import mailbox
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -27,18 +28,14 @@ def files_below(*directories):
 
 
 def pick(files, limit):
-    """Of these files as many as make up `limit` bytes, evenly from all of them."""
-    total = sum(f.stat().st_size for f in files)
-    if total <= limit:
-        return files
-    chosen, seen, taken = [], 0, 0
-    for file in files:
-        length = file.stat().st_size
-        seen += length
-        if taken + length <= limit * seen / total:
-            chosen.append(file)
-            taken += length
-    return chosen
+    """Files by chance, always the same and whatever their size, until the next one would not fit into `limit` bytes; in the order of their names."""
+    chosen, left = [], limit
+    for file in random.Random(2015).sample(files, len(files)):
+        left -= file.stat().st_size
+        if left < 0:
+            break
+        chosen.append(file)
+    return sorted(chosen)
 
 
 def fill(files, limit):
@@ -80,7 +77,7 @@ def of_packages(names, ends=None):
 
 
 def kernel(lab, target, limit):
-    """Part of a kernel tree, evenly from all of it."""
+    """Part of a kernel tree: files by chance from all of it."""
     tree = kernel_tree(lab)
     take(pick(files_below(tree), limit), tree, target)
 

@@ -145,7 +145,8 @@ def show(lab, how):
     report = lab.report
     report.heading("Which codec each unit got (figures 6.13 and 6.14)")
     report.text("Each point is a unit: across, the order in which they were stored; up, the CPU time of all attempts at it. Half of mixed.dat is linux.tar, half random bytes. "
-                "Units with the share's names are left out, but for those behind the first MiB of them. Below, how busy the machine's processors were, sampled as the kernel counts (ticks of 10 ms).")
+                "Units with the share's names are left out, but for those behind the first MiB of them. "
+                "The trace has what auto chooses: files for which a rule names a codec, as the default rules for text and sources do but for mode performance, are not in it. Below, how busy the machine's processors were, sampled as the kernel counts (ticks of 10 ms).")
     for name in dict.fromkeys(r["data"] for r in report.table_of("trace")):
         for mode in zfs_store.MODES:
             rows = report.select("trace", data=name, mode=mode)
@@ -187,6 +188,6 @@ def claims(lab):
     codecs = codecs_of(text)
     if not codecs:
         return rows
-    rows.append(["the compressible half goes to the strongest candidate but for some units (6.14)", "3,875 of 4,429 blocks gzip-1, 640 LZ4 (linux.tar)",
+    rows.append(["the compressible half goes to one strong candidate but for some units (6.14)", "3,875 of 4,429 blocks gzip-1, 640 LZ4 (linux.tar)",
                  ", ".join(f"{c} {n}" for c, n in codecs.most_common(4)), "yes" if codecs.most_common(1)[0][1] > len(text) / 2 else "no", "chosen by the cost function and what earlier units took"])
     return rows

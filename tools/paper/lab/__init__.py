@@ -37,6 +37,7 @@ import argparse
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -81,6 +82,8 @@ class Lab:
             raise SystemExit(f"paper-{self.name}: it mounts file systems and limits memory: run it as root (sudo make paper-{self.name})")
         if not os.access(self.shale, os.X_OK):
             raise SystemExit(f"paper-{self.name}: {self.shale} is not there: run 'make build'")
+        # Told to end, a run takes away what it set up, as it does after an error.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(f"paper-{self.name}: it was told to end"))
         self.work = Path(tempfile.mkdtemp(prefix=f"shale-paper-{self.name}.", dir=self.options.work))
         self.stack.callback(self._remove_work)
         self.groups = self.stack.enter_context(Groups(f"shale-paper-{os.getpid()}"))

@@ -111,12 +111,13 @@ class Report:
         self._end_part()
         self.part = part
         self.measured = measured
+        self.load_at_begin = os.getloadavg()[0]
 
     def _end_part(self):
         if self.part:
             self._write_tables()
             file = self.out / f"part-{self.part}.html"
-            stamp = f"<p>Measured {datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M} UTC{' (quick)' if self.lab.quick else ''}.</p>"
+            stamp = f"<p>Measured {datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M} UTC{' (quick)' if self.lab.quick else ''}; the machine's load when it began was {self.load_at_begin:.1f}.</p>"
             if not self.measured and file.exists():
                 stamp = file.read_text(encoding="utf-8").strip().splitlines()[-1]
             file.write_text("\n".join(self.parts + [stamp]) + "\n", encoding="utf-8")
