@@ -451,8 +451,8 @@ pub fn is_property(key: &str) -> bool {
     key.starts_with(RULE_PREFIX) || KEYS.iter().any(|known| known.name == key)
 }
 
-/// Whether a clone takes over the value of a property from the volume that it is a clone of. Not the
-/// space that is set aside for that volume, nor its doors: those would give the clone out to
+/// Whether a clone takes over the value of a property from the volume that it is a clone of. Not
+/// the space that is set aside for that volume, nor its doors: those would give the clone out to
 /// clients unasked.
 pub fn is_cloned(key: &str) -> bool {
     key != "reservation" && Door::of_property(key).is_none()

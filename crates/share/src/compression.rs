@@ -155,7 +155,7 @@ impl Compression {
         let Ruled { origin, choice, is_default, word } = &self.ruled;
         let by = if *is_default { "default rule" } else { "rule" };
         let usual = in_force.map_or(FileChoice::Usual, Resolved::usual);
-        // A rule that was set may have nothing for this mode: then it looks as if it were not there.
+        // A rule that was set may have nothing for this mode: then it looks as if it were absent.
         let silent =
             in_force.filter(|resolved| (*is_default || *choice == FileChoice::Usual) && resolved.is_silent(word));
         let but = silent.map_or_else(String::new, |resolved| {

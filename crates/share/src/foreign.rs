@@ -3,8 +3,8 @@
 //! pages are free, and trusts that: a wrong list would have it write over pages in use, or end the
 //! program.
 //!
-//! So nothing of what `redb` keeps for itself is taken over. A space has a *seal*, a file of its own
-//! that says that all such lists in it are of this pool, and what brings a space from elsewhere
+//! So nothing of what `redb` keeps for itself is taken over. A space has a *seal*, a file of its
+//! own that says that all such lists in it are of this pool, and what brings a space from elsewhere
 //! leaves that out ([`SEAL`]). Without the seal, opening the database begins like this:
 //!
 //! 1. All pages of the names are read, with their checksums: none may be used twice, and the tables

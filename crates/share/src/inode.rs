@@ -6,8 +6,8 @@
 //! compression (`compression.rs`), then up to the end the target of a symbolic link, or in version
 //! 3 the content of a file. Valid if and only if the version is known, the length is at least that
 //! of the fixed part, fields end where they say, and a content is a regular file's and as long as
-//! its size says, and data is not in one of the tree's own files. Version 2 is written only if something is said there, version 3 only for a file
-//! whose content is in its record.
+//! its size says, and data is not in one of the tree's own files. Version 2 is written only if
+//! something is said there, version 3 only for a file whose content is in its record.
 
 use surface::OWN_FILES_END;
 

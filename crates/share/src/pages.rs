@@ -45,8 +45,8 @@ pub(crate) struct Survey {
     pub(crate) lost_of_xattrs: u64,
     /// Of which inodes extended attributes may be lost: from one number to another, both included.
     pub(crate) xattr_gaps: Vec<(u64, u64)>,
-    /// Every page is whole, and yet they say different things of the same table, or there is a table
-    /// that no database of names has.
+    /// Every page is whole, and yet they say different things of the same table, or there is a
+    /// table that no database of names has.
     pub(crate) contradicts_itself: bool,
     /// Where the last page ends.
     pub(crate) end: u64,

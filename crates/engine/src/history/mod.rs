@@ -273,8 +273,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Fails as [`destroy`](Self::destroy) would, and changes nothing: a caller that takes something
-    /// from clients first asks before.
+    /// Fails as [`destroy`](Self::destroy) would, and changes nothing: for a caller that takes
+    /// something from clients first.
     ///
     /// # Errors
     /// Those of [`destroy`](Self::destroy).

@@ -329,7 +329,7 @@ fn a_seal_is_not_received_and_does_not_outlast_a_difference() {
     carry(&from, "s@a", None, &to, "copy");
     let copy = files(&to, "copy");
     assert_eq!([1, SEAL, 16].map(|file| begin(&copy, file)), [(1, 1), (0, 0), (1, 1)]);
-    // Back again, over one that is sealed: with a seal of its own, without one, and with nothing new.
+    // Back again, over one that is sealed: with a seal of its own, without one, with nothing new.
     for (snapshot, sealed) in [("b", Some(2)), ("c", None), ("d", None)] {
         match sealed {
             Some(sealed) => copy.write(SEAL, 0, block(sealed)).unwrap(),

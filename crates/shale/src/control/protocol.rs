@@ -192,8 +192,8 @@ pub enum Request {
         /// Even while a client has it open.
         force: bool,
     },
-    /// Asks whether the pool would refuse a [`Request::Destroy`] or a [`Request::Rollback`], clients
-    /// left aside: [`Reply::Done`] if not. Nothing is changed.
+    /// Asks whether the pool would refuse a [`Request::Destroy`] or a [`Request::Rollback`],
+    /// clients left aside: [`Reply::Done`] if not. Nothing is changed.
     Allowed {
         /// That request.
         request: Box<Request>,

@@ -181,8 +181,8 @@ fn all_is_free(space: &SimSpace) {
         if key[0] != OF_REGION {
             return;
         }
-        // Orders 1, 3 unused, pages 4, ends of the orders' maps 4 each. A map: levels 4, their ends 4
-        // each; a level: bits 4, words of 8.
+        // Orders 1, 3 unused, pages 4, ends of the orders' maps 4 each. A map: levels 4, their ends
+        // 4 each; a level: bits 4, words of 8.
         let map = 8 + 4 * (usize::from(value[0]) + 1)..u32_at(value, 8);
         let map = &mut value[map];
         let levels = u32_at(map, 0);
