@@ -349,7 +349,6 @@ mod tests {
             }
         }
         for line in [
-            "shale create p v",
             "shale create p ../v --size 1G",
             "shale resize p v 1X",
             "shale frobnicate p",

@@ -63,6 +63,7 @@ JSON fields (bytes, counts, or as named; counters begin when the pool is opened)
   reserved_for                             of which volumes that is: list of {volume, bytes}
   full_level                               80, 90 or 95: the highest of these that used_percent has come to; else 0
   full                                     whether new data was refused last, or would be
+  short_below                              whether the file system below has less room than the pool's capacity: grow does not help then
   refused_writes                           writes that found no room, each try of those that were held
   exact                                    whether allocated, stored and dead bytes are exact, or estimated
   scrub                                    the last one: {started_unix_s, finished_unix_s (0: it has not), running, bytes_done, bytes_total,
