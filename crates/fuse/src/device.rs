@@ -204,3 +204,22 @@ impl Reader {
         dispatch(file_system, decoded, answer);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[allow(unsafe_code)]
+    fn memory_for_requests_is_present_before_they_come() {
+        let reader = Reader::new(Arc::new(std::fs::File::open("/dev/null").unwrap().into()));
+        let page = 4096;
+        let begin = reader.message.as_ptr().map_addr(|at| at.next_multiple_of(page));
+        let pages = reader.message.len() / page - 1;
+        let mut present = vec![0_u8; pages];
+        // SAFETY: the range lies within the reader's memory, and there is a byte for each page.
+        let result = unsafe { libc::mincore(begin.cast_mut().cast(), pages * page, present.as_mut_ptr()) };
+        assert_eq!(result, 0);
+        assert!(present.iter().all(|byte| byte & 1 == 1), "HARNESS: pages that are not in memory");
+    }
+}
