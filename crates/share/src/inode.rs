@@ -241,7 +241,7 @@ mod tests {
             links: 3,
             device: 4,
             size: 5,
-            data: 6,
+            data: OWN_FILES_END,
             parent: 7,
             accessed: Time { seconds: -8, nanoseconds: 9 },
             modified: Time { seconds: i64::MAX, nanoseconds: 10 },
@@ -264,6 +264,8 @@ mod tests {
         assert!(Inode::decode(1, &with_fields[..FIXED_BYTES + 6]).is_err());
         assert!(Inode::decode(1, &bytes[..FIXED_BYTES - 1]).is_err());
         assert!(Inode::decode(1, &[&[9], &bytes[1..]].concat()).is_err());
+        let own = Inode { data: OWN_FILES_END - 1, ..inode.clone() };
+        assert!(Inode::decode(1, &own.encode()).is_err(), "data in a file of the tree's own");
         // A small file.
         let mut small = said.clone();
         (small.mode, small.target, small.content) = (libc::S_IFREG, Box::default(), Some(b"12345"[..].into()));

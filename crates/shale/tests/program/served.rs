@@ -340,14 +340,18 @@ fn of_two_imports_into_a_volume_that_begin_at_once_no_more_than_one_goes_on() {
     let dir = Dir::with_pool("64M");
     let _server = Server::start(&dir, &[]);
     on(&dir, "create", &["v", "--size", "4M"]).ok();
-    // They begin when there is a process at the other end.
+    // They begin when the first bytes have come, which tell the format of an image.
     let (pool, pipes) = (dir.pool(), ["a", "b"].map(|name| dir.join(name)));
     let mut imports = pipes.each_ref().map(|pipe| {
         assert!(Command::new("mkfifo").arg(pipe).status().unwrap().success());
         let import = ["import", path(&pool), "v", path(pipe), "--overwrite"];
         Command::new(SHALE).args(import).stderr(Stdio::null()).spawn().unwrap()
     });
-    let ends = pipes.each_ref().map(|pipe| OpenOptions::new().write(true).open(pipe).unwrap());
+    let ends = pipes.each_ref().map(|pipe| {
+        let mut end = OpenOptions::new().write(true).open(pipe).unwrap();
+        end.write_all(&[1; 8192]).unwrap();
+        end
+    });
     let deadline = Instant::now() + Duration::from_secs(60);
     while imports.iter_mut().all(|import| import.try_wait().unwrap().is_none()) && Instant::now() < deadline {
         std::thread::yield_now();
