@@ -340,17 +340,19 @@ fn of_two_imports_into_a_volume_that_begin_at_once_no_more_than_one_goes_on() {
     let dir = Dir::with_pool("64M");
     let _server = Server::start(&dir, &[]);
     on(&dir, "create", &["v", "--size", "4M"]).ok();
-    // They begin when the first bytes have come, which tell the format of an image.
+    // They begin when the first piece has come, which tells the format of an image.
     let (pool, pipes) = (dir.pool(), ["a", "b"].map(|name| dir.join(name)));
     let mut imports = pipes.each_ref().map(|pipe| {
         assert!(Command::new("mkfifo").arg(pipe).status().unwrap().success());
         let import = ["import", path(&pool), "v", path(pipe), "--overwrite"];
         Command::new(SHALE).args(import).stderr(Stdio::null()).spawn().unwrap()
     });
-    let ends = pipes.each_ref().map(|pipe| {
-        let mut end = OpenOptions::new().write(true).open(pipe).unwrap();
-        end.write_all(&[1; 8192]).unwrap();
-        end
+    let ends = pipes.each_ref().map(|pipe| OpenOptions::new().write(true).open(pipe).unwrap());
+    std::thread::scope(|scope| {
+        for mut end in &ends {
+            // The pipe of an import that was refused breaks.
+            scope.spawn(move || end.write_all(&vec![1; 3 << 20]).is_ok());
+        }
     });
     let deadline = Instant::now() + Duration::from_secs(60);
     while imports.iter_mut().all(|import| import.try_wait().unwrap().is_none()) && Instant::now() < deadline {
