@@ -212,7 +212,7 @@ mod tests {
     #[test]
     #[allow(unsafe_code)]
     fn memory_for_requests_is_present_before_they_come() {
-        let reader = Reader::new(Arc::new(std::fs::File::open("/dev/null").unwrap().into()));
+        let reader = Reader::new(Arc::new(std::io::pipe().unwrap().0.into()));
         let page = 4096;
         let begin = reader.message.as_ptr().map_addr(|at| at.next_multiple_of(page));
         let pages = reader.message.len() / page - 1;
