@@ -3,7 +3,7 @@
 import tpcc
 from lab import data, output
 from lab.database import MariaDB, PostgreSQL
-from lab.place import RINGS
+from lab.place import RINGS, left_beside, server_memory_of
 from lab.report import mean
 from zbd_databases import HERE, create, transact, use, warm
 from zbd_files import build
@@ -24,6 +24,8 @@ VARIANTS = [
     ("unit=16K, O_DIRECT", MariaDB, ["innodb-flush-method=O_DIRECT"], {"unit": "16K"}, {}),
     ("unit=16K, fsync", MariaDB, ["innodb-flush-method=fsync"], {"unit": "16K"}, {}),
 ]
+# Natively, and so that the database has no more memory than beside a server of Shale.
+AS_IT_COMES, SAME_MEMORY = "as it comes", "the memory left beside Shale"
 QUICK = {("as it comes", PostgreSQL), ("unit=8K, wal_compression", PostgreSQL), ("unit=16K", MariaDB)}
 
 
@@ -48,22 +50,25 @@ def settings(lab, how):
         for name, kind, lines, properties, served in VARIANTS:
             if lab.quick and (name, kind) not in QUICK or not lab.chooses("databases", kind.name) or not possible(lab, served):
                 continue
-            for setup in lab.setups("zstd-1") + (lab.setups("native") if name == "as it comes" else []):
+            for setup in lab.setups("zstd-1") + (lab.setups("native") if name == AS_IT_COMES else []):
                 measure(lab, how, tables, disk, setup, name, kind, lines, properties if setup.compression else {}, served)
+            for setup in lab.setups("native") if name == AS_IT_COMES and not lab.quick else []:
+                left = left_beside(how["db_memory"], server_memory_of(how["db_memory"]))
+                measure(lab, how, tables, disk, setup, SAME_MEMORY, kind, lines, {}, {}, memory=left)
     report.heading("What helps databases")
     for disk in dict.fromkeys(r["disk"] for r in report.table_of("settings")):
         for kind in (PostgreSQL, MariaDB):
             rows = report.select("settings", disk=disk, database=kind.name)
-            native = {r["clients"]: r["per_s"] for r in rows if r["setup"] == "native"}
+            native = {r["clients"]: r["per_s"] for r in rows if r["setup"] == "native" and r["variant"] == AS_IT_COMES}
             report.table(["database, disk", "variant", "clients", "transactions/s", "of native", "load's CPU, s", "server's CPU, s", "disk written, MB"],
-                         [[f"{kind.name}, {disk}", r["variant"] if r["setup"] != "native" else "native", r["clients"], r["per_s"],
+                         [[f"{kind.name}, {disk}", r["variant"] if r["setup"] != "native" else f"native, {r['variant']}", r["clients"], r["per_s"],
                            round(r["per_s"] / native[r["clients"]], 2) if r["clients"] in native else None, r["load_cpu_s"], r["server_cpu_s"], round(r["disk_written_bytes"] / 1e6)] for r in rows])
     commits(lab, how)
 
 
-def measure(lab, how, tables, disk, setup, name, kind, lines, properties, served):
+def measure(lab, how, tables, disk, setup, name, kind, lines, properties, served, memory=None):
     """One variant on one disk."""
-    with lab.place(disk, setup, size=how["size"], memory=how["db_memory"], properties=properties, **(served if setup.compression else {})) as place, \
+    with lab.place(disk, setup, size=how["size"], memory=memory or how["db_memory"], properties=properties, **(served if setup.compression else {})) as place, \
             kind(place, how["db_memory"], lines) as database:
         create(database, tpcc.SCHEMA)
         for table in tpcc.SCHEMA:
@@ -103,7 +108,7 @@ def claims(lab, how):
     """What the changes brought, of native with one client."""
     rows, report = [], lab.report
     for disk in dict.fromkeys(r["disk"] for r in report.table_of("settings")):
-        native = mean(report.values("settings", "per_s", disk=disk, setup="native", database="postgresql", clients=how["clients"][0]))
+        native = mean(report.values("settings", "per_s", disk=disk, setup="native", variant=AS_IT_COMES, database="postgresql", clients=how["clients"][0]))
         ours = {r["variant"]: r["per_s"] for r in report.select("settings", disk=disk, setup="zstd-1", database="postgresql", clients=how["clients"][0])}
         if native and ours:
             best = max(ours, key=ours.get)

@@ -44,6 +44,16 @@ SETUPS = {s.name: s for s in [
 ]}
 
 
+def server_memory_of(memory):
+    """The `--memory` of a server that shares so much with a load."""
+    return max(memory // SERVER_PART, SERVER_MEMORY_MIN) if memory else SERVER_MEMORY_DEFAULT
+
+
+def left_beside(memory, server_memory):
+    """What is left to the load. What the server may hold at most: docs/OPERATIONS.md."""
+    return max(memory - int(server_memory * 1.55) - (64 << 20), memory // 4)
+
+
 class Place:
     """A mounted file system, `path`, while it is used.
 
@@ -62,10 +72,8 @@ class Place:
         self.capacity = capacity or size + size // 4 + (256 << 20)
         self.properties = {**setup.properties, **(properties or {})}
         self.uses_shale = setup.compression is not None
-        self.server_memory = server_memory or (max(memory // SERVER_PART, SERVER_MEMORY_MIN) if memory else SERVER_MEMORY_DEFAULT)
-        # What the server may hold at most: docs/OPERATIONS.md.
-        taken = int(self.server_memory * 1.55) + (64 << 20)
-        self.load_memory = memory if not memory or not self.uses_shale else max(memory - taken, memory // 4)
+        self.server_memory = server_memory or server_memory_of(memory)
+        self.load_memory = left_beside(memory, self.server_memory) if memory and self.uses_shale else memory
         self.server = None
         self.directory = lab.work / "place"
         self.path = self.directory / "mnt"
