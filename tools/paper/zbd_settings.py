@@ -3,14 +3,16 @@
 import tpcc
 from lab import data, output
 from lab.database import MariaDB, PostgreSQL
-from lab.place import RINGS, left_beside, server_memory_of
+from lab.place import RINGS, left_beside_server
 from lab.report import mean
 from zbd_databases import HERE, create, transact, use, warm
 from zbd_files import build
 
+# How a database comes, and natively with no more memory than beside a server of Shale.
+AS_IT_COMES, SAME_MEMORY = "as it comes", "the memory left beside Shale"
 # (name, of which database, its settings, properties of the volume, how it is served)
 VARIANTS = [
-    ("as it comes", PostgreSQL, [], {"unit": "32K"}, {}),
+    (AS_IT_COMES, PostgreSQL, [], {"unit": "32K"}, {}),
     ("unit=8K", PostgreSQL, [], {"unit": "8K"}, {}),
     ("unit=4K", PostgreSQL, [], {"unit": "4K"}, {}),
     ("unit=8K, io_uring", PostgreSQL, [], {"unit": "8K"}, {"rings": True}),
@@ -19,14 +21,12 @@ VARIANTS = [
     ("unit=8K, no recycled log", PostgreSQL, ["wal_recycle=off", "wal_init_zero=off"], {"unit": "8K"}, {}),
     ("unit=8K, open_datasync", PostgreSQL, ["wal_sync_method=open_datasync"], {"unit": "8K"}, {}),
     ("unit=8K, compression=off", PostgreSQL, [], {"unit": "8K", "compression": "off"}, {}),
-    ("as it comes", MariaDB, [], {"unit": "32K"}, {}),
+    (AS_IT_COMES, MariaDB, [], {"unit": "32K"}, {}),
     ("unit=16K", MariaDB, [], {"unit": "16K"}, {}),
     ("unit=16K, O_DIRECT", MariaDB, ["innodb-flush-method=O_DIRECT"], {"unit": "16K"}, {}),
     ("unit=16K, fsync", MariaDB, ["innodb-flush-method=fsync"], {"unit": "16K"}, {}),
 ]
-# Natively, and so that the database has no more memory than beside a server of Shale.
-AS_IT_COMES, SAME_MEMORY = "as it comes", "the memory left beside Shale"
-QUICK = {("as it comes", PostgreSQL), ("unit=8K, wal_compression", PostgreSQL), ("unit=16K", MariaDB)}
+QUICK = {(AS_IT_COMES, PostgreSQL), ("unit=8K, wal_compression", PostgreSQL), ("unit=16K", MariaDB)}
 
 
 def possible(lab, how):
@@ -52,9 +52,8 @@ def settings(lab, how):
                 continue
             for setup in lab.setups("zstd-1") + (lab.setups("native") if name == AS_IT_COMES else []):
                 measure(lab, how, tables, disk, setup, name, kind, lines, properties if setup.compression else {}, served)
-            for setup in lab.setups("native") if name == AS_IT_COMES and not lab.quick else []:
-                left = left_beside(how["db_memory"], server_memory_of(how["db_memory"]))
-                measure(lab, how, tables, disk, setup, SAME_MEMORY, kind, lines, {}, {}, memory=left)
+                if not setup.compression and not lab.quick:
+                    measure(lab, how, tables, disk, setup, SAME_MEMORY, kind, lines, {}, {}, memory=left_beside_server(how["db_memory"]))
     report.heading("What helps databases")
     for disk in dict.fromkeys(r["disk"] for r in report.table_of("settings")):
         for kind in (PostgreSQL, MariaDB):
@@ -113,6 +112,6 @@ def claims(lab, how):
         if native and ours:
             best = max(ours, key=ours.get)
             rows.append([f"Settings win back what a commit costs: PostgreSQL, {how['clients'][0]} clients, {disk}, of native", None,
-                         f"{ours.get('as it comes', 0) / native:.2f} as it comes; best {ours[best] / native:.2f}: {best}", "yes" if ours[best] / native >= 0.95 else "no",
+                         f"{ours.get(AS_IT_COMES, 0) / native:.2f} as it comes; best {ours[best] / native:.2f}: {best}", "yes" if ours[best] / native >= 0.95 else "no",
                          "the table of commits tells what each layer adds"])
     return rows

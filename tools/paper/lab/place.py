@@ -49,8 +49,9 @@ def server_memory_of(memory):
     return max(memory // SERVER_PART, SERVER_MEMORY_MIN) if memory else SERVER_MEMORY_DEFAULT
 
 
-def left_beside(memory, server_memory):
+def left_beside_server(memory, server_memory=None):
     """What is left to the load. What the server may hold at most: docs/OPERATIONS.md."""
+    server_memory = server_memory or server_memory_of(memory)
     return max(memory - int(server_memory * 1.55) - (64 << 20), memory // 4)
 
 
@@ -73,7 +74,7 @@ class Place:
         self.properties = {**setup.properties, **(properties or {})}
         self.uses_shale = setup.compression is not None
         self.server_memory = server_memory or server_memory_of(memory)
-        self.load_memory = left_beside(memory, self.server_memory) if memory and self.uses_shale else memory
+        self.load_memory = left_beside_server(memory, self.server_memory) if memory and self.uses_shale else memory
         self.server = None
         self.directory = lab.work / "place"
         self.path = self.directory / "mnt"
