@@ -60,7 +60,7 @@ impl Display for OriginError {
         let (what, text) = match self {
             Self::Unreachable(text) => ("the store does not answer", text),
             Self::Denied(text) => ("the store denies access", text),
-            Self::Gone(text) => ("the image's version is not there any more", text),
+            Self::Gone(text) => ("the image, or a part of it, is not there any more", text),
             Self::Refused(text) => ("the image cannot be used so", text),
             Self::Damaged(text) => ("the image is damaged", text),
         };

@@ -14,6 +14,8 @@ pub enum Health {
     Damaged,
     /// A share could not be mounted.
     Unserved,
+    /// The image of a volume is not what was put into its store.
+    ImageDamaged,
     /// The image of a volume is not in its store any more.
     ImageGone,
     /// A repair has dropped something, and that was not acknowledged yet.
@@ -37,6 +39,7 @@ impl Health {
             Self::Failed => "failed",
             Self::Damaged => "damaged",
             Self::Unserved => "share-unserved",
+            Self::ImageDamaged => "image-damaged",
             Self::ImageGone => "image-gone",
             Self::Loss => "recovered-with-loss",
             Self::Full => "full",
@@ -63,6 +66,12 @@ pub fn assess(s: &StatusReport) -> Vec<(Health, String)> {
         [] => {}
         [one] => found.push((Health::Unserved, format!("SHARE '{}' IS NOT SERVED", one.share))),
         more => found.push((Health::Unserved, format!("{} SHARES ARE NOT SERVED", more.len()))),
+    }
+    let damaged: Vec<String> = s.images.iter().filter(|image| image.damaged).map(ImageLine::address).collect();
+    match &damaged[..] {
+        [] => {}
+        [one] => found.push((Health::ImageDamaged, format!("THE IMAGE {one} IS DAMAGED in its store"))),
+        more => found.push((Health::ImageDamaged, format!("{} IMAGES ARE DAMAGED in their stores", more.len()))),
     }
     let gone: Vec<String> = s.images.iter().filter(|image| image.gone).map(ImageLine::address).collect();
     match &gone[..] {
@@ -138,6 +147,7 @@ mod tests {
             failures: 1,
             last_error: None,
             gone: true,
+            damaged: false,
             waiting: 0,
             lacks_room: false,
             complete: false,
@@ -147,6 +157,9 @@ mod tests {
         s.images.push(image);
         let gone = "THE IMAGE file:///b@3 IS GONE from its store";
         assert_eq!((worst(&s), assess(&s)[0].1.as_str()), (Health::ImageGone, gone));
+        s.images[0].damaged = true;
+        let damaged = "THE IMAGE file:///b@3 IS DAMAGED in its store";
+        assert_eq!((worst(&s), assess(&s)[0].1.as_str()), (Health::ImageDamaged, damaged));
         let why = "its tree cannot be opened".to_owned();
         s.unserved_shares = vec![UnservedLine { share: "home".to_owned(), why }];
         assert_eq!((worst(&s), assess(&s)[0].1.as_str()), (Health::Unserved, "SHARE 'home' IS NOT SERVED"));
@@ -154,8 +167,16 @@ mod tests {
         assert_eq!((worst(&s), assess(&s)[0].1.as_str()), (Health::Damaged, "DAMAGED in 2 places"));
         s.failed = Some("no".to_owned());
         let all: Vec<_> = assess(&s).into_iter().map(|(health, _)| health.name()).collect();
-        let expected =
-            ["failed", "damaged", "share-unserved", "image-gone", "recovered-with-loss", "full", "incomplete"];
-        assert_eq!((&all[..7], &all[7..]), (&expected[..], &["scrubbing"][..]));
+        let expected = [
+            "failed",
+            "damaged",
+            "share-unserved",
+            "image-damaged",
+            "image-gone",
+            "recovered-with-loss",
+            "full",
+            "incomplete",
+        ];
+        assert_eq!((&all[..8], &all[8..]), (&expected[..], &["scrubbing"][..]));
     }
 }

@@ -29,6 +29,9 @@ pub struct ImageLine {
     /// It, or a part of it, is not in the store any more.
     #[serde(default)]
     pub gone: bool,
+    /// A part of it is not what was put there.
+    #[serde(default)]
+    pub damaged: bool,
     /// Requests that wait for the store.
     pub waiting: u64,
     /// The rest is to be fetched in the background, and the pool is too full to keep it.
@@ -53,6 +56,7 @@ impl From<engine::ImageStatus> for ImageLine {
             failures: status.failures,
             last_error: status.last_error,
             gone: status.is_gone,
+            damaged: status.is_damaged,
             waiting: status.waiting,
             lacks_room: status.lacks_room,
             complete: status.is_whole,
@@ -110,6 +114,7 @@ mod tests {
             failures: 0,
             last_error: None,
             gone: false,
+            damaged: false,
             waiting: 0,
             lacks_room: false,
             complete: false,

@@ -119,7 +119,12 @@ impl Core {
     }
 
     /// The same; what has come and been kept meanwhile is left out where that is to be looked for.
-    fn fetch_lacking(&self, keys: &[GroupKey], patience: &Patience<'_>, looks: bool) -> Result<Vec<Arc<Arrived>>> {
+    pub(super) fn fetch_lacking(
+        &self,
+        keys: &[GroupKey],
+        patience: &Patience<'_>,
+        looks: bool,
+    ) -> Result<Vec<Arc<Arrived>>> {
         let mut arrived = Vec::new();
         for of_image in keys.chunk_by(|a, b| a.object == b.object) {
             for some in of_image.chunks(ASKED_MAX) {
@@ -222,14 +227,20 @@ impl Core {
             if contact.gone.is_some_and(|gone| kept.iter().any(|(key, _)| *key == gone)) {
                 (contact.gone, contact.unheld) = (None, None);
             }
+            if contact.damaged.is_some_and(|damaged| kept.iter().any(|(key, _)| *key == damaged)) {
+                contact.damaged = None;
+            }
             if is_given_up && matches!(failure, Some(OriginError::Unreachable(_))) {
                 // This tells nothing of the store.
             } else if let Some(failure) = &failure {
                 contact.failures += 1;
                 contact.failed_at = self.env.clock.now_ns();
                 contact.last_error = Some(failure.to_string());
-                if matches!(failure, OriginError::Gone(_)) && contact.gone.is_none() {
-                    contact.gone = mine.iter().find(|key| open.contains(key)).copied();
+                let first = || mine.iter().find(|key| open.contains(key)).copied();
+                match failure {
+                    OriginError::Gone(_) => contact.gone = contact.gone.or_else(first),
+                    OriginError::Damaged(_) => contact.damaged = contact.damaged.or_else(first),
+                    OriginError::Unreachable(_) | OriginError::Denied(_) | OriginError::Refused(_) => {}
                 }
                 contact.backoff = (2 * contact.backoff).clamp(PAUSE_MIN_NS, PAUSE_MAX_NS);
                 contact.retry_at = now.saturating_add(contact.backoff);

@@ -31,6 +31,8 @@ pub(crate) struct Contact {
     pub last_error: Option<String>,
     /// A group of it that is not there any more, as its store said last.
     pub gone: Option<GroupKey>,
+    /// A group of it that came, and was not what had been put there.
+    pub damaged: Option<GroupKey>,
     /// Why it could not be held for its volumes, if it is not there any more.
     pub unheld: Option<String>,
     /// Before this, in nanoseconds of the clock, it is not asked again.

@@ -35,6 +35,8 @@ pub struct ImageStatus {
     pub last_error: Option<String>,
     /// It is not there any more, or a part of it, and volumes need it.
     pub is_gone: bool,
+    /// A part of it came, and was not what had been put there; it has not come whole since.
+    pub is_damaged: bool,
     /// Requests that wait for the store now.
     pub waiting: u64,
     /// The rest is to be fetched in the background, and the pool is too full to keep it.
@@ -117,6 +119,7 @@ impl Pool {
             fetched_bytes: contact.fetched_bytes,
             failures: contact.failures,
             is_gone: (contact.gone.is_some() || contact.unheld.is_some()) && !contact.is_whole,
+            is_damaged: contact.damaged.is_some() && !contact.is_whole,
             last_error: contact.last_error.or(contact.unheld),
             waiting: contact.waiting,
             lacks_room: contact.lacks_room && self.core.hydration_of(object.id).is_some(),

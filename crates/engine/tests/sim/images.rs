@@ -224,6 +224,17 @@ fn a_wrong_checksum_is_fetched_once_more_and_then_an_error() {
     let mut bytes = vec![0; SIZE];
     let error = volume.read(0, &mut bytes).unwrap_err();
     assert!(error.kind() == ErrorKind::Corrupt && error.to_string().contains("checksum"), "{error}");
+    // The status tells it until what was damaged has come whole.
+    let told = || (world.pool().images()[0].is_damaged, world.pool().images()[0].is_gone);
+    assert_eq!(told(), (true, false));
+    world.origin.set(Mood::Away);
+    world.machine.clock.advance_ms(900_000);
+    volume.read(0, &mut bytes).unwrap_err();
+    assert_eq!(told(), (true, false), "a store that is away says nothing about its images");
+    world.origin.set(Mood::Well);
+    world.machine.clock.advance_ms(900_000);
+    volume.read(0, &mut bytes).unwrap();
+    assert_eq!(told(), (false, false));
 }
 
 #[test]

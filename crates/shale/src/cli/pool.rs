@@ -55,8 +55,8 @@ loss, an image gone from its store (with what is not here of it), a share that c
 acknowledged with --acknowledge. A ~ stands before what is estimated: exact again with the next checkpoint, or --sync.
 
 JSON fields (bytes, counts, or as named; counters begin when the pool is opened):
-  health                                   ok, scrubbing, nearly-full, incomplete, full, recovered-with-loss, image-gone, share-unserved, damaged or
-                                           failed: the worst
+  health                                   ok, scrubbing, nearly-full, incomplete, full, recovered-with-loss, image-gone, image-damaged,
+                                           share-unserved, damaged or failed: the worst
   used_percent, available_bytes            what is stored, of what could be; what new data can take, as stored, if all that is dead is cleaned
   returning_bytes                          discarded or destroyed since the last checkpoint: the next one makes it available, after 10 s at rest
   reserved_bytes, kept_bytes               kept for volumes with a reservation, and not used yet; kept for cleaning
@@ -95,7 +95,8 @@ JSON fields (bytes, counts, or as named; counters begin when the pool is opened)
                                            {volume, snapshot, is_new, received_bytes, expected_bytes, token}
   images                                   blobs that volumes began as: list of {image, version, volumes, size_bytes, local_bytes, stored_bytes,
                                            fetched_groups, fetched_bytes, failures, last_error (null: the last try did not fail), waiting,
-                                           lacks_room (the pool is too full for hydrate), complete (hydrate found all here that the volumes need)}
+                                           gone, damaged (it, or a part of it, is so in its store), lacks_room (the pool is too full for
+                                           hydrate), complete (hydrate found all here that the volumes need)}
   losses                                   what repairs have lost and nobody has acknowledged: list of {unix_s, text}
   incomplete                               volumes and snapshots that have not got all of the data that an import was to bring: names
   ratio, saving_percent                    allocated/stored; 100*(1 - stored/allocated); null when empty
