@@ -201,6 +201,10 @@ def shares_tell_what_files_take(t):
     with open(share / "src" / "9.c", "r+b") as file:
         file.write(lines(500))
     only(t, pool, "home", "src/9.c", "zstd-9", "later data follows")
+    # A name that is no text is found as it is told.
+    with open(os.path.join(os.fsencode(share), b"L\xfc.c"), "wb") as file:
+        file.write(lines(500))
+    only(t, pool, "home", "L\\xfc.c", "zstd-9", "whose name is no text")
     why = explained(pool, "home", "src/9.c")
     t.expect(why["parts"][0]["why"] and "rule for c, by its name" in why["compression"], f"why: {why}")
     would = {other["codec"]: other["stored_bytes"] for other in why["trials"]["others"]}

@@ -44,7 +44,7 @@ impl Opened {
         Self { tree, files, _user: Some(user) }
     }
 
-    /// The node at a path, and its attributes.
+    /// The node at a path, and its attributes. Names that are no text are found as they are told.
     ///
     /// # Errors
     /// `NotFound`.
@@ -59,7 +59,11 @@ impl Opened {
             _ => error_of(share, &format!("'{path}' cannot be looked up"), failure),
         };
         for name in path.split('/').filter(|name| !name.is_empty() && *name != ".") {
-            (node, _) = self.tree.lookup(node, name.as_bytes()).map_err(failed)?;
+            let found = match self.tree.lookup(node, name.as_bytes()) {
+                Err(_) if name.contains("\\x") => self.tree.lookup(node, &share::out_of_words(name)),
+                found => found,
+            };
+            (node, _) = found.map_err(failed)?;
         }
         Ok((node, self.tree.inode(node).map_err(failed)?))
     }
@@ -224,7 +228,7 @@ impl<'a> Walk<'a> {
     fn names(&self, directory: u64) -> Result<Vec<(String, u64, Inode)>> {
         let mut names = Vec::new();
         let listing = self.opened.tree.list(directory, share::COOKIE_DOT_DOT, |listed, inode| {
-            names.push((String::from_utf8_lossy(&listed.name).into_owned(), listed.node, inode));
+            names.push((share::in_words(&listed.name), listed.node, inode));
             true
         });
         listing.map_err(|failure| error_of(self.share, "a directory cannot be listed", failure))?;

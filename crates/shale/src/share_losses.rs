@@ -88,7 +88,7 @@ fn lost_with_records(files: &Files) -> Result<Vec<String>> {
     })?;
     let more = lost.len().saturating_sub(TOLD_MAX);
     let words = |path: &Vec<u8>| {
-        let path = String::from_utf8_lossy(path);
+        let path = share::in_words(path);
         format!("{path}: lost with the record of its inode, a file of at most {RECORD_CONTENT_BYTES_MAX} bytes")
     };
     let mut told: Vec<_> = lost.values().take(TOLD_MAX).flat_map(|paths| paths.told()).map(words).collect();

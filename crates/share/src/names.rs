@@ -37,6 +37,32 @@ pub(crate) fn first_cookie(name: &[u8], secret: u64) -> u64 {
     (hash | 1 << HASH_BITS) << 16
 }
 
+/// A name or a path in words: bytes that are no text are written as `\xNN`, so that names that differ
+/// in them do not look alike.
+pub fn in_words(name: &[u8]) -> String {
+    let mut words = String::with_capacity(name.len());
+    for chunk in name.utf8_chunks() {
+        words.push_str(chunk.valid());
+        for byte in chunk.invalid() {
+            words.push_str(&format!("\\x{byte:02x}"));
+        }
+    }
+    words
+}
+
+/// The name that [`in_words`] wrote so, unless it has `\xNN` of its own.
+pub fn out_of_words(words: &str) -> Vec<u8> {
+    let (mut name, mut rest) = (Vec::with_capacity(words.len()), words.as_bytes());
+    while let Some((&first, behind)) = rest.split_first() {
+        let digits = rest.strip_prefix(b"\\x").and_then(|digits| digits.get(..2));
+        let digits = digits.filter(|digits| digits.iter().all(u8::is_ascii_hexdigit));
+        let byte = digits.and_then(|digits| u8::from_str_radix(str::from_utf8(digits).ok()?, 16).ok());
+        name.push(byte.unwrap_or(first));
+        rest = if byte.is_some() { &rest[4..] } else { behind };
+    }
+    name
+}
+
 /// The key of an entry.
 pub(crate) fn key(directory: u64, cookie: u64) -> [u8; 16] {
     let mut key = [0; 16];
@@ -93,6 +119,23 @@ pub(crate) fn check(name: &[u8]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_that_are_no_text_are_told_apart() {
+        for (name, words) in [
+            (&b"letters/m\xc3\xbcller"[..], "letters/müller"),
+            (b"L\xfc\xfe", "L\\xfc\\xfe"),
+            (b"L\xfc\xff.txt", "L\\xfc\\xff.txt"),
+            (b"\xe2\x82", "\\xe2\\x82"),
+            (b"", ""),
+        ] {
+            assert_eq!(in_words(name), words);
+            assert_eq!(out_of_words(words), name);
+        }
+        for as_it_is in ["\\", "\\x", "\\xf", "\\xg0", "\\x+1", "a\\b"] {
+            assert_eq!(out_of_words(as_it_is), as_it_is.as_bytes());
+        }
+    }
 
     #[test]
     fn cookies_follow_the_dots_and_stay_positive() {

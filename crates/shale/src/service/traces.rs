@@ -120,7 +120,7 @@ impl Known {
             // Others may be written next, and the look is paid for.
             let others = KNOWN_MAX.saturating_sub(known.paths.len() + unknown.len());
             let found = opened.tree.paths_of_files(&unknown, others).ok()?;
-            let in_words = |(file, path): (u64, Vec<u8>)| (file, String::from_utf8_lossy(&path).into_owned());
+            let in_words = |(file, path): (u64, Vec<u8>)| (file, share::in_words(&path));
             known.paths.extend(found.into_iter().map(in_words));
             Some(())
         });

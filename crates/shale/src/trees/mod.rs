@@ -74,7 +74,7 @@ pub type Step<T = ()> = Result<T, Stop>;
 
 /// A path of a tree in words, as it is: lines that are printed are made safe there.
 fn shown(path: &[u8]) -> String {
-    if path.is_empty() { ".".to_owned() } else { String::from_utf8_lossy(path).into_owned() }
+    if path.is_empty() { ".".to_owned() } else { share::in_words(path) }
 }
 
 /// Adds a line about a part of an item that was not done; hands on what ends the copy.

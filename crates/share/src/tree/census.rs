@@ -117,7 +117,7 @@ impl Census {
                 parts.push(format!("(inode {at})"));
                 break;
             };
-            parts.push(String::from_utf8_lossy(&entry.named.name).into_owned());
+            parts.push(names::in_words(&entry.named.name));
             at = entry.directory;
             if parts.len() >= DEPTH_MAX {
                 break;
@@ -131,7 +131,7 @@ impl Census {
     pub(super) fn path_of(&self, index: usize) -> String {
         let entry = &self.entries[index];
         let above = if entry.directory == ROOT { String::new() } else { self.path(entry.directory) };
-        format!("{above}/{}", String::from_utf8_lossy(&entry.named.name))
+        format!("{above}/{}", names::in_words(&entry.named.name))
     }
 
     /// All that is wrong.

@@ -45,11 +45,11 @@ impl Paths {
 
 impl fmt::Display for Paths {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut told = self.told.iter().map(|path| String::from_utf8_lossy(path));
+        let mut told = self.told.iter().map(|path| names::in_words(path));
         write!(f, "{}", told.next().unwrap_or_default())?;
         let mut others: Vec<_> = told.collect();
         if self.more > 0 {
-            others.push(format!("{} more", self.more).into());
+            others.push(format!("{} more", self.more));
         }
         if others.is_empty() { Ok(()) } else { write!(f, " (also {})", others.join(", ")) }
     }
