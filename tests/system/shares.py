@@ -115,6 +115,9 @@ def shares_have_history(t):
 
     server = other.serve(shares=True)
     t.equal(tree_digest(server.share("copy")), tuesday, "the share that was received")
+    other.shale("receive", "second", "-i", t.dir / "stream1")
+    other.shale("export", "second", t.dir / "second")
+    t.equal(tree_digest(t.dir / "second"), monday, "a share that was received under the server")
     server.stop()
     other.check()
 

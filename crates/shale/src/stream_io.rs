@@ -242,6 +242,10 @@ impl StreamSink for LocalSink {
             }
             _ => receiver.take(head, body)?,
         };
+        if report.is_some() {
+            // A share that has come is there for the next command.
+            service.look_at_shares();
+        }
         let image = image.map(|image| image_text(&image));
         Ok(report.map(|report| Received { image, ..report.into() }))
     }
