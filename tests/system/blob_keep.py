@@ -40,6 +40,7 @@ def keeping(t, store, elsewhere):
     three = store.blob("put", "books", second, "-m", "three")["version"]
     expired = store.blob("expire", "books", "--keep", "1")
     t.expect(expired["expired"], "nothing was given up")
+    t.equal(expired["kept"], [[one, one]], "numbers that a clone needs")
     store.blob("get", f"books@{two}", t.dir / "x", status=EXIT_NOT_FOUND)
     kept = store.blob("gc", "books", "--uploads", "0s")
     t.equal(kept["deleted"], 0, "objects deleted within the grace")
@@ -189,7 +190,10 @@ def blob_small_words(t):
     store.blob("tag", "b@4", "a b")
     shown = subprocess.run(store.words("log", "b"), env=store.environment, capture_output=True, text=True, check=True, timeout=60).stdout
     t.expect("@'a b'" in shown and "SIZE" in shown, shown)
-    t.equal(store.blob("expire", "b", "--keep", "1")["given_up"], [[1, 2]], "numbers that were given up")
+    expired = store.blob("expire", "b", "--keep", "1")
+    t.equal((expired["given_up"], expired["kept"]), ([[1, 2]], [[3, 3]]), "numbers that were given up, and of those with a tag")
+    words = subprocess.run(store.words("expire", "b@3"), env=store.environment, capture_output=True, text=True, check=True, timeout=60).stdout
+    t.expect("no version has gone; given up, but kept until no tag, clone or volume needs them: 3" in words, words)
     inside = store.blob("clone", "b", f"{store.url}/b/inside", status=EXIT_USAGE)
     t.expect(f"there is a blob at {store.url}/b, and {store.url}/b/inside would be inside it" in str(inside), f"{inside}")
     wrong = store.blob("put", "b", noise, "-o", "unit=4K", status=EXIT_USAGE)

@@ -1,6 +1,8 @@
 //! Records: the entries of a blob's log, each a complete description of the blob as of its number. Owns their bytes, which
 //! docs/BLOBS.md defines, and what a record says about which versions are live. Does no I/O.
 
+use std::collections::BTreeSet;
+
 use codec::{Codec, Workspace};
 use format::{Cursor, FormatError, crc32c, put_text, put_uint};
 
@@ -221,6 +223,13 @@ impl Record {
 
     fn is_kept(&self, seq: u64) -> bool {
         self.tags.iter().any(|(_, version)| *version == seq) || self.pins.iter().any(|pin| pin.version == seq)
+    }
+
+    /// Returns the versions that are given up and stay for as long as a tag or a pin names them, oldest first.
+    pub fn kept_though_expired(&self) -> Vec<u64> {
+        let named = self.tags.iter().map(|(_, version)| *version).chain(self.pins.iter().map(|pin| pin.version));
+        let kept = named.filter(|version| *version < self.seq && self.is_expired(*version));
+        kept.collect::<BTreeSet<u64>>().into_iter().collect()
     }
 
     fn is_expired(&self, seq: u64) -> bool {

@@ -133,7 +133,27 @@ struct Expired {
     blob: String,
     expired: bool,
     given_up: Vec<(u64, u64)>,
+    kept: Vec<(u64, u64)>,
     live_versions: u64,
+}
+
+impl Expired {
+    /// What was done, in words.
+    fn words(&self) -> String {
+        let one = |(first, last): &(u64, u64)| {
+            if first == last { first.to_string() } else { format!("{first} to {last}") }
+        };
+        let all = |ranges: &[(u64, u64)]| ranges.iter().map(one).collect::<Vec<_>>().join(", ");
+        let mut text = match &self.given_up[..] {
+            [] => format!("{}: no version has gone", self.blob),
+            gone => format!("{}: given up: {}; `shale blob gc` takes their space back", self.blob, all(gone)),
+        };
+        if !self.kept.is_empty() {
+            let kept = all(&self.kept);
+            text.push_str(&format!("; given up, but kept until no tag, clone or volume needs them: {kept}"));
+        }
+        text + "\n"
+    }
 }
 
 /// Joins rising numbers to ranges, from first to last.
@@ -161,18 +181,9 @@ pub async fn expire(args: BlobExpireArgs, context: &Context<'_>) -> Outcome {
     let head = blob.refresh().await.map_err(failure)?;
     let live_versions = head.live().len() as u64;
     let given_up = ranges(before.live().into_iter().filter(|seq| !head.is_live(*seq)));
-    let expired = Expired { blob: args.blob.to_string(), expired: done.is_some(), given_up, live_versions };
-    context.output.done(&expired, || {
-        let shown = |(first, last): &(u64, u64)| {
-            if first == last { first.to_string() } else { format!("{first} to {last}") }
-        };
-        let numbers = expired.given_up.iter().map(shown).collect::<Vec<_>>().join(", ");
-        if expired.expired {
-            format!("{}: given up: {numbers}; `shale blob gc` takes their space back\n", expired.blob)
-        } else {
-            format!("{}: nothing was to be given up\n", expired.blob)
-        }
-    });
+    let kept = ranges(head.kept_though_expired().into_iter());
+    let expired = Expired { blob: args.blob.to_string(), expired: done.is_some(), given_up, kept, live_versions };
+    context.output.done(&expired, || expired.words());
     Ok(())
 }
 
