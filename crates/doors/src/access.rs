@@ -151,6 +151,13 @@ impl Access {
         for item in value.split(',') {
             access.add(door, item).map_err(failed)?;
         }
+        let times = |is_it: fn(&str) -> bool| value.split(',').filter(|item| is_it(item)).count();
+        if times(|item| item.ends_with("_squash")) > 1 {
+            return Err(failed("only one of root_squash, no_root_squash and all_squash can hold".to_owned()));
+        }
+        if times(|item| item.starts_with("port=")) > 1 {
+            return Err(failed("a share has one port".to_owned()));
+        }
         access.check(door).map_err(failed)?;
         Ok(access)
     }
@@ -309,6 +316,8 @@ mod tests {
             (Door::Ftp, "ro@10.0.0.0/8", "does not tell clients apart"),
             (Door::Ftp, "ro,port=0", "1 to 65535"),
             (Door::Ftp, "ro,port=70000", "1 to 65535"),
+            (Door::Ftp, "port=21,port=22,ro", "one port"),
+            (Door::Nfs, "rw,root_squash,no_root_squash", "only one of root_squash"),
         ] {
             let error = Access::parse(door, value).unwrap_err().to_string();
             assert!(error.contains(part) && error.contains(door.allowed()), "{}={value}: {error}", door.name());
