@@ -22,7 +22,7 @@ Examples:
   shale send /srv/pool -R projects@monday | ssh backup shale receive /srv/pool copies/projects
   shale send /srv/pool --resume shale1-4f... | ssh backup shale receive /srv/pool vm
 
-Without --from the stream holds the whole snapshot, and makes a volume where it is received; with --from only what has
+Without --from (-i) the stream holds the whole snapshot, and makes a volume where it is received; with --from only what has
 changed since another snapshot, or since the one that a bookmark remembers, for a receiver that has that one as its newest. Data goes as it is stored, compressed;
 every piece is verified before it is sent. The stream has checksums of its own. Nothing is changed in the pool, and nothing
 is held: the volume goes on, snapshots can be destroyed (that of the stream ends it).
@@ -50,7 +50,7 @@ pub struct SendArgs {
     pub snapshot: Option<String>,
     /// The snapshot that the receiver has: its name, #BOOKMARK, or VOLUME@SNAPSHOT if it is of
     /// another volume
-    #[arg(long, value_name = "SNAPSHOT|#BOOKMARK")]
+    #[arg(long, short = 'i', value_name = "SNAPSHOT|#BOOKMARK")]
     pub from: Option<String>,
     /// Send every snapshot behind this one, up to the one named, and not only the difference
     #[arg(short = 'I', long, value_name = "SNAPSHOT|#BOOKMARK", conflicts_with = "from")]
