@@ -10,6 +10,7 @@
 //!    fails with `NotHere` beneath its error.
 //! 2. The request lets go of all locks, fetches the groups (`fetch`), and is tried again. What has
 //!    arrived is held in memory until then.
+//!    A stream of reads has the groups before it fetched meanwhile (`ahead`).
 //! 3. What has arrived is appended to the log as data of the image's object (`keep`), not synced.
 //! 4. When it takes more than its share, or the pool has no room for a write, the groups that were
 //!    not read for longest are dropped: the next full checkpoint takes their records out.
@@ -22,6 +23,7 @@ pub(crate) mod hydrate;
 pub(crate) mod push;
 pub(crate) mod pushed;
 
+mod ahead;
 mod ending;
 mod fetch;
 mod keep;

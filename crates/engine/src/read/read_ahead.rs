@@ -133,6 +133,10 @@ impl Core {
             at = job.end;
             let (streams, object) = (streams.clone(), object.clone());
             self.workers.submit(Box::new(move |core| {
+                if streams.has_passed(&job) {
+                    return;
+                }
+                core.fetch_ahead(&object, &job);
                 // Not while another thread changes the way down from the object. That does not take
                 // long, but may be waiting for the very thread that this runs on.
                 let Some(_gate) = object.gate.try_read().filter(|_| object.is_readable()) else { return };

@@ -1,6 +1,7 @@
-//! Volumes of one image that are read at the same time: each group is fetched once for all of them.
+//! Volumes of images that are read by several threads: each group is fetched once for all of them,
+//! and what a stream of reads will need is fetched before it is asked for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
@@ -88,5 +89,52 @@ fn a_group_that_has_come_for_another_volume_is_not_fetched_again() {
     });
     assert!(first == origin.content[..4096] && both == origin.content[..2 * GROUP], "HARNESS: not the image's content");
     assert_eq!(origin.asked(), BTreeMap::from([(0, 1), (1, 1)]), "HARNESS: how often each group was fetched");
+    pool.close().unwrap();
+}
+
+/// A store that notes what was asked for.
+#[derive(Debug)]
+struct Noting {
+    origin: Arc<FakeOrigin>,
+    asked: (Mutex<BTreeSet<u64>>, Condvar),
+}
+
+impl Origins for Noting {
+    fn fetch(&self, image: &RemoteImage, groups: &[u64], wait: &Wait<'_>) -> Vec<Result<RemoteGroup, OriginError>> {
+        let answers = self.origin.fetch(image, groups, wait);
+        self.asked.0.lock().unwrap().extend(groups);
+        self.asked.1.notify_all();
+        answers
+    }
+}
+
+#[test]
+fn a_stream_has_the_groups_before_it_fetched() {
+    let machine = Machine::new(CAPACITY_BYTES, 6);
+    let origin = FakeOrigin::new(12, 64 * GROUP);
+    let noting = Arc::new(Noting { origin: origin.clone(), asked: Default::default() });
+    let env = || PoolEnv { origins: Some(noting.clone()), ..machine_env::env(&machine) };
+    let format =
+        FormatOptions { capacity_bytes: CAPACITY_BYTES, extent_bytes: 256 << 10, properties: Default::default() };
+    Pool::format(&env(), &format).unwrap();
+    let options = PoolOptions { memory_bytes: 8 << 20, workers: 1, ..PoolOptions::default() };
+    let pool = Pool::open(env(), options).unwrap();
+    pool.clone_image(&origin.image, "v", None, &Properties::new()).unwrap();
+    let volume = pool.volume("v").unwrap();
+    let mut bytes = vec![0; GROUP];
+    let mut read = |group: usize| {
+        volume.read((group * GROUP) as u64, &mut bytes).unwrap();
+        assert!(bytes == origin.content[group * GROUP..][..GROUP], "HARNESS: group {group} of the image");
+    };
+    // A single read asks for nothing else.
+    read(40);
+    assert_eq!(origin.asked(), BTreeMap::from([(40, 1)]));
+    (0..10).for_each(&mut read);
+    let asked = noting.asked.0.lock().unwrap();
+    let (asked, _) = noting.asked.1.wait_timeout_while(asked, PATIENCE, |asked| !asked.contains(&10)).unwrap();
+    assert!(asked.contains(&10), "HARNESS: nothing was fetched before it was read");
+    drop(asked);
+    (10..64).for_each(&mut read);
+    assert!(origin.asked().values().all(|times| *times == 1), "HARNESS: {:?}", origin.asked());
     pool.close().unwrap();
 }
