@@ -3,8 +3,9 @@
 import tpcc
 from lab import data, output
 from lab.database import MariaDB, PostgreSQL
-from lab.place import RINGS, left_beside_server
+from lab.place import RINGS, SERVER_MEMORY_MIN, left_beside_server
 from lab.report import mean
+from lab.share import Shares
 from zbd_databases import HERE, create, transact, use, warm
 from zbd_files import build
 
@@ -21,10 +22,12 @@ VARIANTS = [
     ("unit=8K, no recycled log", PostgreSQL, ["wal_recycle=off", "wal_init_zero=off"], {"unit": "8K"}, {}),
     ("unit=8K, open_datasync", PostgreSQL, ["wal_sync_method=open_datasync"], {"unit": "8K"}, {}),
     ("unit=8K, compression=off", PostgreSQL, [], {"unit": "8K", "compression": "off"}, {}),
+    ("unit=8K, --memory 64M", PostgreSQL, [], {"unit": "8K"}, {"server_memory": SERVER_MEMORY_MIN}),
+    ("unit=8K, in a share", PostgreSQL, [], {"unit": "8K"}, {"door": "share"}),
     (AS_IT_COMES, MariaDB, [], {"unit": "32K"}, {}),
     ("unit=16K", MariaDB, [], {"unit": "16K"}, {}),
-    ("unit=16K, O_DIRECT", MariaDB, ["innodb-flush-method=O_DIRECT"], {"unit": "16K"}, {}),
     ("unit=16K, fsync", MariaDB, ["innodb-flush-method=fsync"], {"unit": "16K"}, {}),
+    ("unit=16K, in a share", MariaDB, [], {"unit": "16K"}, {"door": "share"}),
 ]
 QUICK = {(AS_IT_COMES, PostgreSQL), ("unit=8K, wal_compression", PostgreSQL), ("unit=16K", MariaDB)}
 
@@ -65,10 +68,16 @@ def settings(lab, how):
     commits(lab, how)
 
 
+def place_of(lab, disk, setup, properties, served, **how):
+    """The file system of a variant: natively, on a volume, or a share without loop device and ext4."""
+    if setup.compression and served.get("door") == "share":
+        return Shares(lab, disk, {"database": {"compression": setup.compression, **properties}}, **how)
+    return lab.place(disk, setup, properties=properties, **(served if setup.compression else {}), **how)
+
+
 def measure(lab, how, tables, disk, setup, name, kind, lines, properties, served, memory=None):
     """One variant on one disk."""
-    with lab.place(disk, setup, size=how["size"], memory=memory or how["db_memory"], properties=properties, **(served if setup.compression else {})) as place, \
-            kind(place, how["db_memory"], lines) as database:
+    with place_of(lab, disk, setup, properties, served, size=how["size"], memory=memory or how["db_memory"]) as place, kind(place, how["db_memory"], lines) as database:
         create(database, tpcc.SCHEMA)
         for table in tpcc.SCHEMA:
             database.load(table, tables / f"{table}.tsv", "false", "\\t")
