@@ -1,4 +1,5 @@
--- TPC-C's five transactions as procedures; run_for calls them in the specification's mix until its time is over.
+-- TPC-C's five transactions as procedures. next_one does one of them, in the specification's mix, until its time is over.
+-- One call is one transaction: MariaDB waits for the log at the end of a client's statement, and not at a commit within a procedure.
 use paper;
 delimiter //
 create function nu(a int, x int, y int) returns int not deterministic no sql
@@ -92,21 +93,23 @@ begin
     where ol_w_id = w and ol_d_id = d and ol_o_id >= next - 20 and ol_o_id < next and s_quantity < low);
 end //
 
-create procedure run_for(seconds int, ws int, items int, customers int)
+create procedure next_one(ws int, items int, customers int)
 begin
-  declare kind double; declare done, orders_made int default 0;
-  declare until_when double default unix_timestamp(sysdate(6)) + seconds;
-  -- A transaction that has to give way to another is taken back by the server, and not counted.
-  declare continue handler for sqlexception begin rollback; set done = done - 1; end;
-  while unix_timestamp(sysdate(6)) < until_when do
-    set kind = rand(), done = done + 1;
-    if kind < 0.45 then call new_order(ws, items, customers); set orders_made = orders_made + 1;
+  if unix_timestamp(sysdate(6)) >= @until_when then
+    select @done, @orders_made;
+    signal sqlstate '45000' set message_text = 'time is up';
+  end if;
+  begin
+    declare kind double default rand();
+    -- A transaction that has to give way to another is taken back by the server, and not counted.
+    declare continue handler for sqlexception begin rollback; set @done = @done - 1; end;
+    set @done = @done + 1;
+    if kind < 0.45 then call new_order(ws, items, customers); set @orders_made = @orders_made + 1;
     elseif kind < 0.88 then call payment(ws, items, customers);
     elseif kind < 0.92 then call order_status(ws, items, customers);
     elseif kind < 0.96 then call delivery(ws, items, customers);
     else call stock_level(ws, items, customers);
     end if;
-  end while;
-  select done, orders_made;
+  end;
 end //
 delimiter ;
