@@ -91,5 +91,6 @@ pub use session::{DataHash, Finished, Journal, Uploading};
 pub use staged::{Staged, StagedAs};
 pub use survey::{Damage, Usage, Verified};
 pub use texts::{check_message, check_tag, copy_message, shown};
+pub use told::NO_CREDENTIALS;
 pub use upload::{Tally, UploadOptions};
 pub use world::World;

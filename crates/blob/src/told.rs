@@ -26,6 +26,9 @@ const ADVICE_CLOCK: &str = "set this machine's clock";
 const ADVICE_SLOW: &str = "the store is asked too often: try again later";
 const ADVICE_NETWORK: &str = "look at the endpoint (AWS_ENDPOINT_URL) and the network";
 
+/// How an error begins that tells that a store would want credentials, and that there are none.
+pub const NO_CREDENTIALS: &str = "no credentials were found";
+
 /// Tells that no credentials were found, where they were looked for, and what to set.
 fn no_credentials(text: &str) -> String {
     let (looked, set) = if text.contains("MicrosoftAzure") || text.contains("/metadata/identity") {
@@ -45,7 +48,7 @@ fn no_credentials(text: &str) -> String {
             "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or AWS_SKIP_SIGNATURE=true for a public bucket",
         )
     };
-    format!("no credentials were found; looked at: {looked}; set {set}")
+    format!("{NO_CREDENTIALS}; looked at: {looked}; set {set}")
 }
 
 /// Tells whether the store's client found no credentials, and asked the machine for some in vain.
@@ -257,7 +260,7 @@ mod tests {
         let asked =
             "Error performing PUT http://169.254.169.254/latest/api/token in 1s - HTTP error: error sending request";
         let told = told(&generic(asked));
-        assert!(told.starts_with("no credentials were found") && !told.contains("169.254"), "{told}");
+        assert!(told.starts_with(NO_CREDENTIALS) && !told.contains("169.254"), "{told}");
         assert!(told.contains("~/.aws/credentials") && told.contains("set AWS_ACCESS_KEY_ID"), "{told}");
         let azure = Error::Generic {
             store: "MicrosoftAzure",

@@ -19,9 +19,6 @@ use crate::session::Session;
 /// Size of units of a volume that begins as an image: that of the frames of blobs.
 const UNIT: &str = "128K";
 
-/// How the words begin that say so.
-const NO_CREDENTIALS: &str = "no credentials were found";
-
 #[derive(Debug, Serialize)]
 struct Cloned {
     volume: String,
@@ -70,7 +67,7 @@ pub fn clone(args: CloneArgs, url: &str, output: &Output) -> Outcome {
 /// An error of the pool, with who it is that lacks credentials: this command has found its own by
 /// then, and it is the server that talks to the store.
 fn of_whom(session: &Session, error: Error) -> Failure {
-    if !(session.is_served() && error.to_string().contains(NO_CREDENTIALS)) {
+    if !(session.is_served() && error.to_string().contains(::blob::NO_CREDENTIALS)) {
         return error.into();
     }
     let how = "; this is said of the environment of the server, not of this shell: stop the server, and start it where these are set (in a unit of \
