@@ -40,6 +40,8 @@ def shares_inherit_compression(t):
     pool.shale("create", "home/all", "--share")
     pool.shale("create", "home/meier", "--share")
     server = pool.serve(shares=True)
+    where = {name: json.loads(pool.shale("get", name, "compression", "--json").stdout)[0]["source"] for name in ["archive", "home/all"]}
+    t.equal(where, {"archive": "share", "home/all": "pool"}, "where a property is from")
     expected = {"archive": "gzip-6", "media": "raw", "home/all": "lz4", "home/meier": "lz4"}
     for share, codec in expected.items():
         for name in ["text.c", "photo.jpg", "none"]:

@@ -285,8 +285,8 @@ pub struct PropertyReport {
 }
 
 impl PropertyReport {
-    /// From the engine's; `own`: what the source is called if it is the volume or the folder
-    /// itself. What it is inherited from `is_folder`, or else a share.
+    /// From the engine's; `own`: what the source is called if it is the volume, the share or the
+    /// folder itself. What it is inherited from `is_folder`, or else a share.
     pub fn new(property: Property, own: &str, is_folder: impl Fn(&str) -> bool) -> Self {
         let (source, folder) = match property.source {
             PropertySource::Default => ("default", None),

@@ -299,14 +299,17 @@ impl Service {
             Request::List => Ok(Reply::Volumes(self.list())),
             Request::Status => Ok(Reply::Status(Box::new(self.status()))),
             Request::Get { volume } => {
-                let is_folder = volume.as_deref().is_some_and(|name| self.pool.is_folder(name));
-                let own = if is_folder { "folder" } else { "volume" };
                 let mut properties = self.pool.properties(volume.as_deref())?;
-                let is_volume = |name: &str| !is_folder && self.pool.volume(name).is_ok_and(|found| !found.is_share());
-                if volume.as_deref().is_some_and(is_volume) {
+                let is_folder = |name: &str| self.pool.is_folder(name);
+                let is_share = |name: &str| self.pool.volume(name).is_ok_and(|found| found.is_share());
+                let own = match volume.as_deref() {
+                    Some(name) if is_folder(name) => "folder",
+                    Some(name) if is_share(name) => "share",
+                    _ => "volume",
+                };
+                if own == "volume" && volume.is_some() {
                     properties.retain(|property| !is_door(&property.key));
                 }
-                let is_folder = |name: &str| self.pool.is_folder(name);
                 let reports = properties.into_iter().map(|p| PropertyReport::new(p, own, is_folder));
                 Ok(Reply::Properties(reports.collect()))
             }
