@@ -56,6 +56,7 @@ def names_lie_in_a_tree(t):
     t.equal(source_of(pool, "a", "compression"), ("auto", "default", None), "the default")
     said = pool.shale("get", "projects/web/db1", "compression").stdout
     t.expect("folder projects" in said, f"get says from where: {said}")
+    t.equal(*[pool.shale("get", "projects/mail", *all_of_them).stdout for all_of_them in [["all"], []]], "get of all properties")
     pool.shale("set", "projects/web", "compression=off")
     t.equal(source_of(pool, "projects/web/db1", "compression"), ("off", "folder", "projects/web"), "from the nearest")
     pool.shale("set", "projects", "reservation=1G", status=EXIT["usage"])
@@ -85,6 +86,11 @@ def names_lie_in_a_tree(t):
     t.expect(folder["folder"] and folder["stored_bytes"] >= 50 << 20, f"the sums of a folder: {folder}")
     lines = pool.shale("list", "p", "-r", "-H", "-o", "name").stdout.splitlines()
     t.equal(lines, ["p", "p/copy", "p/mail", "p/mail@s1", "p/web", "p/web/db1", "p/web/db1@s1"], "list -r of a folder")
+    of_types = [("p", "folder"), ("p/mail@s1", "snapshot"), ("p/web", "folder"), ("p/web/db1@s1", "snapshot")]
+    t.equal(names(pool, "p", "-t", "snapshot,folder"), of_types, "list of two types")
+    with_snapshots = json.loads(pool.shale("list", "-t", "snapshot", "--json").stdout)
+    t.equal([volume["name"] for volume in with_snapshots], ["p/mail", "p/web/db1"], "volumes whose snapshots are told")
+    t.expect("bookmark" in pool.shale("list", "-t", "disk", status=EXIT["usage"]).stderr, "a type that there is not: those that there are")
 
     # To another pool, under another folder, and what is newer after it.
     other = Pool(t, name="other")

@@ -120,13 +120,16 @@ or null."
 pub struct GetArgs {
     /// Directory of the pool
     pub pool: PathBuf,
-    /// Volume or folder (left out: the pool), and the properties to show (left out: all)
+    /// Volume or folder (left out: the pool), and the properties to show (left out, or `all`: all)
     #[arg(value_name = "VOLUME|KEY")]
     pub words: Vec<String>,
     /// How the pool is reached
     #[command(flatten)]
     pub access: Access,
 }
+
+/// What a line of the list can be.
+const TYPES: [&str; 5] = ["volume", "share", "folder", "snapshot", "bookmark"];
 
 /// See [`super::Command::List`].
 #[derive(Debug, Args)]
@@ -136,6 +139,7 @@ Examples:
   shale list /srv/pool -r                              snapshots too: times, what each keeps
   shale list /srv/pool vm -r                           one volume
   shale list /srv/pool projects                        a folder, and everything in it
+  shale list /srv/pool -t snapshot                     only snapshots
   shale list /srv/pool -o name,stored,compression      these columns
   shale list /srv/pool -H -o name,stored               for scripts: exact bytes, tabs, no headers
   shale list /srv/pool --json | jq -r '.[].name'
@@ -155,7 +159,8 @@ JSON: a list of {id, name, share (whether it is one), folder (whether it is one)
   origin, incomplete, exact, bookmarks: list of {bookmark, created_unix_s, identity}, unserved (why a share is not mounted, or null)};
   id is a number that the volume keeps whatever it is called, allocated are logical bytes that hold data (its snapshots' too), stored what they take in the pool, ratio = allocated/stored (null
   when empty), clients how many have the volume open, client_names who the first 16 of them are, properties those set on the volume itself, origin the snapshot of
-  another volume that it was cloned from, incomplete whether an import has brought a part of its data only, exact whether allocated and stored are exact, or estimated. With -r each has
+  another volume that it was cloned from, incomplete whether an import has brought a part of its data only, exact whether allocated and stored are exact, or estimated.
+  With -t a volume is told if a line of it is: itself, a snapshot or a bookmark. With -r, or -t snapshot, each has
   snapshots, a list of {volume, name, size_bytes, created_unix_s, scheduled, unique_bytes, shared_bytes, data_bytes, clients,
   client_names, incomplete, holds}: holds are the tags that keep it, data_bytes are logical bytes that hold data, unique comes back if the snapshot alone is destroyed, shared is what others see too.")]
 pub struct ListArgs {
@@ -170,6 +175,9 @@ pub struct ListArgs {
     /// List the snapshots too, and what they cost
     #[arg(long, short)]
     pub recursive: bool,
+    /// Only lines of these types, separated by commas; snapshots and bookmarks without -r, too
+    #[arg(short = 't', long = "type", value_name = "TYPES", value_delimiter = ',', value_parser = TYPES)]
+    pub types: Vec<String>,
     /// Show these columns, separated by commas
     #[arg(short = 'o', long, value_name = "COLUMNS", value_delimiter = ',')]
     pub columns: Option<Vec<String>>,
@@ -184,7 +192,22 @@ pub struct ListArgs {
 impl ListArgs {
     /// Whether snapshots are to be shown: all, or the one that is named.
     pub fn wants_snapshots(&self) -> bool {
-        self.recursive || self.volume.as_ref().is_some_and(|name| name.contains('@'))
+        let is_one_named = self.volume.as_ref().is_some_and(|name| name.contains('@'));
+        self.recursive || is_one_named || self.names_type("snapshot")
+    }
+
+    /// Whether bookmarks have lines of their own.
+    pub fn wants_bookmarks(&self) -> bool {
+        self.recursive || self.names_type("bookmark")
+    }
+
+    /// Whether lines of a type are to be shown.
+    pub fn shows(&self, kind: &str) -> bool {
+        self.types.is_empty() || self.names_type(kind)
+    }
+
+    fn names_type(&self, kind: &str) -> bool {
+        self.types.iter().any(|named| named == kind)
     }
 }
 

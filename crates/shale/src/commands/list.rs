@@ -169,6 +169,7 @@ fn wanted(session: &Session, args: &ListArgs) -> Outcome<Vec<VolumeReport>> {
             }
         }
     }
+    volumes.retain(|volume| is_told(volume, args));
     Ok(volumes)
 }
 
@@ -210,10 +211,19 @@ fn rows<'a>(
         rows.extend((!is_snapshot).then_some(plain));
         let snapshots = volume.snapshots.iter().flatten();
         rows.extend(snapshots.map(|snapshot| Row { snapshot: Some(snapshot), ..plain }));
-        let bookmarks = volume.bookmarks.iter().filter(|_| args.recursive && !is_snapshot);
+        let bookmarks = volume.bookmarks.iter().filter(|_| args.wants_bookmarks() && !is_snapshot);
         rows.extend(bookmarks.map(|bookmark| Row { bookmark: Some(bookmark), ..plain }));
     }
+    rows.retain(|row| args.shows(row.kind()));
     rows
+}
+
+/// Whether a volume is to be told at all: for itself, for its snapshots or for its bookmarks.
+fn is_told(volume: &VolumeReport, args: &ListArgs) -> bool {
+    let has_snapshots = volume.snapshots.as_ref().is_some_and(|snapshots| !snapshots.is_empty());
+    args.shows(volume.kind())
+        || has_snapshots && args.shows("snapshot")
+        || !volume.bookmarks.is_empty() && args.shows("bookmark")
 }
 
 /// The value of a column: what people read and scripts parse differ.
@@ -237,12 +247,22 @@ fn listed<'a>(names: impl Iterator<Item = &'a str>) -> Value {
 }
 
 impl Row<'_> {
+    fn kind(&self) -> &'static str {
+        match (self.bookmark, self.snapshot) {
+            (Some(_), _) => "bookmark",
+            (_, Some(_)) => "snapshot",
+            _ => self.volume.kind(),
+        }
+    }
+
     fn value(&self, column: &str) -> Value {
         let v = self.volume;
+        if column == "type" {
+            return Value::Text(self.kind().to_owned());
+        }
         if let Some(bookmark) = self.bookmark {
             return match column {
                 "name" => Value::Text(bookmark.bookmark.clone()),
-                "type" => Value::Text("bookmark".to_owned()),
                 "created" => Value::Moment(bookmark.created_unix_s),
                 _ => Value::None,
             };
@@ -255,8 +275,6 @@ impl Row<'_> {
         match (column, self.snapshot) {
             ("name", Some(s)) => Value::Text(format!("{}@{}", v.name, s.name)),
             ("name", None) => Value::Text(v.name.clone()),
-            ("type", Some(_)) => Value::Text("snapshot".to_owned()),
-            ("type", None) => Value::Text(v.kind().to_owned()),
             ("id", None) => Value::Count(v.id),
             ("size", _) if v.share || v.folder => Value::None,
             ("clients", None) if v.folder => Value::None,

@@ -33,6 +33,9 @@ pub fn get(args: GetArgs, output: &Output) -> Outcome {
     Ok(())
 }
 
+/// As in other file systems: all properties.
+const ALL: &str = "all";
+
 /// The first word is a volume or a folder if there is one of that name; else all words are
 /// properties of the pool.
 fn wanted(session: &Session, pool: &Path, words: &[String]) -> Result<Vec<PropertyReport>> {
@@ -41,7 +44,7 @@ fn wanted(session: &Session, pool: &Path, words: &[String]) -> Result<Vec<Proper
         Ok(properties) => select(properties, rest, &format!("volume '{first}'")),
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let properties = in_force(session, None)?;
-            if properties.iter().any(|property| property.key == *first) {
+            if first == ALL || properties.iter().any(|property| property.key == *first) {
                 select(properties, words, "the pool")
             } else {
                 let known: Vec<_> = properties.iter().map(|property| property.key.as_str()).collect();
@@ -57,9 +60,9 @@ fn wanted(session: &Session, pool: &Path, words: &[String]) -> Result<Vec<Proper
     }
 }
 
-/// The properties of `keys`, in their order; all if there are none.
+/// The properties of `keys`, in their order; all if there are none, or if that is the only one.
 fn select(properties: Vec<PropertyReport>, keys: &[String], owner: &str) -> Result<Vec<PropertyReport>> {
-    if keys.is_empty() {
+    if keys.is_empty() || keys == [ALL] {
         return Ok(properties);
     }
     let find = |key: &String| {
@@ -102,6 +105,7 @@ mod tests {
         let all = || vec![property("compression", "lz4"), property("unit", "32K")];
         let keys = |list: &[&str]| list.iter().map(|k| (*k).to_owned()).collect::<Vec<_>>();
         assert_eq!(select(all(), &[], "it").unwrap(), all());
+        assert_eq!(select(all(), &keys(&["all"]), "it").unwrap(), all());
         let some = select(all(), &keys(&["unit", "compression"]), "it").unwrap();
         assert_eq!(some, [property("unit", "32K"), property("compression", "lz4")]);
         let error = select(all(), &keys(&["colour"]), "volume 'x'").unwrap_err();
