@@ -8,12 +8,6 @@
 
 #define PAGE 8192
 #define FILE_BYTES (16u << 20)
-#define TIMES_MAX (1u << 20)
-
-static int compare(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
 
 int main(int given, char **a) {
     if (given != 4) {
@@ -40,7 +34,6 @@ int main(int given, char **a) {
             fail("write");
         times[done] = now() - began;
     }
-    qsort(times, done, sizeof *times, compare);
-    printf("%zu %.1f %.1f\n", done, times[done / 2] * 1e6, times[done * 99 / 100] * 1e6);
+    print_times(times, done);
     return 0;
 }

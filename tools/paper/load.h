@@ -30,6 +30,20 @@ static double now(void) {
     return t.tv_sec + t.tv_nsec / 1e9;
 }
 
+/* Of how many requests at most the time is taken. */
+#define TIMES_MAX (1u << 20)
+
+static int by_time(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Prints how many there were, and the median and the 99th percentile of their seconds in microseconds. */
+static void print_times(double *times, size_t done) {
+    qsort(times, done, sizeof *times, by_time);
+    printf("%zu %.1f %.1f\n", done, times[done / 2] * 1e6, times[done * 99 / 100] * 1e6);
+}
+
 struct content {
     const unsigned char *bytes;
     size_t size;

@@ -72,7 +72,7 @@ def settings(lab, how):
             report.table(["database, disk", "variant", "clients", "transactions/s", "of native", "load's CPU, s", "server's CPU, s", "disk written, MB"],
                          [[f"{kind.name}, {disk}", r["variant"] if r["setup"] != "native" else f"native, {r['variant']}", r["clients"], r["per_s"],
                            round(r["per_s"] / native[r["clients"]], 2) if r["clients"] in native else None, r["load_cpu_s"], r["server_cpu_s"], round(r["disk_written_bytes"] / 1e6)] for r in rows])
-    commits(lab, how)
+    layers(lab, how)
 
 
 def place_of(lab, disk, setup, properties, served, **how):
@@ -98,25 +98,36 @@ def measure(lab, how, tables, disk, setup, name, kind, lines, properties, served
             lab.report.row("settings", disk=disk.name, setup=setup.name, variant=name, database=kind.name, clients=clients, **told, **meter.figures())
 
 
-def commits(lab, how):
-    """The time of a durable write of 8 KiB, layer by layer."""
-    report = lab.report
+def layers(lab, how):
+    """The time of a durable write of 8 KiB and of a read of 16 KiB, layer by layer."""
+    report, size = lab.report, {"size": how["size"], "memory": how["db_memory"]}
     for disk in lab.disks(*how["disks"]):
         for setup in lab.setups("native", "off", "zstd-1"):
-            with lab.place(disk, setup, size=how["size"], memory=how["db_memory"], properties={"unit": "8K"} if setup.compression else {}) as place:
-                layers = {"ext4": place.path / "sync"}
+            with lab.place(disk, setup, properties={"unit": "8K"} if setup.compression else {}, **size) as place:
+                paths = {"ext4": place.path / "page"}
                 if place.uses_shale:
                     # The file of the mount itself: without loop device and without ext4 on it. Its volume is another one.
-                    place.shale("create", place.pool, "bare", "--size", "256M")
-                    layers["file of the mount"] = place.directory / "volumes/bare"
-                    layers["ext4 below the pool"] = place.pool.parent / "sync"
-                for layer, path in layers.items():
-                    done, median, slow = place.run([build(lab, "commit"), path, data.mail(), 1 if lab.quick else 5]).split()
-                    report.row("commits", disk=disk.name, setup=setup.name, layer=layer, commits=int(done), median_us=float(median), p99_us=float(slow))
-    report.heading("The time of a commit, layer by layer")
-    report.text("Microseconds from write to the end of fdatasync, 8 KiB, one at a time.")
-    rows = report.table_of("commits")
-    report.table(["disk", "set-up", "layer", "median, us", "99 %, us"], [[r["disk"], r["setup"], r["layer"], r["median_us"], r["p99_us"]] for r in rows])
+                    place.shale("create", place.pool, "bare", "--size", "768M", "-o", "unit=8K")
+                    paths["file of the mount"] = place.directory / "volumes/bare"
+                    paths["ext4 below the pool"] = place.pool.parent / "page"
+                time_pages(lab, place, disk, setup, paths)
+            if setup.compression:
+                with Shares(lab, disk, {"database": {"compression": setup.compression, "unit": "8K"}}, **size) as place:
+                    time_pages(lab, place, disk, setup, {"file of a share": place.path / "page"})
+    report.heading("The time of a commit and of a read, layer by layer")
+    report.text("Microseconds, one at a time: from write to the end of fdatasync, 8 KiB; and of a read of 16 KiB past the page cache, at random in 512 MiB.")
+    rows = report.table_of("layers")
+    report.table(["disk", "set-up", "layer", "commit, us", "99 %, us", "read, us", "99 %, us"],
+                 [[r["disk"], r["setup"], r["layer"], r["commit_us"], r["commit_p99_us"], r["read_us"], r["read_p99_us"]] for r in rows])
+
+
+def time_pages(lab, place, disk, setup, paths):
+    """Commits to each of these files, and reads from it."""
+    seconds = 1 if lab.quick else 5
+    for layer, path in paths.items():
+        _, commit, commit_p99 = map(float, place.run([build(lab, "commit"), path, data.mail(), seconds]).split())
+        _, read, read_p99 = map(float, place.run([build(lab, "pageread"), path, data.mail(), seconds]).split())
+        lab.report.row("layers", disk=disk.name, setup=setup.name, layer=layer, commit_us=commit, commit_p99_us=commit_p99, read_us=read, read_p99_us=read_p99)
 
 
 def claims(lab, how):
