@@ -12,6 +12,7 @@
 //! early when the request is given up. A process that is about to end asks once more, for a few
 //! seconds: a store that is only slow still serves what comes down from caches above volumes.
 
+use std::ops::Range;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -24,6 +25,7 @@ use units::{BLOCK_BYTES, BlockMask, GROUP_BYTES, GroupIndex, ObjectId};
 use crate::base::canary::Canary;
 use crate::base::group::GroupKey;
 use crate::base::scratch;
+use crate::images::ahead;
 use crate::images::keep::Kept;
 use crate::images::state::Arrived;
 use crate::objects::Object;
@@ -42,6 +44,9 @@ const LOOK_NS: u64 = 500_000_000;
 /// Answers that an image is damaged, or gone, after which that is believed.
 const DAMAGED_MAX: u32 = 2;
 const GONE_MAX: u32 = 3;
+/// How long a store is waited for ahead of a stream, in seconds: requests that need it wait longer,
+/// and meet its errors.
+const AHEAD_SECONDS: u32 = 5;
 /// Groups that are asked for together.
 const ASKED_MAX: usize = 64;
 
@@ -118,13 +123,23 @@ impl Core {
         self.fetch_lacking(keys, patience, false)
     }
 
-    /// The same; what has come and been kept meanwhile is left out where that is to be looked for.
-    pub(super) fn fetch_lacking(
-        &self,
-        keys: &[GroupKey],
-        patience: &Patience<'_>,
-        looks: bool,
-    ) -> Result<Vec<Arc<Arrived>>> {
+    /// Fetches a range of a volume's image that a stream of reads comes to, if there is room to keep it.
+    pub(crate) fn fetch_ahead(&self, object: &Object, range: &Range<u64>) {
+        let lacking = ahead::lacking(&self.map, object, range);
+        let Some(image) = lacking.first().and_then(|first| self.objects.get(first.object)) else { return };
+        // It would not be kept, and so fetched again.
+        let bytes = 2 * lacking.len() as u64 * GROUP_BYTES as u64;
+        if self.try_admit_fetched(&image, bytes).is_none() {
+            return;
+        }
+        let patience = Patience::seconds(self.env.clock.now_ns(), AHEAD_SECONDS).for_one_more();
+        // What failed is in the image's status.
+        let _ = self.fetch_lacking(&lacking, &patience, true);
+        self.images.let_go();
+    }
+
+    /// The same as `fetch`; what has come and been kept meanwhile is left out where that is to be looked for.
+    fn fetch_lacking(&self, keys: &[GroupKey], patience: &Patience<'_>, looks: bool) -> Result<Vec<Arc<Arrived>>> {
         let mut arrived = Vec::new();
         for of_image in keys.chunk_by(|a, b| a.object == b.object) {
             for some in of_image.chunks(ASKED_MAX) {
