@@ -14,7 +14,7 @@ pub enum Health {
     Damaged,
     /// A share could not be mounted.
     Unserved,
-    /// The image of a volume is not what was put into its store.
+    /// The image of a volume is damaged in its store.
     ImageDamaged,
     /// The image of a volume is not in its store any more.
     ImageGone,

@@ -29,7 +29,7 @@ pub struct ImageLine {
     /// It, or a part of it, is not in the store any more.
     #[serde(default)]
     pub gone: bool,
-    /// A part of it is not what was put there.
+    /// A part of it is damaged in the store.
     #[serde(default)]
     pub damaged: bool,
     /// Requests that wait for the store.

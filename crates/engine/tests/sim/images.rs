@@ -224,7 +224,7 @@ fn a_wrong_checksum_is_fetched_once_more_and_then_an_error() {
     let mut bytes = vec![0; SIZE];
     let error = volume.read(0, &mut bytes).unwrap_err();
     assert!(error.kind() == ErrorKind::Corrupt && error.to_string().contains("checksum"), "{error}");
-    // The status tells it until what was damaged has come whole.
+    // The status tells it until the damaged group has come whole.
     let told = || (world.pool().images()[0].is_damaged, world.pool().images()[0].is_gone);
     assert_eq!(told(), (true, false));
     world.origin.set(Mood::Away);

@@ -92,7 +92,7 @@ fn a_group_that_has_come_for_another_volume_is_not_fetched_again() {
     pool.close().unwrap();
 }
 
-/// A store that notes what was asked for.
+/// A store that notes the groups that are asked for.
 #[derive(Debug)]
 struct Noting {
     origin: Arc<FakeOrigin>,

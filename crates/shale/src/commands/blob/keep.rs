@@ -138,7 +138,7 @@ struct Expired {
 }
 
 impl Expired {
-    /// What was done, in words.
+    /// The ranges in words.
     fn words(&self) -> String {
         let one = |(first, last): &(u64, u64)| {
             if first == last { first.to_string() } else { format!("{first} to {last}") }
