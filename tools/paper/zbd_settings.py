@@ -1,4 +1,4 @@
-"""What hurts databases on Shale, and what helps: TPC-C on PostgreSQL with one thing changed at a time, and the time of a commit layer by layer."""
+"""What hurts databases on Shale, and what helps: TPC-C with one thing changed at a time, and the time of a commit and of a read layer by layer."""
 
 import tpcc
 from lab import data, output
@@ -140,5 +140,5 @@ def claims(lab, how):
             best = max(ours, key=ours.get)
             rows.append([f"Settings win back what a commit costs: PostgreSQL, {how['clients'][0]} clients, {disk}, of native", None,
                          f"{ours.get(AS_IT_COMES, 0) / native:.2f} as it comes; best {ours[best] / native:.2f}: {best}", "yes" if ours[best] / native >= 0.95 else "no",
-                         "the table of commits tells what each layer adds"])
+                         "the table of commits and reads tells what each layer adds"])
     return rows
