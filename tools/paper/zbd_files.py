@@ -61,7 +61,7 @@ def postmark(lab, how):
         report.bars(f"postmark-{disk}", f"PostMark, transactions a second, {disk}", [f"{c} CPU" for c in sorted({r["cpus"] for r in rows})], names,
                     lambda group, name: report.values("postmark", "per_s", disk=disk, setup=name, cpus=int(group.split()[0]), content="mail"), "transactions/s")
         report.table(["set-up", "content", "CPUs", "transactions/s", "of native", "CPU, % of one", "saved, %", "disk read, MB", "disk written, MB"],
-                     [[r["setup"], r["content"], r["cpus"], r["per_s"], of_native(report, "postmark", r, "per_s", "cpus", "content"), r["cpu_percent"], r["saving_percent"],
+                     [[r["setup"], r["content"], r["cpus"], r["per_s"], of_native(report, "postmark", r, "per_s", "cpus", "content"), r["cpu_percent"], r.get("saving_percent"),
                        round(r["disk_read_bytes"] / 1e6), round(r["disk_written_bytes"] / 1e6)] for r in rows])
 
 
