@@ -5,9 +5,9 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use shale::control::bulk::{DATA_BYTES_MAX, Frame, decode_error, decode_runs, encode_runs, read_reply_head};
-use shale::control::{decode_reply, decode_request, encode_reply, encode_request, read_line};
-use shale::pool_dir::Config;
+use server::control::bulk::{DATA_BYTES_MAX, Frame, decode_error, decode_runs, encode_runs, read_reply_head};
+use operations::{decode_reply, decode_request, encode_reply, encode_request, read_line};
+use server::pool_dir::Config;
 
 fuzz_target!(|input: &[u8]| {
     let Some((which, came)) = input.split_first() else { return };

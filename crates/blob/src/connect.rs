@@ -23,8 +23,8 @@ use crate::error::Error;
 use crate::fetch::StoredCache;
 use crate::files::Files;
 use crate::names::BlobKey;
-use crate::texts::{is_hidden, shown};
 use crate::world::World;
+use units::{is_hidden, shown};
 
 /// Bytes of a name in a file system.
 const NAME_BYTES_MAX: usize = 255;

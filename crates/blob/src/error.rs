@@ -3,8 +3,8 @@
 use format::FormatError;
 
 use crate::names::OpId;
-use crate::texts::shown;
 use crate::told::told;
+use units::shown;
 
 /// An error of a blob.
 #[derive(Debug, thiserror::Error)]

@@ -90,7 +90,7 @@ pub use rm::{Removed, remove, sweep_removed};
 pub use session::{DataHash, Finished, Journal, Uploading};
 pub use staged::{Staged, StagedAs};
 pub use survey::{Damage, Usage, Verified};
-pub use texts::{check_message, check_tag, copy_message, shown};
+pub use texts::{check_message, check_tag, copy_message};
 pub use told::NO_CREDENTIALS;
 pub use upload::{Tally, UploadOptions};
 pub use world::World;

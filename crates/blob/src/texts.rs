@@ -2,31 +2,12 @@
 //! is shown that another client has left: records of any writer are read, and their texts must not
 //! reach a terminal as they are.
 
-use std::borrow::Cow;
-
 use crate::error::Error;
 use crate::record::TEXT_BYTES_MAX;
+use units::{is_hidden, shown};
 
 /// Bytes of a tag's name.
 const TAG_BYTES_MAX: usize = 255;
-
-/// Tells whether a character is not shown, or changes how others are: control characters, ends of
-/// lines, and those that turn the direction of writing.
-pub(crate) fn is_hidden(c: char) -> bool {
-    c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-}
-
-/// Returns a text with each character that is not shown written as an escape, such as `\u{1b}`.
-pub fn shown(text: &str) -> Cow<'_, str> {
-    if !text.contains(is_hidden) {
-        return Cow::Borrowed(text);
-    }
-    let mut out = String::with_capacity(text.len() + 8);
-    for c in text.chars() {
-        if is_hidden(c) { out.extend(c.escape_default()) } else { out.push(c) }
-    }
-    Cow::Owned(out)
-}
 
 /// Checks the name of a tag: one that could be taken for a version's number or for a part of a key
 /// could not be written behind an @.

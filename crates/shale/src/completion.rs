@@ -16,8 +16,9 @@ use clap_complete::env::{EnvCompleter, Fish, Zsh};
 
 use crate::cli;
 use crate::commands::COLUMNS;
-use crate::control::{Client, JobRequest, Reply, Request};
-use crate::pool_dir::PoolDir;
+use operations::{JobRequest, Reply, Request};
+use server::control::Client;
+use server::pool_dir::PoolDir;
 
 /// Tells the binary that a shell calls it, and which one.
 const VARIABLE: &str = "SHALE_COMPLETE";

@@ -1,163 +1,21 @@
-//! Exit codes, and how a failed command tells what went wrong. The only place where an
-//! [`ErrorKind`] becomes a number.
+//! How the process ends: a failure is reported and becomes the exit code.
 
-use std::fmt;
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use surface::{Error, ErrorKind};
+use operations::{Failure, code_of};
+use surface::ErrorKind;
 
 use crate::cli::help;
 use crate::output::{self, Output};
 
-/// Text of the exit codes for `--help` and the man page.
-pub const EXIT_CODES_HELP: &str = "\
-Exit codes:
-    0  done
-    1  anything not listed below
-    2  usage: an unknown flag, a bad size, name or property
-    3  not found: no such pool, volume, property or file
-    4  in use: another process or client holds it, or snapshots depend on it
-    5  full: no space in the pool, or below it
-    6  corrupt: stored bytes failed verification
-    7  I/O error of the storage below, or no permission to use it
-    8  exists already
-    9  unsupported by this version, kernel or file system
-   10  read-only: a snapshot never changes
-   11  conflict: a stream does not fit its volume, or a push is behind a newer version
-   12  salvage or check --repair is done, but something is lost: see its report
-   13  unknown: the object store did not tell whether a commit was done
-  130  interrupted by a signal, or the job that the command watches was cancelled
-With --json an error is printed on stdout as {\"error\":{\"kind\":...,\"message\":...}}, with the kind
-internal, invalid, not-found, in-use, full, corrupt, io, exists, unsupported, read-only, conflict, unknown or interrupted.";
-
-/// Exit code of a salvage or a repair that lost something.
-const LOSSY_CODE: u8 = 12;
-/// Exit code of a commit whose outcome is not known.
-const UNKNOWN_CODE: u8 = 13;
-
-/// Why a command failed.
-#[derive(Debug)]
-pub enum Failure {
-    /// An error of known kind.
-    Error(Error),
-    /// None of the kinds fits.
-    Internal(String),
-    /// A signal stopped the command; the message says what was left behind.
-    Interrupted(String),
-    /// The store did not tell whether something was done; the message says how to ask later.
-    Unknown(String),
-    /// Everything was said already (a report on stdout): only the exit code is left.
-    Reported(ErrorKind),
-    /// Salvage or a repair has named the losses: only the exit code is left.
-    Lossy,
-}
-
-/// Result of a command.
-pub type Outcome<T = ()> = Result<T, Failure>;
-
-/// Ends a command that a signal has interrupted: the flag says so.
-///
-/// # Errors
-/// [`Failure::Interrupted`].
-pub fn stop_if(interrupted: &AtomicBool) -> Outcome {
-    if interrupted.load(Ordering::SeqCst) { Err(Failure::Interrupted("interrupted".to_owned())) } else { Ok(()) }
-}
-
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        Self::Error(error)
+/// Reports a failure to the user and returns the exit code.
+pub fn report(failure: &Failure, output: &Output) -> ExitCode {
+    match failure {
+        Failure::Reported(_) | Failure::Lossy => {}
+        failure => output.error(failure.kind_name(), &failure.to_string()),
     }
-}
-
-impl Failure {
-    /// Puts the interrupted action in front of the message.
-    #[must_use]
-    pub fn context(self, what: impl fmt::Display) -> Self {
-        match self {
-            Self::Error(error) => Self::Error(error.context(what)),
-            Self::Internal(message) => Self::Internal(format!("{what}: {message}")),
-            Self::Interrupted(message) => Self::Interrupted(format!("{what}: {message}")),
-            Self::Unknown(message) => Self::Unknown(format!("{what}: {message}")),
-            Self::Reported(kind) => Self::Reported(kind),
-            Self::Lossy => Self::Lossy,
-        }
-    }
-
-    /// Puts what can be done behind the message.
-    #[must_use]
-    pub fn with(self, way: &str) -> Self {
-        match self {
-            Self::Error(error) => {
-                let text = format!("{error}{way}");
-                Self::Error(Error::new(error.kind(), text))
-            }
-            Self::Internal(message) => Self::Internal(message + way),
-            Self::Interrupted(message) => Self::Interrupted(message + way),
-            other => other,
-        }
-    }
-
-    /// The process's exit code.
-    pub fn code(&self) -> u8 {
-        match self {
-            Self::Error(error) => code_of(error.kind()),
-            Self::Reported(kind) => code_of(*kind),
-            Self::Internal(_) => 1,
-            Self::Lossy => LOSSY_CODE,
-            Self::Unknown(_) => UNKNOWN_CODE,
-            Self::Interrupted(_) => 130,
-        }
-    }
-
-    /// The name of its kind, in JSON.
-    pub fn kind_name(&self) -> &'static str {
-        match self {
-            Self::Error(error) => error.kind().name(),
-            Self::Reported(kind) => kind.name(),
-            Self::Internal(_) => "internal",
-            Self::Lossy => "corrupt",
-            Self::Unknown(_) => "unknown",
-            Self::Interrupted(_) => "interrupted",
-        }
-    }
-
-    /// Tells the user, and gives the exit code.
-    pub fn report(&self, output: &Output) -> ExitCode {
-        match self {
-            Self::Reported(_) | Self::Lossy => {}
-            failure => output.error(failure.kind_name(), &failure.to_string()),
-        }
-        ExitCode::from(self.code())
-    }
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Error(error) => error.fmt(f),
-            Self::Internal(message) | Self::Interrupted(message) | Self::Unknown(message) => f.write_str(message),
-            Self::Reported(kind) => f.write_str(kind.name()),
-            Self::Lossy => f.write_str("something is lost"),
-        }
-    }
-}
-
-/// The exit code of a kind.
-pub const fn code_of(kind: ErrorKind) -> u8 {
-    match kind {
-        ErrorKind::Invalid => 2,
-        ErrorKind::NotFound => 3,
-        ErrorKind::InUse => 4,
-        ErrorKind::Full => 5,
-        ErrorKind::Corrupt => 6,
-        ErrorKind::Io => 7,
-        ErrorKind::Exists => 8,
-        ErrorKind::Unsupported => 9,
-        ErrorKind::ReadOnly => 10,
-        ErrorKind::Conflict => 11,
-    }
+    ExitCode::from(failure.code())
 }
 
 /// Reports what is wrong with the command line (or prints the help that was asked for), and gives
@@ -181,7 +39,8 @@ pub fn report_usage(error: &clap::Error) -> ExitCode {
     if !asked_for {
         return ExitCode::from(code_of(ErrorKind::Invalid));
     }
-    output::all_was_written().map_or_else(|failure| failure.report(&Output::new(false, false)), |()| ExitCode::SUCCESS)
+    output::all_was_written()
+        .map_or_else(|failure| report(&failure, &Output::new(false, false)), |()| ExitCode::SUCCESS)
 }
 
 /// Prints what the parser says, in colour where there is a terminal that shall have it.
@@ -200,66 +59,5 @@ fn print(error: &clap::Error, asked_for: bool) -> std::io::Result<()> {
     } else {
         let mut stderr = std::io::stderr().lock();
         stderr.write_all(text(stderr.is_terminal()).as_bytes())
-    }
-}
-
-/// The kind of an I/O error on something that the user named: NotFound, Exists and the like keep
-/// their kinds.
-pub fn kind_of(error: &std::io::Error) -> ErrorKind {
-    use std::io::ErrorKind as Io;
-    match error.kind() {
-        Io::NotFound => ErrorKind::NotFound,
-        Io::AlreadyExists => ErrorKind::Exists,
-        Io::InvalidInput | Io::IsADirectory | Io::NotADirectory | Io::InvalidFilename | Io::FileTooLarge => {
-            ErrorKind::Invalid
-        }
-        Io::WouldBlock | Io::ResourceBusy | Io::AddrInUse => ErrorKind::InUse,
-        Io::Unsupported => ErrorKind::Unsupported,
-        Io::StorageFull | Io::QuotaExceeded => ErrorKind::Full,
-        _ => ErrorKind::Io,
-    }
-}
-
-/// What to say about an I/O error on a path of the user's.
-pub fn path_error(what: impl fmt::Display, path: &std::path::Path, error: std::io::Error) -> Error {
-    Error::with_source(kind_of(&error), format!("{what} {}", path.display()), error)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const ALL: [ErrorKind; 10] = [
-        ErrorKind::Invalid,
-        ErrorKind::NotFound,
-        ErrorKind::InUse,
-        ErrorKind::Full,
-        ErrorKind::Corrupt,
-        ErrorKind::Io,
-        ErrorKind::Exists,
-        ErrorKind::Unsupported,
-        ErrorKind::ReadOnly,
-        ErrorKind::Conflict,
-    ];
-
-    #[test]
-    fn codes_are_distinct_and_documented() {
-        let mut seen = std::collections::BTreeSet::from([0, 1, LOSSY_CODE, UNKNOWN_CODE, 130]);
-        assert!(EXIT_CODES_HELP.contains(&format!("\n{LOSSY_CODE:>5}  ")));
-        for kind in ALL {
-            assert!(seen.insert(code_of(kind)), "{kind:?} shares its code");
-            assert!(EXIT_CODES_HELP.contains(&format!("\n{:>5}  ", code_of(kind))), "{kind:?} is not documented");
-            assert!(EXIT_CODES_HELP.contains(kind.name()), "{kind:?} is not named");
-            let row = format!("\n| {} | {} | ", code_of(kind), kind.name());
-            assert!(include_str!("../../../docs/OPERATIONS.md").contains(&row), "{kind:?} is not in OPERATIONS");
-        }
-    }
-
-    #[test]
-    fn a_missing_file_is_not_found() {
-        let path = std::path::Path::new("/nonexistent/x");
-        let error = path_error("cannot open", path, std::fs::File::open(path).unwrap_err());
-        assert_eq!(error.kind(), ErrorKind::NotFound);
-        assert!(error.to_string().contains("/nonexistent/x"), "{error}");
     }
 }

@@ -9,14 +9,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde::Serialize;
 use surface::Error;
 
-use crate::exit::Outcome;
-use crate::system;
+use operations::Outcome;
 
 /// A line, a name or a path as people are shown it: control characters, ends of lines among them,
 /// are written as escapes, so that a name of a user changes neither a terminal nor what else is
 /// said. JSON has names as they are.
 pub fn line_shown(text: &str) -> Cow<'_, str> {
-    ::blob::shown(text)
+    units::shown(text)
 }
 
 /// The same for text of several lines, and columns with tabs between them.
@@ -123,7 +122,7 @@ static IS_UNREAD: AtomicBool = AtomicBool::new(false);
 /// Whether nothing more that is written to stdout arrives anywhere: a command that goes on without
 /// an end shall stop.
 pub fn is_in_vain() -> bool {
-    UNWRITTEN.get().is_some() || IS_UNREAD.load(Ordering::Relaxed) || system::has_lost_reader(std::io::stdout())
+    UNWRITTEN.get().is_some() || IS_UNREAD.load(Ordering::Relaxed) || host::has_lost_reader(std::io::stdout())
 }
 
 /// Whether all results reached stdout. A reader that went away (`shale list | head -1`) is no error
@@ -133,7 +132,7 @@ pub fn is_in_vain() -> bool {
 /// What writing to stdout failed with.
 pub fn all_was_written() -> Outcome {
     let Some(error) = UNWRITTEN.get() else { return Ok(()) };
-    let kind = crate::exit::kind_of(error);
+    let kind = operations::kind_of(error);
     Err(Error::new(kind, format!("the command is done, but its result cannot be written to stdout: {error}")).into())
 }
 

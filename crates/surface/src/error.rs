@@ -45,6 +45,23 @@ impl ErrorKind {
             Self::Unsupported => "unsupported",
         }
     }
+
+    /// Returns the kind of that name; [`Self::Io`] for a name that this version does not know.
+    pub fn by_name(name: &str) -> Self {
+        let known = [
+            Self::Invalid,
+            Self::NotFound,
+            Self::Exists,
+            Self::InUse,
+            Self::Full,
+            Self::Corrupt,
+            Self::Io,
+            Self::ReadOnly,
+            Self::Unsupported,
+            Self::Conflict,
+        ];
+        known.into_iter().find(|kind| kind.name() == name).unwrap_or(Self::Io)
+    }
 }
 
 /// An error: its kind, a message that names the object, the offset, the expectation and the remedy,

@@ -4,10 +4,12 @@
 mod index;
 mod nearest;
 mod size;
+mod text;
 
 pub use index::{BlockIndex, BlockMask, Epoch, ExtentIndex, GroupIndex, ObjectId, Seq};
 pub use nearest::{did_you_mean, nearest};
 pub use size::{ParseSizeError, format_size, parse_size};
+pub use text::{is_hidden, shown};
 
 /// Bytes of a block, the unit of mapping.
 pub const BLOCK_BYTES: usize = 4096;

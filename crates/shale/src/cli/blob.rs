@@ -6,7 +6,7 @@ use std::time::Duration;
 use ::blob::{Location, OpId, Prefix};
 use clap::{Args, Subcommand};
 
-use crate::names;
+use operations::names;
 
 /// Memory that a command on blobs may use for packs under way.
 const MEMORY_DEFAULT: &str = "128M";
@@ -372,7 +372,7 @@ pub struct BlobEstimateArgs {
     #[arg(short = 'o', value_name = "KEY=VALUE", value_parser = names::key_value)]
     pub properties: Vec<(String, String)>,
     /// Codecs to compare: a list, all or none
-    #[arg(long, value_name = "LIST", default_value = crate::estimate::CODECS_DEFAULT)]
+    #[arg(long, value_name = "LIST", default_value = estimate::CODECS_DEFAULT)]
     pub codecs: String,
     /// How much to read and try
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = names::size)]

@@ -6,7 +6,7 @@ use ::blob::Location;
 use clap::Args;
 
 use super::Access;
-use crate::names;
+use operations::names;
 
 /// See [`super::Command::Snapshot`].
 #[derive(Debug, Args)]

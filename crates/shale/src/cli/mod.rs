@@ -36,9 +36,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::exit::EXIT_CODES_HELP;
-use crate::jobs::JobPace;
-use crate::names;
+use operations::EXIT_CODES_HELP;
+use operations::names;
+use report::JobPace;
 
 /// Memory that a pool may use unless told otherwise: enough for the group cache of about 100 GiB of
 /// hot data and a write buffer that keeps both cores of a small machine busy.
@@ -195,6 +195,12 @@ pub struct Access {
     /// Seconds to wait for another command that has the pool open
     #[arg(long, value_name = "SECONDS", default_value_t = 1)]
     pub wait: u32,
+}
+
+impl From<&Access> for server::pool_dir::Access {
+    fn from(access: &Access) -> Self {
+        Self { memory: access.memory, wait: access.wait }
+    }
 }
 
 impl Pacing {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use super::{Access, Pacing};
-use crate::names;
+use operations::names;
 
 /// See [`super::Command::Explain`].
 #[derive(Debug, Args)]

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::{Access, MEMORY_DEFAULT, Pacing};
-use crate::names;
-use crate::pool_dir::{ServeStandby, parse_standby};
+use operations::names;
+use server::pool_dir::{ServeStandby, parse_standby};
 
 /// See [`super::Command::Init`].
 #[derive(Debug, Args)]

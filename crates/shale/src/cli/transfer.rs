@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::Access;
-use crate::names;
+use operations::names;
 
 /// See [`super::Command::Import`].
 #[derive(Debug, Args)]
@@ -180,7 +180,7 @@ pub struct EstimateArgs {
     #[arg(short = 'o', value_name = "KEY=VALUE", value_parser = names::key_value)]
     pub properties: Vec<(String, String)>,
     /// Codecs to compare: a list, all or none
-    #[arg(long, value_name = "LIST", default_value = crate::estimate::CODECS_DEFAULT)]
+    #[arg(long, value_name = "LIST", default_value = estimate::CODECS_DEFAULT)]
     pub codecs: String,
     /// How much to read and try [default: 128M, but at most 8192 units]
     #[arg(long, value_name = "SIZE", value_parser = names::size)]

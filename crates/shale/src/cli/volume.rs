@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::Access;
-use crate::names;
+use operations::names;
 
 /// See [`super::Command::Create`].
 #[derive(Debug, Args)]

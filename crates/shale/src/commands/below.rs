@@ -3,11 +3,11 @@
 
 use surface::{Error, ErrorKind};
 
-use crate::control::{Reply, Request};
-use crate::devices::is_in;
-use crate::exit::Outcome;
 use crate::output::Output;
-use crate::session::Session;
+use operations::Outcome;
+use operations::{Reply, Request};
+use server::devices::is_in;
+use server::session::Session;
 
 /// The snapshots called `name` of everything in `folder`, and of `folder` itself if it is a share,
 /// by their full names.

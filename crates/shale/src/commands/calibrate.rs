@@ -4,17 +4,17 @@ use units::format_size;
 
 use super::interruption::Interruption;
 use super::watch;
-use crate::choices::Calibrated;
 use crate::cli::CalibrateArgs;
-use crate::exit::Outcome;
-use crate::jobs::{JobResult, JobWish};
 use crate::output::{Output, table};
-use crate::session::Session;
+use operations::Outcome;
+use report::Calibrated;
+use report::{JobResult, JobWish};
+use server::session::Session;
 
 /// Calibrates, and says what came of it.
 pub fn run(args: CalibrateArgs, output: &Output) -> Outcome {
     let interruption = Interruption::watch()?;
-    let found = Session::with(&args.pool, &args.access, output, |session| {
+    let found = Session::with(&args.pool, &args.access, |session| {
         match watch::start(session, JobWish::Calibrate, args.background, &interruption, output)? {
             Some((JobResult::Calibrated(found), _)) => Ok(Some(found)),
             Some((other, _)) => Err(other.unexpected().into()),
@@ -58,7 +58,7 @@ fn show(found: &Calibrated) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::choices::Speed;
+    use report::Speed;
 
     #[test]
     fn it_says_whose_the_joules_are() {

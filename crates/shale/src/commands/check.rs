@@ -10,12 +10,12 @@ use units::format_size;
 use super::interruption::end_when_interrupted;
 use super::problems::{joined, line};
 use crate::cli::CheckArgs;
-use crate::exit::{Failure, Outcome};
-use crate::model::{CheckSummary, LossReport};
 use crate::output::{Output, is_in_vain};
-use crate::pool_dir::{self, Opening, PoolDir};
 use crate::progress::Progress;
-use crate::share_check;
+use operations::{Failure, Outcome};
+use report::CheckSummary;
+use server::pool_dir::{self, Opening, PoolDir};
+use server::share_check;
 
 /// So many problems are seen at a glance.
 const LISTED_FEW: usize = 10;
@@ -26,17 +26,17 @@ pub fn run(args: CheckArgs, output: &Output) -> Outcome {
     let started = Instant::now();
     let dir = PoolDir::new(&args.pool);
     if args.repair {
-        pool_dir::mend_description(&dir, output)?;
+        pool_dir::mend_description(&dir)?;
     }
-    let lock = pool_dir::lock_alone(&dir, &args.access)?;
+    let lock = pool_dir::lock_alone(&dir, &(&args.access).into())?;
     // What opening it mends is among the problems that are found.
     let how = Opening { memory_bytes: args.access.memory, repair: args.repair, accept_loss: args.accept_loss };
-    let pool = match pool_dir::open_locked(&dir, lock.clone(), how, output) {
+    let pool = match pool_dir::open_locked(&dir, lock.clone(), how) {
         Err(error) if loss_in(&error).is_some() => {
             if !is_accepted(&error, output) {
                 return Err(Failure::Reported(ErrorKind::Corrupt));
             }
-            pool_dir::open_locked(&dir, lock, Opening { accept_loss: true, ..how }, output)?
+            pool_dir::open_locked(&dir, lock, Opening { accept_loss: true, ..how })?
         }
         opened => opened?,
     };
@@ -53,11 +53,11 @@ pub fn run(args: CheckArgs, output: &Output) -> Outcome {
         let lost = share_check::check(pool.service.pool(), &mut report, args.repair);
         tells &= !lost.is_cut_off;
         CheckSummary {
-            loss: pool.service.pool().accepted_loss().as_ref().map(LossReport::from),
+            loss: pool.service.pool().accepted_loss().as_ref().map(server::documents::loss_report),
             names_lost: lost.names.into_iter().collect(),
             attributes_lost: lost.attributes.into_iter().collect(),
             is_mendable: share_check::is_mendable(pool.service.pool(), &report),
-            ..CheckSummary::new(report, started.elapsed().as_secs_f64())
+            ..server::documents::check_summary(report, started.elapsed().as_secs_f64())
         }
     });
     // A loss is told before the pool may forget that it was not.
@@ -104,7 +104,7 @@ fn loss_in(error: &Error) -> Option<&Loss> {
 fn is_accepted(error: &Error, output: &Output) -> bool {
     let Some(loss) = loss_in(error) else { return false };
     if output.is_json() {
-        let report = LossReport::from(loss);
+        let report = server::documents::loss_report(loss);
         let message = format!("{error}; --accept-loss does it all the same");
         output.json(
             &serde_json::json!({ "error": { "kind": ErrorKind::Corrupt.name(), "message": message }, "loss": report }),
@@ -129,7 +129,8 @@ fn is_accepted(error: &Error, output: &Output) -> bool {
 /// Says what opening the pool has mended, as far as it is listed, and of how much; where the result
 /// is one document, on stderr.
 fn tell_mended(mended: Vec<Problem>, output: &Output) -> usize {
-    let lines = mended.into_iter().take(PROBLEMS_LISTED_MAX).map(|problem| line(&problem.into()));
+    let lines =
+        mended.into_iter().take(PROBLEMS_LISTED_MAX).map(|problem| line(&server::documents::problem_report(problem)));
     let tell = |line: String| if output.is_json() { output.warn(line.trim_end()) } else { output.text(&line) };
     lines.map(tell).count()
 }
@@ -179,7 +180,7 @@ fn show(summary: &CheckSummary, repair: bool, told: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::ProblemReport;
+    use report::ProblemReport;
 
     #[test]
     fn each_problem_is_named_with_its_place() {

@@ -7,13 +7,13 @@ use super::interruption::Interruption;
 use super::watch;
 use crate::cli::CleanArgs;
 use crate::commands::status::status;
-use crate::control::{Reply, Request};
-use crate::exit::Outcome;
-use crate::jobs::{JobPace, JobResult, JobWish};
-use crate::model::SortSlice;
 use crate::output::Output;
-use crate::session::Session;
-use crate::slices::CleanTotal;
+use operations::Outcome;
+use operations::{Reply, Request};
+use report::CleanTotal;
+use report::SortSlice;
+use report::{JobPace, JobResult, JobWish};
+use server::session::Session;
 
 /// What cleaning did.
 #[derive(Debug, Serialize)]
@@ -26,7 +26,7 @@ struct Summary<'a> {
 /// Cleans a pool until it is clean enough, or tells how far the last sorting came.
 pub fn run(args: CleanArgs, output: &Output) -> Outcome {
     let interruption = Interruption::watch()?;
-    let done = Session::with(&args.pool, &args.access, output, |session| {
+    let done = Session::with(&args.pool, &args.access, |session| {
         if args.report {
             return Ok(Some((report(session)?, None)));
         }

@@ -5,16 +5,17 @@ use std::path::{Path, PathBuf};
 
 use surface::{Error, ErrorKind};
 
+use super::estimate_tables::show;
 use super::interruption::end_when_interrupted;
 use crate::cli::EstimateArgs;
-use crate::control::{Reply, Request};
-use crate::estimate::{self, Plan, Population, Report, show};
-use crate::exit::Outcome;
-use crate::names;
 use crate::output::Output;
-use crate::pool_dir::PoolDir;
 use crate::progress::Progress;
-use crate::session::Session;
+use ::estimate::{Plan, Population, Report};
+use operations::Outcome;
+use operations::names;
+use operations::{Reply, Request};
+use server::pool_dir::PoolDir;
+use server::session::Session;
 
 /// How often the number of files found is shown, in files.
 const SHOW_EVERY: u64 = 256;
@@ -82,7 +83,7 @@ fn of_files(paths: &[PathBuf], plan: &Plan, args: &EstimateArgs, output: &Output
 }
 
 fn of_volume(args: &EstimateArgs, pool: &Path, volume: &str, path: Option<&Path>, output: &Output) -> Outcome<Report> {
-    Session::with(pool, &args.access, output, |session| {
+    Session::with(pool, &args.access, |session| {
         let set = |volume| -> Outcome<BTreeMap<String, String>> {
             let properties = match session.call(Request::Get { volume })? {
                 Reply::Properties(properties) => properties,

@@ -2,13 +2,13 @@
 
 use units::format_size;
 
-use crate::choices::{Detail, Region};
 use crate::cli::ExplainArgs;
-use crate::control::{Reply, Request};
-use crate::exit::Outcome;
 use crate::narrow::{columns, table_within};
 use crate::output::{Output, facts};
-use crate::session::Session;
+use operations::Outcome;
+use operations::{Reply, Request};
+use report::{Detail, Region};
+use server::session::Session;
 
 /// Regions of one request: 4 GiB of data, some hundred KiB of reply.
 const REGIONS: usize = 1024;
@@ -20,14 +20,14 @@ pub fn run(args: ExplainArgs, output: &Output) -> Outcome {
     }
     if let Some(offset) = args.region {
         let request = Request::ExplainRegion { volume: args.volume, offset };
-        let detail = Session::with(&args.pool, &args.access, output, |session| match session.call(request)? {
+        let detail = Session::with(&args.pool, &args.access, |session| match session.call(request)? {
             Reply::Region(detail) => Ok(*detail),
             other => Err(other.unexpected().into()),
         })?;
         output.result(&detail, || show_detail(&detail, columns()));
         return Ok(());
     }
-    let regions = Session::with(&args.pool, &args.access, output, |session| {
+    let regions = Session::with(&args.pool, &args.access, |session| {
         let mut all = Vec::new();
         let mut from = Some(0);
         while let Some(at) = from {
@@ -52,7 +52,7 @@ pub(super) fn saved(raw: u64, stored: u64) -> String {
 
 pub(super) fn codecs_of(region: &Region) -> String {
     let share = |bytes: u64| 100.0 * bytes as f64 / region.raw_bytes.max(1) as f64;
-    let one = |c: &crate::choices::CodecUse| format!("{} {:.0} %", c.codec, share(c.raw_bytes));
+    let one = |c: &report::CodecUse| format!("{} {:.0} %", c.codec, share(c.raw_bytes));
     region.codecs.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
@@ -160,7 +160,7 @@ fn show_detail(d: &Detail, columns: Option<usize>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::choices::{CodecUse, Trial};
+    use report::{CodecUse, Trial};
 
     fn region() -> Region {
         let entry = |codec: &str, raw_bytes, stored_bytes| CodecUse {

@@ -6,20 +6,19 @@ use units::format_size;
 
 use super::explain::saved;
 use crate::cli::Access;
-use crate::control::{Reply, Request};
-use crate::exit::Outcome;
-use crate::file_choices::{FileReport, PartLine};
 use crate::narrow::{columns, table_within};
 use crate::output::{Output, facts};
-use crate::session::Session;
+use operations::Outcome;
+use operations::{Reply, Request};
+use report::{FileReport, PartLine};
+use server::session::Session;
 
 /// Shows how a file is stored, and why.
 pub(super) fn run(pool: &Path, share: String, path: String, access: &Access, output: &Output) -> Outcome {
-    let report =
-        Session::with(pool, access, output, |session| match session.call(Request::ExplainFile { share, path })? {
-            Reply::File(report) => Ok(*report),
-            other => Err(other.unexpected().into()),
-        })?;
+    let report = Session::with(pool, access, |session| match session.call(Request::ExplainFile { share, path })? {
+        Reply::File(report) => Ok(*report),
+        other => Err(other.unexpected().into()),
+    })?;
     output.result(&report, || show(&report, columns()));
     Ok(())
 }
@@ -103,7 +102,7 @@ fn earlier(parts: &[PartLine]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::file_choices::Trials;
+    use report::Trials;
 
     fn part(codec: &str, earlier: bool) -> PartLine {
         PartLine {

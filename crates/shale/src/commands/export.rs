@@ -10,15 +10,15 @@ use super::list::volumes;
 use super::registered::{refuse_background, registered};
 use super::{export_tree, incomplete};
 use crate::cli::ExportArgs;
-use crate::exit::Outcome;
-use crate::jobs::JobKind;
-use crate::model::{TransferSummary, VolumeReport};
-use crate::names;
 use crate::output::Output;
 use crate::progress::Progress;
-use crate::session::Session;
-use crate::system::Termination;
-use crate::transfer::{self, Export, Moved, Sink, containers};
+use copy::transfer::{self, Export, Moved, Sink, containers};
+use host::Termination;
+use operations::Outcome;
+use operations::names;
+use report::JobKind;
+use report::{TransferSummary, VolumeReport};
+use server::session::Session;
 
 /// Copies a volume to a file.
 pub fn run(args: ExportArgs, output: &Output) -> Outcome {
@@ -41,7 +41,7 @@ pub fn run(args: ExportArgs, output: &Output) -> Outcome {
         let size_bytes = volume.size_bytes()?;
         incomplete::warn_of(&args.volume, session, output);
         containers::warning_of(args.target()).iter().for_each(|line| output.warn(line));
-        let sink = Sink::open(args.target(), size_bytes, args.force)?;
+        let sink = Sink::open(args.target(), size_bytes, args.force, server::pool_dir::refuse_part_of_pool)?;
         let progress = Progress::new(output, "export", Some(size_bytes));
         let plan = Export { volume: &*volume, size_bytes, interrupted: &interrupted };
         let copied = transfer::export(&plan, &sink, &mut |done| progress.set(done)).and_then(|moved| {
@@ -55,7 +55,7 @@ pub fn run(args: ExportArgs, output: &Output) -> Outcome {
         })?;
         Ok(Some((size_bytes, moved)))
     };
-    let done = Session::with(&args.pool, &args.access, output, |session| {
+    let done = Session::with(&args.pool, &args.access, |session| {
         registered(session, JobKind::Export, Some(&args.volume), &interrupted, || work(session))
     })?;
     if let Some(summary) = tree {

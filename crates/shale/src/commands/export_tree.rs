@@ -13,13 +13,12 @@ use surface::{Error, ErrorKind};
 use super::incomplete;
 use super::trees::{TreeSummary, copy_shown, find, mounted, tell_problems};
 use crate::cli::ExportArgs;
-use crate::exit::{Failure, Outcome, path_error};
 use crate::output::Output;
-use crate::pool_dir::refuse_part_of_pool;
-use crate::session::Session;
-use crate::share_trees;
-use crate::system;
-use crate::trees::{PosixSink, PosixSource, ShareSource, Sink, Source, Tally, TarSink};
+use copy::trees::{PosixSink, PosixSource, ShareSource, Sink, Source, Tally, TarSink};
+use operations::{Failure, Outcome, path_error};
+use server::pool_dir::refuse_part_of_pool;
+use server::session::Session;
+use server::share_trees;
 
 /// Bytes of an archive that are written at once.
 const ARCHIVE_BUFFER_BYTES: usize = 1 << 20;
@@ -90,7 +89,7 @@ enum Target {
 impl Target {
     fn open(path: &Path, overwrite: bool, is_archive: bool) -> Outcome<Self> {
         if path == Path::new("-") {
-            let file = system::stdout().map_err(|error| Error::from_io("cannot use stdout", error))?;
+            let file = host::stdout().map_err(|error| Error::from_io("cannot use stdout", error))?;
             return Ok(Self::Archive { file, path: path.to_owned(), is_new: false });
         }
         let found = match std::fs::metadata(path) {

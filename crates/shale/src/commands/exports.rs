@@ -3,15 +3,15 @@
 use surface::ErrorKind;
 
 use crate::cli::ExportsArgs;
-use crate::control::{Reply, Request};
-use crate::exit::{Failure, Outcome};
-use crate::exports::ExportsReport;
 use crate::output::{Output, table};
-use crate::session::Session;
+use operations::{Failure, Outcome};
+use operations::{Reply, Request};
+use report::ExportsReport;
+use server::session::Session;
 
 /// Shows the exports by network protocols.
 pub fn run(args: &ExportsArgs, output: &Output) -> Outcome {
-    let report = Session::with(&args.pool, &args.access, output, |session| {
+    let report = Session::with(&args.pool, &args.access, |session| {
         match session.call(Request::Exports { check: args.check })? {
             Reply::Exports(report) => Ok(report),
             other => Err(other.unexpected().into()),

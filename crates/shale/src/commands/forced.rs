@@ -7,14 +7,14 @@ use fe_fuse::Stack;
 
 use super::list::volumes;
 use super::status::status;
-use crate::clients::words_of;
-use crate::control::{Reply, Request};
-use crate::devices::is_in;
-use crate::exit::Outcome;
-use crate::model::{SnapshotReport, VolumeReport};
-use crate::names;
 use crate::output::Output;
-use crate::session::Session;
+use operations::Outcome;
+use operations::names;
+use operations::{Reply, Request};
+use report::{SnapshotReport, VolumeReport};
+use server::clients::words_of;
+use server::devices::is_in;
+use server::session::Session;
 
 /// A change that clients do not survive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -129,6 +129,6 @@ fn mounts_on(session: &Session, title: &str) -> Outcome<String> {
 /// Names of clients, without this command's own.
 pub fn others_of(mut names: Vec<String>) -> Vec<String> {
     let own = format!("command, process {} ", std::process::id());
-    names.retain(|name| name != crate::session::THIS_COMMAND && !name.starts_with(&own));
+    names.retain(|name| name != server::session::THIS_COMMAND && !name.starts_with(&own));
     names
 }

@@ -7,8 +7,8 @@ use surface::{Error, ErrorKind};
 
 use crate::cli::{Cli, help};
 use crate::completion;
-use crate::exit::{EXIT_CODES_HELP, Outcome, path_error};
 use crate::output::Output;
+use operations::{EXIT_CODES_HELP, Outcome, path_error};
 
 /// Columns of the text of a manual page: those of a terminal, without its margin.
 const MAN_COLUMNS: usize = 72;

@@ -5,14 +5,14 @@ use units::format_size;
 
 use crate::cli::GrowArgs;
 use crate::commands::status::status;
-use crate::control::Request;
-use crate::exit::Outcome;
 use crate::output::Output;
-use crate::session::Session;
+use operations::Outcome;
+use operations::Request;
+use server::session::Session;
 
 /// Makes a pool larger.
 pub fn run(args: GrowArgs, output: &Output) -> Outcome {
-    let capacity_bytes = Session::with(&args.pool, &args.access, output, |session| {
+    let capacity_bytes = Session::with(&args.pool, &args.access, |session| {
         session.done(Request::Grow { capacity_bytes: args.size })?;
         Ok(status(session)?.capacity_bytes)
     })?;

@@ -10,15 +10,15 @@ use super::incomplete;
 use super::list::volumes;
 use super::volume::{is_folder, kind_of};
 use crate::cli::{Access, CloneArgs, DiffArgs, PromoteArgs, RenameArgs, RollbackArgs, SnapshotArgs};
-use crate::control::{Reply, Request};
-use crate::exit::Outcome;
-use crate::model::{ChangeReport, DiffReport};
-use crate::names;
 use crate::output::Output;
-use crate::session::Session;
+use operations::Outcome;
+use operations::names;
+use operations::{Reply, Request};
+use report::{ChangeReport, DiffReport};
+use server::session::Session;
 
-fn done(pool: &std::path::Path, access: &Access, output: &Output, request: Request) -> Outcome {
-    Session::with(pool, access, output, |session| Ok(session.done(request)?))
+fn done(pool: &std::path::Path, access: &Access, request: Request) -> Outcome {
+    Session::with(pool, access, |session| Ok(session.done(request)?))
 }
 
 /// Takes a snapshot.
@@ -28,7 +28,7 @@ pub fn snapshot(args: SnapshotArgs, output: &Output) -> Outcome {
         return snapshot_folder(&args, volume, name, output);
     }
     let request = Request::Snapshot { volume: volume.to_owned(), name: name.to_owned() };
-    Session::with(&args.pool, &args.access, output, |session| {
+    Session::with(&args.pool, &args.access, |session| {
         session.done(request)?;
         incomplete::warn_of(&args.snapshot, session, output);
         Ok(())
@@ -40,7 +40,7 @@ pub fn snapshot(args: SnapshotArgs, output: &Output) -> Outcome {
 /// Takes a snapshot of everything in a folder, or of a share and those in it; of a volume, which
 /// has nothing in it, of that.
 fn snapshot_folder(args: &SnapshotArgs, folder: &str, name: &str, output: &Output) -> Outcome {
-    let snapshots = Session::with(&args.pool, &args.access, output, |session| {
+    let snapshots = Session::with(&args.pool, &args.access, |session| {
         if volumes(session)?.iter().any(|volume| volume.name == folder && !volume.share) {
             session.done(Request::Snapshot { volume: folder.to_owned(), name: name.to_owned() })?;
             return Ok(vec![args.snapshot.clone()]);
@@ -69,7 +69,7 @@ pub fn clone(args: CloneArgs, output: &Output) -> Outcome {
     names::snapshot_name(&args.snapshot).map_err(|why| Error::new(ErrorKind::Invalid, why))?;
     let properties = args.properties.into_iter().collect();
     let request = Request::Clone { snapshot: args.snapshot.clone(), volume: args.volume.clone(), properties };
-    done(&args.pool, &args.access, output, request)?;
+    done(&args.pool, &args.access, request)?;
     let document = json!({ "volume": args.volume, "origin": args.snapshot });
     output.done(&document, || format!("{} cloned from {}\n", args.volume, args.snapshot));
     Ok(())
@@ -78,7 +78,7 @@ pub fn clone(args: CloneArgs, output: &Output) -> Outcome {
 /// Takes a volume back to a snapshot, or everything in a folder to those of one name.
 pub fn rollback(args: RollbackArgs, output: &Output) -> Outcome {
     let (volume, name) = args.snapshot.split_once('@').unwrap_or_default();
-    let (titles, is_folder) = Session::with(&args.pool, &args.access, output, |session| {
+    let (titles, is_folder) = Session::with(&args.pool, &args.access, |session| {
         let is_folder = is_folder(session, volume)?;
         let titles = if is_folder { below::snapshots(session, volume, name)? } else { vec![args.snapshot.clone()] };
         below::each(&titles, "rolled back", output, |title| {
@@ -103,14 +103,14 @@ pub fn rollback(args: RollbackArgs, output: &Output) -> Outcome {
 
 /// Gives a volume or a snapshot another name.
 pub fn rename(args: RenameArgs, output: &Output) -> Outcome {
-    done(&args.pool, &args.access, output, Request::Rename { old: args.old.clone(), new: args.new.clone() })?;
+    done(&args.pool, &args.access, Request::Rename { old: args.old.clone(), new: args.new.clone() })?;
     output.done(&json!({ "old": args.old, "new": args.new }), || format!("{} is now {}\n", args.old, args.new));
     Ok(())
 }
 
 /// Gives a clone the snapshots that it came from.
 pub fn promote(args: PromoteArgs, output: &Output) -> Outcome {
-    let kind = Session::with(&args.pool, &args.access, output, |session| {
+    let kind = Session::with(&args.pool, &args.access, |session| {
         session.done(Request::Promote { volume: args.volume.clone() })?;
         kind_of(session, &args.volume)
     })?;
@@ -123,7 +123,7 @@ pub fn promote(args: PromoteArgs, output: &Output) -> Outcome {
 pub fn diff(args: DiffArgs, output: &Output) -> Outcome {
     let volume = names::volume_of(&args.from);
     let to = args.to.clone().unwrap_or_else(|| volume.to_owned());
-    Session::with(&args.pool, &args.access, output, |session| {
+    Session::with(&args.pool, &args.access, |session| {
         let (mut start, mut is_first) = (Some(0), true);
         // The last change of a page may go on in the next one.
         let mut held: Option<ChangeReport> = None;

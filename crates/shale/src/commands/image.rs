@@ -10,11 +10,11 @@ use units::format_size;
 
 use super::blob;
 use crate::cli::{CloneArgs, PushArgs};
-use crate::control::{ImageAddress, PushWish, Reply, Request};
-use crate::exit::{Failure, Outcome};
-use crate::names;
 use crate::output::Output;
-use crate::session::Session;
+use operations::names;
+use operations::{Failure, Outcome};
+use operations::{ImageAddress, PushWish, Reply, Request};
+use server::session::Session;
 
 /// Size of units of a volume that begins as an image: that of the frames of blobs.
 const UNIT: &str = "128K";
@@ -54,9 +54,7 @@ pub fn clone(args: CloneArgs, url: &str, output: &Output) -> Outcome {
     // Overwritten groups are single pieces, as in the image, and go back as they are stored.
     properties.entry("unit".to_owned()).or_insert_with(|| UNIT.to_owned());
     let request = Request::CloneImage { image, volume: args.volume, size_bytes: args.size, properties };
-    Session::with(&pool, &args.access, output, |session| {
-        session.created(request).map_err(|error| of_whom(session, error))
-    })?;
+    Session::with(&pool, &args.access, |session| session.created(request).map_err(|error| of_whom(session, error)))?;
     output.done(&cloned, || {
         let size = format_size(cloned.size_bytes);
         format!("{} is a clone of {} version {} ({size})\n", cloned.volume, cloned.image, cloned.version)
@@ -96,9 +94,9 @@ pub fn push(args: PushArgs, output: &Output) -> Outcome {
         message: args.message,
         properties: args.properties,
     };
-    let (pool, access, out) = (args.pool, args.access, *output);
+    let (pool, access) = (args.pool, args.access);
     let call = move || {
-        Session::with(&pool, &access, &out, |session| match session.call(Request::Push(wish)) {
+        Session::with(&pool, &access, |session| match session.call(Request::Push(wish)) {
             Ok(Reply::Pushed(pushed)) => Ok(pushed),
             Ok(other) => Err(other.unexpected().into()),
             Err(error) => Err(of_whom(session, error)),

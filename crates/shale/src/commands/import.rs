@@ -16,22 +16,23 @@ use super::forced::others_of;
 use super::import_tree;
 use super::list::volumes;
 use super::registered::{refuse_background, registered};
+use super::rounding::report_rounding;
 use super::status::status;
 use crate::cli::ImportArgs;
-use crate::clients::words_of;
-use crate::control::{Reply, Request};
-use crate::devices::GOING_PATIENCE;
-use crate::estimate::rule_holds;
-use crate::exit::{Failure, Outcome};
-use crate::jobs::JobKind;
-use crate::model::{StatusReport, TransferSummary, VolumeReport, ratio, show_ratio};
-use crate::names::{round_up_to_block, tell_rounding};
 use crate::output::Output;
 use crate::progress::Progress;
-use crate::session::Session;
-use crate::system::Termination;
-use crate::transfer::{self, Import, Moved, Source, containers};
-use crate::volume_io::VolumeIo;
+use copy::transfer::{self, Import, Moved, Source, containers};
+use copy::volume_io::VolumeIo;
+use estimate::rule_holds;
+use host::Termination;
+use operations::names::round_up_to_block;
+use operations::{Failure, Outcome};
+use operations::{Reply, Request};
+use report::JobKind;
+use report::{StatusReport, TransferSummary, VolumeReport, ratio, show_ratio};
+use server::clients::words_of;
+use server::devices::GOING_PATIENCE;
+use server::session::Session;
 
 /// Size of a volume that is made for a stream of unknown length, doubled whenever it becomes too
 /// small: few enough durable changes of size. A thin volume's size costs nothing.
@@ -71,7 +72,7 @@ pub fn run(args: ImportArgs, output: &Output) -> Outcome {
             Err(failure) => Err(target.clean_up(session, source.name(), failure)),
         }
     };
-    let summary = Session::with(&args.pool, &args.access, output, |session| {
+    let summary = Session::with(&args.pool, &args.access, |session| {
         registered(session, JobKind::Import, Some(&args.volume), &interrupted, || work(session))
     })?;
     if let Some(summary) = summary {
@@ -199,7 +200,7 @@ impl Target {
         let size_bytes = match (args.size, data_bytes) {
             (Some(wanted), _) => {
                 let size_bytes = round_up_to_block(wanted)?;
-                tell_rounding(output, wanted, size_bytes);
+                report_rounding(output, wanted, size_bytes);
                 size_bytes
             }
             (None, Some(0)) => return Err(empty(source).into()),

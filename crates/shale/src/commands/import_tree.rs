@@ -17,15 +17,15 @@ use surface::{Error, ErrorKind};
 use super::registered::registered;
 use super::trees::{Reached, TreeSummary, copy_shown, find, left_out, mounted, tell_problems};
 use crate::cli::ImportArgs;
-use crate::control::Request;
-use crate::exit::{Failure, Outcome, path_error};
-use crate::jobs::JobKind;
-use crate::model::ratio;
 use crate::output::Output;
-use crate::session::Session;
-use crate::share_trees;
-use crate::system::Termination;
-use crate::trees::{PosixSink, PosixSource, ShareSink, Sink, Source, Tally, TarSource};
+use copy::trees::{PosixSink, PosixSource, ShareSink, Sink, Source, Tally, TarSource};
+use host::Termination;
+use operations::Request;
+use operations::{Failure, Outcome, path_error};
+use report::JobKind;
+use report::ratio;
+use server::session::Session;
+use server::share_trees;
 
 /// Bytes of an archive that are read at once.
 const ARCHIVE_BUFFER_BYTES: usize = 1 << 20;
@@ -42,7 +42,7 @@ pub fn is_meant(args: &ImportArgs) -> bool {
 pub fn run(args: &ImportArgs, output: &Output) -> Outcome {
     let signals = Termination::block().map_err(|error| Error::from_io("cannot block signals", error))?;
     let interrupted = signals.flag().map_err(|error| Error::from_io("cannot watch for signals", error))?;
-    let summary = Session::with(&args.pool, &args.access, output, |session| {
+    let summary = Session::with(&args.pool, &args.access, |session| {
         let work = || import(session, args, &interrupted, output);
         registered(session, JobKind::Import, Some(&args.volume), &interrupted, work)
     })?;

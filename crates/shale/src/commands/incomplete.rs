@@ -3,7 +3,7 @@
 
 use super::status::status;
 use crate::output::Output;
-use crate::session::Session;
+use server::session::Session;
 
 /// The fault, and the remedy.
 pub fn words(title: &str) -> String {

@@ -9,16 +9,16 @@ use surface::{Error, ErrorKind, Result};
 use units::{EXTENT_BYTES_MAX, EXTENT_BYTES_MIN, format_size};
 
 use crate::cli::InitArgs;
-use crate::exit::Outcome;
 use crate::output::Output;
-use crate::pool_dir::{self, InitOptions, MEMORY_BYTES_MIN, Opening, Overwrite, PoolDir};
+use operations::Outcome;
+use server::pool_dir::{self, InitOptions, MEMORY_BYTES_MIN, Opening, Overwrite, PoolDir};
 
 /// A new pool begins with a short calibration, so that `auto` need not find out while it writes.
 /// Without it the pool is as good.
-fn calibrate(dir: &PoolDir, output: &Output) -> Result<()> {
+fn calibrate(dir: &PoolDir) -> Result<()> {
     let lock = dir.lock()?.map_err(|holder| Error::new(ErrorKind::InUse, holder))?;
     let how = Opening::usual(MEMORY_BYTES_MIN);
-    let pool = pool_dir::open_locked(dir, Arc::new(lock), how, output)?;
+    let pool = pool_dir::open_locked(dir, Arc::new(lock), how)?;
     let done = pool.service.calibrate(CalibrationEffort::Short, &|_, _| Ok(()));
     pool.close()?;
     done.map(drop)
@@ -50,7 +50,7 @@ pub fn run(args: InitArgs, output: &Output) -> Outcome {
     };
     let dir = PoolDir::new(&args.pool);
     let made = pool_dir::init(&dir, &options)?;
-    if let Err(error) = calibrate(&dir, output) {
+    if let Err(error) = calibrate(&dir) {
         output
             .note(&format!("the pool knows nothing of this machine's speed yet ({error}): `shale calibrate` tells it"));
     }

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use surface::Error;
 
-use crate::exit::{Failure, Outcome};
 use crate::output::Output;
-use crate::system::{Termination, exit_now};
+use host::{Termination, exit_now};
+use operations::{Failure, Outcome};
 
 /// How often a rest looks whether it was interrupted.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -58,7 +58,7 @@ pub fn end_when_interrupted(output: &Output) -> Outcome {
     let signals = Termination::block().map_err(|error| Error::from_io("cannot block signals", error))?;
     let end = move |_| {
         let interrupted = Failure::Interrupted("interrupted".to_owned());
-        interrupted.report(&output);
+        crate::exit::report(&interrupted, &output);
         exit_now(interrupted.code().into());
     };
     signals.watch(end).map_err(|error| Error::from_io("cannot watch for signals", error).into())

@@ -7,12 +7,12 @@ use units::format_size;
 
 use super::interruption::Interruption;
 use crate::cli::IostatArgs;
-use crate::control::{Reply, Request};
-use crate::exit::Outcome;
 use crate::narrow::{columns, table_within};
 use crate::output::{Output, is_in_vain, table};
-use crate::session::Session;
-use crate::traffic::{DoorTraffic, OperationLine, TrafficReport, VolumeTraffic};
+use operations::Outcome;
+use operations::{Reply, Request};
+use report::{DoorTraffic, OperationLine, TrafficReport, VolumeTraffic};
+use server::session::Session;
 
 /// The kinds of operation that have columns; the others are in the histogram and in JSON.
 const SHOWN: [OpKind; 4] = [OpKind::Read, OpKind::Write, OpKind::Flush, OpKind::Discard];
@@ -149,7 +149,8 @@ mod tests {
     use surface::{BUCKETS, OpCounts};
 
     use super::*;
-    use crate::traffic::{CodecLine, VERSION, bucket_ends_ns};
+    use report::TRAFFIC_VERSION as VERSION;
+    use report::{CodecLine, bucket_ends_ns};
 
     fn report() -> TrafficReport {
         let line = |kind| {

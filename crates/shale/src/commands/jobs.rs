@@ -8,12 +8,12 @@ use super::interruption::Interruption;
 use super::watch::{CtrlC, Shown, ask, outcome, to_end};
 use super::{calibrate, clean, recompress, scrub};
 use crate::cli::JobsArgs;
-use crate::control::{JobRequest, Reply, Request};
-use crate::exit::{Failure, Outcome};
-use crate::jobs::{JobReport, JobResult, JobState};
 use crate::output::{Output, table};
-use crate::session::Session;
 use crate::times::{show_moment, show_seconds};
+use operations::{Failure, Outcome};
+use operations::{JobRequest, Reply, Request};
+use report::{JobReport, JobResult, JobState};
+use server::session::Session;
 
 /// How long the pool waits for a change of a job that was asked for one.
 const PATIENCE_MS: u64 = 500;
@@ -164,7 +164,7 @@ fn said(job: &JobReport) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::jobs::{JobFault, JobKind};
+    use report::{JobFault, JobKind};
 
     #[test]
     fn a_list_tells_how_far_each_job_is_and_why_it_failed() {

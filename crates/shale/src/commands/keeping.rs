@@ -11,9 +11,9 @@ use fe_fuse::Keeper;
 use surface::{Error, Result};
 
 use crate::cli::Switch;
-use crate::exit::Outcome;
 use crate::output::Output;
-use crate::pool_dir::{PoolDir, short_socket_path};
+use operations::Outcome;
+use server::pool_dir::{PoolDir, short_socket_path};
 
 /// The command that is the keeper; servers start it, and no user types it.
 pub const COMMAND: &str = "keep-mounts";

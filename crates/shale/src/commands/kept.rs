@@ -5,11 +5,11 @@ use serde_json::json;
 use surface::{Error, ErrorKind};
 
 use crate::cli::{BookmarkArgs, BookmarksArgs, HoldArgs, HoldsArgs, ReleaseArgs};
-use crate::control::{Reply, Request};
-use crate::exit::Outcome;
-use crate::names;
 use crate::output::{Output, table};
-use crate::session::Session;
+use operations::Outcome;
+use operations::names;
+use operations::{Reply, Request};
+use server::session::Session;
 
 /// Remembers a snapshot.
 pub fn bookmark(args: BookmarkArgs, output: &Output) -> Outcome {
@@ -27,7 +27,7 @@ pub fn bookmark(args: BookmarkArgs, output: &Output) -> Outcome {
     };
     let title = format!("{volume}#{name}");
     let request = Request::Bookmark { snapshot: snapshot.clone(), name };
-    Session::with(&pool, &access, output, |session| Ok(session.done(request)?))?;
+    Session::with(&pool, &access, |session| Ok(session.done(request)?))?;
     let document = json!({ "bookmark": title, "snapshot": snapshot });
     output.done(&document, || format!("bookmark {title} remembers {snapshot}\n"));
     Ok(())
@@ -35,7 +35,7 @@ pub fn bookmark(args: BookmarkArgs, output: &Output) -> Outcome {
 
 /// Lists the bookmarks.
 pub fn bookmarks(args: &BookmarksArgs, output: &Output) -> Outcome {
-    let bookmarks = Session::with(&args.pool, &args.access, output, |session| {
+    let bookmarks = Session::with(&args.pool, &args.access, |session| {
         match session.call(Request::Bookmarks { volume: args.volume.clone() })? {
             Reply::Bookmarks(bookmarks) => Ok(bookmarks),
             other => Err(other.unexpected().into()),
@@ -54,7 +54,7 @@ pub fn bookmarks(args: &BookmarksArgs, output: &Output) -> Outcome {
 pub fn hold(args: HoldArgs, output: &Output) -> Outcome {
     let HoldArgs { pool, snapshot, tag, access } = args;
     let request = Request::Hold { snapshot: snapshot.clone(), tag: tag.clone() };
-    Session::with(&pool, &access, output, |session| Ok(session.done(request)?))?;
+    Session::with(&pool, &access, |session| Ok(session.done(request)?))?;
     output
         .done(&json!({ "snapshot": snapshot, "tag": tag }), || format!("snapshot {snapshot} is kept, held by {tag}\n"));
     Ok(())
@@ -64,14 +64,14 @@ pub fn hold(args: HoldArgs, output: &Output) -> Outcome {
 pub fn release(args: ReleaseArgs, output: &Output) -> Outcome {
     let ReleaseArgs { pool, snapshot, tag, access } = args;
     let request = Request::Release { snapshot: snapshot.clone(), tag: tag.clone() };
-    Session::with(&pool, &access, output, |session| Ok(session.done(request)?))?;
+    Session::with(&pool, &access, |session| Ok(session.done(request)?))?;
     output.done(&json!({ "snapshot": snapshot, "tag": tag }), || format!("{tag} holds {snapshot} no more\n"));
     Ok(())
 }
 
 /// Lists the tags of snapshots.
 pub fn holds(args: &HoldsArgs, output: &Output) -> Outcome {
-    let holds = Session::with(&args.pool, &args.access, output, |session| {
+    let holds = Session::with(&args.pool, &args.access, |session| {
         match session.call(Request::Holds { of: args.of.clone() })? {
             Reply::Holds(holds) => Ok(holds),
             other => Err(other.unexpected().into()),

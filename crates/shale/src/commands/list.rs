@@ -9,14 +9,14 @@ use units::{did_you_mean, format_size};
 use super::status::{status, unserved_words};
 use super::{incomplete, streams};
 use crate::cli::ListArgs;
-use crate::control::{Reply, Request};
-use crate::devices::is_in;
-use crate::exit::Outcome;
-use crate::model::{BookmarkLine, ImageLine, SnapshotReport, VolumeReport, ratio, show_ratio};
-use crate::names::volume_of;
 use crate::output::{Output, tabbed, table};
-use crate::session::Session;
 use crate::times::show_moment;
+use operations::Outcome;
+use operations::names::volume_of;
+use operations::{Reply, Request};
+use report::{BookmarkLine, ImageLine, SnapshotReport, VolumeReport, ratio, show_ratio};
+use server::devices::is_in;
+use server::session::Session;
 
 /// What there is to be shown of a volume or a snapshot, beside its properties in force.
 pub const COLUMNS: [&str; 18] = [
@@ -64,7 +64,7 @@ pub fn run(args: ListArgs, output: &Output) -> Outcome {
         None => USUAL.map(str::to_owned).to_vec(),
     };
     let wants_properties = columns.iter().any(|column| !COLUMNS.contains(&column.as_str()));
-    let (volumes, properties, receives, pool) = Session::with(&args.pool, &args.access, output, |session| {
+    let (volumes, properties, receives, pool) = Session::with(&args.pool, &args.access, |session| {
         if args.sync {
             session.done(Request::Checkpoint)?;
         }

@@ -6,6 +6,7 @@ mod calibrate;
 mod check;
 mod clean;
 mod estimate;
+mod estimate_tables;
 mod explain;
 mod explain_file;
 mod export;
@@ -31,6 +32,7 @@ mod problems;
 mod properties;
 mod recompress;
 mod registered;
+mod rounding;
 mod salvage;
 mod scrub;
 mod serve;
@@ -45,18 +47,18 @@ mod usage;
 mod volume;
 mod watch;
 
-pub use blob::as_error as blob_error;
 pub use list::COLUMNS;
 
 use crate::cli::Command;
-use crate::exit::Outcome;
 use crate::output::Output;
+use operations::Outcome;
 
 /// Runs a command.
 ///
 /// # Errors
 /// Whatever made it fail.
 pub fn run(mut command: Command, output: &Output) -> Outcome {
+    logger::install(*output, matches!(command, Command::Serve(_)));
     spelled_out::spell_out(&mut command, output);
     match command {
         Command::Blob(args) => blob::run(args, output),

@@ -1,7 +1,7 @@
 //! Problems of a pool, in lines: what `check` and `scrub` show of them.
 
-use crate::model::ProblemReport;
 use crate::output::line_shown;
+use report::ProblemReport;
 
 /// Bytes of a volume that one damaged piece has at most.
 const PIECE_BYTES_MAX: u64 = (units::GROUP_BLOCKS * units::BLOCK_BYTES) as u64;

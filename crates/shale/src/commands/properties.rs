@@ -5,18 +5,18 @@ use std::path::Path;
 use surface::{Error, ErrorKind, Result};
 
 use crate::cli::{GetArgs, SetArgs};
-use crate::control::{Reply, Request};
-use crate::exit::Outcome;
-use crate::model::PropertyReport;
-use crate::names::set_words;
 use crate::output::{Output, table};
-use crate::session::Session;
+use operations::Outcome;
+use operations::names::set_words;
+use operations::{Reply, Request};
+use report::PropertyReport;
+use server::session::Session;
 
 /// Sets properties, and shows the values in force then.
 pub fn set(args: SetArgs, output: &Output) -> Outcome {
     let (volume, changes) = set_words(&args.words)?;
     let keys: Vec<String> = changes.iter().map(|(key, _)| key.clone()).collect();
-    let properties = Session::with(&args.pool, &args.access, output, |session| {
+    let properties = Session::with(&args.pool, &args.access, |session| {
         session.done(Request::Set { volume: volume.clone(), id: None, changes })?;
         Ok(in_force(session, volume)?)
     })?;
@@ -27,8 +27,7 @@ pub fn set(args: SetArgs, output: &Output) -> Outcome {
 
 /// Shows properties.
 pub fn get(args: GetArgs, output: &Output) -> Outcome {
-    let properties =
-        Session::with(&args.pool, &args.access, output, |session| Ok(wanted(session, &args.pool, &args.words)?))?;
+    let properties = Session::with(&args.pool, &args.access, |session| Ok(wanted(session, &args.pool, &args.words)?))?;
     output.result(&properties, || show(&properties));
     Ok(())
 }

@@ -7,13 +7,13 @@ use units::format_size;
 
 use super::interruption::Interruption;
 use super::watch;
-use crate::choices::RecompressSlice;
 use crate::cli::RecompressArgs;
-use crate::control::{Reply, Request};
-use crate::exit::Outcome;
-use crate::jobs::{JobResult, JobWish};
 use crate::output::Output;
-use crate::session::Session;
+use operations::Outcome;
+use operations::{Reply, Request};
+use report::RecompressSlice;
+use report::{JobResult, JobWish};
+use server::session::Session;
 
 /// What recompression did.
 #[derive(Debug, Serialize)]
@@ -26,7 +26,7 @@ struct Summary<'a> {
 /// Recompresses a volume, or tells how far that is.
 pub fn run(args: RecompressArgs, output: &Output) -> Outcome {
     let interruption = Interruption::watch()?;
-    let done = Session::with(&args.pool, &args.access, output, |session| {
+    let done = Session::with(&args.pool, &args.access, |session| {
         let (volume, mode, path) = (args.volume, args.mode, args.path);
         if args.pacing.report {
             return match session.call(Request::Recompress { volume, mode, bytes: 0, restart: false, path })? {

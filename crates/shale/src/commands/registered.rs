@@ -16,11 +16,12 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 use surface::{Error, ErrorKind};
 
-use crate::control::{Client, JobRequest, Reply, Request};
-use crate::exit::Outcome;
-use crate::jobs::{JobFault, JobKind, JobReport, JobState};
 use crate::progress;
-use crate::session::Session;
+use operations::Outcome;
+use operations::{JobRequest, Reply, Request};
+use report::{JobFault, JobKind, JobReport, JobState};
+use server::control::Client;
+use server::session::Session;
 
 /// How often the server is told. A cancellation is noticed as soon as that.
 const TELL_EVERY: Duration = Duration::from_millis(200);

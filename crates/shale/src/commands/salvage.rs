@@ -22,12 +22,12 @@ use surface::{Error, ErrorKind, Result};
 use units::{EXTENT_BYTES_DEFAULT, format_size};
 
 use crate::cli::{Access, SalvageArgs};
-use crate::exit::{Failure, Outcome, kind_of, stop_if};
 use crate::output::{Output, line_shown};
-use crate::pool_dir::{self, InitOptions, Opening, Overwrite, PoolDir, Unfinished};
 use crate::progress::Progress;
-use crate::share_check::{self, Search};
-use crate::system::Termination;
+use host::Termination;
+use operations::{Failure, Outcome, kind_of, stop_if};
+use server::pool_dir::{self, InitOptions, Opening, Overwrite, PoolDir, Unfinished};
+use server::share_check::{self, Search};
 
 /// Largest map that is copied to be asked: that of some 50 GiB of stored bytes. A larger one would
 /// take room that the new pool needs.
@@ -129,7 +129,7 @@ impl Summary {
 fn open_old(path: &Path, access: &Access) -> Result<(FileDisk, Option<PoolLock>)> {
     let (data, lock) = if path.is_dir() {
         let dir = PoolDir::new(path);
-        let lock = pool_dir::lock_for_reading(&dir, access)?;
+        let lock = pool_dir::lock_for_reading(&dir, &access.into())?;
         let data = dir.config().map_or_else(|_| PathBuf::from("data"), |config| config.data);
         (path.join(data), lock)
     } else {
@@ -257,7 +257,7 @@ fn fill(
     interrupted: &AtomicBool,
     output: &Output,
 ) -> Outcome<(SalvageReport, Trees)> {
-    let pool = new.open(Opening::usual(memory_bytes), output)?;
+    let pool = new.open(Opening::usual(memory_bytes))?;
     let temporary = new.dir().salvage_path().join("facts");
     let report = salvage(pool.service.pool(), old, &temporary, memory_bytes, interrupted, output);
     let report = report.map(|mut report| {

@@ -8,12 +8,12 @@ use super::interruption::Interruption;
 use super::problems::joined;
 use super::watch;
 use crate::cli::ScrubArgs;
-use crate::control::{Reply, Request};
-use crate::exit::{Failure, Outcome};
-use crate::jobs::{JobResult, JobWish};
-use crate::model::ScrubSlice;
 use crate::output::Output;
-use crate::session::Session;
+use operations::{Failure, Outcome};
+use operations::{Reply, Request};
+use report::ScrubSlice;
+use report::{JobResult, JobWish};
+use server::session::Session;
 
 /// What scrubbing found.
 #[derive(Debug, Serialize)]
@@ -26,7 +26,7 @@ struct Summary<'a> {
 /// Scrubs a pool, or tells how far that is.
 pub fn run(args: ScrubArgs, output: &Output) -> Outcome {
     let interruption = Interruption::watch()?;
-    let done = Session::with(&args.pool, &args.access, output, |session| {
+    let done = Session::with(&args.pool, &args.access, |session| {
         if args.pacing.report {
             return match session.call(Request::Scrub { bytes: 0, restart: false })? {
                 Reply::Scrubbed(slice) => Ok(Some((slice, None))),
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn damage_is_named_with_its_place() {
-        let damage = crate::model::ProblemReport {
+        let damage = report::ProblemReport {
             kind: "fragment".into(),
             volume: Some("vm".into()),
             offset: Some(4096),

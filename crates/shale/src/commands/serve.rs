@@ -28,15 +28,14 @@ use surface::{Error, ErrorKind, Result};
 
 use super::incomplete;
 use super::keeping::Keeping;
-use super::logger;
-use crate::cli::{Access, ServeArgs};
-use crate::control::ControlServer;
-use crate::exit::{Outcome, kind_of};
-use crate::front_ends::{self, Asked, FrontEnds, Told};
+use crate::cli::ServeArgs;
 use crate::output::Output;
-use crate::pool_dir::{self, OpenPool, Opening, PoolDir};
-use crate::service::Service;
-use crate::system::{self, Termination};
+use host::Termination;
+use operations::{Outcome, kind_of};
+use server::control::ControlServer;
+use server::front_ends::{self, Asked, FrontEnds, Told, Wanted};
+use server::pool_dir::{self, Access, OpenPool, Opening, PoolDir};
+use server::service::Service;
 
 /// How often a server looks for snapshots that are due: they are due by the hour.
 const SCHEDULES_EVERY: Duration = Duration::from_secs(10);
@@ -53,11 +52,10 @@ pub fn run(args: ServeArgs, output: &Output) -> Outcome {
     // Before anything is opened, so that the number is surely the caller's.
     let ready_fd = args.ready_fd.map(|fd| {
         let failed = |error| Error::with_source(ErrorKind::Invalid, format!("--ready-fd {fd} cannot be used"), error);
-        system::inherited_file(fd).map_err(failed)
+        host::inherited_file(fd).map_err(failed)
     });
     let ready_fd = ready_fd.transpose()?;
     let signals = Termination::block_of_server().map_err(|error| Error::from_io("cannot block signals", error))?;
-    logger::install(*output);
     let dir = PoolDir::new(&args.pool);
     let listen = addresses(&args, &dir, output)?;
     let (send, events) = unbounded();
@@ -72,7 +70,7 @@ pub fn run(args: ServeArgs, output: &Output) -> Outcome {
     let access = Access { memory: args.memory, wait: args.wait };
     let lock = pool_dir::lock_alone(&dir, &access)?;
     let how = Opening::usual(args.memory);
-    let pool = pool_dir::open_to_serve(&dir, lock, how, &args.standby, output)?;
+    let pool = pool_dir::open_to_serve(&dir, lock, how, &args.standby)?;
     let standby = pool.service.pool().status().standby;
     output.note(&format!("shale: acknowledged writes {}", pool_dir::promise(standby.place.as_deref(), standby.bytes)));
     let keeps_acknowledged = standby.place.is_some();
@@ -121,7 +119,16 @@ fn serve(
     let control = ControlServer::start(&dir.control_path(), Arc::clone(service))?;
     let devices = service.devices().shown(&args.volume);
     let over = Arc::new(move |name| drop(send.send(Event::Over(name))));
-    let asked = Asked { args, service, keeper: keeping.keeper(), listen, devices, over, output };
+    let wanted = Wanted {
+        mount: args.mount.clone(),
+        shares: args.shares.clone(),
+        exports: args.exports.clone(),
+        connections: args.connections,
+        allow_other: args.allow_other,
+        volume: args.volume.clone(),
+        memory: args.memory,
+    };
+    let asked = Asked { args: &wanted, service, keeper: keeping.keeper(), listen, devices, over };
     let result = FrontEnds::start(&front_ends::ALL, &asked).and_then(|front_ends| {
         keeping.end_the_rest(output);
         let told = tell_ready(&front_ends, service, ready_fd, output);
@@ -136,12 +143,12 @@ fn serve(
         }
         // Those that watch a job are told of its end while the control socket answers.
         service.jobs().ask_to_stop();
-        if let Err(error) = system::notify_manager("STOPPING=1") {
+        if let Err(error) = host::notify_manager("STOPPING=1") {
             output.warn(&format!("the service manager cannot be told: {error}"));
         }
         // Requests that wait for an image hold the front ends up, and the pool.
         service.end_fetching();
-        front_ends.stop(output);
+        front_ends.stop();
         told
     });
     service.jobs().stop();
@@ -168,7 +175,7 @@ fn hand_over(service: &Arc<Service>, output: &Output) {
     let end = || -> Result<()> {
         service.pool().checkpoint()?;
         output.note("shale: everything is durable; the mounts wait for the next server");
-        system::exit_now(0)
+        host::exit_now(0)
     };
     let ended = match service.mounted_shares() {
         Some(shares) => shares.still(|_| true, end),
@@ -185,7 +192,7 @@ fn wait(events: &Receiver<Event>, is_all: bool, service: &Arc<Service>, output: 
     let mut last = Vec::new();
     loop {
         match events.recv_timeout(SCHEDULES_EVERY) {
-            Ok(Event::Signal(system::HAND_OVER)) => {
+            Ok(Event::Signal(host::HAND_OVER)) => {
                 output.note("shale: stopping; the mounts are for the next server");
                 return Ended::HandedOver;
             }
@@ -236,5 +243,5 @@ fn tell_ready(
         let failed = |error: std::io::Error| Error::with_source(kind_of(&error), "--ready-fd cannot be written", error);
         file.write_all(b"ready\n").map_err(failed)?;
     }
-    system::notify_manager("READY=1").map_err(|error| Error::from_io("the service manager cannot be told", error))
+    host::notify_manager("READY=1").map_err(|error| Error::from_io("the service manager cannot be told", error))
 }

@@ -8,13 +8,13 @@ use surface::Error;
 use units::format_size;
 
 use crate::cli::ShrinkArgs;
-use crate::control::{Reply, Request};
-use crate::exit::{Failure, Outcome};
-use crate::model::ShrinkSlice;
 use crate::output::Output;
 use crate::progress::Progress;
-use crate::session::Session;
-use crate::system::Termination;
+use host::Termination;
+use operations::{Failure, Outcome};
+use operations::{Reply, Request};
+use report::ShrinkSlice;
+use server::session::Session;
 
 /// Rounds of one request: a second or so, so that the bar moves and an interruption is soon
 /// noticed.
@@ -26,7 +26,7 @@ pub fn run(args: ShrinkArgs, output: &Output) -> Outcome {
     let interrupted = signals.flag().map_err(|error| Error::from_io("cannot watch for signals", error))?;
     let started = Instant::now();
     let mut moved = 0;
-    let done = Session::with(&args.pool, &args.access, output, |session| {
+    let done = Session::with(&args.pool, &args.access, |session| {
         let mut progress: Option<(Progress, u64)> = None;
         loop {
             let slice = slice(session, args.size)?;

@@ -7,15 +7,15 @@ use units::format_size;
 use super::incomplete;
 use super::jobs::done;
 use crate::cli::StatusArgs;
-use crate::control::{Reply, Request};
-use crate::exit::Outcome;
-use crate::fullness;
-use crate::health;
-use crate::jobs::{JobReport, JobState};
-use crate::model::{ScrubLine, StatusReport, UnservedLine, show_ratio};
 use crate::output::{Output, facts};
-use crate::session::Session;
 use crate::times::{show_moment, show_seconds};
+use operations::Outcome;
+use operations::{Reply, Request};
+use report::{JobReport, JobState};
+use report::{ScrubLine, StatusReport, UnservedLine, show_ratio};
+use server::fullness;
+use server::health;
+use server::session::Session;
 
 /// Damages that are shown one by one, so that the figures behind them stay on the screen.
 const DAMAGES_SHOWN: usize = 8;
@@ -26,7 +26,7 @@ const JOBS_SHOWN: usize = 3;
 
 /// Shows the figures of a pool.
 pub fn run(args: StatusArgs, output: &Output) -> Outcome {
-    let status = Session::with(&args.pool, &args.access, output, |session| {
+    let status = Session::with(&args.pool, &args.access, |session| {
         if args.sync {
             session.done(Request::Checkpoint)?;
         }
@@ -296,7 +296,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
-    use crate::model::{LossLine, ReceiveLine};
+    use report::{LossLine, ReceiveLine};
 
     #[test]
     fn the_table_shows_what_matters() {

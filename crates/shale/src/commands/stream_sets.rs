@@ -14,15 +14,15 @@ use super::registered::registered;
 use super::streams::{Source, Target, hanging, next_chunk, payload_of, receives};
 use super::volume::make_folders_of;
 use crate::cli::{ReceiveArgs, SendArgs};
-use crate::control::{Reply, Request};
-use crate::exit::{Failure, Outcome};
-use crate::jobs::JobKind;
-use crate::names;
 use crate::output::Output;
 use crate::progress::Progress;
-use crate::session::Session;
-use crate::stream_io::{Place, ReceiveWish, Received};
-use crate::stream_plan::{SetPlan, SetWish};
+use operations::names;
+use operations::{Failure, Outcome};
+use operations::{Place, ReceiveWish, Received};
+use operations::{Reply, Request};
+use operations::{SetPlan, SetWish};
+use report::JobKind;
+use server::session::Session;
 
 /// Properties of a volume in a stream that a clone does not get from it: see the engine's
 /// `receive`, and `incomplete` goes with the snapshot.
@@ -76,7 +76,7 @@ pub(super) fn send(args: &SendArgs, flag: &AtomicBool, output: &Output) -> Outco
             bytes_per_second: (stream_bytes as f64 / seconds.max(1e-9)) as u64,
         })
     };
-    let summary = Session::with(&args.pool, &args.access, output, |session| {
+    let summary = Session::with(&args.pool, &args.access, |session| {
         registered(session, JobKind::Send, title.as_deref(), flag, || work(session))
     })?;
     let text = || {

@@ -18,18 +18,19 @@ use super::registered::{refuse_background, registered};
 use super::volume::make_folders_of;
 use super::{incomplete, stream_sets};
 use crate::cli::{ReceiveArgs, SendArgs};
-use crate::control::{Reply, Request};
-use crate::exit::{Failure, Outcome, path_error, stop_if};
-use crate::jobs::JobKind;
-use crate::model::ReceiveLine;
-use crate::names;
 use crate::output::Output;
-use crate::pool_dir::refuse_part_of_pool;
 use crate::progress::Progress;
-use crate::session::Session;
-use crate::stream_io::{ReceiveWish, Received, SendWish, Sending, StreamSource};
-use crate::system::{self, Termination};
-use crate::transfer;
+use copy::transfer;
+use host::Termination;
+use operations::names;
+use operations::{Failure, Outcome, path_error, stop_if};
+use operations::{ReceiveWish, Received, SendWish, Sending};
+use operations::{Reply, Request};
+use report::JobKind;
+use report::ReceiveLine;
+use server::pool_dir::refuse_part_of_pool;
+use server::session::Session;
+use server::stream_io::StreamSource;
 
 #[derive(Debug, Serialize)]
 struct SendSummary {
@@ -67,7 +68,7 @@ impl Target {
                 let text = "a stream is no text: send it to a file (-o FILE, > FILE) or to a command (| ...)";
                 return Err(Error::new(ErrorKind::Invalid, text).into());
             }
-            let file = system::stdout().map_err(|error| Error::from_io("cannot use stdout", error))?;
+            let file = host::stdout().map_err(|error| Error::from_io("cannot use stdout", error))?;
             return Ok(Self { file, name: "stdout".to_owned(), made: None });
         };
         let kind = std::fs::metadata(path).ok().map(|metadata| metadata.file_type());
@@ -86,7 +87,7 @@ impl Target {
             _ => path_error("cannot write", path, error),
         })?;
         if file.metadata().is_ok_and(|metadata| metadata.is_file()) {
-            transfer::empty(&file, path)?;
+            transfer::empty(&file, path, refuse_part_of_pool)?;
         }
         let made = kind.is_none().then(|| path.to_owned());
         Ok(Self { file, name: path.display().to_string(), made })
@@ -166,7 +167,7 @@ pub fn send(args: SendArgs, output: &Output) -> Outcome {
             bytes_per_second: (stream_bytes as f64 / seconds.max(1e-9)) as u64,
         })
     };
-    let summary = Session::with(&args.pool, &args.access, output, |session| {
+    let summary = Session::with(&args.pool, &args.access, |session| {
         registered(session, JobKind::Send, title.as_deref(), &flag, || work(session))
     })?;
     let text = || {
@@ -275,7 +276,7 @@ impl<'a> Source<'a> {
         while done < buf.len() {
             stop_if(self.flag)?;
             let failed = |error| Error::from_io(format!("cannot read {}", self.name), error);
-            if !system::readable(&self.file).map_err(failed)? {
+            if !host::readable(&self.file).map_err(failed)? {
                 continue;
             }
             match self.file.read(&mut buf[done..]) {
@@ -354,7 +355,7 @@ pub fn receive(args: ReceiveArgs, output: &Output) -> Outcome {
             one(session, &args, first, &mut source, output, started)
         }
     };
-    Session::with(&args.pool, &args.access, output, |session| {
+    Session::with(&args.pool, &args.access, |session| {
         registered(session, JobKind::Receive, args.volume.as_deref(), &flag, || work(session))
     })
 }

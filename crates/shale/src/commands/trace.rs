@@ -7,13 +7,13 @@ use serde::Serialize;
 use surface::{Error, ErrorKind};
 
 use super::interruption::Interruption;
-use crate::choices::TraceLine;
 use crate::cli::{TraceArgs, TraceFormat};
-use crate::control::{Reply, Request};
-use crate::exit::{Outcome, path_error};
-use crate::first_reads::GROUP_BYTES;
 use crate::output::{Output, is_in_vain};
-use crate::session::Session;
+use operations::{Outcome, path_error};
+use operations::{Reply, Request};
+use report::TraceLine;
+use server::first_reads::GROUP_BYTES;
+use server::session::Session;
 
 /// Records of one request: a few hundred KiB.
 const RECORDS: usize = 4096;
@@ -32,7 +32,7 @@ struct FirstReads<'a> {
 /// more or the user has had enough.
 fn reads(args: &TraceArgs, volume: &str, file: &Path, output: &Output) -> Outcome {
     let interruption = Interruption::watch()?;
-    Session::with(&args.pool, &args.access, output, |session| {
+    Session::with(&args.pool, &args.access, |session| {
         if let Session::Direct(_) = session {
             let text =
                 "nothing is read from a pool that is not served, so that there is nothing to trace; serve it first";
@@ -73,7 +73,7 @@ pub fn run(args: TraceArgs, output: &Output) -> Outcome {
         return reads(&args, volume, file, output);
     }
     let interruption = Interruption::watch()?;
-    Session::with(&args.pool, &args.access, output, |session| {
+    Session::with(&args.pool, &args.access, |session| {
         if let Session::Direct(_) = session {
             let text =
                 "nothing is written to a pool that is not served, so that there is nothing to trace; serve it first";

@@ -15,14 +15,14 @@ use units::format_size;
 
 use super::list::volumes;
 use super::status::status;
-use crate::exit::{Failure, Outcome};
-use crate::model::{VolumeReport, show_ratio};
-use crate::names;
 use crate::output::{Output, line_shown};
 use crate::progress::Progress;
-use crate::session::Session;
-use crate::share_trees;
-use crate::trees::{Sink, Source, Tally, Zeroed, copy, identity};
+use copy::trees::{Sink, Source, Tally, Zeroed, copy, identity};
+use operations::names;
+use operations::{Failure, Outcome};
+use report::{VolumeReport, show_ratio};
+use server::session::Session;
+use server::share_trees;
 
 /// What came of the copy of a tree.
 #[derive(Debug, Serialize)]

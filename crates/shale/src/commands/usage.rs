@@ -3,16 +3,16 @@
 use units::format_size;
 
 use crate::cli::UsageArgs;
-use crate::control::{Reply, Request};
-use crate::exit::Outcome;
-use crate::file_choices::{UsageLine, UsageReport};
 use crate::output::{Output, table};
-use crate::session::Session;
+use operations::Outcome;
+use operations::{Reply, Request};
+use report::{UsageLine, UsageReport};
+use server::session::Session;
 
 /// Shows what the files of a share take.
 pub fn run(args: UsageArgs, output: &Output) -> Outcome {
     let path = args.path.unwrap_or_default();
-    let report = Session::with(&args.pool, &args.access, output, |session| {
+    let report = Session::with(&args.pool, &args.access, |session| {
         match session.call(Request::Usage { share: args.share, path })? {
             Reply::Usage(report) => Ok(*report),
             other => Err(other.unexpected().into()),

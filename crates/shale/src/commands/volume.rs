@@ -9,12 +9,13 @@ use units::format_size;
 use super::below;
 use super::forced::{self, Change, Forced};
 use super::list::{folders, volumes};
+use super::rounding::report_rounding;
 use crate::cli::{CreateArgs, DestroyArgs, ResizeArgs};
-use crate::control::Request;
-use crate::exit::{Failure, Outcome};
-use crate::names::{round_up_to_block, tell_rounding};
 use crate::output::Output;
-use crate::session::Session;
+use operations::Request;
+use operations::names::round_up_to_block;
+use operations::{Failure, Outcome};
+use server::session::Session;
 
 /// Creates a volume, a share or a folder.
 pub fn create(args: CreateArgs, output: &Output) -> Outcome {
@@ -29,13 +30,13 @@ pub fn create(args: CreateArgs, output: &Output) -> Outcome {
         return Err(Error::new(ErrorKind::Invalid, text).into());
     }
     let size_bytes = round_up_to_block(size.unwrap_or(0))?;
-    tell_rounding(output, size.unwrap_or(0), size_bytes);
+    report_rounding(output, size.unwrap_or(0), size_bytes);
     let request = match (share, folder) {
         (_, true) => Request::CreateFolder { folder: name.clone(), properties },
         (true, _) => Request::CreateShare { share: name.clone(), properties },
         _ => Request::Create { volume: name.clone(), size_bytes, properties },
     };
-    let was_there = Session::with(&pool, &access, output, |session| {
+    let was_there = Session::with(&pool, &access, |session| {
         if parents {
             make_folders_of(session, &name)?;
         }
@@ -98,7 +99,7 @@ pub fn resize(args: ResizeArgs, output: &Output) -> Outcome {
     let size_bytes = args.size;
     let request =
         Request::Resize { volume: args.volume.clone(), id: None, size_bytes, shrink: args.shrink, force: args.force };
-    Session::with(&args.pool, &args.access, output, |session| {
+    Session::with(&args.pool, &args.access, |session| {
         // Without --shrink it is refused if it would take anything.
         if args.force && args.shrink {
             let forced = Forced { title: &args.volume, change: Change::Shrunk, recursive: false };
@@ -125,7 +126,7 @@ fn exact_size(size_bytes: u64) -> String {
 
 /// Deletes the snapshots of one name that a folder's or a share's `snapshot -r` took.
 fn destroy_below(args: &DestroyArgs, folder: &str, name: &str, output: &Output) -> Outcome {
-    let gone = Session::with(&args.pool, &args.access, output, |session| {
+    let gone = Session::with(&args.pool, &args.access, |session| {
         let titles = below::snapshots(session, folder, name)?;
         below::each(&titles, "destroyed", output, |title| {
             let request = Request::Destroy { volume: title.to_owned(), id: None, recursive: false, force: args.force };
@@ -149,14 +150,14 @@ pub fn destroy(args: DestroyArgs, output: &Output) -> Outcome {
     }
     if args.partial {
         let given_up = Request::GiveUp { title: args.volume.clone() };
-        Session::with(&args.pool, &args.access, output, |session| Ok(session.done(given_up)?))?;
+        Session::with(&args.pool, &args.access, |session| Ok(session.done(given_up)?))?;
         let document = json!({ "volume": args.volume });
         output.done(&document, || format!("what had come of {} is given up\n", args.volume));
         return Ok(());
     }
     let request =
         Request::Destroy { volume: args.volume.clone(), id: None, recursive: args.recursive, force: args.force };
-    let kind = Session::with(&args.pool, &args.access, output, |session| {
+    let kind = Session::with(&args.pool, &args.access, |session| {
         if args.force {
             let forced = Forced { title: &args.volume, change: Change::Destroyed, recursive: args.recursive };
             forced::tell_before(&request, session, &forced, output)?;

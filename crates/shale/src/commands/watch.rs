@@ -12,13 +12,13 @@ use surface::{Error, ErrorKind};
 use units::format_size;
 
 use super::interruption::Interruption;
-use crate::control::{JobRequest, Reply, Request};
-use crate::exit::{Failure, Outcome};
-use crate::jobs::{JobReport, JobResult, JobState, JobWish};
 use crate::output::Output;
 use crate::progress::Progress;
-use crate::session::Session;
 use crate::times::show_seconds;
+use operations::{Failure, Outcome};
+use operations::{JobRequest, Reply, Request};
+use report::{JobReport, JobResult, JobState, JobWish};
+use server::session::Session;
 
 /// How long the pool waits for a change before it tells how far a job is. Bars move that often, and
 /// an interruption is noticed as soon as that.
@@ -217,7 +217,7 @@ fn line(job: &JobReport) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::jobs::JobFault;
+    use report::JobFault;
 
     #[test]
     fn a_line_tells_how_far_a_job_is() {

@@ -6,10 +6,11 @@ use std::sync::{Arc, Barrier, mpsc};
 use std::time::Duration;
 
 use crate::support::{Dir, noise};
-use shale::control::{Reply, Request};
-use shale::devices::{Devices, GonePatience};
-use shale::pool_dir::OpenPool;
-use shale::stream_io::{LocalSource, SendWish, StreamSource};
+use operations::SendWish;
+use operations::{Reply, Request};
+use server::devices::{Devices, GonePatience};
+use server::pool_dir::OpenPool;
+use server::stream_io::{LocalSource, StreamSource};
 use surface::{BlockDevice, Client, ErrorKind, NamedClient, WriteOptions};
 use testkit::PATIENCE;
 

@@ -7,8 +7,9 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
 use std::process::{Child, Command, Stdio};
 
+use operations::{Reply, Request};
 use serde_json::json;
-use shale::control::{Client, Reply, Request};
+use server::control::Client;
 
 use crate::support::{
     Dir, Ran, SHALE, Server, content, imported_noise, noise, on, padded, path, real_data, run, run_with_stdin, signal,

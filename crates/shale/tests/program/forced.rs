@@ -1,8 +1,8 @@
 //! What commands say of the clients that have something open: who they are, and what `--force`
 //! does to them.
 
-use shale::control::Client;
-use shale::volume_io::VolumeIo;
+use copy::volume_io::VolumeIo;
+use server::control::Client;
 
 use crate::support::{Dir, Server, noise, on, path};
 

@@ -3,12 +3,9 @@
 
 use std::sync::{Arc, Mutex};
 
-use clap::Parser;
-use shale::cli::{Cli, Command, ServeArgs};
-use shale::control::{Reply, Request};
-use shale::front_ends::{Asked, FrontEnd, FrontEnds, Kind, Told};
-use shale::output::Output;
-use shale::pool_dir::OpenPool;
+use operations::{Reply, Request};
+use server::front_ends::{Asked, FrontEnd, FrontEnds, Kind, Told, Wanted};
+use server::pool_dir::OpenPool;
 use surface::{BlockDevice, Error, ErrorKind, NamedClient, Result, WriteOptions};
 
 use crate::support::Dir;
@@ -54,7 +51,7 @@ impl FrontEnd for Own {
         self.open = None;
         note(format!("{} closes", self.name));
     }
-    fn stop(self: Box<Self>, _output: &Output) {
+    fn stop(self: Box<Self>) {
         note(format!("{} stops", self.name));
     }
 }
@@ -70,10 +67,17 @@ fn with(work: impl FnOnce(&OpenPool, &Asked<'_>)) {
     let _alone = ALONE.lock();
     done();
     let dir = Dir::with_pool("256M");
-    let output = Output::new(false, true);
     let open = dir.open();
     open.service.pool().create_volume("v", 1 << 20, &Default::default()).unwrap();
-    let args = serve_args();
+    let args = Wanted {
+        mount: None,
+        shares: None,
+        exports: None,
+        connections: 64,
+        allow_other: false,
+        volume: Vec::new(),
+        memory: 64 << 20,
+    };
     let asked = Asked {
         args: &args,
         service: &open.service,
@@ -81,18 +85,10 @@ fn with(work: impl FnOnce(&OpenPool, &Asked<'_>)) {
         listen: &[],
         devices: open.service.devices().shown(&[]),
         over: Arc::new(|_| {}),
-        output: &output,
     };
     work(&open, &asked);
     drop(asked);
     open.close().unwrap();
-}
-
-fn serve_args() -> ServeArgs {
-    match Cli::try_parse_from(["shale", "serve", "pool"]).unwrap().command {
-        Command::Serve(args) => args,
-        other => panic!("{other:?}"),
-    }
 }
 
 #[test]
@@ -110,15 +106,15 @@ fn front_ends_start_in_order_are_told_of_and_end_in_reverse() {
             other => panic!("{other:?}"),
         };
         let doors = counted.volumes[0].doors.iter();
-        let writes = |line: &shale::traffic::OperationLine| line.operation == "write" && line.count == 1;
+        let writes = |line: &report::OperationLine| line.operation == "write" && line.count == 1;
         let counts: Vec<_> = doors.map(|door| (door.door.as_str(), door.operations.iter().any(writes))).collect();
         assert_eq!(counts, [("first", true), ("second", true)]);
-        front_ends.stop(asked.output);
+        front_ends.stop();
         assert_eq!(done(), ["first closes", "second closes", "second stops", "first stops"]);
         assert_eq!(open.service.devices().clients("v"), 0);
         let second = FrontEnds::start(&[SECOND], asked).unwrap();
         assert!(!second.hold_the_server());
-        second.stop(asked.output);
+        second.stop();
     });
 }
 

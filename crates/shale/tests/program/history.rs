@@ -208,7 +208,7 @@ fn take_at_once(_: &str, take: &dyn Fn() -> surface::Result<()>) -> surface::Res
 /// never removed.
 #[test]
 fn schedules_take_and_remove_their_own() {
-    use shale::schedules;
+    use server::schedules;
 
     let dir = Dir::with_pool("256M");
     on(&dir, "create", &["v", "--size", "1M", "-o", "snapshots=hourly", "-o", "keep=2h"]).ok();

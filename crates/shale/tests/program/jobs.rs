@@ -6,9 +6,10 @@ use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use operations::{JobRequest, Reply, Request};
+use report::{JobFault, JobKind, JobState};
 use serde_json::{Value, json};
-use shale::control::{Client, JobRequest, Reply, Request};
-use shale::jobs::{JobFault, JobKind, JobState};
+use server::control::Client;
 
 use crate::endings::damage_the_end;
 use crate::support::{Dir, Ran, SHALE, Server, content, imported_noise, noise, on, padded, path, real_data, signal};

@@ -10,9 +10,9 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::support::{Dir, Ran, SHALE, Server, content, imported_noise, noise, on, padded, path, run};
+use copy::volume_io::VolumeIo;
 use serde_json::{Value, json};
-use shale::control::Client;
-use shale::volume_io::VolumeIo;
+use server::control::Client;
 use testkit::until;
 
 #[test]
@@ -661,8 +661,8 @@ fn a_client_that_takes_no_reply_does_not_keep_the_server() {
     assert!(say(&mut socket, b"{\"version\":2,\"request\":{\"op\":\"bulk\",\"volume\":\"v\"}}\n").contains("bulk"));
     // Four MiB are more than a socket holds; once the first byte is there, the server is writing
     // the rest.
-    let read = shale::control::bulk::Frame {
-        operation: shale::control::bulk::Operation::Read,
+    let read = server::control::bulk::Frame {
+        operation: server::control::bulk::Operation::Read,
         runs_max: 0,
         offset: 0,
         length: 4 << 20,

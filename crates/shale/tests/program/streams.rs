@@ -6,9 +6,9 @@ use std::fs::File;
 use std::process::{Command, Stdio};
 
 use crate::support::{Dir, Ran, SHALE, Server, content, noise, on, path, real_data, run, run_with_stdin};
+use copy::volume_io::VolumeIo;
 use serde_json::Value;
-use shale::control::Client;
-use shale::volume_io::VolumeIo;
+use server::control::Client;
 
 /// A pool with a volume of real data and two snapshots, a few blocks of which differ.
 fn source() -> Dir {

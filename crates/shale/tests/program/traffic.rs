@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use crate::support::{Dir, noise};
-use shale::control::{Reply, Request};
-use shale::pool_dir::OpenPool;
-use shale::traffic::{DoorTraffic, TrafficReport, VolumeTraffic};
+use operations::{Reply, Request};
+use report::{DoorTraffic, TrafficReport, VolumeTraffic};
+use server::pool_dir::OpenPool;
 use surface::{BlockDevice, NamedClient, PendingRead, Result, WriteOptions, ZeroOptions};
 
 const BLOCK: usize = 4096;

@@ -10,7 +10,8 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use crate::support::{
     Dir, Ran, SHALE, Server, content, imported_noise, noise, on, path, real_data, run, run_with_stdin, signal,
 };
-use shale::control::{Client, Reply, Request};
+use operations::{Reply, Request};
+use server::control::Client;
 use testkit::until;
 
 /// A file with real data, holes, noise, zeroes that are no hole, and an odd end.

@@ -13,15 +13,15 @@ use surface::{Allocation, Error, ErrorKind, Run};
 use units::format_size;
 
 use super::{Context, failure};
-use crate::choices::{CodecUse, Region};
 use crate::cli::{BlobEstimateArgs, BlobExplainArgs};
 use crate::commands::explain::{codecs_of, saved, show};
-use crate::estimate::{self, Plan, Population};
-use crate::exit::{Failure, Outcome};
 use crate::narrow::columns;
 use crate::output::{facts, table};
 use crate::progress::Progress;
-use crate::volume_io::VolumeIo;
+use copy::volume_io::VolumeIo;
+use estimate::{self, Plan, Population};
+use operations::{Failure, Outcome};
+use report::{CodecUse, Region};
 
 /// Bytes of a region, as in a pool.
 const REGION_BYTES: u64 = 4 << 20;
@@ -179,7 +179,7 @@ pub async fn estimate(args: BlobEstimateArgs, context: &Context<'_>) -> Outcome 
         () = context.interruption() => return Err(Failure::Interrupted("interrupted".to_owned())),
     };
     progress.finish();
-    context.output.result(&report, || estimate::show(&report));
+    context.output.result(&report, || crate::commands::estimate_tables::show(&report));
     Ok(())
 }
 

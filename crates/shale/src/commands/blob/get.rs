@@ -14,9 +14,8 @@ use units::format_size;
 
 use super::{Context, LOOK_EVERY, failure};
 use crate::cli::BlobGetArgs;
-use crate::exit::{Failure, Outcome, path_error};
 use crate::progress::Progress;
-use crate::system;
+use operations::{Failure, Outcome, path_error};
 
 /// Bytes of zeroes that are written at once to what can have no hole.
 const ZEROES_BYTES: usize = 1 << 20;
@@ -163,7 +162,7 @@ fn synced(file: &File) -> std::io::Result<()> {
 }
 
 fn stdout() -> Outcome<File> {
-    system::stdout().map_err(|error| Error::from_io("cannot write to stdout", error).into())
+    host::stdout().map_err(|error| Error::from_io("cannot write to stdout", error).into())
 }
 
 fn create(path: &Path, force: bool) -> Outcome<File> {

@@ -9,8 +9,8 @@ use units::format_size;
 
 use super::Context;
 use crate::cli::BlobUnpinArgs;
-use crate::exit::{Outcome, path_error};
-use crate::first_reads::GROUP_BYTES;
+use operations::{Outcome, path_error};
+use server::first_reads::GROUP_BYTES;
 
 /// The part of a trace that counts here.
 #[derive(Debug, Deserialize)]

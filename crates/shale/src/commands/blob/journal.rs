@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use super::failure;
 use super::source::next_data;
-use crate::exit::Outcome;
+use operations::Outcome;
 
 /// What the first line says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

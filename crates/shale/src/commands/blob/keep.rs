@@ -17,9 +17,9 @@ use units::format_size;
 use super::put::{interruption, left, show};
 use super::{Context, encoding, failure, half_written, images};
 use crate::cli::{BlobCopyArgs, BlobExpireArgs, BlobGcArgs, BlobOptimizeArgs, BlobRmArgs, BlobTwoArgs};
-use crate::exit::{Failure, Outcome};
 use crate::progress::Progress;
-use crate::system::unix_s;
+use host::unix_s;
+use operations::{Failure, Outcome};
 
 #[derive(Debug, Serialize)]
 struct Cloned {

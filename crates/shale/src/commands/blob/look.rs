@@ -3,15 +3,16 @@
 
 use std::sync::atomic::Ordering;
 
-use ::blob::{At, Record, Tally, check_tag, shown};
+use ::blob::{At, Record, Tally, check_tag};
 use serde::Serialize;
 use surface::ErrorKind;
 use units::format_size;
+use units::shown;
 
 use super::{Context, LOOK_EVERY, failure};
 use crate::cli::{BlobAtArgs, BlobDiffArgs, BlobLogArgs, BlobTagArgs, BlobVerifyArgs};
-use crate::exit::{Failure, Outcome};
 use crate::progress::Progress;
+use operations::{Failure, Outcome};
 
 /// Records read for a log before the first line is written.
 const RECORDS_MAX: u64 = 1000;

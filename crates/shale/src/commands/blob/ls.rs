@@ -7,7 +7,7 @@ use units::format_size;
 use super::look::utc;
 use super::{Context, failure};
 use crate::cli::BlobLsArgs;
-use crate::exit::Outcome;
+use operations::Outcome;
 
 #[derive(Debug, Serialize)]
 struct BlobLine {

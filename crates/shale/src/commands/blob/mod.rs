@@ -23,9 +23,9 @@ use ::blob::{Blob, Connection, ENCODING_KEYS, Encoding, Error as BlobError, Loca
 use surface::{Error, ErrorKind};
 
 use crate::cli::{BlobArgs, BlobCommand};
-use crate::exit::{Failure, Outcome, kind_of};
 use crate::output::Output;
-use crate::system::Termination;
+use host::Termination;
+use operations::{Failure, Outcome};
 
 /// How often a wait looks whether a signal came.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -155,43 +155,10 @@ fn encoding(properties: &BTreeMap<String, String>) -> Outcome<Encoding> {
     Ok(Encoding::parse(properties).map_err(|error| Error::new(ErrorKind::Invalid, error.to_string()))?)
 }
 
-/// Tells whether stored bytes are damaged or gone.
-const fn is_damage(error: &BlobError) -> bool {
-    matches!(error, BlobError::Damaged { .. } | BlobError::Lost { .. })
-}
-
-/// Returns the error of another blob, if that is why the data to be stored could not be read.
-fn of_the_source(error: &std::io::Error) -> Option<&BlobError> {
-    error.get_ref()?.downcast_ref()
-}
-
 /// Tells what a library's error is for a script.
 fn failure(error: BlobError) -> Failure {
     match error {
         BlobError::Unknown { .. } => Failure::Unknown(error.to_string()),
-        error => Failure::Error(as_error(&error)),
+        error => Failure::Error(server::blob_error(&error)),
     }
-}
-
-/// The same, where an outcome that is not known is an error like others.
-pub fn as_error(error: &BlobError) -> Error {
-    let kind = match error {
-        BlobError::Source(error) if of_the_source(error).is_some_and(is_damage) => ErrorKind::Corrupt,
-        BlobError::Source(error) => kind_of(error),
-        error if error.is_full() => ErrorKind::Full,
-        BlobError::Store { .. } | BlobError::StoreLies(_) | BlobError::Entropy(_) | BlobError::Unknown { .. } => {
-            ErrorKind::Io
-        }
-        BlobError::Missing(_)
-        | BlobError::Vanished(_)
-        | BlobError::Removed
-        | BlobError::NoVersion(_)
-        | BlobError::NoTag(_)
-        | BlobError::Expired(_) => ErrorKind::NotFound,
-        BlobError::Exists(_) => ErrorKind::Exists,
-        BlobError::Fenced { .. } | BlobError::Changed { .. } => ErrorKind::Conflict,
-        BlobError::Damaged { .. } | BlobError::Lost { .. } => ErrorKind::Corrupt,
-        BlobError::Refused(_) => ErrorKind::Invalid,
-    };
-    Error::new(kind, error.to_string())
 }

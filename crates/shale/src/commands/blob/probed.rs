@@ -7,7 +7,7 @@ use ::blob::{Connection, DataHash, Error as BlobError, Location, probe};
 use serde::{Deserialize, Serialize};
 
 use super::cache::directory;
-use crate::system::unix_s;
+use host::unix_s;
 
 /// How long an answer holds: a store may get another release.
 const HOLDS_S: u64 = 30 * 86_400;

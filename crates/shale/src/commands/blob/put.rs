@@ -14,8 +14,8 @@ use units::format_size;
 use super::source::{Source, chunks};
 use super::{Context, LOOK_EVERY, encoding, failure, journal};
 use crate::cli::{BlobPutArgs, BlobUpload, BlobWriteArgs};
-use crate::exit::{Failure, Outcome, path_error};
 use crate::progress::Progress;
+use operations::{Failure, Outcome, path_error};
 
 /// Packs from which on an upload of a file can be resumed: a shorter one has none that is finished
 /// early.

@@ -8,8 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
 use serde_json::Value;
-use shale::output::Output;
-use shale::pool_dir::{self, OpenPool, Opening, PoolDir};
+use server::pool_dir::{self, OpenPool, Opening, PoolDir};
 use testkit::TempDir;
 
 /// The binary under test.
@@ -66,7 +65,7 @@ impl Dir {
     pub fn open(&self) -> OpenPool {
         let path = PoolDir::new(&self.pool());
         let lock = Arc::new(path.lock().unwrap().unwrap());
-        pool_dir::open_locked(&path, lock, Opening::usual(64 << 20), &Output::new(false, true)).unwrap()
+        pool_dir::open_locked(&path, lock, Opening::usual(64 << 20)).unwrap()
     }
 }
 

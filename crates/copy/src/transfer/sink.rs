@@ -1,0 +1,231 @@
+//! Where an export goes: a file, written sparse and in any order; a block device; or a stream,
+//! written in order.
+
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use surface::{Error, ErrorKind, Result};
+
+use super::PIECE_BYTES;
+use operations::path_error;
+
+/// Something to write.
+pub enum Sink {
+    /// A regular file of our own making: holes need not be written. It grows with what is written,
+    /// so that a part is not taken for the whole.
+    File(Target),
+    /// A block device, or whatever else keeps its size and what was there before: holes are written
+    /// as zeroes.
+    Device(Target),
+    /// Written in order.
+    Stream(File),
+}
+
+/// Refuses a path that belongs to a pool.
+pub type Guard = fn(&Path) -> Result<()>;
+
+/// Empties a file that is to be overwritten, unless it is in use, or belongs to a pool.
+///
+/// `guard` refuses a path that must not be overwritten.
+///
+/// # Errors
+/// `InUse`, and I/O errors.
+pub fn empty(file: &File, path: &Path, guard: Guard) -> Result<()> {
+    guard(path)?;
+    // The data file of a pool that is open is locked. (Where there are no locks, none is held.)
+    if env::try_hold(file) == Ok(false) {
+        let message = format!("{} is locked by another process; name another file", path.display());
+        return Err(Error::new(ErrorKind::InUse, message));
+    }
+    file.set_len(0).map_err(|error| match error.raw_os_error() {
+        Some(libc::EPERM) => {
+            let message = format!("cannot empty {}: its size is fixed; name another file", path.display());
+            Error::new(ErrorKind::Unsupported, message)
+        }
+        _ => path_error("cannot empty", path, error),
+    })
+}
+
+/// A file that can be written anywhere.
+pub struct Target {
+    file: File,
+    path: PathBuf,
+    /// It was not there before: to be removed if the export fails.
+    created: bool,
+    /// How long it is in the end.
+    size_bytes: u64,
+}
+
+impl Sink {
+    /// Opens a file or block device for `size_bytes`, or stdout for `-`.
+    ///
+    /// # Errors
+    /// `Exists` without `force` when something is there, `InUse` when it is in use, `Full` when a
+    /// device is too small.
+    pub fn open(path: &Path, size_bytes: u64, force: bool, guard: Guard) -> Result<Self> {
+        if path == Path::new("-") {
+            let stdout = host::stdout().map_err(|error| Error::from_io("cannot use stdout", error))?;
+            return Ok(Self::Stream(stdout));
+        }
+        let failed = |what| move |error| path_error(what, path, error);
+        let metadata = match std::fs::metadata(path) {
+            Ok(metadata) => Some(metadata),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+            Err(error) => return Err(failed("cannot look at")(error)),
+        };
+        let Some(metadata) = metadata else {
+            let file = File::options().write(true).create_new(true).open(path).map_err(failed("cannot create"))?;
+            let target = Target { file, path: path.to_owned(), created: true, size_bytes };
+            return target.fitting().map(Self::File);
+        };
+        let kind = metadata.file_type();
+        if kind.is_fifo() || kind.is_char_device() || kind.is_socket() {
+            let file = File::options().write(true).open(path).map_err(failed("cannot open"))?;
+            return Ok(Self::Stream(file));
+        }
+        if kind.is_dir() {
+            return Err(Error::new(ErrorKind::Invalid, format!("{} is a directory; name a file", path.display())));
+        }
+        if !force {
+            let message = format!("{} exists; overwrite it with --force", path.display());
+            return Err(Error::new(ErrorKind::Exists, message));
+        }
+        if kind.is_block_device() {
+            // Refuses a device that is mounted, or that holds a pool which is open.
+            guard(path)?;
+            let mut options = File::options();
+            let file = options.write(true).custom_flags(libc::O_EXCL).open(path).map_err(failed("cannot open"))?;
+            let device_bytes = host::device_bytes(path).map_err(failed("cannot open"))?;
+            let target = Target { file, path: path.to_owned(), created: false, size_bytes };
+            return target.within(device_bytes).map(Self::Device);
+        }
+        let file = File::options().write(true).open(path).map_err(failed("cannot open"))?;
+        let emptied = empty(&file, path, guard);
+        let target = Target { file, path: path.to_owned(), created: false, size_bytes };
+        match emptied {
+            Ok(()) => target.fitting().map(Self::File),
+            // The file of a volume, of a mount of Shale's.
+            Err(error) if error.kind() == ErrorKind::Unsupported => target.within(metadata.len()).map(Self::Device),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The file, if it can be written anywhere.
+    pub fn target(&self) -> Option<&Target> {
+        match self {
+            Self::File(target) | Self::Device(target) => Some(target),
+            Self::Stream(_) => None,
+        }
+    }
+
+    /// Makes what was written complete and durable (a stream: hands it on).
+    ///
+    /// # Errors
+    /// I/O errors.
+    pub fn finish(&self) -> Result<()> {
+        if let Self::File(target) = self {
+            target.set_len(target.size_bytes)?;
+        }
+        match self {
+            Self::File(target) | Self::Device(target) => {
+                target.file.sync_all().map_err(|error| path_error("cannot sync", &target.path, error))
+            }
+            Self::Stream(_) => Ok(()),
+        }
+    }
+
+    /// After a failure: removes the file if it was not there before, and says what is left.
+    pub fn abandon(&self) -> &'static str {
+        match self {
+            Self::File(target) if target.created => {
+                drop(std::fs::remove_file(&target.path));
+                ""
+            }
+            Self::File(_) | Self::Device(_) => ", which is incomplete now",
+            Self::Stream(_) => "",
+        }
+    }
+}
+
+impl Target {
+    fn set_len(&self, bytes: u64) -> Result<()> {
+        self.file.set_len(bytes).map_err(|error| path_error("cannot set the size of", &self.path, error))
+    }
+
+    /// An empty file, which the file system lets become as long as is needed.
+    fn fitting(self) -> Result<Self> {
+        let tried = self.set_len(self.size_bytes).and_then(|()| self.set_len(0));
+        if tried.is_err() && self.created {
+            drop(std::fs::remove_file(&self.path));
+        }
+        tried.map(|()| self)
+    }
+
+    /// Something that has so many bytes, and cannot become longer.
+    fn within(self, bytes: u64) -> Result<Self> {
+        if bytes < self.size_bytes {
+            let (has, wants) = (units::format_size(bytes), units::format_size(self.size_bytes));
+            let message = format!("{} has {has}, less than the volume's {wants}", self.path.display());
+            return Err(Error::new(ErrorKind::Full, message));
+        }
+        Ok(self)
+    }
+
+    /// The file itself.
+    pub(super) const fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Its name.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Writes at an offset.
+    ///
+    /// # Errors
+    /// I/O errors.
+    pub fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
+        let failed = |error| path_error(format_args!("cannot write at byte {offset} of"), &self.path, error);
+        self.file.write_all_at(data, offset).map_err(failed)
+    }
+
+    /// Makes a range zero that may hold something.
+    ///
+    /// # Errors
+    /// I/O errors.
+    pub fn zero(&self, offset: u64, length: u64) -> Result<()> {
+        let flags = rustix::fs::FallocateFlags::ZERO_RANGE | rustix::fs::FallocateFlags::KEEP_SIZE;
+        if rustix::fs::fallocate(&self.file, flags, offset, length).is_ok() {
+            return Ok(());
+        }
+        for (at, step) in steps(offset, length) {
+            self.write(at, &ZEROES[..step])?;
+        }
+        Ok(())
+    }
+}
+
+static ZEROES: [u8; PIECE_BYTES] = [0; PIECE_BYTES];
+
+/// Cuts a range into pieces.
+fn steps(offset: u64, length: u64) -> impl Iterator<Item = (u64, usize)> {
+    let end = offset + length;
+    (offset..end).step_by(PIECE_BYTES).map(move |at| {
+        let left = usize::try_from(end - at).unwrap_or(PIECE_BYTES);
+        (at, left.min(PIECE_BYTES))
+    })
+}
+
+/// Writes zeroes to a stream.
+///
+/// # Errors
+/// I/O errors.
+pub fn stream_zeroes(mut stream: &File, length: u64) -> std::io::Result<()> {
+    for (_, step) in steps(0, length) {
+        stream.write_all(&ZEROES[..step])?;
+    }
+    Ok(())
+}

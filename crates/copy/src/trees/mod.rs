@@ -1,0 +1,393 @@
+//! Copying directory trees in and out of shares: from a source of items to a sink of items, in
+//! bounded memory. Knows neither how a share is reached nor the words on a copy
+//!
+//!
+//! A directory, a share and a tar archive are each a source and a sink. A name that cannot be
+//! copied is noted, and the copy goes on, as with `tar` and `rsync`. A source with damage gives all
+//! that can be read of it: only a target that fails, and a source that is gone, stop the copy.
+
+mod acl;
+mod content;
+mod pax;
+mod posix_sink;
+mod posix_source;
+mod share_sink;
+mod share_source;
+mod tar_header;
+mod tar_sink;
+mod tar_source;
+
+use std::ops::Range;
+use std::sync::atomic::AtomicBool;
+
+use bytes::Bytes;
+use serde::Serialize;
+use share::Time;
+use surface::{Error, ErrorKind};
+
+use operations::{Failure, stop_if};
+
+pub use posix_sink::PosixSink;
+pub use posix_source::{PosixSource, identity};
+pub use share_sink::ShareSink;
+pub use share_source::ShareSource;
+pub use tar_sink::TarSink;
+pub use tar_source::TarSource;
+
+/// Bytes read and written at once: large enough that a call's fixed costs vanish, and eight times
+/// the largest unit.
+pub const PIECE_BYTES: usize = 1 << 20;
+/// Ranges of data told of one file, 16 MiB of them. Behind that many, holes are copied as zeroes,
+/// which take no space in a share.
+const RANGES_MAX: usize = 1 << 20;
+/// Lines kept of what could not be copied, some 20 MiB of them; more are counted.
+const LINES_MAX: usize = 100_000;
+
+/// Name of the extended attribute that holds a file's ACL.
+const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
+/// Name of the attribute that holds the ACL for new names in a directory.
+const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
+
+/// Why a step was not done.
+pub enum Stop {
+    /// This item, or a part of it, is not copied; the text says which and why.
+    Skip(String),
+    /// The copy ends.
+    Fatal(Failure),
+}
+
+impl From<Failure> for Stop {
+    fn from(failure: Failure) -> Self {
+        Self::Fatal(failure)
+    }
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Self {
+        Self::Fatal(error.into())
+    }
+}
+
+/// Result of a step.
+pub type Step<T = ()> = Result<T, Stop>;
+
+/// A path of a tree in words, as it is: lines that are printed are made safe there.
+fn shown(path: &[u8]) -> String {
+    if path.is_empty() { ".".to_owned() } else { share::in_words(path) }
+}
+
+/// Adds a line about a part of an item that was not done; hands on what ends the copy.
+fn gather(lines: &mut Vec<String>, step: Step) -> Step {
+    match step {
+        Err(Stop::Skip(line)) => {
+            lines.push(line);
+            Ok(())
+        }
+        other => other,
+    }
+}
+
+/// The same for all lines about one item, which are one in the end.
+fn told(lines: &[String]) -> Step {
+    if lines.is_empty() { Ok(()) } else { Err(Stop::Skip(lines.join("; "))) }
+}
+
+/// Why something of a source is left out; the copy ends only if nothing more of it can be read,
+/// because its mount or its device is gone.
+fn unread(what: &str, path: &[u8], errno: i32) -> Stop {
+    match errno {
+        libc::ENOTCONN | libc::ECONNABORTED | libc::ENODEV => {
+            let source = std::io::Error::from_raw_os_error(errno);
+            let text = format!("{}: {what}", units::shown(&shown(path)));
+            Stop::Fatal(Error::with_source(ErrorKind::Io, text, source).into())
+        }
+        _ => Stop::Skip(format!("{}: {what}: {}", shown(path), std::io::Error::from_raw_os_error(errno))),
+    }
+}
+
+/// Tells by an error number whether the copy ends: it does if the target is full, gone or failing.
+fn stop_of(what: &str, path: &[u8], errno: i32) -> Stop {
+    let source = std::io::Error::from_raw_os_error(errno);
+    let kind = match errno {
+        libc::ENOSPC | libc::EDQUOT => ErrorKind::Full,
+        libc::EIO | libc::ENOTCONN | libc::ENODEV => ErrorKind::Io,
+        libc::EROFS => ErrorKind::ReadOnly,
+        _ => return Stop::Skip(format!("{}: {what}: {source}", shown(path))),
+    };
+    let text = format!("{}: {what}", units::shown(&shown(path)));
+    Stop::Fatal(Error::with_source(kind, text, source).into())
+}
+
+/// One name of a tree, and what belongs to it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Item {
+    /// Names from the root of the tree on, with `/` between them; empty for the root.
+    pub path: Vec<u8>,
+    /// Type and permissions, as `st_mode`.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Major and minor number of a device node.
+    pub device: (u32, u32),
+    /// Size of a file.
+    pub size: u64,
+    /// Last access.
+    pub accessed: Time,
+    /// Last change of the content.
+    pub modified: Time,
+    /// Extended attributes, ACLs among them in the form that the kernel has.
+    pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Target of a symbolic link.
+    pub target: Vec<u8>,
+    /// Another name of the same file, that came before.
+    pub link_to: Option<Vec<u8>>,
+    /// Where a file has data, ascending; the rest of it is holes.
+    pub data: Vec<Range<u64>>,
+    /// Lines about those parts of the item that could not be read, and are left out.
+    pub unread: Vec<String>,
+}
+
+impl Item {
+    /// The type, as `S_IFMT` masks it.
+    pub const fn kind(&self) -> u32 {
+        self.mode & libc::S_IFMT
+    }
+
+    fn has_content(&self) -> bool {
+        self.kind() == libc::S_IFREG && self.link_to.is_none()
+    }
+
+    fn data_bytes(&self) -> u64 {
+        self.data.iter().map(|range| range.end - range.start).sum()
+    }
+
+    fn xattr(&self, name: &[u8]) -> Option<&[u8]> {
+        self.xattrs.iter().find(|(key, _)| key == name).map(|(_, value)| &value[..])
+    }
+}
+
+/// The name that a file has while another one takes its place.
+fn aside(number: u64) -> Vec<u8> {
+    format!(".shale-replaced-{number}").into_bytes()
+}
+
+/// Splits a path into its directory and its name.
+fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    match path.iter().rposition(|&byte| byte == b'/') {
+        Some(at) => (&path[..at], &path[at + 1..]),
+        None => (&[], path),
+    }
+}
+
+/// Whether the names of an extended attribute are copied: others belong to one kind of file system.
+fn is_kept(name: &[u8]) -> bool {
+    let is_in = |space: &[u8]| name.len() > space.len() && name.starts_with(space);
+    is_in(b"user.") || is_in(b"trusted.") || is_in(b"security.") && name != b"security.selinux" || is_acl(name)
+}
+
+fn is_acl(name: &[u8]) -> bool {
+    name == ACL_ACCESS || name == ACL_DEFAULT
+}
+
+/// What came of reading a piece of a file.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Got {
+    /// All of it.
+    All,
+    /// It cannot be read as a whole; a part of it may be, and so may others. The text says why.
+    Damaged(String),
+    /// The file ends in it. The text says why.
+    End(String),
+}
+
+/// Whether a path is that of the snapshots in a share, or below it: no import brings it.
+fn is_of_snapshots(path: &[u8]) -> bool {
+    path.split(|&byte| byte == b'/').next() == Some(share::KEPT_NAME)
+}
+
+/// Why such a path is left out.
+fn left_to_snapshots() -> Stop {
+    let name = shown(share::KEPT_NAME);
+    Stop::Skip(format!("{name}: left out with all below it: the root of a share has that name for its snapshots"))
+}
+
+/// Items of a tree, each directory before its content.
+pub trait Source {
+    /// The next item; none at the end.
+    fn next(&mut self) -> Step<Option<Item>>;
+
+    /// Fills `out` from the file that came last, within its data and in ascending order; but a
+    /// piece that was damaged may be asked for again in smaller ones.
+    fn read(&mut self, offset: u64, out: &mut [u8]) -> Step<Got>;
+
+    /// How many bytes of the source are dealt with, where that is not the content of files.
+    fn position(&self) -> Option<u64> {
+        None
+    }
+}
+
+/// What came of an item in a sink.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Added {
+    /// It was made.
+    New,
+    /// It is a directory that was there.
+    Merged,
+    /// Something else has its name, and stays.
+    Kept,
+    /// Its name is one of that file already.
+    Same,
+}
+
+/// Takes items, each directory before its content; parents that never came are made.
+pub trait Sink {
+    /// Makes an item without its content.
+    fn add(&mut self, item: &Item) -> Step<Added>;
+
+    /// Writes to the file that was made last, within its data and in ascending order.
+    fn write(&mut self, offset: u64, data: Bytes) -> Step;
+
+    /// Ends the item that was made last: its attributes are as they should be.
+    fn end(&mut self, item: &Item) -> Step;
+
+    /// Sets what must be set at the end, and makes all durable; what could not be set.
+    fn finish(&mut self) -> Step<Vec<String>>;
+}
+
+/// A part of a file of which the copy has zeroes, because it could not be read.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub struct Zeroed {
+    path: String,
+    offset: u64,
+    length: u64,
+}
+
+/// Counts of a copy.
+#[derive(Debug, Default)]
+pub struct Tally {
+    /// Files, each once.
+    pub files: u64,
+    /// Directories.
+    pub directories: u64,
+    /// Symbolic links.
+    pub symlinks: u64,
+    /// Further names of files.
+    pub links: u64,
+    /// Devices, fifos and sockets.
+    pub others: u64,
+    /// Bytes of content.
+    pub bytes: u64,
+    /// Bytes of holes.
+    pub hole_bytes: u64,
+    /// Names that were there and stayed.
+    pub kept: u64,
+    /// The first of these.
+    pub kept_first: Option<String>,
+    /// What could not be copied.
+    pub problems: u64,
+    /// The first lines about these.
+    pub lines: Vec<String>,
+    /// Bytes that could not be read, and are zeroes in the copy.
+    pub zeroed_bytes: u64,
+    /// The first places of these.
+    pub zeroed: Vec<Zeroed>,
+}
+
+impl Tally {
+    fn note(&mut self, line: String) {
+        self.problems += 1;
+        if self.lines.len() < LINES_MAX {
+            self.lines.push(line);
+        }
+    }
+
+    /// Notes a part of a file that could not be read.
+    fn note_zeroed(&mut self, path: &[u8], range: Range<u64>, why: &str) {
+        let (offset, length) = (range.start, range.end - range.start);
+        let path = shown(path);
+        self.zeroed_bytes = self.zeroed_bytes.saturating_add(length);
+        self.note(format!("{path}: {length} bytes from byte {offset} on cannot be read: {why}; zeroes in the copy"));
+        if self.zeroed.len() < LINES_MAX {
+            self.zeroed.push(Zeroed { path, offset, length });
+        }
+    }
+
+    /// Notes a name that is skipped; hands on a failure that ends the copy.
+    fn bear<T>(&mut self, step: Step<T>) -> Result<Option<T>, Failure> {
+        match step {
+            Ok(value) => Ok(Some(value)),
+            Err(Stop::Skip(line)) => {
+                self.note(line);
+                Ok(None)
+            }
+            Err(Stop::Fatal(failure)) => Err(failure),
+        }
+    }
+
+    fn count(&mut self, item: &Item) {
+        let counter = match item.kind() {
+            _ if item.link_to.is_some() => &mut self.links,
+            libc::S_IFREG => &mut self.files,
+            libc::S_IFDIR => &mut self.directories,
+            libc::S_IFLNK => &mut self.symlinks,
+            _ => &mut self.others,
+        };
+        *counter += 1;
+        if item.has_content() {
+            let holes = item.size.saturating_sub(item.data_bytes());
+            self.hole_bytes = self.hole_bytes.saturating_add(holes);
+        }
+    }
+
+    /// Names of all kinds.
+    pub const fn names(&self) -> u64 {
+        self.files + self.directories + self.symlinks + self.links + self.others
+    }
+}
+
+/// Copies all items, and makes them durable. `report` is called after each piece with the counts
+/// so far, and with the bytes dealt with.
+///
+/// # Errors
+/// Those of storage, and an interruption; the counts until then are in `tally`.
+pub fn copy(
+    source: &mut dyn Source,
+    sink: &mut dyn Sink,
+    interrupted: &AtomicBool,
+    tally: &mut Tally,
+    report: &mut dyn FnMut(&Tally, u64),
+) -> Result<(), Failure> {
+    loop {
+        stop_if(interrupted)?;
+        let next = source.next();
+        let item = match tally.bear(next)? {
+            Some(Some(item)) => item,
+            Some(None) => break,
+            None => continue,
+        };
+        item.unread.iter().for_each(|line| tally.note(line.clone()));
+        let added = sink.add(&item);
+        match tally.bear(added)? {
+            Some(Added::Kept) => {
+                tally.kept += 1;
+                tally.kept_first.get_or_insert_with(|| shown(&item.path));
+                continue;
+            }
+            Some(Added::New | Added::Merged) => tally.count(&item),
+            Some(Added::Same) | None => continue,
+        }
+        if item.has_content() {
+            content::copy(&item, source, sink, interrupted, tally, report)?;
+        }
+        let ended = sink.end(&item);
+        tally.bear(ended)?;
+        report(tally, source.position().unwrap_or(tally.bytes));
+    }
+    let finished = sink.finish();
+    for line in tally.bear(finished)?.unwrap_or_default() {
+        tally.note(line);
+    }
+    Ok(())
+}

@@ -1,0 +1,387 @@
+//! A directory as a sink. Names are made relative to directories that are open, and links are never
+//! followed: what an archive says cannot lead out of the tree.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::hash::{BuildHasher, RandomState};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use bytes::Bytes;
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::io::Errno;
+use share::Time;
+use surface::Result;
+
+use super::{ACL_DEFAULT, Added, Item, Sink, Step, Stop, aside, gather, shown, split, stop_of, told};
+use operations::path_error;
+
+/// A directory's attributes that are set when all is in it.
+struct Late {
+    path: Vec<u8>,
+    mode: u32,
+    times: (Time, Time),
+    default_acl: Option<Vec<u8>>,
+}
+
+/// A directory as a sink.
+pub struct PosixSink {
+    root: OwnedFd,
+    /// Directories from the root to the one that was used last.
+    open: Vec<(Vec<u8>, OwnedFd)>,
+    overwrite: bool,
+    /// The root itself gets attributes.
+    sets_root: bool,
+    file: Option<File>,
+    late: Vec<Late>,
+    /// Only root may give files away.
+    is_root: bool,
+    /// Owners that were not set, because this process may not.
+    owners_left: u64,
+    /// The item that was added last gets attributes.
+    sets: bool,
+    /// Hashes of the paths that were made: an archive may have a name twice, and the last counts.
+    made: HashSet<u64>,
+    hasher: RandomState,
+}
+
+fn failed(what: &'static str, path: &[u8]) -> impl Fn(Errno) -> Stop {
+    move |error| stop_of(what, path, error.raw_os_error())
+}
+
+fn cannot_be_linked(item: &Item, first: &[u8], error: Errno) -> Stop {
+    Stop::Skip(format!("{}: cannot be linked to {}: {error}", shown(&item.path), shown(first)))
+}
+
+/// What has a name that is to be made.
+enum There {
+    Nothing,
+    /// Something that is not replaced.
+    Stays,
+    /// Something that is replaced.
+    Old(Stat),
+}
+
+const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
+
+impl PosixSink {
+    /// Into a directory that is there. `overwrite`: old files are replaced, and the attributes of
+    /// directories are set. `sets_root`: so are those of the directory itself.
+    ///
+    /// # Errors
+    /// When it cannot be opened.
+    pub fn open(path: &Path, overwrite: bool, sets_root: bool) -> Result<Self> {
+        let flags = DIRECTORY - OFlags::NOFOLLOW;
+        let root = rustix::fs::open(path, flags, Mode::empty());
+        let root = root.map_err(|error| path_error("cannot open", path, error.into()))?;
+        let is_root = rustix::process::geteuid().is_root();
+        Ok(Self {
+            root,
+            open: Vec::new(),
+            overwrite,
+            sets_root,
+            file: None,
+            late: Vec::new(),
+            is_root,
+            owners_left: 0,
+            sets: false,
+            made: HashSet::new(),
+            hasher: RandomState::new(),
+        })
+    }
+
+    /// Opens a directory of the tree, and makes missing parts of it.
+    fn directory(&mut self, path: &[u8]) -> Step<&OwnedFd> {
+        self.opened(path, true).map_err(failed("its directory cannot be opened", path))
+    }
+
+    /// Opens a directory of the tree. `makes`: missing parts of it are made.
+    fn opened(&mut self, path: &[u8], makes: bool) -> std::result::Result<&OwnedFd, Errno> {
+        let wanted: Vec<&[u8]> = path.split(|&byte| byte == b'/').filter(|name| !name.is_empty()).collect();
+        let common = self.open.iter().zip(&wanted).take_while(|((name, _), wanted)| name == *wanted).count();
+        self.open.truncate(common);
+        for name in &wanted[common..] {
+            let above = self.open.last().map_or(&self.root, |(_, fd)| fd);
+            let opened = match rustix::fs::openat(above, *name, DIRECTORY, Mode::empty()) {
+                Err(Errno::NOENT) if makes => {
+                    rustix::fs::mkdirat(above, *name, Mode::from_raw_mode(0o755)).and_then(|()| {
+                        let made = wanted[..=self.open.len()].join(&b'/');
+                        self.made.insert(self.hasher.hash_one(made));
+                        rustix::fs::openat(above, *name, DIRECTORY, Mode::empty())
+                    })
+                }
+                opened => opened,
+            };
+            self.open.push((name.to_vec(), opened?));
+        }
+        Ok(self.open.last().map_or(&self.root, |(_, fd)| fd))
+    }
+
+    /// Looks what has a name.
+    fn there(&mut self, item: &Item) -> Step<There> {
+        let overwrite = self.overwrite || self.is_ours(&item.path);
+        let (directory, name) = split(&item.path);
+        let directory = self.directory(directory)?;
+        match rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::NOENT) => Ok(There::Nothing),
+            Err(error) => Err(failed("cannot look at what is there", &item.path)(error)),
+            Ok(_) if !overwrite => Ok(There::Stays),
+            Ok(found) if found.st_mode & libc::S_IFMT == libc::S_IFDIR => {
+                let text = format!("{}: a directory is there, and is not overwritten", shown(&item.path));
+                Err(Stop::Skip(text))
+            }
+            Ok(found) => Ok(There::Old(found)),
+        }
+    }
+
+    /// Makes something in the place of what has its name, which goes only when the new one is
+    /// there.
+    fn replace(&mut self, item: &Item, make: impl FnOnce(&mut Self) -> Step<Added>) -> Step<Added> {
+        let (parent, name) = split(&item.path);
+        let cannot = failed("cannot be replaced", &item.path);
+        let directory = self.directory(parent)?;
+        let mut number = 0;
+        let aside = loop {
+            let aside = aside(number);
+            match rustix::fs::statat(directory, &aside[..], AtFlags::SYMLINK_NOFOLLOW) {
+                Err(Errno::NOENT) => break aside,
+                Err(error) => return Err(cannot(error)),
+                Ok(_) => number += 1,
+            }
+        };
+        rustix::fs::renameat(directory, name, directory, &aside[..]).map_err(&cannot)?;
+        let made = make(self);
+        let directory = self.directory(parent)?;
+        if made.is_ok() {
+            rustix::fs::unlinkat(directory, &aside[..], AtFlags::empty()).map_err(&cannot)?;
+        } else if let Err(error) = rustix::fs::renameat(directory, &aside[..], directory, name) {
+            let text = format!("{}: what was there is now called {}: {error}", shown(&item.path), shown(&aside));
+            return Err(Stop::Skip(text));
+        }
+        made
+    }
+
+    fn is_ours(&self, path: &[u8]) -> bool {
+        self.made.contains(&self.hasher.hash_one(path))
+    }
+
+    fn add_directory(&mut self, item: &Item) -> Step<Added> {
+        let overwrite = self.overwrite || self.is_ours(&item.path);
+        let (directory, name) = split(&item.path);
+        let parent = self.directory(directory)?;
+        let made = rustix::fs::mkdirat(parent, name, Mode::from_raw_mode(0o700));
+        let added = match made {
+            Ok(()) => Added::New,
+            Err(Errno::EXIST) => {
+                let found = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW);
+                let found = found.map_err(failed("cannot look at what is there", &item.path))?;
+                if found.st_mode & libc::S_IFMT == libc::S_IFDIR {
+                    Added::Merged
+                } else if overwrite {
+                    return self.replace(item, |sink| {
+                        let made = rustix::fs::mkdirat(sink.directory(directory)?, name, Mode::from_raw_mode(0o700));
+                        made.map(|()| Added::New).map_err(failed("cannot be made", &item.path))
+                    });
+                } else {
+                    return Ok(Added::Kept);
+                }
+            }
+            Err(error) => return Err(failed("cannot be made", &item.path)(error)),
+        };
+        Ok(added)
+    }
+
+    /// Makes a name of any type but a directory.
+    fn add_other(&mut self, item: &Item) -> Step<Added> {
+        let there = self.there(item)?;
+        if let (There::Old(old), Some(first)) = (&there, &item.link_to) {
+            let (first_parent, first_name) = split(first);
+            let from = self.opened(first_parent, false);
+            let found = from.and_then(|from| rustix::fs::statat(from, first_name, AtFlags::SYMLINK_NOFOLLOW));
+            let found = found.map_err(|error| cannot_be_linked(item, first, error))?;
+            // An archive that has a name twice may have the second as a link to the first.
+            if (found.st_dev, found.st_ino) == (old.st_dev, old.st_ino) {
+                return Ok(Added::Same);
+            }
+        }
+        match there {
+            There::Nothing => self.make(item),
+            There::Stays => Ok(Added::Kept),
+            There::Old(_) => self.replace(item, |sink| sink.make(item)),
+        }
+    }
+
+    fn make(&mut self, item: &Item) -> Step<Added> {
+        let (parent, name) = split(&item.path);
+        if let Some(first) = &item.link_to {
+            let (first_parent, first_name) = split(first);
+            let from =
+                self.opened(first_parent, false).map_err(|error| cannot_be_linked(item, first, error))?.try_clone();
+            let from =
+                from.map_err(|error| stop_of("cannot be opened", first, error.raw_os_error().unwrap_or(libc::EIO)))?;
+            let directory = self.directory(parent)?;
+            let linked = rustix::fs::linkat(&from, first_name, directory, name, AtFlags::empty());
+            return linked.map(|()| Added::New).map_err(|error| cannot_be_linked(item, first, error));
+        }
+        let directory = self.directory(parent)?;
+        let kind = match item.kind() {
+            libc::S_IFREG => {
+                let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                let made = rustix::fs::openat(directory, name, flags, Mode::from_raw_mode(0o600));
+                self.file = Some(File::from(made.map_err(failed("cannot be made", &item.path))?));
+                return Ok(Added::New);
+            }
+            libc::S_IFLNK => {
+                rustix::fs::symlinkat(&item.target[..], directory, name)
+                    .map_err(failed("cannot be made", &item.path))?;
+                return Ok(Added::New);
+            }
+            libc::S_IFIFO => FileType::Fifo,
+            libc::S_IFSOCK => FileType::Socket,
+            libc::S_IFCHR => FileType::CharacterDevice,
+            libc::S_IFBLK => FileType::BlockDevice,
+            _ => return Err(Stop::Skip(format!("{}: of unknown type", shown(&item.path)))),
+        };
+        let device = rustix::fs::makedev(item.device.0, item.device.1);
+        rustix::fs::mknodat(directory, name, kind, Mode::from_raw_mode(0o600), device)
+            .map_err(failed("cannot be made", &item.path))?;
+        Ok(Added::New)
+    }
+
+    fn set_owner(&mut self, item: &Item) -> Step {
+        let (uid, gid) = (Uid::from_raw(item.uid), Gid::from_raw(item.gid));
+        let (parent, name) = split(&item.path);
+        let is_root = self.is_root;
+        let directory = self.directory(parent)?;
+        let name = if name.is_empty() { b"." } else { name };
+        match rustix::fs::chownat(directory, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW) {
+            Err(Errno::PERM) if !is_root => {
+                self.owners_left += 1;
+                Ok(())
+            }
+            set => set.map_err(failed("its owner cannot be set", &item.path)),
+        }
+    }
+
+    fn set_xattr(&mut self, path: &[u8], key: &[u8], value: &[u8]) -> Step {
+        let (parent, name) = split(path);
+        let is_root = self.is_root;
+        let directory = self.directory(parent)?;
+        let mut place = format!("/proc/self/fd/{}/", directory.as_raw_fd()).into_bytes();
+        place.extend(if name.is_empty() { b"." } else { name });
+        match rustix::fs::lsetxattr(&place[..], key, value, XattrFlags::empty()) {
+            Err(Errno::PERM) if !is_root => {
+                self.owners_left += 1;
+                Ok(())
+            }
+            Err(error) => {
+                let text = format!("{}: {} cannot be set: {error}", shown(path), String::from_utf8_lossy(key));
+                Err(Stop::Skip(text))
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+
+    fn set_late(&mut self, late: &Late) -> Step {
+        if let Some(acl) = &late.default_acl {
+            self.set_xattr(&late.path, ACL_DEFAULT, acl)?;
+        }
+        let (parent, name) = split(&late.path);
+        let directory = self.directory(parent)?;
+        let name = if name.is_empty() { b"." } else { name };
+        rustix::fs::chmodat(directory, name, Mode::from_raw_mode(late.mode & 0o7777), AtFlags::empty())
+            .and_then(|()| rustix::fs::utimensat(directory, name, &times(late.times), AtFlags::SYMLINK_NOFOLLOW))
+            .map_err(failed("its mode and times cannot be set", &late.path))
+    }
+}
+
+fn times((accessed, modified): (Time, Time)) -> Timestamps {
+    let spec = |time: Time| Timespec { tv_sec: time.seconds, tv_nsec: time.nanoseconds.into() };
+    Timestamps { last_access: spec(accessed), last_modification: spec(modified) }
+}
+
+impl Sink for PosixSink {
+    fn add(&mut self, item: &Item) -> Step<Added> {
+        if item.path.is_empty() {
+            self.sets = self.sets_root;
+            return Ok(Added::Merged);
+        }
+        let added = if item.kind() == libc::S_IFDIR { self.add_directory(item) } else { self.add_other(item) }?;
+        // The attributes of a directory that was there are its owner's.
+        self.sets = added == Added::New || self.overwrite || self.is_ours(&item.path);
+        if added == Added::New {
+            self.made.insert(self.hasher.hash_one(&item.path));
+        }
+        Ok(added)
+    }
+
+    fn write(&mut self, offset: u64, data: Bytes) -> Step {
+        let Some(file) = &self.file else { return Ok(()) };
+        file.write_all_at(&data, offset)
+            .map_err(|error| stop_of("cannot be written", b"the file", error.raw_os_error().unwrap_or(libc::EIO)))
+    }
+
+    fn end(&mut self, item: &Item) -> Step {
+        let file = self.file.take();
+        if item.link_to.is_some() || !self.sets {
+            return Ok(());
+        }
+        let mut wrong = Vec::new();
+        if let Some(file) = &file
+            && item.data.last().is_none_or(|range| range.end != item.size)
+        {
+            // A size that no call can tell comes back without a number.
+            let cut = file.set_len(item.size).map_err(|error| {
+                stop_of("its size cannot be set", &item.path, error.raw_os_error().unwrap_or(libc::EFBIG))
+            });
+            gather(&mut wrong, cut)?;
+        }
+        // The owner first: a change of it takes set-user-id bits and capabilities away.
+        self.set_owner(item)?;
+        let is_directory = item.kind() == libc::S_IFDIR;
+        for (key, value) in &item.xattrs {
+            if !(is_directory && key == ACL_DEFAULT) {
+                gather(&mut wrong, self.set_xattr(&item.path, key, value))?;
+            }
+        }
+        if is_directory {
+            self.late.push(Late {
+                path: item.path.clone(),
+                mode: item.mode,
+                times: (item.accessed, item.modified),
+                default_acl: item.xattr(ACL_DEFAULT).map(<[u8]>::to_vec),
+            });
+        } else {
+            let (parent, name) = split(&item.path);
+            let directory = self.directory(parent)?;
+            let is_link = item.kind() == libc::S_IFLNK;
+            let mode = Mode::from_raw_mode(item.mode & 0o7777);
+            let set = if is_link { Ok(()) } else { rustix::fs::chmodat(directory, name, mode, AtFlags::empty()) };
+            let times = times((item.accessed, item.modified));
+            set.and_then(|()| rustix::fs::utimensat(directory, name, &times, AtFlags::SYMLINK_NOFOLLOW))
+                .map_err(failed("its mode and times cannot be set", &item.path))?;
+        }
+        told(&wrong)
+    }
+
+    fn finish(&mut self) -> Step<Vec<String>> {
+        let mut lines = Vec::new();
+        // Deeper directories first: setting the attributes of a directory changes nothing above it.
+        let late = std::mem::take(&mut self.late);
+        for late in late.iter().rev() {
+            match self.set_late(late) {
+                Err(Stop::Skip(line)) => lines.push(line),
+                set => set?,
+            }
+        }
+        if self.owners_left > 0 {
+            let text = "owners and attributes could not be set: that takes root";
+            lines.push(format!("{} {text}", self.owners_left));
+        }
+        rustix::fs::syncfs(&self.root)
+            .and_then(|()| rustix::fs::fsync(&self.root))
+            .map_err(failed("cannot be made durable", &[]))?;
+        Ok(lines)
+    }
+}

@@ -1,0 +1,29 @@
+//! The documents behind `--json`, which also cross the control socket: plain types, and the
+//! arithmetic on their figures. Owns their field names, which are a promise to scripts: each is
+//! documented in the help of its command, and may be added to, but not renamed.
+
+mod choices;
+mod exports;
+mod file_choices;
+mod image_line;
+mod jobs;
+mod losses;
+mod pool;
+mod slices;
+mod traffic;
+
+pub use choices::{Calibrated, CodecUse, Detail, RecompressSlice, Region, Remembered, Speed, TraceLine, Trial};
+pub use exports::{CheckLine, ExportLine, ExportsReport};
+pub use file_choices::{FileReport, OtherLine, PartLine, Trials, UsageLine, UsageReport};
+pub use image_line::ImageLine;
+pub use jobs::{JobFault, JobKind, JobPace, JobReport, JobResult, JobState, JobWish};
+pub use losses::{LossLine, LossOfReport, LossReport};
+pub use pool::{
+    BookmarkLine, ChangeReport, CheckSummary, DiffReport, HoldLine, ProblemReport, PropertyReport, ReceiveLine,
+    ReservedLine, ScrubLine, SnapshotReport, StatusReport, TransferSummary, UnservedLine, VolumeReport, ratio,
+    show_ratio, write_amplification,
+};
+pub use slices::{CleanSlice, CleanTotal, ScrubSlice, ShrinkSlice, SortSlice};
+pub use traffic::{
+    CodecLine, DoorTraffic, OperationLine, TRAFFIC_VERSION, TrafficReport, VolumeTraffic, bucket_ends_ns,
+};

@@ -1,0 +1,38 @@
+//! Errors of blobs as errors of a pool or a command. The only place where one becomes a kind.
+
+use blob::Error as BlobError;
+use operations::kind_of;
+use surface::{Error, ErrorKind};
+
+/// Tells whether stored bytes are damaged or gone.
+const fn is_damage(error: &BlobError) -> bool {
+    matches!(error, BlobError::Damaged { .. } | BlobError::Lost { .. })
+}
+
+/// Returns the error of another blob, if that is why the data to be stored could not be read.
+fn of_the_source(error: &std::io::Error) -> Option<&BlobError> {
+    error.get_ref()?.downcast_ref()
+}
+
+/// Returns the kind and the message of a blob's error; an unknown outcome is an I/O error.
+pub fn blob_error(error: &BlobError) -> Error {
+    let kind = match error {
+        BlobError::Source(error) if of_the_source(error).is_some_and(is_damage) => ErrorKind::Corrupt,
+        BlobError::Source(error) => kind_of(error),
+        error if error.is_full() => ErrorKind::Full,
+        BlobError::Store { .. } | BlobError::StoreLies(_) | BlobError::Entropy(_) | BlobError::Unknown { .. } => {
+            ErrorKind::Io
+        }
+        BlobError::Missing(_)
+        | BlobError::Vanished(_)
+        | BlobError::Removed
+        | BlobError::NoVersion(_)
+        | BlobError::NoTag(_)
+        | BlobError::Expired(_) => ErrorKind::NotFound,
+        BlobError::Exists(_) => ErrorKind::Exists,
+        BlobError::Fenced { .. } | BlobError::Changed { .. } => ErrorKind::Conflict,
+        BlobError::Damaged { .. } | BlobError::Lost { .. } => ErrorKind::Corrupt,
+        BlobError::Refused(_) => ErrorKind::Invalid,
+    };
+    Error::new(kind, error.to_string())
+}

@@ -1,0 +1,498 @@
+//! Who has which volume open. Every client gets its volume here, so that `destroy` can refuse while
+//! one is in use.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use engine::{Meant, Pool, SnapshotStatus, Volume};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use surface::{BlockDevice, Client, DeviceId, DeviceInfo, DeviceSet, Error, ErrorKind, FolderInfo, Result};
+
+use crate::clients::{Clients, names_of};
+use crate::first_reads::FirstReads;
+use crate::open_device::OpenDevice;
+use crate::traffic::Traffics;
+use operations::names;
+
+/// How long an exclusive operation waits for clients to close the volume, and how long an open
+/// waits for an exclusive operation. The server notices a closed client late, more so under load.
+pub const GOING_PATIENCE: Duration = Duration::from_secs(3);
+
+/// Most clients of a volume that a list names: a line of each stays within what one reply may
+/// have, for thousands of volumes.
+const LISTED_MAX: usize = 16;
+
+/// How long what a client that has gone left may take.
+#[derive(Debug, Clone, Copy)]
+pub struct GonePatience {
+    /// Before what of it has not begun is dropped. A full write buffer's worth takes a second or
+    /// two on a disk.
+    pub finish: Duration,
+    /// After that, before the next client is refused.
+    pub drop: Duration,
+}
+
+impl Default for GonePatience {
+    /// Together less than an NBD handshake may take.
+    fn default() -> Self {
+        Self { finish: Duration::from_secs(5), drop: Duration::from_secs(15) }
+    }
+}
+
+#[derive(Default)]
+struct Register {
+    patience: GonePatience,
+    state: Mutex<State>,
+    /// A client closed a volume, or an exclusive operation has ended.
+    changed: Condvar,
+}
+
+/// How often each is counted, by the number that a volume or a snapshot keeps, whatever it is
+/// called.
+#[derive(Default)]
+struct Counts(BTreeMap<DeviceId, usize>);
+
+impl Counts {
+    fn of(&self, id: DeviceId) -> usize {
+        self.0.get(&id).copied().unwrap_or(0)
+    }
+
+    fn add(&mut self, id: DeviceId) {
+        *self.0.entry(id).or_default() += 1;
+    }
+
+    fn remove(&mut self, id: DeviceId) {
+        if let Some(count) = self.0.get_mut(&id) {
+            *count -= 1;
+            if *count == 0 {
+                self.0.remove(&id);
+            }
+        }
+    }
+}
+
+#[derive(Default)]
+struct State {
+    clients: Clients,
+    /// Volumes and snapshots that are being destroyed: no client may open them meanwhile.
+    going: Counts,
+    /// Volumes and snapshots under an exclusive operation that leaves them in place: opening one
+    /// waits until it has ended.
+    held: Counts,
+}
+
+/// A volume or a snapshot under an exclusive operation.
+struct Needed {
+    volume: Arc<Volume>,
+    /// Whether it is to be destroyed.
+    goes: bool,
+}
+
+impl Register {
+    /// Waits for the end of exclusive operations on a volume. Whether that came about, the caller
+    /// sees from those that go on.
+    fn await_let_go(&self, state: &mut MutexGuard<'_, State>, id: DeviceId) {
+        let _ = self.changed.wait_while_for(state, |state| state.held.of(id) > 0, GOING_PATIENCE);
+    }
+
+    /// Waits until no client has a volume open and no exclusive operation runs: a client or
+    /// operation that comes during the wait goes first.
+    fn await_free(&self, state: &mut MutexGuard<'_, State>, id: DeviceId) {
+        let is_taken = |state: &mut State| state.held.of(id) > 0 || state.clients.count(id) > 0;
+        let _ = self.changed.wait_while_for(state, is_taken, GOING_PATIENCE);
+    }
+
+    /// Waits until what clients of these that have gone had under way is done: none of it lands
+    /// behind what comes next.
+    ///
+    /// # Errors
+    /// `InUse`, if that takes too long.
+    fn await_gone(&self, state: &mut MutexGuard<'_, State>, ids: &[DeviceId]) -> Result<()> {
+        loop {
+            let gone = state.clients.gone(ids);
+            if gone.is_empty() {
+                return Ok(());
+            }
+            let is_there = |state: &mut State| state.clients.has_any(&gone);
+            if !self.changed.wait_while_for(state, is_there, self.patience.finish).timed_out() {
+                continue;
+            }
+            gone.iter().for_each(|(_, _, client)| client.give_up());
+            if self.changed.wait_while_for(state, is_there, self.patience.drop).timed_out() {
+                let message = format!(
+                    "requests of a client that has gone are still being done ({}): they could land behind those of the next one, \
+                     which is not let in before; the storage is slow or stands still, try again",
+                    names_of(gone.iter().map(|(_, _, client)| client))
+                );
+                return Err(Error::new(ErrorKind::InUse, message));
+            }
+        }
+    }
+
+    /// Waits for the clients of these to go. Whether they went, the caller sees from who is left.
+    fn await_none(&self, state: &mut MutexGuard<'_, State>, ids: &[DeviceId], patience: Duration) {
+        let is_open = |state: &mut State| ids.iter().any(|id| state.clients.count(*id) > 0);
+        let _ = self.changed.wait_while_for(state, is_open, patience);
+    }
+}
+
+/// The volumes of an open pool, with a count of the clients of each.
+#[derive(Clone)]
+pub struct Devices {
+    pool: Pool,
+    register: Arc<Register>,
+    first_reads: Arc<FirstReads>,
+    traffics: Arc<Traffics>,
+}
+
+impl Devices {
+    /// Of a pool; no client has a device open yet.
+    pub fn new(pool: Pool) -> Self {
+        Self::with_patience(pool, GonePatience::default())
+    }
+
+    /// As [`new`](Self::new), with another patience for what clients that have gone left.
+    pub fn with_patience(pool: Pool, patience: GonePatience) -> Self {
+        let register = Arc::new(Register { patience, ..Register::default() });
+        Self { pool, register, first_reads: Arc::default(), traffics: Arc::default() }
+    }
+
+    /// Which groups of a volume its clients read first, if that is traced.
+    pub fn first_reads(&self) -> &FirstReads {
+        &self.first_reads
+    }
+
+    /// What clients do to which volume, through which door.
+    pub fn traffics(&self) -> &Traffics {
+        &self.traffics
+    }
+
+    /// Opens a volume or a snapshot for a client. It counts as in use until the result is dropped.
+    ///
+    /// # Errors
+    /// `NotFound`, and `InUse` during an exclusive operation.
+    pub fn open(&self, name: &str, client: &Arc<dyn Client>) -> Result<Arc<dyn BlockDevice>> {
+        self.open_volume(self.pool.volume(name)?, client)
+    }
+
+    /// As [`open`](Self::open).
+    ///
+    /// # Errors
+    /// `InUse`, and `NotFound` while it is being destroyed.
+    pub fn open_volume(&self, volume: Arc<Volume>, client: &Arc<dyn Client>) -> Result<Arc<dyn BlockDevice>> {
+        let in_use = {
+            let mut state = self.register.state.lock();
+            self.register.await_let_go(&mut state, volume.id());
+            self.await_gone(&mut state, &volume)?;
+            self.admit(&mut state, &volume, client)?
+        };
+        Ok(Arc::new(self.opened(volume, in_use, &**client)))
+    }
+
+    /// Opens a volume that no client has open, and does `work` on it before another client gets it:
+    /// opening it meanwhile waits. Unlike with [`alone`](Self::alone), the caller has it open
+    /// afterwards.
+    fn open_alone(
+        &self,
+        volume: Arc<Volume>,
+        client: &Arc<dyn Client>,
+        work: &mut dyn FnMut(&dyn BlockDevice) -> Result<()>,
+    ) -> Result<Arc<dyn BlockDevice>> {
+        let id = volume.id();
+        let (in_use, held) = {
+            let mut state = self.register.state.lock();
+            self.await_gone(&mut state, &volume)?;
+            self.register.await_free(&mut state, id);
+            if state.clients.count(id) > 0 {
+                let message = format!("'{}' is {}", volume.name(), state.clients.words(id));
+                return Err(Error::new(ErrorKind::InUse, message));
+            }
+            (self.admit(&mut state, &volume, client)?, self.keep(&mut state, id, false))
+        };
+        let device = self.opened(volume, in_use, &**client);
+        work(&device)?;
+        drop(held);
+        Ok(Arc::new(device))
+    }
+
+    fn opened(&self, volume: Arc<Volume>, in_use: InUse, client: &dyn Client) -> OpenDevice {
+        let traffic = self.traffics.of(volume.id(), client.door());
+        OpenDevice::new(volume, in_use, self.first_reads.clone(), traffic)
+    }
+
+    fn await_gone(&self, state: &mut MutexGuard<'_, State>, volume: &Volume) -> Result<()> {
+        self.register
+            .await_gone(state, &[volume.id()])
+            .map_err(|error| error.context(format_args!("'{}'", volume.name())))
+    }
+
+    /// Counts one more client, if no exclusive operation runs on the volume.
+    fn admit(&self, state: &mut State, volume: &Volume, client: &Arc<dyn Client>) -> Result<InUse> {
+        let id = volume.id();
+        if state.held.of(id) > 0 {
+            let message = format!("'{}' is being emptied, made smaller, taken back or received", volume.name());
+            return Err(Error::new(ErrorKind::InUse, message));
+        }
+        if state.going.of(id) > 0 {
+            return Err(Error::new(ErrorKind::NotFound, format!("'{}' is being destroyed", volume.name())));
+        }
+        let number = state.clients.add(id, client);
+        Ok(InUse { id, number, register: Arc::clone(&self.register) })
+    }
+
+    /// Keeps others from opening a volume, for good if it `goes`.
+    fn keep(&self, state: &mut State, id: DeviceId, goes: bool) -> Kept {
+        state.of_fate(goes).add(id);
+        Kept { id, goes, register: Arc::clone(&self.register) }
+    }
+
+    /// How many clients have the volume or the snapshot open.
+    pub fn clients(&self, name: &str) -> usize {
+        let Ok(volume) = self.pool.volume(name) else { return 0 };
+        self.register.state.lock().clients.count(volume.id())
+    }
+
+    /// The same, with what messages call them: the first [`LISTED_MAX`].
+    pub fn named_clients(&self, name: &str) -> (usize, Vec<String>) {
+        let Ok(volume) = self.pool.volume(name) else { return (0, Vec::new()) };
+        // Names are found out without the lock: no client waits for another one's.
+        let (count, listed) = {
+            let state = self.register.state.lock();
+            let open = state.clients.of(volume.id());
+            (open.len(), open.iter().take(LISTED_MAX).map(|(_, client)| Arc::clone(client)).collect::<Vec<_>>())
+        };
+        (count, listed.iter().map(|client| client.name()).collect())
+    }
+
+    /// Does something to a volume that its clients would not survive; while it is in use only with `force`. The volume stays: whoever wants to
+    /// open it meanwhile waits.
+    ///
+    /// # Errors
+    /// `InUse`, `NotFound`, and those of `work`.
+    pub fn alone<T>(&self, name: &str, force: bool, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.alone_with(self.pool.volume(name)?, force, work)
+    }
+
+    /// As [`alone`](Self::alone).
+    ///
+    /// # Errors
+    /// `InUse`, and those of `work`.
+    pub fn alone_with<T>(&self, volume: Arc<Volume>, force: bool, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.with_needed(&[Needed { volume, goes: false }], GOING_PATIENCE, force, work)
+    }
+
+    fn with_needed<T>(
+        &self,
+        needed: &[Needed],
+        patience: Duration,
+        force: bool,
+        work: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        let ids: Vec<DeviceId> = needed.iter().map(|needed| needed.volume.id()).collect();
+        let _kept: Vec<Kept> = {
+            let mut state = self.register.state.lock();
+            if !patience.is_zero() {
+                self.register.await_gone(&mut state, &ids)?;
+            }
+            if !force {
+                self.register.await_none(&mut state, &ids, patience);
+            }
+            let busy = needed.iter().find(|needed| state.clients.count(needed.volume.id()) > 0).filter(|_| !force);
+            if let Some(Needed { volume, .. }) = busy {
+                let (name, open) = (volume.name(), state.clients.words(volume.id()));
+                let message = format!("'{name}' is {open}; disconnect them (or unmount), or say --force");
+                return Err(Error::new(ErrorKind::InUse, message));
+            }
+            needed.iter().map(|needed| self.keep(&mut state, needed.volume.id(), needed.goes)).collect()
+        };
+        work()
+    }
+
+    /// Destroys a volume, a folder or a snapshot; one that is in use only with `force`, and a
+    /// volume's snapshots and everything in a folder or a share if asked for (`recursive`).
+    ///
+    /// # Errors
+    /// `InUse`, `NotFound`, and what the pool says.
+    pub fn destroy<'a>(&self, meant: impl Into<Meant<'a>>, recursive: bool, force: bool) -> Result<()> {
+        let volume = match meant.into() {
+            Meant::Name(name) if self.pool.is_folder(name) => return self.destroy_folder(name, recursive, force),
+            // No client has it open.
+            Meant::Name(name) if self.pool.is_being_received(name) => return self.pool.destroy(name, recursive),
+            meant => self.pool.volume_meant(meant)?,
+        };
+        let (id, name) = (volume.id(), volume.name());
+        let needed = match recursive && !name.contains('@') {
+            true if volume.is_share() => self.inside(&name)?,
+            true => {
+                let mut needed = self.going(&self.pool.snapshots(Some(&name))?)?;
+                needed.insert(0, Needed { volume, goes: true });
+                needed
+            }
+            false => vec![Needed { volume, goes: true }],
+        };
+        self.with_needed(&needed, GOING_PATIENCE, force, || self.pool.destroy(id, recursive))
+    }
+
+    /// Destroys a folder, with everything in it if that is asked for.
+    fn destroy_folder(&self, name: &str, recursive: bool, force: bool) -> Result<()> {
+        let needed = if recursive { self.inside(name)? } else { Vec::new() };
+        self.with_needed(&needed, GOING_PATIENCE, force, || self.pool.destroy(name, recursive))
+    }
+
+    /// What goes with a folder, or with a share.
+    fn inside(&self, name: &str) -> Result<Vec<Needed>> {
+        let mut needed = Vec::new();
+        for (id, volume) in self.pool.volumes_in(name)? {
+            needed.push(Needed { volume: self.pool.volume_of(id)?, goes: true });
+            needed.extend(self.going(&self.pool.snapshots(Some(&volume))?)?);
+        }
+        Ok(needed)
+    }
+
+    /// Destroys a snapshot, if no client has it open now.
+    ///
+    /// # Errors
+    /// `InUse`, `NotFound`, and what the pool says.
+    pub fn destroy_idle(&self, snapshot: &SnapshotStatus) -> Result<()> {
+        let going = self.going(std::slice::from_ref(snapshot))?;
+        self.with_needed(&going, Duration::ZERO, false, || self.pool.destroy(snapshot.id, false))
+    }
+
+    fn going(&self, snapshots: &[SnapshotStatus]) -> Result<Vec<Needed>> {
+        snapshots.iter().map(|snapshot| Ok(Needed { volume: self.pool.volume_of(snapshot.id)?, goes: true })).collect()
+    }
+
+    /// Takes a volume back to a snapshot; with `recursive`, newer snapshots go. While one of all
+    /// these is in use only with `force`.
+    ///
+    /// # Errors
+    /// `InUse`, `NotFound`, and what the pool says.
+    pub fn rollback(&self, snapshot: &str, recursive: bool, force: bool) -> Result<()> {
+        let volume = names::volume_of(snapshot);
+        // By its number: while its clients go, another may get its name.
+        let id = self.pool.volume(snapshot)?.id();
+        let mut needed = vec![Needed { volume: self.pool.volume(volume)?, goes: false }];
+        if recursive {
+            // Oldest first.
+            let all = self.pool.snapshots(Some(volume))?;
+            let newer = all.iter().position(|snapshot| snapshot.id == id).map_or(&[][..], |at| &all[at + 1..]);
+            needed.extend(self.going(newer)?);
+        }
+        self.with_needed(&needed, GOING_PATIENCE, force, || self.pool.rollback(id, recursive))
+    }
+
+    /// What a front end is shown: all volumes, or those of `names`.
+    pub fn shown(&self, names: &[String]) -> Arc<dyn DeviceSet> {
+        let names = (!names.is_empty()).then(|| names.iter().cloned().collect());
+        Arc::new(Shown { devices: self.clone(), names })
+    }
+}
+
+impl State {
+    fn of_fate(&mut self, goes: bool) -> &mut Counts {
+        if goes { &mut self.going } else { &mut self.held }
+    }
+}
+
+/// Counts one client for as long as it lives.
+pub(crate) struct InUse {
+    id: DeviceId,
+    number: u64,
+    register: Arc<Register>,
+}
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        self.register.state.lock().clients.remove(self.id, self.number);
+        self.register.changed.notify_all();
+    }
+}
+
+/// Keeps others from opening a volume for as long as it lives.
+struct Kept {
+    id: DeviceId,
+    /// Whether it is being destroyed.
+    goes: bool,
+    register: Arc<Register>,
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.register.state.lock().of_fate(self.goes).remove(self.id);
+        self.register.changed.notify_all();
+    }
+}
+
+/// Whether something of the name `inner` lies in the folder `outer`.
+pub fn is_in(inner: &str, outer: &str) -> bool {
+    inner.strip_prefix(outer).is_some_and(|rest| rest.starts_with('/'))
+}
+
+struct Shown {
+    devices: Devices,
+    names: Option<BTreeSet<String>>,
+}
+
+impl Shown {
+    fn shows(&self, name: &str) -> bool {
+        // A volume's snapshots are shown with it.
+        let volume = names::volume_of(name);
+        self.names.as_ref().is_none_or(|names| names.iter().any(|name| name == volume || is_in(volume, name)))
+    }
+
+    fn check_shown(&self, name: &str) -> Result<()> {
+        if self.shows(name) {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::NotFound, format!("volume '{name}' is not served")))
+    }
+
+    fn volume(&self, id: DeviceId) -> Result<Arc<Volume>> {
+        let volume = self.devices.pool.volume_of(id)?;
+        self.check_shown(&volume.name())?;
+        Ok(volume)
+    }
+}
+
+impl DeviceSet for Shown {
+    fn list(&self) -> Result<Vec<DeviceInfo>> {
+        let mut list = self.devices.pool.list()?;
+        list.retain(|info| self.shows(&info.name));
+        Ok(list)
+    }
+
+    fn folders(&self) -> Result<Vec<FolderInfo>> {
+        let mut folders = DeviceSet::folders(&self.devices.pool)?;
+        if let Some(names) = &self.names {
+            // Those in which something is shown, or may be.
+            let leads_to = |folder: &str, name: &String| is_in(name, folder) || name == folder || is_in(folder, name);
+            folders.retain(|folder| names.iter().any(|name| leads_to(&folder.name, name)));
+        }
+        Ok(folders)
+    }
+
+    fn find(&self, name: &str) -> Result<DeviceInfo> {
+        self.check_shown(name)?;
+        self.devices.pool.find(name)
+    }
+
+    fn look(&self, id: DeviceId) -> Result<DeviceInfo> {
+        let info = self.devices.pool.look(id)?;
+        self.check_shown(&info.name)?;
+        Ok(info)
+    }
+
+    fn open(&self, id: DeviceId, client: &Arc<dyn Client>) -> Result<Arc<dyn BlockDevice>> {
+        self.devices.open_volume(self.volume(id)?, client)
+    }
+
+    fn open_alone(
+        &self,
+        id: DeviceId,
+        client: &Arc<dyn Client>,
+        work: &mut dyn FnMut(&dyn BlockDevice) -> Result<()>,
+    ) -> Result<Arc<dyn BlockDevice>> {
+        self.devices.open_alone(self.volume(id)?, client, work)
+    }
+}

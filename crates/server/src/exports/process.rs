@@ -1,0 +1,378 @@
+//! One server of a protocol: a process that outlives ours, and is found again by the next one.
+//!
+//! A file tells its process id and when it was started: the id alone may be another process's by
+//! now. It has a process group of its own, so that what ends ours from a terminal does not end it.
+
+use std::fs::OpenOptions;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+
+use host::with_usual_signals;
+
+/// How often a state is looked at that nothing announces.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// How long a server has to end in order: Ganesha takes three seconds.
+const END_SECONDS: u32 = 20;
+/// Most looks that are left out after a start that failed: one a second, so about a minute.
+const LOOKS_LEFT_OUT_MAX: u32 = 64;
+
+/// Waits until something holds, for so long at most; whether it does.
+pub fn wait_until(seconds: u32, mut holds: impl FnMut() -> bool) -> bool {
+    let looks = u64::from(seconds) * 1000 / LOOK_EVERY.as_millis() as u64;
+    for _ in 0..looks {
+        if holds() {
+            return true;
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+    holds()
+}
+
+/// A server.
+pub struct Process {
+    pid_file: PathBuf,
+    log: PathBuf,
+    /// Ours, unless an earlier server of the pool has started it.
+    child: Option<Child>,
+    /// Its id and when it was started, in the kernel's ticks.
+    running: Option<(Pid, u64)>,
+    /// The one that ran last, whose processes may have outlived it.
+    last: Option<Pid>,
+    /// Starts in a row that failed.
+    failures: u32,
+    /// Looks to be left out before the next start.
+    left_out: u32,
+}
+
+impl Process {
+    /// The one of that name, which may be running.
+    pub fn find(dir: &Path, name: &str) -> Self {
+        let pid_file = dir.join("state").join(format!("{name}.pid"));
+        let noted = std::fs::read_to_string(&pid_file).unwrap_or_default();
+        let mut words = noted.split_whitespace();
+        let pid = words.next().and_then(|word| word.parse().ok()).and_then(Pid::from_raw);
+        let started = words.next().and_then(|word| word.parse().ok());
+        let running = pid.zip(started).filter(|(pid, started)| start_of(*pid) == Some(*started));
+        let last = pid.filter(|pid| running.is_some() || start_of(*pid).is_none());
+        let log = dir.join("logs").join(format!("{name}.out"));
+        Self { pid_file, log, child: None, running, last, failures: 0, left_out: 0 }
+    }
+
+    /// Whether it runs.
+    pub fn is_alive(&mut self) -> bool {
+        if let Some(child) = &mut self.child
+            && !matches!(child.try_wait(), Ok(None))
+        {
+            self.child = None;
+            self.running = None;
+        }
+        if self.running.is_some_and(|(pid, started)| start_of(pid) != Some(started)) {
+            self.running = None;
+        }
+        self.running.is_some()
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> Option<i32> {
+        self.running.map(|(pid, _)| pid.as_raw_nonzero().get())
+    }
+
+    /// Whether it is time to start it: soon after it has ended, and ever later while it fails.
+    pub fn is_due(&mut self) -> bool {
+        self.left_out = self.left_out.saturating_sub(1);
+        self.left_out == 0
+    }
+
+    /// The next start is due at once.
+    pub fn hurry(&mut self) {
+        self.left_out = 0;
+    }
+
+    /// It has started well, or not.
+    pub fn has_started(&mut self, well: bool) {
+        self.failures = if well { 0 } else { self.failures + 1 };
+        self.left_out = if well { 0 } else { (1 << self.failures.min(6)).min(LOOKS_LEFT_OUT_MAX) };
+    }
+
+    /// Starts it.
+    ///
+    /// # Errors
+    /// In words.
+    pub fn start(&mut self, command: &mut Command) -> Result<(), String> {
+        self.end_left_behind();
+        let name = command.get_program().to_string_lossy().into_owned();
+        let failed = |error: std::io::Error| format!("{name} cannot be started: {error}");
+        let log = OpenOptions::new().create(true).append(true).open(&self.log).map_err(failed)?;
+        let again = log.try_clone().map_err(failed)?;
+        let child = with_usual_signals(command)
+            .stdin(Stdio::null())
+            .stdout(log)
+            .stderr(again)
+            .current_dir("/")
+            .process_group(0)
+            .spawn()
+            .map_err(failed)?;
+        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+        self.running = pid.and_then(|pid| start_of(pid).map(|started| (pid, started)));
+        self.last = pid;
+        self.child = Some(child);
+        if let Some((pid, started)) = self.running {
+            let text = format!("{} {started}\n", pid.as_raw_nonzero());
+            std::fs::write(&self.pid_file, text).map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// What it said last.
+    pub fn last_words(&self) -> String {
+        let text = std::fs::read(&self.log).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text[text.len().saturating_sub(4096)..]).into_owned();
+        let last = text.lines().rev().find(|line| !line.trim().is_empty());
+        last.map_or_else(|| "it said nothing".to_owned(), |line| line.trim().to_owned())
+    }
+
+    /// Asks it to read its configuration again.
+    pub fn signal(&self, signal: Signal) {
+        if let Some((pid, _)) = self.running {
+            let _ = kill_process(pid, signal);
+        }
+    }
+
+    /// The processes that it has started: sessions of clients.
+    pub fn sessions(&self) -> Vec<Pid> {
+        let Some((pid, _)) = self.running else { return Vec::new() };
+        // Those of vsftpd have groups of their own.
+        let all: Vec<_> = all_pids().filter_map(|other| stat_of(other).map(|stat| (other, stat))).collect();
+        let mut found = vec![pid];
+        let mut next = 0;
+        while let Some(above) = found.get(next).map(|above| above.as_raw_nonzero().get()) {
+            let is_below = |stat: &Stat| stat.parent == above || next == 0 && stat.group == above;
+            let below = all.iter().filter(|(other, stat)| is_below(stat) && !found.contains(other));
+            let below: Vec<_> = below.map(|(other, _)| *other).collect();
+            found.extend(below);
+            next += 1;
+        }
+        found.split_off(1)
+    }
+
+    /// Ends it, and what it has started.
+    pub fn stop(&mut self) {
+        let Some((pid, _)) = self.running else {
+            // Sessions outlive a server that was killed.
+            self.end_left_behind();
+            return;
+        };
+        let sessions = self.sessions();
+        self.signal(Signal::TERM);
+        if !wait_until(END_SECONDS, || !self.is_alive()) {
+            self.signal(Signal::KILL);
+            wait_until(END_SECONDS, || !self.is_alive());
+        }
+        // Sessions that it has left behind: they would hold the shares.
+        let _ = kill_process_group(pid, Signal::KILL);
+        end_all(&sessions);
+        self.last = None;
+        drop(std::fs::remove_file(&self.pid_file));
+    }
+
+    /// Ends what a server that was killed has left behind: it would hold the port, and go on with
+    /// an old configuration. A number that names a process group names no other process meanwhile.
+    fn end_left_behind(&mut self) {
+        let Some(group) = self.last.take().filter(|last| start_of(*last).is_none()) else { return };
+        let _ = kill_process_group(group, Signal::KILL);
+        wait_until(END_SECONDS, || members(group).next().is_none());
+    }
+}
+
+/// The processes of a group that have not ended.
+fn members(group: Pid) -> impl Iterator<Item = Pid> {
+    let raw = group.as_raw_nonzero().get();
+    all_pids().filter(move |pid| stat_of(*pid).is_some_and(|stat| stat.group == raw))
+}
+
+/// All processes of the machine.
+pub fn all_pids() -> impl Iterator<Item = Pid> {
+    let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    all.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter_map(Pid::from_raw)
+}
+
+/// The paths of the files that a process has open; none if it has ended.
+pub fn open_files(pid: Pid) -> impl Iterator<Item = PathBuf> {
+    let all = std::fs::read_dir(format!("/proc/{}/fd", pid.as_raw_nonzero())).into_iter().flatten().flatten();
+    all.filter_map(|entry| std::fs::read_link(entry.path()).ok())
+}
+
+/// Ends those of some sessions that have a file open in one of the directories.
+pub fn end_users_of(sessions: &[Pid], dirs: &[PathBuf]) {
+    let uses = |pid: &&Pid| open_files(**pid).any(|file| dirs.iter().any(|dir| file.starts_with(dir)));
+    end_all(sessions.iter().filter(uses));
+}
+
+/// Ends sessions.
+pub fn end_all<'a>(sessions: impl IntoIterator<Item = &'a Pid>) {
+    for pid in sessions {
+        let _ = kill_process(*pid, Signal::KILL);
+    }
+}
+
+/// What the kernel tells of a process.
+struct Stat {
+    parent: i32,
+    group: i32,
+    start: u64,
+}
+
+/// When a process was started; none if it has ended.
+fn start_of(pid: Pid) -> Option<u64> {
+    stat_of(pid).map(|stat| stat.start)
+}
+
+/// The group and the start of a process; none if it has ended.
+fn stat_of(pid: Pid) -> Option<Stat> {
+    let text = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
+    // Its name may have spaces and brackets.
+    let (_, rest) = text.rsplit_once(')')?;
+    let words: Vec<_> = rest.split_whitespace().collect();
+    // Behind the name come the state, which is the third field, the parent, the fourth, the group,
+    // the fifth, and the start, the 22nd.
+    if *words.first()? == "Z" {
+        return None;
+    }
+    let parent = words.get(1)?.parse().ok()?;
+    Some(Stat { parent, group: words.get(2)?.parse().ok()?, start: words.get(19)?.parse().ok()? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dir(name: &str) -> testkit::TempDir {
+        let dir = testkit::TempDir::new(name);
+        for sub in ["state", "logs"] {
+            std::fs::create_dir(dir.path().join(sub)).unwrap();
+        }
+        dir
+    }
+
+    #[test]
+    fn a_process_is_found_again_and_no_other_with_its_number() {
+        let dir = dir("exports-process");
+        let _alone = testkit::starting();
+        let mut first = Process::find(dir.path(), "x");
+        assert!(!first.is_alive());
+        first.start(Command::new("sleep").arg("600")).unwrap();
+        assert!(first.is_alive());
+        let mut again = Process::find(dir.path(), "x");
+        assert!(again.is_alive());
+        assert_eq!(again.pid(), first.pid());
+        let noted = std::fs::read_to_string(dir.path().join("state/x.pid")).unwrap();
+        let other = format!("{} 1\n", noted.split_whitespace().next().unwrap());
+        std::fs::write(dir.path().join("state/x.pid"), other).unwrap();
+        assert!(!Process::find(dir.path(), "x").is_alive());
+        first.stop();
+        assert!(!first.is_alive() && !again.is_alive());
+    }
+
+    /// Our server blocks the signals that end it, and so did its children: each was stopped by
+    /// SIGKILL after 20 seconds, and vsftpd heard no SIGHUP.
+    #[test]
+    fn a_server_hears_the_signals_that_ours_has_blocked() {
+        let dir = dir("exports-signals");
+        let _alone = testkit::starting();
+        // The mask is a thread's.
+        let status = std::thread::scope(|scope| {
+            let status = scope.spawn(|| {
+                host::Termination::block().unwrap();
+                host::survive_file_size_limit();
+                let mut process = Process::find(dir.path(), "x");
+                process.start(Command::new("sleep").arg("600")).unwrap();
+                let status = std::fs::read_to_string(format!("/proc/{}/status", process.pid().unwrap())).unwrap();
+                process.signal(Signal::TERM);
+                let ended = process.child.take().unwrap().wait().unwrap();
+                assert_eq!(std::os::unix::process::ExitStatusExt::signal(&ended), Some(libc::SIGTERM));
+                status
+            });
+            status.join().unwrap()
+        });
+        // Signals 32 and 33 are the C library's own: a program can change nothing about them.
+        let libc_only: u64 = 0b11 << 31;
+        for key in ["SigBlk", "SigIgn"] {
+            let line = status.lines().find(|line| line.starts_with(key)).unwrap();
+            let set = u64::from_str_radix(line.split_whitespace().nth(1).unwrap(), 16).unwrap();
+            assert_eq!(set & !libc_only, 0, "{line}");
+        }
+    }
+
+    #[test]
+    fn what_a_killed_server_has_left_behind_ends_before_the_next_one() {
+        let dir = dir("exports-left");
+        let _alone = testkit::starting();
+        let left = dir.path().join("left");
+        let mut command = Command::new("sh");
+        command.arg("-c").arg(format!("sleep 600 & echo $! > {0}.new; mv {0}.new {0}; wait", left.display()));
+        let mut process = Process::find(dir.path(), "x");
+        process.start(&mut command).unwrap();
+        assert!(wait_until(20, || left.exists()));
+        let child = std::fs::read_to_string(&left).unwrap().trim().parse().ok().and_then(Pid::from_raw).unwrap();
+        process.signal(Signal::KILL);
+        assert!(wait_until(20, || !process.is_alive()));
+        assert!(start_of(child).is_some());
+        process.start(Command::new("sleep").arg("600")).unwrap();
+        assert!(start_of(child).is_none());
+        process.stop();
+    }
+
+    #[test]
+    fn sessions_that_use_a_directory_are_ended_and_no_others() {
+        let dir = dir("exports-sessions");
+        let _alone = testkit::starting();
+        let place = |name: &str| {
+            let place = dir.path().join(name);
+            std::fs::create_dir(&place).unwrap();
+            std::fs::write(place.join("file"), "x").unwrap();
+            place
+        };
+        let (taken, kept) = (place("taken"), place("kept"));
+        // In groups of their own, as those of vsftpd.
+        let session = |place: &Path| format!("setsid sleep 600 < {}/file &", place.display());
+        let mut command = Command::new("sh");
+        command.arg("-c").arg(format!("{} {} wait", session(&taken), session(&kept)));
+        let mut process = Process::find(dir.path(), "x");
+        process.start(&mut command).unwrap();
+        let has_both = |process: &Process| {
+            let files: Vec<_> = process.sessions().into_iter().flat_map(open_files).collect();
+            [&taken, &kept].iter().all(|dir| files.iter().any(|file| file.starts_with(dir)))
+        };
+        assert!(wait_until(20, || has_both(&process)));
+        let sessions = process.sessions();
+        assert_eq!(sessions.len(), 2);
+        end_users_of(&sessions, std::slice::from_ref(&taken));
+        assert!(wait_until(20, || process.sessions().len() == 1));
+        let left = process.sessions();
+        assert!(open_files(left[0]).any(|file| file.starts_with(&kept)));
+        assert!(process.is_alive());
+        process.stop();
+        assert!(wait_until(20, || start_of(left[0]).is_none()));
+    }
+
+    #[test]
+    fn a_server_that_fails_is_started_ever_later() {
+        let dir = dir("exports-later");
+        let mut process = Process::find(dir.path(), "x");
+        let looks_until_due = |process: &mut Process| (1..1000).find(|_| process.is_due()).unwrap();
+        assert_eq!(looks_until_due(&mut process), 1);
+        let waits: Vec<_> = (0..8)
+            .map(|_| {
+                process.has_started(false);
+                looks_until_due(&mut process)
+            })
+            .collect();
+        assert_eq!(waits, [2, 4, 8, 16, 32, 64, 64, 64]);
+        process.hurry();
+        assert!(process.is_due());
+    }
+}

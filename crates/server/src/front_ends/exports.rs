@@ -1,0 +1,42 @@
+//! The servers of network protocols over the mounted shares.
+
+use std::sync::Arc;
+
+use serde_json::json;
+
+use super::{Asked, FrontEnd, Kind, Started, Told};
+use crate::exports::Exports;
+use crate::service::Service;
+
+pub(super) const KIND: Kind = Kind { check: |_| Ok(()), start };
+
+struct Protocols {
+    exports: Arc<Exports>,
+    service: Arc<Service>,
+}
+
+fn start(asked: &Asked<'_>) -> Started {
+    let service = asked.service;
+    let Some((dir, shares)) = asked.args.exports.as_deref().zip(service.mounted_shares()) else { return Ok(None) };
+    let exports = Exports::start(service.pool(), &shares, dir, &service.facts().pool)?;
+    service.set_exports(exports.clone());
+    Ok(Some(Box::new(Protocols { exports, service: Arc::clone(service) })))
+}
+
+impl FrontEnd for Protocols {
+    fn describe(&self, told: &mut Told) {
+        let dir = self.exports.dir().display().to_string();
+        told.lines.push(format!("exports {dir}"));
+        told.document.insert("exports".to_owned(), json!(dir));
+    }
+
+    /// The shares do, over whose mounts it serves.
+    fn holds_the_server(&self) -> bool {
+        false
+    }
+
+    fn stop(self: Box<Self>) {
+        self.service.forget_exports();
+        self.exports.stop();
+    }
+}

@@ -1,0 +1,176 @@
+//! The front ends of a server: the doors to its volumes and shares. Owns the list of them, and the
+//! order in which they begin and end.
+//!
+//! 1. Each that the command line asks for is checked, before anything is begun that would have to
+//!    be taken back.
+//! 2. They start in the order of the list. If one fails, those before it end as in step 4.
+//! 3. Each tells where clients find it.
+//! 4. At the end each closes, in the order of the list: it takes no new requests, as far as it can
+//!    without those that stand on it. Then each stops, in the reverse order: those that stand on
+//!    another before that one.
+//!
+//! A new front end is a file beside this one, and a line in [`ALL`]. It opens devices with a
+//! client that names its door (`surface::Client::door`): its operations are counted by that.
+
+mod exports;
+mod nbd;
+mod shares;
+mod volumes;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use fe_fuse::Keeper;
+use fe_nbd::Listen;
+use serde_json::{Map, Value, json};
+use surface::{DeviceSet, Error, ErrorKind, Result};
+
+use crate::pool_dir::PoolDir;
+use crate::service::{Served, Service};
+
+/// All there are, in the order in which they start.
+pub const ALL: [Kind; 4] = [nbd::KIND, volumes::KIND, shares::KIND, exports::KIND];
+
+/// A front end that was started; `None`: the command line does not ask for it.
+pub type Started = Result<Option<Box<dyn FrontEnd>>>;
+
+/// A kind of front end, which the command line may ask for.
+pub struct Kind {
+    /// Fails if it is asked for in a way that cannot be.
+    pub check: fn(&Asked<'_>) -> Result<()>,
+    /// Starts it, if it is asked for.
+    pub start: fn(&Asked<'_>) -> Started,
+}
+
+/// A front end that serves.
+pub trait FrontEnd: Send + Sync {
+    /// Tells where clients find it.
+    fn describe(&self, told: &mut Told);
+
+    /// Whether the server goes on for its sake when another one has ended by itself.
+    fn holds_the_server(&self) -> bool {
+        true
+    }
+
+    /// Takes no new requests, as far as nothing else stands on it, and answers those in work.
+    fn close(&mut self) {}
+
+    /// Ends: when it returns, no client has anything open through it.
+    fn stop(self: Box<Self>);
+}
+
+/// The front ends that the command line asks for, and their settings.
+#[derive(Debug, Clone)]
+pub struct Wanted {
+    /// Directory that shows each volume as a file.
+    pub mount: Option<PathBuf>,
+    /// Directory below which each share is mounted.
+    pub shares: Option<PathBuf>,
+    /// Directory of the configurations by which shares are exported.
+    pub exports: Option<PathBuf>,
+    /// Most NBD connections at once.
+    pub connections: u16,
+    /// Whether other users than the server's reach the mounted files.
+    pub allow_other: bool,
+    /// The volumes, shares and folders that are served; empty: all.
+    pub volume: Vec<String>,
+    /// Bytes for buffers and caches.
+    pub memory: u64,
+}
+
+/// What a front end starts from.
+pub struct Asked<'a> {
+    /// The front ends that are asked for.
+    pub args: &'a Wanted,
+    /// The pool.
+    pub service: &'a Arc<Service>,
+    /// What holds mounts beyond the server's death, if anything does.
+    pub keeper: Option<Arc<Keeper>>,
+    /// NBD addresses.
+    pub listen: &'a [Listen],
+    /// The volumes that are served.
+    pub devices: Arc<dyn DeviceSet>,
+    /// To be called by a front end that has ended without being stopped, with its name.
+    pub over: Arc<dyn Fn(&'static str) + Send + Sync>,
+}
+
+/// Where clients find the front ends.
+pub struct Told {
+    /// For `status`.
+    pub served: Served,
+    /// Fields of the document that says that the server is ready.
+    pub document: Map<String, Value>,
+    /// Lines of the text that says the same.
+    pub lines: Vec<String>,
+}
+
+/// The front ends of a server, in the order in which they started.
+pub struct FrontEnds(Vec<Box<dyn FrontEnd>>);
+
+impl FrontEnds {
+    /// Steps 1 and 2.
+    ///
+    /// # Errors
+    /// Those of the front ends; none of them serves then.
+    pub fn start(kinds: &[Kind], asked: &Asked<'_>) -> Result<Self> {
+        kinds.iter().try_for_each(|kind| (kind.check)(asked))?;
+        let mut started = Self(Vec::new());
+        for kind in kinds {
+            match (kind.start)(asked) {
+                Ok(front_end) => started.0.extend(front_end),
+                Err(error) => {
+                    started.stop();
+                    return Err(error);
+                }
+            }
+        }
+        Ok(started)
+    }
+
+    /// Step 3.
+    pub fn describe(&self) -> Told {
+        let nothing = json!({
+            "nbd": [], "uris": [], "mount": null, "mount_over_io_uring": false, "shares": null, "exports": null,
+        });
+        let document = nothing.as_object().cloned().unwrap_or_default();
+        let mut told = Told { served: Served::default(), document, lines: Vec::new() };
+        self.0.iter().for_each(|front_end| front_end.describe(&mut told));
+        told
+    }
+
+    /// Whether the server goes on when one of them has ended by itself.
+    pub fn hold_the_server(&self) -> bool {
+        self.0.iter().any(|front_end| front_end.holds_the_server())
+    }
+
+    /// Step 4.
+    pub fn stop(mut self) {
+        self.0.iter_mut().for_each(|front_end| front_end.close());
+        while let Some(front_end) = self.0.pop() {
+            front_end.stop();
+        }
+    }
+}
+
+/// Refuses a mount point below which the pool itself would vanish: no command would find it any
+/// more.
+///
+/// # Errors
+/// `Invalid`.
+fn check_hides_nothing(dir: &Path, service: &Service) -> Result<()> {
+    // What cannot be found is told by the front end that mounts.
+    let Ok(dir) = dir.canonicalize() else { return Ok(()) };
+    let facts = service.facts();
+    let data = facts.data.canonicalize().unwrap_or_else(|_| facts.data.clone());
+    let map = PoolDir::new(&facts.pool).map_path();
+    if facts.pool.starts_with(&dir) || data.starts_with(&dir) || dir.starts_with(&map) {
+        let text = format!(
+            "mount at {}: it would hide the pool {} or its data {}; choose a directory of its own",
+            dir.display(),
+            facts.pool.display(),
+            data.display()
+        );
+        return Err(Error::new(ErrorKind::Invalid, text));
+    }
+    Ok(())
+}

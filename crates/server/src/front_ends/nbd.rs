@@ -1,0 +1,86 @@
+//! Volumes over NBD.
+
+use std::sync::Arc;
+
+use fe_nbd::{Server, ServerOptions};
+use serde_json::json;
+
+use super::{Asked, FrontEnd, Kind, Started, Told};
+
+/// NBD connections get one of so many descriptors at most: the map, commands and the mount need
+/// some as well.
+const NBD_SHARE: u64 = 2;
+/// The same without --connections: a command that stops the server or looks at it gets in easily.
+const NBD_SHARE_USUAL: u64 = 8;
+
+pub(super) const KIND: Kind = Kind { check: |_| Ok(()), start };
+
+struct Nbd {
+    /// Until it is closed.
+    server: Option<Server>,
+    /// Most connections.
+    connections_max: usize,
+}
+
+fn start(asked: &Asked<'_>) -> Started {
+    if asked.listen.is_empty() {
+        return Ok(None);
+    }
+    let usual = ServerOptions::default();
+    let options = ServerOptions {
+        connections_max: connections_max(asked.args.connections.into(), usual.connections_max),
+        bytes_in_flight_total: nbd_bytes(asked.args.memory),
+        log: Some(Arc::new(move |line: &str| log::info!("{line}"))),
+        ..usual
+    };
+    let connections_max = options.connections_max;
+    let server = Server::start(asked.devices.clone(), asked.listen, options)?;
+    Ok(Some(Box::new(Nbd { server: Some(server), connections_max })))
+}
+
+/// Memory for what NBD clients have in flight: a quarter of the budget, but enough for the largest
+/// request, and for a few deep queues at most.
+fn nbd_bytes(memory_bytes: u64) -> usize {
+    (memory_bytes / 4).clamp(64 << 20, 256 << 20) as usize
+}
+
+/// Most NBD connections: the wanted number, as far as there are descriptors.
+fn connections_max(wanted: usize, usual: usize) -> usize {
+    if wanted == usual {
+        return env::descriptors_share(NBD_SHARE_USUAL, 1, usual);
+    }
+    let possible = env::descriptors_share(NBD_SHARE, 1, wanted);
+    if possible < wanted {
+        log::warn!(
+            "--connections {wanted} needs {} file descriptors: there are enough for {possible} connections; raise the limit \
+             (ulimit -n, LimitNOFILE=)",
+            wanted * NBD_SHARE as usize
+        );
+    }
+    possible
+}
+
+impl FrontEnd for Nbd {
+    fn describe(&self, told: &mut Told) {
+        let listen = self.server.as_ref().map_or(&[][..], Server::local_addresses);
+        let nbd: Vec<String> = listen.iter().map(ToString::to_string).collect();
+        let uris: Vec<String> = listen.iter().map(|address| address.uri("")).collect();
+        told.lines.extend(nbd.iter().zip(&uris).map(|(address, uri)| format!("nbd {address}  {uri}")));
+        told.document.insert("nbd".to_owned(), json!(nbd));
+        told.document.insert("uris".to_owned(), json!(uris));
+        told.served.nbd = nbd;
+        told.served.connections = self.server.as_ref().map(Server::counter);
+        told.served.connections_max = self.connections_max;
+    }
+
+    /// Those in work are answered, connections closed.
+    fn close(&mut self) {
+        if let Some(server) = self.server.take() {
+            server.stop();
+        }
+    }
+
+    fn stop(mut self: Box<Self>) {
+        self.close();
+    }
+}

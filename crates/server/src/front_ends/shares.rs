@@ -1,0 +1,66 @@
+//! Shares as mounted directories.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::json;
+use surface::{Error, ErrorKind, Result};
+
+use super::{Asked, FrontEnd, Kind, Started, Told, check_hides_nothing};
+use crate::service::Service;
+use crate::shares::Shares;
+
+pub(super) const KIND: Kind = Kind { check, start };
+
+struct MountedShares {
+    shares: Arc<Shares>,
+    service: Arc<Service>,
+}
+
+fn check(asked: &Asked<'_>) -> Result<()> {
+    let Some(dir) = &asked.args.shares else { return Ok(()) };
+    check_hides_nothing(dir, asked.service)?;
+    check_hides_no_exports(dir, asked.args.exports.as_deref())
+}
+
+fn start(asked: &Asked<'_>) -> Started {
+    let Some(dir) = &asked.args.shares else { return Ok(None) };
+    let Asked { args, service, .. } = asked;
+    let shares = Shares::start(service, dir, &args.volume, args.memory, asked.keeper.clone())?;
+    service.set_shares(shares.clone());
+    Ok(Some(Box::new(MountedShares { shares, service: Arc::clone(service) })))
+}
+
+/// Refuses a directory of exports below the shares: servers would read their configuration from
+/// what they give out.
+///
+/// # Errors
+/// `Invalid`.
+fn check_hides_no_exports(dir: &Path, exports: Option<&Path>) -> Result<()> {
+    let (Ok(dir), Some(exports)) = (dir.canonicalize(), exports) else { return Ok(()) };
+    let exports = std::path::absolute(exports).unwrap_or_else(|_| exports.to_owned());
+    let exports = exports.canonicalize().unwrap_or(exports);
+    if exports.starts_with(&dir) {
+        let text = format!(
+            "exports at {}: it lies below the shares: choose a directory outside of {}",
+            exports.display(),
+            dir.display()
+        );
+        return Err(Error::new(ErrorKind::Invalid, text));
+    }
+    Ok(())
+}
+
+impl FrontEnd for MountedShares {
+    fn describe(&self, told: &mut Told) {
+        let dir = self.shares.dir().display().to_string();
+        told.lines.push(format!("shares {dir}"));
+        told.document.insert("shares".to_owned(), json!(dir));
+        told.served.shares = Some(dir);
+    }
+
+    fn stop(self: Box<Self>) {
+        self.service.forget_shares();
+        self.shares.stop();
+    }
+}

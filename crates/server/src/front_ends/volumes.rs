@@ -1,0 +1,141 @@
+//! Volumes as files of a mount.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crossbeam_channel::bounded;
+use fe_fuse::{KeptBy, Mount, MountOptions, Stack, WhenBusy};
+use fe_nbd::Listen;
+use serde_json::json;
+use surface::{Error, ErrorKind, Result};
+
+use super::{Asked, FrontEnd, Kind, Started, Told, check_hides_nothing};
+
+/// What the keeper of mounts calls this one.
+const KEPT_AS: &str = "volumes";
+
+/// How long a stopping server takes to bring down what file systems on its files have in the
+/// kernel's caches, before it cuts them off. Well within the 90 s after which systemd kills, with
+/// time left to close the pool.
+const SYNC_PATIENCE: Duration = Duration::from_secs(45);
+
+pub(super) const KIND: Kind = Kind { check, start };
+
+struct Volumes(Mount);
+
+fn check(asked: &Asked<'_>) -> Result<()> {
+    let Some(dir) = &asked.args.mount else { return Ok(()) };
+    check_hides_nothing(dir, asked.service)?;
+    check_hides_no_socket(dir, asked.listen)
+}
+
+fn start(asked: &Asked<'_>) -> Started {
+    let Some(dir) = &asked.args.mount else { return Ok(None) };
+    let options = MountOptions {
+        allow_other: asked.args.allow_other,
+        source: asked.service.facts().pool.display().to_string(),
+        // We have the pool's lock.
+        replaces_dead: true,
+        kept_by: asked.keeper.clone().map(|keeper| KeptBy { keeper, name: KEPT_AS.to_owned() }),
+        ..MountOptions::default()
+    };
+    let mount = fe_fuse::mount(asked.devices.clone(), dir, &options)?;
+    let ended = mount.ended();
+    let over = Arc::clone(&asked.over);
+    let watch = move || {
+        // How it ended was logged.
+        drop(ended.wait());
+        over("mount");
+    };
+    std::thread::Builder::new()
+        .name("mount-watch".to_owned())
+        .spawn(watch)
+        .map_err(|error| Error::from_io("cannot watch the mount", error))?;
+    Ok(Some(Box::new(Volumes(mount))))
+}
+
+/// Refuses a mount point below which a socket of the server itself would vanish: its address would
+/// be told, no client could reach it, and the file would stay behind, out of the server's reach as
+/// well.
+///
+/// # Errors
+/// `Invalid`.
+fn check_hides_no_socket(dir: &Path, listen: &[Listen]) -> Result<()> {
+    // What cannot be found is told by the front end that mounts, or binds.
+    let Ok(dir) = dir.canonicalize() else { return Ok(()) };
+    let lies_there = |socket: &Path| {
+        let parent = std::path::absolute(socket).ok().and_then(|path| path.parent()?.canonicalize().ok());
+        parent.is_some_and(|parent| parent.starts_with(&dir))
+    };
+    for address in listen {
+        if let Listen::Unix(socket) = address
+            && lies_there(socket)
+        {
+            let dir = dir.display();
+            let text =
+                format!("mount at {dir}: it would hide {address}; choose a path for the socket outside of {dir}");
+            return Err(Error::new(ErrorKind::Invalid, text));
+        }
+    }
+    Ok(())
+}
+
+impl FrontEnd for Volumes {
+    fn describe(&self, told: &mut Told) {
+        let (dir, over_io_uring) = (self.0.dir().display().to_string(), self.0.is_over_io_uring());
+        let way = if over_io_uring { "  over io_uring" } else { "" };
+        told.lines.push(format!("mount {dir}{way}"));
+        told.document.insert("mount".to_owned(), json!(dir));
+        told.document.insert("mount_over_io_uring".to_owned(), json!(over_io_uring));
+        told.served.mount = Some(dir);
+    }
+
+    /// It is the one that may end by itself.
+    fn holds_the_server(&self) -> bool {
+        false
+    }
+
+    fn stop(self: Box<Self>) {
+        let mount = self.0;
+        match mount.unmount(WhenBusy::Refuse) {
+            Ok(()) => return,
+            Err(error) if error.kind() != ErrorKind::InUse => log::warn!("{error}"),
+            Err(_) => {
+                let dir = mount.dir().display();
+                log::warn!("files in {dir} are open: they are cut off now; all that was written to them is kept");
+                sync_stack(mount.stack());
+            }
+        }
+        if let Err(error) = mount.unmount(WhenBusy::Abort) {
+            log::warn!("{error}");
+        }
+    }
+}
+
+/// Syncs the file systems on the files of the mount that is about to end, and tells their users
+/// what to do.
+fn sync_stack(stack: Stack) {
+    if stack.is_empty() {
+        return;
+    }
+    let shown = |paths: &[PathBuf]| paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ");
+    let (mounts, devices) = (shown(&stack.mounts), shown(&stack.devices));
+    let (send, done) = bounded(1);
+    // A thread of its own: it waits for the files that this process serves, and ends when they are
+    // cut off.
+    let started =
+        std::thread::Builder::new().name("stack-sync".to_owned()).spawn(move || drop(send.send(stack.sync())));
+    let synced = match started.map(|_| done.recv_timeout(SYNC_PATIENCE)) {
+        Ok(Ok(failed)) if failed.is_empty() => "was synced".to_owned(),
+        Ok(Ok(failed)) => format!("was synced, except {}", failed.join("; ")),
+        Ok(Err(_)) => format!("could not be synced within {} s", SYNC_PATIENCE.as_secs()),
+        Err(error) => format!("could not be synced: {error}"),
+    };
+    let what =
+        if mounts.is_empty() { format!("{devices} {synced}") } else { format!("{mounts} (on {devices}) {synced}") };
+    log::warn!(
+        "{what}, and loses its storage now: what comes later fails there. Unmount it, detach it (losetup -d), serve the pool \
+         again, and set it up anew; to be spared this, unmount before the server stops"
+    );
+}

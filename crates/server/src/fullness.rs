@@ -1,0 +1,187 @@
+//! Warns as a pool fills up: once at each of a few levels, and again only when it has been well below it.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use engine::PoolRoom;
+use units::format_size;
+
+use crate::health;
+use report::{ReservedLine, StatusReport};
+
+/// Per cent of the room at which a pool is warned of.
+pub const LEVELS: [u32; 3] = [80, 90, 95];
+
+/// Per cent by which a pool must have come below a level before that is warned of again: a pool that stays at a level says so once.
+const BELOW: f64 = 2.0;
+
+/// Volumes with a reservation that one line names.
+const NAMED_MAX: usize = 3;
+
+/// The highest level that a pool has come to; 0: none.
+pub fn level(used_percent: f64) -> u32 {
+    LEVELS.into_iter().rev().find(|level| used_percent >= f64::from(*level)).unwrap_or(0)
+}
+
+/// How full a pool is, in the figures that are warned of.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Gauge {
+    /// Per cent of the room that are used.
+    pub used_percent: f64,
+    /// New data is refused.
+    pub is_full: bool,
+    /// Writes that have been refused.
+    pub refused_writes: u64,
+}
+
+impl From<PoolRoom> for Gauge {
+    fn from(room: PoolRoom) -> Self {
+        let all = room.live_bytes.saturating_add(room.available_bytes).saturating_add(room.reserved_bytes);
+        let used_percent = health::percent(room.live_bytes, all);
+        // Overwriting goes on in a pool that has no room for new data, and then nothing was refused last.
+        let is_full = room.is_full || room.available_bytes == 0 && level(used_percent) == LEVELS[2];
+        Self { used_percent, is_full, refused_writes: room.refused_writes }
+    }
+}
+
+/// What is kept, and for what.
+pub fn reserved_words(s: &StatusReport) -> String {
+    let mut for_volumes = format!("{} for volumes (not used yet", format_size(s.reserved_bytes));
+    for ReservedLine { volume, bytes } in s.reserved_for.iter().take(NAMED_MAX) {
+        for_volumes.push_str(&format!("; {volume} {}", format_size(*bytes)));
+    }
+    if s.reserved_for.len() > NAMED_MAX {
+        for_volumes.push_str(&format!("; {} more", s.reserved_for.len() - NAMED_MAX));
+    }
+    format!("{for_volumes}), {} for cleaning", format_size(s.kept_bytes))
+}
+
+/// What to do, in one line.
+pub fn advice(s: &StatusReport) -> String {
+    let left = format_size(s.available_bytes);
+    if s.short_below {
+        return format!(
+            "{left} are left for new data: the file system below, which has the data file {}, is short of room, not the pool; make room there, or \
+             destroy or discard what is not needed ('shale grow' does not help)",
+            s.data
+        );
+    }
+    format!("{left} are left for new data; destroy or discard what is not needed, or 'shale grow'")
+}
+
+/// Which level was warned of last. 100 stands for a full pool.
+#[derive(Debug, Default)]
+pub struct Fullness {
+    told: AtomicU32,
+    /// Writes that had been refused when it was looked at last.
+    refused: AtomicU64,
+}
+
+/// Behind all levels: new data is refused.
+const FULL: u32 = 100;
+
+impl Fullness {
+    /// Looks at a pool: what is to be said in the log now. The status is asked for only then: it
+    /// walks through all volumes.
+    pub fn look(&self, gauge: Gauge, status: impl FnOnce() -> StatusReport) -> Option<String> {
+        let refused = self.refused.swap(gauge.refused_writes, Ordering::Relaxed);
+        let is_full = gauge.is_full || gauge.refused_writes > refused;
+        let now = if is_full { FULL } else { level(gauge.used_percent) };
+        let told = self.told.load(Ordering::Relaxed);
+        if now <= told {
+            // What it has come back from well enough may be said again.
+            let still = LEVELS.into_iter().rev().find(|level| gauge.used_percent >= f64::from(*level) - BELOW);
+            let still = still.unwrap_or(0);
+            self.told.store(if is_full { FULL } else { told.min(still.max(now)) }, Ordering::Relaxed);
+            return None;
+        }
+        self.told.store(now, Ordering::Relaxed);
+        let s = &status();
+        let reserved = reserved_words(s);
+        Some(if now == FULL {
+            format!("the pool {} is FULL, and new data is refused: reserved are {reserved}; {}", s.pool, advice(s))
+        } else {
+            let used = gauge.used_percent;
+            format!("the pool {} is {used:.0} % full: {}; reserved are {reserved}", s.pool, advice(s))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::cell::Cell;
+
+    use super::*;
+
+    fn status() -> StatusReport {
+        StatusReport {
+            pool: "/srv/pool".to_owned(),
+            reserved_bytes: 5 << 30,
+            reserved_for: ["a", "b", "c", "d"]
+                .map(|name| ReservedLine { volume: name.to_owned(), bytes: 1 << 30 })
+                .to_vec(),
+            kept_bytes: 8 << 20,
+            available_bytes: 3 << 20,
+            ..StatusReport::default()
+        }
+    }
+
+    fn at(used_percent: f64) -> Gauge {
+        Gauge { used_percent, is_full: false, refused_writes: 0 }
+    }
+
+    #[test]
+    fn each_level_is_told_once_until_the_pool_has_been_well_below_it() {
+        let fullness = Fullness::default();
+        let asked = Cell::new(0);
+        let look = |gauge: Gauge| {
+            fullness.look(gauge, || {
+                asked.set(asked.get() + 1);
+                status()
+            })
+        };
+        let told = |percent: f64| look(at(percent)).is_some();
+        let seen = [79.9, 80.0, 84.0, 90.0, 89.0, 90.5, 87.9, 90.0, 97.0, 94.0, 96.0, 70.0, 81.0, 99.0].map(told);
+        let expected = [false, true, false, true, false, false, false, true, true, false, false, false, true, true];
+        assert_eq!(seen, expected);
+        assert_eq!(asked.get(), 6, "the status is computed only to be told");
+        let full = Gauge { is_full: true, ..at(99.0) };
+        assert!(look(full).unwrap().contains("FULL"));
+        assert_eq!(look(full), None);
+        assert!(!told(99.0) && look(full).is_some(), "it had room in between");
+        // What is reserved is not used: a pool may be full for others long before.
+        let refused = Gauge { refused_writes: 3, ..at(40.0) };
+        assert!(!told(40.0) && look(refused).unwrap().contains("FULL"));
+        assert_eq!(look(refused), None, "no more were refused since");
+    }
+
+    #[test]
+    fn a_pool_without_room_for_new_data_is_full_whether_something_was_refused_or_not() {
+        let room = PoolRoom { live_bytes: 96, available_bytes: 4, ..PoolRoom::default() };
+        let gauge = Gauge::from(room);
+        assert_eq!((gauge.used_percent, gauge.is_full), (96.0, false));
+        assert!(Gauge::from(PoolRoom { available_bytes: 0, ..room }).is_full);
+        assert!(!Gauge::from(PoolRoom { available_bytes: 0, reserved_bytes: 96, ..room }).is_full);
+        assert!(Gauge::from(PoolRoom { is_full: true, ..room }).is_full);
+    }
+
+    #[test]
+    fn a_warning_says_how_much_is_left_and_what_is_reserved_for_what() {
+        let text = Fullness::default().look(at(91.4), status).unwrap();
+        let below = StatusReport { data: "/srv/pool/data".to_owned(), short_below: true, ..status() };
+        let told = advice(&below);
+        assert!(told.contains("file system below, which has the data file /srv/pool/data, is short"), "{told}");
+        assert!(told.contains("'shale grow' does not help") && !advice(&status()).contains("below"), "{told}");
+        for part in [
+            "/srv/pool is 91 % full",
+            "3 MiB are left",
+            "shale grow",
+            "a 1 GiB; b 1 GiB; c 1 GiB; 1 more",
+            "8 MiB for cleaning",
+        ] {
+            assert!(text.contains(part), "{part} is not in {text}");
+        }
+        assert_eq!([0.0, 80.0, 94.9, 95.0, 100.0].map(level), [0, 80, 90, 95, 95]);
+    }
+}

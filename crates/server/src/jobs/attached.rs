@@ -1,0 +1,216 @@
+//! The jobs of one connection to the pool's server: they end when the connection does.
+//!
+//! 1. A job that the connection has started for a command which watches it is the connection's own,
+//!    unless it is to go on in the background.
+//! 2. A client registers work whose bytes go through it, and tells how far it is, and what came of
+//!    it in the end: also if it was to be cancelled meanwhile.
+//! 3. Clients of older versions ask for slices, one after the other. They have a job as well, so
+//!    that the rule holds for them, and users see what goes on.
+//!
+//! A trace ends with its connection, too.
+
+use std::sync::Arc;
+
+use surface::{Client, DeviceId, Error, ErrorKind, Result};
+
+use super::table::{Begin, Doing, Jobs, Worker};
+use crate::service::{Service, TraceKind, Tracing};
+use operations::{JobRequest, Reply, Request};
+use report::{JobFault, JobKind, JobResult};
+
+/// A job that ends with the connection that started it.
+struct Own {
+    jobs: Arc<Jobs>,
+    id: u64,
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        // One that has ended, or was forgotten since, needs no end.
+        drop(self.jobs.cancel(self.id, "the command that started it has gone"));
+    }
+}
+
+/// See the module's text.
+pub struct Attached {
+    service: Arc<Service>,
+    own: Vec<Own>,
+    /// The job that the client has registered.
+    told: Option<Doing>,
+    /// The job whose slices the client asks for.
+    pulled: Option<(Pulled, Doing)>,
+    /// What the client traces.
+    tracing: Vec<Tracing>,
+    /// The client.
+    caller: Arc<dyn Client>,
+}
+
+/// What a client that asks for slices has a job for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Pulled {
+    kind: JobKind,
+    target: Option<String>,
+    /// The volume that had the name of the target.
+    volume: Option<DeviceId>,
+}
+
+impl Attached {
+    /// Of a connection that was just made.
+    pub fn new(service: Arc<Service>, caller: Arc<dyn Client>) -> Self {
+        Self { service, own: Vec::new(), told: None, pulled: None, tracing: Vec::new(), caller }
+    }
+
+    /// Does what the client asks for.
+    ///
+    /// # Errors
+    /// What the pool says.
+    pub fn handle(&mut self, request: Request) -> Result<Reply> {
+        if let Some((kind, target)) = pulled(&request) {
+            let volume = self.volume(target.as_deref());
+            return self.pull(Pulled { kind, target, volume }, request);
+        }
+        match request {
+            Request::Trace { .. } => self.trace(TraceKind::Decisions)?,
+            Request::TraceReads { .. } => self.trace(TraceKind::FirstReads)?,
+            Request::TraceEnd => return Ok(self.end_trace(TraceKind::Decisions)),
+            Request::TraceReadsEnd => return Ok(self.end_trace(TraceKind::FirstReads)),
+            Request::Job(JobRequest::Register { kind, target }) => return self.register(kind, target),
+            Request::Job(JobRequest::Tell { bytes_done, bytes_total }) => {
+                let doing = self.told.as_ref().ok_or_else(unregistered)?;
+                doing.tell(bytes_done, bytes_total, String::new());
+                return self.report(doing.id());
+            }
+            Request::Job(JobRequest::Finish { bytes_done, fault }) => {
+                let doing = self.told.take().ok_or_else(unregistered)?;
+                let id = doing.id();
+                match fault {
+                    None => doing.end(Ok(JobResult::Moved { bytes: bytes_done })),
+                    Some(fault) => doing.end_with(of_client(fault, doing.is_cancelled())),
+                }
+                return self.report(id);
+            }
+            _ => {}
+        }
+        let is_own = matches!(&request, Request::Job(JobRequest::Start { background: false, .. }));
+        let reply = self.service.handle(request)?;
+        if let (true, Reply::Job(job)) = (is_own, &reply) {
+            self.own.push(Own { jobs: Arc::clone(self.service.jobs()), id: job.id });
+        }
+        Ok(reply)
+    }
+
+    fn trace(&mut self, kind: TraceKind) -> Result<()> {
+        if !self.tracing.iter().any(|tracing| tracing.kind() == kind) {
+            self.tracing.push(Tracing::begin(&self.service, kind, &self.caller.name())?);
+        }
+        Ok(())
+    }
+
+    fn end_trace(&mut self, kind: TraceKind) -> Reply {
+        self.tracing.retain(|tracing| tracing.kind() != kind);
+        Reply::Done
+    }
+
+    fn report(&self, id: u64) -> Result<Reply> {
+        self.service.jobs().report(id).map(|job| Reply::Job(Box::new(job)))
+    }
+
+    /// The volume or the snapshot that has the name, if one has.
+    fn volume(&self, name: Option<&str>) -> Option<DeviceId> {
+        self.service.pool().volume(name?).ok().map(|volume| volume.id())
+    }
+
+    fn register(&mut self, kind: JobKind, target: Option<String>) -> Result<Reply> {
+        let Some(phase) = kind.phase_of_client().filter(|_| self.told.is_none()) else {
+            let text = format!("'{}' cannot be registered as a job of this connection", kind.name());
+            return Err(Error::new(ErrorKind::Invalid, text));
+        };
+        let volume = self.volume(target.as_deref());
+        let begin = Begin { kind, target, volume, path: None, background: false, worker: Worker::Client };
+        let doing = self.service.jobs().begin(begin)?;
+        doing.begin_phase(phase, 0, None);
+        let id = doing.id();
+        self.told = Some(doing);
+        self.report(id)
+    }
+
+    fn pull(&mut self, wanted: Pulled, request: Request) -> Result<Reply> {
+        let known = self.pulled.take().filter(|(of, _)| (of.kind, &of.target) == (wanted.kind, &wanted.target));
+        let doing = match known {
+            // The client means the one that it began with.
+            Some((of, doing)) if of.volume != wanted.volume => {
+                let name = of.target.unwrap_or_default();
+                let text = format!("'{name}' is not the volume any more that job {} is about", doing.id());
+                let error = Error::new(ErrorKind::Conflict, text);
+                doing.end_with(JobFault::from(&error));
+                return Err(error);
+            }
+            Some((_, doing)) => doing,
+            None => {
+                let Pulled { kind, target, volume } = wanted.clone();
+                let begin = Begin { kind, target, volume, path: None, background: false, worker: Worker::Slices };
+                self.service.jobs().begin(begin)?
+            }
+        };
+        doing.begin_slice().map_err(|why| {
+            let text = format!("job {} was ended: {why}", doing.id());
+            Error::new(ErrorKind::InUse, text)
+        })?;
+        let reply = match self.service.handle(request) {
+            Ok(reply) => reply,
+            Err(error) => {
+                doing.end_with(JobFault::from(&error));
+                return Err(error);
+            }
+        };
+        match outcome(&reply) {
+            Some((bytes_done, bytes_total, None)) => {
+                doing.end_slice(bytes_done, bytes_total);
+                self.pulled = Some((wanted, doing));
+            }
+            Some((.., Some(result))) => doing.end(Ok(result)),
+            None => {}
+        }
+        Ok(reply)
+    }
+}
+
+/// Why the work of a client failed, with the reason why it was to be cancelled, if that is why.
+fn of_client(fault: JobFault, cancelled: Option<String>) -> JobFault {
+    match cancelled {
+        Some(why) if fault.is_cancellation() => JobFault::cancelled(format!("{why}: {}", fault.message)),
+        _ => fault,
+    }
+}
+
+fn unregistered() -> Error {
+    Error::new(ErrorKind::Invalid, "no job was registered on this connection")
+}
+
+/// The job that a slice belongs to, if the request is one for a slice.
+fn pulled(request: &Request) -> Option<(JobKind, Option<String>)> {
+    match request {
+        Request::Recompress { volume, bytes: 1.., .. } => Some((JobKind::Recompress, Some(volume.clone()))),
+        Request::Sort { bytes: 1.., .. } => Some((JobKind::Sort, None)),
+        Request::Scrub { bytes: 1.., .. } => Some((JobKind::Scrub, None)),
+        _ => None,
+    }
+}
+
+/// How far a slice came, and the result with the last one.
+fn outcome(reply: &Reply) -> Option<(u64, u64, Option<JobResult>)> {
+    match reply {
+        Reply::Recompressed(slice) => {
+            let result = slice.finished.then(|| JobResult::Recompressed(slice.clone()));
+            Some((slice.bytes_done, slice.bytes_total, result))
+        }
+        Reply::Sorted(slice) => {
+            Some((slice.bytes_done, slice.bytes_total, slice.finished.then_some(JobResult::Sorted(*slice))))
+        }
+        Reply::Scrubbed(slice) => {
+            let result = slice.finished.then(|| JobResult::Scrubbed(slice.clone()));
+            Some((slice.bytes_done, slice.bytes_total, result))
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,75 @@
+//! The rule of what excludes what. It is about what a pool keeps once, such as how far a scrub has
+//! come: two jobs that go on from the same place would each be told where the other one is. Which
+//! clients a volume can have at a time is no matter of jobs: [`crate::devices`] decides that.
+
+use surface::{Error, ErrorKind};
+
+use report::JobKind;
+
+/// Whether a job of the kind `wanted` cannot begin before one of the kind `under_way` has ended. A
+/// job that is paused is under way.
+pub(super) const fn excludes(under_way: JobKind, wanted: JobKind) -> bool {
+    use JobKind::{Calibrate, Recompress, Scrub, Sort};
+    matches!(
+        (under_way, wanted),
+        // How far each came is kept once.
+        (Recompress, Recompress) | (Sort, Sort) | (Scrub, Scrub)
+        // The energy of one would be counted as that of the other.
+        | (Calibrate, Calibrate)
+    )
+}
+
+/// Says that a job cannot begin, because of the one under way that is named.
+pub(super) fn refusal(id: u64, under_way: JobKind, target: Option<&str>) -> Error {
+    let target = target.unwrap_or("the pool");
+    let doing = match under_way {
+        JobKind::Recompress => {
+            format!("'{target}' is being recompressed by job {id}, and a pool does that with one volume at a time")
+        }
+        JobKind::Sort => format!("{target} is being sorted by job {id}"),
+        JobKind::Scrub => format!("{target} is being scrubbed by job {id}"),
+        JobKind::Calibrate => format!("this machine is being measured by job {id}"),
+        JobKind::Clean => format!("{target} is being cleaned by job {id}"),
+        kind => format!("job {id} ({}) is under way for {target}", kind.name()),
+    };
+    let way = format!(
+        "'shale jobs POOL' shows how far it is, 'shale jobs POOL {id}' waits for its end, and with --cancel ends it"
+    );
+    Error::new(ErrorKind::InUse, format!("{doing}: {way}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The whole table: a row for each kind that is under way, in the order of [`JobKind::ALL`].
+    #[test]
+    fn each_pair_of_kinds_is_decided() {
+        let table = [
+            // Recompress, clean, sort, scrub, calibrate; import, export, send, receive.
+            (JobKind::Recompress, [true, false, false, false, false, false, false, false, false]),
+            (JobKind::Clean, [false, false, false, false, false, false, false, false, false]),
+            (JobKind::Sort, [false, false, true, false, false, false, false, false, false]),
+            (JobKind::Scrub, [false, false, false, true, false, false, false, false, false]),
+            (JobKind::Calibrate, [false, false, false, false, true, false, false, false, false]),
+            (JobKind::Import, [false; 9]),
+            (JobKind::Export, [false; 9]),
+            (JobKind::Send, [false; 9]),
+            (JobKind::Receive, [false; 9]),
+        ];
+        assert_eq!(table.map(|(kind, _)| kind), JobKind::ALL);
+        for (under_way, row) in table {
+            assert_eq!(JobKind::ALL.map(|wanted| excludes(under_way, wanted)), row, "{under_way:?}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_names_the_job_and_what_it_is_at() {
+        for kind in JobKind::ALL.into_iter().filter(|kind| excludes(*kind, *kind)) {
+            let error = refusal(7, kind, Some("vm"));
+            assert_eq!(error.kind(), ErrorKind::InUse);
+            assert!(error.to_string().contains("by job 7") && error.to_string().contains("jobs POOL 7"), "{error}");
+        }
+        assert!(refusal(7, JobKind::Recompress, Some("vm")).to_string().starts_with("'vm' is being recompressed"));
+    }
+}

@@ -1,0 +1,612 @@
+//! The table of jobs: those under way, and the last that ended. Owns their numbers, their states,
+//! the requests that they have to follow, and the threads that work on them.
+//!
+//! One lock is enough: it is taken once for each slice, which takes milliseconds. All that changes
+//! is told by one condition, [`Jobs::changed`]; each waiter looks again at its own job.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use surface::{DeviceId, Error, ErrorKind, Result};
+
+use super::rule;
+use host::unix_s;
+use report::{JobFault, JobKind, JobReport, JobResult, JobState};
+
+/// Jobs under way at once: each has a thread or a connection, of which there are as many at most.
+const UNDER_WAY_MAX: usize = 64;
+/// Jobs that stay listed when they have ended. The result of a scrub with a thousand damages takes
+/// some 300 KB, so that this bounds the table to 10 MB.
+pub const ENDED_MAX: usize = 32;
+/// Longest name of what a job is about: a path in a share, with the share's name. A client can send
+/// any, and lists have them all.
+const TARGET_BYTES_MAX: usize = 4096 + 256;
+/// How long a job that was just cancelled may take to end before one that it excludes is refused: a
+/// command that was interrupted is often followed by the next one at once.
+const END_PATIENCE: Duration = Duration::from_secs(1);
+/// Longest wait of a single request: a server that stops waits for the requests in work.
+const WATCH_MAX: Duration = Duration::from_secs(2);
+
+/// Why work on a job ends before its end.
+#[derive(Debug)]
+pub enum Stop {
+    /// It was cancelled; the words are for its user.
+    Cancelled(String),
+    /// It met an error.
+    Failed(Error),
+}
+
+impl From<Error> for Stop {
+    fn from(error: Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// The outcome of a piece of work.
+pub type Work<T> = std::result::Result<T, Stop>;
+
+/// A request that a job has not followed yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Asked {
+    Nothing,
+    Pause,
+    /// With the reason.
+    Cancel(String),
+}
+
+/// Where the work of a job is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Worker {
+    /// In a thread of the pool's process.
+    Pool,
+    /// In a client, which tells how far it is.
+    Client,
+    /// In requests of a client, each for a slice.
+    Slices,
+}
+
+/// A job that is to begin.
+#[derive(Debug, Clone)]
+pub struct Begin {
+    /// What it does.
+    pub kind: JobKind,
+    /// What it is about, if that is not the pool.
+    pub target: Option<String>,
+    /// The volume that it is about, whatever that is called.
+    pub volume: Option<DeviceId>,
+    /// What it is about in that one, if that is a part of a share.
+    pub path: Option<String>,
+    /// It goes on without the command that started it.
+    pub background: bool,
+    /// Who works on it.
+    pub worker: Worker,
+}
+
+struct Job {
+    begin: Begin,
+    state: JobState,
+    /// A request for a slice of it is in work.
+    in_slice: bool,
+    changes: u64,
+    asked: Asked,
+    phase: String,
+    said: String,
+    bytes_done: u64,
+    bytes_total: Option<u64>,
+    /// Where the phase began, and how long the job had worked by then: rates are the phase's.
+    phase_bytes: u64,
+    phase_worked: Duration,
+    /// Time of work up to the last pause, and the beginning of that which goes on.
+    worked: Duration,
+    works_since: Option<Instant>,
+    started_unix_s: u64,
+    ended_unix_s: Option<u64>,
+    fault: Option<JobFault>,
+    result: Option<JobResult>,
+}
+
+impl Job {
+    fn new(begin: Begin) -> Self {
+        Self {
+            begin,
+            state: JobState::Running,
+            in_slice: false,
+            changes: 0,
+            asked: Asked::Nothing,
+            phase: String::new(),
+            said: String::new(),
+            bytes_done: 0,
+            bytes_total: None,
+            phase_bytes: 0,
+            phase_worked: Duration::ZERO,
+            worked: Duration::ZERO,
+            works_since: Some(Instant::now()),
+            started_unix_s: unix_s(),
+            ended_unix_s: None,
+            fault: None,
+            result: None,
+        }
+    }
+
+    fn worked(&self) -> Duration {
+        self.worked + self.works_since.map_or(Duration::ZERO, |since| since.elapsed())
+    }
+
+    fn become_state(&mut self, state: JobState) {
+        let works = self.works_since.is_some();
+        self.worked = self.worked();
+        let goes_on = state == JobState::Running || works && state == JobState::Cancelling;
+        self.works_since = goes_on.then(Instant::now);
+        self.ended_unix_s = state.has_ended().then(unix_s);
+        self.state = state;
+        self.changes += 1;
+    }
+
+    fn excludes(&self, wanted: JobKind) -> bool {
+        !self.state.has_ended() && rule::excludes(self.begin.kind, wanted)
+    }
+
+    /// The first reason counts.
+    fn cancel(&mut self, why: &str) {
+        if !matches!(self.asked, Asked::Cancel(_)) {
+            self.asked = Asked::Cancel(why.to_owned());
+            self.become_state(JobState::Cancelling);
+        }
+    }
+
+    /// Why it was cancelled, if it was.
+    fn is_cancelled(&self) -> Option<&str> {
+        match &self.asked {
+            Asked::Cancel(why) => Some(why),
+            Asked::Nothing | Asked::Pause => None,
+        }
+    }
+
+    fn end(&mut self, state: JobState, fault: Option<JobFault>, result: Option<JobResult>) {
+        (self.fault, self.result) = (fault.map(JobFault::bounded), result);
+        self.become_state(state);
+    }
+
+    /// The volume that it is about has this name now.
+    fn call_volume(&mut self, name: &str) {
+        let Some(target) = &mut self.begin.target else { return };
+        let path = self.begin.path.as_ref().map_or_else(String::new, |path| format!("/{path}"));
+        *target = format!("{name}{path}");
+    }
+
+    fn report(&self, id: u64, with_result: bool) -> JobReport {
+        let worked = self.worked();
+        let rate = rate(self.bytes_done.saturating_sub(self.phase_bytes), worked.saturating_sub(self.phase_worked));
+        let left = self.bytes_total.filter(|_| !self.state.has_ended()).zip(rate);
+        JobReport {
+            id,
+            kind: self.begin.kind,
+            target: self.begin.target.clone(),
+            state: self.state,
+            changes: self.changes,
+            phase: self.phase.clone(),
+            bytes_done: self.bytes_done,
+            bytes_total: self.bytes_total,
+            bytes_per_second: rate,
+            seconds_left: left.map(|(total, rate)| total.saturating_sub(self.bytes_done).div_ceil(rate)),
+            started_unix_s: self.started_unix_s,
+            ended_unix_s: self.ended_unix_s,
+            seconds: worked.as_secs_f64(),
+            background: self.begin.background,
+            said: self.said.clone(),
+            asked: match self.asked {
+                Asked::Pause if self.state == JobState::Running => Some("pause".to_owned()),
+                Asked::Cancel(_) if !self.state.has_ended() => Some("cancel".to_owned()),
+                _ => None,
+            },
+            error: self.fault.clone(),
+            result: self.result.as_ref().filter(|_| with_result).cloned(),
+        }
+    }
+}
+
+/// Bytes in a second, once there are some; at least one.
+fn rate(bytes: u64, worked: Duration) -> Option<u64> {
+    let seconds = worked.as_secs_f64();
+    (bytes > 0 && seconds > 0.0).then(|| ((bytes as f64 / seconds) as u64).max(1))
+}
+
+#[derive(Default)]
+struct Table {
+    last_id: u64,
+    jobs: BTreeMap<u64, Job>,
+    /// Those that have ended, in that order.
+    ended: VecDeque<u64>,
+    /// Of jobs that the pool's process works on; those that have ended are dropped when the next
+    /// one begins.
+    threads: Vec<JoinHandle<()>>,
+    is_stopping: bool,
+}
+
+impl Table {
+    fn under_way(&self) -> impl Iterator<Item = (&u64, &Job)> {
+        self.jobs.iter().filter(|(_, job)| !job.state.has_ended())
+    }
+
+    fn job(&self, id: u64) -> Result<&Job> {
+        self.jobs.get(&id).ok_or_else(|| {
+            let text = format!(
+                "there is no job {id}: 'shale jobs POOL' lists those under way, and the last {ENDED_MAX} that ended"
+            );
+            Error::new(ErrorKind::NotFound, text)
+        })
+    }
+
+    /// A job that can be asked for something.
+    fn asked(&mut self, id: u64) -> Result<&mut Job> {
+        let state = self.job(id)?.state;
+        match self.jobs.get_mut(&id) {
+            Some(job) if !state.has_ended() => Ok(job),
+            _ => {
+                let text = format!("job {id} is under way no more: it is {}", state.name());
+                Err(Error::new(ErrorKind::NotFound, text))
+            }
+        }
+    }
+
+    /// Whether a job has no request to follow.
+    fn may_rest(&self, id: u64) -> bool {
+        self.jobs.get(&id).is_some_and(|job| job.asked == Asked::Nothing)
+    }
+
+    fn note_end(&mut self, id: u64) {
+        self.ended.push_back(id);
+        while self.ended.len() > ENDED_MAX {
+            if let Some(oldest) = self.ended.pop_front() {
+                self.jobs.remove(&oldest);
+            }
+        }
+    }
+}
+
+/// The jobs of an open pool.
+#[derive(Default)]
+pub struct Jobs {
+    table: Mutex<Table>,
+    /// A job has another state, or something was asked of one.
+    changed: Condvar,
+}
+
+impl Jobs {
+    /// Begins a job, if no other excludes it. The work is the caller's.
+    ///
+    /// # Errors
+    /// `InUse`, when one that excludes it does not end within [`END_PATIENCE`], or too many are
+    /// under way; `Io`, when the pool is about to be closed; `Invalid` for a name without bounds.
+    pub(crate) fn begin(self: &Arc<Self>, begin: Begin) -> Result<Doing> {
+        let bytes = begin.target.as_ref().map_or(0, String::len);
+        if bytes > TARGET_BYTES_MAX {
+            let text = format!(
+                "a job is about a name or a path of at most {TARGET_BYTES_MAX} bytes, and this one has {bytes}"
+            );
+            return Err(Error::new(ErrorKind::Invalid, text));
+        }
+        let mut table = self.turn_of(begin.kind)?;
+        if table.under_way().count() >= UNDER_WAY_MAX {
+            let text = format!("{UNDER_WAY_MAX} jobs are under way: wait for one of them, or cancel one");
+            return Err(Error::new(ErrorKind::InUse, text));
+        }
+        table.threads.retain(|thread| !thread.is_finished());
+        table.last_id += 1;
+        let id = table.last_id;
+        table.jobs.insert(id, Job::new(begin));
+        Ok(Doing { jobs: Arc::clone(self), id })
+    }
+
+    /// The table, once no job that is under way excludes one of this kind.
+    fn turn_of(&self, kind: JobKind) -> Result<MutexGuard<'_, Table>> {
+        let mut table = self.table.lock();
+        let give_up = Instant::now() + END_PATIENCE;
+        loop {
+            if table.is_stopping {
+                return Err(Error::new(ErrorKind::Io, "the pool's server is being stopped: no job can begin"));
+            }
+            let excluding = table.under_way().find(|(_, job)| job.excludes(kind));
+            let Some((id, other)) = excluding else { return Ok(table) };
+            let refusal = rule::refusal(*id, other.begin.kind, other.begin.target.as_deref());
+            if self.changed.wait_until(&mut table, give_up).timed_out() {
+                return Err(refusal);
+            }
+        }
+    }
+
+    /// Has a thread of the pool's process do the work of a job.
+    ///
+    /// # Errors
+    /// When the thread cannot be started; the job has ended then.
+    pub(crate) fn run(
+        self: &Arc<Self>,
+        doing: Doing,
+        work: impl FnOnce(&Doing) -> Work<JobResult> + Send + 'static,
+    ) -> Result<()> {
+        let body = move || {
+            let outcome = work(&doing);
+            doing.end(outcome);
+        };
+        let spawned = std::thread::Builder::new().name("job".to_owned()).spawn(body);
+        let thread = spawned.map_err(|error| Error::from_io("cannot start a thread for the job", error))?;
+        self.table.lock().threads.push(thread);
+        Ok(())
+    }
+
+    /// All jobs by number, without their results.
+    pub fn list(&self) -> Vec<JobReport> {
+        self.table.lock().jobs.iter().map(|(id, job)| job.report(*id, false)).collect()
+    }
+
+    /// Those that have not ended.
+    pub fn under_way(&self) -> Vec<JobReport> {
+        self.table.lock().under_way().map(|(id, job)| job.report(*id, false)).collect()
+    }
+
+    /// A job.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn report(&self, id: u64) -> Result<JobReport> {
+        Ok(self.table.lock().job(id)?.report(id, true))
+    }
+
+    /// Waits until a job has changed its state since `seen`, or for as long as `patience`. Tells
+    /// how it is then.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn watch(&self, id: u64, seen: u64, patience: Duration) -> Result<JobReport> {
+        let mut table = self.table.lock();
+        let give_up = Instant::now() + patience.min(WATCH_MAX);
+        while table.job(id)?.changes == seen {
+            if self.changed.wait_until(&mut table, give_up).timed_out() {
+                break;
+            }
+        }
+        Ok(table.job(id)?.report(id, true))
+    }
+
+    /// Asks a job to stand still behind the slice that it works on.
+    ///
+    /// # Errors
+    /// `NotFound`; `Unsupported` for one whose work a client does, and for one that measures.
+    pub fn pause(&self, id: u64) -> Result<JobReport> {
+        self.ask(id, |job| {
+            let why = match job.begin.kind {
+                _ if job.begin.worker != Worker::Pool => {
+                    "its bytes go through the command that started it, which can be stopped itself (Ctrl-Z)"
+                }
+                JobKind::Calibrate => "a pause would be measured as well, and it takes some seconds in all",
+                _ => "",
+            };
+            if !why.is_empty() {
+                let text = format!("job {id} cannot be paused: {why}");
+                return Err(Error::new(ErrorKind::Unsupported, text));
+            }
+            // One that is cancelled is about to end.
+            if job.asked == Asked::Nothing {
+                job.asked = Asked::Pause;
+            }
+            Ok(())
+        })
+    }
+
+    /// Takes that back.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn resume(&self, id: u64) -> Result<JobReport> {
+        self.ask(id, |job| {
+            if job.asked == Asked::Pause {
+                job.asked = Asked::Nothing;
+            }
+            Ok(())
+        })
+    }
+
+    /// Asks a job to end behind the slice that it works on. `why` is the beginning of its outcome,
+    /// if it does: it may come to its end, or fail, before. A client is told so at its next
+    /// request. A job whose slices a client asks for ends at once between two of them.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn cancel(&self, id: u64, why: &str) -> Result<JobReport> {
+        let mut table = self.table.lock();
+        let job = table.asked(id)?;
+        job.cancel(why);
+        if job.begin.worker == Worker::Slices && !job.in_slice {
+            job.end(JobState::Cancelled, Some(JobFault::cancelled(why.to_owned())), None);
+            table.note_end(id);
+        }
+        self.changed.notify_all();
+        Ok(table.job(id)?.report(id, false))
+    }
+
+    /// Volumes may have other names than before: `name` tells that of one, if it is there.
+    pub(crate) fn follow_names(&self, name: impl Fn(DeviceId) -> Option<String>) {
+        let mut table = self.table.lock();
+        for job in table.jobs.values_mut().filter(|job| !job.state.has_ended()) {
+            if let Some(name) = job.begin.volume.and_then(&name) {
+                job.call_volume(&name);
+            }
+        }
+    }
+
+    fn ask(&self, id: u64, ask: impl FnOnce(&mut Job) -> Result<()>) -> Result<JobReport> {
+        let mut table = self.table.lock();
+        ask(table.asked(id)?)?;
+        self.changed.notify_all();
+        Ok(table.job(id)?.report(id, false))
+    }
+
+    /// Asks all jobs to end, and lets no other begin.
+    pub fn ask_to_stop(&self) {
+        let mut table = self.table.lock();
+        table.is_stopping = true;
+        for job in table.jobs.values_mut().filter(|job| !job.state.has_ended()) {
+            job.cancel("the pool's server was stopped");
+        }
+        self.changed.notify_all();
+    }
+
+    /// The same, and waits until the pool's process works on none.
+    pub fn stop(&self) {
+        self.ask_to_stop();
+        let threads = {
+            let mut table = self.table.lock();
+            while table.under_way().any(|(_, job)| job.begin.worker == Worker::Pool) {
+                self.changed.wait(&mut table);
+            }
+            std::mem::take(&mut table.threads)
+        };
+        for thread in threads {
+            // One that panicked has said so.
+            drop(thread.join());
+        }
+    }
+}
+
+/// A job in the hands of the thread that works on it. One that is dropped without an outcome was
+/// given up.
+pub struct Doing {
+    jobs: Arc<Jobs>,
+    id: u64,
+}
+
+impl Doing {
+    /// Its number.
+    pub(crate) const fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Begins a part of the work, of which so much is done already.
+    pub(crate) fn begin_phase(&self, phase: &str, bytes_done: u64, bytes_total: Option<u64>) {
+        if let Some(job) = self.jobs.table.lock().jobs.get_mut(&self.id) {
+            phase.clone_into(&mut job.phase);
+            job.said.clear();
+            (job.bytes_done, job.bytes_total) = (bytes_done, bytes_total);
+            (job.phase_bytes, job.phase_worked) = (bytes_done, job.worked());
+        }
+    }
+
+    /// Tells how far the part of the work is.
+    pub(crate) fn tell(&self, bytes_done: u64, bytes_total: Option<u64>, said: String) {
+        if let Some(job) = self.jobs.table.lock().jobs.get_mut(&self.id) {
+            (job.bytes_done, job.bytes_total, job.said) = (bytes_done, bytes_total, said);
+        }
+    }
+
+    /// Rests so long, or until something is asked of the job.
+    pub(super) fn rest(&self, time: Duration) {
+        let give_up = Instant::now() + time;
+        let mut table = self.jobs.table.lock();
+        while table.may_rest(self.id) && !self.jobs.changed.wait_until(&mut table, give_up).timed_out() {}
+    }
+
+    /// Waits while the job is paused.
+    ///
+    /// # Errors
+    /// Why it was cancelled, if it was.
+    pub(super) fn go_on(&self) -> std::result::Result<(), String> {
+        let mut table = self.jobs.table.lock();
+        while let Some(job) = table.jobs.get_mut(&self.id) {
+            let state = match &job.asked {
+                Asked::Cancel(why) => return Err(why.clone()),
+                Asked::Pause => JobState::Paused,
+                Asked::Nothing => JobState::Running,
+            };
+            if job.state != state {
+                job.become_state(state);
+                self.jobs.changed.notify_all();
+            }
+            if state == JobState::Running {
+                break;
+            }
+            self.jobs.changed.wait(&mut table);
+        }
+        Ok(())
+    }
+
+    /// Why the job is to end, if it is.
+    pub(crate) fn is_cancelled(&self) -> Option<String> {
+        match self.jobs.table.lock().jobs.get(&self.id) {
+            Some(job) => job.is_cancelled().map(str::to_owned),
+            None => Some("it has ended".to_owned()),
+        }
+    }
+
+    /// The volume that the job is about has this name now.
+    pub(super) fn call_volume(&self, name: &str) {
+        if let Some(job) = self.jobs.table.lock().jobs.get_mut(&self.id) {
+            job.call_volume(name);
+        }
+    }
+
+    /// A request for a slice begins: the job is not ended before that is done.
+    ///
+    /// # Errors
+    /// Why the job was cancelled, if it was.
+    pub(super) fn begin_slice(&self) -> std::result::Result<(), String> {
+        let mut table = self.jobs.table.lock();
+        let job = table.jobs.get_mut(&self.id).ok_or("it has ended")?;
+        match job.is_cancelled() {
+            Some(why) => Err(why.to_owned()),
+            None => {
+                job.in_slice = true;
+                Ok(())
+            }
+        }
+    }
+
+    /// The slice is done, and is not the last one.
+    pub(super) fn end_slice(&self, bytes_done: u64, bytes_total: u64) {
+        self.tell(bytes_done, Some(bytes_total), String::new());
+        let mut table = self.jobs.table.lock();
+        let Some(job) = table.jobs.get_mut(&self.id) else { return };
+        job.in_slice = false;
+        let why = job.is_cancelled().map(str::to_owned);
+        drop(table);
+        if let Some(why) = why {
+            self.end_with(JobFault::cancelled(why));
+        }
+    }
+
+    /// Ends the job.
+    pub(crate) fn end(self, outcome: Work<JobResult>) {
+        match outcome {
+            Ok(result) => self.end_as(JobState::Done, None, Some(result)),
+            Err(Stop::Cancelled(why)) => self.end_as(JobState::Cancelled, Some(JobFault::cancelled(why)), None),
+            Err(Stop::Failed(error)) => self.end_with(JobFault::from(&error)),
+        }
+    }
+
+    /// Ends the job with an error, or as cancelled.
+    pub(crate) fn end_with(&self, fault: JobFault) {
+        let state = if fault.is_cancellation() { JobState::Cancelled } else { JobState::Failed };
+        self.end_as(state, Some(fault), None);
+    }
+
+    fn end_as(&self, state: JobState, fault: Option<JobFault>, result: Option<JobResult>) {
+        let mut table = self.jobs.table.lock();
+        let Some(job) = table.jobs.get_mut(&self.id).filter(|job| !job.state.has_ended()) else { return };
+        job.end(state, fault, result);
+        table.note_end(self.id);
+        self.jobs.changed.notify_all();
+    }
+}
+
+impl Drop for Doing {
+    fn drop(&mut self) {
+        let why = self.is_cancelled().unwrap_or_else(|| "the command that did it has gone".to_owned());
+        self.end_as(JobState::Cancelled, Some(JobFault::cancelled(why)), None);
+    }
+}
+
+#[cfg(test)]
+#[path = "table_tests.rs"]
+mod tests;

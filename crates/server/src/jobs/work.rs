@@ -1,0 +1,194 @@
+//! The work of each kind of job: which slices of it the service does, and to which volume.
+
+use std::cell::RefCell;
+
+use engine::{CalibrationEffort, Meant};
+use surface::{DeviceId, Error, ErrorKind, Result};
+use units::format_size;
+
+use super::pace::{SliceBytes, Standing, in_slices};
+use super::table::{Begin, Doing, Stop, Work, Worker};
+use crate::documents;
+use crate::service::Service;
+use report::RecompressSlice;
+use report::{CleanTotal, ScrubSlice, SortSlice};
+use report::{JobPace, JobResult, JobWish};
+
+/// Bytes of extents of one slice of recompression: a fraction of a second of compressing, even with
+/// the slowest codecs.
+const RECOMPRESS_SLICES: SliceBytes = SliceBytes::always(4 << 20);
+/// Bytes of volumes of one slice of sorting: a fraction of a second.
+const SORT_SLICES: SliceBytes = SliceBytes::always(8 << 20);
+/// Bytes of extents of one slice of a scrub. While others are at work, a few milliseconds on a fast
+/// device, so that the rests between them are short, too; else so much that reading hardly ever
+/// stops.
+const SCRUB_SLICES: SliceBytes = SliceBytes { busy: 8 << 20, idle: 128 << 20 };
+/// Rounds of one slice of cleaning: a second or so, so that the bar moves and a cancellation is
+/// soon noticed.
+const CLEAN_ROUNDS: u32 = 16;
+
+/// A job that can be done, with what it is about: the volume that had the name when it was started.
+#[derive(Debug)]
+pub(crate) struct Planned {
+    wish: JobWish,
+    volume: Option<DeviceId>,
+}
+
+impl Planned {
+    /// Finds out whether a job can be done, before it gets a number.
+    ///
+    /// # Errors
+    /// `NotFound` and `Invalid` for what it names; `InUse`, as the table of jobs says.
+    pub(crate) fn new(service: &Service, wish: JobWish) -> Result<Self> {
+        let volume = match &wish {
+            JobWish::Recompress { volume, mode, path, .. } => {
+                let id = service.pool().volume(volume)?.id();
+                service.recompress(id.into(), path.clone(), mode.as_deref(), (0, false))?;
+                Some(id)
+            }
+            JobWish::Clean { .. } | JobWish::Scrub { .. } | JobWish::Calibrate => None,
+        };
+        Ok(Self { wish, volume })
+    }
+
+    /// As it begins in the table of jobs.
+    pub(crate) fn begin(&self, background: bool) -> Begin {
+        let path = match &self.wish {
+            JobWish::Recompress { path, .. } => path.clone(),
+            JobWish::Clean { .. } | JobWish::Scrub { .. } | JobWish::Calibrate => None,
+        };
+        let (kind, target) = (self.wish.kind(), self.wish.target());
+        Begin { kind, target, volume: self.volume, path, background, worker: Worker::Pool }
+    }
+
+    /// Does the work.
+    ///
+    /// # Errors
+    /// When it is cancelled, and what the pool says.
+    pub(crate) fn run(&self, service: &Service, doing: &Doing) -> Work<JobResult> {
+        match (&self.wish, self.volume) {
+            (JobWish::Recompress { mode, path, pace, volume }, id) => {
+                let name = RefCell::new(volume.clone());
+                let call = |bytes, restart| {
+                    let meant = id.map_or(Meant::Name(volume), Meant::Number);
+                    follow(service, id, &name, doing)?;
+                    let report = service.recompress(meant, path.clone(), mode.as_deref(), (bytes, restart));
+                    // It may have gone since.
+                    let report = report.or_else(|error| follow(service, id, &name, doing).and(Err(error)))?;
+                    Ok(documents::recompress_slice(report))
+                };
+                let slice = in_slices("recompressing", RECOMPRESS_SLICES, *pace, doing, call, recompressed)?;
+                Ok(JobResult::Recompressed(Box::new(slice)))
+            }
+            (JobWish::Clean { all, sort }, _) => clean(service, *all, *sort, doing).map(JobResult::Cleaned),
+            (JobWish::Scrub { pace }, _) => {
+                let call = |bytes, restart| service.scrub(bytes, restart);
+                let slice = in_slices("scrubbing", SCRUB_SLICES, *pace, doing, call, scrubbed)?;
+                Ok(JobResult::Scrubbed(Box::new(slice)))
+            }
+            (JobWish::Calibrate, _) => calibrate(service, doing),
+        }
+    }
+}
+
+/// Follows the volume of a job under its name of now; `name` is the one that it had before.
+///
+/// # Errors
+/// `NotFound` if the volume is no more.
+fn follow(service: &Service, id: Option<DeviceId>, name: &RefCell<String>, doing: &Doing) -> Result<()> {
+    let Some(id) = id else { return Ok(()) };
+    match service.pool().volume_of(id) {
+        Ok(volume) => {
+            doing.call_volume(&volume.name());
+            *name.borrow_mut() = volume.name();
+            Ok(())
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let text = format!("'{}' was destroyed while job {} worked on it", name.borrow(), doing.id());
+            Err(Error::new(ErrorKind::NotFound, text))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn clean(service: &Service, all: bool, sort: Option<JobPace>, doing: &Doing) -> Work<CleanTotal> {
+    let mut done = CleanTotal::default();
+    if let Some(pace) = sort {
+        let call = |bytes, restart| service.sort(bytes, restart);
+        done.sort = Some(in_slices("sorting", SORT_SLICES, pace, doing, call, sorted)?);
+    }
+    doing.begin_phase("cleaning", 0, None);
+    // The pass is for extents that were there when its first slice began: those that writers fill
+    // meanwhile are for the next pass.
+    let (mut mark, mut first) = (None, None);
+    loop {
+        let slice = service.clean(all, CLEAN_ROUNDS, mark)?;
+        mark = slice.mark;
+        done = CleanTotal {
+            extents_cleaned: done.extents_cleaned + slice.extents_cleaned,
+            bytes_moved: done.bytes_moved + slice.bytes_moved,
+            extents_free_before: *first.get_or_insert(slice.extents_free_before),
+            extents_free: slice.extents_free,
+            extents_todo: slice.extents_todo,
+            sort: done.sort,
+        };
+        let said = format!("{} extents emptied, {} to go", done.extents_cleaned, done.extents_todo);
+        doing.tell(done.bytes_moved, None, said);
+        if slice.finished {
+            return Ok(done);
+        }
+        doing.go_on().map_err(|why| {
+            let text = format!("{why}: {} extents are emptied, {} to go", done.extents_cleaned, done.extents_todo);
+            Stop::Cancelled(text)
+        })?;
+    }
+}
+
+fn calibrate(service: &Service, doing: &Doing) -> Work<JobResult> {
+    doing.begin_phase("calibrating", 0, None);
+    let progress = |bytes, total| {
+        doing.tell(bytes, Some(total), String::new());
+        match doing.is_cancelled() {
+            Some(why) => Err(Error::new(ErrorKind::InUse, why)),
+            None => Ok(()),
+        }
+    };
+    let found = service.calibrate(CalibrationEffort::Full, &progress);
+    // What has been measured until then is true, and is used.
+    match (found, doing.is_cancelled()) {
+        (Ok(found), _) => Ok(JobResult::Calibrated(documents::calibrated(found))),
+        (Err(_), Some(why)) => Err(Stop::Cancelled(format!("{why}: not all codecs are measured"))),
+        (Err(error), None) => Err(error.into()),
+    }
+}
+
+fn recompressed(slice: &RecompressSlice) -> Standing {
+    let left = (slice.before_bytes > 0).then(|| slice.after_bytes as f64 / slice.before_bytes as f64 * 100.0);
+    Standing {
+        finished: slice.finished,
+        bytes_done: slice.bytes_done,
+        bytes_total: slice.bytes_total,
+        foreground_bytes: slice.foreground_bytes,
+        said: left.map_or_else(String::new, |percent| format!("to {percent:.0}%")),
+    }
+}
+
+fn sorted(slice: &SortSlice) -> Standing {
+    Standing {
+        finished: slice.finished,
+        bytes_done: slice.bytes_done,
+        bytes_total: slice.bytes_total,
+        foreground_bytes: slice.foreground_bytes,
+        said: format!("{} moved", format_size(slice.rewritten_bytes)),
+    }
+}
+
+fn scrubbed(slice: &ScrubSlice) -> Standing {
+    Standing {
+        finished: slice.finished,
+        bytes_done: slice.bytes_done,
+        bytes_total: slice.bytes_total,
+        foreground_bytes: slice.foreground_bytes,
+        said: format!("{} damaged", slice.found),
+    }
+}

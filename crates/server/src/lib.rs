@@ -1,0 +1,46 @@
+//! Serves a pool: the layout of its directory, the requests on it, jobs, the control socket, and
+//! the front ends of its volumes and shares.
+//!
+//! [`pool_dir`] opens a pool; [`service`] answers the requests of `operations` on it, for the
+//! command that opened it and for the clients of a server ([`control`]); [`session`] is how a
+//! command reaches either. [`front_ends`] are the doors of a server, [`exports`] the servers of
+//! network protocols that it keeps.
+//!
+//! This crate owns no storage: it never interprets what the engine keeps in the data file or in the
+//! map. Messages for the user go through `log`: a warning to standard error, whatever the command.
+// The storage stack takes time and files through `env` so that it can be simulated; nothing
+// simulates the server.
+#![allow(clippy::disallowed_methods, clippy::disallowed_types)]
+
+mod blob_errors;
+pub mod clients;
+pub mod control;
+pub mod devices;
+pub mod documents;
+pub mod exports;
+pub mod first_reads;
+pub mod front_ends;
+pub mod fullness;
+pub mod health;
+pub mod images;
+pub mod jobs;
+mod open_device;
+pub mod pool_dir;
+pub mod schedules;
+pub mod service;
+pub mod session;
+pub mod share_check;
+pub mod share_files;
+pub mod share_journals;
+mod share_losses;
+mod share_reasons;
+mod share_recompress;
+pub mod share_trees;
+mod share_trials;
+mod share_unserved;
+pub mod shares;
+pub mod stream_io;
+pub mod stream_plan;
+pub mod traffic;
+
+pub use blob_errors::blob_error;

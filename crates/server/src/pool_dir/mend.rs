@@ -1,0 +1,42 @@
+//! What `check --repair` makes anew in a pool's directory before the pool is opened: its
+//! description, if what that said is known for certain.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use format::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock};
+use surface::{ErrorKind, Result};
+
+use super::{Config, PoolDir, State};
+
+/// Makes `pool.json` anew if it is lost or damaged and the data lies in the directory, its place
+/// unless another was given. Not of a pool that a salvage was still filling.
+///
+/// # Errors
+/// When it cannot be written. What stays lost is told by the caller who opens the pool.
+pub fn mend_description(dir: &PoolDir) -> Result<()> {
+    let lost = match dir.config() {
+        Err(error) if error.kind() == ErrorKind::Corrupt => error,
+        _ => return Ok(()),
+    };
+    let Ok(_held) = dir.lock()? else { return Ok(()) };
+    let superblock = superblock_of(dir);
+    let is_made = dir.map_path().is_dir() && !dir.salvage_path().exists();
+    let Some(superblock) = superblock.filter(|_| is_made) else { return Ok(()) };
+    let config = Config { state: State::Ready, data: DATA.into(), created_unix_s: superblock.created_unix_s };
+    config.write(&dir.config_path())?;
+    log::warn!("{lost}: it was made again, for the data in {}", dir.root().join(DATA).display());
+    Ok(())
+}
+
+/// Name of the data file if it lies in the pool's directory.
+const DATA: &str = "data";
+
+fn superblock_of(dir: &PoolDir) -> Option<Superblock> {
+    let file = File::open(dir.root().join(DATA)).ok()?;
+    SUPERBLOCK_OFFSETS.iter().find_map(|offset| {
+        let mut bytes = [0; SUPERBLOCK_BYTES];
+        file.read_exact_at(&mut bytes, *offset).ok()?;
+        Superblock::decode(&bytes).ok()
+    })
+}

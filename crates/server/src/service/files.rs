@@ -1,0 +1,94 @@
+//! Requests about the files of shares: which tree they mean, mounted or not.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use engine::{Meant, RecompressReport, Volume};
+use surface::{Error, ErrorKind, Result};
+
+use super::Service;
+use crate::share_files::Opened;
+use crate::share_trees;
+use operations::Reply;
+use report::FileReport;
+
+impl Service {
+    /// The tree of a share as it is now, or of a snapshot of one, to be looked at.
+    pub(super) fn opened(&self, share: &str) -> Result<Opened> {
+        let volume = self.pool.volume(share)?;
+        let shares = self.shares.lock().clone();
+        if let Some(opened) = shares.and_then(|shares| shares.opened(volume.id())) {
+            return Ok(opened);
+        }
+        let moment = share_trees::open_moment(volume.clone(), volume)?;
+        Ok(Opened::new(Arc::new(moment.tree), moment.files))
+    }
+
+    /// The share that has a path, and the path in it. A share that lies in the named one has the
+    /// files below its directory. The path may be that in the mount.
+    pub(super) fn place_of(&self, share: &str, path: &str) -> (String, String) {
+        let mounted = self.mounted_shares().map(|shares| shares.dir().join(share));
+        let in_mount = mounted.as_deref().and_then(|dir| Path::new(path).strip_prefix(dir).ok());
+        let path = in_mount.map_or(path, |path| path.to_str().unwrap_or_default());
+        let mut found = (share.to_owned(), path.to_owned());
+        if share.contains('@') {
+            // A snapshot has no other shares in it.
+            return found;
+        }
+        let names: Vec<_> = path.split('/').filter(|name| !name.is_empty() && *name != ".").collect();
+        for depth in 1..=names.len() {
+            let inner = format!("{share}/{}", names[..depth].join("/"));
+            match self.pool.volume(&inner) {
+                Ok(volume) if volume.is_share() => found = (inner, names[depth..].join("/")),
+                _ => break,
+            }
+        }
+        found
+    }
+
+    /// How a file is stored, and why; under the path that it was asked for by.
+    pub(super) fn explain_file(&self, share: &str, path: String) -> Result<Reply> {
+        let (share, in_share) = self.place_of(share, &path);
+        let report = self.opened(&share)?.explain(&share, &in_share)?;
+        Ok(Reply::File(Box::new(FileReport { path, ..report })))
+    }
+
+    /// Works on the tree of a share, be it mounted or not.
+    pub(crate) fn with_writable<T>(&self, volume: &Arc<Volume>, work: impl FnOnce(&Opened) -> Result<T>) -> Result<T> {
+        let open = || share_trees::open_writable(self, volume.clone());
+        let shares = self.shares.lock().clone();
+        // Whether it is mounted, and its opening if it is not, are one: no mount may come between.
+        let opened = match &shares {
+            Some(shares) => shares.opened_or(volume.id(), open),
+            None => open().map(|opened| (opened, true)),
+        };
+        let (opened, is_own) = opened?;
+        let done = work(&opened);
+        if !is_own {
+            return done;
+        }
+        let closed = opened.tree.close();
+        closed.map_err(|failure| share_trees::error_of(&volume.name(), "its tree cannot be closed", failure)).and(done)
+    }
+
+    /// Recompresses a slice of a volume, or of a share or a part of one.
+    pub(crate) fn recompress(
+        &self,
+        volume: Meant<'_>,
+        path: Option<String>,
+        mode: Option<&str>,
+        (bytes, restart): (u64, bool),
+    ) -> Result<RecompressReport> {
+        let volume = self.pool.volume_meant(volume)?;
+        if volume.is_share() {
+            let path = path.unwrap_or_default();
+            return self.recompressing.slice(self, &volume, &path, mode, (bytes, restart));
+        }
+        if path.is_some() {
+            let name = volume.name();
+            let text = format!("'{name}' is a volume, which has no files: leave the path out");
+            return Err(Error::new(ErrorKind::Invalid, text));
+        }
+        self.pool.recompress(volume.id(), mode, bytes, restart)
+    }
+}

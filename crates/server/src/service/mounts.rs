@@ -1,0 +1,127 @@
+//! Shares and their doors, in step with changes of the pool: mounted, unmounted, given out.
+
+use std::sync::Arc;
+
+use engine::Meant;
+use surface::{DeviceId, Error, ErrorKind, Result};
+
+use super::Service;
+use crate::exports::Exports;
+use crate::shares::Shares;
+use operations::{Reply, Request};
+
+/// Whether a property is a door.
+pub(super) fn is_door(key: &str) -> bool {
+    doors::Door::of_property(key).is_some()
+}
+
+impl Service {
+    /// The shares that are mounted, if the server mounts any.
+    pub fn mounted_shares(&self) -> Option<Arc<Shares>> {
+        self.shares.lock().clone()
+    }
+
+    /// From now on changes of the pool's properties are changes of the exports.
+    pub fn set_exports(&self, exports: Arc<Exports>) {
+        *self.exports.lock() = Some(exports);
+    }
+
+    /// Takes that back.
+    pub fn forget_exports(&self) {
+        *self.exports.lock() = None;
+    }
+
+    /// Sets properties, of doors as well: these are for shares, and in force when this returns.
+    pub(super) fn set(
+        &self,
+        volume: Option<&str>,
+        id: Option<u64>,
+        changes: &[(String, Option<String>)],
+    ) -> Result<Reply> {
+        let doors: Vec<_> = changes.iter().filter_map(|(key, _)| doors::Door::of_property(key)).collect();
+        let meant = id.map(|id| Meant::Number(DeviceId(id))).or_else(|| volume.map(Meant::Name));
+        if let Some(name) = volume
+            && let Some((key, _)) = changes.iter().find(|(key, value)| value.is_some() && is_door(key))
+        {
+            self.refuse_door(name, key)?;
+        }
+        self.pool.set_properties_of(meant, changes)?;
+        let exports = self.exports.lock().clone();
+        if let Some(exports) = exports.filter(|_| !doors.is_empty()) {
+            let faults = exports.look(true);
+            let of_these: Vec<_> = faults.into_iter().filter(|fault| doors.contains(&fault.door)).collect();
+            if let Some(fault) = of_these.first() {
+                let text =
+                    format!("the property is set, but not in force: {} (shale exports --check tells more)", fault.text);
+                return Err(Error::new(ErrorKind::Io, text));
+            }
+        }
+        Ok(Reply::Done)
+    }
+
+    /// Fails for a volume: it has no files that a door could give out.
+    fn refuse_door(&self, name: &str, key: &str) -> Result<()> {
+        if self.pool.is_folder(name) || self.pool.volume(name)?.is_share() {
+            return Ok(());
+        }
+        let text = format!("'{name}' is a volume: '{key}' is a property of shares, of folders and of the pool");
+        Err(Error::new(ErrorKind::Invalid, text))
+    }
+
+    /// Mounts shares that have come, and unmounts those that have gone, where shares are mounted at
+    /// all.
+    pub fn look_at_shares(&self) {
+        let shares = self.shares.lock().clone();
+        if let Some(shares) = shares {
+            shares.close_moments(true);
+            shares.bring_up_to_date().iter().for_each(|line| log::warn!("{line}"));
+        }
+        let exports = self.exports.lock().clone();
+        if let Some(exports) = exports {
+            exports.look(false);
+        }
+    }
+
+    /// Whether the pool would destroy that: a refusal comes before anything is taken from clients.
+    pub(super) fn check_destroy(&self, volume: &str, id: Option<u64>, recursive: bool) -> Result<()> {
+        match id {
+            Some(_) => self.pool.check_destroy(self.named(volume, id)?.id(), recursive),
+            None => self.pool.check_destroy(volume, recursive),
+        }
+    }
+
+    /// Whether the pool would do that, as far as it can be told before.
+    pub(super) fn check_allowed(&self, request: &Request) -> Result<()> {
+        match request {
+            // The bookmark itself is looked for when it goes.
+            Request::Destroy { volume, .. } if volume.contains('#') => Ok(()),
+            Request::Destroy { volume, id, recursive, .. } => self.check_destroy(volume, *id, *recursive),
+            Request::Rollback { snapshot, recursive, .. } => self.pool.check_rollback(&**snapshot, *recursive),
+            _ => Ok(()),
+        }
+    }
+
+    /// Does something to a volume or a share, or to a folder with shares, that is not mounted
+    /// meanwhile.
+    pub(super) fn unmounted<T>(&self, name: &str, force: bool, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        let shares = self.shares.lock().clone();
+        let Some(shares) = shares else { return work() };
+        // Snapshots and bookmarks go while the share is mounted, and come back into sight by
+        // themselves.
+        shares.close_moments(false);
+        if name.contains(['@', '#']) {
+            return work();
+        }
+        let exports = self.exports.lock().clone();
+        let withdrawn = exports.as_ref().map(|exports| exports.withdraw(name));
+        let (was_mounted, done) = shares.without(name, force, work);
+        drop(withdrawn);
+        // Of a folder, some may have been unmounted before one could not be.
+        if was_mounted {
+            self.look_at_shares();
+        } else if let Some(exports) = exports {
+            exports.look(false);
+        }
+        done
+    }
+}

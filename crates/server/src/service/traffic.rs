@@ -1,0 +1,69 @@
+//! The answer that tells what clients do.
+
+use surface::{ErrorKind, OpKind, Result};
+
+use super::Service;
+use crate::traffic::OfVolume;
+use report::TRAFFIC_VERSION;
+use report::{CodecLine, DoorTraffic, OperationLine, TrafficReport, VolumeTraffic, bucket_ends_ns};
+
+impl Service {
+    /// What clients have done to all that they opened, or to one volume, since the pool was opened:
+    /// the one with the number `id`, if that is known, whatever it is called by now.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub(super) fn traffic(&self, only: Option<&str>, id: Option<u64>) -> Result<TrafficReport> {
+        let only = only.map(|name| self.named(name, id)).transpose()?.map(|volume| volume.id());
+        let seconds = self.opened.elapsed().as_secs_f64();
+        let list = self.devices.traffics().list(only);
+        let mut volumes: Vec<_> = list.iter().filter_map(|of_volume| self.traffic_of(of_volume)).collect();
+        volumes.sort_by(|a, b| a.volume.cmp(&b.volume));
+        let pool = self.facts.pool.display().to_string();
+        let only = only.map(|id| id.0);
+        Ok(TrafficReport { version: TRAFFIC_VERSION, pool, only, seconds, bucket_ends_ns: bucket_ends_ns(), volumes })
+    }
+
+    /// `None`: the volume is no more.
+    fn traffic_of(&self, (id, doors): &OfVolume) -> Option<VolumeTraffic> {
+        let volume = match self.pool.volume_of(*id) {
+            Ok(volume) => volume,
+            Err(error) => {
+                if error.kind() == ErrorKind::NotFound {
+                    self.devices.traffics().forget(*id);
+                }
+                return None;
+            }
+        };
+        let (name, effort) = (volume.name(), volume.effort());
+        let kind = match (volume.is_share(), name.contains('@')) {
+            (_, true) => "snapshot",
+            (true, _) => "share",
+            _ => "volume",
+        };
+        let door = |(door, traffic): &(&'static str, _)| DoorTraffic {
+            door: (*door).to_owned(),
+            operations: of_kinds(traffic),
+        };
+        let codec = |(codec, effort): &(codec::CodecId, engine::CodecEffort)| CodecLine {
+            codec: codec.to_string(),
+            units: effort.units,
+            raw_bytes: effort.raw_bytes,
+            stored_bytes: effort.stored_bytes,
+            cpu_ns: effort.cpu_ns(),
+        };
+        Some(VolumeTraffic {
+            volume: name,
+            id: id.0,
+            kind: kind.to_owned(),
+            doors: doors.iter().map(door).collect(),
+            codecs: effort.codecs.iter().map(codec).collect(),
+            cache_hits: effort.cache_hits,
+            cache_misses: effort.cache_misses,
+        })
+    }
+}
+
+fn of_kinds(traffic: &std::sync::Arc<surface::Traffic>) -> Vec<OperationLine> {
+    OpKind::ALL.into_iter().map(|kind| OperationLine::new(kind, &traffic.counts(kind))).collect()
+}

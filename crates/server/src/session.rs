@@ -1,0 +1,187 @@
+//! How a command reaches a pool: opened by this process when no server has it, else through the
+//! server's socket.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+
+use surface::{Error, ErrorKind, NamedClient, Result};
+
+use crate::control::{Client, Unreached};
+use crate::pool_dir::{self, Access, OpenPool, Opening, PoolDir};
+use crate::stream_io::{LocalSink, LocalSource, StreamSink, StreamSource};
+use crate::traffic::COMMANDS;
+use copy::volume_io::{LocalVolume, VolumeIo};
+use operations::Outcome;
+use operations::{ReceiveWish, SendWish};
+use operations::{Reply, Request};
+
+/// Whether no server listens on a pool's control socket.
+fn is_unserved(error: &Error) -> bool {
+    use std::io::ErrorKind::{ConnectionRefused, NotFound};
+    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<std::io::Error>());
+    source.is_some_and(|source| matches!(source.kind(), NotFound | ConnectionRefused))
+}
+
+/// What a command calls itself in a pool that no server has.
+pub const THIS_COMMAND: &str = "this command";
+
+/// What opens a volume in a pool that no server has: only this process can.
+fn this_command() -> Arc<dyn surface::Client> {
+    NamedClient::at(COMMANDS, THIS_COMMAND)
+}
+
+/// A pool that answers requests.
+pub enum Session {
+    /// This process has it open.
+    Direct(OpenPool),
+    /// A server has.
+    Served(Client),
+}
+
+impl Session {
+    /// Opens the pool, or connects to its server, and runs `work` on it. The pool is closed in
+    /// order whatever happens.
+    ///
+    /// # Errors
+    /// Those of reaching the pool, of `work`, and of closing the pool.
+    pub fn with<T>(pool: &Path, access: impl Into<Access>, work: impl FnOnce(&Self) -> Outcome<T>) -> Outcome<T> {
+        let session = Self::open(&PoolDir::new(pool), &access.into())?;
+        let result = work(&session);
+        let closed = match session {
+            Self::Direct(pool) => pool.close(),
+            Self::Served(_) => Ok(()),
+        };
+        let value = result?;
+        closed.map_err(|error| error.context("the pool could not be closed in order"))?;
+        Ok(value)
+    }
+
+    /// Connects to the server of a pool, for what only a server has; none: no server has the pool.
+    ///
+    /// # Errors
+    /// `NotFound` for the pool, and those of a server that does not answer.
+    pub fn of_server(pool: &Path) -> Result<Option<Self>> {
+        let dir = PoolDir::new(pool);
+        dir.ready_config()?;
+        match Client::connect(&dir.control_path()) {
+            Ok(client) => Ok(Some(Self::Served(client))),
+            Err(error) if is_unserved(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What to say where a server is needed, and none is there.
+    pub fn unserved(pool: &Path, so: &str) -> Error {
+        Error::new(ErrorKind::NotFound, format!("no server has the pool {}: {so}", pool.display()))
+    }
+
+    fn open(dir: &PoolDir, access: &Access) -> Result<Self> {
+        // The holder of the pool is either a server, which answers, or another command, which will
+        // be done soon.
+        pool_dir::wait_for(access, |_| {
+            dir.ready_config()?;
+            let holder = match dir.lock()? {
+                Ok(lock) => {
+                    let how = Opening::usual(access.memory);
+                    let pool = pool_dir::open_locked(dir, Arc::new(lock), how)?;
+                    return Ok(ControlFlow::Break(Self::Direct(pool)));
+                }
+                Err(holder) => holder,
+            };
+            match Client::reach(&dir.control_path()) {
+                Ok(client) => Ok(ControlFlow::Break(Self::Served(client))),
+                Err(Unreached::Refused(error)) if error.kind() == ErrorKind::Unsupported => Err(error),
+                // Its server is well, and says itself what is to be done.
+                Err(Unreached::Refused(error)) if error.kind() == ErrorKind::InUse => Ok(ControlFlow::Continue(error)),
+                Err(Unreached::Silent(error)) if is_unserved(&error) => {
+                    Ok(ControlFlow::Continue(pool_dir::busy(&holder)))
+                }
+                Err(Unreached::Silent(error) | Unreached::Refused(error)) => {
+                    let text = format!("{holder}, and {error}: stop it");
+                    Ok(ControlFlow::Continue(Error::new(ErrorKind::InUse, text)))
+                }
+            }
+        })
+    }
+
+    /// Whether a server has the pool.
+    pub const fn is_served(&self) -> bool {
+        matches!(self, Self::Served(_))
+    }
+
+    /// Asks for something.
+    ///
+    /// # Errors
+    /// What the pool says.
+    pub fn call(&self, request: Request) -> Result<Reply> {
+        match self {
+            Self::Direct(pool) => pool.service.handle(request),
+            Self::Served(client) => client.call(&request),
+        }
+    }
+
+    /// Asks for something that is answered with nothing but success.
+    ///
+    /// # Errors
+    /// What the pool says.
+    pub fn done(&self, request: Request) -> Result<()> {
+        match self.call(request)? {
+            Reply::Done => Ok(()),
+            other => Err(other.unexpected()),
+        }
+    }
+
+    /// Creates a volume; its number.
+    ///
+    /// # Errors
+    /// What the pool says.
+    pub fn create(&self, volume: &str, size_bytes: u64, properties: BTreeMap<String, String>) -> Result<u64> {
+        self.created(Request::Create { volume: volume.to_owned(), size_bytes, properties })
+    }
+
+    /// Creates what the request says; its number.
+    ///
+    /// # Errors
+    /// What the pool says.
+    pub fn created(&self, request: Request) -> Result<u64> {
+        match self.call(request)? {
+            Reply::Created { id } => Ok(id),
+            other => Err(other.unexpected()),
+        }
+    }
+
+    /// Begins to send.
+    ///
+    /// # Errors
+    /// `NotFound`, and what the pool says.
+    pub fn send(&self, wish: &SendWish) -> Result<Box<dyn StreamSource>> {
+        match self {
+            Self::Direct(pool) => Ok(Box::new(LocalSource::new(&pool.service, wish, &this_command())?)),
+            Self::Served(client) => Ok(Box::new(client.send(wish)?)),
+        }
+    }
+
+    /// Begins to receive.
+    ///
+    /// # Errors
+    /// What the pool says.
+    pub fn receive(&self, wish: ReceiveWish) -> Result<Box<dyn StreamSink>> {
+        match self {
+            Self::Direct(pool) => Ok(Box::new(LocalSink::new(Arc::clone(&pool.service), wish))),
+            Self::Served(client) => Ok(Box::new(client.receive(wish)?)),
+        }
+    }
+
+    /// Opens a volume for bulk data: the one with that number, or whichever has the name now.
+    ///
+    /// # Errors
+    /// `NotFound`, and what the pool says.
+    pub fn volume(&self, name: &str, id: Option<u64>) -> Result<Arc<dyn VolumeIo>> {
+        match self {
+            Self::Direct(pool) => Ok(Arc::new(LocalVolume(pool.service.open_volume(name, id, &this_command())?.1))),
+            Self::Served(client) => Ok(Arc::new(client.volume(name, id)?)),
+        }
+    }
+}

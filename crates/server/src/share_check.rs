@@ -1,0 +1,410 @@
+//! What `check` says of shares beyond what it says of volumes: whether each tree agrees with itself
+//! and with the data there is, and the paths of files in which something is damaged. Mends trees
+//! for `check --repair` and `salvage`.
+//!
+//! Without a repair, trees are looked at as snapshots are: nothing is changed, and what opening
+//! writes stays in memory.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use engine::{CheckReport, Files, Pool, Problem, TreeUse};
+use share::{AttributesLost, Paths, Repaired, Tree};
+use surface::{Error, ErrorKind, ObjectSpace, Result};
+
+use crate::share_files::Opened;
+use crate::share_losses::{Kinds, TreeLoss, read_note};
+use crate::share_trees::{self, Moment, PATIENCE};
+use operations::names;
+
+/// Files of a share below this are the tree's own: its names.
+pub(crate) const FILES_OWN: u64 = 16;
+/// Damaged files of one share whose paths are looked for.
+const DAMAGED_MAX: usize = 1000;
+/// Files of one share that are told to have lost extended attributes, maybe.
+const ATTRIBUTES_TOLD_MAX: usize = 100;
+
+/// What problems in the pages of a share's names begin with; a path begins with a slash.
+const IN_NAMES: &str = "the names of the share";
+
+/// Words on a place in the names of shares that is mended in some of them.
+const LEFT: &str = "; mended where the names were written anew, and damaged still in ";
+
+/// What a repair of a tree did.
+#[derive(Debug, Default)]
+pub struct Mended {
+    /// Faults with their remedies, and those that are left.
+    pub repaired: Repaired,
+    /// The names were written anew: nothing of the damaged pages counts any more.
+    is_rebuilt: bool,
+    /// Kinds of thing that are lost for good.
+    lost: Kinds,
+}
+
+/// Shares of which something is lost for good.
+#[derive(Debug, Default)]
+pub struct Lost {
+    /// Names, or inodes and the small files in their records.
+    pub names: BTreeSet<String>,
+    /// Extended attributes.
+    pub attributes: BTreeSet<String>,
+    /// A tree could not be mended to its end: what it loses is to be told by the next repair.
+    pub is_cut_off: bool,
+}
+
+impl Lost {
+    fn add(&mut self, share: &str, kinds: Kinds) {
+        if kinds.names {
+            self.names.insert(share.to_owned());
+        }
+        if kinds.attributes {
+            self.attributes.insert(share.to_owned());
+        }
+    }
+}
+
+/// Whether a problem is in the names of a share, and not mended.
+fn is_in_names_of(problem: &Problem, share: &str) -> bool {
+    let mut seers = problem.volume.iter().chain(&problem.others);
+    !problem.repaired && problem.detail.starts_with(IN_NAMES) && seers.any(|seer| seer == share)
+}
+
+/// Whether `--repair` may mend something that a check without it has found. Of data there is one
+/// copy, but names of a share are written anew from their whole pages.
+pub fn is_mendable(pool: &Pool, report: &CheckReport) -> bool {
+    if report.kinds.keys().any(|kind| *kind != "fragment") {
+        return true;
+    }
+    let is_cut_off = report.problems_total > report.problems.len() as u64;
+    pool.volumes().iter().filter(|volume| volume.is_share()).any(|share| {
+        report.problems.iter().any(|problem| is_in_names_of(problem, &share.name))
+            || is_cut_off && report.volumes.contains_key(&share.name)
+    })
+}
+
+/// A share does not see a place any more. Returns whether no snapshot and no clone does either.
+fn is_mended_in(problem: &mut Problem, share: &str) -> bool {
+    let seers = problem.volume.take().into_iter().chain(std::mem::take(&mut problem.others));
+    let mut left = seers.filter(|seer| seer != share);
+    problem.volume = left.next();
+    problem.others = left.collect();
+    let Some(first) = &problem.volume else {
+        (problem.volume, problem.repaired) = (Some(share.to_owned()), true);
+        return true;
+    };
+    let end = problem.detail.find(LEFT).or_else(|| problem.detail.find("; concerns "));
+    problem.detail.truncate(end.unwrap_or(problem.detail.len()));
+    let names: Vec<_> = std::iter::once(first).chain(&problem.others).map(String::as_str).collect();
+    let names = names.join(", ");
+    problem.detail.push_str(&format!("{LEFT}{names}: copy what can be read of a snapshot, and destroy it"));
+    false
+}
+
+/// Adds to a report the problems of the trees of all shares, and names the files that its
+/// problems are in. With `repairs` the trees are mended. Returns the shares of which something is
+/// lost for good, by this repair or by one before it that did not come to tell of it.
+pub fn check(pool: &Pool, report: &mut CheckReport, repairs: bool) -> Lost {
+    let mut lost = Lost::default();
+    for note in pool.untold_losses() {
+        if !repairs {
+            report.notes.push(format!("a repair was cut off, and shale check --repair ends it: {note}"));
+            continue;
+        }
+        let of = read_note(&note);
+        if let Some((share, kinds)) = of {
+            lost.add(share, kinds);
+        }
+        let volume = of.map(|(share, _)| share.to_owned());
+        let detail = format!("lost by a repair that was cut off: {note}");
+        report.add(Problem { kind: "lost", volume, detail, repaired: true, ..Problem::default() });
+    }
+    name_files(pool, &mut report.problems, Search::Whole, &|name| opened(pool, name));
+    for volume in pool.volumes().into_iter().filter(engine::VolumeStatus::is_share) {
+        let problem = |detail: String, repaired: bool| Problem {
+            kind: "tree",
+            volume: Some(volume.name.clone()),
+            detail,
+            repaired,
+            ..Problem::default()
+        };
+        let found = if repairs {
+            let is_damaged = report.problems.iter().any(|problem| is_in_names_of(problem, &volume.name));
+            mend(pool, &volume.name, true, is_damaged, &|note| pool.note_loss(note))
+        } else {
+            look(pool, &volume.name).map(|repaired| Mended { repaired, ..Mended::default() })
+        };
+        match found {
+            Ok(Mended { repaired: Repaired { mended, left }, is_rebuilt, lost: kinds }) => {
+                if is_rebuilt {
+                    for problem in report.problems.iter_mut().filter(|problem| is_in_names_of(problem, &volume.name)) {
+                        report.problems_left -= u64::from(is_mended_in(problem, &volume.name));
+                    }
+                }
+                lost.add(&volume.name, kinds);
+                mended.into_iter().for_each(|detail| report.add(problem(detail, true)));
+                left.into_iter().for_each(|detail| report.add(problem(detail, false)));
+            }
+            Err(error) => {
+                lost.is_cut_off = true;
+                report.add(problem(format!("the tree cannot be checked: {error}"), false));
+            }
+        }
+    }
+    lost
+}
+
+/// Problems of the tree of a share, which is not changed.
+fn look(pool: &Pool, name: &str) -> Result<Repaired> {
+    let volume = pool.volume(name)?;
+    let files = Files::claimed(volume.clone(), volume, TreeUse::Look, PATIENCE)?;
+    let survey =
+        Tree::survey(&files).map_err(|failure| share_trees::error_of(name, "its names cannot be read", failure))?;
+    if let Some(survey) = survey.filter(|survey| !survey.is_whole) {
+        let advice = "shale check --repair builds them anew from what is whole, and puts what has no name any more into lost+found";
+        let mut left = vec![format!("{}; {advice}", survey.problem)];
+        if let Some(loss) = TreeLoss::of(&files, &survey)? {
+            left.extend(loss.content);
+            left.extend(loss.attributes);
+        }
+        return Ok(Repaired { left, ..Repaired::default() });
+    }
+    drop(files);
+    Ok(Repaired { left: check_share(pool, name)?, ..Repaired::default() })
+}
+
+/// Mends the tree of a share: builds its names anew if some of them are damaged, puts right what
+/// can be told from the rest, and what has no name any more into `lost+found`. Data without an
+/// inode is adopted, too, if any names are lost or `adopts` says so; else it was removed, and is
+/// discarded. `is_damaged`: a page of its names cannot be read, maybe one that holds none now.
+/// `note` gets the words on a loss for good, and must have them durable before anything is changed.
+///
+/// # Errors
+/// What the storage, and `note`, fails with.
+pub fn mend(
+    pool: &Pool,
+    name: &str,
+    adopts: bool,
+    is_damaged: bool,
+    note: &dyn Fn(&str) -> Result<()>,
+) -> Result<Mended> {
+    let volume = pool.volume(name)?;
+    let files = Arc::new(Files::claimed(volume.clone(), volume, TreeUse::Change, PATIENCE)?);
+    let space: Arc<dyn ObjectSpace> = files.clone();
+    let failed = |failure| share_trees::error_of(name, "its tree cannot be repaired", failure);
+    let mut repaired = Repaired::default();
+    // It may have no tree yet.
+    let Some(survey) = Tree::survey(&*files).map_err(failed)? else { return Ok(Mended::default()) };
+    let loss = TreeLoss::of(&files, &survey)?;
+    if let Some(loss) = &loss {
+        note(&loss.note(name))?;
+    }
+    let lost = loss.as_ref().map(|loss| loss.kinds).unwrap_or_default();
+    let mut is_rebuilt = !survey.is_whole || is_damaged;
+    if is_rebuilt {
+        Tree::rebuild(&space, share_trees::brief_options(), [random()?, random()?]).map_err(failed)?;
+        repaired.mended.push(if survey.is_whole {
+            "pages of the share's names are damaged that hold none now: the names were written anew".to_owned()
+        } else {
+            format!("{}: they were built anew from what is whole", survey.problem)
+        });
+        // Of those that are certain the tree's own repair tells.
+        let possible = AttributesLost { possible: survey.attributes.possible, ..AttributesLost::default() };
+        repaired.mended.extend(Tree::attributes_lost_in_words(&*files, &possible, ATTRIBUTES_TOLD_MAX));
+    }
+    let tree = match Tree::open(space.clone(), share_trees::brief_options()) {
+        // What the database keeps for itself is damaged: which of its pages are free.
+        Err(failure) if failure.errno() == libc::EIO && repaired.mended.is_empty() => {
+            Tree::rebuild(&space, share_trees::brief_options(), [random()?, random()?]).map_err(failed)?;
+            repaired.mended.push("the database of the share's names could not be opened: it was built anew".to_owned());
+            is_rebuilt = true;
+            Tree::open(space, share_trees::brief_options())
+        }
+        opened => opened,
+    };
+    let tree = tree.map_err(failed)?;
+    let mut with_data = BTreeSet::new();
+    files.each_file(|file| {
+        with_data.insert(file);
+        Ok(true)
+    })?;
+    let adopts = adopts || !repaired.mended.is_empty();
+    let Repaired { mended, left } = tree.repair(&with_data, adopts).map_err(failed)?;
+    tree.close().map_err(failed)?;
+    repaired.mended.extend(mended);
+    repaired.left = left;
+    Ok(Mended { repaired, is_rebuilt, lost })
+}
+
+fn random() -> Result<u64> {
+    let mut bytes = [0; 8];
+    env::Entropy::fill(&env::SystemEntropy, &mut bytes)
+        .map_err(|error| Error::from_io("reading random bytes for a share", error))?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+/// Problems of the tree of a share.
+fn check_share(pool: &Pool, name: &str) -> Result<Vec<String>> {
+    let Some(Moment { tree, files, scratch }) = open_if_made(pool, name)? else { return Ok(Vec::new()) };
+    let failed = |failure| share_trees::error_of(name, "its tree cannot be read", failure);
+    let mut wrong = tree.check().map_err(failed)?;
+    let mut known = BTreeSet::new();
+    walk(&tree, |_, inode| {
+        known.insert(inode.data_file());
+        true
+    })
+    .map_err(failed)?;
+    let mut unknown = 0_u64;
+    let mut first = None;
+    files.each_file(|file| {
+        if file >= FILES_OWN && !known.contains(&file) && !scratch.was_discarded(file) {
+            unknown += 1;
+            first.get_or_insert(file);
+        }
+        Ok(true)
+    })?;
+    if let Some(first) = first {
+        wrong.push(format!("data of {unknown} files belongs to no inode, the first of them file {first}"));
+    }
+    Ok(wrong)
+}
+
+/// A share or a snapshot of one; `None` if it had no tree yet.
+fn open_if_made(pool: &Pool, name: &str) -> Result<Option<Moment>> {
+    match share_trees::open_to_check(pool.volume(name)?) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        opened => opened.map(Some),
+    }
+}
+
+/// Opens a share, or a snapshot of one, to be looked at, where none is mounted.
+///
+/// # Errors
+/// As [`share_trees::open_moment`].
+pub fn opened(pool: &Pool, name: &str) -> Result<Opened> {
+    let volume = pool.volume(name)?;
+    let Moment { tree, files, .. } = share_trees::open_moment(volume.clone(), volume)?;
+    Ok(Opened::new(Arc::new(tree), files))
+}
+
+/// How far the files of damages are looked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Search {
+    /// Through all names.
+    Whole,
+    /// Through so many names of each share, where an answer is due at once.
+    Names(usize),
+}
+
+impl Search {
+    const fn names(self) -> usize {
+        match self {
+            Self::Whole => usize::MAX,
+            Self::Names(names) => names,
+        }
+    }
+}
+
+/// Says of problems that lie in files of shares which files these are. `open` opens the tree of a
+/// share to be looked at: that of the mount, where it is mounted.
+pub fn name_files(pool: &Pool, problems: &mut [Problem], search: Search, open: &dyn Fn(&str) -> Result<Opened>) {
+    let mut by_share: BTreeMap<String, Vec<&mut Problem>> = BTreeMap::new();
+    for problem in problems {
+        if let (Some(name), Some(_)) = (&problem.volume, problem.offset)
+            && pool.volume(name).or_else(|_| pool.volume(names::volume_of(name))).is_ok_and(|volume| volume.is_share())
+        {
+            by_share.entry(name.clone()).or_default().push(problem);
+        }
+    }
+    for (name, mut problems) in by_share {
+        if let Err(error) = name_files_of(pool, &name, &mut problems, search, open) {
+            for problem in problems {
+                problem.detail = format!("{} (which file it is in cannot be told: {error})", problem.detail);
+            }
+        }
+    }
+}
+
+fn name_files_of(
+    pool: &Pool,
+    name: &str,
+    problems: &mut [&mut Problem],
+    search: Search,
+    open: &dyn Fn(&str) -> Result<Opened>,
+) -> Result<()> {
+    let volume = pool.volume(name)?;
+    let files = Files::new(volume.clone(), volume)?;
+    // Places by files.
+    let mut wanted: BTreeMap<u64, Vec<(usize, u64)>> = BTreeMap::new();
+    for (index, problem) in problems.iter_mut().enumerate().take(DAMAGED_MAX) {
+        match problem.offset.map_or(Ok(None), |offset| files.locate(offset))? {
+            Some((file, byte)) => wanted.entry(file).or_default().push((index, byte)),
+            None => problem.detail = format!("what leads to large files: {}", problem.detail),
+        }
+    }
+    let mut tell = |wanted: &mut BTreeMap<u64, Vec<(usize, u64)>>, file: u64, what: &str| {
+        for (index, byte) in wanted.remove(&file).into_iter().flatten() {
+            let problem = &mut problems[index];
+            problem.detail = format!("{what}, byte {byte}: {}", problem.detail);
+        }
+    };
+    for own in 0..FILES_OWN {
+        tell(&mut wanted, own, IN_NAMES);
+    }
+    // A tree whose own names are damaged is not opened.
+    let is_walked = match open(name) {
+        Err(error) if error.kind() == ErrorKind::NotFound => true,
+        Ok(Opened { tree, .. }) => {
+            let mut found: BTreeMap<u64, Paths> = BTreeMap::new();
+            let mut left = search.names();
+            let walked = walk(&tree, |path, inode| {
+                if inode.data_file() != 0 && wanted.contains_key(&inode.data_file()) {
+                    found.entry(inode.data_file()).or_default().add(path.to_vec());
+                }
+                left -= 1;
+                left > 0
+            });
+            found.iter().for_each(|(file, paths)| tell(&mut wanted, *file, &paths.to_string()));
+            walked.is_ok() && left > 0
+        }
+        Err(_) => false,
+    };
+    if !is_walked && search != Search::Whole {
+        for file in wanted.keys().copied().collect::<Vec<_>>() {
+            tell(&mut wanted, file, &format!("file {file} ('shale scrub POOL --report' names it)"));
+        }
+    }
+    if !is_walked {
+        let left = wanted.keys().copied().collect();
+        for (file, paths) in Tree::paths_of(&files, &left) {
+            tell(&mut wanted, file, &paths.to_string());
+        }
+    }
+    for (file, places) in wanted {
+        for (index, byte) in places {
+            let problem = &mut problems[index];
+            problem.detail = format!("file {file} without a name, byte {byte}: {}", problem.detail);
+        }
+    }
+    Ok(())
+}
+
+/// Hands each path of a tree, and its inode, to `visit`, until that returns `false`.
+fn walk(tree: &Tree, mut visit: impl FnMut(&[u8], &share::Inode) -> bool) -> share::Result<()> {
+    let (mut directories, mut goes_on) = (vec![(Tree::ROOT, Vec::new())], true);
+    while goes_on && let Some((node, path)) = directories.pop() {
+        let listed = tree.list(node, share::COOKIE_DOT_DOT, |listed, inode| {
+            let path = [&path[..], b"/", &listed.name].concat();
+            goes_on = visit(&path, &inode);
+            if listed.kind == libc::S_IFDIR {
+                directories.push((listed.node, path));
+            }
+            goes_on
+        });
+        match listed {
+            // Of a tree that is mounted, it has gone since.
+            Err(failure) if failure.errno() == libc::ESTALE => {}
+            listed => listed?,
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,61 @@
+//! The shares that a server could not mount. Owns which these are, and why.
+
+use std::collections::BTreeMap;
+
+use engine::Pool;
+use parking_lot::Mutex;
+use surface::{DeviceId, Error};
+
+use report::UnservedLine;
+
+/// Why a share cannot be mounted.
+pub(crate) struct Fault {
+    pub(crate) error: Error,
+    /// Its tree is why, or the share in which it lies; else the place where it is to be mounted.
+    pub(crate) is_of_share: bool,
+}
+
+impl From<Error> for Fault {
+    fn from(error: Error) -> Self {
+        Self { error, is_of_share: false }
+    }
+}
+
+impl Fault {
+    pub(crate) const fn of_share(error: Error) -> Self {
+        Self { error, is_of_share: true }
+    }
+}
+
+/// See the module's text. A caller that asks does not wait for shares that are being mounted.
+#[derive(Default)]
+pub(crate) struct Unserved(Mutex<BTreeMap<u64, String>>);
+
+impl Unserved {
+    /// A share could not be mounted.
+    pub(crate) fn note(&self, id: u64, why: String) {
+        self.0.lock().insert(id, why);
+    }
+
+    /// It is mounted now.
+    pub(crate) fn forget(&self, id: u64) {
+        self.0.lock().remove(&id);
+    }
+
+    /// Leaves only those that are to be mounted.
+    pub(crate) fn retain(&self, is_wanted: impl Fn(u64) -> bool) {
+        self.0.lock().retain(|id, _| is_wanted(*id));
+    }
+
+    /// Those that are there, by their names of now.
+    pub(crate) fn lines(&self, pool: &Pool) -> Vec<UnservedLine> {
+        let known = self.0.lock().clone();
+        let line = |(id, why)| {
+            let share = pool.volume_of(DeviceId(id)).ok()?.name();
+            Some(UnservedLine { share, why })
+        };
+        let mut lines: Vec<_> = known.into_iter().filter_map(line).collect();
+        lines.sort_unstable_by(|a, b| a.share.cmp(&b.share));
+        lines
+    }
+}

@@ -1,0 +1,169 @@
+//! Access of `send` and `receive` to a pool, in this process or through a server: chunks of a
+//! stream, out of it or into it.
+
+use std::sync::Arc;
+
+use engine::{ReceiveReport, Receiver, Sender};
+use env::RemoteImage;
+use format::{STREAM_HEAD_BYTES, SnapshotIdentity, StreamHead};
+use operations::{Place, ReceiveWish, Received, SendWish, Sending};
+use surface::{BlockDevice, Client, Error, ErrorKind, Result};
+
+use crate::service::Service;
+
+/// Makes a [`Received`] from the engine's report.
+pub fn received(report: ReceiveReport) -> Received {
+    Received {
+        volume: report.volume,
+        snapshot: report.snapshot,
+        is_new: report.is_new,
+        image: None,
+        size_bytes: report.size_bytes,
+        stream_bytes: report.stream_bytes,
+        payload_bytes: report.payload_bytes,
+        fragments: report.fragments,
+        hole_bytes: report.hole_bytes,
+    }
+}
+
+/// Looks up the state of the volume and the snapshot that a stream is for.
+pub fn place(service: &Service, volume: &str, to: [u8; 16], from: Option<[u8; 16]>) -> Place {
+    let pool = service.pool();
+    let find = |identity| pool.snapshot_with_identity(SnapshotIdentity(identity), Some(volume));
+    let is_own = |title: &String| title.split('@').next() == Some(volume);
+    Place {
+        has_it: find(to).as_ref().is_some_and(is_own),
+        exists: pool.volume(volume).is_ok() || pool.is_being_received(volume),
+        base: from.and_then(find),
+    }
+}
+
+/// A stream that comes out of a pool.
+pub trait StreamSource {
+    /// What it is.
+    fn about(&self) -> &Sending;
+    /// The next chunk; none after the last one. It is not waited for any more once `is_over` says
+    /// so.
+    ///
+    /// # Errors
+    /// What the pool says.
+    fn next_chunk(&mut self, is_over: &dyn Fn() -> bool) -> Result<Option<Vec<u8>>>;
+}
+
+/// A pool that takes a stream.
+pub trait StreamSink {
+    /// Takes a whole chunk; the report with the last one.
+    ///
+    /// # Errors
+    /// What the pool says.
+    fn put(&mut self, chunk: &[u8]) -> Result<Option<Received>>;
+}
+
+/// How an image is called.
+fn image_text(image: &RemoteImage) -> String {
+    format!("{}@{}", image.location, image.version)
+}
+
+/// From a pool that this process has open.
+pub struct LocalSource {
+    sender: Sender,
+    about: Sending,
+    /// The snapshot, and the one that it is told apart from: destroying one of them meanwhile fails
+    /// with "in use".
+    _sent: Vec<Arc<dyn BlockDevice>>,
+}
+
+impl LocalSource {
+    /// Begins a stream.
+    ///
+    /// # Errors
+    /// `NotFound`, `Invalid`.
+    pub fn new(service: &Service, wish: &SendWish, client: &Arc<dyn Client>) -> Result<Self> {
+        let sender = match (&wish.resume, &wish.snapshot) {
+            (Some(token), _) => service.pool().send_resumed(token)?,
+            (None, Some(_)) if wish.thin && wish.from.is_some() => {
+                let text = "a difference from a snapshot tells nothing of what both have of an image: leave --thin out";
+                return Err(Error::new(ErrorKind::Invalid, text));
+            }
+            (None, Some(snapshot)) if wish.thin => service.pool().send_thin(snapshot)?,
+            (None, Some(snapshot)) => service.pool().send(snapshot, wish.from.as_deref())?,
+            (None, None) => return Err(Error::new(ErrorKind::Invalid, "name a snapshot to send, or a resume token")),
+        };
+        let begin = sender.begin();
+        let about = Sending {
+            volume: begin.volume.clone(),
+            snapshot: begin.snapshot.clone(),
+            from: begin.from.map(|_| begin.parent.clone()),
+            image: sender.image().map(|image| image_text(&image)),
+            expected_bytes: begin.expected_bytes,
+            start_offset: begin.start.first_block().offset_bytes(),
+        };
+        let title = format!("{}@{}", about.volume, about.snapshot);
+        if let Some(named) = wish.snapshot.as_ref().filter(|named| **named != title) {
+            let text = format!("the resume token is for '{title}', not for '{named}'");
+            return Err(Error::new(ErrorKind::Invalid, text));
+        }
+        // A bookmark holds nothing that could be in use.
+        let from = begin.from.map(|_| begin.parent.as_str()).filter(|parent| !parent.contains('#'));
+        let names = [Some(title.as_str()), from].into_iter().flatten();
+        let sent = names.map(|name| service.devices().open(name, client)).collect::<Result<_>>()?;
+        Ok(Self { sender, about, _sent: sent })
+    }
+}
+
+impl StreamSource for LocalSource {
+    fn about(&self) -> &Sending {
+        &self.about
+    }
+    fn next_chunk(&mut self, is_over: &dyn Fn() -> bool) -> Result<Option<Vec<u8>>> {
+        self.sender.next_chunk_unless(is_over)
+    }
+}
+
+/// Into a pool that this process has open. A volume that clients have open does not change under
+/// them. That is checked when the stream begins. When it ends, no client may open the volume while
+/// the new snapshot takes effect. The image of a thin stream is held before the volume is made.
+pub struct LocalSink {
+    service: Arc<Service>,
+    receiver: Receiver,
+    wish: ReceiveWish,
+    /// The image of the volume is held.
+    is_held: bool,
+}
+
+impl LocalSink {
+    /// Begins to receive.
+    pub fn new(service: Arc<Service>, wish: ReceiveWish) -> Self {
+        let receiver = service.pool().receive(&wish.volume, &wish.properties);
+        Self { service, receiver, wish, is_held: false }
+    }
+}
+
+impl StreamSink for LocalSink {
+    fn put(&mut self, chunk: &[u8]) -> Result<Option<Received>> {
+        let Some((head, body)) = chunk.split_first_chunk::<STREAM_HEAD_BYTES>() else {
+            return Err(Error::new(ErrorKind::Corrupt, "a chunk of a stream is cut off"));
+        };
+        let is_border = StreamHead::decode(head).is_ok_and(|head| head.is_begin() || head.is_end());
+        let Self { service, receiver, wish, is_held } = self;
+        let exists = service.pool().volume(&wish.volume).is_ok();
+        let image = receiver.image();
+        let report = match &image {
+            _ if is_border && exists => {
+                service.devices().alone(&wish.volume, wish.force, || receiver.take(head, body))?
+            }
+            Some(image) if !*is_held => {
+                let report = service.holding(image, &wish.volume, || receiver.take(head, body))?;
+                *is_held = true;
+                report
+            }
+            _ => receiver.take(head, body)?,
+        };
+        if report.is_some() {
+            // A share that has come is there for the next command.
+            service.look_at_shares();
+        }
+        let image = image.map(|image| image_text(&image));
+        Ok(report.map(|report| Received { image, ..received(report) }))
+    }
+}

@@ -1,0 +1,222 @@
+//! Which streams a set has, and in which order: pure but for what the pool says of its snapshots.
+//!
+//! Of each volume, its snapshots from the base (or the first one) up to the one that is asked for,
+//! each as the difference from the one before it. A volume that has not got the base is sent from
+//! its first snapshot on, whole; a clone as the difference from where it came from, if that is in
+//! the set as well, behind the volume that it came from.
+
+use std::collections::BTreeSet;
+
+use engine::{Pool, VolumeStatus};
+use format::ResumeToken;
+use operations::{SetPlan, SetWish};
+use surface::{Error, ErrorKind, Result};
+
+use crate::devices::is_in;
+use operations::SendWish;
+
+/// Most streams of a set: bounds what a plan takes in memory and on the control socket. The
+/// snapshots of 10,000 volumes, a hundred of each.
+const STREAMS_MAX: usize = 1_000_000;
+
+/// Names that a refusal lists.
+const NAMES_TOLD: usize = 10;
+
+/// Whether a name fits a pattern: `*` stands for any letters, `?` for one.
+pub fn fits(pattern: &str, name: &str) -> bool {
+    let (pattern, name): (Vec<char>, Vec<char>) = (pattern.chars().collect(), name.chars().collect());
+    // Where the last star stands, and what it stands for as far as is known.
+    let (mut p, mut n, mut star) = (0, 0, None);
+    while n < name.len() {
+        match pattern.get(p) {
+            Some('*') => {
+                star = Some((p, n));
+                p += 1;
+            }
+            Some(c) if *c == '?' || *c == name[n] => (p, n) = (p + 1, n + 1),
+            _ => match star {
+                Some((at, taken)) => {
+                    star = Some((at, taken + 1));
+                    (p, n) = (at + 1, taken + 1);
+                }
+                None => return false,
+            },
+        }
+    }
+    pattern[p..].iter().all(|c| *c == '*')
+}
+
+/// Makes the plan.
+///
+/// # Errors
+/// `NotFound` if nothing fits, or a volume that is named has not got what is asked for; `Invalid`
+/// for a token of another set.
+pub fn plan(pool: &Pool, wish: &SetWish) -> Result<SetPlan> {
+    let (pattern, newest) = wish.of.split_once('@').map_or((wish.of.as_str(), None), |(p, s)| (p, Some(s)));
+    let mut volumes: Vec<VolumeStatus> = pool.volumes();
+    // A share, too, if others lie in it.
+    let is_folder = pool.is_folder(pattern) || wish.below && volumes.iter().any(|volume| is_in(&volume.name, pattern));
+    let is_pattern = is_folder || pattern.contains(['*', '?']);
+    volumes.retain(|volume| fits(pattern, &volume.name) || is_folder && is_in(&volume.name, pattern));
+    if volumes.is_empty() {
+        return Err(Error::new(
+            ErrorKind::NotFound,
+            format!("no volume of the pool fits '{pattern}': 'shale list' shows which there are"),
+        ));
+    }
+    let volumes = origins_first(volumes);
+    let root = if is_folder { format!("{pattern}/") } else { String::new() };
+    let mut plan = SetPlan { root, ..SetPlan::default() };
+    let mut sent: Vec<String> = Vec::new();
+    let (mut is_base_known, mut names) = (false, BTreeSet::new());
+    for volume in &volumes {
+        let name = &volume.name;
+        let snapshots: Vec<String> = pool.snapshots(Some(name))?.into_iter().map(|s| s.name).collect();
+        names.extend(snapshots.iter().cloned());
+        let last = match newest {
+            Some(newest) => snapshots.iter().position(|snapshot| snapshot == newest),
+            None => snapshots.len().checked_sub(1),
+        };
+        let Some(last) = last else {
+            if !is_pattern {
+                let what = newest.map_or_else(|| "a snapshot".to_owned(), |newest| format!("the snapshot '{newest}'"));
+                let text = format!("volume '{name}' has not got {what}; it has {}", in_words(snapshots.iter()));
+                return Err(Error::new(ErrorKind::NotFound, text));
+            }
+            plan.skipped.push(name.clone());
+            continue;
+        };
+        let title = |index: usize| format!("{name}@{}", snapshots[index]);
+        let origin = || volume.origin.clone().filter(|origin| sent.contains(origin));
+        let found = match &wish.from {
+            Some(from) => match behind(pool, name, from, &snapshots) {
+                // It may have come into being since.
+                Err(error) if is_pattern && error.kind() == ErrorKind::NotFound => None,
+                found => Some(found?),
+            },
+            None => None,
+        };
+        is_base_known |= found.is_some();
+        // From a base of its own, one difference may do; of what is new, all comes.
+        let first = found.as_ref().map_or(0, |(first, _)| if wish.all { *first } else { (*first).max(last) });
+        let is_base_newer = found.as_ref().is_some_and(|(first, _)| *first > last);
+        let mut base = found.map_or_else(origin, |(_, title)| Some(title));
+        if is_base_newer {
+            plan.skipped.push(name.clone());
+            continue;
+        }
+        for index in first..=last {
+            let thin = wish.thin && base.is_none() && pool.image_of(&title(index))?.is_some();
+            let stream = SendWish { snapshot: Some(title(index)), from: base.take(), resume: None, thin };
+            plan.streams.push(stream);
+            sent.push(title(index));
+            base = Some(title(index));
+        }
+        plan.volumes += 1;
+        if plan.streams.len() > STREAMS_MAX {
+            let text = format!("more than {STREAMS_MAX} streams: name fewer volumes, or a later base");
+            return Err(Error::new(ErrorKind::Invalid, text));
+        }
+    }
+    // Whole streams of all of them are hardly meant then: the name is wrong.
+    if let Some(from) = wish.from.as_ref().filter(|_| !is_base_known) {
+        let text = match from.rsplit_once('#') {
+            Some(_) => {
+                format!("no volume of '{pattern}' has the bookmark '{from}': 'shale bookmarks' lists those there are")
+            }
+            None => format!("no volume of '{pattern}' has the snapshot '{from}'; they have {}", in_words(names.iter())),
+        };
+        return Err(Error::new(ErrorKind::NotFound, text + "; leave the base out to send the whole"));
+    }
+    if plan.streams.is_empty() {
+        return Err(Error::new(ErrorKind::NotFound, format!("of '{}' there is nothing to send", wish.of)));
+    }
+    if let Some(token) = &wish.resume {
+        go_on(pool, &mut plan, token)?;
+    }
+    Ok(plan)
+}
+
+/// The first snapshot behind a base, by its place among `snapshots`, and the full name of the base.
+fn behind(pool: &Pool, volume: &str, from: &str, snapshots: &[String]) -> Result<(usize, String)> {
+    let from = from.trim_start_matches('@');
+    let own = from.strip_prefix(volume).filter(|rest| rest.starts_with(['@', '#'])).unwrap_or(from);
+    if let Some(bookmark) = own.strip_prefix('#') {
+        let title = format!("{volume}#{bookmark}");
+        let since = pool.snapshots_since(&title)?;
+        let first = since.first().and_then(|first| snapshots.iter().position(|s| s == first));
+        return Ok((first.unwrap_or(snapshots.len()), title));
+    }
+    let own = own.trim_start_matches('@');
+    match snapshots.iter().position(|snapshot| snapshot == own) {
+        Some(index) => Ok((index + 1, format!("{volume}@{own}"))),
+        None => {
+            let text = format!("volume '{volume}' has no snapshot '{own}'; it has {}", in_words(snapshots.iter()));
+            Err(Error::new(ErrorKind::NotFound, text))
+        }
+    }
+}
+
+/// The first names of those there are.
+fn in_words<'a>(names: impl ExactSizeIterator<Item = &'a String>) -> String {
+    let more = names.len().saturating_sub(NAMES_TOLD);
+    let mut told: Vec<String> = names.take(NAMES_TOLD).cloned().collect();
+    if more > 0 {
+        told.push(format!("{more} more"));
+    }
+    if told.is_empty() { "none".to_owned() } else { told.join(", ") }
+}
+
+/// Volumes by name, those first that others of them came from or lie in.
+fn origins_first(mut left: Vec<VolumeStatus>) -> Vec<VolumeStatus> {
+    left.sort_by(|a, b| a.name.cmp(&b.name));
+    let mut ordered: Vec<VolumeStatus> = Vec::with_capacity(left.len());
+    while !left.is_empty() {
+        let is_waiting = |volume: &VolumeStatus| {
+            let is_in_one = left.iter().any(|other| is_in(&volume.name, &other.name));
+            let origin = volume.origin.as_deref().and_then(|origin| origin.split('@').next());
+            is_in_one || origin.is_some_and(|origin| left.iter().any(|other| other.name == origin))
+        };
+        // If each waits for another one, the first is sent whole.
+        let next = left.iter().position(|volume| !is_waiting(volume)).unwrap_or(0);
+        ordered.push(left.remove(next));
+    }
+    ordered
+}
+
+/// Leaves out what comes before the token's stream, and of that what has come.
+fn go_on(pool: &Pool, plan: &mut SetPlan, token: &str) -> Result<()> {
+    let wanted: ResumeToken = token
+        .parse()
+        .map_err(|error| Error::with_source(ErrorKind::Invalid, "the resume token cannot be used", error))?;
+    let is_meant = |stream: &SendWish| {
+        let title = stream.snapshot.as_deref().unwrap_or_default();
+        pool.snapshot_identity(title).is_ok_and(|identity| identity == wanted.to)
+    };
+    let Some(index) = plan.streams.iter().position(is_meant) else {
+        let text = "the resume token is for a snapshot that is not among those to be sent: say the same as when the stream broke off";
+        return Err(Error::new(ErrorKind::Invalid, text));
+    };
+    plan.streams.drain(..index);
+    plan.streams[0].resume = Some(token.to_owned());
+    let volumes = plan.streams.iter().filter_map(|stream| stream.snapshot.as_deref()?.split('@').next());
+    plan.volumes = volumes.collect::<BTreeSet<_>>().len() as u32;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_are_those_of_a_shell() {
+        for (pattern, name) in
+            [("vm", "vm"), ("*", ""), ("*", "vm"), ("vm*", "vm-1"), ("*1", "a11"), ("a?c*e", "abcxde"), ("**", "x")]
+        {
+            assert!(fits(pattern, name), "{pattern} {name}");
+        }
+        for (pattern, name) in [("vm", "vm1"), ("?", ""), ("vm?", "vm"), ("*1", "a12"), ("a*b*c", "acb"), ("", "x")] {
+            assert!(!fits(pattern, name), "{pattern} {name}");
+        }
+    }
+}
