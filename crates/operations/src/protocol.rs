@@ -10,16 +10,16 @@ use serde::{Deserialize, Serialize};
 use surface::{Error, ErrorKind, Result};
 
 use report::{
-    BookmarkLine, Calibrated, CleanSlice, Detail, DiffReport, ExportsReport, FileReport, HoldLine, JobFault, JobKind,
-    JobReport, JobWish, PropertyReport, ReceiveLine, RecompressSlice, Region, ScrubSlice, ShrinkSlice, SnapshotReport,
-    SortSlice, StatusReport, TraceLine, TrafficReport, UsageReport, VolumeReport,
+    BookmarkLine, Detail, DiffReport, ExportsReport, FileReport, HoldLine, JobFault, JobKind, JobReport, JobWish,
+    PropertyReport, ReceiveLine, RecompressSlice, Region, ScrubSlice, ShrinkSlice, SnapshotReport, SortSlice,
+    StatusReport, TraceLine, TrafficReport, UsageReport, VolumeReport,
 };
 
 use crate::streams::{Place, ReceiveWish, SendWish, Sending, SetPlan, SetWish};
 
 /// Version of the protocol. Raised when a request or reply changes its meaning; new requests alone
 /// do not raise it.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 1;
 
 /// Longest line. A list of 10,000 volumes with properties takes about 4 MiB; this leaves room, and
 /// bounds what a peer can make us buffer.
@@ -181,7 +181,6 @@ pub enum Request {
         /// Name, `VOLUME`, `FOLDER`, `VOLUME@SNAPSHOT` or `VOLUME#BOOKMARK`.
         volume: String,
         /// The one with this number, whatever it is called by now; none: whichever has the name.
-        #[serde(default)]
         id: Option<u64>,
         /// A volume's snapshots with it, and everything in a folder.
         recursive: bool,
@@ -306,14 +305,12 @@ pub enum Request {
         /// Name.
         volume: String,
         /// As for [`Request::Destroy`].
-        #[serde(default)]
         id: Option<u64>,
         /// New size, a multiple of 4096.
         size_bytes: u64,
         /// It may become smaller.
         shrink: bool,
         /// Even while a client has it open that could lose what it just writes.
-        #[serde(default)]
         force: bool,
     },
     /// Lists the volumes: [`Reply::Volumes`].
@@ -330,7 +327,6 @@ pub enum Request {
         /// Of a volume, of a folder, or of the pool.
         volume: Option<String>,
         /// As for [`Request::Destroy`]; only with a volume.
-        #[serde(default)]
         id: Option<u64>,
         /// Key, and value or none to inherit again.
         changes: Vec<(String, Option<String>)>,
@@ -353,42 +349,17 @@ pub enum Request {
     Checkpoint,
     /// An administrator knows what is damaged, and what repairs have lost.
     Acknowledge,
-    /// Cleans for a while: [`Reply::Cleaned`].
-    Clean {
-        /// Until nothing is left to win.
-        all: bool,
-        /// At most so many rounds.
-        rounds: u32,
-        /// Goes on with the pass that has this mark; none: begins one.
-        #[serde(default)]
-        mark: Option<u32>,
-    },
-    /// Sorts for a while: [`Reply::Sorted`].
-    Sort {
-        /// At least so many bytes of volumes; with 0 it only tells how far it is.
-        bytes: u64,
-        /// Begins anew.
-        restart: bool,
-    },
-    /// Scrubs for a while: [`Reply::Scrubbed`].
-    Scrub {
-        /// At least so many bytes of extents; with 0 it only tells how far it is.
-        bytes: u64,
-        /// Begins anew.
-        restart: bool,
-    },
-    /// Recompresses a volume for a while: [`Reply::Recompressed`].
-    Recompress {
+    /// How far the last sorting came: [`Reply::Sorted`].
+    SortReport,
+    /// How far the last scrub came: [`Reply::Scrubbed`].
+    ScrubReport,
+    /// How far the last recompression of a volume or a share came: [`Reply::Recompressed`].
+    RecompressReport {
         /// Name.
         volume: String,
         /// In this mode; none: by its properties.
         mode: Option<String>,
-        /// At least so many bytes of extents; with 0 it only tells how far it is.
-        bytes: u64,
-        /// Begins anew.
-        restart: bool,
         /// Of a share, only this directory or file.
-        #[serde(default)]
         path: Option<String>,
     },
     /// How regions of a volume are stored: [`Reply::Regions`].
@@ -442,11 +413,8 @@ pub enum Request {
         /// To this volume, share or snapshot only.
         volume: Option<String>,
         /// Its number, if that is known: it may have another name by now.
-        #[serde(default)]
         id: Option<u64>,
     },
-    /// Measures candidates on this machine: [`Reply::Calibrated`].
-    Calibrate,
     /// Ends tracing.
     TraceEnd,
     /// Starts a job, or asks something of one: [`Reply::Job`].
@@ -474,7 +442,6 @@ pub enum Request {
         /// Name.
         volume: String,
         /// As for [`Request::Destroy`].
-        #[serde(default)]
         id: Option<u64>,
     },
 }
@@ -508,8 +475,6 @@ pub enum Reply {
     Status(Box<StatusReport>),
     /// Properties in force.
     Properties(Vec<PropertyReport>),
-    /// The outcome of cleaning.
-    Cleaned(CleanSlice),
     /// How far sorting is.
     Sorted(SortSlice),
     /// How far shrinking is.
@@ -537,8 +502,6 @@ pub enum Reply {
     Groups(Vec<u64>),
     /// What clients have done since the server began.
     Traffic(Box<TrafficReport>),
-    /// What a calibration found.
-    Calibrated(Calibrated),
     /// A job.
     Job(Box<JobReport>),
     /// Jobs by number, without their results.
@@ -736,15 +699,12 @@ mod tests {
             Request::Get { volume: None },
             Request::Set { volume: Some("a".to_owned()), id: Some(3), changes: vec![("unit".to_owned(), None)] },
             Request::Checkpoint,
-            Request::Clean { all: true, rounds: 3, mark: Some(7) },
             Request::Acknowledge,
-            Request::Sort { bytes: 1 << 30, restart: true },
-            Request::Scrub { bytes: 1 << 30, restart: true },
-            Request::Recompress {
+            Request::SortReport,
+            Request::ScrubReport,
+            Request::RecompressReport {
                 volume: "vm".to_owned(),
                 mode: Some("archive".to_owned()),
-                bytes: 7,
-                restart: true,
                 path: Some("a".to_owned()),
             },
             Request::Explain { volume: "vm".to_owned(), from: 1 << 40, count: 7 },
@@ -754,7 +714,6 @@ mod tests {
             Request::Trace { count: 100 },
             Request::TraceEnd,
             Request::Traffic { volume: Some("vm@monday".to_owned()), id: Some(3) },
-            Request::Calibrate,
             Request::Job(JobRequest::Start {
                 wish: JobWish::Recompress {
                     volume: "home".to_owned(),
@@ -818,17 +777,17 @@ mod tests {
 
     #[test]
     fn another_version_is_told_apart_from_nonsense() {
-        for other in [&br#"{"version":1,"request":{"op":"list"}}"#[..], br#"{"version":3,"request":{"op":"teleport"}}"#]
+        for other in [&br#"{"version":0,"request":{"op":"list"}}"#[..], br#"{"version":3,"request":{"op":"teleport"}}"#]
         {
             assert_eq!(decode_request(other).unwrap_err().kind(), ErrorKind::Unsupported, "{other:?}");
         }
         for nonsense in
-            [&b""[..], b"{}", b"GET / HTTP/1.1", br#"{"version":2}"#, br#"{"version":2,"request":{"op":"x"}}"#]
+            [&b""[..], b"{}", b"GET / HTTP/1.1", br#"{"version":1}"#, br#"{"version":1,"request":{"op":"x"}}"#]
         {
             assert_eq!(decode_request(nonsense).unwrap_err().kind(), ErrorKind::Invalid, "{nonsense:?}");
         }
         // By this a command tells that the server is older than the request.
-        let unknown = decode_request(br#"{"version":2,"request":{"op":"teleport","do":"start"}}"#).unwrap_err();
+        let unknown = decode_request(br#"{"version":1,"request":{"op":"teleport","do":"start"}}"#).unwrap_err();
         assert!(unknown.to_string().contains("unknown variant `teleport`"), "{unknown}");
         let reply = encode_reply(&Ok(Reply::Done)).unwrap();
         assert_eq!(decode_request(&reply).unwrap_err().kind(), ErrorKind::Invalid);

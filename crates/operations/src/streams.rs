@@ -14,7 +14,6 @@ pub struct Sending {
     /// The snapshot that the receiver must have.
     pub from: Option<String>,
     /// The image on which it hangs, as `URL@VERSION`; none: it is complete.
-    #[serde(default)]
     pub image: Option<String>,
     /// Bytes of payload of a whole stream, as far as they are known.
     pub expected_bytes: u64,
@@ -32,7 +31,6 @@ pub struct Received {
     /// Whether the volume came into being with it.
     pub is_new: bool,
     /// The image on which the volume hangs because of it, as `URL@VERSION`.
-    #[serde(default)]
     pub image: Option<String>,
     /// Size of the volume.
     pub size_bytes: u64,
@@ -57,7 +55,6 @@ pub struct SendWish {
     pub resume: Option<String>,
     /// Only what differs from the image that the snapshot falls through to; a token says that
     /// itself.
-    #[serde(default)]
     pub thin: bool,
 }
 
@@ -94,12 +91,10 @@ pub struct SetWish {
     /// Every snapshot behind the base, or only the last one.
     pub all: bool,
     /// Of a share, those in it too.
-    #[serde(default)]
     pub below: bool,
     /// A receiver's token: what comes before its stream is left out.
     pub resume: Option<String>,
     /// Of volumes that come whole and begin as images, only what differs from these.
-    #[serde(default)]
     pub thin: bool,
 }
 
@@ -114,6 +109,5 @@ pub struct SetPlan {
     pub skipped: Vec<String>,
     /// The folder in which all of them lie, or the share with those in it, with a `/` behind it;
     /// none if that was not asked for.
-    #[serde(default)]
     pub root: String,
 }

@@ -231,10 +231,8 @@ pub struct RecompressSlice {
     /// Bytes of an extent.
     pub extent_bytes: u64,
     /// Bytes of data in the extents that are done, as stored.
-    #[serde(default)]
     pub bytes_done: u64,
     /// The same of all.
-    #[serde(default)]
     pub bytes_total: u64,
     /// Fragments looked at.
     pub fragments: u64,
@@ -245,7 +243,6 @@ pub struct RecompressSlice {
     /// What they take now.
     pub after_bytes: u64,
     /// Fragments that cannot be read, and stay as they are.
-    #[serde(default)]
     pub damaged_fragments: u64,
     /// Bytes that users have read and written, and that were sent and received for them.
     pub foreground_bytes: u64,

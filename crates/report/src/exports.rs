@@ -26,7 +26,6 @@ pub struct CheckLine {
     /// Whether it is as it must be.
     pub good: bool,
     /// It may be meant so, and clients may stumble over it.
-    #[serde(default)]
     pub warns: bool,
     /// The finding, and the remedy.
     pub found: String,

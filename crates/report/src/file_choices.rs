@@ -22,7 +22,6 @@ pub struct PartLine {
     /// Why it is that one.
     pub why: String,
     /// It was stored when another rule, property or value counted than those in force.
-    #[serde(default)]
     pub earlier: bool,
 }
 
@@ -44,7 +43,6 @@ pub struct FileReport {
     pub compression: String,
     /// What the rules and properties in force say of its name and its first bytes, where that is
     /// not what counts for it: then it was looked up before these were set.
-    #[serde(default)]
     pub in_force: Option<String>,
     /// Its type, by its name or its first bytes; empty: not known.
     pub file_type: String,
@@ -55,7 +53,6 @@ pub struct FileReport {
     /// Parts behind them.
     pub parts_left_out: u64,
     /// Its first unit by other codecs, tried now.
-    #[serde(default)]
     pub trials: Option<Trials>,
 }
 

@@ -27,18 +27,14 @@ pub struct ImageLine {
     /// Why the last one did, if it did.
     pub last_error: Option<String>,
     /// It, or a part of it, is not in the store any more.
-    #[serde(default)]
     pub gone: bool,
     /// A part of it is damaged in the store.
-    #[serde(default)]
     pub damaged: bool,
     /// Requests that wait for the store.
     pub waiting: u64,
     /// The rest is to be fetched in the background, and the pool is too full to keep it.
-    #[serde(default)]
     pub lacks_room: bool,
     /// All that the volumes need is here, as fetching in the background found.
-    #[serde(default)]
     pub complete: bool,
 }
 

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use surface::{Error, ErrorKind};
 
 use crate::{Calibrated, RecompressSlice};
-use crate::{CleanTotal, ScrubSlice, SortSlice};
+use crate::{CleanTotal, ScrubSlice};
 
 /// The kind of a fault that is a cancellation.
 const INTERRUPTED: &str = "interrupted";
@@ -235,8 +235,6 @@ pub enum JobResult {
     Recompressed(Box<RecompressSlice>),
     /// Of `clean`, and of sorting, when the cleaning behind it is done as well.
     Cleaned(CleanTotal),
-    /// Of sorting for a client that asks for the slices.
-    Sorted(SortSlice),
     /// Of `scrub`.
     Scrubbed(Box<ScrubSlice>),
     /// Of `calibrate`.

@@ -16,10 +16,8 @@ pub struct VolumeReport {
     /// Name.
     pub name: String,
     /// Whether it is a share.
-    #[serde(default)]
     pub share: bool,
     /// Whether it is a folder: then the figures are the sums of everything in it.
-    #[serde(default)]
     pub folder: bool,
     /// Size that its users see; of a share, which has none, what it holds.
     pub size_bytes: u64,
@@ -34,24 +32,19 @@ pub struct VolumeReport {
     /// How many clients have it open.
     pub clients: usize,
     /// Who they are, or the first ones of many.
-    #[serde(default)]
     pub client_names: Vec<String>,
     /// Properties set on the volume itself.
     pub properties: BTreeMap<String, String>,
     /// The other volume's snapshot that it came from.
     pub origin: Option<String>,
     /// It has not got all of the data that an import was to bring.
-    #[serde(default)]
     pub incomplete: bool,
     /// `allocated_bytes` and `stored_bytes` are exact: nothing has changed them since the last
     /// checkpoint.
-    #[serde(default)]
     pub exact: bool,
     /// Its bookmarks, `VOLUME#BOOKMARK`.
-    #[serde(default)]
     pub bookmarks: Vec<BookmarkLine>,
     /// Why a share is not mounted where the server mounts shares; none: it is, or is not meant to.
-    #[serde(default)]
     pub unserved: Option<String>,
     /// Its snapshots, oldest first, if they were asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -85,18 +78,14 @@ pub struct SnapshotReport {
     /// Stored bytes of what it sees that others see too.
     pub shared_bytes: u64,
     /// Logical bytes that hold data in it.
-    #[serde(default)]
     pub data_bytes: u64,
     /// How many clients have it open.
     pub clients: usize,
     /// Who they are, or the first ones of many.
-    #[serde(default)]
     pub client_names: Vec<String>,
     /// As of its volume.
-    #[serde(default)]
     pub incomplete: bool,
     /// The tags that keep it.
-    #[serde(default)]
     pub holds: Vec<String>,
 }
 
@@ -184,7 +173,6 @@ pub struct PropertyReport {
     /// `default`, `pool`, `volume`, `folder` or `share`.
     pub source: String,
     /// The folder, or the share, that it is inherited from.
-    #[serde(default)]
     pub folder: Option<String>,
 }
 
@@ -198,47 +186,30 @@ pub struct StatusReport {
     pub served: bool,
     pub pid: u32,
     pub nbd: Vec<String>,
-    #[serde(default)]
     pub nbd_connections: u64,
-    #[serde(default)]
     pub nbd_connections_max: u64,
     pub mount: Option<String>,
     /// The directory below which it is served as mounted shares.
-    #[serde(default)]
     pub shares: Option<String>,
     /// Those that could not be mounted there.
-    #[serde(default)]
     pub unserved_shares: Vec<UnservedLine>,
     pub uptime_s: u64,
     /// The worst that is to be said.
-    #[serde(default)]
     pub health: String,
-    #[serde(default)]
     pub used_percent: f64,
-    #[serde(default)]
     pub available_bytes: u64,
-    #[serde(default)]
     pub reserved_bytes: u64,
-    #[serde(default)]
     pub reserved_for: Vec<ReservedLine>,
-    #[serde(default)]
     pub kept_bytes: u64,
     /// What the next checkpoint makes available.
-    #[serde(default)]
     pub returning_bytes: u64,
     /// The highest level of 80, 90 and 95 that the pool has come to; 0: none.
-    #[serde(default)]
     pub full_level: u32,
-    #[serde(default)]
     pub full: bool,
     /// The file system below has less room than the pool: `shale grow` does not help.
-    #[serde(default)]
     pub short_below: bool,
-    #[serde(default)]
     pub refused_writes: u64,
-    #[serde(default)]
     pub exact: bool,
-    #[serde(default)]
     pub scrub: ScrubLine,
     pub capacity_bytes: u64,
     pub extent_bytes: u64,
@@ -272,21 +243,14 @@ pub struct StatusReport {
     pub recovered_batches: u64,
     pub recovered_bytes: u64,
     pub recovery_ms: f64,
-    #[serde(default)]
     pub standby: Option<String>,
-    #[serde(default)]
     pub standby_bytes: u64,
-    #[serde(default)]
     pub replayed_writes: u64,
-    #[serde(default)]
     pub replayed_bytes: u64,
-    #[serde(default)]
     pub standby_notes: Vec<String>,
-    #[serde(default)]
     pub jobs: Vec<JobReport>,
     pub cleaned_extents: u64,
     pub moved_bytes: u64,
-    #[serde(default)]
     pub rewritten_bytes: u64,
     pub cleaning_ms: f64,
     pub cleaning_bytes_per_s: Option<f64>,
@@ -295,23 +259,15 @@ pub struct StatusReport {
     pub catalogue_bytes: u64,
     pub catalogue_extents: u64,
     pub damages: Vec<String>,
-    #[serde(default)]
     pub damages_unlisted: u64,
-    #[serde(default)]
     pub damages_acknowledged: u64,
     pub receives: Vec<ReceiveLine>,
     /// Images of which volumes need something.
-    #[serde(default)]
     pub images: Vec<ImageLine>,
-    #[serde(default)]
     pub incomplete: Vec<String>,
-    #[serde(default)]
     pub bookmarks: u64,
-    #[serde(default)]
     pub holds: u64,
-    #[serde(default)]
     pub held_snapshots: u64,
-    #[serde(default)]
     pub losses: Vec<LossLine>,
     pub memory_budget_bytes: u64,
     pub memory_resident_bytes: u64,
@@ -380,7 +336,6 @@ pub struct CheckSummary {
     /// What can be said of the end of the log, if that was not an orderly one.
     pub log_end: Option<String>,
     /// What opening the pool has put right, and is no problem of it.
-    #[serde(default)]
     pub notes: Vec<String>,
     /// What was dropped, because `--accept-loss` said so.
     pub loss: Option<LossReport>,
@@ -406,7 +361,6 @@ pub struct ProblemReport {
     /// Byte offset in the volume, if any.
     pub offset: Option<u64>,
     /// Bytes from there that are concerned, if they are known and lie together.
-    #[serde(default)]
     pub length: Option<u64>,
     /// The value found and the value expected.
     pub detail: String,

@@ -15,7 +15,6 @@ pub struct CleanSlice {
     pub extents_free: u64,
     pub extents_free_before: u64,
     pub extents_todo: u64,
-    #[serde(default)]
     pub mark: Option<u32>,
 }
 
@@ -64,15 +63,12 @@ pub struct ScrubSlice {
     pub extents_done: u64,
     pub extents_total: u64,
     pub extent_bytes: u64,
-    #[serde(default)]
     pub bytes_done: u64,
-    #[serde(default)]
     pub bytes_total: u64,
     pub fragments: u64,
     pub bytes: u64,
     pub foreground_bytes: u64,
     pub found: u64,
-    #[serde(default)]
     pub unacknowledged: u64,
     pub damages: Vec<ProblemReport>,
 }

@@ -15,7 +15,6 @@ pub struct TrafficReport {
     /// Directory of the pool.
     pub pool: String,
     /// The number of the volume that was asked for; none: all.
-    #[serde(default)]
     pub only: Option<u64>,
     /// Seconds that the counts are of.
     pub seconds: f64,

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use engine::{CalibrationEffort, Meant, Pool, PoolRoom, Volume};
+use engine::{Meant, Pool, PoolRoom, Volume};
 use parking_lot::Mutex;
 use surface::{BlockDevice, Client, DeviceId, Error, ErrorKind, Result};
 
@@ -325,15 +325,14 @@ impl Service {
                 Ok(Reply::Done)
             }
             Request::Checkpoint => self.pool.checkpoint().map(|()| Reply::Done),
-            Request::Clean { all, rounds, mark } => self.clean(all, rounds, mark).map(Reply::Cleaned),
             Request::Acknowledge => {
                 self.pool.acknowledge_damage()?;
                 self.pool.acknowledge_losses().map(|()| Reply::Done)
             }
-            Request::Sort { bytes, restart } => self.sort(bytes, restart).map(Reply::Sorted),
-            Request::Scrub { bytes, restart } => Ok(Reply::Scrubbed(Box::new(self.scrub(bytes, restart)?))),
-            Request::Recompress { volume, mode, bytes, restart, path } => {
-                let report = self.recompress(Meant::Name(&volume), path, mode.as_deref(), (bytes, restart))?;
+            Request::SortReport => self.sort(0, false).map(Reply::Sorted),
+            Request::ScrubReport => Ok(Reply::Scrubbed(Box::new(self.scrub(0, false)?))),
+            Request::RecompressReport { volume, mode, path } => {
+                let report = self.recompress(Meant::Name(&volume), path, mode.as_deref(), (0, false))?;
                 Ok(Reply::Recompressed(Box::new(documents::recompress_slice(report))))
             }
             Request::Explain { volume, from, count } => {
@@ -358,9 +357,6 @@ impl Service {
             Request::TraceReadsEnd => {
                 self.devices.first_reads().end();
                 Ok(Reply::Done)
-            }
-            Request::Calibrate => {
-                Ok(Reply::Calibrated(documents::calibrated(self.calibrate(CalibrationEffort::Full, &|_, _| Ok(()))?)))
             }
             Request::Job(request) => self.on_job(request),
             Request::PlanSend(wish) => stream_plan::plan(&self.pool, &wish).map(Reply::Plan),

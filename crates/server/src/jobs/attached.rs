@@ -4,8 +4,6 @@
 //!    unless it is to go on in the background.
 //! 2. A client registers work whose bytes go through it, and tells how far it is, and what came of
 //!    it in the end: also if it was to be cancelled meanwhile.
-//! 3. Clients of older versions ask for slices, one after the other. They have a job as well, so
-//!    that the rule holds for them, and users see what goes on.
 //!
 //! A trace ends with its connection, too.
 
@@ -37,27 +35,16 @@ pub struct Attached {
     own: Vec<Own>,
     /// The job that the client has registered.
     told: Option<Doing>,
-    /// The job whose slices the client asks for.
-    pulled: Option<(Pulled, Doing)>,
     /// What the client traces.
     tracing: Vec<Tracing>,
     /// The client.
     caller: Arc<dyn Client>,
 }
 
-/// What a client that asks for slices has a job for.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Pulled {
-    kind: JobKind,
-    target: Option<String>,
-    /// The volume that had the name of the target.
-    volume: Option<DeviceId>,
-}
-
 impl Attached {
     /// Of a connection that was just made.
     pub fn new(service: Arc<Service>, caller: Arc<dyn Client>) -> Self {
-        Self { service, own: Vec::new(), told: None, pulled: None, tracing: Vec::new(), caller }
+        Self { service, own: Vec::new(), told: None, tracing: Vec::new(), caller }
     }
 
     /// Does what the client asks for.
@@ -65,10 +52,6 @@ impl Attached {
     /// # Errors
     /// What the pool says.
     pub fn handle(&mut self, request: Request) -> Result<Reply> {
-        if let Some((kind, target)) = pulled(&request) {
-            let volume = self.volume(target.as_deref());
-            return self.pull(Pulled { kind, target, volume }, request);
-        }
         match request {
             Request::Trace { .. } => self.trace(TraceKind::Decisions)?,
             Request::TraceReads { .. } => self.trace(TraceKind::FirstReads)?,
@@ -133,46 +116,6 @@ impl Attached {
         self.told = Some(doing);
         self.report(id)
     }
-
-    fn pull(&mut self, wanted: Pulled, request: Request) -> Result<Reply> {
-        let known = self.pulled.take().filter(|(of, _)| (of.kind, &of.target) == (wanted.kind, &wanted.target));
-        let doing = match known {
-            // The client means the one that it began with.
-            Some((of, doing)) if of.volume != wanted.volume => {
-                let name = of.target.unwrap_or_default();
-                let text = format!("'{name}' is not the volume any more that job {} is about", doing.id());
-                let error = Error::new(ErrorKind::Conflict, text);
-                doing.end_with(JobFault::from(&error));
-                return Err(error);
-            }
-            Some((_, doing)) => doing,
-            None => {
-                let Pulled { kind, target, volume } = wanted.clone();
-                let begin = Begin { kind, target, volume, path: None, background: false, worker: Worker::Slices };
-                self.service.jobs().begin(begin)?
-            }
-        };
-        doing.begin_slice().map_err(|why| {
-            let text = format!("job {} was ended: {why}", doing.id());
-            Error::new(ErrorKind::InUse, text)
-        })?;
-        let reply = match self.service.handle(request) {
-            Ok(reply) => reply,
-            Err(error) => {
-                doing.end_with(JobFault::from(&error));
-                return Err(error);
-            }
-        };
-        match outcome(&reply) {
-            Some((bytes_done, bytes_total, None)) => {
-                doing.end_slice(bytes_done, bytes_total);
-                self.pulled = Some((wanted, doing));
-            }
-            Some((.., Some(result))) => doing.end(Ok(result)),
-            None => {}
-        }
-        Ok(reply)
-    }
 }
 
 /// Why the work of a client failed, with the reason why it was to be cancelled, if that is why.
@@ -185,32 +128,4 @@ fn of_client(fault: JobFault, cancelled: Option<String>) -> JobFault {
 
 fn unregistered() -> Error {
     Error::new(ErrorKind::Invalid, "no job was registered on this connection")
-}
-
-/// The job that a slice belongs to, if the request is one for a slice.
-fn pulled(request: &Request) -> Option<(JobKind, Option<String>)> {
-    match request {
-        Request::Recompress { volume, bytes: 1.., .. } => Some((JobKind::Recompress, Some(volume.clone()))),
-        Request::Sort { bytes: 1.., .. } => Some((JobKind::Sort, None)),
-        Request::Scrub { bytes: 1.., .. } => Some((JobKind::Scrub, None)),
-        _ => None,
-    }
-}
-
-/// How far a slice came, and the result with the last one.
-fn outcome(reply: &Reply) -> Option<(u64, u64, Option<JobResult>)> {
-    match reply {
-        Reply::Recompressed(slice) => {
-            let result = slice.finished.then(|| JobResult::Recompressed(slice.clone()));
-            Some((slice.bytes_done, slice.bytes_total, result))
-        }
-        Reply::Sorted(slice) => {
-            Some((slice.bytes_done, slice.bytes_total, slice.finished.then_some(JobResult::Sorted(*slice))))
-        }
-        Reply::Scrubbed(slice) => {
-            let result = slice.finished.then(|| JobResult::Scrubbed(slice.clone()));
-            Some((slice.bytes_done, slice.bytes_total, result))
-        }
-        _ => None,
-    }
 }

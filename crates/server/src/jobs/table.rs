@@ -64,8 +64,6 @@ pub enum Worker {
     Pool,
     /// In a client, which tells how far it is.
     Client,
-    /// In requests of a client, each for a slice.
-    Slices,
 }
 
 /// A job that is to begin.
@@ -88,8 +86,6 @@ pub struct Begin {
 struct Job {
     begin: Begin,
     state: JobState,
-    /// A request for a slice of it is in work.
-    in_slice: bool,
     changes: u64,
     asked: Asked,
     phase: String,
@@ -113,7 +109,6 @@ impl Job {
         Self {
             begin,
             state: JobState::Running,
-            in_slice: false,
             changes: 0,
             asked: Asked::Nothing,
             phase: String::new(),
@@ -419,10 +414,6 @@ impl Jobs {
         let mut table = self.table.lock();
         let job = table.asked(id)?;
         job.cancel(why);
-        if job.begin.worker == Worker::Slices && !job.in_slice {
-            job.end(JobState::Cancelled, Some(JobFault::cancelled(why.to_owned())), None);
-            table.note_end(id);
-        }
         self.changed.notify_all();
         Ok(table.job(id)?.report(id, false))
     }
@@ -544,35 +535,6 @@ impl Doing {
     pub(super) fn call_volume(&self, name: &str) {
         if let Some(job) = self.jobs.table.lock().jobs.get_mut(&self.id) {
             job.call_volume(name);
-        }
-    }
-
-    /// A request for a slice begins: the job is not ended before that is done.
-    ///
-    /// # Errors
-    /// Why the job was cancelled, if it was.
-    pub(super) fn begin_slice(&self) -> std::result::Result<(), String> {
-        let mut table = self.jobs.table.lock();
-        let job = table.jobs.get_mut(&self.id).ok_or("it has ended")?;
-        match job.is_cancelled() {
-            Some(why) => Err(why.to_owned()),
-            None => {
-                job.in_slice = true;
-                Ok(())
-            }
-        }
-    }
-
-    /// The slice is done, and is not the last one.
-    pub(super) fn end_slice(&self, bytes_done: u64, bytes_total: u64) {
-        self.tell(bytes_done, Some(bytes_total), String::new());
-        let mut table = self.jobs.table.lock();
-        let Some(job) = table.jobs.get_mut(&self.id) else { return };
-        job.in_slice = false;
-        let why = job.is_cancelled().map(str::to_owned);
-        drop(table);
-        if let Some(why) = why {
-            self.end_with(JobFault::cancelled(why));
         }
     }
 

@@ -168,27 +168,6 @@ fn a_cancellation_is_a_wish_until_the_job_has_ended() {
     assert_eq!((gone.state, gone.error), (JobState::Cancelled, Some(JobFault::cancelled("enough".to_owned()))));
 }
 
-/// Nothing is under way between two slices, and a slice that is in work may be the last one.
-#[test]
-fn a_job_of_slices_is_cancelled_at_once_between_two_of_them() {
-    let jobs = Arc::<Jobs>::default();
-    let between = jobs.begin(of(Worker::Slices)).unwrap();
-    between.begin_slice().unwrap();
-    between.end_slice(1, 4);
-    assert_eq!(jobs.cancel(1, "enough").unwrap().state, JobState::Cancelled);
-    assert_eq!(between.begin_slice(), Err("enough".to_owned()));
-    let within = jobs.begin(of(Worker::Slices)).unwrap();
-    within.begin_slice().unwrap();
-    assert_eq!(jobs.cancel(2, "enough").unwrap().state, JobState::Cancelling);
-    within.end_slice(2, 4);
-    assert_eq!(jobs.report(2).unwrap().state, JobState::Cancelled);
-    let last = jobs.begin(of(Worker::Slices)).unwrap();
-    last.begin_slice().unwrap();
-    jobs.cancel(3, "enough").unwrap();
-    last.end(Ok(result()));
-    assert_eq!(jobs.report(3).unwrap().state, JobState::Done);
-}
-
 #[test]
 fn names_are_followed_while_a_job_is_under_way() {
     let jobs = Arc::<Jobs>::default();

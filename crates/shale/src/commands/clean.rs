@@ -46,7 +46,7 @@ pub fn run(args: CleanArgs, output: &Output) -> Outcome {
 
 /// How far the last sorting came.
 fn report(session: &Session) -> Outcome<CleanTotal> {
-    let sort = match session.call(Request::Sort { bytes: 0, restart: false })? {
+    let sort = match session.call(Request::SortReport)? {
         Reply::Sorted(slice) => Some(slice),
         other => return Err(other.unexpected().into()),
     };

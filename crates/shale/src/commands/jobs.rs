@@ -80,7 +80,6 @@ fn tell(job: JobReport, output: &Output) -> Outcome {
     match &result {
         JobResult::Recompressed(slice) => recompress::tell(slice, Some(seconds), output),
         JobResult::Cleaned(done) => clean::tell(done, Some(seconds), output),
-        JobResult::Sorted(slice) => output.text(&clean::show(slice)),
         JobResult::Scrubbed(slice) => scrub::tell(slice, Some(seconds), output),
         JobResult::Calibrated(found) => calibrate::tell(found, output),
         JobResult::Moved { bytes } => output.text(&format!("{title}: {}, in {seconds:.1} s\n", format_size(*bytes))),

@@ -28,7 +28,7 @@ pub fn run(args: ScrubArgs, output: &Output) -> Outcome {
     let interruption = Interruption::watch()?;
     let done = Session::with(&args.pool, &args.access, |session| {
         if args.pacing.report {
-            return match session.call(Request::Scrub { bytes: 0, restart: false })? {
+            return match session.call(Request::ScrubReport)? {
                 Reply::Scrubbed(slice) => Ok(Some((slice, None))),
                 other => Err(other.unexpected().into()),
             };

@@ -7,9 +7,7 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
 use std::process::{Child, Command, Stdio};
 
-use operations::{Reply, Request};
 use serde_json::json;
-use server::control::Client;
 
 use crate::support::{
     Dir, Ran, SHALE, Server, content, imported_noise, noise, on, padded, path, real_data, run, run_with_stdin, signal,
@@ -119,34 +117,13 @@ fn a_second_recompression_is_refused_while_one_is_under_way() {
     imported_noise(&dir, "source", 8 << 20);
     on(&dir, "create", &["w", "--size", "1M"]).ok();
     let server = Server::start(&dir, &[]);
-    let client = Client::connect(&dir.pool().join("control.sock")).unwrap();
-    let slice = |bytes| match client.call(&Request::Recompress {
-        volume: "v".into(),
-        mode: None,
-        bytes,
-        restart: false,
-        path: None,
-    }) {
-        Ok(Reply::Recompressed(slice)) => slice,
-        other => panic!("{other:?}"),
-    };
-    assert!(!slice(1).finished);
+    on(&dir, "recompress", &["v", "--rate", "4K", "--background"]).ok();
     for volume in ["v", "w"] {
         on(&dir, "recompress", &[volume]).code(4).says("'v' is being recompressed");
     }
     on(&dir, "recompress", &["w", "--report"]).ok();
-    assert!(!slice(1).finished);
-    assert!(slice(u64::MAX).finished);
-    on(&dir, "recompress", &["w"]).ok();
-    // One whose command has gone is under way no more.
-    match client
-        .call(&Request::Recompress { volume: "v".into(), mode: None, bytes: 1, restart: true, path: None })
-        .unwrap()
-    {
-        Reply::Recompressed(slice) => assert!(!slice.finished),
-        other => panic!("{other:?}"),
-    }
-    drop(client);
+    on(&dir, "jobs", &["1", "--cancel"]).ok();
+    on(&dir, "jobs", &["1"]).code(130);
     on(&dir, "recompress", &["w"]).ok();
     server.stop();
 }

@@ -251,29 +251,6 @@ fn damage_that_a_job_finds_is_told_to_those_that_watch() {
     server.stop();
 }
 
-/// Older ones ask for slices themselves.
-#[test]
-fn the_rule_holds_for_older_clients_as_well() {
-    let (dir, server) = served();
-    let client = Client::connect(&dir.pool().join("control.sock")).unwrap();
-    let slice = |restart| client.call(&Request::Scrub { bytes: 1, restart });
-    assert!(matches!(slice(true).unwrap(), Reply::Scrubbed(slice) if !slice.finished));
-    let begun = job(&dir, 1);
-    assert_eq!((&begun["kind"], &begun["state"]), (&json!("scrub"), &json!("running")), "{begun}");
-    assert!(begun["bytes_done"].as_u64() > Some(0), "{begun}");
-    on(&dir, "scrub", &[]).code(4).says("the pool is being scrubbed by job 1");
-    on(&dir, "jobs", &["1", "--pause"]).code(9).says("Ctrl-Z");
-    on(&dir, "jobs", &["1", "--cancel"]).ok();
-    let refused = slice(false).unwrap_err().to_string();
-    assert!(refused.contains("job 1 was ended: cancelled by a command"), "{refused}");
-    // It may begin again, like every other, and ends with its connection.
-    assert!(matches!(slice(true).unwrap(), Reply::Scrubbed(slice) if !slice.finished));
-    drop(client);
-    awaited(&dir, 2, |job| job["state"] == "cancelled");
-    on(&dir, "scrub", &["--rate", "max"]).ok();
-    server.stop();
-}
-
 #[test]
 fn a_job_in_the_background_needs_a_server() {
     let dir = Dir::with_pool("64M");
@@ -377,7 +354,7 @@ fn the_list_says_what_came_of_work_that_was_to_be_cancelled() {
     let target = Some("A".repeat(9 << 20));
     let refused = client.call(&Request::Job(JobRequest::Register { kind: JobKind::Import, target })).unwrap_err();
     assert!(refused.to_string().contains("at most 4352 bytes"), "{refused}");
-    let slice = Request::Recompress { volume: "A".repeat(9 << 20), mode: None, bytes: 1, restart: false, path: None };
+    let slice = Request::RecompressReport { volume: "A".repeat(9 << 20), mode: None, path: None };
     client.call(&slice).unwrap_err();
     for command in ["jobs", "status", "list"] {
         on(&dir, command, &[]).ok();
