@@ -394,6 +394,8 @@ pub struct StatusReport {
     #[serde(default)]
     pub standby_notes: Vec<String>,
     #[serde(default)]
+    pub names_at_risk: bool,
+    #[serde(default)]
     pub jobs: Vec<JobReport>,
     pub cleaned_extents: u64,
     pub moved_bytes: u64,

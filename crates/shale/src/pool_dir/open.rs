@@ -209,6 +209,10 @@ fn open_in(
     }
     let journals = Journals::new(&pool, beside);
     journals.bring_back(&pool, output);
+    // A server has taken over or set aside all that there was.
+    if matches!(standby, Some(ServeStandby::In(_))) && journals.left().is_empty() {
+        dir.forget_earlier_standby()?;
+    }
     let facts = Facts { pool: root, data, memory_bytes };
     Ok(OpenPool { service: Arc::new(Service::new(pool, facts, journals, images, *output)), dir: dir.clone(), lock })
 }
