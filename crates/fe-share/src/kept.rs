@@ -209,6 +209,13 @@ impl KeptJournal {
         state.why_none.is_none()
     }
 
+    /// The tree has changes that are not durable, and of which no record comes.
+    pub(crate) fn lacks_some(&self) {
+        let state = &mut *self.state.lock();
+        (state.missing, state.failures) = (Some(u64::MAX - 2), state.failures + 1);
+        self.set_state(state, VOID);
+    }
+
     /// Whether a record is missing, and how many could not be kept so far.
     pub(crate) fn missing(&self) -> Option<u64> {
         let state = self.state.lock();

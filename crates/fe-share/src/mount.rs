@@ -127,7 +127,7 @@ pub fn mount_with_moments(
     }
     let kept_by = kept_by.filter(|_| session.cannot_be_taken_over().is_none());
     let held_by = kept_by.map(|kept_by| HeldBy::of(&session, &dir_path, kept_by));
-    let journal = begin_journal(&tree, options, kept_by.is_some()).map_err(|error| about("its journal", error))?;
+    let journal = begin_journal(&tree, options, kept_by.is_some());
     if let Some(journal) = &journal {
         if let Some(fault) = journal.fault() {
             log::warn!("{}: the death of the server would lose names that were not synced: {fault}", dir.display());
@@ -172,7 +172,7 @@ pub fn resume_with_moments(
     let session = Session::take_over(devices, served.clone()).map_err(about)?;
     // Before anything is done that might have to be known to the next program.
     let held_by = HeldBy::of(&session, &dir, &kept_by);
-    let journal = begin_journal(&tree, options, true).map_err(about)?;
+    let journal = begin_journal(&tree, options, true);
     if let Some(journal) = &journal {
         held_by.hold(journal).map_err(about)?;
     }
@@ -180,15 +180,19 @@ pub fn resume_with_moments(
 }
 
 /// Begins the journal of a tree's changes, if there is a place for it, or a keeper that holds it.
-fn begin_journal(tree: &Tree, options: &MountOptions, is_kept: bool) -> io::Result<Option<Arc<KeptJournal>>> {
+fn begin_journal(tree: &Tree, options: &MountOptions, is_kept: bool) -> Option<Arc<KeptJournal>> {
     if !is_kept && options.journal.is_none() {
-        return Ok(None);
+        return None;
     }
-    // The journal has what comes from now on.
-    settle(tree)?;
+    // The journal has the changes from now on.
+    let settled = settle(tree);
     let journal = Arc::new(KeptJournal::new(tree.session(), options.journal.clone()));
+    if let Err(error) = settled {
+        log::warn!("a share has changes that are not durable and that its journal lacks: {error}");
+        journal.lacks_some();
+    }
     tree.keep_journal(journal.clone());
-    Ok(Some(journal))
+    Some(journal)
 }
 
 fn settle(tree: &Tree) -> io::Result<()> {
