@@ -118,7 +118,8 @@ impl Core {
     pub(crate) fn standby_status(&self) -> StandbyStatus {
         let facts = self.standby.lock().clone();
         let StandbyFacts { replayed, replayed_bytes, mut notes, is_wanted, why_none, replaced, .. } = facts;
-        let why_none = self.standby_fault().or(why_none).filter(|_| is_wanted);
+        // The reason of the last attempt has the fault, and why there is still no other memory.
+        let why_none = why_none.or_else(|| self.standby_fault()).filter(|_| is_wanted);
         let ring = self.buffer.standby().filter(|_| why_none.is_none());
         let place = ring.and(self.env.standby.as_ref()).map(|standby| standby.place(&self.pool_id));
         notes.extend(replaced);
