@@ -50,11 +50,16 @@ pub trait Standby: Send + Sync {
     /// When there is something, and it cannot be used: of another user, in use, of a wrong kind.
     fn left(&self, pool: &[u8; 16]) -> Result<Option<Arc<dyn StandbyMemory>>>;
 
-    /// Makes new memory of so many bytes, all zeroes.
+    /// Makes new memory of so many bytes. `fill` writes its content over zeroes. The memory gets
+    /// its place only then: an opening that dies in between leaves no memory at all.
     ///
     /// # Errors
     /// When there is no room, or something is there already.
-    fn make(&self, pool: &[u8; 16], bytes: usize) -> Result<Arc<dyn StandbyMemory>>;
+    fn make(&self, pool: &[u8; 16], bytes: usize, fill: &dyn Fn(&dyn StandbyMemory)) -> Result<Arc<dyn StandbyMemory>>;
+
+    /// Returns the reason why the next process would not find this memory, or not all of it. `None`
+    /// if it would.
+    fn fault(&self, pool: &[u8; 16], memory: &dyn StandbyMemory) -> Option<String>;
 
     /// Removes the memory that is there for this pool.
     ///
@@ -78,6 +83,12 @@ pub trait Standby: Send + Sync {
 pub trait StandbyMemory: Send + Sync {
     /// Bytes.
     fn len(&self) -> usize;
+
+    /// Device and inode, or other numbers that no other memory has at the same time.
+    fn identity(&self) -> (u64, u64);
+
+    /// Whether all of it can still be read. Where it cannot, its use may end the process.
+    fn is_whole(&self) -> bool;
 
     /// Whether it has none.
     fn is_empty(&self) -> bool {

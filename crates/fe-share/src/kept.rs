@@ -1,11 +1,11 @@
 //! Memory that outlives the program: the journal of a mounted tree.
 //!
-//! A file in memory: without a name if only a keeper holds it, with one if the next program is to
+//! A file in memory: without a name if only a keeper holds it, with one if the next program should
 //! find it by itself. All numbers are little-endian.
 //!
 //! | offset | bytes | what |
 //! | --- | --- | --- |
-//! | 0 | 8 | magic; written last, so that a file without it never counted |
+//! | 0 | 8 | magic |
 //! | 8 | 8 | session of the tree |
 //! | 16 | 8 | state: [`COUNTS`], [`REPLAYED`] or [`VOID`] |
 //! | 24 | 8 | length of the owner, at most [`OWNER_BYTES_MAX`] |
@@ -20,8 +20,16 @@
 //! another commit than the half's first, or a checksum that is wrong, is damage: then no record of
 //! the journal counts, because records behind it may need it.
 //!
-//! A record that cannot be written makes the journal void, because those behind it would not count
-//! without it. It counts again from the commit on that leaves the missing one behind.
+//! A record that cannot be written makes the journal void, because later ones would not count
+//! without it. It counts again when the missing one is durable: from the commit after the next one
+//! on, or when the tree has settled since ([`KeptJournal::settled`]).
+//!
+//! The first part of each half has its space when the journal is made, and a half that fills gets
+//! more ahead of its records. Where there is no more, the tree commits sooner
+//! ([`Journal::commit_bytes`]). So a full directory makes no journal void.
+//!
+//! A file that the next program would not find any more is made again, void at first
+//! ([`KeptJournal::renew`]).
 
 use std::fmt;
 use std::fs::File;
@@ -51,17 +59,28 @@ const VOID: u64 = 2;
 /// What a half holds: the records of a commit, and what surrounds each, at most as much again as
 /// the smallest record.
 const HALF_BYTES: u64 = 2 * JOURNAL_BYTES_MAX as u64;
+const FILE_BYTES: u64 = HEADER_BYTES + 2 * HALF_BYTES;
 
-/// A half that took more gives its memory back when the next commit comes.
-const KEPT_BYTES_MAX: u64 = 1 << 20;
+/// Bytes of a half that always have their space. A half that took more gives its memory back when
+/// the next commit comes.
+const KEPT_BYTES: u64 = 1 << 20;
+
+/// A half whose space is filled to this part gets more; a commit comes if there is none.
+/// So there is room for the changes of all threads that wait for the commit.
+const FULL_DIVISOR: u64 = 4;
 
 /// Where the journal of a mount is made, so that the next program finds it.
 pub trait JournalPlace: Send + Sync + fmt::Debug {
-    /// A new, empty file, in place of one that is there.
+    /// Makes a file that `fill` writes, in place of one that is there. The next program finds it
+    /// only when it is written.
     ///
     /// # Errors
-    /// When there is no room.
-    fn make(&self) -> io::Result<File>;
+    /// When there is no room, or those of `fill`.
+    fn make(&self, fill: &mut dyn FnMut(&File) -> io::Result<()>) -> io::Result<File>;
+
+    /// Returns the reason why the next program would not find a file of so many bytes. `None` if it
+    /// would.
+    fn fault(&self, file: &File, bytes: u64) -> Option<String>;
 
     /// What says of a journal that it is one of this mount; at most 256 bytes.
     fn owner(&self) -> Vec<u8>;
@@ -70,18 +89,34 @@ pub trait JournalPlace: Send + Sync + fmt::Debug {
     fn remove(&self, file: &File);
 }
 
+/// One half of a journal, as far as it is written.
+#[derive(Clone, Copy)]
+struct Half {
+    /// The commit that its records are of; none before the first one.
+    of: Option<u64>,
+    used: u64,
+    /// Bytes that have their space.
+    allocated: u64,
+}
+
 /// How a journal is written.
-#[derive(Default)]
 struct State {
-    /// Of each half, the commit that it is of and how far it is written.
-    halves: [Option<(u64, u64)>; 2],
+    /// `None`: it could not be made yet.
+    memory: Option<File>,
+    /// Why it could not be made.
+    why_none: Option<String>,
+    halves: [Half; 2],
+    /// The newest commit that a record came for.
+    newest: u64,
     /// The last commit of which a record is missing, if nothing counts for that.
     missing: Option<u64>,
+    /// Records that could not be kept so far.
+    failures: u64,
 }
 
 /// A journal that is written.
 pub(crate) struct KeptJournal {
-    memory: File,
+    session: u64,
     place: Option<Arc<dyn JournalPlace>>,
     state: Mutex<State>,
 }
@@ -91,73 +126,162 @@ fn begin(commit: u64) -> u64 {
 }
 
 impl KeptJournal {
-    /// An empty journal of a session, in a file of that place or in one without a name.
-    pub(crate) fn new(session: u64, place: Option<Arc<dyn JournalPlace>>) -> io::Result<Self> {
-        let memory = match &place {
-            Some(place) => place.make()?,
-            None => File::from(rustix::fs::memfd_create("shale-journal", MemfdFlags::CLOEXEC)?),
-        };
-        let owner = place.as_ref().map_or_else(Vec::new, |place| place.owner());
-        if owner.len() > OWNER_BYTES_MAX {
-            return Err(io::Error::from(io::ErrorKind::InvalidInput));
-        }
-        memory.set_len(HEADER_BYTES + 2 * HALF_BYTES)?;
-        let numbers = [session, COUNTS, owner.len() as u64].map(u64::to_le_bytes).concat();
-        memory.write_all_at(&[numbers, owner].concat(), MAGIC.len() as u64)?;
-        memory.write_all_at(&MAGIC, 0)?;
-        Ok(Self { memory, place, state: Mutex::default() })
+    /// An empty journal of a session, in a file of that place or in one without a name. It is void
+    /// without room for the file, until [`Self::renew`] makes it.
+    pub(crate) fn new(session: u64, place: Option<Arc<dyn JournalPlace>>) -> Self {
+        let half = Half { of: None, used: 0, allocated: KEPT_BYTES };
+        let state = State { memory: None, why_none: None, halves: [half; 2], newest: 0, missing: None, failures: 0 };
+        let journal = Self { session, place, state: Mutex::new(state) };
+        journal.make(&mut journal.state.lock(), COUNTS);
+        journal
     }
 
-    pub(crate) fn memory(&self) -> BorrowedFd<'_> {
-        self.memory.as_fd()
+    /// Makes the file, with this state.
+    fn make(&self, state: &mut State, begins_as: u64) {
+        let owner = self.place.as_ref().map_or_else(Vec::new, |place| place.owner());
+        let mut fill = |memory: &File| {
+            if owner.len() > OWNER_BYTES_MAX {
+                return Err(io::Error::from(io::ErrorKind::InvalidInput));
+            }
+            memory.set_len(FILE_BYTES)?;
+            allocate(memory, 0, HEADER_BYTES + KEPT_BYTES)?;
+            allocate(memory, begin(1), KEPT_BYTES)?;
+            let numbers = [self.session, begins_as, owner.len() as u64].map(u64::to_le_bytes).concat();
+            memory.write_all_at(&[numbers, owner.clone()].concat(), MAGIC.len() as u64)?;
+            memory.write_all_at(&MAGIC, 0)
+        };
+        let made = match &self.place {
+            Some(place) => place.make(&mut fill),
+            None => rustix::fs::memfd_create("shale-journal", MemfdFlags::CLOEXEC)
+                .map_err(io::Error::from)
+                .and_then(|memory| Ok(File::from(memory)).and_then(|memory| fill(&memory).map(|()| memory))),
+        };
+        match made {
+            Ok(memory) => {
+                state.halves = [Half { of: None, used: 0, allocated: KEPT_BYTES }; 2];
+                (state.memory, state.why_none) = (Some(memory), None);
+            }
+            Err(error) => state.why_none = Some(error.to_string()),
+        }
+    }
+
+    /// Has `use_it` use the file.
+    ///
+    /// # Errors
+    /// When there is none, and those of `use_it`.
+    pub(crate) fn with_memory<T>(&self, use_it: impl FnOnce(BorrowedFd<'_>) -> io::Result<T>) -> io::Result<T> {
+        let state = self.state.lock();
+        let why = || state.why_none.clone().unwrap_or_default();
+        use_it(state.memory.as_ref().ok_or_else(|| io::Error::other(why()))?.as_fd())
     }
 
     /// All that it has is durable.
     pub(crate) fn end(&self) {
-        if let Some(place) = &self.place {
-            place.remove(&self.memory);
+        if let (Some(place), Some(memory)) = (&self.place, &self.state.lock().memory) {
+            place.remove(memory);
         }
     }
 
-    /// Whether what it has would be replayed.
-    pub(crate) fn counts(&self) -> bool {
-        self.state.lock().missing.is_none()
+    /// Returns the reason why what it should have would not be replayed. `None` if it would.
+    pub(crate) fn fault(&self) -> Option<String> {
+        let state = self.state.lock();
+        let gone = self.gone(&state);
+        gone.or_else(|| state.missing.map(|_| "there is no room for the journal of its names".to_owned()))
     }
 
-    fn try_keep(&self, half: &mut Option<(u64, u64)>, commit: u64, record: &[u8]) -> io::Result<()> {
-        let used = match *half {
-            Some((of, used)) if of == commit => used,
-            before => {
-                // The half has records of a commit that nothing needs any more.
-                self.memory.write_all_at(&[0; HEAD_BYTES], begin(commit))?;
-                let held = before.map_or(0, |(_, used)| used);
-                if held > KEPT_BYTES_MAX {
-                    // It is asked for memory, and nothing else depends on it.
-                    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-                    let _ = rustix::fs::fallocate(&self.memory, punch, begin(commit), held);
-                }
-                0
+    fn gone(&self, state: &State) -> Option<String> {
+        match (&state.memory, &self.place) {
+            (Some(memory), Some(place)) => place.fault(memory, FILE_BYTES),
+            (Some(_), None) => None,
+            (None, _) => Some(state.why_none.clone().unwrap_or_default()),
+        }
+    }
+
+    /// Makes the file again if the next program would not find it. It is void until the tree has
+    /// [settled](Self::settled). Returns whether there is another file now.
+    pub(crate) fn renew(&self) -> bool {
+        let state = &mut *self.state.lock();
+        if self.gone(state).is_none() {
+            return false;
+        }
+        self.make(state, VOID);
+        (state.missing, state.failures) = (Some(state.newest), state.failures + 1);
+        state.why_none.is_none()
+    }
+
+    /// The tree has changes that are not durable, and of which no record comes.
+    pub(crate) fn lacks_some(&self) {
+        let state = &mut *self.state.lock();
+        (state.missing, state.failures) = (Some(u64::MAX - 2), state.failures + 1);
+        self.set_state(state, VOID);
+    }
+
+    /// Whether a record is missing, and how many could not be kept so far.
+    pub(crate) fn missing(&self) -> Option<u64> {
+        let state = self.state.lock();
+        state.missing.map(|_| state.failures)
+    }
+
+    /// All changes are durable that were made when so many records could not be kept.
+    pub(crate) fn settled(&self, failures: u64) {
+        let state = &mut *self.state.lock();
+        if state.failures == failures && state.missing.is_some() && state.memory.is_some() {
+            self.counts_again(state);
+        }
+    }
+
+    fn counts_again(&self, state: &mut State) {
+        state.missing = None;
+        self.set_state(state, COUNTS);
+        log::info!("the journal of a share's names is whole again");
+    }
+
+    fn try_keep(state: &mut State, commit: u64, record: &[u8]) -> io::Result<()> {
+        let why = || io::Error::other(state.why_none.clone().unwrap_or_default());
+        let memory = state.memory.as_ref().ok_or_else(why)?;
+        let half = &mut state.halves[(commit % 2) as usize];
+        if half.of != Some(commit) {
+            // The half has records of a commit that nothing needs any more.
+            memory.write_all_at(&[0; HEAD_BYTES], begin(commit))?;
+            if half.allocated > KEPT_BYTES {
+                // It is asked for memory, and nothing else depends on it.
+                let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                let more = half.allocated - KEPT_BYTES;
+                let _ = rustix::fs::fallocate(memory, punch, begin(commit) + KEPT_BYTES, more);
             }
-        };
-        *half = Some((commit, used));
+            *half = Half { of: Some(commit), used: 0, allocated: KEPT_BYTES };
+        }
         let length = (HEAD_BYTES + record.len()).next_multiple_of(HEAD_BYTES);
-        if used + (length + HEAD_BYTES) as u64 > HALF_BYTES {
+        let end = half.used + (length + HEAD_BYTES) as u64;
+        if end > HALF_BYTES {
             return Err(io::Error::from(io::ErrorKind::StorageFull));
         }
-        let at = begin(commit) + used;
+        // Ahead of the records. Without more space the tree commits sooner.
+        let wanted = (end * FULL_DIVISOR).next_power_of_two().min(HALF_BYTES);
+        if wanted > half.allocated && allocate(memory, begin(commit), wanted).is_ok() {
+            half.allocated = wanted;
+        }
+        let at = begin(commit) + half.used;
         let mut behind = record.to_vec();
         behind.resize(length, 0);
-        self.memory.write_all_at(&behind, at + HEAD_BYTES as u64)?;
-        self.memory.write_all_at(&head(commit, record), at)?;
-        *half = Some((commit, used + length as u64));
+        memory.write_all_at(&behind, at + HEAD_BYTES as u64)?;
+        memory.write_all_at(&head(commit, record), at)?;
+        half.used += length as u64;
         Ok(())
     }
 
-    fn set_state(&self, state: u64) {
-        if let Err(error) = set_state(&self.memory, state) {
+    fn set_state(&self, state: &State, value: u64) {
+        if let Some(memory) = &state.memory
+            && let Err(error) = set_state(memory, value)
+        {
             log::error!("the journal of a share's names cannot be written: {error}");
         }
     }
+}
+
+/// Allocates space of a file, whose length stays.
+fn allocate(memory: &File, at: u64, bytes: u64) -> io::Result<()> {
+    Ok(rustix::fs::fallocate(memory, FallocateFlags::KEEP_SIZE, at, bytes)?)
 }
 
 fn head(commit: u64, record: &[u8]) -> Vec<u8> {
@@ -171,24 +295,27 @@ fn set_state(memory: &File, state: u64) -> io::Result<()> {
 impl Journal for KeptJournal {
     fn keep(&self, commit: u64, record: &[u8]) {
         let state = &mut *self.state.lock();
-        match self.try_keep(&mut state.halves[(commit % 2) as usize], commit, record) {
-            Ok(()) if state.missing.is_some_and(|missing| missing + 2 <= commit) => {
-                state.missing = None;
-                self.set_state(COUNTS);
-                log::info!("the journal of a share's names is whole again");
-            }
+        state.newest = state.newest.max(commit);
+        match Self::try_keep(state, commit, record) {
+            Ok(()) if state.missing.is_some_and(|missing| missing + 2 <= commit) => self.counts_again(state),
             Ok(()) => {}
             Err(error) => {
                 if state.missing.is_none() {
-                    self.set_state(VOID);
+                    self.set_state(state, VOID);
                     log::error!(
                         "the death of this program would lose names of a share that were not synced, until there is room for \
                          the journal again: {error}"
                     );
                 }
                 state.missing = Some(commit);
+                state.failures += 1;
             }
         }
+    }
+
+    fn commit_bytes(&self) -> usize {
+        let allocated = self.state.lock().halves.iter().map(|half| half.allocated).max().unwrap_or(KEPT_BYTES);
+        (allocated / FULL_DIVISOR) as usize
     }
 }
 
@@ -207,29 +334,23 @@ struct Header {
     owner: Vec<u8>,
 }
 
-/// `None`: its maker died before it counted.
-fn header(memory: &File) -> io::Result<Option<Header>> {
+fn header(memory: &File) -> io::Result<Header> {
     let mut bytes = [0; OWNER_OFFSET + OWNER_BYTES_MAX];
-    if memory.metadata()?.len() < HEADER_BYTES + 2 * HALF_BYTES {
-        return Ok(None);
+    if memory.metadata()?.len() < FILE_BYTES {
+        return Err(damaged("it has been cut off"));
     }
     memory.read_exact_at(&mut bytes, 0)?;
     let owner_bytes = number(&bytes[24..]);
-    if bytes[..8] == [0; 8] {
-        return Ok(None);
-    }
     if bytes[..8] != MAGIC || owner_bytes > OWNER_BYTES_MAX as u64 {
         return Err(damaged("it is no journal that this program knows"));
     }
     let owner = bytes[OWNER_OFFSET..OWNER_OFFSET + owner_bytes as usize].to_vec();
-    Ok(Some(Header { session: number(&bytes[8..]), state: number(&bytes[16..]), owner }))
+    Ok(Header { session: number(&bytes[8..]), state: number(&bytes[16..]), owner })
 }
 
 /// What a journal is found to be.
 #[derive(Debug)]
 pub enum Found {
-    /// Nothing was ever in it.
-    Nothing,
     /// It is of something else.
     Foreign {
         /// What it says of that.
@@ -242,12 +363,11 @@ pub enum Found {
 /// Reads a journal from its file, if it is of that owner.
 ///
 /// # Errors
-/// [`io::ErrorKind::InvalidData`] if it does not count, because it is damaged or had no room.
+/// [`io::ErrorKind::InvalidData`] if it does not count, because it is damaged or not complete.
 pub fn find(file: &File, owner: &[u8]) -> io::Result<Found> {
     match header(file)? {
-        None => Ok(Found::Nothing),
-        Some(header) if header.owner != owner => Ok(Found::Foreign { owner: header.owner }),
-        Some(header) => records(file, &header).map(Found::Left),
+        header if header.owner != owner => Ok(Found::Foreign { owner: header.owner }),
+        header => records(file, &header).map(Found::Left),
     }
 }
 
@@ -261,12 +381,12 @@ pub fn mark_replayed(file: &File) -> io::Result<()> {
 
 /// What a journal has.
 pub(crate) fn left(memory: &File) -> io::Result<Left> {
-    records(memory, &header(memory)?.ok_or_else(|| damaged("it was never finished"))?)
+    records(memory, &header(memory)?)
 }
 
 fn records(memory: &File, header: &Header) -> io::Result<Left> {
     if header.state == VOID {
-        return Err(damaged("there was no room for all of it"));
+        return Err(damaged("it does not have all names, for want of room or because its file was removed"));
     }
     let mut records = Vec::new();
     for half in 0..2 {
@@ -299,11 +419,15 @@ mod tests {
     use super::*;
 
     fn journal(session: u64) -> KeptJournal {
-        KeptJournal::new(session, None).unwrap()
+        KeptJournal::new(session, None)
+    }
+
+    fn memory(journal: &KeptJournal) -> File {
+        journal.state.lock().memory.as_ref().unwrap().try_clone().unwrap()
     }
 
     fn commits(journal: &KeptJournal) -> Vec<u64> {
-        left(&journal.memory).unwrap().records.iter().map(|(of, _)| *of).collect()
+        left(&memory(journal)).unwrap().records.iter().map(|(of, _)| *of).collect()
     }
 
     #[test]
@@ -313,7 +437,7 @@ mod tests {
         journal.keep(5, &[5; 40]);
         journal.keep(5, b"0123456789abcdef");
         journal.keep(4, b"more");
-        let left_now = left(&journal.memory).unwrap();
+        let left_now = left(&memory(&journal)).unwrap();
         assert_eq!(left_now.session, 7);
         let four: Vec<&[u8]> =
             left_now.records.iter().filter(|(of, _)| *of == 4).map(|(_, bytes)| &bytes[..]).collect();
@@ -329,14 +453,14 @@ mod tests {
         let kept = journal(1);
         kept.keep(2, b"kept");
         // The bytes are there, the head is not.
-        kept.memory.write_all_at(b"torn", begin(2) + 96).unwrap();
-        assert_eq!(left(&kept.memory).unwrap().records, [(2, b"kept".to_vec())]);
+        memory(&kept).write_all_at(b"torn", begin(2) + 96).unwrap();
+        assert_eq!(left(&memory(&kept)).unwrap().records, [(2, b"kept".to_vec())]);
         // An older commit's record stood behind.
         let kept = journal(1);
         kept.keep(2, &[1; 100]);
         kept.keep(2, b"old");
         kept.keep(4, b"new");
-        assert_eq!(left(&kept.memory).unwrap().records, [(4, b"new".to_vec())]);
+        assert_eq!(left(&memory(&kept)).unwrap().records, [(4, b"new".to_vec())]);
     }
 
     #[test]
@@ -346,18 +470,19 @@ mod tests {
         kept.keep(2, b"second");
         for at in [begin(2), begin(2) + 8, begin(2) + 32, begin(2) + 64, begin(2) + 100] {
             let mut byte = [0];
-            kept.memory.read_exact_at(&mut byte, at).unwrap();
-            kept.memory.write_all_at(&[byte[0] ^ 1], at).unwrap();
-            assert_eq!(left(&kept.memory).unwrap_err().kind(), io::ErrorKind::InvalidData, "byte {at}");
-            kept.memory.write_all_at(&byte, at).unwrap();
+            memory(&kept).read_exact_at(&mut byte, at).unwrap();
+            memory(&kept).write_all_at(&[byte[0] ^ 1], at).unwrap();
+            assert_eq!(left(&memory(&kept)).unwrap_err().kind(), io::ErrorKind::InvalidData, "byte {at}");
+            memory(&kept).write_all_at(&byte, at).unwrap();
         }
         assert_eq!(commits(&kept), [2, 2]);
-        kept.memory.write_all_at(b"SHLJRNL1", 0).unwrap();
-        assert!(left(&kept.memory).is_err(), "of another program");
-        kept.memory.write_all_at(&[0; 8], 0).unwrap();
-        assert!(matches!(find(&kept.memory, b"").unwrap(), Found::Nothing), "never finished");
-        kept.memory.set_len(100).unwrap();
-        assert!(matches!(find(&kept.memory, b"").unwrap(), Found::Nothing), "cut");
+        memory(&kept).write_all_at(b"SHLJRNL1", 0).unwrap();
+        assert!(left(&memory(&kept)).is_err(), "of another program");
+        // A journal gets its name when it is whole: this is damage, not a journal without names.
+        memory(&kept).write_all_at(&[0; 8], 0).unwrap();
+        assert!(find(&memory(&kept), b"").is_err(), "its beginning is gone");
+        memory(&kept).set_len(100).unwrap();
+        assert!(find(&memory(&kept), b"").is_err(), "cut off");
     }
 
     /// What a record that found no room leaves out, a later one may need.
@@ -367,11 +492,11 @@ mod tests {
         kept.keep(2, b"kept");
         kept.keep(3, &vec![3; HALF_BYTES as usize]);
         kept.keep(3, b"behind it");
-        assert!(!kept.counts() && left(&kept.memory).is_err());
+        assert!(kept.fault().is_some() && left(&memory(&kept)).is_err());
         kept.keep(4, b"may need it");
-        assert!(!kept.counts() && left(&kept.memory).is_err());
+        assert!(kept.fault().is_some() && left(&memory(&kept)).is_err());
         kept.keep(5, b"does not need it");
-        assert!(kept.counts());
+        assert!(kept.fault().is_none());
         assert_eq!(commits(&kept), [4, 5]);
     }
 
@@ -380,27 +505,30 @@ mod tests {
         #[derive(Debug)]
         struct Place;
         impl JournalPlace for Place {
-            fn make(&self) -> io::Result<File> {
-                Ok(File::from(rustix::fs::memfd_create("test", MemfdFlags::CLOEXEC)?))
+            fn make(&self, fill: &mut dyn FnMut(&File) -> io::Result<()>) -> io::Result<File> {
+                let file = File::from(rustix::fs::memfd_create("test", MemfdFlags::CLOEXEC)?);
+                fill(&file).map(|()| file)
+            }
+            fn fault(&self, _: &File, _: u64) -> Option<String> {
+                None
             }
             fn owner(&self) -> Vec<u8> {
                 b"pool and share".to_vec()
             }
             fn remove(&self, _: &File) {}
         }
-        let kept = KeptJournal::new(9, Some(Arc::new(Place))).unwrap();
+        let kept = KeptJournal::new(9, Some(Arc::new(Place)));
         kept.keep(1, b"one");
-        let is_replayed = |owner: &[u8]| match find(&kept.memory, owner).unwrap() {
+        let is_replayed = |owner: &[u8]| match find(&memory(&kept), owner).unwrap() {
             Found::Left(left) => Some((left.session, left.is_replayed, left.records.len())),
             Found::Foreign { owner } => {
                 assert_eq!(owner, b"pool and share");
                 None
             }
-            Found::Nothing => panic!("it has a record"),
         };
         assert_eq!(is_replayed(b"pool and share"), Some((9, false, 1)));
         assert_eq!(is_replayed(b"another pool"), None);
-        mark_replayed(&kept.memory).unwrap();
+        mark_replayed(&memory(&kept)).unwrap();
         assert_eq!(is_replayed(b"pool and share"), Some((9, true, 1)));
     }
 
@@ -409,10 +537,74 @@ mod tests {
         use std::os::unix::fs::MetadataExt;
         let kept = journal(1);
         kept.keep(2, &vec![2; 8 << 20]);
-        let blocks = || kept.memory.metadata().unwrap().blocks() * 512;
+        let blocks = || memory(&kept).metadata().unwrap().blocks() * 512;
         assert!(blocks() > 8 << 20);
         kept.keep(4, b"small");
-        assert!(blocks() < 1 << 20);
+        assert!(blocks() < 3 << 20);
         assert_eq!(commits(&kept), [4]);
+    }
+
+    /// A place that has room when it is told, and whose files can be removed.
+    #[derive(Debug, Default)]
+    struct Fickle {
+        has_room: std::sync::atomic::AtomicBool,
+        is_gone: std::sync::atomic::AtomicBool,
+    }
+
+    impl JournalPlace for Fickle {
+        fn make(&self, fill: &mut dyn FnMut(&File) -> io::Result<()>) -> io::Result<File> {
+            if !self.has_room.load(std::sync::atomic::Ordering::Relaxed) {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            self.is_gone.store(false, std::sync::atomic::Ordering::Relaxed);
+            let file = File::from(rustix::fs::memfd_create("test", MemfdFlags::CLOEXEC)?);
+            fill(&file).map(|()| file)
+        }
+        fn fault(&self, _: &File, _: u64) -> Option<String> {
+            self.is_gone.load(std::sync::atomic::Ordering::Relaxed).then(|| "it has been removed".to_owned())
+        }
+        fn owner(&self) -> Vec<u8> {
+            Vec::new()
+        }
+        fn remove(&self, _: &File) {}
+    }
+
+    /// A journal that could not be made, and one that is gone, are made again. They lack earlier
+    /// records, so they count when the tree has settled.
+    #[test]
+    fn a_journal_that_is_gone_is_made_again() {
+        let place = Arc::new(Fickle::default());
+        let set = |flag: &std::sync::atomic::AtomicBool| flag.store(true, std::sync::atomic::Ordering::Relaxed);
+        let kept = KeptJournal::new(1, Some(place.clone()));
+        assert!(kept.fault().is_some() && kept.with_memory(|_| Ok(())).is_err());
+        kept.keep(5, b"before there was room");
+        assert!(!kept.renew() && kept.missing().is_some());
+        set(&place.has_room);
+        for is_gone in [false, true] {
+            if is_gone {
+                set(&place.is_gone);
+                assert_eq!(kept.fault().as_deref(), Some("it has been removed"));
+            }
+            assert!(kept.renew() && !kept.renew());
+            let failures = kept.missing().unwrap();
+            kept.keep(6, b"while it settles");
+            assert!(kept.fault().is_some() && left(&memory(&kept)).is_err(), "void");
+            kept.settled(failures - 1);
+            assert!(kept.fault().is_some(), "something else was not kept since");
+            kept.settled(failures);
+            assert_eq!((kept.fault(), kept.missing(), commits(&kept)), (None, None, vec![6]));
+        }
+    }
+
+    /// The tree commits before the space ends that the journal has for certain.
+    #[test]
+    fn a_commit_comes_before_the_space_ends() {
+        let kept = journal(1);
+        assert_eq!(kept.commit_bytes() as u64, KEPT_BYTES / FULL_DIVISOR);
+        kept.keep(2, &vec![2; 1 << 20]);
+        assert!(kept.commit_bytes() > 1 << 20, "there is more");
+        kept.keep(3, b"small");
+        kept.keep(4, b"small");
+        assert_eq!(kept.commit_bytes() as u64, KEPT_BYTES / FULL_DIVISOR);
     }
 }

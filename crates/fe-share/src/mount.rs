@@ -76,8 +76,8 @@ pub struct Mount {
     dir: PathBuf,
     served: Arc<Served>,
     serving: JoinHandle<io::Result<()>>,
-    /// Why there is no journal, if one was asked for.
-    journal: std::result::Result<Option<Arc<KeptJournal>>, String>,
+    /// The journal of names, if one was asked for.
+    journal: Option<Arc<KeptJournal>>,
 }
 
 /// Mounts a tree without snapshots: as [`mount_with_moments`].
@@ -126,23 +126,19 @@ pub fn mount_with_moments(
         log::warn!("{}: the mount will not outlive its server: {why}", dir.display());
     }
     let kept_by = kept_by.filter(|_| session.cannot_be_taken_over().is_none());
-    let journal = match begin_journal(&tree, options, kept_by.is_some()) {
-        Ok(journal) => {
-            if let (Some(kept_by), Some(journal)) = (kept_by, &journal)
-                && let Err(error) = keep(journal, &session, &dir_path, kept_by)
-            {
-                log::warn!("{}: the mount will not outlive its server: {error}", dir.display());
-            }
-            Ok(journal)
+    let held_by = kept_by.map(|kept_by| HeldBy::of(&session, &dir_path, kept_by));
+    let journal = begin_journal(&tree, options, kept_by.is_some());
+    if let Some(journal) = &journal {
+        if let Some(fault) = journal.fault() {
+            log::warn!("{}: the death of the server would lose names that were not synced: {fault}", dir.display());
         }
-        Err(error) => {
-            let text =
-                format!("{}: the death of the server would lose names that were not synced: {error}", dir.display());
-            log::warn!("{text}");
-            Err(text)
+        if let Some(held_by) = &held_by
+            && let Err(error) = held_by.hold(journal)
+        {
+            log::warn!("{}: the mount will not outlive its server: {error}", dir.display());
         }
-    };
-    start(session, served, dir_path, options, journal)
+    }
+    start(session, served, dir_path, options, journal, held_by)
 }
 
 /// Goes on with a mount that has outlived its server. `tree` must be [taken over](Tree::take_over)
@@ -175,32 +171,69 @@ pub fn resume_with_moments(
     let served = Arc::new(Served::new(tree.clone(), Held::taken_over(), moments, options.traffic.clone()));
     let session = Session::take_over(devices, served.clone()).map_err(about)?;
     // Before anything is done that might have to be known to the next program.
-    let journal = begin_journal(&tree, options, true).map_err(about)?;
+    let held_by = HeldBy::of(&session, &dir, &kept_by);
+    let journal = begin_journal(&tree, options, true);
     if let Some(journal) = &journal {
-        keep(journal, &session, &dir, &kept_by).map_err(about)?;
+        held_by.hold(journal).map_err(about)?;
     }
-    start(session, served, dir, options, Ok(journal))
+    start(session, served, dir, options, journal, Some(held_by))
 }
 
 /// Begins the journal of a tree's changes, if there is a place for it, or a keeper that holds it.
-fn begin_journal(tree: &Tree, options: &MountOptions, is_kept: bool) -> io::Result<Option<Arc<KeptJournal>>> {
+fn begin_journal(tree: &Tree, options: &MountOptions, is_kept: bool) -> Option<Arc<KeptJournal>> {
     if !is_kept && options.journal.is_none() {
-        return Ok(None);
+        return None;
     }
-    // The journal has what comes from now on.
-    tree.settle().map_err(|failure| io::Error::from_raw_os_error(failure.errno()))?;
-    let journal = Arc::new(KeptJournal::new(tree.session(), options.journal.clone())?);
+    // The journal has the changes from now on.
+    let settled = settle(tree);
+    let journal = Arc::new(KeptJournal::new(tree.session(), options.journal.clone()));
+    if let Err(error) = settled {
+        log::warn!("a share has changes that are not durable and that its journal lacks: {error}");
+        journal.lacks_some();
+    }
     tree.keep_journal(journal.clone());
-    Ok(Some(journal))
+    Some(journal)
 }
 
-/// Has a keeper hold a mount and its journal.
-fn keep(journal: &KeptJournal, session: &Session<Served>, dir: &Path, kept_by: &KeptBy) -> io::Result<()> {
-    let devices = session.descriptors();
-    // The keeper looks at the first for the end of the connection; the memory comes last.
-    let mut descriptors: Vec<BorrowedFd<'_>> = devices.iter().map(|device| device.as_fd()).collect();
-    descriptors.push(journal.memory());
-    kept_by.keeper.put(&kept_by.name, dir.as_os_str().as_bytes(), &descriptors)
+fn settle(tree: &Tree) -> io::Result<()> {
+    tree.settle().map_err(|failure| io::Error::from_raw_os_error(failure.errno()))
+}
+
+/// A mount as a keeper holds it, so that a journal that is made again can be held with it.
+struct HeldBy {
+    dir: PathBuf,
+    devices: Vec<Arc<OwnedFd>>,
+    kept_by: KeptBy,
+}
+
+impl HeldBy {
+    fn of(session: &Session<Served>, dir: &Path, kept_by: &KeptBy) -> Self {
+        Self { dir: dir.to_owned(), devices: session.descriptors(), kept_by: kept_by.clone() }
+    }
+
+    /// Has the keeper hold the mount and its journal.
+    fn hold(&self, journal: &KeptJournal) -> io::Result<()> {
+        journal.with_memory(|memory| {
+            // The keeper looks at the first for the end of the connection; the memory comes last.
+            let devices = self.devices.iter().map(|device| device.as_fd());
+            let descriptors: Vec<BorrowedFd<'_>> = devices.chain([memory]).collect();
+            self.kept_by.keeper.put(&self.kept_by.name, self.dir.as_os_str().as_bytes(), &descriptors)
+        })
+    }
+}
+
+/// Makes a journal again that the next program would not find, and has it count when all is durable
+/// that it lacks.
+fn look_after(journal: &KeptJournal, tree: &Tree, held_by: Option<&HeldBy>) -> io::Result<()> {
+    if journal.renew()
+        && let Some(held_by) = held_by
+    {
+        held_by.hold(journal)?;
+    }
+    let Some(failures) = journal.missing() else { return Ok(()) };
+    settle(tree)?;
+    journal.settled(failures);
+    Ok(())
 }
 
 /// A mount that has outlived its server, as its keeper has it.
@@ -258,19 +291,24 @@ fn start(
     served: Arc<Served>,
     dir: PathBuf,
     options: &MountOptions,
-    journal: std::result::Result<Option<Arc<KeptJournal>>, String>,
+    journal: Option<Arc<KeptJournal>>,
+    held_by: Option<HeldBy>,
 ) -> Result<Mount> {
     let about = |error| Error::from_io(format!("share at {}: cannot start a thread", dir.display()), error);
     let _ = served.notifier.set(session.notifier());
     let tree = served.tree.clone();
     let end = Arc::new(End::default());
     let committing = {
-        let (tree, end, every) = (tree.clone(), end.clone(), options.commit_every);
-        thread::Builder::new().name("share-commit".to_owned()).spawn(move || end.commit_until(&tree, every))
+        let (tree, end, every, journal) = (tree.clone(), end.clone(), options.commit_every, journal.clone());
+        let look_after = move |tree: &Tree| match &journal {
+            Some(journal) => look_after(journal, tree, held_by.as_ref()),
+            None => Ok(()),
+        };
+        thread::Builder::new().name("share-commit".to_owned()).spawn(move || end.commit_until(&tree, every, look_after))
     };
     let committing = committing.map_err(about)?;
     let kept_by = options.kept_by.clone();
-    let ends = journal.clone().ok().flatten();
+    let ends = journal.clone();
     let serve = move || {
         let result = session.run();
         *end.has_come.lock() = true;
@@ -289,8 +327,8 @@ fn start(
 }
 
 impl End {
-    /// Commits from time to time, until the end.
-    fn commit_until(&self, tree: &Tree, every: Duration) {
+    /// Commits from time to time, until the end, and looks after the journal.
+    fn commit_until(&self, tree: &Tree, every: Duration, look_after: impl Fn(&Tree) -> io::Result<()>) {
         fuse::become_io_flusher();
         let mut has_come = self.has_come.lock();
         while !*has_come {
@@ -298,6 +336,9 @@ impl End {
                 parking_lot::MutexGuard::unlocked(&mut has_come, || {
                     if let Err(failure) = tree.commit() {
                         log::error!("the namespace of a share cannot be made durable: {failure:?}");
+                    }
+                    if let Err(error) = look_after(tree) {
+                        log::error!("the journal of a share's names cannot be made again: {error}");
                     }
                 });
             }
@@ -358,13 +399,8 @@ impl Mount {
     /// Why the death of this program would lose names that were acknowledged and not synced; `None`
     /// if it would not, or if no journal was asked for.
     pub fn names_at_risk(&self) -> Option<String> {
-        match &self.journal {
-            Err(text) => Some(text.clone()),
-            Ok(Some(journal)) if !journal.counts() => {
-                Some(format!("{}: there is no room for the journal of its names", self.dir.display()))
-            }
-            Ok(_) => None,
-        }
+        let fault = self.journal.as_ref()?.fault()?;
+        Some(format!("{}: names that are not synced would be lost: {fault}", self.dir.display()))
     }
 
     /// Closes the open trees of snapshots: all, or with `only_idle` those that were not looked at

@@ -2,9 +2,13 @@
 //! in memory that outlives the process and not the machine. Owns its layout; `standby` in the
 //! engine has the order in which it is written and why that holds.
 //!
-//! A header, three words that change, and from [`STANDBY_RING_OFFSET`] on a ring of records. A
+//! A header, five words that change, and from [`STANDBY_RING_OFFSET`] on a ring of records. A
 //! record's *position* counts bytes of the ring from the file's beginning on and never repeats: its
 //! place is the position modulo the ring's length.
+//!
+//! A word that changes only grows. It is there twice, each time with a checksum, and its four parts
+//! are stored in order ([`word_stores`]). So a process that dies between two stores leaves the new
+//! value or the one before it, and one copy that is damaged does no harm ([`load_word`]).
 
 use units::{BLOCK_BYTES, BlockIndex, ObjectId};
 
@@ -28,8 +32,11 @@ pub const STANDBY_INCARNATION_OFFSET: usize = 384;
 /// Where the word lies that says how far the log was durable: the number of the first batch that
 /// was not known to be.
 pub const STANDBY_DURABLE_OFFSET: usize = 448;
+/// Where the word lies that says how far the records reach: the position behind the last one whose
+/// head is whole.
+pub const STANDBY_HEAD_OFFSET: usize = 512;
 /// Where the path of the pool's directory lies, for people: up to the first zero, or to the ring.
-pub const STANDBY_PATH_OFFSET: usize = 512;
+pub const STANDBY_PATH_OFFSET: usize = 576;
 /// The key under which the map store tells that a ring is in use; may be missing.
 pub const KEY_STANDBY: &[u8] = b"Y";
 /// Where the ring begins.
@@ -95,6 +102,26 @@ impl StandbyHeader {
         cursor.end()?;
         Ok(header)
     }
+}
+
+/// Returns the stores that change a word of a standby file, in their order: place and value.
+pub fn word_stores(session: u64, offset: usize, value: u64) -> [(usize, u64); 4] {
+    let sum = word_sum(session, offset, value);
+    [(offset, value), (offset + 8, sum), (offset + 16, value), (offset + 24, sum)]
+}
+
+/// Reads a word of a standby file. `load` returns eight bytes of the file. `None`: both copies of
+/// the word are damaged.
+pub fn load_word(load: impl Fn(usize) -> u64, session: u64, offset: usize) -> Option<u64> {
+    let copies = [offset, offset + 16].map(|at| (load(at), load(at + 8)));
+    copies.into_iter().find(|(value, sum)| *sum == word_sum(session, offset, *value)).map(|(value, _)| value)
+}
+
+/// Never 0.
+fn word_sum(session: u64, offset: usize, value: u64) -> u64 {
+    let sum = crc32c(&session.to_le_bytes());
+    let sum = crc32c_append(sum, &(offset as u64).to_le_bytes());
+    1 << 32 | u64::from(crc32c_append(sum, &value.to_le_bytes()))
 }
 
 /// Says that a server keeps what it acknowledges in a ring, from before its first request until all
@@ -237,6 +264,28 @@ mod tests {
         let need = StandbyNeed { boot, copy };
         assert_eq!(StandbyNeed::decode(&need.encode()).unwrap(), need);
         crate::cursor::expect_every_bit_to_count(&need.encode(), |bytes| StandbyNeed::decode(bytes).is_err());
+    }
+
+    #[test]
+    fn a_word_is_the_new_one_or_the_one_before_and_a_damaged_copy_does_no_harm() {
+        let mut bytes = [0u64; 80];
+        let load = |bytes: &[u64; 80], session| load_word(|at| bytes[at / 8], session, STANDBY_TAIL_OFFSET);
+        assert_eq!(load(&bytes, 7), None);
+        word_stores(7, STANDBY_TAIL_OFFSET, 64).map(|(at, value)| bytes[at / 8] = value);
+        assert_eq!((load(&bytes, 7), load(&bytes, 8)), (Some(64), None));
+        for dies_after in 0..4 {
+            let mut bytes = bytes;
+            let stores = word_stores(7, STANDBY_TAIL_OFFSET, 1 << 40);
+            stores[..dies_after].iter().for_each(|&(at, value)| bytes[at / 8] = value);
+            assert_eq!(load(&bytes, 7), Some(if dies_after < 2 { 64 } else { 1 << 40 }));
+        }
+        for bit in 0..256 {
+            let mut bytes = bytes;
+            bytes[STANDBY_TAIL_OFFSET / 8 + bit / 64] ^= 1 << (bit % 64);
+            assert_eq!(load(&bytes, 7), Some(64), "bit {bit}");
+        }
+        bytes[STANDBY_TAIL_OFFSET / 8..][..4].fill(0);
+        assert_eq!(load(&bytes, 7), None);
     }
 
     #[test]

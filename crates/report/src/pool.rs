@@ -248,6 +248,7 @@ pub struct StatusReport {
     pub replayed_writes: u64,
     pub replayed_bytes: u64,
     pub standby_notes: Vec<String>,
+    pub names_at_risk: bool,
     pub jobs: Vec<JobReport>,
     pub cleaned_extents: u64,
     pub moved_bytes: u64,

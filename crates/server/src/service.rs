@@ -417,7 +417,9 @@ impl Service {
         let mut standby_notes = status.standby.notes;
         standby_notes.extend(self.journals.notes());
         let mounted = self.shares.lock().clone();
-        standby_notes.extend(mounted.as_ref().map(|shares| shares.names_at_risk()).unwrap_or_default());
+        let names_at_risk = mounted.as_ref().map(|shares| shares.names_at_risk()).unwrap_or_default();
+        let has_names_at_risk = !names_at_risk.is_empty();
+        standby_notes.extend(names_at_risk);
         let served = self.served.lock().clone();
         let is_served = served.is_some();
         let Served { nbd, mount, shares, connections, connections_max } = served.unwrap_or_default();
@@ -533,6 +535,7 @@ impl Service {
             replayed_writes: status.standby.replayed,
             replayed_bytes: status.standby.replayed_bytes,
             standby_notes,
+            names_at_risk: has_names_at_risk,
             memory_budget_bytes: self.facts.memory_bytes,
             memory_resident_bytes: host::resident_bytes(),
             failed: status.failed,

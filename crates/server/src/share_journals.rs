@@ -13,7 +13,8 @@
 //! 3. The journal is marked as replayed, for a keeper may have it as well, and removed.
 //!
 //! A journal belongs to one pool, one copy of it, one boot of the machine, one share, and one
-//! session of that share's tree. One of another session is kept under another name, and told.
+//! session of that share's tree. One that cannot be brought back is a loss: the pool remembers it
+//! durably (`Pool::remember_loss`) before the journal is kept under another name.
 
 use std::fs::File;
 use std::io;
@@ -47,7 +48,7 @@ pub struct Journals {
 enum Outcome {
     /// So many changes are in the tree now that it did not have.
     Replayed(u64),
-    /// It had nothing.
+    /// It has nothing that the tree has not.
     Empty,
     /// It is of another boot.
     Void,
@@ -65,6 +66,11 @@ impl Journals {
     /// What a journal of a share says of whose it is.
     fn owner(&self, share: DeviceId) -> Vec<u8> {
         [&self.pool[..], &self.boot.unwrap_or_default(), &self.files.copy(), &share.0.to_le_bytes()].concat()
+    }
+
+    /// The journals that are there.
+    pub fn left(&self) -> Vec<Beside> {
+        self.files.left_beside(&self.pool)
     }
 
     /// Brings back what all journals have that a killed server left. Those that cannot be brought
@@ -114,7 +120,7 @@ impl Journals {
                 std::fs::remove_file(&file.path).map_err(failed)?;
                 Ok(0)
             }
-            Ok(Outcome::Refused(why)) => Err(self.set_aside(&of, file, &why)),
+            Ok(Outcome::Refused(why)) => Err(self.set_aside(pool, &of, file, &why)?),
             Err(error) if error.kind() == ErrorKind::Full => {
                 let text = format!(
                     "names in {of} that a server had acknowledged before it died find no room: they are in {place}; make room, and \
@@ -124,19 +130,19 @@ impl Journals {
             }
             // It stays where it is, and is asked for again.
             Err(error) if error.kind() == ErrorKind::InUse => Err(error),
-            Err(error) => Err(self.set_aside(&of, file, &error.to_string())),
+            Err(error) => Err(self.set_aside(pool, &of, file, &error.to_string())?),
         }
     }
 
-    /// Keeps a journal that does not count, and says so.
-    fn set_aside(&self, of: &str, file: &Beside, why: &str) -> Error {
+    /// Keeps a journal that does not count. The pool knows of the loss before.
+    fn set_aside(&self, pool: &Pool, of: &str, file: &Beside, why: &str) -> Result<Error> {
+        let lost = format!("the journal of {of} was not replayed, so names that were not synced are missing: {why}");
+        pool.remember_loss(&lost)?;
         let kept = match self.files.set_beside_aside(&file.path) {
             Ok(place) => format!("it is kept as {place} until you remove it"),
             Err(error) => format!("it stays as {} ({error})", file.path.display()),
         };
-        let text =
-            format!("the journal of {of} was not replayed, so names that were not synced are missing: {why}; {kept}");
-        Error::new(ErrorKind::Corrupt, text)
+        Ok(Error::new(ErrorKind::Corrupt, format!("{lost}; {kept}")))
     }
 
     fn replay(&self, pool: &Pool, file: &Beside, opened: &File) -> Result<Outcome> {
@@ -144,7 +150,6 @@ impl Journals {
             return Ok(Outcome::Refused("the system does not tell which boot this is".to_owned()));
         };
         let left = match fe_share::find_journal(opened, &self.owner(DeviceId(file.number))) {
-            Ok(FoundJournal::Nothing) => return Ok(Outcome::Empty),
             Ok(FoundJournal::Left(left)) => left,
             Ok(FoundJournal::Foreign { owner }) => {
                 let of_boot = owner.get(POOL_BYTES..POOL_BYTES + BOOT_BYTES);
@@ -180,25 +185,39 @@ impl Journals {
     }
 
     /// Where the journal of a share that is mounted is made.
-    pub fn place(self: &Arc<Self>, share: DeviceId) -> Arc<dyn JournalPlace> {
-        Arc::new(Place { journals: Arc::clone(self), share })
+    pub fn place(self: &Arc<Self>, pool: &Pool, share: DeviceId) -> Arc<dyn JournalPlace> {
+        Arc::new(Place { journals: Arc::clone(self), pool: pool.clone(), share })
     }
 }
 
 /// The place of one share's journal.
-#[derive(Debug)]
 struct Place {
     journals: Arc<Journals>,
+    pool: Pool,
     share: DeviceId,
 }
 
+impl std::fmt::Debug for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Place({})", self.share.0)
+    }
+}
+
 impl JournalPlace for Place {
-    fn make(&self) -> io::Result<File> {
+    fn make(&self, fill: &mut dyn FnMut(&File) -> io::Result<()>) -> io::Result<File> {
         let Journals { files, pool, boot, .. } = &*self.journals;
         if boot.is_none() {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "the system does not tell which boot this is"));
         }
-        files.make_beside(pool, self.share.0)
+        if !self.pool.keeps_acknowledged() {
+            return Err(io::Error::other("there is no standby memory for their data"));
+        }
+        files.make_beside(pool, self.share.0, fill)
+    }
+
+    fn fault(&self, file: &File, bytes: u64) -> Option<String> {
+        let Journals { files, pool, .. } = &*self.journals;
+        files.fault_beside(pool, self.share.0, file, bytes)
     }
 
     fn owner(&self) -> Vec<u8> {

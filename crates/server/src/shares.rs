@@ -97,7 +97,7 @@ pub struct Shares {
     /// Holds the mounts, so that they outlive this server; none where that cannot be.
     keeper: Option<Arc<Keeper>>,
     journals: Arc<Journals>,
-    /// Data that was acknowledged survives the death of this server: so must names.
+    /// Data that was acknowledged should survive the death of this server: so should names.
     keeps_acknowledged: bool,
     state: Mutex<State>,
     unserved: Unserved,
@@ -129,7 +129,7 @@ impl Shares {
             memory_bytes,
             keeper,
             journals: service.journals().clone(),
-            keeps_acknowledged: service.pool().status().standby.place.is_some(),
+            keeps_acknowledged: service.pool().status().standby.is_wanted,
             state: Mutex::default(),
             unserved: Unserved::default(),
         };
@@ -278,7 +278,7 @@ impl Shares {
         let options = MountOptions {
             source: self.source.clone(),
             kept_by: kept_by.clone(),
-            journal: self.keeps_acknowledged.then(|| self.journals.place(id)),
+            journal: self.keeps_acknowledged.then(|| self.journals.place(&self.pool, id)),
             traffic: Some(self.devices.traffics().of(id, SHARES)),
             ..MountOptions::default()
         };

@@ -17,6 +17,12 @@ pub trait Journal: Send + Sync {
     /// [`JOURNAL_BYTES_MAX`] come for one commit, and what commits before the one before this left
     /// is not needed any more.
     fn keep(&self, commit: u64, record: &[u8]);
+
+    /// After so many bytes of records of one commit the next commit comes, and as many again come
+    /// at most until then.
+    fn commit_bytes(&self) -> usize {
+        JOURNAL_BYTES
+    }
 }
 
 /// What a journal left.

@@ -1,6 +1,10 @@
 //! Memory that outlives the program and not the machine. A program that dies between two stores
 //! leaves what it has stored by then; a copy that it dies in has happened in part. After a loss of
 //! power it is gone, or is still there with another boot's number, as a file on a disk would be.
+//!
+//! Memory that is made has its place when it is filled; each use of the place is a point at which
+//! the program can die. Files beside the memory stand for journals of shares: the harness makes
+//! them, and an opening removes them or passes them over.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -21,6 +25,8 @@ struct State {
     files: BTreeMap<([u8; 16], u8), Bytes>,
     /// How many files were set aside.
     aside: usize,
+    /// How many files lie beside the memory, by pool and copy.
+    beside: BTreeMap<([u8; 16], u8), usize>,
     /// Copies of a pool so far, the original not counted.
     copies: u8,
     /// Most bytes of a file.
@@ -46,6 +52,8 @@ pub struct StandbyHandle {
 #[derive(Debug)]
 struct Memory {
     bytes: Bytes,
+    /// The address of the bytes, which no other memory has at the same time.
+    identity: u64,
     power: Arc<Power>,
     generation: Generation,
 }
@@ -66,6 +74,17 @@ impl SimStandby {
     /// How many files were set aside.
     pub fn aside(&self) -> usize {
         self.state.lock().aside
+    }
+
+    /// How many files lie beside the memory of this copy of the pool.
+    pub fn beside(&self, pool: &[u8; 16]) -> usize {
+        self.state.lock().beside.get(&(*pool, self.copy)).copied().unwrap_or(0)
+    }
+
+    /// Puts so many files beside the memory of this copy of the pool, in place of those that are
+    /// there.
+    pub fn put_beside(&self, pool: &[u8; 16], files: usize) {
+        self.state.lock().beside.insert((*pool, self.copy), files);
     }
 
     /// Forgets the memory of this copy of the pool, as if its directory were emptied.
@@ -106,6 +125,7 @@ impl SimStandby {
         state.boot += 1;
         if rng.coin() {
             state.files.clear();
+            state.beside.clear();
         }
     }
 }
@@ -149,18 +169,38 @@ impl Standby for StandbyHandle {
         Ok(found.map(|bytes| self.memory(bytes)))
     }
 
-    fn make(&self, pool: &[u8; 16], bytes: usize) -> io::Result<Arc<dyn StandbyMemory>> {
+    fn make(
+        &self,
+        pool: &[u8; 16],
+        bytes: usize,
+        fill: &dyn Fn(&dyn StandbyMemory),
+    ) -> io::Result<Arc<dyn StandbyMemory>> {
         self.check()?;
-        let mut state = self.standby.state.lock();
-        if state.bytes_max.is_some_and(|most| bytes > most) {
+        if self.standby.state.lock().bytes_max.is_some_and(|most| bytes > most) {
             return Err(io::ErrorKind::StorageFull.into());
         }
+        let made: Bytes = Arc::new(Mutex::new(vec![0; bytes]));
+        let memory = self.memory(Arc::clone(&made));
+        fill(&*memory);
+        let _running = self.standby.power.running();
+        self.check()?;
+        let mut state = self.standby.state.lock();
         if state.files.contains_key(&(*pool, self.standby.copy)) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
-        let made: Bytes = Arc::new(Mutex::new(vec![0; bytes]));
-        state.files.insert((*pool, self.standby.copy), Arc::clone(&made));
-        Ok(self.memory(made))
+        state.files.insert((*pool, self.standby.copy), made);
+        Ok(memory)
+    }
+
+    fn fault(&self, pool: &[u8; 16], memory: &dyn StandbyMemory) -> Option<String> {
+        let state = self.standby.state.lock();
+        match state.files.get(&(*pool, self.standby.copy)) {
+            None => Some("simulated standby memory: it has been removed".to_owned()),
+            Some(found) if identity(found) != memory.identity().0 => {
+                Some("simulated standby memory: another file has taken its place".to_owned())
+            }
+            Some(_) => None,
+        }
     }
 
     fn remove(&self, pool: &[u8; 16]) -> io::Result<()> {
@@ -169,6 +209,20 @@ impl Standby for StandbyHandle {
         self.standby.state.lock().files.remove(&(*pool, self.standby.copy));
         Ok(())
     }
+
+    fn pass_over_beside(&self, pool: &[u8; 16], is_void: bool) -> Vec<String> {
+        let _running = self.standby.power.running();
+        if self.check().is_err() {
+            return Vec::new();
+        }
+        let passed_over = self.standby.state.lock().beside.remove(&(*pool, self.standby.copy)).unwrap_or(0);
+        let kept = if is_void { 0 } else { passed_over };
+        (0..kept).map(|number| format!("simulated file {number} beside standby memory")).collect()
+    }
+}
+
+fn identity(bytes: &Bytes) -> u64 {
+    Arc::as_ptr(bytes) as u64
 }
 
 impl StandbyHandle {
@@ -180,13 +234,22 @@ impl StandbyHandle {
     }
 
     fn memory(&self, bytes: Bytes) -> Arc<dyn StandbyMemory> {
-        Arc::new(Memory { bytes, power: Arc::clone(&self.standby.power), generation: self.generation })
+        let identity = identity(&bytes);
+        Arc::new(Memory { bytes, identity, power: Arc::clone(&self.standby.power), generation: self.generation })
     }
 }
 
 impl StandbyMemory for Memory {
     fn len(&self) -> usize {
         self.bytes.lock().len()
+    }
+
+    fn identity(&self) -> (u64, u64) {
+        (self.identity, 0)
+    }
+
+    fn is_whole(&self) -> bool {
+        true
     }
 
     fn write(&self, at: usize, bytes: &[u8]) {

@@ -167,6 +167,8 @@ ranks! {
     BufferShard "buffer shard";
     /// The queue of the write buffer.
     BufferQueue "buffer queue";
+    /// Held shared while standby memory is used, exclusively while it is replaced.
+    StandbyMemory "standby memory";
     /// The ring of standby memory.
     StandbyRing "standby ring";
     /// Why the pool takes no writes.

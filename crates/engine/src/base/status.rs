@@ -88,12 +88,14 @@ pub struct StandbyStatus {
     pub place: Option<String>,
     /// Bytes of that memory.
     pub bytes: u64,
+    /// Whether there should be such memory: the pool is served with it.
+    pub is_wanted: bool,
     /// Writes and discards that were replayed from it when the pool was opened.
     pub replayed: u64,
     /// Bytes that these had written.
     pub replayed_bytes: u64,
-    /// What was found there and not replayed, and why there is no such memory although it was asked
-    /// for.
+    /// Reports of memory that was found and not replayed, and of memory that is wanted and is not
+    /// there.
     pub notes: Vec<String>,
 }
 

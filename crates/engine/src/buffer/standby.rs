@@ -6,8 +6,9 @@
 //! A write or a discard goes through these steps, under the lock of its group's shard of the write
 //! buffer:
 //! 1. A record gets the next *position* of the ring and its head is written, under the ring's lock:
-//!    so heads follow one another without a gap, and who reads the ring can step over a record that
-//!    was never finished.
+//!    so heads follow one another without a gap, and a reader of the ring can step over a record
+//!    that was never finished. Then a word says that the records reach behind this one: up to there
+//!    a head that is not whole is damage, and not the end.
 //! 2. Its blocks are copied behind the head.
 //! 3. The word that makes it count is stored: a checksum of head and blocks.
 //! 4. The run goes into the write buffer, and keeps the record ([`Kept`]) as long as any part of it
@@ -46,6 +47,10 @@
 //!   its number is never used again.
 //! - Moves and sorting change no content, so they need no record.
 //!
+//! **Replacement.** The file of the ring may be removed while it is in use. The ring then moves to
+//! a new file as it is ([`Ring::replace`]), with its records, its positions and its session, while
+//! no thread uses its memory.
+//!
 //! **Bound.** The ring has the write buffer's limit and [`SLACK_BYTES`]. Its bytes count like those
 //! of the write buffer where writers wait and workers drain ([`WriteBuffer::held`]); who finds no
 //! room for a record waits for a drain.
@@ -57,16 +62,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use env::StandbyMemory;
+use env::{Standby, StandbyMemory};
 use format::{
-    STANDBY_ALIGN, STANDBY_COMMIT_OFFSET, STANDBY_DURABLE_OFFSET, STANDBY_INCARNATION_OFFSET, STANDBY_RING_OFFSET,
-    STANDBY_SEQ_OFFSET, STANDBY_TAIL_OFFSET, StandbyKind, StandbyRecord,
+    STANDBY_ALIGN, STANDBY_COMMIT_OFFSET, STANDBY_DURABLE_OFFSET, STANDBY_HEAD_OFFSET, STANDBY_INCARNATION_OFFSET,
+    STANDBY_PATH_OFFSET, STANDBY_RING_OFFSET, STANDBY_SEQ_OFFSET, STANDBY_TAIL_OFFSET, StandbyHeader, StandbyKind,
+    StandbyRecord, word_stores,
 };
 use units::{BlockIndex, GROUP_BYTES, ObjectId, Seq};
 
 use crate::base::canary::Canary;
 use crate::base::group::GroupKey;
-use crate::base::ranked::{Condvar, Mutex};
+use crate::base::ranked::{Condvar, Mutex, RwLock};
 use crate::base::ranks;
 use crate::buffer::write_buffer::{DirtyRun, briefly};
 
@@ -75,8 +81,10 @@ const RECORD_BYTES_MAX: usize = STANDBY_ALIGN + GROUP_BYTES;
 /// What the ring has beyond the limit of the write buffer: a record that is as long as can be, the
 /// pad before it, and as much again for writers that passed the limit at the same time.
 pub(crate) const SLACK_BYTES: usize = 4 * RECORD_BYTES_MAX;
-/// How long one waits for the tail before one drains again.
+/// Time that a thread waits for the tail before it drains again.
 const PATIENCE: Duration = Duration::from_millis(20);
+/// Bytes that are copied at a time when the memory is replaced.
+const COPY_BYTES: usize = 256 << 10;
 
 /// A record in the ring.
 struct Live {
@@ -92,13 +100,47 @@ struct State {
     records: VecDeque<Live>,
     /// Number of the first of `records`.
     first: u64,
+    /// Newest incarnation of the log that the memory goes with.
+    incarnation: u64,
+    /// Number of the first batch that is not known to be durable.
+    durable: u64,
     /// The memory stays as it is: what goes from now on was not drained.
     is_frozen: bool,
 }
 
+/// Facts about the log when a ring is made.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LogFacts {
+    /// The first batch that is not applied.
+    pub applied: Seq,
+    /// The first batch that is not known to be durable.
+    pub durable: Seq,
+}
+
+/// Writes the first bytes of a ring without records over zeroes.
+pub(crate) fn write_beginning(memory: &dyn StandbyMemory, header: &StandbyHeader, log: LogFacts, path: &[u8]) {
+    let StandbyHeader { session, incarnation, .. } = *header;
+    let words = [
+        (STANDBY_TAIL_OFFSET, 0),
+        (STANDBY_SEQ_OFFSET, log.applied.0),
+        (STANDBY_INCARNATION_OFFSET, incarnation),
+        (STANDBY_DURABLE_OFFSET, log.durable.0),
+        (STANDBY_HEAD_OFFSET, 0),
+    ];
+    words.into_iter().for_each(|(offset, value)| set_word(memory, session, offset, value));
+    memory.write(STANDBY_PATH_OFFSET, &path[..path.len().min(STANDBY_RING_OFFSET - STANDBY_PATH_OFFSET)]);
+    memory.write(0, &header.encode());
+}
+
+/// Changes a word of standby memory.
+pub(crate) fn set_word(memory: &dyn StandbyMemory, session: u64, offset: usize, value: u64) {
+    word_stores(session, offset, value).into_iter().for_each(|(at, value)| memory.store(at, value));
+}
+
 /// The ring of one open pool.
 pub(crate) struct Ring {
-    memory: Arc<dyn StandbyMemory>,
+    memory: RwLock<Arc<dyn StandbyMemory>, ranks::StandbyMemory>,
+    bytes: usize,
     session: u64,
     ring_bytes: u64,
     state: Mutex<State, ranks::StandbyRing>,
@@ -129,17 +171,27 @@ impl Drop for Kept {
 }
 
 impl Ring {
-    /// A ring in memory whose header is not written yet.
-    pub(crate) fn new(memory: Arc<dyn StandbyMemory>, session: u64, log_seq: Seq) -> Self {
-        let ring_bytes = ring_bytes(memory.len());
+    /// A ring without records in memory that has its beginning.
+    pub(crate) fn new(memory: Arc<dyn StandbyMemory>, header: &StandbyHeader, log: LogFacts) -> Self {
+        let StandbyHeader { session, incarnation, ring_bytes, .. } = *header;
+        let state = State {
+            head: 0,
+            tail: 0,
+            records: VecDeque::new(),
+            first: 0,
+            incarnation,
+            durable: log.durable.0,
+            is_frozen: false,
+        };
         Self {
-            memory,
+            bytes: memory.len(),
+            memory: RwLock::new(memory),
             session,
             ring_bytes,
-            state: Mutex::new(State { head: 0, tail: 0, records: VecDeque::new(), first: 0, is_frozen: false }),
+            state: Mutex::new(state),
             moved: Condvar::new(),
             used: AtomicUsize::new(0),
-            log_seq: AtomicU64::new(log_seq.0),
+            log_seq: AtomicU64::new(log.applied.0),
         }
     }
 
@@ -150,7 +202,7 @@ impl Ring {
 
     /// Bytes of the memory.
     pub(crate) fn bytes(&self) -> usize {
-        self.memory.len()
+        self.bytes
     }
 
     /// Bytes up to which the ring may be filled before writers wait.
@@ -160,9 +212,43 @@ impl Ring {
 
     /// The file goes with this incarnation of the log as well.
     pub(crate) fn goes_with(&self, incarnation: u64) {
-        if self.memory.load(STANDBY_INCARNATION_OFFSET) < incarnation {
-            self.memory.store(STANDBY_INCARNATION_OFFSET, incarnation);
+        let memory = self.memory.read();
+        let mut state = briefly(&self.state);
+        if state.incarnation < incarnation {
+            state.incarnation = incarnation;
+            set_word(&**memory, self.session, STANDBY_INCARNATION_OFFSET, incarnation);
         }
+    }
+
+    /// Returns the reason why the next process would not find the memory. `None` if it would.
+    pub(crate) fn fault(&self, standby: &dyn Standby, pool: &[u8; 16]) -> Option<String> {
+        standby.fault(pool, &**self.memory.read())
+    }
+
+    /// Moves the ring, as it is, to memory that `make` makes: so many bytes, filled by a function.
+    ///
+    /// # Errors
+    /// When the memory cannot be read, or no other can be made.
+    pub(crate) fn replace(
+        &self,
+        make: impl FnOnce(usize, &dyn Fn(&dyn StandbyMemory)) -> std::io::Result<Arc<dyn StandbyMemory>>,
+    ) -> std::io::Result<()> {
+        let mut memory = self.memory.write();
+        if !memory.is_whole() {
+            return Err(std::io::Error::other("the file that is in use has been cut off; start the server again"));
+        }
+        let old = Arc::clone(&memory);
+        let copy = |new: &dyn StandbyMemory| {
+            let mut bytes = vec![0; COPY_BYTES];
+            for at in (0..old.len()).step_by(COPY_BYTES) {
+                let part = &mut bytes[..COPY_BYTES.min(old.len() - at)];
+                if old.read(at, part) {
+                    new.write(at, part);
+                }
+            }
+        };
+        *memory = make(old.len(), &copy)?;
+        Ok(())
     }
 
     /// All batches before this one are applied.
@@ -172,9 +258,11 @@ impl Ring {
 
     /// All batches before this one are durable: without them the log is damaged.
     pub(crate) fn log_is_durable(&self, seq: Seq) {
-        let _state = briefly(&self.state);
-        if self.memory.load(STANDBY_DURABLE_OFFSET) < seq.0 {
-            self.memory.store(STANDBY_DURABLE_OFFSET, seq.0);
+        let memory = self.memory.read();
+        let mut state = briefly(&self.state);
+        if state.durable < seq.0 {
+            state.durable = seq.0;
+            set_word(&**memory, self.session, STANDBY_DURABLE_OFFSET, seq.0);
         }
     }
 
@@ -193,23 +281,24 @@ impl Ring {
         let first = BlockIndex(key.group.first_block().0 + u64::from(run.first));
         let kind = if run.data.is_some() { StandbyKind::Data } else { StandbyKind::Hole };
         let record = StandbyRecord { position: 0, kind, object: key.object, first, count: run.count.into() };
-        let (record, number) = self.reserve(record)?;
+        let memory = self.memory.read();
+        let (record, number) = self.reserve(&**memory, record)?;
         let kept = Arc::new(Kept { ring: Arc::clone(self), number });
         let at = self.place(record.position);
         let payload = run.data.as_deref().unwrap_or_default();
         let commit = record.commit(self.session, payload);
         if Canary::StandbyRecordBeforePayload.is_planted() {
-            self.memory.store(at + STANDBY_COMMIT_OFFSET, commit);
+            memory.store(at + STANDBY_COMMIT_OFFSET, commit);
         }
         if !payload.is_empty() {
-            self.memory.write(at + STANDBY_ALIGN, payload);
+            memory.write(at + STANDBY_ALIGN, payload);
         }
-        self.memory.store(at + STANDBY_COMMIT_OFFSET, commit);
+        memory.store(at + STANDBY_COMMIT_OFFSET, commit);
         Some(kept)
     }
 
     /// Step 1.
-    fn reserve(&self, record: StandbyRecord) -> Option<(StandbyRecord, u64)> {
+    fn reserve(&self, memory: &dyn StandbyMemory, record: StandbyRecord) -> Option<(StandbyRecord, u64)> {
         let bytes = record.bytes() as u64;
         let mut state = briefly(&self.state);
         let to_end = self.ring_bytes - state.head % self.ring_bytes;
@@ -221,12 +310,13 @@ impl Ring {
             let count = (pad / STANDBY_ALIGN as u64) as u32;
             let (object, first) = (ObjectId(0), BlockIndex(0));
             let skipped = StandbyRecord { position: state.head, kind: StandbyKind::Pad, object, first, count };
-            self.memory.write(self.place(skipped.position), &skipped.encode(self.session));
+            memory.write(self.place(skipped.position), &skipped.encode(self.session));
             state.push(pad, false);
         }
         let record = StandbyRecord { position: state.head, ..record };
-        self.memory.write(self.place(record.position), &record.encode(self.session));
+        memory.write(self.place(record.position), &record.encode(self.session));
         let number = state.push(bytes, true);
+        set_word(memory, self.session, STANDBY_HEAD_OFFSET, state.head);
         self.used.store((state.head - state.tail) as usize, Ordering::Relaxed);
         Some((record, number))
     }
@@ -238,6 +328,7 @@ impl Ring {
 
     /// Step 5.
     fn give_up(&self, number: u64) {
+        let memory = self.memory.read();
         let mut state = briefly(&self.state);
         let index = (number - state.first) as usize;
         if let Some(record) = state.records.get_mut(index) {
@@ -253,8 +344,8 @@ impl Ring {
             state.first += 1;
         }
         // How far the log must be, before what is in it is not needed here any more.
-        self.memory.store(STANDBY_SEQ_OFFSET, self.log_seq.load(Ordering::Acquire));
-        self.memory.store(STANDBY_TAIL_OFFSET, state.tail);
+        set_word(&**memory, self.session, STANDBY_SEQ_OFFSET, self.log_seq.load(Ordering::Acquire));
+        set_word(&**memory, self.session, STANDBY_TAIL_OFFSET, state.tail);
         self.used.store((state.head - state.tail) as usize, Ordering::Relaxed);
         drop(state);
         self.moved.notify_all();

@@ -4,6 +4,7 @@
 
 pub(crate) mod core;
 pub(crate) mod pool_properties;
+pub(crate) mod standby;
 pub(crate) mod workers;
 
 use std::sync::Arc;
@@ -201,7 +202,7 @@ impl Pool {
         counters.recovered_bytes.set(replayed.bytes_read);
         let is_orderly = recovery::ended_at(&*env.store, position.incarnation, position.next_seq)?;
         losses.tell_end(replayed.torn, position.next_seq, is_orderly);
-        let missing = standby_lost::Missing::of(&env, &superblock.pool, &left, is_orderly)?;
+        let missing = standby_lost::Missing::of(&env, &superblock.pool, &left, is_orderly, &applier.objects)?;
         let (missing, is_missing) = missing.remember(&env, &mut losses)?;
         // Whatever lies behind the end of the log never happened.
         position.incarnation += 1;
@@ -515,6 +516,11 @@ impl Pool {
             standby: core.standby_status(),
             failed: core.failure(),
         }
+    }
+
+    /// Whether the death of the process now would lose nothing that was acknowledged.
+    pub fn keeps_acknowledged(&self) -> bool {
+        self.core.standby_status().place.is_some()
     }
 
     /// Makes all that was acknowledged durable.

@@ -308,14 +308,15 @@ fn keep(core: &Weak<Core>) {
 }
 
 impl Core {
-    /// Does what is due: drains what is older than the age limit, takes a checkpoint. Without
-    /// threads, cleans a little.
+    /// Does the work that is due: replaces standby memory that is gone, drains old data, takes a
+    /// checkpoint. Without threads, cleans a little.
     pub(crate) fn tick(&self) -> Result<()> {
         if self.check_failed().is_err() {
             return Ok(());
         }
         self.forget_shrinking();
         self.look_below();
+        self.look_at_standby();
         let now = self.env.clock.now_ns();
         let old = {
             let mut aging = self.aging.lock();

@@ -269,6 +269,23 @@ impl Losses {
         Ok(losses)
     }
 
+    /// Notes, durably, that something is lost. An opening that died before it could go on may have
+    /// noted it already.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub(crate) fn add(&mut self, env: &PoolEnv, text: &str) -> Result<()> {
+        let text = &text[..text.floor_char_boundary(LOSS_TEXT_BYTES_MAX)];
+        if self.known.iter().any(|loss| !loss.is_acknowledged && loss.text == text) {
+            return Ok(());
+        }
+        let mut known = self.known.clone();
+        known.push(LossNote::new(env.clock.unix_s(), text.to_owned()));
+        remember(&*env.store, &known)?;
+        self.known = known;
+        Ok(())
+    }
+
     /// Keeps what can be said of the log's end, which was found before batch `next`.
     pub(crate) fn tell_end(&mut self, torn: Option<String>, next: Seq, is_orderly: bool) {
         self.is_torn = torn.is_some();
@@ -318,6 +335,14 @@ impl Pool {
     pub fn losses(&self) -> Vec<(u64, String)> {
         let losses = self.core.losses.lock();
         losses.known.iter().filter(|loss| !loss.is_acknowledged).map(|loss| (loss.unix_s, loss.text.clone())).collect()
+    }
+
+    /// Remembers durably that acknowledged data or names are lost, until an administrator knows.
+    ///
+    /// # Errors
+    /// When the map store fails.
+    pub fn remember_loss(&self, text: &str) -> Result<()> {
+        self.core.losses.lock().add(&self.core.env, text)
     }
 
     /// An administrator knows of all losses so far. Durable on return.

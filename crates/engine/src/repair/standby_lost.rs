@@ -6,6 +6,7 @@
 //! 3. So an opening that finds the note of this boot and of this copy, and no ring that goes with
 //!    the pool, knows that acknowledged writes may be missing ([`Missing::of`]). `status` says so
 //!    until it is acknowledged.
+//!    So is a ring that goes with the pool and has damaged records.
 //! 4. An opening that finds the note of another copy is that of a copy which was made while a
 //!    server ran, or after it had died: what that server acknowledged is for the other copy.
 //! 5. A ring that knows more batches to be durable than the log has proves that the log is damaged
@@ -14,7 +15,7 @@
 //!    behind the missing batches, so they are not replayed over the gap, and the ring stays.
 
 use env::MapBatch;
-use format::{KEY_STANDBY, LossNote, StandbyNeed};
+use format::{KEY_STANDBY, StandbyNeed};
 use surface::{Error, ErrorKind, Result};
 use units::Seq;
 
@@ -22,8 +23,9 @@ use crate::base::canary::Canary;
 use crate::base::loss::Loss;
 use crate::base::options::PoolEnv;
 use crate::base::store_error::store_error;
+use crate::objects::Objects;
 use crate::pool::core::Core;
-use crate::repair::loss::{Losses, remember};
+use crate::repair::loss::Losses;
 use crate::write::standby_open::Found;
 
 /// What an opening knows to be missing, or not to be here.
@@ -40,7 +42,13 @@ impl Missing {
     ///
     /// # Errors
     /// Those of the map store.
-    pub(crate) fn of(env: &PoolEnv, pool: &[u8; 16], found: &Found, is_orderly: bool) -> Result<Self> {
+    pub(crate) fn of(
+        env: &PoolEnv,
+        pool: &[u8; 16],
+        found: &Found,
+        is_orderly: bool,
+        objects: &Objects,
+    ) -> Result<Self> {
         let mut missing = Self::default();
         let Some(standby) = &env.standby else { return Ok(missing) };
         let others = standby.others(pool);
@@ -50,8 +58,17 @@ impl Missing {
                 others.join(", ")
             ));
         }
-        if let Found::Refused { is_lost: true, why, .. } = found {
-            missing.lost = Some(format!("acknowledged writes are missing: {why}"));
+        match found {
+            Found::Refused { is_lost: true, why, .. } => {
+                missing.lost = Some(format!("acknowledged writes are missing: {why}"));
+            }
+            Found::Left(left) => {
+                missing.lost = left.damage(objects).map(|damage| {
+                    let place = standby.place(pool);
+                    format!("acknowledged writes and discards are missing: {place} is damaged; lost: {damage}")
+                });
+            }
+            _ => {}
         }
         let need = env.store.get(KEY_STANDBY).map_err(store_error)?.and_then(|bytes| StandbyNeed::decode(&bytes).ok());
         let is_found = matches!(found, Found::Left(_) | Found::Short { .. });
@@ -82,11 +99,7 @@ impl Missing {
         let Self { lost, mut notes } = self;
         let is_lost = lost.is_some();
         if let Some(text) = lost {
-            // An opening that died in between has noted it.
-            if losses.known.last().is_none_or(|last| last.is_acknowledged || last.text != text) {
-                losses.known.push(LossNote::new(env.clock.unix_s(), text.clone()));
-                remember(&*env.store, &losses.known)?;
-            }
+            losses.add(env, &text)?;
             notes.push(text);
         }
         Ok((notes, is_lost))

@@ -8,12 +8,14 @@
 //!    that is bound by flushes a worker does a part of it ahead (`precompress`).
 //! 3. When the batch is applied, the groups leave the buffer.
 //!
-//! An opening replays writes that a dead process had acknowledged and not drained (`standby_open`).
+//! An opening replays writes that a dead process had acknowledged and not drained (`standby_open`,
+//! `standby_left`). The pool's own standby memory is made and looked at in `pool::standby`.
 
 pub(crate) mod drain;
 pub(crate) mod precompress;
 pub(crate) mod quota;
 pub(crate) mod room;
+pub(crate) mod standby_left;
 pub(crate) mod standby_open;
 #[cfg(test)]
 pub(crate) mod standby_tests;

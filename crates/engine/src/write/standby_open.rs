@@ -5,8 +5,9 @@
 //!    things are checked: the pool; the copy of it, because a backup that is opened must not take
 //!    what the original's server left; the boot of the machine, because memory of another boot says
 //!    nothing; the incarnation of the log, because another process may have opened the pool since;
-//!    and the length of the log. A ring that fails a check is not replayed. If the log is shorter
-//!    than it was when it was flushed, it is damaged (`standby_lost`).
+//!    and the length of the log. A ring that fails a check is not replayed: its acknowledged
+//!    requests are lost (`standby_lost`). If the log is shorter than it was when it was flushed, it
+//!    is damaged. Single damaged records are lost, and all others are replayed (`standby_left`).
 //! 2. Before a checkpoint is taken under this opening's incarnation, the file's range is
 //!    extended to it. So this opening may die as well.
 //! 3. When the pool has its threads, the records from the tail on are replayed through the
@@ -15,35 +16,26 @@
 //!    client has written to the pool. So a replay after a death in between gives the same result.
 //!    Files beside a ring that is not replayed are passed over first: see
 //!    [`env::Standby::pass_over_beside`].
-//! 5. A new file is made, if one is asked for. Only now the first request is taken. A file that was
-//!    not replayed, and is not of another boot, is kept under another name before.
+//! 5. A new file is made, if one is asked for (`pool::standby`). Only then the first request is
+//!    taken.
+//!    A file that was not replayed, and is not of another boot, is kept under another name before.
 //!
 //! Every opening takes steps 1 to 4, whatever its purpose: the next opening could not take them
 //! any more.
 
-use std::sync::Arc;
-
-use bytes::Bytes;
-use env::StandbyMemory;
 use format::{
-    STANDBY_ALIGN, STANDBY_COMMIT_OFFSET, STANDBY_DURABLE_OFFSET, STANDBY_HEADER_BYTES, STANDBY_INCARNATION_OFFSET,
-    STANDBY_PATH_OFFSET, STANDBY_RING_OFFSET, STANDBY_SEQ_OFFSET, STANDBY_TAIL_OFFSET, StandbyHeader, StandbyKind,
-    StandbyNeed, StandbyRecord,
+    STANDBY_DURABLE_OFFSET, STANDBY_HEADER_BYTES, STANDBY_INCARNATION_OFFSET, STANDBY_RING_OFFSET, STANDBY_SEQ_OFFSET,
+    StandbyHeader,
 };
 use surface::{Error, ErrorKind, Result};
-use units::{BLOCK_BYTES, GROUP_BLOCKS, Seq, format_size};
+use units::{BLOCK_BYTES, Seq};
 
 use crate::base::canary::Canary;
 use crate::base::group::GroupKey;
 use crate::base::options::PoolEnv;
-use crate::base::status::StandbyStatus;
-use crate::buffer::standby::{Ring, SLACK_BYTES, ring_bytes};
-use crate::buffer::write_buffer::DirtyRun;
+use crate::buffer::standby::ring_bytes;
 use crate::pool::core::Core;
-
-/// Least bytes of the ring: as much again as the slack, so that writers wait for drains and not for
-/// single records.
-const RING_BYTES_MIN: usize = 2 * SLACK_BYTES;
+use crate::write::standby_left::Left;
 
 /// Facts about the standby memory of an open pool.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -51,15 +43,16 @@ pub(crate) struct StandbyFacts {
     /// Records that were replayed when the pool was opened, and their bytes of data.
     pub replayed: u64,
     pub replayed_bytes: u64,
-    /// Memory that was left and not replayed, and why there is no standby memory where it was asked for.
+    /// Memory that was left and not replayed, and data that is missing.
     pub notes: Vec<String>,
-}
-
-/// A ring that another process left and that goes with the pool.
-pub(crate) struct Left {
-    memory: Arc<dyn StandbyMemory>,
-    header: StandbyHeader,
-    tail: u64,
+    /// What an earlier process left has been taken over, and a ring of this process is wanted.
+    pub is_wanted: bool,
+    /// Why there is no standby memory now, or none that has all.
+    pub why_none: Option<String>,
+    /// Why the memory was replaced last.
+    pub replaced: Option<String>,
+    /// When the next attempt is due.
+    pub next_try_ns: u64,
 }
 
 /// What step 1 found.
@@ -101,10 +94,7 @@ pub(crate) fn find(env: &PoolEnv, pool: &[u8; 16], incarnation: u64, next_seq: S
             let text = "what an earlier server left in standby memory cannot be read yet; try again";
             return Err(Error::with_source(ErrorKind::InUse, text, error));
         }
-        Err(error) => {
-            let is_void = error.kind() == std::io::ErrorKind::InvalidData;
-            return Ok(Found::Refused { why: error.to_string(), is_void, is_lost: false });
-        }
+        Err(error) => return Ok(Found::Refused { why: error.to_string(), is_void: false, is_lost: false }),
     };
     let place = standby.place(pool);
     let refused = |why: &str, is_void: bool, is_lost: bool| {
@@ -112,10 +102,13 @@ pub(crate) fn find(env: &PoolEnv, pool: &[u8; 16], incarnation: u64, next_seq: S
     };
     let mut bytes = [0; STANDBY_HEADER_BYTES];
     if memory.len() <= STANDBY_RING_OFFSET || !memory.read(0, &mut bytes) {
-        return refused("it is too short", true, false);
+        return refused("it has been cut off", false, false);
     }
     if memory.load(0) == 0 {
-        // Its maker died before the first request, or it was replayed.
+        if Canary::StandbyVoidForgetsBeside.is_planted() {
+            return refused("it was never finished", true, false);
+        }
+        // It was replayed, and the process that did so died before it removed the memory.
         return Ok(Found::Nothing);
     }
     let header = match StandbyHeader::decode(&bytes) {
@@ -126,10 +119,6 @@ pub(crate) fn find(env: &PoolEnv, pool: &[u8; 16], incarnation: u64, next_seq: S
         Ok(boot) => boot,
         Err(error) => return refused(&error.to_string(), false, false),
     };
-    let newest = memory.load(STANDBY_INCARNATION_OFFSET);
-    let newest = if Canary::StandbyReplayedTwice.is_planted() { u64::MAX } else { newest };
-    let needs = memory.load(STANDBY_SEQ_OFFSET);
-    let durable = memory.load(STANDBY_DURABLE_OFFSET);
     if header.boot != boot {
         return refused("it was left before the machine was started", true, false);
     }
@@ -140,16 +129,20 @@ pub(crate) fn find(env: &PoolEnv, pool: &[u8; 16], incarnation: u64, next_seq: S
         return refused("it belongs to another copy of the pool", false, false);
     }
     if header.ring_bytes != ring_bytes(memory.len()) {
-        return refused("its length is not what it was", false, false);
+        return refused("its length is not what it was", false, true);
     }
-    if !(header.incarnation..=newest).contains(&incarnation) {
+    let left = Left::read(memory, header);
+    let words = [STANDBY_INCARNATION_OFFSET, STANDBY_SEQ_OFFSET, STANDBY_DURABLE_OFFSET].map(|at| left.word(at));
+    let [Some(newest), Some(needs), Some(durable)] = words else {
+        return refused("the words that say which log it goes with are damaged", false, !left.is_empty());
+    };
+    let newest = if Canary::StandbyReplayedTwice.is_planted() { u64::MAX } else { newest };
+    if !(left.first_incarnation()..=newest).contains(&incarnation) {
         let why = "the pool has been opened without it since, or another copy was put in the place of the one that it goes with";
-        return refused(why, false, false);
+        return refused(why, false, !left.is_empty());
     }
-    let left = Left { tail: memory.load(STANDBY_TAIL_OFFSET), memory, header };
     if next_seq.0 < durable {
-        let runs = left.records().into_iter().filter(|record| left.run(record).is_some());
-        let (records, bytes) = runs.fold((0, 0), |(n, bytes), record| (n + 1, bytes + record.payload_bytes() as u64));
+        let (records, bytes) = (left.records().len() as u64, left.data_bytes());
         return Ok(Found::Short { place, durable: Seq(durable), records, bytes });
     }
     if next_seq.0 < needs {
@@ -157,62 +150,6 @@ pub(crate) fn find(env: &PoolEnv, pool: &[u8; 16], incarnation: u64, next_seq: S
         return refused(&text, false, true);
     }
     Ok(Found::Left(left))
-}
-
-impl Left {
-    /// Step 2.
-    pub(crate) fn goes_with(&self, incarnation: u64) {
-        self.memory.store(STANDBY_INCARNATION_OFFSET, incarnation);
-    }
-
-    /// The records from the tail on, in their order, those that do not count included.
-    fn records(&self) -> Vec<StandbyRecord> {
-        let StandbyHeader { session, ring_bytes, .. } = self.header;
-        let mut records = Vec::new();
-        let mut position = self.tail;
-        while position - self.tail < ring_bytes {
-            let mut head = [0; STANDBY_COMMIT_OFFSET];
-            if !self.memory.read(self.place(position), &mut head) {
-                break;
-            }
-            let Some(record) = StandbyRecord::decode(&head, position, session) else { break };
-            let room = ring_bytes - position % ring_bytes;
-            if record.bytes() as u64 > room {
-                break;
-            }
-            position += record.bytes() as u64;
-            if record.kind != StandbyKind::Pad {
-                records.push(record);
-            }
-        }
-        records
-    }
-
-    fn place(&self, position: u64) -> usize {
-        STANDBY_RING_OFFSET + (position % self.header.ring_bytes) as usize
-    }
-
-    /// The run of a record, if the record counts.
-    fn run(&self, record: &StandbyRecord) -> Option<DirtyRun> {
-        let at = self.place(record.position);
-        let mut payload = vec![0; record.payload_bytes()];
-        if !self.memory.read(at + STANDBY_ALIGN, &mut payload) {
-            return None;
-        }
-        let commit = self.memory.load(at + STANDBY_COMMIT_OFFSET);
-        let is_whole = commit == record.commit(self.header.session, &payload);
-        if !is_whole && (commit == 0 || !Canary::StandbyRecordBeforePayload.is_planted()) {
-            return None;
-        }
-        let (first, count) = (record.first.in_group(), record.count);
-        if first + count > GROUP_BLOCKS as u32 {
-            return None;
-        }
-        Some(match record.kind {
-            StandbyKind::Data => DirtyRun::of(first as u8, count as u8, Bytes::from(payload)),
-            StandbyKind::Hole | StandbyKind::Pad => DirtyRun::hole(first as u8, count as u8),
-        })
-    }
 }
 
 impl Core {
@@ -234,6 +171,12 @@ impl Core {
         };
         if let Some(is_void) = passed_over {
             let kept = standby.pass_over_beside(&self.pool_id, is_void);
+            if !kept.is_empty() && !is_missing {
+                self.losses.lock().add(
+                    &self.env,
+                    "acknowledged names of shares are missing: their journals do not go with the standby memory",
+                )?;
+            }
             facts.notes.extend(kept.into_iter().map(|place| {
                 format!("what goes with that memory was not replayed either: it is kept as {place} until you remove it")
             }));
@@ -272,9 +215,7 @@ impl Core {
                     return Ok(());
                 }
                 self.forget_need()?;
-                // All at once: without the first word it is no file of ours.
-                left.memory.store(0, 0);
-                drop(left);
+                left.void();
                 // What stays there is void.
                 let _ = standby.remove(&self.pool_id);
             }
@@ -287,8 +228,9 @@ impl Core {
                 self.forget_need()?;
             }
         }
-        if wants_one && let Err(why) = self.begin_standby() {
-            facts.notes.push(format!("no standby memory: {why}"));
+        if wants_one {
+            facts.why_none = self.begin_standby().err();
+            facts.is_wanted = true;
         }
         *self.standby.lock() = facts;
         Ok(())
@@ -296,7 +238,7 @@ impl Core {
 
     /// Step 3.
     fn replay(&self, left: &Left, facts: &mut StandbyFacts) -> Result<()> {
-        let mut records = left.records();
+        let mut records = left.records().to_vec();
         if Canary::StandbyReplayOverNewer.is_planted() {
             records.reverse();
         }
@@ -313,74 +255,5 @@ impl Core {
             self.put(GroupKey { object: record.object, group: record.first.group() }, run)?;
         }
         self.flush()
-    }
-
-    /// Step 5.
-    fn begin_standby(&self) -> std::result::Result<(), String> {
-        let Some(standby) = &self.env.standby else { return Ok(()) };
-        let (pool, most) = (&self.pool_id, self.options.standby_bytes_max);
-        let told = |error: std::io::Error| error.to_string();
-        let boot = standby.boot().map_err(told)?;
-        let mut id = [0; 8];
-        self.env.entropy.fill(&mut id).map_err(told)?;
-        let mut wanted = (self.shares.write_buffer + SLACK_BYTES).min(most);
-        let memory = loop {
-            // With less memory writers wait sooner, and nothing worse.
-            match standby.make(pool, STANDBY_RING_OFFSET + wanted.max(RING_BYTES_MIN)) {
-                Ok(memory) => break memory,
-                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => return Err(told(error)),
-                Err(error) if wanted <= RING_BYTES_MIN => {
-                    let text = format!("{error}; at least {} are needed there", format_size(RING_BYTES_MIN as u64));
-                    return Err(text);
-                }
-                Err(_) => wanted /= 2,
-            }
-        };
-        let session = u64::from_le_bytes(id);
-        let incarnation = self.log.incarnation();
-        let seq = self.log.applied_seq();
-        let (copy, ring_bytes) = (standby.copy(), ring_bytes(memory.len()));
-        let header = StandbyHeader { pool: *pool, boot, copy, session, incarnation, ring_bytes };
-        memory.store(STANDBY_SEQ_OFFSET, seq.0);
-        memory.store(STANDBY_DURABLE_OFFSET, self.log.durable_before().0);
-        memory.store(STANDBY_INCARNATION_OFFSET, incarnation);
-        let path = standby.pool_path();
-        memory.write(STANDBY_PATH_OFFSET, &path[..path.len().min(STANDBY_RING_OFFSET - STANDBY_PATH_OFFSET)]);
-        // The first word comes last: without it nothing of the rest counts.
-        let encoded = header.encode();
-        memory.write(8, &encoded[8..]);
-        memory.store(0, u64::from_le_bytes(std::array::from_fn(|i| encoded[i])));
-        if let Err(error) = self.note_need(StandbyNeed { boot, copy }) {
-            drop(memory);
-            let _ = standby.remove(pool);
-            return Err(error.to_string());
-        }
-        let ring = Arc::new(Ring::new(memory, session, seq));
-        self.buffer.begin_standby(Arc::clone(&ring));
-        // A checkpoint may have gone on under another one meanwhile.
-        ring.goes_with(self.log.incarnation());
-        Ok(())
-    }
-
-    /// For `status`.
-    pub(crate) fn standby_status(&self) -> StandbyStatus {
-        let StandbyFacts { replayed, replayed_bytes, notes } = self.standby.lock().clone();
-        let ring = self.buffer.standby();
-        let place = ring.and(self.env.standby.as_ref()).map(|standby| standby.place(&self.pool_id));
-        StandbyStatus { place, bytes: ring.map_or(0, |ring| ring.bytes() as u64), replayed, replayed_bytes, notes }
-    }
-
-    /// The pool has been closed. If all is in the log, the standby memory goes; else it stays for
-    /// the next opening.
-    pub(crate) fn end_standby(&self, is_durable: bool) {
-        let Some(ring) = self.buffer.standby() else { return };
-        ring.freeze();
-        if let Some(standby) = &self.env.standby
-            && is_durable
-            && ring.is_empty()
-            && self.forget_need().is_ok()
-        {
-            let _ = standby.remove(&self.pool_id);
-        }
     }
 }

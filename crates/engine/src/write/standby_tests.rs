@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use format::{
-    STANDBY_DURABLE_OFFSET, STANDBY_HEADER_BYTES, STANDBY_RING_OFFSET, STANDBY_SEQ_OFFSET, STANDBY_TAIL_OFFSET,
-    StandbyHeader,
+    STANDBY_DURABLE_OFFSET, STANDBY_HEAD_OFFSET, STANDBY_HEADER_BYTES, STANDBY_RING_OFFSET, STANDBY_SEQ_OFFSET,
+    STANDBY_TAIL_OFFSET, StandbyHeader, word_stores,
 };
 use sim::Machine;
 use surface::{BlockDevice, ErrorKind, WriteOptions};
@@ -93,6 +93,30 @@ fn changed(change: impl FnOnce(&mut Vec<u8>)) -> (String, u8) {
     (status.notes.join("; "), value)
 }
 
+/// Changes a word of standby memory as a server does.
+fn set_word(bytes: &mut [u8], offset: usize, change: impl FnOnce(u64) -> u64) {
+    let session = StandbyHeader::decode(&bytes[..STANDBY_HEADER_BYTES]).unwrap().session;
+    let value = change(u64::from_le_bytes(std::array::from_fn(|i| bytes[offset + i])));
+    for (at, value) in word_stores(session, offset, value) {
+        bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
+    }
+}
+
+/// As [`changed`], where the change loses something: that is said, and remembered.
+fn lossy(change: impl FnOnce(&mut Vec<u8>)) -> (String, u8, u8) {
+    let (machine, id) = died();
+    let mut bytes = machine.standby.peek(&id).unwrap();
+    change(&mut bytes);
+    machine.standby.poke(&id, bytes);
+    let pool = open(&machine);
+    let losses = pool.losses();
+    assert_eq!(losses.len(), 1, "{losses:?}");
+    assert!(pool.status().standby.notes.contains(&losses[0].1), "{:?}", pool.status().standby);
+    let values = (read(&pool, 5), read(&pool, 6));
+    pool.close().unwrap();
+    (losses[0].1.clone(), values.0, values.1)
+}
+
 #[test]
 fn what_was_acknowledged_is_there_when_the_program_died() {
     let (machine, _) = died();
@@ -163,7 +187,7 @@ fn what_belongs_to_another_pool_is_not_replayed() {
     let (note, value) = with(|header| header.incarnation += 1);
     assert!(note.contains("another copy") && value == 1, "{note}");
     let (note, value) = with(|header| header.session ^= 1);
-    assert_eq!((note.as_str(), value), ("", 1), "no record is of that file");
+    assert!(note.contains("words") && value == 1, "no record is of that file: {note}");
 }
 
 #[test]
@@ -171,30 +195,144 @@ fn what_is_torn_is_not_replayed() {
     let (note, value) = changed(|bytes| bytes[20] ^= 1);
     assert!(note.contains("checksum") && value == 1, "{note}");
     let (note, value) = changed(|bytes| bytes.truncate(100));
-    assert!(note.contains("too short") && value == 1, "{note}");
+    assert!(note.contains("cut off") && value == 1, "{note}");
     let (note, value) = changed(|bytes| bytes[..STANDBY_HEADER_BYTES].fill(0));
     assert!(note.contains("may be missing") && value == 1, "the map knows that there were requests: {note}");
+}
+
+/// A record that is damaged may have been acknowledged: it is told, and all others are replayed.
+#[test]
+fn what_is_damaged_is_told_and_nothing_else_is_lost() {
     // The file's first records are those of block 5 as 1, then as 2, then of block 6.
     let record = |index: usize| STANDBY_RING_OFFSET + index * (64 + BLOCK_BYTES);
-    let (note, value) = changed(|bytes| bytes[record(1) + 64 + 7] ^= 1);
-    assert_eq!((note.as_str(), value), ("", 1), "its blocks are not those of the record");
-    let (_, value) = changed(|bytes| bytes[record(2) + 64 + 7] ^= 1);
-    assert_eq!(value, 2, "what stands beside it counts");
-    let (_, value) = changed(|bytes| bytes[record(1) + 3] ^= 1);
-    assert_eq!(value, 1, "its head is torn");
+    let (loss, five, six) = lossy(|bytes| bytes[record(1) + 64 + 7] ^= 1);
+    assert!(loss.contains("4 KiB at 20 KiB of 'v'") && (five, six) == (1, 3), "its blocks: {loss}");
+    let (loss, five, six) = lossy(|bytes| bytes[record(1) + 3] ^= 1);
+    assert!(loss.contains("all requests in 4.06 KiB") && (five, six) == (1, 3), "its head: {loss}");
+    let (loss, five, six) = lossy(|bytes| bytes[record(1) + 50] ^= 1);
+    assert!(loss.contains("4 KiB at 20 KiB of 'v'") && (five, six) == (1, 3), "its commit: {loss}");
+    let (loss, five, six) = lossy(|bytes| bytes[record(2)..record(2) + 64].fill(0));
+    assert!(loss.contains("all requests in") && (five, six) == (2, 0), "the last one: {loss}");
+    let (loss, five, six) = lossy(|bytes| bytes[record(1)..].fill(0));
+    assert!(loss.contains("all requests in 8.1") && (five, six) == (1, 0), "all of them: {loss}");
+    let (loss, five, six) = lossy(|bytes| bytes[STANDBY_TAIL_OFFSET..STANDBY_TAIL_OFFSET + 32].fill(7));
+    assert!(loss.contains("it is not known where they are") && (five, six) == (1, 0), "where they begin: {loss}");
+    let (loss, five, six) = lossy(|bytes| set_word(bytes, STANDBY_HEAD_OFFSET, |_| 1 << 40));
+    assert!(loss.contains("it is not known where they are") && (five, six) == (1, 0), "where they end: {loss}");
+}
+
+#[test]
+fn a_word_that_is_damaged_once_does_no_harm() {
+    for at in (STANDBY_TAIL_OFFSET..STANDBY_HEAD_OFFSET + 32).step_by(3) {
+        let (note, value) = changed(|bytes| bytes[at] ^= 0x10);
+        assert_eq!((note.as_str(), value), ("", 2), "byte {at}");
+    }
+}
+
+/// A request that was never acknowledged is no loss.
+#[test]
+fn what_was_not_finished_is_not_missed() {
+    let (note, value) = changed(|bytes| {
+        let record = STANDBY_RING_OFFSET + 2 * (64 + BLOCK_BYTES);
+        bytes[record + 48..record + 56].fill(0);
+        bytes[record + 64..record + 100].fill(9);
+    });
+    assert_eq!((note.as_str(), value), ("", 2));
+}
+
+/// The file of a running server is removed: the ring moves to another one, and all acknowledged
+/// blocks are there.
+#[test]
+fn memory_that_is_gone_is_made_again() {
+    let mut machine = Machine::new(64 << 20, 1);
+    let pool = new_pool(&machine);
+    let volume = pool.volume("v").unwrap();
+    write(&volume, 5, 2);
+    machine.standby.empty();
+    let status = pool.status().standby;
+    assert!(status.place.is_none() && status.notes[0].contains("it has been removed"), "{status:?}");
+    assert!(!pool.keeps_acknowledged());
+    write(&volume, 6, 3);
+    pool.tick().unwrap();
+    let status = pool.status().standby;
+    assert!(status.place.is_some() && status.notes[0].contains("was made again"), "{status:?}");
+    write(&volume, 7, 4);
+    drop(volume);
+    die(&mut machine, pool);
+    let pool = open(&machine);
+    assert_eq!((read(&pool, 5), read(&pool, 6), read(&pool, 7)), (2, 3, 4));
+    assert_eq!((pool.losses(), pool.status().standby.replayed), (Vec::new(), 1), "the others were drained");
+    pool.close().unwrap();
+}
+
+/// Another file in the place of the ring is kept, and the ring moves to a new one.
+#[test]
+fn memory_whose_place_was_taken_is_made_again() {
+    let mut machine = Machine::new(64 << 20, 1);
+    let pool = new_pool(&machine);
+    let volume = pool.volume("v").unwrap();
+    write(&volume, 5, 2);
+    machine.standby.poke(&pool.id(), vec![1; 8192]);
+    pool.tick().unwrap();
+    assert!(pool.keeps_acknowledged() && machine.standby.aside() == 1, "{:?}", pool.status().standby);
+    write(&volume, 6, 3);
+    drop(volume);
+    die(&mut machine, pool);
+    let pool = open(&machine);
+    assert_eq!((read(&pool, 5), read(&pool, 6), pool.losses().len()), (2, 3, 0));
+    pool.close().unwrap();
+}
+
+/// There is no room for the ring at the opening, or for a new one later: that is said, until there
+/// is.
+#[test]
+fn memory_without_room_is_made_when_there_is_some() {
+    let later = |machine: &Machine, pool: &Pool| {
+        machine.clock.advance_ms(3000);
+        pool.tick().unwrap();
+    };
+    let mut machine = Machine::new(64 << 20, 1);
+    machine.standby.limit(1000);
+    let format = FormatOptions { capacity_bytes: 64 << 20, extent_bytes: 64 << 10, properties: Default::default() };
+    Pool::format(&env_on(&machine, machine.disk.handle()), &format).unwrap();
+    let pool = open(&machine);
+    pool.create_volume("v", 64 << 20, &Default::default()).unwrap();
+    let volume = pool.volume("v").unwrap();
+    write(&volume, 5, 2);
+    later(&machine, &pool);
+    assert!(!pool.keeps_acknowledged());
+    machine.standby.limit(usize::MAX);
+    later(&machine, &pool);
+    assert!(pool.keeps_acknowledged() && pool.status().standby.notes.is_empty(), "{:?}", pool.status().standby);
+    write(&volume, 6, 3);
+    // And now it goes.
+    machine.standby.empty();
+    machine.standby.limit(1000);
+    later(&machine, &pool);
+    let status = pool.status().standby;
+    assert!(status.place.is_none() && status.notes[0].contains("it has been removed"), "{status:?}");
+    write(&volume, 7, 4);
+    drop(volume);
+    die(&mut machine, pool);
+    machine.standby.limit(usize::MAX);
+    let pool = open(&machine);
+    let losses = pool.losses();
+    assert!(losses.len() == 1 && losses[0].1.contains("may be missing"), "{losses:?}");
+    assert_eq!((read(&pool, 5), read(&pool, 7)), (2, 0), "the ring was there first, and then it was not");
+    pool.close().unwrap();
 }
 
 #[test]
 fn a_log_that_has_become_shorter_is_not_continued() {
-    let (note, value) = changed(|bytes| bytes[STANDBY_SEQ_OFFSET + 4] = 1);
-    assert!(note.contains("the log ends before") && value == 1, "{note}");
+    let (loss, value, _) = lossy(|bytes| set_word(bytes, STANDBY_SEQ_OFFSET, |seq| seq + (1 << 32)));
+    assert!(loss.contains("the log ends before") && value == 1, "{loss}");
 }
 
 #[test]
 fn a_log_that_lost_what_was_flushed_is_damaged() {
     let (machine, id) = died();
     let mut bytes = machine.standby.peek(&id).unwrap();
-    bytes[STANDBY_DURABLE_OFFSET] += 2;
+    set_word(&mut bytes, STANDBY_DURABLE_OFFSET, |durable| durable + 2);
     machine.standby.poke(&id, bytes.clone());
     let open = |repair, accept_loss| {
         let options = PoolOptions { repair, accept_loss, ..options(0) };
@@ -255,9 +393,10 @@ fn what_an_opening_without_standby_memory_passed_over_is_stale() {
     let env = crate::base::options::PoolEnv { standby: None, ..env_on(&machine, machine.disk.handle()) };
     let pool = Pool::open(env, PoolOptions { standby_bytes_max: 0, ..options(0) }).unwrap();
     pool.close().unwrap();
-    let (status, value) = opened(&machine);
-    let note = status.notes.join("; ");
-    assert!(note.contains("opened without it") && value == 1, "{note}");
+    let pool = open(&machine);
+    let losses = pool.losses();
+    assert!(losses.len() == 1 && losses[0].1.contains("opened without it") && read(&pool, 5) == 1, "{losses:?}");
+    pool.close().unwrap();
 }
 
 /// The ring is overwritten many times, and who writes waits for what is drained.

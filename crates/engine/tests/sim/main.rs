@@ -39,6 +39,7 @@ mod mend;
 mod mend_identities;
 mod mend_lossy;
 mod model;
+mod openings;
 mod reading;
 mod receive_limits;
 mod recompress;

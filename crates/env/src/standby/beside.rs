@@ -4,15 +4,15 @@
 //!
 //! - They are not locked: the lock of the pool says who may have them. A descriptor of one may be
 //!   held by another process, which outlives the pool's.
-//! - They take room as they are written.
+//! - Each gets its name when its maker has written its beginning, and allocated its space.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{Error, ErrorKind, Result};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::FileStandby;
-use super::files::aside;
+use super::files::{aside, make_whole};
 
 /// A file that is there.
 #[derive(Debug)]
@@ -33,24 +33,31 @@ impl FileStandby {
         format!("{}.beside", self.file_stem(pool))
     }
 
-    /// Makes an empty file, in place of one that is there.
+    /// Makes a file that `fill` writes, in place of one that is there. The file gets its name only
+    /// then.
     ///
     /// # Errors
     /// When there is no room, or the one that is there stays.
-    pub fn make_beside(&self, pool: &[u8; 16], number: u64) -> Result<File> {
-        let path = self.place_beside(pool, number);
-        let told = |error: Error| Error::new(error.kind(), format!("{}: {error}", path.display()));
-        match std::fs::remove_file(&path) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(told(error)),
-            _ => {}
+    pub fn make_beside(&self, pool: &[u8; 16], number: u64, fill: &mut dyn FnMut(&File) -> Result<()>) -> Result<File> {
+        make_whole(&self.place_beside(pool, number), true, |file| fill(&file).map(|()| file))
+    }
+
+    /// Returns the reason why the next process would not find a file that `make_beside` gave, of so
+    /// many bytes. `None` if it would.
+    pub fn fault_beside(&self, pool: &[u8; 16], number: u64, file: &File, bytes: u64) -> Option<String> {
+        match file.metadata() {
+            Ok(metadata) => {
+                let identity = (metadata.dev(), metadata.ino());
+                self.fault_of(&self.place_beside(pool, number), identity, bytes, true)
+            }
+            Err(error) => Some(error.to_string()),
         }
-        OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path).map_err(told)
     }
 
     /// The files that are there, those that were set aside left out.
     pub fn left_beside(&self, pool: &[u8; 16]) -> Vec<Beside> {
         let prefix = format!("{}.", self.beside_prefix(pool));
-        let dirs = self.earlier.iter().chain([&self.dir]).filter_map(|dir| std::fs::read_dir(dir).ok());
+        let dirs = self.dirs().filter_map(|dir| std::fs::read_dir(dir).ok());
         let of_name = |path: PathBuf| {
             let number = path.file_name()?.to_str()?.strip_prefix(&prefix)?.parse().ok()?;
             Some(Beside { number, path })
@@ -135,8 +142,8 @@ mod tests {
             FileStandby::new(dir.path(), owner).of_copy(&path, &path.join("data")).unwrap()
         };
         let (ours, theirs) = (pool("first"), pool("second"));
-        ours.make_beside(&POOL, 7).unwrap().write_all(b"seven").unwrap();
-        let first = ours.make_beside(&POOL, 40).unwrap();
+        ours.make_beside(&POOL, 7, &mut |mut file| file.write_all(b"seven")).unwrap();
+        let first = ours.make_beside(&POOL, 40, &mut |_| Ok(())).unwrap();
         assert_eq!(numbers(&ours), [7, 40]);
         assert!(numbers(&theirs).is_empty(), "another copy has none");
         assert!(ours.others(&POOL).is_empty(), "they are its own");
@@ -144,8 +151,13 @@ mod tests {
         let mut text = String::new();
         ours.open_beside(&ours.left_beside(&POOL)[0].path).unwrap().read_to_string(&mut text).unwrap();
         assert_eq!(text, "seven");
-        // One that was made anew is not removed by the one before.
-        let second = ours.make_beside(&POOL, 40).unwrap();
+        // A file that a later one replaced does not remove that one.
+        assert_eq!(ours.fault_beside(&POOL, 40, &first, 0), None);
+        let second = ours.make_beside(&POOL, 40, &mut |_| Ok(())).unwrap();
+        assert!(ours.fault_beside(&POOL, 40, &first, 0).unwrap().contains("another file"));
+        assert!(ours.fault_beside(&POOL, 40, &second, 1).unwrap().contains("cut off"));
+        let failed = ours.make_beside(&POOL, 41, &mut |_| Err(ErrorKind::StorageFull.into()));
+        assert!(failed.is_err() && numbers(&ours) == [7, 40], "{failed:?}");
         ours.remove_beside(&POOL, 40, &first).unwrap();
         assert_eq!(numbers(&ours), [7, 40]);
         ours.remove_beside(&POOL, 40, &second).unwrap();
@@ -154,7 +166,7 @@ mod tests {
         let kept = ours.pass_over_beside(&POOL, false);
         assert!(kept.len() == 1 && Path::new(&kept[0]).exists(), "{kept:?}");
         assert!(numbers(&ours).is_empty());
-        ours.make_beside(&POOL, 7).unwrap();
+        ours.make_beside(&POOL, 7, &mut |_| Ok(())).unwrap();
         assert!(ours.pass_over_beside(&POOL, true).is_empty() && numbers(&ours).is_empty());
     }
 
@@ -162,7 +174,7 @@ mod tests {
     fn a_file_beside_that_others_may_write_is_not_opened() {
         let dir = TempDir::new("beside-foreign");
         let standby = FileStandby::new(dir.path(), rustix::process::geteuid().as_raw());
-        standby.make_beside(&POOL, 1).unwrap();
+        standby.make_beside(&POOL, 1, &mut |_| Ok(())).unwrap();
         let path = standby.place_beside(&POOL, 1);
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666)).unwrap();
         assert_eq!(standby.open_beside(&path).unwrap_err().kind(), ErrorKind::PermissionDenied);

@@ -8,6 +8,8 @@
 //!   something into `/dev/shm`.
 //! - All of its space is allocated when it is made: a page that the file system could not give
 //!   later would end the process.
+//! - A file is made under another name, and renamed when it is whole: where a process dies in
+//!   between, the next one finds no file, and removes the unfinished one.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{Error, ErrorKind, Result};
@@ -32,13 +34,16 @@ const RAMFS_MAGIC: u64 = 0x8584_58f6;
 /// Most files of other copies that are named, and most files of this one that are set aside.
 const FILES_MAX: usize = 8;
 
+/// The end of the name of a file that is not whole.
+const UNFINISHED: &str = ".new";
+
 /// Standby memory in files.
 #[derive(Debug, Clone)]
 pub struct FileStandby {
     /// Where new files are made.
     pub(super) dir: PathBuf,
-    /// Where an earlier process may have left one, if that is elsewhere.
-    pub(super) earlier: Option<PathBuf>,
+    /// Other directories in which an earlier process may have left one.
+    pub(super) earlier: Vec<PathBuf>,
     /// The owner of the pool, whose files are as good as ours.
     owner: u32,
     copy: [u8; 32],
@@ -48,7 +53,7 @@ pub struct FileStandby {
 impl FileStandby {
     /// Files in that directory, of pools whose directory belongs to `owner`.
     pub fn new(dir: &Path, owner: u32) -> Self {
-        Self { dir: dir.to_owned(), earlier: None, owner, copy: [0; 32], pool_path: Vec::new() }
+        Self { dir: dir.to_owned(), earlier: Vec::new(), owner, copy: [0; 32], pool_path: Vec::new() }
     }
 
     /// The same, of the pool with that directory and that data.
@@ -66,8 +71,11 @@ impl FileStandby {
     }
 
     /// The same; an earlier process may have left its file in another directory.
-    pub fn or_left_in(self, earlier: &Path) -> Self {
-        Self { earlier: Some(earlier.to_owned()).filter(|earlier| *earlier != self.dir), ..self }
+    pub fn or_left_in(mut self, earlier: &Path) -> Self {
+        if earlier != self.dir && self.earlier.iter().all(|dir| dir != earlier) {
+            self.earlier.push(earlier.to_owned());
+        }
+        self
     }
 
     /// Whether the directory is on a file system in memory.
@@ -97,8 +105,7 @@ impl FileStandby {
 
     /// Where a file of the pool may be, the likeliest place first.
     fn paths(&self, pool: &[u8; 16]) -> impl Iterator<Item = PathBuf> {
-        let earlier = self.earlier.as_ref().map(|dir| dir.join(self.file_name(pool)));
-        earlier.into_iter().chain([self.path(pool)])
+        self.earlier.iter().map(|dir| dir.join(self.file_name(pool))).chain([self.path(pool)])
     }
 
     fn open(&self, path: &Path) -> Result<Option<Arc<dyn StandbyMemory>>> {
@@ -111,10 +118,8 @@ impl FileStandby {
         self.check(path, &file)?;
         let metadata = file.metadata()?;
         let len = usize::try_from(metadata.len()).map_err(|_| ErrorKind::OutOfMemory)?;
-        // A file with holes was not allocated to its end: a page that is missing would have to be
-        // found now.
-        if len == 0 || metadata.blocks() * 512 < metadata.len() {
-            return Err(Error::new(ErrorKind::InvalidData, format!("{}: it was never finished", path.display())));
+        if let Some(why) = why_not_whole(&metadata, 1) {
+            return Err(Error::new(ErrorKind::InvalidData, format!("{}: {why}", path.display())));
         }
         Ok(Some(Arc::new(Mapping::of(file, len).map_err(told)?)))
     }
@@ -152,6 +157,71 @@ impl FileStandby {
     }
 }
 
+/// Returns the reason why a file does not have all of its space, with so many bytes at least.
+fn why_not_whole(metadata: &Metadata, bytes: u64) -> Option<&'static str> {
+    match metadata.len() {
+        len if len < bytes => Some("it has been cut off"),
+        len if metadata.blocks() * 512 < len => Some("a part of it has been removed"),
+        _ => None,
+    }
+}
+
+/// Makes a file of ours, has `fill` write it, and only then gives it the name. `replaces`: in place
+/// of one that has it.
+pub(super) fn make_whole<T>(path: &Path, replaces: bool, fill: impl FnOnce(File) -> Result<T>) -> Result<T> {
+    let told = |error: Error| Error::new(error.kind(), format!("{}: {error}", path.display()));
+    let mut unfinished = path.as_os_str().to_owned();
+    unfinished.push(UNFINISHED);
+    let unfinished = Path::new(&unfinished);
+    let flags = if replaces { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
+    let made = || {
+        // Its maker is dead: a pool is open in one process.
+        match std::fs::remove_file(unfinished) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(unfinished)?;
+        let made = fill(file)?;
+        rustix::fs::renameat_with(rustix::fs::CWD, unfinished, rustix::fs::CWD, path, flags)?;
+        Ok(made)
+    };
+    made().map_err(|error| {
+        let _ = std::fs::remove_file(unfinished);
+        told(error)
+    })
+}
+
+impl FileStandby {
+    /// All directories in which there may be files of the pool.
+    pub(super) fn dirs(&self) -> impl Iterator<Item = &PathBuf> {
+        self.earlier.iter().chain([&self.dir])
+    }
+
+    /// Removes files that were never finished, of all kinds: nothing was ever acknowledged by one.
+    fn remove_unfinished(&self, pool: &[u8; 16]) {
+        let stem = self.file_stem(pool);
+        let is_unfinished = |name: &[u8]| name.starts_with(stem.as_bytes()) && name.ends_with(UNFINISHED.as_bytes());
+        for entry in self.dirs().filter_map(|dir| std::fs::read_dir(dir).ok()).flatten().flatten() {
+            if is_unfinished(entry.file_name().as_bytes()) {
+                let _ = std::fs::remove_file(entry.path());
+            }
+        }
+    }
+
+    /// Returns the reason why the next process would not take this file, of so many bytes, from its
+    /// place. `None` if it would. A part of a file with holes may not be allocated.
+    pub(super) fn fault_of(&self, path: &Path, identity: (u64, u64), bytes: u64, has_holes: bool) -> Option<String> {
+        let why = match std::fs::symlink_metadata(path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => "it has been removed",
+            Err(error) => return Some(format!("{}: {error}", path.display())),
+            Ok(metadata) if (metadata.dev(), metadata.ino()) != identity => "another file has taken its place",
+            Ok(metadata) if has_holes && metadata.len() >= bytes => self.why_not_ours(&metadata)?,
+            Ok(metadata) => self.why_not_ours(&metadata).or_else(|| why_not_whole(&metadata, bytes))?,
+        };
+        Some(format!("{}: {why}", path.display()))
+    }
+}
+
 impl Standby for FileStandby {
     fn place(&self, pool: &[u8; 16]) -> String {
         self.path(pool).display().to_string()
@@ -167,7 +237,7 @@ impl Standby for FileStandby {
 
     fn others(&self, pool: &[u8; 16]) -> Vec<String> {
         let (all, own) = (file_prefix(pool), self.file_stem(pool));
-        let dirs = self.earlier.iter().chain([&self.dir]).filter_map(|dir| std::fs::read_dir(dir).ok());
+        let dirs = self.dirs().filter_map(|dir| std::fs::read_dir(dir).ok());
         let of_pool = |name: &[u8]| name.starts_with(all.as_bytes()) && !name.starts_with(own.as_bytes());
         let found = dirs.flatten().flatten().filter(|entry| of_pool(entry.file_name().as_bytes()));
         let mut places: Vec<_> = found.map(|entry| entry.path().display().to_string()).take(FILES_MAX).collect();
@@ -187,28 +257,24 @@ impl Standby for FileStandby {
     }
 
     fn left(&self, pool: &[u8; 16]) -> Result<Option<Arc<dyn StandbyMemory>>> {
+        self.remove_unfinished(pool);
         self.paths(pool).find_map(|path| self.open(&path).transpose()).transpose()
     }
 
-    fn make(&self, pool: &[u8; 16], bytes: usize) -> Result<Arc<dyn StandbyMemory>> {
-        let path = self.path(pool);
-        let told = |error: Error| Error::new(error.kind(), format!("{}: {error}", path.display()));
-        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path).map_err(told)?;
-        let made = || {
+    fn make(&self, pool: &[u8; 16], bytes: usize, fill: &dyn Fn(&dyn StandbyMemory)) -> Result<Arc<dyn StandbyMemory>> {
+        make_whole(&self.path(pool), false, |file| {
             if !try_hold(&file)? {
                 return Err(ErrorKind::WouldBlock.into());
             }
             rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes as u64)?;
-            Mapping::of(file.try_clone()?, bytes)
-        };
-        match made() {
-            Ok(mapping) => Ok(Arc::new(mapping)),
-            Err(error) => {
-                // It is ours, and of no use; what stays is refused by the next one, and told.
-                let _ = std::fs::remove_file(&path);
-                Err(told(error))
-            }
-        }
+            let memory = Mapping::of(file, bytes)?;
+            fill(&memory);
+            Ok(Arc::new(memory) as Arc<dyn StandbyMemory>)
+        })
+    }
+
+    fn fault(&self, pool: &[u8; 16], memory: &dyn StandbyMemory) -> Option<String> {
+        self.fault_of(&self.path(pool), memory.identity(), memory.len() as u64, false)
     }
 
     fn remove(&self, pool: &[u8; 16]) -> Result<()> {
@@ -273,11 +339,11 @@ mod tests {
         let dir = TempDir::new("standby");
         let standby = standby(&dir);
         assert!(standby.left(&POOL).unwrap().is_none());
-        let memory = standby.make(&POOL, 1 << 16).unwrap();
+        let memory = standby.make(&POOL, 1 << 16, &|_| ()).unwrap();
         memory.write(100, b"payload");
         memory.store(8, 77);
         assert!(refusal(&standby).contains("another process has it"));
-        assert!(standby.make(&POOL, 1 << 16).is_err(), "it is there");
+        assert!(standby.make(&POOL, 1 << 16, &|_| ()).is_err(), "it is there");
         drop(memory);
         let left = standby.left(&POOL).unwrap().unwrap();
         let mut bytes = [0; 7];
@@ -289,6 +355,10 @@ mod tests {
         let other = TempDir::new("standby-other");
         let moved = FileStandby::new(other.path(), 0).or_left_in(dir.path());
         assert_eq!(moved.left(&POOL).unwrap().unwrap().load(8), 77);
+        drop(moved.make(&POOL, 4096, &|_| ()).unwrap());
+        let third = TempDir::new("standby-third");
+        let again = FileStandby::new(third.path(), 0).or_left_in(third.path()).or_left_in(other.path());
+        assert_eq!(again.or_left_in(dir.path()).left(&POOL).unwrap().unwrap().len(), 4096, "one of three");
         moved.remove(&POOL).unwrap();
         standby.remove(&POOL).unwrap();
         assert!(standby.left(&POOL).unwrap().is_none());
@@ -306,7 +376,7 @@ mod tests {
         let (first, second) = (pool("first"), pool("second"));
         let of = |path: &Path| standby(&dir).of_copy(path, &path.join("data")).unwrap();
         let (ours, theirs) = (of(&first), of(&second));
-        drop(theirs.make(&POOL, 4096).unwrap());
+        drop(theirs.make(&POOL, 4096, &|_| ()).unwrap());
         assert!(ours.left(&POOL).unwrap().is_none());
         assert_eq!(ours.others(&POOL), [theirs.place(&POOL)]);
         ours.remove(&POOL).unwrap();
@@ -318,7 +388,7 @@ mod tests {
         let aside: Vec<_> = (0..2)
             .map(|_| {
                 let aside = of(&moved).set_aside(&POOL).unwrap();
-                drop(theirs.make(&POOL, 4096).unwrap());
+                drop(theirs.make(&POOL, 4096, &|_| ()).unwrap());
                 aside
             })
             .collect();
@@ -330,7 +400,7 @@ mod tests {
     fn what_is_not_ours_is_not_taken() {
         let dir = TempDir::new("standby-foreign");
         let standby = standby(&dir);
-        drop(standby.make(&POOL, 4096).unwrap());
+        drop(standby.make(&POOL, 4096, &|_| ()).unwrap());
         let path = standby.path(&POOL);
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o660)).unwrap();
         assert!(refusal(&standby).contains("others may"));
@@ -349,18 +419,59 @@ mod tests {
         std::fs::create_dir(&path).unwrap();
         assert!(standby.left(&POOL).is_err());
         std::fs::remove_dir(&path).unwrap();
-        // One that was not allocated when its maker died.
+        // One that was cut off since it was made, and one that lost a part.
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).unwrap();
-        assert!(refusal(&standby).contains("never finished"));
+        assert!(refusal(&standby).contains("cut off"));
         file.set_len(1 << 20).unwrap();
-        assert!(refusal(&standby).contains("never finished"));
+        assert!(refusal(&standby).contains("a part of it has been removed"));
+    }
+
+    /// A process that dies while it makes a file leaves nothing that the next one takes for its
+    /// memory, and the space does not stay in use.
+    #[test]
+    fn a_file_has_its_name_when_it_is_whole() {
+        let dir = TempDir::new("standby-unfinished");
+        let standby = standby(&dir);
+        let names =
+            || std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>();
+        let made = standby.make(&POOL, 8192, &|memory| {
+            memory.store(0, 9);
+            assert!(standby.path(&POOL).metadata().is_err() && names().len() == 1, "{:?}", names());
+        });
+        assert_eq!((made.unwrap().load(0), names().len()), (9, 1));
+        standby.remove(&POOL).unwrap();
+        let unfinished = [standby.file_name(&POOL), format!("{}.beside.3", standby.file_stem(&POOL))];
+        unfinished.iter().for_each(|name| std::fs::write(dir.path().join(format!("{name}.new")), b"").unwrap());
+        std::fs::write(dir.path().join("another.new"), b"").unwrap();
+        assert!(standby.left(&POOL).unwrap().is_none());
+        assert_eq!(names(), ["another.new"]);
+    }
+
+    /// All that would keep the next process from using the memory is found while it is in use.
+    #[test]
+    fn memory_that_the_next_process_would_not_find_is_noticed() {
+        let dir = TempDir::new("standby-fault");
+        let standby = standby(&dir);
+        let path = standby.path(&POOL);
+        let memory = standby.make(&POOL, 8192, &|_| ()).unwrap();
+        let fault = || standby.fault(&POOL, &*memory).unwrap_or_default();
+        assert_eq!(fault(), "");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o660)).unwrap();
+        assert!(fault().contains("others may"), "{}", fault());
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        OpenOptions::new().write(true).open(&path).unwrap().set_len(4096).unwrap();
+        assert!(fault().contains("cut off"), "{}", fault());
+        std::fs::remove_file(&path).unwrap();
+        assert!(fault().contains("removed"), "{}", fault());
+        std::fs::write(&path, vec![1; 8192]).unwrap();
+        assert!(fault().contains("another file"), "{}", fault());
     }
 
     #[test]
     fn without_room_there_is_none_and_nothing_is_left() {
         let dir = TempDir::new("standby-full");
         let standby = standby(&dir);
-        assert!(standby.make(&POOL, 1 << 55).is_err());
+        assert!(standby.make(&POOL, 1 << 55, &|_| ()).is_err());
         assert!(standby.left(&POOL).unwrap().is_none());
     }
 

@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io::{ErrorKind, Result};
+use std::os::unix::fs::MetadataExt;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,6 +15,8 @@ use super::StandbyMemory;
 pub(super) struct Mapping {
     memory: NonNull<u8>,
     len: usize,
+    /// Device and inode of the file.
+    identity: (u64, u64),
     /// Holds the lock.
     file: File,
 }
@@ -30,7 +33,8 @@ impl Mapping {
         // SAFETY: a new mapping at a place that the system chooses touches nothing else.
         let memory = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, access, MapFlags::SHARED, &file, 0) }?;
         let memory = NonNull::new(memory.cast()).ok_or(ErrorKind::OutOfMemory)?;
-        Ok(Self { memory, len, file })
+        let metadata = file.metadata()?;
+        Ok(Self { memory, len, identity: (metadata.dev(), metadata.ino()), file })
     }
 
     /// The address of `len` bytes at `at`, if they are within.
@@ -53,6 +57,14 @@ impl Mapping {
 impl StandbyMemory for Mapping {
     fn len(&self) -> usize {
         self.len
+    }
+
+    fn identity(&self) -> (u64, u64) {
+        self.identity
+    }
+
+    fn is_whole(&self) -> bool {
+        self.file.metadata().is_ok_and(|metadata| metadata.len() >= self.len as u64)
     }
 
     fn write(&self, at: usize, bytes: &[u8]) {

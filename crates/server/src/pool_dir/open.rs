@@ -194,6 +194,10 @@ fn open_in(
     }
     let journals = Journals::new(&pool, beside);
     journals.bring_back(&pool);
+    // A server has taken over or set aside all that there was.
+    if matches!(standby, Some(ServeStandby::In(_))) && journals.left().is_empty() {
+        dir.forget_earlier_standby()?;
+    }
     let facts = Facts { pool: root, data, memory_bytes };
     Ok(OpenPool { service: Arc::new(Service::new(pool, facts, journals, images)), dir: dir.clone(), lock })
 }

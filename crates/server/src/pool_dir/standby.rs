@@ -1,9 +1,10 @@
 //! Where a server keeps what it has acknowledged until the log has it, so that the server's death
 //! loses none of it.
 //!
-//! Every opening looks for what a server left: in the directory that the file `standby` in the
-//! pool's directory names, where a server was told another one than the usual, and in the usual
-//! one.
+//! Every opening looks for the memory that a server left: in the usual directory, and in those that
+//! the file `standby` in the pool's directory names, one a line. A server with another directory
+//! adds it before it opens the pool, because the server may die at any point of that. The others
+//! go when the pool is open: their memory has been taken over, or set aside with a message.
 
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
@@ -33,7 +34,7 @@ pub enum ServeStandby {
 pub fn parse_standby(text: &str) -> std::result::Result<ServeStandby, String> {
     match text {
         "off" => Ok(ServeStandby::Off),
-        path if path.starts_with('/') => Ok(ServeStandby::In(path.into())),
+        path if path.starts_with('/') && !path.contains('\n') => Ok(ServeStandby::In(path.into())),
         _ => Err("'off', or the absolute path of a directory on a file system in memory".to_owned()),
     }
 }
@@ -47,7 +48,7 @@ impl PoolDir {
         let usual = Path::new(STANDBY_DIR);
         let note = self.root().join("standby");
         let owner = std::fs::metadata(self.root()).map_err(|e| path_error("cannot look at", self.root(), e))?.uid();
-        let earlier = std::fs::read(&note).ok().map(|bytes| PathBuf::from(std::ffi::OsString::from_vec(bytes)));
+        let earlier = read_note(&note);
         let dir = match wanted {
             Some(ServeStandby::In(dir)) => dir.as_path(),
             Some(ServeStandby::Off) | None => usual,
@@ -55,7 +56,7 @@ impl PoolDir {
         let root = self.root().canonicalize().map_err(|error| path_error("cannot find", self.root(), error))?;
         let standby = FileStandby::new(dir, owner).of_copy(&root, data);
         let mut standby = standby.map_err(|error| path_error("cannot look at", data, error))?;
-        if let Some(earlier) = &earlier {
+        for earlier in earlier.iter().map(PathBuf::as_path).chain([usual]) {
             standby = standby.or_left_in(earlier);
         }
         if dir == usual {
@@ -72,16 +73,37 @@ impl PoolDir {
             let dir = dir.display();
             log::warn!("--standby {dir} is not on a file system in memory: each write goes to its disk as well");
         }
-        if earlier.as_deref() != Some(dir) {
-            // A file left where an earlier note says would not be found any more: it is taken over
-            // now, or told.
-            let new = note.with_extension("new");
-            std::fs::write(&new, dir.as_os_str().as_bytes())
-                .and_then(|()| std::fs::rename(&new, &note))
-                .map_err(|error| path_error("cannot write", &note, error))?;
+        if earlier.last().map(PathBuf::as_path) != Some(dir) {
+            let mut dirs: Vec<&Path> = earlier.iter().map(PathBuf::as_path).filter(|earlier| *earlier != dir).collect();
+            dirs.push(dir);
+            write_note(&note, &dirs)?;
         }
         Ok(standby)
     }
+
+    /// The pool is open: of the directories in which a server may have left something, the newest
+    /// alone is needed any more.
+    pub(super) fn forget_earlier_standby(&self) -> Result<()> {
+        let note = self.root().join("standby");
+        match &read_note(&note)[..] {
+            [] | [_] => Ok(()),
+            [.., newest] => write_note(&note, &[newest]),
+        }
+    }
+}
+
+fn read_note(note: &Path) -> Vec<PathBuf> {
+    let bytes = std::fs::read(note).unwrap_or_default();
+    let lines = bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+    lines.map(|line| PathBuf::from(std::ffi::OsString::from_vec(line.to_vec()))).collect()
+}
+
+fn write_note(note: &Path, dirs: &[&Path]) -> Result<()> {
+    let lines: Vec<&[u8]> = dirs.iter().map(|dir| dir.as_os_str().as_bytes()).collect();
+    let new = note.with_extension("new");
+    std::fs::write(&new, lines.join(&b'\n'))
+        .and_then(|()| std::fs::rename(&new, note))
+        .map_err(|error| path_error("cannot write", note, error))
 }
 
 /// Says what was made of what an earlier server left.
@@ -120,6 +142,17 @@ mod tests {
         assert_eq!(parse_standby("off"), Ok(ServeStandby::Off));
         assert_eq!(parse_standby("/run/shale"), Ok(ServeStandby::In("/run/shale".into())));
         assert!(parse_standby("shm").is_err());
+    }
+
+    #[test]
+    fn directories_are_noted_one_a_line() {
+        let dir = testkit::TempDir::new("standby-note");
+        let note = dir.path().join("standby");
+        assert!(read_note(&note).is_empty());
+        write_note(&note, &[Path::new("/run/one"), Path::new("/run/two")]).unwrap();
+        assert_eq!(read_note(&note), [Path::new("/run/one"), Path::new("/run/two")]);
+        std::fs::write(&note, "/run/one").unwrap();
+        assert_eq!(read_note(&note), [Path::new("/run/one")]);
     }
 
     #[test]

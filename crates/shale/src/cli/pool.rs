@@ -112,6 +112,7 @@ JSON fields (bytes, counts, or as named; counters begin when the pool is opened)
   standby, standby_bytes                   where acknowledged writes survive the server's death, or null; size of that file
   replayed_writes, replayed_bytes          what the last open brought from there to the log
   standby_notes                            what was found there and not used, why there is no such file: list of texts
+  names_at_risk                            whether the server's death would lose names in shares that were not synced
   memory_budget_bytes, memory_resident_bytes
   failed                                   null, or why writes are refused")]
 pub struct StatusArgs {

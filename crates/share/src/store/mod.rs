@@ -259,11 +259,11 @@ impl State {
     }
 
     /// Whether a commit must come before the next change. `room` tells how much more the database
-    /// may take.
-    pub(crate) fn commit_due(&self, room: impl FnOnce() -> u64) -> Due {
+    /// may take, and `journal_bytes` how many bytes of records the journal may have by then.
+    pub(crate) fn commit_due(&self, journal_bytes: usize, room: impl FnOnce() -> u64) -> Due {
         if self.reserved.saturating_sub(self.next) < 8
             || self.active.bytes() >= OVERLAY_BYTES
-            || self.journal_bytes >= crate::journal::JOURNAL_BYTES
+            || self.journal_bytes >= journal_bytes
         {
             return Due::Now;
         }

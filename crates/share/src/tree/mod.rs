@@ -223,7 +223,11 @@ impl Tree {
             if state.is_stuck {
                 return Err(Failure::new(libc::EIO));
             }
-            let due = state.commit_due(|| self.space.own_room());
+            let journal_bytes = self
+                .journal
+                .get()
+                .map_or(journal::JOURNAL_BYTES, |journal| journal.commit_bytes().min(journal::JOURNAL_BYTES));
+            let due = state.commit_due(journal_bytes, || self.space.own_room());
             // One early commit is enough: behind it there may still be hardly any room.
             if due == Due::Not || due == Due::Early && has_committed {
                 return Ok(Change { tree: self, state, request: 0, result: 0, _passed: None });

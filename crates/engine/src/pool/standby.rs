@@ -1,0 +1,145 @@
+//! The standby memory of an open pool: made when the pool is opened, looked at while it is in use,
+//! and removed at the end. Owns whether the promise holds that the death of the process loses
+//! nothing.
+//!
+//! 1. A ring is made whole before it has its place, and the map learns that it is needed before the
+//!    first request ([`Core::begin_standby`]).
+//! 2. The pool's keeper looks whether the next process would find the ring, several times a second
+//!    ([`Core::look_at_standby`]), and `status` looks as well.
+//! 3. A ring that the next process would not find moves to new memory as it is. Where there was no
+//!    room for one at the opening, one begins later. All that came before is then drained: it may
+//!    not be in the ring. Only then `status` promises again.
+//! 4. A pool that dies in between is the case of a ring that is gone: the map says that one was
+//!    needed (`standby_lost`).
+
+use std::io::ErrorKind;
+use std::sync::Arc;
+
+use format::{STANDBY_RING_OFFSET, StandbyHeader, StandbyNeed};
+use units::format_size;
+
+use crate::base::status::StandbyStatus;
+use crate::buffer::standby::{LogFacts, Ring, SLACK_BYTES, ring_bytes, write_beginning};
+use crate::pool::core::Core;
+use crate::write::standby_open::StandbyFacts;
+
+/// Least bytes of the ring: as much again as the slack, so that writers wait for drains and not for
+/// single records.
+const RING_BYTES_MIN: usize = 2 * SLACK_BYTES;
+/// Time between two attempts to make standby memory where there is none.
+const RETRY_NS: u64 = 2_000_000_000;
+
+impl Core {
+    /// Step 1.
+    pub(crate) fn begin_standby(&self) -> std::result::Result<(), String> {
+        let Some(standby) = &self.env.standby else { return Ok(()) };
+        let (pool, most) = (&self.pool_id, self.options.standby_bytes_max);
+        let told = |error: std::io::Error| error.to_string();
+        let boot = standby.boot().map_err(told)?;
+        let mut id = [0; 8];
+        self.env.entropy.fill(&mut id).map_err(told)?;
+        let session = u64::from_le_bytes(id);
+        let (copy, path, incarnation) = (standby.copy(), standby.pool_path(), self.log.incarnation());
+        let log = LogFacts { applied: self.log.applied_seq(), durable: self.log.durable_before() };
+        let header_of = |bytes| {
+            let ring_bytes = ring_bytes(bytes);
+            StandbyHeader { pool: *pool, boot, copy, session, incarnation, ring_bytes }
+        };
+        let mut wanted = (self.shares.write_buffer + SLACK_BYTES).min(most);
+        let memory = loop {
+            // With less memory writers wait sooner, and nothing worse.
+            let bytes = STANDBY_RING_OFFSET + wanted.max(RING_BYTES_MIN);
+            let header = header_of(bytes);
+            match standby.make(pool, bytes, &|memory| write_beginning(memory, &header, log, &path)) {
+                Ok(memory) => break memory,
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => return Err(told(error)),
+                Err(error) if wanted <= RING_BYTES_MIN => {
+                    let text = format!("{error}; at least {} are needed there", format_size(RING_BYTES_MIN as u64));
+                    return Err(text);
+                }
+                Err(_) => wanted /= 2,
+            }
+        };
+        let header = header_of(memory.len());
+        if let Err(error) = self.note_need(StandbyNeed { boot, copy }) {
+            drop(memory);
+            let _ = standby.remove(pool);
+            return Err(error.to_string());
+        }
+        let ring = Arc::new(Ring::new(memory, &header, log));
+        self.buffer.begin_standby(Arc::clone(&ring));
+        // A checkpoint may have gone on under another one meanwhile.
+        ring.goes_with(self.log.incarnation());
+        Ok(())
+    }
+
+    /// Why the ring would not be found now; `None` if it would, or there is none.
+    fn standby_fault(&self) -> Option<String> {
+        self.buffer.standby()?.fault(&**self.env.standby.as_ref()?, &self.pool_id)
+    }
+
+    /// Steps 2 and 3.
+    pub(crate) fn look_at_standby(&self) {
+        let fault = self.standby_fault();
+        {
+            let mut facts = self.standby.lock();
+            let now = self.env.clock.now_ns();
+            if !facts.is_wanted || fault.is_none() && facts.why_none.is_none() || now < facts.next_try_ns {
+                return;
+            }
+            facts.next_try_ns = now + RETRY_NS;
+            if let Some(fault) = &fault {
+                facts.why_none = Some(fault.clone());
+            }
+        }
+        let made = match (fault, self.buffer.standby()) {
+            (Some(fault), Some(ring)) => self.replace_ring(ring, &fault).map_err(|error| format!("{fault}; {error}")),
+            (None, Some(_)) => Ok(()),
+            (_, None) => self.begin_standby(),
+        };
+        let complete = made.and_then(|()| self.drain_all().map_err(|error| error.to_string()));
+        self.standby.lock().why_none = complete.err();
+    }
+
+    /// Moves the ring to new memory. A file that has its place is set aside.
+    fn replace_ring(&self, ring: &Ring, fault: &str) -> std::io::Result<()> {
+        let Some(standby) = &self.env.standby else { return Ok(()) };
+        let aside = match standby.set_aside(&self.pool_id) {
+            Ok(place) => format!("; the file there is kept as {place} until you remove it"),
+            Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
+            Err(error) => return Err(error),
+        };
+        ring.replace(|bytes, fill| standby.make(&self.pool_id, bytes, fill))?;
+        self.standby.lock().replaced = Some(format!("standby memory was made again: {fault}{aside}"));
+        Ok(())
+    }
+
+    /// For `status`.
+    pub(crate) fn standby_status(&self) -> StandbyStatus {
+        let facts = self.standby.lock().clone();
+        let StandbyFacts { replayed, replayed_bytes, mut notes, is_wanted, why_none, replaced, .. } = facts;
+        // The reason of the last attempt has the fault, and why there is still no other memory.
+        let why_none = why_none.or_else(|| self.standby_fault()).filter(|_| is_wanted);
+        let ring = self.buffer.standby().filter(|_| why_none.is_none());
+        let place = ring.and(self.env.standby.as_ref()).map(|standby| standby.place(&self.pool_id));
+        notes.extend(replaced);
+        notes.extend(why_none.map(|why| format!("no standby memory: {why}")));
+        let bytes = ring.map_or(0, |ring| ring.bytes() as u64);
+        StandbyStatus { place, bytes, is_wanted, replayed, replayed_bytes, notes }
+    }
+
+    /// The pool has been closed. If all is in the log, the standby memory goes; else it stays for
+    /// the next opening.
+    pub(crate) fn end_standby(&self, is_durable: bool) {
+        self.standby.lock().is_wanted = false;
+        let Some(ring) = self.buffer.standby() else { return };
+        ring.freeze();
+        if let Some(standby) = &self.env.standby
+            && is_durable
+            && ring.is_empty()
+            && self.forget_need().is_ok()
+        {
+            let _ = standby.remove(&self.pool_id);
+        }
+    }
+}
