@@ -221,7 +221,7 @@ def snapshots_are_seen_as_the_property_says(t):
     pool.shale("snapshot", "s@one")
     os.chmod(root / "was-open", 0o600)
     old = root / ".shale" / "snapshots" / "one" / "was-open"
-    default = next(line for line in json.loads(pool.shale("get", "s", "--json").stdout) if line["property"] == "snapdir")
+    default = next(line for line in json.loads(pool.shale("get", "s", "--json").stdout) if line["key"] == "snapdir")
     t.equal(default["value"], "root", "the default")
     # By root, by a user, and in a listing.
     for value, by_root, by_user, listed in [

@@ -383,7 +383,7 @@ impl Served {
         let is_before_moments = node == Tree::ROOT && offset < COOKIE_MOMENTS;
         let moments = self.moments.as_ref().filter(|_| is_before_moments).and_then(Shown::listed);
         let is_behind = Cell::new(false);
-        let mut list_moments = |plain: &mut Listing, plus: &mut ListingPlus| {
+        let list_moments = |plain: &mut Listing, plus: &mut ListingPlus| {
             let Some(entry) = moments.as_ref().filter(|_| !is_behind.replace(true)) else { return true };
             if with_attributes {
                 return plus.add(entry, COOKIE_MOMENTS, share::KEPT_NAME);

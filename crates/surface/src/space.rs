@@ -104,7 +104,7 @@ pub struct Lineage {
     /// Differs between spaces, and changes whenever a state of the space is replaced by another
     /// one. No two states that follow each other in one space have the same.
     pub generation: u32,
-    /// Differs between spaces of one pool, and never changes.
+    /// Differs between spaces, and never changes.
     pub space: u32,
     /// File numbers below this one may have been handed out in any state of the space.
     pub numbers: u64,

@@ -82,7 +82,7 @@ impl Volume {
         let number = self.object.id.0 as u32;
         Lineage {
             generation: pool.wrapping_add(number.wrapping_mul(GENERATION_STEP)).wrapping_add(generation),
-            space: number.wrapping_mul(SPACE_STEP),
+            space: number.wrapping_mul(SPACE_STEP).wrapping_add(pool.rotate_left(16)),
             numbers: reserved,
         }
     }
