@@ -203,7 +203,7 @@ def shares_are_made_whole_or_not_at_all(t):
 
 
 def as_user(*words):
-    """What a command of an unprivileged user says, and its exit status."""
+    """Output and exit status of a command of an unprivileged user."""
     ran = subprocess.run(["setpriv", "--reuid", str(USER), "--regid", str(USER), "--clear-groups", *map(str, words)],
                          capture_output=True, text=True, check=False)
     return ran.returncode, ran.stdout
@@ -246,7 +246,7 @@ def snapshots_are_seen_as_the_property_says(t):
     t.expect("hidden (not listed)" in said, f"the values that are allowed: {said}")
     pool.shale("set", "s", "snapdir=visible")
     t.wait_for(lambda: ".shale" in os.listdir(root), "the listing")
-    t.equal(t.out("ls", "-A", root / ".shale").split(), ["snapshots"], "what .shale has")
+    t.equal(t.out("ls", "-A", root / ".shale").split(), ["snapshots"], "names in .shale")
     t.equal(sorted(os.listdir(root)), [".shale", "was-open"], "the root")
     try:
         os.rmdir(root / ".shale")

@@ -106,7 +106,7 @@ pub(crate) struct Shown {
     /// Generation of the directories that lead to snapshots, which is the share's own.
     generation: u32,
     state: Mutex<State>,
-    /// What the kernel may have cached of the root's listing.
+    /// Visibility when the kernel was told to list the root again.
     listed: Mutex<Visibility>,
 }
 

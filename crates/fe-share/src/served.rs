@@ -27,7 +27,7 @@ const BACKGROUND_REQUESTS_MAX: u16 = 256;
 /// `st_blksize`: how much programs read and write at a time.
 const PREFERRED_BYTES: u32 = 128 << 10;
 
-/// Where the directory of snapshots stands in a listing: behind the dots, before all names.
+/// Cookie of the directory of snapshots in a listing: after the dots, before all names.
 const COOKIE_MOMENTS: u64 = share::COOKIE_DOT_DOT + 1;
 
 /// The unit of `statfs`.
@@ -382,9 +382,9 @@ impl Served {
         let (mut plain, mut plus) = (Listing::new(size), ListingPlus::new(size));
         let is_before_moments = node == Tree::ROOT && offset < COOKIE_MOMENTS;
         let moments = self.moments.as_ref().filter(|_| is_before_moments).and_then(Shown::listed);
-        let is_behind = Cell::new(false);
+        let is_listed = Cell::new(false);
         let list_moments = |plain: &mut Listing, plus: &mut ListingPlus| {
-            let Some(entry) = moments.as_ref().filter(|_| !is_behind.replace(true)) else { return true };
+            let Some(entry) = moments.as_ref().filter(|_| !is_listed.replace(true)) else { return true };
             if with_attributes {
                 return plus.add(entry, COOKIE_MOMENTS, share::KEPT_NAME);
             }

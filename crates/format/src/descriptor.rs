@@ -68,7 +68,7 @@ pub struct TreeNumbers {
 }
 
 impl TreeNumbers {
-    /// The numbers behind a change of the tree's state from outside.
+    /// The numbers of a share whose tree got another state.
     #[must_use]
     pub const fn replaced(self) -> Self {
         Self { generation: self.generation.wrapping_add(1), ..self }
@@ -133,7 +133,7 @@ pub struct ObjectDescriptor {
     pub identity: Option<SnapshotIdentity>,
     /// How much of a snapshot has come, while it does.
     pub receive: Option<Box<ReceiveState>>,
-    /// Of a share, or a moment of one: the numbers that no state of its tree takes back.
+    /// Numbers of a share that belong to no single state of its tree; 0 in other objects.
     pub numbers: TreeNumbers,
     /// Of an object that holds the fetched groups of an image: which image. No user sees such an
     /// object by itself, so it is a destroyed one; what was cloned from it keeps it. Where it has no
@@ -206,11 +206,13 @@ impl ObjectDescriptor {
         self.state == ObjectState::Folder || self.state == ObjectState::Volume && self.is_share()
     }
 
-    /// Encodes: id 8, state 1, name, size 8, epoch 4, flags 1 (has an origin, made by a schedule, reap is due, reap has
-    /// wrapped, identity follows, receive state follows, cuts were forgotten, image follows), origin object 8, origin epoch 4, parent 8 (0: none), reap's next group 8 and stop 8, number of cuts 1, per
-    /// cut after 4 and before 4, the same for those that are undone, created 8, allocated blocks 8, stored bytes 8, properties, identity 16 if so, receive state 41 if so,
-    /// within what cuts were forgotten 8 if so, image if so, of a share its numbers 8 and its
-    /// generation 4, crc32c 4.
+    /// Encodes: id 8, state 1, name, size 8, epoch 4, flags 1 (has an origin, made by a schedule,
+    /// reap is due, reap has wrapped, identity follows, receive state follows, cuts were forgotten,
+    /// image follows), origin object 8, origin epoch 4, parent 8 (0: none), reap's next group 8 and
+    /// stop 8, number of cuts 1, per cut after 4 and before 4, the same for those that are undone,
+    /// created 8, allocated blocks 8, stored bytes 8, properties, identity 16 if so, receive state
+    /// 41 if so, within what cuts were forgotten 8 if so, image if so, of a share its numbers 8 and
+    /// its generation 4, crc32c 4.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(160);
         put_uint(&mut out, self.id.0, 8);

@@ -82,8 +82,8 @@ pub trait ObjectSpace: Send + Sync {
     /// Bytes that [`set_aside`](Self::set_aside) would find room for, about.
     fn own_room(&self) -> u64;
 
-    /// Facts about the space that no rollback takes back; `None` for a space that has always had
-    /// one state after the other.
+    /// Facts about the space that no rollback reverts; `None` for a space that is never rolled
+    /// back.
     fn lineage(&self) -> Option<Lineage> {
         None
     }
@@ -97,8 +97,8 @@ pub trait ObjectSpace: Send + Sync {
     }
 }
 
-/// Facts about an object space that outlive its states: it may be taken back to an older one, or
-/// get one that was made in another pool.
+/// Facts about an object space that outlive its states: a rollback brings an older state, and a
+/// stream one that was made in another pool.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Lineage {
     /// Differs between spaces, and changes whenever a state of the space is replaced by another

@@ -1,5 +1,5 @@
-//! What only pools with shares have: a feature, by which older programs do not open them, room for
-//! the trees of shares in a full pool, and the numbers that outlive the states of a tree.
+//! Parts of pools with shares: a feature, by which older programs do not open them, room for the
+//! trees of shares in a full pool, and the numbers that outlive the states of a tree.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

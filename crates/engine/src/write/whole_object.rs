@@ -28,8 +28,8 @@ pub(crate) fn batch(
     let settings = Settings::default();
     let (mut payloads, mut fragments) = (Vec::new(), Vec::new());
     let mut target = vec![0; unit_blocks as usize * BLOCK_BYTES];
-    let is_one_unit = |(before, _): &(BlockIndex, &[u8]), (behind, _): &(BlockIndex, &[u8])| {
-        before.0 + 1 == behind.0 && behind.0 % u64::from(unit_blocks) != 0
+    let is_one_unit = |(one, _): &(BlockIndex, &[u8]), (next, _): &(BlockIndex, &[u8])| {
+        one.0 + 1 == next.0 && next.0 % u64::from(unit_blocks) != 0
     };
     for unit in blocks.chunk_by(is_one_unit) {
         let raw: Vec<u8> = unit.iter().flat_map(|(_, block)| block.iter().copied()).collect();

@@ -1,7 +1,8 @@
-//! Numbers of exports. NFS clients keep them in their handles, together with the device number of
-//! the mount. A share keeps its number, whatever it is called, for as long as it keeps its device
-//! number, and gets another one then: the old device number may be that of another share by now, and
-//! old handles would lead there. No number is handed out again before all others were.
+//! Numbers of exports. NFS clients keep them in their handles, with the device number of the mount.
+//!
+//! A share keeps its number, under any name, for as long as it keeps its device number. Then it gets
+//! another one: the old device number may be that of another share by now, and old handles would
+//! lead there. No number is handed out again before all others were.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -90,10 +91,10 @@ mod tests {
         assert_eq!((ids.of(70_000, 50), ids.of(3, 51), ids.of(70_000, 50)), (Ok(1), Ok(2), Ok(1)));
         let mut again = Ids::open(dir.path()).unwrap();
         assert_eq!((again.of(9, 52), again.of(3, 51), again.of(70_000, 50)), (Ok(3), Ok(2), Ok(1)));
-        // The machine was started anew, and mounted them in another order.
+        // After a restart of the machine they were mounted in another order.
         assert_eq!((again.of(3, 50), again.of(70_000, 51), again.of(9, 52)), (Ok(4), Ok(5), Ok(3)));
         let mut last = Ids::open(dir.path()).unwrap();
-        // Back again: handles of the time before may have been used up by a third share.
+        // The first device number again: a third share may have had it since.
         assert_eq!((last.of(3, 51), last.of(70_000, 51)), (Ok(6), Ok(5)));
     }
 

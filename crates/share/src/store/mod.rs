@@ -27,9 +27,9 @@
 //! before the next commit. After a loss of power numbers from `used` to `reserved` may have been
 //! given out and lost: their data is discarded, and the sequence goes on behind them.
 //!
-//! A rollback takes `used` back, and a difference brings that of another pool. The space knows how
-//! far the sequence had come ([`Lineage`]), and has another generation then: so the sequence goes
-//! on behind all numbers of the states before. New inodes have the generation of the space.
+//! A rollback reverts `used`, and a difference brings that of another pool. The space knows how far
+//! the sequence had come ([`Lineage`]), and has another generation then: so the sequence goes on
+//! after all numbers of earlier states. New inodes have the generation of the space.
 
 mod database;
 mod rebuilt;
@@ -256,7 +256,7 @@ impl State {
         Ok(lost)
     }
 
-    /// Begins a session with the numbers behind those of the last one of the same state.
+    /// Begins a session whose numbers follow those of the last session in the same state.
     fn begin_after_last(&mut self, replayed: u64) -> Result<std::ops::Range<u64>> {
         self.meta.session += 1;
         self.meta.replayed = replayed;

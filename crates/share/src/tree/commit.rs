@@ -114,7 +114,7 @@ impl Tree {
         }
     }
 
-    /// Has the space keep the numbers that may be handed out behind the next commit.
+    /// Reserves in the space the numbers that may be handed out after the next commit.
     fn reserve_numbers(&self) -> surface::Result<()> {
         let Some(end) = self.state.read().numbers_to_reserve() else { return Ok(()) };
         self.space.reserve_numbers(end)?;

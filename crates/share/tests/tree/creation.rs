@@ -62,7 +62,7 @@ fn begin(work: Work, pool: &Pool, streams: &[Vec<Vec<u8>>; 2]) -> surface::Resul
 }
 
 /// Names in the root of a share, which must be in order.
-fn names(pool: &Pool, share: &str, what: &str) -> Vec<String> {
+fn names(pool: &Pool, share: &str, about: &str) -> Vec<String> {
     let volume = pool.volume(share).unwrap();
     let files = Arc::new(Files::new(volume.clone(), volume.clone()).unwrap());
     let is_moment = share.contains('@');
@@ -71,17 +71,17 @@ fn names(pool: &Pool, share: &str, what: &str) -> Vec<String> {
     } else {
         Tree::open_to_serve(files, OPTIONS)
     };
-    let tree = tree.unwrap_or_else(|failure| panic!("HARNESS: {what}: '{share}' cannot be opened: {failure:?}"));
-    assert_eq!(tree.check().unwrap(), Vec::<String>::new(), "HARNESS: {what}: '{share}'");
+    let tree = tree.unwrap_or_else(|failure| panic!("HARNESS: {about}: '{share}' cannot be opened: {failure:?}"));
+    assert_eq!(tree.check().unwrap(), Vec::<String>::new(), "HARNESS: {about}: '{share}'");
     let (found, lost) = tree.names(Tree::ROOT);
-    assert!(lost.is_none(), "HARNESS: {what}: names of '{share}' are lost");
+    assert!(lost.is_none(), "HARNESS: {about}: names of '{share}' are lost");
     if !is_moment {
         tree.close().unwrap();
     }
     found.into_iter().map(|name| String::from_utf8(name.name).unwrap()).collect()
 }
 
-/// A share `s` with a snapshot and a name behind it, a clone of it, and a copy without the name.
+/// A share `s` with a snapshot and a later name, a clone of the snapshot, and a copy of it.
 fn world(seed: u64) -> (Machine, [Vec<Vec<u8>>; 2]) {
     let machine = Machine::new(POOL_BYTES, seed);
     let pool = new_pool(&machine);
@@ -97,15 +97,15 @@ fn world(seed: u64) -> (Machine, [Vec<Vec<u8>>; 2]) {
     (machine, streams)
 }
 
-/// Whether power went at that access, and not behind the last one.
+/// Whether power went at that access, before the work was done.
 fn is_interrupted(work: Work, access: u64, fault: Fault) -> bool {
-    let what = format!("{work:?}, {fault:?} at access {access}");
+    let about = format!("{work:?}, {fault:?} at access {access}");
     let (mut machine, streams) = world(access);
     let pool = open_pool(&machine);
     machine.power.plan(machine.power.next_point() + access, fault);
     let done = begin(work, &pool, &streams);
     let was_cut = machine.power.is_lost() || !machine.power.take_fired().is_empty();
-    assert!(was_cut || done.is_ok(), "HARNESS: {what}: {done:?}");
+    assert!(was_cut || done.is_ok(), "HARNESS: {about}: {done:?}");
     machine.power.cut();
     drop(pool);
     machine.power.clear_plan();
@@ -115,7 +115,7 @@ fn is_interrupted(work: Work, access: u64, fault: Fault) -> bool {
     let (one, two) = (["first".to_owned()], ["first".to_owned(), "second".to_owned()]);
     let is_there = |share: &str| pool.volume(share).is_ok();
     for volume in pool.volumes() {
-        let mut found = names(&pool, &volume.name, &what);
+        let mut found = names(&pool, &volume.name, &about);
         found.sort_unstable();
         let expected: &[&[String]] = match (volume.name.as_str(), work) {
             ("new", Work::Create) => &[&[]],
@@ -125,7 +125,7 @@ fn is_interrupted(work: Work, access: u64, fault: Fault) -> bool {
             ("s", _) => &[&two],
             _ => &[&one],
         };
-        assert!(expected.contains(&&found[..]), "HARNESS: {what}: '{}' has {found:?}", volume.name);
+        assert!(expected.contains(&&found[..]), "HARNESS: {about}: '{}' has {found:?}", volume.name);
     }
     if done.is_ok() {
         let expected = match work {
@@ -135,13 +135,13 @@ fn is_interrupted(work: Work, access: u64, fault: Fault) -> bool {
             Work::Promote => "clone@one",
             Work::Rollback => "s@one",
         };
-        assert!(is_there(expected), "HARNESS: {what}: '{expected}' was acknowledged, and is not there");
+        assert!(is_there(expected), "HARNESS: {about}: '{expected}' was acknowledged, and is not there");
     }
     for snapshot in pool.snapshots(None).unwrap() {
-        names(&pool, &format!("{}@{}", snapshot.volume, snapshot.name), &what);
+        names(&pool, &format!("{}@{}", snapshot.volume, snapshot.name), &about);
     }
     let problems = pool.check(false, &mut |_, _| ()).unwrap().problems;
-    assert!(problems.is_empty(), "HARNESS: {what}: {problems:?}");
+    assert!(problems.is_empty(), "HARNESS: {about}: {problems:?}");
     // It can be done again, or is refused because it was done.
     let _ = begin(work, &pool, &streams);
     pool.close().unwrap();

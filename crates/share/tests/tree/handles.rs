@@ -1,5 +1,5 @@
-//! Handles of files, which clients keep: no two files have the same number and generation, whatever
-//! becomes of the share, and a file keeps its own. Nor does a number come again.
+//! Handles of files, which clients keep: no two files have the same number and generation, in any
+//! state of the share, and a file keeps its own. Nor does a number come again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -76,7 +76,7 @@ impl Clients {
         handle
     }
 
-    /// A new file in a session of its own. Files that were made in one share, in whichever state of
+    /// A new file in a session of its own. Files that were made in one share, in any state of
     /// it, have different numbers, too.
     fn make(&mut self, pool: &Pool, share: &str, name: &str) -> Handle {
         let tree = open(pool, share);
@@ -98,7 +98,7 @@ impl Clients {
     }
 }
 
-/// What the test below looks at, for the canaries, too.
+/// The test below, which the canaries run, too.
 pub fn no_handle_leads_to_another_file() {
     let (machine, elsewhere) = (Machine::new(POOL_BYTES, 1), Machine::new(POOL_BYTES, 2));
     let (mut pool, other) = (new_pool(&machine), new_pool(&elsewhere));
@@ -111,23 +111,23 @@ pub fn no_handle_leads_to_another_file() {
         if round == 1 {
             pool.close().unwrap();
             pool = open_pool(&machine);
-            clients.make(&pool, "s", "made behind another opening");
+            clients.make(&pool, "s", "made after another opening");
         }
         pool.rollback("s@one", true).unwrap();
         let again = clients.learn_again(&pool, "s", "kept", "kept of s");
         assert_eq!(again, kept, "HARNESS: a file that a rollback leaves has another handle");
     }
-    // Mounted on the device of the one before: handles tell them apart.
+    // A clone may get the device of its origin: their handles differ.
     pool.clone_snapshot("s@one", "clone", &Properties::new()).unwrap();
     clients.make(&pool, "s", "made in the origin");
     clients.make(&pool, "clone", "made in the clone");
     clients.learn_again(&pool, "clone", "kept", "kept of clone");
     pool.promote("clone").unwrap();
     for share in ["s", "clone"] {
-        clients.make(&pool, share, "made behind the promotion");
+        clients.make(&pool, share, "made after the promotion");
         clients.learn_again(&pool, share, "kept", &format!("kept of {share}"));
     }
-    // A difference that was made elsewhere, over files of a session here that was taken back.
+    // A difference that was made elsewhere, over files of a local session that was rolled back.
     pool.snapshot("clone", "two").unwrap();
     carry(&pool, ("clone@two", None), &other, "copy");
     for (round, from, to) in [(0, "two", "three"), (1, "three", "four")] {
