@@ -52,7 +52,7 @@ impl Door {
             }
             Self::Smb => {
                 "off, or on (as rw), ro or rw for every user with a password, or as rw@NETWORK; with them user=NAME or guest, \
-                 separated by commas"
+                 and snapdir=off (no snapshots by this door), separated by commas"
             }
             Self::Http => {
                 "off, or on (as ro), ro or ro@NETWORK for reading, rw@NETWORK, or rw with login, for WebDAV; with them login \
@@ -98,6 +98,8 @@ pub struct Access {
     pub users: Vec<String>,
     /// Clients without a password come in (SMB).
     pub has_guests: bool,
+    /// No client sees the snapshots of the share by this door (SMB).
+    pub hides_snapshots: bool,
     /// Only users with a password come in (HTTP, FTP).
     pub needs_login: bool,
     /// A port of the share's own (FTP).
@@ -201,6 +203,16 @@ impl Access {
                 }
                 self.users.push(name.to_owned());
             }
+            (Some(("snapdir", "off")), Door::Smb) => self.hides_snapshots = true,
+            (Some(("snapdir", _)), Door::Smb) => {
+                return Err("a door can only hide snapshots (snapdir=off): the property snapdir shows them".to_owned());
+            }
+            (Some(("snapdir", _)), Door::Http | Door::Ftp) => {
+                return Err("snapshots are never seen by this door".to_owned());
+            }
+            (Some(("snapdir", _)), Door::Nfs) => {
+                return Err("clients of NFS see what the mount shows: set the property snapdir".to_owned());
+            }
             (Some(("port", port)), Door::Ftp) => {
                 let port = port.parse().ok().filter(|port| *port != 0);
                 self.port = Some(port.ok_or_else(|| "a port is a number from 1 to 65535".to_owned())?);
@@ -208,7 +220,7 @@ impl Access {
             _ => {
                 let known: &[&str] = match door {
                     Door::Nfs => &["on", "ro", "rw", "root_squash", "no_root_squash", "all_squash"],
-                    Door::Smb => &["on", "ro", "rw", "guest"],
+                    Door::Smb => &["on", "ro", "rw", "guest", "snapdir=off"],
                     Door::Http | Door::Ftp => &["on", "ro", "rw", "login"],
                 };
                 return Err(format!("'{item}' is not known here{}", did_you_mean(item, known.iter().copied())));
@@ -279,6 +291,8 @@ mod tests {
         assert_eq!(Access::parse(Door::Ftp, "ro,port=2121").unwrap().port, Some(2121));
         assert_eq!(Access::parse(Door::Smb, "rw,user=ada,user=meier").unwrap().users, ["ada", "meier"]);
         assert!(Access::parse(Door::Smb, "ro,guest").unwrap().has_guests);
+        let hides = |value| Access::parse(Door::Smb, value).unwrap().hides_snapshots;
+        assert!(hides("rw,snapdir=off") && !hides("rw"));
         // `on` means the same alone and beside others.
         for (door, with_on, spelled) in [
             (Door::Nfs, "on,all_squash", "rw,all_squash"),
@@ -309,6 +323,9 @@ mod tests {
             (Door::Smb, "on,gest", "did you mean 'guest'"),
             (Door::Smb, "rw@10.0.0.0/8,ro", "for all clients"),
             (Door::Smb, "rw,guest,user=ada", "only the users"),
+            (Door::Smb, "rw,snapdir=visible", "can only hide"),
+            (Door::Nfs, "rw,snapdir=off", "what the mount shows"),
+            (Door::Http, "ro,snapdir=off", "never seen"),
             (Door::Smb, "rw,user=a b", "no name"),
             (Door::Smb, "rw,user=a\"", "no name"),
             (Door::Http, "rw", "every client could write"),

@@ -5,7 +5,7 @@ use crate::access::{Access, Door};
 /// A share with an open door.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Export {
-    /// Number of the export: permanent, a part of the handles that NFS clients keep.
+    /// Number of the export, a part of the handles that NFS clients keep.
     pub id: u16,
     /// Name of the share, with its folders.
     pub name: String,

@@ -6,7 +6,8 @@
 //!   have not cached.
 //! - Attributes expire at once: a file that grows through another door would be cut at its old
 //!   size.
-//! - Handles hold the mount's device number and `Export_Id`: both must stay as they are.
+//! - Handles hold the mount's device number and `Export_Id`. Where the former has changed, the
+//!   latter must change, too: Ganesha finds the share by the device number alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;

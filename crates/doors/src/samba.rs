@@ -63,8 +63,8 @@ pub fn section(export: &Export) -> String {
         yes(access.has_guests),
         path = export.path,
     );
-    if access.has_guests {
-        // Who brings no password sees the files as they are now, and no snapshots.
+    if access.has_guests || access.hides_snapshots {
+        // Clients without a password see the files as they are now.
         text.push_str("    veto files = /.shale/\n    vfs objects = catia fruit streams_xattr acl_xattr\n");
     }
     if !access.users.is_empty() {
@@ -106,6 +106,7 @@ mod tests {
                 "shadow_copy2",
             ),
             ("rw", "guest ok = no", "veto"),
+            ("rw,snapdir=off", "veto files = /.shale/\n", "shadow_copy2"),
             ("rw,user=ada,user=meier", "valid users = ada meier\n", "hosts"),
             ("rw@10.0.0.0/8", "hosts allow = 10.0.0.0/8\n    hosts deny = ALL\n", "valid"),
         ] {

@@ -42,6 +42,7 @@ pub use images::push::{GroupsPage, PushBase};
 pub use images::{ImageStatus, Unwritten};
 pub use objects::effort::{CodecEffort, VolumeEffort};
 pub use pool::Pool;
+pub use pool::creation::FileBlock;
 pub use repair::damages::DamageReport;
 pub use repair::salvage::{
     Completeness, DamagedRange, PoolPrefix, SalvageProgress, SalvageReport, SalvageSource, SalvageStep, SalvagedVolume,

@@ -32,5 +32,5 @@ mod served;
 
 pub use fuse::keep::KeptBy;
 pub use kept::{Found as FoundJournal, JournalPlace, find as find_journal, mark_replayed};
-pub use moments::{Moment, Moments};
+pub use moments::{Moment, Moments, Visibility};
 pub use mount::{KeptMount, Mount, MountOptions, mount, mount_with_moments, resume, resume_with_moments};

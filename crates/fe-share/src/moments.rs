@@ -1,5 +1,6 @@
-//! Snapshots of a share in its own mount: `.shale/snapshots/NAME/` at its root, which no listing
-//! shows and nothing can change.
+//! Snapshots of a share in its own mount: `.shale/snapshots/NAME/` at its root, which nothing can
+//! change. [`Visibility`] says who may enter, and whether a listing shows it. The kernel checks
+//! that by the mode of `.shale`, and asks for it again after a second.
 //!
 //! The upper 16 bits of a node's number say in which *view* it is: 0 is the share as it is now,
 //! 65535 the directories that lead to snapshots, all others a snapshot each. The lower 48 bits are
@@ -44,8 +45,35 @@ pub struct Moment {
     pub taken_unix_s: u64,
 }
 
+/// Who sees the moments of a share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Visibility {
+    /// All users, and a listing of the root has them.
+    Listed,
+    /// All users who know the name.
+    Hidden,
+    /// Root.
+    Root,
+    /// No user.
+    Off,
+}
+
+impl Visibility {
+    /// The permissions of the directory that leads to the moments.
+    const fn permissions(self) -> u32 {
+        match self {
+            Self::Listed | Self::Hidden => 0o555,
+            Self::Root => 0o500,
+            Self::Off => 0,
+        }
+    }
+}
+
 /// The moments of a share, from their owner.
 pub trait Moments: Send + Sync {
+    /// Who sees them. It may change at any time.
+    fn visibility(&self) -> Visibility;
+
     /// All of them, oldest first.
     fn list(&self) -> Vec<Moment>;
 
@@ -75,7 +103,11 @@ struct State {
 /// The directories and snapshots below `.shale`.
 pub(crate) struct Shown {
     moments: Arc<dyn Moments>,
+    /// Generation of the directories that lead to snapshots, which is the share's own.
+    generation: u32,
     state: Mutex<State>,
+    /// Visibility when the kernel was told to list the root again.
+    listed: Mutex<Visibility>,
 }
 
 /// Whether a node is of another view than the present.
@@ -105,7 +137,7 @@ pub(crate) fn names_another_view(operation: &Operation<'_>) -> bool {
     }
 }
 
-fn sign(node: u64, time: fuse::Time) -> Attributes {
+fn sign(node: u64, time: fuse::Time, permissions: u32) -> Attributes {
     Attributes {
         inode: node,
         size: 0,
@@ -113,7 +145,7 @@ fn sign(node: u64, time: fuse::Time) -> Attributes {
         accessed: time,
         modified: time,
         changed: time,
-        mode: libc::S_IFDIR | 0o555,
+        mode: libc::S_IFDIR | permissions,
         links: 2,
         uid: 0,
         gid: 0,
@@ -122,14 +154,33 @@ fn sign(node: u64, time: fuse::Time) -> Attributes {
     }
 }
 
-fn sign_entry(node: u64) -> Entry {
-    let attributes = sign(node, fuse::Time::default());
-    Entry { node, generation: 0, name_valid: TTL, attributes_valid: TTL, attributes }
-}
-
 impl Shown {
-    pub(crate) fn new(moments: Arc<dyn Moments>) -> Self {
-        Self { moments, state: Mutex::default() }
+    /// The moments of the share that `tree` is of.
+    pub(crate) fn new(moments: Arc<dyn Moments>, tree: &Tree) -> Self {
+        let listed = Mutex::new(moments.visibility());
+        Self { moments, generation: tree.space_number(), state: Mutex::default(), listed }
+    }
+
+    /// A directory that leads to moments.
+    fn sign_entry(&self, node: u64) -> Entry {
+        let attributes = sign(node, fuse::Time::default(), self.moments.visibility().permissions());
+        let generation = self.generation.into();
+        Entry { node, generation, name_valid: NAME_TTL, attributes_valid: NAME_TTL, attributes }
+    }
+
+    /// Whether a listing of the root has changed since the last call because the moments have
+    /// become visible, or no longer are.
+    pub(crate) fn listing_has_changed(&self) -> bool {
+        let now = self.moments.visibility();
+        let before = std::mem::replace(&mut *self.listed.lock(), now);
+        (before == Visibility::Listed) != (now == Visibility::Listed)
+    }
+
+    /// The entry that a listing of the root has for the moments; `None` if it has none.
+    pub(crate) fn listed(&self) -> Option<Entry> {
+        // Known to the kernel by no look-up.
+        let entry = || Entry { node: 0, name_valid: Duration::ZERO, ..self.sign_entry(SHALE) };
+        (self.moments.visibility() == Visibility::Listed).then(entry)
     }
 
     /// Whether a request is answered here.
@@ -195,7 +246,11 @@ impl Shown {
 
     /// Answers. `moved`: the bytes that were read, if any.
     pub(crate) fn serve<A: Answer>(&self, request: &Request<'_>, answer: A, moved: &Cell<u64>) {
+        let is_off = self.moments.visibility() == Visibility::Off;
         match (request.node, request.operation) {
+            (Tree::ROOT, Operation::Lookup { .. }) if is_off => answer.fail(Errno::new(libc::ENOENT)),
+            // The kernel, or a client of NFS, knows a node from before.
+            (node, _) if is_off && node != Tree::ROOT => answer.fail(Errno::new(libc::ESTALE)),
             // Answered so, they never come again; the others change something.
             (_, Operation::Open { .. } | Operation::OpenDirectory { .. } | Operation::Flush { .. })
             | (_, Operation::Release { .. } | Operation::ReleaseDirectory { .. } | Operation::Access { .. }) => {
@@ -204,7 +259,7 @@ impl Shown {
             (_, Operation::Fsync { .. } | Operation::FsyncDirectory { .. } | Operation::SyncFs) => answer.done(),
             (_, Operation::Ioctl { .. }) => answer.fail(Errno::ENOTTY),
             (_, Operation::CopyRange { .. }) => answer.fail(Errno::new(libc::EXDEV)),
-            (Tree::ROOT, Operation::Lookup { .. }) => answer.entry(&sign_entry(SHALE)),
+            (Tree::ROOT, Operation::Lookup { .. }) => answer.entry(&self.sign_entry(SHALE)),
             (Tree::ROOT, _) => answer.fail(Errno::new(libc::EPERM)),
             (node @ (SHALE | SNAPSHOTS), operation) => self.serve_sign(node, &operation, answer),
             (node, operation) => match self.tree(node >> VIEW_SHIFT) {
@@ -224,8 +279,10 @@ impl Shown {
             mix = moment.name.bytes().fold(mix, |mix, byte| (mix ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
         }
         let nanoseconds = u32::try_from(mix % 1_000_000_000).unwrap_or(0);
-        let attributes = sign(SNAPSHOTS, fuse::Time { seconds: seconds.cast_signed(), nanoseconds });
-        Entry { attributes_valid: Duration::ZERO, attributes, ..sign_entry(SNAPSHOTS) }
+        let permissions = self.moments.visibility().permissions();
+        let time = fuse::Time { seconds: seconds.cast_signed(), nanoseconds };
+        let attributes = sign(SNAPSHOTS, time, permissions);
+        Entry { attributes_valid: Duration::ZERO, attributes, ..self.sign_entry(SNAPSHOTS) }
     }
 
     fn serve_sign<A: Answer>(&self, node: u64, operation: &Operation<'_>, answer: A) {
@@ -239,7 +296,7 @@ impl Shown {
             },
             Operation::Lookup { .. } => answer.fail(Errno::new(libc::ENOENT)),
             Operation::GetAttributes { .. } => {
-                let entry = if node == SHALE { sign_entry(node) } else { self.snapshots() };
+                let entry = if node == SHALE { self.sign_entry(node) } else { self.snapshots() };
                 answer.bytes(&reply::attributes(&entry.attributes, entry.attributes_valid));
             }
             Operation::ReadDirectory { offset, size, with_attributes, .. } => {
@@ -276,7 +333,7 @@ impl Shown {
             let cookie = index as u64 + 1;
             let has_room = if with_attributes {
                 // Told of no node: the kernel looks each up when it is asked for.
-                let nothing = Entry { node: 0, name_valid: Duration::ZERO, ..sign_entry(*node) };
+                let nothing = Entry { node: 0, name_valid: Duration::ZERO, ..self.sign_entry(*node) };
                 plus.add(&nothing, cookie, name)
             } else {
                 plain.add(*node, cookie, libc::S_IFDIR, name)

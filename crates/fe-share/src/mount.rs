@@ -110,7 +110,7 @@ pub fn mount_with_moments(
         Error::with_source(kind, format!("share at {}: {what}", dir.display()), error)
     };
     let dir_path = dir.canonicalize().map_err(|error| about("no such directory: make it first", error))?;
-    let moments = moments.map(Shown::new);
+    let moments = moments.map(|moments| Shown::new(moments, &tree));
     let served = Arc::new(Served::new(tree.clone(), Held::default(), moments, options.traffic.clone()));
     let first = Transport::best();
     let session = match begin(&served, &dir_path, options, first) {
@@ -167,7 +167,7 @@ pub fn resume_with_moments(
         let kind = if unsupported { ErrorKind::Unsupported } else { ErrorKind::Io };
         Error::with_source(kind, format!("share at {}: its mount cannot be taken over", dir.display()), error)
     };
-    let moments = moments.map(Shown::new);
+    let moments = moments.map(|moments| Shown::new(moments, &tree));
     let served = Arc::new(Served::new(tree.clone(), Held::taken_over(), moments, options.traffic.clone()));
     let session = Session::take_over(devices, served.clone()).map_err(about)?;
     // Before anything is done that might have to be known to the next program.
@@ -404,10 +404,17 @@ impl Mount {
     }
 
     /// Closes the open trees of snapshots: all, or with `only_idle` those that were not looked at
-    /// since the last call.
+    /// since the last call. Has the root listed again if its snapshots were shown or hidden.
     pub fn close_moments(&self, only_idle: bool) {
         if let Some(shown) = &self.served.moments {
             shown.close(only_idle);
+            // The kernel lists the root from its cache until it is told.
+            if shown.listing_has_changed()
+                && let Some(notifier) = self.served.notifier.get()
+                && let Err(error) = notifier.inval_inode(Tree::ROOT, 0, 0)
+            {
+                log::error!("the kernel cannot be told that the snapshots of a share are shown or hidden: {error}");
+            }
         }
     }
 

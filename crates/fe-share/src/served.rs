@@ -27,6 +27,9 @@ const BACKGROUND_REQUESTS_MAX: u16 = 256;
 /// `st_blksize`: how much programs read and write at a time.
 const PREFERRED_BYTES: u32 = 128 << 10;
 
+/// Cookie of the directory of snapshots in a listing: after the dots, before all names.
+const COOKIE_MOMENTS: u64 = share::COOKIE_DOT_DOT + 1;
+
 /// The unit of `statfs`.
 const BLOCK_BYTES: u32 = 4096;
 
@@ -80,7 +83,8 @@ pub(crate) fn attributes(tree: &Tree, node: u64, inode: &Inode) -> Attributes {
 
 pub(crate) fn entry(tree: &Tree, node: u64, inode: &Inode) -> Entry {
     let attributes = attributes(tree, node, inode);
-    Entry { node, generation: 0, name_valid: TTL, attributes_valid: TTL, attributes }
+    let generation = tree.generation(node, inode).into();
+    Entry { node, generation, name_valid: TTL, attributes_valid: TTL, attributes }
 }
 
 impl FileSystem for Served {
@@ -376,7 +380,20 @@ impl Served {
 
     fn list(&self, node: u64, offset: u64, size: u32, with_attributes: bool, answer: impl Answer) {
         let (mut plain, mut plus) = (Listing::new(size), ListingPlus::new(size));
+        let is_before_moments = node == Tree::ROOT && offset < COOKIE_MOMENTS;
+        let moments = self.moments.as_ref().filter(|_| is_before_moments).and_then(Shown::listed);
+        let is_listed = Cell::new(false);
+        let list_moments = |plain: &mut Listing, plus: &mut ListingPlus| {
+            let Some(entry) = moments.as_ref().filter(|_| !is_listed.replace(true)) else { return true };
+            if with_attributes {
+                return plus.add(entry, COOKIE_MOMENTS, share::KEPT_NAME);
+            }
+            plain.add(entry.attributes.inode, COOKIE_MOMENTS, libc::S_IFDIR, share::KEPT_NAME)
+        };
         let listed = self.tree.list_names(node, offset, |listed, inode| {
+            if listed.cookie > share::COOKIE_DOT_DOT && !list_moments(&mut plain, &mut plus) {
+                return false;
+            }
             if !with_attributes {
                 return plain.add(listed.node, listed.cookie, listed.kind, &listed.name);
             }
@@ -390,6 +407,9 @@ impl Served {
             }
             has_room
         });
+        if listed.is_ok() {
+            list_moments(&mut plain, &mut plus);
+        }
         let bytes = if with_attributes { plus.bytes() } else { plain.bytes() };
         match listed {
             // Names that come before an error are answered, and the error to the next request.

@@ -57,6 +57,24 @@ pub struct Origin {
     pub epoch: Epoch,
 }
 
+/// Numbers that a share has used up. They belong to the share and not to a state of its tree: a
+/// rollback, or a difference that is received, leaves them as they are or raises them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TreeNumbers {
+    /// The tree may have handed out all file numbers below this one.
+    pub reserved: u64,
+    /// How often another state of the tree has replaced the one before.
+    pub generation: u32,
+}
+
+impl TreeNumbers {
+    /// The numbers of a share whose tree got another state.
+    #[must_use]
+    pub const fn replaced(self) -> Self {
+        Self { generation: self.generation.wrapping_add(1), ..self }
+    }
+}
+
 /// The object has lost a point: all its groups must be gone through once, in a circle, for records
 /// that no point needs any more. Holds how far that is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,6 +133,8 @@ pub struct ObjectDescriptor {
     pub identity: Option<SnapshotIdentity>,
     /// How much of a snapshot has come, while it does.
     pub receive: Option<Box<ReceiveState>>,
+    /// Numbers of a share that belong to no single state of its tree; 0 in other objects.
+    pub numbers: TreeNumbers,
     /// Of an object that holds the fetched groups of an image: which image. No user sees such an
     /// object by itself, so it is a destroyed one; what was cloned from it keeps it. Where it has no
     /// record, nothing is known.
@@ -166,6 +186,7 @@ impl ObjectDescriptor {
             properties: BTreeMap::new(),
             identity: None,
             receive: None,
+            numbers: TreeNumbers::default(),
             image: None,
         }
     }
@@ -185,10 +206,13 @@ impl ObjectDescriptor {
         self.state == ObjectState::Folder || self.state == ObjectState::Volume && self.is_share()
     }
 
-    /// Encodes: id 8, state 1, name, size 8, epoch 4, flags 1 (has an origin, made by a schedule, reap is due, reap has
-    /// wrapped, identity follows, receive state follows, cuts were forgotten, image follows), origin object 8, origin epoch 4, parent 8 (0: none), reap's next group 8 and stop 8, number of cuts 1, per
-    /// cut after 4 and before 4, the same for those that are undone, created 8, allocated blocks 8, stored bytes 8, properties, identity 16 if so, receive state 41 if so,
-    /// within what cuts were forgotten 8 if so, image if so, crc32c 4.
+    /// Encodes: id 8, state 1, name, size 8, epoch 4, flags 1 (has an origin, made by a schedule,
+    /// reap is due, reap has wrapped, identity follows, receive state follows, cuts were forgotten,
+    /// image follows), origin object 8, origin epoch 4, parent 8 (0: none), reap's next group 8 and
+    /// stop 8, number of cuts 1, per cut after 4 and before 4, the same for those that are undone,
+    /// created 8, allocated blocks 8, stored bytes 8, properties, identity 16 if so, receive state
+    /// 41 if so, within what cuts were forgotten 8 if so, image if so, of a share its numbers 8 and
+    /// its generation 4, crc32c 4.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(160);
         put_uint(&mut out, self.id.0, 8);
@@ -243,6 +267,10 @@ impl ObjectDescriptor {
         if let Some(image) = &self.image {
             image.put(&mut out);
         }
+        if self.is_share() {
+            put_uint(&mut out, self.numbers.reserved, 8);
+            put_uint(&mut out, self.numbers.generation.into(), 4);
+        }
         seal(&mut out);
         out
     }
@@ -292,6 +320,7 @@ impl ObjectDescriptor {
             properties: read_properties(&mut cursor)?,
             identity: if flags & FLAG_IDENTITY != 0 { Some(read_identity(&mut cursor)?) } else { None },
             receive: if flags & FLAG_RECEIVE != 0 { Some(Box::new(ReceiveState::read(&mut cursor)?)) } else { None },
+            numbers: TreeNumbers::default(),
             image: None,
         };
         if flags & FLAG_FORGOTTEN != 0 {
@@ -299,6 +328,9 @@ impl ObjectDescriptor {
         }
         if flags & FLAG_IMAGE != 0 {
             descriptor.image = Some(Box::new(ImagePart::read(&mut cursor)?));
+        }
+        if descriptor.is_share() {
+            descriptor.numbers = TreeNumbers { reserved: cursor.u64()?, generation: cursor.u32()? };
         }
         cursor.end()?;
         if descriptor.name.is_empty() || descriptor.name.len() > NAME_BYTES_MAX {
@@ -382,6 +414,7 @@ mod tests {
             properties: [("compression".to_owned(), "zstd-3".to_owned())].into(),
             identity: Some(SnapshotIdentity([7; 16])),
             receive: None,
+            numbers: TreeNumbers::default(),
             image: None,
         };
         let bytes = descriptor.encode();
@@ -398,6 +431,11 @@ mod tests {
         assert_eq!(ObjectDescriptor::decode(&bookmark.encode()).unwrap(), bookmark);
         let folder = ObjectDescriptor::folder(ObjectId(8), "web", Some(ObjectId(11)));
         assert_eq!(ObjectDescriptor::decode(&folder.encode()).unwrap(), folder);
+        let numbers = TreeNumbers { reserved: 5 << 40, generation: u32::MAX };
+        let share = ObjectDescriptor { numbers, ..ObjectDescriptor::volume(ObjectId(8), "home", SHARE_BYTES) };
+        assert_eq!(ObjectDescriptor::decode(&share.encode()).unwrap(), share);
+        assert_eq!(share.numbers.replaced(), TreeNumbers { reserved: 5 << 40, generation: 0 });
+        crate::cursor::expect_every_bit_to_count(&share.encode(), |bytes| ObjectDescriptor::decode(bytes).is_err());
         let image = ImagePart { location: "s3://b/debian".into(), incarnation: 5 << 90 | 3, version: 9, len: 1 << 33 };
         let image = ObjectDescriptor {
             state: ObjectState::Deleting,

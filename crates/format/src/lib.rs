@@ -42,7 +42,7 @@ pub use crc::crc32c;
 pub use cursor::{Cursor, FormatError, put_text, put_uint, seal, unseal};
 pub use cuts::{CUTS_MAX, Cut, UNDONE_MAX, Undone};
 pub use delta::{DeltaWriter, decode_delta};
-pub use descriptor::{ObjectDescriptor, ObjectState, Origin, Reap};
+pub use descriptor::{ObjectDescriptor, ObjectState, Origin, Reap, TreeNumbers};
 pub use dictionary::{DICTIONARY_FRAME_BYTES, decode_dictionary, dictionary_content_bytes, encode_dictionary};
 pub use image::ImagePart;
 pub use incarnations::{INCARNATIONS_MAX, Incarnation, Incarnations, KEY_END, LogEnd};

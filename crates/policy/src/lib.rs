@@ -27,6 +27,7 @@ mod remote;
 mod rule_trial;
 mod rules;
 mod schedule;
+mod snapdir;
 mod store_unit;
 mod training;
 mod units_plan;
@@ -61,6 +62,7 @@ pub use rules::{
     ParseRuleError, RULE_PREFIX, Rule, RuleChoice, RuleError, RuleMatch, Rules, check_rule, default_rules,
 };
 pub use schedule::{Due, Period, Schedule, civil, scheduled_name};
+pub use snapdir::SnapDir;
 pub use store_unit::{Attempt, Attempts, Planner, Stored};
 pub use training::{DICTIONARY_BYTES_TRAINED_MAX, SamplePart, divide_samples, train_dictionaries};
 pub use units_plan::{Unit, dst_limit, dst_limit_permille, plan_units, unit_blocks};

@@ -11,7 +11,7 @@ use crate::plan::Auto;
 use crate::remote::{Remote, parse_cache, parse_hydrate, parse_timeout};
 use crate::rules::{RULE_PREFIX, RuleError, Rules, check_rule};
 use crate::values::values;
-use crate::{Candidates, ColdMode, Mode, Schedule, WhenFull};
+use crate::{Candidates, ColdMode, Mode, Schedule, SnapDir, WhenFull};
 
 /// How codecs are chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,6 +48,8 @@ pub struct Settings {
     pub reservation_bytes: u64,
     /// What becomes of a write that finds no room.
     pub when_full: WhenFull,
+    /// Who sees the snapshots of a share in its mount.
+    pub snapdir: SnapDir,
     /// How the rest of an image is had that a volume was cloned from.
     pub remote: Remote,
     /// When the pool cleans in the background.
@@ -85,6 +87,7 @@ impl Default for Settings {
             quota_bytes: None,
             reservation_bytes: 0,
             when_full: WhenFull::Error,
+            snapdir: SnapDir::Root,
             remote: Remote::default(),
             clean_marks: CleanMarks::default(),
         }
@@ -214,6 +217,13 @@ pub const KEYS: &[Key] = &[
         description: "how many of those snapshots are kept: the last one of each of so many hours, days, weeks",
         allowed: Schedule::KEEP_ALLOWED,
         default: "24h,7d,4w",
+        only_of: None,
+    },
+    Key {
+        name: "snapdir",
+        description: "who sees the snapshots of a share in its mount, as .shale/snapshots: old modes hold for old files there",
+        allowed: SnapDir::ALLOWED,
+        default: "root",
         only_of: None,
     },
     Key {
@@ -503,6 +513,7 @@ fn apply(settings: &mut Settings, name: &str, value: &str) -> Result<(), Propert
         "quota" => settings.quota_bytes = parse_bytes(value).ok_or_else(bad)?,
         "reservation" => settings.reservation_bytes = parse_bytes(value).ok_or_else(bad)?.unwrap_or(0),
         "when-full" => settings.when_full = WhenFull::parse(value).ok_or_else(bad)?,
+        "snapdir" => settings.snapdir = SnapDir::parse(value).ok_or_else(bad)?,
         "hydrate" => settings.remote.hydrate = parse_hydrate(value).ok_or_else(bad)?,
         "remote-timeout" => settings.remote.timeout_seconds = parse_timeout(value).ok_or_else(bad)?,
         "remote-cache" => settings.remote.cache = parse_cache(value, parse_permille).ok_or_else(bad)?,
@@ -625,6 +636,7 @@ mod tests {
             quota_bytes: Some(1),
             reservation_bytes: 1,
             when_full: WhenFull::Wait(1),
+            snapdir: SnapDir::Off,
             clean_marks: CleanMarks { low_permille: 1, high_permille: 2 },
             remote: Remote { hydrate: Some(1), timeout_seconds: 1, cache: Share::Permille(1) },
         };
@@ -665,6 +677,7 @@ mod tests {
             ("quota", "20G", Settings { quota_bytes: Some(20 << 30), ..d }),
             ("quota", "none", d),
             ("when-full", "wait:5", Settings { when_full: WhenFull::Wait(5), ..d }),
+            ("snapdir", "off", Settings { snapdir: SnapDir::Off, ..d }),
             ("reservation", "1.5M", Settings { reservation_bytes: 3 << 19, ..d }),
         ] {
             assert_eq!(resolve(&map(&[(key, value)]), &map(&[])).unwrap().settings, expected, "{key}={value}");
@@ -677,7 +690,7 @@ mod tests {
             (
                 "compresion",
                 "lz4",
-                "compression, mode, candidates, unit, min-saving, dictionary, cold-mode, snapshots, keep, quota, reservation, when-full, hydrate, remote-timeout, incomplete, nfs, smb, http, ftp, clean-low, clean-high, remote-cache, and rule.TYPE",
+                "compression, mode, candidates, unit, min-saving, dictionary, cold-mode, snapshots, keep, snapdir, quota, reservation, when-full, hydrate, remote-timeout, incomplete, nfs, smb, http, ftp, clean-low, clean-high, remote-cache, and rule.TYPE",
             ),
             ("rule.nc", "lz5", "MODE:CODEC"),
             ("rule.jpeg", "off", "rule.jpg"),
@@ -699,6 +712,7 @@ mod tests {
             ("quota", "lots", "none, or a size"),
             ("reservation", "-1", "none, or a size"),
             ("when-full", "hang", "wait:SECONDS"),
+            ("snapdir", "yes", "for root alone"),
             ("hydrate", "yes", "50M/s"),
             ("remote-timeout", "5", "5m or 2h"),
             ("remote-cache", "all", "25%"),

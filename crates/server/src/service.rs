@@ -207,11 +207,7 @@ impl Service {
                 self.pool.create_volume(&volume, size_bytes, &properties).map(|id| Reply::Created { id: id.0 })
             }
             Request::CreateShare { share, properties } => {
-                // No mount may find it before it has a tree.
-                let create = || {
-                    let id = self.pool.create_share(&share, &properties)?;
-                    share_trees::make(&self.pool, &share).map(|()| id)
-                };
+                let create = || share_trees::create(&self.pool, &share, &properties);
                 let shares = self.shares.lock().clone();
                 let id = match shares {
                     Some(shares) => shares.make_apart(&share, create),

@@ -5,8 +5,9 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::{Files, Pool, TreeUse, Volume};
-use fe_share::Moments;
+use engine::{Files, Pool, Properties, TreeUse, Volume};
+use fe_share::{Moments, Visibility};
+use policy::SnapDir;
 use share::{Failure, Options, Scratch, Time, Tree};
 use surface::{BlockDevice, DeviceId, Error, ErrorKind, NamedClient, ObjectSpace, Result};
 
@@ -81,14 +82,22 @@ pub(crate) fn keep_for_inner(pool: &Pool, name: &str, tree: &Tree) -> Result<()>
     kept.map_err(|failure| error_of(name, "its directories for shares in it cannot be looked up", failure))
 }
 
-/// Makes the tree of a share that was just created.
+/// Creates a share with an empty tree: both are there, or neither; the share's number.
 ///
 /// # Errors
 /// What the pool says.
-pub fn make(pool: &Pool, name: &str) -> Result<()> {
-    let volume = pool.volume(name)?;
-    let (tree, _) = open(volume.clone(), volume, CACHE_BYTES_BRIEF, PATIENCE)?;
-    tree.close().map_err(|failure| error_of(name, "its tree cannot be made", failure))
+pub fn create(pool: &Pool, name: &str, properties: &Properties) -> Result<DeviceId> {
+    let tree = Tree::empty(secret()?, brief_options());
+    let content = tree.map_err(|failure| error_of(name, "its tree cannot be made", failure))?;
+    pool.create_share_with(name, properties, &content)
+}
+
+/// A random number.
+fn secret() -> Result<u64> {
+    let mut secret = [0; 8];
+    env::Entropy::fill(&env::SystemEntropy, &mut secret)
+        .map_err(|error| Error::from_io("reading random bytes for a share", error))?;
+    Ok(u64::from_le_bytes(secret))
 }
 
 /// Opens the tree of a share of a pool that is this process's own.
@@ -123,12 +132,7 @@ pub(crate) fn open(
     let space = Arc::new(Files::claimed(volume, device, TreeUse::Change, patience)?);
     let options = Options { now, cache_bytes };
     let tree = match Tree::open_to_serve(space.clone(), options) {
-        Err(failure) if failure.errno() == libc::ENOENT => {
-            let mut secret = [0; 8];
-            env::Entropy::fill(&env::SystemEntropy, &mut secret)
-                .map_err(|error| Error::from_io("reading random bytes for a share", error))?;
-            Tree::create(space.clone(), u64::from_le_bytes(secret), options)
-        }
+        Err(failure) if failure.errno() == libc::ENOENT => Tree::create(space.clone(), secret()?, options),
         opened => opened,
     }
     .map_err(|failure| error_of(&name, NOT_OPENED, failure))?;
@@ -190,6 +194,15 @@ pub(crate) struct ShareMoments {
 }
 
 impl Moments for ShareMoments {
+    fn visibility(&self) -> Visibility {
+        match self.pool.volume_of(self.share).map(|share| share.snapdir()) {
+            Ok(SnapDir::Visible) => Visibility::Listed,
+            Ok(SnapDir::Hidden) => Visibility::Hidden,
+            Ok(SnapDir::Off) => Visibility::Off,
+            Ok(SnapDir::Root) | Err(_) => Visibility::Root,
+        }
+    }
+
     fn list(&self) -> Vec<fe_share::Moment> {
         // By its name of the moment: a share that is renamed is mounted anew.
         let found = self.pool.volume_of(self.share).and_then(|share| self.pool.snapshots(Some(&share.name())));

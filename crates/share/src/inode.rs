@@ -1,7 +1,7 @@
 //! The record of an inode: attributes, and where its data lies.
 //!
 //! Encoding, little-endian: version 1 (1 to 3), flags 1, mode 4, uid 4, gid 4, links 4, device 4,
-//! size 8, data 8, parent 8, then four times seconds 8 and nanoseconds 4 (accessed, modified,
+//! generation 4, size 8, data 8, parent 8, then four times seconds 8 and nanoseconds 4 (accessed, modified,
 //! changed, born), then in versions 2 and 3 the length 2 of what follows and the record of its
 //! compression (`compression.rs`), then up to the end the target of a symbolic link, or in version
 //! 3 the content of a file. Valid if and only if the version is known, the length is at least that
@@ -69,6 +69,9 @@ pub struct Inode {
     pub links: u32,
     /// Device number, for device nodes.
     pub device: u32,
+    /// The generation of the space in which it was made: of two inodes that had one number in
+    /// different states of a share, each has its own.
+    pub(crate) generation: u32,
     /// Size in bytes.
     pub size: u64,
     /// The file of the object space that holds its content. Emptying a file gives it a new one, so
@@ -108,7 +111,7 @@ impl Inode {
 const VERSION: u8 = 1;
 const VERSION_WITH_FIELDS: u8 = 2;
 const VERSION_WITH_CONTENT: u8 = 3;
-const FIXED_BYTES: usize = 94;
+const FIXED_BYTES: usize = 98;
 
 impl Inode {
     /// The type, as `S_IFMT` masks it.
@@ -145,7 +148,7 @@ impl Inode {
         };
         let mut out = Vec::with_capacity(FIXED_BYTES + 2 + fields.len() + last.len());
         out.extend([version, self.flags.0]);
-        for number in [self.mode, self.uid, self.gid, self.links, self.device] {
+        for number in [self.mode, self.uid, self.gid, self.links, self.device, self.generation] {
             out.extend(number.to_le_bytes());
         }
         for number in [self.size, self.data, self.parent] {
@@ -180,7 +183,7 @@ impl Inode {
         };
         let mut rest = &fixed[2..];
         let mut u32 = || take(&mut rest).map(u32::from_le_bytes);
-        let (mode, uid, gid, links, device) = (u32(), u32(), u32(), u32(), u32());
+        let (mode, uid, gid, links, device, generation) = (u32(), u32(), u32(), u32(), u32(), u32());
         let mut u64 = || take(&mut rest).map(u64::from_le_bytes);
         let (size, data, parent) = (u64(), u64(), u64());
         let mut time = || {
@@ -197,6 +200,7 @@ impl Inode {
                 gid: gid?,
                 links: links?,
                 device: device?,
+                generation: generation?,
                 size: size?,
                 data: data?,
                 parent: parent?,
@@ -240,6 +244,7 @@ mod tests {
             gid: 2,
             links: 3,
             device: 4,
+            generation: u32::MAX - 1,
             size: 5,
             data: OWN_FILES_END,
             parent: 7,

@@ -12,6 +12,7 @@ pub mod canary;
 mod compression;
 mod content;
 mod copies;
+mod empty;
 mod failure;
 mod foreign;
 mod inode;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::RwLock;
-use surface::{Capacity, Error, ErrorKind, ObjectSpace, Result, Run, Taken};
+use surface::{Capacity, Error, ErrorKind, Lineage, ObjectSpace, Result, Run, Taken};
 
 const BLOCK_BYTES: u64 = 4096;
 /// Blocks that are kept, 128 MiB: several times what opening writes after a loss of power with all
@@ -46,6 +46,17 @@ impl Scratch {
             .discarded
             .iter()
             .any(|(files, bytes)| files.contains(&file) && bytes.start == 0 && bytes.end >= 1 << 52)
+    }
+
+    /// The blocks that were written and hold data: file, offset, content; by file and offset.
+    pub(crate) fn blocks(&self) -> Vec<(u64, u64, Bytes)> {
+        let layer = self.layer.read();
+        let with_data = layer.blocks.iter().filter(|(_, content)| content.iter().any(|byte| *byte != 0));
+        let mut blocks: Vec<_> = with_data
+            .map(|((file, block), content)| (*file, block * BLOCK_BYTES, Bytes::copy_from_slice(content)))
+            .collect();
+        blocks.sort_unstable_by_key(|(file, offset, _)| (*file, *offset));
+        blocks
     }
 
     fn full() -> Error {
@@ -169,6 +180,10 @@ impl ObjectSpace for Scratch {
 
     fn own_room(&self) -> u64 {
         u64::MAX
+    }
+
+    fn lineage(&self) -> Option<Lineage> {
+        self.below.lineage()
     }
 }
 

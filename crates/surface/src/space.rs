@@ -81,6 +81,33 @@ pub trait ObjectSpace: Send + Sync {
 
     /// Bytes that [`set_aside`](Self::set_aside) would find room for, about.
     fn own_room(&self) -> u64;
+
+    /// Facts about the space that no rollback reverts; `None` for a space that is never rolled
+    /// back.
+    fn lineage(&self) -> Option<Lineage> {
+        None
+    }
+
+    /// Notes durably that file numbers below `end` may be handed out from now on:
+    /// [`Lineage::numbers`] is at least `end` when the call has returned, whatever becomes of the
+    /// content.
+    fn reserve_numbers(&self, end: u64) -> Result<()> {
+        let _ = end;
+        Ok(())
+    }
+}
+
+/// Facts about an object space that outlive its states: a rollback brings an older state, and a
+/// stream one that was made in another pool.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Lineage {
+    /// Differs between spaces, and changes whenever a state of the space is replaced by another
+    /// one. No two states that follow each other in one space have the same.
+    pub generation: u32,
+    /// Differs between spaces, and never changes.
+    pub space: u32,
+    /// File numbers below this one may have been handed out in any state of the space.
+    pub numbers: u64,
 }
 
 /// What data takes.

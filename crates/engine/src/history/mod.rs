@@ -112,8 +112,8 @@ impl Pool {
             return Err(too_deep(&snapshot.title()));
         }
         let from = snapshot.descriptor.read().clone();
-        let parent = from.parent.and_then(|id| core.objects.get(id));
-        let own = parent.map(|parent| parent.descriptor.read().properties.clone()).unwrap_or_default();
+        let parent = from.parent.and_then(|id| core.objects.get(id)).map(|parent| parent.descriptor.read().clone());
+        let (own, numbers) = parent.map(|parent| (parent.properties, parent.numbers)).unwrap_or_default();
         let mut own = properties::with_moment(own, &from.properties);
         own.retain(|key, _| policy::is_cloned(key));
         own.extend(properties.clone());
@@ -125,6 +125,7 @@ impl Pool {
             parent: folder,
             created_unix_s: core.env.clock.unix_s(),
             properties: own,
+            numbers,
             ..ObjectDescriptor::volume(id, short, from.size_bytes)
         };
         core.append_durably(vec![Entry::Object(clone)])?;
@@ -176,7 +177,9 @@ impl Pool {
         let mut cuts = cuts_that_stay(&head, &[])?;
         cuts.push(Cut { after: origin.epoch, before: epoch });
         let properties = properties::with_moment(head.properties, &moment);
-        core.append_durably(vec![Entry::Object(ObjectDescriptor { epoch, cuts, size_bytes, properties, ..head })])?;
+        let numbers = head.numbers.replaced();
+        let head = ObjectDescriptor { epoch, cuts, size_bytes, properties, numbers, ..head };
+        core.append_durably(vec![Entry::Object(head)])?;
         core.workers.wake_keeper();
         Ok(())
     }

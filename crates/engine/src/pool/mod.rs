@@ -3,6 +3,7 @@
 //! see `Core` and `Pool` only.
 
 pub(crate) mod core;
+pub(crate) mod creation;
 pub(crate) mod pool_properties;
 pub(crate) mod standby;
 pub(crate) mod workers;
@@ -18,13 +19,11 @@ use format::{
 };
 use policy::Owner;
 use surface::{DeviceId, Error, ErrorKind, Result};
-use units::{
-    EXTENT_BYTES_MAX, EXTENT_BYTES_MIN, ExtentIndex, OBJECT_BYTES_MAX, ObjectId, SHARE_BYTES, Seq, format_size,
-};
+use units::{EXTENT_BYTES_MAX, EXTENT_BYTES_MIN, ExtentIndex, OBJECT_BYTES_MAX, Seq, format_size};
 
 use crate::base::buffers::BufferPool;
 use crate::base::counters::Counters;
-use crate::base::options::{FormatOptions, PoolEnv, PoolOptions, Properties};
+use crate::base::options::{FormatOptions, PoolEnv, PoolOptions};
 use crate::base::ranked::Mutex;
 use crate::base::shares::Shares;
 use crate::base::status::{PoolStatus, Problem, VolumeStatus};
@@ -42,7 +41,6 @@ use crate::log::log_reads::{Source, extents_ahead};
 use crate::log::{Log, Sink, superblock_copies, superblock_io};
 use crate::map::Map;
 use crate::map::apply::Applier;
-use crate::objects::names::check_full_name;
 use crate::objects::{Object, Objects, properties};
 use crate::pool::core::{Core, Parts};
 use crate::pool::workers::Workers;
@@ -300,53 +298,6 @@ impl Pool {
     /// [`check`](Self::check) takes it into its report.
     pub fn mended(&self) -> Vec<Problem> {
         self.core.mended.lock().clone()
-    }
-
-    /// Creates a volume; its [number](Volume::id). Durable on return.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Invalid`] for names, sizes (0, above 1 PiB) and properties;
-    /// [`ErrorKind::NotFound`] for its folder; [`ErrorKind::Exists`].
-    pub fn create_volume(&self, name: &str, size_bytes: u64, properties: &Properties) -> Result<DeviceId> {
-        check_size(size_bytes)?;
-        self.create(name, size_bytes, properties)
-    }
-
-    /// Creates a share, which is empty: its [number](Volume::id). From then on older programs do
-    /// not open the pool. Durable on return.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Invalid`] for names and properties; [`ErrorKind::Exists`].
-    pub fn create_share(&self, name: &str, properties: &Properties) -> Result<DeviceId> {
-        self.create(name, SHARE_BYTES, properties)
-    }
-
-    /// Creates a volume, or a share by the size that is none.
-    pub(crate) fn create(&self, name: &str, size_bytes: u64, properties: &Properties) -> Result<DeviceId> {
-        check_full_name(name)?;
-        properties::check(Owner::Volume, properties)?;
-        let _admin = self.core.admin.lock();
-        if self.core.objects.named(name).is_ok() {
-            return Err(Error::new(ErrorKind::Exists, format!("the pool has a volume '{name}' already")));
-        }
-        self.check_free(name)?;
-        let (parent, own) = self.core.place_for(name, size_bytes == SHARE_BYTES)?;
-        let descriptor = ObjectDescriptor {
-            parent,
-            created_unix_s: self.core.env.clock.unix_s(),
-            properties: properties.clone(),
-            ..ObjectDescriptor::volume(ObjectId(self.core.objects.next_id()), own, size_bytes)
-        };
-        let inherited = self.core.objects.inherited(&descriptor);
-        let reserved = properties::resolved_for(name, &inherited, properties)?.reservation_bytes;
-        let id = descriptor.id;
-        self.core.check_reservation(id, reserved)?;
-        if descriptor.is_share() {
-            self.core.allow_shares()?;
-        }
-        self.core.append_durably(vec![Entry::Object(descriptor)])?;
-        self.core.count_reservations();
-        Ok(DeviceId(id.0))
     }
 
     /// Destroys a volume that has no snapshots: see [`destroy`](Self::destroy).

@@ -434,7 +434,9 @@ impl Receiver {
         let epoch = next_epoch(&ObjectDescriptor { epoch: origin.epoch, ..head.clone() })?;
         let size_bytes = descriptor.size_bytes;
         let snapshot = ObjectDescriptor { state: ObjectState::Snapshot, receive: None, ..descriptor };
-        let volume = ObjectDescriptor { state: ObjectState::Volume, epoch, size_bytes, properties: own, ..head };
+        let numbers = head.numbers.replaced();
+        let volume =
+            ObjectDescriptor { state: ObjectState::Volume, epoch, size_bytes, properties: own, numbers, ..head };
         core.append_durably(vec![Entry::Object(snapshot), Entry::Object(volume)])?;
         core.count_reservations();
         Ok(())

@@ -17,15 +17,11 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use codec::Codec;
-use format::{Entry, FragmentEntry, FragmentIdentity, ObjectDescriptor, ObjectState, encode_dictionary};
-use format::{fragment_checksum, header_bytes};
+use format::{ObjectDescriptor, ObjectState, encode_dictionary};
 use policy::{Settings, dst_limit, judging_level, train_dictionaries};
 use surface::{ErrorKind, Result};
-use units::{BLOCK_BYTES, BlockIndex, Epoch, ObjectId};
+use units::{BLOCK_BYTES, BlockIndex, ObjectId};
 
-use crate::base::scratch;
-use crate::codecs::compress::compress_with;
 use crate::codecs::dictionaries::Readers;
 use crate::codecs::samples::Samples;
 use crate::log::Purpose;
@@ -33,13 +29,12 @@ use crate::log::prepared::Prepared;
 use crate::objects::object::Object;
 use crate::pool::Pool;
 use crate::pool::core::Core;
+use crate::write::whole_object;
 
 /// Most dictionaries of one volume: each that is replaced stays.
 pub(crate) const DICTIONARIES_MAX: usize = 16;
 /// A dictionary takes at most this part of an extent, because it goes into the log in one piece.
 const EXTENT_DIVISOR: usize = 4;
-/// The codec of a dictionary's own content: it is compressed once.
-const CONTENT_CODEC: &str = "zstd-9";
 /// How often the trainer looks for samples that are complete.
 const PERIOD: Duration = Duration::from_millis(500);
 
@@ -144,28 +139,9 @@ impl Core {
 
     /// A dictionary's descriptor and content.
     fn dictionary_batch(&self, descriptor: ObjectDescriptor, content: &[u8]) -> Prepared {
-        let (object, epoch) = (descriptor.id, Epoch(0));
-        let codec: Codec = CONTENT_CODEC.parse().unwrap_or(Codec::Off);
-        let settings = Settings::default();
         let mut padded = content.to_vec();
         padded.resize(content.len().next_multiple_of(BLOCK_BYTES), 0);
-        let unit_bytes = self.geometry.unit_blocks_max() as usize * BLOCK_BYTES;
-        let (mut payloads, mut fragments) = (Vec::new(), Vec::new());
-        let mut target = vec![0; unit_bytes];
-        for (index, raw) in padded.chunks(unit_bytes).enumerate() {
-            let target = &mut target[..raw.len()];
-            let (id, stored) = scratch::with(|s| compress_with(&mut s.codecs, codec, raw, target, &settings));
-            let first = BlockIndex((index * unit_bytes / BLOCK_BYTES) as u64);
-            let (count, codec) = ((raw.len() / BLOCK_BYTES) as u8, id.0);
-            let payload = &target[..stored];
-            let checksum = fragment_checksum(&FragmentIdentity { object, epoch, first, count, codec }, payload);
-            fragments.push(FragmentEntry { first, count, codec, stored: stored as u32, checksum });
-            payloads.extend_from_slice(payload);
-        }
-        let entries = vec![Entry::Object(descriptor), Entry::Fragments { object, epoch, fragments }];
-        let header = header_bytes(&entries);
-        let mut buf = self.buffers.get(header + payloads.len());
-        buf[header..header + payloads.len()].copy_from_slice(&payloads);
-        Prepared::new(entries, payloads.len(), buf, Vec::new())
+        let blocks: Vec<_> = (0..).map(BlockIndex).zip(padded.chunks(BLOCK_BYTES)).collect();
+        whole_object::batch(descriptor, &blocks, self.geometry.unit_blocks_max(), &self.buffers)
     }
 }

@@ -1,13 +1,13 @@
-//! What only pools with shares have: a feature, by which older programs do not open them, and room
-//! for the trees of shares in a full pool.
+//! Parts of pools with shares: a feature, by which older programs do not open them, room for the
+//! trees of shares in a full pool, and the numbers that outlive the states of a tree.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use format::{INCOMPAT_SHARES, INCOMPAT_SMALL_FILES};
-use policy::Resolved;
-use surface::{Hint, Result};
+use format::{Entry, INCOMPAT_SHARES, INCOMPAT_SMALL_FILES, ObjectDescriptor, TreeNumbers};
+use policy::{Resolved, SnapDir};
+use surface::{Hint, Lineage, Result};
 use units::BLOCK_BYTES;
 
 use crate::log::superblock_copies;
@@ -15,6 +15,11 @@ use crate::log::superblock_io;
 use crate::pool::core::Core;
 use crate::space::admission::{Asks, GROUP_COST_BYTES, cost_of};
 use crate::volume::Volume;
+
+/// Odd numbers, so that products with the numbers of objects differ as these do: 2^32 over the
+/// golden ratio, whose multiples lie far apart, and one that has nothing to do with it.
+const GENERATION_STEP: u32 = 0x9e37_79b9;
+const SPACE_STEP: u32 = 0x85eb_ca6b;
 
 /// A tree writes pages of a block, each of which may cost as much again in the log.
 const PAGE_COST_TIMES: u64 = 1 + GROUP_COST_BYTES / BLOCK_BYTES as u64;
@@ -49,6 +54,11 @@ impl Volume {
         self.object.is_share()
     }
 
+    /// Who sees the snapshots of a share in its mount.
+    pub fn snapdir(&self) -> SnapDir {
+        self.object.settings.read().snapdir
+    }
+
     /// The properties in force for its files.
     pub(crate) fn in_force(&self) -> Arc<Resolved> {
         self.object.in_force.read().clone()
@@ -59,6 +69,33 @@ impl Volume {
     pub fn room(&self) -> (u64, u64) {
         let left = self.core.quota_left(&self.object);
         (self.core.allocated_bytes(&self.object), self.core.available_bytes().min(left))
+    }
+
+    /// Facts about the share that outlive its states. Those of shares in other pools differ by
+    /// chance alone: the pool's identifier is random.
+    pub(crate) fn lineage(&self) -> Lineage {
+        let TreeNumbers { reserved, generation } = self.object.descriptor.read().numbers;
+        let pool = self.core.pool_id.chunks(4).fold(0, |sum: u32, part| {
+            let word = part.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
+            sum.rotate_left(5) ^ word
+        });
+        let number = self.object.id.0 as u32;
+        Lineage {
+            generation: pool.wrapping_add(number.wrapping_mul(GENERATION_STEP)).wrapping_add(generation),
+            space: number.wrapping_mul(SPACE_STEP).wrapping_add(pool.rotate_left(16)),
+            numbers: reserved,
+        }
+    }
+
+    /// Notes durably that file numbers below `end` may be handed out.
+    pub(crate) fn reserve_numbers(&self, end: u64) -> Result<()> {
+        let _admin = self.core.admin.lock();
+        let descriptor = self.object.descriptor.read().clone();
+        if descriptor.numbers.reserved >= end || !self.object.is_live() {
+            return Ok(());
+        }
+        let numbers = TreeNumbers { reserved: end, ..descriptor.numbers };
+        self.core.append_durably(vec![Entry::Object(ObjectDescriptor { numbers, ..descriptor })])
     }
 
     /// A write of what a share's tree keeps about files: it finds room where other writes find the

@@ -8,6 +8,8 @@
 //!    that is bound by flushes a worker does a part of it ahead (`precompress`).
 //! 3. When the batch is applied, the groups leave the buffer.
 //!
+//! New objects with content come into the log by themselves (`whole_object`).
+//!
 //! An opening replays writes that a dead process had acknowledged and not drained (`standby_open`,
 //! `standby_left`). The pool's own standby memory is made and looked at in `pool::standby`.
 
@@ -19,3 +21,4 @@ pub(crate) mod standby_left;
 pub(crate) mod standby_open;
 #[cfg(test)]
 pub(crate) mod standby_tests;
+pub(crate) mod whole_object;

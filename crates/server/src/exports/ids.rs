@@ -1,7 +1,10 @@
-//! Numbers of exports. NFS clients keep them in their handles: a share has the same one for ever,
-//! whatever it is called, and no other share gets it.
+//! Numbers of exports. NFS clients keep them in their handles, with the device number of the mount.
+//!
+//! A share keeps its number, under any name, for as long as it keeps its device number. Then it gets
+//! another one: the old device number may be that of another share by now, and old handles would
+//! lead there. No number is handed out again before all others were.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -10,10 +13,15 @@ use surface::{Error, Result};
 /// The file in the pool's directory.
 const FILE: &str = "export-ids";
 
-/// The numbers that were given, by those of the shares.
+/// Begins the line that names the number handed out last.
+const LAST: &str = "last";
+
+/// The numbers of exports.
 pub struct Ids {
     file: PathBuf,
-    given: BTreeMap<u64, u16>,
+    /// By the numbers of the shares: that of the export, and the mount's device.
+    given: BTreeMap<u64, (u16, u64)>,
+    last: u16,
 }
 
 impl Ids {
@@ -27,27 +35,36 @@ impl Ids {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
             read => read.map_err(|error| Error::from_io(format!("numbers of exports in {}", file.display()), error))?,
         };
-        let pair = |line: &str| {
-            let (share, id) = line.split_once(' ')?;
-            Some((share.parse().ok()?, id.parse().ok()?))
+        let line = |line: &str| {
+            let mut words = line.split(' ');
+            let share = words.next()?.parse().ok()?;
+            Some((share, (words.next()?.parse().ok()?, words.next()?.parse().ok()?)))
         };
-        Ok(Self { file, given: text.lines().filter_map(pair).collect() })
+        let last = text.lines().find_map(|line| line.strip_prefix(LAST)?.trim().parse().ok()).unwrap_or(0);
+        Ok(Self { file, given: text.lines().filter_map(line).collect(), last })
     }
 
-    /// The number of a share, which gets one if it has none.
+    /// The number of a share that is mounted with that device number. It gets one if it has none
+    /// for it.
     ///
     /// # Errors
     /// In words, if it cannot be kept.
-    pub fn of(&mut self, share: u64) -> std::result::Result<u16, String> {
-        if let Some(id) = self.given.get(&share) {
+    pub fn of(&mut self, share: u64, device: u64) -> std::result::Result<u16, String> {
+        if let Some((id, _)) = self.given.get(&share).filter(|(_, of)| *of == device) {
             return Ok(*id);
         }
-        let last = self.given.values().max().copied().unwrap_or(0);
-        let id = last.checked_add(1).ok_or("all 65535 numbers of exports were given out")?;
-        self.given.insert(share, id);
-        let text: String = self.given.iter().map(|(share, id)| format!("{share} {id}\n")).collect();
+        let taken: BTreeSet<u16> = self.given.values().map(|(id, _)| *id).collect();
+        let behind = (self.last..u16::MAX).chain(0..self.last).map(|before| before + 1);
+        let id = behind.into_iter().find(|id| !taken.contains(id)).ok_or("all 65535 numbers of exports are in use")?;
+        let (last, before) = (std::mem::replace(&mut self.last, id), self.given.insert(share, (id, device)));
+        let lines = self.given.iter().map(|(share, (id, device))| format!("{share} {id} {device}\n"));
+        let text: String = lines.chain([format!("{LAST} {id}\n")]).collect();
         self.keep(&text).map_err(|error| {
-            self.given.remove(&share);
+            self.last = last;
+            match before {
+                Some(before) => self.given.insert(share, before),
+                None => self.given.remove(&share),
+            };
             format!("{} cannot be written: {error}", self.file.display())
         })?;
         Ok(id)
@@ -68,13 +85,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_share_keeps_its_number() {
+    fn a_share_keeps_its_number_with_its_device() {
         let dir = testkit::TempDir::new("export-ids");
         let mut ids = Ids::open(dir.path()).unwrap();
-        assert_eq!((ids.of(70_000), ids.of(3), ids.of(70_000)), (Ok(1), Ok(2), Ok(1)));
+        assert_eq!((ids.of(70_000, 50), ids.of(3, 51), ids.of(70_000, 50)), (Ok(1), Ok(2), Ok(1)));
         let mut again = Ids::open(dir.path()).unwrap();
-        assert_eq!((again.of(9), again.of(3), again.of(70_000)), (Ok(3), Ok(2), Ok(1)));
-        std::fs::write(dir.path().join(FILE), "1 65535\n").unwrap();
-        assert!(Ids::open(dir.path()).unwrap().of(2).is_err());
+        assert_eq!((again.of(9, 52), again.of(3, 51), again.of(70_000, 50)), (Ok(3), Ok(2), Ok(1)));
+        // After a restart of the machine they were mounted in another order.
+        assert_eq!((again.of(3, 50), again.of(70_000, 51), again.of(9, 52)), (Ok(4), Ok(5), Ok(3)));
+        let mut last = Ids::open(dir.path()).unwrap();
+        // The first device number again: a third share may have had it since.
+        assert_eq!((last.of(3, 51), last.of(70_000, 51)), (Ok(6), Ok(5)));
+    }
+
+    #[test]
+    fn numbers_that_no_share_has_come_again_when_all_were_handed_out() {
+        let dir = testkit::TempDir::new("export-ids-used-up");
+        std::fs::write(dir.path().join(FILE), "1 1 50\n2 65535 51\nlast 65535\n").unwrap();
+        let mut ids = Ids::open(dir.path()).unwrap();
+        assert_eq!((ids.of(3, 52), ids.of(1, 50), ids.of(2, 53)), (Ok(2), Ok(1), Ok(3)));
+        let all: String = (1..=65_535).map(|id| format!("{} {id} 50\n", id + 10)).collect();
+        std::fs::write(dir.path().join(FILE), all).unwrap();
+        assert!(Ids::open(dir.path()).unwrap().of(2, 50).is_err());
     }
 }

@@ -23,6 +23,7 @@ mod web;
 mod world;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -175,7 +176,9 @@ impl Exports {
                 of_door.and_then(|of| of.access.clone().ok()).unwrap_or_default()
             };
             let path = dir.display().to_string();
-            let told = match (checked_path(&path), servers.ids.of(id)) {
+            let device = std::fs::metadata(&dir).map(|found| found.dev());
+            let device = device.map_err(|error| format!("{path} cannot be looked at: {error}"));
+            let told = match (checked_path(&path), device.and_then(|device| servers.ids.of(id, device))) {
                 (Ok(_), Ok(id)) => {
                     exports.push(Export {
                         id,

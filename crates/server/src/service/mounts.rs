@@ -46,6 +46,10 @@ impl Service {
             self.refuse_door(name, key)?;
         }
         self.pool.set_properties_of(meant, changes)?;
+        // Listings of mounted roots may show the snapshots, or no longer.
+        if let Some(shares) = self.mounted_shares().filter(|_| changes.iter().any(|(key, _)| key == "snapdir")) {
+            shares.close_moments(true);
+        }
         let exports = self.exports.lock().clone();
         if let Some(exports) = exports.filter(|_| !doors.is_empty()) {
             let faults = exports.look(true);

@@ -72,7 +72,9 @@ pub fn import(session: &Session, args: &ImportArgs, interrupted: &AtomicBool, ou
     let id = match &old {
         Some(old) => old.id,
         None => {
-            let properties = args.properties.iter().cloned().collect();
+            // With the mark from its first moment: a kill may come before the first name.
+            let own = args.properties.iter().cloned().chain([(INCOMPLETE.to_owned(), "yes".to_owned())]);
+            let properties = own.collect();
             session.created(Request::CreateShare { share: name.clone(), properties })?
         }
     };

@@ -184,6 +184,8 @@ pub(crate) struct Meta {
     /// Files of smaller numbers may have data behind their ends, because a session did not end in
     /// order.
     pub(crate) loose: u64,
+    /// Generation of the space when it was opened last.
+    pub(crate) generation: u32,
 }
 
 /// What a commit writes.
@@ -219,10 +221,11 @@ impl Frozen {
 }
 
 pub(super) fn write_meta(transaction: &WriteTransaction, meta: &Meta) -> Result<()> {
-    let Meta { secret, used, reserved, clean, commit, session, replayed, loose } = *meta;
+    let Meta { secret, used, reserved, clean, commit, session, replayed, loose, generation } = *meta;
     let mut meta = transaction.open_table(META)?;
     let facts = [("secret", secret), ("used", used), ("reserved", reserved), ("clean", u64::from(clean))];
     let more = [("commit", commit), ("session", session), ("replayed", replayed), ("loose", loose)];
+    let more = more.into_iter().chain([("generation", u64::from(generation))]);
     for (name, value) in facts.into_iter().chain(more) {
         meta.insert(name, value)?;
     }
@@ -245,12 +248,14 @@ pub(crate) fn meta(database: &Database) -> Result<Meta> {
         session: fact("session")?,
         replayed: fact("replayed")?,
         loose: table.get("loose")?.map_or(0, |value| value.value()),
+        generation: fact("generation")? as u32,
     })
 }
 
 /// Makes the tables of a new database, and its facts. Durable when it returns.
 pub(crate) fn create(database: &Database, secret: u64) -> Result<()> {
     let (used, reserved) = (FIRST_NUMBER, FIRST_NUMBER);
-    let meta = Meta { secret, used, reserved, clean: true, commit: 0, session: 0, replayed: 0, loose: 0 };
+    let meta =
+        Meta { secret, used, reserved, clean: true, commit: 0, session: 0, replayed: 0, loose: 0, generation: 0 };
     Frozen { overlay: Arc::default(), meta, trims: Vec::new(), changes: 0 }.commit(database)
 }

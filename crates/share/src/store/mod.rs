@@ -10,7 +10,7 @@
 //! | `xattr` | inode, name | value |
 //! | `orphan` | inode without a name that is still open | nothing |
 //! | `trim` | file of the object space | first byte that is to be discarded 8, once this is durable; of a cut, its inode 8 |
-//! | `meta` | `secret`, `used`, `reserved`, `clean`, `commit`, `session`, `replayed`, `loose` | number |
+//! | `meta` | `secret`, `used`, `reserved`, `clean`, `commit`, `session`, `replayed`, `loose`, `generation` | number |
 //!
 //! Numbers in keys are 8 bytes, big-endian; in values little-endian.
 //!
@@ -26,6 +26,10 @@
 //! twice. A commit writes `used`, the next number, and `reserved`, a number up to which may be used
 //! before the next commit. After a loss of power numbers from `used` to `reserved` may have been
 //! given out and lost: their data is discarded, and the sequence goes on behind them.
+//!
+//! A rollback reverts `used`, and a difference brings that of another pool. The space knows how far
+//! the sequence had come ([`Lineage`]), and has another generation then: so the sequence goes on
+//! after all numbers of earlier states. New inodes have the generation of the space.
 
 mod database;
 mod rebuilt;
@@ -36,6 +40,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use redb::Database;
+use surface::Lineage;
 
 pub(crate) use self::database::{Anew, Frozen, create, meta};
 use self::database::{Base, Meta};
@@ -48,6 +53,9 @@ use crate::tree::MountPoints;
 
 /// Numbers that may be used between two commits; a commit comes before they run out.
 const RESERVE: u64 = 1 << 16;
+
+/// Numbers that are reserved in the space at one time. Each reservation is a flush.
+const SPACE_RESERVE: u64 = 1 << 20;
 
 /// The first number that is given out. Those below are the root's, the log's, and kept.
 pub(crate) const FIRST_NUMBER: u64 = 16;
@@ -142,6 +150,8 @@ pub(crate) struct State {
     next: u64,
     reserved: u64,
     reserved_by_commit: u64,
+    /// The space keeps numbers below this one for the tree; `None` if it keeps none.
+    space_reserved: Option<u64>,
     meta: Meta,
     /// Changes since the share was opened; the last one's number.
     pub(crate) changes: u64,
@@ -193,6 +203,7 @@ impl State {
             next: meta.used,
             reserved: meta.used,
             reserved_by_commit: 0,
+            space_reserved: None,
             meta: Meta { commit: meta.commit + 1, ..meta },
             // What opening changes is to be committed.
             changes: 1,
@@ -229,8 +240,24 @@ impl State {
     }
 
     /// Begins a session when all is replayed: returns the numbers that the one before may have
-    /// given out and lost. `replayed`: the session whose journal was replayed.
-    pub(crate) fn begin_session(&mut self, replayed: u64) -> Result<std::ops::Range<u64>> {
+    /// given out and lost. `replayed`: the session whose journal was replayed. `lineage`: that of
+    /// the space.
+    pub(crate) fn begin_session(&mut self, replayed: u64, lineage: Option<Lineage>) -> Result<std::ops::Range<u64>> {
+        let lost = self.begin_after_last(replayed)?;
+        let Some(lineage) = lineage else { return Ok(lost) };
+        self.space_reserved = Some(lineage.numbers);
+        if self.meta.generation != lineage.generation {
+            self.meta.generation = lineage.generation;
+            if !crate::canary!("number-taken-back") {
+                self.next = self.next.max(lineage.numbers);
+                self.reserved = self.next;
+            }
+        }
+        Ok(lost)
+    }
+
+    /// Begins a session whose numbers follow those of the last session in the same state.
+    fn begin_after_last(&mut self, replayed: u64) -> Result<std::ops::Range<u64>> {
         self.meta.session += 1;
         self.meta.replayed = replayed;
         self.loose_below = self.meta.loose;
@@ -246,6 +273,22 @@ impl State {
         self.reserved = self.next;
         (self.loose_below, self.meta.loose) = (self.next, self.next);
         Ok(lost)
+    }
+
+    /// Generation of new inodes.
+    pub(crate) fn generation(&self) -> u32 {
+        self.meta.generation
+    }
+
+    /// Numbers below this one must be kept by the space before the next commit; `None` if they are.
+    pub(crate) fn numbers_to_reserve(&self) -> Option<u64> {
+        let needed = self.reserved + RESERVE;
+        (self.space_reserved? < needed).then_some(needed + SPACE_RESERVE)
+    }
+
+    /// The space keeps numbers below this one.
+    pub(crate) fn numbers_are_reserved(&mut self, end: u64) {
+        self.space_reserved = Some(end);
     }
 
     /// Number of this opening of the share.

@@ -71,6 +71,9 @@ impl Rebuilt {
             session: fact("session").unwrap_or(surviving.random[1] >> 1),
             replayed: fact("replayed").unwrap_or(0),
             loose: fact("loose").unwrap_or(used),
+            // Another one than that of the space has the next opening pass over all numbers that
+            // may have been handed out.
+            generation: fact("generation").unwrap_or(0) as u32,
         };
         let mut transaction = self.database.begin_write()?;
         transaction.set_quick_repair(true);

@@ -114,6 +114,14 @@ impl Tree {
         }
     }
 
+    /// Reserves in the space the numbers that may be handed out after the next commit.
+    fn reserve_numbers(&self) -> surface::Result<()> {
+        let Some(end) = self.state.read().numbers_to_reserve() else { return Ok(()) };
+        self.space.reserve_numbers(end)?;
+        self.state.write().numbers_are_reserved(end);
+        Ok(())
+    }
+
     fn try_commit(&self, namespace: &mut Namespace, is_last: bool) -> std::result::Result<(), Failed> {
         // A database that could not read something does nothing more.
         if namespace.is_read_only || namespace.facts.was_damaged() {
@@ -122,6 +130,7 @@ impl Tree {
             let replaced = writable.and_then(|writable| namespace.replace(writable, &mut state));
             replaced.map_err(|failure| stuck(&mut state, failure))?;
         }
+        self.reserve_numbers()?;
         let bytes = self.state.read().commit_bytes();
         // If there is not so much, it may do with less: the bytes are reckoned cautiously.
         let has_room = self.space.set_aside(bytes).is_ok();

@@ -90,6 +90,7 @@ impl Tree {
             gid: if inherits_group { parent.gid } else { caller.gid },
             links: if is_directory { 2 } else { u32::from(name.is_some()) },
             device,
+            generation: state.generation(),
             size: target.len() as u64,
             data: if mode & libc::S_IFMT == libc::S_IFREG { number } else { 0 },
             parent: if is_directory { directory } else { 0 },

@@ -66,7 +66,7 @@ use surface::{Capacity, ObjectSpace};
 
 use crate::backend::{Facts, ROOT};
 use crate::failure::{Failure, Result};
-use crate::inode::Time;
+use crate::inode::{Inode, Time};
 use crate::journal::{self, Journal};
 use crate::log::Log;
 use crate::store::{Due, State};
@@ -107,6 +107,8 @@ pub struct Caller {
 /// [`Tree::ROOT`].
 pub struct Tree {
     space: Arc<dyn ObjectSpace>,
+    /// Differs from that of other trees of the pool.
+    space_number: u32,
     /// Held shared by whatever changes names or data, exclusively while a snapshot is taken.
     gate: RwLock<()>,
     state: RwLock<State>,
@@ -180,6 +182,20 @@ impl Drop for Change<'_> {
 impl Tree {
     /// The root directory's number.
     pub const ROOT: u64 = ROOT;
+
+    /// The generation of a node, as handles of it have it: nodes of one number in states of one
+    /// share, and in different shares of a pool, differ in it. The kernel takes the root's for 0.
+    pub fn generation(&self, node: u64, inode: &Inode) -> u32 {
+        if node == Self::ROOT || crate::canary!("generation-constant") {
+            return 0;
+        }
+        inode.generation.wrapping_add(self.space_number)
+    }
+
+    /// The part of it that all nodes of the tree have.
+    pub const fn space_number(&self) -> u32 {
+        self.space_number
+    }
 
     fn now(&self) -> Time {
         (self.options.now)()

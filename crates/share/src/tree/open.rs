@@ -31,7 +31,7 @@ impl Tree {
         store::create(&namespace.database, secret)?;
         foreign::seal(&*space)?;
         let mut state = State::open(&namespace.database, namespace.facts.clone(), anew(&space, options))?;
-        state.begin_session(0)?;
+        state.begin_session(0, space.lineage())?;
         let now = (options.now)();
         let root = Inode {
             mode: libc::S_IFDIR | 0o755,
@@ -39,6 +39,7 @@ impl Tree {
             gid: 0,
             links: 2,
             device: 0,
+            generation: state.generation(),
             size: 0,
             data: 0,
             parent: ROOT,
@@ -93,7 +94,7 @@ impl Tree {
                 state.replay(commit, next, changes)?;
             }
         }
-        discard_lost(&*space, state.begin_session(0)?)?;
+        discard_lost(&*space, state.begin_session(0, space.lineage())?)?;
         if !crate::canary!("orphan-not-reaped") {
             for orphan in state.orphans()? {
                 remove::reap(&mut state, orphan)?;
@@ -133,7 +134,7 @@ impl Tree {
                 }
             }
         }
-        discard_lost(&*space, state.begin_session(left.session)?)?;
+        discard_lost(&*space, state.begin_session(left.session, space.lineage())?)?;
         let mut tree = Self::new(space, namespace, state, options);
         (tree.done, tree.brought_back) = (done, brought_back);
         tree.commit()?;
@@ -148,8 +149,10 @@ impl Tree {
 
     fn new(space: Arc<dyn ObjectSpace>, namespace: Namespace, state: State, options: Options) -> Self {
         let log = Log::new(space.clone(), state.session());
+        let space_number = space.lineage().map_or(0, |lineage| lineage.space);
         Self {
             space,
+            space_number,
             gate: RwLock::new(()),
             state: RwLock::new(state),
             committing: Mutex::new(namespace),

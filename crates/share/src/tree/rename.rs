@@ -99,6 +99,7 @@ impl Tree {
             mode: libc::S_IFCHR,
             links: 1,
             device: 0,
+            generation: state.generation(),
             size: 0,
             data: 0,
             parent: 0,

@@ -266,6 +266,7 @@ impl Tree {
             gid: 0,
             links,
             device: 0,
+            generation: 0,
             size: 0,
             data: 0,
             parent,

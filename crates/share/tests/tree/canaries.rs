@@ -55,3 +55,15 @@ fn what_a_refused_write_leaves_is_caught() {
     let said = said.downcast_ref::<String>().expect("NOT CAUGHT: not by an assertion of the test");
     assert!(said.contains("HARNESS:"), "NOT CAUGHT: refused-write-shows failed otherwise: {said}");
 }
+
+#[test]
+fn handles_that_come_again_are_caught() {
+    for name in ["number-taken-back", "generation-constant"] {
+        share::canary::plant(Some(name));
+        let ran = catch_unwind(crate::handles::no_handle_leads_to_another_file);
+        share::canary::plant(None);
+        let said = ran.expect_err(&format!("NOT CAUGHT: {name}"));
+        let said = said.downcast_ref::<String>().expect("NOT CAUGHT: not by an assertion of the test");
+        assert!(said.contains("HARNESS:"), "NOT CAUGHT: {name} failed otherwise: {said}");
+    }
+}

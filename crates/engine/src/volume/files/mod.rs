@@ -15,7 +15,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use policy::{InForce, Resolved};
 use surface::{
-    Allocation, BlockDevice, Capacity, Error, ErrorKind, Hint, OWN_FILES_END, ObjectSpace, Result, Run, Taken,
+    Allocation, BlockDevice, Capacity, Error, ErrorKind, Hint, Lineage, OWN_FILES_END, ObjectSpace, Result, Run, Taken,
 };
 use units::BLOCK_BYTES;
 
@@ -385,5 +385,13 @@ impl ObjectSpace for Files {
 
     fn own_room(&self) -> u64 {
         self.volume.room_for_trees()
+    }
+
+    fn lineage(&self) -> Option<Lineage> {
+        Some(self.volume.lineage())
+    }
+
+    fn reserve_numbers(&self, end: u64) -> Result<()> {
+        self.volume.reserve_numbers(end)
     }
 }
