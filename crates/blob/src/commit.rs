@@ -437,7 +437,7 @@ impl Committer {
                 Ok(Some(Undecided { record: Arc::new(next), body: body.into(), waiting: taken, is_refused: true }))
             }
             Err(error) => {
-                let why = format!("{error}: take tags or pins away, or run `shale blob optimize`");
+                let why = format!("{error}: remove tags, or run `shale blob optimize`");
                 for waiting in taken {
                     let _ = waiting.answer.send(Err(Error::Refused(why.clone())));
                 }

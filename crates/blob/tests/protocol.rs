@@ -182,6 +182,7 @@ fn clones_keep_their_packs() {
     checker.assert_no_discovery(LOST);
     checker.assert_any_discovery("a clone's clone outlives both");
     checker.assert_any_discovery("a removed blob's packs are deleted");
+    checker.assert_any_discovery("a pin keeps what was given up after it was listed");
 }
 
 const LOST: &str = "no blob that lives names a pack that is not there";
@@ -193,7 +194,10 @@ fn canaries_of_clones() {
         "life-number-reused",
         "only-the-nearest-is-pinned",
         "pin-dropped-without-claim",
+        "pin-not-looked-behind",
+        "gc-lists-pins-first",
         "rm-ignores-pins",
+        "rm-lists-pins-once",
     ] {
         let checker = CloneModel { canary }
             .checker()

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::store::{Failing, GROUP, data, noise, run};
 use blob::{
-    At, Blob, BlobKey, BlobPlace, Cause, CommitOptions, Connection, Error, ExpireRule, GcOptions, Image, Op, OpId,
-    UploadOptions, What, bytes, clone_blob, drop_dead_pins, expire, gc, remove, sweep_removed,
+    At, Blob, BlobKey, BlobPlace, Cause, CommitOptions, Connection, Error, ExpireRule, GcOptions, Image, UploadOptions,
+    bytes, clone_blob, drop_dead_pins, expire, gc, pin_version, remove, sweep_removed,
 };
 use futures_util::TryStreamExt;
 use object_store::ObjectStore;
@@ -64,8 +64,9 @@ fn a_pinned_version_outlives_expiry_and_goes_with_its_pin() {
         let inc = image.blob().log().inc();
         image.pin(HOLDER).await.unwrap();
         image.pin(HOLDER).await.unwrap();
-        let head = image.blob().refresh().await.unwrap();
-        assert_eq!(head.pins.len(), 1, "once for each volume");
+        let pins = image.blob().log().pins().await.unwrap().valid;
+        assert_eq!(pins.len(), 1, "once for each volume");
+        assert_eq!((pins[0].holder.as_str(), pins[0].version, pins[0].life), (HOLDER, 1, 0));
         assert!(image.is_pinned(HOLDER).await.unwrap() && !image.is_pinned("pool-1/vm2").await.unwrap());
         put(&connection, "image", 2).await;
         tidy(&connection, "image").await;
@@ -158,9 +159,7 @@ fn a_clone_of_a_clone_pins_what_its_source_holds_and_not_what_a_rival_had_pinned
         put(&connection, "first", 2).await;
         put(&connection, "first", 1).await;
         let first = Blob::open(&connection, key("first")).await.unwrap();
-        let what = What::Pin { version: 1, holder: "image".to_string(), life: 1 };
-        let rival = Op { id: OpId(7), born: 2, raw: 0, stored: 0, message: String::new(), what };
-        first.committer().commit(rival).await.unwrap();
+        pin_version(first.committer(), 1, "image", 1).await.unwrap();
         let place = BlobPlace { committer: first.committer(), location: "first" };
         let world = connection.world().clone();
         let options = CommitOptions::default();
@@ -197,7 +196,7 @@ fn a_blob_that_is_gone_is_not_pinned_and_gets_no_object() {
         put(&connection, "image", 2).await;
         assert!(matches!(image.pin("pool-2/vm2").await, Err(Error::Vanished(_))));
         let other = Blob::open(&connection, key("image")).await.unwrap();
-        assert_eq!((other.refresh().await.unwrap().seq, other.refresh().await.unwrap().pins.len()), (1, 0));
+        assert_eq!((other.refresh().await.unwrap().seq, other.log().pinned().await.unwrap().len()), (1, 0));
     });
 }
 
@@ -211,7 +210,7 @@ fn a_blob_that_goes_between_the_look_and_the_pin_is_not_held() {
         store.vanishes.store(true, Ordering::SeqCst);
         let made = image.pinned(HOLDER, async { Err::<(), _>(Error::Refused("it was made".into())) }).await;
         assert!(matches!(made, Err(Error::Vanished(_))), "{made:?}");
-        assert!(!store.vanishes.load(Ordering::SeqCst), "a record was written");
+        assert!(!store.vanishes.load(Ordering::SeqCst), "a pin was written");
         assert!(matches!(Blob::open(&connection, key("image")).await, Err(Error::Missing(_))));
     });
 }
@@ -230,7 +229,7 @@ fn a_clone_whose_origin_was_removed_is_cloned_and_pinned() {
         let image = clone_blob(source, 1, &[], world.clone(), key("image"), "image", options.clone()).await.unwrap();
         remove(first.committer()).await.unwrap();
         // What no pin holds there cannot be held any more.
-        let late = first.committer().commit(pin(9, 2)).await;
+        let late = pin_version(first.committer(), 2, "late", 1).await;
         assert!(matches!(late, Err(Error::Removed)), "{late:?}");
         let middle = BlobPlace { committer: &image, location: "image" };
         let version = image.refresh().await.unwrap().seq;
@@ -251,12 +250,7 @@ fn a_clone_whose_origin_was_removed_is_cloned_and_pinned() {
         }
         remove(&copy).await.unwrap();
         sweep_removed(&world, &key("first"), &find).await.unwrap();
-        let late = first.committer().commit(pin(10, 1)).await;
+        let late = pin_version(first.committer(), 1, "late", 1).await;
         assert!(matches!(late, Err(Error::Removed)), "its last pin is gone: {late:?}");
     });
-}
-
-fn pin(id: u128, version: u64) -> Op {
-    let what = What::Pin { version, holder: "late".to_string(), life: 1 };
-    Op { id: OpId(id), born: u64::MAX, raw: 0, stored: 0, message: String::new(), what }
 }

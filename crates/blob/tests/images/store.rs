@@ -40,7 +40,7 @@ pub enum Failure {
 pub struct Failing {
     pub inner: InMemory,
     failure: Mutex<Failure>,
-    /// Before the next record is written, all else is deleted.
+    /// Before the next pin is written, all else is deleted.
     pub vanishes: AtomicBool,
     /// Packs read or asked for, and packs written.
     pub reads: AtomicU64,
@@ -91,7 +91,7 @@ fn is_pack(path: &Path) -> bool {
 impl ObjectStore for Failing {
     async fn put_opts(&self, location: &Path, payload: PutPayload, opts: PutOptions) -> Result<PutResult> {
         self.writes.fetch_add(u64::from(is_pack(location)), Ordering::SeqCst);
-        if location.as_ref().contains("/log/") && self.vanishes.swap(false, Ordering::SeqCst) {
+        if location.as_ref().contains("/pin/") && self.vanishes.swap(false, Ordering::SeqCst) {
             self.clear().await;
         }
         self.inner.put_opts(location, payload, opts).await
