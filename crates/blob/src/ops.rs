@@ -42,6 +42,8 @@ pub enum What {
     Writes(Vec<(u64, Run)>),
     /// Replaces all bytes.
     Put(Run),
+    /// Makes the first version, of a blob that has no record yet.
+    Create(Run),
     /// Cuts the blob, or makes it longer by zeroes.
     Resize(u64),
     /// Puts the same bytes in other places; ranges that changed since are left as they are.
@@ -183,6 +185,14 @@ impl Op {
             }
             What::Put(run) => {
                 (next.layout, next.size) = (Layout::default(), 0);
+                write(next, 0, run)?;
+                (OpKind::Put, 0, run.len)
+            }
+            What::Create(run) => {
+                // Another operation of the same record may be the first.
+                if base.seq > 0 || !next.ops.is_empty() {
+                    return Err(Error::Exists(String::new()));
+                }
                 write(next, 0, run)?;
                 (OpKind::Put, 0, run.len)
             }

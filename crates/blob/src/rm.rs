@@ -85,9 +85,10 @@ async fn delete_unpinned(committer: &Committer) -> Result<Removed, Error> {
     let listed = give_up_unpinned(committer).await?;
     let head = committer.refresh().await?;
     // Only now that the record is in hand by which the other versions are given up.
-    let mut held = if crate::canary!("rm-lists-pins-once") { listed } else { log.pinned().await? };
-    let pins = held.clone();
-    held.extend(head.live().into_iter().filter(|seq| !crate::canary!("rm-lists-pins-once") || pins.contains(seq)));
+    let held = match crate::canary!("rm-lists-pins-once") {
+        true => listed,
+        false => log.pinned().await?.into_iter().chain(head.live()).collect(),
+    };
     let pinned = Named::by(log, held.into_iter().collect()).await?;
     let mut removed = Removed { pinned: pinned.packs.len() as u64, ..Removed::default() };
     let mut garbage = gc::list_packs(log, 0).await?;

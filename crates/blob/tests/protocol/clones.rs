@@ -133,6 +133,9 @@ pub enum Step {
 #[derive(Debug, Clone)]
 pub struct CloneModel {
     pub canary: &'static str,
+    /// Clones of clones are made, and expiries, collectors, removers and the making of a pin are one step each. Otherwise there is one
+    /// clone, and each of their steps may have any other step before it.
+    pub deep: bool,
 }
 
 impl Blob {
@@ -279,6 +282,21 @@ impl CloneModel {
         Some(())
     }
 
+    /// Takes one step, or all until nothing is under way.
+    fn all_or_one(
+        &self,
+        world: &mut World,
+        inc: Inc,
+        step: impl Fn(&Self, &mut World, Inc) -> Option<()>,
+        is_idle: impl Fn(&Blob) -> bool,
+    ) -> Option<()> {
+        step(self, world, inc)?;
+        while self.deep && !is_idle(&world.blobs[inc]) {
+            step(self, world, inc)?;
+        }
+        Some(())
+    }
+
     /// The next step of a remover of a closed blob.
     fn remove(&self, world: &mut World, inc: Inc) -> Option<()> {
         let blob = &mut world.blobs[inc];
@@ -344,11 +362,12 @@ impl Model for CloneModel {
 
     fn init_states(&self) -> Vec<World> {
         let cloner = |to| Cloner { source: 0, to, names: BTreeSet::new(), version: 0, phase: Phase::Idle };
+        let cloners = if self.deep { vec![cloner(1), cloner(2)] } else { vec![cloner(1)] };
         let mut world = World {
             lives: [Vec::new(), Vec::new(), Vec::new()],
             blobs: Vec::new(),
             there: vec![true],
-            cloners: vec![cloner(1), cloner(2)],
+            cloners,
             puts: 0,
             rivals: 0,
             dropping: BTreeSet::new(),
@@ -389,10 +408,18 @@ impl Model for CloneModel {
             match cloner.phase {
                 Phase::Idle => steps.push(Step::Begin(index)),
                 Phase::Pinning { written: false, .. } => {
-                    steps.extend([Step::Pin(index, false), Step::Pin(index, true), Step::Kill(index)]);
+                    steps.push(Step::Pin(index, false));
+                    if !self.deep {
+                        steps.extend([Step::Pin(index, true), Step::Kill(index)]);
+                    }
                 }
                 Phase::Pinning { written: true, .. } => steps.extend([Step::Look(index), Step::Kill(index)]),
-                Phase::Bearing { .. } => steps.extend([Step::Bear(index), Step::Kill(index)]),
+                Phase::Bearing { .. } => {
+                    steps.push(Step::Bear(index));
+                    if !self.deep {
+                        steps.push(Step::Kill(index));
+                    }
+                }
                 Phase::Born(_) => steps.push(Step::Adopt(index)),
                 Phase::Done => {}
             }
@@ -415,18 +442,32 @@ impl Model for CloneModel {
             }
             Step::Plan(inc) => {
                 let blob = &mut world.blobs[inc];
-                blob.expiring = Some(&blob.old() - &blob.pinned());
+                let old = &blob.old() - &blob.pinned();
+                if self.deep {
+                    blob.expired.extend(old);
+                } else {
+                    blob.expiring = Some(old);
+                }
             }
             Step::Expire(inc) => {
                 let blob = &mut world.blobs[inc];
                 blob.expired.extend(blob.expiring.take()?);
             }
-            Step::Collect(inc) => self.collect(&mut world, inc)?,
+            Step::Collect(inc) => {
+                self.all_or_one(&mut world, inc, Self::collect, |blob| blob.collecting == Collecting::Idle)?;
+            }
             Step::Close(inc) => world.blobs[inc].closed = true,
             Step::Gone(key) => world.lives[key].push(Life::Gone),
-            Step::Remove(inc) => self.remove(&mut world, inc)?,
+            Step::Remove(inc) => {
+                self.all_or_one(&mut world, inc, Self::remove, |blob| blob.removing == Removing::Idle)?;
+            }
             Step::Begin(index) => self.begin(&mut world, index)?,
-            Step::Pin(index, twice) => self.pin(&mut world, index, twice)?,
+            Step::Pin(index, twice) => {
+                self.pin(&mut world, index, twice)?;
+                if self.deep {
+                    self.look(&mut world, index)?;
+                }
+            }
             Step::Late(inc, pin) => {
                 world.blobs[inc].late.remove(&pin);
                 world.blobs[inc].pins.insert(pin);
