@@ -249,7 +249,9 @@ impl Committer {
         {
             return Err(Error::Unknown { seq: undecided.record.seq, op });
         }
-        if resumed && !matches!(error, Some(Error::Fenced { .. } | Error::Expired(_) | Error::Removed | Error::Exists(_))) {
+        if resumed
+            && !matches!(error, Some(Error::Fenced { .. } | Error::Expired(_) | Error::Removed | Error::Exists(_)))
+        {
             return Err(Error::Unknown { seq: state.head.seq + 1, op });
         }
         Err(error.unwrap_or_else(|| {
@@ -388,10 +390,8 @@ impl Committer {
                     next = before;
                     // An earlier process may have tried it on a record that this one has not seen: then only a reason that no later
                     // record takes away is final.
-                    let stays = matches!(
-                        error,
-                        Error::Fenced { .. } | Error::Expired(_) | Error::Removed | Error::Exists(_)
-                    );
+                    let stays =
+                        matches!(error, Error::Fenced { .. } | Error::Expired(_) | Error::Removed | Error::Exists(_));
                     let unknown = Error::Unknown { seq: next.seq, op: waiting.op.id };
                     let _ =
                         waiting.answer.send(Err(if stays || waiting.look_behind.is_none() { error } else { unknown }));

@@ -5,6 +5,8 @@
 //! blob whose packs it names, in the name of the volume; then the volume is *made*. The pins go
 //! when no volume of the pool needs the image any more, or by hand when the pool is gone.
 
+use std::collections::BTreeSet;
+
 use object_store::path::Path;
 
 use crate::blob::{Blob, Entry};
@@ -105,6 +107,23 @@ impl Image {
             if !place.committer.log().is_pinned_for(version, holder).await? {
                 return self.pin_again(holder).await.map(drop);
             }
+        }
+        Ok(())
+    }
+
+    /// Keeps the version for many volumes, for each that it is not kept for already.
+    ///
+    /// # Errors
+    /// As [`pin`](Self::pin).
+    pub async fn pin_all(&self, holders: &[String]) -> Result<(), Error> {
+        let (source, origins) = self.places();
+        let mut missing = BTreeSet::new();
+        for (place, version) in places(source, &self.version, &origins) {
+            place.committer.log().check_version_there(version).await?;
+            missing.extend(place.committer.log().unpinned_among(version, holders).await?);
+        }
+        for holder in missing {
+            self.pin_again(holder).await?;
         }
         Ok(())
     }

@@ -179,6 +179,13 @@ impl Log {
         Ok(self.world.list(&prefix, None).await?.iter().any(|path| parse(path).is_some()))
     }
 
+    /// Returns those of some volumes that have no pin of a version: one request for each thousand pins of the version.
+    pub(crate) async fn unpinned_among<'a>(&self, version: u64, volumes: &'a [String]) -> Result<Vec<&'a str>, Error> {
+        let listed = self.world.list(&self.pins_of(version), None).await?;
+        let known: BTreeSet<u128> = listed.iter().filter_map(parse).map(|name| name.holder).collect();
+        Ok(volumes.iter().map(String::as_str).filter(|volume| !known.contains(&hash(volume, 0))).collect())
+    }
+
     /// Reads all pins, by version. One that was removed since it was listed is left out.
     ///
     /// # Errors

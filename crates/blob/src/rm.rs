@@ -5,8 +5,6 @@
 //! killed leaves garbage, never a hole: the next client that meets a closed log takes the second
 //! step, and [`sweep_removed`] the others.
 
-use std::collections::BTreeSet;
-
 use crate::clone::{FindHolder, drop_dead_pins};
 use crate::commit::{CommitOptions, Committer};
 use crate::error::Error;
@@ -82,13 +80,11 @@ pub async fn sweep_removed(world: &World, key: &BlobKey, find: &FindHolder<'_>) 
 async fn delete_unpinned(committer: &Committer) -> Result<Removed, Error> {
     let log = committer.log();
     offer::sweep(log, u64::MAX, gc::PER_SECOND).await?;
-    let listed = give_up_unpinned(committer).await?;
+    give_up_unpinned(committer).await?;
     let head = committer.refresh().await?;
     // Only now that the record is in hand by which the other versions are given up.
-    let held = match crate::canary!("rm-lists-pins-once") {
-        true => listed,
-        false => log.pinned().await?.into_iter().chain(head.live()).collect(),
-    };
+    let mut held = log.pinned().await?;
+    held.extend(head.live());
     let pinned = Named::by(log, held.into_iter().collect()).await?;
     let mut removed = Removed { pinned: pinned.packs.len() as u64, ..Removed::default() };
     let mut garbage = gc::list_packs(log, 0).await?;
@@ -105,12 +101,9 @@ async fn delete_unpinned(committer: &Committer) -> Result<Removed, Error> {
     Ok(removed)
 }
 
-/// Gives up all versions of a closed blob that are not pinned, so that nobody can pin them any more; returns those that are pinned.
-async fn give_up_unpinned(committer: &Committer) -> Result<BTreeSet<u64>, Error> {
+/// Gives up all versions of a closed blob that are not pinned, so that no client can pin them any more.
+async fn give_up_unpinned(committer: &Committer) -> Result<(), Error> {
     let pinned = committer.log().pinned().await?;
-    if crate::canary!("rm-lists-pins-once") {
-        return Ok(pinned);
-    }
     let head = committer.refresh().await?;
     let mut after = head.as_ref().clone();
     // The newest record holds nothing, and with the next one it is a version like the others.
@@ -123,5 +116,5 @@ async fn give_up_unpinned(committer: &Committer) -> Result<BTreeSet<u64>, Error>
             Err(error) => return Err(error),
         }
     }
-    Ok(pinned)
+    Ok(())
 }

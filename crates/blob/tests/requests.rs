@@ -200,7 +200,10 @@ fn keeping_costs_what_the_table_says() {
         let rule = ExpireRule { keep_last: Some(2), ..ExpireRule::default() };
         expire(blob.committer(), &rule).await.unwrap().unwrap();
         let expired = one.cost();
-        assert!(expired.put == 1 && expired.get <= 4 && expired.list == 1 && expired.delete == 0, "expire: {expired:?}");
+        assert!(
+            expired.put == 1 && expired.get <= 4 && expired.list == 1 && expired.delete == 0,
+            "expire: {expired:?}"
+        );
 
         let planned = gc(blob.committer(), &GcOptions { dry_run: true, ..now() }).await.unwrap();
         let dry = one.cost();

@@ -6,13 +6,12 @@ use std::time::Duration;
 
 use crate::store::{Failing, GROUP, data, noise, run};
 use blob::{
-    At, Blob, BlobKey, BlobPlace, Cause, CommitOptions, Connection, Error, ExpirePlan, ExpireRule,
-    GcOptions, Image, UploadOptions,
-    bytes, clone_blob, drop_dead_pins, expire, gc, pin_version, remove, sweep_removed,
+    At, Blob, BlobKey, BlobPlace, Cause, CommitOptions, Connection, Error, ExpirePlan, ExpireRule, GcOptions, Image,
+    UploadOptions, bytes, clone_blob, drop_dead_pins, expire, gc, pin_version, remove, sweep_removed,
 };
 use futures_util::TryStreamExt;
-use object_store::{ObjectStore, ObjectStoreExt};
 use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt};
 
 const HOLDER: &str = "pool-1/vm1";
 
@@ -289,6 +288,18 @@ fn a_thousand_clones_cost_the_same_each_and_hold_one_version() {
         for number in 2..CLONES as usize {
             assert_eq!(costs[number], costs[number - 2], "requests, and objects listed, of clone {number}");
         }
+        // A server looks at all of its volumes with a list.
+        let volumes: Vec<String> = (0..CLONES / 2).map(|half| format!("pool-1/vm{}", 2 * half + 1)).collect();
+        let before = requests(&connection);
+        image.pin_all(&volumes).await.unwrap();
+        let after = requests(&connection);
+        assert!(
+            after[0] == before[0] && after[1] <= before[1] + 2 && after[2] == before[2] + 1,
+            "{before:?} {after:?}"
+        );
+        image.pin_all(&["pool-1/vm1".to_owned(), "pool-1/new".to_owned()]).await.unwrap();
+        assert!(image.is_pinned("pool-1/new").await.unwrap());
+        assert_eq!(image.blob().unpin(|holder| holder == "pool-1/new").await.unwrap(), 1);
         // The log does not know of them.
         let head = image.blob().refresh().await.unwrap();
         assert_eq!((head.seq, image.blob().log().pins().await.unwrap().valid.len() as u64), (1, CLONES));

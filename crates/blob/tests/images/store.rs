@@ -9,8 +9,8 @@ use blob::{Boxed, Connection, Encoder, Encoding, StoredGroup};
 use bytes::Bytes;
 use codec::Workspace;
 use env::SystemClock;
-use futures_util::{StreamExt, TryStreamExt};
 use futures_util::stream::BoxStream;
+use futures_util::{StreamExt, TryStreamExt};
 use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{
@@ -169,7 +169,7 @@ impl ObjectStore for Failing {
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
         let listed = self.listed.clone();
-        self.inner.list(prefix).inspect(move |_| drop(listed.fetch_add(1, Ordering::SeqCst))).boxed()
+        self.inner.list(prefix).inspect(move |_| _ = listed.fetch_add(1, Ordering::SeqCst)).boxed()
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
