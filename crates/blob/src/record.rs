@@ -18,8 +18,6 @@ pub const RECORD_BYTES_MAX: usize = codec::UNIT_BYTES_MAX;
 pub const OPS_MAX: usize = 1024;
 /// Tags of a blob: they are carried by every record.
 pub const TAGS_MAX: usize = 256;
-/// Pins of a blob: they are carried by every record.
-pub const PINS_MAX: usize = 256;
 /// Ranges of expired versions: they are carried by every record. Neighbours are joined, so only versions that are expired one by
 /// one make many.
 pub const EXPIRED_MAX: usize = 1024;
@@ -53,20 +51,16 @@ pub enum OpKind {
     Tag = 7,
     /// A name taken away.
     Untag = 8,
-    /// A version kept for another blob or a volume.
-    Pin = 9,
-    /// A pin taken away.
-    Unpin = 10,
     /// Versions given up.
-    Expire = 11,
+    Expire = 9,
     /// Old sessions fenced.
-    Fence = 12,
+    Fence = 10,
     /// The blob closed, to be removed.
-    Close = 13,
+    Close = 11,
 }
 
 impl OpKind {
-    const ALL: [Self; 13] = [
+    const ALL: [Self; 11] = [
         Self::Append,
         Self::Write,
         Self::Put,
@@ -75,8 +69,6 @@ impl OpKind {
         Self::Restore,
         Self::Tag,
         Self::Untag,
-        Self::Pin,
-        Self::Unpin,
         Self::Expire,
         Self::Fence,
         Self::Close,
@@ -101,19 +93,6 @@ pub struct Done {
     pub len: u64,
 }
 
-/// A version kept for a holder.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Pin {
-    /// The operation that made it, which names it.
-    pub op: OpId,
-    /// The version.
-    pub version: u64,
-    /// URL or key of the blob, or name of the volume, that needs it.
-    pub holder: String,
-    /// Number in the holder's life log under which it is born; 0 for a holder that is no blob.
-    pub life: u64,
-}
-
 /// A blob whose packs this one names: what it is a clone of, at whatever distance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Origin {
@@ -121,6 +100,8 @@ pub struct Origin {
     pub location: String,
     /// Its incarnation.
     pub inc: Inc,
+    /// The version that is pinned there for this blob.
+    pub version: u64,
     /// What its own origins are called here: entry `i` is for its origin `i + 1`.
     pub numbers: Vec<u16>,
 }
@@ -138,7 +119,7 @@ pub struct Record {
     pub nonce: Nonce,
     /// Sessions born before the record of this number are fenced. Never falls.
     pub fence: u64,
-    /// Whether the blob is closed: only pins may still go, and the blob will be removed.
+    /// Whether the blob is closed and will be removed: versions that are not pinned are given up, and nothing else is done.
     pub closed: bool,
     /// Whether the description is gone, and only the operations are left.
     pub tombstone: bool,
@@ -158,8 +139,6 @@ pub struct Record {
     pub expired: Vec<(u64, u64)>,
     /// Versions with a name, sorted by it.
     pub tags: Vec<(String, u64)>,
-    /// Versions that are needed elsewhere.
-    pub pins: Vec<Pin>,
     /// The blobs of whose packs the layout names some: a pack's origin n is entry n - 1. Entries are only ever added.
     pub origins: Vec<Origin>,
     /// Where the bytes are.
@@ -185,7 +164,6 @@ impl Record {
             ops: Vec::new(),
             expired: Vec::new(),
             tags: Vec::new(),
-            pins: Vec::new(),
             origins: Vec::new(),
             layout: Layout::default(),
         }
@@ -216,18 +194,22 @@ impl Record {
         self.ops.iter().find(|done| done.op == op)
     }
 
-    /// Tells whether version `seq` is live as of this record: the newest, or not expired, or named by a tag or a pin.
+    /// Tells whether version `seq` is live as of this record: the newest, or not expired, or named by a tag. Of a closed blob
+    /// those live that are not expired: tags and the newest record hold nothing there. Pins are no matter of the log.
     pub fn is_live(&self, seq: u64) -> bool {
-        seq == self.seq || (seq < self.seq && (!self.is_expired(seq) || self.is_kept(seq)))
+        if self.closed {
+            return seq < self.seq && !self.is_expired(seq);
+        }
+        seq == self.seq || (seq < self.seq && (!self.is_expired(seq) || self.is_tagged(seq)))
     }
 
-    fn is_kept(&self, seq: u64) -> bool {
-        self.tags.iter().any(|(_, version)| *version == seq) || self.pins.iter().any(|pin| pin.version == seq)
+    fn is_tagged(&self, seq: u64) -> bool {
+        self.tags.iter().any(|(_, version)| *version == seq)
     }
 
-    /// Returns the versions that are given up and stay for as long as a tag or a pin names them, oldest first.
+    /// Returns the versions that are given up and stay for as long as a tag names them, oldest first.
     pub fn kept_though_expired(&self) -> Vec<u64> {
-        let named = self.tags.iter().map(|(_, version)| *version).chain(self.pins.iter().map(|pin| pin.version));
+        let named = self.tags.iter().map(|(_, version)| *version);
         let kept = named.filter(|version| *version < self.seq && self.is_expired(*version));
         kept.collect::<BTreeSet<u64>>().into_iter().collect()
     }
@@ -243,10 +225,10 @@ impl Record {
         let mut next = 1;
         for (first, last) in &self.expired {
             live.extend(next..*first);
-            live.extend((*first..=*last).filter(|seq| self.is_kept(*seq) || *seq == self.seq));
+            live.extend((*first..=*last).filter(|seq| self.is_live(*seq)));
             next = last + 1;
         }
-        live.extend(next..=self.seq);
+        live.extend((next..=self.seq).filter(|seq| self.is_live(*seq)));
         live
     }
 
@@ -336,17 +318,11 @@ impl Record {
             put_text(out, name);
             put_uint(out, *version, 8);
         }
-        put_uint(out, self.pins.len() as u64, 2);
-        for pin in &self.pins {
-            put_wide(out, pin.op.0);
-            put_uint(out, pin.version, 8);
-            put_text(out, &pin.holder);
-            put_uint(out, pin.life, 8);
-        }
         put_uint(out, self.origins.len() as u64, 2);
         for origin in &self.origins {
             put_text(out, &origin.location);
             put_wide(out, origin.inc.0);
+            put_uint(out, origin.version, 8);
             put_uint(out, origin.numbers.len() as u64, 2);
             for number in &origin.numbers {
                 put_uint(out, (*number).into(), 2);
@@ -432,14 +408,10 @@ impl Record {
             }
             record.tags.push(tag);
         }
-        for _ in 0..count(c, "pins", PINS_MAX)? {
-            let (op, version) = (OpId(wide(c)?), c.u64()?);
-            record.pins.push(Pin { op, version, holder: text(c)?, life: c.u64()? });
-        }
         for _ in 0..count(c, "origins", ORIGINS_MAX)? {
-            let (location, inc) = (text(c)?, Inc(wide(c)?));
+            let (location, inc, version) = (text(c)?, Inc(wide(c)?), c.u64()?);
             let numbers = (0..count(c, "origins of an origin", ORIGINS_MAX)?).map(|_| c.u16());
-            record.origins.push(Origin { location, inc, numbers: numbers.collect::<Result<_, _>>()? });
+            record.origins.push(Origin { location, inc, version, numbers: numbers.collect::<Result<_, _>>()? });
         }
         record.layout = Layout::decode(cursor.rest())?;
         record.check()
