@@ -66,6 +66,8 @@ pub fn copy_message(source: &str, version: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::borrow::Cow;
+
     use super::*;
 
     #[test]
