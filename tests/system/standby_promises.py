@@ -146,7 +146,7 @@ def memory_that_is_removed_is_made_again(t):
 
 @test(seconds_max=600)
 def memory_that_cannot_be_made_again_is_told(t):
-    """the memory of a running server is removed, and there is no room for another: status promises nothing, and the next opening tells the loss"""
+    """the memory of a running server is removed, and there is no room for another: status promises nothing, and the next opening reports the loss"""
     pool = Pool(t, capacity="1G")
     pool.create("v", 16 << 20)
     place = memory_dir(t, "40M")
