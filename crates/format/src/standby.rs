@@ -32,7 +32,7 @@ pub const STANDBY_INCARNATION_OFFSET: usize = 384;
 /// Where the word lies that says how far the log was durable: the number of the first batch that
 /// was not known to be.
 pub const STANDBY_DURABLE_OFFSET: usize = 448;
-/// Where the word lies that says how far the records reach: the position behind the last one whose
+/// Where the word lies that says how far the records reach: the position after the last one whose
 /// head is whole.
 pub const STANDBY_HEAD_OFFSET: usize = 512;
 /// Where the path of the pool's directory lies, for people: up to the first zero, or to the ring.
