@@ -28,7 +28,7 @@ def write_blocks(server, blocks):
 
 
 def blocks_there(server, blocks):
-    """The blocks that hold what `write_blocks` wrote."""
+    """The blocks that hold the bytes of `write_blocks`."""
     door = nbd.NBD()
     door.connect_uri(server.uri("v"))
     return [number for number in blocks if bytes(door.pread(BLOCK, number * BLOCK)) == bytes([number + 1]) * BLOCK]
@@ -146,7 +146,7 @@ def memory_that_is_removed_is_made_again(t):
 
 @test(seconds_max=600)
 def memory_that_cannot_be_made_again_is_told(t):
-    """the memory of a running server is removed, and there is no room for another: status promises nothing, and the next opening tells the loss"""
+    """the memory of a running server is removed, and there is no room for another: status promises nothing, and the next opening reports the loss"""
     pool = Pool(t, capacity="1G")
     pool.create("v", 16 << 20)
     place = memory_dir(t, "40M")
@@ -158,7 +158,7 @@ def memory_that_cannot_be_made_again_is_told(t):
     status = pool.status()
     t.equal(status["standby"], None, "standby memory")
     t.expect(any("no standby memory" in note for note in status["standby_notes"]), f"notes: {status['standby_notes']}")
-    t.expect("survives the server's death" not in pool.shale("status").stdout, "status promises what does not hold")
+    t.expect("survives the server's death" not in pool.shale("status").stdout, "status makes a promise that does not hold")
     write_blocks(server, range(4))
     server.kill()
     os.remove(place / "full")
@@ -171,7 +171,7 @@ def memory_that_cannot_be_made_again_is_told(t):
 
 @test(seconds_max=600)
 def damaged_records_are_told(t):
-    """a byte of a record, of its head or of the tail is changed after kill -9: what is lost is told and remembered, and nothing else is lost"""
+    """a byte of a record, of its head or of the tail is changed after kill -9: the loss is reported and remembered, and nothing else is lost"""
     places = {"data": RECORD_HEAD + 7, "head": 3, "tail": None}
     for name, offset in places.items():
         pool = Pool(t, name=name, capacity="1G")
@@ -226,7 +226,7 @@ def names_survive_in_a_full_directory(t):
 
 @test(seconds_max=600)
 def memory_in_an_earlier_directory_is_found(t):
-    """each server is told another directory for its memory and killed, and so are openings in between: the next one finds what was left"""
+    """each server has another directory for its memory and is killed, and so are openings in between: the next one finds all memory"""
     pool = Pool(t, capacity="1G")
     pool.create("v", 16 << 20)
     place = memory_dir(t, "300M")
@@ -242,7 +242,7 @@ def memory_in_an_earlier_directory_is_found(t):
         t.equal((pool.status()["health"], pool.status()["losses"]), ("ok", []), "health, losses")
         write_blocks(server, [number])
         server.kill()
-        # Told the next directory, it dies before it has taken anything over.
+        # With the next directory, it dies before it has taken anything over.
         words = [BINARY, "serve", pool.path, "--nbd", f"unix:{t.dir}/dies.sock", "--standby", dirs[number % 3]]
         note, before = pool.path / "standby", (pool.path / "standby").read_bytes()
         process = subprocess.Popen(list(map(str, words)), stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

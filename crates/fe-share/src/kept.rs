@@ -182,7 +182,7 @@ impl KeptJournal {
         }
     }
 
-    /// Returns the reason why what it should have would not be replayed. `None` if it would.
+    /// Returns the reason why the next program would not replay all of it. `None` if it would.
     pub(crate) fn fault(&self) -> Option<String> {
         let state = self.state.lock();
         let gone = self.gone(&state);
@@ -544,7 +544,7 @@ mod tests {
         assert_eq!(commits(&kept), [4]);
     }
 
-    /// A place that has room when it is told, and whose files can be removed.
+    /// A place that has room on command, and whose files can be removed.
     #[derive(Debug, Default)]
     struct Fickle {
         has_room: std::sync::atomic::AtomicBool,

@@ -32,7 +32,7 @@ pub const STANDBY_INCARNATION_OFFSET: usize = 384;
 /// Where the word lies that says how far the log was durable: the number of the first batch that
 /// was not known to be.
 pub const STANDBY_DURABLE_OFFSET: usize = 448;
-/// Where the word lies that says how far the records reach: the position behind the last one whose
+/// Where the word lies that says how far the records reach: the position after the last one whose
 /// head is whole.
 pub const STANDBY_HEAD_OFFSET: usize = 512;
 /// Where the path of the pool's directory lies, for people: up to the first zero, or to the ring.
@@ -271,7 +271,7 @@ mod tests {
         let mut bytes = [0u64; 80];
         let load = |bytes: &[u64; 80], session| load_word(|at| bytes[at / 8], session, STANDBY_TAIL_OFFSET);
         assert_eq!(load(&bytes, 7), None);
-        word_stores(7, STANDBY_TAIL_OFFSET, 64).map(|(at, value)| bytes[at / 8] = value);
+        word_stores(7, STANDBY_TAIL_OFFSET, 64).into_iter().for_each(|(at, value)| bytes[at / 8] = value);
         assert_eq!((load(&bytes, 7), load(&bytes, 8)), (Some(64), None));
         for dies_after in 0..4 {
             let mut bytes = bytes;

@@ -3,7 +3,7 @@
 //! power it is gone, or is still there with another boot's number, as a file on a disk would be.
 //!
 //! Memory that is made has its place when it is filled; each use of the place is a point at which
-//! the program can die. Files beside the memory stand for journals of shares: the harness makes
+//! the program can die. Files next to the memory stand for journals of shares: the harness makes
 //! them, and an opening removes them or passes them over.
 
 use std::collections::BTreeMap;
@@ -25,7 +25,7 @@ struct State {
     files: BTreeMap<([u8; 16], u8), Bytes>,
     /// How many files were set aside.
     aside: usize,
-    /// How many files lie beside the memory, by pool and copy.
+    /// How many files lie next to the memory, by pool and copy.
     beside: BTreeMap<([u8; 16], u8), usize>,
     /// Copies of a pool so far, the original not counted.
     copies: u8,
@@ -76,12 +76,12 @@ impl SimStandby {
         self.state.lock().aside
     }
 
-    /// How many files lie beside the memory of this copy of the pool.
+    /// How many files lie next to the memory of this copy of the pool.
     pub fn beside(&self, pool: &[u8; 16]) -> usize {
         self.state.lock().beside.get(&(*pool, self.copy)).copied().unwrap_or(0)
     }
 
-    /// Puts so many files beside the memory of this copy of the pool, in place of those that are
+    /// Puts so many files next to the memory of this copy of the pool, in place of those that are
     /// there.
     pub fn put_beside(&self, pool: &[u8; 16], files: usize) {
         self.state.lock().beside.insert((*pool, self.copy), files);

@@ -59,7 +59,7 @@ canaries! {
     StandbyReplayOverNewer = "standby-replay-over-newer", "What was left is replayed newest first.";
     StandbyForgetsDiscards = "standby-forgets-discards", "Discards are not kept in standby memory.";
     StandbyNeedNotNoted = "standby-need-not-noted", "The map is not told that a ring is in use.";
-    StandbyVoidForgetsBeside = "standby-void-forgets-beside", "An opening that finds memory without a header drops the files beside it.";
+    StandbyVoidForgetsBeside = "standby-void-forgets-beside", "An opening that finds memory without a header drops the files next to it.";
     StandbyDamageNotSeen = "standby-damage-not-seen", "A damaged record of standby memory is taken for one that was never finished.";
     CatalogueNotKept = "catalogue-not-kept", "The extents of the catalogue are freed like any others.";
     CutBlockNotZeroed = "cut-block-not-zeroed", "A volume grows over the rest of a block that was cut off, as it is.";

@@ -7,7 +7,7 @@
 //! buffer:
 //! 1. A record gets the next *position* of the ring and its head is written, under the ring's lock:
 //!    so heads follow one another without a gap, and a reader of the ring can step over a record
-//!    that was never finished. Then a word says that the records reach behind this one: up to there
+//!    that was never finished. Then a word says that the records reach past this one: up to there
 //!    a head that is not whole is damage, and not the end.
 //! 2. Its blocks are copied behind the head.
 //! 3. The word that makes it count is stored: a checksum of head and blocks.

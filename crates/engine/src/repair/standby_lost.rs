@@ -58,8 +58,11 @@ impl Missing {
                 others.join(", ")
             ));
         }
+        let need = env.store.get(KEY_STANDBY).map_err(store_error)?.and_then(|bytes| StandbyNeed::decode(&bytes).ok());
+        let need = need.filter(|need| standby.boot().ok() == Some(need.boot));
         match found {
-            Found::Refused { is_lost: true, why, .. } => {
+            // Without the note, an earlier opening has reported that ring already.
+            Found::Refused { is_lost: true, why, .. } if need.is_some_and(|need| need.copy == standby.copy()) => {
                 missing.lost = Some(format!("acknowledged writes are missing: {why}"));
             }
             Found::Left(left) => {
@@ -70,11 +73,8 @@ impl Missing {
             }
             _ => {}
         }
-        let need = env.store.get(KEY_STANDBY).map_err(store_error)?.and_then(|bytes| StandbyNeed::decode(&bytes).ok());
         let is_found = matches!(found, Found::Left(_) | Found::Short { .. });
-        let Some(need) = need.filter(|need| !is_orderly && !is_found && standby.boot().ok() == Some(need.boot)) else {
-            return Ok(missing);
-        };
+        let Some(need) = need.filter(|_| !is_orderly && !is_found) else { return Ok(missing) };
         if need.copy != standby.copy() {
             missing.notes.push(
                 "this is a copy of a pool that was not closed: what its server had acknowledged and not flushed is in the original, and not here"

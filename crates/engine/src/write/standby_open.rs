@@ -45,7 +45,7 @@ pub(crate) struct StandbyFacts {
     pub replayed_bytes: u64,
     /// Memory that was left and not replayed, and data that is missing.
     pub notes: Vec<String>,
-    /// What an earlier process left has been taken over, and a ring of this process is wanted.
+    /// Memory of an earlier process has been taken over, and a ring of this process is wanted.
     pub is_wanted: bool,
     /// Why there is no standby memory now, or none that has all.
     pub why_none: Option<String>,

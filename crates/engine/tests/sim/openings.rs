@@ -1,6 +1,6 @@
 //! Deaths inside openings: the program dies, the next one dies while it opens the pool, at each
 //! step that it takes there, and so do those after it. All acknowledged data is there all the same,
-//! and so are the files beside the standby memory, which have names of shares.
+//! and so are the files next to the standby memory, which have names of shares.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use engine::Pool;
@@ -11,7 +11,7 @@ use crate::common::{Campaign, Failure, Shape, Tally, World};
 /// Openings that die one after the other, at most.
 const DEATHS_MAX: u64 = 4;
 
-/// A pool whose program died with acknowledged requests, and with a file beside its memory.
+/// A pool whose program died with acknowledged requests, and with a file next to its memory.
 fn died(seed: u64) -> Result<(World, [u8; 16]), Failure> {
     let mut world = World::new(seed, Shape::with_standby)?;
     world.machine.power.number_standby(true);
