@@ -178,7 +178,12 @@ impl Core {
             }
             let levels = object.levels();
             let (mut pieces, unknown) =
-                self.map.lookup_partly(&levels, group, missing).map_err(|e| at(e, object, group, missing))?;
+                self.map.lookup_partly(&levels, group, missing).map_err(|error| {
+                    let (first, _) = missing.first_run().unwrap_or_default();
+                    let offset = group.first_block().offset_bytes() + u64::from(first) * BLOCK_BYTES as u64;
+                    self.suspect_record(object.title(), offset, &error);
+                    at(error, object, group, missing)
+                })?;
             if let Some(image) = image_below(&levels) {
                 let key = GroupKey { object: image.object, group };
                 let answered =
@@ -378,9 +383,19 @@ impl Core {
                 self.suspect(wanted.piece.fragment.location);
                 self.or_fetched(wanted, name(wanted, ErrorKind::Corrupt, text))
             })?;
-            each(index, payload, codecs, unit).map_err(|error| name(wanted, error.kind(), error.to_string()))?;
+            each(index, payload, codecs, unit).map_err(|error| {
+                self.suspect_undecoded(wanted, &error);
+                name(wanted, error.kind(), error.to_string())
+            })?;
         }
         Ok(())
+    }
+
+    /// Remembers that a verified payload does not decode.
+    pub(crate) fn suspect_undecoded(&self, wanted: &Wanted, error: &Error) {
+        if error.kind() == ErrorKind::Corrupt {
+            self.suspect(wanted.piece.fragment.location);
+        }
     }
 
     /// The error of a fragment that cannot be used: a group of an image can be fetched again.
