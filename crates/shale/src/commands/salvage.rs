@@ -23,6 +23,7 @@ use units::{EXTENT_BYTES_DEFAULT, format_size};
 
 use crate::cli::{Access, SalvageArgs};
 use crate::exit::{Failure, Outcome, kind_of, stop_if};
+use crate::names;
 use crate::output::{Output, line_shown};
 use crate::pool_dir::{self, InitOptions, Opening, Overwrite, PoolDir, Unfinished};
 use crate::progress::Progress;
@@ -33,7 +34,7 @@ use crate::system::Termination;
 /// take room that the new pool needs.
 const MAP_BYTES_MAX: u64 = 1 << 30;
 
-/// Damaged ranges of a volume that are shown; JSON has more of them.
+/// Ranges of a volume, damaged or missing, that are shown; JSON has more of them.
 const RANGES_SHOWN: usize = 10;
 
 /// What came of it.
@@ -67,8 +68,12 @@ struct Volume {
     lost: bool,
     uncertain_bytes: u64,
     missing_bytes_max: u64,
+    missing: Vec<Range>,
     /// Of a share: faults of its tree, with the remedies.
     tree: Vec<String>,
+    /// Its ranges name files, all of which are shown.
+    #[serde(skip)]
+    is_of_share: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -83,19 +88,17 @@ impl Summary {
         let lossy = report.is_lossy() || trees.values().any(|told| !told.is_empty());
         let volumes = report.volumes.into_iter().map(|v| Volume {
             tree: trees.remove(&v.name).unwrap_or_default(),
+            is_of_share: v.size_bytes == units::SHARE_BYTES,
             name: v.name,
             // A share has no size.
             size_bytes: if v.size_bytes == units::SHARE_BYTES { v.copied_bytes } else { v.size_bytes },
             copied_bytes: v.copied_bytes,
             damaged_bytes: v.damaged_bytes,
-            damaged: v
-                .damaged
-                .into_iter()
-                .map(|r| Range { offset: r.offset, length: r.length, detail: r.detail })
-                .collect(),
+            damaged: ranges(v.damaged),
             lost: v.is_lost,
             uncertain_bytes: v.uncertain_bytes,
             missing_bytes_max: v.missing_bytes_max,
+            missing: ranges(v.missing),
         });
         Self {
             into: into.display().to_string(),
@@ -123,6 +126,10 @@ impl Summary {
             volumes: volumes.collect(),
         }
     }
+}
+
+fn ranges(of: Vec<DamagedRange>) -> Vec<Range> {
+    of.into_iter().map(|r| Range { offset: r.offset, length: r.length, detail: r.detail }).collect()
 }
 
 /// The data of the old pool, and its lock if it has a directory.
@@ -287,18 +294,20 @@ fn mend_trees(pool: &Pool, report: &mut SalvageReport) -> Trees {
         };
         trees.insert(share.name, told);
     }
-    for volume in report.volumes.iter_mut().filter(|volume| trees.contains_key(&volume.name)) {
+    let is_of_share = |name: &str| trees.contains_key(names::volume_of(name));
+    for volume in report.volumes.iter_mut().filter(|volume| is_of_share(&volume.name)) {
+        let name = volume.name.clone();
         let problem = |range: &DamagedRange| Problem {
             kind: "tree",
-            volume: Some(volume.name.clone()),
+            volume: Some(name.clone()),
             offset: Some(range.offset),
             length: Some(range.length),
             detail: range.detail.clone(),
             ..Problem::default()
         };
-        let mut problems: Vec<_> = volume.damaged.iter().map(problem).collect();
+        let mut problems: Vec<_> = volume.damaged.iter().chain(&volume.missing).map(problem).collect();
         share_check::name_files(pool, &mut problems, Search::Whole, &|name| share_check::opened(pool, name));
-        for (range, problem) in volume.damaged.iter_mut().zip(problems) {
+        for (range, problem) in volume.damaged.iter_mut().chain(&mut volume.missing).zip(problems) {
             range.detail = problem.detail;
         }
     }
@@ -360,11 +369,13 @@ fn show(summary: &Summary) -> String {
             ));
         }
         text.push('\n');
-        for range in volume.damaged.iter().take(RANGES_SHOWN) {
+        let shown = if volume.is_of_share { usize::MAX } else { RANGES_SHOWN };
+        let ranges = || volume.damaged.iter().chain(&volume.missing);
+        for range in ranges().take(shown) {
             let detail = line_shown(&range.detail);
             text.push_str(&format!("  {} at byte {}: {detail}\n", format_size(range.length), range.offset));
         }
-        match volume.damaged.len().saturating_sub(RANGES_SHOWN) {
+        match ranges().count().saturating_sub(shown) {
             0 => {}
             more => text.push_str(&format!("  and {more} more ranges: --json lists them\n")),
         }

@@ -113,7 +113,7 @@ pub(crate) struct Expected {
     /// The map is the one of the inventory that counts, and all that it does not know is there: it
     /// tells block by block which data is missing.
     pub by_map: bool,
-    /// Both copies are damaged. A map may stand in for them.
+    /// A copy is damaged, and it is not known that the other one counts. A map may stand in for them.
     pub is_gone: bool,
 }
 
@@ -126,7 +126,7 @@ impl Expected {
         let closed = |copy: &Copy| matches!(copy, Copy::Whole(known) | Copy::Torn(known) if known.is_closed);
         let [a, b] = copies;
         let (newer, older) = if a.age() >= b.age() { (a, b) } else { (b, a) };
-        let is_gone = newer == Copy::Damaged && older == Copy::Damaged;
+        let is_gone = newer == Copy::Damaged || older == Copy::Damaged;
         let (incarnation, newest) = (newer.age().map_or(0, |(incarnation, _)| incarnation), newer.age());
         let mark = mark.map(MapMark::age);
         if mark.is_some() && mark > newest {
@@ -137,6 +137,11 @@ impl Expected {
         let is_committed = mark.is_some() && mark == newest || closed(&newer);
         let is_void = !closed(&newer) && mark.is_some() && mark == older.age() && mark != newest;
         let mut expected = match (newer, older) {
+            // The map's checkpoint is that of the copy: the damaged one is older, or of a checkpoint
+            // that was never durable.
+            (Copy::Whole(newer), Copy::Damaged) if mark.is_some() && mark == newest => {
+                Self::of(newer, None, incarnation)
+            }
             // A copy that cannot be told at all may have been the newest one.
             (_, Copy::Damaged) | (Copy::Damaged, _) => Self::nothing(Completeness::Damaged, incarnation),
             (_, Copy::Whole(older)) if is_void => Self::of(older, None, incarnation),
@@ -153,6 +158,7 @@ impl Expected {
             }
             (Copy::Torn(_), Copy::Torn(_)) => Self::nothing(Completeness::Damaged, incarnation),
         };
+        expected.is_gone = is_gone && expected.inventory.is_none();
         expected.by_map = expected.inventory.is_some() && (is_void || mark.is_some() && mark == newest);
         expected
     }
@@ -252,7 +258,7 @@ impl Expected {
         self.by_map &= !self.misses_recent && self.completeness != Completeness::InDoubt;
     }
 
-    /// Both copies are damaged, and the map stands in for them: all batches before `until` are
+    /// The copies do not tell what counts, and the map stands in for them: all batches before `until` are
     /// there that it does not know.
     pub(crate) fn stand_in(&mut self, until: Seq) {
         (self.by_map, self.completeness) = (true, Completeness::UpTo);

@@ -25,6 +25,8 @@ use super::UNBOUNDED;
 use super::images;
 use super::records::Figures;
 use super::report::{DamagedRange, SalvageProgress, SalvageReport, SalvageStep, SalvagedVolume};
+use crate::base::canary::Canary;
+use crate::base::group::GroupKey;
 use crate::base::options::Properties;
 use crate::map::group_pages::image_below;
 use crate::objects::images::remote_of;
@@ -44,9 +46,13 @@ const RUNS_MAX: usize = 1000;
 const RANGES_MAX: usize = 1000;
 /// Records with damage that are remembered: beyond that, later moments do not list what they share.
 const BROKEN_MAX: usize = 1 << 16;
+/// The detail of a range that the map names.
+const GONE: &str = "the log does not hold what was written here: it reads as zeroes, or as an older state";
 /// Said once when there are more.
 const MORE_BROKEN: &str = "so much is damaged that not all of it is listed; of later snapshots, and of clones, it is not counted where they share it \
                            with older ones";
+/// Said when the log lacks data of more records than are remembered.
+const MORE_GONE: &str = "so much is missing that not all ranges, and not all files of shares, are listed";
 /// Properties that limit or promise space: they come last, and until then those of the pool do not
 /// hold either.
 const SPACE_PROPERTIES: [&str; 2] = ["quota", "reservation"];
@@ -59,7 +65,7 @@ struct Rebuild<'a> {
     old: &'a Pool,
     into: &'a Pool,
     lost: &'a BTreeSet<ObjectId>,
-    figures: &'a BTreeMap<ObjectId, Figures>,
+    figures: &'a Figures,
     /// The figures count missing blocks one by one.
     by_map: bool,
     report: &'a mut SalvageReport,
@@ -83,7 +89,7 @@ pub(crate) fn rebuild(
     old: &Pool,
     into: &Pool,
     lost: &BTreeSet<ObjectId>,
-    figures: &BTreeMap<ObjectId, Figures>,
+    figures: &Figures,
     report: &mut SalvageReport,
     progress: SalvageProgress<'_>,
 ) -> Result<()> {
@@ -114,6 +120,10 @@ pub(crate) fn rebuild(
     rebuild.folders()?;
     rebuild.volumes(volumes)?;
     rebuild.folder_quotas();
+    if figures.is_more_gone {
+        rebuild.report.notes.push(MORE_GONE.to_owned());
+    }
+    report.uncertain_bytes = report.volumes.iter().map(|told| told.uncertain_bytes).sum();
     into.checkpoint()
 }
 
@@ -260,6 +270,9 @@ impl Rebuild<'_> {
         // Steps 2 and 3.
         for snapshot in &snapshots {
             let mut told = self.moment(snapshot, &levels, &target, &name)?;
+            if Canary::SalvageBoundsForgetSnapshots.is_planted() {
+                told.uncertain_bytes = 0;
+            }
             let (id, was, scheduled) = {
                 let descriptor = snapshot.descriptor.read();
                 (descriptor.id, descriptor.name.clone(), descriptor.scheduled)
@@ -282,10 +295,7 @@ impl Rebuild<'_> {
         if self.old.core.objects.has_below(volume.id) {
             self.holders.push((name.clone(), descriptor.properties.clone()));
         }
-        let objects: BTreeSet<_> = levels.iter().chain(volume.levels().iter()).map(|level| level.object).collect();
-        let uncertain = |object: &ObjectId| self.figures.get(object).map_or(0, |figures| figures.uncertain * BLOCK);
-        let (is_lost, uncertain_bytes) = (self.lost.contains(&volume.id), objects.iter().map(uncertain).sum());
-        self.report.volumes.push(SalvagedVolume { name, is_lost, uncertain_bytes, ..told });
+        self.report.volumes.push(SalvagedVolume { name, is_lost: self.lost.contains(&volume.id), ..told });
         Ok(())
     }
 
@@ -375,6 +385,8 @@ impl Rebuild<'_> {
         self.done_bytes += object.logical_bytes();
         (self.progress)(SalvageStep::Copy, self.done_bytes, self.total_bytes)?;
         self.damages(object, &mut told)?;
+        self.gone(object, &mut told)?;
+        told.uncertain_bytes = self.figures.uncertain(&now).saturating_mul(BLOCK).min(size_bytes);
         told.missing_bytes_max = self.missing_max(&source)?;
         Ok(told)
     }
@@ -469,23 +481,63 @@ impl Rebuild<'_> {
         }
         for (offset, (length, detail)) in ranges {
             told.damaged_bytes += length;
-            let room = told.damaged.len() < RANGES_MAX;
-            match told.damaged.last_mut() {
-                Some(last) if last.offset + last.length == offset => last.length += length,
-                _ if room => told.damaged.push(DamagedRange { offset, length, detail: detail.to_owned() }),
-                _ => {}
-            }
+            list(&mut told.damaged, offset, length, detail);
         }
         Ok(())
+    }
+
+    /// Lists where `object` would see data that the log does not hold.
+    fn gone(&mut self, object: &Object, told: &mut SalvagedVolume) -> Result<()> {
+        let levels = object.levels();
+        let mut ranges = BTreeMap::new();
+        for ((owner, epoch, group), mask) in &self.figures.gone {
+            if !levels.iter().any(|level| level.object == *owner) {
+                continue;
+            }
+            for (first, count) in self.uncovered(&levels, (*owner, *epoch), *group, *mask)?.runs() {
+                let offset = BlockIndex(group.first_block().0 + u64::from(first)).offset_bytes();
+                let length = (u64::from(count) * BLOCK).min(told.size_bytes.saturating_sub(offset));
+                if length > 0 {
+                    ranges.insert(offset, length);
+                }
+            }
+        }
+        for (offset, length) in ranges {
+            list(&mut told.missing, offset, length, GONE);
+        }
+        Ok(())
+    }
+
+    /// The blocks of a record of `owner` that show along a way down, because it sees the record and
+    /// nothing newer knows them.
+    fn uncovered(
+        &self,
+        levels: &[Level],
+        (owner, epoch): (ObjectId, Epoch),
+        group: GroupIndex,
+        mask: BlockMask,
+    ) -> Result<BlockMask> {
+        let mut open = mask;
+        for level in levels {
+            let is_its = level.object == owner;
+            if is_its && !level.sees(epoch) {
+                return Ok(BlockMask::EMPTY);
+            }
+            let records = self.old.core.map.records_of(GroupKey { object: level.object, group })?;
+            let newer = records.iter().filter(|(e, _)| level.sees(*e) && !(is_its && *e <= epoch));
+            open = newer.fold(open, |open, (_, record)| open.minus(record.known()));
+            if is_its {
+                return Ok(open);
+            }
+        }
+        Ok(BlockMask::EMPTY)
     }
 
     /// See [`SalvagedVolume::missing_bytes_max`]: by the map what it and what it came from lack;
     /// else no more than they had, nor than reads as zeroes, unless it may be another volume.
     fn missing_max(&self, source: &Volume) -> Result<u64> {
-        let (object, size) = (&source.object, source.size_bytes());
-        let objects: BTreeSet<_> = object.levels().iter().map(|level| level.object).collect();
-        let missing = |object: &ObjectId| self.figures.get(object).map_or(0, |figures| figures.missing);
-        let blocks = objects.iter().map(missing).fold(0, u64::saturating_add);
+        let size = source.size_bytes();
+        let blocks = self.figures.missing(&source.object.levels());
         if blocks == 0 || blocks >= UNBOUNDED {
             return Ok(if blocks == 0 { 0 } else { size });
         }
@@ -555,6 +607,16 @@ impl Rebuild<'_> {
         // Each for itself: a reservation that does not fit does not cost the quota.
         let set = |key: &str| self.into.set_properties(Some(title), &[(key.to_owned(), own.get(key).cloned())]);
         SPACE_PROPERTIES.map(set).into_iter().collect()
+    }
+}
+
+/// Adds a range to a list, joined with the one before it.
+fn list(ranges: &mut Vec<DamagedRange>, offset: u64, length: u64, detail: &str) {
+    let has_room = ranges.len() < RANGES_MAX;
+    match ranges.last_mut() {
+        Some(last) if last.offset + last.length == offset => last.length += length,
+        _ if has_room => ranges.push(DamagedRange { offset, length, detail: detail.to_owned() }),
+        _ => {}
     }
 }
 
