@@ -177,13 +177,12 @@ impl Core {
                 continue;
             }
             let levels = object.levels();
-            let (mut pieces, unknown) =
-                self.map.lookup_partly(&levels, group, missing).map_err(|error| {
-                    let (first, _) = missing.first_run().unwrap_or_default();
-                    let offset = group.first_block().offset_bytes() + u64::from(first) * BLOCK_BYTES as u64;
-                    self.suspect_record(object.title(), offset, &error);
-                    at(error, object, group, missing)
-                })?;
+            let (mut pieces, unknown) = self.map.lookup_partly(&levels, group, missing).map_err(|error| {
+                let (first, _) = missing.first_run().unwrap_or_default();
+                let offset = group.first_block().offset_bytes() + u64::from(first) * BLOCK_BYTES as u64;
+                self.suspect_record(object.title(), offset, &error);
+                at(error, object, group, missing)
+            })?;
             if let Some(image) = image_below(&levels) {
                 let key = GroupKey { object: image.object, group };
                 let answered =

@@ -229,7 +229,11 @@ impl Core {
         state.unlisted = state.unlisted.max(has_overflowed.into());
         let looked = self.look_at(state, &suspects, extents);
         let kept = looked.and_then(|()| {
-            if (&state.damages, state.unlisted) == (&before.0, before.1) { Ok(()) } else { self.keep_scrub(state, true) }
+            if (&state.damages, state.unlisted) == (&before.0, before.1) {
+                Ok(())
+            } else {
+                self.keep_scrub(state, true)
+            }
         });
         if kept.is_err() {
             let mut suspicion = self.suspicion.lock();

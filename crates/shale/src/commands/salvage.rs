@@ -294,6 +294,7 @@ fn mend_trees(pool: &Pool, report: &mut SalvageReport) -> Trees {
         };
         trees.insert(share.name, told);
     }
+    let mut in_doubt = Trees::new();
     let is_of_share = |name: &str| trees.contains_key(names::volume_of(name));
     for volume in report.volumes.iter_mut().filter(|volume| is_of_share(&volume.name)) {
         let name = volume.name.clone();
@@ -305,11 +306,22 @@ fn mend_trees(pool: &Pool, report: &mut SalvageReport) -> Trees {
             detail: range.detail.clone(),
             ..Problem::default()
         };
-        let mut problems: Vec<_> = volume.damaged.iter().chain(&volume.missing).map(problem).collect();
-        share_check::name_files(pool, &mut problems, Search::Whole, &|name| share_check::opened(pool, name));
-        for (range, problem) in volume.damaged.iter_mut().chain(&mut volume.missing).zip(problems) {
-            range.detail = problem.detail;
+        for ranges in [&mut volume.damaged, &mut volume.missing] {
+            let mut problems: Vec<_> = ranges.iter().map(problem).collect();
+            share_check::name_files(pool, &mut problems, Search::Whole, &|name| share_check::opened(pool, name));
+            for (range, problem) in ranges.iter_mut().zip(problems) {
+                range.detail = problem.detail;
+            }
         }
+        // Without the map, a file that was lost looks as one that was never written.
+        if !report.by_map && volume.missing_bytes_max > 0 {
+            let found = share_check::files_with_zeroes(pool, &name);
+            let found = found.unwrap_or_else(|error| vec![format!("which files lack data cannot be told: {error}")]);
+            in_doubt.entry(name).or_default().extend(found);
+        }
+    }
+    for (name, found) in in_doubt {
+        trees.entry(name).or_default().extend(found);
     }
     trees
 }

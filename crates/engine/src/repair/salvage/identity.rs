@@ -107,7 +107,8 @@ pub(crate) fn find(disk: &dyn Disk, id: Option<PoolPrefix>) -> Result<Identity> 
 /// The superblock of which the log has told the beginning of the pool's identifier and the size of
 /// extents, with all that the copy in the pool's map has.
 pub(super) fn completed(superblock: Superblock, map: &dyn MapStore) -> Superblock {
-    let is_its = |copy: &Superblock| copy.pool[..8] == superblock.pool[..8] && copy.extent_bytes == superblock.extent_bytes;
+    let is_its =
+        |copy: &Superblock| copy.pool[..8] == superblock.pool[..8] && copy.extent_bytes == superblock.extent_bytes;
     let Some(copy) = read_stored(map).filter(is_its) else { return superblock };
     // The copy may be of a pool that was smaller.
     Superblock { capacity_bytes: copy.capacity_bytes.max(superblock.capacity_bytes), ..copy }

@@ -33,6 +33,7 @@
 mod complete;
 mod extent;
 mod facts;
+mod faults;
 mod identity;
 mod images;
 mod lost;

@@ -21,12 +21,10 @@ use format::{Entry, ObjectDescriptor};
 use surface::{Allocation, BlockDevice, Error, ErrorKind, Result, WriteOptions};
 use units::{BLOCK_BYTES, BlockIndex, BlockMask, Epoch, GroupIndex, ObjectId};
 
-use super::UNBOUNDED;
 use super::images;
 use super::records::Figures;
-use super::report::{DamagedRange, SalvageProgress, SalvageReport, SalvageStep, SalvagedVolume};
+use super::report::{SalvageProgress, SalvageReport, SalvageStep, SalvagedVolume};
 use crate::base::canary::Canary;
-use crate::base::group::GroupKey;
 use crate::base::options::Properties;
 use crate::map::group_pages::image_below;
 use crate::objects::images::remote_of;
@@ -40,14 +38,8 @@ use crate::volume::Volume;
 
 /// Bytes copied in one go.
 const COPY_BYTES: u64 = 1 << 20;
-/// Runs of holes and data that are looked at in one go.
-const RUNS_MAX: usize = 1000;
-/// Ranges that are listed of a volume.
-const RANGES_MAX: usize = 1000;
 /// Records with damage that are remembered: beyond that, later moments do not list what they share.
 const BROKEN_MAX: usize = 1 << 16;
-/// The detail of a range that the map names.
-const GONE: &str = "the log does not hold what was written here: it reads as zeroes, or as an older state";
 /// Said once when there are more.
 const MORE_BROKEN: &str = "so much is damaged that not all of it is listed; of later snapshots, and of clones, it is not counted where they share it \
                            with older ones";
@@ -59,18 +51,18 @@ const SPACE_PROPERTIES: [&str; 2] = ["quota", "reservation"];
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
 /// A record, and the object's group that it belongs to.
-type Broken = BTreeMap<(ObjectId, Epoch, GroupIndex), (BlockMask, String)>;
+pub(super) type Broken = BTreeMap<(ObjectId, Epoch, GroupIndex), (BlockMask, String)>;
 
-struct Rebuild<'a> {
-    old: &'a Pool,
+pub(super) struct Rebuild<'a> {
+    pub(super) old: &'a Pool,
     into: &'a Pool,
     lost: &'a BTreeSet<ObjectId>,
-    figures: &'a Figures,
+    pub(super) figures: &'a Figures,
     /// The figures count missing blocks one by one.
-    by_map: bool,
+    pub(super) by_map: bool,
     report: &'a mut SalvageReport,
     progress: SalvageProgress<'a>,
-    broken: Broken,
+    pub(super) broken: Broken,
     /// Not all damage could be remembered, and the report says so.
     is_told_of_more: bool,
     /// Names that snapshots have in the other pool.
@@ -458,107 +450,6 @@ impl Rebuild<'_> {
         Ok(true)
     }
 
-    /// Lists the damage that `object` sees.
-    fn damages(&mut self, object: &Object, told: &mut SalvagedVolume) -> Result<()> {
-        let levels = object.levels();
-        let mut ranges: BTreeMap<u64, (u64, &str)> = BTreeMap::new();
-        for ((owner, epoch, group), (mask, detail)) in &self.broken {
-            if !levels.iter().any(|level| level.object == *owner) {
-                continue;
-            }
-            for piece in self.old.core.map.lookup_stored(&levels, *group, *mask)? {
-                if (piece.object, piece.epoch) != (*owner, *epoch) {
-                    continue;
-                }
-                for (first, count) in piece.fragment.live.runs() {
-                    let offset = BlockIndex(group.first_block().0 + u64::from(first)).offset_bytes();
-                    let length = (u64::from(count) * BLOCK).min(told.size_bytes.saturating_sub(offset));
-                    if length > 0 {
-                        ranges.insert(offset, (length, detail));
-                    }
-                }
-            }
-        }
-        for (offset, (length, detail)) in ranges {
-            told.damaged_bytes += length;
-            list(&mut told.damaged, offset, length, detail);
-        }
-        Ok(())
-    }
-
-    /// Lists where `object` would see data that the log does not hold.
-    fn gone(&mut self, object: &Object, told: &mut SalvagedVolume) -> Result<()> {
-        let levels = object.levels();
-        let mut ranges = BTreeMap::new();
-        for ((owner, epoch, group), mask) in &self.figures.gone {
-            if !levels.iter().any(|level| level.object == *owner) {
-                continue;
-            }
-            for (first, count) in self.uncovered(&levels, (*owner, *epoch), *group, *mask)?.runs() {
-                let offset = BlockIndex(group.first_block().0 + u64::from(first)).offset_bytes();
-                let length = (u64::from(count) * BLOCK).min(told.size_bytes.saturating_sub(offset));
-                if length > 0 {
-                    ranges.insert(offset, length);
-                }
-            }
-        }
-        for (offset, length) in ranges {
-            list(&mut told.missing, offset, length, GONE);
-        }
-        Ok(())
-    }
-
-    /// The blocks of a record of `owner` that show along a way down, because it sees the record and
-    /// nothing newer knows them.
-    fn uncovered(
-        &self,
-        levels: &[Level],
-        (owner, epoch): (ObjectId, Epoch),
-        group: GroupIndex,
-        mask: BlockMask,
-    ) -> Result<BlockMask> {
-        let mut open = mask;
-        for level in levels {
-            let is_its = level.object == owner;
-            if is_its && !level.sees(epoch) {
-                return Ok(BlockMask::EMPTY);
-            }
-            let records = self.old.core.map.records_of(GroupKey { object: level.object, group })?;
-            let newer = records.iter().filter(|(e, _)| level.sees(*e) && !(is_its && *e <= epoch));
-            open = newer.fold(open, |open, (_, record)| open.minus(record.known()));
-            if is_its {
-                return Ok(open);
-            }
-        }
-        Ok(BlockMask::EMPTY)
-    }
-
-    /// See [`SalvagedVolume::missing_bytes_max`]: by the map what it and what it came from lack;
-    /// else no more than they had, nor than reads as zeroes, unless it may be another volume.
-    fn missing_max(&self, source: &Volume) -> Result<u64> {
-        let size = source.size_bytes();
-        let blocks = self.figures.missing(&source.object.levels());
-        if blocks == 0 || blocks >= UNBOUNDED {
-            return Ok(if blocks == 0 { 0 } else { size });
-        }
-        if self.by_map {
-            return Ok(blocks.saturating_mul(BLOCK).min(size));
-        }
-        let (mut holes, mut at) = (0, 0);
-        while at < size {
-            let runs = source.allocation(at, size - at, RUNS_MAX)?;
-            let before = at;
-            for run in runs {
-                holes += if run.allocation == Allocation::Hole { run.length } else { 0 };
-                at += run.length;
-            }
-            if at == before {
-                return Ok(size);
-            }
-        }
-        Ok(blocks.saturating_mul(BLOCK).min(holes))
-    }
-
     /// Gives what was made the time at which it was made first, and the properties that it had:
     /// those of a snapshot, or of a volume. That this fails costs no data.
     fn dress(&mut self, title: &str, old: &Object, properties: Option<&Properties>) {
@@ -607,16 +498,6 @@ impl Rebuild<'_> {
         // Each for itself: a reservation that does not fit does not cost the quota.
         let set = |key: &str| self.into.set_properties(Some(title), &[(key.to_owned(), own.get(key).cloned())]);
         SPACE_PROPERTIES.map(set).into_iter().collect()
-    }
-}
-
-/// Adds a range to a list, joined with the one before it.
-fn list(ranges: &mut Vec<DamagedRange>, offset: u64, length: u64, detail: &str) {
-    let has_room = ranges.len() < RANGES_MAX;
-    match ranges.last_mut() {
-        Some(last) if last.offset + last.length == offset => last.length += length,
-        _ if has_room => ranges.push(DamagedRange { offset, length, detail: detail.to_owned() }),
-        _ => {}
     }
 }
 

@@ -258,12 +258,7 @@ struct Against<'a> {
 
 impl Facts<'_> {
     /// Counts what the map has in records of which the log says nothing at all.
-    fn count_forgotten(
-        &self,
-        witness: &Witness,
-        table: &Table,
-        figures: &mut Figures,
-    ) -> Result<()> {
+    fn count_forgotten(&self, witness: &Witness, table: &Table, figures: &mut Figures) -> Result<()> {
         witness.each(&mut |key, record| {
             let is_known = table.objects.contains_key(&key.object);
             if is_known && self.store.get(&record_key(&key)).map_err(store_error)?.is_none() {
