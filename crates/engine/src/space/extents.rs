@@ -173,7 +173,7 @@ impl Extents {
         self.state.get(extent.0 as usize) == Some(&State::Free)
     }
 
-    /// Whether the log has it, or will get it next: it may hold data that no checkpoint has counted.
+    /// Whether the log has it, or will get it next: data in it may not be counted by a checkpoint.
     pub(crate) fn is_listed(&self, extent: ExtentIndex) -> bool {
         self.state.get(extent.0 as usize) == Some(&State::Listed)
     }

@@ -83,8 +83,8 @@ pub struct SalvageReport {
     /// Bytes of the data file that could not be read.
     pub unreadable_bytes: u64,
     /// Bytes of all volumes and snapshots that may not be what they were: data so old that a later
-    /// discard may be forgotten, and should read as zeroes; and what a rollback or a crash may have taken back so
-    /// many of them ago that this is forgotten.
+    /// discard may be forgotten, and should read as zeroes; and data that a rollback or a crash may
+    /// have undone so many of them ago that this is forgotten.
     pub uncertain_bytes: u64,
     /// Whether anything is missing from the log.
     pub completeness: Completeness,
