@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use engine::{CheckReport, Files, Pool, Problem, TreeUse};
 use share::{AttributesLost, Paths, Repaired, Tree};
-use surface::{Error, ErrorKind, ObjectSpace, Result};
+use surface::{Allocation, Error, ErrorKind, ObjectSpace, Result};
 
 use crate::share_files::Opened;
 use crate::share_losses::{Kinds, TreeLoss, read_note};
@@ -21,6 +21,8 @@ use operations::names;
 pub(crate) const FILES_OWN: u64 = 16;
 /// Damaged files of one share whose paths are looked for.
 const DAMAGED_MAX: usize = 1000;
+/// Runs of a file's holes and data that are looked at in one go.
+const RUNS_MAX: usize = 64;
 /// Files of one share that are told to have lost extended attributes, maybe.
 const ATTRIBUTES_TOLD_MAX: usize = 100;
 
@@ -240,6 +242,61 @@ fn random() -> Result<u64> {
     env::Entropy::fill(&env::SystemEntropy, &mut bytes)
         .map_err(|error| Error::from_io("reading random bytes for a share", error))?;
     Ok(u64::from_le_bytes(bytes))
+}
+
+/// Files of a share, or of a snapshot of one, in which some range reads as zeroes, because it was
+/// never written or because its data is lost; the first thousand.
+///
+/// # Errors
+/// When the tree or the data cannot be read.
+pub fn files_with_zeroes(pool: &Pool, name: &str) -> Result<Vec<String>> {
+    let Some(Moment { tree, files, .. }) = open_if_made(pool, name)? else { return Ok(Vec::new()) };
+    let (mut found, mut more, mut failed) = (Vec::new(), 0_u64, Ok(()));
+    let walked = walk(&tree, |path, inode| {
+        if inode.data_file() == 0 || inode.content().is_some() || inode.size == 0 {
+            return true;
+        }
+        let hole = match first_hole(&files, inode.data_file(), inode.size) {
+            Ok(hole) => hole,
+            Err(error) => {
+                failed = Err(error);
+                return false;
+            }
+        };
+        match hole {
+            Some(at) if found.len() < DAMAGED_MAX => {
+                let path = String::from_utf8_lossy(path);
+                found.push(format!("{path}: reads as zeroes from byte {at} on, which was never written or is lost"));
+            }
+            Some(_) => more += 1,
+            None => {}
+        }
+        true
+    });
+    failed?;
+    walked.map_err(|failure| share_trees::error_of(name, "its tree cannot be read", failure))?;
+    if more > 0 {
+        found.push(format!("{more} more files in which something reads as zeroes"));
+    }
+    Ok(found)
+}
+
+/// The first byte of a file that holds no data.
+fn first_hole(files: &Files, file: u64, size: u64) -> Result<Option<u64>> {
+    let mut at = 0;
+    while at < size {
+        let before = at;
+        for run in files.allocation(file, at, size - at, RUNS_MAX)? {
+            if run.allocation == Allocation::Hole {
+                return Ok(Some(at));
+            }
+            at += run.length;
+        }
+        if at == before {
+            break;
+        }
+    }
+    Ok(None)
 }
 
 /// Problems of the tree of a share.

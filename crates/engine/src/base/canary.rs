@@ -42,6 +42,8 @@ canaries! {
     DictionaryGivenUpUnseen = "dictionary-given-up-unseen", "A dictionary is given up without a look at who needs it.";
     WrongDictionary = "wrong-dictionary", "What one dictionary helped to compress is decoded with another one of its volume.";
     KindsTaughtTogether = "kinds-taught-together", "Dictionaries of a share are trained for files that lie together, whatever their types.";
+    ScrubSkipsRecent = "scrub-skips-recent", "A scrub passes over data that no checkpoint has counted.";
+    SalvageBoundsForgetSnapshots = "salvage-bounds-forget-snapshots", "Salvage bounds uncertain data of volumes, and not of snapshots.";
     CopiesBesideData = "copies-beside-data", "Copies of data that are written with it lie beside it, in one block of the medium.";
     DeltasRemovedEarly = "deltas-removed-early", "What light checkpoints left goes before all of it is in the records.";
     DictionaryOutlived = "dictionary-outlived", "A dictionary stays when its volume has gone.";

@@ -107,7 +107,7 @@ impl Core {
 
     /// Whether the map says the same, if it can be read.
     fn are_all(&self, victim: Victim, bytes: &[u8], known: &[Resident]) -> bool {
-        let Ok((residents, _)) = self.residents(victim, bytes, || false) else { return true };
+        let Ok(residents) = self.residents(victim, bytes, || false) else { return true };
         let references = |residents: &[Resident]| {
             let mut references: Vec<_> = residents.iter().map(|resident| resident.reference).collect();
             references.sort_unstable_by_key(|reference| reference.location);
@@ -116,9 +116,9 @@ impl Core {
         references(&residents) == references(known)
     }
 
-    /// What lives in an extent whose bytes are `bytes`, and whether its headers are whole.
-    /// `is_current` tells whether the last checkpoint is still the one as of which `victim.live`
-    /// was read.
+    /// What lives in an extent whose bytes are `bytes`. `is_current` tells whether the last
+    /// checkpoint is still the one as of which `victim.live` was read: if not, damaged headers are
+    /// not noticed, and what only they name is left out.
     ///
     /// # Errors
     /// When the map cannot be read.
@@ -127,10 +127,22 @@ impl Core {
         victim: Victim,
         bytes: &[u8],
         is_current: impl Fn() -> bool,
-    ) -> Result<(Vec<Resident>, bool)> {
-        let start = self.geometry.start(victim.extent);
+    ) -> Result<Vec<Resident>> {
+        let (residents, live) = self.named_residents(victim.extent, bytes)?;
+        if live == victim.live || !is_current() {
+            return Ok(residents);
+        }
+        self.residents_by_map(victim.extent)
+    }
+
+    /// Steps 1 and 2: what lives in an extent by its own batches, and how many live bytes that is.
+    ///
+    /// # Errors
+    /// When the map cannot be read.
+    pub(crate) fn named_residents(&self, extent: ExtentIndex, bytes: &[u8]) -> Result<(Vec<Resident>, u32)> {
+        let start = self.geometry.start(extent);
         let mut named: Vec<Stored> = Vec::new();
-        for (at, batch) in extent_scan::batches(self.log.pool(), victim.extent, bytes) {
+        for (at, batch) in extent_scan::batches(self.log.pool(), extent, bytes) {
             named.extend(extent_scan::fragments(at, &batch));
         }
         named.sort_unstable_by_key(|stored| (key_of(stored), stored.offset));
@@ -145,9 +157,15 @@ impl Core {
             live += reference.live_bytes();
             residents.push(Resident { object, stored, location, reference });
         }
-        if live == victim.live || !is_current() {
-            return Ok((residents, true));
-        }
+        Ok((residents, live))
+    }
+
+    /// Step 3: what lives in an extent by all records of the map.
+    ///
+    /// # Errors
+    /// When the map cannot be read.
+    pub(crate) fn residents_by_map(&self, extent: ExtentIndex) -> Result<Vec<Resident>> {
+        let start = self.geometry.start(extent);
         let made = Seq(self.log.applied_seq().0.saturating_sub(1));
         let mut residents = Vec::new();
         for (id, reference) in self.map.fragments_in(start, u64::from(self.geometry.extent_bytes))? {
@@ -169,7 +187,7 @@ impl Core {
             };
             residents.push(Resident { object, stored, location, reference });
         }
-        Ok((residents, false))
+        Ok(residents)
     }
 }
 

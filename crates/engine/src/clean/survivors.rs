@@ -311,7 +311,7 @@ impl Core {
                 survivors.known.insert(victim.extent, since);
                 residents
             }
-            None => self.residents(victim, bytes, is_current)?.0,
+            None => self.residents(victim, bytes, is_current)?,
         };
         let mut all = Collected::All;
         for resident in residents {

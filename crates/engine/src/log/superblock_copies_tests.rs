@@ -55,12 +55,15 @@ fn overwrite_beginning(machine: &Machine) {
 
 /// Salvages into a pool of its own.
 fn salvage(machine: &Machine, id: Option<[u8; 8]>) -> Result<(Pool, crate::SalvageReport, Machine)> {
+    salvage_of(machine, &crate::SalvageSource { id, map: None })
+}
+
+fn salvage_of(machine: &Machine, source: &crate::SalvageSource) -> Result<(Pool, crate::SalvageReport, Machine)> {
     let into = Machine::new(16 << 20, 5);
     let pool = crate::base::testing::pool_on(&into, into.disk.handle(), 16 << 20, 0);
     let scratch = Machine::new(4096, 5);
     let from = PoolEnv { store: scratch.store.handle(), ..env(machine) };
-    let source = crate::SalvageSource { id, map: None };
-    let report = pool.salvage_of(&source, &from, &PoolOptions::default(), &mut |_, _, _| Ok(()))?;
+    let report = pool.salvage_of(source, &from, &PoolOptions::default(), &mut |_, _, _| Ok(()))?;
     Ok((pool, report, into))
 }
 
@@ -104,6 +107,18 @@ fn without_any_copy_the_log_tells_what_it_is_of() {
     let (pool, report, _into) = salvage(&machine, None).unwrap();
     expect_all_there(&pool);
     assert!(report.notes.iter().any(|note| note.contains("batches of the log tell")), "{:?}", report.notes);
+}
+
+#[test]
+fn without_any_copy_the_map_of_the_pool_that_the_log_names_is_asked() {
+    let machine = machine(2);
+    machine.disk.poke(0, &[0xaa; EXTENT as usize]);
+    machine.disk.poke(CAPACITY, &[0; SUPERBLOCK_BYTES]);
+    let source = crate::SalvageSource { id: None, map: Some(machine.store.handle()) };
+    let (pool, report, _into) = salvage_of(&machine, &source).unwrap();
+    expect_all_there(&pool);
+    assert!(report.by_map && !report.is_lossy(), "{report:?}");
+    assert!(report.volumes.iter().all(|told| told.missing_bytes_max == 0), "{report:?}");
 }
 
 /// A device that held another pool before: its copy at the end and its batches are still there.

@@ -285,7 +285,10 @@ impl Pool {
     /// # Errors
     /// When something could not be made durable; the pool is closed all the same.
     pub fn close(self) -> Result<()> {
-        let done = self.core.flush().and_then(|()| self.core.take_last_checkpoint());
+        // What readers met goes onto the list of damages before the last checkpoint.
+        let done = self.core.flush();
+        let entered = done.is_ok().then(|| self.core.enter_suspects());
+        let done = done.and_then(|()| self.core.take_last_checkpoint()).and(entered.unwrap_or(Ok(())));
         self.core.images.stop();
         self.core.workers.stop(&self.core.log);
         self.core.close();

@@ -126,8 +126,8 @@ impl Core {
         self.read_with(object, offset, buf, false)
     }
 
-    /// Like [`read`](Self::read); `write::precompress` tells that the range is being read ahead: then a unit
-    /// that is on its way is waited for, instead of being read twice.
+    /// Like [`read`](Self::read); `write::precompress` says that the range is being read ahead: then a
+    /// unit that is on its way is waited for, instead of being read twice.
     pub(crate) fn read_with(&self, object: &Object, offset: u64, buf: &mut [u8], ahead: bool) -> Result<()> {
         if buf.is_empty() {
             return Ok(());
@@ -177,8 +177,12 @@ impl Core {
                 continue;
             }
             let levels = object.levels();
-            let (mut pieces, unknown) =
-                self.map.lookup_partly(&levels, group, missing).map_err(|e| at(e, object, group, missing))?;
+            let (mut pieces, unknown) = self.map.lookup_partly(&levels, group, missing).map_err(|error| {
+                let (first, _) = missing.first_run().unwrap_or_default();
+                let offset = group.first_block().offset_bytes() + u64::from(first) * BLOCK_BYTES as u64;
+                self.suspect_record(object.title(), offset, &error);
+                at(error, object, group, missing)
+            })?;
             if let Some(image) = image_below(&levels) {
                 let key = GroupKey { object: image.object, group };
                 let answered =
@@ -378,9 +382,19 @@ impl Core {
                 self.suspect(wanted.piece.fragment.location);
                 self.or_fetched(wanted, name(wanted, ErrorKind::Corrupt, text))
             })?;
-            each(index, payload, codecs, unit).map_err(|error| name(wanted, error.kind(), error.to_string()))?;
+            each(index, payload, codecs, unit).map_err(|error| {
+                self.suspect_undecoded(wanted, &error);
+                name(wanted, error.kind(), error.to_string())
+            })?;
         }
         Ok(())
+    }
+
+    /// Remembers that a verified payload does not decode.
+    pub(crate) fn suspect_undecoded(&self, wanted: &Wanted, error: &Error) {
+        if error.kind() == ErrorKind::Corrupt {
+            self.suspect(wanted.piece.fragment.location);
+        }
     }
 
     /// The error of a fragment that cannot be used: a group of an image can be fetched again.

@@ -1,12 +1,17 @@
 //! Known damage, until it is mended or acknowledged: one list, kept in the map store with the
 //! state of scrubbing.
 //!
-//! 1. An extent comes under suspicion when a read, the cleaner or `check` meets bytes in it
-//!    that do not match.
-//! 2. Scrubbing, and every request for a [`DamageReport`], verifies suspected extents anew. The
-//!    result replaces what the list says of the extent. So damage that was overwritten,
-//!    discarded or destroyed leaves the list, and a transient read error never gets onto it.
-//! 3. Damage that the administrator has acknowledged stays on the list, and is counted apart.
+//! 1. An extent comes under suspicion when any reader of the data (a client, the cleaner, `send`,
+//!    recompression, `check`) meets bytes in it that do not match, or do not decode.
+//! 2. Scrubbing, every request for a [`DamageReport`], and the end of the pool verify suspected
+//!    extents again. Data that no checkpoint has counted yet gets a light one first. The result
+//!    replaces the list's entries of the extent. So damage that was overwritten, discarded or
+//!    destroyed leaves the list, and a transient read error never gets onto it.
+//! 3. A record of the map that cannot be read has no extent: the damage is entered as it was met,
+//!    and leaves the list with the next complete scrub.
+//! 4. Damage that the administrator has acknowledged stays on the list, and is counted apart.
+//!
+//! Suspected extents that could not be verified, because the pool has failed, are reported too.
 //!
 //! Owns the list. [`scrub`](crate::upkeep::scrub) owns how an extent is verified.
 
@@ -14,14 +19,14 @@ use std::collections::BTreeSet;
 
 use env::MapBatch;
 use format::{KEY_SCRUB, ScrubDamage, ScrubState};
-use surface::{Error, Result};
+use surface::{Error, ErrorKind, Result};
 use units::ExtentIndex;
 
 use crate::base::status::Problem;
 use crate::base::store_error::store_error;
 use crate::pool::Pool;
 use crate::pool::core::Core;
-use crate::space::extents::Victim;
+use crate::space::extents::{Extents, Victim};
 
 /// Damages that are kept one by one; beyond them only the count matters.
 pub(crate) const DAMAGES_MAX: usize = 1000;
@@ -62,6 +67,10 @@ pub struct DamageReport {
 #[derive(Debug, Default)]
 pub(crate) struct Suspicion {
     extents: BTreeSet<ExtentIndex>,
+    /// Damage that has no extent.
+    met: Vec<ScrubDamage>,
+    /// More was met than there is room for.
+    has_overflowed: bool,
     /// The extent that is looked at next, of those with damages on the list.
     next: ExtentIndex,
     told: DamageReport,
@@ -77,7 +86,7 @@ impl Pool {
 
     /// Whether something was met since the last report that may be damage.
     pub fn suspects_damage(&self) -> bool {
-        !self.core.suspicion.lock().extents.is_empty()
+        self.core.suspicion.lock().is_waiting()
     }
 
     /// Takes note of all that is known to be damaged: it is on the list, and counted apart. Returns
@@ -87,6 +96,13 @@ impl Pool {
     /// When the map cannot be written.
     pub fn acknowledge_damage(&self) -> Result<u64> {
         self.core.acknowledge_damage()
+    }
+}
+
+impl Suspicion {
+    /// Whether something was not looked at yet.
+    fn is_waiting(&self) -> bool {
+        !self.extents.is_empty() || !self.met.is_empty() || self.has_overflowed
     }
 }
 
@@ -102,8 +118,26 @@ impl Core {
             return;
         }
         let mut suspicion = self.suspicion.lock();
-        if suspicion.extents.len() < SUSPECTS_MAX {
+        if suspicion.extents.len() < SUSPECTS_MAX || suspicion.extents.contains(&extent) {
             suspicion.extents.insert(extent);
+        } else {
+            suspicion.has_overflowed = true;
+        }
+    }
+
+    /// Remembers that the map says nothing that can be understood of a byte of an object.
+    pub(crate) fn suspect_record(&self, volume: String, offset: u64, error: &Error) {
+        if error.kind() != ErrorKind::Corrupt {
+            return;
+        }
+        let mut suspicion = self.suspicion.lock();
+        if suspicion.met.iter().any(|met| met.volume == volume && met.offset == offset) {
+            return;
+        }
+        if suspicion.met.len() < SUSPECTS_MAX {
+            suspicion.met.push(ScrubDamage { volume, offset, ..of_extent(error) });
+        } else {
+            suspicion.has_overflowed = true;
         }
     }
 
@@ -118,22 +152,25 @@ impl Core {
 
     fn damage_report(&self) -> DamageReport {
         // A slice is under way: then the list is told as it was at the slice's begin.
-        let is_in_slice = match self.scrub.try_lock() {
-            None => true,
-            Some(mut known) => {
-                // Without the map nothing can be looked at; the last report stands.
-                if self.failure().is_none()
-                    && let Ok(mut state) = known.state(self)
-                {
-                    drop(self.look_again(&mut state, LOOKED_AT));
-                    self.tell_damage(known.report(&state), false);
-                    known.keep(state);
-                }
-                false
+        let (mut is_in_slice, mut cannot_look) = (true, false);
+        if let Some(mut known) = self.scrub.try_lock() {
+            (is_in_slice, cannot_look) = (false, true);
+            // Without the map nothing can be looked at; the last report stands.
+            if self.failure().is_none()
+                && let Ok(mut state) = known.state(self)
+            {
+                cannot_look = self.look_again(&mut state, LOOKED_AT).is_err();
+                self.tell_damage(known.report(&state), false);
+                known.keep(state);
             }
-        };
+        }
         let suspicion = self.suspicion.lock();
         let mut told = suspicion.told.clone();
+        if cannot_look {
+            told.damages.extend(suspicion.extents.iter().map(|extent| problem(&self.not_looked_at(*extent))));
+            told.damages.extend(suspicion.met.iter().map(problem));
+            told.unlisted += u64::from(suspicion.has_overflowed);
+        }
         let since = |ended: u64| self.env.clock.now_ns().saturating_sub(ended);
         let is_paced = suspicion.slice_ended_ns.is_some_and(|ended| since(ended) < UNDER_WAY_NS);
         told.is_scrubbing = is_in_slice || is_paced && told.finished_unix_s == 0;
@@ -146,14 +183,26 @@ impl Core {
         let count = state.damages.iter().filter(|damage| !damage.is_acknowledged).count() as u64 + state.unlisted;
         state.damages.iter_mut().for_each(|damage| damage.is_acknowledged = true);
         state.unlisted = 0;
-        let kept = self.keep_scrub(&state);
+        let kept = self.keep_scrub(&state, true);
         self.tell_damage(known.report(&state), false);
         known.keep(state);
         kept.map(|()| count)
     }
 
-    /// Enters all suspects: for a check, which has read everything.
+    fn not_looked_at(&self, extent: ExtentIndex) -> ScrubDamage {
+        let start = self.geometry.start(extent);
+        let detail = format!(
+            "data in the extent at byte {start} of the data file could not be read or verified, and the pool takes no \
+             writes: shale scrub names the volumes when it does again"
+        );
+        ScrubDamage { detail, ..ScrubDamage::default() }
+    }
+
+    /// Enters all suspects: for a check, which has read everything, and for the end of the pool.
     pub(crate) fn enter_suspects(&self) -> Result<()> {
+        if !self.suspicion.lock().is_waiting() {
+            return Ok(());
+        }
         let mut known = self.scrub.lock();
         let mut state = known.state(self)?;
         let result = self.look_again(&mut state, SUSPECTS_MAX);
@@ -162,40 +211,64 @@ impl Core {
     }
 
     /// Step 2: verifies extents under suspicion, and of those that have damages on the list, at
-    /// most so many.
+    /// most so many. Suspects stay suspects if that fails.
     fn look_again(&self, state: &mut ScrubState, max: usize) -> Result<()> {
-        let extents = {
+        let (suspects, extents, met, has_overflowed) = {
             let mut suspicion = self.suspicion.lock();
-            let mut extents: Vec<_> = std::iter::from_fn(|| suspicion.extents.pop_first()).take(max).collect();
+            let suspects: Vec<_> = std::iter::from_fn(|| suspicion.extents.pop_first()).take(max).collect();
             let known: BTreeSet<_> = state.damages.iter().map(|damage| damage.extent).collect();
             let next = suspicion.next;
             let in_turn = known.range(next..).chain(known.range(..next)).filter(|extent| extent.0 > 0);
-            extents.extend(in_turn.take(max - extents.len()));
+            let mut extents = suspects.clone();
+            extents.extend(in_turn.take(max - suspects.len()));
             suspicion.next = extents.last().map_or(next, |last| ExtentIndex(last.0 + 1));
-            extents
+            (suspects, extents, std::mem::take(&mut suspicion.met), std::mem::take(&mut suspicion.has_overflowed))
         };
-        if extents.is_empty() {
-            return Ok(());
+        let before = (state.damages.clone(), state.unlisted);
+        enter_met(state, &met);
+        state.unlisted = state.unlisted.max(has_overflowed.into());
+        let looked = self.look_at(state, &suspects, extents);
+        let kept = looked.and_then(|()| {
+            if (&state.damages, state.unlisted) == (&before.0, before.1) {
+                Ok(())
+            } else {
+                self.keep_scrub(state, true)
+            }
+        });
+        if kept.is_err() {
+            let mut suspicion = self.suspicion.lock();
+            suspicion.extents.extend(suspects);
+            suspicion.met.extend(met);
+            suspicion.has_overflowed |= has_overflowed;
         }
-        let number = self.checkpoint.lock().number;
-        let before = state.damages.clone();
+        kept
+    }
+
+    fn look_at(&self, state: &mut ScrubState, suspects: &[ExtentIndex], extents: Vec<ExtentIndex>) -> Result<()> {
+        let is_recent = |extents: &Extents| suspects.iter().any(|extent| extents.is_listed(*extent));
+        if is_recent(&self.extents.lock()) {
+            self.take_light_checkpoint()?;
+        }
         for extent in extents {
+            let number = self.checkpoint.lock().number;
             let live = self.extents.lock().live_of(extent);
             let mut found = Vec::new();
             if live > 0 {
                 let read = self.read_extent(extent).ok();
-                found = self.scrub_extent(Victim { extent, live }, number, read)?.damages;
+                found = self.scrub_extent(Victim { extent, live }, number, read, true)?.damages;
             }
             state.unlisted = state.unlisted.max(enter(state, extent, found).min(1));
         }
-        if state.damages == before { Ok(()) } else { self.keep_scrub(state) }
+        Ok(())
     }
 
-    /// Writes the state of scrubbing to the map store.
-    pub(crate) fn keep_scrub(&self, state: &ScrubState) -> Result<()> {
+    /// Writes the state of scrubbing to the map store, durably if it names damage that it did not
+    /// name before.
+    pub(crate) fn keep_scrub(&self, state: &ScrubState, is_news: bool) -> Result<()> {
         let mut batch = MapBatch::default();
         batch.put(KEY_SCRUB, state.encode());
-        self.env.store.commit(batch).map_err(store_error)
+        self.env.store.commit(batch).map_err(store_error)?;
+        if is_news { self.env.store.persist().map_err(store_error) } else { Ok(()) }
     }
 
     /// Loads it.
@@ -220,6 +293,21 @@ pub(crate) fn enter(state: &mut ScrubState, extent: ExtentIndex, mut found: Vec<
     let unlisted = found.len().saturating_sub(room) as u64;
     state.damages.extend(found.into_iter().take(room));
     unlisted
+}
+
+/// Step 3: enters damage that has no extent, beside what the list has of that.
+fn enter_met(state: &mut ScrubState, met: &[ScrubDamage]) {
+    for damage in met {
+        let is_known = state.damages.iter().any(|old| old.volume == damage.volume && old.offset == damage.offset);
+        if is_known {
+            continue;
+        }
+        if state.damages.len() < DAMAGES_MAX {
+            state.damages.push(damage.clone());
+        } else {
+            state.unlisted = state.unlisted.max(1);
+        }
+    }
 }
 
 /// A damage as it is reported.

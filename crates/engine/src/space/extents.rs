@@ -173,8 +173,7 @@ impl Extents {
         self.state.get(extent.0 as usize) == Some(&State::Free)
     }
 
-    /// Whether the log has it, or will get it next.
-    #[cfg(test)]
+    /// Whether the log has it, or will get it next: data in it may not be counted by a checkpoint.
     pub(crate) fn is_listed(&self, extent: ExtentIndex) -> bool {
         self.state.get(extent.0 as usize) == Some(&State::Listed)
     }

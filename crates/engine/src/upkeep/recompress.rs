@@ -242,7 +242,7 @@ impl Core {
         let buf = self.read_extent(state.next).ok();
         let extent = buf.as_ref().map_or(&[][..], |buf| &buf[..self.geometry.extent_bytes as usize]);
         let is_current = || self.checkpoint.try_lock().is_some_and(|checkpoint| checkpoint.number == number);
-        let (mut residents, _) = self.residents(Victim { extent: state.next, live }, extent, is_current)?;
+        let mut residents = self.residents(Victim { extent: state.next, live }, extent, is_current)?;
         residents.retain(|resident| resident.stored.object == state.object);
         let mut survivors = Survivors::default();
         let (mut before, mut rewritten, mut damaged) = (0, 0, 0);

@@ -2,6 +2,10 @@
 //! that the caller decides on the pace and can stop at any time. How far it came is kept in the map
 //! store: it goes on from there, in the next slice or after a restart.
 //!
+//! A scrub covers all data that was written before it began: it begins with a flush and a light
+//! checkpoint, because live bytes are counted as of the last checkpoint, and an extent without any
+//! is passed over. Data that the cleaner moves meanwhile is verified by the cleaner.
+//!
 //! For each extent that has live bytes:
 //! 1. It is read whole, a few extents ahead (more while nothing else goes on), without a lock. What
 //!    lives there is verified ([`clean::extent_liveness`](crate::clean::extent_liveness)).
@@ -11,16 +15,19 @@
 //!
 //! Costs: one read an extent, one map lookup a group of fragments in it.
 
+use codec::CodecId;
 use env::AlignedBuf;
-use format::{ScrubDamage, ScrubState};
+use format::{FragmentEntry, FragmentRef, ScrubDamage, ScrubState};
 use surface::{ErrorKind, Result};
 use units::{BLOCK_BYTES, BlockIndex, ExtentIndex};
 
+use crate::base::canary::Canary;
 use crate::base::scratch;
 use crate::base::status::Problem;
 use crate::clean::extent_liveness::{Lookup, Resident, is_same};
 use crate::clean::victim_reads::VictimReads;
 use crate::clean::walked::Walked;
+use crate::codecs::dictionaries::Readers;
 use crate::log::extent_scan::Stored;
 use crate::pool::Pool;
 use crate::pool::core::Core;
@@ -50,12 +57,20 @@ pub(crate) struct Verified {
     pub damages: Vec<ScrubDamage>,
 }
 
+/// All that lives in an extent.
+struct Found {
+    /// The bytes of the extent, if it can be read whole.
+    read: Option<AlignedBuf>,
+    residents: Vec<Resident>,
+    are_headers_whole: bool,
+}
+
 /// How far scrubbing has come.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ScrubReport {
     /// When it began, in seconds since 1970; 0 if it never did.
     pub started_unix_s: u64,
-    /// Whether everything has been verified.
+    /// Whether all data that was written before it began has been verified.
     pub is_finished: bool,
     /// Extents that are done, with or without live bytes, and all there are.
     pub extents_done: u64,
@@ -132,6 +147,9 @@ impl Core {
         let mut known = self.scrub.lock();
         let mut state = known.state(self)?;
         if restart || (bytes > 0 && state.started_unix_s == 0) {
+            if !Canary::ScrubSkipsRecent.is_planted() {
+                self.bring_to_map()?;
+            }
             let started_unix_s = self.env.clock.unix_s().max(1);
             // What is known to be damaged is so until its extent has been looked at anew.
             let (damages, unlisted) = (state.damages, state.unlisted);
@@ -147,6 +165,16 @@ impl Core {
             known.traffic_bytes = self.traffic_bytes();
         }
         result.map(|()| report)
+    }
+
+    /// Makes the base of the map cover all data that was written before the call. A pool that is
+    /// too full to drain its buffer has the rest of it in memory, where there is nothing to verify.
+    fn bring_to_map(&self) -> Result<()> {
+        match self.flush() {
+            Err(error) if error.kind() == ErrorKind::Full => {}
+            flushed => flushed?,
+        }
+        self.take_light_checkpoint()
     }
 
     fn scrub_slice(&self, known: &mut Scrubbing, state: &mut ScrubState, bytes: u64) -> Result<()> {
@@ -166,10 +194,13 @@ impl Core {
         // Where nothing lives, nothing is damaged any more.
         let lives: std::collections::BTreeSet<_> = victims.iter().map(|victim| victim.extent).collect();
         state.damages.retain(|damage| !(first..end).contains(&damage.extent) || lives.contains(&damage.extent));
+        let mut damages_found = 0;
         let mut reads = VictimReads::while_alone(self, victims, Some(known.traffic_bytes));
         while let Some((victim, read)) = reads.next() {
             state.next = victim.extent;
-            let verified = self.scrub_extent(victim, number, read.ok())?;
+            let decodes = state.damages.iter().any(|damage| damage.extent == victim.extent);
+            let verified = self.scrub_extent(victim, number, read.ok(), decodes)?;
+            damages_found += verified.damages.len();
             state.fragments += verified.fragments;
             state.bytes += verified.bytes;
             state.found += verified.damages.len() as u64;
@@ -185,16 +216,22 @@ impl Core {
                 // An older version did not say where these are: they would have been found again.
                 state.damages.retain(|damage| damage.extent.0 > 0);
             }
-            self.keep_scrub(state)?;
+            self.keep_scrub(state, damages_found > 0)?;
         }
         Ok(())
     }
 
-    /// Verifies what lives in an extent, as of the checkpoint `number`. What cannot be understood
-    /// is damage, too.
-    pub(crate) fn scrub_extent(&self, victim: Victim, number: u64, read: Option<AlignedBuf>) -> Result<Verified> {
+    /// Verifies what lives in an extent, as of the checkpoint `number`, and decodes it with
+    /// `decodes`. What cannot be understood is damage, too.
+    pub(crate) fn scrub_extent(
+        &self,
+        victim: Victim,
+        number: u64,
+        read: Option<AlignedBuf>,
+        decodes: bool,
+    ) -> Result<Verified> {
         let mut verified = Verified::default();
-        match self.verify_extent(victim, number, read, &mut verified) {
+        match self.verify_extent(victim, number, (read, decodes), &mut verified) {
             Err(error) if error.kind() == ErrorKind::Corrupt => verified.damages.push(damages::of_extent(&error)),
             other => other?,
         }
@@ -205,24 +242,25 @@ impl Core {
         &self,
         victim: Victim,
         number: u64,
-        read: Option<AlignedBuf>,
+        (read, decodes): (Option<AlignedBuf>, bool),
         verified: &mut Verified,
     ) -> Result<()> {
-        let (start, extent_bytes) = (self.geometry.start(victim.extent), self.geometry.extent_bytes as usize);
-        // What cannot be read as a whole is read fragment by fragment, as the map names them.
-        let bytes = read.as_ref().map_or(&[][..], |buf| &buf[..extent_bytes]);
+        let start = self.geometry.start(victim.extent);
         let is_current = || self.checkpoint.try_lock().is_some_and(|checkpoint| checkpoint.number == number);
-        let (residents, are_headers_whole) = self.residents(victim, bytes, is_current)?;
+        let Found { read, residents, are_headers_whole } = self.find_residents(victim, read, is_current)?;
+        let bytes = self.bytes_of(&read);
         let mut can_be_read = false;
         for resident in &residents {
             verified.fragments += 1;
             verified.bytes += u64::from(resident.stored.fragment.stored);
-            let intact = resident.stored.payload(bytes).is_some_and(|payload| resident.stored.is_intact(payload));
-            if intact {
-                can_be_read = true;
-                continue;
-            }
-            if let Some(detail) = self.confirm_damage(resident)? {
+            let payload = resident.stored.payload(bytes).filter(|payload| resident.stored.is_intact(payload));
+            let damage = match payload {
+                Some(payload) if decodes => self.confirm_decoding(resident, payload)?,
+                Some(_) => None,
+                None => self.confirm_damage(resident)?,
+            };
+            can_be_read |= payload.is_some() && damage.is_none();
+            if let Some(detail) = damage {
                 let group = resident.key().group;
                 let fragment = Some((resident.location, resident.reference.live));
                 let place = Place { group, epoch: resident.stored.epoch, fragment };
@@ -230,7 +268,7 @@ impl Core {
                 let first = BlockIndex(group.first_block().0 + u64::from(seen.blocks.0.trailing_zeros()));
                 let (count, others) = (blocks(seen.blocks.count()), seen.others_told());
                 let detail = format!("{count} from here cannot be read: {detail}{others}");
-                verified.damages.push(damage(seen.name, first.0 * BLOCK_BYTES as u64, detail));
+                verified.damages.push(damaged(seen.name, first.0 * BLOCK_BYTES as u64, detail));
             }
         }
         // Of what cannot be read a repair moves nothing: then there is nothing to say of headers.
@@ -239,7 +277,7 @@ impl Core {
                 "headers in the extent at byte {start} of the data file are damaged; what can be read there cannot \
                  be found without the map, so not by a salvage either: shale check --repair moves it"
             );
-            verified.damages.insert(0, damage(String::new(), 0, detail));
+            verified.damages.insert(0, damaged(String::new(), 0, detail));
         }
         if let Some(buf) = read {
             self.buffers.put(buf);
@@ -247,14 +285,63 @@ impl Core {
         Ok(())
     }
 
-    /// Step 2. `None`: it is fine, or no point sees it any more.
-    fn confirm_damage(&self, resident: &Resident) -> Result<Option<String>> {
-        let Resident { object, stored, location, .. } = resident;
+    /// Bytes of an extent. One that cannot be read whole is read fragment by fragment, as the map
+    /// names them.
+    fn bytes_of<'b>(&self, read: &'b Option<AlignedBuf>) -> &'b [u8] {
+        read.as_ref().map_or(&[], |buf| &buf[..self.geometry.extent_bytes as usize])
+    }
+
+    /// Finds all that lives in an extent. If its headers do not name as many live bytes as the
+    /// checkpoint counted, and another checkpoint may be why, the extent is read again while none
+    /// is published: nothing is left out because writers are at work.
+    fn find_residents(&self, victim: Victim, read: Option<AlignedBuf>, is_current: impl Fn() -> bool) -> Result<Found> {
+        let (residents, live) = self.named_residents(victim.extent, self.bytes_of(&read))?;
+        if live == victim.live {
+            return Ok(Found { read, residents, are_headers_whole: true });
+        }
+        if !is_current() {
+            let _held = self.checkpoint.lock();
+            let counted = self.extents.lock().live_of(victim.extent);
+            let read = self.read_extent(victim.extent).ok();
+            let (residents, live) = self.named_residents(victim.extent, self.bytes_of(&read))?;
+            if live == counted {
+                return Ok(Found { read, residents, are_headers_whole: true });
+            }
+        }
+        let residents = self.residents_by_map(victim.extent)?;
+        Ok(Found { read, residents, are_headers_whole: false })
+    }
+
+    /// Why a fragment that matches its checksum cannot be decoded, if it lives.
+    fn confirm_decoding(&self, resident: &Resident, payload: &[u8]) -> Result<Option<String>> {
+        let FragmentEntry { count, codec, .. } = resident.stored.fragment;
+        let decoded = scratch::with(|scratch| {
+            let raw = &mut scratch.unit[..usize::from(count) * BLOCK_BYTES];
+            let (codec, raw_len) = (CodecId(codec), raw.len());
+            self.decode(Readers::Free, &resident.object, &mut scratch.codecs, (codec, payload), raw, raw_len)
+        });
+        let Err(error) = decoded else { return Ok(None) };
         let _in_extents = self.readers.read();
+        let lives = self.lives(resident)?.is_some();
+        let place = format!("{} bytes at byte {} of the data file", payload.len(), resident.location);
+        Ok(lives.then(|| format!("{place} match their checksum and cannot be decoded: {error}")))
+    }
+
+    /// The fragment in the map, if it is still there and some of its blocks were not written again.
+    /// The caller holds [`Core::readers`].
+    fn lives(&self, resident: &Resident) -> Result<Option<FragmentRef>> {
+        let Resident { object, stored, location, .. } = resident;
         let (key, epoch) = (resident.key(), stored.epoch);
         let found = Lookup::default().at(self, object, key, epoch, *location)?;
-        let Some(reference) = found.filter(|found| is_same(&stored.fragment, found)) else { return Ok(None) };
-        if self.map.unmoved(key, epoch, *location, reference.live).is_empty() {
+        let found = found.filter(|found| is_same(&stored.fragment, found));
+        Ok(found.filter(|found| !self.map.unmoved(key, epoch, *location, found.live).is_empty()))
+    }
+
+    /// Step 2. `None`: it is fine, or no point sees it any more.
+    fn confirm_damage(&self, resident: &Resident) -> Result<Option<String>> {
+        let Resident { stored, location, .. } = resident;
+        let _in_extents = self.readers.read();
+        if self.lives(resident)?.is_none() {
             return Ok(None);
         }
         if !self.geometry.holds(*location, stored.fragment.stored) {
@@ -303,7 +390,50 @@ fn blocks(count: u32) -> String {
     if count == 1 { "a block".to_owned() } else { format!("{count} blocks") }
 }
 
-fn damage(volume: String, offset: u64, mut detail: String) -> ScrubDamage {
+fn damaged(volume: String, offset: u64, mut detail: String) -> ScrubDamage {
     detail.truncate(detail.floor_char_boundary(DETAIL_BYTES_MAX));
     ScrubDamage { volume, offset, detail, ..ScrubDamage::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use sim::{ContentKind, Machine, Rng, fill_content};
+    use surface::{BlockDevice, WriteOptions};
+
+    use super::*;
+    use crate::Properties;
+    use crate::base::testing::pool_on;
+
+    /// A checkpoint between two slices, or while one runs, is no reason to pass over fragments that
+    /// the extent's own batches do not name any more.
+    #[test]
+    fn damaged_headers_are_noticed_whatever_checkpoint_has_come_since() {
+        let machine = Machine::new(16 << 20, 1);
+        let pool = pool_on(&machine, machine.disk.handle(), 16 << 20, 0);
+        let off = Properties::from([("compression".to_owned(), "off".to_owned())]);
+        pool.create_volume("v", 1 << 20, &off).unwrap();
+        let volume = pool.volume("v").unwrap();
+        let mut data = vec![0; 8 * BLOCK_BYTES];
+        fill_content(&mut Rng::new(1), ContentKind::Random, &mut data);
+        volume.write(0, Bytes::from(data), WriteOptions::default()).unwrap();
+        pool.checkpoint().unwrap();
+        let mask = units::BlockMask::run(0, 8);
+        let pieces = pool.core.map.lookup_stored(&volume.object.levels(), units::GroupIndex(0), mask).unwrap();
+        let location = pieces[0].fragment.location;
+        let extent = pool.core.geometry.extent_at(location);
+        // The batch of the fragment begins in the sectors before its payload.
+        let header = location / 512 * 512;
+        (1..=8).for_each(|sector| machine.disk.flip_bit(header - sector * 512 + 9, 1));
+        machine.disk.flip_bit(location + 100, 1);
+        let number = pool.core.checkpoint.lock().number;
+        for stale in [0, 1] {
+            let live = pool.core.extents.lock().live_of(extent) - 4096 * stale;
+            let read = pool.core.read_extent(extent).ok();
+            let victim = Victim { extent, live };
+            let verified = pool.core.scrub_extent(victim, number - u64::from(stale), read, false).unwrap();
+            assert_eq!(verified.damages.len(), 1, "{:?}", verified.damages);
+            assert_eq!(verified.damages[0].volume, "v");
+        }
+    }
 }

@@ -318,16 +318,20 @@ impl Core {
                     }
                     continue;
                 }
+                let undecoded = |error: &Error| self.suspect_undecoded(wanted, error);
                 match claim {
                     Some(claim) => {
-                        let unit = self.decode_unit(object, wanted, payload, codecs)?;
+                        let unit = self.decode_unit(object, wanted, payload, codecs).inspect_err(undecoded)?;
                         if *is_asked {
                             self.note_piece(object, wanted);
                             copy_live(wanted.group, &wanted.piece, unit.as_ref(), &mut request);
                         }
                         claim.fill(Unit { bytes: Bytes::from_owner(unit), passing: false });
                     }
-                    None => self.deliver(object, wanted, payload, (codecs, room), &mut request)?,
+                    None => {
+                        let delivered = self.deliver(object, wanted, payload, (codecs, room), &mut request);
+                        delivered.inspect_err(undecoded)?;
+                    }
                 }
             }
             Ok(())

@@ -73,6 +73,74 @@ fn what_a_reader_meets_is_known_until_it_is_overwritten() {
     assert_eq!(made.pool().damage_report().damages, []);
 }
 
+/// A pool with a volume `v` of noise that was flushed, which no checkpoint has counted; block 7 is
+/// damaged.
+fn recently_damaged() -> Lz4Pool {
+    let made = Lz4Pool::new(CAPACITY);
+    made.fill("other", ContentKind::Random, BLOCK);
+    made.pool().create_volume("v", BYTES as u64, &Properties::new()).unwrap();
+    made.pool().checkpoint().unwrap();
+    let mut data = vec![0; BYTES];
+    sim::fill_content(&mut sim::Rng::new(9), ContentKind::Random, &mut data);
+    let volume = made.pool().volume("v").unwrap();
+    volume.write(0, Bytes::from(data.clone()), WriteOptions::default()).unwrap();
+    made.pool().flush().unwrap();
+    damage(&made, &data, 7);
+    made
+}
+
+#[test]
+fn a_scrub_covers_what_no_checkpoint_has_counted() {
+    let made = recently_damaged();
+    let found = made.pool().scrub(u64::MAX, true).unwrap();
+    assert!(found.is_finished && found.found == 1, "{found:?}");
+    assert!(found.bytes >= BYTES as u64 && found.bytes_total >= BYTES as u64, "{found:?}");
+    assert_eq!(made.pool().damage_report().damages.len(), 1);
+}
+
+#[test]
+fn a_scrub_covers_what_is_in_the_write_buffer() {
+    let made = Lz4Pool::new(CAPACITY);
+    made.pool().create_volume("v", BYTES as u64, &Properties::new()).unwrap();
+    let mut data = vec![0; 64 << 10];
+    sim::fill_content(&mut sim::Rng::new(9), ContentKind::Random, &mut data);
+    made.pool().volume("v").unwrap().write(0, Bytes::from(data), WriteOptions::default()).unwrap();
+    let found = made.pool().scrub(u64::MAX, true).unwrap();
+    assert!(found.is_finished && found.bytes >= 64 << 10, "{found:?}");
+}
+
+#[test]
+fn what_a_reader_meets_is_known_if_no_checkpoint_has_counted_it() {
+    let mut made = recently_damaged();
+    assert!(!read(&made, 7));
+    let report = made.pool().damage_report();
+    assert_eq!(places(&report).len(), 1, "{report:?}");
+    restart(&mut made);
+    assert_eq!(made.pool().damage_report().damages.len(), 1);
+}
+
+/// As a command does that opens the pool for itself.
+#[test]
+fn what_a_reader_meets_is_known_if_nobody_asks_before_the_end() {
+    for made in [recently_damaged(), damaged().0] {
+        let mut made = made;
+        assert!(!read(&made, 7));
+        restart(&mut made);
+        assert!(!made.pool().suspects_damage());
+        assert_eq!(made.pool().damage_report().damages.len(), 1);
+    }
+}
+
+#[test]
+fn what_a_sender_meets_is_known() {
+    let made = recently_damaged();
+    made.pool().take_snapshot("v", "s", false).unwrap();
+    let mut sender = made.pool().send("v@s", None).unwrap();
+    let end = std::iter::from_fn(|| sender.next_chunk().transpose()).find(Result::is_err);
+    assert!(end.is_some(), "the stream was sent whole");
+    assert_eq!(made.pool().damage_report().damages.len(), 1);
+}
+
 #[test]
 fn half_of_a_damaged_unit_that_is_overwritten_leaves_the_other_half_damaged() {
     let (made, _) = damaged();

@@ -183,9 +183,8 @@ fn compare(world: &World, salvaged: &Salvaged, what: &str) -> Result<bool, Failu
             }
             continue;
         };
-        let volume = name.split('@').next().unwrap_or_default();
-        let of = |name: &str| report.volumes.iter().find(|told| told.name == name);
-        let uncertain = of(volume).map_or(0, |told| told.uncertain_bytes);
+        let of = |name: &str| report.volumes.iter().find(|told| told.name == *name);
+        let uncertain = of(name).map_or(0, |told| told.uncertain_bytes);
         let missing = of(name).map_or(0, |told| told.missing_bytes_max);
         // The newest batches of a pool that was not closed are told by nothing but themselves.
         let end_is_unknown = report.completeness == Completeness::UpTo;

@@ -28,9 +28,10 @@ name, or --id, says that the pool of the data is meant.
 Interrupted, it removes NEW; after a crash NEW is no pool, and the same command begins anew.
 
 If the beginning of the data is lost (a new partition table, a new file system), the copy of the superblock at its end is used,
-or the log tells what pool it is of; the report says so.
+or the log tells what pool it is of, and the map is asked all the same; the report says so.
 
-What cannot be read is left out (it reads as zeroes) and listed. Data of volumes of which no description is found becomes
+What cannot be read is left out (it reads as zeroes) and listed, with the files of shares that it is in. So is what the map
+says to be missing; without the map, all files of a damaged share that read as zeroes somewhere are named. Data of volumes of which no description is found becomes
 volumes named lost-N. Not certain is only what was discarded or taken back long ago: if the log has forgotten that, but not the
 data, it shows again; uncertain_bytes says how much that can be at most.
 
@@ -38,7 +39,9 @@ JSON fields: into, extents, batches, has_catalogue (names, sizes and properties 
 log_damaged_bytes, unreadable_bytes, uncertain_bytes, lossy, completeness (complete, up-to-batch, in-doubt,
 incomplete, damaged or unknown), complete_up_to (the last batch up to which all is there, or null), missing_bytes (of the log),
 by_map (the map told what is missing), other_pool (the map is another pool's than the data), seconds, notes (texts), volumes: list of {name, size_bytes, copied_bytes, damaged_bytes,
-  damaged: list of {offset, length, detail}, lost, uncertain_bytes, missing_bytes_max (of a share 2^63: nothing bounds it)}")]
+  damaged: list of {offset, length, detail}, lost, uncertain_bytes, missing_bytes_max (of a share 2^63: nothing bounds it),
+  missing: list as damaged, by the map, tree: texts}; uncertain_bytes are those that this volume or snapshot may show, and in all
+  their sum")]
 pub struct SalvageArgs {
     /// Directory of the pool, or its data file or device
     pub pool: PathBuf,

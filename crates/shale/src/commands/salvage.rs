@@ -33,7 +33,7 @@ use server::share_check::{self, Search};
 /// take room that the new pool needs.
 const MAP_BYTES_MAX: u64 = 1 << 30;
 
-/// Damaged ranges of a volume that are shown; JSON has more of them.
+/// Ranges of a volume, damaged or missing, that are shown; JSON has more of them.
 const RANGES_SHOWN: usize = 10;
 
 /// What came of it.
@@ -67,8 +67,12 @@ struct Volume {
     lost: bool,
     uncertain_bytes: u64,
     missing_bytes_max: u64,
+    missing: Vec<Range>,
     /// Of a share: faults of its tree, with the remedies.
     tree: Vec<String>,
+    /// Its ranges name files, all of which are shown.
+    #[serde(skip)]
+    is_of_share: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -83,19 +87,17 @@ impl Summary {
         let lossy = report.is_lossy() || trees.values().any(|told| !told.is_empty());
         let volumes = report.volumes.into_iter().map(|v| Volume {
             tree: trees.remove(&v.name).unwrap_or_default(),
+            is_of_share: v.size_bytes == units::SHARE_BYTES,
             name: v.name,
             // A share has no size.
             size_bytes: if v.size_bytes == units::SHARE_BYTES { v.copied_bytes } else { v.size_bytes },
             copied_bytes: v.copied_bytes,
             damaged_bytes: v.damaged_bytes,
-            damaged: v
-                .damaged
-                .into_iter()
-                .map(|r| Range { offset: r.offset, length: r.length, detail: r.detail })
-                .collect(),
+            damaged: ranges(v.damaged),
             lost: v.is_lost,
             uncertain_bytes: v.uncertain_bytes,
             missing_bytes_max: v.missing_bytes_max,
+            missing: ranges(v.missing),
         });
         Self {
             into: into.display().to_string(),
@@ -123,6 +125,10 @@ impl Summary {
             volumes: volumes.collect(),
         }
     }
+}
+
+fn ranges(of: Vec<DamagedRange>) -> Vec<Range> {
+    of.into_iter().map(|r| Range { offset: r.offset, length: r.length, detail: r.detail }).collect()
 }
 
 /// The data of the old pool, and its lock if it has a directory.
@@ -287,20 +293,34 @@ fn mend_trees(pool: &Pool, report: &mut SalvageReport) -> Trees {
         };
         trees.insert(share.name, told);
     }
-    for volume in report.volumes.iter_mut().filter(|volume| trees.contains_key(&volume.name)) {
+    let mut in_doubt = Trees::new();
+    let is_of_share = |name: &str| trees.contains_key(names::volume_of(name));
+    for volume in report.volumes.iter_mut().filter(|volume| is_of_share(&volume.name)) {
+        let name = volume.name.clone();
         let problem = |range: &DamagedRange| Problem {
             kind: "tree",
-            volume: Some(volume.name.clone()),
+            volume: Some(name.clone()),
             offset: Some(range.offset),
             length: Some(range.length),
             detail: range.detail.clone(),
             ..Problem::default()
         };
-        let mut problems: Vec<_> = volume.damaged.iter().map(problem).collect();
-        share_check::name_files(pool, &mut problems, Search::Whole, &|name| share_check::opened(pool, name));
-        for (range, problem) in volume.damaged.iter_mut().zip(problems) {
-            range.detail = problem.detail;
+        for ranges in [&mut volume.damaged, &mut volume.missing] {
+            let mut problems: Vec<_> = ranges.iter().map(problem).collect();
+            share_check::name_files(pool, &mut problems, Search::Whole, &|name| share_check::opened(pool, name));
+            for (range, problem) in ranges.iter_mut().zip(problems) {
+                range.detail = problem.detail;
+            }
         }
+        // Without the map, a file that was lost looks as one that was never written.
+        if !report.by_map && volume.missing_bytes_max > 0 {
+            let found = share_check::files_with_zeroes(pool, &name);
+            let found = found.unwrap_or_else(|error| vec![format!("which files lack data cannot be told: {error}")]);
+            in_doubt.entry(name).or_default().extend(found);
+        }
+    }
+    for (name, found) in in_doubt {
+        trees.entry(name).or_default().extend(found);
     }
     trees
 }
@@ -360,11 +380,13 @@ fn show(summary: &Summary) -> String {
             ));
         }
         text.push('\n');
-        for range in volume.damaged.iter().take(RANGES_SHOWN) {
+        let shown = if volume.is_of_share { usize::MAX } else { RANGES_SHOWN };
+        let ranges = || volume.damaged.iter().chain(&volume.missing);
+        for range in ranges().take(shown) {
             let detail = line_shown(&range.detail);
             text.push_str(&format!("  {} at byte {}: {detail}\n", format_size(range.length), range.offset));
         }
-        match volume.damaged.len().saturating_sub(RANGES_SHOWN) {
+        match ranges().count().saturating_sub(shown) {
             0 => {}
             more => text.push_str(&format!("  and {more} more ranges: --json lists them\n")),
         }

@@ -113,7 +113,8 @@ pub(crate) struct Expected {
     /// The map is the one of the inventory that counts, and all that it does not know is there: it
     /// tells block by block which data is missing.
     pub by_map: bool,
-    /// Both copies are damaged. A map may stand in for them.
+    /// A copy is damaged, and whether the other one counts is not known. A map may stand in for
+    /// them.
     pub is_gone: bool,
 }
 
@@ -126,7 +127,7 @@ impl Expected {
         let closed = |copy: &Copy| matches!(copy, Copy::Whole(known) | Copy::Torn(known) if known.is_closed);
         let [a, b] = copies;
         let (newer, older) = if a.age() >= b.age() { (a, b) } else { (b, a) };
-        let is_gone = newer == Copy::Damaged && older == Copy::Damaged;
+        let is_gone = newer == Copy::Damaged || older == Copy::Damaged;
         let (incarnation, newest) = (newer.age().map_or(0, |(incarnation, _)| incarnation), newer.age());
         let mark = mark.map(MapMark::age);
         if mark.is_some() && mark > newest {
@@ -137,6 +138,11 @@ impl Expected {
         let is_committed = mark.is_some() && mark == newest || closed(&newer);
         let is_void = !closed(&newer) && mark.is_some() && mark == older.age() && mark != newest;
         let mut expected = match (newer, older) {
+            // The map's checkpoint is the one of this copy: the damaged copy is older, or of a
+            // checkpoint that was never durable.
+            (Copy::Whole(newer), Copy::Damaged) if mark.is_some() && mark == newest => {
+                Self::of(newer, None, incarnation)
+            }
             // A copy that cannot be told at all may have been the newest one.
             (_, Copy::Damaged) | (Copy::Damaged, _) => Self::nothing(Completeness::Damaged, incarnation),
             (_, Copy::Whole(older)) if is_void => Self::of(older, None, incarnation),
@@ -153,6 +159,7 @@ impl Expected {
             }
             (Copy::Torn(_), Copy::Torn(_)) => Self::nothing(Completeness::Damaged, incarnation),
         };
+        expected.is_gone = is_gone && expected.inventory.is_none();
         expected.by_map = expected.inventory.is_some() && (is_void || mark.is_some() && mark == newest);
         expected
     }
@@ -252,8 +259,8 @@ impl Expected {
         self.by_map &= !self.misses_recent && self.completeness != Completeness::InDoubt;
     }
 
-    /// Both copies are damaged, and the map stands in for them: all batches before `until` are
-    /// there that it does not know.
+    /// The copies do not say what should be there, and the map stands in for them: all batches
+    /// before `until` that the map does not know are there.
     pub(crate) fn stand_in(&mut self, until: Seq) {
         (self.by_map, self.completeness) = (true, Completeness::UpTo);
         (self.until, self.complete_before) = (until, until);
@@ -289,5 +296,41 @@ impl Expected {
             self.completeness = Completeness::InDoubt;
             self.complete_before = older.complete_before;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn copy(number: u64) -> Copy {
+        Copy::Whole(Inventory {
+            pool: [1; 16],
+            number,
+            incarnation: 3,
+            next_seq: Seq(9),
+            open: Default::default(),
+            extents: Some(Vec::new()),
+            is_coarse: false,
+            pinned: Vec::new(),
+            objects: None,
+            is_closed: false,
+        })
+    }
+
+    fn map(number: u64) -> Option<MapMark> {
+        Some(MapMark { incarnation: 3, number })
+    }
+
+    #[test]
+    fn a_map_tells_whether_the_copy_that_is_left_counts() {
+        let known = Expected::by([Copy::Damaged, copy(7)], true, map(7));
+        assert!(known.by_map && !known.is_gone && known.completeness == Completeness::Complete);
+        for mark in [None, map(6), map(8)] {
+            let unknown = Expected::by([Copy::Damaged, copy(7)], true, mark);
+            assert!(!unknown.by_map && unknown.is_gone && unknown.completeness == Completeness::Damaged, "{mark:?}");
+        }
+        // Both copies are older than the map: the data is.
+        assert!(!Expected::by([copy(6), copy(7)], true, map(8)).is_gone);
     }
 }

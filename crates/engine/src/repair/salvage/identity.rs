@@ -7,17 +7,18 @@
 //!    sizes begin there as well.
 //! 3. The copy at the end counts if the log holds no batches of another pool. Without that copy,
 //!    the log alone tells.
+//!    Where the log alone tells, the copy in the pool's map completes it, if there is one.
 //! 4. If there are batches of several pools, one must be named: leftovers of an earlier pool may be
 //!    more than what the present one has written.
 
 use std::collections::BTreeMap;
 
-use env::{AlignedBuf, Disk};
+use env::{AlignedBuf, Disk, MapStore};
 use format::{BATCH_ALIGN, BATCH_MAGIC, FORMAT_VERSION, Superblock, SuperblockError, decode_batch};
 use surface::{Error, ErrorKind, Result};
 use units::{EXTENT_BYTES_MAX, EXTENT_BYTES_MIN};
 
-use crate::log::superblock_copies::{beginning, read_end};
+use crate::log::superblock_copies::{beginning, read_end, read_stored};
 use crate::log::superblock_io::{choose, read_copies};
 
 /// Places that are looked at: enough for some hundred batches of a pool that has used one extent in
@@ -101,6 +102,16 @@ pub(crate) fn find(disk: &dyn Disk, id: Option<PoolPrefix>) -> Result<Identity> 
     };
     let told_by = format!("{error}{there}; {count} batches of the log tell that it is pool {}", hex(&prefix));
     Ok(Identity { superblock, told_by: Some(told_by) })
+}
+
+/// The superblock of which the log has told the beginning of the pool's identifier and the size of
+/// extents, with all that the copy in the pool's map has.
+pub(super) fn completed(superblock: Superblock, map: &dyn MapStore) -> Superblock {
+    let is_its =
+        |copy: &Superblock| copy.pool[..8] == superblock.pool[..8] && copy.extent_bytes == superblock.extent_bytes;
+    let Some(copy) = read_stored(map).filter(is_its) else { return superblock };
+    // The copy may be of a pool that was smaller.
+    Superblock { capacity_bytes: copy.capacity_bytes.max(superblock.capacity_bytes), ..copy }
 }
 
 /// Bytes of an identifier, as messages name them.

@@ -33,6 +33,7 @@
 mod complete;
 mod extent;
 mod facts;
+mod faults;
 mod identity;
 mod images;
 mod lost;
@@ -44,13 +45,12 @@ mod told;
 mod view;
 mod witness;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use env::{AlignedBuf, Disk, MapStore};
 use format::{COMPAT_INVENTORY, Checkpoint, KEY_CHECKPOINT};
 use surface::{Error, Result};
-use units::{ExtentIndex, ObjectId, Seq};
+use units::{ExtentIndex, Seq};
 
 pub(crate) use facts::{Doubt, Fact, Rank, Resolved, resolve};
 pub(crate) use records::{counts, is_doubtful};
@@ -112,7 +112,7 @@ pub(crate) fn is_whole(disk: &dyn Disk, geometry: &Geometry, pool: u64, extent: 
 }
 
 /// Enters how many blocks each object had that may be missing, unless the map has told.
-fn miss(figures: &mut BTreeMap<ObjectId, Figures>, table: &Table, expected: &Expected) {
+fn miss(figures: &mut Figures, table: &Table, expected: &Expected) {
     if expected.by_map {
         return;
     }
@@ -120,11 +120,11 @@ fn miss(figures: &mut BTreeMap<ObjectId, Figures>, table: &Table, expected: &Exp
         (Completeness::Complete | Completeness::UpTo | Completeness::NotKept, _) => {}
         (Completeness::Incomplete | Completeness::InDoubt, Some(objects)) if !expected.misses_objects => {
             for (object, blocks) in objects {
-                figures.entry(*object).or_default().missing = *blocks;
+                figures.miss(*object, *blocks);
             }
         }
         // No more than a volume has room for.
-        _ => table.objects.keys().for_each(|object| figures.entry(*object).or_default().missing = UNBOUNDED),
+        _ => table.objects.keys().for_each(|object| figures.miss(*object, UNBOUNDED)),
     }
 }
 
@@ -193,7 +193,10 @@ impl Pool {
     ) -> Result<SalvageReport> {
         let env = PoolEnv { disk: Arc::new(ReadOnlyDisk(Arc::new(WithoutEnd(from.disk.clone())))), ..from.clone() };
         // Step 1.
-        let Identity { superblock, told_by } = identity::find(&*env.disk, source.id)?;
+        let Identity { mut superblock, told_by } = identity::find(&*env.disk, source.id)?;
+        if let Some(map) = source.map.as_ref().filter(|_| told_by.is_some()) {
+            superblock = identity::completed(superblock, &**map);
+        }
         let is_kept = told_by.is_some() || superblock.features_compat & COMPAT_INVENTORY != 0;
         let geometry = Geometry::new(superblock.extent_bytes, superblock.capacity_bytes);
         let mut id = [0; 8];
@@ -246,7 +249,6 @@ impl Pool {
             progress(SalvageStep::Map, table.objects.range(..=object).count() as u64, objects)
         })?;
         miss(&mut figures, &table, &scan.expected);
-        report.uncertain_bytes = figures.values().map(|f| f.uncertain * units::BLOCK_BYTES as u64).sum();
         // Steps 5 and 6.
         let mut old = view::view(env.clone(), &superblock, &table, options)?;
         let dictionaries = lost::dictionaries(&old, &lost, &scan);

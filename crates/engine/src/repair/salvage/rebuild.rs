@@ -21,10 +21,10 @@ use format::{Entry, ObjectDescriptor};
 use surface::{Allocation, BlockDevice, Error, ErrorKind, Result, WriteOptions};
 use units::{BLOCK_BYTES, BlockIndex, BlockMask, Epoch, GroupIndex, ObjectId};
 
-use super::UNBOUNDED;
 use super::images;
 use super::records::Figures;
-use super::report::{DamagedRange, SalvageProgress, SalvageReport, SalvageStep, SalvagedVolume};
+use super::report::{SalvageProgress, SalvageReport, SalvageStep, SalvagedVolume};
+use crate::base::canary::Canary;
 use crate::base::options::Properties;
 use crate::map::group_pages::image_below;
 use crate::objects::images::remote_of;
@@ -38,33 +38,31 @@ use crate::volume::Volume;
 
 /// Bytes copied in one go.
 const COPY_BYTES: u64 = 1 << 20;
-/// Runs of holes and data that are looked at in one go.
-const RUNS_MAX: usize = 1000;
-/// Ranges that are listed of a volume.
-const RANGES_MAX: usize = 1000;
 /// Records with damage that are remembered: beyond that, later moments do not list what they share.
 const BROKEN_MAX: usize = 1 << 16;
 /// Said once when there are more.
 const MORE_BROKEN: &str = "so much is damaged that not all of it is listed; of later snapshots, and of clones, it is not counted where they share it \
                            with older ones";
+/// Said when the log lacks data of more records than are remembered.
+const MORE_GONE: &str = "so much is missing that not all ranges, and not all files of shares, are listed";
 /// Properties that limit or promise space: they come last, and until then those of the pool do not
 /// hold either.
 const SPACE_PROPERTIES: [&str; 2] = ["quota", "reservation"];
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
 /// A record, and the object's group that it belongs to.
-type Broken = BTreeMap<(ObjectId, Epoch, GroupIndex), (BlockMask, String)>;
+pub(super) type Broken = BTreeMap<(ObjectId, Epoch, GroupIndex), (BlockMask, String)>;
 
-struct Rebuild<'a> {
-    old: &'a Pool,
+pub(super) struct Rebuild<'a> {
+    pub(super) old: &'a Pool,
     into: &'a Pool,
     lost: &'a BTreeSet<ObjectId>,
-    figures: &'a BTreeMap<ObjectId, Figures>,
+    pub(super) figures: &'a Figures,
     /// The figures count missing blocks one by one.
-    by_map: bool,
+    pub(super) by_map: bool,
     report: &'a mut SalvageReport,
     progress: SalvageProgress<'a>,
-    broken: Broken,
+    pub(super) broken: Broken,
     /// Not all damage could be remembered, and the report says so.
     is_told_of_more: bool,
     /// Names that snapshots have in the other pool.
@@ -83,7 +81,7 @@ pub(crate) fn rebuild(
     old: &Pool,
     into: &Pool,
     lost: &BTreeSet<ObjectId>,
-    figures: &BTreeMap<ObjectId, Figures>,
+    figures: &Figures,
     report: &mut SalvageReport,
     progress: SalvageProgress<'_>,
 ) -> Result<()> {
@@ -114,6 +112,10 @@ pub(crate) fn rebuild(
     rebuild.folders()?;
     rebuild.volumes(volumes)?;
     rebuild.folder_quotas();
+    if figures.is_more_gone {
+        rebuild.report.notes.push(MORE_GONE.to_owned());
+    }
+    report.uncertain_bytes = report.volumes.iter().map(|told| told.uncertain_bytes).sum();
     into.checkpoint()
 }
 
@@ -260,6 +262,9 @@ impl Rebuild<'_> {
         // Steps 2 and 3.
         for snapshot in &snapshots {
             let mut told = self.moment(snapshot, &levels, &target, &name)?;
+            if Canary::SalvageBoundsForgetSnapshots.is_planted() {
+                told.uncertain_bytes = 0;
+            }
             let (id, was, scheduled) = {
                 let descriptor = snapshot.descriptor.read();
                 (descriptor.id, descriptor.name.clone(), descriptor.scheduled)
@@ -282,10 +287,7 @@ impl Rebuild<'_> {
         if self.old.core.objects.has_below(volume.id) {
             self.holders.push((name.clone(), descriptor.properties.clone()));
         }
-        let objects: BTreeSet<_> = levels.iter().chain(volume.levels().iter()).map(|level| level.object).collect();
-        let uncertain = |object: &ObjectId| self.figures.get(object).map_or(0, |figures| figures.uncertain * BLOCK);
-        let (is_lost, uncertain_bytes) = (self.lost.contains(&volume.id), objects.iter().map(uncertain).sum());
-        self.report.volumes.push(SalvagedVolume { name, is_lost, uncertain_bytes, ..told });
+        self.report.volumes.push(SalvagedVolume { name, is_lost: self.lost.contains(&volume.id), ..told });
         Ok(())
     }
 
@@ -375,6 +377,8 @@ impl Rebuild<'_> {
         self.done_bytes += object.logical_bytes();
         (self.progress)(SalvageStep::Copy, self.done_bytes, self.total_bytes)?;
         self.damages(object, &mut told)?;
+        self.gone(object, &mut told)?;
+        told.uncertain_bytes = self.figures.uncertain(&now).saturating_mul(BLOCK).min(size_bytes);
         told.missing_bytes_max = self.missing_max(&source)?;
         Ok(told)
     }
@@ -444,67 +448,6 @@ impl Rebuild<'_> {
             broken.0 = broken.0.or(mask);
         }
         Ok(true)
-    }
-
-    /// Lists the damage that `object` sees.
-    fn damages(&mut self, object: &Object, told: &mut SalvagedVolume) -> Result<()> {
-        let levels = object.levels();
-        let mut ranges: BTreeMap<u64, (u64, &str)> = BTreeMap::new();
-        for ((owner, epoch, group), (mask, detail)) in &self.broken {
-            if !levels.iter().any(|level| level.object == *owner) {
-                continue;
-            }
-            for piece in self.old.core.map.lookup_stored(&levels, *group, *mask)? {
-                if (piece.object, piece.epoch) != (*owner, *epoch) {
-                    continue;
-                }
-                for (first, count) in piece.fragment.live.runs() {
-                    let offset = BlockIndex(group.first_block().0 + u64::from(first)).offset_bytes();
-                    let length = (u64::from(count) * BLOCK).min(told.size_bytes.saturating_sub(offset));
-                    if length > 0 {
-                        ranges.insert(offset, (length, detail));
-                    }
-                }
-            }
-        }
-        for (offset, (length, detail)) in ranges {
-            told.damaged_bytes += length;
-            let room = told.damaged.len() < RANGES_MAX;
-            match told.damaged.last_mut() {
-                Some(last) if last.offset + last.length == offset => last.length += length,
-                _ if room => told.damaged.push(DamagedRange { offset, length, detail: detail.to_owned() }),
-                _ => {}
-            }
-        }
-        Ok(())
-    }
-
-    /// See [`SalvagedVolume::missing_bytes_max`]: by the map what it and what it came from lack;
-    /// else no more than they had, nor than reads as zeroes, unless it may be another volume.
-    fn missing_max(&self, source: &Volume) -> Result<u64> {
-        let (object, size) = (&source.object, source.size_bytes());
-        let objects: BTreeSet<_> = object.levels().iter().map(|level| level.object).collect();
-        let missing = |object: &ObjectId| self.figures.get(object).map_or(0, |figures| figures.missing);
-        let blocks = objects.iter().map(missing).fold(0, u64::saturating_add);
-        if blocks == 0 || blocks >= UNBOUNDED {
-            return Ok(if blocks == 0 { 0 } else { size });
-        }
-        if self.by_map {
-            return Ok(blocks.saturating_mul(BLOCK).min(size));
-        }
-        let (mut holes, mut at) = (0, 0);
-        while at < size {
-            let runs = source.allocation(at, size - at, RUNS_MAX)?;
-            let before = at;
-            for run in runs {
-                holes += if run.allocation == Allocation::Hole { run.length } else { 0 };
-                at += run.length;
-            }
-            if at == before {
-                return Ok(size);
-            }
-        }
-        Ok(blocks.saturating_mul(BLOCK).min(holes))
     }
 
     /// Gives what was made the time at which it was made first, and the properties that it had:

@@ -8,33 +8,92 @@
 //!    the map has it. If the pool's own map is there ([`witness`](super::witness)), it says what
 //!    they should have come to.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
 use env::{MapBatch, MapStore};
 use format::{ObjectDescriptor, RecordKey, record_key};
 use surface::Result;
-use units::{BlockMask, GroupIndex, ObjectId, Seq};
+use units::{BlockMask, Epoch, GroupIndex, ObjectId, Seq};
 
 use super::facts::{Doubt, Fact, Rank, Resolved, fact_range, resolve, winners};
 use super::scan::{Scan, WideHole};
 use super::told::Table;
 use super::witness::{Compared, Witness};
 use crate::base::store_error::store_error;
+use crate::objects::level::Level;
 
 /// Facts in memory at the same time.
 const FACTS_MAX: usize = 16 << 10;
 
-/// What is known of an object's data.
+/// Records with data that the log does not hold which are remembered one by one: beyond them, their
+/// blocks are only counted.
+const GONE_MAX: usize = 1 << 14;
+
+/// Blocks of a record, or of all records of an object in an epoch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Figures {
-    /// Blocks that hold data, in all epochs.
-    pub blocks: u64,
+struct Lacks {
     /// Blocks that may not be what they were, because something is forgotten: a discard, or that
     /// something was taken back or never happened.
-    pub uncertain: u64,
-    /// Blocks that may be gone: by the map if it is there, else all that it had in all epochs.
-    pub missing: u64,
+    uncertain: u64,
+    /// Blocks that are gone, by the map.
+    missing: u64,
+}
+
+/// What may be wrong with the data of all objects, by the epochs of the records that say so: who
+/// sees an epoch sees its faults.
+#[derive(Debug, Default)]
+pub(crate) struct Figures {
+    epochs: BTreeMap<(ObjectId, Epoch), Lacks>,
+    /// Without the map: blocks that an object had in all epochs, which may be gone.
+    missing: BTreeMap<ObjectId, u64>,
+    /// Blocks that are gone, by the map.
+    pub gone: BTreeMap<(ObjectId, Epoch, GroupIndex), BlockMask>,
+    /// Not all of them could be remembered.
+    pub is_more_gone: bool,
+}
+
+impl Figures {
+    fn of(&mut self, key: &RecordKey) -> &mut Lacks {
+        self.epochs.entry((key.object, key.epoch)).or_default()
+    }
+
+    fn enter_gone(&mut self, key: &RecordKey, gone: BlockMask) {
+        if gone.is_empty() {
+            return;
+        }
+        self.of(key).missing += u64::from(gone.count());
+        if self.gone.len() < GONE_MAX {
+            self.gone.insert((key.object, key.epoch, key.group), gone);
+        } else {
+            self.is_more_gone = true;
+        }
+    }
+
+    /// Enters how many blocks of an object may be gone, whatever its epochs.
+    pub(crate) fn miss(&mut self, object: ObjectId, blocks: u64) {
+        self.missing.insert(object, blocks);
+    }
+
+    fn seen(&self, levels: &[Level], count: impl Fn(&Lacks) -> u64) -> u64 {
+        let of = |level: &Level| {
+            let epochs = self.epochs.range((level.object, Epoch(0))..=(level.object, level.epoch));
+            epochs.filter(|((_, epoch), _)| level.sees(*epoch)).map(|(_, lacks)| count(lacks)).sum::<u64>()
+        };
+        levels.iter().map(of).sum()
+    }
+
+    /// Blocks that may not be what they were of all that is seen along a way down.
+    pub(crate) fn uncertain(&self, levels: &[Level]) -> u64 {
+        self.seen(levels, |lacks| lacks.uncertain)
+    }
+
+    /// Blocks that may be gone.
+    pub(crate) fn missing(&self, levels: &[Level]) -> u64 {
+        let objects: BTreeSet<_> = levels.iter().map(|level| level.object).collect();
+        let whole = objects.iter().filter_map(|object| self.missing.get(object)).copied();
+        whole.fold(self.seen(levels, |lacks| lacks.missing), u64::saturating_add)
+    }
 }
 
 /// Blocks of a group that are dead if what is doubtful is right.
@@ -122,7 +181,7 @@ impl<'a> Facts<'a> {
         })
     }
 
-    /// Step 3, for the objects in the table. Returns their figures. `progress` gets objects done.
+    /// Step 3, for the objects in the table. Returns the figures. `progress` gets objects done.
     ///
     /// # Errors
     /// Those of the store, of the map and of `progress`.
@@ -132,12 +191,12 @@ impl<'a> Facts<'a> {
         table: &Table,
         witness: Option<&Witness>,
         progress: &mut dyn FnMut(ObjectId) -> Result<()>,
-    ) -> Result<BTreeMap<ObjectId, Figures>> {
+    ) -> Result<Figures> {
         self.flush()?;
         let is_doubtful = |fact: &Fact| is_doubtful(scan, table.objects.get(&fact.key.object), fact);
         let certain_from = witness.map_or_else(|| scan.certain_by_inventory(), |witness| scan.certain_by_map(witness));
         let against = Against { doubt: Doubt { certain_from, is_doubtful: &is_doubtful }, scan, table, witness };
-        let mut figures: BTreeMap<ObjectId, Figures> = BTreeMap::new();
+        let mut figures = Figures::default();
         let mut hiding = Hiding::default();
         let mut open: Vec<Fact> = Vec::new();
         let store = self.store;
@@ -167,13 +226,13 @@ impl<'a> Facts<'a> {
         facts: &mut Vec<Fact>,
         against: &Against<'_>,
         hiding: &mut Hiding,
-        figures: &mut BTreeMap<ObjectId, Figures>,
+        figures: &mut Figures,
     ) -> Result<()> {
         let Some(key) = facts.first().map(|fact| fact.key) else { return Ok(()) };
         let torn: Vec<Fact> = facts.extract_if(.., |fact| is_torn(against.scan, fact)).collect();
         let torn = behind(facts, &torn);
         if facts.is_empty() {
-            figures.entry(key.object).or_default().uncertain += u64::from(torn.count());
+            figures.of(&key).uncertain += u64::from(torn.count());
             return Ok(());
         }
         let Compared { confirmed, gone, bared } =
@@ -181,10 +240,9 @@ impl<'a> Facts<'a> {
         let resolved = resolve(facts, &against.doubt, confirmed);
         facts.clear();
         let has_origin = against.table.objects.get(&key.object).is_some_and(|object| object.origin.is_some());
-        let known = figures.entry(key.object).or_default();
-        known.blocks += u64::from(resolved.record.allocated().count());
-        known.uncertain += u64::from(hiding.uncertain(&key, &resolved, has_origin).or(bared).or(torn).count());
-        known.missing += u64::from(gone.count());
+        let uncertain = hiding.uncertain(&key, &resolved, has_origin).or(bared).or(torn);
+        figures.of(&key).uncertain += u64::from(uncertain.count());
+        figures.enter_gone(&key, gone);
         self.batch.put(record_key(&key), resolved.record.encode());
         if self.batch.changes.len() >= FACTS_MAX { self.flush() } else { Ok(()) }
     }
@@ -200,18 +258,12 @@ struct Against<'a> {
 
 impl Facts<'_> {
     /// Counts what the map has in records of which the log says nothing at all.
-    fn count_forgotten(
-        &self,
-        witness: &Witness,
-        table: &Table,
-        figures: &mut BTreeMap<ObjectId, Figures>,
-    ) -> Result<()> {
+    fn count_forgotten(&self, witness: &Witness, table: &Table, figures: &mut Figures) -> Result<()> {
         witness.each(&mut |key, record| {
             let is_known = table.objects.contains_key(&key.object);
             if is_known && self.store.get(&record_key(&key)).map_err(store_error)?.is_none() {
-                let known = figures.entry(key.object).or_default();
-                known.missing += u64::from(record.allocated().count());
-                known.uncertain += u64::from(record.holes.count());
+                figures.enter_gone(&key, record.allocated());
+                figures.of(&key).uncertain += u64::from(record.holes.count());
             }
             Ok(())
         })
@@ -229,8 +281,9 @@ impl Hiding {
         if has_origin {
             return resolved.uncertain.or(resolved.hiding);
         }
+        // All older epochs, because a point need not see each of them.
         let hidden = self.blocks.and(resolved.record.allocated());
-        self.blocks = self.blocks.minus(hidden).or(resolved.hiding);
+        self.blocks = self.blocks.or(resolved.hiding);
         resolved.uncertain.or(hidden)
     }
 }
@@ -276,7 +329,7 @@ pub(crate) fn is_doubtful(scan: &Scan, object: Option<&ObjectDescriptor>, fact: 
 /// The keys of the facts of an object.
 fn object_range(object: ObjectId) -> (Vec<u8>, Vec<u8>) {
     let start = |object| {
-        let epoch = units::Epoch(u32::MAX);
+        let epoch = Epoch(u32::MAX);
         let mut key = record_key(&RecordKey { object, group: GroupIndex(0), epoch }).to_vec();
         key[..1].copy_from_slice(fact_range().0);
         key
@@ -308,7 +361,7 @@ fn pages(store: &dyn MapStore, from: &[u8], to: &[u8], visit: &mut dyn FnMut(&[F
 #[cfg(test)]
 mod tests {
     use format::FragmentRef;
-    use units::{Epoch, GroupIndex};
+    use units::GroupIndex;
 
     use super::*;
 

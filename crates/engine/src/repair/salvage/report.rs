@@ -23,7 +23,7 @@ pub enum SalvageStep {
 /// what that returns.
 pub type SalvageProgress<'a> = &'a mut dyn FnMut(SalvageStep, u64, u64) -> Result<()>;
 
-/// A range that could not be read.
+/// A range that could not be read, or is missing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DamagedRange {
     /// First byte in the volume or snapshot.
@@ -50,12 +50,14 @@ pub struct SalvagedVolume {
     pub damaged: Vec<DamagedRange>,
     /// No descriptor was found: name, size and properties are not what they were.
     pub is_lost: bool,
-    /// Of a volume: bytes, those of its snapshots and of what it came from included, that may not
-    /// be what they were; see [`SalvageReport::uncertain_bytes`].
+    /// Bytes of it, of all records that it sees, that may not be what they were; see
+    /// [`SalvageReport::uncertain_bytes`].
     pub uncertain_bytes: u64,
     /// Bytes at most that had data which is gone: they read as zeroes now, or as what is older.
     /// Beside those that are damaged or uncertain.
     pub missing_bytes_max: u64,
+    /// Where those are, if the map tells: the first thousand ranges.
+    pub missing: Vec<DamagedRange>,
 }
 
 /// The number of the last batch before one.
@@ -80,9 +82,9 @@ pub struct SalvageReport {
     pub log_damaged_bytes: u64,
     /// Bytes of the data file that could not be read.
     pub unreadable_bytes: u64,
-    /// Bytes in all that may not be what they were: data so old that a later discard may be
-    /// forgotten, and should read as zeroes; and what a rollback or a crash may have taken back so
-    /// many of them ago that this is forgotten.
+    /// Bytes of all volumes and snapshots that may not be what they were: data so old that a later
+    /// discard may be forgotten, and should read as zeroes; and data that a rollback or a crash may
+    /// have undone so many of them ago that this is forgotten.
     pub uncertain_bytes: u64,
     /// Whether anything is missing from the log.
     pub completeness: Completeness,
