@@ -67,14 +67,6 @@ pub struct TreeNumbers {
     pub generation: u32,
 }
 
-impl TreeNumbers {
-    /// The numbers of a share whose tree got another state.
-    #[must_use]
-    pub const fn replaced(self) -> Self {
-        Self { generation: self.generation.wrapping_add(1), ..self }
-    }
-}
-
 /// The object has lost a point: all its groups must be gone through once, in a circle, for records
 /// that no point needs any more. Holds how far that is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -199,6 +191,13 @@ impl ObjectDescriptor {
     /// Whether it is a share, or a moment of one: its size says so.
     pub const fn is_share(&self) -> bool {
         self.size_bytes == SHARE_BYTES
+    }
+
+    /// The numbers that it has when its tree gets another state. A volume has neither.
+    pub const fn numbers_of_next_state(&self) -> TreeNumbers {
+        let TreeNumbers { reserved, generation } = self.numbers;
+        let generation = if self.is_share() { generation.wrapping_add(1) } else { generation };
+        TreeNumbers { reserved, generation }
     }
 
     /// Whether others may lie in it: in a folder anything, in a share other shares.
@@ -434,7 +433,8 @@ mod tests {
         let numbers = TreeNumbers { reserved: 5 << 40, generation: u32::MAX };
         let share = ObjectDescriptor { numbers, ..ObjectDescriptor::volume(ObjectId(8), "home", SHARE_BYTES) };
         assert_eq!(ObjectDescriptor::decode(&share.encode()).unwrap(), share);
-        assert_eq!(share.numbers.replaced(), TreeNumbers { reserved: 5 << 40, generation: 0 });
+        assert_eq!(share.numbers_of_next_state(), TreeNumbers { reserved: 5 << 40, generation: 0 });
+        assert_eq!(descriptor.numbers_of_next_state(), TreeNumbers::default(), "a volume");
         crate::cursor::expect_every_bit_to_count(&share.encode(), |bytes| ObjectDescriptor::decode(bytes).is_err());
         let image = ImagePart { location: "s3://b/debian".into(), incarnation: 5 << 90 | 3, version: 9, len: 1 << 33 };
         let image = ObjectDescriptor {

@@ -749,6 +749,7 @@ mod tests {
                 ("cold-mode", "auto", Source::Default),
                 ("snapshots", "off", Source::Default),
                 ("keep", "24h,7d,4w", Source::Default),
+                ("snapdir", "root", Source::Default),
                 ("quota", "none", Source::Default),
                 ("reservation", "none", Source::Default),
                 ("when-full", "error", Source::Default),

@@ -176,8 +176,8 @@ impl Pool {
         let epoch = next_epoch(&head)?;
         let mut cuts = cuts_that_stay(&head, &[])?;
         cuts.push(Cut { after: origin.epoch, before: epoch });
+        let numbers = head.numbers_of_next_state();
         let properties = properties::with_moment(head.properties, &moment);
-        let numbers = head.numbers.replaced();
         let head = ObjectDescriptor { epoch, cuts, size_bytes, properties, numbers, ..head };
         core.append_durably(vec![Entry::Object(head)])?;
         core.workers.wake_keeper();

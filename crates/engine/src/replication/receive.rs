@@ -434,7 +434,7 @@ impl Receiver {
         let epoch = next_epoch(&ObjectDescriptor { epoch: origin.epoch, ..head.clone() })?;
         let size_bytes = descriptor.size_bytes;
         let snapshot = ObjectDescriptor { state: ObjectState::Snapshot, receive: None, ..descriptor };
-        let numbers = head.numbers.replaced();
+        let numbers = head.numbers_of_next_state();
         let volume =
             ObjectDescriptor { state: ObjectState::Volume, epoch, size_bytes, properties: own, numbers, ..head };
         core.append_durably(vec![Entry::Object(snapshot), Entry::Object(volume)])?;
