@@ -265,6 +265,12 @@ impl Served {
             Operation::ListXattr { size } => {
                 answer_sized(names_shown(tree.xattr_names(node), Process::of(request)), size, answer);
             }
+            // The kernel has them removed before it asks whether owners may be changed.
+            Operation::RemoveXattr { name: share::CAPABILITY }
+                if self.is_refused_to_clear(node, Process::of(request)) =>
+            {
+                answer.fail(Errno::EPERM);
+            }
             Operation::RemoveXattr { name } => finish(tree.remove_xattr(node, name), answer),
             Operation::ReadDirectory { offset, size, with_attributes, .. } => {
                 self.note_access(node);

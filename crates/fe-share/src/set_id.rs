@@ -22,21 +22,28 @@ impl Served {
     }
 
     /// Whether a change of attributes clears set-id bits. One without any attribute comes for
-    /// `chown(-1, -1)`, which another user than the owner may not do where it would clear such bits,
-    /// and before `fallocate` and `copy_file_range`, which clear them themselves.
+    /// `chown(-1, -1)`, and before writes of any kind to a file that has such bits or capabilities.
     pub(crate) fn kills_set_id(&self, node: u64, wanted: &SetAttributes, process: Process) -> Result<bool, Errno> {
         if *wanted != SetAttributes::default() {
             return Ok(wanted.kill_suid_sgid);
         }
-        let look = |inode: &Inode| (inode.is_directory(), inode.uid, inode.mode);
-        let (is_directory, uid, mode) = self.tree.look_at(node, look).map_err(errno)?;
-        if is_directory || process.acts_for(uid) {
-            return Ok(!is_directory);
+        if self.is_refused_to_clear(node, process) {
+            return Err(Errno::EPERM);
         }
-        let would_clear = mode & libc::S_ISUID != 0
+        let (is_directory, uid) = self.tree.look_at(node, |inode| (inode.is_directory(), inode.uid)).map_err(errno)?;
+        // Another user's write clears them with the content.
+        Ok(!is_directory && process.acts_for(uid) && (process.is_changing_owner() || !process.keeps_set_id()))
+    }
+
+    /// Whether a process may not change owners to the same ones: that would clear set-id bits, and
+    /// it may not change the mode. The kernel does not see that there is a mode to change.
+    pub(crate) fn is_refused_to_clear(&self, node: u64, process: Process) -> bool {
+        let Ok((uid, mode)) = self.tree.look_at(node, |inode| (inode.uid, inode.mode)) else { return false };
+        let has_bits = mode & libc::S_ISUID != 0
             || mode & (libc::S_ISGID | libc::S_IXGRP) == libc::S_ISGID | libc::S_IXGRP
             || self.is_of_other_group(node, process);
-        if would_clear && process.is_changing_owner() { Err(Errno::EPERM) } else { Ok(false) }
+        let is_file = mode & libc::S_IFMT != libc::S_IFDIR;
+        is_file && has_bits && !process.acts_for(uid) && process.is_changing_owner()
     }
 
     /// Clears set-id bits of a file that is about to change, for requests in which the kernel does
