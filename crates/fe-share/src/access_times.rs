@@ -1,9 +1,9 @@
 //! Access times by the rule of `relatime`, for shares that have them.
 //!
-//! The kernel leaves access times to the server of a mount by FUSE, and sends it no read of a page
-//! that is cached. So opens come to the server, and one of a file whose access time is due drops the
-//! file's pages: the next read is sent. A program that writes to a file and reads it again through
-//! the same descriptor moves nothing.
+//! The kernel leaves access times to the server of a mount by FUSE, and sends it no read of a
+//! cached page. So opens come to the server, and one of a file whose access time is due drops the
+//! file's pages: the next read is sent. A program that writes to a file and reads it through the
+//! same descriptor moves nothing.
 
 use fuse::wire::reply::OpenFlags;
 use fuse::{Operation, Request};
@@ -24,8 +24,8 @@ impl Served {
         Some(if is_due { cache } else { cache.with(OpenFlags::KEEP_CACHE) })
     }
 
-    /// Moves the access time of what is read, if that is due. A full or damaged share is read all
-    /// the same.
+    /// Moves the access time of a node that is read, if that is due. A share that is full or
+    /// damaged can still be read.
     pub(crate) fn note_access(&self, node: u64) {
         if self.has_access_times
             && let Err(failure) = self.tree.note_access(node)

@@ -3,9 +3,9 @@
 //!
 //! The kernel learns a file's new end with the answer to the write. `fstat` shows the size that
 //! GETATTR was answered with, and a read goes up to the kernel's own: with the size of a write that
-//! is not answered yet, a program would meet the end of the file before the size that it was told.
+//! is not answered yet, a program would meet the end of the file before that size.
 //! The size before the write is right for a GETATTR that comes before the write is answered. So the
-//! answer is sent, and the entry removed, in one step for whoever asks.
+//! answer is sent, and the entry removed, in one step for every GETATTR.
 
 use parking_lot::Mutex;
 use share::{Inode, Time, Tree};
@@ -129,7 +129,7 @@ mod tests {
     /// Else a program could get the new size before the kernel has it, from a thread that answers
     /// another request.
     #[test]
-    fn nobody_gets_the_new_size_while_the_answer_is_sent() {
+    fn no_getattr_shows_the_new_size_while_the_answer_is_sent() {
         let (growing, (tree, node)) = (Growing::default(), tree());
         let work = || tree.write(node, 0, Bytes::from_static(b"x"), false).unwrap();
         growing.through(&tree, node, 1, work, |_| {

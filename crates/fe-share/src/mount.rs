@@ -179,7 +179,7 @@ pub fn resume_with_moments(
     };
     let moments = moments.map(Shown::new);
     let mut served = Served::new(tree.clone(), Held::taken_over(), moments, options.traffic.clone());
-    // What was agreed upon with the kernel holds until it is unmounted.
+    // The capabilities of the connection hold until it is unmounted.
     served.has_access_times = kernel_mount::has_access_times(&dir);
     let served = Arc::new(served);
     let session = Session::take_over(devices, served.clone()).map_err(about)?;

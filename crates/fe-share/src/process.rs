@@ -1,6 +1,6 @@
 //! The process that a request comes from, where the answer depends on its capabilities or groups.
-//! The kernel checks permissions itself, but leaves two decisions to the server: which set-id bits a
-//! change clears, and whether a listing shows attributes of the administrator. Read from `/proc`,
+//! The kernel checks permissions itself, but leaves two decisions to the server: which set-id bits
+//! a change clears, and whether a listing shows attributes of the administrator. Read from `/proc`,
 //! and only for files that have such bits or attributes.
 
 use std::fs;

@@ -94,7 +94,7 @@ impl FileSystem for Served {
         // stay with the kernel. Not ASYNC_DIO: the kernel drops cached pages before an asynchronous
         // direct write and not when it is done, so a buffered read in between would leave old bytes
         // in the cache. To drop them from here waits for pages that readers have locked, and a
-        // server that is killed meanwhile could not end before the next one answers those readers.
+        // server that is killed at that point could not end before the next one answers them.
         let taken = Capabilities::EXPORT_SUPPORT
             .with(Capabilities::DONT_MASK)
             .with(Capabilities::HAS_IOCTL_DIR)
@@ -310,8 +310,8 @@ impl Served {
             Operation::Ioctl { command, data, out_bytes, .. } => {
                 answer.result(flags::ioctl(tree, node, command, data, out_bytes));
             }
-            // Answered so, OPEN, OPENDIR, CREATE, FLUSH, ACCESS and STATX never come again, and with
-            // the first two RELEASE does not. The kernel does not look at an answer to RELEASE.
+            // Answered so, OPEN, OPENDIR, CREATE, FLUSH, ACCESS and STATX never come again, and
+            // RELEASE does not without OPEN. The kernel ignores the answer to RELEASE.
             _ => answer.fail(Errno::ENOSYS),
         }
     }

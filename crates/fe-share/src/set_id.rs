@@ -68,7 +68,7 @@ impl Served {
         if let Some(notifier) = self.notifier.get()
             && let Err(error) = notifier.inval_inode(node, -1, 0)
         {
-            log::error!("the kernel cannot be told of a changed mode: {error}");
+            log::error!("the mode of inode {node} changed, and stays in the cache of the kernel: {error}");
         }
     }
 }

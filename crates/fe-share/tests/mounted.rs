@@ -208,7 +208,7 @@ fn a_mount_without_access_times_says_so_and_one_with_them_moves_them() {
     for has_access_times in [false, true] {
         let share = Mounted::with("atime", &MountOptions { has_access_times, ..options() });
         let (file, dir, link) = (share.path("f"), share.path("d"), share.path("l"));
-        // Pages that stay in the cache behind a write of whole pages.
+        // Pages that stay in the cache after a write of whole pages.
         fs::write(&file, [7; 8192]).unwrap();
         fs::create_dir(&dir).unwrap();
         symlink("f", &link).unwrap();
@@ -223,7 +223,7 @@ fn a_mount_without_access_times_says_so_and_one_with_them_moves_them() {
         let line = mounts.lines().find(|line| line.split(' ').nth(4) == share.dir.path().to_str()).unwrap();
         let options: Vec<&str> = line.split(' ').nth(5).unwrap().split(',').collect();
         assert_eq!(options.contains(&"noatime"), !has_access_times, "{line}");
-        // A file that is open goes on: its release needs no answer that anybody looks at.
+        // A file that is open goes on: the kernel ignores the answer to its release.
         let open = File::open(&file).unwrap();
         fs::remove_file(&file).unwrap();
         assert_eq!(open.metadata().unwrap().len(), 8192);

@@ -278,8 +278,8 @@ impl Tree {
         bytes / 512
     }
 
-    /// Bytes of a range of a file that are no holes. Where there are very many runs, the rest counts
-    /// as allocated, and so does a part whose allocation cannot be read.
+    /// Bytes of a range of a file that are no holes. Where there are very many runs, the rest
+    /// counts as allocated, and so does a part whose allocation cannot be read.
     fn allocated(&self, data: u64, range: Range<u64>) -> u64 {
         let (mut at, mut bytes) = (range.start, 0);
         for _ in 0..ALLOCATION_ANSWERS_MAX {

@@ -80,7 +80,7 @@ fn more_than_there_is_room_for_is_refused_and_changes_nothing() {
     let mut content = vec![0; 40 << 10];
     assert_eq!(tree.read(node, 0, &mut content).unwrap(), content.len());
     assert!(content.iter().all(|byte| *byte == 7), "a refused request cleared data");
-    // What has data needs no room, and a hole that is made gives some.
+    // A range with data needs no room, and a hole frees some.
     tree.allocate(node, 0, (40 + 32) << 10, 0).unwrap();
     tree.allocate(node, 0, 1 << 40, PUNCH).unwrap();
 }
