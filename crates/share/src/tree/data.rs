@@ -256,6 +256,9 @@ impl Tree {
         let needed = range.end - range.start - present;
         self.or_after_giving_back(|| {
             let free_bytes = self.space.capacity()?.free_bytes;
+            if crate::canary!("allocates-without-room") {
+                return Ok(());
+            }
             if needed > free_bytes {
                 let message = format!("{needed} bytes to be allocated, {free_bytes} free");
                 return Err(surface::Error::new(ErrorKind::Full, message));
