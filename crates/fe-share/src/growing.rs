@@ -1,35 +1,17 @@
-//! Files that a request makes longer, for callers of `fstat`: the kernel learns a file's new end
-//! with the answer, and sets its own size when the writer runs again. `fstat` shows the size that
-//! GETATTR was answered with, and a read goes up to the kernel's own: with a size that the kernel
-//! does not have yet, a program would meet the end of the file before that size.
+//! Files that a request under way makes longer: their attributes as of before that request, for
+//! callers of `fstat`.
 //!
-//! 1. Until the request is answered, GETATTR shows the file as of before the request. The answer is
-//!    sent, and the entry removed, in one step for every GETATTR.
-//! 2. From then on GETATTR shows the new size, because the writer may know it. The answer waits for
-//!    the writer to run, as far as `/proc` shows that, and for some time at most.
-
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
-use std::time::Duration;
+//! The kernel learns a file's new end with the answer to the write. `fstat` shows the size that
+//! GETATTR was answered with, and a read goes up to the kernel's own: with the size of a write that
+//! is not answered yet, a program would meet the end of the file before that size.
+//! The size before the write is right for a GETATTR that comes before the write is answered. So the
+//! answer is sent, and the entry removed, in one step for every GETATTR.
 
 use parking_lot::Mutex;
-use share::{Inode, Result, Time, Tree};
-
-use crate::process;
+use share::{Inode, Time, Tree};
 
 /// Requests for different files seldom meet in one shard.
 const SHARDS: usize = 64;
-
-/// Answered requests that a shard remembers; of older ones the writer has run.
-const ANSWERED_MAX: usize = 16;
-
-/// How often, and how many microseconds apart, a GETATTR looks whether a writer has run: 200 ms. A
-/// thread got a processor within 50 ms at a load of 15 for each processor, with exceptions.
-const LOOKS: u32 = 400;
-const LOOK_US: u64 = 500;
-
-/// GETATTRs that wait at one time: of the four threads that take requests, one goes on.
-const WAITING_MAX: usize = 3;
 
 /// A file before a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,37 +22,27 @@ struct Before {
     changed: Time,
 }
 
-#[derive(Default)]
-struct Shard {
-    /// Requests that are not answered.
-    growing: Vec<Before>,
-    /// Nodes of answered ones, each with the thread that waited for the answer.
-    answered: Vec<(u64, u32)>,
-}
-
 /// Files that grow.
 pub(crate) struct Growing {
-    shards: [Mutex<Shard>; SHARDS],
-    waiting: AtomicUsize,
+    shards: [Mutex<Vec<Before>>; SHARDS],
 }
 
 impl Default for Growing {
     fn default() -> Self {
-        Self { shards: std::array::from_fn(|_| Mutex::default()), waiting: AtomicUsize::new(0) }
+        Self { shards: std::array::from_fn(|_| Mutex::default()) }
     }
 }
 
 impl Growing {
-    fn shard(&self, node: u64) -> &Mutex<Shard> {
+    fn shard(&self, node: u64) -> &Mutex<Vec<Before>> {
         &self.shards[node as usize % SHARDS]
     }
 
-    /// Does a request of the thread `pid` that makes a file as long as `end`, if it is shorter, and
-    /// sends its answer.
+    /// Does a request that makes a file as long as `end`, if it is shorter, and sends its answer.
     pub(crate) fn through<T>(
         &self,
         tree: &Tree,
-        (node, pid): (u64, u32),
+        node: u64,
         end: u64,
         work: impl FnOnce() -> T,
         answer: impl FnOnce(T),
@@ -79,66 +51,31 @@ impl Growing {
             return answer(work());
         }
         let done = work();
-        let mut shard = self.shard(node).lock();
+        let mut files = self.shard(node).lock();
         answer(done);
         // The kernel lets one request at a time make a file longer. If there were another one all
         // the same, the size before it would be too small now.
-        shard.growing.retain(|file| file.node != node);
-        shard.answered.retain(|(other, _)| *other != node);
-        if shard.answered.len() >= ANSWERED_MAX {
-            shard.answered.remove(0);
-        }
-        shard.answered.push((node, pid));
+        files.retain(|file| file.node != node);
     }
 
     /// Notes a file that is shorter than `end`. Returns whether it is.
     fn begin(&self, tree: &Tree, node: u64, end: u64) -> bool {
         let grows = |inode: &Inode| (inode.is_file() && inode.size < end).then(|| Before::of(node, inode));
-        let mut shard = self.shard(node).lock();
+        let mut files = self.shard(node).lock();
         let before = tree.look_at(node, grows).ok().flatten();
-        shard.growing.extend(before);
+        files.extend(before);
         before.is_some()
     }
 
-    /// Returns an inode as the kernel knows it, for the thread `pid`.
-    ///
-    /// # Errors
-    /// Those of [`Tree::inode`].
-    pub(crate) fn inode(&self, tree: &Tree, node: u64, pid: u32) -> Result<Inode> {
-        let mut inode = tree.inode(node)?;
-        let shard = self.shard(node).lock();
-        let files = shard.growing.iter().filter(|file| file.node == node && file.size < inode.size);
-        if let Some(&Before { size, modified, changed, .. }) = files.min_by_key(|file| file.size) {
+    /// Shows an inode as the kernel knows it.
+    pub(crate) fn show(&self, node: u64, inode: &mut Inode) {
+        let files = self.shard(node).lock();
+        let before =
+            files.iter().filter(|file| file.node == node && file.size < inode.size).min_by_key(|file| file.size);
+        if let Some(&Before { size, modified, changed, .. }) = before {
             (inode.size, inode.modified, inode.changed) = (size, modified, changed);
-            return Ok(inode);
         }
-        let Some(answered) = shard.answered.iter().find(|(other, _)| *other == node).copied() else { return Ok(inode) };
-        drop(shard);
-        if answered.1 == pid || self.has_run(answered.1) {
-            self.shard(node).lock().answered.retain(|other| *other != answered);
-        }
-        Ok(inode)
     }
-
-    /// Waits until a writer has run, unless too many wait already. Returns whether it has.
-    fn has_run(&self, writer: u32) -> bool {
-        let may_wait = self.waiting.fetch_add(1, Ordering::AcqRel) < WAITING_MAX;
-        let has_run = may_wait && wait_until_it_ran(|| process::run_time_if_runnable(writer));
-        self.waiting.fetch_sub(1, Ordering::AcqRel);
-        has_run
-    }
-}
-
-/// Waits until a thread has run since now, or sleeps. Returns whether that was seen.
-fn wait_until_it_ran(run_time_if_runnable: impl Fn() -> Option<u64>) -> bool {
-    let Some(before) = run_time_if_runnable() else { return true };
-    (0..LOOKS).any(|_| {
-        let has_run = run_time_if_runnable() != Some(before);
-        if !has_run {
-            thread::sleep(Duration::from_micros(LOOK_US));
-        }
-        has_run
-    })
 }
 
 impl Before {
@@ -157,10 +94,6 @@ mod tests {
 
     use super::*;
 
-    /// Threads of which neither is there.
-    const OWN: u32 = u32::MAX;
-    const OTHER: u32 = u32::MAX - 1;
-
     const OPTIONS: Options = Options { now: || Time { seconds: 9, nanoseconds: 1 }, cache_bytes: 1 << 20 };
 
     fn tree() -> (Arc<Tree>, u64) {
@@ -170,7 +103,9 @@ mod tests {
     }
 
     fn shown_size(growing: &Growing, tree: &Tree, node: u64) -> u64 {
-        growing.inode(tree, node, OTHER).unwrap().size
+        let mut inode = tree.inode(node).unwrap();
+        growing.show(node, &mut inode);
+        inode.size
     }
 
     #[test]
@@ -182,7 +117,7 @@ mod tests {
                 shown_size(&growing, &tree, node)
             };
             let mut during = 0;
-            growing.through(&tree, (node, OWN), length as u64, work, |size| during = size);
+            growing.through(&tree, node, length as u64, work, |size| during = size);
             (during, shown_size(&growing, &tree, node))
         };
         assert_eq!(write(100), (0, 100));
@@ -197,57 +132,18 @@ mod tests {
     fn no_getattr_shows_the_new_size_while_the_answer_is_sent() {
         let (growing, (tree, node)) = (Growing::default(), tree());
         let work = || tree.write(node, 0, Bytes::from_static(b"x"), false).unwrap();
-        growing.through(&tree, (node, OWN), 1, work, |_| {
+        growing.through(&tree, node, 1, work, |_| {
             assert!(growing.shard(node).try_lock().is_none());
         });
-        assert!(growing.shard(node).try_lock().is_some_and(|shard| shard.growing.is_empty()));
+        assert!(growing.shard(node).try_lock().is_some_and(|files| files.is_empty()));
     }
 
     #[test]
     fn a_request_that_fails_leaves_no_note() {
         let (growing, (tree, node)) = (Growing::default(), tree());
-        growing.through(&tree, (node, OWN), 10, || (), drop);
-        assert!(growing.shard(node).lock().growing.is_empty());
-        growing.through(&tree, (999, OWN), 10, || (), drop);
-        assert!(growing.shard(999).lock().growing.is_empty());
-    }
-
-    #[test]
-    fn the_first_getattr_after_an_answer_looks_for_the_writer_and_the_next_does_not() {
-        let (growing, (tree, node)) = (Growing::default(), tree());
-        let work = || tree.write(node, 0, Bytes::from_static(b"x"), false).unwrap();
-        growing.through(&tree, (node, OWN), 1, work, drop);
-        assert_eq!(growing.shard(node).lock().answered, [(node, OWN)]);
-        assert_eq!(shown_size(&growing, &tree, node), 1);
-        assert!(growing.shard(node).lock().answered.is_empty());
-        assert_eq!(growing.waiting.load(Ordering::Acquire), 0);
-    }
-
-    #[test]
-    fn a_shard_remembers_the_newest_requests_only() {
-        let (growing, (tree, node)) = (Growing::default(), tree());
-        growing.shard(node).lock().answered = (0..20).map(|n| (1000 + n, OWN)).collect();
-        let work = || tree.write(node, 0, Bytes::from_static(b"x"), false).unwrap();
-        growing.through(&tree, (node, OWN), 1, work, drop);
-        let answered = growing.shard(node).lock().answered.clone();
-        assert_eq!((answered.len(), answered[19]), (20, (node, OWN)));
-    }
-
-    #[test]
-    fn a_writer_is_waited_for_until_it_has_run_or_sleeps() {
-        let looks = std::cell::Cell::new(0);
-        let states = |states: &'static [Option<u64>]| {
-            looks.set(0);
-            let has_run = wait_until_it_ran(|| {
-                looks.set(looks.get() + 1);
-                states.get(looks.get() - 1).copied().unwrap_or(Some(7))
-            });
-            (has_run, looks.get())
-        };
-        assert_eq!(states(&[None]), (true, 1));
-        assert_eq!(states(&[Some(7), Some(7), Some(8)]), (true, 3));
-        assert_eq!(states(&[Some(7), Some(7), Some(7), None]), (true, 4));
-        // For some time only.
-        assert_eq!(states(&[]), (false, 1 + LOOKS as usize));
+        growing.through(&tree, node, 10, || (), drop);
+        assert!(growing.shard(node).lock().is_empty());
+        growing.through(&tree, 999, 10, || (), drop);
+        assert!(growing.shard(999).lock().is_empty());
     }
 }

@@ -75,17 +75,6 @@ fn status(pid: u32) -> Option<String> {
     if pid == 0 { None } else { fs::read_to_string(format!("/proc/{pid}/status")).ok() }
 }
 
-/// How long a thread has run, in nanoseconds, if it runs or waits for a processor; `None` if it
-/// sleeps or has gone, or where the kernel does not count that.
-pub(crate) fn run_time_if_runnable(pid: u32) -> Option<u64> {
-    let read = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).ok();
-    let stat = read("stat")?;
-    // After the name, which may have any bytes.
-    let (_, state) = stat.rsplit_once(") ")?;
-    let run_time = || read("schedstat")?.split(' ').next()?.parse().ok();
-    if state.starts_with('R') { run_time().filter(|&ns| ns > 0) } else { None }
-}
-
 /// Words of a line of `/proc/PID/status`.
 fn words<'a>(status: &'a str, name: &str) -> impl Iterator<Item = &'a str> {
     status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap_or_default().split_whitespace()
@@ -125,13 +114,6 @@ mod tests {
         assert!(!has_capability(STATUS, 0, ADMINISTRATION), "another user than the one who accesses files");
         assert_eq!(groups(STATUS).collect::<Vec<_>>(), [5, 100, 4_294_967_294]);
         assert!(!has_capability("", 0, SET_ID) && groups("").next().is_none());
-    }
-
-    #[test]
-    fn a_thread_that_runs_has_a_run_time_and_one_that_has_gone_has_none() {
-        let own = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
-        assert!(run_time_if_runnable(own).is_some());
-        assert_eq!(run_time_if_runnable(0), None);
     }
 
     #[test]

@@ -185,7 +185,8 @@ impl Served {
         match request.operation {
             Operation::Lookup { name } => self.answer_lookup(tree.lookup(node, name), answer),
             Operation::GetAttributes { .. } => {
-                let inode = self.growing.inode(tree, node, request.pid);
+                let mut inode = tree.inode(node);
+                inode.iter_mut().for_each(|inode| self.growing.show(node, inode));
                 answer
                     .result(inode.map(|inode| reply::attributes(&attributes(tree, node, &inode), TTL)).map_err(errno));
             }
@@ -252,7 +253,7 @@ impl Served {
                 {
                     return answer.fail(errno(failure));
                 }
-                moved.set(self.write(request, offset, data, kill_suid_sgid, answer));
+                moved.set(self.write(node, offset, data, kill_suid_sgid, answer));
             }
             Operation::Fsync { .. } | Operation::FsyncDirectory { .. } | Operation::SyncFs => {
                 finish(tree.sync(), answer)
@@ -281,7 +282,7 @@ impl Served {
                 }
                 let end = if mode & libc::FALLOC_FL_KEEP_SIZE == 0 { offset.saturating_add(length) } else { 0 };
                 let allocate = || tree.allocate(node, offset, length, mode);
-                self.growing.through(tree, (node, request.pid), end, allocate, |done| finish(done, answer));
+                self.growing.through(tree, node, end, allocate, |done| finish(done, answer));
             }
             Operation::Seek { offset, whence, .. } => {
                 let wanted = match whence {
@@ -298,7 +299,7 @@ impl Served {
                     return answer.fail(errno(failure));
                 }
                 let copy = || tree.copy_range(node, offset, to_node, to_offset, length).map_err(errno);
-                self.growing.through(tree, (to_node, request.pid), to_offset.saturating_add(length), copy, |copied| {
+                self.growing.through(tree, to_node, to_offset.saturating_add(length), copy, |copied| {
                     moved.set(*copied.as_ref().unwrap_or(&0));
                     answer.result(copied.map(|bytes| {
                         if wide { reply::offset(bytes) } else { reply::written(u32::try_from(bytes).unwrap_or(0)) }
@@ -408,15 +409,7 @@ impl Served {
     }
 
     /// Writes and answers. Returns how many bytes were written.
-    fn write(
-        &self,
-        request: &Request<'_>,
-        offset: u64,
-        data: WriteData<'_>,
-        kill_suid_sgid: bool,
-        answer: impl Answer,
-    ) -> u64 {
-        let node = request.node;
+    fn write(&self, node: u64, offset: u64, data: WriteData<'_>, kill_suid_sgid: bool, answer: impl Answer) -> u64 {
         let bytes = match data {
             WriteData::Here(data) => Bytes::copy_from_slice(data),
             WriteData::InAnswer(_) => Bytes::copy_from_slice(answer.data()),
@@ -432,7 +425,7 @@ impl Served {
             }
             written
         };
-        self.growing.through(&self.tree, (node, request.pid), end, write, |written| match written {
+        self.growing.through(&self.tree, node, end, write, |written| match written {
             Ok(_) => {
                 written_bytes = length.into();
                 answer.written(length);
