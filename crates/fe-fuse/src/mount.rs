@@ -245,6 +245,7 @@ fn begin_over(
         allow_other: options.allow_other,
         allow_exec: false,
         allow_suid_and_devices: false,
+        has_access_times: false,
     };
     let connection = kernel_mount::mount(dir, &how)?;
     let session_options = SessionOptions { transport, threads: options.threads, can_clone: connection.can_clone };

@@ -22,13 +22,17 @@
 //! changes become durable within some seconds ([`MountOptions::commit_every`]). The death of the
 //! program loses neither, where there is a place for a journal ([`MountOptions::journal`]).
 
+mod access_times;
 mod counted;
 mod flags;
+mod growing;
 mod held;
 mod kept;
 mod moments;
 mod mount;
+mod process;
 mod served;
+mod set_id;
 
 pub use fuse::keep::KeptBy;
 pub use kept::{Found as FoundJournal, JournalPlace, find as find_journal, mark_replayed};

@@ -18,6 +18,7 @@ use parking_lot::Mutex;
 use share::{Failure, Inode, KEPT_NAME, Tree};
 use surface::Allocation;
 
+use crate::process::{Process, names_shown};
 use crate::served::{self, TTL, answer_sized, errno};
 
 const VIEW_SHIFT: u32 = 48;
@@ -262,8 +263,8 @@ impl Shown {
             (Tree::ROOT, Operation::Lookup { .. }) => answer.entry(&self.sign_entry(SHALE)),
             (Tree::ROOT, _) => answer.fail(Errno::new(libc::EPERM)),
             (node @ (SHALE | SNAPSHOTS), operation) => self.serve_sign(node, &operation, answer),
-            (node, operation) => match self.tree(node >> VIEW_SHIFT) {
-                Ok(tree) => serve_moment(&tree, node, &operation, answer, moved),
+            (node, _) => match self.tree(node >> VIEW_SHIFT) {
+                Ok(tree) => serve_moment(&tree, request, answer, moved),
                 Err(failure) => answer.fail(errno(failure)),
             },
         }
@@ -347,10 +348,11 @@ impl Shown {
 }
 
 /// Answers what only reads a snapshot; all else would change it.
-fn serve_moment<A: Answer>(tree: &Tree, node: u64, operation: &Operation<'_>, answer: A, moved: &Cell<u64>) {
+fn serve_moment<A: Answer>(tree: &Tree, request: &Request<'_>, answer: A, moved: &Cell<u64>) {
+    let node = request.node;
     let (view, inode) = (node >> VIEW_SHIFT << VIEW_SHIFT, node & !(u64::MAX << VIEW_SHIFT));
     let shown = |(inode, found): (u64, Inode)| served::entry(tree, view | inode, &found);
-    match *operation {
+    match request.operation {
         Operation::Lookup { name } => match tree.lookup(inode, name) {
             Ok(found) => answer.entry(&shown(found)),
             Err(failure) if failure.errno() == libc::ENOENT => answer.entry(&served::absent()),
@@ -372,9 +374,7 @@ fn serve_moment<A: Answer>(tree: &Tree, node: u64, operation: &Operation<'_>, an
         }
         Operation::GetXattr { name, size } => answer_sized(tree.xattr(inode, name), size, answer),
         Operation::ListXattr { size } => {
-            let names = tree
-                .xattr_names(inode)
-                .map(|names| names.into_iter().flat_map(|name| name.into_iter().chain([0])).collect::<Vec<u8>>());
+            let names = names_shown(tree.xattr_names(inode), Process::of(request));
             answer_sized(names, size, answer);
         }
         Operation::ReadDirectory { offset, size, with_attributes, .. } => {

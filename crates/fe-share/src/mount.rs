@@ -35,6 +35,9 @@ pub struct MountOptions {
     pub threads: usize,
     /// Whether set-user-id programs and device nodes of the share count as such.
     pub allow_suid_and_devices: bool,
+    /// Whether reads move access times (`relatime`); otherwise the mount says `noatime`. A mount
+    /// that has outlived its server stays as it was made.
+    pub has_access_times: bool,
     /// What `mount` and `df` show as the source.
     pub source: String,
     /// After how long changes become durable that no `fsync` has asked for.
@@ -54,6 +57,7 @@ impl Default for MountOptions {
         Self {
             threads: 4,
             allow_suid_and_devices: false,
+            has_access_times: false,
             source: "shale".to_owned(),
             commit_every: Duration::from_secs(5),
             kept_by: None,
@@ -111,7 +115,9 @@ pub fn mount_with_moments(
     };
     let dir_path = dir.canonicalize().map_err(|error| about("no such directory: make it first", error))?;
     let moments = moments.map(|moments| Shown::new(moments, &tree));
-    let served = Arc::new(Served::new(tree.clone(), Held::default(), moments, options.traffic.clone()));
+    let mut served = Served::new(tree.clone(), Held::default(), moments, options.traffic.clone());
+    served.has_access_times = options.has_access_times;
+    let served = Arc::new(served);
     let first = Transport::best();
     let session = match begin(&served, &dir_path, options, first) {
         Err(error) if first == Transport::Rings => {
@@ -168,7 +174,10 @@ pub fn resume_with_moments(
         Error::with_source(kind, format!("share at {}: its mount cannot be taken over", dir.display()), error)
     };
     let moments = moments.map(|moments| Shown::new(moments, &tree));
-    let served = Arc::new(Served::new(tree.clone(), Held::taken_over(), moments, options.traffic.clone()));
+    let mut served = Served::new(tree.clone(), Held::taken_over(), moments, options.traffic.clone());
+    // The capabilities of the connection hold until it is unmounted.
+    served.has_access_times = kernel_mount::has_access_times(&dir);
+    let served = Arc::new(served);
     let session = Session::take_over(devices, served.clone()).map_err(about)?;
     // Before anything is done that might have to be known to the next program.
     let held_by = HeldBy::of(&session, &dir, &kept_by);
@@ -352,6 +361,7 @@ fn begin(served: &Arc<Served>, dir: &Path, options: &MountOptions, transport: Tr
         allow_other: true,
         allow_exec: true,
         allow_suid_and_devices: options.allow_suid_and_devices,
+        has_access_times: options.has_access_times,
     };
     let connection = kernel_mount::mount(dir, &how)?;
     let session_options = SessionOptions { transport, threads: options.threads, can_clone: connection.can_clone };

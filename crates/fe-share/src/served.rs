@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
-use fuse::wire::reply;
+use fuse::wire::reply::{self, OpenFlags};
 use fuse::{
     Answer, Attributes, Capabilities, Entry, Errno, FileSystem, Limits, Listing, ListingPlus, Notifier, Operation,
     Request, StatFs, WriteData,
@@ -15,8 +15,10 @@ use surface::{Allocation, Traffic};
 
 use crate::counted::kind_of;
 use crate::flags;
+use crate::growing::Growing;
 use crate::held::Held;
 use crate::moments::{self, Shown};
+use crate::process::{Process, names_shown};
 
 /// For ever: nothing changes behind the kernel's back.
 pub(crate) const TTL: Duration = Duration::from_secs(1 << 30);
@@ -37,6 +39,9 @@ const BLOCK_BYTES: u32 = 4096;
 pub(crate) struct Served {
     pub(crate) tree: Arc<Tree>,
     pub(crate) held: Held,
+    growing: Growing,
+    /// Whether reads move access times.
+    pub(crate) has_access_times: bool,
     /// Set when the connection is agreed upon, before the first request.
     pub(crate) notifier: OnceLock<Notifier>,
     /// Its snapshots, if there are any to be shown.
@@ -90,22 +95,28 @@ pub(crate) fn entry(tree: &Tree, node: u64, inode: &Inode) -> Entry {
 impl FileSystem for Served {
     fn capabilities(&self, _offered: Capabilities) -> Capabilities {
         // Not ATOMIC_O_TRUNC (the crate's documentation says why), no writeback cache, and locks
-        // stay with the kernel.
-        Capabilities::EXPORT_SUPPORT
+        // stay with the kernel. Not ASYNC_DIO: the kernel drops cached pages before an asynchronous
+        // direct write and not when it is done, so a buffered read in between would leave old bytes
+        // in the cache. To drop them from here waits for pages that readers have locked, and a
+        // server that is killed at that point could not end before the next one answers them.
+        let taken = Capabilities::EXPORT_SUPPORT
             .with(Capabilities::DONT_MASK)
             .with(Capabilities::HAS_IOCTL_DIR)
             .with(Capabilities::DO_READDIRPLUS)
             .with(Capabilities::READDIRPLUS_AUTO)
-            .with(Capabilities::ASYNC_DIO)
-            .with(Capabilities::NO_OPEN_SUPPORT)
-            .with(Capabilities::NO_OPENDIR_SUPPORT)
             .with(Capabilities::PARALLEL_DIROPS)
             .with(Capabilities::POSIX_ACL)
-            .with(Capabilities::CACHE_SYMLINKS)
             .with(Capabilities::HANDLE_KILLPRIV_V2)
             .with(Capabilities::CREATE_SUPP_GROUP)
             .with(Capabilities::HAS_EXPIRE_ONLY)
-            .with(Capabilities::DIRECT_IO_ALLOW_MMAP)
+            .with(Capabilities::DIRECT_IO_ALLOW_MMAP);
+        if self.has_access_times {
+            return taken;
+        }
+        taken
+            .with(Capabilities::NO_OPEN_SUPPORT)
+            .with(Capabilities::NO_OPENDIR_SUPPORT)
+            .with(Capabilities::CACHE_SYMLINKS)
     }
 
     fn limits(&self) -> Limits {
@@ -137,11 +148,24 @@ impl FileSystem for Served {
 
 impl Served {
     pub(crate) fn new(tree: Arc<Tree>, held: Held, moments: Option<Shown>, traffic: Option<Arc<Traffic>>) -> Self {
-        Self { tree, held, notifier: OnceLock::new(), moments, traffic }
+        Self {
+            tree,
+            held,
+            growing: Growing::default(),
+            has_access_times: false,
+            notifier: OnceLock::new(),
+            moments,
+            traffic,
+        }
     }
 
     /// Does a request and answers it. `moved`: the bytes that it has read or written, if any.
     fn serve_uncounted<A: Answer>(&self, request: &Request<'_>, answer: A, moved: &Cell<u64>) {
+        if self.has_access_times
+            && let Some(flags) = self.open_flags(request)
+        {
+            return answer.opened(0, flags);
+        }
         if let Some(shown) = self.moments.as_ref().filter(|_| Shown::takes(request)) {
             return shown.serve(request, answer, moved);
         }
@@ -164,10 +188,19 @@ impl Served {
         let tree = &self.tree;
         match request.operation {
             Operation::Lookup { name } => self.answer_lookup(tree.lookup(node, name), answer),
-            Operation::GetAttributes { .. } => answer.result(
-                tree.inode(node).map(|inode| reply::attributes(&attributes(tree, node, &inode), TTL)).map_err(errno),
-            ),
+            Operation::GetAttributes { .. } => {
+                let mut inode = tree.inode(node);
+                inode.iter_mut().for_each(|inode| self.growing.show(node, inode));
+                answer
+                    .result(inode.map(|inode| reply::attributes(&attributes(tree, node, &inode), TTL)).map_err(errno));
+            }
             Operation::SetAttributes(wanted) => {
+                let process = Process::of(request);
+                let kills = match self.kills_set_id(node, &wanted, process) {
+                    Ok(kills) => kills,
+                    Err(errno) => return answer.fail(errno),
+                };
+                let kill_every_sgid = kills && self.is_of_other_group(node, process);
                 let wanted = SetAttributes {
                     mode: wanted.mode,
                     uid: wanted.uid,
@@ -175,14 +208,18 @@ impl Served {
                     size: wanted.size,
                     accessed: wanted.accessed.map(time_to_set),
                     modified: wanted.modified.map(time_to_set),
-                    kill_suid_sgid: wanted.kill_suid_sgid,
+                    kill_suid_sgid: kills,
+                    kill_every_sgid,
                 };
                 let changed = tree.set_attributes(node, &wanted);
                 answer.result(
                     changed.map(|inode| reply::attributes(&attributes(tree, node, &inode), TTL)).map_err(errno),
                 );
             }
-            Operation::ReadLink => answer.result(tree.read_link(node).map_err(errno)),
+            Operation::ReadLink => {
+                self.note_access(node);
+                answer.result(tree.read_link(node).map_err(errno));
+            }
             Operation::SymLink { name, target } => self.answer_made(tree.make_link(node, name, caller, target), answer),
             Operation::MakeNode { name, mode, device, umask } => {
                 self.answer_made(tree.make(node, name, caller, mode, umask, device), answer);
@@ -207,10 +244,19 @@ impl Served {
                 answer.fill(size, |buffer| {
                     let length = tree.read(node, offset, buffer).map_err(errno)?;
                     moved.set(length as u64);
+                    if length > 0 {
+                        self.note_access(node);
+                    }
                     Ok(Some(length))
                 });
             }
             Operation::Write { offset, data, kill_suid_sgid, .. } => {
+                if kill_suid_sgid
+                    && self.is_of_other_group(node, Process::of(request))
+                    && let Err(failure) = self.clear_set_id(node, true)
+                {
+                    return answer.fail(errno(failure));
+                }
                 moved.set(self.write(node, offset, data, kill_suid_sgid, answer));
             }
             Operation::Fsync { .. } | Operation::FsyncDirectory { .. } | Operation::SyncFs => {
@@ -221,17 +267,26 @@ impl Served {
             }
             Operation::GetXattr { name, size } => answer_sized(tree.xattr(node, name), size, answer),
             Operation::ListXattr { size } => {
-                let names = tree
-                    .xattr_names(node)
-                    .map(|names| names.into_iter().flat_map(|name| name.into_iter().chain([0])).collect::<Vec<u8>>());
-                answer_sized(names, size, answer);
+                answer_sized(names_shown(tree.xattr_names(node), Process::of(request)), size, answer);
+            }
+            // The kernel has them removed before it asks whether owners may be changed.
+            Operation::RemoveXattr { name: share::CAPABILITY }
+                if self.is_refused_to_clear(node, Process::of(request)) =>
+            {
+                answer.fail(Errno::EPERM);
             }
             Operation::RemoveXattr { name } => finish(tree.remove_xattr(node, name), answer),
             Operation::ReadDirectory { offset, size, with_attributes, .. } => {
+                self.note_access(node);
                 self.list(node, offset, size.min(fuse::REQUEST_BYTES_MAX), with_attributes, answer);
             }
             Operation::Allocate { offset, length, mode, .. } => {
-                finish(tree.allocate(node, offset, length, mode), answer)
+                if let Err(failure) = self.clear_set_id_unless_kept(node, Process::of(request)) {
+                    return answer.fail(errno(failure));
+                }
+                let end = if mode & libc::FALLOC_FL_KEEP_SIZE == 0 { offset.saturating_add(length) } else { 0 };
+                let allocate = || tree.allocate(node, offset, length, mode);
+                self.growing.through(tree, node, end, allocate, |done| finish(done, answer));
             }
             Operation::Seek { offset, whence, .. } => {
                 let wanted = match whence {
@@ -244,18 +299,23 @@ impl Served {
             Operation::CopyRange { offset, to_node, to_offset, length, wide, .. } => {
                 // Without room for 64 bits in the answer, the caller comes again for the rest.
                 let length = if wide { length } else { length.min(1 << 30) };
-                let copied = tree.copy_range(node, offset, to_node, to_offset, length).map_err(errno);
-                moved.set(*copied.as_ref().unwrap_or(&0));
-                answer.result(copied.map(|bytes| {
-                    if wide { reply::offset(bytes) } else { reply::written(u32::try_from(bytes).unwrap_or(0)) }
-                }));
+                if let Err(failure) = self.clear_set_id_unless_kept(to_node, Process::of(request)) {
+                    return answer.fail(errno(failure));
+                }
+                let copy = || tree.copy_range(node, offset, to_node, to_offset, length).map_err(errno);
+                self.growing.through(tree, to_node, to_offset.saturating_add(length), copy, |copied| {
+                    moved.set(*copied.as_ref().unwrap_or(&0));
+                    answer.result(copied.map(|bytes| {
+                        if wide { reply::offset(bytes) } else { reply::written(u32::try_from(bytes).unwrap_or(0)) }
+                    }));
+                });
             }
             Operation::StatFs => answer.result(self.stat_fs().map(|found| reply::statfs(&found)).map_err(errno)),
             Operation::Ioctl { command, data, out_bytes, .. } => {
                 answer.result(flags::ioctl(tree, node, command, data, out_bytes));
             }
-            // Answered so, OPEN, OPENDIR, CREATE, FLUSH, RELEASE, ACCESS and STATX never come
-            // again.
+            // Answered so, OPEN, OPENDIR, CREATE, FLUSH, ACCESS and STATX never come again, and
+            // RELEASE does not without OPEN. The kernel ignores the answer to RELEASE.
             _ => answer.fail(Errno::ENOSYS),
         }
     }
@@ -314,7 +374,7 @@ impl Served {
         match made {
             Ok((node, inode)) => {
                 self.held.told(node);
-                let opened = reply::opened(0, reply::OpenFlags::KEEP_CACHE);
+                let opened = reply::opened(0, OpenFlags::KEEP_CACHE);
                 answer.bytes(&[reply::entry(&entry(&self.tree, node, &inode)), opened].concat());
             }
             Err(failure) => answer.fail(errno(failure)),
@@ -360,22 +420,23 @@ impl Served {
         };
         // At most the largest request.
         let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-        match self.tree.write(node, offset, bytes, kill_suid_sgid) {
-            Ok(written) => {
-                if written.changed_mode
-                    && let Some(notifier) = self.notifier.get()
-                    && let Err(error) = notifier.inval_inode(node, -1, 0)
-                {
-                    log::error!("the kernel cannot be told of a changed mode: {error}");
-                }
+        let end = offset.saturating_add(length.into());
+        let mut written_bytes = 0;
+        let write = || {
+            let written = self.tree.write(node, offset, bytes, kill_suid_sgid);
+            if written.as_ref().is_ok_and(|written| written.changed_mode) {
+                self.forget_mode(node);
+            }
+            written
+        };
+        self.growing.through(&self.tree, node, end, write, |written| match written {
+            Ok(_) => {
+                written_bytes = length.into();
                 answer.written(length);
-                length.into()
             }
-            Err(failure) => {
-                answer.fail(errno(failure));
-                0
-            }
-        }
+            Err(failure) => answer.fail(errno(failure)),
+        });
+        written_bytes
     }
 
     fn list(&self, node: u64, offset: u64, size: u32, with_attributes: bool, answer: impl Answer) {
@@ -432,5 +493,36 @@ impl Served {
             block_bytes: BLOCK_BYTES,
             name_bytes_max: share::NAME_BYTES_MAX as u32,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use share::{Options, Time};
+    use sim::SimSpace;
+
+    use super::*;
+
+    const OPTIONS: Options = Options { now: || Time { seconds: 9, nanoseconds: 1 }, cache_bytes: 1 << 20 };
+
+    fn taken(has_access_times: bool) -> Capabilities {
+        let tree = Arc::new(Tree::create(SimSpace::new(), 7, OPTIONS).unwrap());
+        let mut served = Served::new(tree, Held::default(), None, None);
+        served.has_access_times = has_access_times;
+        served.capabilities(Capabilities::default())
+    }
+
+    /// With it, the kernel keeps pages that a buffered reader has read before an asynchronous
+    /// direct write was done.
+    #[test]
+    fn asynchronous_direct_writes_are_not_offered() {
+        assert!(!taken(false).has(Capabilities::ASYNC_DIO) && !taken(true).has(Capabilities::ASYNC_DIO));
+    }
+
+    #[test]
+    fn opens_come_where_access_times_move() {
+        assert!(taken(false).has(Capabilities::NO_OPEN_SUPPORT.with(Capabilities::CACHE_SYMLINKS)));
+        let none = Capabilities::NO_OPEN_SUPPORT.with(Capabilities::NO_OPENDIR_SUPPORT);
+        assert_eq!(taken(true).and(none.with(Capabilities::CACHE_SYMLINKS)), Capabilities::default());
     }
 }

@@ -11,7 +11,8 @@ use std::process::Command;
 use std::sync::Arc;
 
 use fe_share::{Mount, MountOptions, mount};
-use rustix::fs::{AtFlags, CWD, RenameFlags, XattrFlags};
+use rustix::fs::{AtFlags, CWD, Gid, RenameFlags, Uid, XattrFlags};
+use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use share::{Options, Time, Tree};
 use sim::{Rng, SimSpace};
 use surface::ErrorKind;
@@ -36,11 +37,15 @@ fn options() -> MountOptions {
 
 impl Mounted {
     fn new(name: &str) -> Self {
+        Self::with(name, &options())
+    }
+
+    fn with(name: &str, options: &MountOptions) -> Self {
         require_fuse();
         let dir = MountDir::new(name);
         let space = SimSpace::new();
         let tree = Tree::create(space.clone(), 7, OPTIONS).unwrap();
-        let mount = mount(Arc::new(tree), dir.path(), &options()).unwrap();
+        let mount = mount(Arc::new(tree), dir.path(), options).unwrap();
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o777)).unwrap();
         Self { dir, space, mount: Some(mount) }
     }
@@ -110,6 +115,119 @@ fn a_write_by_another_user_takes_the_set_user_id_bit_from_the_cache_too() {
     fs::set_permissions(share.path("f"), fs::Permissions::from_mode(0o6777)).unwrap();
     assert!(as_nobody("truncate -s 3 f", share.dir.path()));
     assert_eq!(fs::metadata(share.path("f")).unwrap().mode() & 0o7777, 0o777);
+}
+
+/// Does something as a user without privileges, in a thread of its own.
+fn by_nobody<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    let run = || {
+        let (user, group) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
+        set_thread_groups(&[]).unwrap();
+        set_thread_res_gid(group, group, group).unwrap();
+        set_thread_res_uid(user, user, user).unwrap();
+        work()
+    };
+    std::thread::scope(|scope| scope.spawn(run).join().unwrap())
+}
+
+/// The kernel does not clear the bits itself, nor say that the caller may not keep them.
+#[test]
+fn allocations_and_copies_by_another_user_clear_set_id_bits() {
+    use rustix::fs::{FallocateFlags as Mode, copy_file_range, fallocate};
+    let share = Mounted::new("set-id");
+    let source = share.path("source");
+    fs::write(&source, [1; 9000]).unwrap();
+    let path = share.path("f");
+    let allocate = |mode| move |file: &File, _: &File| fallocate(file, mode, 0, 20_000).unwrap();
+    let copy = |file: &File, from: &File| {
+        assert_eq!(copy_file_range(from, Some(&mut 0), file, Some(&mut 0), 9000), Ok(9000));
+    };
+    type Change<'a> = &'a (dyn Fn(&File, &File) + Sync);
+    let keep = allocate(Mode::KEEP_SIZE);
+    let (plain, punch) = (allocate(Mode::empty()), allocate(Mode::PUNCH_HOLE | Mode::KEEP_SIZE));
+    let zero = allocate(Mode::ZERO_RANGE);
+    let changes: [(&str, Change<'_>); 5] =
+        [("plain", &plain), ("keep size", &keep), ("punch", &punch), ("zero", &zero), ("copy", &copy)];
+    // In a file of another group, set-group-id goes without execution for the group as well.
+    for (before, after) in [(0o6777, 0o777), (0o2666, 0o666)] {
+        for (name, change) in changes {
+            fs::write(&path, [7; 10_000]).unwrap();
+            std::os::unix::fs::chown(&path, Some(0), Some(5)).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(before)).unwrap();
+            let (file, from) = (OpenOptions::new().write(true).open(&path).unwrap(), File::open(&source).unwrap());
+            change(&file, &from);
+            assert_eq!(file.metadata().unwrap().mode() & 0o7777, before, "{name} by root");
+            by_nobody(|| change(&file, &from));
+            assert_eq!(file.metadata().unwrap().mode() & 0o7777, after, "{name} by another user");
+        }
+    }
+}
+
+#[test]
+fn a_change_to_no_owner_clears_set_id_bits_for_the_owner_alone() {
+    let share = Mounted::new("no-owner");
+    let path = share.path("f");
+    fs::write(&path, b"").unwrap();
+    let mode = || fs::metadata(&path).unwrap().mode() & 0o7777;
+    let chown = || rustix::fs::chown(&path, None, None);
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o6777)).unwrap();
+    assert_eq!((by_nobody(chown), mode()), (Err(rustix::io::Errno::PERM), 0o6777));
+    chown().unwrap();
+    assert_eq!(mode(), 0o777);
+    assert_eq!((by_nobody(chown), mode()), (Ok(()), 0o777), "there is nothing to clear");
+}
+
+#[test]
+fn trusted_names_are_shown_to_the_administrator_alone() {
+    let share = Mounted::new("trusted");
+    fs::write(share.path("f"), b"").unwrap();
+    for name in ["trusted.a", "user.b"] {
+        rustix::fs::setxattr(share.path("f"), name, b"value", XattrFlags::empty()).unwrap();
+    }
+    let names = || {
+        let mut names = vec![0; 100];
+        let length = rustix::fs::listxattr(share.path("f"), &mut names[..]).unwrap();
+        names.truncate(length);
+        names
+    };
+    assert_eq!(by_nobody(names), b"user.b\0");
+    let all = names();
+    assert!(all.windows(10).any(|part| part == b"trusted.a\0"), "{}", all.escape_ascii());
+}
+
+/// Moves the access time of a path to the past, reads, and returns whether it has moved.
+fn moves(path: &Path, read: impl FnOnce()) -> bool {
+    let long_ago = rustix::fs::Timespec { tv_sec: 5, tv_nsec: 0 };
+    let past = rustix::fs::Timestamps { last_access: long_ago, last_modification: long_ago };
+    rustix::fs::utimensat(CWD, path, &past, AtFlags::SYMLINK_NOFOLLOW).unwrap();
+    read();
+    fs::symlink_metadata(path).unwrap().atime() != 5
+}
+
+#[test]
+fn a_mount_without_access_times_says_so_and_one_with_them_moves_them() {
+    for has_access_times in [false, true] {
+        let share = Mounted::with("atime", &MountOptions { has_access_times, ..options() });
+        let (file, dir, link) = (share.path("f"), share.path("d"), share.path("l"));
+        // Pages that stay in the cache after a write of whole pages.
+        fs::write(&file, [7; 8192]).unwrap();
+        fs::create_dir(&dir).unwrap();
+        symlink("f", &link).unwrap();
+        let moved = [
+            moves(&file, || drop(fs::read(&file).unwrap())),
+            moves(&file, || drop(fs::read(&file).unwrap())),
+            moves(&dir, || assert_eq!(fs::read_dir(&dir).unwrap().count(), 0)),
+            moves(&link, || drop(fs::read_link(&link).unwrap())),
+        ];
+        assert_eq!(moved, [has_access_times; 4]);
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let line = mounts.lines().find(|line| line.split(' ').nth(4) == share.dir.path().to_str()).unwrap();
+        let options: Vec<&str> = line.split(' ').nth(5).unwrap().split(',').collect();
+        assert_eq!(options.contains(&"noatime"), !has_access_times, "{line}");
+        // A file that is open goes on: the kernel ignores the answer to its release.
+        let open = File::open(&file).unwrap();
+        fs::remove_file(&file).unwrap();
+        assert_eq!(open.metadata().unwrap().len(), 8192);
+    }
 }
 
 #[test]

@@ -269,6 +269,13 @@ pub const KEYS: &[Key] = &[
         only_of: Some(Owner::Volume),
     },
     Key {
+        name: "atime",
+        description: "whether reads move access times in a share, from its next mount on: relatime, once after a change and once a day; or off",
+        allowed: "off, relatime",
+        default: "off",
+        only_of: None,
+    },
+    Key {
         name: "nfs",
         description: "which clients reach a share by NFS (serve --exports)",
         allowed: Door::Nfs.allowed(),
@@ -521,6 +528,8 @@ fn apply(settings: &mut Settings, name: &str, value: &str) -> Result<(), Propert
             let door = Door::of_property(name).ok_or_else(bad)?;
             drop(Access::parse(door, value).map_err(PropertyError::Door)?);
         }
+        "atime" if ["off", "relatime"].contains(&value) => {}
+        "atime" => return Err(bad()),
         INCOMPLETE if ["no", "yes"].contains(&value) => {}
         INCOMPLETE => return Err(bad()),
         "clean-low" => settings.clean_marks.low_permille = parse_permille(value).ok_or_else(bad)?,
@@ -690,7 +699,7 @@ mod tests {
             (
                 "compresion",
                 "lz4",
-                "compression, mode, candidates, unit, min-saving, dictionary, cold-mode, snapshots, keep, snapdir, quota, reservation, when-full, hydrate, remote-timeout, incomplete, nfs, smb, http, ftp, clean-low, clean-high, remote-cache, and rule.TYPE",
+                "compression, mode, candidates, unit, min-saving, dictionary, cold-mode, snapshots, keep, snapdir, quota, reservation, when-full, hydrate, remote-timeout, incomplete, atime, nfs, smb, http, ftp, clean-low, clean-high, remote-cache, and rule.TYPE",
             ),
             ("rule.nc", "lz5", "MODE:CODEC"),
             ("rule.jpeg", "off", "rule.jpg"),
@@ -717,6 +726,7 @@ mod tests {
             ("remote-timeout", "5", "5m or 2h"),
             ("remote-cache", "all", "25%"),
             ("incomplete", "maybe", "no, yes"),
+            ("atime", "strict", "off, relatime"),
             ("nfs", "rw@10.0.0.1/8", "first address"),
             ("http", "rw", "every client could write"),
             ("min-saving", "90.1", "from 0 to 90"),
@@ -756,6 +766,7 @@ mod tests {
                 ("hydrate", "off", Source::Default),
                 ("remote-timeout", "5m", Source::Default),
                 ("incomplete", "no", Source::Default),
+                ("atime", "off", Source::Default),
                 ("nfs", "off", Source::Default),
                 ("smb", "off", Source::Default),
                 ("http", "off", Source::Default),

@@ -34,6 +34,7 @@ pub fn values(key: &str) -> Vec<String> {
         "hydrate" => &["off", "on", "50M/s"],
         "remote-timeout" => &["5m", "0"],
         "incomplete" => &["no", "yes"],
+        "atime" => &["off", "relatime"],
         "nfs" | "smb" => &["off", "on", "ro", "rw"],
         "http" => &["off", "ro", "rw,login"],
         "ftp" => &["off", "ro", "rw"],

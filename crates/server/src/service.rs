@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 use surface::{BlockDevice, Client, DeviceId, Error, ErrorKind, Result};
 
 use self::damage::damage_words;
-use self::mounts::is_door;
+use self::mounts::is_of_shares;
 use self::tracers::Tracers;
 pub(crate) use self::tracers::{TraceKind, Tracing};
 use self::traces::Traced;
@@ -198,9 +198,10 @@ impl Service {
     pub fn handle(self: &Arc<Self>, request: Request) -> Result<Reply> {
         match request {
             Request::Hello => Ok(Reply::Done),
-            Request::Create { volume, properties, .. } if properties.keys().any(|key| is_door(key)) => {
-                let text =
-                    format!("'{volume}' would be a volume: doors (nfs, smb, http, ftp) are properties of shares");
+            Request::Create { volume, properties, .. } if properties.keys().any(|key| is_of_shares(key)) => {
+                let text = format!(
+                    "'{volume}' would be a volume: doors (nfs, smb, http, ftp) and atime are properties of shares"
+                );
                 Err(Error::new(ErrorKind::Invalid, text))
             }
             Request::Create { volume, size_bytes, properties } => {
@@ -300,7 +301,7 @@ impl Service {
                     _ => "volume",
                 };
                 if own == "volume" && volume.is_some() {
-                    properties.retain(|property| !is_door(&property.key));
+                    properties.retain(|property| !is_of_shares(&property.key));
                 }
                 let reports = properties.into_iter().map(|p| documents::property_report(p, own, is_folder));
                 Ok(Reply::Properties(reports.collect()))

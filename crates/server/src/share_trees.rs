@@ -59,6 +59,15 @@ pub fn error_of(name: &str, doing: &str, failure: Failure) -> Error {
     Error::with_source(kind, format!("share '{name}': {doing}"), source)
 }
 
+/// The property that says whether reads move access times in a share.
+pub(crate) const ACCESS_TIMES: &str = "atime";
+
+/// Whether reads move access times in a share that is about to be mounted.
+pub(crate) fn has_access_times(pool: &Pool, share: &str) -> Result<bool> {
+    let properties = pool.properties(Some(share))?;
+    Ok(properties.iter().any(|property| property.key == ACCESS_TIMES && property.value == "relatime"))
+}
+
 /// Has a tree keep the directories at its root on which the shares in it are mounted: nothing can
 /// be named there, whether they are mounted or not. Frees the name of its snapshots.
 pub(crate) fn keep_for_inner(pool: &Pool, name: &str, tree: &Tree) -> Result<()> {

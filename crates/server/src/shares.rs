@@ -277,6 +277,7 @@ impl Shares {
         let kept_by = self.keeper.clone().map(|keeper| KeptBy { keeper, name: format!("share-{}", id.0) });
         let options = MountOptions {
             source: self.source.clone(),
+            has_access_times: share_trees::has_access_times(&self.pool, name)?,
             kept_by: kept_by.clone(),
             journal: self.keeps_acknowledged.then(|| self.journals.place(&self.pool, id)),
             traffic: Some(self.devices.traffics().of(id, SHARES)),

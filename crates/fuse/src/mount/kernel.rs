@@ -38,6 +38,8 @@ pub struct How<'a> {
     pub allow_exec: bool,
     /// Set-user-id programs and device nodes in it count as such. Only root may ask for it.
     pub allow_suid_and_devices: bool,
+    /// Reads move access times; without it the mount says `noatime`.
+    pub has_access_times: bool,
 }
 
 /// A connection to the kernel whose mount is at its place.
@@ -76,6 +78,7 @@ pub fn mount(dir: &Path, how: &How<'_>) -> Result<Connection> {
     let mut flags = MountFlags::empty();
     flags.set(MountFlags::NODEV | MountFlags::NOSUID, !how.allow_suid_and_devices);
     flags.set(MountFlags::NOEXEC, !how.allow_exec);
+    flags.set(MountFlags::NOATIME, !how.has_access_times);
     match rustix::mount::mount(how.source, dir, FILE_SYSTEM, flags, data.as_c_str()) {
         Ok(()) => Ok(Connection { device, can_clone: true }),
         Err(Errno::PERM) => mount_with_helper(dir, how, true),
@@ -133,6 +136,17 @@ pub fn source_of(dir: &Path) -> Option<String> {
     line.split_once(" - ")?.1.split(' ').nth(1).map(unescaped)
 }
 
+/// Whether reads move access times in the mount that `dir` shows, as its options say.
+pub fn has_access_times(dir: &Path) -> bool {
+    let id = mount_id(dir).ok();
+    id.is_some_and(|id| mount_line(id.mount, &mountinfo()).is_some_and(|line| !has_option(line, "noatime")))
+}
+
+/// Whether a line of mountinfo has an option of the mount: the sixth field.
+fn has_option(line: &str, option: &str) -> bool {
+    line.split(' ').nth(5).is_some_and(|options| options.split(',').any(|known| known == option))
+}
+
 /// How the helper writes a source.
 pub fn helper_source(source: &str) -> String {
     // A comma separates options.
@@ -184,6 +198,7 @@ fn mount_with_helper(dir: &Path, how: &How<'_>, can_clone: bool) -> Result<Conne
     let (ours, theirs) = UnixStream::pair().map_err(|error| Error::from_io(about("no socket"), error))?;
     let mut names = String::from("default_permissions,nodev,nosuid,");
     names.push_str(if how.allow_exec { "" } else { "noexec," });
+    names.push_str(if how.has_access_times { "" } else { "noatime," });
     names.push_str("subtype=shale,fsname=");
     names.push_str(&helper_source(how.source));
     if how.allow_other {

@@ -7,12 +7,13 @@ use surface::{DeviceId, Error, ErrorKind, Result};
 
 use super::Service;
 use crate::exports::Exports;
+use crate::share_trees::ACCESS_TIMES;
 use crate::shares::Shares;
 use operations::{Reply, Request};
 
-/// Whether a property is a door.
-pub(super) fn is_door(key: &str) -> bool {
-    doors::Door::of_property(key).is_some()
+/// Whether a property means nothing for a volume: a door, or one of the mount of a share.
+pub(super) fn is_of_shares(key: &str) -> bool {
+    key == ACCESS_TIMES || doors::Door::of_property(key).is_some()
 }
 
 impl Service {
@@ -41,9 +42,9 @@ impl Service {
         let doors: Vec<_> = changes.iter().filter_map(|(key, _)| doors::Door::of_property(key)).collect();
         let meant = id.map(|id| Meant::Number(DeviceId(id))).or_else(|| volume.map(Meant::Name));
         if let Some(name) = volume
-            && let Some((key, _)) = changes.iter().find(|(key, value)| value.is_some() && is_door(key))
+            && let Some((key, _)) = changes.iter().find(|(key, value)| value.is_some() && is_of_shares(key))
         {
-            self.refuse_door(name, key)?;
+            self.refuse_for_volume(name, key)?;
         }
         self.pool.set_properties_of(meant, changes)?;
         // Listings of mounted roots may show the snapshots, or no longer.
@@ -63,8 +64,8 @@ impl Service {
         Ok(Reply::Done)
     }
 
-    /// Fails for a volume: it has no files that a door could give out.
-    fn refuse_door(&self, name: &str, key: &str) -> Result<()> {
+    /// Fails for a volume: it has no files.
+    fn refuse_for_volume(&self, name: &str, key: &str) -> Result<()> {
         if self.pool.is_folder(name) || self.pool.volume(name)?.is_share() {
             return Ok(());
         }

@@ -35,20 +35,75 @@ pub struct SetAttributes {
     pub modified: Option<TimeToSet>,
     /// The caller may not keep set-user-id and set-group-id bits.
     pub kill_suid_sgid: bool,
+    /// Nor the set-group-id bit of a file that its group may not execute.
+    pub kill_every_sgid: bool,
 }
 
-/// Takes set-user-id and set-group-id bits away, the latter where it means execution. Returns
-/// whether there was one.
-pub(super) fn kill_privileges(inode: &mut Inode) -> bool {
+/// An access time this old moves with the next read, whatever has changed.
+const ACCESS_SECONDS_MAX: i64 = 24 * 60 * 60;
+
+fn has_old_access(inode: &Inode, now: Time) -> bool {
+    let last = inode.accessed;
+    let is_old = now.seconds.saturating_sub(last.seconds) >= ACCESS_SECONDS_MAX;
+    now != last && (last <= inode.modified || last <= inode.changed || is_old)
+}
+
+/// Clears the set-user-id bit, and the set-group-id bit of a file that its group may execute, or
+/// with `every_sgid` of any file. Returns whether one was set.
+pub(super) fn kill_privileges(inode: &mut Inode, every_sgid: bool) -> bool {
     let before = inode.mode;
     inode.mode &= !libc::S_ISUID;
-    if inode.mode & libc::S_IXGRP != 0 {
+    if every_sgid || inode.mode & libc::S_IXGRP != 0 {
         inode.mode &= !libc::S_ISGID;
     }
     inode.mode != before
 }
 
 impl Tree {
+    /// Moves the access time of a node that is read, by the rule of `relatime`: if the node has
+    /// changed since the last access, or that is a day ago.
+    ///
+    /// # Errors
+    /// Those of the namespace.
+    pub fn note_access(&self, node: u64) -> Result<()> {
+        let now = self.now();
+        if !self.look_at(node, |inode| has_old_access(inode, now))? {
+            return Ok(());
+        }
+        let _passed = self.pass();
+        let mut state = self.change_in_part()?;
+        let inode = state.inode(node)?;
+        state.put(node, Inode { accessed: now, ..inode });
+        Ok(())
+    }
+
+    /// Whether a read of a node would move its access time.
+    ///
+    /// # Errors
+    /// `ESTALE` if it is not there.
+    pub fn has_old_access(&self, node: u64) -> Result<bool> {
+        let now = self.now();
+        self.look_at(node, |inode| has_old_access(inode, now))
+    }
+
+    /// Clears set-id bits of a file that is about to change, in a change of
+    /// its own: if the server dies in between, the content is the old one. `every_sgid`: the caller
+    /// is not in the file's group. Returns whether the mode has changed.
+    ///
+    /// # Errors
+    /// Those of the namespace.
+    pub fn clear_set_id(&self, node: u64, every_sgid: bool) -> Result<bool> {
+        let _passed = self.pass();
+        let mut state = self.change_in_part()?;
+        let mut inode = state.inode(node)?;
+        let has_changed = !crate::canary!("set-id-stays") && kill_privileges(&mut inode, every_sgid);
+        if has_changed {
+            inode.changed = self.now();
+            state.put(node, inode);
+        }
+        Ok(has_changed)
+    }
+
     /// Sets attributes.
     ///
     /// # Errors
@@ -83,7 +138,7 @@ impl Tree {
         inode.uid = wanted.uid.unwrap_or(inode.uid);
         inode.gid = wanted.gid.unwrap_or(inode.gid);
         if changes_owner && !inode.is_directory() || wanted.kill_suid_sgid {
-            kill_privileges(&mut inode);
+            kill_privileges(&mut inode, wanted.kill_every_sgid);
         }
         if changes_owner || changes_content {
             xattr::drop_capability(&mut state, node, &mut inode)?;

@@ -1,7 +1,9 @@
 //! Content of files.
 
+use std::ops::Range;
+
 use bytes::Bytes;
-use surface::Allocation;
+use surface::{Allocation, ErrorKind};
 
 use super::attributes::{FILE_BYTES_MAX, kill_privileges};
 use super::in_record::{self, RECORD_CONTENT_BYTES_MAX};
@@ -146,7 +148,7 @@ impl Tree {
             inode.set_compression(Compression { ruled, ..inode.compression() });
         }
         (inode.modified, inode.changed) = (now, now);
-        let changed_mode = kill_suid_sgid && kill_privileges(&mut inode);
+        let changed_mode = kill_suid_sgid && kill_privileges(&mut inode, false);
         xattr::drop_capability(&mut state, node, &mut inode)?;
         state.put(node, inode);
         state.result = length;
@@ -182,26 +184,29 @@ impl Tree {
         self.tidy_end(&mut state, data, size)
     }
 
-    /// `fallocate`. Space is not reserved: what a compressed store needs for data is known when it
-    /// comes.
+    /// `fallocate`. Room for the range must be there, as if it could not be compressed; it is not
+    /// reserved, because only the data that comes shows how much a compressed store needs for it.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` for other modes than keeping the size, punching and zeroing; `EFBIG`.
+    /// `EOPNOTSUPP` for other modes than keeping the size, punching and zeroing; `EFBIG`; `ENOSPC`.
     pub fn allocate(&self, node: u64, offset: u64, length: u64, mode: i32) -> Result<()> {
         const KEEP: i32 = libc::FALLOC_FL_KEEP_SIZE;
         const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE;
         const ZERO: i32 = libc::FALLOC_FL_ZERO_RANGE;
         let keeps_size = mode & KEEP != 0;
-        let clears = match mode & !KEEP {
-            0 => false,
-            PUNCH if keeps_size => true,
-            ZERO => true,
+        let (clears, allocates) = match mode & !KEEP {
+            0 => (false, true),
+            PUNCH if keeps_size => (true, false),
+            ZERO => (true, true),
             _ => return Err(Failure::new(libc::EOPNOTSUPP)),
         };
         let end = offset.checked_add(length).filter(|&end| end <= FILE_BYTES_MAX);
         let end = end.ok_or(Failure::new(libc::EFBIG))?;
         let _passed = self.pass();
         let _alone = self.lock_of(node).write();
+        if allocates && end > RECORD_CONTENT_BYTES_MAX {
+            self.admit_range(&self.file(node)?, offset..end)?;
+        }
         if !keeps_size && end > RECORD_CONTENT_BYTES_MAX {
             self.move_out(node)?;
         }
@@ -224,19 +229,42 @@ impl Tree {
         } else {
             if !keeps_size && end > inode.size {
                 self.tidy_end(&mut state, data, size)?;
-                note_hole(&mut inode, end);
+                note_hole(&mut inode, offset / BLOCK_BYTES * BLOCK_BYTES);
                 inode.size = end;
             }
-            if clears {
-                inode.flags.set(Flags::SPARSE, true);
+            // A range that was allocated counts as such, also while nothing is written there.
+            let covers_all = offset < BLOCK_BYTES && end >= inode.size;
+            if !allocates || covers_all {
+                inode.flags.set(Flags::SPARSE, !allocates);
             }
         }
+        xattr::drop_capability(&mut state, node, &mut inode)?;
         if clears || !keeps_size {
             inode.modified = now;
         }
         inode.changed = now;
         state.put(node, inode);
         Ok(())
+    }
+
+    /// Refuses a range of a file for which there is no room, without the part that has data.
+    fn admit_range(&self, file: &File, range: Range<u64>) -> Result<()> {
+        let range = range.start / BLOCK_BYTES * BLOCK_BYTES..range.end.next_multiple_of(BLOCK_BYTES);
+        let end = range.end.min(file.size.next_multiple_of(BLOCK_BYTES));
+        let has_blocks = file.content.is_none() && range.start < end;
+        let present = if has_blocks { self.allocated(file.data, range.start..end) } else { 0 };
+        let needed = range.end - range.start - present;
+        self.or_after_giving_back(|| {
+            let free_bytes = self.space.capacity()?.free_bytes;
+            if crate::canary!("allocates-without-room") {
+                return Ok(());
+            }
+            if needed > free_bytes {
+                let message = format!("{needed} bytes to be allocated, {free_bytes} free");
+                return Err(surface::Error::new(ErrorKind::Full, message));
+            }
+            self.space.admit(needed)
+        })
     }
 
     /// How much of an inode is allocated, in units of 512 bytes, before compression: `st_blocks`.
@@ -249,27 +277,27 @@ impl Tree {
             return content.len().div_ceil(512) as u64;
         }
         let size = inode.size.next_multiple_of(BLOCK_BYTES);
-        let bytes = if inode.flags.has(Flags::SPARSE) { self.allocated(inode.data, size) } else { size };
+        let bytes = if inode.flags.has(Flags::SPARSE) { self.allocated(inode.data, 0..size) } else { size };
         bytes / 512
     }
 
-    /// Bytes of a file that are no holes. Where there are very many runs, the rest counts as
-    /// allocated, and so does what cannot be told.
-    fn allocated(&self, data: u64, size: u64) -> u64 {
-        let (mut at, mut bytes) = (0, 0);
+    /// Bytes of a range of a file that are no holes. Where there are very many runs, the rest
+    /// counts as allocated, and so does a part whose allocation cannot be read.
+    fn allocated(&self, data: u64, range: Range<u64>) -> u64 {
+        let (mut at, mut bytes) = (range.start, 0);
         for _ in 0..ALLOCATION_ANSWERS_MAX {
-            let Ok(runs) = self.space.allocation(data, at, size - at, RUNS_MAX) else { break };
+            let Ok(runs) = self.space.allocation(data, at, range.end - at, RUNS_MAX) else { break };
             for run in runs {
                 at += run.length;
                 if run.allocation == Allocation::Data {
                     bytes += run.length;
                 }
             }
-            if at >= size {
+            if at >= range.end {
                 return bytes;
             }
         }
-        bytes + (size - at)
+        bytes + (range.end - at)
     }
 
     /// `lseek` with `SEEK_DATA` or `SEEK_HOLE`: where the next byte of that kind is. The end counts

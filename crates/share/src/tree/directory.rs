@@ -41,6 +41,14 @@ impl Tree {
         self.state.read().inode(node)
     }
 
+    /// Returns a part of a node's attributes without a copy of all of them.
+    ///
+    /// # Errors
+    /// `ESTALE` if it is not there.
+    pub fn look_at<T>(&self, node: u64, look: impl FnOnce(&Inode) -> T) -> Result<T> {
+        self.state.read().look_at(node, look)
+    }
+
     /// The node of a name, `.` and `..` among them.
     ///
     /// # Errors

@@ -81,6 +81,7 @@ pub use paths::Paths;
 pub use rebuild::NamesSurvey;
 pub use repair::Repaired;
 pub use still::Still;
+pub use xattr::CAPABILITY;
 
 /// Locks of inodes: two inodes that share one wait for each other now and then, and nothing worse.
 const INODE_LOCKS: usize = 64;

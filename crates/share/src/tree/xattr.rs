@@ -11,7 +11,7 @@ use crate::inode::{Flags, Inode};
 use crate::store::State;
 
 /// File capabilities, which a change of the content takes away.
-pub(super) const CAPABILITY: &[u8] = b"security.capability";
+pub const CAPABILITY: &[u8] = b"security.capability";
 
 /// What an inode says that has such an attribute, if it says anything of it.
 pub(super) fn flag_of(name: &[u8]) -> Option<Flags> {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use sim::SimSpace;
 
+use crate::allocate::{clear_set_id, keep_to_the_room};
 use crate::crash::{lose_power, refuse_and_go_on};
 use crate::ground::Ground;
 
@@ -46,14 +47,27 @@ fn each_planted_bug_is_caught() {
     }
 }
 
+/// Plants a bug, and demands that a test fails by an assertion of its own.
+fn is_caught(name: &'static str, test: fn()) {
+    share::canary::plant(Some(name));
+    let ran = catch_unwind(test);
+    share::canary::plant(None);
+    let Err(said) = ran else { panic!("NOT CAUGHT: {name}") };
+    let said = said.downcast_ref::<String>().expect("NOT CAUGHT: not by an assertion of the test");
+    assert!(said.contains("HARNESS:"), "NOT CAUGHT: {name} failed otherwise: {said}");
+}
+
 #[test]
 fn what_a_refused_write_leaves_is_caught() {
-    share::canary::plant(Some("refused-write-shows"));
-    let ran = catch_unwind(|| refuse_and_go_on::<Arc<SimSpace>>(SEEDS));
-    share::canary::plant(None);
-    let said = ran.expect_err("NOT CAUGHT: refused-write-shows");
-    let said = said.downcast_ref::<String>().expect("NOT CAUGHT: not by an assertion of the test");
-    assert!(said.contains("HARNESS:"), "NOT CAUGHT: refused-write-shows failed otherwise: {said}");
+    is_caught("refused-write-shows", || {
+        refuse_and_go_on::<Arc<SimSpace>>(SEEDS);
+    });
+}
+
+#[test]
+fn allocations_without_room_and_bits_that_stay_are_caught() {
+    is_caught("allocates-without-room", keep_to_the_room);
+    is_caught("set-id-stays", clear_set_id);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! promise.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
+mod allocate;
 mod basics;
 mod canaries;
 mod compare;

@@ -1,0 +1,134 @@
+//! The process that a request comes from, where the answer depends on its capabilities or groups.
+//! The kernel checks permissions itself, but leaves two decisions to the server: which set-id bits
+//! a change clears, and whether a listing shows attributes of the administrator. Read from `/proc`,
+//! and only for files that have such bits or attributes.
+
+use std::fs;
+
+use fuse::Request;
+
+/// `CAP_FOWNER`: it may do what the owner of a file may.
+const OWNERSHIP: u32 = 3;
+/// `CAP_FSETID`: changes to a file leave its set-id bits.
+const SET_ID: u32 = 4;
+/// `CAP_SYS_ADMIN`.
+const ADMINISTRATION: u32 = 21;
+
+/// System calls that change owners.
+#[cfg(target_arch = "x86_64")]
+const OWNER_CALLS: [libc::c_long; 4] = [libc::SYS_chown, libc::SYS_lchown, libc::SYS_fchown, libc::SYS_fchownat];
+#[cfg(not(target_arch = "x86_64"))]
+const OWNER_CALLS: [libc::c_long; 2] = [libc::SYS_fchown, libc::SYS_fchownat];
+
+/// The process of a request.
+#[derive(Clone, Copy)]
+pub(crate) struct Process {
+    /// Number of its thread; 0 for one that this server cannot see.
+    pid: u32,
+    uid: u32,
+    gid: u32,
+}
+
+impl Process {
+    pub(crate) const fn of(request: &Request<'_>) -> Self {
+        Self { pid: request.pid, uid: request.uid, gid: request.gid }
+    }
+
+    /// Whether it keeps the set-id bits of a file that it changes.
+    pub(crate) fn keeps_set_id(self) -> bool {
+        self.has(SET_ID)
+    }
+
+    /// Whether it may change the mode of a file that belongs to `uid`.
+    pub(crate) fn acts_for(self, uid: u32) -> bool {
+        self.uid == uid || self.has(OWNERSHIP)
+    }
+
+    /// Whether the system call that it waits in changes owners, as far as that can be read.
+    pub(crate) fn is_changing_owner(self) -> bool {
+        let call = fs::read_to_string(format!("/proc/{}/syscall", self.pid)).unwrap_or_default();
+        let number = call.split_whitespace().next().and_then(|number| number.parse().ok());
+        number.is_some_and(|number| OWNER_CALLS.contains(&number))
+    }
+
+    /// Whether it is an administrator, to whom names that begin with `trusted.` are shown.
+    pub(crate) fn is_administrator(self) -> bool {
+        self.has(ADMINISTRATION)
+    }
+
+    /// Whether it is in a group.
+    pub(crate) fn is_in_group(self, gid: u32) -> bool {
+        self.gid == gid || status(self.pid).is_some_and(|status| groups(&status).any(|group| group == gid))
+    }
+
+    /// Whether it has a capability over the whole machine: one in a user namespace of its own means
+    /// nothing for files of this mount, and the kernel's NFS server acts for users whose
+    /// capabilities are not those of its threads. A process that has gone has none.
+    fn has(self, capability: u32) -> bool {
+        let namespace = |process: &str| fs::read_link(format!("/proc/{process}/ns/user")).ok();
+        status(self.pid).is_some_and(|status| has_capability(&status, self.uid, capability))
+            && namespace("self").is_some_and(|own| namespace(&self.pid.to_string()) == Some(own))
+    }
+}
+
+fn status(pid: u32) -> Option<String> {
+    if pid == 0 { None } else { fs::read_to_string(format!("/proc/{pid}/status")).ok() }
+}
+
+/// Words of a line of `/proc/PID/status`.
+fn words<'a>(status: &'a str, name: &str) -> impl Iterator<Item = &'a str> {
+    status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap_or_default().split_whitespace()
+}
+
+fn groups(status: &str) -> impl Iterator<Item = u32> {
+    words(status, "Groups").filter_map(|word| word.parse().ok())
+}
+
+/// Whether a process has a capability, and accesses files as `uid`: the fourth of its users.
+fn has_capability(status: &str, uid: u32, capability: u32) -> bool {
+    let effective = words(status, "CapEff").next().and_then(|bits| u64::from_str_radix(bits, 16).ok());
+    let is_user = words(status, "Uid").nth(3).and_then(|word| word.parse().ok()) == Some(uid);
+    is_user && effective.is_some_and(|bits| bits >> capability & 1 == 1)
+}
+
+/// Names of extended attributes, each with a zero at its end, as far as the process may see them.
+pub(crate) fn names_shown(names: share::Result<Vec<Vec<u8>>>, process: Process) -> share::Result<Vec<u8>> {
+    let mut names = names?;
+    let is_trusted = |name: &Vec<u8>| name.starts_with(b"trusted.");
+    if names.iter().any(is_trusted) && !process.is_administrator() {
+        names.retain(|name| !is_trusted(name));
+    }
+    Ok(names.into_iter().flat_map(|name| name.into_iter().chain([0])).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STATUS: &str =
+        "Name:\tsh\nUid:\t0\t1\t2\t33\nGid:\t5\t5\t5\t5\nGroups:\t5 100 4294967294 \nCapEff:\t0000000000200000\n";
+
+    #[test]
+    fn capabilities_and_groups_are_those_of_the_status() {
+        assert!(has_capability(STATUS, 33, ADMINISTRATION) && !has_capability(STATUS, 33, SET_ID));
+        assert!(!has_capability(STATUS, 0, ADMINISTRATION), "another user than the one who accesses files");
+        assert_eq!(groups(STATUS).collect::<Vec<_>>(), [5, 100, 4_294_967_294]);
+        assert!(!has_capability("", 0, SET_ID) && groups("").next().is_none());
+    }
+
+    #[test]
+    fn a_process_that_is_not_there_has_nothing_but_its_group() {
+        let gone = Process { pid: 0, uid: 0, gid: 7 };
+        assert!(!gone.keeps_set_id() && !gone.is_administrator());
+        assert!(gone.is_in_group(7) && !gone.is_in_group(8));
+    }
+
+    #[test]
+    fn this_process_is_what_the_kernel_says() {
+        let uid = rustix::process::geteuid().as_raw();
+        let own = Process { pid: std::process::id(), uid, gid: rustix::process::getegid().as_raw() };
+        let status = fs::read_to_string("/proc/self/status").unwrap();
+        assert_eq!(own.is_administrator(), has_capability(&status, uid, ADMINISTRATION));
+        assert!(rustix::process::getgroups().unwrap().iter().all(|group| own.is_in_group(group.as_raw())));
+    }
+}

@@ -1,0 +1,74 @@
+//! Set-id bits, which a change of a file clears. The kernel says for writes and changes of the size
+//! that the caller may not keep them. It does not say so for `fallocate` and `copy_file_range`, nor
+//! whether the caller is in the file's group, which decides about the set-group-id bit of a file
+//! that its group may not execute.
+
+use fuse::{Errno, SetAttributes};
+use share::Inode;
+
+use crate::process::Process;
+use crate::served::{Served, errno};
+
+impl Served {
+    /// Whether a file has a set-group-id bit that its group's right to execute does not decide, and
+    /// a process that may not keep such bits is not in the group.
+    pub(crate) fn is_of_other_group(&self, node: u64, process: Process) -> bool {
+        let has_bit = |inode: &Inode| {
+            let is_bare = inode.mode & (libc::S_ISGID | libc::S_IXGRP) == libc::S_ISGID;
+            (is_bare && !inode.is_directory()).then_some(inode.gid)
+        };
+        let group = self.tree.look_at(node, has_bit).ok().flatten();
+        group.is_some_and(|gid| !process.is_in_group(gid) && !process.keeps_set_id())
+    }
+
+    /// Whether a change of attributes clears set-id bits. One without any attribute comes for
+    /// `chown(-1, -1)`, and before writes of any kind to a file that has such bits or capabilities.
+    pub(crate) fn kills_set_id(&self, node: u64, wanted: &SetAttributes, process: Process) -> Result<bool, Errno> {
+        if *wanted != SetAttributes::default() {
+            return Ok(wanted.kill_suid_sgid);
+        }
+        if self.is_refused_to_clear(node, process) {
+            return Err(Errno::EPERM);
+        }
+        let (is_directory, uid) = self.tree.look_at(node, |inode| (inode.is_directory(), inode.uid)).map_err(errno)?;
+        // Another user's write clears them with the content.
+        Ok(!is_directory && process.acts_for(uid) && (process.is_changing_owner() || !process.keeps_set_id()))
+    }
+
+    /// Whether a process may not change owners to the same ones: that would clear set-id bits, and
+    /// it may not change the mode. The kernel does not see that there is a mode to change.
+    pub(crate) fn is_refused_to_clear(&self, node: u64, process: Process) -> bool {
+        let Ok((uid, mode)) = self.tree.look_at(node, |inode| (inode.uid, inode.mode)) else { return false };
+        let has_bits = mode & libc::S_ISUID != 0
+            || mode & (libc::S_ISGID | libc::S_IXGRP) == libc::S_ISGID | libc::S_IXGRP
+            || self.is_of_other_group(node, process);
+        let is_file = mode & libc::S_IFMT != libc::S_IFDIR;
+        is_file && has_bits && !process.acts_for(uid) && process.is_changing_owner()
+    }
+
+    /// Clears set-id bits of a file that is about to change, for requests in which the kernel does
+    /// not say whether they stay.
+    pub(crate) fn clear_set_id_unless_kept(&self, node: u64, process: Process) -> share::Result<()> {
+        let has_bits = |inode: &Inode| inode.is_file() && inode.mode & (libc::S_ISUID | libc::S_ISGID) != 0;
+        if self.tree.look_at(node, has_bits)? && !process.keeps_set_id() {
+            self.clear_set_id(node, self.is_of_other_group(node, process))?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn clear_set_id(&self, node: u64, every_sgid: bool) -> share::Result<()> {
+        if self.tree.clear_set_id(node, every_sgid)? {
+            self.forget_mode(node);
+        }
+        Ok(())
+    }
+
+    /// Has the kernel drop the mode that it has cached.
+    pub(crate) fn forget_mode(&self, node: u64) {
+        if let Some(notifier) = self.notifier.get()
+            && let Err(error) = notifier.inval_inode(node, -1, 0)
+        {
+            log::error!("the mode of inode {node} changed, and stays in the cache of the kernel: {error}");
+        }
+    }
+}
