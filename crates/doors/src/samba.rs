@@ -4,6 +4,7 @@
 //! versions are the snapshots that a pool takes by the clock.
 
 use std::fmt::Write;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use crate::export::{Export, Places};
 use crate::settings::Settings;
@@ -50,6 +51,16 @@ pub fn server(settings: &Settings, places: &Places, exports: &[&Export], own: &s
         text.push_str(&section(export));
     }
     text
+}
+
+/// The address at which a server with this text listens.
+pub fn listens(text: &str) -> Option<SocketAddr> {
+    let value = |key: &str| {
+        text.lines().find_map(|line| line.trim().strip_prefix(key)?.trim_start().strip_prefix('=')).map(str::trim)
+    };
+    let all = IpAddr::from(Ipv4Addr::UNSPECIFIED);
+    let address = value("interfaces").map_or(Some(all), |text| text.parse().ok())?;
+    Some(SocketAddr::new(address, value("smb ports")?.parse().ok()?))
 }
 
 /// The section of one share.
@@ -129,7 +140,10 @@ mod tests {
         {
             assert!(text.contains(part), "{part} is not in {text}");
         }
+        assert_eq!(listens(&text), Some(([127, 0, 0, 1], 445).into()));
         let all = Settings { address: [0, 0, 0, 0].into(), ..Settings::default() };
-        assert!(!server(&all, &places, &[], "").contains("interfaces"));
+        let text = server(&all, &places, &[], "");
+        assert!(!text.contains("interfaces"));
+        assert_eq!(listens(&text), Some(([0, 0, 0, 0], 445).into()));
     }
 }
