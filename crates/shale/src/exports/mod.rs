@@ -9,6 +9,7 @@ mod ftp;
 mod ids;
 mod keeper;
 mod kept;
+mod moments;
 mod nfs;
 mod open;
 mod ports;
@@ -108,7 +109,7 @@ impl Exports {
             let world = &shown.world;
             let servers: Box<dyn Servers> = match door {
                 Door::Nfs => Box::new(nfs::Nfs::find(&world.dir)),
-                Door::Smb => Box::new(smb::Smb::find(&world.dir)),
+                Door::Smb => Box::new(smb::Smb::find(&world.dir, pool)),
                 Door::Http => Box::new(web::Web::find(&world.dir)),
                 Door::Ftp => Box::new(ftp::Ftp::find(world)),
             };
@@ -126,7 +127,8 @@ impl Exports {
     }
 
     fn look(&self, doors: &[Door], now: bool, patience: Duration) -> BTreeSet<Fault> {
-        let of_these: Vec<_> = Door::ALL.into_iter().zip(&self.keepers).filter(|(door, _)| doors.contains(door)).collect();
+        let of_these: Vec<_> =
+            Door::ALL.into_iter().zip(&self.keepers).filter(|(door, _)| doors.contains(door)).collect();
         look_at(&of_these.into_iter().map(|(_, keeper)| keeper).collect::<Vec<_>>(), now, patience)
     }
 

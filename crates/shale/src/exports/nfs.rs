@@ -260,12 +260,7 @@ impl Nfs {
     }
 
     /// Changes the exports of a running server.
-    fn change(
-        &mut self,
-        world: &World,
-        exports: &[&Export],
-        wanted: &BTreeMap<u16, String>,
-    ) -> Result<(), Vec<Fault>> {
+    fn change(&mut self, world: &World, exports: &[&Export], wanted: &BTreeMap<u16, String>) -> Result<(), Vec<Fault>> {
         let share = |id: u16| exports.iter().find(|export| export.id == id).map(|export| export.name.clone());
         let fault = |share: Option<String>, text: String| Fault { door: Door::Nfs, share, text };
         let mut faults = Vec::new();

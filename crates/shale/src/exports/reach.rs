@@ -13,7 +13,9 @@ pub fn unserved_notes(changes: &[(String, Option<String>)]) -> Vec<String> {
         return Vec::new();
     }
     let doors = open.join(", ");
-    vec![format!("nothing serves {doors}: the pool's server runs without --exports (shale serve POOL --shares DIR --exports DIR)")]
+    vec![format!(
+        "nothing serves {doors}: the pool's server runs without --exports (shale serve POOL --shares DIR --exports DIR)"
+    )]
 }
 
 /// The doors that changes of properties open.

@@ -6,9 +6,11 @@ use std::path::Path;
 use std::process::Command;
 
 use doors::{Door, Export, samba};
+use engine::Pool;
 
 use super::keeper::Servers;
 use super::kept::{Kept, Server};
+use super::moments::Moments;
 use super::process::Process;
 use super::world::World;
 use super::{Fault, rpc, tools};
@@ -114,20 +116,25 @@ impl Server for Samba<'_> {
 }
 
 /// The server.
-pub struct Smb(Kept);
+pub struct Smb {
+    kept: Kept,
+    pool: Pool,
+    moments: Moments,
+}
 
 impl Smb {
     /// The one that may be running already.
-    pub fn find(dir: &Path) -> Self {
-        Self(Kept::new(Process::find(dir, "smbd")))
+    pub fn find(dir: &Path, pool: &Pool) -> Self {
+        Self { kept: Kept::new(Process::find(dir, "smbd")), pool: pool.clone(), moments: Moments::default() }
     }
 
     fn bring_all(&mut self, world: &World, exports: &[&Export]) -> Result<(), String> {
         let places = world.places("smb");
         let private = Path::new(&places.state).join("ncalrpc");
         std::fs::create_dir_all(&private).map_err(|error| format!("{} cannot be made: {error}", private.display()))?;
+        self.moments.follow(world, &self.pool, exports)?;
         let text = samba::server(&world.settings, &places, exports, &world.own("smb.local.conf"));
-        self.0.bring(&Samba { world }, &world.file("smb.conf"), &text)
+        self.kept.bring(&Samba { world }, &world.file("smb.conf"), &text)
     }
 }
 
@@ -159,7 +166,7 @@ fn named<'a>(exports: &[&'a Export]) -> (Vec<&'a Export>, Vec<Fault>) {
 impl Servers for Smb {
     fn bring(&mut self, world: &World, exports: &[&Export]) -> Vec<Fault> {
         if exports.is_empty() {
-            self.0.stop();
+            self.kept.stop();
             return Vec::new();
         }
         let (served, mut faults) = named(exports);
@@ -169,15 +176,15 @@ impl Servers for Smb {
     }
 
     fn hurry(&mut self) {
-        self.0.hurry();
+        self.kept.hurry();
     }
 
     fn stop(&mut self) {
-        self.0.stop();
+        self.kept.stop();
     }
 
     fn pids(&self) -> BTreeMap<String, i32> {
-        self.0.process.pid().map(|pid| (String::new(), pid)).into_iter().collect()
+        self.kept.process.pid().map(|pid| (String::new(), pid)).into_iter().collect()
     }
 }
 

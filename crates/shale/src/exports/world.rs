@@ -7,6 +7,7 @@
 //! | `ganesha.conf`, `nfs/`, `smb.conf`, `httpd.conf` | written by the server of the pool |
 //! | `vsftpd-*.conf`, `bus.conf` | the same |
 //! | `state/`, `logs/` | of the servers |
+//! | `snapshots/` | links to snapshots by their times, for SMB |
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
