@@ -77,7 +77,7 @@ impl Keeper {
                 }
                 look(door, &mut *servers, &shown, &kept);
                 if let Some(ask) = ask {
-                    // A caller whose time is over is gone.
+                    // A caller gives up at its deadline.
                     let _ = ask.answer.try_send(door);
                 }
             }
@@ -113,7 +113,7 @@ impl Keeper {
     }
 }
 
-/// One look: brings the servers in step, and reports to the log what has changed.
+/// One look: brings the servers in step, and reports the changes to the log.
 fn look(door: Door, servers: &mut dyn Servers, shown: &Shown, seen: &Mutex<Seen>) {
     let (exports, mut faults) = shown.through(door);
     faults.extend(servers.bring(&shown.world, &exports.iter().collect::<Vec<_>>()));

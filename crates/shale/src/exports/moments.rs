@@ -1,5 +1,5 @@
 //! The snapshots of the shares as SMB clients list them, as earlier versions: by the times that the
-//! pool has recorded, whatever the snapshots are called.
+//! pool has recorded; the names of the snapshots say nothing of them.
 //!
 //! Samba finds earlier versions in a directory, by names that are times. So each share has one,
 //! `snapshots/NUMBER/` in the directory of exports, with a link for each snapshot:
