@@ -389,7 +389,7 @@ def import_by_rule(t):
     t.equal(imported("photo", "photo"), "zle", "the default rule for what the content says")
     t.equal(imported("science", "data.nc"), "lz4hc-9", "a rule that was set")
     t.equal(imported("own", "table.sql", "-o", "compression=auto"), "auto", "what is said for the volume")
-    t.equal(imported("archive", "table.sql", "-o", "mode=archive"), "zstd-9", "the default rule in another mode")
+    t.equal(imported("archive", "table.sql", "-o", "mode=archive"), "auto", "the default rule in another mode")
     pool.shale("set", "rule.nc=archive:gzip-1,balanced:gzip-99", status=EXIT["usage"])
     pool.shale("set", "rule.nc=")
     t.equal(imported("later", "data.nc"), "auto", "no rule any more")

@@ -12,6 +12,7 @@ import signal
 import socket
 import struct
 import subprocess
+import time
 from pathlib import Path
 
 from harness import EXIT, Pool, data, test
@@ -227,6 +228,55 @@ def door_http(t):
     pid = doors.pid("apache")
     doors.server.stop()
     wait_gone(t, pid)
+    doors.pool.check()
+
+
+@contextlib.contextmanager
+def silent(port):
+    """A program, this one, that holds a port and accepts connections without a word."""
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", port))
+        listener.listen(50)
+        yield f"process {os.getpid()} ("
+
+
+@test(seconds_max=600)
+def door_port_held(t):
+    """a port that a silent program holds: set is refused with its holder, and the server starts, answers, stops and serves once it is free"""
+    if not shutil.which("apache2", path=f"{os.environ['PATH']}:/usr/sbin"):
+        t.note("SKIPPED: apache2 is not installed (tools/setup test installs apache2-bin)")
+        return
+    doors = Doors(t)
+    port = doors.ports["http-port"]
+    os.chmod(doors.home, OPEN)
+    with silent(port) as holder:
+        said = doors.set("http=ro", status=EXIT["in-use"]).stderr
+        t.expect(f"port {port} is held by {holder}" in said, f"what set says of a port that is held: {said}")
+        t.equal(json.loads(doors.pool.shale("exports", "--json").stdout)["exports"], [], "open doors after a set that was refused")
+        # Set while nothing is served, it is a fault of the server that starts, which the log names.
+        doors.server.stop()
+        doors.set("http=ro")
+        doors.serve()
+        (line,) = doors.check(status=EXIT["unsupported"])["exports"]
+        t.expect(line["share"] == "home" and holder in line["fault"], f"the fault of the share: {line}")
+        doors.pool.shale("snapshot", "home@one")
+        doors.server.stop()
+        doors.serve()
+    t.wait_for(lambda: doors.status(doors.url()) == "200", "HTTP once its port is free")
+    t.equal(json.loads(doors.pool.shale("exports", "--json").stdout)["exports"][0]["fault"], None, "the fault then")
+
+    # Networks that loopback does not reach, and doors that nothing serves.
+    said = doors.set("http=ro@10.0.0.0/8,ro@127.0.0.0/8").stderr
+    t.expect("10.0.0.0/8 is not reached" in said and "listen on 127.0.0.1 only" in said, f"what set says of a network: {said}")
+    noted = [line["found"] for line in doors.check()["checks"] if line["warns"]]
+    t.expect(len(noted) == 1 and "10.0.0.0/8 is not reached" in noted[0], f"notes: {noted}")
+    t.equal(doors.set("http=ro").stderr, "", "what set says of all clients")
+    doors.server.stop()
+    doors.server = doors.pool.serve(shares=True)
+    t.expect("nothing serves smb" in doors.set("smb=rw").stderr, "set smb=rw says nothing of a server without --exports")
+    t.equal(doors.set("smb=off").stderr, "", "what set says of a door that is shut")
+    doors.server.stop()
     doors.pool.check()
 
 
@@ -534,6 +584,56 @@ if os.environ.get("SHALE_E2E"):
         t.expect(len(noted) == 1 and ("rpcbind tells" in noted[0] or f"mountport={doors.ports['mount-port']}" in noted[0]), f"what is said of NFS 3: {noted}")
         doors.server.stop()
         pool.check()
+
+    @test(seconds_max=1800)
+    def e2e_doors_silent(t):
+        """ftp set to a port of a silent program, or of another door: refused with the holder, and served at the old port, by every door, over restarts"""
+        doors = Doors(t)
+        doors.set("smb=rw,user=root")
+        doors.set("ftp=ro,login")
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            listener.listen(50)
+            for port, holder in [(listener.getsockname()[1], f"process {os.getpid()} ("), (doors.ports["smb-port"], f"process {doors.pid('smbd')} (smbd)")]:
+                said = doors.set(f"ftp=ro,login,port={port}", status=EXIT["in-use"]).stderr
+                t.expect(f"port {port} is held by {holder}" in said, f"what set says of a port that is held: {said}")
+                doors.pool.shale("exports")
+            pid = doors.pid("ftp-home")
+            doors.server.kill(leaves_mount=True)
+            # As a command without a server sets it: the server that goes on with the processes does not end this one for it.
+            doors.pool.shale("set", "home", f"ftp=ro,login,port={listener.getsockname()[1]}")
+            doors.serve()
+            (fault,) = [line["fault"] for line in doors.check(status=None)["exports"] if line["door"] == "ftp"]
+            t.expect(f"held by process {os.getpid()} (" in fault, f"the fault of the share: {fault}")
+            t.equal(doors.pid("ftp-home"), pid, "the FTP server's process")
+            t.expect("share home" in ftplib.FTP().connect("127.0.0.1", doors.ports["ftp-port"], timeout=60), "the old port does not greet")
+            doors.server.stop()
+            wait_gone(t, pid)
+            doors.serve()
+            doors.server.stop()
+        doors.pool.check()
+
+    @test(seconds_max=1800)
+    def e2e_doors_moments(t):
+        """SMB lists a share's snapshots by the times at which they were taken, a user's own included, and users cannot take the names of those by the clock"""
+        doors = Doors(t, smb="rw")
+        clients = Clients(t, doors)
+        clients.let_in_by_smb()
+        clients.write("smb", "file", b"one")
+        said = doors.pool.shale("snapshot", "home@auto-2020-01-01T0000Z", status=EXIT["usage"]).stderr
+        t.expect("a snapshot by the clock" in said, f"what snapshot says of a name of the server's: {said}")
+        doors.pool.shale("snapshot", "home@monday")
+        (made,) = json.loads(doors.pool.shale("list", "-t", "snapshot", "--json").stdout)[0]["snapshots"]
+        moment = time.strftime("@GMT-%Y.%m.%d-%H.%M.%S", time.gmtime(made["created_unix_s"]))
+        clients.write("smb", "file", b"two")
+        t.wait_for(lambda: moment in clients.smb("allinfo file").stdout, f"the earlier version {moment}")
+        got = t.dir / "earlier"
+        clients.smb(f"get {moment}/file {got}")
+        t.equal((got.read_bytes(), clients.read("smb", "file")), (b"one", b"two"), "the earlier version and the file")
+        doors.pool.shale("destroy", "home@monday")
+        t.wait_for(lambda: "@GMT" not in clients.smb("allinfo file").stdout, "no earlier version")
+        doors.server.stop()
+        doors.pool.check()
 
     @test(seconds_max=1800)
     def e2e_doors_killed(t):

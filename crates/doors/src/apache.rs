@@ -4,6 +4,7 @@
 //! server. A path that only one configuration knows tells which is in force.
 
 use std::fmt::Write;
+use std::net::{Ipv4Addr, SocketAddr};
 
 use crate::access::Access;
 use crate::export::{Export, Places};
@@ -73,6 +74,15 @@ pub fn server(
     let mark = mark_of(&text);
     _ = writeln!(text, "RedirectMatch 410 \"^{}$\"", path_of(mark).replace('.', "\\."));
     (text, mark)
+}
+
+/// The address at which a server with this text listens.
+pub fn listens(text: &str) -> Option<SocketAddr> {
+    let value = text.lines().find_map(|line| line.strip_prefix("Listen "))?.trim();
+    match value.parse() {
+        Ok(port) => Some(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port)),
+        Err(_) => value.parse().ok(),
+    }
 }
 
 /// The sections of one share; `passwords`: the directory with the file of users.
@@ -165,6 +175,12 @@ mod tests {
         let (_, other) = server(&Settings::default(), &places, ("/m", "/t", 33), &[], "LogLevel debug\n");
         assert_ne!(mark, other);
         assert!(text.contains("EnableSendfile off\nEnableMMAP off\n") && text.contains("Listen 127.0.0.1:8080\n"));
+        assert_eq!(listens(&text), Some(([127, 0, 0, 1], 8080).into()));
+        for (address, listened) in [("::1", "[::1]:8080"), ("0.0.0.0", "0.0.0.0:8080"), ("10.0.0.7", "10.0.0.7:8080")] {
+            let settings = Settings { address: address.parse().unwrap(), ..Settings::default() };
+            let (text, _) = server(&settings, &places, ("/m", "/t", 33), &[], "");
+            assert_eq!(listens(&text), listened.parse().ok());
+        }
         assert!(text.ends_with(&format!("RedirectMatch 410 \"^/\\.shale-{mark:016x}$\"\n")), "{text}");
     }
 }

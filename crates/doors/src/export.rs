@@ -22,6 +22,12 @@ pub struct Export {
 }
 
 impl Export {
+    /// A share as one door exports it; its other doors are shut.
+    pub fn through(door: Door, access: Access, id: u16, name: String, path: String) -> Self {
+        let of = |own: Door| if own == door { access.clone() } else { Access::default() };
+        Self { id, name, path, nfs: of(Door::Nfs), smb: of(Door::Smb), http: of(Door::Http), ftp: of(Door::Ftp) }
+    }
+
     /// What a door lets through.
     pub const fn access(&self, door: Door) -> &Access {
         match door {

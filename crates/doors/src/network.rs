@@ -43,6 +43,14 @@ impl FromStr for Network {
     }
 }
 
+impl Network {
+    /// Whether all of its addresses are this machine's own.
+    pub const fn is_loopback(self) -> bool {
+        // A network that is wider than 127.0.0.0/8 begins with another address.
+        self.base.is_loopback()
+    }
+}
+
 impl fmt::Display for Network {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.prefix == bits(self.base).1 { self.base.fmt(f) } else { write!(f, "{}/{}", self.base, self.prefix) }
@@ -59,6 +67,20 @@ mod tests {
             assert_eq!(text.parse::<Network>().map(|network| network.to_string()), Ok(text.to_owned()));
         }
         assert_eq!("10.1.2.3/32".parse::<Network>().map(|network| network.to_string()), Ok("10.1.2.3".to_owned()));
+    }
+
+    #[test]
+    fn networks_of_this_machine_alone() {
+        for (text, is) in [
+            ("127.0.0.0/8", true),
+            ("127.0.0.1", true),
+            ("::1", true),
+            ("0.0.0.0/0", false),
+            ("::/0", false),
+            ("10.0.0.0/8", false),
+        ] {
+            assert_eq!(text.parse::<Network>().map(Network::is_loopback), Ok(is), "{text}");
+        }
     }
 
     #[test]

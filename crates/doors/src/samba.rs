@@ -1,9 +1,10 @@
 //! Samba 4.17.
 //!
 //! Oplocks and leases are off: a client would keep what another door has changed since. Earlier
-//! versions are the snapshots that a pool takes by the clock.
+//! versions are the snapshots of the share, in a directory of their recorded times.
 
 use std::fmt::Write;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use crate::export::{Export, Places};
 use crate::settings::Settings;
@@ -41,27 +42,43 @@ pub fn server(settings: &Settings, places: &Places, exports: &[&Export], own: &s
          smb2 leases = no\n    strict sync = yes\n    unix extensions = no\n    \
          vfs objects = catia fruit streams_xattr shadow_copy2 acl_xattr\n    fruit:metadata = stream\n    fruit:resource = stream\n    \
          ea support = yes\n    store dos attributes = yes\n    map archive = no\n    map hidden = no\n    map system = no\n    \
-         map readonly = no\n    acl_xattr:ignore system acls = no\n    inherit acls = yes\n    shadow:snapdir = .shale/snapshots\n    \
-         shadow:sort = desc\n    shadow:format = auto-%Y-%m-%dT%H%MZ\n    shadow:localtime = no\n",
+         map readonly = no\n    acl_xattr:ignore system acls = no\n    inherit acls = yes\n    shadow:sort = desc\n    \
+         shadow:format = @GMT-%Y.%m.%d-%H.%M.%S\n    shadow:localtime = no\n",
         settings.smb_name, settings.smb_workgroup, settings.smb_port,
     );
     text.push_str(own);
     for export in exports {
-        text.push_str(&section(export));
+        text.push_str(&section(export, places));
     }
     text
 }
 
+/// The address at which a server with this text listens.
+pub fn listens(text: &str) -> Option<SocketAddr> {
+    let value = |key: &str| {
+        text.lines().find_map(|line| line.trim().strip_prefix(key)?.trim_start().strip_prefix('=')).map(str::trim)
+    };
+    let all = IpAddr::from(Ipv4Addr::UNSPECIFIED);
+    let address = value("interfaces").map_or(Some(all), |text| text.parse().ok())?;
+    Some(SocketAddr::new(address, value("smb ports")?.parse().ok()?))
+}
+
+/// The directory with links to the snapshots of the share with the number `id`, by their times.
+pub fn snapshots_dir(places: &Places, id: u16) -> String {
+    format!("{}/snapshots/{id}", places.own)
+}
+
 /// The section of one share.
-pub fn section(export: &Export) -> String {
+pub fn section(export: &Export, places: &Places) -> String {
     let access = &export.smb;
     let yes = |is: bool| if is { "yes" } else { "no" };
     let mut text = format!(
-        "\n[{}]\n    path = {path}\n    shadow:basedir = {path}\n    read only = {}\n    guest ok = {}\n",
+        "\n[{}]\n    path = {path}\n    shadow:basedir = {path}\n    shadow:snapdir = {snapshots}\n    read only = {}\n    guest ok = {}\n",
         export.word(),
         yes(!access.writes()),
         yes(access.has_guests),
         path = export.path,
+        snapshots = snapshots_dir(places, export.id),
     );
     if access.has_guests || access.hides_snapshots {
         // Clients without a password see the files as they are now.
@@ -97,6 +114,7 @@ mod tests {
 
     #[test]
     fn sections_by_table() {
+        let places = Places { state: "/s".to_owned(), logs: "/l".to_owned(), own: "/o".to_owned() };
         for (value, has, has_not) in [
             ("on", "read only = no\n    guest ok = no", "valid users"),
             ("ro,guest", "read only = yes\n    guest ok = yes", "hosts"),
@@ -107,10 +125,11 @@ mod tests {
             ),
             ("rw", "guest ok = no", "veto"),
             ("rw,snapdir=off", "veto files = /.shale/\n", "shadow_copy2"),
+            ("rw", "shadow:snapdir = /o/snapshots/1\n", ".shale"),
             ("rw,user=ada,user=meier", "valid users = ada meier\n", "hosts"),
             ("rw@10.0.0.0/8", "hosts allow = 10.0.0.0/8\n    hosts deny = ALL\n", "valid"),
         ] {
-            let text = section(&home(value));
+            let text = section(&home(value), &places);
             assert!(text.contains(has) && !text.contains(has_not), "{value}: {text}");
             assert!(text.starts_with("\n[homes-meier]\n    path = /srv/shares/homes/meier\n"), "{text}");
         }
@@ -130,7 +149,10 @@ mod tests {
         {
             assert!(text.contains(part), "{part} is not in {text}");
         }
+        assert_eq!(listens(&text), Some(([127, 0, 0, 1], 445).into()));
         let all = Settings { address: [0, 0, 0, 0].into(), ..Settings::default() };
-        assert!(!server(&all, &places, &[], "").contains("interfaces"));
+        let text = server(&all, &places, &[], "");
+        assert!(!text.contains("interfaces"));
+        assert_eq!(listens(&text), Some(([0, 0, 0, 0], 445).into()));
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! The greeting names the mark of the configuration that is in force.
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
 use crate::export::{Export, Places};
 use crate::mark_of;
 use crate::settings::Settings;
@@ -48,6 +50,15 @@ pub fn server(settings: &Settings, places: &Places, export: &Export, own: &str) 
     (text, mark)
 }
 
+/// The address at which a server with this text listens.
+pub fn listens(text: &str) -> Option<SocketAddr> {
+    let value = |key: &str| text.lines().rev().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+    let all: IpAddr =
+        if value("listen_ipv6") == Some("YES") { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
+    let address = value("listen_address6").or_else(|| value("listen_address"));
+    Some(SocketAddr::new(address.map_or(Some(all), |text| text.parse().ok())?, value("listen_port")?.parse().ok()?))
+}
+
 /// What the server says first.
 pub fn greeting(export: &Export, mark: u64) -> String {
     format!("share {} ({mark:016x})", export.name)
@@ -86,6 +97,13 @@ mod tests {
             };
             let (text, mark) = server(&Settings::default(), &places, &export, "max_clients=3\n");
             assert!(text.contains(has), "{value}: {text}");
+            let port = if value.contains("port=") { 2121 } else { 21 };
+            assert_eq!(listens(&text), Some(([127, 0, 0, 1], port).into()));
+            for address in ["0.0.0.0", "::", "::1", "10.0.0.7"] {
+                let address = address.parse().unwrap();
+                let (text, _) = server(&Settings { address, ..Settings::default() }, &places, &export, "");
+                assert_eq!(listens(&text), Some(SocketAddr::new(address, port)));
+            }
             assert!(text.ends_with(&format!("max_clients=3\nftpd_banner=share pub ({mark:016x})\n")), "{text}");
         }
     }

@@ -452,6 +452,8 @@ pub enum Request {
 pub enum Reply {
     /// It is done; changes are durable.
     Done,
+    /// As [`Reply::Done`], with notes for the user.
+    Noted(Vec<String>),
     /// The volume is there, and durable.
     Created {
         /// Its number, which it keeps.
@@ -524,6 +526,11 @@ pub enum Reply {
 }
 
 impl Reply {
+    /// [`Reply::Done`], or [`Reply::Noted`] where there are notes.
+    pub fn done_with(notes: Vec<String>) -> Self {
+        if notes.is_empty() { Self::Done } else { Self::Noted(notes) }
+    }
+
     /// For a reply that does not fit the request: a bug, or a server of another kind.
     pub fn unexpected(&self) -> Error {
         Error::new(ErrorKind::Unsupported, format!("the pool's server gave an answer that does not fit: {self:?}"))

@@ -214,7 +214,7 @@ mod tests {
         let rows: &[Row<'_>] = &[
             // `auto`: rules, then the first bytes, then unit by unit.
             (&[], &[], "a.c", GZ, "name:zstd-3?"),
-            (&[], &[("mode", "archive")], "a.c", GZ, "name:zstd-9?"),
+            (&[], &[("mode", "archive")], "a.c", GZ, "name:auto?"),
             (&[], &[], "noext", GZ, "content:zle?"),
             (&[], &[], "noext", NOISE, "properties:usual"),
             (&[], &[], "a.unknown", NOISE, "properties:usual"),
@@ -231,7 +231,7 @@ mod tests {
             // A rule beside it counts, and so does a mode.
             (&[("compression", "lz4"), ("rule.c", "zstd-9")], &[], "a.c", NOISE, "name:zstd-9"),
             (&[("compression", "lz4")], &[("rule.c", "archive:zstd-9")], "a.c", NOISE, "properties:usual"),
-            (&[("compression", "lz4")], &[("mode", "archive")], "a.c", NOISE, "name:zstd-9?"),
+            (&[("compression", "lz4")], &[("mode", "archive")], "a.c", NOISE, "name:auto?"),
             (&[("compression", "lz4")], &[("mode", "archive")], "a.weird", NOISE, "properties:usual"),
             // With a mode, unknown files are tested although compression is off.
             (&[("compression", "off")], &[("mode", "energy")], "a.c", NOISE, "name:zstd-1?"),
@@ -269,7 +269,7 @@ mod tests {
         let resolved = resolve(&map(&[("rule.nc", "archive:gzip-9")]), &map(&[("compression", "lz4")])).unwrap();
         let in_mode = |mode, name: &[u8]| told(&resolved.in_mode(mode).of_name(name));
         assert_eq!(told(&resolved.of_name(b"a.c")), "open:usual");
-        assert_eq!(in_mode(Mode::Archive, b"a.c"), "name:zstd-9?");
+        assert_eq!(in_mode(Mode::Archive, b"a.c"), "name:auto?");
         assert_eq!(
             (in_mode(Mode::Archive, b"a.nc"), in_mode(Mode::Energy, b"a.nc")),
             ("name:gzip-9".into(), "open:usual".into())

@@ -61,7 +61,7 @@ pub use rule_trial::{RULE_REGION_BYTES, RULE_UNITS_MAX, RULE_UNITS_MIN, RuleTria
 pub use rules::{
     ParseRuleError, RULE_PREFIX, Rule, RuleChoice, RuleError, RuleMatch, Rules, check_rule, default_rules,
 };
-pub use schedule::{Due, Period, Schedule, civil, scheduled_name};
+pub use schedule::{Due, Period, Schedule, civil, is_scheduled_name, scheduled_name};
 pub use snapdir::SnapDir;
 pub use store_unit::{Attempt, Attempts, Planner, Stored};
 pub use training::{DICTIONARY_BYTES_TRAINED_MAX, SamplePart, divide_samples, train_dictionaries};

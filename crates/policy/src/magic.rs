@@ -52,6 +52,8 @@ const SIGNATURES: &[(usize, &[u8], &str)] = &[
     (0, b"CDF\x05", "nc"),
     (0, b"\x89HDF\r\n\x1a\n", "h5"),
     (0, b"PAR1", "parquet"),
+    // FITS: cards of text, and then numbers.
+    (0, b"SIMPLE  =", "fits"),
     (0, b"ORC", "orc"),
     // Programs.
     (0, b"\x7fELF", "elf"),
@@ -99,6 +101,8 @@ const SYNONYMS: &[(&str, &str)] = &[
     ("nc4", "nc"),
     ("hdf5", "h5"),
     ("hdf", "h5"),
+    ("fit", "fits"),
+    ("fts", "fits"),
     ("o", "elf"),
     ("so", "elf"),
     ("ko", "elf"),
@@ -133,9 +137,15 @@ pub fn type_of_content(head: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// The type that a file's name tells: its last extension, in small letters, synonyms replaced.
+/// The type that a file's name tells: its last extension, in small letters, synonyms replaced; the
+/// version of a shared library (`libz.so.1.2.13`) is none.
 pub fn type_of_name(name: &str) -> Option<String> {
     let base = name.rsplit('/').next().unwrap_or(name);
+    let is_version = |rest: &str| rest.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let base = match base.rsplit_once(".so.") {
+        Some((stem, version)) if is_version(version) => &base[..stem.len() + ".so".len()],
+        _ => base,
+    };
     let (stem, extension) = base.rsplit_once('.')?;
     if stem.is_empty() {
         return None;
@@ -186,6 +196,8 @@ mod tests {
             (b"\0\0\0\x18ftypheic", Some("heic")),
             (b"SQLite format 3\0\x10\0", Some("sqlite")),
             (b"CDF\x01\0\0\0\0", Some("nc")),
+            (b"SIMPLE  =                    T / conforms to FITS", Some("fits")),
+            (b"SIMPLE = text of another kind", Some("txt")),
             (b"\x89HDF\r\n\x1a\n", Some("h5")),
             (b"\x7fELF\x02\x01\x01\0", Some("elf")),
             (b"!<arch>\ndebian-binary   ", Some("deb")),
@@ -216,7 +228,13 @@ mod tests {
             ("x.tar.gz", Some("gz")),
             ("x.tgz", Some("gz")),
             ("lib.so", Some("elf")),
-            ("libc.so.6", Some("6")),
+            ("libc.so.6", Some("elf")),
+            ("usr/lib/libz.so.1.2.13", Some("elf")),
+            // A page of the manual, and no version.
+            ("ld.so.8.gz", Some("gz")),
+            ("x.so.conf", Some("conf")),
+            ("printf.1", Some("1")),
+            ("m31.FIT", Some("fits")),
             (".profile", None),
             ("Makefile", None),
             ("dir.d/README", None),

@@ -122,6 +122,13 @@ pub fn scheduled_name(unix_s: u64) -> String {
     format!("auto-{year:04}-{month:02}-{day:02}T{hour:02}{minute:02}Z")
 }
 
+/// Whether a name has the form of those that [`scheduled_name`] makes.
+pub fn is_scheduled_name(name: &str) -> bool {
+    let form = b"auto-0000-00-00T0000Z";
+    let fits = |(form, is): (&u8, u8)| if *form == b'0' { is.is_ascii_digit() } else { *form == is };
+    name.len() == form.len() && form.iter().zip(name.bytes()).all(fits)
+}
+
 /// Year, month and day of a number of days since 1970 (Hinnant, "chrono-Compatible Low-Level Date
 /// Algorithms", `civil_from_days`, for days that are not negative).
 pub const fn civil(days: u64) -> (u64, u64, u64) {
@@ -151,6 +158,12 @@ mod tests {
     fn names_are_dates() {
         assert_eq!(scheduled_name(SATURDAY + 9 * HOUR_S + 30 * 60), "auto-2026-11-21T0930Z");
         assert_eq!(scheduled_name(0), "auto-1970-01-01T0000Z");
+        assert!(is_scheduled_name(&scheduled_name(0)) && is_scheduled_name("auto-9999-99-99T9999Z"));
+        for own in
+            ["auto-1970-01-01", "auto-1970-01-01T0000", "Auto-1970-01-01T0000Z", "auto-1970-01-01T0000Zx", "auto-"]
+        {
+            assert!(!is_scheduled_name(own), "{own}");
+        }
         assert_eq!(scheduled_name(951_782_399), "auto-2000-02-28T2359Z");
         assert_eq!(scheduled_name(951_782_400), "auto-2000-02-29T0000Z");
         assert_eq!(scheduled_name(4_107_542_400), "auto-2100-03-01T0000Z");

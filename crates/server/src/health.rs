@@ -4,6 +4,9 @@ use report::{ImageLine, StatusReport};
 
 /// From here on a pool is called nearly full: cleaning becomes dearer, and there is still time to act.
 pub const NEARLY_FULL_PERCENT: f64 = crate::fullness::LEVELS[0] as f64;
+/// The part of the capacity that the file system below must have room for, in per cent. A pool that
+/// promises more than is left there is nearly full, however little it holds.
+const LEFT_BELOW_PERCENT: f64 = 5.0;
 
 /// Something to be said of a pool, the worst first. The names are a promise to scripts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -94,6 +97,11 @@ pub fn assess(s: &StatusReport) -> Vec<(Health, String)> {
     if s.used_percent >= NEARLY_FULL_PERCENT && !s.full {
         found.push((Health::NearlyFull, format!("nearly full ({:.0} %)", s.used_percent)));
     }
+    let is_short = s.short_below && percent(s.available_bytes, s.capacity_bytes) < LEFT_BELOW_PERCENT;
+    if is_short && s.used_percent < NEARLY_FULL_PERCENT && !s.full {
+        let left = units::format_size(s.available_bytes);
+        found.push((Health::NearlyFull, format!("nearly full: the file system below has {left} left")));
+    }
     if s.scrub.running {
         found.push((
             Health::Scrubbing,
@@ -127,6 +135,11 @@ mod tests {
         assert_eq!((worst(&s), assess(&s)[0].1.as_str()), (Health::Ok, "ok"));
         s.scrub = ScrubLine { running: true, bytes_done: 1, bytes_total: 4, ..ScrubLine::default() };
         assert_eq!((worst(&s), assess(&s)[0].1.as_str()), (Health::Scrubbing, "scrubbing (25 % done)"));
+        (s.capacity_bytes, s.available_bytes, s.short_below) = (1 << 30, 7 << 20, true);
+        let left = "nearly full: the file system below has 7 MiB left";
+        assert_eq!((worst(&s), assess(&s)[0].1.as_str()), (Health::NearlyFull, left));
+        s.available_bytes = 1 << 29;
+        assert_eq!(worst(&s), Health::Scrubbing);
         s.used_percent = NEARLY_FULL_PERCENT;
         assert_eq!(worst(&s), Health::NearlyFull);
         s.incomplete = vec!["vm".to_owned()];

@@ -128,7 +128,7 @@ impl Session {
     /// What the pool says.
     pub fn done(&self, request: Request) -> Result<()> {
         match self.call(request)? {
-            Reply::Done => Ok(()),
+            Reply::Done | Reply::Noted(_) => Ok(()),
             other => Err(other.unexpected()),
         }
     }

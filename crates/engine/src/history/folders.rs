@@ -25,7 +25,7 @@ use crate::history::holds::check_unheld;
 use crate::history::{LEVELS_MAX, check_title, next_epoch, titles, too_deep};
 use crate::log::superblock_copies;
 use crate::objects::Object;
-use crate::objects::names::{check_full_name, check_name};
+use crate::objects::names::{check_full_name, check_own_snapshot_name};
 use crate::objects::properties;
 use crate::pool::Pool;
 use crate::pool::core::Core;
@@ -102,7 +102,7 @@ impl Pool {
     /// # Errors
     /// Those of [`snapshot`](Self::snapshot) for any of them: then none is taken.
     pub fn snapshot_folder(&self, folder: &str, name: &str) -> Result<Vec<String>> {
-        check_name(name)?;
+        check_own_snapshot_name(name)?;
         let core = &self.core;
         let meant = core.objects.folder_named(folder)?;
         if Canary::SnapshotsOfManyMoments.is_planted() {

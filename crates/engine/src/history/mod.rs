@@ -30,7 +30,7 @@ use crate::base::options::Properties;
 use crate::base::status::SnapshotStatus;
 use crate::history::holds::check_unheld;
 use crate::objects::level::Level;
-use crate::objects::names::{TITLE_BYTES_MAX, check_full_name, check_name};
+use crate::objects::names::{TITLE_BYTES_MAX, check_full_name, check_name, check_own_snapshot_name};
 use crate::objects::{Object, properties};
 use crate::pool::Pool;
 use crate::pool::core::Core;
@@ -53,6 +53,7 @@ impl Pool {
     /// [`ErrorKind::NotFound`], [`ErrorKind::Exists`], [`ErrorKind::Invalid`] for a name, and
     /// whatever a flush fails with.
     pub fn snapshot(&self, volume: &str, name: &str) -> Result<()> {
+        check_own_snapshot_name(name)?;
         self.take_snapshot(volume, name, false)
     }
 
@@ -372,10 +373,10 @@ impl Pool {
                 return Err(refused(ErrorKind::Invalid, text));
             }
         };
-        if is_titled { check_full_name(name) } else { check_name(name) }?;
         if old == new {
             return Ok(());
         }
+        if is_titled { check_full_name(name) } else { check_own_snapshot_name(name) }?;
         if is_titled && new.strip_prefix(old).is_some_and(|rest| rest.starts_with('/')) {
             let text = format!("'{old}' cannot become '{new}', which would lie in itself");
             return Err(refused(ErrorKind::Invalid, text));

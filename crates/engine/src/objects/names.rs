@@ -19,6 +19,17 @@ pub(crate) fn check_name(name: &str) -> Result<()> {
     ))
 }
 
+/// Checks the name of a snapshot that a user takes or renames: those by the clock are the server's,
+/// and their names are the times at which they were taken.
+pub(crate) fn check_own_snapshot_name(name: &str) -> Result<()> {
+    check_name(name)?;
+    if policy::is_scheduled_name(name) {
+        let text = format!("'{name}' is the name of a snapshot by the clock (snapshots=hourly): choose another name");
+        return Err(Error::new(ErrorKind::Invalid, text));
+    }
+    Ok(())
+}
+
 /// Checks the full name of a volume or a folder: parts as [`check_name`] has them, with a `/`
 /// between two, together at most [`TITLE_BYTES_MAX`] bytes.
 pub(crate) fn check_full_name(name: &str) -> Result<()> {

@@ -700,6 +700,31 @@ fn clones_do_not_inherit_reservations() {
     pool.close().unwrap();
 }
 
+/// SMB clients took its name for the time of its content.
+#[test]
+fn names_of_scheduled_snapshots_cannot_be_taken_by_users() {
+    let machine = Machine::new(8 * MIB, 1);
+    let pool = pool_without_threads(&machine, 8 * MIB);
+    pool.create_folder("f", &BTreeMap::new()).unwrap();
+    pool.create_volume("f/v", MIB, &BTreeMap::new()).unwrap();
+    let name = policy::scheduled_name(0);
+    pool.snapshot("f/v", "mine").unwrap();
+    let refused = [
+        pool.snapshot("f/v", &name),
+        pool.snapshot_folder("f", &name).map(drop),
+        pool.rename("f/v@mine", &format!("f/v@{name}")),
+    ];
+    for error in refused.map(Result::unwrap_err) {
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert!(error.to_string().contains("a snapshot by the clock"), "{error}");
+    }
+    // The schedule takes them, and a user may give such a snapshot another name.
+    pool.take_snapshot("f/v", &name, true).unwrap();
+    pool.rename(&format!("f/v@{name}"), &format!("f/v@{name}")).unwrap();
+    pool.rename(&format!("f/v@{name}"), "f/v@kept").unwrap();
+    pool.close().unwrap();
+}
+
 /// It was, and the schedule then failed to take a snapshot, every ten seconds.
 #[test]
 fn a_volume_gets_no_name_that_is_too_long_for_its_schedule() {

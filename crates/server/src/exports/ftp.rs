@@ -1,16 +1,18 @@
 //! FTP by vsftpd: a process for each share.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 
-use doors::{Export, vsftpd};
+use doors::{Door, Export, vsftpd};
 use rustix::process::{Pid, Signal};
 
+use super::keeper::Servers;
 use super::kept::{Kept, Server};
-use super::process::{Process, end_all, wait_until};
+use super::process::{Process, end_all};
 use super::world::World;
-use super::{rpc, tools};
+use super::{Fault, rpc, tools};
 
 /// The package of the server.
 pub const PACKAGE: &str = "vsftpd";
@@ -22,12 +24,20 @@ const SECONDS: u32 = 15;
 struct Vsftpd<'a> {
     world: &'a World,
     share: &'a str,
-    port: u16,
 }
 
 impl Server for Vsftpd<'_> {
     fn name(&self) -> String {
         format!("ftp of share '{}'", self.share)
+    }
+
+    fn listens(&self, text: &str) -> SocketAddr {
+        let World { settings, .. } = self.world;
+        vsftpd::listens(text).unwrap_or((settings.address, settings.ftp_port).into())
+    }
+
+    fn is_given_up(&self) -> bool {
+        self.world.ends()
     }
 
     // It has no checker. A running one passes over lines that it does not understand, and goes on
@@ -68,11 +78,12 @@ impl Server for Vsftpd<'_> {
     fn serves(&self, process: &mut Process, text: &str) -> Result<(), String> {
         let greeting = text.lines().rev().find_map(|line| line.strip_prefix("ftpd_banner=")).unwrap_or_default();
         let mut said = "it has ended".to_owned();
-        wait_until(SECONDS, || {
+        let at = self.listens(text);
+        self.world.wait(SECONDS, || {
             if !process.is_alive() {
                 return true;
             }
-            said = match rpc::greeting(self.world.settings.address, self.port) {
+            said = match rpc::greeting(at) {
                 Ok(heard) if heard.contains(greeting) => String::new(),
                 Ok(heard) => format!("it greets with '{heard}', not with '{greeting}'"),
                 Err(error) => error,
@@ -83,39 +94,74 @@ impl Server for Vsftpd<'_> {
     }
 }
 
-/// Brings the servers in step with the shares that they are to give out.
-///
-/// # Errors
-/// In words.
-pub fn bring(all: &mut BTreeMap<String, Kept>, world: &World, exports: &[&Export]) -> Result<(), String> {
-    let places = world.places("ftp");
-    let empty = Path::new(&places.state).join("empty");
-    std::fs::create_dir_all(&empty).map_err(|error| format!("{} cannot be made: {error}", empty.display()))?;
-    let wanted: Vec<_> = exports.iter().map(|export| export.word()).collect();
-    all.retain(|word, kept| {
-        let stays = wanted.contains(word);
-        if !stays {
-            kept.stop();
+/// The servers, by the words of their shares.
+pub struct Ftp(BTreeMap<String, Kept>);
+
+impl Ftp {
+    /// Those that may be running already.
+    pub fn find(world: &World) -> Self {
+        let mut all = BTreeMap::new();
+        for entry in std::fs::read_dir(world.file("state")).into_iter().flatten().flatten() {
+            let file = entry.file_name().to_string_lossy().into_owned();
+            if let Some(word) = file.strip_prefix("ftp-").and_then(|word| word.strip_suffix(".pid")) {
+                all.insert(word.to_owned(), Kept::new(process(world, word)));
+            }
         }
-        stays
-    });
-    let mut faults = Vec::new();
-    let mut ports = BTreeMap::new();
-    for export in exports {
-        let (word, port) = (export.word(), vsftpd::port(export, &world.settings));
-        if let Some(other) = ports.insert(port, &export.name) {
-            faults.push(format!(
-                "ftp: share '{}' is not served, since port {port} is that of share '{other}': say port=N in one of them",
-                export.name
-            ));
-            ports.insert(port, other);
-            continue;
-        }
-        let process = || Process::find(&world.dir, &format!("ftp-{word}"));
-        let kept = all.entry(word.clone()).or_insert_with(|| Kept::new(process()));
-        let (text, _) = vsftpd::server(&world.settings, &places, export, &world.own("vsftpd.local.conf"));
-        let server = Vsftpd { world, share: &export.name, port };
-        faults.extend(kept.bring(&server, &world.file(&format!("vsftpd-{word}.conf")), &text).err());
+        Self(all)
     }
-    if faults.is_empty() { Ok(()) } else { Err(faults.join("; ")) }
+}
+
+fn process(world: &World, word: &str) -> Process {
+    Process::find(&world.dir, &format!("ftp-{word}"))
+}
+
+impl Servers for Ftp {
+    fn bring(&mut self, world: &World, exports: &[&Export]) -> Vec<Fault> {
+        let places = world.places("ftp");
+        let empty = Path::new(&places.state).join("empty");
+        if let Err(error) = std::fs::create_dir_all(&empty) {
+            let text = format!("ftp: {} cannot be made: {error}", empty.display());
+            return vec![Fault { door: Door::Ftp, share: None, text }];
+        }
+        let wanted: Vec<_> = exports.iter().map(|export| export.word()).collect();
+        self.0.retain(|word, kept| {
+            let stays = wanted.contains(word);
+            if !stays {
+                kept.stop();
+            }
+            stays
+        });
+        let mut faults = Vec::new();
+        let mut ports = BTreeMap::new();
+        for export in exports {
+            let (word, port) = (export.word(), vsftpd::port(export, &world.settings));
+            let of_share = |text: String| Fault { door: Door::Ftp, share: Some(export.name.clone()), text };
+            if let Some(other) = ports.get(&port) {
+                faults.push(of_share(format!(
+                    "ftp: share '{}' is not served, since port {port} is that of share '{other}': say port=N in one of them",
+                    export.name
+                )));
+                continue;
+            }
+            ports.insert(port, &export.name);
+            let kept = self.0.entry(word.clone()).or_insert_with(|| Kept::new(process(world, &word)));
+            let (text, _) = vsftpd::server(&world.settings, &places, export, &world.own("vsftpd.local.conf"));
+            let server = Vsftpd { world, share: &export.name };
+            let done = kept.bring(&server, &world.file(&format!("vsftpd-{word}.conf")), &text);
+            faults.extend(done.err().map(of_share));
+        }
+        faults
+    }
+
+    fn hurry(&mut self) {
+        self.0.values_mut().for_each(Kept::hurry);
+    }
+
+    fn stop(&mut self) {
+        self.0.values_mut().for_each(Kept::stop);
+    }
+
+    fn pids(&self) -> BTreeMap<String, i32> {
+        self.0.iter().filter_map(|(word, kept)| Some((word.clone(), kept.process.pid()?))).collect()
+    }
 }

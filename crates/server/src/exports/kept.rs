@@ -1,5 +1,7 @@
 //! A server with one configuration file, kept in step with a text.
 //!
+//! 0. If the server must be started for the text, the port must be free, or its own: a server that
+//!    runs is not ended for a text that cannot come into force.
 //! 1. The text is written beside the file in force, and checked by the server's own checker.
 //! 2. It takes the file's place, and the server is told to read it, or started.
 //! 3. The server is asked what it serves.
@@ -9,18 +11,25 @@
 //!
 //! So a configuration that is wrong takes away nothing that is served.
 
+use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::process::Command;
 
 use rustix::process::Pid;
 
 use super::process::Process;
-use super::tools;
+use super::{ports, tools};
 
 /// The differences from one server to another.
 pub trait Server {
     /// What messages call it.
     fn name(&self) -> String;
+    /// The address at which it listens with a text.
+    fn listens(&self, text: &str) -> SocketAddr;
+    /// Whether the server of the pool stops: nothing is put back any more.
+    fn is_given_up(&self) -> bool {
+        false
+    }
     /// Checks a file.
     ///
     /// # Errors
@@ -55,12 +64,14 @@ pub struct Kept {
     in_force: Option<String>,
     /// A text that it was seen not to serve, and why.
     refused: Option<(String, String)>,
+    /// An address that is not free, and why.
+    taken: Option<(SocketAddr, String)>,
 }
 
 impl Kept {
     /// One that may be running already.
     pub fn new(process: Process) -> Self {
-        Self { process, in_force: None, refused: None }
+        Self { process, in_force: None, refused: None, taken: None }
     }
 
     /// Ends it.
@@ -91,7 +102,12 @@ impl Kept {
         {
             return Err(why.clone());
         }
-        let done = self.change(server, file, text, was_alive);
+        let before = std::fs::read_to_string(file).ok();
+        let goes_on = was_alive && before.as_deref().is_some_and(|before| !server.needs_restart(before, text));
+        if !goes_on {
+            self.check_port(server, text, was_alive)?;
+        }
+        let done = self.change(server, file, text, (was_alive, goes_on), before);
         match &done {
             Ok(()) => {
                 self.refused = None;
@@ -108,9 +124,36 @@ impl Kept {
         done
     }
 
-    fn change(&mut self, server: &dyn Server, file: &Path, text: &str, was_alive: bool) -> Result<(), String> {
+    /// Fails if another process holds the port of a text. It is looked at again and again; its
+    /// holder, for which all processes are gone through, is looked up once.
+    fn check_port(&mut self, server: &dyn Server, text: &str, was_alive: bool) -> Result<(), String> {
+        if !was_alive {
+            // The processes of a server that was killed hold its port.
+            self.process.stop();
+        }
+        let at = server.listens(text);
+        let is_known = self.taken.as_ref().is_some_and(|(taken, _)| *taken == at) && TcpListener::bind(at).is_err();
+        if !is_known {
+            self.taken = ports::taken(at, &self.process.all()).map(|why| (at, why));
+        }
+        let Some((_, why)) = &self.taken else { return Ok(()) };
         let name = server.name();
-        let before = std::fs::read_to_string(file).ok();
+        Err(if was_alive {
+            format!("{name}: the configuration before this one stays in force: {why}")
+        } else {
+            format!("{name}: nothing is served: {why}")
+        })
+    }
+
+    fn change(
+        &mut self,
+        server: &dyn Server,
+        file: &Path,
+        text: &str,
+        (was_alive, goes_on): (bool, bool),
+        before: Option<String>,
+    ) -> Result<(), String> {
+        let name = server.name();
         let beside = file.with_extension("new");
         tools::write(&beside, text)?;
         if let Err(why) = server.check(&beside) {
@@ -125,7 +168,7 @@ impl Kept {
         }
         std::fs::rename(&beside, file).map_err(|error| format!("{} cannot be written: {error}", file.display()))?;
         let done = match &before {
-            Some(before) if was_alive && !server.needs_restart(before, text) => {
+            Some(before) if goes_on => {
                 let sessions = self.process.sessions();
                 let reloaded = server.reload(&self.process, before, text);
                 reloaded.and_then(|()| server.serves(&mut self.process, text)).inspect(|()| {
@@ -142,6 +185,9 @@ impl Kept {
             return Err(format!("{name}: {why}"));
         };
         tools::write(file, &before)?;
+        if server.is_given_up() {
+            return Err(format!("{name}: {why}"));
+        }
         let is_back = self.process.is_alive() && {
             let reloaded = server.reload(&self.process, text, &before);
             reloaded.and_then(|()| server.serves(&mut self.process, &before)).is_ok()
@@ -166,7 +212,9 @@ impl Kept {
         server.serves(&mut self.process, text).map_err(|why| {
             let last = self.process.last_words();
             self.process.stop();
-            format!("{why}; it said last: {last}")
+            // The port may have been taken since it was looked at.
+            let why = ports::taken(server.listens(text), &[]).unwrap_or(why);
+            last.map_or(why.clone(), |last| format!("{why}; it said last: {last}"))
         })
     }
 }
@@ -183,11 +231,16 @@ mod tests {
         done: RefCell<Vec<String>>,
         reads: RefCell<String>,
         dies: Cell<bool>,
+        port: Cell<u16>,
     }
 
     impl Server for Stand {
         fn name(&self) -> String {
             "stand".to_owned()
+        }
+        fn listens(&self, text: &str) -> SocketAddr {
+            // Port 0 is free at all times.
+            ([127, 0, 0, 1], if text.contains("taken") { self.port.get() } else { 0 }).into()
         }
         fn check(&self, file: &Path) -> Result<(), String> {
             let text = std::fs::read_to_string(file).unwrap();
@@ -255,6 +308,23 @@ mod tests {
         assert_eq!(done(), ["start"]);
         assert_ne!(kept.process.pid(), pid);
 
+        // A port of another process: the server goes on, and the text comes into force once the
+        // port is free.
+        let pid = kept.process.pid();
+        let holder = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        stand.port.set(holder.local_addr().unwrap().port());
+        for _ in 0..2 {
+            let error = kept.bring(&stand, &file, "taken\nb").unwrap_err();
+            let words = format!("is held by process {} (", std::process::id());
+            assert!(error.contains(&words) && error.contains("stays in force"), "{error}");
+        }
+        assert_eq!((text().as_str(), done().len(), kept.process.pid()), ("other\nb", 0, pid));
+        drop(holder);
+        kept.bring(&stand, &file, "taken\nb").unwrap();
+        assert_eq!(done(), ["start"]);
+        kept.bring(&stand, &file, "other\nb").unwrap();
+        assert_eq!(done(), ["start"]);
+
         // Killed: the last good configuration comes up, though the newest is wrong.
         kept.process.stop();
         assert!(kept.bring(&stand, &file, "other\nwrong").unwrap_err().contains("stays in force"));
@@ -264,6 +334,6 @@ mod tests {
 
         stand.dies.set(true);
         let error = kept.bring(&stand, &file, "other\nb").unwrap_err();
-        assert!(error.contains("it said last") && !kept.process.is_alive(), "{error}");
+        assert!(error.contains("it serves something else") && !kept.process.is_alive(), "{error}");
     }
 }

@@ -2,18 +2,19 @@
 //! of its shares.
 //!
 //! Each server is a process of its own, which reads and writes the mounts as any program does. It
-//! outlives a death of ours, and waits for the next server of the pool with them. A fault
-//! of one door is told, and keeps no other from being served.
-//!
-//! Order of locks: the one here, then that of [`Shares`].
+//! survives a crash of the pool's server, and waits for the next one with the mounts. Each door has
+//! a thread ([`keeper`]); a fault of one door is reported, and keeps no other from being served.
 
 mod ftp;
 mod ids;
+mod keeper;
 mod kept;
+mod moments;
 mod nfs;
 mod open;
 mod ports;
 mod process;
+mod reach;
 mod report;
 mod rpc;
 mod smb;
@@ -22,63 +23,70 @@ mod users;
 mod web;
 mod world;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
-use doors::{Door, Export, checked_path};
+use doors::{Access, Door, Export, checked_path};
 use engine::Pool;
 use parking_lot::Mutex;
-use surface::{Error, Result};
+use surface::{Error, ErrorKind, Result};
 
 use crate::devices::is_in;
 use crate::shares::Shares;
 
 use self::ids::Ids;
-use self::kept::Kept;
-use self::nfs::Nfs;
+use self::keeper::{Keeper, Servers, look_at};
 use self::open::OpenDoor;
-use self::process::Process;
 use self::world::World;
 
+pub use self::reach::unserved_notes;
 pub use self::report::unserved;
 
-/// How often the servers are looked at: so long one is missed at most.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Deadline of a change of doors that a command waits for.
+const CHANGE_PATIENCE: Duration = Duration::from_secs(60);
+/// Deadline of the doors when the server of the pool starts: it is ready then, with those that are
+/// served.
+const START_PATIENCE: Duration = Duration::from_secs(30);
+/// Deadline of a look that changes nothing.
+const LOOK_PATIENCE: Duration = Duration::from_secs(2);
+/// Deadline of the servers that end with the server of the pool.
+const STOP_PATIENCE: Duration = Duration::from_secs(30);
 
 /// A fault of a door.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Fault {
-    /// Which one.
+    /// The door.
     pub door: Door,
+    /// The share that it belongs to; none: it is one of the server, and so of all shares.
+    pub share: Option<String>,
     /// In words.
     pub text: String,
 }
 
-struct Servers {
-    nfs: Nfs,
-    smb: Kept,
-    http: Kept,
-    ftp: BTreeMap<String, Kept>,
-    ids: Ids,
+impl Fault {
+    /// Whether it is a fault of this share; or, of a folder, of a share in it.
+    fn concerns(&self, name: &str) -> bool {
+        self.share.as_deref().is_none_or(|share| share == name || is_in(share, name))
+    }
+}
+
+/// The state that the threads of all doors read.
+struct Shown {
+    pool: Pool,
+    shares: Arc<Shares>,
+    world: World,
+    ids: Mutex<Ids>,
     /// Shares and folders that are about to be unmounted: nothing may hold them.
-    withdrawn: Vec<String>,
-    /// The faults found when the servers were looked at last.
-    faults: BTreeSet<Fault>,
-    is_over: bool,
+    withdrawn: Mutex<Vec<String>>,
 }
 
 /// The servers of a pool's doors.
 pub struct Exports {
-    pool: Pool,
-    shares: Arc<Shares>,
-    world: World,
-    servers: Mutex<Servers>,
-    watch: Mutex<Option<(Sender<()>, JoinHandle<()>)>>,
+    shown: Arc<Shown>,
+    keepers: Vec<Keeper>,
 }
 
 impl Exports {
@@ -86,158 +94,135 @@ impl Exports {
     /// `pool_dir`: the directory of the pool.
     ///
     /// # Errors
-    /// When the directory of exports cannot be used. Faults of doors are told, and tried again.
+    /// When the directory of exports cannot be used. Faults of doors are reported, and tried again.
     pub fn start(pool: &Pool, shares: &Arc<Shares>, dir: &Path, pool_dir: &Path) -> Result<Arc<Self>> {
-        let world = World::open(dir, true)?;
-        let ids = Ids::open(pool_dir)?;
-        let named = |name: &str| Process::find(&world.dir, name);
-        let mut ftp = BTreeMap::new();
-        for entry in std::fs::read_dir(world.file("state")).into_iter().flatten().flatten() {
-            let file = entry.file_name().to_string_lossy().into_owned();
-            if let Some(word) = file.strip_prefix("ftp-").and_then(|word| word.strip_suffix(".pid")) {
-                ftp.insert(word.to_owned(), Kept::new(named(&format!("ftp-{word}"))));
-            }
-        }
-        let servers = Servers {
-            nfs: Nfs::find(&world.dir),
-            smb: Kept::new(named("smbd")),
-            http: Kept::new(named("apache")),
-            ftp,
-            ids,
-            withdrawn: Vec::new(),
-            faults: BTreeSet::new(),
-            is_over: false,
-        };
-        let exports = Arc::new(Self {
+        let shown = Arc::new(Shown {
             pool: pool.clone(),
-            shares: shares.clone(),
-            world,
-            servers: Mutex::new(servers),
-            watch: Mutex::new(None),
+            shares: Arc::clone(shares),
+            world: World::open(dir, true)?,
+            ids: Mutex::new(Ids::open(pool_dir)?),
+            withdrawn: Mutex::default(),
         });
-        exports.look(true);
-        let (send, stop) = bounded(1);
-        let watched = Arc::clone(&exports);
-        let watch = move || {
-            while stop.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
-                watched.look(false);
-            }
+        let start = |door: Door| {
+            let world = &shown.world;
+            let servers: Box<dyn Servers> = match door {
+                Door::Nfs => Box::new(nfs::Nfs::find(&world.dir)),
+                Door::Smb => Box::new(smb::Smb::find(&world.dir, pool)),
+                Door::Http => Box::new(web::Web::find(&world.dir)),
+                Door::Ftp => Box::new(ftp::Ftp::find(world)),
+            };
+            Keeper::start(door, servers, Arc::clone(&shown))
         };
-        let watch = std::thread::Builder::new().name("exports".to_owned()).spawn(watch);
-        let watch = watch.map_err(|error| Error::from_io("the servers of exports cannot be watched", error))?;
-        *exports.watch.lock() = Some((send, watch));
+        let keepers = Door::ALL.into_iter().map(start).collect::<Result<Vec<_>>>()?;
+        let exports = Arc::new(Self { shown, keepers });
+        exports.look(&Door::ALL, true, START_PATIENCE);
         Ok(exports)
     }
 
     /// The directory of exports.
     pub fn dir(&self) -> &Path {
-        &self.world.dir
+        &self.shown.world.dir
     }
 
-    /// Brings the servers in step with the properties; with `now`, what has failed is tried again
-    /// at once. Returns the faults; new ones are told in the log, too.
-    pub fn look(&self, now: bool) -> BTreeSet<Fault> {
-        let mut servers = self.servers.lock();
-        if servers.is_over {
-            return BTreeSet::new();
-        }
-        if now {
-            servers.hurry();
-        }
-        let (exports, mut faults) = self.wanted(&mut servers);
-        faults.extend(servers.bring(&self.world, &exports));
-        for fault in faults.difference(&servers.faults) {
-            log::warn!("exports: {}", fault.text);
-        }
-        for fault in servers.faults.difference(&faults) {
-            log::info!("exports: mended: {}", fault.text);
-        }
-        servers.faults.clone_from(&faults);
-        faults
+    fn look(&self, doors: &[Door], now: bool, patience: Duration) -> BTreeSet<Fault> {
+        let of_these: Vec<_> =
+            Door::ALL.into_iter().zip(&self.keepers).filter(|(door, _)| doors.contains(door)).collect();
+        look_at(&of_these.into_iter().map(|(_, keeper)| keeper).collect::<Vec<_>>(), now, patience)
     }
 
-    /// The shares that have an open door, and are mounted.
-    fn wanted(&self, servers: &mut Servers) -> (Vec<Export>, BTreeSet<Fault>) {
-        let mut exports = Vec::new();
-        let mut faults = BTreeSet::new();
-        for (id, name, dir) in self.shares.mounted() {
-            let is_withdrawn = servers.withdrawn.iter().any(|of| *of == name || is_in(&name, of));
-            let open = open::doors_of(&self.pool, &name);
-            if is_withdrawn || open.is_empty() {
-                continue;
-            }
-            // Checked when they were set: by this version, or by a newer one.
-            for OpenDoor { door, access, .. } in &open {
-                let text = access.as_ref().err().map(|why| format!("share '{name}': {why}"));
-                faults.extend(text.map(|text| Fault { door: *door, text }));
-            }
-            let access = |door: Door| {
-                let of_door = open.iter().find(|of| of.door == door);
-                of_door.and_then(|of| of.access.clone().ok()).unwrap_or_default()
-            };
-            let path = dir.display().to_string();
-            let device = std::fs::metadata(&dir).map(|found| found.dev());
-            let device = device.map_err(|error| format!("{path} cannot be looked at: {error}"));
-            let told = match (checked_path(&path), device.and_then(|device| servers.ids.of(id, device))) {
-                (Ok(_), Ok(id)) => {
-                    exports.push(Export {
-                        id,
-                        name,
-                        path,
-                        nfs: access(Door::Nfs),
-                        smb: access(Door::Smb),
-                        http: access(Door::Http),
-                        ftp: access(Door::Ftp),
-                    });
-                    continue;
-                }
-                (Err(text), _) | (_, Err(text)) => text,
-            };
-            faults.extend(open.iter().map(|of| Fault { door: of.door, text: format!("share '{name}': {told}") }));
+    /// Brings the servers in step with the shares that have come or gone.
+    pub fn follow(&self) {
+        self.look(&Door::ALL, false, CHANGE_PATIENCE);
+    }
+
+    /// Brings the servers of some doors in step with properties that were set, of a share, a folder
+    /// or the pool. Returns the faults there; new ones are reported in the log, too.
+    pub fn change(&self, doors: &[Door], name: Option<&str>) -> Vec<Fault> {
+        let faults = self.look(doors, true, CHANGE_PATIENCE).into_iter();
+        let is_meant = |fault: &Fault| doors.contains(&fault.door) && name.is_none_or(|name| fault.concerns(name));
+        faults.filter(is_meant).collect()
+    }
+
+    /// Fails for a value that needs a port of another process: nothing is changed then, and the
+    /// door is served as before.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InUse`], with the holder of the port.
+    pub fn check_ports(&self, door: Door, value: &str) -> Result<()> {
+        // Others are refused with a better reason when they are set.
+        let Ok(access) = Access::parse(door, value) else { return Ok(()) };
+        if !access.is_open() {
+            return Ok(());
         }
-        (exports, faults)
+        let World { settings, .. } = &self.shown.world;
+        // Of the same door: its server stays at its port, or makes room for itself. Of two shares
+        // with one FTP port, the second one is at fault once the property is set.
+        let own = Door::ALL.into_iter().zip(&self.keepers).find(|(own, _)| *own == door);
+        let own = own.map(|(_, keeper)| keeper.pids()).unwrap_or_default();
+        let ours: Vec<_> = own.into_values().flat_map(process::with_sessions).collect();
+        let ports = match door {
+            Door::Nfs if settings.has_nfs3 => vec![settings.nfs_port, settings.mount_port],
+            Door::Nfs => vec![settings.nfs_port],
+            Door::Smb => vec![settings.smb_port],
+            Door::Http => vec![settings.http_port],
+            Door::Ftp => vec![access.port.unwrap_or(settings.ftp_port)],
+        };
+        let taken = ports.into_iter().find_map(|port| ports::taken((settings.address, port).into(), &ours));
+        taken.map_or(Ok(()), |why| {
+            let place = match door {
+                Door::Ftp => "port=N in the value".to_owned(),
+                _ => self.shown.world.file("settings").display().to_string(),
+            };
+            Err(Error::new(ErrorKind::InUse, format!("{} stays as it is: {why} ({place})", door.name())))
+        })
     }
 
     /// Takes a share, or those in a folder, from all clients, until the returned value is dropped.
     pub fn withdraw(self: &Arc<Self>, name: &str) -> Withdrawn {
-        self.servers.lock().withdrawn.push(name.to_owned());
-        self.look(true);
+        self.shown.withdrawn.lock().push(name.to_owned());
+        self.look(&Door::ALL, true, CHANGE_PATIENCE);
         Withdrawn { exports: Arc::clone(self), name: name.to_owned() }
     }
 
-    /// Ends the servers: no share is held any more.
+    /// Ends the servers: no share is held any more. One that does not end is reported, and left.
     pub fn stop(&self) {
-        if let Some((send, watch)) = self.watch.lock().take() {
-            drop(send);
-            drop(watch.join());
+        self.shown.world.end();
+        self.keepers.iter().for_each(Keeper::end);
+        let until = Instant::now() + STOP_PATIENCE;
+        for keeper in &self.keepers {
+            if let Err(text) = keeper.has_ended(until) {
+                log::warn!("exports: {text}");
+            }
         }
-        let mut servers = self.servers.lock();
-        servers.is_over = true;
-        servers.nfs.stop();
-        servers.smb.stop();
-        servers.http.stop();
-        servers.ftp.values_mut().for_each(Kept::stop);
     }
 }
 
-impl Servers {
-    fn hurry(&mut self) {
-        self.nfs.hurry();
-        self.smb.hurry();
-        self.http.hurry();
-        self.ftp.values_mut().for_each(Kept::hurry);
-    }
-
-    fn bring(&mut self, world: &World, exports: &[Export]) -> BTreeSet<Fault> {
-        let through = |door: Door| exports.iter().filter(|export| export.access(door).is_open()).collect::<Vec<_>>();
-        let done = [
-            (Door::Smb, smb::bring(&mut self.smb, world, &through(Door::Smb))),
-            (Door::Http, web::bring(&mut self.http, world, &through(Door::Http))),
-            (Door::Ftp, ftp::bring(&mut self.ftp, world, &through(Door::Ftp))),
-            // Last: it holds each share from its start on.
-            (Door::Nfs, self.nfs.bring(world, &through(Door::Nfs))),
-        ];
-        done.into_iter().filter_map(|(door, done)| done.err().map(|text| Fault { door, text })).collect()
+impl Shown {
+    /// The mounted shares that a door exports.
+    fn through(&self, door: Door) -> (Vec<Export>, BTreeSet<Fault>) {
+        let mut exports = Vec::new();
+        let mut faults = BTreeSet::new();
+        let withdrawn = self.withdrawn.lock().clone();
+        for (id, name, dir) in self.shares.mounted() {
+            let is_withdrawn = withdrawn.iter().any(|of| *of == name || is_in(&name, of));
+            let open = open::doors_of(&self.pool, &name).into_iter().find(|of| of.door == door);
+            let Some(OpenDoor { access, .. }) = open.filter(|_| !is_withdrawn) else { continue };
+            let path = dir.display().to_string();
+            // The value was checked when it was set: by this version, or by a newer one.
+            let made = access.and_then(|access| {
+                checked_path(&path)?;
+                let device = std::fs::metadata(&dir).map_err(|error| format!("{path} cannot be looked at: {error}"))?;
+                Ok((access, self.ids.lock().of(id, device.dev())?))
+            });
+            match made {
+                Ok((access, id)) => exports.push(Export::through(door, access, id, name, path)),
+                Err(why) => {
+                    let text = format!("{}: share '{name}' is not served: {why}", door.name());
+                    faults.insert(Fault { door, share: Some(name), text });
+                }
+            }
+        }
+        (exports, faults)
     }
 }
 
@@ -249,9 +234,9 @@ pub struct Withdrawn {
 
 impl Drop for Withdrawn {
     fn drop(&mut self) {
-        let mut servers = self.exports.servers.lock();
-        if let Some(at) = servers.withdrawn.iter().position(|name| *name == self.name) {
-            servers.withdrawn.remove(at);
+        let mut withdrawn = self.exports.shown.withdrawn.lock();
+        if let Some(at) = withdrawn.iter().position(|name| *name == self.name) {
+            withdrawn.remove(at);
         }
     }
 }

@@ -15,14 +15,15 @@
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
-use doors::{Export, ganesha};
+use doors::{Door, Export, ganesha};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
-use super::process::{Process, wait_until};
+use super::keeper::Servers;
+use super::process::Process;
 use super::world::World;
-use super::{rpc, tools};
+use super::{Fault, ports, rpc, tools};
 
 /// The packages of the server and of its way to a mounted file system.
 pub const PACKAGES: [&str; 2] = ["nfs-ganesha", "nfs-ganesha-vfs"];
@@ -43,7 +44,18 @@ pub fn plugins() -> Option<PathBuf> {
 
 /// Whether an rpcbind answers.
 pub fn has_rpcbind() -> bool {
-    UnixStream::connect(RPCBIND).is_ok()
+    takes_connections(Path::new(RPCBIND))
+}
+
+/// Whether a server takes connections at a socket file. One whose queue is full does not: a usual
+/// connection would wait for it without a deadline.
+fn takes_connections(path: &Path) -> bool {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let connected = SocketAddrUnix::new(path).and_then(|address| {
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        connect(&socket, &address)
+    });
+    connected.is_ok()
 }
 
 /// The servers.
@@ -78,31 +90,9 @@ impl Nfs {
         }
     }
 
-    /// The server's process id.
-    pub fn pid(&self) -> Option<i32> {
-        self.ganesha.pid()
-    }
-
-    /// Tries refused texts again.
-    pub fn hurry(&mut self) {
-        self.refused.clear();
-        self.ganesha.hurry();
-    }
-
-    /// Ends them.
-    pub fn stop(&mut self) {
-        self.ganesha.stop();
-        self.bus.stop();
-        self.rpcbind.stop();
-        self.in_force.clear();
-        self.refused.clear();
-    }
-
-    /// Brings the server in step with the shares that it is to give out.
-    ///
-    /// # Errors
-    /// In words.
-    pub fn bring(&mut self, world: &World, exports: &[&Export]) -> Result<(), String> {
+    /// Brings the server in step with the shares that it exports.
+    fn bring_all(&mut self, world: &World, exports: &[&Export]) -> Result<(), Vec<Fault>> {
+        let of_server = |text: String| vec![Fault { door: Door::Nfs, share: None, text }];
         let wanted: BTreeMap<u16, String> =
             exports.iter().map(|export| (export.id, ganesha::export(export, &world.settings))).collect();
         let is_alive = self.ganesha.is_alive();
@@ -120,19 +110,21 @@ impl Nfs {
         }
         self.has_looked = true;
         if self.ganesha.is_alive() && self.bus.is_alive() {
-            return self.change(world, &wanted).and_then(|()| self.own_fault.clone().map_or(Ok(()), Err));
+            self.change(world, exports, &wanted)?;
+            return self.own_fault.clone().map_or(Ok(()), |text| Err(of_server(text)));
         }
         if !self.ganesha.is_due() {
-            return Err(self
-                .fault
-                .clone()
-                .unwrap_or_else(|| "nfs: the server has ended, and is started again".to_owned()));
+            let fault = self.fault.clone();
+            return Err(of_server(
+                fault.unwrap_or_else(|| "nfs: the server has ended, and is started again".to_owned()),
+            ));
         }
         let own = world.own("ganesha.local.conf");
         let mut started = self.start(world, exports, &wanted, &own);
         self.own_fault = None;
         if let Err(why) = &started
             && !own.is_empty()
+            && !world.ends()
         {
             let why = format!("{why}; it is served without ganesha.local.conf");
             started = self.start(world, exports, &wanted, "");
@@ -140,7 +132,7 @@ impl Nfs {
         }
         self.ganesha.has_started(started.is_ok());
         self.fault = started.as_ref().err().cloned();
-        started
+        started.map_err(of_server)
     }
 
     /// Finds out what a server gives out that was started by a process that is gone. One that holds
@@ -175,11 +167,16 @@ impl Nfs {
         let failed = |what: &str, why: String| format!("nfs: {what}: {why}");
         self.ganesha.stop();
         self.in_force.clear();
+        for at in answers_at(world) {
+            if let Some(why) = ports::taken(at, &self.rpcbind.all()) {
+                return Err(failed("nothing is served", why));
+            }
+        }
         let plugins = plugins().ok_or_else(|| format!("nfs: install the packages {}", PACKAGES.join(" and ")))?;
         let mut command = tools::command(PROGRAM, PACKAGES[0]).map_err(|why| failed("not served", why))?;
         self.start_bus(world).map_err(|why| failed("the message bus", why))?;
         if world.settings.has_nfs3 {
-            self.start_rpcbind().map_err(|why| failed("version 3 needs rpcbind", why))?;
+            self.start_rpcbind(world).map_err(|why| failed("version 3 needs rpcbind", why))?;
         }
         for entry in std::fs::read_dir(world.file("nfs")).into_iter().flatten().flatten() {
             if entry.path().extension().is_some_and(|ext| ext == "conf") {
@@ -201,8 +198,8 @@ impl Nfs {
         command.args(["-L", &format!("{}/ganesha.log", places.logs), "-p", &format!("{}/ganesha.pid", places.state)]);
         self.ganesha.start(&mut command)?;
         let ids: Vec<u16> = wanted.keys().copied().collect();
-        let mut said = String::new();
-        wait_until(SECONDS, || {
+        let mut said = "it was not waited for".to_owned();
+        world.wait(SECONDS, || {
             if !self.ganesha.is_alive() {
                 said = "the server has ended".to_owned();
                 return true;
@@ -217,7 +214,8 @@ impl Nfs {
         if !said.is_empty() {
             let last = last_fault(&places.logs);
             self.ganesha.stop();
-            return Err(failed("the server does not start", format!("{said}; it said last: {last}")));
+            let last = last.map_or_else(String::new, |last| format!("; it said last: {last}"));
+            return Err(failed("the server does not start", said + &last));
         }
         self.in_force.clone_from(wanted);
         note_devices(world, exports)
@@ -226,11 +224,12 @@ impl Nfs {
     /// The versions of the protocol answer as a client calls them.
     fn answers(&self, world: &World) -> Result<(), String> {
         let settings = &world.settings;
+        let at = |port: u16| (settings.address, port).into();
         if settings.has_nfs3 {
-            rpc::null(settings.address, settings.nfs_port, rpc::NFS, 3)?;
-            rpc::null(settings.address, settings.mount_port, rpc::MOUNT, 3)?;
+            rpc::null(at(settings.nfs_port), rpc::NFS, 3)?;
+            rpc::null(at(settings.mount_port), rpc::MOUNT, 3)?;
         }
-        if settings.has_nfs4 { rpc::null(settings.address, settings.nfs_port, rpc::NFS, 4) } else { Ok(()) }
+        if settings.has_nfs4 { rpc::null(at(settings.nfs_port), rpc::NFS, 4) } else { Ok(()) }
     }
 
     fn start_bus(&mut self, world: &World) -> Result<(), String> {
@@ -243,11 +242,11 @@ impl Nfs {
         let mut command = tools::command("dbus-daemon", BUS_PACKAGE)?;
         command.arg(format!("--config-file={}", file.display())).args(["--nofork", "--nopidfile"]);
         self.bus.start(&mut command)?;
-        let answers = wait_until(SECONDS, || UnixStream::connect(&socket).is_ok() || !self.bus.is_alive());
-        if answers && self.bus.is_alive() { Ok(()) } else { Err(self.bus.last_words()) }
+        let answers = world.wait(SECONDS, || takes_connections(&socket) || !self.bus.is_alive());
+        if answers && self.bus.is_alive() { Ok(()) } else { Err(said_last(&self.bus)) }
     }
 
-    fn start_rpcbind(&mut self) -> Result<(), String> {
+    fn start_rpcbind(&mut self, world: &World) -> Result<(), String> {
         if self.rpcbind.is_alive() || has_rpcbind() {
             return Ok(());
         }
@@ -256,19 +255,21 @@ impl Nfs {
         let mut command = tools::command("unshare", "util-linux")?;
         command.arg("--net").arg(path).args(["-f", "-r"]);
         self.rpcbind.start(&mut command)?;
-        let answers = wait_until(SECONDS, || has_rpcbind() || !self.rpcbind.is_alive());
-        if answers && has_rpcbind() { Ok(()) } else { Err(self.rpcbind.last_words()) }
+        let answers = world.wait(SECONDS, || has_rpcbind() || !self.rpcbind.is_alive());
+        if answers && has_rpcbind() { Ok(()) } else { Err(said_last(&self.rpcbind)) }
     }
 
     /// Changes the exports of a running server.
-    fn change(&mut self, world: &World, wanted: &BTreeMap<u16, String>) -> Result<(), String> {
+    fn change(&mut self, world: &World, exports: &[&Export], wanted: &BTreeMap<u16, String>) -> Result<(), Vec<Fault>> {
+        let share = |id: u16| exports.iter().find(|export| export.id == id).map(|export| export.name.clone());
+        let fault = |share: Option<String>, text: String| Fault { door: Door::Nfs, share, text };
         let mut faults = Vec::new();
         let mut meant = wanted.clone();
         for (id, (text, why)) in &self.refused {
             if wanted.get(id) != Some(text) {
                 continue;
             }
-            faults.push(why.clone());
+            faults.push(fault(share(*id), why.clone()));
             // As it is now.
             match self.in_force.get(id) {
                 Some(old) => drop(meant.insert(*id, old.clone())),
@@ -280,7 +281,7 @@ impl Nfs {
         let mut stuck = Vec::new();
         for id in steps.remove {
             if let Err(why) = self.remove(world, id) {
-                faults.push(why);
+                faults.push(fault(share(id), why));
                 stuck.push(id);
             }
         }
@@ -289,20 +290,24 @@ impl Nfs {
             match self.put(world, id, text) {
                 Ok(()) => drop(self.refused.remove(&id)),
                 Err(why) => {
-                    let why = format!("nfs: export {id} stays as it was: {why}");
+                    let name = share(id).unwrap_or_default();
+                    let why = format!("nfs: share '{name}' stays as it was: {why}");
                     self.refused.insert(id, (text.clone(), why.clone()));
-                    faults.push(why);
+                    faults.push(fault(share(id), why));
                 }
             }
         }
         if has_changed && faults.is_empty() {
             let ids: Vec<_> = self.in_force.keys().copied().collect();
-            let shown = self.shown(world)?;
-            if shown != ids {
-                faults.push(format!("nfs: the server gives out exports {shown:?} instead of {ids:?}"));
+            match self.shown(world) {
+                Ok(shown) if shown == ids => {}
+                Ok(shown) => {
+                    faults.push(fault(None, format!("nfs: the server has exports {shown:?} instead of {ids:?}")));
+                }
+                Err(why) => faults.push(fault(None, why)),
             }
         }
-        if faults.is_empty() { Ok(()) } else { Err(faults.join("; ")) }
+        if faults.is_empty() { Ok(()) } else { Err(faults) }
     }
 
     /// Adds an export, or changes it where it is.
@@ -359,11 +364,45 @@ impl Nfs {
     fn ask(&self, world: &World, method: &str, arguments: &[&str]) -> Result<String, String> {
         let bus = format!("--bus={}", bus_address(world));
         let call = format!("org.ganesha.nfsd.exportmgr.{method}");
-        let mut words = vec![&*bus, "--print-reply", "--reply-timeout=20000", "--dest=org.ganesha.nfsd"];
+        let mut words = vec![&*bus, "--print-reply", "--reply-timeout=8000", "--dest=org.ganesha.nfsd"];
         words.extend(["/org/ganesha/nfsd/ExportMgr", &call]);
         words.extend_from_slice(arguments);
         tools::run("dbus-send", BUS_PACKAGE, &words).map(|(out, _)| out)
     }
+}
+
+impl Servers for Nfs {
+    fn bring(&mut self, world: &World, exports: &[&Export]) -> Vec<Fault> {
+        self.bring_all(world, exports).err().unwrap_or_default()
+    }
+
+    fn hurry(&mut self) {
+        self.refused.clear();
+        self.ganesha.hurry();
+    }
+
+    fn stop(&mut self) {
+        self.ganesha.stop();
+        self.bus.stop();
+        self.rpcbind.stop();
+        self.in_force.clear();
+        self.refused.clear();
+    }
+
+    fn pids(&self) -> BTreeMap<String, i32> {
+        self.ganesha.pid().map(|pid| (String::new(), pid)).into_iter().collect()
+    }
+}
+
+/// The addresses at which the server listens.
+fn answers_at(world: &World) -> Vec<std::net::SocketAddr> {
+    let settings = &world.settings;
+    let mount = settings.has_nfs3.then_some(settings.mount_port);
+    [Some(settings.nfs_port), mount].into_iter().flatten().map(|port| (settings.address, port).into()).collect()
+}
+
+fn said_last(process: &Process) -> String {
+    process.last_words().unwrap_or_else(|| "it does not answer".to_owned())
 }
 
 fn export_file(world: &World, id: u16) -> PathBuf {
@@ -390,12 +429,12 @@ fn note_devices(world: &World, exports: &[&Export]) -> Result<(), String> {
 }
 
 /// The last line of the server's log that tells of a fault.
-fn last_fault(logs: &str) -> String {
+fn last_fault(logs: &str) -> Option<String> {
     let text = std::fs::read(format!("{logs}/ganesha.log")).unwrap_or_default();
     let text = String::from_utf8_lossy(&text[text.len().saturating_sub(64 << 10)..]).into_owned();
     let is_fault = |line: &&str| [":CRIT :", ":FATAL :", ":MAJ :"].iter().any(|mark| line.contains(mark));
     // Without Kerberos it always says so.
     let mut faults =
         text.lines().rev().filter(is_fault).filter(|line| !line.contains("GSS") && !line.contains("keytab"));
-    faults.next().map_or_else(|| "nothing".to_owned(), str::to_owned)
+    faults.next().map(str::to_owned)
 }

@@ -1,4 +1,7 @@
-//! Which process holds a port.
+//! Ports of this machine: is one free, and which process holds it.
+
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpListener};
 
 use rustix::process::Pid;
 
@@ -7,16 +10,44 @@ use super::process::{all_pids, open_files};
 /// The state of a socket that listens, in /proc/net/tcp.
 const LISTENS: &str = "0A";
 
+/// The reason why a server cannot listen at an address, with the holder of the port. Returns none
+/// if the port is free, or held by one of the processes `ours`, which make room for the server.
+pub fn taken(at: SocketAddr, ours: &[Pid]) -> Option<String> {
+    let error = TcpListener::bind(at).err()?;
+    let port = at.port();
+    match error.kind() {
+        ErrorKind::AddrInUse => {
+            let holders = holders(port);
+            let is_ours = holders.iter().any(|pid| ours.contains(pid));
+            let holder = holders.first().map_or_else(|| "another process".to_owned(), |pid| in_words(*pid));
+            (!is_ours).then(|| format!("port {port} is held by {holder}: end it or choose another port"))
+        }
+        ErrorKind::AddrNotAvailable => Some(format!("{} is no address of this machine", at.ip())),
+        _ => Some(format!("port {port} cannot be used: {error}")),
+    }
+}
+
 /// The process that listens at a port of this machine, in words; none if this process may not know.
 pub fn holder(port: u16) -> Option<String> {
+    holders(port).first().map(|pid| in_words(*pid))
+}
+
+/// The processes that listen at a port of this machine, as far as this process may know them.
+fn holders(port: u16) -> Vec<Pid> {
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(|file| std::fs::read_to_string(file).unwrap_or_default());
     let sockets: Vec<_> = tables.iter().flat_map(|table| listeners(table, port)).collect();
-    let socket = |inode: &&str| format!("socket:[{inode}]");
-    let sockets: Vec<_> = sockets.iter().map(socket).collect();
+    if sockets.is_empty() {
+        return Vec::new();
+    }
+    let sockets: Vec<_> = sockets.iter().map(|inode| format!("socket:[{inode}]")).collect();
     let holds = |pid: &Pid| open_files(*pid).any(|file| sockets.iter().any(|socket| file.as_os_str() == &**socket));
-    let pid = if sockets.is_empty() { None } else { all_pids().find(holds) }?.as_raw_nonzero();
+    all_pids().filter(holds).collect()
+}
+
+fn in_words(pid: Pid) -> String {
+    let pid = pid.as_raw_nonzero();
     let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    Some(format!("process {pid} ({})", name.trim()))
+    format!("process {pid} ({})", name.trim())
 }
 
 /// The inodes of sockets that listen at a port.
@@ -35,11 +66,16 @@ mod tests {
 
     #[test]
     fn the_process_that_listens_is_named() {
-        let socket = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
-        let port = socket.local_addr().unwrap().port();
-        let held = holder(port).unwrap();
-        assert!(held.starts_with(&format!("process {} (", std::process::id())), "{held}");
+        let socket = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let at = socket.local_addr().unwrap();
+        let us = Pid::from_raw(std::process::id().try_into().unwrap()).unwrap();
+        let words = format!("process {} (", std::process::id());
+        assert!(holder(at.port()).unwrap().starts_with(&words));
+        assert!(taken(at, &[]).unwrap().contains(&format!("port {} is held by {words}", at.port())));
+        assert_eq!(taken(at, &[us]), None);
         drop(socket);
-        assert_eq!(holder(port), None);
+        assert_eq!((holder(at.port()), taken(at, &[])), (None, None));
+        // Of documentation (RFC 5737): no machine has it.
+        assert!(taken(([192, 0, 2, 1], 0).into(), &[]).unwrap().contains("no address of this machine"));
     }
 }

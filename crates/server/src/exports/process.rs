@@ -7,7 +7,7 @@ use std::fs::OpenOptions;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
@@ -15,21 +15,26 @@ use host::with_usual_signals;
 
 /// How often a state is looked at that nothing announces.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// How long a server has to end in order: Ganesha takes three seconds.
-const END_SECONDS: u32 = 20;
+/// Deadline of a server that ends in order: Ganesha takes three seconds.
+const END_SECONDS: u32 = 10;
+/// Deadline of one that was killed. The kernel keeps it while it waits for a file system.
+const KILLED_SECONDS: u32 = 3;
 /// Most looks that are left out after a start that failed: one a second, so about a minute.
 const LOOKS_LEFT_OUT_MAX: u32 = 64;
 
-/// Waits until something holds, for so long at most; whether it does.
+/// Waits until something holds, or until the deadline, by the clock: a look may take seconds
+/// itself. Returns whether it holds.
 pub fn wait_until(seconds: u32, mut holds: impl FnMut() -> bool) -> bool {
-    let looks = u64::from(seconds) * 1000 / LOOK_EVERY.as_millis() as u64;
-    for _ in 0..looks {
+    let until = Instant::now() + Duration::from_secs(seconds.into());
+    loop {
         if holds() {
             return true;
         }
+        if Instant::now() >= until {
+            return false;
+        }
         std::thread::sleep(LOOK_EVERY);
     }
-    holds()
 }
 
 /// A server.
@@ -127,12 +132,12 @@ impl Process {
         Ok(())
     }
 
-    /// What it said last.
-    pub fn last_words(&self) -> String {
+    /// The last line of its output.
+    pub fn last_words(&self) -> Option<String> {
         let text = std::fs::read(&self.log).unwrap_or_default();
         let text = String::from_utf8_lossy(&text[text.len().saturating_sub(4096)..]).into_owned();
-        let last = text.lines().rev().find(|line| !line.trim().is_empty());
-        last.map_or_else(|| "it said nothing".to_owned(), |line| line.trim().to_owned())
+        let last = text.lines().rev().find(|line| !line.trim().is_empty())?;
+        Some(last.trim().to_owned())
     }
 
     /// Asks it to read its configuration again.
@@ -142,21 +147,14 @@ impl Process {
         }
     }
 
+    /// Its own process and its sessions.
+    pub fn all(&self) -> Vec<Pid> {
+        self.pid().map(with_sessions).unwrap_or_default()
+    }
+
     /// The processes that it has started: sessions of clients.
     pub fn sessions(&self) -> Vec<Pid> {
-        let Some((pid, _)) = self.running else { return Vec::new() };
-        // Those of vsftpd have groups of their own.
-        let all: Vec<_> = all_pids().filter_map(|other| stat_of(other).map(|stat| (other, stat))).collect();
-        let mut found = vec![pid];
-        let mut next = 0;
-        while let Some(above) = found.get(next).map(|above| above.as_raw_nonzero().get()) {
-            let is_below = |stat: &Stat| stat.parent == above || next == 0 && stat.group == above;
-            let below = all.iter().filter(|(other, stat)| is_below(stat) && !found.contains(other));
-            let below: Vec<_> = below.map(|(other, _)| *other).collect();
-            found.extend(below);
-            next += 1;
-        }
-        found.split_off(1)
+        self.running.map(|(pid, _)| sessions_of(pid)).unwrap_or_default()
     }
 
     /// Ends it, and what it has started.
@@ -170,13 +168,16 @@ impl Process {
         self.signal(Signal::TERM);
         if !wait_until(END_SECONDS, || !self.is_alive()) {
             self.signal(Signal::KILL);
-            wait_until(END_SECONDS, || !self.is_alive());
+            wait_until(KILLED_SECONDS, || !self.is_alive());
         }
         // Sessions that it has left behind: they would hold the shares.
         let _ = kill_process_group(pid, Signal::KILL);
         end_all(&sessions);
-        self.last = None;
-        drop(std::fs::remove_file(&self.pid_file));
+        // One that does not die even so is found again by its file.
+        if !self.is_alive() {
+            self.last = None;
+            drop(std::fs::remove_file(&self.pid_file));
+        }
     }
 
     /// Ends what a server that was killed has left behind: it would hold the port, and go on with
@@ -184,8 +185,30 @@ impl Process {
     fn end_left_behind(&mut self) {
         let Some(group) = self.last.take().filter(|last| start_of(*last).is_none()) else { return };
         let _ = kill_process_group(group, Signal::KILL);
-        wait_until(END_SECONDS, || members(group).next().is_none());
+        wait_until(KILLED_SECONDS, || members(group).next().is_none());
     }
+}
+
+/// The processes that a server has started.
+fn sessions_of(pid: Pid) -> Vec<Pid> {
+    // Those of vsftpd have groups of their own.
+    let all: Vec<_> = all_pids().filter_map(|other| stat_of(other).map(|stat| (other, stat))).collect();
+    let mut found = vec![pid];
+    let mut next = 0;
+    while let Some(above) = found.get(next).map(|above| above.as_raw_nonzero().get()) {
+        let is_below = |stat: &Stat| stat.parent == above || next == 0 && stat.group == above;
+        let below = all.iter().filter(|(other, stat)| is_below(stat) && !found.contains(other));
+        let below: Vec<_> = below.map(|(other, _)| *other).collect();
+        found.extend(below);
+        next += 1;
+    }
+    found.split_off(1)
+}
+
+/// A server's process and its sessions.
+pub fn with_sessions(pid: i32) -> Vec<Pid> {
+    let pid = Pid::from_raw(pid);
+    pid.map(|pid| sessions_of(pid).into_iter().chain([pid]).collect()).unwrap_or_default()
 }
 
 /// The processes of a group that have not ended.
@@ -256,6 +279,18 @@ mod tests {
             std::fs::create_dir(dir.path().join(sub)).unwrap();
         }
         dir
+    }
+
+    /// It counted its looks: each of 750 waited 5 s for a port that said nothing.
+    #[test]
+    fn a_wait_ends_by_the_clock_however_long_a_look_takes() {
+        let mut looks = 0;
+        let (_held, silent) = std::sync::mpsc::channel::<()>();
+        let holds = wait_until(1, || {
+            looks += 1;
+            silent.recv_timeout(Duration::from_millis(400)).is_ok()
+        });
+        assert!(!holds && looks <= 4, "{looks} looks");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! the way.
 
 use std::collections::BTreeMap;
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 
 use doors::{Access, Door};
 use engine::Pool;
@@ -10,7 +10,7 @@ use report::{CheckLine, ExportLine, ExportsReport};
 
 use super::open::doors_of;
 use super::world::World;
-use super::{Exports, ftp, nfs, ports, rpc, smb, tools, users, web};
+use super::{CHANGE_PATIENCE, Exports, LOOK_PATIENCE, ftp, nfs, ports, rpc, smb, tools, users, web};
 
 /// Open doors of the shares of a pool, by share, with the share's access.
 fn open_doors(pool: &Pool) -> Vec<(String, Door, String, Access)> {
@@ -66,14 +66,18 @@ fn has_samba_modules() -> bool {
 }
 
 impl Exports {
-    /// The exports; with `check`, what stands in the way, and what a client would see.
+    /// The exports; with `check`, the obstacles, and the answers that a client gets.
     pub fn report(&self, check: bool) -> ExportsReport {
-        let faults = self.look(check);
-        let open = open_doors(&self.pool);
-        let mounted: Vec<_> = self.shares.mounted().into_iter().map(|(_, name, _)| name).collect();
+        let faults = self.look(&Door::ALL, check, if check { CHANGE_PATIENCE } else { LOOK_PATIENCE });
+        let open = open_doors(&self.shown.pool);
+        let mounted: Vec<_> = self.shown.shares.mounted().into_iter().map(|(_, name, _)| name).collect();
         let crowded = self.crowded(&open);
         let line = |(share, door, value, access): &(String, Door, String, Access)| {
-            let of_door = faults.iter().find(|fault| fault.door == *door).map(|fault| fault.text.clone());
+            let of_door = faults.iter().filter(|fault| fault.door == *door);
+            // Its own first: that of the server holds for all.
+            let mut of_share: Vec<_> =
+                of_door.filter(|fault| fault.share.as_ref().is_none_or(|own| own == share)).collect();
+            of_share.sort_by_key(|fault| fault.share.is_none());
             let unmounted = (!mounted.contains(share)).then(|| "the share is not mounted".to_owned());
             let is_reached = unmounted.is_none() && !(*door == Door::Ftp && crowded.contains_key(share));
             let address = is_reached.then(|| self.address(share, *door, access));
@@ -82,18 +86,18 @@ impl Exports {
                 door: door.name().to_owned(),
                 access: value.clone(),
                 address,
-                fault: unmounted.or(of_door),
+                fault: unmounted.or(of_share.first().map(|fault| fault.text.clone())),
             }
         };
         let exports: Vec<_> = open.iter().map(line).collect();
         let checks = if check { self.checks(&open, &crowded) } else { Vec::new() };
-        ExportsReport { dir: Some(self.world.dir.display().to_string()), exports, checks }
+        ExportsReport { dir: Some(self.dir().display().to_string()), exports, checks }
     }
 
     /// How a client reaches a share.
     fn address(&self, share: &str, door: Door, access: &Access) -> String {
-        let World { settings, .. } = &self.world;
-        let host = self.world.host();
+        let World { settings, .. } = &self.shown.world;
+        let host = self.shown.world.host();
         match door {
             Door::Nfs if settings.has_nfs4 => {
                 format!("mount -t nfs -o vers=4.1,port={} {host}:/{share} DIR", settings.nfs_port)
@@ -114,10 +118,10 @@ impl Exports {
         let mut by_port = BTreeMap::new();
         let mut crowded = BTreeMap::new();
         // In the order in which they are served.
-        for (_, name, _) in self.shares.mounted() {
+        for (_, name, _) in self.shown.shares.mounted() {
             let of_share = open.iter().find(|(share, door, ..)| *share == name && *door == Door::Ftp);
             let Some((.., access)) = of_share.filter(|(.., access)| access.is_open()) else { continue };
-            let port = access.port.unwrap_or(self.world.settings.ftp_port);
+            let port = access.port.unwrap_or(self.shown.world.settings.ftp_port);
             match by_port.get(&port) {
                 Some(first) => drop(crowded.insert(name, (port, String::clone(first)))),
                 None => drop(by_port.insert(port, name)),
@@ -131,39 +135,43 @@ impl Exports {
         open: &[(String, Door, String, Access)],
         crowded: &BTreeMap<String, (u16, String)>,
     ) -> Vec<CheckLine> {
-        let settings = &self.world.settings;
+        let settings = &self.shown.world.settings;
         let doors: Vec<_> = open.iter().map(|(_, door, ..)| *door).collect();
         let mut checks = packages(&doors, settings.has_nfs3);
-        let servers = self.servers.lock();
+        let pids: BTreeMap<Door, _> = Door::ALL.into_iter().zip(&self.keepers).map(|(d, of)| (d, of.pids())).collect();
+        let pid = |door: Door, word: &str| pids.get(&door).and_then(|pids| pids.get(word)).copied();
         let mut ports = Vec::new();
         if doors.contains(&Door::Nfs) {
-            ports.push((settings.nfs_port, servers.nfs.pid(), "nfs"));
+            ports.push((settings.nfs_port, pid(Door::Nfs, ""), Door::Nfs));
             if settings.has_nfs3 {
-                ports.push((settings.mount_port, servers.nfs.pid(), "nfs"));
+                ports.push((settings.mount_port, pid(Door::Nfs, ""), Door::Nfs));
             }
         }
-        if doors.contains(&Door::Smb) {
-            ports.push((settings.smb_port, servers.smb.process.pid(), "smb"));
+        for (door, port) in [(Door::Smb, settings.smb_port), (Door::Http, settings.http_port)] {
+            if doors.contains(&door) {
+                ports.push((port, pid(door, ""), door));
+            }
         }
-        if doors.contains(&Door::Http) {
-            ports.push((settings.http_port, servers.http.process.pid(), "http"));
-        }
-        for export in self.shares.mounted() {
+        for export in self.shown.shares.mounted() {
             if let Some((share, _, _, access)) =
                 open.iter().find(|(share, door, ..)| *share == export.1 && *door == Door::Ftp)
                 && !crowded.contains_key(share)
             {
-                let pid = servers.ftp.get(&share.replace('/', "-")).and_then(|kept| kept.process.pid());
-                ports.push((access.port.unwrap_or(settings.ftp_port), pid, "ftp"));
+                let pid = pid(Door::Ftp, &share.replace('/', "-"));
+                ports.push((access.port.unwrap_or(settings.ftp_port), pid, Door::Ftp));
             }
         }
-        drop(servers);
-        checks.extend(ports.into_iter().map(|(port, pid, door)| self.port(port, pid, door)));
-        let mounted = self.shares.mounted();
+        checks.extend(ports.into_iter().map(|(port, pid, door)| self.port(port, pid, door.name())));
+        for (share, door, _, access) in open {
+            let what = format!("networks ({} of share {share})", door.name());
+            let found = self.shown.world.unreached(access);
+            checks.extend(found.map(|found| CheckLine { warns: true, ..CheckLine::new(what, true, found) }));
+        }
+        let mounted = self.shown.shares.mounted();
         let dir = |share: &str| mounted.iter().find(|(_, name, _)| name == share).map(|(.., dir)| dir.as_path());
         let users = open
             .iter()
-            .flat_map(|(share, door, _, access)| users::checks(&self.world, share, *door, access, dir(share)));
+            .flat_map(|(share, door, _, access)| users::checks(&self.shown.world, share, *door, access, dir(share)));
         let mut users: Vec<_> = users.collect();
         users.dedup();
         checks.extend(users);
@@ -172,7 +180,16 @@ impl Exports {
                 let found = format!("not served: port {port} is that of share {other}; say ftp={value},port=N here");
                 CheckLine::new(format!("ftp of share {share}"), false, found)
             }
-            _ => self.as_client(share, *door, access),
+            _ => {
+                let word = if *door == Door::Ftp { share.replace('/', "-") } else { String::new() };
+                let what = format!("{} of share {share}", door.name());
+                let found = match pid(*door, &word) {
+                    Some(_) => self.as_client(share, *door, access),
+                    // Another server may answer at its port.
+                    None => Err("not served: its server does not run".to_owned()),
+                };
+                CheckLine::new(what, found.is_ok(), found.unwrap_or_else(|error| error))
+            }
         }));
         if doors.contains(&Door::Nfs) && settings.has_nfs3 {
             checks.push(self.version_3());
@@ -185,40 +202,34 @@ impl Exports {
 
     /// Whose a port is.
     fn port(&self, port: u16, pid: Option<i32>, door: &str) -> CheckLine {
-        let settings = &self.world.settings;
+        let settings = &self.shown.world.settings;
         let what = format!("port {port} ({door})");
         if let Some(pid) = pid {
-            let found = rpc::connect(settings.address, port);
-            let good = found.is_ok();
-            return CheckLine::new(
-                what,
-                good,
-                found.map_or_else(|error| error, |_| format!("served by process {pid}")),
-            );
+            let found = rpc::connect((settings.address, port).into()).map(|()| format!("served by process {pid}"));
+            return CheckLine::new(what, found.is_ok(), found.unwrap_or_else(|error| error));
         }
         let free = TcpListener::bind((settings.address, port));
         let found = match &free {
             Ok(_) => "free, and nothing is served there".to_owned(),
             Err(error) => {
                 let by = ports::holder(port).map_or_else(|| error.to_string(), |holder| format!("by {holder}"));
-                format!("taken {by}: end that, or choose another in {}", self.world.file("settings").display())
+                format!("taken {by}: end that, or choose another in {}", self.shown.world.file("settings").display())
             }
         };
         CheckLine::new(what, false, found)
     }
 
-    /// What a client on this machine is answered.
-    fn as_client(&self, share: &str, door: Door, access: &Access) -> CheckLine {
-        let settings = &self.world.settings;
-        let address = settings.address;
-        let found = match door {
+    /// The answer that a client on this machine gets.
+    fn as_client(&self, share: &str, door: Door, access: &Access) -> Result<String, String> {
+        let settings = &self.shown.world.settings;
+        let at = |port: u16| SocketAddr::new(settings.address, port);
+        match door {
             Door::Nfs => {
                 let version = if settings.has_nfs4 { 4 } else { 3 };
-                rpc::null(address, settings.nfs_port, rpc::NFS, version)
-                    .map(|()| format!("NFS version {version} answers"))
+                rpc::null(at(settings.nfs_port), rpc::NFS, version).map(|()| format!("NFS version {version} answers"))
             }
-            Door::Smb => rpc::connect(address, settings.smb_port).map(|_| "the server answers".to_owned()),
-            Door::Http => match rpc::http_status(address, settings.http_port, &format!("/{share}/")) {
+            Door::Smb => rpc::connect(at(settings.smb_port)).map(|()| "the server answers".to_owned()),
+            Door::Http => match rpc::http_status(at(settings.http_port), &format!("/{share}/")) {
                 Ok(200) => Ok("listed".to_owned()),
                 Ok(401) if access.needs_login => Ok("asks for a password".to_owned()),
                 Ok(403) if !access.is_for_all() => Ok("refused to this machine, as the property says".to_owned()),
@@ -228,18 +239,16 @@ impl Exports {
                 Ok(status) => Err(format!("answered with status {status}")),
                 Err(error) => Err(error),
             },
-            Door::Ftp => rpc::greeting(address, access.port.unwrap_or(settings.ftp_port)).and_then(|heard| {
+            Door::Ftp => rpc::greeting(at(access.port.unwrap_or(settings.ftp_port))).and_then(|heard| {
                 let is_of_share = heard.contains(&format!("share {share} ("));
                 if is_of_share { Ok(format!("greets: {heard}")) } else { Err(format!("greets as another: {heard}")) }
             }),
-        };
-        let what = format!("{} of share {share}", door.name());
-        CheckLine::new(what, found.is_ok(), found.unwrap_or_else(|error| error))
+        }
     }
 
     /// Whether clients of NFS 3 find its ports. They ask rpcbind for these, unless they name them.
     fn version_3(&self) -> CheckLine {
-        let settings = &self.world.settings;
+        let settings = &self.shown.world.settings;
         let wanted = [(rpc::NFS, settings.nfs_port), (rpc::MOUNT, settings.mount_port)];
         let told = wanted.map(|(program, _)| rpc::port_of(settings.address, program, 3));
         let why = match told {
@@ -260,8 +269,8 @@ impl Exports {
 
     /// NFS 4.2 must not be served: Ganesha 4.3 answers its READ_PLUS with zeroes.
     fn minor_versions(&self) -> CheckLine {
-        let settings = &self.world.settings;
-        let has = rpc::has_minor(settings.address, settings.nfs_port, 2);
+        let settings = &self.shown.world.settings;
+        let has = rpc::has_minor((settings.address, settings.nfs_port).into(), 2);
         let found = match &has {
             Ok(false) => "off, as it must be".to_owned(),
             Ok(true) => "on: clients may read zeroes; see ganesha.local.conf".to_owned(),

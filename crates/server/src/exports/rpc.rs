@@ -1,11 +1,16 @@
 //! Questions to servers as their clients ask them: does NFS answer, what does HTTP say, how does
 //! FTP greet.
+//!
+//! Each question has one deadline for all of its steps: the port may be held by a program that
+//! accepts connections and says nothing, or one byte at a time.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// A server on this machine that takes longer does not answer.
+use super::ports;
+
+/// Deadline of a question to a server on this machine.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Most bytes of an answer that are read.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
@@ -33,43 +38,86 @@ pub fn near(address: IpAddr) -> IpAddr {
     }
 }
 
-/// Connects to a server.
+/// A connection to a server, with a deadline for all that is read and written.
+struct Question {
+    stream: TcpStream,
+    port: u16,
+    until: Instant,
+}
+
+impl Question {
+    fn ask(at: SocketAddr) -> Result<Self, String> {
+        let at = SocketAddr::new(near(at.ip()), at.port());
+        let until = Instant::now() + PATIENCE;
+        let stream = TcpStream::connect_timeout(&at, PATIENCE).map_err(|error| no_answer(at.port(), &error))?;
+        Ok(Self { stream, port: at.port(), until })
+    }
+
+    fn failed(&self) -> impl Fn(std::io::Error) -> String + use<> {
+        let port = self.port;
+        move |error| no_answer(port, &error)
+    }
+
+    fn left(&self) -> std::io::Result<Duration> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(left) }
+    }
+}
+
+impl Read for Question {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        self.stream.set_read_timeout(Some(self.left()?))?;
+        self.stream.read(into)
+    }
+}
+
+impl Write for Question {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.stream.set_write_timeout(Some(self.left()?))?;
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The failure of a question in words; of silence, with the process that holds the port.
+fn no_answer(port: u16, error: &std::io::Error) -> String {
+    // A socket whose time is over says that it would block.
+    if !matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::WouldBlock) {
+        return format!("port {port} does not answer: {error}");
+    }
+    let silent = format!("port {port} does not answer within {} s", PATIENCE.as_secs());
+    ports::holder(port).map_or(silent.clone(), |holder| format!("{silent}: {holder} holds it"))
+}
+
+/// Whether a server takes connections.
 ///
 /// # Errors
 /// In words.
-pub fn connect(address: IpAddr, port: u16) -> Result<TcpStream, String> {
-    let address = SocketAddr::new(near(address), port);
-    let failed = |error: std::io::Error| format!("{address} does not answer: {error}");
-    let stream = TcpStream::connect_timeout(&address, PATIENCE).map_err(failed)?;
-    stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
-    stream.set_write_timeout(Some(PATIENCE)).map_err(failed)?;
-    Ok(stream)
+pub fn connect(at: SocketAddr) -> Result<(), String> {
+    Question::ask(at).map(drop)
 }
 
 /// Calls a procedure without credentials; the words of what it returns.
-fn call(
-    address: IpAddr,
-    port: u16,
-    program: (u32, u32),
-    procedure: u32,
-    arguments: &[u32],
-) -> Result<Vec<u32>, String> {
-    let failed = |error: std::io::Error| format!("port {port} gives no answer: {error}");
-    let mut stream = connect(address, port)?;
+fn call(at: SocketAddr, program: (u32, u32), procedure: u32, arguments: &[u32]) -> Result<Vec<u32>, String> {
+    let mut stream = Question::ask(at)?;
+    let (port, failed) = (at.port(), stream.failed());
     // Transaction, call, version 2 of RPC, the called procedure, no credentials, no verifier.
     let mut words = vec![0x5348_414c, 0, 2, program.0, program.1, procedure, 0, 0, 0, 0];
     words.extend_from_slice(arguments);
     let length = 0x8000_0000 | u32::try_from(words.len() * 4).unwrap_or(0);
     let bytes: Vec<u8> = std::iter::once(length).chain(words).flat_map(u32::to_be_bytes).collect();
-    stream.write_all(&bytes).map_err(failed)?;
+    stream.write_all(&bytes).map_err(&failed)?;
     let mut head = [0; 4];
-    stream.read_exact(&mut head).map_err(failed)?;
+    stream.read_exact(&mut head).map_err(&failed)?;
     let length = (u32::from_be_bytes(head) & 0x7fff_ffff) as usize;
     if length > ANSWER_BYTES_MAX {
         return Err(format!("port {port} gives an answer of {length} bytes"));
     }
     let mut answer = vec![0; length];
-    stream.read_exact(&mut answer).map_err(failed)?;
+    stream.read_exact(&mut answer).map_err(&failed)?;
     let words: Vec<u32> = answer.chunks_exact(4).map(|w| u32::from_be_bytes([w[0], w[1], w[2], w[3]])).collect();
     // Transaction, reply, accepted, verifier of no length, success.
     match words.get(1..6) {
@@ -82,8 +130,8 @@ fn call(
 ///
 /// # Errors
 /// In words.
-pub fn null(address: IpAddr, port: u16, program: u32, version: u32) -> Result<(), String> {
-    call(address, port, (program, version), 0, &[]).map(|_| ())
+pub fn null(at: SocketAddr, program: u32, version: u32) -> Result<(), String> {
+    call(at, (program, version), 0, &[]).map(|_| ())
 }
 
 /// The port of a version of a program as rpcbind tells it to clients; 0 if it does not know it.
@@ -91,7 +139,7 @@ pub fn null(address: IpAddr, port: u16, program: u32, version: u32) -> Result<()
 /// # Errors
 /// In words, if no rpcbind answers.
 pub fn port_of(address: IpAddr, program: u32, version: u32) -> Result<u16, String> {
-    let told = call(address, PORTMAP_PORT, (PORTMAP, 2), GET_PORT, &[program, version, TCP, 0])?;
+    let told = call((address, PORTMAP_PORT).into(), (PORTMAP, 2), GET_PORT, &[program, version, TCP, 0])?;
     Ok(told.first().and_then(|port| u16::try_from(*port).ok()).unwrap_or(0))
 }
 
@@ -99,9 +147,9 @@ pub fn port_of(address: IpAddr, program: u32, version: u32) -> Result<u16, Strin
 ///
 /// # Errors
 /// In words.
-pub fn has_minor(address: IpAddr, port: u16, minor: u32) -> Result<bool, String> {
+pub fn has_minor(at: SocketAddr, minor: u32) -> Result<bool, String> {
     // A compound with no tag and no operation.
-    let answer = call(address, port, (NFS, 4), 1, &[0, minor, 0])?;
+    let answer = call(at, (NFS, 4), 1, &[0, minor, 0])?;
     Ok(answer.first() != Some(&MINOR_VERSION_MISMATCH))
 }
 
@@ -109,12 +157,12 @@ pub fn has_minor(address: IpAddr, port: u16, minor: u32) -> Result<bool, String>
 ///
 /// # Errors
 /// In words.
-pub fn http_status(address: IpAddr, port: u16, path: &str) -> Result<u16, String> {
-    let failed = |error: std::io::Error| format!("port {port} gives no answer: {error}");
-    let mut stream = connect(address, port)?;
+pub fn http_status(at: SocketAddr, path: &str) -> Result<u16, String> {
+    let mut stream = Question::ask(at)?;
+    let (port, failed) = (at.port(), stream.failed());
     let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).map_err(failed)?;
-    let line = first_line(stream).map_err(failed)?;
+    stream.write_all(request.as_bytes()).map_err(&failed)?;
+    let line = first_line(stream).map_err(&failed)?;
     let status = line.split(' ').nth(1).and_then(|word| word.parse().ok());
     status.ok_or_else(|| format!("port {port} does not speak HTTP: {line:?}"))
 }
@@ -123,13 +171,52 @@ pub fn http_status(address: IpAddr, port: u16, path: &str) -> Result<u16, String
 ///
 /// # Errors
 /// In words.
-pub fn greeting(address: IpAddr, port: u16) -> Result<String, String> {
-    let stream = connect(address, port)?;
-    first_line(stream).map_err(|error| format!("port {port} gives no answer: {error}"))
+pub fn greeting(at: SocketAddr) -> Result<String, String> {
+    let stream = Question::ask(at)?;
+    let failed = stream.failed();
+    first_line(stream).map_err(failed)
 }
 
-fn first_line(stream: TcpStream) -> std::io::Result<String> {
+fn first_line(stream: Question) -> std::io::Result<String> {
     let mut line = Vec::new();
     BufReader::new(stream.take(4096)).read_until(b'\n', &mut line)?;
     Ok(String::from_utf8_lossy(&line).trim_end().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// A program that says nothing, as one that waits for its client to speak first.
+    #[test]
+    fn a_silent_port_is_given_up_and_its_holder_named() {
+        let silent = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let at = silent.local_addr().unwrap();
+        let holder = format!("port {} does not answer within 5 s: process {} (", at.port(), std::process::id());
+        let said = greeting(at).unwrap_err();
+        assert!(said.starts_with(&holder), "{said}");
+    }
+
+    /// Each byte comes before a read gives up, and the line never ends.
+    #[test]
+    fn a_port_that_dribbles_is_given_up() {
+        let dribbling = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let at = dribbling.local_addr().unwrap();
+        let (gone, waits) = std::sync::mpsc::channel::<()>();
+        let writer = std::thread::spawn(move || {
+            let (mut stream, _) = dribbling.accept().unwrap();
+            while waits.recv_timeout(PATIENCE / 10) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+                if stream.write_all(b"x").is_err() {
+                    return false;
+                }
+            }
+            true
+        });
+        let said = greeting(at).unwrap_err();
+        assert!(said.contains("does not answer within 5 s"), "{said}");
+        drop(gone);
+        writer.join().unwrap();
+    }
 }

@@ -1,15 +1,19 @@
 //! SMB by Samba.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Command;
 
-use doors::{Export, samba};
+use doors::{Door, Export, samba};
+use engine::Pool;
 
+use super::keeper::Servers;
 use super::kept::{Kept, Server};
-use super::process::{Process, wait_until};
+use super::moments::Moments;
+use super::process::Process;
 use super::world::World;
-use super::{rpc, tools};
+use super::{Fault, rpc, tools};
 
 /// The package of the server.
 pub const PACKAGE: &str = "samba";
@@ -50,6 +54,15 @@ impl Server for Samba<'_> {
         "smb".to_owned()
     }
 
+    fn listens(&self, text: &str) -> SocketAddr {
+        let World { settings, .. } = self.world;
+        samba::listens(text).unwrap_or((settings.address, settings.smb_port).into())
+    }
+
+    fn is_given_up(&self) -> bool {
+        self.world.ends()
+    }
+
     fn check(&self, file: &Path) -> Result<(), String> {
         let (_, said) = tools::run("testparm", "samba-common-bin", &["-s", &file.display().to_string()])?;
         // It goes on past these, and so would the server, without the meant setting.
@@ -88,15 +101,13 @@ impl Server for Samba<'_> {
         Ok(())
     }
 
-    fn serves(&self, process: &mut Process, _: &str) -> Result<(), String> {
-        let World { settings, .. } = self.world;
+    fn serves(&self, process: &mut Process, text: &str) -> Result<(), String> {
+        let at = self.listens(text);
         let mut said = "it has ended".to_owned();
-        wait_until(SECONDS, || {
+        self.world.wait(SECONDS, || {
             let Some(pid) = process.is_alive().then(|| process.pid()).flatten() else { return true };
             // Messages are read in turn: an answer comes behind the reading of the file.
-            let answers = rpc::connect(settings.address, settings.smb_port)
-                .map(drop)
-                .and_then(|()| self.control(&[&pid.to_string(), "ping"]).map(drop));
+            let answers = rpc::connect(at).and_then(|()| self.control(&[&pid.to_string(), "ping"]).map(drop));
             said = answers.err().unwrap_or_default();
             said.is_empty()
         });
@@ -104,34 +115,92 @@ impl Server for Samba<'_> {
     }
 }
 
-/// Brings the server in step with the shares that it is to give out.
-///
-/// # Errors
-/// In words.
-pub fn bring(kept: &mut Kept, world: &World, exports: &[&Export]) -> Result<(), String> {
-    if exports.is_empty() {
-        kept.stop();
-        return Ok(());
+/// The server.
+pub struct Smb {
+    kept: Kept,
+    pool: Pool,
+    moments: Moments,
+}
+
+impl Smb {
+    /// The one that may be running already.
+    pub fn find(dir: &Path, pool: &Pool) -> Self {
+        Self { kept: Kept::new(Process::find(dir, "smbd")), pool: pool.clone(), moments: Moments::default() }
     }
+
+    fn bring_all(&mut self, world: &World, exports: &[&Export]) -> Result<(), String> {
+        let places = world.places("smb");
+        let private = Path::new(&places.state).join("ncalrpc");
+        std::fs::create_dir_all(&private).map_err(|error| format!("{} cannot be made: {error}", private.display()))?;
+        self.moments.follow(world, &self.pool, exports)?;
+        let text = samba::server(&world.settings, &places, exports, &world.own("smb.local.conf"));
+        self.kept.bring(&Samba { world }, &world.file("smb.conf"), &text)
+    }
+}
+
+/// The shares that have names of their own for SMB clients, and the faults of the others.
+fn named<'a>(exports: &[&'a Export]) -> (Vec<&'a Export>, Vec<Fault>) {
     let mut served = Vec::new();
     let mut faults = Vec::new();
     let mut words = BTreeMap::new();
     for export in exports {
         let word = export.word();
-        match samba::check_name(&word) {
-            Err(why) => faults.push(format!("smb: {why}")),
-            Ok(()) => match words.insert(word.to_ascii_lowercase(), &export.name) {
-                Some(other) => {
-                    faults.push(format!("smb: shares '{other}' and '{}' would both be called '{word}'", export.name))
-                }
-                None => served.push(*export),
-            },
+        let taken = samba::check_name(&word).and_then(|()| match words.get(&word.to_ascii_lowercase()) {
+            Some(other) => Err(format!("shares '{other}' and '{}' would both be called '{word}'", export.name)),
+            None => Ok(()),
+        });
+        match taken {
+            Ok(()) => {
+                words.insert(word.to_ascii_lowercase(), &export.name);
+                served.push(*export);
+            }
+            Err(why) => {
+                let text = format!("smb: share '{}' is not served: {why}", export.name);
+                faults.push(Fault { door: Door::Smb, share: Some(export.name.clone()), text });
+            }
         }
     }
-    let places = world.places("smb");
-    let private = Path::new(&places.state).join("ncalrpc");
-    std::fs::create_dir_all(&private).map_err(|error| format!("{} cannot be made: {error}", private.display()))?;
-    let text = samba::server(&world.settings, &places, &served, &world.own("smb.local.conf"));
-    kept.bring(&Samba { world }, &world.file("smb.conf"), &text)?;
-    if faults.is_empty() { Ok(()) } else { Err(faults.join("; ")) }
+    (served, faults)
+}
+
+impl Servers for Smb {
+    fn bring(&mut self, world: &World, exports: &[&Export]) -> Vec<Fault> {
+        if exports.is_empty() {
+            self.kept.stop();
+            return Vec::new();
+        }
+        let (served, mut faults) = named(exports);
+        let done = self.bring_all(world, &served);
+        faults.extend(done.err().map(|text| Fault { door: Door::Smb, share: None, text }));
+        faults
+    }
+
+    fn hurry(&mut self) {
+        self.kept.hurry();
+    }
+
+    fn stop(&mut self) {
+        self.kept.stop();
+    }
+
+    fn pids(&self) -> BTreeMap<String, i32> {
+        self.kept.process.pid().map(|pid| (String::new(), pid)).into_iter().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use doors::Access;
+
+    use super::*;
+
+    #[test]
+    fn a_share_without_a_name_for_smb_is_at_fault_itself() {
+        let export = |name: &str| Export::through(Door::Smb, Access::default(), 1, name.to_owned(), "/s".to_owned());
+        let all = ["a-b", "a/b", "homes", "z"].map(export);
+        let (served, faults) = named(&all.iter().collect::<Vec<_>>());
+        assert_eq!(served.iter().map(|export| &*export.name).collect::<Vec<_>>(), ["a-b", "z"]);
+        assert_eq!(faults.iter().map(|fault| fault.share.as_deref()).collect::<Vec<_>>(), [Some("a/b"), Some("homes")]);
+        assert!(faults[0].text.contains("would both be called 'a-b'"), "{}", faults[0].text);
+    }
 }

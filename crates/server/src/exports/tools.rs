@@ -2,15 +2,22 @@
 
 use std::fs::File;
 use std::io::{Read, Seek};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use super::process::wait_until;
 use host::with_usual_signals;
 
 /// Where servers are, beside what the caller's PATH says.
 const SYSTEM_PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
-/// A checker or a control program that takes longer hangs.
-const SECONDS_MAX: &str = "30";
+/// Deadline of a checker or a control program, after which it is killed.
+const SECONDS_MAX: u32 = 10;
+/// Most bytes of its output that are read.
+const OUTPUT_BYTES_MAX: u64 = 1 << 20;
 
 /// Where a program is.
 pub fn find(name: &str) -> Option<PathBuf> {
@@ -27,12 +34,24 @@ pub fn command(name: &str, package: &str) -> Result<Command, String> {
     find(name).map(Command::new).ok_or_else(|| format!("{name} is not installed: install the package {package}"))
 }
 
-/// A run of a program that does not hang.
-fn bounded(name: &str, package: &str, arguments: &[&str]) -> Result<Command, String> {
-    let path = find(name).ok_or_else(|| format!("{name} is not installed: install the package {package}"))?;
-    let mut bounded = Command::new("timeout");
-    bounded.args(["--kill-after=5", SECONDS_MAX]).arg(path).args(arguments).current_dir("/");
-    Ok(bounded)
+/// Runs a program to its end, or to the deadline. A program that the kernel does not let die, since
+/// it waits for a file system, is left to a thread.
+fn status(mut command: Command, name: &str, seconds: u32) -> Result<ExitStatus, String> {
+    let failed = |error: std::io::Error| format!("{name} cannot be run: {error}");
+    let mut child = with_usual_signals(command.current_dir("/")).process_group(0).spawn().map_err(failed)?;
+    let mut ended = Ok(None);
+    wait_until(seconds, || {
+        ended = child.try_wait();
+        !matches!(ended, Ok(None))
+    });
+    if let Some(status) = ended.map_err(failed)? {
+        return Ok(status);
+    }
+    if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
+        let _ = kill_process_group(group, Signal::KILL);
+    }
+    drop(std::thread::Builder::new().name("reaper".to_owned()).spawn(move || child.wait()));
+    Err(format!("{name} did not end within {seconds} s, and was killed"))
 }
 
 /// Runs a program that takes its standard input for a connection, and answers there. `answer`: a
@@ -43,13 +62,19 @@ fn bounded(name: &str, package: &str, arguments: &[&str]) -> Result<Command, Str
 pub fn answer(name: &str, package: &str, arguments: &[&str], answer: &Path) -> Result<String, String> {
     let failed = |error: std::io::Error| format!("{name} cannot be run: {error}");
     let mut file = File::options().read(true).write(true).create(true).truncate(true).open(answer).map_err(failed)?;
-    let mut bounded = bounded(name, package, arguments)?;
-    bounded.stdin(file.try_clone().map_err(failed)?).stdout(Stdio::null()).stderr(Stdio::null());
-    let done = with_usual_signals(&mut bounded).status();
+    let mut command = command(name, package)?;
+    command.args(arguments).stdin(file.try_clone().map_err(failed)?).stdout(Stdio::null()).stderr(Stdio::null());
+    let done = status(command, name, SECONDS_MAX);
     drop(std::fs::remove_file(answer));
-    done.map_err(failed)?;
+    done?;
+    read_back(&mut file).map_err(failed)
+}
+
+/// The text in a file that a program has written to.
+fn read_back(file: &mut File) -> std::io::Result<String> {
     let mut said = Vec::new();
-    file.rewind().and_then(|()| file.read_to_end(&mut said)).map_err(failed)?;
+    file.rewind()?;
+    file.take(OUTPUT_BYTES_MAX).read_to_end(&mut said)?;
     Ok(String::from_utf8_lossy(&said).into_owned())
 }
 
@@ -58,17 +83,25 @@ pub fn answer(name: &str, package: &str, arguments: &[&str], answer: &Path) -> R
 /// # Errors
 /// What it said last, or why it cannot be run.
 pub fn run(name: &str, package: &str, arguments: &[&str]) -> Result<(String, String), String> {
-    let mut bounded = bounded(name, package, arguments)?;
-    bounded.stdin(Stdio::null());
-    let done = with_usual_signals(&mut bounded).output().map_err(|error| format!("{name} cannot be run: {error}"))?;
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let (out, err) = (text(&done.stdout), text(&done.stderr));
-    if done.status.success() {
+    run_within(SECONDS_MAX, name, package, arguments)
+}
+
+fn run_within(seconds: u32, name: &str, package: &str, arguments: &[&str]) -> Result<(String, String), String> {
+    let failed = |error: std::io::Error| format!("{name} cannot be run: {error}");
+    // Not pipes: a process that the program leaves behind would keep them open.
+    let output = || memfd_create("output", MemfdFlags::CLOEXEC).map(File::from).map_err(|error| failed(error.into()));
+    let (mut out, mut err) = (output()?, output()?);
+    let mut command = command(name, package)?;
+    let copy = |file: &File| file.try_clone().map_err(failed);
+    command.args(arguments).stdin(Stdio::null()).stdout(copy(&out)?).stderr(copy(&err)?);
+    let status = status(command, name, seconds)?;
+    let (out, err) = (read_back(&mut out).map_err(failed)?, read_back(&mut err).map_err(failed)?);
+    if status.success() {
         return Ok((out, err));
     }
     let last = err.lines().chain(out.lines()).filter(|line| !line.trim().is_empty()).collect::<Vec<_>>();
     let said = last.iter().take(3).map(|line| line.trim()).collect::<Vec<_>>().join("; ");
-    Err(format!("{name} says: {}", if said.is_empty() { done.status.to_string() } else { said }))
+    Err(if said.is_empty() { format!("{name} ended with {status}") } else { format!("{name} says: {said}") })
 }
 
 /// Writes a file in one step: a reader sees the old or the new content.
@@ -93,4 +126,20 @@ pub fn user(name: &str) -> Option<(u32, u32)> {
     let line = all.lines().find(|line| line.split(':').next() == Some(name))?;
     let fields: Vec<_> = line.split(':').collect();
     Some((fields.get(2)?.parse().ok()?, fields.get(3)?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_hangs_is_killed_with_its_children() {
+        let _alone = testkit::starting();
+        let said = run_within(1, "sh", "dash", &["-c", "sleep 600 & wait"]).unwrap_err();
+        assert_eq!(said, "sh did not end within 1 s, and was killed");
+        // A child that keeps the output open holds nothing up.
+        let (out, _) = run_within(60, "sh", "dash", &["-c", "sleep 61 & echo done"]).unwrap();
+        assert_eq!(out, "done\n");
+        assert_eq!(run("false", "coreutils", &[]).unwrap_err(), "false ended with exit status: 1");
+    }
 }

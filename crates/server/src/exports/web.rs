@@ -1,16 +1,18 @@
 //! HTTP and WebDAV by Apache.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use doors::{Export, apache};
+use doors::{Door, Export, apache};
 use rustix::process::{Pid, Signal};
 
+use super::keeper::Servers;
 use super::kept::{Kept, Server};
-use super::process::{Process, end_users_of, wait_until};
+use super::process::{Process, end_users_of};
 use super::world::World;
-use super::{rpc, tools};
+use super::{Fault, rpc, tools};
 
 /// The package of the server.
 pub const PACKAGE: &str = "apache2-bin";
@@ -30,6 +32,15 @@ struct Apache<'a> {
 impl Server for Apache<'_> {
     fn name(&self) -> String {
         "http".to_owned()
+    }
+
+    fn listens(&self, text: &str) -> SocketAddr {
+        let World { settings, .. } = self.world;
+        apache::listens(text).unwrap_or((settings.address, settings.http_port).into())
+    }
+
+    fn is_given_up(&self) -> bool {
+        self.world.ends()
     }
 
     fn check(&self, file: &Path) -> Result<(), String> {
@@ -61,16 +72,16 @@ impl Server for Apache<'_> {
     }
 
     fn serves(&self, process: &mut Process, text: &str) -> Result<(), String> {
-        let World { settings, .. } = self.world;
+        let at = self.listens(text);
         let path = text.lines().rev().find_map(|line| line.strip_prefix("RedirectMatch 410 \"^")?.strip_suffix("$\""));
         let path = path.unwrap_or_default().replace('\\', "");
         let mut said = "it has ended".to_owned();
-        let is_in_force = wait_until(SECONDS, || {
+        let is_in_force = self.world.wait(SECONDS, || {
             // One that has ended will not answer.
             if !process.is_alive() {
                 return true;
             }
-            match rpc::http_status(settings.address, settings.http_port, &path) {
+            match rpc::http_status(at, &path) {
                 Ok(410) => said.clear(),
                 Ok(status) => said = format!("it answers {status} where 410 shows that the configuration is in force"),
                 Err(error) => said = error,
@@ -110,26 +121,52 @@ fn changed(old: &str, new: &str) -> Vec<PathBuf> {
     gone.map(|(dir, _)| PathBuf::from(dir)).collect()
 }
 
-/// Brings the server in step with the shares that it is to give out.
-///
-/// # Errors
-/// In words.
-pub fn bring(kept: &mut Kept, world: &World, exports: &[&Export]) -> Result<(), String> {
-    if exports.is_empty() {
-        kept.stop();
-        return Ok(());
+/// The server.
+pub struct Web(Kept);
+
+impl Web {
+    /// The one that may be running already.
+    pub fn find(dir: &Path) -> Self {
+        Self(Kept::new(Process::find(dir, "apache")))
     }
-    let places = world.places("http");
-    let locks = Path::new(&places.state).join("locks");
-    std::fs::create_dir_all(&locks).map_err(|error| format!("{} cannot be made: {error}", locks.display()))?;
-    let user = &world.settings.http_user;
-    let (uid, gid) =
-        tools::user(user).ok_or_else(|| format!("http: there is no user {user}: see http-user in settings"))?;
-    std::os::unix::fs::chown(&locks, Some(uid), Some(gid)).map_err(|error| format!("{}: {error}", locks.display()))?;
-    let types = if Path::new(TYPES).exists() { TYPES } else { "/dev/null" };
-    let own = world.own("httpd.local.conf");
-    let (text, _) = apache::server(&world.settings, &places, (MODULES, types, gid), exports, &own);
-    kept.bring(&Apache { world }, &world.file("httpd.conf"), &text)
+
+    fn bring_all(&mut self, world: &World, exports: &[&Export]) -> Result<(), String> {
+        let places = world.places("http");
+        let locks = Path::new(&places.state).join("locks");
+        std::fs::create_dir_all(&locks).map_err(|error| format!("{} cannot be made: {error}", locks.display()))?;
+        let user = &world.settings.http_user;
+        let (uid, gid) =
+            tools::user(user).ok_or_else(|| format!("http: there is no user {user}: see http-user in settings"))?;
+        let owned = std::os::unix::fs::chown(&locks, Some(uid), Some(gid));
+        owned.map_err(|error| format!("{}: {error}", locks.display()))?;
+        let types = if Path::new(TYPES).exists() { TYPES } else { "/dev/null" };
+        let own = world.own("httpd.local.conf");
+        let (text, _) = apache::server(&world.settings, &places, (MODULES, types, gid), exports, &own);
+        self.0.bring(&Apache { world }, &world.file("httpd.conf"), &text)
+    }
+}
+
+impl Servers for Web {
+    fn bring(&mut self, world: &World, exports: &[&Export]) -> Vec<Fault> {
+        if exports.is_empty() {
+            self.0.stop();
+            return Vec::new();
+        }
+        let done = self.bring_all(world, exports);
+        done.err().map(|text| Fault { door: Door::Http, share: None, text }).into_iter().collect()
+    }
+
+    fn hurry(&mut self) {
+        self.0.hurry();
+    }
+
+    fn stop(&mut self) {
+        self.0.stop();
+    }
+
+    fn pids(&self) -> BTreeMap<String, i32> {
+        self.0.process.pid().map(|pid| (String::new(), pid)).into_iter().collect()
+    }
 }
 
 #[cfg(test)]

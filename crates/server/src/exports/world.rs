@@ -7,12 +7,15 @@
 //! | `ganesha.conf`, `nfs/`, `smb.conf`, `httpd.conf` | written by the server of the pool |
 //! | `vsftpd-*.conf`, `bus.conf` | the same |
 //! | `state/`, `logs/` | of the servers |
+//! | `snapshots/` | links to snapshots by their times, for SMB |
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use doors::{Places, Settings, checked_path};
 use surface::{Error, ErrorKind, Result};
 
+use super::process::wait_until;
 use super::tools;
 
 /// A directory of exports.
@@ -21,6 +24,8 @@ pub struct World {
     pub dir: PathBuf,
     /// Addresses and ports.
     pub settings: Settings,
+    /// The server of the pool stops: no server of a protocol is waited for.
+    ends: AtomicBool,
 }
 
 impl World {
@@ -44,7 +49,28 @@ impl World {
         }
         let text = std::fs::read_to_string(&file).map_err(failed)?;
         let settings = Settings::parse(&text).map_err(|error| invalid(format!("{}: {error}", file.display())))?;
-        Ok(Self { dir, settings })
+        Ok(Self { dir, settings, ends: AtomicBool::new(false) })
+    }
+
+    /// Ends all waits for servers, those under way as well.
+    pub fn end(&self) {
+        self.ends.store(true, Ordering::Release);
+    }
+
+    /// Whether the server of the pool stops.
+    pub fn ends(&self) -> bool {
+        self.ends.load(Ordering::Acquire)
+    }
+
+    /// Waits for a server until something holds, until the deadline or until the server of the pool
+    /// stops. Returns whether it holds.
+    pub fn wait(&self, seconds: u32, mut holds: impl FnMut() -> bool) -> bool {
+        let mut does_hold = false;
+        wait_until(seconds, || {
+            does_hold = !self.ends() && holds();
+            does_hold || self.ends()
+        });
+        does_hold
     }
 
     /// A file in it.

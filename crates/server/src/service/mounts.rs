@@ -6,7 +6,7 @@ use engine::Meant;
 use surface::{DeviceId, Error, ErrorKind, Result};
 
 use super::Service;
-use crate::exports::Exports;
+use crate::exports::{self, Exports};
 use crate::share_trees::ACCESS_TIMES;
 use crate::shares::Shares;
 use operations::{Reply, Request};
@@ -46,22 +46,29 @@ impl Service {
         {
             self.refuse_for_volume(name, key)?;
         }
+        let exports = self.exports.lock().clone().filter(|_| !doors.is_empty());
+        if let Some(exports) = &exports {
+            for (key, value) in changes {
+                if let Some((door, value)) = doors::Door::of_property(key).zip(value.as_deref()) {
+                    exports.check_ports(door, value)?;
+                }
+            }
+        }
         self.pool.set_properties_of(meant, changes)?;
         // Listings of mounted roots may show the snapshots, or no longer.
         if let Some(shares) = self.mounted_shares().filter(|_| changes.iter().any(|(key, _)| key == "snapdir")) {
             shares.close_moments(true);
         }
-        let exports = self.exports.lock().clone();
-        if let Some(exports) = exports.filter(|_| !doors.is_empty()) {
-            let faults = exports.look(true);
-            let of_these: Vec<_> = faults.into_iter().filter(|fault| doors.contains(&fault.door)).collect();
-            if let Some(fault) = of_these.first() {
-                let text =
-                    format!("the property is set, but not in force: {} (shale exports --check tells more)", fault.text);
-                return Err(Error::new(ErrorKind::Io, text));
-            }
+        let Some(exports) = exports else {
+            let is_served = !doors.is_empty() && self.served.lock().is_some();
+            return Ok(Reply::done_with(if is_served { exports::unserved_notes(changes) } else { Vec::new() }));
+        };
+        if let Some(fault) = exports.change(&doors, volume).first() {
+            let text =
+                format!("the property is set, but not in force: {} (shale exports --check tells more)", fault.text);
+            return Err(Error::new(ErrorKind::Io, text));
         }
-        Ok(Reply::Done)
+        Ok(Reply::done_with(exports.notes(changes)))
     }
 
     /// Fails for a volume: it has no files.
@@ -73,17 +80,23 @@ impl Service {
         Err(Error::new(ErrorKind::Invalid, text))
     }
 
-    /// Mounts shares that have come, and unmounts those that have gone, where shares are mounted at
-    /// all.
+    /// Brings mounts and doors in step with the shares that have come or gone, where they are
+    /// mounted and exported at all. Returns when clients find them so.
     pub fn look_at_shares(&self) {
+        self.look_at_mounts();
+        let exports = self.exports.lock().clone();
+        if let Some(exports) = exports {
+            exports.follow();
+        }
+    }
+
+    /// Mounts shares that have come, and unmounts those that have gone; the doors follow by
+    /// themselves. For the server's own thread, which waits for no server of a protocol.
+    pub fn look_at_mounts(&self) {
         let shares = self.shares.lock().clone();
         if let Some(shares) = shares {
             shares.close_moments(true);
             shares.bring_up_to_date().iter().for_each(|line| log::warn!("{line}"));
-        }
-        let exports = self.exports.lock().clone();
-        if let Some(exports) = exports {
-            exports.look(false);
         }
     }
 
@@ -125,7 +138,7 @@ impl Service {
         if was_mounted {
             self.look_at_shares();
         } else if let Some(exports) = exports {
-            exports.look(false);
+            exports.follow();
         }
         done
     }

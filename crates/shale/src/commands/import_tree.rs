@@ -92,13 +92,14 @@ pub fn import(session: &Session, args: &ImportArgs, interrupted: &AtomicBool, ou
     // Figures are an ornament: if they cannot be had, the tree is there nevertheless.
     if let Ok(Some(found)) = find(session, name) {
         summary.stored_bytes = Some(found.stored_bytes);
-        // The pages of its names are sparse, and would count as data that was saved.
-        summary.ratio = if old.is_none() { ratio(summary.copied_bytes, found.stored_bytes) } else { found.ratio };
-        if let Some(old) = old {
+        // The same ratio as `list` shows: of whole blocks, names included, and the bytes stored.
+        (summary.data_bytes, summary.ratio) = (Some(found.allocated_bytes), found.ratio);
+        if let Some(old) = &old {
             let added = found.stored_bytes.saturating_sub(old.stored_bytes);
             summary.added_bytes = Some(added);
             // What replaces others takes their room.
-            summary.added_ratio = ratio(summary.copied_bytes, added).filter(|_| !args.overwrite);
+            let data = found.allocated_bytes.saturating_sub(old.allocated_bytes);
+            summary.added_ratio = ratio(data, added).filter(|_| !args.overwrite);
         }
     }
     Ok(summary)

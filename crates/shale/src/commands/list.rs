@@ -67,6 +67,10 @@ pub fn run(args: ListArgs, output: &Output) -> Outcome {
     let (volumes, properties, receives, pool) = Session::with(&args.pool, &args.access, |session| {
         if args.sync {
             session.done(Request::Checkpoint)?;
+        } else if args.wants_snapshots() {
+            // Figures of a snapshot that the last checkpoint does not know would be far too small.
+            // A pool that takes no checkpoint is listed as well.
+            let _ = session.done(Request::Checkpoint);
         }
         let volumes = wanted(session, &args)?;
         let mut properties = BTreeMap::new();
@@ -93,7 +97,7 @@ pub fn run(args: ListArgs, output: &Output) -> Outcome {
         if args.columns.is_some() || args.volume.is_some() {
             return text;
         }
-        for r in receives {
+        for r in &receives {
             let (come, expected) = (format_size(r.received_bytes), format_size(r.expected_bytes));
             text += &format!("being received: {}@{}, {come} of {expected}\n", r.volume, r.snapshot);
         }
@@ -110,8 +114,10 @@ pub fn run(args: ListArgs, output: &Output) -> Outcome {
         if data > 0 {
             // Else a clone whose origin was destroyed seems to have nothing.
             let (data, stored) = (format_size(data), format_size(stored));
-            text +=
-                &format!("in destroyed volumes, for clones or until it has come back: {data}, stored in {stored}\n");
+            let received = if receives.is_empty() { "" } else { "being received, or " };
+            text += &format!(
+                "{received}in destroyed volumes, for clones or until it has come back: {data}, stored in {stored}\n"
+            );
         }
         text
     });

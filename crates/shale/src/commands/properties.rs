@@ -17,7 +17,11 @@ pub fn set(args: SetArgs, output: &Output) -> Outcome {
     let (volume, changes) = set_words(&args.words)?;
     let keys: Vec<String> = changes.iter().map(|(key, _)| key.clone()).collect();
     let properties = Session::with(&args.pool, &args.access, |session| {
-        session.done(Request::Set { volume: volume.clone(), id: None, changes })?;
+        match session.call(Request::Set { volume: volume.clone(), id: None, changes })? {
+            Reply::Done => {}
+            Reply::Noted(notes) => notes.iter().for_each(|text| output.note(&format!("note: {text}"))),
+            other => return Err(other.unexpected().into()),
+        }
         Ok(in_force(session, volume)?)
     })?;
     let changed: Vec<_> = properties.into_iter().filter(|property| keys.contains(&property.key)).collect();

@@ -206,7 +206,7 @@ fn wait(events: &Receiver<Event>, is_all: bool, service: &Arc<Service>, output: 
             }
             Ok(Event::Over(name)) => output.warn(&format!("the {name} is gone; the server goes on with the rest")),
             Err(RecvTimeoutError::Timeout) => {
-                service.look_at_shares();
+                service.look_at_mounts();
                 service.tend_images();
                 service.new_fullness().iter().for_each(|line| output.warn(line));
                 service.new_damage().iter().for_each(|line| output.warn(line));

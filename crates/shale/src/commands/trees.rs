@@ -59,6 +59,10 @@ pub struct TreeSummary {
     /// Bytes that the share and its snapshots take in the pool (import).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stored_bytes: Option<u64>,
+    /// The data of the share: whole blocks, those of its names included (import).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub data_bytes: Option<u64>,
+    /// Of that data and the stored bytes, as `list` has it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ratio: Option<f64>,
     /// Of these, what came with the import, if the share was there before; and what it saves, where
@@ -93,6 +97,7 @@ impl TreeSummary {
             zeroed_bytes: tally.zeroed_bytes,
             zeroed: tally.zeroed,
             stored_bytes: None,
+            data_bytes: None,
             ratio: None,
             added_bytes: None,
             added_ratio: None,
@@ -130,11 +135,14 @@ impl TreeSummary {
         };
         let others = self.symlinks + self.links + self.others;
         text += &format!("{} files, {} directories, {others} others, ", self.files, self.directories);
-        text += &format!("{} of data, ", format_size(self.copied_bytes));
+        text += &format!("{} copied, ", format_size(self.copied_bytes));
         let figures = |bytes: u64, ratio| format!("{} stored, ratio {}", format_size(bytes), show_ratio(ratio));
         if let Some(bytes) = self.stored_bytes {
             text += &match self.added_bytes {
-                None => format!("{}, ", figures(bytes, self.ratio)),
+                None => {
+                    let data = self.data_bytes.map(|data| format!("{} of data in ", format_size(data)));
+                    format!("{}{}, ", data.unwrap_or_default(), figures(bytes, self.ratio))
+                }
                 Some(added) => {
                     format!("{} (all of the share: {}), ", figures(added, self.added_ratio), figures(bytes, self.ratio))
                 }

@@ -25,7 +25,7 @@ struct Found {
 
 impl Tree {
     /// What a file takes, or all below a directory, in words: `files=3 size=9000 data=16384
-    /// stored=2100`, all but the first in bytes. The last writes may not be counted yet.
+    /// stored=2100`, all but the first in bytes.
     ///
     /// # Errors
     /// `ENODATA` for what has no data, or where it cannot be told; `EOVERFLOW` for a directory with

@@ -173,8 +173,8 @@ fn figure_3_1_of_the_thesis_holds() {
         (world.codecs(good), world.codecs(bad))
     };
     for compression in ["off", "auto"] {
-        let world = World::new(&[], &[("compression", compression), ("mode", "archive")]);
-        assert_eq!(mixed(&world, "known.c").0, "zstd-9", "compression={compression}");
+        let world = World::new(&[], &[("compression", compression), ("mode", "balanced")]);
+        assert_eq!(mixed(&world, "known.c").0, "zstd-3", "compression={compression}");
         // Binary data: neither name nor first bytes tell what it is.
         let odd = world.file("odd.unheard", &[b"\x01\x02\x03\0", &text()[4..]].concat());
         assert!(world.codecs(odd) != "raw" && world.saved(odd) > 0.5, "compression={compression}: it is tested");
@@ -183,9 +183,9 @@ fn figure_3_1_of_the_thesis_holds() {
     }
     let world = World::new(&[], &[("compression", "off")]);
     assert_eq!(mixed(&world, "known.c").0, "raw", "without a mode compression=off means all files");
-    let world = World::new(&[], &[("compression", "lz4"), ("mode", "archive")]);
+    let world = World::new(&[], &[("compression", "lz4"), ("mode", "balanced")]);
     let odd = world.file("odd.unheard", &[b"\x01\x02\x03\0", &text()[4..]].concat());
-    assert_eq!((world.codecs(odd).as_str(), mixed(&world, "known.c").0.as_str()), ("lz4", "zstd-9"));
+    assert_eq!((world.codecs(odd).as_str(), mixed(&world, "known.c").0.as_str()), ("lz4", "zstd-3"));
 }
 
 /// Name before content, and a decision stays with the file.
@@ -332,15 +332,15 @@ fn properties_change_while_files_are_written() {
     world.write(node, BYTES / 2, &text()[BYTES / 2..]);
     assert_eq!(world.codecs(node), "lz4,gzip-4", "what no rule speaks of follows the properties");
     world.set("compression", "auto");
-    world.set("mode", "archive");
+    world.set("mode", "balanced");
     let ruled = world.file("b.c", &text());
-    assert_eq!(world.codecs(ruled), "zstd-9");
-    world.set("rule.c", "archive:gzip-9,energy:lz4");
+    assert_eq!(world.codecs(ruled), "zstd-3");
+    world.set("rule.c", "balanced:gzip-9,energy:lz4");
     assert_eq!(world.codecs(world.file("c.c", &text())), "gzip-9");
     world.set("mode", "energy");
     assert_eq!(world.codecs(world.file("d.c", &text())), "lz4");
     world.write(ruled, 0, &text());
-    assert_eq!(world.codecs(ruled), "zstd-9", "a file keeps what was decided when it was made");
+    assert_eq!(world.codecs(ruled), "zstd-3", "a file keeps what was decided when it was made");
 }
 
 /// A rule that is set later says nothing of a file until it is looked up again, and is told.

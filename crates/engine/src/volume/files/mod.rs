@@ -366,6 +366,8 @@ impl ObjectSpace for Files {
     }
 
     fn stored(&self, file: u64) -> Result<Option<Taken>> {
+        // The last writes as well.
+        self.settle()?;
         let stored = Self::stored(self, file, 0)?;
         Ok(Some(Taken { raw_bytes: stored.raw_bytes, stored_bytes: stored.stored_bytes }))
     }
