@@ -294,7 +294,7 @@ fn mend_trees(pool: &Pool, report: &mut SalvageReport) -> Trees {
         trees.insert(share.name, told);
     }
     let mut in_doubt = Trees::new();
-    let is_of_share = |name: &str| trees.contains_key(names::volume_of(name));
+    let is_of_share = |name: &str| trees.contains_key(operations::names::volume_of(name));
     for volume in report.volumes.iter_mut().filter(|volume| is_of_share(&volume.name)) {
         let name = volume.name.clone();
         let problem = |range: &DamagedRange| Problem {
