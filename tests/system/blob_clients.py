@@ -187,7 +187,7 @@ def blob_read_cache(t):
     if server is None:
         return
     store = Store(t, f"s3://{BUCKET}/dir", own_state(t, server.environment()))
-    source = data.real_file(t.dir / "source", 20 << 20)
+    source = data.mixed_file(t.dir / "source", 20 << 20)
     store.blob("put", "books", source)
     expected = source.read_bytes()[7_000_000:7_004_096]
     arguments = ("--range", "7000000-7004096")

@@ -30,7 +30,7 @@ def blob_objects_gone_cut_foreign(t):
     """Objects that are gone, cut, longer, another's or changed in any bit: exit code 6 and the object's name, or the right bytes"""
     store = directory(t)
     generator = random.Random(3)
-    first, second = data.real_file(t.dir / "first", 1 << 20), data.random_file(t.dir / "second", 300_000)
+    first, second = data.mixed_file(t.dir / "first", 1 << 20), data.random_file(t.dir / "second", 300_000)
     (t.dir / "few").write_bytes(b"a few words")
     store.blob("put", "b", first)
     store.blob("append", "b", second)
@@ -120,7 +120,7 @@ def blob_full_disk(t):
 def killed_everywhere(t, store):
     """kill -9 of each command that changes something, at random moments; every byte and checksum is right after each."""
     generator = random.Random(8)
-    base, more = data.random_file(t.dir / "base", 24 << 20), data.real_file(t.dir / "more", 24 << 20)
+    base, more = data.random_file(t.dir / "base", 24 << 20), data.mixed_file(t.dir / "more", 24 << 20)
     kept = {base.read_bytes(), more.read_bytes()}
     store.blob("put", "k", base, "--pack", "4M")
     killed = 0

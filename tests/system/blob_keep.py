@@ -19,7 +19,7 @@ def pack_files(t, store):
 
 def keeping(t, store, elsewhere):
     """All commands that keep or give up versions, with every byte read back."""
-    first, second = data.real_file(t.dir / "first", 20 << 20), data.random_file(t.dir / "second", 6 << 20)
+    first, second = data.mixed_file(t.dir / "first", 20 << 20), data.random_file(t.dir / "second", 6 << 20)
     one = store.blob("put", "books", first, "-m", "one")["version"]
     two = store.blob("put", "books", second, "-m", "two")["version"]
     # A clone has the old version's bytes, and keeps them when the source gives it up and goes.
@@ -67,7 +67,7 @@ def keeping(t, store, elsewhere):
 
 def many_appends(t, store):
     """Small appends and a clipped frame, put together by optimize: the same bytes, in fewer frames."""
-    expected, real = bytearray(), data.real_file(t.dir / "real", 1 << 20).read_bytes()
+    expected, real = bytearray(), data.mixed_file(t.dir / "real", 1 << 20).read_bytes()
     for number in range(24):
         part = t.dir / "part"
         part.write_bytes(real[number * 10_000:(number + 1) * 10_000])
@@ -158,7 +158,7 @@ def blob_explain(t):
     """explain shows how regions are stored and what each candidate would make of one; estimate comes near what a put takes"""
     store = directory(t)
     source = t.dir / "mixed"
-    real = data.real_file(t.dir / "real", 8 << 20).read_bytes()
+    real = data.mixed_file(t.dir / "real", 8 << 20).read_bytes()
     noise = data.random_file(t.dir / "noise", 8 << 20).read_bytes()
     source.write_bytes(real + noise)
     put = store.blob("put", "mixed", source)

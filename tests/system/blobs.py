@@ -177,7 +177,7 @@ def writers(t, store, key, processes, rounds, kill=None, server=None):
 def blob_commands(t):
     """put, append, write, get, log, stat, tag, diff and verify of a blob in a directory, every version byte for byte"""
     store = directory(t)
-    source = data.real_file(t.dir / "source", 64 << 20)
+    source = data.mixed_file(t.dir / "source", 64 << 20)
     done = store.blob("put", "books", source, "-m", "first")
     t.expect(done["ratio"] > 1.5, f"real files are stored with ratio {done['ratio']}")
     first = done["version"]
@@ -218,7 +218,7 @@ def blob_commands(t):
 def blob_damage(t):
     """A flipped byte in an object of a blob is found by verify, named with its place, and never given out"""
     store = directory(t)
-    source = data.real_file(t.dir / "source", 8 << 20)
+    source = data.mixed_file(t.dir / "source", 8 << 20)
     store.blob("put", "books", source)
     packs = sorted((t.dir / "blobs").rglob("p/*/*"))
     t.expect(packs, "there is no pack")

@@ -18,7 +18,7 @@ from harness.pool import BINARY
 def import_export_gigabytes(t):
     """2.5 GiB of real and random data and a hole go in and come out again, directly and through the server, byte for byte"""
     source = t.dir / "source"
-    data.real_file(source, 1 << 30)
+    data.mixed_file(source, 1 << 30)
     data.random_file(t.dir / "noise", 256 << 20)
     with open(source, "r+b") as file:
         # Data, a hole of 1 GiB, data that no codec makes smaller, and an odd end.
@@ -224,7 +224,7 @@ def volumes_of(pool):
 def check_finds_damage(t):
     """flipped bytes in stored data are found by check, named, and never returned by a read"""
     pool = Pool(t, capacity="256M")
-    source = data.real_file(t.dir / "source", 32 << 20)
+    source = data.mixed_file(t.dir / "source", 32 << 20)
     pool.shale("import", "vol", source)
     pool.check()
     data_file = pool.path / "data"
@@ -270,14 +270,14 @@ def online_changes(t):
     pool = Pool(t)
     pool.create("vol", "512M", compression="off")
     server = pool.serve(mount=True)
-    image = data.real_file(t.dir / "image", 64 << 20, data.source_roots())
+    image = data.mixed_file(t.dir / "image", 64 << 20, data.PLAIN)
     t.run("nbdcopy", image, server.uri("vol"))
     raw = pool.status()
     pool.shale("set", "vol", "compression=zstd-3", "unit=64K")
     t.run("nbdcopy", image, server.uri("vol"))
     packed = pool.status()
     t.expect(raw["stored_bytes"] >= raw["allocated_bytes"], f"compression=off stored {raw['stored_bytes']}")
-    t.expect(packed["stored_bytes"] * 2 < raw["stored_bytes"], f"zstd-3 on source code: {packed['stored_bytes']} bytes")
+    t.expect(packed["stored_bytes"] * 2 < raw["stored_bytes"], f"zstd-3 on text and records: {packed['stored_bytes']} bytes")
     pool.shale("resize", "vol", "1G")
     t.wait_for(lambda: os.stat(server.file("vol")).st_size == 1 << 30, "the new size of the file")
     pool.create("fresh", "64M")
@@ -316,7 +316,7 @@ def completions_and_manuals(t):
 @test(seconds_max=1200)
 def estimate_then_import(t):
     """what `estimate` says of a file before it is imported, and of the volume afterwards, is what the import stores, within 2 points"""
-    data.real_file(t.dir / "real", 400 << 20)
+    data.mixed_file(t.dir / "real", 400 << 20)
     data.random_file(t.dir / "noise", 64 << 20)
     with open(t.dir / "mixed", "wb") as mixed:
         # Half of it is a hole, the rest alternates between data and noise.
@@ -401,7 +401,7 @@ def sorting_a_served_volume(t):
     """a volume overwritten block by block is sorted while it is served: the same bytes, less to store, nothing to do a second time, also after kill -9"""
     size, block = 64 << 20, 4096
     source = t.dir / "source"
-    data.real_file(source, size)
+    data.mixed_file(source, size)
     pool = Pool(t, capacity="512M")
     pool.shale("import", "vol", source)
     server = pool.serve(mount=True)

@@ -175,7 +175,7 @@ if os.environ.get("SHALE_E2E"):
         clients = Clients(t, doors)
         clients.let_in_by_smb()
         file, user = doors.home / "a", int(t.out("id", "-u", USER))
-        file.write_bytes(data.real_file(t.dir / "real", 1 << 20).read_bytes())
+        file.write_bytes(data.mixed_file(t.dir / "real", 1 << 20).read_bytes())
         os.chmod(file, 0o644)
         root, other = Nfs3(doors.ports), Nfs3(doors.ports, user)
         handle = root.look_up("a")

@@ -32,7 +32,7 @@ def tree(t, name):
     root = t.dir / name
     (root / "sub" / "deep er").mkdir(parents=True)
     (root / "empty").mkdir()
-    source = data.real_file(t.dir / f"{name}.real", 3 << 20).read_bytes()
+    source = data.mixed_file(t.dir / f"{name}.real", 3 << 20).read_bytes()
     for number, size in enumerate([0, 1, 511, 512, 513, 4095, 4096, 16_385, 131_072, 131_073, 1 << 20, 3 << 20]):
         (root / f"file-{number}").write_bytes(source[:size])
         (root / "sub" / f"part {number} äöü #%+&.txt").write_bytes(source[len(source) - size:])
@@ -70,7 +70,7 @@ if os.environ.get("SHALE_E2E"):
         t.equal((failed, done.returncode), (0, 0), "failures of litmus and its exit status")
         t.expect(passed > 100, f"litmus ran only {passed} tests")
 
-        source = data.real_file(t.dir / "real", 3 << 20)
+        source = data.mixed_file(t.dir / "real", 3 << 20)
         back = t.dir / "back"
         # It says what it did, and ends well whatever that was: what counts is what is there then.
         script = f"put {source} one\nmkcol made\ncopy one made/two\nmove made/two made/three\nlock one\nunlock one\nget made/three {back}\ndelete one\nquit\n"

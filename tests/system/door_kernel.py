@@ -63,7 +63,7 @@ class Machine:
         # Its second disk, with all that it runs.
         place = t.dir / "guest"
         place.mkdir()
-        self.source = data.real_file(place / "real", 3 << 20).read_bytes()
+        self.source = data.mixed_file(place / "real", 3 << 20).read_bytes()
         for file in (TOOLS / "fsx", TOOLS / "pjdfstest", ROOT / "tests/harness/door_guest.py"):
             shutil.copy(file, place)
         (place / "fsx.toml").write_text(FSX)

@@ -96,7 +96,7 @@ exec "${{words[@]}}"
     (tools / "ssh").chmod(0o755)
     for name in ["backup", "home", "run", "big", "mnt", "fs", "shares"]:
         (t.dir / name).mkdir()
-    image = data.real_file(t.dir / "small", 4 << 20).read_bytes()
+    image = data.mixed_file(t.dir / "small", 4 << 20).read_bytes()
     (t.dir / "home" / "file").write_bytes(image)
     (t.dir / "home" / "meier" / "thesis").mkdir(parents=True)
     (t.dir / "home" / "meier" / "thesis" / "text").write_bytes(image)

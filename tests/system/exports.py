@@ -114,7 +114,7 @@ def door_http(t):
         t.note("SKIPPED: apache2 is not installed (tools/setup test installs apache2-bin)")
         return
     doors = Doors(t)
-    source = data.real_file(t.dir / "real", 3 << 20)
+    source = data.mixed_file(t.dir / "real", 3 << 20)
     shutil.copy(source, doors.home / "real")
     os.chmod(doors.home / "real", 0o644)
     os.chmod(doors.home, 0o777)
@@ -384,7 +384,7 @@ if os.environ.get("SHALE_E2E"):
         doors = Doors(t, **OPEN_DOORS)
         clients = Clients(t, doors)
         clients.let_in_by_smb()
-        source = data.real_file(t.dir / "real", 3 << 20).read_bytes()
+        source = data.mixed_file(t.dir / "real", 3 << 20).read_bytes()
         for size in (5, 3 << 20, 70_000, 0, 1 << 20):
             for writer in ALL:
                 clients.write(writer, f"by-{writer}", source[:size])
@@ -641,7 +641,7 @@ if os.environ.get("SHALE_E2E"):
         doors = Doors(t, **OPEN_DOORS)
         clients = Clients(t, doors)
         clients.let_in_by_smb()
-        source = data.real_file(t.dir / "real", 1 << 20).read_bytes()
+        source = data.mixed_file(t.dir / "real", 1 << 20).read_bytes()
         for door in ALL[1:]:
             clients.write(door, f"by-{door}", source)
         names = {"nfs": "ganesha", "smb": "smbd", "http": "apache", "ftp": "ftp-home"}

@@ -51,7 +51,7 @@ def overwrite(file, copy, count, seed, block=4096):
 def job_beside_writers(t):
     """a recompression in the background beside a writer: paused, resumed, killed with its server, and done by the next one: the same bytes, fewer of them"""
     source = t.dir / "source"
-    data.real_file(source, 24 << 20)
+    data.mixed_file(source, 24 << 20)
     pool = Pool(t, capacity="512M")
     pool.shale("import", "vol", source, "-o", "compression=lz4")
     server = pool.serve(mount=True)

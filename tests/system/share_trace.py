@@ -27,7 +27,7 @@ def a_trace_names_files(t):
     # Each record is for one trace only.
     refused = pool.shale("trace", "--limit", "1", status=EXIT["in-use"]).stderr
     t.expect(f"process {tracer.pid}" in refused, f"the trace in the way is not named: {refused}")
-    content = data.real_file(t.dir / "real", 4 * MIB).read_bytes()
+    content = data.mixed_file(t.dir / "real", 4 * MIB).read_bytes()
     sizes = {}
     for name, size in zip(NAMES, [MIB // 4, 100_000, 3 * MIB]):
         with open(share / name, "wb") as file:

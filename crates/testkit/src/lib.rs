@@ -2,7 +2,7 @@
 //! own, and takes from here the things around it. A tool that one crate alone needs stays with the
 //! tests of that crate.
 //!
-//! - Bytes: [`Rng`] and [`noise`], the same for a seed on every machine.
+//! - Bytes: [`Rng`], [`noise`] and [`mixed`], the same for a seed on every machine.
 //! - Places: [`TempDir`], [`MountDir`] and [`LoopDevice`], which go when they are dropped, also
 //!   when a test fails.
 //! - Other programs: [`run`] and [`starting`].
@@ -16,6 +16,7 @@
 mod command;
 mod loop_device;
 mod memory;
+mod mixed;
 mod mount_dir;
 mod noise;
 mod rng;
@@ -25,6 +26,7 @@ mod until;
 pub use command::{run, starting};
 pub use loop_device::LoopDevice;
 pub use memory::{Gate, Memory, MemorySet, Op};
+pub use mixed::mixed;
 pub use mount_dir::{MountDir, require_fuse};
 pub use noise::noise;
 pub use rng::Rng;

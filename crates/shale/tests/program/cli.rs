@@ -195,7 +195,7 @@ fn a_lock_that_is_held_is_respected_and_waited_for() {
 fn check_finds_what_is_wrong_and_reads_refuse_it() {
     let dir = Dir::with_pool("64M");
     let source = dir.join("source");
-    std::fs::write(&source, crate::support::real_data(8 << 20)).unwrap();
+    std::fs::write(&source, crate::support::mixed_data(8 << 20)).unwrap();
     on(&dir, "import", &["v", path(&source)]).ok();
     let report = on(&dir, "check", &["--json"]).ok().json();
     assert_eq!(report["clean"], true);
@@ -357,7 +357,7 @@ fn quiet_commands_say_nothing_of_what_was_done() {
 fn a_data_file_that_was_cut_off_is_told_before_anything_is_written() {
     let dir = Dir::with_pool("64M");
     let (source, data) = (dir.join("source"), dir.pool().join("data"));
-    std::fs::write(&source, crate::support::real_data(8 << 20)).unwrap();
+    std::fs::write(&source, crate::support::mixed_data(8 << 20)).unwrap();
     on(&dir, "import", &["v", path(&source)]).ok();
     on(&dir, "import", &["w", path(&source)]).ok();
     std::fs::File::options().write(true).open(&data).unwrap().set_len(4 << 20).unwrap();
@@ -474,7 +474,7 @@ fn what_is_named_twice_is_estimated_once() {
     let dir = Dir::new();
     std::fs::create_dir(dir.join("sub")).unwrap();
     for name in ["a", "sub/b"] {
-        std::fs::write(dir.join(name), crate::support::real_data(1 << 20)).unwrap();
+        std::fs::write(dir.join(name), crate::support::mixed_data(1 << 20)).unwrap();
     }
     let (all, sub, file) = (dir.path(), dir.join("sub"), dir.join("a"));
     let report = run(["estimate", path(all), path(&sub), path(&file), path(&file), "--json"]).ok().json();

@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use serde_json::json;
 
 use crate::support::{
-    Dir, Ran, SHALE, Server, content, imported_noise, noise, on, padded, path, real_data, run, run_with_stdin, signal,
+    Dir, Ran, SHALE, Server, content, imported_noise, mixed_data, noise, on, padded, path, run, run_with_stdin, signal,
 };
 
 /// A file that takes nothing.
@@ -95,7 +95,7 @@ fn a_trace_that_is_interrupted_shows_what_was_recorded() {
     on(&dir, "set", &["compression=auto"]).ok();
     let server = Server::start(&dir, &[]);
     let image = dir.join("image");
-    std::fs::write(&image, padded(real_data(2 << 20))).unwrap();
+    std::fs::write(&image, padded(mixed_data(2 << 20))).unwrap();
     let (mut trace, lines) = begun_trace(&dir);
     // It takes nothing until the signal is there.
     signal(&trace, libc::SIGSTOP);
@@ -230,6 +230,6 @@ fn an_import_of_nothing_says_so() {
     let dir = Dir::with_pool("64M");
     run_with_stdin(&["import", path(&dir.pool()), "v", "-"], Stdio::null()).code(2).says("stdin is empty");
     assert_eq!(on(&dir, "list", &["--json"]).ok().json(), json!([]));
-    std::fs::write(dir.join("data"), real_data(5000)).unwrap();
+    std::fs::write(dir.join("data"), mixed_data(5000)).unwrap();
     on(&dir, "import", &["v", path(&dir.join("data"))]).ok();
 }

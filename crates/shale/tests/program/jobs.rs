@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use server::control::Client;
 
 use crate::endings::damage_the_end;
-use crate::support::{Dir, Ran, SHALE, Server, content, imported_noise, noise, on, padded, path, real_data, signal};
+use crate::support::{Dir, Ran, SHALE, Server, content, imported_noise, mixed_data, noise, on, padded, path, signal};
 
 /// Bytes of the volume that jobs go through: several slices of each kind.
 const BYTES: usize = 24 << 20;
@@ -369,7 +369,7 @@ fn a_job_follows_its_volume_and_ends_with_it() {
     let dir = Dir::with_pool("256M");
     for name in ["r1", "r2"] {
         let source = dir.join(name);
-        std::fs::write(&source, padded(real_data(BYTES / 2))).unwrap();
+        std::fs::write(&source, padded(mixed_data(BYTES / 2))).unwrap();
         on(&dir, "import", &[name, path(&source), "-o", "compression=lz4"]).ok();
     }
     let server = Server::start(&dir, &[]);

@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::support::{Dir, Ran, Server, noise, on, padded, path, real_data, run};
+use crate::support::{Dir, Ran, Server, mixed_data, noise, on, padded, path, run};
 
 /// Files below a directory, but for the data.
 fn files(root: &Path) -> Vec<PathBuf> {
@@ -68,7 +68,7 @@ fn helps(ran: &Ran, file: &Path, root: &Path) -> bool {
 fn each_damage_of_the_metadata_directory_is_mended_or_told() {
     let dir = Dir::with_pool("64M");
     let source = dir.join("source");
-    let mut data = padded(real_data(1 << 20));
+    let mut data = padded(mixed_data(1 << 20));
     data.extend(noise(1 << 20));
     std::fs::write(&source, &data).unwrap();
     on(&dir, "import", &["v", path(&source), "-q"]).ok();

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::support::{Dir, Ran, SHALE, halt, on, padded, path, real_data, run, signal};
+use crate::support::{Dir, Ran, SHALE, halt, mixed_data, on, padded, path, run, signal};
 use serde_json::Value;
 use testkit::until;
 
@@ -28,7 +28,7 @@ fn export(pool: &Path, volume: &str, to: &Path) -> Vec<u8> {
 /// A pool with a volume, a snapshot of it, and a clone of that; what each holds.
 fn pool_with_history() -> (Dir, [(&'static str, Vec<u8>); 3]) {
     let dir = Dir::with_pool("256M");
-    let first = padded(real_data(3 << 20));
+    let first = padded(mixed_data(3 << 20));
     let mut second = first.clone();
     second[1 << 20..(1 << 20) + 65536].fill(7);
     let mut third = first.clone();
@@ -102,7 +102,7 @@ fn what_cannot_be_read_is_listed_and_changes_the_exit_code() {
 fn a_map_of_another_pool_is_told_of_and_not_asked() {
     let (dir, expected) = pool_with_history();
     let other = Dir::with_pool("256M");
-    import(&other, "else", &real_data(1 << 20), &[]);
+    import(&other, "else", &mixed_data(1 << 20), &[]);
     std::fs::copy(other.pool().join("data"), dir.pool().join("data")).unwrap();
     on(&dir, "list", &[]).code(6).says("belong to different pools");
     let new = dir.join("new");
@@ -115,7 +115,7 @@ fn a_map_of_another_pool_is_told_of_and_not_asked() {
     let known = (&report["other_pool"], &report["by_map"], &report["lossy"]);
     assert_eq!(known, (&Value::Bool(true), &Value::Bool(false), &Value::Bool(true)), "{report}");
     assert!(report["notes"].to_string().contains("belong to different pools"), "{report}");
-    assert!(export(&new, "else", &dir.join("out")) == padded(real_data(1 << 20)));
+    assert!(export(&new, "else", &dir.join("out")) == padded(mixed_data(1 << 20)));
     run(["export", path(&new), expected[1].0, path(&dir.join("out")), "--force"]).code(3);
     drop(std::fs::remove_dir_all(&new));
     let said = run(["salvage", path(&pool), "--into", path(&new), "--capacity", "256M"]).code(12).stdout;

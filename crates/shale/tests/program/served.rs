@@ -221,7 +221,7 @@ fn the_server_takes_few_huge_pages() {
     let dir = Dir::with_pool("512M");
     let server = Server::start(&dir, &[]);
     let file = dir.join("data");
-    std::fs::write(&file, crate::support::real_data(48 << 20).repeat(2)).unwrap();
+    std::fs::write(&file, crate::support::mixed_data(48 << 20).repeat(2)).unwrap();
     on(&dir, "import", &["v", path(&file)]).ok();
     on(&dir, "export", &["v", path(&dir.join("back"))]).ok();
     on(&dir, "scrub", &[]).ok();
@@ -879,7 +879,7 @@ fn a_trace_follows_what_is_written() {
     on(&dir, "set", &["compression=auto"]).ok();
     let server = Server::start(&dir, &[]);
     let image = dir.join("image");
-    std::fs::write(&image, padded(crate::support::real_data(2 << 20))).unwrap();
+    std::fs::write(&image, padded(crate::support::mixed_data(2 << 20))).unwrap();
     let mut trace = Command::new(SHALE);
     let mut trace = trace.args(["trace", path(&dir.pool()), "--limit", "20"]).stdout(Stdio::piped()).spawn().unwrap();
     // The trace is on when its header is there.

@@ -5,7 +5,7 @@
 use std::fs::File;
 use std::process::{Command, Stdio};
 
-use crate::support::{Dir, Ran, SHALE, Server, content, noise, on, path, real_data, run, run_with_stdin};
+use crate::support::{Dir, Ran, SHALE, Server, content, mixed_data, noise, on, path, run, run_with_stdin};
 use copy::volume_io::VolumeIo;
 use serde_json::Value;
 use server::control::Client;
@@ -14,7 +14,7 @@ use server::control::Client;
 fn source() -> Dir {
     let dir = Dir::with_pool("256M");
     let image = dir.join("image");
-    std::fs::write(&image, real_data(12 << 20)).unwrap();
+    std::fs::write(&image, mixed_data(12 << 20)).unwrap();
     on(&dir, "import", &["v", path(&image), "-o", "unit=64K"]).ok();
     on(&dir, "set", &["v", "snapshots=daily", "keep=7d", "quota=100M"]).ok();
     on(&dir, "snapshot", &["v@a"]).ok();

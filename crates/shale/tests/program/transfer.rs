@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::process::{Child, ChildStdin, Command, Stdio};
 
 use crate::support::{
-    Dir, Ran, SHALE, Server, content, imported_noise, noise, on, path, real_data, run, run_with_stdin, signal,
+    Dir, Ran, SHALE, Server, content, imported_noise, mixed_data, noise, on, path, run, run_with_stdin, signal,
 };
 use operations::{Reply, Request};
 use server::control::Client;
@@ -18,7 +18,7 @@ use testkit::until;
 fn sparse_file(dir: &Dir) -> (std::path::PathBuf, Vec<u8>) {
     let place = dir.join("sparse");
     let file = File::options().read(true).write(true).create_new(true).open(&place).unwrap();
-    file.write_all_at(&real_data(3 << 20), 0).unwrap();
+    file.write_all_at(&mixed_data(3 << 20), 0).unwrap();
     file.write_all_at(&noise((1 << 20) + 777), 9 << 20).unwrap();
     file.write_all_at(&vec![0; 1 << 20], 12 << 20).unwrap();
     file.write_all_at(b"the end", (40 << 20) + 5).unwrap();
@@ -49,7 +49,7 @@ fn a_sparse_file_comes_back_as_it_was_and_as_sparse() {
 #[test]
 fn pipes_work_both_ways_and_the_volume_takes_the_size_of_what_came() {
     let dir = Dir::with_pool("256M");
-    let bytes = real_data((20 << 20) + 1234);
+    let bytes = mixed_data((20 << 20) + 1234);
     let source = dir.join("source");
     std::fs::write(&source, &bytes).unwrap();
     let mut cat = Command::new("cat").arg(&source).stdout(Stdio::piped()).spawn().unwrap();
@@ -99,7 +99,7 @@ fn overwriting_leaves_nothing_of_the_old_content() {
 fn an_existing_target_needs_force_and_is_replaced_whole() {
     let dir = Dir::with_pool("64M");
     let source = dir.join("source");
-    std::fs::write(&source, real_data(1 << 20)).unwrap();
+    std::fs::write(&source, mixed_data(1 << 20)).unwrap();
     on(&dir, "import", &["v", path(&source)]).ok();
     let target = dir.join("target");
     std::fs::write(&target, noise(3 << 20)).unwrap();
@@ -293,7 +293,7 @@ fn an_import_stays_with_its_volume_whatever_it_is_called() {
     let other = imported_noise(&dir, "other.img", 3 << 20);
     on(&dir, "rename", &["v", "other"]).ok();
     let server = Server::start(&dir, &[]);
-    let (begins, ends) = (real_data(8 << 20), noise(24 << 20));
+    let (begins, ends) = (mixed_data(8 << 20), noise(24 << 20));
     for interrupted in [false, true] {
         let (child, mut stdin) = begun_import(&dir, &begins);
         on(&dir, "rename", &["v", "renamed"]).ok();
@@ -418,7 +418,7 @@ fn a_server_copies_files_and_they_are_the_same() {
 fn a_client_that_dies_in_the_middle_leaves_a_server_that_works() {
     let dir = Dir::with_pool("512M");
     let source = dir.join("source");
-    std::fs::write(&source, real_data(192 << 20)).unwrap();
+    std::fs::write(&source, mixed_data(192 << 20)).unwrap();
     let server = Server::start(&dir, &[]);
     on(&dir, "import", &["v", path(&source)]).ok();
     for words in [&["import", "w"][..], &["export", "v"]] {
@@ -521,12 +521,12 @@ fn a_signature_is_believed_only_where_the_data_agrees() {
         let found = all.as_array().unwrap().iter().find(|found| found["name"] == volume).unwrap().clone();
         found["stored_bytes"].as_u64().unwrap()
     };
-    import("text", real_data(8 << 20)).says("are not what its name or its first bytes say");
+    import("text", mixed_data(8 << 20)).says("are not what its name or its first bytes say");
     import("noise", noise(8 << 20)).says("by rule.jpg");
     assert!(stored("noise") >= 8 << 20);
     // What was set is meant so.
     on(&dir, "set", &["rule.jpg=off"]).ok();
-    import("set", real_data(8 << 20)).says("by rule.jpg");
+    import("set", mixed_data(8 << 20)).says("by rule.jpg");
     assert!(stored("text") < stored("set") / 10 * 9, "{} {}", stored("text"), stored("set"));
 }
 

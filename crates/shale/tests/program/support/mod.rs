@@ -214,28 +214,9 @@ impl Drop for Server {
     }
 }
 
-/// Real files of the system, one after the other, up to `bytes`.
-pub fn real_data(bytes: usize) -> Vec<u8> {
-    let mut data = Vec::with_capacity(bytes);
-    let mut dirs = vec![PathBuf::from("/usr/share/doc"), PathBuf::from("/usr/lib"), PathBuf::from("/usr/share")];
-    dirs.reverse();
-    while let Some(dir) = dirs.pop() {
-        let mut entries: Vec<_> = std::fs::read_dir(dir).into_iter().flatten().flatten().collect();
-        entries.sort_by_key(std::fs::DirEntry::file_name);
-        for entry in entries {
-            let kind = entry.file_type().unwrap();
-            if kind.is_dir() {
-                dirs.push(entry.path());
-            } else if kind.is_file() {
-                data.extend(std::fs::read(entry.path()).unwrap_or_default());
-            }
-            if data.len() >= bytes {
-                data.truncate(bytes);
-                return data;
-            }
-        }
-    }
-    panic!("the system has less than {bytes} bytes of files in /usr");
+/// Data of mixed kinds, the same on every machine.
+pub fn mixed_data(bytes: usize) -> Vec<u8> {
+    testkit::mixed(1, bytes)
 }
 
 /// Bytes that no codec makes smaller, the same each time.
