@@ -128,8 +128,8 @@ pub struct ObjectDescriptor {
     /// Numbers of a share that belong to no single state of its tree; 0 in other objects.
     pub numbers: TreeNumbers,
     /// Of an object that holds the fetched groups of an image: which image. No user sees such an
-    /// object by itself, so it is a destroyed one; what was cloned from it keeps it. Where it has no
-    /// record, nothing is known.
+    /// object by itself, so it is a destroyed one; what was cloned from it keeps it. Where it has
+    /// no record, nothing is known.
     pub image: Option<Box<ImagePart>>,
 }
 

@@ -1,13 +1,13 @@
 //! The record of an inode: attributes, and where its data lies.
 //!
 //! Encoding, little-endian: version 1 (1 to 3), flags 1, mode 4, uid 4, gid 4, links 4, device 4,
-//! generation 4, size 8, data 8, parent 8, then four times seconds 8 and nanoseconds 4 (accessed, modified,
-//! changed, born), then in versions 2 and 3 the length 2 of what follows and the record of its
-//! compression (`compression.rs`), then up to the end the target of a symbolic link, or in version
-//! 3 the content of a file. Valid if and only if the version is known, the length is at least that
-//! of the fixed part, fields end where they say, and a content is a regular file's and as long as
-//! its size says, and data is not in one of the tree's own files. Version 2 is written only if
-//! something is said there, version 3 only for a file whose content is in its record.
+//! generation 4, size 8, data 8, parent 8, then four times seconds 8 and nanoseconds 4 (accessed,
+//! modified, changed, born), then in versions 2 and 3 the length 2 of what follows and the record
+//! of its compression (`compression.rs`), then up to the end the target of a symbolic link, or in
+//! version 3 the content of a file. Valid if and only if the version is known, the length is at
+//! least that of the fixed part, fields end where they say, and a content is a regular file's and
+//! as long as its size says, and data is not in one of the tree's own files. Version 2 is written
+//! only if something is said there, version 3 only for a file whose content is in its record.
 
 use surface::OWN_FILES_END;
 

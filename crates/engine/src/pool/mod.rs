@@ -257,7 +257,8 @@ impl Pool {
             }
         }
         *core.opening_notes.lock() = superblock_copies::bring_up_to_date(&core.env)?;
-        // Only now: until here another opening could have got the same number, and nothing may be written under it.
+        // Only now: until here another opening could have got the same number, and nothing may be
+        // written under it.
         core.mark_opening();
         if core.is_catalogue_due() {
             core.take_checkpoint()?;

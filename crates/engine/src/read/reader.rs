@@ -126,8 +126,8 @@ impl Core {
         self.read_with(object, offset, buf, false)
     }
 
-    /// Like [`read`](Self::read); `write::precompress` says that the range is being read ahead: then a
-    /// unit that is on its way is waited for, instead of being read twice.
+    /// Like [`read`](Self::read); `write::precompress` says that the range is being read ahead:
+    /// then a unit that is on its way is waited for, instead of being read twice.
     pub(crate) fn read_with(&self, object: &Object, offset: u64, buf: &mut [u8], ahead: bool) -> Result<()> {
         if buf.is_empty() {
             return Ok(());

@@ -200,7 +200,8 @@ fn what_is_torn_is_not_replayed() {
     assert!(note.contains("may be missing") && value == 1, "the map knows that there were requests: {note}");
 }
 
-/// A record that is damaged may have been acknowledged: it is reported, and all others are replayed.
+/// A record that is damaged may have been acknowledged: it is reported, and all others are
+/// replayed.
 #[test]
 fn what_is_damaged_is_told_and_nothing_else_is_lost() {
     // The file's first records are those of block 5 as 1, then as 2, then of block 6.

@@ -115,8 +115,8 @@ impl Tree {
             self.move_out(node)?;
         }
         let now = self.now();
-        // Size and attributes are one change: if the request comes again, it was done, or nothing of
-        // it was.
+        // Size and attributes are one change: if the request comes again, it was done, or nothing
+        // of it was.
         let mut state = self.change_last()?;
         let mut inode = state.inode(node)?;
         let before = inode.size;

@@ -166,8 +166,8 @@ impl Tree {
                 let read_only = Namespace { is_read_only: true, ..Namespace::open(&(below as _), self.options)? };
                 namespace.replace(read_only, &mut state)?;
                 state.unfreeze(frozen);
-                // The caller is told, and so is the user, by the health of the pool: each try would fill
-                // the log.
+                // The caller is told, and so is the user, by the health of the pool: each try would
+                // fill the log.
                 log::debug!(
                     "the namespace of a share finds no room, and is not durable (room was set aside: {has_room})"
                 );
@@ -276,8 +276,8 @@ impl Tree {
             }
         };
         if !is_logged {
-            // No record has the changes that the log was to take. A commit that fails early, because
-            // the database finds no room to be opened, does not remember them either.
+            // No record has the changes that the log was to take. A commit that fails early,
+            // because the database finds no room to be opened, does not remember them either.
             let committed = self.commit_up_to(wanted, false);
             committed.inspect_err(|_| self.state.write().log_failed())?;
         }

@@ -23,15 +23,15 @@
 //!
 //! # Moments
 //!
-//! Whatever changes the tree passes a gate, many at a time, and holds it until names and data agree.
-//! A snapshot shuts the gate, commits, and is taken before it opens again (`still`): so it has the
-//! names and the data of one moment.
+//! Whatever changes the tree passes a gate, many at a time, and holds it until names and data
+//! agree. A snapshot shuts the gate, commits, and is taken before it opens again (`still`): so it
+//! has the names and the data of one moment.
 //!
 //! # Locks
 //!
-//! The gate comes first, and is passed once. Then an inode's own lock (shared for reads and writes, exclusive for what changes where
-//! its data lies or ends), then the log's, then `committing`, then the namespace's, which is never
-//! held while something becomes durable.
+//! The gate comes first, and is passed once. Then an inode's own lock (shared for reads and writes,
+//! exclusive for what changes where its data lies or ends), then the log's, then `committing`, then
+//! the namespace's, which is never held while something becomes durable.
 
 mod attributes;
 mod census;

@@ -229,8 +229,8 @@ impl Files {
         let body = range.start.next_multiple_of(BLOCK).min(range.end)..(range.end / BLOCK * BLOCK).max(range.start);
         let edges =
             if body.start >= body.end { [range.clone(), 0..0] } else { [range.start..body.start, body.end..range.end] };
-        // Zeroes in a block take room, and must find it in a full pool: what comes behind them gives
-        // back more.
+        // Zeroes in a block take room, and must find it in a full pool: what comes behind them
+        // gives back more.
         for edge in edges.into_iter().filter(|edge| !edge.is_empty()) {
             let zeroes = Bytes::from(vec![0; (edge.end - edge.start) as usize]);
             self.volume.write_for_tree(edge.start, zeroes, Hint::default(), &self.aside)?;

@@ -76,8 +76,8 @@ impl World {
         let salvaged = salvage(&copy, self.shape.capacity_bytes.next_multiple_of(4096), seed)
             .map_err(|e| self.fail(format!("salvage: {e}")))?;
         let report = &salvaged.report;
-        // Whatever a crash leaves, nothing is missing. Without the map, batches that a checkpoint had
-        // listed and not made durable yet are in doubt.
+        // Whatever a crash leaves, nothing is missing. Without the map, batches that a checkpoint
+        // had listed and not made durable yet are in doubt.
         let is_doubtful = report.completeness == Completeness::InDoubt && !has_map && report.complete_before > 0;
         let is_there = matches!(report.completeness, Completeness::Complete | Completeness::UpTo);
         if !is_doubtful && (!is_there || report.missing_bytes > 0) {
