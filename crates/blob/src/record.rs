@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use codec::{Codec, Workspace};
+use codec::{Codec, DecodeError, Workspace};
 use format::{Cursor, FormatError, crc32c, put_text, put_uint};
 
 use crate::extent::PackRef;
@@ -142,7 +142,8 @@ pub struct Record {
     pub closed: bool,
     /// Whether the description is gone, and only the operations are left.
     pub tombstone: bool,
-    /// Wall-clock second at which its writer thought to be. Advice only.
+    /// Wall-clock second at which its writer thought to be, and at least that of the record before.
+    /// Advice only.
     pub unix_s: u64,
     /// Bytes of data.
     pub size: u64,
@@ -150,6 +151,10 @@ pub struct Record {
     pub raw: u64,
     /// Bytes that they take in packs.
     pub stored: u64,
+    /// Number of the newest record that made a version, this one included; 0: none did.
+    pub version: u64,
+    /// Number of records that made a version, this one included.
+    pub versions: u64,
     /// What its writer has to say.
     pub message: String,
     /// What it did.
@@ -181,6 +186,8 @@ impl Record {
             size: 0,
             raw: 0,
             stored: 0,
+            version: 0,
+            versions: 0,
             message: String::new(),
             ops: Vec::new(),
             expired: Vec::new(),
@@ -201,6 +208,8 @@ impl Record {
             nonce: self.nonce,
             ops: self.ops,
             unix_s: self.unix_s,
+            version: self.version,
+            versions: self.versions,
             tombstone: true,
             ..genesis
         }
@@ -253,15 +262,7 @@ impl Record {
     /// Adds a range to the expired ones and joins what touches.
     pub(crate) fn expire(&mut self, first: u64, last: u64) {
         self.expired.push((first, last));
-        self.expired.sort_unstable();
-        let mut joined: Vec<(u64, u64)> = Vec::with_capacity(self.expired.len());
-        for (first, last) in self.expired.drain(..) {
-            match joined.last_mut() {
-                Some(before) if first <= before.1.saturating_add(1) => before.1 = before.1.max(last),
-                _ => joined.push((first, last)),
-            }
-        }
-        self.expired = joined;
+        self.expired = joined(std::mem::take(&mut self.expired));
     }
 
     /// Returns what a pack that a node names is called in this record: `node` is the origin of the node's own pack, `inner` what
@@ -315,7 +316,7 @@ impl Record {
         put_wide(out, self.nonce.0);
         put_uint(out, self.fence, 8);
         put_uint(out, u64::from(self.closed) | u64::from(self.tombstone) << 1, 1);
-        for field in [self.unix_s, self.size, self.raw, self.stored] {
+        for field in [self.unix_s, self.size, self.raw, self.stored, self.version, self.versions] {
             put_uint(out, field, 8);
         }
         put_text(out, &self.message);
@@ -374,7 +375,7 @@ impl Record {
         }
         let format = u64::from(cursor.u16()?);
         if format != FORMAT {
-            return Err(wrong(format!("format {format}, this program reads {FORMAT}: use a newer one")));
+            return Err(FormatError::newer(STRUCTURE, format!("format {format}, and this program reads {FORMAT}")));
         }
         let codec = cursor.u8()?;
         if cursor.u8()? != 0 {
@@ -385,9 +386,12 @@ impl Record {
             return Err(wrong(format!("{raw} bytes of fields, at most {RECORD_BYTES_MAX}")));
         }
         let mut fields = vec![0; raw];
-        workspace
-            .decompress(codec::CodecId(codec), &body[HEADER_BYTES..], &mut fields)
-            .map_err(|error| wrong(error.to_string()))?;
+        workspace.decompress(codec::CodecId(codec), &body[HEADER_BYTES..], &mut fields).map_err(
+            |error| match error {
+                DecodeError::UnknownCodec(_) => FormatError::newer(STRUCTURE, error.to_string()),
+                error => wrong(error.to_string()),
+            },
+        )?;
         Self::decode_fields(&fields)
     }
 
@@ -408,6 +412,8 @@ impl Record {
         record.size = c.u64()?;
         record.raw = c.u64()?;
         record.stored = c.u64()?;
+        record.version = c.u64()?;
+        record.versions = c.u64()?;
         record.message = text(c)?;
         for _ in 0..count(c, "operations", OPS_MAX)? {
             let op = OpId(wide(c)?);
@@ -454,6 +460,9 @@ impl Record {
         if self.ops.is_empty() {
             return wrong("no operation".into());
         }
+        if self.version > self.seq || self.versions > self.version || self.is_version() && self.version < self.seq {
+            return wrong(format!("number {}: version {} of {}", self.seq, self.version, self.versions));
+        }
         if self.layout.pieces().last().is_some_and(|piece| piece.end() > self.size) {
             return wrong(format!("a piece ends behind the blob's {} bytes", self.size));
         }
@@ -466,6 +475,19 @@ impl Record {
         }
         Ok(self)
     }
+}
+
+/// Returns ranges from first to last in order, with those joined that touch.
+pub(crate) fn joined(mut ranges: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
+    ranges.sort_unstable();
+    let mut joined: Vec<(u64, u64)> = Vec::with_capacity(ranges.len());
+    for (first, last) in ranges {
+        match joined.last_mut() {
+            Some(before) if first <= before.1.saturating_add(1) => before.1 = before.1.max(last),
+            _ => joined.push((first, last)),
+        }
+    }
+    joined
 }
 
 fn count(cursor: &mut Cursor<'_>, what: &str, max: usize) -> Result<usize, FormatError> {

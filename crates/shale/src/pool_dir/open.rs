@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use engine::{Pool, PoolEnv, PoolOptions};
-use env::{FileDisk, FjallOptions, FjallStore, MapError, PoolLock, SystemClock, SystemEntropy};
+use env::{FileDisk, FjallOptions, FjallStore, MapError, PoolLock, Standby, SystemClock, SystemEntropy};
 use surface::{Error, ErrorKind, Result};
 
 use super::standby::tell_standby;
@@ -12,7 +12,7 @@ use super::{Config, PoolDir, ServeStandby, wait_for};
 use crate::cli::Access;
 use crate::control::Client;
 use crate::exit::{kind_of, path_error};
-use crate::images::Images;
+use crate::images::{Images, pool_holder};
 use crate::output::Output;
 use crate::service::{Facts, Service};
 use crate::share_journals::Journals;
@@ -207,9 +207,10 @@ fn open_in(
     if let Some(end) = pool.torn_end() {
         output.warn(&format!("the pool was not closed in order: {end}"));
     }
+    let holder = pool_holder(&pool.status().id, &beside.copy());
     let journals = Journals::new(&pool, beside);
     journals.bring_back(&pool, output);
-    let facts = Facts { pool: root, data, memory_bytes };
+    let facts = Facts { pool: root, data, memory_bytes, holder };
     Ok(OpenPool { service: Arc::new(Service::new(pool, facts, journals, images, *output)), dir: dir.clone(), lock })
 }
 

@@ -176,12 +176,13 @@ pub async fn stat(args: BlobAtArgs, context: &Context<'_>) -> Outcome {
     let head = context.until_interrupted(blob.version(&At::Newest)).await?;
     let version = context.until_interrupted(blob.version(args.blob.at())).await?;
     let usage = context.until_interrupted(blob.usage(&version)).await?;
+    let live_versions = context.until_interrupted(blob.live_versions(&head)).await?;
     let stat = Stat {
         blob: args.blob.to_string(),
         incarnation: blob.log().inc().to_string(),
-        version: version.seq,
-        newest: head.seq,
-        live_versions: head.live().len() as u64,
+        version: version.version,
+        newest: head.version,
+        live_versions,
         size_bytes: version.size,
         hole_bytes: version.size - usage.data.min(version.size),
         data_bytes: usage.data,
@@ -302,8 +303,8 @@ pub async fn diff(args: BlobDiffArgs, context: &Context<'_>) -> Outcome {
     let ranges: Vec<_> = ranges.into_iter().map(|r| RangeLine { offset: r.start, bytes: r.end - r.start }).collect();
     let diff = Diff {
         blob: args.from.to_string(),
-        from: from.seq,
-        to: to.seq,
+        from: from.version,
+        to: to.version,
         size_bytes: to.size,
         changed_bytes: ranges.iter().map(|range| range.bytes).sum(),
         ranges,
@@ -408,7 +409,7 @@ pub async fn verify(args: BlobVerifyArgs, context: &Context<'_>) -> Outcome {
     let damaged = verified.damaged.into_iter();
     let report = Verification {
         blob: args.blob.to_string(),
-        version: version.seq,
+        version: version.version,
         size_bytes: version.size,
         frames: verified.frames,
         stored_bytes: verified.stored,
