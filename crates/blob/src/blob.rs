@@ -276,7 +276,8 @@ impl Blob {
         let expired: u64 = counts.map(|(before, after)| after.saturating_sub(before)).sum();
         let kept = read(head.kept_though_expired()).await?;
         let kept = kept.iter().filter(|record| record.is_version() && !record.tombstone).count() as u64;
-        Ok(head.versions.saturating_sub(expired) + kept)
+        let newest = u64::from(!head.is_version() && head.is_version_as_of(head));
+        Ok(head.versions.saturating_sub(expired) + kept + newest)
     }
 
     /// Returns the bytes from `from` to before `to` of a version, at most 64 MiB; the end of the blob cuts them.

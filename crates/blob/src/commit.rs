@@ -346,7 +346,7 @@ impl Committer {
             seq: base.seq + 1,
             previous: base.nonce,
             nonce: Nonce(names::random(&*self.log.world.entropy)?),
-            // Ages are differences of these: a clock that is behind must not make what is new look old.
+            // Ages are differences of these: a slow clock must not make new records look old.
             unix_s: self.log.world.clock.unix_s().max(base.unix_s),
             raw: 0,
             stored: 0,
@@ -470,7 +470,7 @@ impl Committer {
             let was_read = found.is_ok();
             match found {
                 Ok(Some(winner)) => return Ok((winner, true)),
-                // Another body is there, and what it says this program cannot read.
+                // Another body is there, which this program cannot read.
                 Err(error @ Error::Newer { .. }) => {
                     self.put_back(state);
                     return Err(error);

@@ -36,7 +36,7 @@ pub async fn expire(committer: &Committer, rule: &ExpireRule) -> Result<Option<C
     let (first, last) = match rule.version {
         Some(version) if version == 0 || version > head.seq => return Err(Error::NoVersion(version)),
         Some(version) if version > last => return Ok(None),
-        Some(version) => (version, version),
+        Some(version) => (version, same_content(committer, version, last).await?),
         None => (1, last),
     };
     let mut after = head.as_ref().clone();
@@ -47,6 +47,16 @@ pub async fn expire(committer: &Committer, rule: &ExpireRule) -> Result<Option<C
         return Ok(None);
     }
     committer.change(What::Expire(vec![(first, last)])).await.map(|(_, committed)| Some(committed))
+}
+
+/// Returns the last number up to `last` whose content is that of a version: tags and the like leave
+/// it as it was, and would keep its bytes.
+async fn same_content(committer: &Committer, version: u64, last: u64) -> Result<u64, Error> {
+    let mut seq = version;
+    while seq < last && !committer.log().known(seq + 1).await?.is_version() {
+        seq += 1;
+    }
+    Ok(seq)
 }
 
 /// Returns the number in front of the oldest of the `keep` newest versions.

@@ -5,7 +5,7 @@
 //!
 //! Objects that must not be overwritten are created here, and not by the client. A file is written
 //! under a name that no other process ever uses and then gets its own name. The client's numbers
-//! are used again once a collector has removed what a killed process left, and a process that was
+//! are used again once a collector has removed the file of a killed process, and a process that was
 //! only slow would publish the half-written file of another one.
 
 use std::fs::{File, OpenOptions};
@@ -213,7 +213,7 @@ mod tests {
         assert!(!dir.join("b").exists(), "and nothing is made there");
     }
 
-    /// A collector removes what looks left over, a rival begins, and the slow process goes on.
+    /// A collector removes files that look left over, a rival begins, and the slow process goes on.
     #[test]
     fn names_of_half_written_files_are_never_used_again() {
         let dir = TempDir::new("staged");

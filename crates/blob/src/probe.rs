@@ -49,7 +49,7 @@ pub async fn probe(worlds: &[World], prefix: &Path) -> Result<(), Error> {
 /// The answers of one round.
 #[derive(Debug, Default)]
 struct Round {
-    /// Rivals that were told that they created the object.
+    /// Rivals whose request the store acknowledged.
     winners: Vec<usize>,
     /// Why one was not, if that was no conflict.
     failure: Option<object_store::Error>,

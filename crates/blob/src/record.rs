@@ -220,6 +220,18 @@ impl Record {
         self.ops.iter().any(|done| done.kind.makes_version())
     }
 
+    /// Returns the number by which users know its content, as of record `head`: that of the version
+    /// that it is or that a tag or the like left as it was. Its own if that version is given up.
+    pub fn number(&self, head: &Self) -> u64 {
+        if head.is_live(self.version) { self.version } else { self.seq }
+    }
+
+    /// Returns whether its content is a version as of record `head`: it made one, or is the newest
+    /// record and the version before it is given up.
+    pub fn is_version_as_of(&self, head: &Self) -> bool {
+        self.is_version() || self.seq == head.seq && self.number(head) == self.seq
+    }
+
     /// Returns the operation of this name, if the record carries it.
     pub fn find(&self, op: OpId) -> Option<&Done> {
         self.ops.iter().find(|done| done.op == op)

@@ -30,7 +30,7 @@ pub(crate) fn open<'a>(structure: &'static str, magic: &[u8; 8], bytes: &'a [u8]
     }
 }
 
-/// Tells whether an object begins as others of its kind do, with a higher number at the end of the
+/// Returns whether an object begins as others of its kind do, with a higher number at the end of the
 /// magic bytes.
 fn is_newer(magic: &[u8; 8], body: &[u8]) -> bool {
     let [name @ .., known] = magic;

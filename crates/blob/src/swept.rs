@@ -26,7 +26,7 @@ pub(crate) struct Swept {
     newest: u64,
     runs: u64,
     /// Versions that have tombstones, as ranges that rise. Every other version that dies is looked
-    /// at, whatever has died before: a tag or a pin may have kept it, or a user.
+    /// at, even if younger ones died before it: a tag, a pin or a user may have kept it.
     buried: Vec<(u64, u64)>,
 }
 

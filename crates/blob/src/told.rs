@@ -114,7 +114,7 @@ fn has_unknown_keys(text: &str) -> bool {
     UNKNOWN_KEYS.iter().any(|code| text.contains(&format!("<Code>{code}</Code>")))
 }
 
-/// Tells whether the store says that an object is not there, and knows the bucket and the keys.
+/// Returns whether the store says that an object is not there, and knows the bucket and the keys.
 pub(crate) fn is_absent(error: &Error) -> bool {
     matches!(error, Error::NotFound { .. }) && !is_without_bucket(error) && !is_refused(error)
 }

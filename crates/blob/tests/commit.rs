@@ -204,7 +204,7 @@ fn a_tombstone_without_operations_is_caught() {
     println!("tombstone-without-ops: caught: {why}");
 }
 
-/// The clock of a machine that is behind or ahead.
+/// The clock of a machine that shows another time.
 #[derive(Debug)]
 struct Skewed(u64);
 
@@ -220,10 +220,10 @@ impl Clock for Skewed {
     }
 }
 
-/// A client whose clock is two days behind appends between a version that was just given up and its
+/// A client whose clock is two days late appends between a version that was just given up and its
 /// collector.
 #[test]
-fn a_clock_that_is_behind_does_not_end_the_grace() {
+fn a_late_clock_does_not_end_the_grace() {
     const NOW: u64 = 2_000_000_000;
     run(async {
         let store = LyingStore::new(1, 0);
@@ -272,7 +272,7 @@ fn a_record_of_a_newer_program_is_no_damage_and_nothing_is_written_over_it() {
         let began = tokio::time::Instant::now();
         let refused = committer.commit(hole(2, 10)).await;
         assert!(matches!(refused, Err(Error::Newer { .. })), "{refused:?}");
-        assert!(began.elapsed() < CommitOptions::default().timeout / 4, "it is told at once");
+        assert!(began.elapsed() < CommitOptions::default().timeout / 4, "the error comes at once");
         let opened = Log::open(world(Arc::new(store.clone()), 3), key).await;
         assert!(matches!(opened, Err(Error::Newer { .. })), "{opened:?}");
         assert_eq!(store.get(&path).await.unwrap().bytes().await.unwrap(), newer);

@@ -332,7 +332,8 @@ fn a_collection_goes_on_where_the_last_one_ended() {
     });
 }
 
-/// A tag keeps a version while younger ones die and are buried; once it is let go, the next run takes it.
+/// A tag keeps a version while younger ones die and are buried; once it is let go, the next run
+/// deletes its objects.
 #[test]
 fn a_version_that_is_let_go_late_is_collected() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
@@ -346,12 +347,13 @@ fn a_version_that_is_let_go_late_is_collected() {
         let (tagged, alone, younger) = (put(1).await, put(2).await, put(3).await);
         log.tag("kept", tagged).await.unwrap();
         put(4).await;
-        // One in the middle first: what is older than it dies later.
+        // One in the middle first: the older ones die later.
         expire(log.committer(), &ExpireRule { version: Some(younger), ..ExpireRule::default() })
             .await
             .unwrap()
             .unwrap();
-        assert_eq!(gc(log.committer(), &now()).await.unwrap().deleted, 1);
+        let report = gc(log.committer(), &now()).await.unwrap();
+        assert_eq!(report.deleted, 1, "{report:?}");
         for turn in 5..9 {
             put(turn).await;
             expire(log.committer(), &rule).await.unwrap().unwrap();
@@ -368,7 +370,7 @@ fn a_version_that_is_let_go_late_is_collected() {
         assert!(log.log().read(tagged).await.unwrap().unwrap().tombstone);
         let full = gc(log.committer(), &GcOptions { full: true, ..now() }).await.unwrap();
         assert_eq!((full.deleted, full.packs), (0, 1), "{full:?}");
-        // What is buried costs nothing from then on.
+        // Buried versions cost nothing from then on.
         one.cost();
         gc(log.committer(), &now()).await.unwrap();
         gc(log.committer(), &now()).await.unwrap();

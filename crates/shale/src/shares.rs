@@ -532,7 +532,7 @@ fn check_empty(name: &str, dir: &Path) -> Result<()> {
     }
 }
 
-/// Tells whether a share is one of those named, or in one of them.
+/// Returns whether a share is one of those named, or in one of them.
 fn is_meant(share: &str, names: &[&str]) -> bool {
     names.iter().any(|name| share == *name || is_in(share, name))
 }

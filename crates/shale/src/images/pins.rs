@@ -25,12 +25,12 @@ pub fn pool_holder(pool_id: &str, copy: &[u8; 32]) -> String {
     format!("{pool_id}/{:016x}", NodeHash::of(&[copy, &machine[..]].concat()).0 as u64)
 }
 
-/// Names what holds an image for a volume.
+/// Names the holder of an image for a volume.
 pub fn holder(pool: &str, volume: &str) -> String {
     format!("{pool}/{volume}")
 }
 
-/// Tells whether a pin is of another copy of a pool.
+/// Returns whether a pin is of another copy of a pool.
 pub fn is_of_another_copy(pool: &str, holder: &str) -> bool {
     let of =
         |name: &str| name.split_once('/').map(|(id, rest)| (id.to_owned(), rest.split('/').next().map(str::to_owned)));

@@ -248,8 +248,8 @@ impl Service {
 }
 
 impl Tending {
-    /// Tells whether a pin of another copy is met for the first time.
-    fn is_told_first(&self, location: &str, holder: &str) -> bool {
+    /// Returns whether a pin of another copy is met for the first time.
+    fn is_first_report(&self, location: &str, holder: &str) -> bool {
         self.told.lock().insert((location.to_owned(), holder.to_owned()))
     }
 
@@ -311,7 +311,7 @@ impl Tending {
             };
             is_done &= images.let_go(&image, is_left_over).is_ok();
             let location = &image.location;
-            for other in others.into_inner().into_iter().filter(|other| self.is_told_first(location, other)) {
+            for other in others.into_inner().into_iter().filter(|other| self.is_first_report(location, other)) {
                 warn(&format!(
                     "{location} is held by {other}: another copy of this pool, or this pool before it was moved; if that one is \
                      gone for good, `shale blob unpin {location} {other}` removes the pin"

@@ -5,7 +5,7 @@ use std::io::{Seek, Write};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use ::blob::Chunk;
+use ::blob::{At, Chunk};
 use futures_util::StreamExt;
 use serde::Serialize;
 use surface::{Error, ErrorKind};
@@ -38,6 +38,7 @@ pub async fn run(args: BlobGetArgs, context: &Context<'_>) -> Outcome {
     let started = Instant::now();
     let (connection, blob) = context.open(&args.blob).await?;
     let version = context.until_interrupted(blob.version(args.blob.at())).await?;
+    let head = context.until_interrupted(blob.version(&At::Newest)).await?;
     let (from, to) = args.range.unwrap_or((0, None));
     let to = to.unwrap_or(version.size).min(version.size);
     if from > to {
@@ -70,7 +71,7 @@ pub async fn run(args: BlobGetArgs, context: &Context<'_>) -> Outcome {
     let requests = connection.requests();
     let summary = Summary {
         blob: args.blob.to_string(),
-        version: version.version,
+        version: version.number(&head),
         offset: from,
         bytes: to - from,
         requests: requests.all(),

@@ -103,7 +103,7 @@ fn is_number(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Tells whether an object has a name of numbers and random bits, as records and offers have.
+/// Returns whether an object has a name of numbers and random bits, as records and offers have.
 fn is_named_by_shale(name: &str) -> bool {
     name.len() >= 20 && name.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-')
 }

@@ -49,7 +49,7 @@ pub async fn clone(args: BlobTwoArgs, context: &Context<'_>) -> Outcome {
         return refuse("the clone has no versions yet: leave out the @ and what is behind it");
     }
     let (connection, source) = context.open_to_write(&args.from).await?;
-    // The pin names the version, and not the number of a tag behind it.
+    // The pin names the version, and not the number of a later tag.
     let wanted = async {
         match args.from.at() {
             At::Newest => source.newest_or_rewritten().await,
@@ -57,6 +57,7 @@ pub async fn clone(args: BlobTwoArgs, context: &Context<'_>) -> Outcome {
         }
     };
     let version = context.until_interrupted(wanted).await?;
+    let head = context.until_interrupted(source.version(&At::Newest)).await?;
     context.until_interrupted(refuse_nested(&connection, &args.to.key())).await?;
     let key_of = |key: &BlobKey| key.path().to_string();
     let mut names = Vec::new();
@@ -77,7 +78,7 @@ pub async fn clone(args: BlobTwoArgs, context: &Context<'_>) -> Outcome {
     let cloned = Cloned {
         blob: args.to.to_string(),
         source: args.from.to_string(),
-        version: version.version,
+        version: version.number(&head),
         size_bytes: version.size,
     };
     context.output.done(&cloned, || {
@@ -104,13 +105,14 @@ pub async fn copy(args: BlobCopyArgs, context: &Context<'_>) -> Outcome {
     }
     let (_, source) = context.open(&args.from).await?;
     let version = context.until_interrupted(source.version(args.from.at())).await?;
+    let number = version.number(&*context.until_interrupted(source.version(&At::Newest)).await?);
     let tally = Arc::new(Tally::default());
     let options = upload_options(args.properties, args.from.name(), &tally)?;
     let connection = context.connect_to_write(&args.to).await?;
     let target = context.until_interrupted(Blob::open_or_create(&connection, args.to.key())).await?;
     let progress = Progress::new(context.output, "cp", Some(version.size));
     let stream = source.chunks(&version, 0, version.size).map(|chunk| chunk.map_err(std::io::Error::other));
-    let message = copy_message(&args.from.to_string(), version.version);
+    let message = copy_message(&args.from.to_string(), number);
     let committed = tokio::select! {
         done = target.put(stream, &message, &options) => done.map_err(failure)?,
         () = show(&progress, &tally, &connection) => return Err(Failure::Internal("the progress bar ended".to_owned())),
@@ -120,7 +122,7 @@ pub async fn copy(args: BlobCopyArgs, context: &Context<'_>) -> Outcome {
     let copied = Copied {
         blob: args.to.to_string(),
         source: args.from.to_string(),
-        source_version: version.version,
+        source_version: number,
         version: committed.seq,
         bytes: committed.len,
         stored_bytes: tally.encoded.load(Ordering::Relaxed),
@@ -310,7 +312,7 @@ pub async fn gc(args: BlobGcArgs, context: &Context<'_>) -> Outcome {
             format!("{}: {} of {} objects ({size}) {word}", collected.blob, collected.deleted, collected.packs);
         if collected.young > 0 {
             let age = age_words(upload_max);
-            text.push_str(&format!("; {} no longer needed, but younger than --uploads {age}", collected.young));
+            text.push_str(&format!("; {} that no version names, but younger than --uploads {age}", collected.young));
         }
         if collected.versions_in_grace > 0 {
             let (versions, age) = (collected.versions_in_grace, age_words(grace));

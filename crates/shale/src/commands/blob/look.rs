@@ -180,8 +180,8 @@ pub async fn stat(args: BlobAtArgs, context: &Context<'_>) -> Outcome {
     let stat = Stat {
         blob: args.blob.to_string(),
         incarnation: blob.log().inc().to_string(),
-        version: version.version,
-        newest: head.version,
+        version: version.number(&head),
+        newest: head.number(&head),
         live_versions,
         size_bytes: version.size,
         hole_bytes: version.size - usage.data.min(version.size),
@@ -299,12 +299,13 @@ pub async fn diff(args: BlobDiffArgs, context: &Context<'_>) -> Outcome {
     };
     let from = context.until_interrupted(blob.version(args.from.at())).await?;
     let to = context.until_interrupted(blob.version(&other)).await?;
+    let head = context.until_interrupted(blob.version(&At::Newest)).await?;
     let ranges = context.until_interrupted(blob.diff(&from, &to)).await?;
     let ranges: Vec<_> = ranges.into_iter().map(|r| RangeLine { offset: r.start, bytes: r.end - r.start }).collect();
     let diff = Diff {
         blob: args.from.to_string(),
-        from: from.version,
-        to: to.version,
+        from: from.number(&head),
+        to: to.number(&head),
         size_bytes: to.size,
         changed_bytes: ranges.iter().map(|range| range.bytes).sum(),
         ranges,
@@ -376,6 +377,7 @@ impl From<::blob::Audited> for Everything {
 pub async fn verify(args: BlobVerifyArgs, context: &Context<'_>) -> Outcome {
     let (_, blob) = context.open(&args.blob).await?;
     let version = context.until_interrupted(blob.version(args.blob.at())).await?;
+    let head = context.until_interrupted(blob.version(&At::Newest)).await?;
     let progress = Progress::new(context.output, "verify", Some(version.size));
     let tally = Tally::default();
     let show = async {
@@ -409,7 +411,7 @@ pub async fn verify(args: BlobVerifyArgs, context: &Context<'_>) -> Outcome {
     let damaged = verified.damaged.into_iter();
     let report = Verification {
         blob: args.blob.to_string(),
-        version: version.version,
+        version: version.number(&head),
         size_bytes: version.size,
         frames: verified.frames,
         stored_bytes: verified.stored,

@@ -34,7 +34,7 @@ impl Listing {
                 match listed {
                     Listed::Blob(path, head) => self.blobs.push(BlobLine {
                         blob: prefix.with_key(path).to_string(),
-                        version: head.version,
+                        version: head.number(&head),
                         time: head.unix_s,
                         size_bytes: head.size,
                         tags: head.tags.iter().map(|(tag, _)| tag.clone()).collect(),
@@ -61,7 +61,7 @@ impl Listing {
         let tags = head.tags.iter().map(|(tag, _)| tag.clone()).collect();
         let line = BlobLine {
             blob: prefix.to_string(),
-            version: head.version,
+            version: head.number(&head),
             time: head.unix_s,
             size_bytes: head.size,
             tags,

@@ -1,5 +1,5 @@
-//! The file that a version is copied to. Owns what is there when the copy fails: nothing where
-//! nothing was, and the old file where one is replaced. That one is replaced by a rename, once the
+//! The file that a version is copied to. Owns its state after a copy that fails: a new file is
+//! removed, and one that was to be replaced is unchanged. That one is replaced by a rename, once the
 //! new one is complete and durable.
 
 use std::fs::{File, OpenOptions, Permissions};
@@ -73,12 +73,12 @@ impl Target {
         }
     }
 
-    /// Tells whether it reads as zeroes where nothing is written.
+    /// Returns whether it reads as zeroes where nothing is written.
     pub fn is_sparse(&self) -> bool {
         matches!(self.place, Place::New(_) | Place::Replaced { .. })
     }
 
-    /// Tells whether it is the standard output.
+    /// Returns whether it is the standard output.
     pub fn is_stdout(&self) -> bool {
         matches!(self.place, Place::Stdout)
     }
@@ -102,7 +102,7 @@ impl Target {
         }
     }
 
-    /// Removes what is not complete; returns the words for what is left.
+    /// Removes an incomplete file; returns the words for a message.
     pub fn abandon(&self) -> &'static str {
         match &self.place {
             Place::Stdout => "",
