@@ -244,8 +244,8 @@ impl Blob {
         self.log().version(&head, seq).await
     }
 
-    /// Returns the newest record that changed bytes: 1 request if it is not the newest of all. If it
-    /// is given up, the newest record has the same bytes and is returned.
+    /// Returns the newest record that changed bytes: 1 request if it is not the newest of all. If
+    /// it is given up, the newest record has the same bytes and is returned.
     ///
     /// # Errors
     /// When the store fails.

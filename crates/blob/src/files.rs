@@ -76,7 +76,7 @@ fn create(path: &FilePath, payload: &PutPayload, must_be_there: bool) -> Result<
             Err(source) if source.kind() == ErrorKind::AlreadyExists && path.exists() => {
                 return Err(Error::AlreadyExists { path: path.display().to_string(), source: Box::new(source) });
             }
-            // The directory was empty and another process removed it, or a collector removed the file.
+            // Another process removed the directory, which was empty, or a collector the file.
             Err(source) if source.kind() == ErrorKind::NotFound && tries < CREATE_TRIES => {}
             Err(source) if source.kind() == ErrorKind::NotFound && must_be_there => return Err(no_log()),
             Err(source) => return Err(other(source)),

@@ -206,8 +206,8 @@ impl Kept {
 }
 
 /// Lists the packs that may be dead: those of sessions born at record `from` or later, and those of
-/// sessions with a pack that only versions name which died since the last sweep. A version that died
-/// names all that its neighbours share with it: what a live one names is not listed for that.
+/// sessions with a pack that only versions name which died since the last sweep. A version that
+/// died names all that its neighbours share with it: packs of live ones are not listed for that.
 async fn candidates(log: &Log, from: u64, dead: &[u64], live: &Named) -> Result<Packs, Error> {
     let mut packs = list_packs(log, from).await?;
     if from == 0 {

@@ -30,8 +30,8 @@ pub(crate) fn open<'a>(structure: &'static str, magic: &[u8; 8], bytes: &'a [u8]
     }
 }
 
-/// Returns whether an object begins as others of its kind do, with a higher number at the end of the
-/// magic bytes.
+/// Returns whether an object begins as others of its kind do, with a higher digit at the end of
+/// the magic bytes.
 fn is_newer(magic: &[u8; 8], body: &[u8]) -> bool {
     let [name @ .., known] = magic;
     body.strip_prefix(name).and_then(<[u8]>::first).is_some_and(|found| found.is_ascii_digit() && found > known)

@@ -129,8 +129,8 @@ impl StoreSettings {
         let plain = endpoint.as_deref().and_then(|endpoint| endpoint.strip_prefix("http://"));
         let host = plain.map(|rest| rest.split(['/', ':']).next().unwrap_or(rest));
         let is_local = host.is_some_and(|host| host == "localhost" || host.starts_with("127."));
-        // Summing up each payload for the signature costs up to 60 % of a transfer. TLS protects the
-        // bytes, and a loopback needs none.
+        // Summing up each payload for the signature costs up to 60 % of a transfer. TLS protects
+        // the bytes, and a loopback needs none.
         let builder = if plain.is_none() || is_local { builder.with_unsigned_payload(true) } else { builder };
         let style = builder.get_config_value(&AmazonS3ConfigKey::VirtualHostedStyleRequest);
         let is_hosted = style.is_some_and(|value| is_true(&value));

@@ -1,5 +1,5 @@
-//! The pins by which a pool holds the images of its volumes: one for each volume, under the names of
-//! the pool and of the volume.
+//! The pins by which a pool holds the images of its volumes: one for each volume, under the names
+//! of the pool and of the volume.
 //!
 //! A copy of a pool (`cp -r`, a snapshot of the file system below, a backup put back elsewhere) has
 //! the pool's id and its volumes, and must not remove the pins of the original. So a pool's name is

@@ -6,9 +6,9 @@
 //! has no version yet. A push to another key makes a clone of the base there first, which shares
 //! all objects, and puts the change on it.
 //!
-//! The blob's log has each push: the name of its operation is made of the snapshot's identity, which
-//! snapshots of any pools share only if they hold the same bytes. So the same push is done once, a
-//! copy of the pool cannot be taken for it, and nothing about pushes is kept in the pool.
+//! The blob's log has each push: the name of its operation is made of the snapshot's identity,
+//! which snapshots of any pools share only if they hold the same bytes. So the same push is done
+//! once, a copy of the pool cannot be taken for it, and the pool keeps nothing about pushes.
 
 use std::collections::HashMap;
 use std::fmt;

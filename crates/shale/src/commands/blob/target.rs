@@ -1,6 +1,6 @@
 //! The file that a version is copied to. Owns its state after a copy that fails: a new file is
-//! removed, and one that was to be replaced is unchanged. That one is replaced by a rename, once the
-//! new one is complete and durable.
+//! removed, and one that was to be replaced is unchanged. That one is replaced by a rename, once
+//! the new one is complete and durable.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::os::unix::fs::{MetadataExt, fchown};
