@@ -2,7 +2,7 @@
 //! removed, and one that was to be replaced is unchanged. That one is replaced by a rename, once
 //! the new one is complete and durable.
 
-use std::fs::{File, OpenOptions, Permissions};
+use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{MetadataExt, fchown};
 use std::path::{Path, PathBuf};
 
@@ -16,7 +16,7 @@ use crate::system;
 enum Place {
     Stdout,
     /// A device, a pipe or the like: it is written in place.
-    InPlace,
+    Device,
     New(PathBuf),
     Replaced {
         half: PathBuf,
@@ -52,7 +52,7 @@ impl Target {
         };
         if !about.is_file() {
             let file = OpenOptions::new().write(true).open(path).map_err(failed)?;
-            return Ok(Self { file, place: Place::InPlace });
+            return Ok(Self { file, place: Place::Device });
         }
         // Behind a link the file is replaced, and not the link.
         let path = path.canonicalize().map_err(failed)?;
@@ -64,7 +64,7 @@ impl Target {
         let target = Self { file, place: Place::Replaced { half, path } };
         // Only root may keep the owner of a file of another user.
         let _ = fchown(&target.file, Some(about.uid()), Some(about.gid()));
-        match target.file.set_permissions(Permissions::from(about.permissions())) {
+        match target.file.set_permissions(about.permissions()) {
             Ok(()) => Ok(target),
             Err(error) => {
                 target.abandon();
@@ -88,7 +88,7 @@ impl Target {
         match &self.place {
             Place::Stdout => Ok(()),
             // A device and a pipe have no length that could be set, and some cannot be synced.
-            Place::InPlace => match self.file.sync_all() {
+            Place::Device => match self.file.sync_all() {
                 Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => Ok(()),
                 done => done,
             },
@@ -109,13 +109,14 @@ impl Target {
             Place::New(path) if std::fs::remove_file(path).is_ok() => "",
             Place::Replaced { half, .. } if std::fs::remove_file(half).is_ok() => "; the old file is as it was",
             Place::Replaced { .. } => "",
-            Place::New(_) | Place::InPlace => "; the file is not complete",
+            Place::New(_) | Place::Device => "; the file is not complete",
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
     use std::io::Write;
     use std::os::unix::fs::PermissionsExt;
 
