@@ -223,7 +223,9 @@ impl Op {
                 let is_alone = next.ops.iter().all(|done| !done.kind.makes_version() && done.kind != OpKind::Rewrite);
                 let is_same = |(layout, size): &(Layout, u64)| *size == base.size && *layout == base.layout && is_alone;
                 if !all.expected.as_ref().is_none_or(is_same) && !crate::canary!("push-over-newer-version") {
-                    return Err(Error::Changed { base: all.version, newest: base.seq });
+                    // A version has a smaller number than a rewrite or a tag of it.
+                    let newest = if base.version > all.version { base.version } else { base.seq };
+                    return Err(Error::Changed { base: all.version, newest });
                 }
                 next.layout.clone_from(&all.layout);
                 next.size = all.size;

@@ -41,7 +41,7 @@ pub struct Pin {
     pub op: OpId,
     /// The version.
     pub version: u64,
-    /// Key of the blob that needs it, or the pool's id and the name of the volume.
+    /// Key of the blob that needs it, or the name of a copy of a pool and of its volume.
     pub holder: String,
     /// Number in the holder's life log under which it is born; 0 for a holder that is no blob.
     pub life: u64,
@@ -199,7 +199,7 @@ impl Log {
         while let Some(read) = reads.next().await {
             match read {
                 Ok(pin) => pins.valid.extend(pin),
-                Err(error @ Error::Damaged { .. }) => pins.damaged.push(error),
+                Err(error @ (Error::Damaged { .. } | Error::Newer { .. })) => pins.damaged.push(error),
                 Err(error) => return Err(error),
             }
         }
@@ -213,8 +213,8 @@ impl Log {
             let Some(bytes) = self.world.get(&path).await? else { return Ok(None) };
             match Pin::decode(self.inc, name, &bytes) {
                 Ok(pin) => return Ok(Some(pin)),
-                Err(source) if tries + 1 == READ_TRIES => {
-                    return Err(Error::Damaged { what: path.to_string(), source });
+                Err(source) if source.is_newer || tries + 1 == READ_TRIES => {
+                    return Err(Error::undecodable(path, source));
                 }
                 Err(_) => tries += 1,
             }
@@ -227,7 +227,8 @@ impl Log {
     /// # Errors
     /// When the store fails, or refuses.
     pub async fn remove_pin(&self, pin: &Pin) -> Result<(), Error> {
-        gc::delete(self, &self.pin_path(&pin.name())).await
+        let path = self.pin_path(&pin.name());
+        gc::delete(self, &path).await.map_err(|error| Error::store(format!("deleting {path}"), error))
     }
 
     /// Finds the newest record, going on from one that is known, by a list: a read may wrongly find nothing (A2), a list of

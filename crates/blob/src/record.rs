@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use codec::{Codec, Workspace};
+use codec::{Codec, DecodeError, Workspace};
 use format::{Cursor, FormatError, crc32c, put_text, put_uint};
 
 use crate::extent::PackRef;
@@ -123,7 +123,8 @@ pub struct Record {
     pub closed: bool,
     /// Whether the description is gone, and only the operations are left.
     pub tombstone: bool,
-    /// Wall-clock second at which its writer thought to be. Advice only.
+    /// Wall-clock second at which its writer thought to be, and at least that of the record before.
+    /// Advice only.
     pub unix_s: u64,
     /// Bytes of data.
     pub size: u64,
@@ -131,6 +132,10 @@ pub struct Record {
     pub raw: u64,
     /// Bytes that they take in packs.
     pub stored: u64,
+    /// Number of the newest record that made a version, this one included; 0: none did.
+    pub version: u64,
+    /// Number of records that made a version, this one included.
+    pub versions: u64,
     /// What its writer has to say.
     pub message: String,
     /// What it did.
@@ -160,6 +165,8 @@ impl Record {
             size: 0,
             raw: 0,
             stored: 0,
+            version: 0,
+            versions: 0,
             message: String::new(),
             ops: Vec::new(),
             expired: Vec::new(),
@@ -179,6 +186,8 @@ impl Record {
             nonce: self.nonce,
             ops: self.ops,
             unix_s: self.unix_s,
+            version: self.version,
+            versions: self.versions,
             tombstone: true,
             ..genesis
         }
@@ -187,6 +196,18 @@ impl Record {
     /// Tells whether one of its operations makes a version.
     pub fn is_version(&self) -> bool {
         self.ops.iter().any(|done| done.kind.makes_version())
+    }
+
+    /// Returns the number by which users know its content, as of record `head`: that of the version
+    /// that it is or that a tag or the like left as it was. Its own if that version is given up.
+    pub fn number(&self, head: &Self) -> u64 {
+        if head.is_live(self.version) { self.version } else { self.seq }
+    }
+
+    /// Returns whether its content is a version as of record `head`: it made one, or is the newest
+    /// record and the version before it is given up.
+    pub fn is_version_as_of(&self, head: &Self) -> bool {
+        self.is_version() || self.seq == head.seq && self.number(head) == self.seq
     }
 
     /// Returns the operation of this name, if the record carries it.
@@ -235,15 +256,7 @@ impl Record {
     /// Adds a range to the expired ones and joins what touches.
     pub(crate) fn expire(&mut self, first: u64, last: u64) {
         self.expired.push((first, last));
-        self.expired.sort_unstable();
-        let mut joined: Vec<(u64, u64)> = Vec::with_capacity(self.expired.len());
-        for (first, last) in self.expired.drain(..) {
-            match joined.last_mut() {
-                Some(before) if first <= before.1.saturating_add(1) => before.1 = before.1.max(last),
-                _ => joined.push((first, last)),
-            }
-        }
-        self.expired = joined;
+        self.expired = joined(std::mem::take(&mut self.expired));
     }
 
     /// Returns what a pack that a node names is called in this record: `node` is the origin of the node's own pack, `inner` what
@@ -297,7 +310,7 @@ impl Record {
         put_wide(out, self.nonce.0);
         put_uint(out, self.fence, 8);
         put_uint(out, u64::from(self.closed) | u64::from(self.tombstone) << 1, 1);
-        for field in [self.unix_s, self.size, self.raw, self.stored] {
+        for field in [self.unix_s, self.size, self.raw, self.stored, self.version, self.versions] {
             put_uint(out, field, 8);
         }
         put_text(out, &self.message);
@@ -350,7 +363,7 @@ impl Record {
         }
         let format = u64::from(cursor.u16()?);
         if format != FORMAT {
-            return Err(wrong(format!("format {format}, this program reads {FORMAT}: use a newer one")));
+            return Err(FormatError::newer(STRUCTURE, format!("format {format}, and this program reads {FORMAT}")));
         }
         let codec = cursor.u8()?;
         if cursor.u8()? != 0 {
@@ -361,9 +374,12 @@ impl Record {
             return Err(wrong(format!("{raw} bytes of fields, at most {RECORD_BYTES_MAX}")));
         }
         let mut fields = vec![0; raw];
-        workspace
-            .decompress(codec::CodecId(codec), &body[HEADER_BYTES..], &mut fields)
-            .map_err(|error| wrong(error.to_string()))?;
+        workspace.decompress(codec::CodecId(codec), &body[HEADER_BYTES..], &mut fields).map_err(
+            |error| match error {
+                DecodeError::UnknownCodec(_) => FormatError::newer(STRUCTURE, error.to_string()),
+                error => wrong(error.to_string()),
+            },
+        )?;
         Self::decode_fields(&fields)
     }
 
@@ -384,6 +400,8 @@ impl Record {
         record.size = c.u64()?;
         record.raw = c.u64()?;
         record.stored = c.u64()?;
+        record.version = c.u64()?;
+        record.versions = c.u64()?;
         record.message = text(c)?;
         for _ in 0..count(c, "operations", OPS_MAX)? {
             let op = OpId(wide(c)?);
@@ -426,6 +444,9 @@ impl Record {
         if self.ops.is_empty() {
             return wrong("no operation".into());
         }
+        if self.version > self.seq || self.versions > self.version || self.is_version() && self.version < self.seq {
+            return wrong(format!("number {}: version {} of {}", self.seq, self.version, self.versions));
+        }
         if self.layout.pieces().last().is_some_and(|piece| piece.end() > self.size) {
             return wrong(format!("a piece ends behind the blob's {} bytes", self.size));
         }
@@ -438,6 +459,19 @@ impl Record {
         }
         Ok(self)
     }
+}
+
+/// Returns ranges from first to last in order, with those joined that touch.
+pub(crate) fn joined(mut ranges: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
+    ranges.sort_unstable();
+    let mut joined: Vec<(u64, u64)> = Vec::with_capacity(ranges.len());
+    for (first, last) in ranges {
+        match joined.last_mut() {
+            Some(before) if first <= before.1.saturating_add(1) => before.1 = before.1.max(last),
+            _ => joined.push((first, last)),
+        }
+    }
+    joined
 }
 
 fn count(cursor: &mut Cursor<'_>, what: &str, max: usize) -> Result<usize, FormatError> {
