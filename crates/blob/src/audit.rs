@@ -2,7 +2,7 @@
 //! every record, the nodes of every live version, and every pack that one of these names, each
 //! object once. Owns no state.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -73,6 +73,7 @@ impl Blob {
         let log = self.log();
         let head = self.refresh().await?;
         let mut audited = Audited::default();
+        let pinned = self.audit_pins(&mut audited).await?;
         for number in 1..=log.life {
             match life::known(&log.world, &log.key, number).await {
                 Ok(_) => {}
@@ -84,7 +85,7 @@ impl Blob {
         for seq in 1..=head.seq {
             let read = async {
                 let record = log.known(seq).await?;
-                let is_live = head.is_live(seq) && !record.tombstone;
+                let is_live = (head.is_live(seq) || pinned.contains(&seq)) && !record.tombstone;
                 if is_live {
                     named.add(log, &record).await?;
                 }
@@ -118,6 +119,16 @@ impl Blob {
             self.audit_packs(part, named.frames().unwrap_or_default(), &mut audited, tally).await?;
         }
         Ok(audited)
+    }
+
+    /// Verifies the pins, and returns the versions that have one.
+    async fn audit_pins(&self, audited: &mut Audited) -> Result<BTreeSet<u64>, Error> {
+        for error in self.log().pins().await?.damaged {
+            if let Error::Damaged { what, .. } = &error {
+                audited.add(what.clone(), &error);
+            }
+        }
+        self.log().pinned().await
     }
 
     /// Verifies packs, each with the frames that versions name of it.

@@ -135,6 +135,29 @@ impl Blob {
         self.commit(message, uploaded, options, What::Put).await
     }
 
+    /// Makes the first version of the bytes of a stream. Of several clients that try, one succeeds: the log decides.
+    ///
+    /// # Errors
+    /// [`Error::Exists`] when the blob has a record already; as [`put`](Self::put).
+    pub async fn create(
+        &self,
+        source: impl Stream<Item = std::io::Result<impl Into<Chunk>>>,
+        message: &str,
+        options: &UploadOptions,
+    ) -> Result<Committed, Error> {
+        let uploaded = self.upload(source, message, options).await?;
+        let created = self.commit(message, uploaded, options, What::Create).await;
+        created.map_err(|error| self.named(error))
+    }
+
+    /// Names the blob in an error of the log, which does not know where it is.
+    pub(crate) fn named(&self, error: Error) -> Error {
+        match error {
+            Error::Exists(_) => Error::Exists(self.log().key().path().to_string()),
+            error => error,
+        }
+    }
+
     /// Puts the bytes of a stream behind the end, wherever that is when they are committed; [`Committed::at`] tells where.
     ///
     /// # Errors

@@ -1,18 +1,24 @@
-//! Clones: a blob that begins with another blob's version and shares its packs. Owns the order that keeps the packs from being deleted
-//! under it: the version is *pinned* in every blob whose packs it names, under the number in the life log that the clone will have; then
-//! the clone is *born* under that number, and only under that; then it gets its first record. A clone that loses its number pins anew.
+//! Clones: a blob that begins with another blob's version and shares its packs. Owns the order that
+//! keeps the packs from being deleted under it: the version is *pinned* in every blob whose packs
+//! it names, under the number in the life log that the clone will have; then the clone is *born*
+//! under that number, and only under that; then it gets its first record. A clone that loses its
+//! number pins anew.
+
+use futures_util::{StreamExt, TryStreamExt};
 
 use crate::commit::{CommitOptions, Committer};
 use crate::error::Error;
 use crate::layout::Layout;
 use crate::life::{self, Life};
 use crate::log::Log;
-use crate::names::{BlobKey, OpId};
+use crate::names::BlobKey;
 use crate::ops::What;
-use crate::record::{ORIGINS_MAX, Origin, Pin, Record};
+use crate::pins::{self, Pin};
+use crate::record::{ORIGINS_MAX, Origin, Record};
 use crate::world::World;
 
-/// Clones that lose the race for a number try again: more rivals than this for one key are no accident.
+/// Clones that lose the race for a number try again: more rivals than this for one key are no
+/// accident.
 const TRIES_MAX: usize = 16;
 
 /// A blob, and what others call it.
@@ -27,10 +33,12 @@ pub struct Place<'a> {
 /// Tells where the life log of a pin's holder is; `None` for one that it does not know.
 pub type FindHolder<'a> = dyn Fn(&str) -> Option<(World, BlobKey)> + Sync + 'a;
 
-/// Makes a blob of version `version` of another. `origins` are the blobs that this one has packs of, in the order of its record.
+/// Makes a blob of version `version` of another. `origins` are the blobs that this one has packs
+/// of, in the order of its record.
 ///
 /// # Errors
-/// [`Error::Exists`] when there is a blob at the key; [`Error::Expired`] when the version is not live.
+/// [`Error::Exists`] when there is a blob at the key; [`Error::Expired`] when the version is not
+/// live.
 pub async fn clone_blob(
     source: Place<'_>,
     version: u64,
@@ -54,7 +62,7 @@ pub async fn clone_blob(
         let pins = if crate::canary!("pin-after-birth") {
             Vec::new()
         } else {
-            pin_everywhere(source, version, origins, location, life + 1).await?
+            pin_everywhere(source, &record, origins, location, life + 1).await?
         };
         match Log::create_at(world.clone(), key.clone(), life + 1).await {
             Ok(log) => {
@@ -64,7 +72,7 @@ pub async fn clone_blob(
             }
             Err(Error::Exists(_)) => {
                 for (place, pin) in pins {
-                    place.committer.change(What::Unpin(pin)).await?;
+                    place.committer.log().remove_pin(&pin).await?;
                 }
             }
             Err(error) => return Err(error),
@@ -73,53 +81,56 @@ pub async fn clone_blob(
     Err(Error::Exists(key.path().to_string()))
 }
 
-/// Pins the version, and in each blob that it has packs of the version that holds them there: the one that is pinned for the source.
+/// Pins a version for a holder in its blob, and in each blob that it has packs of the version that
+/// is pinned there for its own blob. All of these pins hold, or none of them is left.
+///
+/// # Errors
+/// As [`pin_version`].
 pub(crate) async fn pin_everywhere<'a>(
     source: Place<'a>,
-    version: u64,
+    version: &Record,
     origins: &[Place<'a>],
-    location: &str,
+    holder: &str,
     life: u64,
-) -> Result<Vec<(Place<'a>, OpId)>, Error> {
-    let mut pins = Vec::new();
-    let mut holder = source;
-    let mut versions = vec![version];
-    for place in std::iter::once(&source).chain(origins) {
-        let is_source = std::ptr::eq(place.committer, source.committer);
+) -> Result<Vec<(Place<'a>, Pin)>, Error> {
+    let mut made: Vec<(Place<'a>, Pin)> = Vec::new();
+    for (place, version) in places(source, version, origins) {
+        let only_the_nearest = !made.is_empty() && crate::canary!("only-the-nearest-is-pinned");
+        if only_the_nearest {
+            break;
+        }
         // A volume is pinned by its pool, which may have had the blob open for long.
-        if life == 0 {
-            place.committer.log().check_version_there(version).await?;
-        }
-        // A volume, which has no life log, is pinned once.
-        let known = if is_source && life > 0 { Vec::new() } else { place.committer.refresh().await?.pins.clone() };
-        if !is_source {
-            // What the nearer blob has of this one is pinned here in its name. A rival for its
-            // number in the life log may have pinned another version in the same name, and may not
-            // have taken that pin away yet: which of them is the blob's own cannot be told.
-            let is_held = |pin: &&Pin| pin.holder == holder.location && pin.life == holder.committer.log().life;
-            versions = known.iter().filter(is_held).map(|pin| pin.version).collect();
-            versions.sort_unstable();
-            versions.dedup();
-            if versions.is_empty() {
-                let why = format!("{} has no pin for {}: its packs may be gone", place.location, holder.location);
-                return Err(Error::Refused(why));
+        let checked = match life {
+            0 => place.committer.log().check_version_there(version).await,
+            _ => Ok(()),
+        };
+        let pinned = match checked {
+            Ok(()) => pins::pin_version(place.committer, version, holder, life).await,
+            Err(error) => Err(error),
+        };
+        match pinned {
+            Ok(pin) => made.push((place, pin)),
+            Err(error) => {
+                for (place, pin) in made {
+                    // One that stays keeps too much, never too little.
+                    let _ = place.committer.log().remove_pin(&pin).await;
+                }
+                return Err(error);
             }
         }
-        for &version in &versions {
-            let is_known = |pin: &Pin| pin.holder == location && pin.version == version && pin.life == 0;
-            if life == 0 && known.iter().any(is_known) {
-                continue;
-            }
-            let what = What::Pin { version, holder: location.to_string(), life };
-            pins.push((*place, place.committer.change(what).await?.0));
-            // A blob that was deleted between the look and the pin is not held by that.
-            if life == 0 {
-                place.committer.log().check_there().await?;
-            }
-        }
-        holder = *place;
     }
-    Ok(pins)
+    Ok(made)
+}
+
+/// Returns the blobs in which a version must be pinned, each with the number that it has to have
+/// there.
+pub(crate) fn places<'a>(
+    source: Place<'a>,
+    version: &Record,
+    origins: &[Place<'a>],
+) -> impl Iterator<Item = (Place<'a>, u64)> {
+    let further = origins.iter().copied().zip(version.origins.iter().map(|origin| origin.version));
+    std::iter::once((source, version.seq)).chain(further.collect::<Vec<_>>())
 }
 
 async fn adopt(clone: &Committer, source: Place<'_>, record: &Record) -> Result<(), Error> {
@@ -127,6 +138,7 @@ async fn adopt(clone: &Committer, source: Place<'_>, record: &Record) -> Result<
     let mut origins = vec![Origin {
         location: source.location.to_string(),
         inc: source.committer.log().inc(),
+        version: record.seq,
         numbers: (2..count + 2).collect(),
     }];
     origins.extend(
@@ -150,28 +162,26 @@ pub(crate) fn adopted(record: &Record) -> Layout {
     Layout::of(pieces.collect())
 }
 
-/// Takes away pins whose holders are gone, and returns how many. `find` tells where a holder's life log is; holders that it does not know
-/// keep their pins. A holder that has not been born is kept from it: its number is taken, and it must pin anew.
+/// Removes pins whose holders are gone, and returns how many. `find` tells where a holder's life
+/// log is; holders that it does not know keep their pins, and so do pins that cannot be read. A
+/// holder that has not been born is kept from it: its number is taken, and it must pin again under
+/// another one.
 ///
 /// # Errors
 /// When the store fails.
 pub async fn drop_dead_pins(committer: &Committer, find: &FindHolder<'_>) -> Result<u64, Error> {
-    let head = committer.refresh().await?;
-    let mut dropped = 0;
-    for pin in head.pins.iter().filter(|pin| pin.life > 0) {
-        let Some((world, key)) = find(&pin.holder) else { continue };
+    let log = committer.log();
+    let pins = log.pins().await?.valid;
+    let judged = pins.into_iter().filter(|pin| pin.life > 0).map(|pin| async move {
+        let Some((world, key)) = find(&pin.holder) else { return Ok(0) };
         let gone = match life::claim(&world, &key, pin.life, Life::Gone).await? {
             Life::Gone => true,
             Life::Born(_) => life::read(&world, &key, pin.life + 1).await?.is_some(),
         };
         if gone {
-            match committer.change(What::Unpin(pin.op)).await {
-                Ok(_) => dropped += 1,
-                // Another collector was first.
-                Err(Error::Refused(_)) => {}
-                Err(error) => return Err(error),
-            }
+            log.remove_pin(&pin).await?;
         }
-    }
-    Ok(dropped)
+        Ok(u64::from(gone))
+    });
+    futures_util::stream::iter(judged).buffer_unordered(pins::AT_ONCE).try_fold(0, async |all, one| Ok(all + one)).await
 }

@@ -207,7 +207,7 @@ impl Committer {
     ///
     /// # Errors
     /// As [`commit`](Self::commit), and [`Error::Unknown`] also where `commit` would say that the operation cannot be done: the earlier
-    /// process may have seen a newer record than this one. Only that it is fenced, expired or removed is final.
+    /// process may have seen a newer record than this one. Only that it is fenced, expired, removed or not the first is final.
     pub async fn resume(&self, op: Op, born: u64) -> Result<Committed, Error> {
         self.commit_with(op, Some(born)).await
     }
@@ -249,7 +249,9 @@ impl Committer {
         {
             return Err(Error::Unknown { seq: undecided.record.seq, op });
         }
-        if resumed && !matches!(error, Some(Error::Fenced { .. } | Error::Expired(_) | Error::Removed)) {
+        if resumed
+            && !matches!(error, Some(Error::Fenced { .. } | Error::Expired(_) | Error::Removed | Error::Exists(_)))
+        {
             return Err(Error::Unknown { seq: state.head.seq + 1, op });
         }
         Err(error.unwrap_or_else(|| {
@@ -388,7 +390,8 @@ impl Committer {
                     next = before;
                     // An earlier process may have tried it on a record that this one has not seen: then only a reason that no later
                     // record takes away is final.
-                    let stays = matches!(error, Error::Fenced { .. } | Error::Expired(_) | Error::Removed);
+                    let stays =
+                        matches!(error, Error::Fenced { .. } | Error::Expired(_) | Error::Removed | Error::Exists(_));
                     let unknown = Error::Unknown { seq: next.seq, op: waiting.op.id };
                     let _ =
                         waiting.answer.send(Err(if stays || waiting.look_behind.is_none() { error } else { unknown }));
@@ -437,7 +440,7 @@ impl Committer {
                 Ok(Some(Undecided { record: Arc::new(next), body: body.into(), waiting: taken, is_refused: true }))
             }
             Err(error) => {
-                let why = format!("{error}: take tags or pins away, or run `shale blob optimize`");
+                let why = format!("{error}: remove tags, or run `shale blob optimize`");
                 for waiting in taken {
                     let _ = waiting.answer.send(Err(Error::Refused(why.clone())));
                 }

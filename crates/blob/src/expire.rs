@@ -1,6 +1,10 @@
 //! Giving up old versions. Owns which ranges a rule means; the record that says so is made by
-//! `ops`, and what only these versions named is deleted by GC.
+//! `ops`, and what only these versions named is deleted by GC. Versions that are pinned are left
+//! out; one that is pinned between the list of the pins and the record is given up and stays all
+//! the same, because GC lists the pins again.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::commit::{Committed, Committer};
@@ -9,7 +13,7 @@ use crate::ops::What;
 use crate::record::Record;
 
 /// Which versions to give up. A version must be meant by every rule that is set. The newest
-/// version, and those that a tag or a pin names, are always kept.
+/// version, those that are pinned, and those that a tag names are always kept.
 #[derive(Debug, Clone, Default)]
 pub struct ExpireRule {
     /// Keep so many of the newest versions.
@@ -20,33 +24,79 @@ pub struct ExpireRule {
     pub version: Option<u64>,
 }
 
+/// What a rule means as of the newest record.
+#[derive(Debug)]
+pub struct ExpirePlan {
+    ranges: Vec<(u64, u64)>,
+    head: Arc<Record>,
+    /// Versions that the rule means and that stay because a clone or a volume has pinned them,
+    /// oldest first.
+    pub pinned: Vec<u64>,
+}
+
+impl ExpirePlan {
+    /// Finds the versions that a rule means, and leaves out those that are pinned.
+    ///
+    /// # Errors
+    /// When the store fails; [`Error::Refused`] when the rule is empty.
+    pub async fn of(committer: &Committer, rule: &ExpireRule) -> Result<Self, Error> {
+        let head = committer.refresh().await?;
+        if rule.keep_last.is_none() && rule.older_than.is_none() && rule.version.is_none() {
+            return Err(Error::Refused("say which versions to give up: a number to keep, an age, or a version".into()));
+        }
+        let mut last = behind_newest(committer, &head, rule.keep_last.unwrap_or(1).max(1)).await?;
+        if let Some(age) = rule.older_than {
+            last = last.min(committer.log().older_than(&head, 0, age).await?);
+        }
+        let (first, last) = match rule.version {
+            Some(version) if version == 0 || version > head.seq => return Err(Error::NoVersion(version)),
+            Some(version) if version > last => (1, 0),
+            Some(version) => (version, version),
+            None => (1, last),
+        };
+        let pinned = if first <= last { committer.log().pinned().await? } else { BTreeSet::new() };
+        let ranges = without(first, last, &pinned);
+        let is_meant = |version: &u64| (first..=last).contains(version) && head.is_live(*version);
+        let pinned = pinned.into_iter().filter(is_meant).collect();
+        Ok(Self { ranges, head, pinned })
+    }
+
+    /// Gives the versions up; `None` if all of them were given up already.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub async fn carry_out(self, committer: &Committer) -> Result<Option<Committed>, Error> {
+        let mut after = self.head.as_ref().clone();
+        self.ranges.iter().for_each(|(first, last)| after.expire(*first, *last));
+        if after.expired == self.head.expired {
+            return Ok(None);
+        }
+        committer.change(What::Expire(self.ranges)).await.map(|(_, committed)| Some(committed))
+    }
+}
+
 /// Gives up versions; `None` if no version is meant that was not given up already.
 ///
 /// # Errors
-/// When the store fails; [`Error::Refused`] when the rule is empty.
+/// As [`ExpirePlan::of`].
 pub async fn expire(committer: &Committer, rule: &ExpireRule) -> Result<Option<Committed>, Error> {
-    let head = committer.refresh().await?;
-    if rule.keep_last.is_none() && rule.older_than.is_none() && rule.version.is_none() {
-        return Err(Error::Refused("say which versions to give up: a number to keep, an age, or a version".into()));
+    ExpirePlan::of(committer, rule).await?.carry_out(committer).await
+}
+
+/// Returns the ranges from `first` to `last` that have none of some versions.
+pub(crate) fn without(first: u64, last: u64, versions: &BTreeSet<u64>) -> Vec<(u64, u64)> {
+    let mut ranges = Vec::new();
+    let mut next = first;
+    for version in versions.range(first..).take_while(|version| **version <= last) {
+        if next < *version {
+            ranges.push((next, version - 1));
+        }
+        next = version + 1;
     }
-    let mut last = behind_newest(committer, &head, rule.keep_last.unwrap_or(1).max(1)).await?;
-    if let Some(age) = rule.older_than {
-        last = last.min(committer.log().older_than(&head, 0, age).await?);
+    if next <= last {
+        ranges.push((next, last));
     }
-    let (first, last) = match rule.version {
-        Some(version) if version == 0 || version > head.seq => return Err(Error::NoVersion(version)),
-        Some(version) if version > last => return Ok(None),
-        Some(version) => (version, version),
-        None => (1, last),
-    };
-    let mut after = head.as_ref().clone();
-    if last >= first {
-        after.expire(first, last);
-    }
-    if after.expired == head.expired {
-        return Ok(None);
-    }
-    committer.change(What::Expire(vec![(first, last)])).await.map(|(_, committed)| Some(committed))
+    ranges
 }
 
 /// Returns the number in front of the oldest of the `keep` newest versions.

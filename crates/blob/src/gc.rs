@@ -1,8 +1,8 @@
 //! Garbage collection: deletes packs that no live version names. It takes no lock, trusts no clock,
 //! and runs beside any number of writers and other collectors. The steps:
 //!
-//! 1. *Mark*: with record `h` in hand, list the packs that may be dead (`swept` says which sessions
-//!    these are), and strike off those that a live version names and those whose session was born
+//! 1. *Mark*: with record `h` in hand, list the pins, then the packs that may be dead (`swept` says
+//!    which sessions these are), and strike off those that a live or pinned version names and those whose session was born
 //!    at or after a record `b`, chosen so that honest uploads have the time they need.
 //! 2. *Fence*: commit a record `f` that says that sessions born before `b` may commit no more.
 //! 3. *Look again*: strike off what the records from `h + 1` to `f` name.
@@ -11,9 +11,9 @@
 //!
 //! A commit behind `f` was made by a writer that has read the fence, so it names no pack of an
 //! older session for the first time; one in front of `f` was read in step 3. A version that was
-//! dead at `h` stays dead, because every record carries which versions are expired, and a tag, a
-//! pin or a restore is refused by the record that it is built on. So no record can ever name again
-//! what step 4 deletes. The clock only decides how long an upload may take before it has to begin
+//! dead at `h` stays dead, because every record carries which versions are expired, and a tag or a
+//! restore is refused by the record that it is built on; a pin that step 1 does not list is refused
+//! by record `h` (`pins`). So nothing can ever name again a pack that step 4 deletes. The clock only decides how long an upload may take before it has to begin
 //! again.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -101,7 +101,9 @@ pub async fn gc(committer: &Committer, options: &GcOptions) -> Result<GcReport, 
     let log = committer.log();
     let head = committer.refresh().await?;
     let swept = if options.full { None } else { Swept::read(log).await?.filter(|swept| !swept.is_full_due()) };
-    let kept = Kept::of(log, &head, options.grace).await?;
+    // Only now that record `h` is in hand: a pin that this list lacks is refused by that record.
+    let pinned = log.pinned().await?;
+    let kept = Kept::of(log, &head, pinned, options.grace).await?;
     let mut named = Named::by(log, kept.versions(&head)).await?;
     let born = log.older_than(&head, head.fence, options.upload_max).await?;
     let mut dead = kept.dead(&head, swept.map_or(0, |swept| swept.buried));
@@ -152,30 +154,37 @@ pub async fn gc(committer: &Committer, options: &GcOptions) -> Result<GcReport, 
     Ok(report)
 }
 
-/// Which versions are kept: those that live, and those that lived until a short time ago.
+/// Which versions are kept: those that live or have a pin, and those that lived until a short time ago.
 struct Kept {
     /// The newest record that is older than the grace.
     then: std::sync::Arc<Record>,
+    /// The versions that have pins.
+    pinned: BTreeSet<u64>,
 }
 
 impl Kept {
-    async fn of(log: &Log, head: &std::sync::Arc<Record>, grace: Duration) -> Result<Self, Error> {
+    async fn of(
+        log: &Log,
+        head: &std::sync::Arc<Record>,
+        pinned: BTreeSet<u64>,
+        grace: Duration,
+    ) -> Result<Self, Error> {
         if grace.is_zero() {
-            return Ok(Self { then: head.clone() });
+            return Ok(Self { then: head.clone(), pinned });
         }
         let mut seq = log.older_than(head, 0, grace).await?;
         loop {
             let then = log.known(seq).await?;
             // A tombstone does not tell what lived then; an older record keeps more.
             if !then.tombstone {
-                return Ok(Self { then });
+                return Ok(Self { then, pinned });
             }
             seq -= 1;
         }
     }
 
     fn has(&self, head: &Record, seq: u64) -> bool {
-        head.is_live(seq) || seq > self.then.seq || self.then.is_live(seq)
+        head.is_live(seq) || self.pinned.contains(&seq) || seq > self.then.seq || self.then.is_live(seq)
     }
 
     fn versions(&self, head: &Record) -> Vec<u64> {
@@ -289,7 +298,7 @@ pub(crate) async fn sweep(log: &Log, all: Vec<(Path, u64)>, requests_per_s: u32)
 }
 
 /// Deletes an object. One that is gone already is deleted.
-async fn delete(log: &Log, path: &Path) -> Result<(), Error> {
+pub(crate) async fn delete(log: &Log, path: &Path) -> Result<(), Error> {
     let mut tries = 0;
     loop {
         let error = match log.world.store.delete(path).await {

@@ -5,15 +5,16 @@
 //! blob whose packs it names, in the name of the volume; then the volume is *made*. The pins go
 //! when no volume of the pool needs the image any more, or by hand when the pool is gone.
 
+use std::collections::BTreeSet;
+
 use object_store::path::Path;
 
 use crate::blob::{Blob, Entry};
-use crate::clone::{Place, pin_everywhere};
+use crate::clone::{Place, pin_everywhere, places};
 use crate::connect::{At, Connection};
 use crate::error::Error;
 use crate::names::{BlobKey, Inc};
-use crate::ops::What;
-use crate::record::Pin;
+use crate::pins::Pin;
 
 /// A version, and the blobs that have its packs.
 #[derive(Debug)]
@@ -78,21 +79,53 @@ impl Image {
         &self.version
     }
 
-    /// Keeps the version for a volume, if it is not kept for it already.
-    ///
-    /// # Errors
-    /// [`Error::Expired`] when it is too late; [`Error::Refused`] when there are too many pins.
-    pub async fn pin(&self, holder: &str) -> Result<(), Error> {
-        let source = Place { committer: self.blob.committer(), location: &self.location };
-        let origins: Vec<Place<'_>> =
-            self.origins.iter().map(|(blob, location)| Place { committer: blob.committer(), location }).collect();
-        match pin_everywhere(source, self.version.seq, &origins, holder, 0).await {
+    fn places(&self) -> (Place<'_>, Vec<Place<'_>>) {
+        let origins = self.origins.iter().map(|(blob, location)| Place { committer: blob.committer(), location });
+        (Place { committer: self.blob.committer(), location: &self.location }, origins.collect())
+    }
+
+    /// Keeps the version for a volume; returns the pins that were made.
+    async fn pin_again(&self, holder: &str) -> Result<Vec<(Place<'_>, Pin)>, Error> {
+        let (source, origins) = self.places();
+        match pin_everywhere(source, &self.version, &origins, holder, 0).await {
             Err(Error::Removed) => Err(Error::Refused(format!(
                 "{} has objects of a blob that was removed, or was removed itself: copy it with `shale blob cp`",
                 self.location
             ))),
-            pinned => pinned.map(|_| ()),
+            pinned => pinned,
         }
+    }
+
+    /// Keeps the version for a volume, if it is not kept for it already.
+    ///
+    /// # Errors
+    /// [`Error::Expired`] when it is too late.
+    pub async fn pin(&self, holder: &str) -> Result<(), Error> {
+        let (source, origins) = self.places();
+        for (place, version) in places(source, &self.version, &origins) {
+            place.committer.log().check_version_there(version).await?;
+            if !place.committer.log().is_pinned_for(version, holder).await? {
+                return self.pin_again(holder).await.map(drop);
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps the version for many volumes, for each that it is not kept for already.
+    ///
+    /// # Errors
+    /// As [`pin`](Self::pin).
+    pub async fn pin_all(&self, holders: &[String]) -> Result<(), Error> {
+        let (source, origins) = self.places();
+        let mut missing = BTreeSet::new();
+        for (place, version) in places(source, &self.version, &origins) {
+            place.committer.log().check_version_there(version).await?;
+            missing.extend(place.committer.log().unpinned_among(version, holders).await?);
+        }
+        for holder in missing {
+            self.pin_again(holder).await?;
+        }
+        Ok(())
     }
 
     /// Tells whether the version is kept for a volume.
@@ -100,8 +133,7 @@ impl Image {
     /// # Errors
     /// When the store fails.
     pub async fn is_pinned(&self, holder: &str) -> Result<bool, Error> {
-        let head = self.blob.refresh().await?;
-        Ok(head.pins.iter().any(|pin| is_of_volume(pin, holder) && pin.version == self.version.seq))
+        self.blob.log().is_pinned_for(self.version.seq, holder).await
     }
 
     /// Keeps the version for a volume, then makes it. A volume that is not made leaves no pin that
@@ -119,12 +151,16 @@ impl Image {
             let _ = self.pin(holder).await;
             return Ok(made);
         }
-        let was_pinned = self.is_pinned(holder).await?;
-        self.pin(holder).await?;
+        // A pin that is there already may be of a process that was killed before it knew whether it
+        // holds, so another one is made.
+        let pins = self.pin_again(holder).await?;
         let made = make.await;
-        if made.is_err() && !was_pinned {
-            // The pin that stays when the store is away now only keeps too much; `stat` shows it.
-            let _ = self.unpin(|known| known == holder).await;
+        if made.is_err() {
+            for (place, pin) in pins {
+                // The pin that stays when the store is away now only keeps too much; `stat` shows
+                // it.
+                let _ = place.committer.log().remove_pin(&pin).await;
+            }
         }
         made
     }
@@ -142,10 +178,6 @@ impl Image {
     }
 }
 
-fn is_of_volume(pin: &Pin, holder: &str) -> bool {
-    pin.life == 0 && pin.holder == holder
-}
-
 impl Blob {
     /// Takes away the pins of this blob that volumes have which are meant; returns how many. Those
     /// of clones stay: gc knows when these are gone.
@@ -153,21 +185,18 @@ impl Blob {
     /// # Errors
     /// When the store fails.
     pub async fn unpin(&self, is_meant: impl Fn(&str) -> bool) -> Result<u64, Error> {
-        let head = self.refresh().await?;
         let mut taken = 0;
-        for pin in head.pins.iter().filter(|pin| pin.life == 0 && is_meant(&pin.holder)) {
-            match self.committer().change(What::Unpin(pin.op)).await {
-                Ok(_) => taken += 1,
-                // Another process was first.
-                Err(Error::Refused(_)) => {}
-                Err(error) => return Err(error),
+        for pin in self.log().pins().await?.valid {
+            if pin.life == 0 && is_meant(&pin.holder) {
+                self.log().remove_pin(&pin).await?;
+                taken += 1;
             }
         }
         Ok(taken)
     }
 
     /// Returns the oldest record that has the pieces of the newest version, behind which there are
-    /// only pins, tags and the like: the one that made it, or the one that put its frames in
+    /// only tags, fences and the like: the one that made it, or the one that put its frames in
     /// another order since. So all who begin as the newest version begin as the same one.
     async fn newest_or_rewritten(&self) -> Result<Entry, Error> {
         let head = self.refresh().await?;

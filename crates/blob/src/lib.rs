@@ -36,6 +36,7 @@ mod offer;
 mod ops;
 mod optimize;
 mod pack;
+mod pins;
 mod probe;
 mod profile;
 mod push;
@@ -63,7 +64,7 @@ pub use commit::{Boxed, CommitOptions, Committed, Committer, Fold, Folder};
 pub use connect::{At, Connection, Location, ParseLocationError, Prefix, StoreSettings};
 pub use counted::Requests;
 pub use error::{Cause, Error};
-pub use expire::{ExpireRule, expire};
+pub use expire::{ExpirePlan, ExpireRule, expire};
 pub use extent::{
     EXTENT_FRAMES_MAX, Extent, FRAME_BYTES, Frame, LEVEL_MAX, NODE_BYTES_MAX, NodeHash, NodeRef, PackRef, Piece, Place,
     Session, Span,
@@ -82,10 +83,11 @@ pub use nest::refuse_nested;
 pub use ops::{Op, Patch, Replacement, What};
 pub use optimize::Optimized;
 pub use pack::{PACK_BYTES, PACK_BYTES_MAX, PACK_BYTES_MIN, PackBuilder, PackReport, verify_pack};
+pub use pins::{Pin, Pins, pin_version};
 pub use probe::probe;
 pub use profile::{Arranged, Profile};
 pub use push::{Change, PushOptions, Pushed};
-pub use record::{Done, OpKind, Origin, Pin, Record};
+pub use record::{Done, OpKind, Origin, Record};
 pub use rm::{Removed, remove, sweep_removed};
 pub use session::{DataHash, Finished, Journal, Uploading};
 pub use staged::{Staged, StagedAs};

@@ -220,7 +220,7 @@ impl Log {
         Err(Error::Lost { path: path.to_string() })
     }
 
-    /// Reads version `seq` as it was: its record, if it is live as of `head`.
+    /// Reads version `seq` as it was: its record, if it is live as of `head` or has a pin.
     ///
     /// # Errors
     /// [`Error::NoVersion`], [`Error::Expired`].
@@ -228,7 +228,7 @@ impl Log {
         if seq == 0 || seq > head.seq {
             return Err(Error::NoVersion(seq));
         }
-        if !head.is_live(seq) {
+        if !head.is_live(seq) && !self.is_pinned(seq).await? {
             return Err(Error::Expired(seq));
         }
         let record = self.known(seq).await?;

@@ -97,6 +97,11 @@ impl BlobKey {
         self.below(&format!("{inc}/p"))
     }
 
+    /// Returns the prefix of all pins.
+    pub fn pins(&self, inc: Inc) -> Path {
+        self.below(&format!("{inc}/pin"))
+    }
+
     /// Returns the prefix of all offers.
     pub fn offers(&self, inc: Inc) -> Path {
         self.below(&format!("{inc}/q"))

@@ -1,11 +1,12 @@
-//! Operations, and what each makes of a record: pure, so that a writer that lost a race applies the same operation to the newer
-//! record without reading or uploading anything again. Owns every check that keeps a record from naming a pack that may be gone.
+//! Operations, and what each makes of a record: pure, so that a writer that lost a race applies the
+//! same operation to the newer record without reading or uploading anything again. Owns every check
+//! that keeps a record from naming a pack that may be gone.
 
 use crate::error::Error;
 use crate::extent::Piece;
 use crate::layout::{Layout, Run};
 use crate::names::OpId;
-use crate::record::{Done, EXPIRED_MAX, OpKind, Origin, PINS_MAX, Pin, Record, TAGS_MAX, TEXT_BYTES_MAX};
+use crate::record::{Done, EXPIRED_MAX, OpKind, Origin, Record, TAGS_MAX};
 use crate::texts::{check_message, check_tag};
 
 /// A change to a blob.
@@ -13,8 +14,8 @@ use crate::texts::{check_message, check_tag};
 pub struct Op {
     /// Its name, which the record carries: chosen once, and kept until the outcome is known.
     pub id: OpId,
-    /// The smallest `born` of all sessions whose packs it names for the first time, in its pieces or in nodes below them;
-    /// `u64::MAX` if it names none.
+    /// The smallest `born` of all sessions whose packs it names for the first time, in its pieces
+    /// or in nodes below them; `u64::MAX` if it names none.
     pub born: u64,
     /// Bytes of data that it brings.
     pub raw: u64,
@@ -42,6 +43,8 @@ pub enum What {
     Writes(Vec<(u64, Run)>),
     /// Replaces all bytes.
     Put(Run),
+    /// Makes the first version, of a blob that has no record yet.
+    Create(Run),
     /// Cuts the blob, or makes it longer by zeroes.
     Resize(u64),
     /// Puts the same bytes in other places; ranges that changed since are left as they are.
@@ -79,18 +82,8 @@ pub enum What {
         /// The name.
         name: String,
     },
-    /// Keeps a version for a holder.
-    Pin {
-        /// The version.
-        version: u64,
-        /// The holder: a blob's location, or a volume.
-        holder: String,
-        /// The number in the holder's life log; 0 for a volume.
-        life: u64,
-    },
-    /// Takes a pin away.
-    Unpin(OpId),
-    /// Gives versions up, from first to last, but for those that a tag or a pin names.
+    /// Gives versions up, from first to last, but for those that a tag names. Its maker has left
+    /// out those that are pinned.
     Expire(Vec<(u64, u64)>),
     /// Fences all sessions born before a record.
     Fence(u64),
@@ -150,16 +143,17 @@ impl Op {
         Self { id, born: u64::MAX, raw: 0, stored: 0, message: String::new(), what }
     }
 
-    /// Applies it to `next`, a record that carries everything over from `base`, the newest one; returns what the record says
-    /// about it.
+    /// Applies it to `next`, a record that carries everything over from `base`, the newest one;
+    /// returns what the record says about it.
     ///
     /// # Errors
     /// When it cannot be done as things are at `base`.
     pub(crate) fn apply(&self, base: &Record, next: &mut Record) -> Result<Done, Error> {
-        if base.closed && !self.keeps_to_pins(base) {
+        if base.closed && !matches!(self.what, What::Expire(_)) {
             return Err(Error::Removed);
         }
-        // New packs of a session that GC has fenced may be deleted already, or at any time from now on.
+        // New packs of a session that GC has fenced may be deleted already, or at any time from now
+        // on.
         if self.born < base.fence && !crate::canary!("fence-not-checked") {
             return Err(Error::Fenced { fence: base.fence });
         }
@@ -171,16 +165,6 @@ impl Op {
             next.message.clone_from(&self.message);
         }
         Ok(Done { op: self.id, kind, at, len })
-    }
-
-    /// Tells whether it may be done in a closed blob: it takes a pin away, or pins a version that
-    /// another pin holds there. All else may be deleted.
-    fn keeps_to_pins(&self, base: &Record) -> bool {
-        match &self.what {
-            What::Unpin(_) => true,
-            What::Pin { version, .. } => base.pins.iter().any(|pin| pin.version == *version),
-            _ => false,
-        }
     }
 
     fn change(&self, base: &Record, next: &mut Record) -> Result<(OpKind, u64, u64), Error> {
@@ -204,6 +188,14 @@ impl Op {
             }
             What::Put(run) => {
                 (next.layout, next.size) = (Layout::default(), 0);
+                write(next, 0, run)?;
+                (OpKind::Put, 0, run.len)
+            }
+            What::Create(run) => {
+                // Another operation of the same record may be the first.
+                if base.seq > 0 || !next.ops.is_empty() {
+                    return Err(Error::Exists(String::new()));
+                }
                 write(next, 0, run)?;
                 (OpKind::Put, 0, run.len)
             }
@@ -261,28 +253,6 @@ impl Op {
                     return Err(Error::NoTag(name.clone()));
                 }
                 (OpKind::Untag, 0, 0)
-            }
-            What::Pin { version, holder, life } => {
-                live(base, *version)?;
-                if next.pins.len() == PINS_MAX {
-                    let why = format!(
-                        "the blob has {PINS_MAX} pins: remove clones that are not needed, then run `shale blob gc`"
-                    );
-                    return Err(Error::Refused(why));
-                }
-                if holder.len() > TEXT_BYTES_MAX {
-                    let why =
-                        format!("the holder's name has {} bytes, at most {TEXT_BYTES_MAX} are allowed", holder.len());
-                    return Err(Error::Refused(why));
-                }
-                next.pins.push(Pin { op: self.id, version: *version, holder: holder.clone(), life: *life });
-                (OpKind::Pin, *version, 0)
-            }
-            What::Unpin(pin) => {
-                let Some(index) = next.pins.iter().position(|known| known.op == *pin) else {
-                    return Err(Error::Refused(format!("there is no pin {pin}")));
-                };
-                (OpKind::Unpin, next.pins.remove(index).version, 0)
             }
             What::Expire(ranges) => {
                 for (first, last) in ranges {

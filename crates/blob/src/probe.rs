@@ -1,5 +1,6 @@
-//! The start-up probe: whether a store creates an object for one of several rivals only. A store
-//! that checks and then writes, in two steps, loses commits, and is refused. It costs some dozens
+//! The start-up probe: whether a store creates an object for one of several rivals only, and then
+//! lists it. A store that checks and then writes, in two steps, loses commits, and one whose lists
+//! are old loses what clones need: both are refused. It costs some dozens
 //! of requests: ask once per bucket and set of endpoints, and keep the answer.
 
 use bytes::Bytes;
@@ -49,6 +50,8 @@ pub async fn probe(worlds: &[World], prefix: &Path) -> Result<(), Error> {
         }
         let found = first.get(&path).await?;
         let again = first.create(&path, Bytes::from_static(b"again")).await;
+        // A list that fails says nothing.
+        let is_listed = first.list(prefix, None).await.map_or(true, |listed| listed.contains(&path));
         for _ in 0..3 {
             if object_store::ObjectStoreExt::delete(&*first.store, &path).await.is_ok() {
                 break;
@@ -78,6 +81,12 @@ pub async fn probe(worlds: &[World], prefix: &Path) -> Result<(), Error> {
         }
         if found.is_none() {
             return refused(format!("{path} was not created for any of {RIVALS} rivals"));
+        }
+        if !is_listed {
+            return Err(Error::StoreLies(format!(
+                "{path} was created and read, and a list does not show it: `shale blob gc` would delete objects that clones need; use \
+                 another store, or have it list what it has"
+            )));
         }
     }
     Ok(())

@@ -9,7 +9,7 @@
 //! 3. *Lay*: nodes that the change touches are opened, the change is laid over their extents, and
 //!    all is folded into nodes again, so that the record stays small however many places changed.
 //! 4. *Commit*: the record is refused when the newest one has other pieces than those in step 3. If
-//!    only tags, pins or folds came in between, steps 3 and 4 are done again; the packs stay.
+//!    only tags or folds came in between, steps 3 and 4 are done again; the packs stay.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ use crate::upload::{Packer, UploadOptions};
 const GROUP_BYTES: u64 = FRAME_BYTES as u64;
 /// Groups that one thread encodes at a time.
 const BATCH_GROUPS: usize = 8;
-/// How often the pieces are laid anew when tags and pins come in between.
+/// How often the pieces are laid again when tags and folds come in between.
 const TRIES: usize = 16;
 /// Records looked at together.
 const RECORDS: u64 = 256;

@@ -1,5 +1,6 @@
-//! Records: the entries of a blob's log, each a complete description of the blob as of its number. Owns their bytes, which
-//! docs/BLOBS.md defines, and what a record says about which versions are live. Does no I/O.
+//! Records: the entries of a blob's log, each a complete description of the blob as of its number.
+//! Owns their bytes, which docs/BLOBS.md defines, and what a record says about which versions are
+//! live. Does no I/O.
 
 use std::collections::BTreeSet;
 
@@ -11,17 +12,15 @@ use crate::layout::Layout;
 use crate::names::{Inc, Nonce, OpId};
 use crate::sealed::{put_wide, wide};
 
-/// Bytes of a record's fields before compression: one unit of the codec. A layout of eight times the soft bound and every
-/// list at its own bound fit.
+/// Bytes of a record's fields before compression: one unit of the codec. A layout of eight times
+/// the soft bound and every list at its own bound fit.
 pub const RECORD_BYTES_MAX: usize = codec::UNIT_BYTES_MAX;
 /// Operations in a record: what a process that appends from a thousand threads has waiting.
 pub const OPS_MAX: usize = 1024;
 /// Tags of a blob: they are carried by every record.
 pub const TAGS_MAX: usize = 256;
-/// Pins of a blob: they are carried by every record.
-pub const PINS_MAX: usize = 256;
-/// Ranges of expired versions: they are carried by every record. Neighbours are joined, so only versions that are expired one by
-/// one make many.
+/// Ranges of expired versions: they are carried by every record. Neighbours are joined, so only
+/// versions that are expired one by one make many.
 pub const EXPIRED_MAX: usize = 1024;
 /// Blobs that a clone has packs of: each level of cloning adds what its source has.
 pub const ORIGINS_MAX: usize = 64;
@@ -53,20 +52,16 @@ pub enum OpKind {
     Tag = 7,
     /// A name taken away.
     Untag = 8,
-    /// A version kept for another blob or a volume.
-    Pin = 9,
-    /// A pin taken away.
-    Unpin = 10,
     /// Versions given up.
-    Expire = 11,
+    Expire = 9,
     /// Old sessions fenced.
-    Fence = 12,
+    Fence = 10,
     /// The blob closed, to be removed.
-    Close = 13,
+    Close = 11,
 }
 
 impl OpKind {
-    const ALL: [Self; 13] = [
+    const ALL: [Self; 11] = [
         Self::Append,
         Self::Write,
         Self::Put,
@@ -75,8 +70,6 @@ impl OpKind {
         Self::Restore,
         Self::Tag,
         Self::Untag,
-        Self::Pin,
-        Self::Unpin,
         Self::Expire,
         Self::Fence,
         Self::Close,
@@ -101,19 +94,6 @@ pub struct Done {
     pub len: u64,
 }
 
-/// A version kept for a holder.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Pin {
-    /// The operation that made it, which names it.
-    pub op: OpId,
-    /// The version.
-    pub version: u64,
-    /// URL or key of the blob, or name of the volume, that needs it.
-    pub holder: String,
-    /// Number in the holder's life log under which it is born; 0 for a holder that is no blob.
-    pub life: u64,
-}
-
 /// A blob whose packs this one names: what it is a clone of, at whatever distance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Origin {
@@ -121,6 +101,8 @@ pub struct Origin {
     pub location: String,
     /// Its incarnation.
     pub inc: Inc,
+    /// The version that is pinned there for this blob.
+    pub version: u64,
     /// What its own origins are called here: entry `i` is for its origin `i + 1`.
     pub numbers: Vec<u16>,
 }
@@ -138,7 +120,8 @@ pub struct Record {
     pub nonce: Nonce,
     /// Sessions born before the record of this number are fenced. Never falls.
     pub fence: u64,
-    /// Whether the blob is closed: only pins may still go, and the blob will be removed.
+    /// Whether the blob is closed and will be removed: versions that are not pinned are given up,
+    /// and nothing else is done.
     pub closed: bool,
     /// Whether the description is gone, and only the operations are left.
     pub tombstone: bool,
@@ -158,9 +141,8 @@ pub struct Record {
     pub expired: Vec<(u64, u64)>,
     /// Versions with a name, sorted by it.
     pub tags: Vec<(String, u64)>,
-    /// Versions that are needed elsewhere.
-    pub pins: Vec<Pin>,
-    /// The blobs of whose packs the layout names some: a pack's origin n is entry n - 1. Entries are only ever added.
+    /// The blobs of whose packs the layout names some: a pack's origin n is entry n - 1. Entries
+    /// are only ever added.
     pub origins: Vec<Origin>,
     /// Where the bytes are.
     pub layout: Layout,
@@ -185,13 +167,13 @@ impl Record {
             ops: Vec::new(),
             expired: Vec::new(),
             tags: Vec::new(),
-            pins: Vec::new(),
             origins: Vec::new(),
             layout: Layout::default(),
         }
     }
 
-    /// Returns what is left of a record after its version is gone: enough to decide whether an operation was done.
+    /// Returns what is left of a record after its version is gone: enough to decide whether an
+    /// operation was done.
     #[must_use]
     pub fn into_tombstone(self) -> Self {
         let genesis = Self::genesis(self.inc);
@@ -216,18 +198,24 @@ impl Record {
         self.ops.iter().find(|done| done.op == op)
     }
 
-    /// Tells whether version `seq` is live as of this record: the newest, or not expired, or named by a tag or a pin.
+    /// Tells whether version `seq` is live as of this record: the newest, or not expired, or named
+    /// by a tag. Of a closed blob those live that are not expired: tags and the newest record hold
+    /// nothing there. Pins are no matter of the log.
     pub fn is_live(&self, seq: u64) -> bool {
-        seq == self.seq || (seq < self.seq && (!self.is_expired(seq) || self.is_kept(seq)))
+        if self.closed {
+            return seq < self.seq && !self.is_expired(seq);
+        }
+        seq == self.seq || (seq < self.seq && (!self.is_expired(seq) || self.is_tagged(seq)))
     }
 
-    fn is_kept(&self, seq: u64) -> bool {
-        self.tags.iter().any(|(_, version)| *version == seq) || self.pins.iter().any(|pin| pin.version == seq)
+    fn is_tagged(&self, seq: u64) -> bool {
+        self.tags.iter().any(|(_, version)| *version == seq)
     }
 
-    /// Returns the versions that are given up and stay for as long as a tag or a pin names them, oldest first.
+    /// Returns the versions that are given up and stay for as long as a tag names them, oldest
+    /// first.
     pub fn kept_though_expired(&self) -> Vec<u64> {
-        let named = self.tags.iter().map(|(_, version)| *version).chain(self.pins.iter().map(|pin| pin.version));
+        let named = self.tags.iter().map(|(_, version)| *version);
         let kept = named.filter(|version| *version < self.seq && self.is_expired(*version));
         kept.collect::<BTreeSet<u64>>().into_iter().collect()
     }
@@ -237,16 +225,17 @@ impl Record {
         after.checked_sub(1).is_some_and(|range| self.expired[range].1 >= seq)
     }
 
-    /// Returns the versions that are live as of this record, oldest first. Every number counts, also one that changed no content.
+    /// Returns the versions that are live as of this record, oldest first. Every number counts,
+    /// also one that changed no content.
     pub fn live(&self) -> Vec<u64> {
         let mut live = Vec::new();
         let mut next = 1;
         for (first, last) in &self.expired {
             live.extend(next..*first);
-            live.extend((*first..=*last).filter(|seq| self.is_kept(*seq) || *seq == self.seq));
+            live.extend((*first..=*last).filter(|seq| self.is_live(*seq)));
             next = last + 1;
         }
-        live.extend(next..=self.seq);
+        live.extend((next..=self.seq).filter(|seq| self.is_live(*seq)));
         live
     }
 
@@ -264,8 +253,8 @@ impl Record {
         self.expired = joined;
     }
 
-    /// Returns what a pack that a node names is called in this record: `node` is the origin of the node's own pack, `inner` what
-    /// the node says. `None` if the record does not know it.
+    /// Returns what a pack that a node names is called in this record: `node` is the origin of the
+    /// node's own pack, `inner` what the node says. `None` if the record does not know it.
     pub fn resolve(&self, node: u16, inner: u16) -> Option<u16> {
         match (node, inner) {
             (_, 0) => Some(node),
@@ -336,17 +325,11 @@ impl Record {
             put_text(out, name);
             put_uint(out, *version, 8);
         }
-        put_uint(out, self.pins.len() as u64, 2);
-        for pin in &self.pins {
-            put_wide(out, pin.op.0);
-            put_uint(out, pin.version, 8);
-            put_text(out, &pin.holder);
-            put_uint(out, pin.life, 8);
-        }
         put_uint(out, self.origins.len() as u64, 2);
         for origin in &self.origins {
             put_text(out, &origin.location);
             put_wide(out, origin.inc.0);
+            put_uint(out, origin.version, 8);
             put_uint(out, origin.numbers.len() as u64, 2);
             for number in &origin.numbers {
                 put_uint(out, (*number).into(), 2);
@@ -432,14 +415,10 @@ impl Record {
             }
             record.tags.push(tag);
         }
-        for _ in 0..count(c, "pins", PINS_MAX)? {
-            let (op, version) = (OpId(wide(c)?), c.u64()?);
-            record.pins.push(Pin { op, version, holder: text(c)?, life: c.u64()? });
-        }
         for _ in 0..count(c, "origins", ORIGINS_MAX)? {
-            let (location, inc) = (text(c)?, Inc(wide(c)?));
+            let (location, inc, version) = (text(c)?, Inc(wide(c)?), c.u64()?);
             let numbers = (0..count(c, "origins of an origin", ORIGINS_MAX)?).map(|_| c.u16());
-            record.origins.push(Origin { location, inc, numbers: numbers.collect::<Result<_, _>>()? });
+            record.origins.push(Origin { location, inc, version, numbers: numbers.collect::<Result<_, _>>()? });
         }
         record.layout = Layout::decode(cursor.rest())?;
         record.check()

@@ -18,8 +18,7 @@ fn record() -> Record {
     record.ops = vec![Done { op: OpId(5), kind: OpKind::Append, at: 10, len: 5 }];
     record.expired = vec![(1, 2), (4, 6)];
     record.tags = vec![("a".into(), 2), ("b".into(), 7)];
-    record.pins = vec![Pin { op: OpId(6), version: 5, holder: "c/clone".into(), life: 3 }];
-    record.origins = vec![Origin { location: "b/source".into(), inc: Inc(8), numbers: vec![] }];
+    record.origins = vec![Origin { location: "b/source".into(), inc: Inc(8), version: 6, numbers: vec![] }];
     record
 }
 
@@ -53,12 +52,19 @@ fn a_tombstone_keeps_the_operations_and_little_else() {
 #[test]
 fn live_versions_are_the_newest_the_kept_and_those_that_did_not_expire() {
     let mut record = record();
-    assert_eq!(record.live(), [2, 3, 5, 7, 8, 9]);
+    assert_eq!(record.live(), [2, 3, 7, 8, 9]);
     assert!(record.is_live(9) && !record.is_live(10) && !record.is_live(4));
     record.expire(3, 3);
     assert_eq!(record.expired, [(1, 6)], "ranges that touch are one");
     record.tags.clear();
-    assert_eq!(record.live(), [5, 7, 8, 9]);
+    assert_eq!(record.live(), [7, 8, 9]);
+}
+
+#[test]
+fn a_closed_blob_has_the_versions_that_were_not_given_up() {
+    let closed = Record { closed: true, ..record() };
+    assert_eq!(closed.live(), [3, 7, 8]);
+    assert!(!closed.is_live(2) && !closed.is_live(9), "neither a tag nor the newest record holds anything");
 }
 
 #[test]
@@ -85,7 +91,7 @@ fn what_does_not_fit_together_is_refused() {
 #[test]
 fn a_pack_in_a_node_is_called_what_the_record_calls_it() {
     let mut record = record();
-    record.origins.push(Origin { location: "c".into(), inc: Inc(9), numbers: vec![1] });
+    record.origins.push(Origin { location: "c".into(), inc: Inc(9), version: 1, numbers: vec![1] });
     assert_eq!([record.resolve(0, 2), record.resolve(1, 0), record.resolve(2, 1)], [Some(2), Some(1), Some(1)]);
     assert_eq!([record.resolve(2, 2), record.resolve(3, 1)], [None, None]);
 }

@@ -1,12 +1,14 @@
 //! Removing a blob, in steps of which each may be the last: *close* the log, so that no writer
 //! commits any more; say in the life log that the blob is *gone*, so that the key can be used
-//! again; *delete* the packs that no pin holds. A remover that is killed leaves garbage, never a
-//! hole: the next client that meets a closed log takes the second step, and [`sweep_removed`] the
-//! third.
+//! again; *give up* the versions that no pin keeps, in a last record; list the pins once more, and
+//! *delete* the packs that no version names which is pinned or not given up. A remover that is
+//! killed leaves garbage, never a hole: the next client that meets a closed log takes the second
+//! step, and [`sweep_removed`] the others.
 
 use crate::clone::{FindHolder, drop_dead_pins};
 use crate::commit::{CommitOptions, Committer};
 use crate::error::Error;
+use crate::expire::without;
 use crate::gc;
 use crate::life::{self, Life};
 use crate::log::Log;
@@ -77,9 +79,13 @@ pub async fn sweep_removed(world: &World, key: &BlobKey, find: &FindHolder<'_>) 
 
 async fn delete_unpinned(committer: &Committer) -> Result<Removed, Error> {
     let log = committer.log();
-    let head = committer.refresh().await?;
     offer::sweep(log, u64::MAX, gc::PER_SECOND).await?;
-    let pinned = Named::by(log, head.pins.iter().map(|pin| pin.version).collect()).await?;
+    give_up_unpinned(committer).await?;
+    let head = committer.refresh().await?;
+    // Only now that the record is in hand by which the other versions are given up.
+    let mut held = log.pinned().await?;
+    held.extend(head.live());
+    let pinned = Named::by(log, held.into_iter().collect()).await?;
     let mut removed = Removed { pinned: pinned.packs.len() as u64, ..Removed::default() };
     let mut garbage = gc::list_packs(log, 0).await?;
     removed.packs = garbage.len() as u64;
@@ -93,4 +99,22 @@ async fn delete_unpinned(committer: &Committer) -> Result<Removed, Error> {
     }
     (removed.deleted, removed.bytes) = (swept.deleted, swept.bytes);
     Ok(removed)
+}
+
+/// Gives up all versions of a closed blob that are not pinned, so that no client can pin them any more.
+async fn give_up_unpinned(committer: &Committer) -> Result<(), Error> {
+    let pinned = committer.log().pinned().await?;
+    let head = committer.refresh().await?;
+    let mut after = head.as_ref().clone();
+    // The newest record holds nothing, and with the next one it is a version like the others.
+    let older = without(1, head.seq.saturating_sub(1), &pinned);
+    older.into_iter().for_each(|(first, last)| after.expire(first, last));
+    if after.expired != head.expired {
+        match committer.change(What::Expire(without(1, head.seq, &pinned))).await {
+            // Where pins are on more versions than a record has ranges, the others stay.
+            Ok(_) | Err(Error::Refused(_)) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }

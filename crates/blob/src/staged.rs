@@ -101,6 +101,8 @@ impl Staged {
 pub enum StagedAs<'a> {
     /// They replace all bytes; the places between them read as zeroes.
     Put,
+    /// As `Put`, and only if the blob has no record yet.
+    Create,
     /// They go behind the end; places count from there.
     Append,
     /// They replace the bytes at their places, and no others.
@@ -130,7 +132,7 @@ impl Blob {
     ///
     /// # Errors
     /// [`Error::Refused`] when parts overlap or are of another blob; [`Error::Fenced`] when one is
-    /// too old; as a commit.
+    /// too old; [`Error::Exists`] when they cannot be the first version; as a commit.
     pub async fn commit_staged(
         &self,
         parts: Vec<(u64, Staged)>,
@@ -147,6 +149,7 @@ impl Blob {
         let mut nodes = Nodes::new(self).await?;
         let what = match how {
             StagedAs::Put => What::Put(nodes.join(0, &parts, RUN_BYTES_MAX)),
+            StagedAs::Create => What::Create(nodes.join(0, &parts, RUN_BYTES_MAX)),
             StagedAs::Append => What::Append(nodes.join(0, &parts, RUN_BYTES_MAX)),
             StagedAs::Write => {
                 let runs = neighbours(&parts);
@@ -160,10 +163,11 @@ impl Blob {
         }
         let raw = if matches!(what, What::Rewrite(_)) { 0 } else { raw };
         let op = Op { id, born, raw, stored, message: message.to_owned(), what };
-        match again {
+        let done = match again {
             Some(after) => self.committer().resume(op, after).await,
             None => self.committer().commit(op).await,
-        }
+        };
+        done.map_err(|error| self.named(error))
     }
 
     fn in_order(&self, mut parts: Vec<(u64, Staged)>) -> Result<Vec<(u64, Staged)>, Error> {

@@ -75,8 +75,6 @@ impl OpKind {
             Self::Restore => "restore",
             Self::Tag => "tag",
             Self::Untag => "untag",
-            Self::Pin => "pin",
-            Self::Unpin => "unpin",
             Self::Expire => "expire",
             Self::Fence => "fence",
             Self::Close => "close",

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use env::{Clock, Entropy};
+use futures_util::TryStreamExt;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions};
 
@@ -148,6 +149,25 @@ impl World {
             tries += 1;
             if tries == READ_TRIES || is_in_vain(&error, tries) {
                 return Err(Error::store(format!("asking for {path}"), error));
+            }
+            self.pause(tries).await;
+        }
+    }
+
+    /// Lists the keys below a prefix: all of them, or those after a key.
+    pub(crate) async fn list(&self, prefix: &Path, after: Option<&Path>) -> Result<Vec<Path>, Error> {
+        let mut tries = 0;
+        loop {
+            let objects = match after {
+                None => self.store.list(Some(prefix)),
+                Some(after) => self.store.list_with_offset(Some(prefix), after),
+            };
+            match objects.map_ok(|meta| meta.location).try_collect().await {
+                Ok(paths) => return Ok(paths),
+                Err(error) if tries + 1 == READ_TRIES || is_in_vain(&error, tries + 1) => {
+                    return Err(Error::store(format!("listing {prefix}"), error));
+                }
+                Err(_) => tries += 1,
             }
             self.pause(tries).await;
         }

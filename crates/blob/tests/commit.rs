@@ -211,5 +211,8 @@ fn a_store_that_creates_atomically_is_taken_and_one_that_looks_first_is_not() {
         let racy = world(Arc::new(LyingStore::racy(5)), 6);
         let refused = probe(&[racy], &Path::from("probe")).await;
         assert!(matches!(refused, Err(Error::StoreLies(_))), "{refused:?}");
+        let old_lists = world(Arc::new(LyingStore::with_old_lists(7)), 8);
+        let refused = probe(&[old_lists], &Path::from("probe")).await;
+        assert!(matches!(&refused, Err(Error::StoreLies(why)) if why.contains("list")), "{refused:?}");
     });
 }

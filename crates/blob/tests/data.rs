@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use blob::{At, Blob, BlobKey, Connection, Error, Tally, UploadOptions, bytes};
+use blob::{At, Blob, BlobKey, Connection, Error, OpId, StagedAs, Tally, UploadOptions, bytes};
 use bytes::Bytes;
 use futures_util::StreamExt;
 use object_store::memory::InMemory;
@@ -53,6 +53,43 @@ async fn all_of(blob: &Blob, at: At) -> Vec<u8> {
         all.extend_from_slice(&part.unwrap());
     }
     all
+}
+
+/// Of clients that all found no blob, one makes the first version; parts that were staged do the same.
+#[test]
+fn one_of_several_creators_makes_the_blob() {
+    runtime().block_on(async {
+        let (connection, store) = memory();
+        let mut blobs = Vec::new();
+        for _ in 0..4 {
+            let connection = Connection::new(store.clone(), store.clone());
+            blobs.push(Blob::open_or_create(&connection, key()).await.unwrap());
+        }
+        let id = || OpId::random(&env::SystemEntropy).unwrap();
+        let options = UploadOptions::default();
+        let part = blobs[0].stage(bytes("staged"), &options).await.unwrap();
+        let creates = blobs.iter().flat_map(|blob| [blob, blob]).enumerate().map(|(number, blob)| {
+            let (part, options) = (part.clone(), &options);
+            async move {
+                match number % 2 {
+                    0 => blob.create(bytes(format!("creator {number}")), "", options).await,
+                    _ => blob.commit_staged(vec![(0, part)], StagedAs::Create, "", id(), None).await,
+                }
+            }
+        });
+        let answers = futures_util::future::join_all(creates).await;
+        assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 1, "{answers:?}");
+        for error in answers.into_iter().filter_map(Result::err) {
+            assert!(matches!(&error, Error::Exists(place) if place == "a/blob"), "{error:?}");
+        }
+        let blob = Blob::open(&connection, key()).await.unwrap();
+        assert_eq!(blob.refresh().await.unwrap().seq, 1);
+        // After a removal the key can be used again.
+        blob::remove(blob.committer()).await.unwrap();
+        let blob = Blob::open_or_create(&connection, key()).await.unwrap();
+        blob.create(bytes("again"), "", &options).await.unwrap();
+        assert_eq!(all_of(&blob, At::Newest).await, b"again");
+    });
 }
 
 /// Writes and appends at random, many more than a record's list holds, and reads every version

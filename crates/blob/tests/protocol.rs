@@ -175,27 +175,38 @@ fn canaries_of_gc() {
     caught("tombstone-without-ops", TWICE, model(&[&[Over], &[Over, Expire]], 1, 5));
 }
 
-#[test]
-fn clones_keep_their_packs() {
-    let checker = CloneModel { canary: "" }.checker().threads(2).target_state_count(8 * states()).spawn_bfs().join();
-    println!("clones: {} states, depth {}", checker.unique_state_count(), checker.max_depth());
-    checker.assert_no_discovery(LOST);
-    checker.assert_any_discovery("a clone's clone outlives both");
-    checker.assert_any_discovery("a removed blob's packs are deleted");
-}
-
 const LOST: &str = "no blob that lives names a pack that is not there";
 
 #[test]
+fn clones_keep_their_packs() {
+    let happens: [(bool, &[&str]); 2] = [
+        (true, &["a clone's clone outlives both", "a removed blob's packs are deleted"]),
+        (false, &["a pin keeps what was given up after it was listed", "a removed blob's packs are deleted"]),
+    ];
+    for (deep, happens) in happens {
+        let model = CloneModel { canary: "", deep };
+        let checker = model.checker().threads(2).target_state_count(4 * states()).spawn_bfs().join();
+        println!("clones, deep: {deep}: {} states, depth {}", checker.unique_state_count(), checker.max_depth());
+        checker.assert_no_discovery(LOST);
+        for what in happens {
+            checker.assert_any_discovery(what);
+        }
+    }
+}
+
+#[test]
 fn canaries_of_clones() {
-    for canary in [
-        "pin-after-birth",
-        "life-number-reused",
-        "only-the-nearest-is-pinned",
-        "pin-dropped-without-claim",
-        "rm-ignores-pins",
+    for (canary, deep) in [
+        ("pin-after-birth", true),
+        ("life-number-reused", true),
+        ("only-the-nearest-is-pinned", true),
+        ("pin-dropped-without-claim", true),
+        ("pin-not-looked-behind", false),
+        ("gc-lists-pins-first", false),
+        ("rm-ignores-pins", true),
+        ("rm-lists-pins-once", false),
     ] {
-        let checker = CloneModel { canary }
+        let checker = CloneModel { canary, deep }
             .checker()
             .threads(2)
             .target_state_count(CANARY_STATES)

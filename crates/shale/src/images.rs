@@ -438,10 +438,10 @@ mod tests {
     }
 
     #[test]
-    fn an_image_with_too_many_pins_is_there() {
-        let error = origin_error(&BlobError::Refused("the blob has 256 pins: remove clones".to_owned()));
+    fn an_image_that_cannot_be_pinned_is_there() {
+        let error = origin_error(&BlobError::Refused("the holder's name has 2000 bytes".to_owned()));
         let told = store_error(error);
         assert_eq!(told.kind(), ErrorKind::Invalid);
-        assert!(told.to_string().contains("256 pins") && !told.to_string().contains("not there"), "{told}");
+        assert!(told.to_string().contains("2000 bytes") && !told.to_string().contains("not there"), "{told}");
     }
 }

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use async_trait::async_trait;
-use blob::{Connection, Encoder, Encoding, StoredGroup};
+use blob::{Boxed, Connection, Encoder, Encoding, StoredGroup};
 use bytes::Bytes;
 use codec::Workspace;
 use env::SystemClock;
-use futures_util::TryStreamExt;
 use futures_util::stream::BoxStream;
+use futures_util::{StreamExt, TryStreamExt};
 use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{
@@ -36,12 +36,15 @@ pub enum Failure {
     Flipped(u64),
 }
 
-#[derive(Debug)]
 pub struct Failing {
     pub inner: InMemory,
     failure: Mutex<Failure>,
-    /// Before the next record is written, all else is deleted.
+    /// Before the next pin is written, all else is deleted.
     pub vanishes: AtomicBool,
+    /// Happens before the next object is written whose key has this in it, after so many of them.
+    meanwhile: Mutex<Option<(&'static str, usize, Boxed<'static, ()>)>>,
+    /// Objects that lists have shown.
+    pub listed: Arc<AtomicU64>,
     /// Packs read or asked for, and packs written.
     pub reads: AtomicU64,
     pub writes: AtomicU64,
@@ -55,6 +58,8 @@ impl Failing {
             inner: InMemory::new(),
             failure,
             vanishes,
+            meanwhile: Mutex::default(),
+            listed: Arc::default(),
             reads: AtomicU64::new(0),
             writes: AtomicU64::new(0),
         })
@@ -62,6 +67,11 @@ impl Failing {
 
     pub fn fail(&self, failure: Failure) {
         *self.failure.lock() = failure;
+    }
+
+    /// Has something happen before an object is written: the one whose key has `part` in it, after `skip` others.
+    pub fn meanwhile(&self, part: &'static str, skip: usize, what: impl Future<Output = ()> + Send + 'static) {
+        *self.meanwhile.lock() = Some((part, skip, Box::pin(what)));
     }
 
     /// Deletes all objects, as by hand.
@@ -74,6 +84,12 @@ impl Failing {
 
     pub fn connect(self: &Arc<Self>) -> Connection {
         Connection::new(self.clone(), self.clone())
+    }
+}
+
+impl std::fmt::Debug for Failing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Failing").finish_non_exhaustive()
     }
 }
 
@@ -91,8 +107,22 @@ fn is_pack(path: &Path) -> bool {
 impl ObjectStore for Failing {
     async fn put_opts(&self, location: &Path, payload: PutPayload, opts: PutOptions) -> Result<PutResult> {
         self.writes.fetch_add(u64::from(is_pack(location)), Ordering::SeqCst);
-        if location.as_ref().contains("/log/") && self.vanishes.swap(false, Ordering::SeqCst) {
+        if location.as_ref().contains("/pin/") && self.vanishes.swap(false, Ordering::SeqCst) {
             self.clear().await;
+        }
+        let due = {
+            let mut meanwhile = self.meanwhile.lock();
+            match meanwhile.take() {
+                Some((part, 0, what)) if location.as_ref().contains(part) => Some(what),
+                Some((part, skip, what)) => {
+                    *meanwhile = Some((part, skip - usize::from(location.as_ref().contains(part)), what));
+                    None
+                }
+                None => None,
+            }
+        };
+        if let Some(what) = due {
+            what.await;
         }
         self.inner.put_opts(location, payload, opts).await
     }
@@ -138,7 +168,8 @@ impl ObjectStore for Failing {
     }
 
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        self.inner.list(prefix)
+        let listed = self.listed.clone();
+        self.inner.list(prefix).inspect(move |_| _ = listed.fetch_add(1, Ordering::SeqCst)).boxed()
     }
 
     async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {

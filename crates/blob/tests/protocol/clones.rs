@@ -1,5 +1,10 @@
-//! The model of lives, pins, removals and clones of clones: keys 0 (the source), 1 (its clone) and 2 (the clone's clone), with a rival that
-//! uses key 1, and collectors that drop dead pins. Commits are one step here: the model of one log shows why they may be.
+//! The model of lives, pins, removals and clones of clones: keys 0 (the source), 1 (its clone) and
+//! 2 (the clone's clone), with a rival that uses key 1, and collectors that drop dead pins. Commits
+//! are one step here: the model of one log shows why they may be.
+//!
+//! A pin is an object of its own: it is written, late or twice, and its maker looks at the log
+//! afterwards. Expiry, collectors and removers list the pins, and act on the list at any later
+//! time.
 
 use std::collections::BTreeSet;
 
@@ -21,11 +26,45 @@ type Pin = (usize, Key, usize);
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Blob {
     versions: Vec<BTreeSet<Pack>>,
-    /// Versions in front of this one are expired.
-    expired: usize,
+    /// Versions that the log has given up.
+    expired: BTreeSet<usize>,
+    /// The pin objects that are there.
     pins: BTreeSet<Pin>,
+    /// Requests to write a pin whose answer was lost: they may have their effect at any time, also
+    /// after the pin was removed.
+    late: BTreeSet<Pin>,
     closed: bool,
     own: BTreeSet<Pack>,
+    /// What an expiry will give up: it has listed the pins.
+    expiring: Option<BTreeSet<usize>>,
+    collecting: Collecting,
+    removing: Removing,
+    /// The blob and the version that it was cloned from.
+    origin: Option<(Inc, usize)>,
+}
+
+/// The steps of a collector.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Collecting {
+    Idle,
+    /// Only with a bug: it has listed the pins first, on these versions.
+    ListedFirst(BTreeSet<usize>),
+    /// These packs are named by no version that is live as of the record in hand.
+    Marked(BTreeSet<Pack>),
+    /// And by none that is pinned.
+    Listed(BTreeSet<Pack>),
+}
+
+/// The steps of a remover after the log is closed.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Removing {
+    Idle,
+    /// It has listed the pins.
+    Listed(BTreeSet<usize>),
+    /// It has given up all other versions.
+    GivenUp,
+    /// It has listed the pins again, and keeps these versions.
+    Deleting(BTreeSet<usize>),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -36,6 +75,8 @@ enum Phase {
         life: usize,
         left: Vec<(Inc, usize)>,
         made: Vec<(Inc, Pin)>,
+        /// The first of the list is written; its maker has yet to look at the log.
+        written: bool,
     },
     Bearing {
         life: usize,
@@ -69,13 +110,22 @@ pub struct World {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     Put,
+    /// An expiry, or another remover, lists the pins.
+    Plan(Inc),
     Expire(Inc),
+    /// The next step of a collector.
     Collect(Inc),
     Close(Inc),
     Gone(Key),
-    DeleteUnpinned(Inc),
+    /// The next step of a remover.
+    Remove(Inc),
     Begin(usize),
-    PinNext(usize),
+    /// Writes the next pin; whether its request may have a second effect.
+    Pin(usize, bool),
+    Late(Inc, Pin),
+    /// Looks at the log after the pin is written.
+    Look(usize),
+    Kill(usize),
     Bear(usize),
     Adopt(usize),
     Rival,
@@ -86,11 +136,34 @@ pub enum Step {
 #[derive(Debug, Clone)]
 pub struct CloneModel {
     pub canary: &'static str,
+    /// Clones of clones are made, and expiries, collectors, removers and the making of a pin are
+    /// one step each. Otherwise there is one clone, and each of their steps may have any other step
+    /// before it.
+    pub deep: bool,
 }
 
 impl Blob {
+    /// Tells whether a version is live as of the newest record: pins are no matter of the log.
     fn is_live(&self, version: usize) -> bool {
-        version + 1 == self.versions.len() || version >= self.expired || self.pins.iter().any(|pin| pin.0 == version)
+        !self.expired.contains(&version) || (!self.closed && version + 1 == self.versions.len())
+    }
+
+    fn live(&self) -> BTreeSet<usize> {
+        (0..self.versions.len()).filter(|version| self.is_live(*version)).collect()
+    }
+
+    fn pinned(&self) -> BTreeSet<usize> {
+        self.pins.iter().map(|pin| pin.0).collect()
+    }
+
+    fn names(&self, versions: &BTreeSet<usize>) -> BTreeSet<Pack> {
+        versions.iter().filter_map(|version| self.versions.get(*version)).flatten().copied().collect()
+    }
+
+    /// The versions that an expiry means, or a remover.
+    fn old(&self) -> BTreeSet<usize> {
+        let kept = usize::from(!self.closed);
+        (0..self.versions.len().saturating_sub(kept)).filter(|version| !self.expired.contains(version)).collect()
     }
 }
 
@@ -109,14 +182,23 @@ impl World {
     fn bear(&mut self, key: Key) -> Inc {
         self.blobs.push(Blob {
             versions: Vec::new(),
-            expired: 0,
+            expired: BTreeSet::new(),
             pins: BTreeSet::new(),
+            late: BTreeSet::new(),
             closed: false,
             own: BTreeSet::new(),
+            expiring: None,
+            collecting: Collecting::Idle,
+            removing: Removing::Idle,
+            origin: None,
         });
         let inc = self.blobs.len() - 1;
         self.lives[key].push(Life::Born(inc));
         inc
+    }
+
+    fn delete(&mut self, packs: &BTreeSet<Pack>) {
+        packs.iter().for_each(|pack| self.there[*pack] = false);
     }
 }
 
@@ -128,13 +210,10 @@ impl CloneModel {
     /// The blobs in which a clone of `cloner.source` must pin, and which version.
     fn holders(&self, world: &World, cloner: &Cloner) -> Vec<(Inc, usize)> {
         let mut holders = vec![(cloner.source, cloner.version)];
-        let far = cloner.names.iter().any(|pack| !world.blobs[cloner.source].own.contains(pack));
+        let source = &world.blobs[cloner.source];
+        let far = cloner.names.iter().any(|pack| !source.own.contains(pack));
         if far && !self.has("only-the-nearest-is-pinned") {
-            // The version that is pinned there in the source's own name.
-            let (key, inc) = (world.key_of(cloner.source), cloner.source);
-            let life = world.lives[key].iter().position(|life| *life == Life::Born(inc)).map_or(0, |at| at + 1);
-            let pin = world.blobs[0].pins.iter().find(|pin| (pin.1, pin.2) == (key, life));
-            holders.push((0, pin.map_or(usize::MAX, |pin| pin.0)));
+            holders.extend(source.origin);
         }
         holders
     }
@@ -154,27 +233,38 @@ impl CloneModel {
         cloner.phase = if self.has("pin-after-birth") {
             Phase::Bearing { life, made: Vec::new() }
         } else {
-            Phase::Pinning { life, left, made: Vec::new() }
+            Phase::Pinning { life, left, made: Vec::new(), written: false }
         };
         world.cloners[index] = cloner;
         Some(())
     }
 
-    fn pin_next(&self, world: &mut World, index: usize) -> Option<()> {
-        let mut cloner = world.cloners[index].clone();
-        let Phase::Pinning { life, mut left, mut made } = cloner.phase else { return None };
-        let (inc, version) = left.remove(0);
-        let blob = &mut world.blobs[inc];
-        if version == usize::MAX || blob.closed || !blob.is_live(version) {
-            // The clone is refused; what it has pinned is garbage.
-            cloner.phase = Phase::Done;
-        } else {
-            let pin = (version, cloner.to, life);
-            blob.pins.insert(pin);
-            made.push((inc, pin));
-            cloner.phase =
-                if left.is_empty() { Phase::Bearing { life, made } } else { Phase::Pinning { life, left, made } };
+    fn pin(&self, world: &mut World, index: usize, twice: bool) -> Option<()> {
+        let to = world.cloners[index].to;
+        let Phase::Pinning { life, left, written, .. } = &mut world.cloners[index].phase else { return None };
+        *written = true;
+        let (inc, pin) = (left[0].0, (left[0].1, to, *life));
+        world.blobs[inc].pins.insert(pin);
+        if twice {
+            world.blobs[inc].late.insert(pin);
         }
+        Some(())
+    }
+
+    fn look(&self, world: &mut World, index: usize) -> Option<()> {
+        let mut cloner = world.cloners[index].clone();
+        let Phase::Pinning { life, mut left, mut made, .. } = cloner.phase else { return None };
+        let (inc, version) = left.remove(0);
+        cloner.phase = if !world.blobs[inc].is_live(version) && !self.has("pin-not-looked-behind") {
+            // The clone is refused; what it has pinned is garbage.
+            Phase::Done
+        } else {
+            made.push((inc, (version, cloner.to, life)));
+            match left.is_empty() {
+                true => Phase::Bearing { life, made },
+                false => Phase::Pinning { life, left, made, written: false },
+            }
+        };
         world.cloners[index] = cloner;
         Some(())
     }
@@ -196,7 +286,66 @@ impl CloneModel {
         Some(())
     }
 
-    /// Whether a collector may take a pin away; it may have to make sure that the holder is never born.
+    /// Takes one step, or all until nothing is under way.
+    fn all_or_one(
+        &self,
+        world: &mut World,
+        inc: Inc,
+        step: impl Fn(&Self, &mut World, Inc) -> Option<()>,
+        is_idle: impl Fn(&Blob) -> bool,
+    ) -> Option<()> {
+        step(self, world, inc)?;
+        while self.deep && !is_idle(&world.blobs[inc]) {
+            step(self, world, inc)?;
+        }
+        Some(())
+    }
+
+    /// The next step of a remover of a closed blob.
+    fn remove(&self, world: &mut World, inc: Inc) -> Option<()> {
+        let blob = &mut world.blobs[inc];
+        blob.removing = match blob.removing.clone() {
+            // Nothing is left to be deleted.
+            Removing::Idle if !blob.own.iter().any(|pack| world.there[*pack]) => return None,
+            Removing::Idle if self.has("rm-ignores-pins") => Removing::Deleting(BTreeSet::new()),
+            Removing::Idle if self.has("rm-lists-pins-once") => Removing::Deleting(blob.pinned()),
+            Removing::Idle => Removing::Listed(blob.pinned()),
+            Removing::Listed(pinned) => {
+                let old = blob.old();
+                blob.expired.extend(old.difference(&pinned));
+                Removing::GivenUp
+            }
+            Removing::GivenUp => Removing::Deleting(&blob.live() | &blob.pinned()),
+            Removing::Deleting(kept) => {
+                let garbage = &blob.own - &blob.names(&kept);
+                blob.removing = Removing::Idle;
+                world.delete(&garbage);
+                return Some(());
+            }
+        };
+        Some(())
+    }
+
+    /// The next step of a collector: it has a record in hand before it lists the pins.
+    fn collect(&self, world: &mut World, inc: Inc) -> Option<()> {
+        let blob = &mut world.blobs[inc];
+        let marked = |blob: &Blob| &blob.own - &blob.names(&blob.live());
+        blob.collecting = match blob.collecting.clone() {
+            Collecting::Idle if self.has("gc-lists-pins-first") => Collecting::ListedFirst(blob.pinned()),
+            Collecting::Idle => Collecting::Marked(marked(blob)),
+            Collecting::ListedFirst(pinned) => Collecting::Listed(&marked(blob) - &blob.names(&pinned)),
+            Collecting::Marked(packs) => Collecting::Listed(&packs - &blob.names(&blob.pinned())),
+            Collecting::Listed(packs) => {
+                blob.collecting = Collecting::Idle;
+                world.delete(&packs);
+                return Some(());
+            }
+        };
+        Some(())
+    }
+
+    /// Whether a collector may take a pin away; it may have to make sure that the holder is never
+    /// born.
     fn judge(&self, world: &mut World, pin: Pin) -> bool {
         let (_, key, life) = pin;
         match world.lives[key].get(life - 1) {
@@ -218,11 +367,12 @@ impl Model for CloneModel {
 
     fn init_states(&self) -> Vec<World> {
         let cloner = |to| Cloner { source: 0, to, names: BTreeSet::new(), version: 0, phase: Phase::Idle };
+        let cloners = if self.deep { vec![cloner(1), cloner(2)] } else { vec![cloner(1)] };
         let mut world = World {
             lives: [Vec::new(), Vec::new(), Vec::new()],
             blobs: Vec::new(),
             there: vec![true],
-            cloners: vec![cloner(1), cloner(2)],
+            cloners,
             puts: 0,
             rivals: 0,
             dropping: BTreeSet::new(),
@@ -238,28 +388,46 @@ impl Model for CloneModel {
             steps.push(Step::Put);
         }
         for (inc, blob) in world.blobs.iter().enumerate() {
-            if !blob.closed && blob.expired + 1 < blob.versions.len() {
-                steps.push(Step::Expire(inc));
+            match &blob.expiring {
+                None if !blob.old().is_empty() => steps.push(Step::Plan(inc)),
+                None => {}
+                Some(_) => steps.push(Step::Expire(inc)),
             }
             if !blob.closed {
                 steps.push(Step::Close(inc));
-                steps.push(Step::Collect(inc));
             } else if world.newest(world.key_of(inc)) == Some(inc) {
                 steps.push(Step::Gone(world.key_of(inc)));
             } else {
-                steps.push(Step::DeleteUnpinned(inc));
+                steps.push(Step::Remove(inc));
+            }
+            let is_begun = blob.collecting != Collecting::Idle;
+            // A collector of a closed blob cannot fence: it goes on only if it has.
+            if is_begun || (!blob.closed && blob.own.iter().any(|pack| world.there[*pack])) {
+                steps.push(Step::Collect(inc));
             }
             steps.extend(blob.pins.iter().map(|pin| Step::Judge(inc, *pin)));
+            steps.extend(blob.late.iter().map(|pin| Step::Late(inc, *pin)));
         }
         steps.extend(world.dropping.iter().map(|(inc, pin)| Step::Drop(*inc, *pin)));
         for (index, cloner) in world.cloners.iter().enumerate() {
-            steps.push(match cloner.phase {
-                Phase::Idle => Step::Begin(index),
-                Phase::Pinning { .. } => Step::PinNext(index),
-                Phase::Bearing { .. } => Step::Bear(index),
-                Phase::Born(_) => Step::Adopt(index),
-                Phase::Done => continue,
-            });
+            match cloner.phase {
+                Phase::Idle => steps.push(Step::Begin(index)),
+                Phase::Pinning { written: false, .. } => {
+                    steps.push(Step::Pin(index, false));
+                    if !self.deep {
+                        steps.extend([Step::Pin(index, true), Step::Kill(index)]);
+                    }
+                }
+                Phase::Pinning { written: true, .. } => steps.extend([Step::Look(index), Step::Kill(index)]),
+                Phase::Bearing { .. } => {
+                    steps.push(Step::Bear(index));
+                    if !self.deep {
+                        steps.push(Step::Kill(index));
+                    }
+                }
+                Phase::Born(_) => steps.push(Step::Adopt(index)),
+                Phase::Done => {}
+            }
         }
         if world.rivals < 1 && world.newest(1).is_none() {
             steps.push(Step::Rival);
@@ -277,33 +445,40 @@ impl Model for CloneModel {
                 world.blobs[inc].versions.push(BTreeSet::from([pack]));
                 world.puts += 1;
             }
-            Step::Expire(inc) => world.blobs[inc].expired = world.blobs[inc].versions.len() - 1,
-            Step::Collect(inc) => {
-                let blob = &world.blobs[inc];
-                let live = (0..blob.versions.len()).filter(|version| blob.is_live(*version));
-                let named: BTreeSet<Pack> = live.flat_map(|version| blob.versions[version].clone()).collect();
-                for pack in blob.own.clone() {
-                    if !named.contains(&pack) {
-                        world.there[pack] = false;
-                    }
+            Step::Plan(inc) => {
+                let blob = &mut world.blobs[inc];
+                let old = &blob.old() - &blob.pinned();
+                if self.deep {
+                    blob.expired.extend(old);
+                } else {
+                    blob.expiring = Some(old);
                 }
+            }
+            Step::Expire(inc) => {
+                let blob = &mut world.blobs[inc];
+                blob.expired.extend(blob.expiring.take()?);
+            }
+            Step::Collect(inc) => {
+                self.all_or_one(&mut world, inc, Self::collect, |blob| blob.collecting == Collecting::Idle)?;
             }
             Step::Close(inc) => world.blobs[inc].closed = true,
             Step::Gone(key) => world.lives[key].push(Life::Gone),
-            Step::DeleteUnpinned(inc) => {
-                let blob = world.blobs[inc].clone();
-                let pinned: BTreeSet<Pack> = match self.has("rm-ignores-pins") {
-                    true => BTreeSet::new(),
-                    false => blob.pins.iter().flat_map(|pin| blob.versions[pin.0].clone()).collect(),
-                };
-                for pack in blob.own {
-                    if !pinned.contains(&pack) {
-                        world.there[pack] = false;
-                    }
-                }
+            Step::Remove(inc) => {
+                self.all_or_one(&mut world, inc, Self::remove, |blob| blob.removing == Removing::Idle)?;
             }
             Step::Begin(index) => self.begin(&mut world, index)?,
-            Step::PinNext(index) => self.pin_next(&mut world, index)?,
+            Step::Pin(index, twice) => {
+                self.pin(&mut world, index, twice)?;
+                if self.deep {
+                    self.look(&mut world, index)?;
+                }
+            }
+            Step::Late(inc, pin) => {
+                world.blobs[inc].late.remove(&pin);
+                world.blobs[inc].pins.insert(pin);
+            }
+            Step::Look(index) => self.look(&mut world, index)?,
+            Step::Kill(index) => world.cloners[index].phase = Phase::Done,
             Step::Bear(index) => self.bear(&mut world, index)?,
             Step::Adopt(index) => {
                 let Phase::Born(inc) = world.cloners[index].phase else { return None };
@@ -313,15 +488,14 @@ impl Model for CloneModel {
                     let life = world.lives[cloner.to].len();
                     if world.newest(cloner.to) == Some(inc) {
                         for (holder, version) in self.holders(&world, &cloner) {
-                            if version != usize::MAX {
-                                world.blobs[holder].pins.insert((version, cloner.to, life));
-                            }
+                            world.blobs[holder].pins.insert((version, cloner.to, life));
                         }
                     }
                 }
                 if !world.blobs[inc].closed {
-                    let names = world.cloners[index].names.clone();
+                    let Cloner { source, version, names, .. } = world.cloners[index].clone();
                     world.blobs[inc].versions.push(names);
+                    world.blobs[inc].origin = Some((source, version));
                 }
             }
             Step::Rival => {
@@ -334,10 +508,9 @@ impl Model for CloneModel {
                 }
                 world.dropping.insert((inc, pin));
             }
-            Step::Drop(inc, pin) => {
-                world.dropping.remove(&(inc, pin));
-                world.blobs[inc].pins.remove(&pin);
-            }
+            // The decision stays: the request may have its effect again, after a late write of the
+            // pin.
+            Step::Drop(inc, pin) => drop(world.blobs[inc].pins.remove(&pin)),
         }
         (world != *last).then_some(world)
     }
@@ -347,13 +520,17 @@ impl Model for CloneModel {
             Property::always("no blob that lives names a pack that is not there", |_, world: &World| {
                 (0..3).filter_map(|key| world.newest(key)).all(|inc| {
                     let blob = &world.blobs[inc];
-                    let live = (0..blob.versions.len()).filter(|version| blob.is_live(*version));
-                    blob.closed || live.flat_map(|version| &blob.versions[version]).all(|pack| world.there[*pack])
+                    blob.closed || blob.names(&blob.live()).iter().all(|pack| world.there[*pack])
                 })
             }),
             Property::sometimes("a clone's clone outlives both", |_, world: &World| {
                 let clone = world.newest(2).is_some_and(|inc| !world.blobs[inc].versions.is_empty());
                 clone && world.newest(0).is_none() && world.newest(1).is_none()
+            }),
+            Property::sometimes("a pin keeps what was given up after it was listed", |_, world: &World| {
+                let source = &world.blobs[0];
+                let raced = source.pins.iter().any(|pin| !source.is_live(pin.0) && world.there[pin.0]);
+                raced && world.newest(1).is_some_and(|inc| !world.blobs[inc].versions.is_empty())
             }),
             Property::sometimes("a removed blob's packs are deleted", |_, world: &World| {
                 world.newest(0).is_none() && !world.there[0]

@@ -31,6 +31,8 @@ struct Inner {
     requests: u64,
     /// Looks whether there is an object, and creates it some time later: what the protocol cannot live with.
     racy: bool,
+    /// No list shows a young object, be it a pin: the protocol cannot live with that, either.
+    lists_late: bool,
     /// Each request takes the same time: 60 ms.
     steady: bool,
     /// Nothing is ever deleted, as under an object lock.
@@ -101,6 +103,7 @@ impl LyingStore {
             faults,
             requests,
             racy: false,
+            lists_late: false,
             steady: false,
             keeping: false,
             is_full: false,
@@ -113,6 +116,13 @@ impl LyingStore {
     pub fn racy(seed: u64) -> Self {
         let store = Self::new(seed, 0);
         store.0.lock().racy = true;
+        store
+    }
+
+    /// A store without faults whose lists are old.
+    pub fn with_old_lists(seed: u64) -> Self {
+        let store = Self::new(seed, 0);
+        store.0.lock().lists_late = true;
         store
     }
 
@@ -322,7 +332,10 @@ impl ObjectStore for LyingStore {
             store.delay().await;
             let mut inner = store.0.lock();
             let fate = inner.fate(&[|| Fate::LostBefore, || Fate::NotThere]);
-            let stale = if matches!(fate, Fate::NotThere) { STALE_MS_MAX } else { 0 };
+            // Lists of pins and of a log are never old (A4).
+            let is_sure = prefix.as_ref().is_some_and(|prefix| matches!(prefix.filename(), Some("pin" | "log")));
+            let is_old = inner.lists_late || matches!(fate, Fate::NotThere) && !is_sure;
+            let stale = if is_old { STALE_MS_MAX } else { 0 };
             let now = tokio::time::Instant::now();
             let known = |at: &tokio::time::Instant| now.duration_since(*at) >= Duration::from_millis(stale);
             let below = |path: &Path| prefix.as_ref().is_none_or(|prefix| path.prefix_matches(prefix));

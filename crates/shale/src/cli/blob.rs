@@ -437,7 +437,7 @@ given hold for it. The newest version, and those with a tag or a pin, are always
 were given up cannot be opened any more; the next gc takes back their space.
 
 JSON: {blob, expired (whether anything was given up), given_up: [[first, last]],
-  kept: [[first, last]] (given up, but needed by tags, clones or volumes), live_versions (numbers that
+  kept: [[first, last]] (meant, but needed by tags, clones or volumes), live_versions (numbers that
   are live, those of tags and the like included)}.")]
 pub struct BlobExpireArgs {
     /// URL of the blob; with @VERSION only that version

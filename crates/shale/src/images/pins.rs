@@ -1,5 +1,5 @@
-//! The pins by which a pool holds the images of its volumes: one for each volume, under the pool's
-//! id and the volume's name.
+//! The pins by which a pool holds the images of its volumes: one for each volume, an object in the
+//! image's store that names the pool's id and the volume.
 //!
 //! Several versions of one blob may be images of one pool, and blobs share objects: so a pin is
 //! only ever taken away if no volume of the pool has its name, whatever that volume began as.
@@ -23,6 +23,20 @@ impl Images {
     pub fn hold(&self, image: &RemoteImage, holder: &str) -> Result<(), OriginError> {
         let done = self.attempt(image, async {
             self.opened(image).await?.image.pin(holder).await.map_err(|error| named(error, image))
+        });
+        if done.is_err() {
+            self.forget(image);
+        }
+        done
+    }
+
+    /// Makes sure that an image is there, and held for all of its volumes.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn hold_all(&self, image: &RemoteImage, holders: &[String]) -> Result<(), OriginError> {
+        let done = self.attempt(image, async {
+            self.opened(image).await?.image.pin_all(holders).await.map_err(|error| named(error, image))
         });
         if done.is_err() {
             self.forget(image);

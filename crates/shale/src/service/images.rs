@@ -252,7 +252,8 @@ impl Tending {
         // volume with a new name may be held under the old one still.
         let needed = needed(pool);
         for (image, volumes) in needed.iter().filter(|(image, _)| image.location == owed.image.location) {
-            volumes.iter().try_for_each(|volume| images.hold(image, &holder(id, volume)))?;
+            let holders: Vec<String> = volumes.iter().map(|volume| holder(id, volume)).collect();
+            images.hold_all(image, &holders)?;
         }
         let kept = holders(id, &needed);
         let prefix = holder(id, "");
@@ -268,7 +269,8 @@ impl Tending {
         let now = needed(pool);
         let named = holders(id, &now);
         for (image, volumes) in now {
-            let held = volumes.iter().try_for_each(|volume| images.hold(&image, &holder(id, volume)));
+            let holders: Vec<String> = volumes.iter().map(|volume| holder(id, volume)).collect();
+            let held = images.hold_all(&image, &holders);
             match &held {
                 Ok(()) => pool.note_held(&image),
                 Err(error @ OriginError::Gone(_)) => pool.note_gone(&image, error.to_string()),

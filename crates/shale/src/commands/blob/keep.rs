@@ -1,12 +1,13 @@
 //! `shale blob clone`, `cp`, `expire`, `gc`, `optimize` and `rm`: which versions there are to be,
 //! and what they take.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use ::blob::{
-    At, Blob, BlobKey, BlobPlace, CommitOptions, ExpireRule, GcOptions, Tally, UploadOptions, clone_blob, copy_message,
-    drop_dead_pins, expire as expire_versions, gc as collect, refuse_nested, remove, sweep_removed,
+    At, Blob, BlobKey, BlobPlace, CommitOptions, ExpirePlan, ExpireRule, GcOptions, Tally, UploadOptions, clone_blob,
+    copy_message, drop_dead_pins, gc as collect, refuse_nested, remove, sweep_removed,
 };
 use futures_util::StreamExt;
 use object_store::path::Path;
@@ -51,7 +52,7 @@ pub async fn clone(args: BlobTwoArgs, context: &Context<'_>) -> Outcome {
     let mut blobs = Vec::new();
     for origin in &version.origins {
         let key = BlobKey::new(Path::from(origin.location.as_str()));
-        blobs.push(context.until_interrupted(Blob::open(&connection, key)).await?);
+        blobs.push(context.until_interrupted(Blob::open_incarnation(&connection, key, origin.inc)).await?);
         names.push(origin.location.clone());
     }
     let origins: Vec<BlobPlace<'_>> =
@@ -150,7 +151,7 @@ impl Expired {
         };
         if !self.kept.is_empty() {
             let kept = all(&self.kept);
-            text.push_str(&format!("; given up, but kept until no tag, clone or volume needs them: {kept}"));
+            text.push_str(&format!("; kept, because a tag, a clone or a volume needs them: {kept}"));
         }
         text + "\n"
     }
@@ -177,11 +178,14 @@ pub async fn expire(args: BlobExpireArgs, context: &Context<'_>) -> Outcome {
     };
     let before = context.until_interrupted(blob.refresh()).await?;
     let rule = ExpireRule { keep_last: args.keep, older_than: args.older_than, version };
-    let done = context.until_interrupted_changing(expire_versions(blob.committer(), &rule)).await?;
+    let plan = context.until_interrupted(ExpirePlan::of(blob.committer(), &rule)).await?;
+    let pinned = plan.pinned.clone();
+    let done = context.until_interrupted_changing(plan.carry_out(blob.committer())).await?;
     let head = blob.refresh().await.map_err(failure)?;
     let live_versions = head.live().len() as u64;
     let given_up = ranges(before.live().into_iter().filter(|seq| !head.is_live(*seq)));
-    let kept = ranges(head.kept_though_expired().into_iter());
+    let kept: BTreeSet<u64> = head.kept_though_expired().into_iter().chain(pinned).collect();
+    let kept = ranges(kept.into_iter());
     let expired = Expired { blob: args.blob.to_string(), expired: done.is_some(), given_up, kept, live_versions };
     context.output.done(&expired, || expired.words());
     Ok(())

@@ -176,6 +176,10 @@ pub async fn stat(args: BlobAtArgs, context: &Context<'_>) -> Outcome {
     let head = context.until_interrupted(blob.version(&At::Newest)).await?;
     let version = context.until_interrupted(blob.version(args.blob.at())).await?;
     let usage = context.until_interrupted(blob.usage(&version)).await?;
+    let pins = context.until_interrupted(blob.log().pins()).await?;
+    for error in &pins.damaged {
+        context.output.warn(&error.to_string());
+    }
     let stat = Stat {
         blob: args.blob.to_string(),
         incarnation: blob.log().inc().to_string(),
@@ -198,7 +202,7 @@ pub async fn stat(args: BlobAtArgs, context: &Context<'_>) -> Outcome {
             })
             .collect(),
         tags: head.tags.clone(),
-        pins: head.pins.iter().map(|pin| (pin.holder.clone(), pin.version)).collect(),
+        pins: pins.valid.into_iter().map(|pin| (pin.holder, pin.version)).collect(),
         store_probed: super::probed::probed_at(&args.blob),
     };
     context.output.result(&stat, || {

@@ -1,0 +1,292 @@
+//! Pins: versions that are needed elsewhere, by a clone or by a volume, each an object of its own
+//! below the blob's prefix. Owns their names and bytes, how one is made, and the one way in which
+//! it is removed. docs/BLOBS.md says why a pinned version is safe.
+//!
+//! The steps of making one, each after the one before:
+//!
+//! 1. The version is live as of the newest record known. Otherwise nothing is written.
+//! 2. The object is written under a name that no other pin ever has, and acknowledged.
+//! 3. The log is listed. If the version is live as of the newest record listed, the pin holds;
+//!    otherwise its object is removed again and its maker is refused.
+//!
+//! A collector has record `h` in hand before it lists the pins. A pin that its list lacks was
+//! acknowledged after the list began, so step 3 sees `h`, and refuses a version that is dead there.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use format::{FormatError, put_text, put_uint};
+use futures_util::StreamExt;
+use object_store::path::Path;
+use xxhash_rust::xxh3::xxh3_128;
+
+use crate::commit::Committer;
+use crate::error::Error;
+use crate::gc;
+use crate::log::Log;
+use crate::names::{Inc, OpId};
+use crate::record::{Record, TEXT_BYTES_MAX};
+use crate::sealed::{self, wide};
+use crate::world::READ_TRIES;
+
+const MAGIC: &[u8; 8] = b"SHLBPIN1";
+const STRUCTURE: &str = "pin of a version";
+/// Pins that are read, or whose holders are asked for, at once: a blob may have thousands.
+pub(crate) const AT_ONCE: usize = 16;
+
+/// A version kept for a holder.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pin {
+    /// Its name, which no other pin has.
+    pub op: OpId,
+    /// The version.
+    pub version: u64,
+    /// Key of the blob that needs it, or the pool's id and the name of the volume.
+    pub holder: String,
+    /// Number in the holder's life log under which it is born; 0 for a holder that is no blob.
+    pub life: u64,
+}
+
+/// The pins of a blob.
+#[derive(Debug, Default)]
+pub struct Pins {
+    /// Those that can be read.
+    pub valid: Vec<Pin>,
+    /// Errors of the others, each with the key of its object.
+    pub damaged: Vec<Error>,
+}
+
+/// What the key of a pin says: enough to keep the version, and to find the pins of one holder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct PinName {
+    version: u64,
+    holder: u128,
+    op: OpId,
+}
+
+/// Returns the part of a pin's key that is the same for all pins of a holder.
+fn hash(holder: &str, life: u64) -> u128 {
+    let mut bytes = life.to_le_bytes().to_vec();
+    bytes.extend_from_slice(holder.as_bytes());
+    xxh3_128(&bytes)
+}
+
+impl Pin {
+    fn name(&self) -> PinName {
+        PinName { version: self.version, holder: hash(&self.holder, self.life), op: self.op }
+    }
+
+    fn encode(&self, inc: Inc) -> Vec<u8> {
+        let mut out = sealed::begin(MAGIC);
+        sealed::put_wide(&mut out, inc.0);
+        sealed::put_wide(&mut out, self.op.0);
+        put_uint(&mut out, self.version, 8);
+        put_uint(&mut out, self.life, 8);
+        put_text(&mut out, &self.holder);
+        sealed::seal(out)
+    }
+
+    fn decode(inc: Inc, name: &PinName, bytes: &[u8]) -> Result<Self, FormatError> {
+        let mut cursor = sealed::open(STRUCTURE, MAGIC, bytes)?;
+        let of = Inc(wide(&mut cursor)?);
+        let op = OpId(wide(&mut cursor)?);
+        let (version, life) = (cursor.u64()?, cursor.u64()?);
+        let pin = Self { op, version, holder: cursor.text()?.to_owned(), life };
+        cursor.end()?;
+        if of != inc || pin.name() != *name {
+            return Err(FormatError::new(STRUCTURE, "its key is another pin's"));
+        }
+        Ok(pin)
+    }
+}
+
+/// Pins a version for a holder: a blob, with the number in its life log under which it will be
+/// born, or a volume, with 0. A pin that does not hold is removed again.
+///
+/// # Errors
+/// [`Error::NoVersion`], [`Error::Expired`], [`Error::Removed`] when the version may be deleted
+/// already, or at any time; [`Error::Vanished`] when the blob is not in its store any more.
+pub async fn pin_version(committer: &Committer, version: u64, holder: &str, life: u64) -> Result<Pin, Error> {
+    let log = committer.log();
+    if holder.len() > TEXT_BYTES_MAX {
+        let why = format!("the holder's name has {} bytes, at most {TEXT_BYTES_MAX} are allowed", holder.len());
+        return Err(Error::Refused(why));
+    }
+    let head = committer.refresh().await?;
+    check_live(&head, version)?;
+    let op = OpId::random(&*log.world.entropy)?;
+    let pin = Pin { op, version, holder: holder.to_owned(), life };
+    let made = async {
+        log.world.put(&log.pin_path(&pin.name()), Bytes::from(pin.encode(log.inc))).await?;
+        if crate::canary!("pin-not-looked-behind") {
+            return Ok(());
+        }
+        check_live(&*log.newest_listed(head).await?, version)?;
+        log.check_there().await
+    };
+    if let Err(error) = made.await {
+        // A pin that stays when the store is away now keeps too much, never too little.
+        let _ = log.remove_pin(&pin).await;
+        return Err(error);
+    }
+    Ok(pin)
+}
+
+/// Refuses a version that is not live as of a record, where pins say nothing.
+fn check_live(head: &Record, version: u64) -> Result<(), Error> {
+    match version {
+        0 => Err(Error::NoVersion(version)),
+        _ if version > head.seq => Err(Error::NoVersion(version)),
+        _ if head.is_live(version) => Ok(()),
+        _ if head.closed => Err(Error::Removed),
+        _ => Err(Error::Expired(version)),
+    }
+}
+
+impl Log {
+    fn pin_path(&self, name: &PinName) -> Path {
+        let PinName { version, holder, op } = name;
+        self.key.pins(self.inc).join(format!("{version:020}")).join(format!("{holder:032x}")).join(format!("{op}"))
+    }
+
+    fn pins_of(&self, version: u64) -> Path {
+        self.key.pins(self.inc).join(format!("{version:020}"))
+    }
+
+    /// Lists the names of all pins: one request for each thousand.
+    async fn pin_names(&self) -> Result<Vec<PinName>, Error> {
+        let listed = self.world.list(&self.key.pins(self.inc), None).await?;
+        Ok(listed.iter().filter_map(parse).collect())
+    }
+
+    /// Returns the versions that have a pin. Their data may be deleted only by a caller that had
+    /// the record in hand by which they are dead before it called this.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub async fn pinned(&self) -> Result<BTreeSet<u64>, Error> {
+        Ok(self.pin_names().await?.into_iter().map(|name| name.version).collect())
+    }
+
+    /// Tells whether a version has a pin.
+    pub(crate) async fn is_pinned(&self, version: u64) -> Result<bool, Error> {
+        Ok(self.world.list(&self.pins_of(version), None).await?.iter().any(|path| parse(path).is_some()))
+    }
+
+    /// Tells whether a volume has a pin of a version.
+    pub(crate) async fn is_pinned_for(&self, version: u64, volume: &str) -> Result<bool, Error> {
+        let prefix = self.pins_of(version).join(format!("{:032x}", hash(volume, 0)));
+        Ok(self.world.list(&prefix, None).await?.iter().any(|path| parse(path).is_some()))
+    }
+
+    /// Returns those of some volumes that have no pin of a version: one request for each thousand
+    /// pins of the version.
+    pub(crate) async fn unpinned_among<'a>(&self, version: u64, volumes: &'a [String]) -> Result<Vec<&'a str>, Error> {
+        let listed = self.world.list(&self.pins_of(version), None).await?;
+        let known: BTreeSet<u128> = listed.iter().filter_map(parse).map(|name| name.holder).collect();
+        Ok(volumes.iter().map(String::as_str).filter(|volume| !known.contains(&hash(volume, 0))).collect())
+    }
+
+    /// Reads all pins, by version. One that was removed since it was listed is left out.
+    ///
+    /// # Errors
+    /// When the store fails. Damaged pins are no error: they keep their versions, and are returned
+    /// apart.
+    pub async fn pins(&self) -> Result<Pins, Error> {
+        let mut names = self.pin_names().await?;
+        names.sort_unstable();
+        let reads = names.into_iter().map(|name| async move { self.read_pin(&name).await });
+        let mut reads = futures_util::stream::iter(reads).buffered(AT_ONCE);
+        let mut pins = Pins::default();
+        while let Some(read) = reads.next().await {
+            match read {
+                Ok(pin) => pins.valid.extend(pin),
+                Err(error @ Error::Damaged { .. }) => pins.damaged.push(error),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(pins)
+    }
+
+    async fn read_pin(&self, name: &PinName) -> Result<Option<Pin>, Error> {
+        let path = self.pin_path(name);
+        let mut tries = 0;
+        loop {
+            let Some(bytes) = self.world.get(&path).await? else { return Ok(None) };
+            match Pin::decode(self.inc, name, &bytes) {
+                Ok(pin) => return Ok(Some(pin)),
+                Err(source) if tries + 1 == READ_TRIES => {
+                    return Err(Error::Damaged { what: path.to_string(), source });
+                }
+                Err(_) => tries += 1,
+            }
+            self.world.pause(tries).await;
+        }
+    }
+
+    /// Removes a pin: every pin that goes, goes here. One that is gone already is removed.
+    ///
+    /// # Errors
+    /// When the store fails, or refuses.
+    pub async fn remove_pin(&self, pin: &Pin) -> Result<(), Error> {
+        gc::delete(self, &self.pin_path(&pin.name())).await
+    }
+
+    /// Finds the newest record, going on from one that is known, by a list: a read may wrongly find
+    /// nothing (A2), a list of the log may not (A4).
+    async fn newest_listed(&self, known: Arc<Record>) -> Result<Arc<Record>, Error> {
+        let after = self.key.record(self.inc, known.seq);
+        let listed = self.world.list(&self.key.log(self.inc), Some(&after)).await?;
+        let numbers = listed.iter().filter_map(|path| path.filename()?.parse::<u64>().ok());
+        match numbers.max().filter(|last| *last > known.seq) {
+            Some(last) => self.newest(self.known(last).await?).await,
+            None => Ok(known),
+        }
+    }
+}
+
+fn parse(path: &Path) -> Option<PinName> {
+    let mut parts = path.as_ref().rsplit('/');
+    let op = OpId(u128::from_str_radix(parts.next()?, 16).ok()?);
+    let holder = u128::from_str_radix(parts.next()?, 16).ok()?;
+    Some(PinName { version: parts.next()?.parse().ok()?, holder, op })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pins_come_back_as_they_were_and_damage_is_seen() {
+        let pin = Pin { op: OpId(7 << 90), version: 5, holder: "pool-1/vm1".into(), life: 0 };
+        let (inc, name) = (Inc(3), pin.name());
+        let bytes = pin.encode(inc);
+        assert_eq!(Pin::decode(inc, &name, &bytes).unwrap(), pin);
+        for bit in 0..bytes.len() * 8 {
+            let mut turned = bytes.clone();
+            turned[bit / 8] ^= 1 << (bit % 8);
+            assert!(Pin::decode(inc, &name, &turned).is_err(), "bit {bit}");
+        }
+        assert!(Pin::decode(Inc(4), &name, &bytes).is_err(), "another blob's");
+        for other in [Pin { version: 6, ..pin.clone() }, Pin { life: 1, ..pin.clone() }, Pin { op: OpId(1), ..pin }] {
+            assert!(Pin::decode(inc, &other.name(), &bytes).is_err(), "the key of {other:?}");
+        }
+    }
+
+    #[test]
+    fn the_key_of_a_pin_says_what_it_keeps() {
+        let key = crate::BlobKey::new(Path::from("images/disk"));
+        let pin = Pin { op: OpId(9), version: 12, holder: "copy".into(), life: 2 };
+        let world = crate::World {
+            store: Arc::new(object_store::memory::InMemory::new()),
+            clock: Arc::new(env::SystemClock::default()),
+            entropy: Arc::new(env::SystemEntropy),
+        };
+        let log = Log { world, key, inc: Inc(1), life: 1 };
+        let path = log.pin_path(&pin.name());
+        assert_eq!(parse(&path), Some(pin.name()));
+        assert!(path.as_ref().starts_with(&format!("images/disk/{:032x}/pin/{:020}/", 1, 12)), "{path}");
+        assert_ne!(hash("a", 1), hash("a", 0), "a volume is no blob");
+    }
+}
