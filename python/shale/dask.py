@@ -73,11 +73,15 @@ class Journal:
         with open(self.path, "a", encoding="utf-8") as file:
             self._write(file, {"part": number, "offset": part.offset, "length": part.length, "data": base64.b64encode(part.data).decode()})
 
+    def forget(self):
+        """Gives up what is staged: a later call begins again."""
+        self.path.unlink(missing_ok=True)
+
     def commit(self, blob, message, how, **more):
         """Makes the one version. An outcome that is not known keeps the file: the same call asks again."""
         parts = [self.parts[number] for number in sorted(self.parts)]
         committed = blob.commit(parts, message, how, op=self.header["operation"], again=self.resumed, **more)
-        self.path.unlink(missing_ok=True)
+        self.forget()
         return committed
 
 
@@ -146,10 +150,18 @@ def _restage_part(source, start, end, target, properties):
     return Staged(start, end - start, data)
 
 
+def _described(url, options):
+    """What tells one content of a source from another, asked of its store and not of a list that fsspec keeps."""
+    file_system, path = fsspec.core.url_to_fs(url, **options)
+    file_system.invalidate_cache(path)
+    return [url, file_system.info(path)["size"], file_system.ukey(path)]
+
+
 def ingest(sources, target, *, client=None, source_options=None, storage_options=None, properties=None, how="put", message="",
            part_bytes=PART_BYTES, progress=False, state=None):
     """Makes one version of the bytes of files that fsspec can read, one behind the other in the order given.
 
+    A source that changes while it is read, by its size or by fsspec's `ukey`, is an OSError, and nothing is committed.
     Returns {"committed", "parts", "resumed_parts", "offsets": {url: where it begins}}. `how` is "put" or "append";
     `state` is the directory for what a later call goes on from, by default `$XDG_STATE_HOME`.
     """
@@ -161,16 +173,18 @@ def ingest(sources, target, *, client=None, source_options=None, storage_options
     blob._key_to_write()
     tasks, offsets, described, at = {}, {}, [], 0
     for url in sources:
-        file_system, path = fsspec.core.url_to_fs(url, **options)
-        size = file_system.info(path)["size"]
-        described.append([url, size, file_system.ukey(path)])
-        offsets[url] = at
+        described.append(_described(url, options))
+        size, offsets[url] = described[-1][1], at
         for start, end in ranges(size, part_bytes):
             tasks[len(tasks)] = (url, options, start, end, blob, at + start)
         at += size
     journal = Journal(["ingest", described, blob.url, how, blob.properties, part_bytes, message], blob, state)
     resumed = len(journal.parts)
     run(client, _ingest_part, {number: task for number, task in tasks.items() if number not in journal.parts}, journal.add, progress)
+    changed = [before[0] for before in described if _described(before[0], options) != before]
+    if changed:
+        journal.forget()
+        raise OSError(5, f"{', '.join(changed)} changed while it was read: nothing is committed; ingest it again when nobody writes to it")
     committed = journal.commit(blob, message or f"ingest of {len(sources)} files", how)
     return {"committed": committed, "parts": len(tasks), "resumed_parts": resumed, "offsets": offsets}
 

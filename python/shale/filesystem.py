@@ -1,7 +1,7 @@
 """The fsspec file system: a blob is a file, and `@3` or `@tag` behind its path names a version.
 
 Reads without a version pin the newest one when the file is opened. A write makes one version when the file is
-closed; one that fails, or whose block is left by an exception, changes nothing. Directories are prefixes,
+closed; one that fails, whose block is left by an exception, or that nobody closed, changes nothing. Directories are prefixes,
 as in every object store: they exist while a blob is below them.
 """
 
@@ -10,6 +10,7 @@ import json
 import os
 import stat
 import sys
+import warnings
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
@@ -29,6 +30,8 @@ BLOCK_BYTES = 5 << 20
 COPY_BYTES = 16 << 20
 # Calls between `with fsspec.open(...)` and the file that it closes: layers of text and compression are between them.
 CLOSING_FRAMES_MAX = 8
+# What a commit of a file that was opened in a mode does.
+HOW = {"wb": "put", "xb": "create", "ab": "append"}
 
 
 def register():
@@ -294,9 +297,7 @@ class ShaleFileSystem(AsyncFileSystem):
 
     async def _pipe_file(self, path, value, mode="overwrite", **kwargs):
         store, key = self._to_write(path)
-        if mode == "create" and await self._isfile(path):
-            raise FileExistsError(17, "there is a blob already", path)
-        how = "append" if mode == "append" else "put"
+        how = mode if mode in ("append", "create") else "put"
         message = kwargs.get("message", "")
         await store.write(key, how, 0, octets(value), message, self.properties, event_loop=asyncio.get_running_loop())
 
@@ -304,7 +305,9 @@ class ShaleFileSystem(AsyncFileSystem):
         if os.path.isdir(lpath):
             return
         store, key = self._to_write(rpath)
+        how = "create" if mode == "create" else "put"
         if mode == "create" and await self._isfile(rpath):
+            # Before all of it is uploaded. The log decides in the end.
             raise FileExistsError(17, "there is a blob already", rpath)
         callback.set_size(os.path.getsize(lpath))
 
@@ -312,7 +315,7 @@ class ShaleFileSystem(AsyncFileSystem):
             if os.path.getsize(lpath) <= BLOCK_BYTES:
                 with open(lpath, "rb") as file:
                     data = file.read()
-                store.write(key, "put", 0, data, kwargs.get("message", ""), self.properties)
+                store.write(key, how, 0, data, kwargs.get("message", ""), self.properties)
                 callback.relative_update(len(data))
                 return
             upload = Upload(store.upload(key, self.properties))
@@ -320,7 +323,7 @@ class ShaleFileSystem(AsyncFileSystem):
                 for piece in _holes.pieces(file, BLOCK_BYTES):
                     callback.relative_update(upload.zeroes(piece) if isinstance(piece, int) else upload.write(piece))
             part = upload.stage()
-            store.commit(key, "put", [(0, part.data)], kwargs.get("message", ""))
+            store.commit(key, how, [(0, part.data)], kwargs.get("message", ""))
 
         await asyncio.to_thread(copy)
 
@@ -466,6 +469,7 @@ class ShaleFile(AbstractBufferedFile):
                 "incarnation": self._version.incarnation, "message": "",
             })
         elif mode == "xb" and fs.isfile(path):
+            # Before anything is written. The log decides when the file is closed.
             raise FileExistsError(17, "there is a blob already", path)
         else:
             fs._to_write(path)
@@ -489,9 +493,8 @@ class ShaleFile(AbstractBufferedFile):
     def _upload_chunk(self, final=False):
         store, key = self.fs._to_write(self.path)
         data = self.buffer.getvalue()
-        how = "append" if self.mode == "ab" else "put"
         if final and self._upload is None and self.autocommit:
-            self.committed = Committed(*store.write(key, how, 0, data, self.message, self.fs.properties))
+            self.committed = Committed(*store.write(key, HOW[self.mode], 0, data, self.message, self.fs.properties))
             return True
         if self._upload is None:
             self._upload = Upload(store.upload(key, self.fs.properties))
@@ -506,8 +509,7 @@ class ShaleFile(AbstractBufferedFile):
         """Makes the version of what was written."""
         if self._part is not None:
             store, key = self.fs._to_write(self.path)
-            how = "append" if self.mode == "ab" else "put"
-            self.committed = Committed(*store.commit(key, how, [(0, self._part.data)], self.message))
+            self.committed = Committed(*store.commit(key, HOW[self.mode], [(0, self._part.data)], self.message))
             self._part = None
 
     def discard(self):
@@ -525,6 +527,25 @@ class ShaleFile(AbstractBufferedFile):
         super().close()
         if self._reader is not None:
             self._reader.close()
+
+    def _dealloc_warn(self, source):
+        # The layer of text above is dropped: Python says so before that writes its rest and closes what is below.
+        if self.mode != "rb":
+            self._drop()
+
+    def __del__(self):
+        if self.closed:
+            return
+        if self.mode == "rb":
+            self.close()
+        else:
+            self._drop()
+
+    def _drop(self):
+        """Gives up a file that nobody closed: whether all was written into it is not known."""
+        self.discard()
+        self.closed = True
+        warnings.warn(f"{self.path} was not closed: nothing that was written is committed", ResourceWarning, stacklevel=3, source=self)
 
     def __exit__(self, kind, error, trace):
         if kind is not None and self.mode != "rb":

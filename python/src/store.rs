@@ -155,7 +155,7 @@ impl Store {
         answer(py, event_loop, async move { Ok(blob::has_blobs(shared.connection()?, &prefix(&below)?).await?) })
     }
 
-    /// Puts bytes: `how` is `put`, `append` or `write`.
+    /// Puts bytes: `how` is `put`, `create`, `append` or `write`.
     #[pyo3(signature = (key, how, offset, data, message, properties, event_loop=None))]
     #[allow(clippy::too_many_arguments, reason = "they are those of one operation")]
     fn write<'py>(
@@ -176,6 +176,7 @@ impl Store {
             let (blob, source) = (&opened.blob, blob::bytes(data));
             let committed = match how.as_str() {
                 "put" => blob.put(source, &message, &options).await?,
+                "create" => blob.create(source, &message, &options).await?,
                 "append" => blob.append(source, &message, &options).await?,
                 _ => blob.write(offset, source, &message, &options).await?,
             };
@@ -247,7 +248,7 @@ impl Store {
         })
     }
 
-    /// Commits staged parts as one version: `how` is `put`, `append`, `write`, or `rewrite` of
+    /// Commits staged parts as one version: `how` is `put`, `create`, `append`, `write`, or `rewrite` of
     /// version `base`.
     #[pyo3(signature = (key, how, parts, message, base=None, op=None, again=None, event_loop=None))]
     #[allow(clippy::too_many_arguments, reason = "they are those of one operation")]
@@ -275,6 +276,7 @@ impl Store {
             };
             let how = match (how.as_str(), &record) {
                 ("put", _) => StagedAs::Put,
+                ("create", _) => StagedAs::Create,
                 ("append", _) => StagedAs::Append,
                 ("write", _) => StagedAs::Write,
                 ("rewrite", Some(record)) => StagedAs::Rewrite(record),

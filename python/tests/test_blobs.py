@@ -2,6 +2,7 @@
 
 import array
 import asyncio
+import gc
 import io
 import multiprocessing
 import os
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import threading
 import uuid
+import warnings
 
 import fsspec
 import pytest
@@ -597,6 +599,85 @@ def test_a_block_that_an_exception_leaves_makes_no_version(place, how):
         with fsspec.open(url, mode, **more) as file:
             file.write(data)
     assert len(blob.versions()) == 2
+
+
+@pytest.mark.parametrize("how", ["small", "large", "text", "gzip", "append", "new"])
+def test_a_file_that_is_dropped_makes_no_version(place, how):
+    url = f"{place}/dropped"
+    blob = shale.Blob(url)
+    blob.put(b"before")
+    more = {"large": {"block_size": 1 << 20}, "gzip": {"compression": "gzip"}}.get(how, {})
+    mode = {"text": "w", "append": "ab", "new": "xb"}.get(how, "wb")
+    data = DATA.decode() if mode == "w" else DATA * 4 if how == "large" else DATA
+
+    def fails():
+        file = fsspec.open(f"{url}-new" if how == "new" else url, mode, **more).open()
+        file.write(data)
+        raise RuntimeError
+
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        with pytest.raises(RuntimeError) as raised:
+            fails()
+        del raised
+        gc.collect()
+    assert [str(one.message) for one in told if "was not closed" in str(one.message) and one.category is ResourceWarning]
+    assert blob.read() == b"before" and len(blob.versions()) == 1
+    assert not file_system(place).exists(f"{url}-new")
+    # What is closed is there, also a reader that is dropped makes no noise.
+    file = fsspec.open(url, mode if mode != "xb" else "wb", **more).open()
+    file.write(data)
+    file.close()
+    assert len(blob.versions()) == 2
+    assert fsspec.open(url, "rb").open().read(3)
+
+
+CREATOR = """
+import sys, fsspec
+files = fsspec.filesystem(sys.argv[1].partition("://")[0])
+how, url = sys.argv[2], sys.argv[1]
+data = b"mine" * (2_000_000 if "large" in how else 1)
+print("ready", flush=True)
+sys.stdin.readline()
+try:
+    if how == "pipe":
+        # The look before the write finds nothing: the log decides.
+        files.pipe_file(url, data, mode="create")
+    else:
+        with files.open(url, "xb") as file:
+            file.write(data)
+            print("open", flush=True)
+            sys.stdin.readline()
+    print("made")
+except FileExistsError:
+    print("exists")
+"""
+
+
+@pytest.mark.parametrize("how", ["small", "large", "pipe"])
+def test_one_of_several_processes_creates_a_blob(tmp_path, how):
+    url = f"shale+file://{tmp_path}/blobs/new"
+    words = [sys.executable, "-c", CREATOR, url, how]
+    makers = [subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    # All of them have the file open before the first one closes it.
+    for word in ("ready",) if how == "pipe" else ("ready", "open"):
+        assert [maker.stdout.readline().strip() for maker in makers] == [word] * 4
+        for maker in makers:
+            maker.stdin.write("go on\n")
+            maker.stdin.flush()
+    told = sorted(maker.communicate(timeout=120)[0].strip() for maker in makers)
+    assert told == ["exists"] * 3 + ["made"]
+    blob = shale.Blob(url)
+    assert len(blob.versions()) == 1 and blob.read(0, 4) == b"mine"
+    # put_file looks first, and a removed blob can be created again.
+    source = tmp_path / "source"
+    source.write_bytes(b"from a file")
+    files = file_system(url)
+    with pytest.raises(FileExistsError):
+        files.put_file(str(source), url, mode="create")
+    files.rm(url)
+    files.put_file(str(source), url, mode="create")
+    assert files.cat(url) == b"from a file"
 
 
 def test_holes_of_files_stay_holes_on_both_ways(place, tmp_path):

@@ -152,6 +152,36 @@ def test_a_source_that_shrinks_fails_and_commits_nothing(client, tmp_path, bucke
     assert not fsspec.filesystem("shale+s3").exists(f"{bucket}/never")
 
 
+@pytest.mark.parametrize("when", ["first", "last"])
+def test_a_source_that_is_overwritten_commits_nothing(client, sources, bucket, tmp_path, when):
+    urls, whole = sources
+    target, changed = f"shale+s3://{bucket}/mixed", []
+    count = {"first": 1, "last": sum(-(-os.path.getsize(url[7:]) // MIB) for url in urls)}[when]
+    add = shale.dask.Journal.add
+
+    def add_and_change(journal, number, part):
+        add(journal, number, part)
+        if not changed and len(journal.parts) == count:
+            changed.append(number)
+            # The same size; an hour later, because a clock may stand still for some milliseconds.
+            path = urls[2][7:]
+            with open(path, "r+b") as file:
+                file.write(b"other bytes")
+            then = os.stat(path).st_mtime + 3600
+            os.utime(path, (then, then))
+
+    job = {"client": client, "part_bytes": MIB, "state": tmp_path}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shale.dask.Journal, "add", add_and_change)
+        with pytest.raises(OSError, match="source-2 changed while it was read"):
+            shale.dask.ingest(urls, target, **job)
+    assert changed and not fsspec.filesystem("shale+s3").exists(target)
+    assert not list((tmp_path / "shale/jobs").iterdir()), "nothing of it is taken up again"
+    done = shale.dask.ingest(urls, target, **job)
+    at = done["offsets"][urls[2]]
+    assert shale.Blob(target).read() == whole[:at] + b"other bytes" + whole[at + 11:] and done["resumed_parts"] == 0
+
+
 def test_progress_is_shown(client, tmp_path, bucket, capsys):
     source = tmp_path / "small"
     source.write_bytes(b"y" * MIB)
