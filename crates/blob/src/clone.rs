@@ -2,7 +2,7 @@
 //! keeps the packs from being deleted under it: the version is *pinned* in every blob whose packs
 //! it names, under the number in the life log that the clone will have; then the clone is *born*
 //! under that number, and only under that; then it gets its first record. A clone that loses its
-//! number pins anew.
+//! number pins again.
 
 use futures_util::{StreamExt, TryStreamExt};
 

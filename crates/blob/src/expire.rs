@@ -24,7 +24,7 @@ pub struct ExpireRule {
     pub version: Option<u64>,
 }
 
-/// What a rule means as of the newest record.
+/// The versions that a rule means as of the newest record.
 #[derive(Debug)]
 pub struct ExpirePlan {
     ranges: Vec<(u64, u64)>,

@@ -57,7 +57,7 @@ pub struct Pins {
     pub damaged: Vec<Error>,
 }
 
-/// What the key of a pin says: enough to keep the version, and to find the pins of one holder.
+/// The key of a pin: enough to keep the version, and to find the pins of one holder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct PinName {
     version: u64,
@@ -169,12 +169,12 @@ impl Log {
         Ok(self.pin_names().await?.into_iter().map(|name| name.version).collect())
     }
 
-    /// Tells whether a version has a pin.
+    /// Returns whether a version has a pin.
     pub(crate) async fn is_pinned(&self, version: u64) -> Result<bool, Error> {
         Ok(self.world.list(&self.pins_of(version), None).await?.iter().any(|path| parse(path).is_some()))
     }
 
-    /// Tells whether a volume has a pin of a version.
+    /// Returns whether a volume has a pin of a version.
     pub(crate) async fn is_pinned_for(&self, version: u64, volume: &str) -> Result<bool, Error> {
         let prefix = self.pins_of(version).join(format!("{:032x}", hash(volume, 0)));
         Ok(self.world.list(&prefix, None).await?.iter().any(|path| parse(path).is_some()))

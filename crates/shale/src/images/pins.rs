@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 use super::{Images, named, open};
 
-/// What holds an image for a volume.
+/// Returns the name under which an image is pinned for a volume.
 pub fn holder(pool_id: &str, volume: &str) -> String {
     format!("{pool_id}/{volume}")
 }
