@@ -6,6 +6,7 @@ as in every object store: they exist while a blob is below them.
 """
 
 import asyncio
+import io
 import json
 import os
 import stat
@@ -459,6 +460,8 @@ class ShaleFile(AbstractBufferedFile):
         # What fails below must leave a file that can be closed.
         self.fs, self.mode = fs, mode
         self.message, self.committed = message, None
+        # Whether a layer of compression was closed, which closes no file below it.
+        self._is_ended = False
         self._version, self._reader, self._upload, self._part = None, None, None, None
         if mode == "rb":
             store, key, at = fs._split(path)
@@ -490,6 +493,11 @@ class ShaleFile(AbstractBufferedFile):
         # A small file is written in one piece, and may then stay in the version's record.
         pass
 
+    def write(self, data):
+        """Takes bytes; tells how many."""
+        self._is_ended = _is_layer_closed()
+        return super().write(data)
+
     def _upload_chunk(self, final=False):
         store, key = self.fs._to_write(self.path)
         data = self.buffer.getvalue()
@@ -509,7 +517,7 @@ class ShaleFile(AbstractBufferedFile):
         """Makes the version of what was written."""
         if self._part is not None:
             store, key = self.fs._to_write(self.path)
-                self.committed = Committed(*store.commit(key, HOW[self.mode], [(0, self._part.data)], self.message))
+            self.committed = Committed(*store.commit(key, HOW[self.mode], [(0, self._part.data)], self.message))
             self._part = None
 
     def discard(self):
@@ -536,7 +544,7 @@ class ShaleFile(AbstractBufferedFile):
     def __del__(self):
         if self.closed:
             return
-        if self.mode == "rb":
+        if self.mode == "rb" or self._is_ended:
             self.close()
         else:
             self._drop()
@@ -553,6 +561,20 @@ class ShaleFile(AbstractBufferedFile):
             self.closed = True
             return
         self.close()
+
+
+def _is_layer_closed():
+    """Whether what writes is a layer of compression, because a program closes it, and not because Python drops it."""
+    frame = sys._getframe(2)
+    for _ in range(CLOSING_FRAMES_MAX):
+        if frame is None:
+            return False
+        layer = frame.f_locals.get("self") if frame.f_code.co_name == "close" else None
+        if isinstance(layer, io.IOBase):
+            is_dropped = frame.f_back is not None and frame.f_back.f_code.co_name == "__del__"
+            return not is_dropped and not getattr(layer, "_finalizing", False)
+        frame = frame.f_back
+    return False
 
 
 def _left_by_exception():

@@ -24,12 +24,13 @@ pub struct ExpireRule {
     pub version: Option<u64>,
 }
 
-/// What a rule means as of the newest record.
+/// The versions that a rule means as of the newest record.
 #[derive(Debug)]
 pub struct ExpirePlan {
     ranges: Vec<(u64, u64)>,
     head: Arc<Record>,
-    /// Versions that the rule means and that stay because a clone or a volume has pinned them, oldest first.
+    /// Versions that the rule means and that stay because a clone or a volume has pinned them,
+    /// oldest first.
     pub pinned: Vec<u64>,
 }
 

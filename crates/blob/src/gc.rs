@@ -2,8 +2,9 @@
 //! and runs beside any number of writers and other collectors. The steps:
 //!
 //! 1. *Mark*: with record `h` in hand, list the pins, then the packs that may be dead (`swept` says
-//!    which sessions these are), and strike off those that a live or pinned version names and those whose session was born
-//!    at or after a record `b`, chosen so that honest uploads have the time they need.
+//!    which sessions these are), and strike off those that a live or pinned version names and those
+//!    whose session was born at or after a record `b`, chosen so that honest uploads have the time
+//!    they need.
 //! 2. *Fence*: commit a record `f` that says that sessions born before `b` may commit no more.
 //! 3. *Look again*: strike off what the records from `h + 1` to `f` name.
 //! 4. *Sweep*: delete the rest; then bury the expired records, which leaves their operations and
@@ -12,9 +13,9 @@
 //! A commit behind `f` was made by a writer that has read the fence, so it names no pack of an
 //! older session for the first time; one in front of `f` was read in step 3. A version that was
 //! dead at `h` stays dead, because every record carries which versions are expired, and a tag or a
-//! restore is refused by the record that it is built on; a pin that step 1 does not list is refused by
-//! record `h` (`pins`). So nothing can ever name again what step 4 deletes. The clock only decides how long an upload may take before it has to begin
-//! again.
+//! restore is refused by the record that it is built on; a pin that step 1 does not list is refused
+//! by record `h` (`pins`). So nothing can ever name again a pack that step 4 deletes. The clock only
+//! decides how long an upload may take before it has to begin again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -165,7 +166,8 @@ pub async fn gc(committer: &Committer, options: &GcOptions) -> Result<GcReport, 
     Ok(report)
 }
 
-/// Which versions are kept: those that live or have a pin, and those that lived until a short time ago.
+/// Which versions are kept: those that live or have a pin, and those that lived until a short time
+/// ago.
 struct Kept {
     /// The newest record that is older than the grace.
     then: std::sync::Arc<Record>,

@@ -157,7 +157,8 @@ impl Image {
         let made = make.await;
         if made.is_err() {
             for (place, pin) in pins {
-                // The pin that stays when the store is away now only keeps too much; `stat` shows it.
+                // The pin that stays when the store is away now only keeps too much; `stat` shows
+                // it.
                 let _ = place.committer.log().remove_pin(&pin).await;
             }
         }

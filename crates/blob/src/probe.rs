@@ -1,6 +1,6 @@
 //! The start-up probe: whether a store creates an object for one of several rivals only, and then
 //! lists it. A store that checks and then writes, in two steps, loses commits, and one whose lists
-//! are old loses what clones need: both are refused. It costs some dozens
+//! are old loses objects that clones need: both are refused. It costs some dozens
 //! of requests: ask once per bucket and set of endpoints, and keep the answer.
 
 use bytes::Bytes;
@@ -119,7 +119,7 @@ impl Round {
 fn unlisted<T>(path: &Path) -> Result<T, Error> {
     Err(Error::StoreLies(format!(
         "{path} was created and read, and a list does not show it: `shale blob gc` would delete objects that clones need; use another \
-         store, or have it list what it has"
+         store, or make its lists current"
     )))
 }
 

@@ -1,5 +1,6 @@
-//! Records: the entries of a blob's log, each a complete description of the blob as of its number. Owns their bytes, which
-//! docs/BLOBS.md defines, and what a record says about which versions are live. Does no I/O.
+//! Records: the entries of a blob's log, each a complete description of the blob as of its number.
+//! Owns their bytes, which docs/BLOBS.md defines, and what a record says about which versions are
+//! live. Does no I/O.
 
 use std::collections::BTreeSet;
 
@@ -11,15 +12,15 @@ use crate::layout::Layout;
 use crate::names::{Inc, Nonce, OpId};
 use crate::sealed::{put_wide, wide};
 
-/// Bytes of a record's fields before compression: one unit of the codec. A layout of eight times the soft bound and every
-/// list at its own bound fit.
+/// Bytes of a record's fields before compression: one unit of the codec. A layout of eight times
+/// the soft bound and every list at its own bound fit.
 pub const RECORD_BYTES_MAX: usize = codec::UNIT_BYTES_MAX;
 /// Operations in a record: what a process that appends from a thousand threads has waiting.
 pub const OPS_MAX: usize = 1024;
 /// Tags of a blob: they are carried by every record.
 pub const TAGS_MAX: usize = 256;
-/// Ranges of expired versions: they are carried by every record. Neighbours are joined, so only versions that are expired one by
-/// one make many.
+/// Ranges of expired versions: they are carried by every record. Neighbours are joined, so only
+/// versions that are expired one by one make many.
 pub const EXPIRED_MAX: usize = 1024;
 /// Blobs that a clone has packs of: each level of cloning adds what its source has.
 pub const ORIGINS_MAX: usize = 64;
@@ -119,7 +120,8 @@ pub struct Record {
     pub nonce: Nonce,
     /// Sessions born before the record of this number are fenced. Never falls.
     pub fence: u64,
-    /// Whether the blob is closed and will be removed: versions that are not pinned are given up, and nothing else is done.
+    /// Whether the blob is closed and will be removed: versions that are not pinned are given up,
+    /// and nothing else is done.
     pub closed: bool,
     /// Whether the description is gone, and only the operations are left.
     pub tombstone: bool,
@@ -144,7 +146,8 @@ pub struct Record {
     pub expired: Vec<(u64, u64)>,
     /// Versions with a name, sorted by it.
     pub tags: Vec<(String, u64)>,
-    /// The blobs of whose packs the layout names some: a pack's origin n is entry n - 1. Entries are only ever added.
+    /// The blobs of whose packs the layout names some: a pack's origin n is entry n - 1. Entries
+    /// are only ever added.
     pub origins: Vec<Origin>,
     /// Where the bytes are.
     pub layout: Layout,
@@ -176,7 +179,8 @@ impl Record {
         }
     }
 
-    /// Returns what is left of a record after its version is gone: enough to decide whether an operation was done.
+    /// Returns what is left of a record after its version is gone: enough to decide whether an
+    /// operation was done.
     #[must_use]
     pub fn into_tombstone(self) -> Self {
         let genesis = Self::genesis(self.inc);
@@ -215,8 +219,9 @@ impl Record {
         self.ops.iter().find(|done| done.op == op)
     }
 
-    /// Tells whether version `seq` is live as of this record: the newest, or not expired, or named by a tag. Of a closed blob
-    /// those live that are not expired: tags and the newest record hold nothing there. Pins are no matter of the log.
+    /// Tells whether version `seq` is live as of this record: the newest, or not expired, or named
+    /// by a tag. Of a closed blob those live that are not expired: tags and the newest record hold
+    /// nothing there. Pins are no matter of the log.
     pub fn is_live(&self, seq: u64) -> bool {
         if self.closed {
             return seq < self.seq && !self.is_expired(seq);
@@ -228,7 +233,8 @@ impl Record {
         self.tags.iter().any(|(_, version)| *version == seq)
     }
 
-    /// Returns the versions that are given up and stay for as long as a tag names them, oldest first.
+    /// Returns the versions that are given up and stay for as long as a tag names them, oldest
+    /// first.
     pub fn kept_though_expired(&self) -> Vec<u64> {
         let named = self.tags.iter().map(|(_, version)| *version);
         let kept = named.filter(|version| *version < self.seq && self.is_expired(*version));
@@ -240,7 +246,8 @@ impl Record {
         after.checked_sub(1).is_some_and(|range| self.expired[range].1 >= seq)
     }
 
-    /// Returns the versions that are live as of this record, oldest first. Every number counts, also one that changed no content.
+    /// Returns the versions that are live as of this record, oldest first. Every number counts,
+    /// also one that changed no content.
     pub fn live(&self) -> Vec<u64> {
         let mut live = Vec::new();
         let mut next = 1;
@@ -259,8 +266,8 @@ impl Record {
         self.expired = joined(std::mem::take(&mut self.expired));
     }
 
-    /// Returns what a pack that a node names is called in this record: `node` is the origin of the node's own pack, `inner` what
-    /// the node says. `None` if the record does not know it.
+    /// Returns what a pack that a node names is called in this record: `node` is the origin of the
+    /// node's own pack, `inner` what the node says. `None` if the record does not know it.
     pub fn resolve(&self, node: u16, inner: u16) -> Option<u16> {
         match (node, inner) {
             (_, 0) => Some(node),

@@ -123,7 +123,7 @@ async fn give_up_unpinned(committer: &Committer) -> Result<(), Error> {
     older.into_iter().for_each(|(first, last)| after.expire(first, last));
     if after.expired != head.expired {
         match committer.change(What::Expire(without(1, head.seq, &pinned))).await {
-            // Where pins are on more versions than a record has ranges, what is not given up stays.
+            // Where pins are on more versions than a record has ranges, the others stay.
             Ok(_) | Err(Error::Refused(_)) => {}
             Err(error) => return Err(error),
         }

@@ -379,7 +379,7 @@ fn a_pin_between_the_list_and_the_record_of_an_expiry_holds() {
         tidy(&connection, "image").await;
         assert!(read(&store, "image", inc, 1).await == Ok(version_one()));
         assert!(image.blob().audit(&blob::Tally::default()).await.unwrap().wrong.is_empty());
-        // It is given up all the same: nobody else gets it.
+        // It is given up all the same: no other volume can pin it.
         let late = image.pin("pool-1/vm2").await;
         assert!(matches!(late, Err(Error::Expired(1))), "{late:?}");
         assert_eq!(unpin(&connection, "image").await, 1);
@@ -409,7 +409,7 @@ fn an_expiry_says_which_versions_are_pinned() {
     });
 }
 
-/// A volume pins a version while its blob is removed, before the record that gives up what is not pinned.
+/// A volume pins a version while its blob is removed, before the record that gives up its versions.
 async fn pinned_while_removed() -> (Result<(), Error>, Result<Vec<u8>, Cause>) {
     let store = Failing::new();
     let connection = store.connect();
