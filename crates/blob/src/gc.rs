@@ -14,8 +14,8 @@
 //! older session for the first time; one in front of `f` was read in step 3. A version that was
 //! dead at `h` stays dead, because every record carries which versions are expired, and a tag or a
 //! restore is refused by the record that it is built on; a pin that step 1 does not list is refused
-//! by record `h` (`pins`). So nothing can ever name again a pack that step 4 deletes. The clock only
-//! decides how long an upload may take before it has to begin again.
+//! by record `h` (`pins`). So nothing can ever name again a pack that step 4 deletes. The clock
+//! only decides how long an upload may take before it has to begin again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -52,6 +52,12 @@ pub fn sweep(blob: &Path, living: Option<Living>, dry_run: bool) -> Swept {
         for (_, directory) in entries(&incarnation).into_iter().filter(|(name, _)| name != "p") {
             swept.files_in(&directory, is_named_by_shale, is_old);
         }
+        // A pin is below its version and its holder.
+        for (_, version) in entries(&incarnation.join("pin")) {
+            for (_, holder) in entries(&version) {
+                swept.files_in(&holder, is_named_by_shale, is_old);
+            }
+        }
         for (session, directory) in entries(&incarnation.join("p")) {
             let born = session.split_once('-').and_then(|(born, _)| born.parse::<u64>().ok());
             let Some(born) = born else { continue };
@@ -160,6 +166,7 @@ mod tests {
             [
                 format!("log/{number}#1"),
                 format!("q/{number}-{op}#18446744073709551615"),
+                format!("pin/{number}/{op}/{op}#4"),
                 "swept#1".into(),
                 "boot#2".into(),
             ]
@@ -173,13 +180,14 @@ mod tests {
             file(format!("{living}/log/{number}")),
             file(format!("{living}/log/notes#1")),
             file(format!("{living}/log/{number}#x")),
+            file(format!("{living}/pin/{number}/{op}/{op}")),
             file("hint".into()),
         ];
         let of = |until_unix_s| Some(Living { inc: living, fence: 4, until_unix_s });
-        assert_eq!(sweep(dir.path(), of(0), false).files, 4, "those of the incarnation that is gone");
+        assert_eq!(sweep(dir.path(), of(0), false).files, 5, "those of the incarnation that is gone");
         assert!(of_gone.iter().all(|path| !path.exists()));
         assert!(of_living.iter().chain(&of_key).all(|path| path.exists()));
-        assert_eq!(sweep(dir.path(), of(u64::MAX - 1), false).files, 6);
+        assert_eq!(sweep(dir.path(), of(u64::MAX - 1), false).files, 7);
         assert!(of_living.iter().chain(&of_key).all(|path| !path.exists()));
         file("hint#9".into());
         assert_eq!(sweep(dir.path(), None, false).files, 1);
