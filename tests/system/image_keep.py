@@ -9,8 +9,8 @@ from .images import EXIT_CONFLICT, MIB, here, image_file, volume
 
 
 def holders(store, key):
-    """Who holds versions of a blob: the names of the volumes, and the versions."""
-    return sorted((pin[0].split("/")[-1], pin[1]) for pin in store.blob("stat", key)["pins"])
+    """Who holds versions of a blob: the names of the volumes, and the versions. A volume may have several pins of one."""
+    return sorted({(pin[0].split("/")[-1], pin[1]) for pin in store.blob("stat", key)["pins"]})
 
 
 @test()
