@@ -84,11 +84,15 @@ def client_options(kind, options):
             profile = inner_profile or profile
         elif name == "config_kwargs":
             style = (value.get("s3") or {}).get("addressing_style")
-            if style is not None:
+            if style not in (None, "auto", "path", "virtual"):
+                raise ValueError(f"addressing_style is auto, path or virtual, and not {style!r}")
+            if style in ("path", "virtual"):
                 found["aws_virtual_hosted_style_request"] = text(style == "virtual")
         elif name == "verify":
             if value is False:
                 found["allow_invalid_certificates"] = "true"
+            elif value is not True and value != "":
+                found["ca_bundle"] = os.path.abspath(os.fspath(value))
         elif kind == "s3" and name in S3FS_NAMES:
             found[S3FS_NAMES[name]] = text(value)
         elif kind in ("file", "memory"):

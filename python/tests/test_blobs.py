@@ -18,6 +18,7 @@ import fsspec
 import pytest
 
 import shale
+from shale._settings import client_options
 
 DATA = b"".join(b"line %d of a text that compresses\n" % number for number in range(40_000))
 
@@ -275,6 +276,24 @@ def test_refused_keys_and_missing_buckets_are_told_apart(s3_options, bucket):
     with pytest.raises(ValueError, match="profile none"):
         shale.Blob(url, profile="none").read()
     assert shale.Blob(url, **s3_options).read() == b"there"
+
+
+def test_style_of_addresses_and_authorities_reach_the_client(s3_options, tmp_path):
+    styles = {style: client_options("s3", {"config_kwargs": {"s3": {"addressing_style": style}}})[0] for style in ("auto", "path", "virtual")}
+    name = "aws_virtual_hosted_style_request"
+    assert styles == {"auto": {}, "path": {name: "false"}, "virtual": {name: "true"}}
+    with pytest.raises(ValueError, match="addressing_style"):
+        client_options("s3", {"config_kwargs": {"s3": {"addressing_style": "hosted"}}})
+    assert client_options("s3", {"verify": True})[0] == {}
+    assert client_options("s3", {"client_kwargs": {"verify": False}})[0] == {"allow_invalid_certificates": "true"}
+    assert client_options("s3", {"verify": "/etc/ca.pem"})[0] == {"ca_bundle": "/etc/ca.pem"}
+    # A bucket cannot be a part of an address in numbers: nothing is asked of another place instead.
+    hosted = {**s3_options, "config_kwargs": {"s3": {"addressing_style": "virtual"}}}
+    with pytest.raises(ValueError, match="cannot be a part of the host's name"):
+        shale.Blob("shale+s3://bucket/hosted", **{**hosted, "endpoint_url": "http://127.0.0.1:1"}).read()
+    with pytest.raises(ValueError, match="no certificate"):
+        (tmp_path / "empty").write_bytes(b"")
+        shale.Blob("shale+s3://bucket/trusted", **{**s3_options, "verify": tmp_path / "empty"}).read()
 
 
 def test_a_write_that_is_cancelled_is_made_whole_or_not_at_all(place):

@@ -2,10 +2,12 @@
 
 It knows what blobs ask: PUT with If-None-Match, GET with a range, HEAD, DELETE of one and of many, lists. Signatures are not
 verified; only the key's name in them is looked at. A client of Google's store uses the same requests, with a condition of its own.
+As a proxy it takes requests for hosts below `s3.test`, whose first part is the bucket.
 """
 
 import hashlib
 import re
+import ssl
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -18,7 +20,9 @@ RIVALS, RIVALS_WAIT_S = 8, 2
 class FakeS3:
     """A server on a port of its own. `fault`: None, "ignores" conditions, or "races" between look and write."""
 
-    def __init__(self, t, fault=None, key_ends_after=None):
+    def __init__(self, t, fault=None, key_ends_after=None, certificate=None, keeps_objects=False):
+        """`certificate`: a file with it and its key, for TLS. `keeps_objects`: deletions are refused."""
+        self.keeps_objects = keeps_objects
         self.objects, self.lock, self.fault = {}, threading.Lock(), fault
         self.barrier = threading.Barrier(RIVALS)
         # Requests until the oldest key that is good is the next one: key-1, key-2, ...
@@ -51,7 +55,9 @@ class FakeS3:
 
             def do_DELETE(self):
                 """Deletes one object."""
-                if not fake.refuses(self):
+                if fake.keeps_objects:
+                    fake.answer(self, 403, b"<Error><Code>AccessDenied</Code><Message>kept</Message></Error>")
+                elif not fake.refuses(self):
                     with fake.lock:
                         fake.objects.pop(fake.name(self), None)
                     fake.answer(self, 204)
@@ -60,6 +66,9 @@ class FakeS3:
                 """Deletes many."""
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 if fake.refuses(self):
+                    return
+                if fake.keeps_objects:
+                    fake.answer(self, 403, b"<Error><Code>AccessDenied</Code><Message>kept</Message></Error>")
                     return
                 keys = [unescape(key) for key in re.findall(r"<Key>(.*?)</Key>", body.decode())]
                 bucket = urlsplit(self.path).path.strip("/").split("/")[0]
@@ -76,14 +85,21 @@ class FakeS3:
             daemon_threads = True
 
         self.server = Server(("127.0.0.1", 0), Handler)
+        if certificate:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate)
+            self.server.socket = context.wrap_socket(self.server.socket, server_side=True)
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
         t.defer(self.server.shutdown)
-        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
+        self.port = self.server.server_address[1]
+        self.url = f"{'https' if certificate else 'http'}://127.0.0.1:{self.port}"
 
     @staticmethod
     def name(handler):
         """Bucket and key."""
-        return unquote(urlsplit(handler.path).path).strip("/")
+        path = unquote(urlsplit(handler.path).path).strip("/")
+        bucket, dot, _ = handler.headers.get("Host", "").partition(".s3.test")
+        return f"{bucket}/{path}".strip("/") if dot else path
 
     @staticmethod
     def answer(handler, status, body=b"", **headers):

@@ -37,7 +37,7 @@ def blob_errors_are_plain(t):
     nobody = {name: value for name, value in good.items() if name not in {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"}}
     nobody.update(AWS_METADATA_ENDPOINT="http://127.0.0.1:9")
     keys = told(nobody, f"s3://{BUCKET}/errors", "stat", "key", what="no keys")
-    t.expect("no credentials were found" in keys and "set AWS_ACCESS_KEY_ID" in keys, keys)
+    t.expect("this command: " in keys and "no credentials were found" in keys and "set AWS_ACCESS_KEY_ID" in keys, keys)
     nowhere = told(dict(good, AWS_ENDPOINT_URL="http://127.0.0.1:9"), f"s3://{BUCKET}/errors", "stat", "key", what="no server")
     t.expect("cannot be reached" in nowhere and "AWS_ENDPOINT_URL" in nowhere, nowhere)
     inside = json.dumps(store.blob("put", "key/inside", small, status=EXIT_USAGE))

@@ -241,6 +241,39 @@ def snapshots_of_a_folder_go_and_come_back_together(t):
     t.expect("other@s1" in left and not [name for name in left if name.startswith("projects") and "@" in name], f"others stay: {left}")
 
 
+@test(seconds_max=300)
+def a_folder_goes_back_as_a_whole_or_not_at_all(t):
+    """rollback of a folder changes nothing while a file of a share in it is open, and everything once it is closed"""
+    pool = Pool(t)
+    old, new = t.dir / "old", t.dir / "new"
+    old.write_bytes(b"before" * 10_000)
+    new.write_bytes(b"behind" * 10_000)
+    pool.shale("create", "projects", "--folder")
+    pool.shale("import", "projects/a", old)
+    pool.shale("create", "projects/files", "--share")
+    pool.shale("import", "projects/z", old)
+    server = pool.serve(shares=True)
+    file = server.shares_dir / "projects" / "files" / "f"
+    file.write_bytes(b"before")
+    pool.shale("snapshot", "-r", "projects@s1")
+    file.write_bytes(b"behind")
+    for name in ["projects/a", "projects/z"]:
+        pool.shale("import", name, new, "--overwrite")
+    with open(file, "rb"):
+        refused = pool.shale("rollback", "projects@s1", status=EXIT["in-use"]).stderr
+        t.expect("files" in refused, f"the share is named: {refused}")
+        for name in ["projects/a", "projects/z"]:
+            pool.shale("export", name, t.dir / "back", "--force")
+            t.expect(begins_as(t.dir / "back", new), f"{name} has not gone back")
+    pool.shale("rollback", "projects@s1")
+    for name in ["projects/a", "projects/z"]:
+        pool.shale("export", name, t.dir / "back", "--force")
+        t.expect(begins_as(t.dir / "back", old), f"{name} has gone back")
+    t.equal(file.read_bytes(), b"before", "the file of the share")
+    server.stop()
+    pool.check()
+
+
 @test(seconds_max=120)
 def a_folder_that_is_there_is_told(t):
     """create --folder -p of a folder that is there says so, and does not pass over what it was to be"""

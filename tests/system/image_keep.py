@@ -5,12 +5,12 @@ import json
 from harness import Pool, test
 from harness.pool import BINARY, EXIT
 
-from .images import MIB, here, image_file, volume
+from .images import EXIT_CONFLICT, MIB, here, image_file, volume
 
 
 def holders(store, key):
-    """Who holds versions of a blob: the names of the volumes, and the versions."""
-    return sorted((pin[0].split("/")[-1], pin[1]) for pin in store.blob("stat", key)["pins"])
+    """Who holds versions of a blob: the names of the volumes, and the versions. A volume may have several pins of one."""
+    return sorted({(pin[0].split("/")[-1], pin[1]) for pin in store.blob("stat", key)["pins"]})
 
 
 @test()
@@ -39,7 +39,8 @@ def image_pins_of_several_versions(t):
     # The look of a server that begins makes a pin that is lacking, and takes none away.
     t.run(*clone, "d")
     pool_id = pool.status()["id"]
-    store.blob("unpin", "disk", f"{pool_id}/a")
+    held = next(pin[0] for pin in store.blob("stat", "disk")["pins"] if pin[0].startswith(f"{pool_id}/") and pin[0].endswith("/a"))
+    store.blob("unpin", "disk", held)
     server.stop()
     server = pool.serve()
     t.wait_for(lambda: holders(store, "disk") == [("a", 1), ("d", version)], "the pins of both versions")
@@ -58,6 +59,46 @@ def image_pins_of_several_versions(t):
     t.expect(len(versions) == 1 and min(versions) > version, f"the version that both are of: {versions}")
     server.stop()
     pool.check()
+
+
+@test()
+def image_pins_of_a_copied_pool(t):
+    """A copy of a pool (cp -a) takes no pin from the original, has pins of its own once it is served, and cannot pass off its snapshots as the original's"""
+    store = here(t)
+    first = image_file(t, size=2 * MIB)
+    store.blob("put", "disk", first)
+    url = f"{store.url}/disk"
+    pool, copy = Pool(t, capacity="256M"), t.dir / "copy"
+    t.run(BINARY, "clone", f"{url}@1", pool.path, "vm")
+    original = store.blob("stat", "disk")["pins"]
+    t.equal(len(original), 1, "pins of the original")
+    t.run("cp", "-a", pool.path, copy)
+    # Both take their next snapshot, of different data: one is pushed, and the other is another one.
+    changed = t.dir / "changed"
+    for number, place in enumerate((pool.path, copy)):
+        changed.write_bytes(bytes([number]) * (2 * MIB))
+        t.run(BINARY, "import", place, "vm", changed, "--overwrite")
+        t.run(BINARY, "snapshot", place, "vm@s")
+    pushed = json.loads(t.out(BINARY, "push", pool.path, "vm@s", url, "--json"))
+    t.equal(json.loads(t.out(BINARY, "push", pool.path, "vm@s", url, "--json"))["version"], pushed["version"], "the same push again")
+    t.run(BINARY, "push", copy, "vm@s", url, status=EXIT_CONFLICT)
+    t.expect(store.content("disk")[:2 * MIB] == bytes(2 * MIB), "the blob has what the original pushed")
+    # The copy is served, which gives it a pin; then its volume goes.
+    log = t.dir / "server.log"
+    with open(log, "w", encoding="utf-8") as stderr:
+        server = Pool.at(t, copy).serve(stderr=stderr)
+    t.wait_for(lambda: len(store.blob("stat", "disk")["pins"]) == 2, "a pin of the copy's own")
+    t.wait_for(lambda: "another copy of this pool" in log.read_text(encoding="utf-8"), "the log names the pin of the original")
+    server.stop()
+    t.run(BINARY, "destroy", copy, "vm", "-r")
+    t.equal(store.blob("stat", "disk")["pins"], original, "the original's pin stays, and the copy's goes")
+    store.blob("put", "disk", changed)
+    store.blob("expire", "disk", "--keep", "1")
+    store.blob("gc", "disk", "--grace", "0s", "--uploads", "0s", "--full")
+    t.run(BINARY, "clone", f"{url}@1", pool.path, "again")
+    back = t.dir / "back"
+    t.run(BINARY, "export", pool.path, "again", back)
+    t.expect(back.read_bytes()[:2 * MIB] == first.read_bytes()[:2 * MIB], "the version that the original holds")
 
 
 @test()

@@ -109,7 +109,7 @@ def clones_and_pushes(t, store, server_of_store=None):
     t.equal((made["version"], made["size_bytes"]), (1, file.stat().st_size), "the version that vm1 is of")
     t.run(*clone, "vm2")
     size = -(-file.stat().st_size // 4096) * 4096
-    t.equal(sorted(pin[0].split("/")[1] for pin in store.blob("stat", "disk")["pins"]), ["vm1", "vm2"], "volumes that hold the version")
+    t.equal(sorted(pin[0].split("/")[-1] for pin in store.blob("stat", "disk")["pins"]), ["vm1", "vm2"], "volumes that hold the version")
     # A part, then the server dies, then all of both.
     t.run("qemu-io", "-r", "-f", "raw", "-c", "read 1M 4M", server.uri("vm1"))
     server.kill()

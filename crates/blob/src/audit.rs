@@ -89,7 +89,7 @@ impl Blob {
                 if is_live {
                     named.add(log, &record).await?;
                 }
-                Ok((is_live, is_live && record.is_version()))
+                Ok((is_live, is_live && record.is_version_as_of(&head)))
             };
             match read.await {
                 Ok((is_live, is_version)) => {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use futures_util::{Stream, StreamExt};
+use futures_util::{Stream, StreamExt, TryStreamExt};
 
 use crate::chunk::Chunk;
 use crate::commit::{Boxed, CommitOptions, Committed, Committer, Fold, Folder};
@@ -267,22 +267,40 @@ impl Blob {
         self.log().version(&head, seq).await
     }
 
-    /// Returns the newest record that changed bytes: 1 request for each tag, pin or fence behind it. Where every
-    /// record that did is expired, that is the newest record, which has the same bytes.
+    /// Returns the newest record that changed bytes: 1 request if it is not the newest of all. If
+    /// it is given up, the newest record has the same bytes and is returned.
     ///
     /// # Errors
     /// When the store fails.
     pub async fn newest_version(&self) -> Result<Entry, Error> {
         let head = self.committer.head().await;
-        let mut entry = head.clone();
-        while !entry.is_version() {
-            match self.log().version(&head, entry.seq - 1).await {
-                Ok(older) => entry = older,
-                Err(Error::NoVersion(_) | Error::Expired(_)) => return Ok(head),
-                Err(error) => return Err(error),
-            }
+        if head.is_version() {
+            return Ok(head);
         }
-        Ok(entry)
+        match self.log().version(&head, head.version).await {
+            Err(Error::NoVersion(_) | Error::Expired(_)) => Ok(head),
+            found => found,
+        }
+    }
+
+    /// Returns how many versions are live as of a record. Numbers that tags, pins and the like took
+    /// are no versions. 2 requests for each range of expired numbers, 1 for each version in it that
+    /// is kept.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub async fn live_versions(&self, head: &Record) -> Result<u64, Error> {
+        let read = async |numbers: Vec<u64>| -> Result<Vec<Entry>, Error> {
+            let reads = numbers.into_iter().map(|seq| self.log().known(seq));
+            futures_util::stream::iter(reads).buffered(RECORDS_AT_ONCE).try_collect().await
+        };
+        let ends = read(head.expired.iter().flat_map(|(first, last)| [first - 1, *last]).collect()).await?;
+        let counts = ends.chunks(2).filter_map(|pair| Some((pair.first()?.versions, pair.get(1)?.versions)));
+        let expired: u64 = counts.map(|(before, after)| after.saturating_sub(before)).sum();
+        let kept = read(head.kept_though_expired()).await?;
+        let kept = kept.iter().filter(|record| record.is_version() && !record.tombstone).count() as u64;
+        let newest = u64::from(!head.is_version() && head.is_version_as_of(head));
+        Ok(head.versions.saturating_sub(expired) + kept + newest)
     }
 
     /// Returns the bytes from `from` to before `to` of a version, at most 64 MiB; the end of the blob cuts them.

@@ -1,6 +1,8 @@
-//! Clones: a blob that begins with another blob's version and shares its packs. Owns the order that keeps the packs from being deleted
-//! under it: the version is *pinned* in every blob whose packs it names, under the number in the life log that the clone will have; then
-//! the clone is *born* under that number, and only under that; then it gets its first record. A clone that loses its number pins anew.
+//! Clones: a blob that begins with another blob's version and shares its packs. Owns the order that
+//! keeps the packs from being deleted under it: the version is *pinned* in every blob whose packs
+//! it names, under the number in the life log that the clone will have; then the clone is *born*
+//! under that number, and only under that; then it gets its first record. A clone that loses its
+//! number pins again.
 
 use futures_util::{StreamExt, TryStreamExt};
 
@@ -15,7 +17,8 @@ use crate::pins::{self, Pin};
 use crate::record::{ORIGINS_MAX, Origin, Record};
 use crate::world::World;
 
-/// Clones that lose the race for a number try again: more rivals than this for one key are no accident.
+/// Clones that lose the race for a number try again: more rivals than this for one key are no
+/// accident.
 const TRIES_MAX: usize = 16;
 
 /// A blob, and what others call it.
@@ -30,10 +33,12 @@ pub struct Place<'a> {
 /// Tells where the life log of a pin's holder is; `None` for one that it does not know.
 pub type FindHolder<'a> = dyn Fn(&str) -> Option<(World, BlobKey)> + Sync + 'a;
 
-/// Makes a blob of version `version` of another. `origins` are the blobs that this one has packs of, in the order of its record.
+/// Makes a blob of version `version` of another. `origins` are the blobs that this one has packs
+/// of, in the order of its record.
 ///
 /// # Errors
-/// [`Error::Exists`] when there is a blob at the key; [`Error::Expired`] when the version is not live.
+/// [`Error::Exists`] when there is a blob at the key; [`Error::Expired`] when the version is not
+/// live.
 pub async fn clone_blob(
     source: Place<'_>,
     version: u64,
@@ -76,8 +81,8 @@ pub async fn clone_blob(
     Err(Error::Exists(key.path().to_string()))
 }
 
-/// Pins a version for a holder in its blob, and in each blob that it has packs of the version that is pinned there for its own
-/// blob. All of these pins hold, or none of them is left.
+/// Pins a version for a holder in its blob, and in each blob that it has packs of the version that
+/// is pinned there for its own blob. All of these pins hold, or none of them is left.
 ///
 /// # Errors
 /// As [`pin_version`].
@@ -117,7 +122,8 @@ pub(crate) async fn pin_everywhere<'a>(
     Ok(made)
 }
 
-/// Returns the blobs in which a version must be pinned, each with the number that it has to have there.
+/// Returns the blobs in which a version must be pinned, each with the number that it has to have
+/// there.
 pub(crate) fn places<'a>(
     source: Place<'a>,
     version: &Record,
@@ -156,9 +162,10 @@ pub(crate) fn adopted(record: &Record) -> Layout {
     Layout::of(pieces.collect())
 }
 
-/// Removes pins whose holders are gone, and returns how many. `find` tells where a holder's life log is; holders that it does not know
-/// keep their pins, and so do pins that cannot be read. A holder that has not been born is kept from it: its number is taken, and it
-/// must pin again under another one.
+/// Removes pins whose holders are gone, and returns how many. `find` tells where a holder's life
+/// log is; holders that it does not know keep their pins, and so do pins that cannot be read. A
+/// holder that has not been born is kept from it: its number is taken, and it must pin again under
+/// another one.
 ///
 /// # Errors
 /// When the store fails.

@@ -348,7 +348,8 @@ impl Committer {
             seq: base.seq + 1,
             previous: base.nonce,
             nonce: Nonce(names::random(&*self.log.world.entropy)?),
-            unix_s: self.log.world.clock.unix_s(),
+            // Ages are differences of these: a slow clock must not make new records look old.
+            unix_s: self.log.world.clock.unix_s().max(base.unix_s),
             raw: 0,
             stored: 0,
             message: String::new(),
@@ -435,6 +436,9 @@ impl Committer {
                 _ => next = before,
             }
         }
+        if next.is_version() {
+            (next.version, next.versions) = (next.seq, base.versions + 1);
+        }
         match next.encode(&mut Workspace::new()) {
             Ok(body) => {
                 Ok(Some(Undecided { record: Arc::new(next), body: body.into(), waiting: taken, is_refused: true }))
@@ -466,13 +470,20 @@ impl Committer {
             // The answer says nothing: a request that had an effect may be answered by "exists",
             // one that had none, too.
             let found = self.log.read(record.seq).await;
-            if let Ok(Some(winner)) = found {
-                return Ok((winner, true));
+            let was_read = found.is_ok();
+            match found {
+                Ok(Some(winner)) => return Ok((winner, true)),
+                // Another body is there, which this program cannot read.
+                Err(error @ Error::Newer { .. }) => {
+                    self.put_back(state);
+                    return Err(error);
+                }
+                Ok(None) | Err(_) => {}
             }
             tries += 1;
             // A request that the store refuses for good has no effect; any other may have one yet.
             let is_refused = was_refused && is_in_vain(&error, u32::MAX);
-            if is_refused && found.is_ok() && is_in_vain(&error, tries) {
+            if is_refused && was_read && is_in_vain(&error, tries) {
                 self.put_back(state);
                 if is_without_log(&error) {
                     return Err(Error::Vanished(self.log.key.path().to_string()));

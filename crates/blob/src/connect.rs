@@ -1,5 +1,5 @@
 //! From a URL to a store: `s3://bucket/key`, `gs://`, `az://`, `file://`, `memory://`. Owns the two
-//! clients of each store and their settings. The client for *commits* never repeats a request by
+//! clients of each store. The client for *commits* never repeats a request by
 //! itself, because a repeated conditional request that had an effect answers that the object
 //! exists; the one for *data* does, and has a limit on silence instead of one on the whole time,
 //! because a healthy transfer may be slow.
@@ -7,15 +7,13 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use env::{SystemClock, SystemEntropy};
-use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::ObjectStore;
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
 use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::memory::InMemory;
 use object_store::path::Path;
-use object_store::{ClientOptions, ObjectStore, RetryConfig};
 
 use crate::counted::{Counted, Requests};
 use crate::credentials::{self, ProfileProvider};
@@ -23,20 +21,12 @@ use crate::error::Error;
 use crate::fetch::StoredCache;
 use crate::files::Files;
 use crate::names::BlobKey;
+use crate::settings::{StoreSettings, no_retry, retry};
 use crate::world::World;
 use units::{is_hidden, shown};
 
 /// Bytes of a name in a file system.
 const NAME_BYTES_MAX: usize = 255;
-/// How long a connection may take to come about.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a transfer may be silent before it is given up and repeated.
-const SILENCE_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long a commit's request may take: it is a few KiB, and asking again is cheap.
-const COMMIT_TIMEOUT: Duration = Duration::from_secs(20);
-/// How often the data client repeats a request by itself.
-const DATA_RETRIES: usize = 4;
-
 /// Which version is meant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum At {
@@ -203,6 +193,16 @@ impl Location {
         &self.at
     }
 
+    /// Returns the kind of its store.
+    pub(crate) fn scheme(&self) -> &str {
+        &self.scheme
+    }
+
+    /// Returns its bucket or container.
+    pub(crate) fn bucket(&self) -> &str {
+        &self.bucket
+    }
+
     /// Returns the directory that holds the blob, if its store is this machine's file system.
     pub fn directory(&self) -> Option<PathBuf> {
         (self.scheme == "file").then(|| PathBuf::from(format!("/{}", self.key)))
@@ -221,7 +221,7 @@ impl Location {
     /// Refuses a server whose address has no scheme: the store's client would end the process.
     fn check_server(&self, settings: &StoreSettings) -> Result<(), Error> {
         let address = match self.scheme.as_str() {
-            "s3" => settings.s3_endpoint().map(str::to_owned).or_else(endpoint),
+            "s3" => settings.s3_endpoint(),
             "az" => self.server(settings).and_then(|server| server.split(' ').nth(1).map(str::to_owned)),
             _ => self.server(settings),
         };
@@ -246,7 +246,7 @@ impl Location {
     /// Returns what names the server: its address, and for Azure the account in front of it.
     fn server(&self, settings: &StoreSettings) -> Option<String> {
         match self.scheme.as_str() {
-            "s3" => settings.s3_endpoint().map(str::to_owned).or_else(endpoint),
+            "s3" => settings.s3_endpoint(),
             "az" => {
                 let set = settings.keys(self).unwrap_or_default().into_iter();
                 let builder =
@@ -275,48 +275,6 @@ impl Location {
     /// Tells whether another location is in the same store.
     pub fn shares_store(&self, other: &Self) -> bool {
         self.scheme == other.scheme && self.bucket == other.bucket
-    }
-}
-
-/// Settings that a program gives itself; they go before those of the environment.
-#[derive(Clone, Default)]
-pub struct StoreSettings {
-    /// Names as the store's client has them (`aws_access_key_id`, `google_service_account`,
-    /// `azure_storage_account_name`, `allow_http`), and values.
-    pub options: Vec<(String, String)>,
-    /// The profile with the keys of an S3 store.
-    pub profile: Option<String>,
-}
-
-impl std::fmt::Debug for StoreSettings {
-    /// Shows names only: values may be secret.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_set().entries(self.options.iter().map(|(name, _)| name)).finish()
-    }
-}
-
-impl StoreSettings {
-    /// Returns each option by the key that the store's client knows it by.
-    fn keys<K: FromStr>(&self, location: &Location) -> Result<Vec<(K, &str)>, Error> {
-        let unknown =
-            |name: &str| Error::Refused(format!("`{name}` is no setting of a store of kind `{}`", location.scheme));
-        let known = |(name, value): &'_ (String, String)| -> Result<K, Error> {
-            let _ = value;
-            name.to_ascii_lowercase().parse().map_err(|_| unknown(name))
-        };
-        self.options.iter().map(|option| Ok((known(option)?, option.1.as_str()))).collect()
-    }
-
-    /// Returns the S3 server that they name.
-    fn s3_endpoint(&self) -> Option<&str> {
-        let is_endpoint = |name: &str| matches!(name.parse(), Ok(AmazonS3ConfigKey::Endpoint));
-        self.options.iter().rev().find(|(name, _)| is_endpoint(name)).map(|(_, value)| value.as_str())
-    }
-
-    fn has_s3_keys(&self) -> bool {
-        let is_key =
-            |name: &str| matches!(name.parse(), Ok(AmazonS3ConfigKey::AccessKeyId | AmazonS3ConfigKey::SkipSignature));
-        self.options.iter().any(|(name, _)| is_key(name))
     }
 }
 
@@ -367,8 +325,8 @@ impl Connection {
                     set.fold(builder, |builder, (key, value)| builder.with_config(key, value)).build().map_err(failed)
                 };
                 (
-                    Arc::new(builder(commit_options(settings), no_retry())?),
-                    Arc::new(builder(data_options(settings), retry())?),
+                    Arc::new(builder(settings.commit_options()?, no_retry())?),
+                    Arc::new(builder(settings.data_options()?, retry())?),
                 )
             }
             "az" => {
@@ -380,8 +338,8 @@ impl Connection {
                     set.fold(builder, |builder, (key, value)| builder.with_config(key, value)).build().map_err(failed)
                 };
                 (
-                    Arc::new(builder(commit_options(settings), no_retry())?),
-                    Arc::new(builder(data_options(settings), retry())?),
+                    Arc::new(builder(settings.commit_options()?, no_retry())?),
+                    Arc::new(builder(settings.data_options()?, retry())?),
                 )
             }
             _ => {
@@ -390,17 +348,15 @@ impl Connection {
                     profile = credentials::from_profile(settings.profile.as_deref()).map_err(Error::Refused)?;
                 }
                 let builder = |options, retry| {
-                    let builder = s3(&location.bucket, settings).with_client_options(options).with_retry(retry);
-                    let set = settings.keys(location)?.into_iter();
-                    let mut builder = set.fold(builder, |builder, (key, value)| builder.with_config(key, value));
+                    let mut builder = settings.s3(location, options)?.with_retry(retry);
                     if let Some(credentials) = &profile {
                         builder = builder.with_credentials(credentials.clone());
                     }
                     builder.build().map_err(failed)
                 };
                 (
-                    Arc::new(builder(commit_options(settings), no_retry())?),
-                    Arc::new(builder(data_options(settings), retry())?),
+                    Arc::new(builder(settings.commit_options()?, no_retry())?),
+                    Arc::new(builder(settings.data_options()?, retry())?),
                 )
             }
         };
@@ -451,61 +407,6 @@ impl Connection {
     pub const fn requests(&self) -> &Arc<Requests> {
         &self.requests
     }
-}
-
-fn s3(bucket: &str, settings: &StoreSettings) -> AmazonS3Builder {
-    let builder = AmazonS3Builder::from_env().with_bucket_name(bucket);
-    let endpoint = settings.s3_endpoint().map(str::to_owned).or_else(endpoint);
-    let plain = endpoint.as_deref().and_then(|endpoint| endpoint.strip_prefix("http://"));
-    let host = plain.map(|rest| rest.split(['/', ':']).next().unwrap_or(rest));
-    let is_local = host.is_some_and(|host| host == "localhost" || host.starts_with("127."));
-    // Summing up each payload for the signature costs up to 60 % of a transfer. TLS protects the
-    // bytes, and a loopback needs none.
-    let builder = if plain.is_none() || is_local { builder.with_unsigned_payload(true) } else { builder };
-    match endpoint {
-        Some(endpoint) => builder.with_endpoint(endpoint),
-        None => builder,
-    }
-}
-
-fn endpoint() -> Option<String> {
-    ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"].iter().find_map(|name| std::env::var(name).ok())
-}
-
-/// Tells whether a server without TLS may be used: one whose address says so.
-fn allow_http(settings: &StoreSettings) -> bool {
-    let names = [
-        "AWS_ENDPOINT_URL_S3",
-        "AWS_ENDPOINT_URL",
-        "AWS_ENDPOINT",
-        "AZURE_STORAGE_ENDPOINT",
-        "AZURE_ENDPOINT",
-        "GOOGLE_BASE_URL",
-    ];
-    let is_given = |(name, value): &(String, String)| {
-        let name = name.to_ascii_lowercase();
-        (name.ends_with("endpoint") || name.ends_with("_url")) && value.starts_with("http://")
-    };
-    names.iter().any(|name| std::env::var(name).is_ok_and(|value| value.starts_with("http://")))
-        || settings.options.iter().any(is_given)
-}
-
-fn data_options(settings: &StoreSettings) -> ClientOptions {
-    let options = ClientOptions::new().with_timeout_disabled().with_read_timeout(SILENCE_TIMEOUT);
-    options.with_connect_timeout(CONNECT_TIMEOUT).with_allow_http(allow_http(settings))
-}
-
-fn commit_options(settings: &StoreSettings) -> ClientOptions {
-    let options = ClientOptions::new().with_timeout(COMMIT_TIMEOUT).with_connect_timeout(CONNECT_TIMEOUT);
-    options.with_allow_http(allow_http(settings))
-}
-
-fn no_retry() -> RetryConfig {
-    RetryConfig { max_retries: 0, ..RetryConfig::default() }
-}
-
-fn retry() -> RetryConfig {
-    RetryConfig { max_retries: DATA_RETRIES, ..RetryConfig::default() }
 }
 
 /// Chooses ring for TLS. Another choice that the process has made already stays.
@@ -584,7 +485,7 @@ mod tests {
             let location: Location = url.parse().unwrap();
             let (one, two) = (given(name, "http://one"), given(name, "http://two"));
             assert_ne!(location.store_name_with(&one), location.store_name_with(&two), "{url} {name}");
-            assert_eq!(allow_http(&one), name != "azure_storage_account_name", "{name}");
+            assert_eq!(one.allows_http(), name != "azure_storage_account_name", "{name}");
         }
     }
 }

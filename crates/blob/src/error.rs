@@ -28,6 +28,15 @@ pub enum Error {
         #[source]
         source: FormatError,
     },
+    /// An object was written by a newer program.
+    #[error("{what}: {source}: a newer version of Shale wrote it; use that one here, too")]
+    Newer {
+        /// The object.
+        what: String,
+        /// Its format.
+        #[source]
+        source: FormatError,
+    },
     /// An object that a version needs is not in the store.
     #[error(
         "{path} is not in the store, and the version needs it: it was deleted, or the version was given up and \
@@ -59,7 +68,7 @@ pub enum Error {
     #[error("no version has the tag {}; `shale blob stat` lists the tags", shown(.0))]
     NoTag(String),
     /// The version expired.
-    #[error("version {0} expired; `shale blob log` lists those that are kept")]
+    #[error("version {0} was given up; `shale blob log` shows the versions, and which of them are given up")]
     Expired(u64),
     /// The newest version is another one than that which the change was made on.
     #[error(
@@ -137,7 +146,9 @@ impl Error {
             | Self::NoTag(_)
             | Self::Expired(_) => Cause::Gone,
             Self::Damaged { .. } => Cause::Damaged,
-            Self::Exists(_) | Self::Changed { .. } | Self::Fenced { .. } | Self::Refused(_) => Cause::Refused,
+            Self::Exists(_) | Self::Changed { .. } | Self::Fenced { .. } | Self::Newer { .. } | Self::Refused(_) => {
+                Cause::Refused
+            }
         }
     }
 
@@ -146,6 +157,12 @@ impl Error {
         use std::io::ErrorKind::{QuotaExceeded, StorageFull};
         let Self::Store { source, .. } = self else { return false };
         matches!(crate::world::io_kind(source), Some(StorageFull | QuotaExceeded))
+    }
+
+    /// Names an object that does not decode.
+    pub(crate) fn undecodable(what: impl Into<String>, source: FormatError) -> Self {
+        let what = what.into();
+        if source.is_newer { Self::Newer { what, source } } else { Self::Damaged { what, source } }
     }
 
     /// Wraps what the store answered.

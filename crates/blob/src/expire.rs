@@ -24,12 +24,13 @@ pub struct ExpireRule {
     pub version: Option<u64>,
 }
 
-/// What a rule means as of the newest record.
+/// The versions that a rule means as of the newest record.
 #[derive(Debug)]
 pub struct ExpirePlan {
     ranges: Vec<(u64, u64)>,
     head: Arc<Record>,
-    /// Versions that the rule means and that stay because a clone or a volume has pinned them, oldest first.
+    /// Versions that the rule means and that stay because a clone or a volume has pinned them,
+    /// oldest first.
     pub pinned: Vec<u64>,
 }
 
@@ -50,7 +51,7 @@ impl ExpirePlan {
         let (first, last) = match rule.version {
             Some(version) if version == 0 || version > head.seq => return Err(Error::NoVersion(version)),
             Some(version) if version > last => (1, 0),
-            Some(version) => (version, version),
+            Some(version) => (version, same_content(committer, version, last).await?),
             None => (1, last),
         };
         let pinned = if first <= last { committer.log().pinned().await? } else { BTreeSet::new() };
@@ -96,6 +97,16 @@ pub(crate) fn without(first: u64, last: u64, versions: &BTreeSet<u64>) -> Vec<(u
         ranges.push((next, last));
     }
     ranges
+}
+
+/// Returns the last number up to `last` whose content is that of a version: tags and the like leave
+/// it as it was, and would keep its bytes.
+async fn same_content(committer: &Committer, version: u64, last: u64) -> Result<u64, Error> {
+    let mut seq = version;
+    while seq < last && !committer.log().known(seq + 1).await?.is_version() {
+        seq += 1;
+    }
+    Ok(seq)
 }
 
 /// Returns the number in front of the oldest of the `keep` newest versions.

@@ -15,6 +15,7 @@ use crate::error::Error;
 use crate::extent::{NodeHash, NodeRef, PackRef};
 use crate::names::{BlobKey, Inc};
 use crate::record::Record;
+use crate::told::is_absent;
 use crate::world::{World, is_in_vain};
 
 /// How often a request of data is made: with the pauses in between about 5 s, and the client below
@@ -93,7 +94,7 @@ impl Fetcher {
                 Err(error) => error,
             };
             tries += 1;
-            if matches!(error, object_store::Error::NotFound { .. }) {
+            if is_absent(&error) {
                 if tries >= DENIED_TRIES {
                     return Err(Error::Lost { path: path.to_string() });
                 }
@@ -122,7 +123,7 @@ impl Fetcher {
                 Err(error) => error,
             };
             tries += 1;
-            if tries >= DENIED_TRIES && matches!(error, object_store::Error::NotFound { .. }) {
+            if tries >= DENIED_TRIES && is_absent(&error) {
                 return Err(Error::Lost { path: path.to_string() });
             }
             if tries == TRIES || is_in_vain(&error, tries) {

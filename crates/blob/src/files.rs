@@ -2,6 +2,11 @@
 //! does, but for a record that has one before it: that is written into the directory of the log,
 //! which is held open meanwhile, or not at all. So a client that has a blob open whose directory
 //! was taken away leaves nothing in its place.
+//!
+//! Objects that must not be overwritten are created here, and not by the client. A file is written
+//! under a name that no other process ever uses and then gets its own name. The client's numbers
+//! are used again once a collector has removed the file of a killed process, and a process that was
+//! only slow would publish the half-written file of another one.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -11,6 +16,7 @@ use std::path::{Path as FilePath, PathBuf};
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use env::{Entropy, SystemEntropy};
 use futures_util::stream::BoxStream;
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
@@ -28,6 +34,9 @@ const STORE: &str = "LocalFileSystem";
 #[derive(Debug, thiserror::Error)]
 #[error("the directory of the blob's log is gone")]
 pub(crate) struct NoLog;
+
+/// How often a file is created whose directory, or which itself, is removed meanwhile.
+const CREATE_TRIES: u32 = 3;
 
 /// Files.
 #[derive(Debug)]
@@ -52,53 +61,76 @@ pub(crate) fn is_without_log(error: &Error) -> bool {
     matches!(error, Error::NotFound { source, .. } if source.is::<NoLog>())
 }
 
-/// Creates a file in a directory that must be there, and makes both durable.
-#[allow(clippy::disallowed_methods, reason = "it is the store, in whose place tests have others")]
-fn create_within(path: &FilePath, payload: &PutPayload) -> Result<PutResult> {
+/// Creates a file and makes it durable. Its directory is made as well, unless it must be there.
+fn create(path: &FilePath, payload: &PutPayload, must_be_there: bool) -> Result<PutResult> {
     let other = |source: std::io::Error| Error::Generic { store: STORE, source: Box::new(source) };
     let no_log = || Error::NotFound { path: path.display().to_string(), source: Box::new(NoLog) };
-    let gone_or_other = |source: std::io::Error| match source.kind() {
-        ErrorKind::NotFound => no_log(),
-        _ => other(source),
-    };
     let (Some(directory), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else {
         return Err(no_log());
     };
-    let held = File::open(directory).map_err(gone_or_other)?;
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        match create_within(directory, name, payload, must_be_there) {
+            Ok(()) => return Ok(PutResult { e_tag: None, version: None, extensions: Default::default() }),
+            Err(source) if source.kind() == ErrorKind::AlreadyExists && path.exists() => {
+                return Err(Error::AlreadyExists { path: path.display().to_string(), source: Box::new(source) });
+            }
+            // Another process removed the directory, which was empty, or a collector the file.
+            Err(source) if source.kind() == ErrorKind::NotFound && tries < CREATE_TRIES => {}
+            Err(source) if source.kind() == ErrorKind::NotFound && must_be_there => return Err(no_log()),
+            Err(source) => return Err(other(source)),
+        }
+    }
+}
+
+/// Creates a file in a directory, which is held open meanwhile, and makes both durable.
+#[allow(clippy::disallowed_methods, reason = "it is the store, in whose place tests have others")]
+fn create_within(directory: &FilePath, name: &str, payload: &PutPayload, must_be_there: bool) -> std::io::Result<()> {
+    if !must_be_there {
+        make_directory(directory)?;
+    }
+    let held = File::open(directory)?;
     // Through the handle: another directory that comes to this place is not the blob's.
     let handle = PathBuf::from(format!("/proc/self/fd/{}", held.as_raw_fd()));
     let place = if FilePath::new("/proc/self/fd").is_dir() { handle } else { directory.to_owned() };
-    let mut number = 1u64;
-    let (mut file, staged) = loop {
-        // Named as the client of files names half-written ones: it lists none of these.
-        let staged = place.join(format!("{name}#{number}"));
-        match OpenOptions::new().write(true).create_new(true).open(&staged) {
-            Ok(file) => break (file, staged),
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => number += 1,
-            Err(error) => return Err(gone_or_other(error)),
-        }
-    };
+    let mut number = [0; 8];
+    SystemEntropy.fill(&mut number)?;
+    // Named as the client of files names half-written ones: it lists none of these.
+    let staged = place.join(format!("{name}#{}", u64::from_le_bytes(number)));
+    let mut file = OpenOptions::new().write(true).create_new(true).open(&staged)?;
     let written = payload.iter().try_for_each(|part| file.write_all(part)).and_then(|()| file.sync_all());
     let linked = written.and_then(|()| std::fs::hard_link(&staged, place.join(name)));
     let _ = std::fs::remove_file(&staged);
-    match linked {
-        Ok(()) => held.sync_all().map_err(other)?,
-        Err(source) if source.kind() == ErrorKind::AlreadyExists => {
-            return Err(Error::AlreadyExists { path: path.display().to_string(), source: Box::new(source) });
-        }
-        Err(source) => return Err(gone_or_other(source)),
+    linked.and_then(|()| held.sync_all())
+}
+
+/// Makes a directory and those above it that are missing, and makes each durable.
+#[allow(clippy::disallowed_methods, reason = "it is the store, in whose place tests have others")]
+fn make_directory(directory: &FilePath) -> std::io::Result<()> {
+    let made = match std::fs::create_dir(directory) {
+        Err(error) if error.kind() == ErrorKind::NotFound => match directory.parent() {
+            Some(above) => make_directory(above).and_then(|()| std::fs::create_dir(directory)),
+            None => Err(error),
+        },
+        made => made,
+    };
+    match made {
+        Ok(()) => File::open(directory.parent().unwrap_or(directory))?.sync_all(),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(error),
     }
-    Ok(PutResult { e_tag: None, version: None, extensions: Default::default() })
 }
 
 #[async_trait]
 impl ObjectStore for Files {
     async fn put_opts(&self, location: &Path, payload: PutPayload, opts: PutOptions) -> Result<PutResult> {
-        if !matches!(opts.mode, PutMode::Create) || !number_behind_first(location) {
+        if !matches!(opts.mode, PutMode::Create) {
             return self.0.put_opts(location, payload, opts).await;
         }
         let path = self.0.path_to_filesystem(location)?;
-        let written = tokio::task::spawn_blocking(move || create_within(&path, &payload)).await;
+        let must_be_there = number_behind_first(location);
+        let written = tokio::task::spawn_blocking(move || create(&path, &payload, must_be_there)).await;
         written.map_err(|source| Error::JoinError { source })?
     }
 
@@ -179,5 +211,38 @@ mod tests {
         let gone = create(3, b"three").await;
         assert!(gone.as_ref().is_err_and(is_without_log), "{gone:?}");
         assert!(!dir.join("b").exists(), "and nothing is made there");
+    }
+
+    /// A collector removes files that look left over, a rival begins, and the slow process goes on.
+    #[test]
+    fn names_of_half_written_files_are_never_used_again() {
+        let dir = TempDir::new("staged");
+        let (path, part) = (dir.join("a/b/00000000000000000001"), PutPayload::from_static(b"whole"));
+        let rivals: Vec<_> = (0..8)
+            .map(|_| {
+                let (path, part) = (path.clone(), part.clone());
+                std::thread::spawn(move || create(&path, &part, false).is_ok())
+            })
+            .collect();
+        let collector = {
+            let directory = dir.join("a/b");
+            std::thread::spawn(move || {
+                for _ in 0..200 {
+                    for entry in std::fs::read_dir(&directory).into_iter().flatten().flatten() {
+                        if entry.file_name().to_string_lossy().contains('#') {
+                            let _ = std::fs::remove_file(entry.path());
+                        }
+                    }
+                }
+            })
+        };
+        let won = rivals.into_iter().map(|rival| rival.join().unwrap()).filter(|won| *won).count();
+        collector.join().unwrap();
+        assert!(won <= 1, "{won} of 8 rivals created the same file");
+        // One that is asked alone is always done.
+        let again = create(&path, &part, false);
+        assert!(if won == 1 { again.is_err() } else { again.is_ok() }, "{won}: {again:?}");
+        assert_eq!(std::fs::read(&path).unwrap(), b"whole");
+        assert!(create(&dir.join("missing/x"), &part, true).is_err_and(|error| is_without_log(&error)));
     }
 }

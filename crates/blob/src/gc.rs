@@ -2,8 +2,9 @@
 //! and runs beside any number of writers and other collectors. The steps:
 //!
 //! 1. *Mark*: with record `h` in hand, list the pins, then the packs that may be dead (`swept` says
-//!    which sessions these are), and strike off those that a live or pinned version names and those whose session was born
-//!    at or after a record `b`, chosen so that honest uploads have the time they need.
+//!    which sessions these are), and strike off those that a live or pinned version names and those
+//!    whose session was born at or after a record `b`, chosen so that honest uploads have the time
+//!    they need.
 //! 2. *Fence*: commit a record `f` that says that sessions born before `b` may commit no more.
 //! 3. *Look again*: strike off what the records from `h + 1` to `f` name.
 //! 4. *Sweep*: delete the rest; then bury the expired records, which leaves their operations and
@@ -12,9 +13,9 @@
 //! A commit behind `f` was made by a writer that has read the fence, so it names no pack of an
 //! older session for the first time; one in front of `f` was read in step 3. A version that was
 //! dead at `h` stays dead, because every record carries which versions are expired, and a tag or a
-//! restore is refused by the record that it is built on; a pin that step 1 does not list is refused by
-//! record `h` (`pins`). So nothing can ever name again what step 4 deletes. The clock only decides how long an upload may take before it has to begin
-//! again.
+//! restore is refused by the record that it is built on; a pin that step 1 does not list is refused
+//! by record `h` (`pins`). So nothing can ever name again a pack that step 4 deletes. The clock
+//! only decides how long an upload may take before it has to begin again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -33,6 +34,7 @@ use crate::offer;
 use crate::ops::What;
 use crate::record::Record;
 use crate::swept::Swept;
+use crate::told::is_absent;
 use crate::walk::Named;
 use crate::world::{READ_TRIES, is_in_vain};
 
@@ -81,6 +83,10 @@ pub struct GcReport {
     pub deleted: u64,
     /// Bytes of these.
     pub bytes: u64,
+    /// Packs that no version needs, and that may belong to an upload under way.
+    pub young: u64,
+    /// Versions that are given up, and may have readers.
+    pub in_grace: u64,
     /// Packs that the store would not delete: an object lock, or a policy. The next run tries
     /// again.
     pub refused: u64,
@@ -100,18 +106,24 @@ pub struct GcReport {
 pub async fn gc(committer: &Committer, options: &GcOptions) -> Result<GcReport, Error> {
     let log = committer.log();
     let head = committer.refresh().await?;
-    let swept = if options.full { None } else { Swept::read(log).await?.filter(|swept| !swept.is_full_due()) };
+    let swept = if options.full { None } else { Swept::read(log).await? };
+    let full = swept.as_ref().is_none_or(Swept::is_full_due);
+    let swept = swept.unwrap_or_default();
     // Only now that record `h` is in hand: a pin that this list lacks is refused by that record.
     let pinned = log.pinned().await?;
     let kept = Kept::of(log, &head, pinned, options.grace).await?;
     let mut named = Named::by(log, kept.versions(&head)).await?;
     let born = log.older_than(&head, head.fence, options.upload_max).await?;
-    let mut dead = kept.dead(&head, swept.map_or(0, |swept| swept.buried));
-    dead.truncate(BURIALS_MAX);
-    let listed = candidates(log, swept, &dead, &named).await?;
-    let mut report = GcReport { full: swept.is_none(), packs: listed.len() as u64, ..GcReport::default() };
+    let dead: Vec<u64> = kept.dead(&head, &swept).take(BURIALS_MAX).collect();
+    let from = if full { 0 } else { swept.from };
+    let listed = candidates(log, from, &dead, &named).await?;
+    let mut report = GcReport { full, packs: listed.len() as u64, ..GcReport::default() };
     let mut garbage = listed;
-    garbage.retain(|pack, _| pack.born < born && !named.packs.contains(pack));
+    garbage.retain(|pack, _| !named.packs.contains(pack));
+    let unneeded = garbage.len();
+    garbage.retain(|pack, _| pack.born < born);
+    report.young = (unneeded - garbage.len()) as u64;
+    report.in_grace = kept.in_grace(&head).count() as u64;
     if report.full && !options.dry_run {
         offer::sweep(log, born, options.requests_per_s).await?;
     }
@@ -120,7 +132,7 @@ pub async fn gc(committer: &Committer, options: &GcOptions) -> Result<GcReport, 
         return Ok(report);
     }
     if garbage.is_empty() && dead.is_empty() {
-        Swept::next(swept, born, 0).write(log).await;
+        swept.next(born, &[]).write(log).await;
         return Ok(report);
     }
     if !crate::canary!("gc-without-fence") {
@@ -140,7 +152,8 @@ pub async fn gc(committer: &Committer, options: &GcOptions) -> Result<GcReport, 
     }
     let deleted = sweep(log, garbage.into_values().collect(), options.requests_per_s).await;
     (report.deleted, report.bytes) = (deleted.deleted, deleted.bytes);
-    (report.refused, report.refusal) = (deleted.refused, deleted.refusal);
+    report.refused = deleted.refused;
+    report.refusal = deleted.refusal.map(|(path, error)| Error::store(format!("deleting {path}"), error).to_string());
     if report.refused > 0 {
         return Ok(report);
     }
@@ -149,12 +162,12 @@ pub async fn gc(committer: &Committer, options: &GcOptions) -> Result<GcReport, 
         report.buried += u64::from(bury(log, *seq).await?);
         tokio::time::sleep(pace).await;
     }
-    // The next run goes on behind the last one that was buried.
-    Swept::next(swept, born, dead.last().copied().unwrap_or(0)).write(log).await;
+    swept.next(born, &dead).write(log).await;
     Ok(report)
 }
 
-/// Which versions are kept: those that live or have a pin, and those that lived until a short time ago.
+/// Which versions are kept: those that live or have a pin, and those that lived until a short time
+/// ago.
 struct Kept {
     /// The newest record that is older than the grace.
     then: std::sync::Arc<Record>,
@@ -188,29 +201,38 @@ impl Kept {
     }
 
     fn versions(&self, head: &Record) -> Vec<u64> {
-        let expired = head.expired.iter().flat_map(|(first, last)| *first..=*last);
-        let all: BTreeSet<u64> = expired.filter(|seq| self.has(head, *seq)).chain(head.live()).collect();
-        all.into_iter().collect()
+        self.given_up(head).chain(head.live()).collect::<BTreeSet<u64>>().into_iter().collect()
     }
 
-    /// Returns the versions behind `after` of which nothing is to be kept, oldest first.
-    fn dead(&self, head: &Record, after: u64) -> Vec<u64> {
-        let ranges = head.expired.iter().filter(|(_, last)| *last > after);
-        let all = ranges.flat_map(|(first, last)| (*first).max(after + 1)..=*last);
-        all.filter(|seq| !self.has(head, *seq)).collect()
+    /// Returns the versions that are given up and kept all the same.
+    fn given_up(&self, head: &Record) -> impl Iterator<Item = u64> {
+        let expired = head.expired.iter().flat_map(|(first, last)| *first..=*last);
+        expired.filter(|seq| !head.is_live(*seq) && self.has(head, *seq))
+    }
+
+    /// Returns those of them that are kept only until they can no longer have readers.
+    fn in_grace(&self, head: &Record) -> impl Iterator<Item = u64> {
+        self.given_up(head).filter(|seq| !self.pinned.contains(seq))
+    }
+
+    /// Returns the versions of which nothing is to be kept and that are not buried, oldest first.
+    fn dead(&self, head: &Record, swept: &Swept) -> impl Iterator<Item = u64> {
+        swept.unburied(&head.expired).filter(|seq| !self.has(head, *seq))
     }
 }
 
-/// Lists the packs that may be dead: all of them, or those of sessions since the last sweep and of
-/// sessions with a pack that only versions name which died since. A version that died names all
-/// that its neighbours share with it: what a live one names is not listed for that.
-async fn candidates(log: &Log, swept: Option<Swept>, dead: &[u64], live: &Named) -> Result<Packs, Error> {
-    let Some(swept) = swept else { return list_packs(log, 0).await };
-    let mut packs = list_packs(log, swept.from).await?;
+/// Lists the packs that may be dead: those of sessions born at record `from` or later, and those of
+/// sessions with a pack that only versions name which died since the last sweep. A version that
+/// died names all that its neighbours share with it: packs of live ones are not listed for that.
+async fn candidates(log: &Log, from: u64, dead: &[u64], live: &Named) -> Result<Packs, Error> {
+    let mut packs = list_packs(log, from).await?;
+    if from == 0 {
+        return Ok(packs);
+    }
     let named = Named::by(log, dead.to_vec()).await?;
     let died = named.packs.difference(&live.packs);
     let sessions: BTreeSet<_> = died.map(|pack| (pack.born, pack.session)).collect();
-    for (born, session) in sessions.into_iter().filter(|(born, _)| *born < swept.from) {
+    for (born, session) in sessions.into_iter().filter(|(born, _)| *born < from) {
         let pack = PackRef { origin: 0, born, session, number: 0 };
         let mut prefix: Vec<_> = log.key.pack(log.inc, &pack).parts().map(|part| part.as_ref().to_owned()).collect();
         prefix.pop();
@@ -268,7 +290,8 @@ pub(crate) struct Sweep {
     pub(crate) deleted: u64,
     pub(crate) bytes: u64,
     pub(crate) refused: u64,
-    pub(crate) refusal: Option<String>,
+    /// The first refusal.
+    pub(crate) refusal: Option<(Path, object_store::Error)>,
 }
 
 /// Deletes objects: many with one request where the store can do that, and one by one what it would
@@ -286,7 +309,7 @@ pub(crate) async fn sweep(log: &Log, all: Vec<(Path, u64)>, requests_per_s: u32)
                 tokio::time::sleep(pace).await;
                 if let Err(error) = delete(log, path).await {
                     sweep.refused += 1;
-                    sweep.refusal.get_or_insert_with(|| error.to_string());
+                    sweep.refusal.get_or_insert((path.clone(), error));
                     continue;
                 }
             }
@@ -298,17 +321,18 @@ pub(crate) async fn sweep(log: &Log, all: Vec<(Path, u64)>, requests_per_s: u32)
 }
 
 /// Deletes an object. One that is gone already is deleted.
-pub(crate) async fn delete(log: &Log, path: &Path) -> Result<(), Error> {
+pub(crate) async fn delete(log: &Log, path: &Path) -> object_store::Result<()> {
     let mut tries = 0;
     loop {
         let error = match log.world.store.delete(path).await {
-            Ok(()) | Err(object_store::Error::NotFound { .. }) => return Ok(()),
+            Ok(()) => return Ok(()),
+            Err(error) if is_absent(&error) => return Ok(()),
             Err(error) => error,
         };
         tries += 1;
         let is_final = matches!(error, object_store::Error::PermissionDenied { .. });
         if tries == READ_TRIES || is_final || is_in_vain(&error, tries) {
-            return Err(Error::store(format!("deleting {path}"), error));
+            return Err(error);
         }
         log.world.pause(tries).await;
     }
@@ -323,7 +347,7 @@ async fn bury(log: &Log, seq: u64) -> Result<bool, Error> {
     }
     let path = log.key.record(log.inc, seq);
     if crate::canary!("record-deleted") {
-        delete(log, &path).await?;
+        delete(log, &path).await.map_err(|error| Error::store(format!("deleting {path}"), error))?;
         return Ok(true);
     }
     let mut tombstone = (*record).clone().into_tombstone();

@@ -157,7 +157,8 @@ impl Image {
         let made = make.await;
         if made.is_err() {
             for (place, pin) in pins {
-                // The pin that stays when the store is away now only keeps too much; `stat` shows it.
+                // The pin that stays when the store is away now only keeps too much; `stat` shows
+                // it.
                 let _ = place.committer.log().remove_pin(&pin).await;
             }
         }
@@ -197,7 +198,7 @@ impl Blob {
     /// Returns the oldest record that has the pieces of the newest version, behind which there are
     /// only tags, fences and the like: the one that made it, or the one that put its frames in
     /// another order since. So all who begin as the newest version begin as the same one.
-    async fn newest_or_rewritten(&self) -> Result<Entry, Error> {
+    pub async fn newest_or_rewritten(&self) -> Result<Entry, Error> {
         let head = self.refresh().await?;
         let is_content = |entry: &Entry| entry.layout == head.layout && entry.size == head.size;
         let mut found = head.clone();

@@ -104,7 +104,7 @@ pub(crate) async fn read(world: &World, key: &BlobKey, number: u64) -> Result<Op
         };
         match Life::decode(&bytes) {
             Ok(life) => return Ok(Some(life)),
-            Err(source) if tries + 1 == READ_TRIES => return Err(Error::Damaged { what: path.to_string(), source }),
+            Err(source) if source.is_newer || tries + 1 == READ_TRIES => return Err(Error::undecodable(path, source)),
             Err(_) => tries += 1,
         }
         world.pause(tries).await;

@@ -13,6 +13,7 @@ use crate::error::Error;
 use crate::log::Log;
 use crate::names::BlobKey;
 use crate::record::Record;
+use crate::told::is_absent;
 
 /// Names that are looked at together.
 const LOOKS_AT_ONCE: usize = 16;
@@ -82,7 +83,7 @@ async fn names(connection: &Connection, prefix: &Path) -> Result<Vec<Path>, Erro
     loop {
         let error = match world.store.list_with_delimiter(prefix_or_all).await {
             Ok(listed) => return Ok(listed.common_prefixes),
-            Err(object_store::Error::NotFound { .. }) => return Ok(Vec::new()),
+            Err(error) if is_absent(&error) => return Ok(Vec::new()),
             Err(error) => error,
         };
         tries += 1;

@@ -141,7 +141,8 @@ impl Log {
     /// Reads a record; `None` if the store says that there is none, which a store may say wrongly for a while.
     ///
     /// # Errors
-    /// [`Error::Damaged`] when it is no valid record of this number, however often it is read.
+    /// [`Error::Damaged`] when it is no valid record of this number, however often it is read;
+    /// [`Error::Newer`] when a newer program wrote it.
     pub async fn read(&self, seq: u64) -> Result<Option<Arc<Record>>, Error> {
         if seq == 0 {
             return Ok(Some(Arc::new(Record::genesis(self.inc))));
@@ -154,8 +155,8 @@ impl Log {
             };
             match self.decode(seq, &bytes) {
                 Ok(record) => return Ok(Some(Arc::new(record))),
-                Err(source) if tries + 1 == READ_TRIES => {
-                    return Err(Error::Damaged { what: path.to_string(), source });
+                Err(source) if source.is_newer || tries + 1 == READ_TRIES => {
+                    return Err(Error::undecodable(path, source));
                 }
                 Err(_) => tries += 1,
             }

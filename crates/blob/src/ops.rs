@@ -1,5 +1,6 @@
-//! Operations, and what each makes of a record: pure, so that a writer that lost a race applies the same operation to the newer
-//! record without reading or uploading anything again. Owns every check that keeps a record from naming a pack that may be gone.
+//! Operations, and what each makes of a record: pure, so that a writer that lost a race applies the
+//! same operation to the newer record without reading or uploading anything again. Owns every check
+//! that keeps a record from naming a pack that may be gone.
 
 use crate::error::Error;
 use crate::extent::Piece;
@@ -13,8 +14,8 @@ use crate::texts::{check_message, check_tag};
 pub struct Op {
     /// Its name, which the record carries: chosen once, and kept until the outcome is known.
     pub id: OpId,
-    /// The smallest `born` of all sessions whose packs it names for the first time, in its pieces or in nodes below them;
-    /// `u64::MAX` if it names none.
+    /// The smallest `born` of all sessions whose packs it names for the first time, in its pieces
+    /// or in nodes below them; `u64::MAX` if it names none.
     pub born: u64,
     /// Bytes of data that it brings.
     pub raw: u64,
@@ -81,7 +82,8 @@ pub enum What {
         /// The name.
         name: String,
     },
-    /// Gives versions up, from first to last, but for those that a tag names. Its maker has left out those that are pinned.
+    /// Gives versions up, from first to last, but for those that a tag names. Its maker has left
+    /// out those that are pinned.
     Expire(Vec<(u64, u64)>),
     /// Fences all sessions born before a record.
     Fence(u64),
@@ -141,8 +143,8 @@ impl Op {
         Self { id, born: u64::MAX, raw: 0, stored: 0, message: String::new(), what }
     }
 
-    /// Applies it to `next`, a record that carries everything over from `base`, the newest one; returns what the record says
-    /// about it.
+    /// Applies it to `next`, a record that carries everything over from `base`, the newest one;
+    /// returns what the record says about it.
     ///
     /// # Errors
     /// When it cannot be done as things are at `base`.
@@ -150,7 +152,8 @@ impl Op {
         if base.closed && !matches!(self.what, What::Expire(_)) {
             return Err(Error::Removed);
         }
-        // New packs of a session that GC has fenced may be deleted already, or at any time from now on.
+        // New packs of a session that GC has fenced may be deleted already, or at any time from now
+        // on.
         if self.born < base.fence && !crate::canary!("fence-not-checked") {
             return Err(Error::Fenced { fence: base.fence });
         }
@@ -223,7 +226,9 @@ impl Op {
                 let is_alone = next.ops.iter().all(|done| !done.kind.makes_version() && done.kind != OpKind::Rewrite);
                 let is_same = |(layout, size): &(Layout, u64)| *size == base.size && *layout == base.layout && is_alone;
                 if !all.expected.as_ref().is_none_or(is_same) && !crate::canary!("push-over-newer-version") {
-                    return Err(Error::Changed { base: all.version, newest: base.seq });
+                    // A version has a smaller number than a rewrite or a tag of it.
+                    let newest = if base.version > all.version { base.version } else { base.seq };
+                    return Err(Error::Changed { base: all.version, newest });
                 }
                 next.layout.clone_from(&all.layout);
                 next.size = all.size;

@@ -1,15 +1,16 @@
-//! Pins: versions that are needed elsewhere, by a clone or by a volume, each an object of its own below the blob's prefix. Owns
-//! their names and bytes, how one is made, and the one way in which it is removed. docs/BLOBS.md says why a pinned version is safe.
+//! Pins: versions that are needed elsewhere, by a clone or by a volume, each an object of its own
+//! below the blob's prefix. Owns their names and bytes, how one is made, and the one way in which
+//! it is removed. docs/BLOBS.md says why a pinned version is safe.
 //!
 //! The steps of making one, each after the one before:
 //!
 //! 1. The version is live as of the newest record known. Otherwise nothing is written.
 //! 2. The object is written under a name that no other pin ever has, and acknowledged.
-//! 3. The log is listed. If the version is live as of the newest record listed, the pin holds; otherwise its object is removed
-//!    again and its maker is refused.
+//! 3. The log is listed. If the version is live as of the newest record listed, the pin holds;
+//!    otherwise its object is removed again and its maker is refused.
 //!
-//! A collector has record `h` in hand before it lists the pins. A pin that its list lacks was acknowledged after the list began, so
-//! step 3 sees `h`, and refuses a version that is dead there.
+//! A collector has record `h` in hand before it lists the pins. A pin that its list lacks was
+//! acknowledged after the list began, so step 3 sees `h`, and refuses a version that is dead there.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -41,7 +42,7 @@ pub struct Pin {
     pub op: OpId,
     /// The version.
     pub version: u64,
-    /// Key of the blob that needs it, or the pool's id and the name of the volume.
+    /// Key of the blob that needs it, or the name of a copy of a pool and of its volume.
     pub holder: String,
     /// Number in the holder's life log under which it is born; 0 for a holder that is no blob.
     pub life: u64,
@@ -52,11 +53,11 @@ pub struct Pin {
 pub struct Pins {
     /// Those that can be read.
     pub valid: Vec<Pin>,
-    /// What is wrong with the others, each with the key of its object.
+    /// Errors of the others, each with the key of its object.
     pub damaged: Vec<Error>,
 }
 
-/// What the key of a pin says: enough to keep the version, and to find the pins of one holder.
+/// The key of a pin: enough to keep the version, and to find the pins of one holder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct PinName {
     version: u64,
@@ -100,12 +101,12 @@ impl Pin {
     }
 }
 
-/// Pins a version for a holder: a blob, with the number in its life log under which it will be born, or a volume, with 0. A pin that
-/// does not hold is removed again.
+/// Pins a version for a holder: a blob, with the number in its life log under which it will be
+/// born, or a volume, with 0. A pin that does not hold is removed again.
 ///
 /// # Errors
-/// [`Error::NoVersion`], [`Error::Expired`], [`Error::Removed`] when the version may be deleted already, or at any time;
-/// [`Error::Vanished`] when the blob is not in its store any more.
+/// [`Error::NoVersion`], [`Error::Expired`], [`Error::Removed`] when the version may be deleted
+/// already, or at any time; [`Error::Vanished`] when the blob is not in its store any more.
 pub async fn pin_version(committer: &Committer, version: u64, holder: &str, life: u64) -> Result<Pin, Error> {
     let log = committer.log();
     if holder.len() > TEXT_BYTES_MAX {
@@ -159,8 +160,8 @@ impl Log {
         Ok(listed.iter().filter_map(parse).collect())
     }
 
-    /// Returns the versions that have a pin. Their data may be deleted only by a caller that had the record in hand by which
-    /// they are dead before it called this.
+    /// Returns the versions that have a pin. Their data may be deleted only by a caller that had
+    /// the record in hand by which they are dead before it called this.
     ///
     /// # Errors
     /// When the store fails.
@@ -168,18 +169,19 @@ impl Log {
         Ok(self.pin_names().await?.into_iter().map(|name| name.version).collect())
     }
 
-    /// Tells whether a version has a pin.
+    /// Returns whether a version has a pin.
     pub(crate) async fn is_pinned(&self, version: u64) -> Result<bool, Error> {
         Ok(self.world.list(&self.pins_of(version), None).await?.iter().any(|path| parse(path).is_some()))
     }
 
-    /// Tells whether a volume has a pin of a version.
+    /// Returns whether a volume has a pin of a version.
     pub(crate) async fn is_pinned_for(&self, version: u64, volume: &str) -> Result<bool, Error> {
         let prefix = self.pins_of(version).join(format!("{:032x}", hash(volume, 0)));
         Ok(self.world.list(&prefix, None).await?.iter().any(|path| parse(path).is_some()))
     }
 
-    /// Returns those of some volumes that have no pin of a version: one request for each thousand pins of the version.
+    /// Returns those of some volumes that have no pin of a version: one request for each thousand
+    /// pins of the version.
     pub(crate) async fn unpinned_among<'a>(&self, version: u64, volumes: &'a [String]) -> Result<Vec<&'a str>, Error> {
         let listed = self.world.list(&self.pins_of(version), None).await?;
         let known: BTreeSet<u128> = listed.iter().filter_map(parse).map(|name| name.holder).collect();
@@ -189,7 +191,8 @@ impl Log {
     /// Reads all pins, by version. One that was removed since it was listed is left out.
     ///
     /// # Errors
-    /// When the store fails. Damaged pins are no error: they keep their versions, and are returned apart.
+    /// When the store fails. Damaged pins are no error: they keep their versions, and are returned
+    /// apart.
     pub async fn pins(&self) -> Result<Pins, Error> {
         let mut names = self.pin_names().await?;
         names.sort_unstable();
@@ -199,7 +202,7 @@ impl Log {
         while let Some(read) = reads.next().await {
             match read {
                 Ok(pin) => pins.valid.extend(pin),
-                Err(error @ Error::Damaged { .. }) => pins.damaged.push(error),
+                Err(error @ (Error::Damaged { .. } | Error::Newer { .. })) => pins.damaged.push(error),
                 Err(error) => return Err(error),
             }
         }
@@ -213,8 +216,8 @@ impl Log {
             let Some(bytes) = self.world.get(&path).await? else { return Ok(None) };
             match Pin::decode(self.inc, name, &bytes) {
                 Ok(pin) => return Ok(Some(pin)),
-                Err(source) if tries + 1 == READ_TRIES => {
-                    return Err(Error::Damaged { what: path.to_string(), source });
+                Err(source) if source.is_newer || tries + 1 == READ_TRIES => {
+                    return Err(Error::undecodable(path, source));
                 }
                 Err(_) => tries += 1,
             }
@@ -227,11 +230,12 @@ impl Log {
     /// # Errors
     /// When the store fails, or refuses.
     pub async fn remove_pin(&self, pin: &Pin) -> Result<(), Error> {
-        gc::delete(self, &self.pin_path(&pin.name())).await
+        let path = self.pin_path(&pin.name());
+        gc::delete(self, &path).await.map_err(|error| Error::store(format!("deleting {path}"), error))
     }
 
-    /// Finds the newest record, going on from one that is known, by a list: a read may wrongly find nothing (A2), a list of
-    /// the log may not (A4).
+    /// Finds the newest record, going on from one that is known, by a list: a read may wrongly find
+    /// nothing (A2), a list of the log may not (A4).
     async fn newest_listed(&self, known: Arc<Record>) -> Result<Arc<Record>, Error> {
         let after = self.key.record(self.inc, known.seq);
         let listed = self.world.list(&self.key.log(self.inc), Some(&after)).await?;

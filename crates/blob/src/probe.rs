@@ -1,6 +1,6 @@
 //! The start-up probe: whether a store creates an object for one of several rivals only, and then
 //! lists it. A store that checks and then writes, in two steps, loses commits, and one whose lists
-//! are old loses what clones need: both are refused. It costs some dozens
+//! are old loses objects that clones need: both are refused. It costs some dozens
 //! of requests: ask once per bucket and set of endpoints, and keep the answer.
 
 use bytes::Bytes;
@@ -9,7 +9,7 @@ use object_store::path::Path;
 
 use crate::error::Error;
 use crate::names;
-use crate::world::{Created, World};
+use crate::world::{Created, READ_TRIES, World, is_in_vain};
 
 /// Rivals for one key: what made a store that checks first fail in nearly each round.
 const RIVALS: usize = 8;
@@ -17,81 +17,166 @@ const RIVALS: usize = 8;
 const ROUNDS: usize = 6;
 
 /// Probes a store through all given worlds, one for each of its endpoints, below a prefix that is
-/// its own.
+/// its own. A round in which the store creates nothing because it is busy is repeated.
 ///
 /// # Errors
 /// [`Error::StoreLies`] when two rivals were told that they had created the same object, or the
-/// object is not the winner's.
+/// object is not the winner's, or a list lacks it. [`Error::Store`] when it stays busy, or refuses.
 pub async fn probe(worlds: &[World], prefix: &Path) -> Result<(), Error> {
     let Some(first) = worlds.first() else { return Ok(()) };
-    for _ in 0..ROUNDS {
+    let (mut good, mut tries) = (0, 0);
+    while good < ROUNDS {
         let path = prefix.clone().join(format!("probe-{:032x}", names::random(&*first.entropy)?));
-        let rivals = (0..RIVALS).map(|rival| {
-            let world = &worlds[rival % worlds.len()];
-            let body = Bytes::from(format!("{rival}"));
-            let path = &path;
-            async move {
-                match world.create(path, body).await {
-                    Created::Yes => Ok(rival),
-                    Created::Ask(error) => Err(error),
-                }
-            }
-        });
-        let (mut winners, mut refusal) = (Vec::new(), None);
-        for answer in join_all(rivals).await {
-            match answer {
-                Ok(rival) => winners.push(rival),
-                // Of two answers, the one that is no conflict tells more.
-                Err(error) if is_conflict(&error) => {
-                    refusal.get_or_insert(error);
-                }
-                Err(error) => refusal = Some(error),
-            }
-        }
-        let found = first.get(&path).await?;
-        let again = first.create(&path, Bytes::from_static(b"again")).await;
-        // A list that fails says nothing.
-        let is_listed = first.list(prefix, None).await.map_or(true, |listed| listed.contains(&path));
+        let round = round(worlds, first, prefix, &path).await?;
         for _ in 0..3 {
             if object_store::ObjectStoreExt::delete(&*first.store, &path).await.is_ok() {
                 break;
             }
         }
+        match round.verdict(&path)? {
+            None => good += 1,
+            Some(error) => {
+                tries += 1;
+                if tries == READ_TRIES || is_in_vain(&error, tries) {
+                    return Err(Error::store(format!("creating {path}"), error));
+                }
+                first.pause(tries).await;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The answers of one round.
+#[derive(Debug, Default)]
+struct Round {
+    /// Rivals whose request the store acknowledged.
+    winners: Vec<usize>,
+    /// Why one was not, if that was no conflict.
+    failure: Option<object_store::Error>,
+    /// The object's bytes after that.
+    found: Option<Bytes>,
+    /// Whether it was created once more after that.
+    is_created_again: bool,
+    /// Whether a list shows that it is missing; a list that fails says nothing.
+    is_unlisted: bool,
+}
+
+async fn round(worlds: &[World], first: &World, prefix: &Path, path: &Path) -> Result<Round, Error> {
+    let rivals = (0..RIVALS).map(|rival| {
+        let world = &worlds[rival % worlds.len()];
+        async move { (rival, world.create(path, Bytes::from(format!("{rival}"))).await) }
+    });
+    let mut round = Round::default();
+    for (rival, answer) in join_all(rivals).await {
+        match answer {
+            Created::Yes => round.winners.push(rival),
+            Created::Ask(error) if is_conflict(&error) => {}
+            Created::Ask(error) => round.failure = Some(error),
+        }
+    }
+    round.found = first.get(path).await?;
+    round.is_created_again = matches!(first.create(path, Bytes::from_static(b"again")).await, Created::Yes);
+    round.is_unlisted = first.list(prefix, None).await.is_ok_and(|listed| !listed.contains(path));
+    Ok(round)
+}
+
+impl Round {
+    /// Returns why the round says nothing about the store, if it does not.
+    fn verdict(self, path: &Path) -> Result<Option<object_store::Error>, Error> {
         let refused = |what: String| {
             Err(Error::StoreLies(format!(
                 "{what}: the store does not create objects atomically (If-None-Match), and commits would be lost; use another store, or \
                  another release of it"
             )))
         };
-        if winners.len() > 1 {
-            return refused(format!("{} of {RIVALS} rivals were told that they created {path}", winners.len()));
+        if self.winners.len() > 1 {
+            return refused(format!("{} of {RIVALS} rivals were told that they created {path}", self.winners.len()));
         }
-        if matches!(again, Created::Yes) {
+        // A rival that got no answer may have created it as well, but nothing says that any did.
+        let was_created = !self.winners.is_empty() || self.found.is_some();
+        if self.is_created_again && was_created {
             return refused(format!("{path} was created a second time"));
         }
         // A winner whose reply was lost is no fault; another winner's bytes under a reply are.
-        if let (Some(winner), Some(bytes)) = (winners.first(), &found)
+        if let (Some(winner), Some(bytes)) = (self.winners.first(), &self.found)
             && bytes.as_ref() != format!("{winner}").as_bytes()
         {
             return refused(format!("{path} does not hold what its creator wrote"));
         }
-        if let (None, Some(error)) = (&found, refusal.filter(|error| !is_conflict(error))) {
-            // No bucket, or no permission: that says nothing about the store.
-            return Err(Error::store(format!("creating {path}"), error));
+        if was_created {
+            // A winner whose object is gone again has nothing to be listed.
+            return if self.is_unlisted && self.found.is_some() { unlisted(path) } else { Ok(None) };
         }
-        if found.is_none() {
-            return refused(format!("{path} was not created for any of {RIVALS} rivals"));
-        }
-        if !is_listed {
-            return Err(Error::StoreLies(format!(
-                "{path} was created and read, and a list does not show it: `shale blob gc` would delete objects that clones need; use \
-                 another store, or have it list what it has"
-            )));
+        // No bucket, no permission, or too busy: that says nothing about the store.
+        match self.failure {
+            Some(error) => Ok(Some(error)),
+            None => refused(format!("{path} was not created for any of {RIVALS} rivals")),
         }
     }
-    Ok(())
+}
+
+fn unlisted<T>(path: &Path) -> Result<T, Error> {
+    Err(Error::StoreLies(format!(
+        "{path} was created and read, and a list does not show it: `shale blob gc` would delete objects that clones need; use another \
+         store, or make its lists current"
+    )))
 }
 
 fn is_conflict(error: &object_store::Error) -> bool {
     matches!(error, object_store::Error::AlreadyExists { .. } | object_store::Error::Precondition { .. })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn busy() -> object_store::Error {
+        let answer = "Server returned non-2xx status code: 503 Service Unavailable: <Code>SlowDown</Code>";
+        object_store::Error::Generic { store: "S3", source: answer.into() }
+    }
+
+    fn told(round: Round) -> Result<Option<object_store::Error>, String> {
+        round.verdict(&Path::from("probe")).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_busy_store_is_asked_again_and_one_that_creates_twice_is_refused() {
+        let round = |winners: &[usize], is_busy: bool, found: Option<&'static [u8]>, is_created_again: bool| Round {
+            winners: winners.to_vec(),
+            failure: is_busy.then(busy),
+            found: found.map(Bytes::from_static),
+            is_created_again,
+            is_unlisted: false,
+        };
+        for good in [
+            round(&[3], false, Some(b"3"), false),
+            round(&[3], true, Some(b"3"), false),
+            // The winner's answer was lost.
+            round(&[], true, Some(b"5"), false),
+        ] {
+            assert!(matches!(told(good), Ok(None)));
+        }
+        // A list that lacks an object counts once the object was read.
+        let unlisted = |round| told(Round { is_unlisted: true, ..round });
+        let lacking = unlisted(round(&[3], false, Some(b"3"), false));
+        assert!(lacking.as_ref().is_err_and(|text| text.contains("a list does not show it")), "{lacking:?}");
+        assert!(matches!(unlisted(round(&[3], false, None, false)), Ok(None)));
+        assert!(matches!(unlisted(round(&[], true, None, false)), Ok(Some(_))));
+        // All rivals were turned away, and a later request was not.
+        for busy in [round(&[], true, None, true), round(&[], true, None, false)] {
+            assert!(matches!(told(busy), Ok(Some(_))));
+        }
+        for (unsafe_store, why) in [
+            (round(&[1, 2], true, Some(b"2"), false), "2 of 8 rivals"),
+            (round(&[1], true, Some(b"1"), true), "a second time"),
+            (round(&[1], true, None, true), "a second time"),
+            (round(&[], true, Some(b"1"), true), "a second time"),
+            (round(&[1], true, Some(b"2"), false), "does not hold what"),
+            (round(&[], false, None, true), "was not created for any"),
+        ] {
+            let told = told(unsafe_store);
+            assert!(told.as_ref().is_err_and(|text| text.contains(why)), "{why}: {told:?}");
+        }
+    }
 }

@@ -1,9 +1,10 @@
-//! Records: the entries of a blob's log, each a complete description of the blob as of its number. Owns their bytes, which
-//! docs/BLOBS.md defines, and what a record says about which versions are live. Does no I/O.
+//! Records: the entries of a blob's log, each a complete description of the blob as of its number.
+//! Owns their bytes, which docs/BLOBS.md defines, and what a record says about which versions are
+//! live. Does no I/O.
 
 use std::collections::BTreeSet;
 
-use codec::{Codec, Workspace};
+use codec::{Codec, DecodeError, Workspace};
 use format::{Cursor, FormatError, crc32c, put_text, put_uint};
 
 use crate::extent::PackRef;
@@ -11,15 +12,15 @@ use crate::layout::Layout;
 use crate::names::{Inc, Nonce, OpId};
 use crate::sealed::{put_wide, wide};
 
-/// Bytes of a record's fields before compression: one unit of the codec. A layout of eight times the soft bound and every
-/// list at its own bound fit.
+/// Bytes of a record's fields before compression: one unit of the codec. A layout of eight times
+/// the soft bound and every list at its own bound fit.
 pub const RECORD_BYTES_MAX: usize = codec::UNIT_BYTES_MAX;
 /// Operations in a record: what a process that appends from a thousand threads has waiting.
 pub const OPS_MAX: usize = 1024;
 /// Tags of a blob: they are carried by every record.
 pub const TAGS_MAX: usize = 256;
-/// Ranges of expired versions: they are carried by every record. Neighbours are joined, so only versions that are expired one by
-/// one make many.
+/// Ranges of expired versions: they are carried by every record. Neighbours are joined, so only
+/// versions that are expired one by one make many.
 pub const EXPIRED_MAX: usize = 1024;
 /// Blobs that a clone has packs of: each level of cloning adds what its source has.
 pub const ORIGINS_MAX: usize = 64;
@@ -119,11 +120,13 @@ pub struct Record {
     pub nonce: Nonce,
     /// Sessions born before the record of this number are fenced. Never falls.
     pub fence: u64,
-    /// Whether the blob is closed and will be removed: versions that are not pinned are given up, and nothing else is done.
+    /// Whether the blob is closed and will be removed: versions that are not pinned are given up,
+    /// and nothing else is done.
     pub closed: bool,
     /// Whether the description is gone, and only the operations are left.
     pub tombstone: bool,
-    /// Wall-clock second at which its writer thought to be. Advice only.
+    /// Wall-clock second at which its writer thought to be, and at least that of the record before.
+    /// Advice only.
     pub unix_s: u64,
     /// Bytes of data.
     pub size: u64,
@@ -131,6 +134,10 @@ pub struct Record {
     pub raw: u64,
     /// Bytes that they take in packs.
     pub stored: u64,
+    /// Number of the newest record that made a version, this one included; 0: none did.
+    pub version: u64,
+    /// Number of records that made a version, this one included.
+    pub versions: u64,
     /// What its writer has to say.
     pub message: String,
     /// What it did.
@@ -139,7 +146,8 @@ pub struct Record {
     pub expired: Vec<(u64, u64)>,
     /// Versions with a name, sorted by it.
     pub tags: Vec<(String, u64)>,
-    /// The blobs of whose packs the layout names some: a pack's origin n is entry n - 1. Entries are only ever added.
+    /// The blobs of whose packs the layout names some: a pack's origin n is entry n - 1. Entries
+    /// are only ever added.
     pub origins: Vec<Origin>,
     /// Where the bytes are.
     pub layout: Layout,
@@ -160,6 +168,8 @@ impl Record {
             size: 0,
             raw: 0,
             stored: 0,
+            version: 0,
+            versions: 0,
             message: String::new(),
             ops: Vec::new(),
             expired: Vec::new(),
@@ -169,7 +179,8 @@ impl Record {
         }
     }
 
-    /// Returns what is left of a record after its version is gone: enough to decide whether an operation was done.
+    /// Returns what is left of a record after its version is gone: enough to decide whether an
+    /// operation was done.
     #[must_use]
     pub fn into_tombstone(self) -> Self {
         let genesis = Self::genesis(self.inc);
@@ -179,6 +190,8 @@ impl Record {
             nonce: self.nonce,
             ops: self.ops,
             unix_s: self.unix_s,
+            version: self.version,
+            versions: self.versions,
             tombstone: true,
             ..genesis
         }
@@ -189,13 +202,26 @@ impl Record {
         self.ops.iter().any(|done| done.kind.makes_version())
     }
 
+    /// Returns the number by which users know its content, as of record `head`: that of the version
+    /// that it is or that a tag or the like left as it was. Its own if that version is given up.
+    pub fn number(&self, head: &Self) -> u64 {
+        if head.is_live(self.version) { self.version } else { self.seq }
+    }
+
+    /// Returns whether its content is a version as of record `head`: it made one, or is the newest
+    /// record and the version before it is given up.
+    pub fn is_version_as_of(&self, head: &Self) -> bool {
+        self.is_version() || self.seq == head.seq && self.number(head) == self.seq
+    }
+
     /// Returns the operation of this name, if the record carries it.
     pub fn find(&self, op: OpId) -> Option<&Done> {
         self.ops.iter().find(|done| done.op == op)
     }
 
-    /// Tells whether version `seq` is live as of this record: the newest, or not expired, or named by a tag. Of a closed blob
-    /// those live that are not expired: tags and the newest record hold nothing there. Pins are no matter of the log.
+    /// Tells whether version `seq` is live as of this record: the newest, or not expired, or named
+    /// by a tag. Of a closed blob those live that are not expired: tags and the newest record hold
+    /// nothing there. Pins are no matter of the log.
     pub fn is_live(&self, seq: u64) -> bool {
         if self.closed {
             return seq < self.seq && !self.is_expired(seq);
@@ -207,7 +233,8 @@ impl Record {
         self.tags.iter().any(|(_, version)| *version == seq)
     }
 
-    /// Returns the versions that are given up and stay for as long as a tag names them, oldest first.
+    /// Returns the versions that are given up and stay for as long as a tag names them, oldest
+    /// first.
     pub fn kept_though_expired(&self) -> Vec<u64> {
         let named = self.tags.iter().map(|(_, version)| *version);
         let kept = named.filter(|version| *version < self.seq && self.is_expired(*version));
@@ -219,7 +246,8 @@ impl Record {
         after.checked_sub(1).is_some_and(|range| self.expired[range].1 >= seq)
     }
 
-    /// Returns the versions that are live as of this record, oldest first. Every number counts, also one that changed no content.
+    /// Returns the versions that are live as of this record, oldest first. Every number counts,
+    /// also one that changed no content.
     pub fn live(&self) -> Vec<u64> {
         let mut live = Vec::new();
         let mut next = 1;
@@ -235,19 +263,11 @@ impl Record {
     /// Adds a range to the expired ones and joins what touches.
     pub(crate) fn expire(&mut self, first: u64, last: u64) {
         self.expired.push((first, last));
-        self.expired.sort_unstable();
-        let mut joined: Vec<(u64, u64)> = Vec::with_capacity(self.expired.len());
-        for (first, last) in self.expired.drain(..) {
-            match joined.last_mut() {
-                Some(before) if first <= before.1.saturating_add(1) => before.1 = before.1.max(last),
-                _ => joined.push((first, last)),
-            }
-        }
-        self.expired = joined;
+        self.expired = joined(std::mem::take(&mut self.expired));
     }
 
-    /// Returns what a pack that a node names is called in this record: `node` is the origin of the node's own pack, `inner` what
-    /// the node says. `None` if the record does not know it.
+    /// Returns what a pack that a node names is called in this record: `node` is the origin of the
+    /// node's own pack, `inner` what the node says. `None` if the record does not know it.
     pub fn resolve(&self, node: u16, inner: u16) -> Option<u16> {
         match (node, inner) {
             (_, 0) => Some(node),
@@ -297,7 +317,7 @@ impl Record {
         put_wide(out, self.nonce.0);
         put_uint(out, self.fence, 8);
         put_uint(out, u64::from(self.closed) | u64::from(self.tombstone) << 1, 1);
-        for field in [self.unix_s, self.size, self.raw, self.stored] {
+        for field in [self.unix_s, self.size, self.raw, self.stored, self.version, self.versions] {
             put_uint(out, field, 8);
         }
         put_text(out, &self.message);
@@ -350,7 +370,7 @@ impl Record {
         }
         let format = u64::from(cursor.u16()?);
         if format != FORMAT {
-            return Err(wrong(format!("format {format}, this program reads {FORMAT}: use a newer one")));
+            return Err(FormatError::newer(STRUCTURE, format!("format {format}, and this program reads {FORMAT}")));
         }
         let codec = cursor.u8()?;
         if cursor.u8()? != 0 {
@@ -361,9 +381,12 @@ impl Record {
             return Err(wrong(format!("{raw} bytes of fields, at most {RECORD_BYTES_MAX}")));
         }
         let mut fields = vec![0; raw];
-        workspace
-            .decompress(codec::CodecId(codec), &body[HEADER_BYTES..], &mut fields)
-            .map_err(|error| wrong(error.to_string()))?;
+        workspace.decompress(codec::CodecId(codec), &body[HEADER_BYTES..], &mut fields).map_err(
+            |error| match error {
+                DecodeError::UnknownCodec(_) => FormatError::newer(STRUCTURE, error.to_string()),
+                error => wrong(error.to_string()),
+            },
+        )?;
         Self::decode_fields(&fields)
     }
 
@@ -384,6 +407,8 @@ impl Record {
         record.size = c.u64()?;
         record.raw = c.u64()?;
         record.stored = c.u64()?;
+        record.version = c.u64()?;
+        record.versions = c.u64()?;
         record.message = text(c)?;
         for _ in 0..count(c, "operations", OPS_MAX)? {
             let op = OpId(wide(c)?);
@@ -426,6 +451,9 @@ impl Record {
         if self.ops.is_empty() {
             return wrong("no operation".into());
         }
+        if self.version > self.seq || self.versions > self.version || self.is_version() && self.version < self.seq {
+            return wrong(format!("number {}: version {} of {}", self.seq, self.version, self.versions));
+        }
         if self.layout.pieces().last().is_some_and(|piece| piece.end() > self.size) {
             return wrong(format!("a piece ends behind the blob's {} bytes", self.size));
         }
@@ -438,6 +466,19 @@ impl Record {
         }
         Ok(self)
     }
+}
+
+/// Returns ranges from first to last in order, with those joined that touch.
+pub(crate) fn joined(mut ranges: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
+    ranges.sort_unstable();
+    let mut joined: Vec<(u64, u64)> = Vec::with_capacity(ranges.len());
+    for (first, last) in ranges {
+        match joined.last_mut() {
+            Some(before) if first <= before.1.saturating_add(1) => before.1 = before.1.max(last),
+            _ => joined.push((first, last)),
+        }
+    }
+    joined
 }
 
 fn count(cursor: &mut Cursor<'_>, what: &str, max: usize) -> Result<usize, FormatError> {

@@ -14,6 +14,7 @@ fn record() -> Record {
     record.previous = Nonce(10);
     record.fence = 4;
     record.size = 15;
+    (record.version, record.versions) = (9, 4);
     record.message = "first import".into();
     record.ops = vec![Done { op: OpId(5), kind: OpKind::Append, at: 10, len: 5 }];
     record.expired = vec![(1, 2), (4, 6)];
@@ -46,6 +47,7 @@ fn a_tombstone_keeps_the_operations_and_little_else() {
     let back = Record::decode(&bytes, &mut workspace).unwrap();
     assert!(back.tombstone && back.layout.pieces().is_empty());
     assert_eq!((back.seq, back.nonce, &back.ops), (9, Nonce(11), &record().ops));
+    assert_eq!((back.version, back.versions), (9, 4));
     assert!(bytes.len() < 256, "{} bytes", bytes.len());
 }
 

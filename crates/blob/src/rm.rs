@@ -77,6 +77,17 @@ pub async fn sweep_removed(world: &World, key: &BlobKey, find: &FindHolder<'_>) 
     Ok(all)
 }
 
+/// Makes sure that there is a blob at a key, or was one.
+///
+/// # Errors
+/// [`Error::Missing`] when there never was one.
+pub async fn check_known(world: &World, key: &BlobKey) -> Result<(), Error> {
+    match life::newest(world, key, None).await? {
+        (0, _) => Err(Error::Missing(key.path().to_string())),
+        _ => Ok(()),
+    }
+}
+
 async fn delete_unpinned(committer: &Committer) -> Result<Removed, Error> {
     let log = committer.log();
     offer::sweep(log, u64::MAX, gc::PER_SECOND).await?;
@@ -91,11 +102,12 @@ async fn delete_unpinned(committer: &Committer) -> Result<Removed, Error> {
     removed.packs = garbage.len() as u64;
     garbage.retain(|pack, _| !pinned.packs.contains(pack) || crate::canary!("rm-ignores-pins"));
     let swept = gc::sweep(log, garbage.into_values().collect(), gc::PER_SECOND).await;
-    if let Some(refusal) = swept.refusal {
-        return Err(Error::Refused(format!(
-            "the blob is removed, but the store would not delete {} objects ({refusal}); `shale blob gc` tries again",
+    if let Some((path, error)) = swept.refusal {
+        let what = format!(
+            "the blob is removed, but the store would not delete {} of its objects (`shale blob gc` tries again): deleting {path}",
             swept.refused
-        )));
+        );
+        return Err(Error::store(what, error));
     }
     (removed.deleted, removed.bytes) = (swept.deleted, swept.bytes);
     Ok(removed)
@@ -111,7 +123,7 @@ async fn give_up_unpinned(committer: &Committer) -> Result<(), Error> {
     older.into_iter().for_each(|(first, last)| after.expire(first, last));
     if after.expired != head.expired {
         match committer.change(What::Expire(without(1, head.seq, &pinned))).await {
-            // Where pins are on more versions than a record has ranges, what is not given up stays.
+            // Where pins are on more versions than a record has ranges, the others stay.
             Ok(_) | Err(Error::Refused(_)) => {}
             Err(error) => return Err(error),
         }

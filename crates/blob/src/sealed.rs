@@ -23,8 +23,18 @@ pub(crate) fn open<'a>(structure: &'static str, magic: &[u8; 8], bytes: &'a [u8]
     if *crc != crc32c(body).to_le_bytes() {
         return Err(wrong("the checksum does not match"));
     }
-    let fields = body.strip_prefix(magic).ok_or_else(|| wrong("does not begin with the magic bytes"))?;
-    Ok(Cursor::new(structure, fields))
+    match body.strip_prefix(magic) {
+        Some(fields) => Ok(Cursor::new(structure, fields)),
+        None if is_newer(magic, body) => Err(FormatError::newer(structure, "its magic bytes are of a newer format")),
+        None => Err(wrong("does not begin with the magic bytes")),
+    }
+}
+
+/// Returns whether an object begins as others of its kind do, with a higher digit at the end of
+/// the magic bytes.
+fn is_newer(magic: &[u8; 8], body: &[u8]) -> bool {
+    let [name @ .., known] = magic;
+    body.strip_prefix(name).and_then(<[u8]>::first).is_some_and(|found| found.is_ascii_digit() && found > known)
 }
 
 /// Puts a name of 128 bits.
@@ -61,6 +71,8 @@ mod tests {
         for len in 0..bytes.len() {
             assert!(open("test", MAGIC, &bytes[..len]).is_err(), "{len} bytes");
         }
-        assert!(open("test", b"SHLOTHER", &bytes).is_err());
+        assert!(open("test", b"SHLOTHER", &bytes).is_err_and(|error| !error.is_newer));
+        let newer = seal(b"SHLTEST2".to_vec());
+        assert!(open("test", MAGIC, &newer).is_err_and(|error| error.is_newer));
     }
 }

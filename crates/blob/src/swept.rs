@@ -8,43 +8,59 @@ use object_store::path::Path;
 
 use crate::error::Error;
 use crate::log::Log;
+use crate::record::joined;
 use crate::sealed;
 
 const MAGIC: &[u8; 8] = b"SHLSWPT1";
-/// Each such run looks at everything: packs that came very late, and versions that died after
-/// others behind them.
+/// Each such run looks at everything: packs that came very late.
 const FULL_EVERY: u64 = 16;
 
-/// The bytes: magic 8, from 8, newest 8, buried 8, runs 8, crc32c of all before 4.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+/// The bytes: magic 8, from 8, newest 8, runs 8, then ranges of buried versions, first 8 and last 8
+/// each, crc32c of all before 4.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Swept {
     /// Sessions born before this record have been looked at twice: once more than an upload that
     /// was fenced can be late.
     pub(crate) from: u64,
     /// Sessions born before this record have been looked at.
     newest: u64,
-    /// Versions up to this one that died are buried.
-    pub(crate) buried: u64,
     runs: u64,
+    /// Versions that have tombstones, as ranges that rise. Every other version that dies is looked
+    /// at, even if younger ones died before it: a tag, a pin or a user may have kept it.
+    buried: Vec<(u64, u64)>,
 }
 
 impl Swept {
     /// Tells whether the next run is to look at everything.
-    pub(crate) const fn is_full_due(self) -> bool {
+    pub(crate) const fn is_full_due(&self) -> bool {
         self.runs.is_multiple_of(FULL_EVERY)
     }
 
-    /// Returns what holds after a run that fenced sessions born before `born` and buried versions
-    /// up to `buried`.
-    pub(crate) fn next(before: Option<Self>, born: u64, buried: u64) -> Self {
-        let before = before.unwrap_or_default();
-        let (from, runs) = (before.newest.min(born), before.runs + 1);
-        Self { from, newest: born, buried: before.buried.max(buried), runs }
+    /// Returns those of some ranges of versions that are not buried, oldest first.
+    pub(crate) fn unburied(&self, ranges: &[(u64, u64)]) -> impl Iterator<Item = u64> {
+        let mut left = Vec::new();
+        for (first, last) in ranges {
+            let mut next = *first;
+            for (from, to) in self.buried.iter().filter(|(from, to)| from <= last && to >= first) {
+                left.push(next..*from);
+                next = to + 1;
+            }
+            left.push(next..last + 1);
+        }
+        left.into_iter().flatten()
     }
 
-    pub(crate) fn encode(self) -> Vec<u8> {
+    /// Returns the state after a run that fenced sessions born before `born` and buried versions.
+    pub(crate) fn next(self, born: u64, buried: &[u64]) -> Self {
+        let mut ranges = self.buried;
+        ranges.extend(buried.iter().map(|seq| (*seq, *seq)));
+        Self { from: self.newest.min(born), newest: born, runs: self.runs + 1, buried: joined(ranges) }
+    }
+
+    pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = sealed::begin(MAGIC);
-        for number in [self.from, self.newest, self.buried, self.runs] {
+        let ranges = self.buried.iter().flat_map(|(first, last)| [*first, *last]);
+        for number in [self.from, self.newest, self.runs].into_iter().chain(ranges) {
             put_uint(&mut out, number, 8);
         }
         sealed::seal(out)
@@ -53,8 +69,16 @@ impl Swept {
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let mut cursor = sealed::open("sweep of a blob", MAGIC, bytes).ok()?;
         let mut next = || cursor.u64().ok();
-        let swept = Self { from: next()?, newest: next()?, buried: next()?, runs: next()? };
-        cursor.end().ok().map(|()| swept)
+        let mut swept = Self { from: next()?, newest: next()?, runs: next()?, buried: Vec::new() };
+        while cursor.remaining() > 0 {
+            let (first, last) = (cursor.u64().ok()?, cursor.u64().ok()?);
+            let low = swept.buried.last().map_or(1, |(_, last)| last.saturating_add(2));
+            if first < low || last < first || last == u64::MAX {
+                return None;
+            }
+            swept.buried.push((first, last));
+        }
+        Some(swept)
     }
 
     fn path(log: &Log) -> Path {
@@ -79,7 +103,7 @@ mod tests {
 
     #[test]
     fn it_comes_back_and_every_bit_counts() {
-        let swept = Swept { from: 1, newest: 5, buried: 3, runs: 2 };
+        let swept = Swept { from: 1, newest: 5, runs: 2, buried: vec![(1, 3), (5, 5)] };
         let mut bytes = swept.encode();
         assert_eq!(Swept::decode(&bytes), Some(swept));
         for bit in 0..bytes.len() * 8 {
@@ -87,18 +111,32 @@ mod tests {
             assert_eq!(Swept::decode(&bytes), None, "bit {bit}");
             bytes[bit / 8] ^= 1 << (bit % 8);
         }
+        for buried in [vec![(1, 3), (4, 5)], vec![(5, 5), (1, 3)], vec![(3, 2)], vec![(0, 2)], vec![(1, u64::MAX)]] {
+            let wrong = Swept { buried, ..Swept::default() };
+            assert_eq!(Swept::decode(&wrong.encode()), None, "{wrong:?}");
+        }
     }
 
     #[test]
     fn a_session_is_looked_at_twice_and_everything_now_and_then() {
-        let first = Swept::next(None, 10, 4);
-        assert_eq!((first.from, first.newest, first.buried), (0, 10, 4));
-        let second = Swept::next(Some(first), 20, 0);
-        assert_eq!((second.from, second.newest, second.buried), (10, 20, 4));
-        let due = (0..32).scan(None, |swept, _| {
-            *swept = Some(Swept::next(*swept, 1, 1));
-            swept.map(Swept::is_full_due)
+        let first = Swept::default().next(10, &[1, 2, 4]);
+        assert_eq!((first.from, first.newest, &first.buried[..]), (0, 10, &[(1, 2), (4, 4)][..]));
+        let second = first.next(20, &[3, 9]);
+        assert_eq!((second.from, second.newest, &second.buried[..]), (10, 20, &[(1, 4), (9, 9)][..]));
+        let due = (0..32).scan(Swept::default(), |swept, _| {
+            *swept = swept.clone().next(1, &[]);
+            Some(swept.is_full_due())
         });
         assert_eq!(due.filter(|due| *due).count(), 2);
+    }
+
+    #[test]
+    fn each_version_that_is_not_buried_is_left_whatever_died_behind_it() {
+        let swept = Swept { buried: vec![(2, 3), (6, 9)], ..Swept::default() };
+        let left = |ranges: &[(u64, u64)]| swept.unburied(ranges).collect::<Vec<_>>();
+        assert_eq!(left(&[(1, 10)]), [1, 4, 5, 10]);
+        assert_eq!(left(&[(2, 3), (5, 7), (12, 12)]), [5, 12]);
+        assert_eq!(left(&[(7, 11)]), [10, 11]);
+        assert_eq!(Swept::default().unburied(&[(4, 6)]).collect::<Vec<_>>(), [4, 5, 6]);
     }
 }

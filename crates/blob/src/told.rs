@@ -9,6 +9,16 @@ const PLAIN_MAX: usize = 300;
 /// Codes by which stores say that something else is where an object is to be.
 const IN_WAY: [&str; 4] =
     ["ObjectParentIsFile", "ExistingObjectIsDirectory", "XMinioParentIsObject", "XMinioObjectExistsAsDirectory"];
+/// Codes by which stores say that they do not know the keys, or do not know them any more. One of
+/// them comes with the status of an object that is not there.
+const UNKNOWN_KEYS: [&str; 6] = [
+    "InvalidAccessKeyId",
+    "SignatureDoesNotMatch",
+    "ExpiredToken",
+    "InvalidToken",
+    "AuthenticationFailed",
+    "XAdminUserNotFound",
+];
 /// What the store's client asks for keys last: the machine that it runs on.
 const METADATA: [&str; 4] =
     ["169.254.169.254", "/latest/api/token", "/latest/meta-data/iam", "metadata.google.internal"];
@@ -24,6 +34,8 @@ const ADVICE_WAY: &str = "another object is in the way of this key: choose anoth
 const ADVICE_REGION: &str = "set AWS_REGION to the region of the bucket";
 const ADVICE_CLOCK: &str = "set this machine's clock";
 const ADVICE_SLOW: &str = "the store is asked too often: try again later";
+const ADVICE_CERTIFICATE: &str = "if the store has a certificate of a private authority, set AWS_CA_BUNDLE (S3) or \
+                                  SSL_CERT_FILE to the file with that authority's certificate";
 const ADVICE_NETWORK: &str = "look at the endpoint (AWS_ENDPOINT_URL) and the network";
 
 /// How an error begins that tells that a store would want credentials, and that there are none.
@@ -84,16 +96,27 @@ pub(crate) fn is_in_way(error: &Error) -> bool {
 }
 
 /// Tells whether the store refuses the keys. Its client says so by a kind of its own, but not where
-/// it lists.
+/// it lists, and not where the store answers as if the object were missing.
 pub(crate) fn is_refused(error: &Error) -> bool {
     match error {
         Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => true,
         Error::Generic { store, .. } if *store != "LocalFileSystem" => {
             let text = error.to_string();
             ["status code: 401", "status code: 403"].iter().any(|status| text.contains(status))
+                || has_unknown_keys(&text)
         }
+        Error::NotFound { .. } => has_unknown_keys(&error.to_string()),
         _ => false,
     }
+}
+
+fn has_unknown_keys(text: &str) -> bool {
+    UNKNOWN_KEYS.iter().any(|code| text.contains(&format!("<Code>{code}</Code>")))
+}
+
+/// Returns whether the store says that an object is not there, and knows the bucket and the keys.
+pub(crate) fn is_absent(error: &Error) -> bool {
+    matches!(error, Error::NotFound { .. }) && !is_without_bucket(error) && !is_refused(error)
 }
 
 /// Returns what is between two marks.
@@ -105,9 +128,7 @@ fn between<'a>(text: &'a str, from: &str, to: &str) -> Option<&'a str> {
 fn advice(status: &str, code: &str, message: &str) -> &'static str {
     match code {
         "NoSuchBucket" | "ContainerNotFound" | "InvalidBucketName" => ADVICE_BUCKET,
-        "InvalidAccessKeyId" | "SignatureDoesNotMatch" | "ExpiredToken" | "InvalidToken" | "AuthenticationFailed" => {
-            ADVICE_KEYS
-        }
+        _ if UNKNOWN_KEYS.contains(&code) => ADVICE_KEYS,
         "PermanentRedirect" | "AuthorizationHeaderMalformed" | "IllegalLocationConstraintException" => ADVICE_REGION,
         _ if IN_WAY.contains(&code) => ADVICE_WAY,
         "RequestTimeTooSkewed" => ADVICE_CLOCK,
@@ -146,7 +167,9 @@ pub(crate) fn told(error: &Error) -> String {
         let place = between(&text, "for url (", ")").or(performed.map(|(_, place)| place)).unwrap_or_default();
         let place = place.splitn(4, '/').take(3).collect::<Vec<_>>().join("/");
         let place = if place.is_empty() { String::new() } else { format!(" at {place}") };
-        return format!("the store{place} cannot be reached: {}; {ADVICE_NETWORK}", deepest(error));
+        let cause = deepest(error);
+        let advice = if cause.contains("certificate") { ADVICE_CERTIFICATE } else { ADVICE_NETWORK };
+        return format!("the store{place} cannot be reached: {cause}; {advice}");
     };
     let (status, body) = answer.split_once(": ").unwrap_or((answer, ""));
     let code = between(body, "<Code>", "</Code>").or_else(|| between(body, "\"reason\": \"", "\"")).unwrap_or_default();
@@ -187,6 +210,7 @@ mod tests {
             ("403 Forbidden", "SignatureDoesNotMatch", "The signature is another.", "AWS_SECRET_ACCESS_KEY"),
             ("403 Forbidden", "AccessDenied", "Access Denied", "may not do that"),
             ("404 Not Found", "NoSuchBucket", "There is none.", "make the bucket"),
+            ("404 Not Found", "XAdminUserNotFound", "No such user.", "look at the credentials"),
             ("301 Moved Permanently", "PermanentRedirect", "Elsewhere.", "AWS_REGION"),
             ("503 Service Unavailable", "SlowDown", "Please reduce your request rate.", "try again later"),
             ("403 Forbidden", "RequestTimeTooSkewed", "Too large.", "clock"),
@@ -253,6 +277,25 @@ mod tests {
         assert!(!is_refused(&answer("404 Not Found")) && !is_refused(&answer("500 Internal Server Error")));
         let file = Error::Generic { store: "LocalFileSystem", source: "a file named 'status code: 403'".into() };
         assert!(!is_refused(&file));
+    }
+
+    #[test]
+    fn an_unknown_user_is_no_missing_object() {
+        let answer = |code: &str| Error::NotFound {
+            path: "b/k".into(),
+            source: format!("status code: 404 Not Found: <Error><Code>{code}</Code></Error>").into(),
+        };
+        let user = answer("XAdminUserNotFound");
+        assert!(is_refused(&user) && !is_absent(&user) && crate::world::is_in_vain(&user, 5));
+        assert!(!is_absent(&answer("NoSuchBucket")));
+        assert!(is_absent(&answer("NoSuchKey")) && !is_refused(&answer("NoSuchKey")));
+    }
+
+    #[test]
+    fn an_authority_that_is_not_known_is_named() {
+        let refused = "error sending request for url (https://s/b): invalid peer certificate: UnknownIssuer";
+        let refused = told(&generic(refused));
+        assert!(refused.contains("at https://s cannot be reached") && refused.contains("AWS_CA_BUNDLE"), "{refused}");
     }
 
     #[test]

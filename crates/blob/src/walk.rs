@@ -13,6 +13,7 @@ use crate::layout::Layout;
 use crate::log::Log;
 use crate::pack::FrameSet;
 use crate::record::Record;
+use crate::told::is_absent;
 use crate::world::READ_TRIES;
 
 /// The packs of a blob that versions of it name.
@@ -101,7 +102,7 @@ async fn read_node(log: &Log, node: &NodeRef) -> Result<Layout, Error> {
     let mut tries = 0;
     loop {
         let failed = match log.world.store.get_range(&path, range.clone()).await {
-            Err(object_store::Error::NotFound { .. }) => Error::Lost { path: path.to_string() },
+            Err(error) if is_absent(&error) => Error::Lost { path: path.to_string() },
             Err(source) => Error::store(format!("reading {what}"), source),
             Ok(bytes) if NodeHash::of(&bytes) == node.hash => {
                 return Layout::decode(&bytes).map_err(|source| Error::Damaged { what, source });

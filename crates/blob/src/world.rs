@@ -13,7 +13,7 @@ use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions};
 
 use crate::error::Error;
 use crate::files::is_without_log;
-use crate::told::{is_elsewhere, is_in_way, is_refused, is_without_bucket, is_without_credentials};
+use crate::told::{is_absent, is_elsewhere, is_in_way, is_refused, is_without_bucket, is_without_credentials};
 
 /// How often a read is asked again: with the pauses below about 10 s, longer than the store needs
 /// to elect or restart a node.
@@ -115,7 +115,7 @@ impl World {
         loop {
             let error = match self.get_once(path).await {
                 Ok(bytes) => return Ok(Some(bytes)),
-                Err(error @ object_store::Error::NotFound { .. }) if !is_without_bucket(&error) => return Ok(None),
+                Err(error) if is_absent(&error) => return Ok(None),
                 Err(error) => error,
             };
             tries += 1;
@@ -143,7 +143,7 @@ impl World {
         loop {
             let error = match self.store.head(path).await {
                 Ok(_) => return Ok(true),
-                Err(object_store::Error::NotFound { .. }) => return Ok(false),
+                Err(error) if is_absent(&error) => return Ok(false),
                 Err(error) => error,
             };
             tries += 1;

@@ -11,9 +11,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use blob::{
-    BlobKey, CommitOptions, Committer, Error, ExpireRule, GcOptions, Log, Op, OpId, Run, What, World, expire, gc,
-    probe, remove,
+    Blob, BlobKey, CommitOptions, Committer, Error, ExpireRule, GcOptions, Log, Op, OpId, Run, Tally, UploadOptions,
+    What, World, bytes, expire, gc, probe, remove,
 };
+use env::Clock;
 use futures_util::future::join_all;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
@@ -201,6 +202,119 @@ fn a_tombstone_without_operations_is_caught() {
     let why = caught.expect_err("HARNESS: tombstone-without-ops is not caught");
     assert!(why.contains("is in two records"), "HARNESS: tombstone-without-ops is caught by something else: {why}");
     println!("tombstone-without-ops: caught: {why}");
+}
+
+/// The clock of a machine that shows another time.
+#[derive(Debug)]
+struct Skewed(u64);
+
+impl Clock for Skewed {
+    fn now_ns(&self) -> u64 {
+        self.0 * 1_000_000_000
+    }
+    fn unix_s(&self) -> u64 {
+        self.0
+    }
+    fn thread_cpu_ns(&self) -> u64 {
+        0
+    }
+}
+
+/// A client whose clock is two days late appends between a version that was just given up and its
+/// collector.
+#[test]
+fn a_late_clock_does_not_end_the_grace() {
+    const NOW: u64 = 2_000_000_000;
+    run(async {
+        let store = LyingStore::new(1, 0);
+        let at = |unix_s: u64, seed: u64| World {
+            store: Arc::new(store.clone()),
+            clock: Arc::new(Skewed(unix_s)),
+            entropy: Arc::new(SimEntropy::new(seed)),
+        };
+        let key = BlobKey::new(Path::from("a"));
+        let open = async |unix_s: u64, seed: u64| {
+            let (log, head) = Log::open_or_create(at(unix_s, seed), key.clone()).await.unwrap();
+            Committer::new(log, head, CommitOptions::default())
+        };
+        let right = open(NOW, 2).await;
+        let given_up = right.commit(hole(1, 10)).await.unwrap().seq;
+        right.commit(hole(2, 10)).await.unwrap();
+        expire(&right, &ExpireRule { keep_last: Some(1), ..ExpireRule::default() }).await.unwrap().unwrap();
+        let behind = open(NOW - 200_000, 3).await.commit(hole(3, 10)).await.unwrap().seq;
+        let collector = open(NOW + 60, 4).await;
+        let before = collector.log().read(behind - 1).await.unwrap().unwrap();
+        let record = collector.log().read(behind).await.unwrap().unwrap();
+        assert_eq!((before.unix_s, record.unix_s), (NOW, NOW), "a record is of no time before that of the one before");
+        let report = gc(&collector, &GcOptions::default()).await.unwrap();
+        assert_eq!((report.buried, report.in_grace > 0), (0, true), "{report:?}");
+        assert!(!collector.log().read(given_up).await.unwrap().unwrap().tombstone);
+        assert_eq!(collector.head().await.fence, 0, "no upload is fenced");
+    });
+}
+
+/// A record of a newer program: its checksum matches.
+#[test]
+fn a_record_of_a_newer_program_is_no_damage_and_nothing_is_written_over_it() {
+    run(async {
+        let store = LyingStore::new(1, 0);
+        let key = BlobKey::new(Path::from("a"));
+        let (log, head) = Log::open_or_create(world(Arc::new(store.clone()), 2), key.clone()).await.unwrap();
+        let committer = Committer::new(log, head, CommitOptions::default());
+        let first = committer.commit(hole(1, 10)).await.unwrap().seq;
+        let inc = committer.log().inc();
+        let body = store.get(&key.record(inc, first)).await.unwrap().bytes().await.unwrap();
+        let mut newer = body[..body.len() - 4].to_vec();
+        newer[8] = 2;
+        newer.extend_from_slice(&format::crc32c(&newer).to_le_bytes());
+        let path = key.record(inc, first + 1);
+        store.put(&path, newer.clone().into()).await.unwrap();
+        let began = tokio::time::Instant::now();
+        let refused = committer.commit(hole(2, 10)).await;
+        assert!(matches!(refused, Err(Error::Newer { .. })), "{refused:?}");
+        assert!(began.elapsed() < CommitOptions::default().timeout / 4, "the error comes at once");
+        let opened = Log::open(world(Arc::new(store.clone()), 3), key).await;
+        assert!(matches!(opened, Err(Error::Newer { .. })), "{opened:?}");
+        assert_eq!(store.get(&path).await.unwrap().bytes().await.unwrap(), newer);
+    });
+}
+
+/// Numbers that tags, pins and fences take are no versions.
+#[test]
+fn versions_are_counted_and_numbered_by_what_makes_them() {
+    run(async {
+        let store = LyingStore::new(1, 0);
+        let connection = blob::Connection::new(Arc::new(store.clone()), Arc::new(store.clone()));
+        let blob = Blob::open_or_create(&connection, BlobKey::new(Path::from("a"))).await.unwrap();
+        let options = UploadOptions::default();
+        let append = async |text: &'static str| blob.append(bytes(text), "", &options).await.unwrap().seq;
+        let counted = async || {
+            let head = blob.refresh().await.unwrap();
+            (head.version, blob.live_versions(&head).await.unwrap(), blob.newest_version().await.unwrap().seq)
+        };
+        let first = append("one").await;
+        blob.tag("one", first).await.unwrap();
+        let second = append("two").await;
+        let third = append("three").await;
+        blob.tag("third", third).await.unwrap();
+        assert_eq!(counted().await, (third, 3, third));
+        expire(blob.committer(), &ExpireRule { version: Some(second), ..ExpireRule::default() })
+            .await
+            .unwrap()
+            .unwrap();
+        assert_eq!(counted().await, (third, 2, third));
+        // The first one stays for its tag.
+        expire(blob.committer(), &ExpireRule { keep_last: Some(1), ..ExpireRule::default() }).await.unwrap().unwrap();
+        assert_eq!(counted().await, (third, 2, third));
+        let now = GcOptions { upload_max: Duration::ZERO, grace: Duration::ZERO, ..GcOptions::default() };
+        gc(blob.committer(), &now).await.unwrap();
+        blob.untag("one").await.unwrap();
+        expire(blob.committer(), &ExpireRule { keep_last: Some(1), ..ExpireRule::default() }).await.unwrap();
+        gc(blob.committer(), &now).await.unwrap();
+        assert_eq!(counted().await, (third, 1, third));
+        let audited = blob.audit(&Tally::default()).await.unwrap();
+        assert_eq!((audited.versions, audited.wrong.len()), (1, 0));
+    });
 }
 
 #[test]

@@ -84,7 +84,7 @@ fn one_of_several_creators_makes_the_blob() {
         }
         let blob = Blob::open(&connection, key()).await.unwrap();
         assert_eq!(blob.refresh().await.unwrap().seq, 1);
-        // What was removed can be made again.
+        // After a removal the key can be used again.
         blob::remove(blob.committer()).await.unwrap();
         let blob = Blob::open_or_create(&connection, key()).await.unwrap();
         blob.create(bytes("again"), "", &options).await.unwrap();

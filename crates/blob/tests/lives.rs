@@ -1,5 +1,5 @@
-//! Clones, clones of clones, removals, pins and collectors, in the real code on a store that lies: what a blob that lives names is there,
-//! and a clone reads as its source did.
+//! Clones, clones of clones, removals, pins and collectors, in the real code on a store that lies:
+//! what a blob that lives names is there, and a clone reads as its source did.
 #![allow(clippy::panic)]
 
 #[allow(dead_code, reason = "the schedules use all of it")]

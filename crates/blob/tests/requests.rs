@@ -336,3 +336,51 @@ fn a_collection_goes_on_where_the_last_one_ended() {
         assert!(next.get <= 24, "{next:?}");
     });
 }
+
+/// A tag keeps a version while younger ones die and are buried; once it is let go, the next run
+/// deletes its objects.
+#[test]
+fn a_version_that_is_let_go_late_is_collected() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let store = Arc::new(InMemory::new());
+        let options = UploadOptions::default();
+        let mut one = Client::new(&store);
+        let log = Blob::open_or_create(&one.connection, key("log")).await.unwrap();
+        let put = async |turn: u64| log.put(bytes(noise(turn, 9000)), "", &options).await.unwrap().seq;
+        let rule = ExpireRule { keep_last: Some(1), ..ExpireRule::default() };
+        let (tagged, alone, younger) = (put(1).await, put(2).await, put(3).await);
+        log.tag("kept", tagged).await.unwrap();
+        put(4).await;
+        // One in the middle first: the older ones die later.
+        expire(log.committer(), &ExpireRule { version: Some(younger), ..ExpireRule::default() })
+            .await
+            .unwrap()
+            .unwrap();
+        let report = gc(log.committer(), &now()).await.unwrap();
+        assert_eq!(report.deleted, 1, "{report:?}");
+        for turn in 5..9 {
+            put(turn).await;
+            expire(log.committer(), &rule).await.unwrap().unwrap();
+            let report = gc(log.committer(), &now()).await.unwrap();
+            let dead = if turn == 5 { 2 } else { 1 };
+            assert_eq!(report.deleted, dead, "turn {turn}: {report:?}");
+        }
+        assert!(log.log().read(alone).await.unwrap().unwrap().tombstone);
+        assert!(!log.log().read(tagged).await.unwrap().unwrap().tombstone);
+        log.untag("kept").await.unwrap();
+        expire(log.committer(), &rule).await.unwrap();
+        let report = gc(log.committer(), &now()).await.unwrap();
+        assert_eq!((report.full, report.deleted), (false, 1), "{report:?}");
+        assert!(log.log().read(tagged).await.unwrap().unwrap().tombstone);
+        let full = gc(log.committer(), &GcOptions { full: true, ..now() }).await.unwrap();
+        assert_eq!((full.deleted, full.packs), (0, 1), "{full:?}");
+        // Buried versions cost nothing from then on.
+        one.cost();
+        gc(log.committer(), &now()).await.unwrap();
+        gc(log.committer(), &now()).await.unwrap();
+        one.cost();
+        gc(log.committer(), &now()).await.unwrap();
+        assert!(one.cost().get <= 10);
+    });
+}

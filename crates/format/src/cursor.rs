@@ -8,12 +8,19 @@ pub struct FormatError {
     pub structure: &'static str,
     /// The value found and the value expected.
     pub detail: String,
+    /// The bytes are whole, and of a format that this program does not know.
+    pub is_newer: bool,
 }
 
 impl FormatError {
     /// Names the structure and its fault.
     pub fn new(structure: &'static str, detail: impl Into<String>) -> Self {
-        Self { structure, detail: detail.into() }
+        Self { structure, detail: detail.into(), is_newer: false }
+    }
+
+    /// Names a structure that a newer program wrote: its checksum matches.
+    pub fn newer(structure: &'static str, detail: impl Into<String>) -> Self {
+        Self { is_newer: true, ..Self::new(structure, detail) }
     }
 }
 

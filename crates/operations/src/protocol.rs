@@ -234,13 +234,13 @@ pub enum Request {
     },
     /// Makes a snapshot a version of a blob: [`Reply::Pushed`].
     Push(PushWish),
-    /// Takes a volume back to a snapshot.
+    /// Rolls volumes and shares back to snapshots: none of them if one is refused or in use.
     Rollback {
-        /// `VOLUME@SNAPSHOT`.
-        snapshot: String,
+        /// `VOLUME@SNAPSHOT` of each.
+        snapshots: Vec<String>,
         /// Newer snapshots are given up.
         recursive: bool,
-        /// Even while a client has the volume open.
+        /// Even while a client has a volume open.
         force: bool,
     },
     /// Gives a volume, a folder or a snapshot another name.
@@ -674,13 +674,17 @@ mod tests {
             Request::Destroy { volume: "vm".to_owned(), id: Some(7), recursive: false, force: true },
             Request::GiveUp { title: "vm@s".to_owned() },
             Request::Allowed {
-                request: Box::new(Request::Rollback { snapshot: "vm@s".to_owned(), recursive: true, force: true }),
+                request: Box::new(Request::Rollback {
+                    snapshots: vec!["vm@s".to_owned()],
+                    recursive: true,
+                    force: true,
+                }),
             },
             Request::Snapshot { volume: "vm".to_owned(), name: "s".to_owned() },
             Request::SnapshotFolder { folder: "a/b".to_owned(), name: "s".to_owned() },
             Request::CreateFolder { folder: "a/b".to_owned(), properties: BTreeMap::new() },
             Request::Folders,
-            Request::Rollback { snapshot: "vm@s".to_owned(), recursive: true, force: false },
+            Request::Rollback { snapshots: vec!["vm@s".to_owned()], recursive: true, force: false },
             Request::Hold { snapshot: "vm@s".to_owned(), tag: "t".to_owned() },
             Request::Release { snapshot: "vm@s".to_owned(), tag: "t".to_owned() },
             Request::Holds { of: Some("vm".to_owned()) },

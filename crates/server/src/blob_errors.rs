@@ -32,6 +32,7 @@ pub fn blob_error(error: &BlobError) -> Error {
         BlobError::Exists(_) => ErrorKind::Exists,
         BlobError::Fenced { .. } | BlobError::Changed { .. } => ErrorKind::Conflict,
         BlobError::Damaged { .. } | BlobError::Lost { .. } => ErrorKind::Corrupt,
+        BlobError::Newer { .. } => ErrorKind::Unsupported,
         BlobError::Refused(_) => ErrorKind::Invalid,
     };
     Error::new(kind, error.to_string())

@@ -368,18 +368,30 @@ impl Devices {
     ///
     /// # Errors
     /// `InUse`, `NotFound`, and what the pool says.
-    pub fn rollback(&self, snapshot: &str, recursive: bool, force: bool) -> Result<()> {
-        let volume = names::volume_of(snapshot);
-        // By its number: while its clients go, another may get its name.
-        let id = self.pool.volume(snapshot)?.id();
-        let mut needed = vec![Needed { volume: self.pool.volume(volume)?, goes: false }];
-        if recursive {
-            // Oldest first.
-            let all = self.pool.snapshots(Some(volume))?;
-            let newer = all.iter().position(|snapshot| snapshot.id == id).map_or(&[][..], |at| &all[at + 1..]);
-            needed.extend(self.going(newer)?);
+    pub fn rollback(&self, snapshots: &[String], recursive: bool, force: bool) -> Result<()> {
+        let (mut ids, mut needed) = (Vec::new(), Vec::new());
+        for snapshot in snapshots {
+            let volume = names::volume_of(snapshot);
+            // By its number: while its clients go, another may get its name.
+            let id = self.pool.volume(snapshot)?.id();
+            needed.push(Needed { volume: self.pool.volume(volume)?, goes: false });
+            if recursive {
+                // Oldest first.
+                let all = self.pool.snapshots(Some(volume))?;
+                let newer = all.iter().position(|snapshot| snapshot.id == id).map_or(&[][..], |at| &all[at + 1..]);
+                needed.extend(self.going(newer)?);
+            }
+            ids.push(id);
         }
-        self.with_needed(&needed, GOING_PATIENCE, force, || self.pool.rollback(id, recursive))
+        self.with_needed(&needed, GOING_PATIENCE, force, || {
+            for (done, id) in ids.into_iter().enumerate() {
+                self.pool.rollback(id, recursive).map_err(|error| match done {
+                    0 => error,
+                    _ => error.context(format_args!("after {} were rolled back", snapshots[..done].join(", "))),
+                })?;
+            }
+            Ok(())
+        })
     }
 
     /// What a front end is shown: all volumes, or those of `names`.

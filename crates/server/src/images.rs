@@ -8,7 +8,7 @@ mod ahead;
 mod pins;
 pub mod push;
 
-pub use pins::holder;
+pub use pins::{holder, is_of_another_copy, pool_holder};
 
 use std::collections::HashMap;
 use std::pin::pin;

@@ -49,6 +49,8 @@ pub struct Facts {
     pub data: PathBuf,
     /// Memory that it may use, in all.
     pub memory_bytes: u64,
+    /// Name of this copy of the pool, under which it holds images.
+    pub holder: String,
 }
 
 /// Where a pool is served.
@@ -237,7 +239,7 @@ impl Service {
                     None => self.devices.destroy(&volume, recursive, force),
                 };
                 self.check_destroy(&volume, id, recursive)?;
-                self.letting_go(|| self.unmounted(&volume, force, destroy)).map(|()| Reply::Done)
+                self.letting_go(|| self.unmounted(&[&volume], force, destroy)).map(|()| Reply::Done)
             }
             Request::Allowed { request } => self.check_allowed(&request).map(|()| Reply::Done),
             Request::GiveUp { title } => self.letting_go(|| self.pool.give_up_received(&title)).map(|()| Reply::Done),
@@ -258,14 +260,14 @@ impl Service {
                 self.look_at_shares();
                 Ok(Reply::Done)
             }
-            Request::Rollback { snapshot, recursive, force } => {
-                let share = operations::names::volume_of(&snapshot);
-                self.pool.check_rollback(&*snapshot, recursive)?;
-                let work = || self.devices.rollback(&snapshot, recursive, force);
-                self.unmounted(share, force, work).map(|()| Reply::Done)
+            Request::Rollback { snapshots, recursive, force } => {
+                let shares: Vec<_> = snapshots.iter().map(|snapshot| operations::names::volume_of(snapshot)).collect();
+                self.check_rollback(&snapshots, recursive)?;
+                let work = || self.devices.rollback(&snapshots, recursive, force);
+                self.unmounted(&shares, force, work).map(|()| Reply::Done)
             }
             Request::Rename { old, new } => {
-                self.unmounted(&old, false, || self.pool.rename(&old, &new))?;
+                self.unmounted(&[&old], false, || self.pool.rename(&old, &new))?;
                 self.jobs.follow_names(|id| self.pool.volume_of(id).ok().map(|volume| volume.name()));
                 // What has come among those that are served was not mounted before.
                 self.look_at_shares();

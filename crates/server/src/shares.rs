@@ -442,10 +442,10 @@ impl Shares {
     ///
     /// # Errors
     /// [`ErrorKind::InUse`], and nothing is done; others in the folder may be unmounted by then.
-    pub fn without<T>(&self, name: &str, force: bool, work: impl FnOnce() -> Result<T>) -> (bool, Result<T>) {
+    pub fn without<T>(&self, names: &[&str], force: bool, work: impl FnOnce() -> Result<T>) -> (bool, Result<T>) {
         let mut state = self.state.lock();
         let mut meant = innermost_first(&state.mounted);
-        meant.retain(|(own, _)| own == name || is_in(own, name));
+        meant.retain(|(own, _)| is_meant(own, names));
         if let Err(error) = meant.iter().try_for_each(|(_, id)| wait_for_users(&state.mounted, *id)) {
             return (false, Err(error));
         }
@@ -454,7 +454,7 @@ impl Shares {
                 return (index > 0, Err(error));
             }
         }
-        let done = self.claim_all(name).and_then(|_claims| work());
+        let done = self.claim_all(names).and_then(|_claims| work());
         self.keep_for_inner(&state.mounted).iter().for_each(|error| log::warn!("{error}"));
         for (name, _) in &meant {
             if self.pool.volume(name).is_err() {
@@ -465,9 +465,9 @@ impl Shares {
     }
 
     /// Claims the trees of a share and of those in it, or of those in a folder.
-    fn claim_all(&self, name: &str) -> Result<Vec<TreeClaim>> {
+    fn claim_all(&self, names: &[&str]) -> Result<Vec<TreeClaim>> {
         let meant = self.pool.volumes().into_iter().filter(|volume| volume.is_share());
-        let meant = meant.filter(|volume| volume.name == name || is_in(&volume.name, name));
+        let meant = meant.filter(|volume| is_meant(&volume.name, names));
         let claim = |volume: VolumeStatus| {
             let claim = self.pool.claim_tree(volume.id, TreeUse::Change, PATIENCE);
             claim.map_err(|error| error.context(format_args!("share '{}'", volume.name)))
@@ -530,6 +530,11 @@ fn check_empty(name: &str, dir: &Path) -> Result<()> {
         Some(_) => refused("the directory there is not empty, and a mount would hide what is in it"),
         None => Ok(()),
     }
+}
+
+/// Returns whether a share is one of those named, or in one of them.
+fn is_meant(share: &str, names: &[&str]) -> bool {
+    names.iter().any(|name| share == *name || is_in(share, name))
 }
 
 /// Waits until only its mount has the tree of a mounted share. It cannot be lent meanwhile.

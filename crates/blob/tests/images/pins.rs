@@ -379,11 +379,36 @@ fn a_pin_between_the_list_and_the_record_of_an_expiry_holds() {
         tidy(&connection, "image").await;
         assert!(read(&store, "image", inc, 1).await == Ok(version_one()));
         assert!(image.blob().audit(&blob::Tally::default()).await.unwrap().wrong.is_empty());
-        // It is given up all the same: nobody else gets it.
+        // It is given up all the same: no other volume can pin it.
         let late = image.pin("pool-1/vm2").await;
         assert!(matches!(late, Err(Error::Expired(1))), "{late:?}");
         assert_eq!(unpin(&connection, "image").await, 1);
         tidy(&connection, "image").await;
+        assert_eq!(read(&store, "image", inc, 1).await, Err(Cause::Gone));
+    });
+}
+
+#[test]
+fn a_version_whose_pin_goes_late_is_collected_although_a_younger_one_is_buried() {
+    run(async {
+        let store = Failing::new();
+        let connection = store.connect();
+        for seed in 1..=3 {
+            put(&connection, "image", seed).await;
+        }
+        let image = Image::open(&connection, key("image"), &At::Number(1)).await.unwrap();
+        let (committer, inc) = (image.blob().committer(), image.blob().log().inc());
+        let rule = ExpireRule { keep_last: Some(1), ..ExpireRule::default() };
+        let plan = ExpirePlan::of(committer, &rule).await.unwrap();
+        image.pin(HOLDER).await.unwrap();
+        plan.carry_out(committer).await.unwrap().unwrap();
+        let now = GcOptions { upload_max: Duration::ZERO, grace: Duration::ZERO, ..GcOptions::default() };
+        let first = gc(committer, &now).await.unwrap();
+        assert_eq!((first.buried, first.in_grace), (1, 0), "a pin has no grace: {first:?}");
+        assert!(read(&store, "image", inc, 1).await == Ok(version_one()));
+        assert_eq!(unpin(&connection, "image").await, 1);
+        let second = gc(committer, &now).await.unwrap();
+        assert!(!second.full && second.buried == 1, "{second:?}");
         assert_eq!(read(&store, "image", inc, 1).await, Err(Cause::Gone));
     });
 }
@@ -409,7 +434,7 @@ fn an_expiry_says_which_versions_are_pinned() {
     });
 }
 
-/// A volume pins a version while its blob is removed, before the record that gives up what is not pinned.
+/// A volume pins a version while its blob is removed, before the record that gives up its versions.
 async fn pinned_while_removed() -> (Result<(), Error>, Result<Vec<u8>, Cause>) {
     let store = Failing::new();
     let connection = store.connect();

@@ -1,8 +1,10 @@
-//! The model of lives, pins, removals and clones of clones: keys 0 (the source), 1 (its clone) and 2 (the clone's clone), with a rival that
-//! uses key 1, and collectors that drop dead pins. Commits are one step here: the model of one log shows why they may be.
+//! The model of lives, pins, removals and clones of clones: keys 0 (the source), 1 (its clone) and
+//! 2 (the clone's clone), with a rival that uses key 1, and collectors that drop dead pins. Commits
+//! are one step here: the model of one log shows why they may be.
 //!
-//! A pin is an object of its own: it is written, late or twice, and its maker looks at the log afterwards. Expiry, collectors and removers
-//! list the pins, and act on the list at any later time.
+//! A pin is an object of its own: it is written, late or twice, and its maker looks at the log
+//! afterwards. Expiry, collectors and removers list the pins, and act on the list at any later
+//! time.
 
 use std::collections::BTreeSet;
 
@@ -28,7 +30,8 @@ struct Blob {
     expired: BTreeSet<usize>,
     /// The pin objects that are there.
     pins: BTreeSet<Pin>,
-    /// Requests to write a pin whose answer was lost: they may have their effect at any time, also after the pin was removed.
+    /// Requests to write a pin whose answer was lost: they may have their effect at any time, also
+    /// after the pin was removed.
     late: BTreeSet<Pin>,
     closed: bool,
     own: BTreeSet<Pack>,
@@ -133,8 +136,9 @@ pub enum Step {
 #[derive(Debug, Clone)]
 pub struct CloneModel {
     pub canary: &'static str,
-    /// Clones of clones are made, and expiries, collectors, removers and the making of a pin are one step each. Otherwise there is one
-    /// clone, and each of their steps may have any other step before it.
+    /// Clones of clones are made, and expiries, collectors, removers and the making of a pin are
+    /// one step each. Otherwise there is one clone, and each of their steps may have any other step
+    /// before it.
     pub deep: bool,
 }
 
@@ -340,7 +344,8 @@ impl CloneModel {
         Some(())
     }
 
-    /// Whether a collector may take a pin away; it may have to make sure that the holder is never born.
+    /// Whether a collector may take a pin away; it may have to make sure that the holder is never
+    /// born.
     fn judge(&self, world: &mut World, pin: Pin) -> bool {
         let (_, key, life) = pin;
         match world.lives[key].get(life - 1) {
@@ -503,7 +508,8 @@ impl Model for CloneModel {
                 }
                 world.dropping.insert((inc, pin));
             }
-            // The decision stays: the request may have its effect again, after a late write of the pin.
+            // The decision stays: the request may have its effect again, after a late write of the
+            // pin.
             Step::Drop(inc, pin) => drop(world.blobs[inc].pins.remove(&pin)),
         }
         (world != *last).then_some(world)

@@ -31,7 +31,7 @@ struct Inner {
     requests: u64,
     /// Looks whether there is an object, and creates it some time later: what the protocol cannot live with.
     racy: bool,
-    /// No list shows what is young, be it a pin: what the protocol cannot live with, either.
+    /// No list shows a young object, be it a pin: the protocol cannot live with that, either.
     lists_late: bool,
     /// Each request takes the same time: 60 ms.
     steady: bool,

@@ -167,9 +167,7 @@ impl Receiver {
     }
 
     fn begin(&self) -> Result<&StreamBegin> {
-        self.begin
-            .as_ref()
-            .ok_or_else(|| damaged(FormatError { structure: "stream", detail: "it has no beginning".to_owned() }))
+        self.begin.as_ref().ok_or_else(|| damaged(FormatError::new("stream", "it has no beginning")))
     }
 
     /// What there is of the stream's snapshot already.

@@ -6,9 +6,9 @@
 //! has no version yet. A push to another key makes a clone of the base there first, which shares
 //! all objects, and puts the change on it.
 //!
-//! The blob's log tells of each push: the name of the operation is that of the pool and of the
-//! snapshot's number, which no other snapshot ever gets. So the same push is done once, and nothing
-//! about it is kept in the pool.
+//! The blob's log has each push: the name of its operation is made of the snapshot's identity,
+//! which snapshots of any pools share only if they hold the same bytes. So the same push is done
+//! once, a copy of the pool cannot be taken for it, and the pool keeps nothing about pushes.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -24,7 +24,7 @@ use engine::{GroupsPage, Pool, PushBase, Volume};
 use env::{RemoteGroup, RemoteImage};
 use format::crc32c;
 use object_store::path::Path;
-use surface::{BlockDevice, DeviceId, Error, ErrorKind, Result};
+use surface::{BlockDevice, Error, ErrorKind, Result};
 
 use super::Images;
 use operations::PushWish;
@@ -63,16 +63,14 @@ pub struct Done {
 }
 
 /// The name of the push of a snapshot to a blob; `again` counts those on purpose.
-fn operation(pool_id: &str, snapshot: DeviceId, inc: Inc, again: u32) -> OpId {
-    OpId(NodeHash::of(format!("push/{pool_id}/{}/{inc}/{again}", snapshot.0).as_bytes()).0)
+fn operation(snapshot: &impl fmt::Display, inc: Inc, again: u32) -> OpId {
+    OpId(NodeHash::of(format!("push/{snapshot}/{inc}/{again}").as_bytes()).0)
 }
 
 /// A push: what it is of.
 pub struct Push<'a> {
-    /// The pool, and its id.
+    /// The pool.
     pub pool: &'a Pool,
-    /// Its id.
-    pub pool_id: &'a str,
     /// The wish of its user.
     pub wish: &'a PushWish,
     /// The image that the volume was cloned from.
@@ -121,7 +119,8 @@ impl Push<'_> {
                 break;
             }
             let title = format!("{}@{}", self.volume(), snapshot.name);
-            known.extend((0..AGAIN_MAX).map(|again| (operation(self.pool_id, snapshot.id, inc, again), title.clone())));
+            let identity = self.pool.snapshot_identity(&title)?;
+            known.extend((0..AGAIN_MAX).map(|again| (operation(&identity, inc, again), title.clone())));
         }
         let head = blob.refresh().await.map_err(told)?;
         let mut last = head.seq;
@@ -175,7 +174,7 @@ impl Push<'_> {
         let size = pushed_size(&snapshot, on)?;
         let options = PushOptions {
             upload: UploadOptions { encoding, ..UploadOptions::default() },
-            id: self.name(blob, snapshot.id()).await?,
+            id: self.name(blob).await?,
             message: self.wish.message.clone(),
             replace: self.wish.replace,
         };
@@ -211,9 +210,9 @@ impl Push<'_> {
 
     /// Returns the name of the operation: a new one only where a version is to be put over others
     /// although this snapshot was pushed before them.
-    async fn name(&self, blob: &Blob, snapshot: DeviceId) -> Result<OpId> {
-        let inc = blob.log().inc();
-        let name = |again| operation(self.pool_id, snapshot, inc, again);
+    async fn name(&self, blob: &Blob) -> Result<OpId> {
+        let (inc, identity) = (blob.log().inc(), self.pool.snapshot_identity(&self.wish.snapshot)?);
+        let name = |again| operation(&identity, inc, again);
         if !self.wish.replace {
             return Ok(name(0));
         }
@@ -335,6 +334,13 @@ async fn clone_of(
 
 fn told(error: BlobError) -> Error {
     match error {
+        BlobError::Changed { base: 0, newest } => {
+            let why = format!(
+                "the volume did not begin as a version of this blob, which has version {newest}: push to a key without \
+                 a blob, or in the place of that version (--replace)"
+            );
+            Error::new(ErrorKind::Conflict, why)
+        }
         BlobError::Changed { base, newest } => {
             let why = format!(
                 "version {newest} is newer than version {base}, on which the push would be made: \
@@ -356,12 +362,11 @@ mod tests {
 
     #[test]
     fn each_snapshot_has_names_of_its_own() {
-        let names: std::collections::HashSet<OpId> =
-            [("a", 1, 1, 0), ("b", 1, 1, 0), ("a", 2, 1, 0), ("a", 1, 2, 0), ("a", 1, 1, 1)]
-                .into_iter()
-                .map(|(pool, snapshot, inc, again)| operation(pool, DeviceId(snapshot), Inc(inc), again))
-                .collect();
-        assert_eq!(names.len(), 5);
-        assert_eq!(operation("a", DeviceId(1), Inc(1), 0), operation("a", DeviceId(1), Inc(1), 0));
+        let names: std::collections::HashSet<OpId> = [("a", 1, 0), ("b", 1, 0), ("a", 2, 0), ("a", 1, 1)]
+            .into_iter()
+            .map(|(snapshot, inc, again)| operation(&snapshot, Inc(inc), again))
+            .collect();
+        assert_eq!(names.len(), 4);
+        assert_eq!(operation(&"a", Inc(1), 0), operation(&"a", Inc(1), 0));
     }
 }

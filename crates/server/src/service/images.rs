@@ -1,6 +1,7 @@
 //! Volumes that begin as images in an object store: made, held there while they need it, and pushed
 //! back. Owns the order: an image is held before the volume is made, and let go after it is gone.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,7 +16,7 @@ use surface::{Error, ErrorKind, Result};
 use super::Service;
 use crate::first_reads::GROUP_BYTES;
 use crate::images::push::Push;
-use crate::images::{Images, holder, store_error};
+use crate::images::{Images, holder, is_of_another_copy, store_error};
 use operations::names;
 use operations::{ImageAddress, PushWish, PushedLine, Reply};
 
@@ -54,6 +55,8 @@ pub(super) struct Tending {
     is_busy: AtomicBool,
     next_unix_s: AtomicU64,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    /// Pins of other copies of the pool that the log has named.
+    told: Mutex<BTreeSet<(String, String)>>,
 }
 
 /// Which volumes need an image.
@@ -69,7 +72,7 @@ impl Service {
         properties: &BTreeMap<String, String>,
     ) -> Result<Reply> {
         let image = parse_image(image)?;
-        let holder = holder(&self.pool.status().id, volume);
+        let holder = holder(&self.facts.holder, volume);
         let make = || self.pool.clone_image(&image, volume, size_bytes, properties);
         let _turn = self.tending.turn.lock();
         let id = self.noted(&image, &holder, make)?;
@@ -102,7 +105,7 @@ impl Service {
 
     /// Holds an image for a volume, then does what brings that.
     pub(crate) fn holding<T>(&self, image: &RemoteImage, volume: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
-        let holder = holder(&self.pool.status().id, volume);
+        let holder = holder(&self.facts.holder, volume);
         let _turn = self.tending.turn.lock();
         let mut is_held = false;
         let done = self.noted(image, &holder, || {
@@ -124,7 +127,7 @@ impl Service {
     /// Makes a snapshot the next version of a blob.
     pub(super) fn push(&self, wish: &PushWish) -> Result<Reply> {
         let image = self.pool.image_of(&wish.snapshot)?.map(|status| status.image);
-        let push = Push { pool: &self.pool, pool_id: &self.pool.status().id, wish, image };
+        let push = Push { pool: &self.pool, wish, image };
         let done = push.run(&self.images)?;
         let pushed = done.pushed;
         Ok(Reply::Pushed(PushedLine {
@@ -147,7 +150,7 @@ impl Service {
         if before.is_empty() {
             return Ok(done);
         }
-        let (after, id) = (needed(&self.pool), self.pool.status().id);
+        let (after, id) = (needed(&self.pool), self.facts.holder.clone());
         for (image, volumes) in before {
             let still = after.iter().find(|(known, _)| *known == image).map(|(_, volumes)| volumes);
             let gone = volumes.into_iter().filter(|name| !still.is_some_and(|still| still.contains(name)));
@@ -233,7 +236,7 @@ impl Service {
         }
         self.tending.is_busy.store(true, Ordering::Relaxed);
         self.tending.next_unix_s.store(now + TEND_EVERY_S, Ordering::Relaxed);
-        let (images, tending, id) = (Arc::clone(&self.images), Arc::clone(&self.tending), self.pool.status().id);
+        let (images, tending, id) = (Arc::clone(&self.images), Arc::clone(&self.tending), self.facts.holder.clone());
         let pool = self.pool.clone();
         self.beside(move || {
             if !tending.look(&images, &pool, &id, &|text| log::warn!("{text}")) {
@@ -245,6 +248,11 @@ impl Service {
 }
 
 impl Tending {
+    /// Returns whether a pin of another copy is met for the first time.
+    fn is_first_report(&self, location: &str, holder: &str) -> bool {
+        self.told.lock().insert((location.to_owned(), holder.to_owned()))
+    }
+
     /// Lets an image go for volumes that are gone.
     fn pay(&self, images: &Images, pool: &Pool, id: &str, owed: &Owed) -> std::result::Result<(), OriginError> {
         let _turn = self.turn.lock();
@@ -296,9 +304,21 @@ impl Tending {
             if !kept.is_subset(&named) {
                 return false;
             }
-            let prefix = holder(id, "");
-            let is_left_over = |known: &str| known.starts_with(&prefix) && !kept.contains(known);
+            let (prefix, others) = (holder(id, ""), RefCell::new(BTreeSet::new()));
+            let is_left_over = |known: &str| {
+                if is_of_another_copy(id, known) {
+                    others.borrow_mut().insert(known.to_owned());
+                }
+                known.starts_with(&prefix) && !kept.contains(known)
+            };
             is_done &= images.let_go(&image, is_left_over).is_ok();
+            let location = &image.location;
+            for other in others.into_inner().into_iter().filter(|other| self.is_first_report(location, other)) {
+                warn(&format!(
+                    "{location} is held by {other}: another copy of this pool, or this pool before it was moved; if that one is \
+                     gone for good, `shale blob unpin {location} {other}` removes the pin"
+                ));
+            }
         }
         is_done
     }

@@ -114,25 +114,35 @@ impl Service {
             // The bookmark itself is looked for when it goes.
             Request::Destroy { volume, .. } if volume.contains('#') => Ok(()),
             Request::Destroy { volume, id, recursive, .. } => self.check_destroy(volume, *id, *recursive),
-            Request::Rollback { snapshot, recursive, .. } => self.pool.check_rollback(&**snapshot, *recursive),
+            Request::Rollback { snapshots, recursive, .. } => self.check_rollback(snapshots, *recursive),
             _ => Ok(()),
         }
     }
 
-    /// Does something to a volume or a share, or to a folder with shares, that is not mounted
+    /// Whether the pool would roll back to all of these snapshots.
+    pub(super) fn check_rollback(&self, snapshots: &[String], recursive: bool) -> Result<()> {
+        snapshots.iter().try_for_each(|snapshot| {
+            let checked = self.pool.check_rollback(&**snapshot, recursive);
+            checked
+                .map_err(|error| if snapshots.len() > 1 { error.context(format_args!("'{snapshot}'")) } else { error })
+        })
+    }
+
+    /// Does something to volumes or shares, or to folders with shares, none of which is mounted
     /// meanwhile.
-    pub(super) fn unmounted<T>(&self, name: &str, force: bool, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    pub(super) fn unmounted<T>(&self, names: &[&str], force: bool, work: impl FnOnce() -> Result<T>) -> Result<T> {
         let shares = self.shares.lock().clone();
         let Some(shares) = shares else { return work() };
         // Snapshots and bookmarks go while the share is mounted, and come back into sight by
         // themselves.
         shares.close_moments(false);
-        if name.contains(['@', '#']) {
+        if names.iter().all(|name| name.contains(['@', '#'])) {
             return work();
         }
         let exports = self.exports.lock().clone();
-        let withdrawn = exports.as_ref().map(|exports| exports.withdraw(name));
-        let (was_mounted, done) = shares.without(name, force, work);
+        let withdrawn: Vec<_> =
+            exports.iter().flat_map(|exports| names.iter().map(|name| exports.withdraw(name))).collect();
+        let (was_mounted, done) = shares.without(names, force, work);
         drop(withdrawn);
         // Of a folder, some may have been unmounted before one could not be.
         if was_mounted {

@@ -192,7 +192,7 @@ pub struct BlobGetArgs {
     /// 100- all from byte 100 on
     #[arg(long, value_name = "A-B", value_parser = range, allow_hyphen_values = true)]
     pub range: Option<(u64, Option<u64>)>,
-    /// Overwrite the file that is there
+    /// Replace the file that is there, once the copy is complete
     #[arg(long)]
     pub force: bool,
 }
@@ -437,8 +437,9 @@ given hold for it. The newest version, and those with a tag or a pin, are always
 were given up cannot be opened any more; the next gc takes back their space.
 
 JSON: {blob, expired (whether anything was given up), given_up: [[first, last]],
-  kept: [[first, last]] (meant, but needed by tags, clones or volumes), live_versions (numbers that
-  are live, those of tags and the like included)}.")]
+  kept: [[first, last]] (meant, but needed by tags, clones or volumes), live_versions}.
+--older-than warns when the newest version is older than the age, too: then this machine's clock may be
+wrong.")]
 pub struct BlobExpireArgs {
     /// URL of the blob; with @VERSION only that version
     #[arg(value_name = "URL")]
@@ -466,11 +467,13 @@ whatever the clocks of the writers say.
 Objects of versions that were given up, or were uploaded, less than a day ago are not deleted yet,
 unless --grace and --uploads are less than that.
 
-A run lists the sessions that are new since the last one, and those of versions that were given up
-since; each 16th looks at all.
+A run lists the sessions that are new since the last one, and those of versions that nothing needs any
+more since; each 16th looks at all.
 
-JSON: {blob, dry_run, full, requests, packs (looked at), deleted, bytes, refused, buried,
-  pins_dropped}.")]
+Exit code 7 if the store refuses to delete objects, 3 if there never was a blob.
+
+JSON: {blob, dry_run, full, requests, packs (looked at), deleted, bytes, young (objects that no version
+  names, younger than --uploads), versions_in_grace, refused, buried, pins_dropped}.")]
 pub struct BlobGcArgs {
     /// URL of the blob
     #[arg(value_name = "URL")]

@@ -81,15 +81,15 @@ pub fn rollback(args: RollbackArgs, output: &Output) -> Outcome {
     let (titles, is_folder) = Session::with(&args.pool, &args.access, |session| {
         let is_folder = is_folder(session, volume)?;
         let titles = if is_folder { below::snapshots(session, volume, name)? } else { vec![args.snapshot.clone()] };
-        below::each(&titles, "rolled back", output, |title| {
-            let request =
-                Request::Rollback { snapshot: title.to_owned(), recursive: args.recursive, force: args.force };
-            if args.force {
+        let request = Request::Rollback { snapshots: titles.clone(), recursive: args.recursive, force: args.force };
+        if args.force {
+            session.done(Request::Allowed { request: Box::new(request.clone()) })?;
+            titles.iter().try_for_each(|title| {
                 let forced = Forced { title, change: Change::TakenBack, recursive: args.recursive };
-                forced::tell_before(&request, session, &forced, output)?;
-            }
-            Ok(session.done(request)?)
-        })?;
+                forced::tell(session, &forced, output)
+            })?;
+        }
+        session.done(request)?;
         Ok((titles, is_folder))
     })?;
     let mut document = json!({ "volume": volume, "snapshot": args.snapshot });

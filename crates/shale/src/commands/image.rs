@@ -62,15 +62,18 @@ pub fn clone(args: CloneArgs, url: &str, output: &Output) -> Outcome {
     Ok(())
 }
 
-/// An error of the pool, with who it is that lacks credentials: this command has found its own by
-/// then, and it is the server that talks to the store.
+/// Names the process that lacks credentials: by then this command has found its own, and the
+/// pool's server asks the store.
 fn of_whom(session: &Session, error: Error) -> Failure {
     if !(session.is_served() && error.to_string().contains(::blob::NO_CREDENTIALS)) {
         return error.into();
     }
-    let how = "; this is said of the environment of the server, not of this shell: stop the server, and start it where these are set (in a unit of \
-               systemd with EnvironmentFile=)";
-    Failure::from(error.context("the pool's server asks the store")).with(how)
+    let process = super::status::status(session).map(|report| format!(" (process {})", report.pid)).unwrap_or_default();
+    let text = format!(
+        "the pool's server{process} has no credentials for the store, and does not see those of this command: stop it, and start it \
+         with the same variables (in a unit of systemd with EnvironmentFile=)"
+    );
+    Error::new(error.kind(), text).into()
 }
 
 fn invalid(error: impl std::fmt::Display) -> Error {

@@ -42,16 +42,16 @@ fn going_back_spares_newer_snapshots_that_clients_have_open() {
     let (open, _dir) = pool_with(&["a", "b", "c"]);
     let devices = open.service.devices();
     let client = devices.open("v@c", &a_client()).unwrap();
-    let refused = devices.rollback("v@a", true, false).unwrap_err();
+    let refused = devices.rollback(&["v@a".to_owned()], true, false).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::InUse);
     assert!(refused.to_string().contains("'v@c' is open by 1 client: a test"), "{refused}");
     assert_eq!(names(&open), ["a", "b", "c"]);
     // Older clients do not stand in the way.
     let older = devices.open("v@a", &a_client()).unwrap();
-    devices.rollback("v@b", true, true).unwrap();
+    devices.rollback(&["v@b".to_owned()], true, true).unwrap();
     assert_eq!(names(&open), ["a", "b"]);
     drop(client);
-    devices.rollback("v@a", true, false).unwrap();
+    devices.rollback(&["v@a".to_owned()], true, false).unwrap();
     assert_eq!(names(&open), ["a"]);
     drop(older);
     open.close().unwrap();
@@ -306,7 +306,7 @@ fn the_next_client_waits_for_what_one_that_has_gone_left() {
         &|| drop(shown.open(id, &a_client()).unwrap()),
         &|| drop(shown.open_alone(id, &a_client(), &mut |_| Ok(())).unwrap()),
         &|| devices.alone("v", true, || Ok(())).unwrap(),
-        &|| devices.rollback("v@a", false, false).unwrap(),
+        &|| devices.rollback(&["v@a".to_owned()], false, false).unwrap(),
     ];
     for next in ways {
         let (asked, told) = mpsc::channel();

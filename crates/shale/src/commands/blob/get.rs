@@ -1,17 +1,17 @@
 //! `shale blob get`: a version, or a range of it, comes down.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{Seek, Write};
-use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use ::blob::Chunk;
+use ::blob::{At, Chunk};
 use futures_util::StreamExt;
 use serde::Serialize;
 use surface::{Error, ErrorKind};
 use units::format_size;
 
+use super::target::Target;
 use super::{Context, LOOK_EVERY, failure};
 use crate::cli::BlobGetArgs;
 use crate::progress::Progress;
@@ -38,16 +38,15 @@ pub async fn run(args: BlobGetArgs, context: &Context<'_>) -> Outcome {
     let started = Instant::now();
     let (connection, blob) = context.open(&args.blob).await?;
     let version = context.until_interrupted(blob.version(args.blob.at())).await?;
+    let head = context.until_interrupted(blob.version(&At::Newest)).await?;
     let (from, to) = args.range.unwrap_or((0, None));
     let to = to.unwrap_or(version.size).min(version.size);
     if from > to {
         let why = format!("version {} has {} bytes: there is nothing at {from}", version.seq, version.size);
         return Err(Error::new(ErrorKind::Invalid, why).into());
     }
-    let is_stdout = args.file == Path::new("-");
-    let mut file = if is_stdout { stdout()? } else { create(&args.file, args.force)? };
-    // Only a new regular file reads as zeroes where nothing is written.
-    let may_skip = !is_stdout && file.metadata().is_ok_and(|about| about.is_file());
+    let mut target = Target::create(&args.file, args.force)?;
+    let may_skip = target.is_sparse();
     let progress = Progress::new(context.output, "get", Some(to - from));
     let say = async {
         loop {
@@ -55,31 +54,24 @@ pub async fn run(args: BlobGetArgs, context: &Context<'_>) -> Outcome {
             tokio::time::sleep(LOOK_EVERY).await;
         }
     };
-    let work = copy(&blob, &version, (from, to), &mut file, may_skip, &progress, context);
+    let work = copy(&blob, &version, (from, to), &mut target.file, may_skip, &progress, context);
     let copied = tokio::select! { done = work => done, () = say => Ok(()) };
-    let finished = copied.and_then(|()| {
-        if is_stdout {
-            return Ok(());
-        }
-        // A device and a pipe have no length that could be set, and some cannot be synced.
-        let end = if may_skip { file.set_len(to - from).and_then(|()| file.sync_all()) } else { synced(&file) };
-        end.map_err(|error| path_error("cannot write", &args.file, error).into())
-    });
+    let finished = copied
+        .and_then(|()| target.finish(to - from).map_err(|error| path_error("cannot write", &args.file, error).into()));
     progress.finish();
     if let Err(failure) = finished {
         // A file that is there looks whole.
-        let removed = !is_stdout && !args.force && std::fs::remove_file(&args.file).is_ok();
-        let left = if removed || is_stdout { "" } else { "; the file is not complete" };
+        let left = target.abandon();
         return Err(failure.context(format_args!("get {} to {}{left}", args.blob, args.file.display())));
     }
-    if is_stdout {
+    if target.is_stdout() {
         return Ok(());
     }
     let seconds = started.elapsed().as_secs_f64();
     let requests = connection.requests();
     let summary = Summary {
         blob: args.blob.to_string(),
-        version: version.seq,
+        version: version.number(&head),
         offset: from,
         bytes: to - from,
         requests: requests.all(),
@@ -151,32 +143,4 @@ async fn copy(
 
 fn write(done: std::io::Result<()>) -> Outcome {
     done.map_err(|error| Error::from_io("cannot write", error).into())
-}
-
-/// Syncs a file of another kind; one that cannot be synced is done.
-fn synced(file: &File) -> std::io::Result<()> {
-    match file.sync_all() {
-        Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => Ok(()),
-        done => done,
-    }
-}
-
-fn stdout() -> Outcome<File> {
-    host::stdout().map_err(|error| Error::from_io("cannot write to stdout", error).into())
-}
-
-fn create(path: &Path, force: bool) -> Outcome<File> {
-    let mut options = OpenOptions::new();
-    options.write(true);
-    if force {
-        options.create(true).truncate(true)
-    } else {
-        options.create_new(true)
-    };
-    options.open(path).map_err(|error| match error.kind() {
-        std::io::ErrorKind::AlreadyExists => {
-            Error::new(ErrorKind::Exists, format!("{} exists; overwrite it with --force", path.display())).into()
-        }
-        _ => path_error("cannot create", path, error).into(),
-    })
 }

@@ -4,10 +4,11 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use ::blob::{
-    At, Blob, BlobKey, BlobPlace, CommitOptions, ExpirePlan, ExpireRule, GcOptions, Tally, UploadOptions, clone_blob,
-    copy_message, drop_dead_pins, gc as collect, refuse_nested, remove, sweep_removed,
+    At, Blob, BlobKey, BlobPlace, CommitOptions, ExpirePlan, ExpireRule, GcOptions, Tally, UploadOptions, check_known,
+    clone_blob, copy_message, drop_dead_pins, gc as collect, refuse_nested, remove, sweep_removed,
 };
 use futures_util::StreamExt;
 use object_store::path::Path;
@@ -15,12 +16,16 @@ use serde::Serialize;
 use surface::{Error, ErrorKind};
 use units::format_size;
 
+use super::look::utc;
 use super::put::{interruption, left, show};
-use super::{Context, encoding, failure, half_written, images};
+use super::{Context, encoding, failure, half_written, images, named};
 use crate::cli::{BlobCopyArgs, BlobExpireArgs, BlobGcArgs, BlobOptimizeArgs, BlobRmArgs, BlobTwoArgs};
 use crate::progress::Progress;
 use host::unix_s;
 use operations::{Failure, Outcome};
+
+/// Difference of two clocks that is worth a warning, in seconds.
+const CLOCKS_APART_S: u64 = 300;
 
 #[derive(Debug, Serialize)]
 struct Cloned {
@@ -45,7 +50,15 @@ pub async fn clone(args: BlobTwoArgs, context: &Context<'_>) -> Outcome {
         return refuse("the clone has no versions yet: leave out the @ and what is behind it");
     }
     let (connection, source) = context.open_to_write(&args.from).await?;
-    let version = context.until_interrupted(source.version(args.from.at())).await?;
+    // The pin names the version, and not the number of a later tag.
+    let wanted = async {
+        match args.from.at() {
+            At::Newest => source.newest_or_rewritten().await,
+            at => source.version(at).await,
+        }
+    };
+    let version = context.until_interrupted(wanted).await?;
+    let head = context.until_interrupted(source.version(&At::Newest)).await?;
     context.until_interrupted(refuse_nested(&connection, &args.to.key())).await?;
     let key_of = |key: &BlobKey| key.path().to_string();
     let mut names = Vec::new();
@@ -66,7 +79,7 @@ pub async fn clone(args: BlobTwoArgs, context: &Context<'_>) -> Outcome {
     let cloned = Cloned {
         blob: args.to.to_string(),
         source: args.from.to_string(),
-        version: version.seq,
+        version: version.number(&head),
         size_bytes: version.size,
     };
     context.output.done(&cloned, || {
@@ -93,13 +106,14 @@ pub async fn copy(args: BlobCopyArgs, context: &Context<'_>) -> Outcome {
     }
     let (_, source) = context.open(&args.from).await?;
     let version = context.until_interrupted(source.version(args.from.at())).await?;
+    let number = version.number(&*context.until_interrupted(source.version(&At::Newest)).await?);
     let tally = Arc::new(Tally::default());
     let options = upload_options(args.properties, args.from.name(), &tally)?;
     let connection = context.connect_to_write(&args.to).await?;
     let target = context.until_interrupted(Blob::open_or_create(&connection, args.to.key())).await?;
     let progress = Progress::new(context.output, "cp", Some(version.size));
     let stream = source.chunks(&version, 0, version.size).map(|chunk| chunk.map_err(std::io::Error::other));
-    let message = copy_message(&args.from.to_string(), version.seq);
+    let message = copy_message(&args.from.to_string(), number);
     let committed = tokio::select! {
         done = target.put(stream, &message, &options) => done.map_err(failure)?,
         () = show(&progress, &tally, &connection) => return Err(Failure::Internal("the progress bar ended".to_owned())),
@@ -109,7 +123,7 @@ pub async fn copy(args: BlobCopyArgs, context: &Context<'_>) -> Outcome {
     let copied = Copied {
         blob: args.to.to_string(),
         source: args.from.to_string(),
-        source_version: version.seq,
+        source_version: number,
         version: committed.seq,
         bytes: committed.len,
         stored_bytes: tally.encoded.load(Ordering::Relaxed),
@@ -145,15 +159,17 @@ impl Expired {
             if first == last { first.to_string() } else { format!("{first} to {last}") }
         };
         let all = |ranges: &[(u64, u64)]| ranges.iter().map(one).collect::<Vec<_>>().join(", ");
-        let mut text = match &self.given_up[..] {
-            [] => format!("{}: no version has gone", self.blob),
-            gone => format!("{}: given up: {}; `shale blob gc` takes their space back", self.blob, all(gone)),
-        };
-        if !self.kept.is_empty() {
-            let kept = all(&self.kept);
-            text.push_str(&format!("; kept, because a tag, a clone or a volume needs them: {kept}"));
+        let mut parts = Vec::new();
+        if !self.given_up.is_empty() {
+            parts.push(format!("given up: {}; `shale blob gc` frees their space", all(&self.given_up)));
         }
-        text + "\n"
+        if !self.kept.is_empty() {
+            parts.push(format!("kept, because a tag, a clone or a volume needs them: {}", all(&self.kept)));
+        }
+        if parts.is_empty() {
+            parts.push("nothing to give up".to_owned());
+        }
+        format!("{}: {}\n", self.blob, parts.join("; "))
     }
 }
 
@@ -177,12 +193,26 @@ pub async fn expire(args: BlobExpireArgs, context: &Context<'_>) -> Outcome {
         at => Some(blob.version(at).await.map_err(failure)?.seq),
     };
     let before = context.until_interrupted(blob.refresh()).await?;
+    if let Some(age) = args.older_than {
+        warn_of_clock(&blob, context).await;
+        let newest = context.until_interrupted(blob.newest_version()).await?;
+        let old = unix_s().saturating_sub(newest.unix_s);
+        if old > age.as_secs() {
+            context.output.warn(&format!(
+                "the newest version is of {} UTC, {old} s ago by this machine's clock, so every version but that one is older than \
+                 --older-than {}: if the clock is wrong, versions that are still wanted were given up (`shale blob log` lists them \
+                 until `shale blob gc`)",
+                utc(newest.unix_s),
+                age_words(age)
+            ));
+        }
+    }
     let rule = ExpireRule { keep_last: args.keep, older_than: args.older_than, version };
     let plan = context.until_interrupted(ExpirePlan::of(blob.committer(), &rule)).await?;
     let pinned = plan.pinned.clone();
     let done = context.until_interrupted_changing(plan.carry_out(blob.committer())).await?;
     let head = blob.refresh().await.map_err(failure)?;
-    let live_versions = head.live().len() as u64;
+    let live_versions = context.until_interrupted(blob.live_versions(&head)).await?;
     let given_up = ranges(before.live().into_iter().filter(|seq| !head.is_live(*seq)));
     let kept: BTreeSet<u64> = head.kept_though_expired().into_iter().chain(pinned).collect();
     let kept = ranges(kept.into_iter());
@@ -200,6 +230,8 @@ struct Collected {
     packs: u64,
     deleted: u64,
     bytes: u64,
+    young: u64,
+    versions_in_grace: u64,
     refused: u64,
     buried: u64,
     pins_dropped: u64,
@@ -219,30 +251,30 @@ pub async fn gc(args: BlobGcArgs, context: &Context<'_>) -> Outcome {
     let mut pins_dropped = 0;
     let mut report = ::blob::GcReport::default();
     let mut half_written = half_written::Swept::default();
+    let grace = args.grace.unwrap_or(GcOptions::default().grace);
+    let upload_max = args.uploads.unwrap_or(GcOptions::default().upload_max);
     let opened = Blob::open(&connection, args.blob.key());
     match opened.await {
         Ok(blob) => {
+            warn_of_clock(&blob, context).await;
             if !args.dry_run {
                 let dropping = drop_dead_pins(blob.committer(), &same_store);
                 pins_dropped = context.until_interrupted_changing(dropping).await?;
             }
-            let options = GcOptions {
-                upload_max: args.uploads.unwrap_or(GcOptions::default().upload_max),
-                grace: args.grace.unwrap_or(GcOptions::default().grace),
-                full: args.full,
-                dry_run: args.dry_run,
-                ..GcOptions::default()
-            };
+            let options =
+                GcOptions { upload_max, grace, full: args.full, dry_run: args.dry_run, ..GcOptions::default() };
             report = context.until_interrupted_changing(collect(blob.committer(), &options)).await?;
             if let Some(directory) = args.blob.directory() {
                 let fence = context.until_interrupted(blob.refresh()).await?.fence;
-                let until_unix_s = unix_s().saturating_sub(options.upload_max.as_secs());
+                let until_unix_s = unix_s().saturating_sub(upload_max.as_secs());
                 let living = half_written::Living { inc: blob.log().inc(), fence, until_unix_s };
                 half_written = half_written::sweep(&directory, Some(living), args.dry_run);
             }
         }
         // What removed incarnations left is still there.
         Err(::blob::Error::Missing(_)) => {
+            let known = async { check_known(&world, &args.blob.key()).await.map_err(|error| named(error, &args.blob)) };
+            context.until_interrupted(known).await?;
             if let Some(directory) = args.blob.directory() {
                 half_written = half_written::sweep(&directory, None, args.dry_run);
             }
@@ -271,6 +303,8 @@ pub async fn gc(args: BlobGcArgs, context: &Context<'_>) -> Outcome {
         packs: report.packs,
         deleted: report.deleted,
         bytes: report.bytes,
+        young: report.young,
+        versions_in_grace: report.in_grace,
         refused: report.refused,
         buried: report.buried,
         pins_dropped,
@@ -278,9 +312,44 @@ pub async fn gc(args: BlobGcArgs, context: &Context<'_>) -> Outcome {
     context.output.done(&collected, || {
         let word = if collected.dry_run { "would be deleted" } else { "were deleted" };
         let size = format_size(collected.bytes);
-        format!("{}: {} of {} objects ({size}) {word}\n", collected.blob, collected.deleted, collected.packs)
+        let mut text =
+            format!("{}: {} of {} objects ({size}) {word}", collected.blob, collected.deleted, collected.packs);
+        if collected.young > 0 {
+            let age = age_words(upload_max);
+            text.push_str(&format!("; {} that no version names, but younger than --uploads {age}", collected.young));
+        }
+        if collected.versions_in_grace > 0 {
+            let (versions, age) = (collected.versions_in_grace, age_words(grace));
+            text.push_str(&format!("; versions given up and still readable for --grace {age}: {versions}"));
+        }
+        text + "\n"
     });
+    if report.refused > 0 {
+        return Err(Failure::Reported(ErrorKind::Io));
+    }
     Ok(())
+}
+
+/// Writes an age as its user does: the largest unit that divides it.
+fn age_words(age: Duration) -> String {
+    let seconds = age.as_secs();
+    let units = [(86_400, "d"), (3600, "h"), (60, "m")];
+    let unit = units.into_iter().find(|(unit, _)| seconds > 0 && seconds.is_multiple_of(*unit));
+    unit.map_or_else(|| format!("{seconds}s"), |(unit, name)| format!("{}{name}", seconds / unit))
+}
+
+/// Warns when a record is of a time that this machine's clock has not reached: ages are too small
+/// then, and nothing gets old enough to be deleted.
+async fn warn_of_clock(blob: &Blob, context: &Context<'_>) {
+    let Ok(head) = blob.version(&At::Newest).await else { return };
+    let ahead = head.unix_s.saturating_sub(unix_s());
+    if ahead > CLOCKS_APART_S {
+        context.output.warn(&format!(
+            "the newest record is of {} UTC, {ahead} s ahead of this machine's clock: one of the clocks that wrote the log, or this \
+             one, is wrong; until that time no version and no upload gets old",
+            utc(head.unix_s)
+        ));
+    }
 }
 
 #[derive(Debug, Serialize)]

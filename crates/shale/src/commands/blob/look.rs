@@ -177,6 +177,7 @@ pub async fn stat(args: BlobAtArgs, context: &Context<'_>) -> Outcome {
     let head = context.until_interrupted(blob.version(&At::Newest)).await?;
     let version = context.until_interrupted(blob.version(args.blob.at())).await?;
     let usage = context.until_interrupted(blob.usage(&version)).await?;
+    let live_versions = context.until_interrupted(blob.live_versions(&head)).await?;
     let pins = context.until_interrupted(blob.log().pins()).await?;
     for error in &pins.damaged {
         context.output.warn(&error.to_string());
@@ -184,9 +185,9 @@ pub async fn stat(args: BlobAtArgs, context: &Context<'_>) -> Outcome {
     let stat = Stat {
         blob: args.blob.to_string(),
         incarnation: blob.log().inc().to_string(),
-        version: version.seq,
-        newest: head.seq,
-        live_versions: head.live().len() as u64,
+        version: version.number(&head),
+        newest: head.number(&head),
+        live_versions,
         size_bytes: version.size,
         hole_bytes: version.size - usage.data.min(version.size),
         data_bytes: usage.data,
@@ -303,12 +304,13 @@ pub async fn diff(args: BlobDiffArgs, context: &Context<'_>) -> Outcome {
     };
     let from = context.until_interrupted(blob.version(args.from.at())).await?;
     let to = context.until_interrupted(blob.version(&other)).await?;
+    let head = context.until_interrupted(blob.version(&At::Newest)).await?;
     let ranges = context.until_interrupted(blob.diff(&from, &to)).await?;
     let ranges: Vec<_> = ranges.into_iter().map(|r| RangeLine { offset: r.start, bytes: r.end - r.start }).collect();
     let diff = Diff {
         blob: args.from.to_string(),
-        from: from.seq,
-        to: to.seq,
+        from: from.number(&head),
+        to: to.number(&head),
         size_bytes: to.size,
         changed_bytes: ranges.iter().map(|range| range.bytes).sum(),
         ranges,
@@ -380,6 +382,7 @@ impl From<::blob::Audited> for Everything {
 pub async fn verify(args: BlobVerifyArgs, context: &Context<'_>) -> Outcome {
     let (_, blob) = context.open(&args.blob).await?;
     let version = context.until_interrupted(blob.version(args.blob.at())).await?;
+    let head = context.until_interrupted(blob.version(&At::Newest)).await?;
     let progress = Progress::new(context.output, "verify", Some(version.size));
     let tally = Tally::default();
     let show = async {
@@ -413,7 +416,7 @@ pub async fn verify(args: BlobVerifyArgs, context: &Context<'_>) -> Outcome {
     let damaged = verified.damaged.into_iter();
     let report = Verification {
         blob: args.blob.to_string(),
-        version: version.seq,
+        version: version.number(&head),
         size_bytes: version.size,
         frames: verified.frames,
         stored_bytes: verified.stored,

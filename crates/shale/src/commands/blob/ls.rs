@@ -34,7 +34,7 @@ impl Listing {
                 match listed {
                     Listed::Blob(path, head) => self.blobs.push(BlobLine {
                         blob: prefix.with_key(path).to_string(),
-                        version: head.seq,
+                        version: head.number(&head),
                         time: head.unix_s,
                         size_bytes: head.size,
                         tags: head.tags.iter().map(|(tag, _)| tag.clone()).collect(),
@@ -59,8 +59,13 @@ impl Listing {
         };
         let head = blob.version(&At::Newest).await?;
         let tags = head.tags.iter().map(|(tag, _)| tag.clone()).collect();
-        let line =
-            BlobLine { blob: prefix.to_string(), version: head.seq, time: head.unix_s, size_bytes: head.size, tags };
+        let line = BlobLine {
+            blob: prefix.to_string(),
+            version: head.number(&head),
+            time: head.unix_s,
+            size_bytes: head.size,
+            tags,
+        };
         self.blobs.push(line);
         Ok(true)
     }

@@ -13,13 +13,14 @@ mod ls;
 mod probed;
 mod put;
 mod source;
+mod target;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use ::blob::{Blob, Connection, ENCODING_KEYS, Encoding, Error as BlobError, Location};
+use ::blob::{Blob, Connection, ENCODING_KEYS, Encoding, Error as BlobError, Location, NO_CREDENTIALS};
 use surface::{Error, ErrorKind};
 
 use crate::cli::{BlobArgs, BlobCommand};
@@ -110,14 +111,8 @@ impl Context<'_> {
 
     /// Opens a blob, which an error names as its user did.
     async fn open_at(&self, connection: &Connection, location: &Location) -> Outcome<Blob> {
-        let named = async {
-            let opened = Blob::open(connection, location.key()).await;
-            opened.map_err(|error| match error {
-                BlobError::Missing(_) => BlobError::Missing(location.to_string()),
-                error => error,
-            })
-        };
-        self.until_interrupted(named).await
+        let opened = async { Blob::open(connection, location.key()).await.map_err(|error| named(error, location)) };
+        self.until_interrupted(opened).await
     }
 
     fn connect(&self, location: &Location) -> Outcome<Connection> {
@@ -155,10 +150,23 @@ fn encoding(properties: &BTreeMap<String, String>) -> Outcome<Encoding> {
     Ok(Encoding::parse(properties).map_err(|error| Error::new(ErrorKind::Invalid, error.to_string()))?)
 }
 
+/// Names a blob that is not there as its user did.
+fn named(error: BlobError, location: &Location) -> BlobError {
+    match error {
+        BlobError::Missing(_) => BlobError::Missing(location.to_string()),
+        error => error,
+    }
+}
+
 /// Tells what a library's error is for a script.
 fn failure(error: BlobError) -> Failure {
     match error {
         BlobError::Unknown { .. } => Failure::Unknown(error.to_string()),
-        error => Failure::Error(server::blob_error(&error)),
+        error => {
+            let error = server::blob_error(&error);
+            let text = error.to_string();
+            // The server of a pool has credentials of its own.
+            if text.contains(NO_CREDENTIALS) { error.context("this command").into() } else { error.into() }
+        }
     }
 }

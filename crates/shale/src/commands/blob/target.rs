@@ -1,0 +1,165 @@
+//! The file that a version is copied to. Owns its state after a copy that fails: a new file is
+//! removed, and one that was to be replaced is unchanged. That one is replaced by a rename, once
+//! the new one is complete and durable.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::{MetadataExt, fchown};
+use std::path::{Path, PathBuf};
+
+use surface::{Error, ErrorKind};
+
+use operations::{Outcome, path_error};
+
+/// Where the bytes go.
+#[derive(Debug)]
+enum Place {
+    Stdout,
+    /// A device, a pipe or the like: it is written in place.
+    Device,
+    New(PathBuf),
+    Replaced {
+        half: PathBuf,
+        path: PathBuf,
+    },
+}
+
+/// An open file that is written.
+#[derive(Debug)]
+pub struct Target {
+    pub file: File,
+    place: Place,
+}
+
+impl Target {
+    /// Opens it: `-` is stdout. With `force` a file that is there is replaced.
+    pub fn create(path: &Path, force: bool) -> Outcome<Self> {
+        if path == Path::new("-") {
+            let file = host::stdout().map_err(|error| Error::from_io("cannot write to stdout", error))?;
+            return Ok(Self { file, place: Place::Stdout });
+        }
+        let failed = |error| path_error("cannot create", path, error);
+        let about = match std::fs::metadata(path) {
+            Ok(about) if force => about,
+            Ok(_) => {
+                let why = format!("{} exists; overwrite it with --force", path.display());
+                return Err(Error::new(ErrorKind::Exists, why).into());
+            }
+            Err(_) => {
+                let file = OpenOptions::new().write(true).create_new(true).open(path).map_err(failed)?;
+                return Ok(Self { file, place: Place::New(path.to_owned()) });
+            }
+        };
+        if !about.is_file() {
+            let file = OpenOptions::new().write(true).open(path).map_err(failed)?;
+            return Ok(Self { file, place: Place::Device });
+        }
+        // Behind a link the file is replaced, and not the link.
+        let path = path.canonicalize().map_err(failed)?;
+        let half = path.with_file_name(format!(".shale-get-{}-{}", std::process::id(), about.ino()));
+        let beside = |error| {
+            path_error("cannot create the new file, which replaces the old one once it is complete, as", &half, error)
+        };
+        let file = OpenOptions::new().write(true).create_new(true).open(&half).map_err(beside)?;
+        let target = Self { file, place: Place::Replaced { half, path } };
+        // Only root may keep the owner of a file of another user.
+        let _ = fchown(&target.file, Some(about.uid()), Some(about.gid()));
+        match target.file.set_permissions(about.permissions()) {
+            Ok(()) => Ok(target),
+            Err(error) => {
+                target.abandon();
+                Err(failed(error).into())
+            }
+        }
+    }
+
+    /// Returns whether it reads as zeroes where nothing is written.
+    pub fn is_sparse(&self) -> bool {
+        matches!(self.place, Place::New(_) | Place::Replaced { .. })
+    }
+
+    /// Returns whether it is the standard output.
+    pub fn is_stdout(&self) -> bool {
+        matches!(self.place, Place::Stdout)
+    }
+
+    /// Makes it durable, and a new file `len` bytes long and visible under its name.
+    pub fn finish(&self, len: u64) -> std::io::Result<()> {
+        match &self.place {
+            Place::Stdout => Ok(()),
+            // A device and a pipe have no length that could be set, and some cannot be synced.
+            Place::Device => match self.file.sync_all() {
+                Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => Ok(()),
+                done => done,
+            },
+            Place::New(_) => self.file.set_len(len).and_then(|()| self.file.sync_all()),
+            Place::Replaced { half, path } => {
+                self.file.set_len(len)?;
+                self.file.sync_all()?;
+                std::fs::rename(half, path)?;
+                path.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())
+            }
+        }
+    }
+
+    /// Removes an incomplete file; returns the words for a message.
+    pub fn abandon(&self) -> &'static str {
+        match &self.place {
+            Place::Stdout => "",
+            Place::New(path) if std::fs::remove_file(path).is_ok() => "",
+            Place::Replaced { half, .. } if std::fs::remove_file(half).is_ok() => "; the old file is as it was",
+            Place::Replaced { .. } => "",
+            Place::New(_) | Place::Device => "; the file is not complete",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::Permissions;
+    use std::io::Write;
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn names(dir: &Path) -> Vec<String> {
+        let entries = std::fs::read_dir(dir).unwrap();
+        let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn an_old_file_is_as_it_was_until_the_new_one_is_complete() {
+        let dir = testkit::TempDir::new("get-target");
+        let (old, link) = (dir.join("old"), dir.join("link"));
+        std::fs::write(&old, "old content").unwrap();
+        std::fs::set_permissions(&old, Permissions::from_mode(0o640)).unwrap();
+        std::os::unix::fs::symlink("old", &link).unwrap();
+        for path in [&old, &link] {
+            let mut target = Target::create(path, true).unwrap();
+            target.file.write_all(b"half").unwrap();
+            assert_eq!(std::fs::read(&old).unwrap(), b"old content");
+            assert_eq!(target.abandon(), "; the old file is as it was");
+            assert_eq!(names(dir.path()), ["link", "old"]);
+            assert_eq!(std::fs::read(&old).unwrap(), b"old content");
+        }
+        let mut target = Target::create(&link, true).unwrap();
+        target.file.write_all(b"new").unwrap();
+        target.finish(5).unwrap();
+        assert_eq!(std::fs::read(&old).unwrap(), b"new\0\0");
+        assert_eq!(old.metadata().unwrap().permissions().mode() & 0o777, 0o640);
+        assert!(link.is_symlink());
+        assert_eq!(names(dir.path()), ["link", "old"]);
+    }
+
+    #[test]
+    fn without_force_nothing_is_replaced_and_a_new_file_goes_when_it_is_abandoned() {
+        let dir = testkit::TempDir::new("get-new");
+        let path = dir.join("new");
+        let target = Target::create(&path, false).unwrap();
+        assert!(target.is_sparse() && Target::create(&path, false).is_err());
+        assert_eq!(target.abandon(), "");
+        assert!(names(dir.path()).is_empty());
+        Target::create(Path::new("/dev/null"), true).unwrap().finish(7).unwrap();
+    }
+}
