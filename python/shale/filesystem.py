@@ -6,6 +6,7 @@ as in every object store: they exist while a blob is below them.
 """
 
 import asyncio
+import gc
 import io
 import json
 import os
@@ -572,7 +573,9 @@ def _is_layer_closed():
         layer = frame.f_locals.get("self") if frame.f_code.co_name == "close" else None
         if isinstance(layer, io.IOBase):
             is_dropped = frame.f_back is not None and frame.f_back.f_code.co_name == "__del__"
-            return not is_dropped and not getattr(layer, "_finalizing", False)
+            # A text layer above that Python drops closes the layer of compression below it.
+            above = [layer, *(one for one in gc.get_referrers(layer) if isinstance(one, io.IOBase))]
+            return not is_dropped and not any(getattr(one, "_finalizing", False) for one in above)
         frame = frame.f_back
     return False
 

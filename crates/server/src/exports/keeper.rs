@@ -72,6 +72,10 @@ impl Keeper {
                     Err(RecvTimeoutError::Timeout) => None,
                     Err(RecvTimeoutError::Disconnected) => break,
                 };
+                // Looks that are still asked for would hold up the stop.
+                if shown.world.ends() {
+                    break;
+                }
                 if ask.as_ref().is_some_and(|ask| ask.now) {
                     servers.hurry();
                 }
@@ -125,7 +129,7 @@ fn look(door: Door, servers: &mut dyn Servers, shown: &Shown, seen: &Mutex<Seen>
         log::warn!("exports: {}", fault.text);
     }
     for fault in seen.faults.difference(&faults) {
-        log::info!("exports: no longer so: {}", fault.text);
+        log::info!("exports: resolved: {}", fault.text);
     }
     *seen = Seen { faults, pids: servers.pids() };
 }

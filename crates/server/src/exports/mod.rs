@@ -155,11 +155,6 @@ impl Exports {
             return Ok(());
         }
         let World { settings, .. } = &self.shown.world;
-        // Of the same door: its server stays at its port, or makes room for itself. Of two shares
-        // with one FTP port, the second one is at fault once the property is set.
-        let own = Door::ALL.into_iter().zip(&self.keepers).find(|(own, _)| *own == door);
-        let own = own.map(|(_, keeper)| keeper.pids()).unwrap_or_default();
-        let ours: Vec<_> = own.into_values().flat_map(process::with_sessions).collect();
         let ports = match door {
             Door::Nfs if settings.has_nfs3 => vec![settings.nfs_port, settings.mount_port],
             Door::Nfs => vec![settings.nfs_port],
@@ -167,20 +162,32 @@ impl Exports {
             Door::Http => vec![settings.http_port],
             Door::Ftp => vec![access.port.unwrap_or(settings.ftp_port)],
         };
-        let taken = ports.into_iter().find_map(|port| ports::taken((settings.address, port).into(), &ours));
-        taken.map_or(Ok(()), |why| {
+        // Of the same door: its server stays at its port, or makes room for itself. Of two shares
+        // with one FTP port, the second one is at fault once the property is set.
+        let taken = || {
+            let own = Door::ALL.into_iter().zip(&self.keepers).find(|(own, _)| *own == door);
+            let own = own.map(|(_, keeper)| keeper.pids()).unwrap_or_default();
+            let ours: Vec<_> = own.into_values().flat_map(process::with_sessions).collect();
+            ports.iter().find_map(|port| ports::taken((settings.address, *port).into(), &ours))
+        };
+        // A server of ours that is still starting is known after the next look.
+        let held = taken().and_then(|_| {
+            self.look(&[door], false, CHANGE_PATIENCE);
+            taken()
+        });
+        held.map_or(Ok(()), |why| {
             let place = match door {
-                Door::Ftp => "port=N in the value".to_owned(),
+                Door::Ftp => "set port=N".to_owned(),
                 _ => self.shown.world.file("settings").display().to_string(),
             };
-            Err(Error::new(ErrorKind::InUse, format!("{} stays as it is: {why} ({place})", door.name())))
+            Err(Error::new(ErrorKind::InUse, format!("{} is unchanged: {why} ({place})", door.name())))
         })
     }
 
     /// Takes a share, or those in a folder, from all clients, until the returned value is dropped.
     pub fn withdraw(self: &Arc<Self>, name: &str) -> Withdrawn {
         self.shown.withdrawn.lock().push(name.to_owned());
-        self.look(&Door::ALL, true, CHANGE_PATIENCE);
+        self.look(&Door::ALL, false, CHANGE_PATIENCE);
         Withdrawn { exports: Arc::clone(self), name: name.to_owned() }
     }
 

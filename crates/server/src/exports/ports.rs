@@ -22,7 +22,7 @@ pub fn taken(at: SocketAddr, ours: &[Pid]) -> Option<String> {
             let holder = holders.first().map_or_else(|| "another process".to_owned(), |pid| in_words(*pid));
             (!is_ours).then(|| format!("port {port} is held by {holder}: end it or choose another port"))
         }
-        ErrorKind::AddrNotAvailable => Some(format!("{} is no address of this machine", at.ip())),
+        ErrorKind::AddrNotAvailable => Some(format!("{} is not an address of this machine", at.ip())),
         _ => Some(format!("port {port} cannot be used: {error}")),
     }
 }
@@ -66,6 +66,8 @@ mod tests {
 
     #[test]
     fn the_process_that_listens_is_named() {
+        // A process that another test is starting would hold a copy of the socket.
+        let _alone = testkit::starting();
         let socket = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let at = socket.local_addr().unwrap();
         let us = Pid::from_raw(std::process::id().try_into().unwrap()).unwrap();
@@ -76,6 +78,6 @@ mod tests {
         drop(socket);
         assert_eq!((holder(at.port()), taken(at, &[])), (None, None));
         // Of documentation (RFC 5737): no machine has it.
-        assert!(taken(([192, 0, 2, 1], 0).into(), &[]).unwrap().contains("no address of this machine"));
+        assert!(taken(([192, 0, 2, 1], 0).into(), &[]).unwrap().contains("not an address of this machine"));
     }
 }

@@ -7,31 +7,38 @@ use crate::output::{Output, line_shown};
 /// server.
 const OF_COMMANDS: [&str; 1] = ["server"];
 /// See [`OF_COMMANDS`].
-const OF_SERVERS: [&str; 4] = ["server", "fe_", "shale", "share"];
+const OF_SERVERS: [&str; 5] = ["server", "fe_", "fuse", "shale", "share"];
 
 /// Sends the messages of our crates to stderr, for a server those of front ends and shares too.
 pub(super) fn install(output: Output, is_server: bool) {
-    let ours: &[&str] = if is_server { &OF_SERVERS } else { &OF_COMMANDS };
-    if log::set_boxed_logger(Box::new(Logger { output, ours })).is_ok() {
+    let (ours, others): (&[&str], _) = match is_server {
+        true => (&OF_SERVERS, log::LevelFilter::Error),
+        false => (&OF_COMMANDS, log::LevelFilter::Off),
+    };
+    if log::set_boxed_logger(Box::new(Logger { output, ours, others })).is_ok() {
         log::set_max_level(log::LevelFilter::Info);
     }
-}
-
-/// The least important level that is shown of a crate. Libraries log much that means nothing to a
-/// user; a failure there comes back as an error.
-fn level_of(ours: &[&str], target: &str) -> log::Level {
-    let is_ours = ours.iter().any(|beginning| target.starts_with(beginning));
-    if is_ours { log::Level::Info } else { log::Level::Error }
 }
 
 struct Logger {
     output: Output,
     ours: &'static [&'static str],
+    /// The level of all other crates. Libraries log much that means nothing to a user; a failure
+    /// there comes back as an error.
+    others: log::LevelFilter,
+}
+
+impl Logger {
+    /// The least important level that is shown of a crate.
+    fn level_of(&self, target: &str) -> log::LevelFilter {
+        let is_ours = self.ours.iter().any(|beginning| target.starts_with(beginning));
+        if is_ours { log::LevelFilter::Info } else { self.others }
+    }
 }
 
 impl log::Log for Logger {
     fn enabled(&self, metadata: &log::Metadata<'_>) -> bool {
-        metadata.level() <= level_of(self.ours, metadata.target())
+        metadata.level() <= self.level_of(metadata.target())
     }
 
     fn log(&self, record: &log::Record<'_>) {
@@ -54,10 +61,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn warnings_of_shares_are_told_and_those_of_libraries_are_not() {
-        for ours in ["share::tree::xattr", "server::shares", "fe_share::served"] {
-            assert_eq!(level_of(&OF_SERVERS, ours), log::Level::Info, "{ours}");
+    fn commands_report_the_pool_and_servers_their_front_ends_too() {
+        let output = Output::new(false, true);
+        let server = Logger { output, ours: &OF_SERVERS, others: log::LevelFilter::Error };
+        let command = Logger { output, ours: &OF_COMMANDS, others: log::LevelFilter::Off };
+        for ours in ["share::tree::xattr", "server::shares", "fe_share::served", "fuse::mount::dead"] {
+            assert_eq!(server.level_of(ours), log::LevelFilter::Info, "{ours}");
         }
-        assert_eq!(level_of(&OF_SERVERS, "redb::db"), log::Level::Error);
+        assert_eq!(server.level_of("redb::db"), log::LevelFilter::Error);
+        assert_eq!(command.level_of("server::pool_dir::open"), log::LevelFilter::Info);
+        assert_eq!(command.level_of("share::failure"), log::LevelFilter::Off);
     }
 }

@@ -390,7 +390,7 @@ fn show(summary: &Summary) -> String {
             0 => {}
             more => text.push_str(&format!("  and {more} more ranges: --json lists them\n")),
         }
-        volume.tree.iter().for_each(|line| text.push_str(&format!("  {line}\n")));
+        volume.tree.iter().for_each(|line| text.push_str(&format!("  {}\n", line_shown(line))));
     }
     for note in &summary.notes {
         text.push_str(&format!("note: {note}\n"));
