@@ -5,19 +5,17 @@
 //! request was answered. One that a keeper holds goes on when the program dies: requests wait for
 //! the next one, which resumes it.
 
-use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use fuse::keep::KeptBy;
-use fuse::mount::{self as kernel_mount, How};
-use fuse::{Session, SessionOptions, Transport};
+use fuse::mount::{self as kernel_mount, How, Place};
+use fuse::{Notifier, Session, SessionOptions, Transport};
 use parking_lot::{Condvar, Mutex};
 use rustix::mount::UnmountFlags;
 use share::{Left, Tree};
@@ -37,6 +35,8 @@ pub struct MountOptions {
     pub allow_suid_and_devices: bool,
     /// What `mount` and `df` show as the source.
     pub source: String,
+    /// Mounts over a directory that is not empty, or over another mount; they are hidden then.
+    pub overlay: bool,
     /// After how long changes become durable that no `fsync` has asked for.
     pub commit_every: Duration,
     /// The keeper that holds the mount, so that it outlives this program. Nothing does if requests
@@ -55,6 +55,7 @@ impl Default for MountOptions {
             threads: 4,
             allow_suid_and_devices: false,
             source: "shale".to_owned(),
+            overlay: false,
             commit_every: Duration::from_secs(5),
             kept_by: None,
             journal: None,
@@ -73,7 +74,9 @@ struct End {
 /// A mounted share. Dropping it leaves it mounted until it is unmounted from a shell, or the
 /// process ends.
 pub struct Mount {
-    dir: PathBuf,
+    place: Place,
+    connection: Notifier,
+    options: MountOptions,
     served: Arc<Served>,
     serving: JoinHandle<io::Result<()>>,
     /// Why there is no journal, if one was asked for.
@@ -92,8 +95,9 @@ pub fn mount(tree: Arc<Tree>, dir: &Path, options: &MountOptions) -> Result<Moun
 /// `.shale/snapshots` there. Returns when it can be used. Needs root.
 ///
 /// # Errors
-/// [`ErrorKind::NotFound`] or [`ErrorKind::Invalid`] for `dir`, [`ErrorKind::Unsupported`] if this
-/// kernel or user cannot mount, [`ErrorKind::Io`] if the kernel fails.
+/// [`ErrorKind::NotFound`] or [`ErrorKind::Invalid`] for `dir`, [`ErrorKind::Exists`] if it would
+/// hide something there, [`ErrorKind::Unsupported`] if this kernel or user cannot mount,
+/// [`ErrorKind::Io`] if the kernel fails.
 pub fn mount_with_moments(
     tree: Arc<Tree>,
     moments: Option<Arc<dyn Moments>>,
@@ -110,6 +114,9 @@ pub fn mount_with_moments(
         Error::with_source(kind, format!("share at {}: {what}", dir.display()), error)
     };
     let dir_path = dir.canonicalize().map_err(|error| about("no such directory: make it first", error))?;
+    if !options.overlay {
+        kernel_mount::check_vacant(&dir_path)?;
+    }
     let moments = moments.map(Shown::new);
     let served = Arc::new(Served::new(tree.clone(), Held::default(), moments, options.traffic.clone()));
     let first = Transport::best();
@@ -121,6 +128,7 @@ pub fn mount_with_moments(
         result => result,
     };
     let session = session?;
+    let place = Place::at(&dir_path).inspect_err(|_| drop(kernel_mount::unmount(&dir_path, UnmountFlags::DETACH)))?;
     let kept_by = options.kept_by.as_ref();
     if let (Some(_), Some(why)) = (kept_by, session.cannot_be_taken_over()) {
         log::warn!("{}: the mount will not outlive its server: {why}", dir.display());
@@ -129,7 +137,7 @@ pub fn mount_with_moments(
     let journal = match begin_journal(&tree, options, kept_by.is_some()) {
         Ok(journal) => {
             if let (Some(kept_by), Some(journal)) = (kept_by, &journal)
-                && let Err(error) = keep(journal, &session, &dir_path, kept_by)
+                && let Err(error) = keep(journal, &session, &place, kept_by)
             {
                 log::warn!("{}: the mount will not outlive its server: {error}", dir.display());
             }
@@ -142,7 +150,7 @@ pub fn mount_with_moments(
             Err(text)
         }
     };
-    start(session, served, dir_path, options, journal)
+    start(session, served, place, options, journal)
 }
 
 /// Goes on with a mount that has outlived its server. `tree` must be [taken over](Tree::take_over)
@@ -150,6 +158,7 @@ pub fn mount_with_moments(
 ///
 /// # Errors
 /// [`ErrorKind::Unsupported`] if the kernel cannot send requests again (before Linux 6.9),
+/// [`ErrorKind::Exists`] if it was unmounted meanwhile and its directory is not empty any more,
 /// [`ErrorKind::Io`] if the connection or the keeper fails.
 pub fn resume(tree: Arc<Tree>, mount: KeptMount, options: &MountOptions) -> Result<Mount> {
     resume_with_moments(tree, None, mount, options)
@@ -165,21 +174,23 @@ pub fn resume_with_moments(
     mount: KeptMount,
     options: &MountOptions,
 ) -> Result<Mount> {
-    let KeptMount { dir, devices, kept_by, .. } = mount;
+    let KeptMount { place, devices, kept_by, .. } = mount;
     let about = |error: io::Error| {
         let unsupported = error.kind() == io::ErrorKind::InvalidInput;
         let kind = if unsupported { ErrorKind::Unsupported } else { ErrorKind::Io };
-        Error::with_source(kind, format!("share at {}: its mount cannot be taken over", dir.display()), error)
+        let text = format!("share at {}: its mount cannot be taken over", place.dir().display());
+        Error::with_source(kind, text, error)
     };
     let moments = moments.map(Shown::new);
     let served = Arc::new(Served::new(tree.clone(), Held::taken_over(), moments, options.traffic.clone()));
     let session = Session::take_over(devices, served.clone()).map_err(about)?;
+    place.bring_back(session.notifier().device(), &how(options), options.overlay)?;
     // Before anything is done that might have to be known to the next program.
     let journal = begin_journal(&tree, options, true).map_err(about)?;
     if let Some(journal) = &journal {
-        keep(journal, &session, &dir, &kept_by).map_err(about)?;
+        keep(journal, &session, &place, &kept_by).map_err(about)?;
     }
-    start(session, served, dir, options, Ok(journal))
+    start(session, served, place, options, Ok(journal))
 }
 
 /// Begins the journal of a tree's changes, if there is a place for it, or a keeper that holds it.
@@ -195,17 +206,17 @@ fn begin_journal(tree: &Tree, options: &MountOptions, is_kept: bool) -> io::Resu
 }
 
 /// Has a keeper hold a mount and its journal.
-fn keep(journal: &KeptJournal, session: &Session<Served>, dir: &Path, kept_by: &KeptBy) -> io::Result<()> {
+fn keep(journal: &KeptJournal, session: &Session<Served>, place: &Place, kept_by: &KeptBy) -> io::Result<()> {
     let devices = session.descriptors();
     // The keeper looks at the first for the end of the connection; the memory comes last.
     let mut descriptors: Vec<BorrowedFd<'_>> = devices.iter().map(|device| device.as_fd()).collect();
     descriptors.push(journal.memory());
-    kept_by.keeper.put(&kept_by.name, dir.as_os_str().as_bytes(), &descriptors)
+    kept_by.keeper.put(&kept_by.name, &place.to_bytes(), &descriptors)
 }
 
 /// A mount that has outlived its server, as its keeper has it.
 pub struct KeptMount {
-    dir: PathBuf,
+    place: Place,
     devices: Vec<OwnedFd>,
     memory: File,
     kept_by: KeptBy,
@@ -220,14 +231,13 @@ impl KeptMount {
         let failed = |error| Error::from_io("the keeper of mounts fails", error);
         let Some(entry) = kept_by.entry().map_err(failed)? else { return Ok(None) };
         let mut devices = entry.descriptors;
-        let Some(memory) = devices.pop() else { return Ok(None) };
-        let dir = PathBuf::from(OsString::from_vec(entry.bytes));
-        Ok(Some(Self { dir, devices, memory: memory.into(), kept_by: kept_by.clone() }))
+        let (Some(memory), Some(place)) = (devices.pop(), Place::from_bytes(&entry.bytes)) else { return Ok(None) };
+        Ok(Some(Self { place, devices, memory: memory.into(), kept_by: kept_by.clone() }))
     }
 
     /// Where it is.
     pub fn dir(&self) -> &Path {
-        &self.dir
+        self.place.dir()
     }
 
     /// What its server had acknowledged and not made durable.
@@ -236,7 +246,7 @@ impl KeptMount {
     /// [`ErrorKind::Io`] if that cannot be read.
     pub fn left(&self) -> Result<Left> {
         kept::left(&self.memory).map_err(|error| {
-            Error::from_io(format!("share at {}: the journal of its server", self.dir.display()), error)
+            Error::from_io(format!("share at {}: the journal of its server", self.dir().display()), error)
         })
     }
 
@@ -244,9 +254,7 @@ impl KeptMount {
     pub fn give_up(self) {
         self.kept_by.give_up();
         drop((self.devices, self.memory));
-        if kernel_mount::is_ours(&self.dir)
-            && let Err(error) = kernel_mount::unmount(&self.dir, UnmountFlags::DETACH)
-        {
+        if let Err(error) = self.place.detach() {
             log::warn!("{error}");
         }
     }
@@ -256,12 +264,13 @@ impl KeptMount {
 fn start(
     session: Session<Served>,
     served: Arc<Served>,
-    dir: PathBuf,
+    place: Place,
     options: &MountOptions,
     journal: std::result::Result<Option<Arc<KeptJournal>>, String>,
 ) -> Result<Mount> {
-    let about = |error| Error::from_io(format!("share at {}: cannot start a thread", dir.display()), error);
-    let _ = served.notifier.set(session.notifier());
+    let about = |error| Error::from_io(format!("share at {}: cannot start a thread", place.dir().display()), error);
+    let connection = session.notifier();
+    let _ = served.notifier.set(connection.clone());
     let tree = served.tree.clone();
     let end = Arc::new(End::default());
     let committing = {
@@ -285,7 +294,7 @@ fn start(
         result.and(closed)
     };
     let serving = thread::Builder::new().name("share-serve".to_owned()).spawn(serve).map_err(about)?;
-    Ok(Mount { dir, served, serving, journal })
+    Ok(Mount { place, connection, options: options.clone(), served, serving, journal })
 }
 
 impl End {
@@ -305,14 +314,17 @@ impl End {
     }
 }
 
-fn begin(served: &Arc<Served>, dir: &Path, options: &MountOptions, transport: Transport) -> Result<Session<Served>> {
-    let how = How {
+fn how(options: &MountOptions) -> How<'_> {
+    How {
         source: &options.source,
         allow_other: true,
         allow_exec: true,
         allow_suid_and_devices: options.allow_suid_and_devices,
-    };
-    let connection = kernel_mount::mount(dir, &how)?;
+    }
+}
+
+fn begin(served: &Arc<Served>, dir: &Path, options: &MountOptions, transport: Transport) -> Result<Session<Served>> {
+    let connection = kernel_mount::mount(dir, &how(options))?;
     let session_options = SessionOptions { transport, threads: options.threads, can_clone: connection.can_clone };
     Session::begin(connection.device, served.clone(), session_options).map_err(|error| {
         let _ = kernel_mount::unmount(dir, UnmountFlags::DETACH);
@@ -323,14 +335,14 @@ fn begin(served: &Arc<Served>, dir: &Path, options: &MountOptions, transport: Tr
 impl Mount {
     /// Where it is mounted, without symbolic links.
     pub fn dir(&self) -> &Path {
-        &self.dir
+        self.place.dir()
     }
 
     /// Unmounts, closes the tree, and waits for that.
     ///
     /// # Errors
-    /// [`ErrorKind::InUse`] if a file is open or a process is in it; [`ErrorKind::Io`] if the tree
-    /// could not be closed.
+    /// [`ErrorKind::InUse`] as [`Self::take_away`]; [`ErrorKind::Io`] if the tree could not be
+    /// closed.
     pub fn unmount(self) -> Result<()> {
         self.take_away()?;
         self.wait()
@@ -340,19 +352,19 @@ impl Mount {
     /// served as before.
     ///
     /// # Errors
-    /// [`ErrorKind::InUse`] if a file is open or a process is in it.
+    /// [`ErrorKind::InUse`] if a file is open, a process is in it, or there is a copy of the mount
+    /// in another mount namespace or at another directory.
     pub fn take_away(&self) -> Result<()> {
-        kernel_mount::unmount(&self.dir, UnmountFlags::empty()).map(drop)
+        self.place.unmount(self.connection.device(), &how(&self.options))
     }
 
-    /// Cuts off those who have files open, whose later requests fail, and leaves it to
-    /// [`Self::wait`] that the tree is closed. What they were told is done, is kept.
+    /// Cuts off all programs that have files open, and all copies of the mount: later requests
+    /// fail. Leaves it to [`Self::wait`] that the tree is closed. Everything acknowledged is kept.
     ///
     /// # Errors
-    /// [`ErrorKind::Io`] if the kernel fails.
+    /// [`ErrorKind::Unsupported`] or [`ErrorKind::Io`] if the kernel fails.
     pub fn cut_off(&self) -> Result<()> {
-        // FORCE ends the connection: without it the mount would go on for as long as a file is open.
-        kernel_mount::unmount(&self.dir, UnmountFlags::FORCE | UnmountFlags::DETACH).map(drop)
+        self.place.cut_off(self.connection.device())
     }
 
     /// Why the death of this program would lose names that were acknowledged and not synced; `None`
@@ -361,7 +373,7 @@ impl Mount {
         match &self.journal {
             Err(text) => Some(text.clone()),
             Ok(Some(journal)) if !journal.counts() => {
-                Some(format!("{}: there is no room for the journal of its names", self.dir.display()))
+                Some(format!("{}: there is no room for the journal of its names", self.dir().display()))
             }
             Ok(_) => None,
         }
@@ -385,7 +397,8 @@ impl Mount {
     /// # Errors
     /// [`ErrorKind::Io`] if the connection failed or the tree could not be closed.
     pub fn wait(self) -> Result<()> {
-        let about = |error| Error::from_io(format!("share at {}", self.dir.display()), error);
+        let dir = self.dir().to_owned();
+        let about = |error| Error::from_io(format!("share at {}", dir.display()), error);
         let ended = self.serving.join().unwrap_or_else(|_| Err(io::Error::other("the thread that serves it panicked")));
         ended.map_err(about)
     }

@@ -38,6 +38,7 @@ fn start(asked: &Asked<'_>) -> Started {
         source: asked.service.facts().pool.display().to_string(),
         // We have the pool's lock.
         replaces_dead: true,
+        overlay: asked.args.overlay,
         kept_by: asked.keeper.clone().map(|keeper| KeptBy { keeper, name: KEPT_AS.to_owned() }),
         ..MountOptions::default()
     };
@@ -97,15 +98,19 @@ impl FrontEnd for Volumes {
         false
     }
 
+    fn has_resumed(&self) -> bool {
+        self.0.is_resumed()
+    }
+
     fn stop(self: Box<Self>, output: &Output) {
         let mount = self.0;
         match mount.unmount(WhenBusy::Refuse) {
             Ok(()) => return,
             Err(error) if error.kind() != ErrorKind::InUse => output.warn(&error.to_string()),
-            Err(_) => {
+            Err(_in_use) => {
                 let dir = mount.dir().display();
                 output.warn(&format!(
-                    "files in {dir} are open: they are cut off now; all that was written to them is kept"
+                    "{dir} is in use, and is cut off now; all that was written to its files is kept"
                 ));
                 sync_stack(mount.stack(), output);
             }
