@@ -35,7 +35,9 @@ pub fn run(args: &ServeArgs, output: &Output) -> Outcome {
     let memory = rustix::fs::memfd_create("shale-ready", MemfdFlags::CLOEXEC).map_err(|errno| failed(errno.into()))?;
     let mut said = File::from(memory);
     let (ready, writer) = std::io::pipe().map_err(failed)?;
-    let mut command = Command::new("/proc/self/exe");
+    // By its name, which `ps` and `pgrep` show.
+    let program = std::env::current_exe().map_err(failed)?;
+    let mut command = Command::new(program);
     command.args(without_detach(std::env::args_os().skip(1)));
     command.arg(format!("--ready-fd={}", writer.as_raw_fd()));
     command.stdin(Stdio::null()).stdout(said.try_clone().map_err(failed)?).stderr(log.try_clone().map_err(failed)?);
