@@ -224,12 +224,7 @@ fn start(
 }
 
 fn how(options: &MountOptions) -> How<'_> {
-    How {
-        source: &options.source,
-        allow_other: options.allow_other,
-        allow_exec: false,
-        allow_suid_and_devices: false,
-    }
+    How { source: &options.source, allow_other: options.allow_other, allow_exec: false, allow_suid_and_devices: false }
 }
 
 /// Mounts at `dir`, and makes the session that will serve it: over rings if the kernel has them,

@@ -115,10 +115,8 @@ pub(crate) fn has_ended(device: &OwnedFd) -> bool {
 /// Waits for the end of the connection; whether it has come.
 pub(crate) fn ends_within(device: &OwnedFd, patience: Duration) -> bool {
     let mut ready = [PollFd::new(device, PollFlags::empty())];
-    let patience = rustix::event::Timespec {
-        tv_sec: patience.as_secs().cast_signed(),
-        tv_nsec: patience.subsec_nanos().into(),
-    };
+    let patience =
+        rustix::event::Timespec { tv_sec: patience.as_secs().cast_signed(), tv_nsec: patience.subsec_nanos().into() };
     let polled = rustix::io::retry_on_intr(|| rustix::event::poll(&mut ready, Some(&patience)));
     polled.is_err() || !ready[0].revents().is_empty()
 }

@@ -128,7 +128,7 @@ impl Place {
         if self.is_visible() { kernel::unmount(&self.dir, UnmountFlags::DETACH).map(drop) } else { Ok(()) }
     }
 
-    /// Ends the connection, wherever it is mounted and whoever has files open: requests under way
+    /// Ends the connection with all its mounts, open files or not: requests under way
     /// and all that follow fail.
     ///
     /// # Errors
@@ -166,7 +166,10 @@ impl Place {
         } else {
             format!("at {}", copies.join(", "))
         };
-        Error::new(ErrorKind::InUse, format!("{dir} is in use: a copy of the mount is {place}; unmount it there, then try again"))
+        Error::new(
+            ErrorKind::InUse,
+            format!("{dir} is in use: a copy of the mount is {place}; unmount it there, then try again"),
+        )
     }
 }
 

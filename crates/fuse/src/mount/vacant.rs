@@ -11,7 +11,7 @@ use super::mountinfo::mounted_at;
 /// symbolic links. A mount there is found in the kernel's list, and is not asked for anything.
 ///
 /// # Errors
-/// [`ErrorKind::Exists`] names what is there; others of reading the directory.
+/// [`ErrorKind::Exists`] names the content; others of reading the directory.
 pub fn check_vacant(dir: &Path) -> Result<()> {
     let refused = |found: String, remedy: &str| {
         let text = format!(

@@ -109,9 +109,7 @@ impl FrontEnd for Volumes {
             Err(error) if error.kind() != ErrorKind::InUse => output.warn(&error.to_string()),
             Err(_in_use) => {
                 let dir = mount.dir().display();
-                output.warn(&format!(
-                    "{dir} is in use, and is cut off now; all that was written to its files is kept"
-                ));
+                output.warn(&format!("{dir} is in use, and is cut off now; all that was written to its files is kept"));
                 sync_stack(mount.stack(), output);
             }
         }
