@@ -26,6 +26,7 @@ pub const OPTIONS: Options = Options { now, cache_bytes: 4 << 20 };
 
 const ROLE: &str = "KEPT_ROLE";
 const STATE: &str = "KEPT_STATE";
+const WAIT: &str = "KEPT_WAIT";
 const CANARY: &str = "KEPT_CANARY";
 
 /// The test binary as a program of that role.
@@ -52,6 +53,7 @@ fn serve(state: &Path) {
     let socket = state.join("keeper");
     let keeper = Keeper::connect(&socket).unwrap();
     let keeper = keeper.unwrap_or_else(|| Keeper::start(&socket, &mut program("keep", state)).unwrap());
+    keeper.set_wait(std::env::var(WAIT).ok().map(|seconds| Duration::from_secs(seconds.parse().unwrap()))).unwrap();
     let kept_by = KeptBy { keeper: Arc::new(keeper), name: "share".to_owned() };
     let commit_every = Duration::from_millis(200);
     let options = MountOptions { kept_by: Some(kept_by.clone()), commit_every, ..MountOptions::default() };
@@ -87,16 +89,26 @@ pub struct Share {
     state: TempDir,
     server: Option<Child>,
     pub canary: Option<&'static str>,
+    wait: Option<&'static str>,
 }
 
 impl Share {
     pub fn new(name: &str) -> Self {
+        Self::that_waits(name, None)
+    }
+
+    /// One whose mount waits so many seconds for the next server.
+    pub fn that_waits(name: &str, wait: Option<&'static str>) -> Self {
         require_fuse();
         let state = TempDir::new(name);
         fs::create_dir(state.join("space")).unwrap();
         fs::create_dir(state.join("mnt")).unwrap();
-        let mut share = Self { state, server: None, canary: None };
+        let mut share = Self { state, server: None, canary: None, wait };
         share.start();
+        // The kernel learns that nothing waits for FLUSH. Otherwise a program that is started while
+        // no server is there would wait for one, to close files that it inherits.
+        fs::write(share.dir().join("first"), b"").unwrap();
+        fs::remove_file(share.dir().join("first")).unwrap();
         share
     }
 
@@ -107,7 +119,7 @@ impl Share {
     /// Starts a server, and waits until it serves.
     pub fn start(&mut self) {
         let mut command = program("serve", self.state.path());
-        command.envs(self.canary.map(|name| (CANARY, name)));
+        command.envs(self.canary.map(|name| (CANARY, name))).envs(self.wait.map(|seconds| (WAIT, seconds)));
         let mut server = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(server.stdout.take().unwrap()).lines();
         assert!(lines.any(|line| line.unwrap().ends_with("ready")), "the server does not start");
