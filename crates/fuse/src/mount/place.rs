@@ -181,7 +181,7 @@ impl Place {
             .collect();
         let place = if copies.is_empty() {
             "in another mount namespace (lsns -t mnt lists them: a container, or a service with PrivateMounts= or \
-             ProtectSystem=)"
+             ProtectSystem=), or its open files are of a mount that was detached"
                 .to_owned()
         } else {
             format!("at {}", copies.join(", "))
