@@ -71,13 +71,13 @@ class Pool:
 class Server:
     """`shale serve` as a child process, ready when the constructor returns, stopped at the end of the test."""
 
-    def __init__(self, pool, mount=False, memory=None, volumes=(), nbd=(), standby=None, keeps=False, shares=False, exports=None, stderr=None):
+    def __init__(self, pool, mount=False, memory=None, volumes=(), nbd=(), standby=None, keeps=False, shares=False, exports=None, stderr=None, words=()):
         self.pool, self.t = pool, pool.t
         self.socket = pool.t.dir / f"{pool.path.name}.nbd.sock"
         self.mount_dir = pool.t.dir / f"{pool.path.name}.mnt" if mount else None
         # Or the name of the directory.
         self.shares_dir = pool.t.dir / (shares if isinstance(shares, str) else f"{pool.path.name}.shares") if shares else None
-        words = ["serve", pool.path, "--nbd", f"unix:{self.socket}"]
+        more, words = words, ["serve", pool.path, "--nbd", f"unix:{self.socket}"]
         for address in nbd:
             words += ["--nbd", address]
         if self.mount_dir:
@@ -100,7 +100,7 @@ class Server:
             words += ["--memory", memory]
         if standby:
             words += ["--standby", standby]
-        words = [str(BINARY), *map(str, words)]
+        words = [str(BINARY), *map(str, [*words, *more])]
         self.t.log(f"$ {' '.join(words)} &")
         began = time.monotonic()
         # The pool's directory is outside of this session's terminal: only its standard output is read.

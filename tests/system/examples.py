@@ -194,6 +194,9 @@ def run_example(t, line):
     if "--resume shale1" in line:
         token = json.loads(t.run(BINARY, "status", t.dir / "remote", "--json", quiet=True).stdout)["receives"][0]["token"]
         line = re.sub(r"shale1-4f\.\.\.", token, line)
+    if line.startswith("shale serve") and "--detach" in line:
+        stop(t, int(shell(t, line)))
+        return
     if line.startswith("shale serve"):
         with Served(t, line.replace(":10809", ":0")):
             return
@@ -266,15 +269,39 @@ def story_of_the_pool(t, lines):
     return lines
 
 
-def blocks(text, heading):
-    """The indented lines of a section."""
+def stop(t, server):
+    """Stops a server in the background, as README does."""
+    t.run("kill", server)
+    t.run("timeout", READY_SECONDS_MAX, "tail", f"--pid={server}", "-f", "/dev/null")
+
+
+def end_detached(t, *pools):
+    """The guard: no server in the background is left."""
+    for pool in pools:
+        status = json.loads(t.run(BINARY, "status", pool, "--json", status=None, quiet=True).stdout or "{}")
+        if status.get("served"):
+            stop(t, status["pid"])
+
+
+def lines_of(text, heading):
+    """The indented lines of a section, as they stand."""
     section = re.search(rf"^## {heading}\n(.*?)^## ", text, re.MULTILINE | re.DOTALL).group(1)
-    return [re.split(r" {2,}#", line)[0].strip() for line in section.splitlines() if line.startswith("    ")]
+    return [line.strip() for line in section.splitlines() if line.startswith("    ")]
+
+
+def blocks(text, heading):
+    """The indented lines of a section, without the remarks beside them."""
+    return [re.split(r" {2,}#", line)[0] for line in lines_of(text, heading)]
+
+
+def paste(t, lines):
+    """Pastes lines into one shell, in which every line must succeed."""
+    shell(t, "\n".join(lines))
 
 
 @test(seconds_max=1200)
 def readme_first_ten_minutes(t):
-    """the README's first ten minutes, typed word by word on a machine that has nothing yet"""
+    """the README's first ten minutes, pasted as one block on a machine that has nothing yet"""
     make_world(t)
     shutil.rmtree(t.dir / "template")
     t.run("cp", "-a", t.dir / "remote-template", t.dir / "remote")
@@ -284,26 +311,27 @@ def readme_first_ten_minutes(t):
     # Made by the lines themselves.
     for name in ["mnt", "fs"]:
         (t.dir / name).rmdir()
-    lines = blocks((ROOT / "README.md").read_text(), "The first ten minutes")
+    lines = lines_of((ROOT / "README.md").read_text(), "The first ten minutes")
     t.equal(lines[0], "make build && sudo make install", "the first line")
-    lines = lines[1:]
-    before = next(i for i, line in enumerate(lines) if line.startswith("shale serve"))
-    for line in lines[:before]:
-        shell(t, line)
-    t.equal([line.split()[0:2] for line in lines[-2:]], [["kill", "%1;"], ["shale", "check"]], "the last two lines")
-    after = lines[before + 1:-2]
-    device = None
-    with Served(t, lines[before].removesuffix("&")):
-        for line in after:
-            if line.startswith("disk="):
-                # A variable lives as long as its shell, and the two lines after it use it.
-                device = shell(t, f"{line}; echo $disk").strip()
-                t.defer(t.run, "losetup", "--detach", device, status=None)
-                t.defer(t.umount, t.dir / "fs", must=False)
-                continue
-            shell(t, line.replace("$disk", device or "$disk").replace(" ...", ""))
-    shell(t, lines[-1])
+    t.equal([line.split()[0:2] for line in lines[-2:]], [["kill", "$server;"], ["shale", "check"]], "the last two lines")
+    t.defer(end_detached, t, t.dir / "pool")
+    t.defer(t.umount, t.dir / "fs", must=False)
+    paste(t, [line.replace(" ...", "") for line in lines[1:]])
     t.expect(Path(t.dir / "debian.img.gz").stat().st_size > 1000, "nothing was exported")
+
+
+@test(seconds_max=600)
+def readme_shares(t):
+    """the README's shares up to the network, pasted as one block: the directory of the shares is made"""
+    make_world(t)
+    shell(t, "shale init /srv/pool --capacity 8G; shale create /srv/pool vm --size 1G")
+    (t.dir / "shares").rmdir()
+    (t.dir / "home" / "meier" / "notes.txt").write_text("one line\n" * 1000)
+    lines = lines_of((ROOT / "README.md").read_text(), "Shares: directory trees")
+    lines = lines[:next(i for i, line in enumerate(lines) if line.startswith("shale set"))]
+    t.expect(any("--shares" in line for line in lines), "the lines serve no shares")
+    t.defer(end_detached, t, t.dir / "pool")
+    paste(t, [*lines, "test -s /srv/shares/home/meier/notes.txt", "kill $server; tail --pid=$server -f /dev/null"])
 
 
 @test(seconds_max=600)

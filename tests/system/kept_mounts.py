@@ -5,6 +5,7 @@ import subprocess
 import threading
 
 from harness import Pool, test
+from harness.pool import BINARY, EXIT, READY_SECONDS_MAX
 
 
 def writes_of(device):
@@ -173,3 +174,181 @@ def mount_not_taken_up_ends(t):
     t.run("umount", "--lazy", t.dir / f"{pool.path.name}.mnt")
     server.stop()
     pool.check()
+
+
+@test()
+def mount_taken_away_between_servers(t):
+    """umount -l while no server is there: the next one mounts volumes and shares again, and open files go on"""
+    pool = Pool(t, capacity="256M")
+    pool.create("v", 16 << 20)
+    pool.shale("create", "s", "--share")
+    server = pool.serve(mount=True, shares=True, keeps=True)
+    volume = os.open(server.file("v"), os.O_RDWR)
+    t.defer(os.close, volume)
+    # One file is closed before: the kernel learns that no FLUSH is wanted, for which programs that inherit a file would wait.
+    (server.share("s") / "file").write_text("")
+    file = os.open(server.share("s") / "file", os.O_RDWR)
+    t.defer(os.close, file)
+    server.kill(leaves_mount=True)
+    for place in [server.mount_dir, server.shares_dir / "s"]:
+        t.run("umount", "--lazy", place)
+    server = pool.serve(mount=True, shares=True, keeps=True)
+    t.equal(os.pwrite(file, b"goes on", 0), 7, "bytes written to the file that was open")
+    t.equal((server.share("s") / "file").read_bytes(), b"goes on", "the same file by its name")
+    t.equal(os.pwrite(volume, b"v" * 4096, 0), 4096, "bytes written to the volume that was open")
+    t.equal(server.file("v").read_bytes()[:4096], b"v" * 4096, "the same volume by its name")
+    server.stop()
+    pool.check()
+
+
+@test()
+def mount_of_a_failed_start_waits(t):
+    """servers that fail to start, before and after they have taken mounts over, leave them to the next one"""
+    pool = Pool(t, capacity="256M")
+    pool.create("v", 16 << 20)
+    pool.shale("create", "s", "--share")
+    server = pool.serve(mount=True, shares=True, keeps=True)
+    mounts = ["--mount", server.mount_dir, "--shares", server.shares_dir]
+    volume = os.open(server.file("v"), os.O_RDWR)
+    t.defer(os.close, volume)
+    # One file is closed before: the kernel learns that no FLUSH is wanted, for which programs that inherit a file would wait.
+    (server.share("s") / "file").write_text("")
+    file = os.open(server.share("s") / "file", os.O_RDWR)
+    t.defer(os.close, file)
+    server.kill(leaves_mount=True)
+    busy = f"unix:{t.dir}/absent/sock"
+    for words in [["--nbd", busy], ["--nbd", busy, "--keep-mounts", "off"], [*mounts, "--exports", "/proc/absent"],
+                  ["--mount", server.mount_dir, "--shares", t.dir / "absent" / "absent"]]:
+        failed = t.run(BINARY, "serve", pool.path, *words, status=None)
+        t.expect(failed.returncode in (EXIT["not-found"], EXIT["io"]), f"{words}: exit status {failed.returncode}: {failed.stderr}")
+    # The last thing that can fail: nobody reads the descriptor.
+    failed = t.run("bash", "-c", 'exec 9> >(:); wait $!; exec "$@" --ready-fd 9', "-", BINARY, "serve", pool.path, *mounts, status=None)
+    t.equal(failed.returncode, EXIT["io"], f"exit status with a --ready-fd that nobody reads: {failed.stderr}")
+    t.expect("wait for the next one" in failed.stderr, f"it says so: {failed.stderr}")
+    server = pool.serve(mount=True, shares=True, keeps=True)
+    t.equal(os.pwrite(file, b"goes on", 0), 7, "bytes written to the file that was open")
+    t.equal(os.pwrite(volume, b"v" * 4096, 0), 4096, "bytes written to the volume that was open")
+    server.stop()
+    pool.check()
+
+
+@test()
+def mount_with_copies_does_not_hold_the_server(t):
+    """a bind mount and a mount namespace have copies: destroy names them, and SIGTERM ends the server"""
+    pool = Pool(t, capacity="256M")
+    pool.create("v", 16 << 20)
+    pool.shale("create", "s", "--share")
+    server = pool.serve(mount=True, shares=True, keeps=True)
+    (server.share("s") / "file").write_text("kept")
+    copy = t.dir / "copy"
+    copy.mkdir()
+    t.run("mount", "--bind", server.share("s"), copy)
+    t.defer(t.run, "umount", "--lazy", copy, status=None)
+    refused = pool.shale("destroy", "s", status=EXIT["in-use"]).stderr
+    t.expect(str(copy) in refused, f"the copy is named: {refused}")
+    t.equal((server.share("s") / "file").read_text(), "kept", "the share, which is served as before")
+    with subprocess.Popen(["unshare", "-m", "--propagation", "private", "sh", "-c", "echo there; exec sleep 600"], stdout=subprocess.PIPE) as other:
+        t.defer(other.kill)
+        t.equal(other.stdout.readline(), b"there\n", "the process in the other namespace")
+        server.stop()
+        other.kill()
+    t.run("umount", "--lazy", copy, status=None)
+    pool.check()
+
+
+@test()
+def mount_waits_for_its_time(t):
+    """--wait-for-server: users of a mount get errors when no server has come, and the next one mounts again"""
+    pool = Pool(t, capacity="256M")
+    pool.shale("create", "s", "--share")
+    server = pool.serve(shares=True, keeps=True, words=["--wait-for-server", "2s"])
+    (server.share("s") / "file").write_text("kept")
+    held = os.open(server.share("s") / "file", os.O_RDWR)
+    t.defer(os.close, held)
+    server.kill(leaves_mount=True)
+    # It waits as others do, and not for ever.
+    t.run("df", status=None, seconds_max=120)
+    t.wait_for(lambda: not keepers(pool), "the end of the keeper")
+    try:
+        os.pwrite(held, b"x", 0)
+        t.fail("a file of a mount that nothing serves is written")
+    except OSError as error:
+        t.log(f"as it should be: {error}")
+    server = pool.serve(shares=True, keeps=True)
+    t.equal((server.share("s") / "file").read_text(), "kept", "the share, mounted anew")
+    server.stop()
+    pool.check()
+
+
+@test()
+def mount_hides_nothing(t):
+    """a mount point that is not empty, a live mount of another server and /proc are refused; --overlay insists"""
+    first, second = Pool(t, "first", capacity="256M"), Pool(t, "second", capacity="256M")
+    for pool in [first, second]:
+        pool.shale("create", "home", "--share")
+    server = first.serve(shares="shares")
+    (server.share("home") / "file").write_text("of the first")
+    refused = second.shale("serve", "--shares", server.shares_dir, status=EXIT["exists"]).stderr
+    t.expect(str(first.path) in refused, f"the mount there is named: {refused}")
+    t.equal((server.share("home") / "file").read_text(), "of the first", "the live share")
+    server.stop()
+    full = t.dir / "shares" / "home"
+    (full / "important").write_text("below")
+    for words in [["--shares", t.dir / "shares"], ["--mount", full]]:
+        refused = second.shale("serve", *words, status=EXIT["exists"]).stderr
+        t.expect("important" in refused, f"the content is named: {refused}")
+    t.expect("proc" in second.shale("serve", "--mount", "/proc", status=EXIT["exists"]).stderr, "/proc is not refused")
+    server = second.serve(shares="shares", words=["--overlay"])
+    t.equal(os.listdir(server.share("home")), [], "the empty share over the directory")
+    server.stop()
+    t.equal((full / "important").read_text(), "below", "the file below")
+    # One that cannot be mounted does not keep the others out.
+    second.shale("create", "mail", "--share")
+    server = second.serve(shares="shares")
+    t.expect(os.path.ismount(server.share("mail")) and not os.path.ismount(full), "one share is served")
+    t.expect("important" in second.shale("status").stdout, "status says why the other one is not")
+    server.stop()
+
+
+@test()
+def server_in_the_background(t):
+    """--detach returns when everything answers, logs with times, and gives back the exit code of a start that fails"""
+    pool = Pool(t, capacity="256M")
+    pool.shale("create", "s", "--share")
+    shares, log = t.dir / "made", t.dir / "log"
+    started = pool.shale("serve", "--shares", shares, "--detach", "--log", log)
+    server = int(started.stdout)
+    t.defer(t.run, "umount", "--lazy", shares / "s", status=None)
+    t.defer(t.run, "kill", "-9", server, status=None)
+    t.expect(os.path.ismount(shares / "s"), "the share is mounted when the command returns")
+    t.expect(f"shares {shares}" in started.stderr and str(log) in started.stderr, f"the addresses are told: {started.stderr}")
+    t.equal(os.getsid(server), server, "the session of the server is its own")
+    for line in log.read_text().splitlines():
+        t.expect(line[:4].isdigit() and line[10] == "T" and line[19] == "Z", f"a line of the log has no time: {line!r}")
+    again = pool.shale("serve", "--detach", "--log", log, status=EXIT["in-use"])
+    t.expect(str(server) in again.stderr, f"the message of the failed server: {again.stderr}")
+    t.run("kill", server)
+    t.run("timeout", READY_SECONDS_MAX, "tail", f"--pid={server}", "-f", "/dev/null")
+    pool.check()
+
+
+@test()
+def command_waits_for_a_server_that_starts(t):
+    """an import right after `serve &` waits for that server, and does not say that it mounts no shares"""
+    tree = t.dir / "tree"
+    tree.mkdir()
+    (tree / "a").write_text("one")
+    for number in range(8):
+        pool = Pool(t, f"pool{number}", capacity="256M")
+        pool.shale("create", "home", "--share")
+        (t.dir / "mounts").mkdir(exist_ok=True)
+        words = [BINARY, "serve", pool.path, "--shares", t.dir / "mounts"]
+        with subprocess.Popen(list(map(str, words)), stdout=subprocess.DEVNULL) as server:
+            t.defer(server.kill)
+            # With the lock, and with or without an answer: the socket comes last.
+            t.wait_for(lambda: pool.shale("status", "--wait", "0", status=None).returncode == EXIT["in-use"] or os.path.ismount(t.dir / "mounts/home"),
+                       "the server has the pool")
+            pool.shale("import", "home", tree, "--wait", READY_SECONDS_MAX)
+            t.expect((t.dir / "mounts/home/a").read_text() == "one", "the import went through the mount")
+            server.terminate()
+            t.equal(server.wait(READY_SECONDS_MAX), 0, "exit status of the server")

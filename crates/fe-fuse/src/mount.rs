@@ -5,17 +5,15 @@
 //! from a shell, or after an abort through sysfs. All three look alike to the serving threads: they
 //! end, the open devices are released, and the callers of [`Ended::wait`] are told.
 
-use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 
 use fuse::keep::KeptBy;
-use fuse::mount::{self as kernel_mount, How, MountId, Unmounted};
-use fuse::{Session, SessionOptions, Transport, become_io_flusher};
+use fuse::mount::{self as kernel_mount, How, Place};
+use fuse::{Notifier, Session, SessionOptions, Transport, become_io_flusher};
 use parking_lot::{Condvar, Mutex};
 use rustix::mount::UnmountFlags;
 use surface::{DeviceSet, Error, ErrorKind, Result};
@@ -74,9 +72,11 @@ impl Ended {
 /// A mounted directory of devices. Dropping it detaches it, as [`WhenBusy::Detach`] does.
 #[derive(Debug)]
 pub struct Mount {
-    dir: PathBuf,
-    id: MountId,
+    place: Place,
+    connection: Notifier,
+    options: MountOptions,
     over_rings: bool,
+    is_resumed: bool,
     ended: Ended,
 }
 
@@ -107,7 +107,7 @@ pub fn mount(devices: Arc<dyn DeviceSet>, dir: &Path, options: &MountOptions) ->
         kernel_mount::take_away_dead(&dir, &options.source);
     }
     // Before it is asked for anything: a server that hangs would not answer.
-    if kernel_mount::is_ours(&dir) {
+    if !options.overlay && kernel_mount::is_ours(&dir) {
         let message = format!(
             "{} (if its server was killed: umount -f {} takes it away); choose another directory",
             about("a shale server is mounted there already"),
@@ -118,25 +118,30 @@ pub fn mount(devices: Arc<dyn DeviceSet>, dir: &Path, options: &MountOptions) ->
     if !dir.is_dir() {
         return Err(Error::new(ErrorKind::Invalid, about("it is not a directory")));
     }
+    if !options.overlay {
+        kernel_mount::check_vacant(&dir)?;
+    }
 
     let (session, directory, transport) = begin(&devices, &dir, options)?;
+    let place =
+        Place::at(&dir, &how(options)).inspect_err(|_| drop(kernel_mount::unmount(&dir, UnmountFlags::DETACH)))?;
     if let Some(kept_by) = &options.kept_by {
         let kept = match session.cannot_be_taken_over() {
             Some(why) => Err(io::Error::other(why)),
-            None => keep(&session, &directory, &dir, kept_by),
+            None => keep(&session, &directory, &place, kept_by),
         };
         if let Err(why) = kept {
             log::warn!("{}: the mount will not outlive its server: {why}", dir.display());
         }
     }
-    start(session, dir, options, transport == Transport::Rings)
+    start(session, place, options, (transport == Transport::Rings, false))
 }
 
 /// Has a keeper hold a mount, and the list of its open files.
 fn keep(
     session: &Session<DeviceDirectory>,
     directory: &DeviceDirectory,
-    dir: &Path,
+    place: &Place,
     kept_by: &KeptBy,
 ) -> io::Result<()> {
     let kept = KeptHandles::new()?;
@@ -144,34 +149,45 @@ fn keep(
     // The keeper looks at the first for the end of the connection; the memory comes last.
     let mut descriptors: Vec<BorrowedFd<'_>> = devices.iter().map(|device| device.as_fd()).collect();
     descriptors.push(kept.memory());
-    kept_by.keeper.put(&kept_by.name, dir.as_os_str().as_bytes(), &descriptors)?;
+    kept_by.keeper.put(&kept_by.name, &place.to_bytes(), &descriptors)?;
     let _ = directory.files.kept.set(kept);
     Ok(())
 }
 
-/// Goes on with the mount at `dir` if it has outlived its server. One that is elsewhere, or cannot
-/// be taken over, ends.
+/// Goes on with the mount at `dir` if it has outlived its server; mounts it there again if it was
+/// unmounted meanwhile. One that is elsewhere, or cannot be taken over, ends.
 fn resume(devices: &Arc<dyn DeviceSet>, dir: &Path, options: &MountOptions) -> Option<Mount> {
     let kept_by = options.kept_by.as_ref()?;
     let entry = kept_by.entry().inspect_err(|error| log::warn!("the keeper of mounts fails: {error}")).ok()??;
-    let was_at = PathBuf::from(OsString::from_vec(entry.bytes));
-    let taken = (was_at == dir).then(|| take_over(devices, entry.descriptors, options));
-    match taken {
-        Some(Ok(session)) => match start(session, dir.to_owned(), options, false) {
-            Ok(mount) => {
-                log::info!("{}: goes on with the mount that has outlived its server", dir.display());
-                return Some(mount);
-            }
-            Err(error) => log::warn!("{error}"),
-        },
-        Some(Err(error)) => log::warn!("{}: the mount cannot be taken over: {error}", dir.display()),
-        None => log::warn!("{}: a mount that has outlived its server ends here", was_at.display()),
+    let place = Place::from_bytes(&entry.bytes);
+    let resumed = match &place {
+        Some(place) if place.dir() == dir => go_on(devices, entry.descriptors, place, options),
+        _ => Err(Error::new(ErrorKind::Conflict, "it was mounted at another directory")),
+    };
+    match resumed {
+        Ok(mount) => {
+            log::info!("{}: goes on with the mount that has outlived its server", dir.display());
+            return Some(mount);
+        }
+        Err(error) => log::warn!("{}: the mount cannot be taken over: {error}", dir.display()),
     }
     kept_by.give_up();
-    if was_at != dir && kernel_mount::source_of(&was_at).is_some_and(|source| source == options.source) {
-        let _ = kernel_mount::unmount(&was_at, UnmountFlags::DETACH);
+    if let Some(error) = place.and_then(|place| place.detach().err()) {
+        log::warn!("{error}");
     }
     None
+}
+
+fn go_on(
+    devices: &Arc<dyn DeviceSet>,
+    descriptors: Vec<OwnedFd>,
+    place: &Place,
+    options: &MountOptions,
+) -> Result<Mount> {
+    let failed = |error| Error::from_io("its connection", error);
+    let session = take_over(devices, descriptors, options).map_err(failed)?;
+    place.bring_back(session.notifier().device(), &how(options), options.overlay)?;
+    start(session, place.clone(), options, (false, true))
 }
 
 fn take_over(
@@ -185,28 +201,37 @@ fn take_over(
     Session::take_over(descriptors, Arc::new(directory))
 }
 
-/// Starts the thread that serves a connection.
-fn start(session: Session<DeviceDirectory>, dir: PathBuf, options: &MountOptions, over_rings: bool) -> Result<Mount> {
+/// Starts the thread that serves a connection: over rings or not, and taken over or not.
+fn start(
+    session: Session<DeviceDirectory>,
+    place: Place,
+    options: &MountOptions,
+    (over_rings, is_resumed): (bool, bool),
+) -> Result<Mount> {
     let state = Arc::new(EndedState::default());
+    let connection = session.notifier();
     let served = {
         let (state, kept_by) = (state.clone(), options.kept_by.clone());
-        let name = format!("fuse {}", dir.display());
+        let name = format!("fuse {}", place.dir().display());
         thread::Builder::new()
             .name(name.chars().take(15).collect())
             .spawn(move || serve(session, kept_by.as_ref(), &state))
     };
-    let started = match served {
-        Ok(_thread) => kernel_mount::mount_id(&dir),
-        Err(error) => Err(Error::from_io(format!("mount at {}: cannot serve it", dir.display()), error)),
-    };
-    let id = match started {
-        Ok(id) => id,
-        Err(error) => {
-            let _ = kernel_mount::unmount(&dir, UnmountFlags::DETACH);
-            return Err(error);
-        }
-    };
-    Ok(Mount { dir, id, over_rings, ended: Ended(state) })
+    if let Err(error) = served {
+        let _ = place.detach();
+        return Err(Error::from_io(format!("mount at {}: cannot serve it", place.dir().display()), error));
+    }
+    Ok(Mount { place, connection, options: options.clone(), over_rings, is_resumed, ended: Ended(state) })
+}
+
+fn how(options: &MountOptions) -> How<'_> {
+    How {
+        source: &options.source,
+        allow_other: options.allow_other,
+        allow_exec: false,
+        allow_suid_and_devices: false,
+        has_access_times: false,
+    }
 }
 
 /// Mounts at `dir`, and makes the session that will serve it: over rings if the kernel has them,
@@ -240,14 +265,7 @@ fn begin_over(
     let directory = DeviceDirectory::new(devices.clone(), options, transport == Transport::Rings)
         .map_err(|error| about("cannot start its threads", error))?;
     let directory = Arc::new(directory);
-    let how = How {
-        source: &options.source,
-        allow_other: options.allow_other,
-        allow_exec: false,
-        allow_suid_and_devices: false,
-        has_access_times: false,
-    };
-    let connection = kernel_mount::mount(dir, &how)?;
+    let connection = kernel_mount::mount(dir, &how(options))?;
     let session_options = SessionOptions { transport, threads: options.threads, can_clone: connection.can_clone };
     // Which users may enter is decided by the kernel alone, from the options of the mount.
     let session = Session::begin(connection.device, directory.clone(), session_options).map_err(|error| {
@@ -274,7 +292,12 @@ fn serve(session: Session<DeviceDirectory>, kept_by: Option<&KeptBy>, state: &En
 impl Mount {
     /// Where it is mounted, without symbolic links.
     pub fn dir(&self) -> &Path {
-        &self.dir
+        self.place.dir()
+    }
+
+    /// Whether it has outlived an earlier server, and a keeper still holds it.
+    pub fn is_resumed(&self) -> bool {
+        self.is_resumed
     }
 
     /// Whether requests come from the kernel over io_uring, and not through its device: where the
@@ -290,7 +313,7 @@ impl Mount {
 
     /// Loop devices on its files, and file systems on those.
     pub fn stack(&self) -> Stack {
-        Stack::above(&self.dir)
+        Stack::above(self.place.dir())
     }
 
     /// Unmounts. With [`WhenBusy::Refuse`] and [`WhenBusy::Abort`], nothing is served any more when
@@ -298,44 +321,21 @@ impl Mount {
     /// ended.
     ///
     /// # Errors
-    /// [`ErrorKind::InUse`] with [`WhenBusy::Refuse`] if a file is open; the message says how to
-    /// find out which. [`ErrorKind::Unsupported`] with [`WhenBusy::Abort`] if this user, or a mount
-    /// that was detached before, cannot be cut off for want of `/sys/fs/fuse/connections`: it is
-    /// detached then, and ends with its last file or with this process.
+    /// [`ErrorKind::InUse`] with [`WhenBusy::Refuse`] if a file is open, or there is a copy of the
+    /// mount elsewhere; the message says how to find it. [`ErrorKind::Unsupported`] with
+    /// [`WhenBusy::Abort`] if this user, or a mount that was detached before, cannot be cut off for
+    /// want of `/sys/fs/fuse/connections`: it is detached then, and ends with its last file or with
+    /// this process.
     pub fn unmount(&self, when_busy: WhenBusy) -> Result<()> {
         if self.ended.is_ended() {
             return Ok(());
         }
-        let flags = match when_busy {
-            WhenBusy::Refuse => UnmountFlags::empty(),
-            WhenBusy::Detach => UnmountFlags::DETACH,
-            WhenBusy::Abort => UnmountFlags::DETACH | UnmountFlags::FORCE,
-        };
-        // Never unmount another one: ours may have been taken away, or covered by another.
-        if kernel_mount::mount_id(&self.dir)? != self.id {
-            return match when_busy {
-                _ if self.ended.is_ended() => Ok(()),
-                WhenBusy::Detach => Ok(()),
-                WhenBusy::Abort => kernel_mount::abort(self.id).and_then(|()| self.ended.wait()),
-                WhenBusy::Refuse => {
-                    let message = format!(
-                        "{} shows another file system: ours was detached, and ends when its last file is closed, or it \
-                         lies beneath (findmnt {} tells): unmount what covers it first",
-                        self.dir.display(),
-                        self.dir.display()
-                    );
-                    Err(Error::new(ErrorKind::InUse, message))
-                }
-            };
+        match when_busy {
+            WhenBusy::Refuse => self.place.unmount(self.connection.device(), &how(&self.options))?,
+            WhenBusy::Abort => self.place.cut_off(self.connection.device())?,
+            WhenBusy::Detach => return self.place.detach(),
         }
-        match kernel_mount::unmount(&self.dir, flags)? {
-            _ if when_busy == WhenBusy::Detach => Ok(()),
-            // The helper has detached it, and cannot do more.
-            Unmounted::ByHelper if when_busy == WhenBusy::Abort && !self.ended.is_ended() => {
-                kernel_mount::abort(self.id).and_then(|()| self.ended.wait())
-            }
-            _ => self.ended.wait(),
-        }
+        self.ended.wait()
     }
 }
 

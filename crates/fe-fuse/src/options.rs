@@ -51,6 +51,8 @@ pub struct MountOptions {
     /// A mount of the same source at the same place whose server is dead is taken away first. For
     /// callers that know that no other server of the source lives.
     pub replaces_dead: bool,
+    /// Mounts over a directory that is not empty, or over another mount; they are hidden then.
+    pub overlay: bool,
     /// Who holds the mount, so that it outlives this program: the next one that mounts goes on with
     /// it. Nothing does if requests come over rings.
     pub kept_by: Option<KeptBy>,
@@ -66,6 +68,7 @@ impl Default for MountOptions {
             allow_other: false,
             source: "shale".to_owned(),
             replaces_dead: false,
+            overlay: false,
             kept_by: None,
             now: wall_clock,
         }

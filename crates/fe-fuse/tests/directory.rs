@@ -238,7 +238,9 @@ fn what_lies_beneath_a_mount_that_is_gone_stays() {
     let dir = MountDir::new("fe-fuse");
     rustix::mount::mount("beneath", dir.path(), "tmpfs", MountFlags::empty(), c"size=64k").unwrap();
     let set = Arc::new(MemSet::default());
-    let mounted = mount(set, dir.path(), &MountOptions::default()).unwrap();
+    let refused = mount(set.clone(), dir.path(), &MountOptions::default()).map(drop).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Exists, "{refused}");
+    let mounted = mount(set, dir.path(), &MountOptions { overlay: true, ..MountOptions::default() }).unwrap();
     let ended = mounted.ended();
     unmount(dir.path(), UnmountFlags::empty()).unwrap();
     ended.wait().unwrap();

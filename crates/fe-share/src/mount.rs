@@ -5,19 +5,17 @@
 //! request was answered. One that a keeper holds goes on when the program dies: requests wait for
 //! the next one, which resumes it.
 
-use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use fuse::keep::KeptBy;
-use fuse::mount::{self as kernel_mount, How};
-use fuse::{Session, SessionOptions, Transport};
+use fuse::mount::{self as kernel_mount, How, Place};
+use fuse::{Notifier, Session, SessionOptions, Transport};
 use parking_lot::{Condvar, Mutex};
 use rustix::mount::UnmountFlags;
 use share::{Left, Tree};
@@ -40,6 +38,8 @@ pub struct MountOptions {
     pub has_access_times: bool,
     /// What `mount` and `df` show as the source.
     pub source: String,
+    /// Mounts over a directory that is not empty, or over another mount; they are hidden then.
+    pub overlay: bool,
     /// After how long changes become durable that no `fsync` has asked for.
     pub commit_every: Duration,
     /// The keeper that holds the mount, so that it outlives this program. Nothing does if requests
@@ -59,6 +59,7 @@ impl Default for MountOptions {
             allow_suid_and_devices: false,
             has_access_times: false,
             source: "shale".to_owned(),
+            overlay: false,
             commit_every: Duration::from_secs(5),
             kept_by: None,
             journal: None,
@@ -77,7 +78,9 @@ struct End {
 /// A mounted share. Dropping it leaves it mounted until it is unmounted from a shell, or the
 /// process ends.
 pub struct Mount {
-    dir: PathBuf,
+    place: Place,
+    connection: Notifier,
+    options: MountOptions,
     served: Arc<Served>,
     serving: JoinHandle<io::Result<()>>,
     /// The journal of names, if one was asked for.
@@ -96,8 +99,9 @@ pub fn mount(tree: Arc<Tree>, dir: &Path, options: &MountOptions) -> Result<Moun
 /// `.shale/snapshots` there. Returns when it can be used. Needs root.
 ///
 /// # Errors
-/// [`ErrorKind::NotFound`] or [`ErrorKind::Invalid`] for `dir`, [`ErrorKind::Unsupported`] if this
-/// kernel or user cannot mount, [`ErrorKind::Io`] if the kernel fails.
+/// [`ErrorKind::NotFound`] or [`ErrorKind::Invalid`] for `dir`, [`ErrorKind::Exists`] if it would
+/// hide something there, [`ErrorKind::Unsupported`] if this kernel or user cannot mount,
+/// [`ErrorKind::Io`] if the kernel fails.
 pub fn mount_with_moments(
     tree: Arc<Tree>,
     moments: Option<Arc<dyn Moments>>,
@@ -114,6 +118,9 @@ pub fn mount_with_moments(
         Error::with_source(kind, format!("share at {}: {what}", dir.display()), error)
     };
     let dir_path = dir.canonicalize().map_err(|error| about("no such directory: make it first", error))?;
+    if !options.overlay {
+        kernel_mount::check_vacant(&dir_path)?;
+    }
     let moments = moments.map(|moments| Shown::new(moments, &tree));
     let mut served = Served::new(tree.clone(), Held::default(), moments, options.traffic.clone());
     served.has_access_times = options.has_access_times;
@@ -127,12 +134,14 @@ pub fn mount_with_moments(
         result => result,
     };
     let session = session?;
+    let place = Place::at(&dir_path, &how(options))
+        .inspect_err(|_| drop(kernel_mount::unmount(&dir_path, UnmountFlags::DETACH)))?;
     let kept_by = options.kept_by.as_ref();
     if let (Some(_), Some(why)) = (kept_by, session.cannot_be_taken_over()) {
         log::warn!("{}: the mount will not outlive its server: {why}", dir.display());
     }
     let kept_by = kept_by.filter(|_| session.cannot_be_taken_over().is_none());
-    let held_by = kept_by.map(|kept_by| HeldBy::of(&session, &dir_path, kept_by));
+    let held_by = kept_by.map(|kept_by| HeldBy::of(&session, &place, kept_by));
     let journal = begin_journal(&tree, options, kept_by.is_some());
     if let Some(journal) = &journal {
         if let Some(fault) = journal.fault() {
@@ -144,7 +153,7 @@ pub fn mount_with_moments(
             log::warn!("{}: the mount will not outlive its server: {error}", dir.display());
         }
     }
-    start(session, served, dir_path, options, journal, held_by)
+    start(session, served, place, options, journal, held_by)
 }
 
 /// Goes on with a mount that has outlived its server. `tree` must be [taken over](Tree::take_over)
@@ -152,6 +161,7 @@ pub fn mount_with_moments(
 ///
 /// # Errors
 /// [`ErrorKind::Unsupported`] if the kernel cannot send requests again (before Linux 6.9),
+/// [`ErrorKind::Exists`] if it was unmounted meanwhile and its directory is not empty any more,
 /// [`ErrorKind::Io`] if the connection or the keeper fails.
 pub fn resume(tree: Arc<Tree>, mount: KeptMount, options: &MountOptions) -> Result<Mount> {
     resume_with_moments(tree, None, mount, options)
@@ -167,25 +177,26 @@ pub fn resume_with_moments(
     mount: KeptMount,
     options: &MountOptions,
 ) -> Result<Mount> {
-    let KeptMount { dir, devices, kept_by, .. } = mount;
+    let KeptMount { place, devices, kept_by, .. } = mount;
     let about = |error: io::Error| {
         let unsupported = error.kind() == io::ErrorKind::InvalidInput;
         let kind = if unsupported { ErrorKind::Unsupported } else { ErrorKind::Io };
-        Error::with_source(kind, format!("share at {}: its mount cannot be taken over", dir.display()), error)
+        let text = format!("share at {}: its mount cannot be taken over", place.dir().display());
+        Error::with_source(kind, text, error)
     };
     let moments = moments.map(|moments| Shown::new(moments, &tree));
     let mut served = Served::new(tree.clone(), Held::taken_over(), moments, options.traffic.clone());
-    // The capabilities of the connection hold until it is unmounted.
-    served.has_access_times = kernel_mount::has_access_times(&dir);
+    served.has_access_times = place.has_access_times();
     let served = Arc::new(served);
     let session = Session::take_over(devices, served.clone()).map_err(about)?;
+    place.bring_back(session.notifier().device(), &how(options), options.overlay)?;
     // Before anything is done that might have to be known to the next program.
-    let held_by = HeldBy::of(&session, &dir, &kept_by);
+    let held_by = HeldBy::of(&session, &place, &kept_by);
     let journal = begin_journal(&tree, options, true);
     if let Some(journal) = &journal {
         held_by.hold(journal).map_err(about)?;
     }
-    start(session, served, dir, options, journal, Some(held_by))
+    start(session, served, place, options, journal, Some(held_by))
 }
 
 /// Begins the journal of a tree's changes, if there is a place for it, or a keeper that holds it.
@@ -210,14 +221,14 @@ fn settle(tree: &Tree) -> io::Result<()> {
 
 /// A mount as a keeper holds it, so that a journal that is made again can be held with it.
 struct HeldBy {
-    dir: PathBuf,
+    place: Place,
     devices: Vec<Arc<OwnedFd>>,
     kept_by: KeptBy,
 }
 
 impl HeldBy {
-    fn of(session: &Session<Served>, dir: &Path, kept_by: &KeptBy) -> Self {
-        Self { dir: dir.to_owned(), devices: session.descriptors(), kept_by: kept_by.clone() }
+    fn of(session: &Session<Served>, place: &Place, kept_by: &KeptBy) -> Self {
+        Self { place: place.clone(), devices: session.descriptors(), kept_by: kept_by.clone() }
     }
 
     /// Has the keeper hold the mount and its journal.
@@ -226,7 +237,7 @@ impl HeldBy {
             // The keeper looks at the first for the end of the connection; the memory comes last.
             let devices = self.devices.iter().map(|device| device.as_fd());
             let descriptors: Vec<BorrowedFd<'_>> = devices.chain([memory]).collect();
-            self.kept_by.keeper.put(&self.kept_by.name, self.dir.as_os_str().as_bytes(), &descriptors)
+            self.kept_by.keeper.put(&self.kept_by.name, &self.place.to_bytes(), &descriptors)
         })
     }
 }
@@ -247,7 +258,7 @@ fn look_after(journal: &KeptJournal, tree: &Tree, held_by: Option<&HeldBy>) -> i
 
 /// A mount that has outlived its server, as its keeper has it.
 pub struct KeptMount {
-    dir: PathBuf,
+    place: Place,
     devices: Vec<OwnedFd>,
     memory: File,
     kept_by: KeptBy,
@@ -262,14 +273,13 @@ impl KeptMount {
         let failed = |error| Error::from_io("the keeper of mounts fails", error);
         let Some(entry) = kept_by.entry().map_err(failed)? else { return Ok(None) };
         let mut devices = entry.descriptors;
-        let Some(memory) = devices.pop() else { return Ok(None) };
-        let dir = PathBuf::from(OsString::from_vec(entry.bytes));
-        Ok(Some(Self { dir, devices, memory: memory.into(), kept_by: kept_by.clone() }))
+        let (Some(memory), Some(place)) = (devices.pop(), Place::from_bytes(&entry.bytes)) else { return Ok(None) };
+        Ok(Some(Self { place, devices, memory: memory.into(), kept_by: kept_by.clone() }))
     }
 
     /// Where it is.
     pub fn dir(&self) -> &Path {
-        &self.dir
+        self.place.dir()
     }
 
     /// What its server had acknowledged and not made durable.
@@ -278,7 +288,7 @@ impl KeptMount {
     /// [`ErrorKind::Io`] if that cannot be read.
     pub fn left(&self) -> Result<Left> {
         kept::left(&self.memory).map_err(|error| {
-            Error::from_io(format!("share at {}: the journal of its server", self.dir.display()), error)
+            Error::from_io(format!("share at {}: the journal of its server", self.dir().display()), error)
         })
     }
 
@@ -286,9 +296,7 @@ impl KeptMount {
     pub fn give_up(self) {
         self.kept_by.give_up();
         drop((self.devices, self.memory));
-        if kernel_mount::is_ours(&self.dir)
-            && let Err(error) = kernel_mount::unmount(&self.dir, UnmountFlags::DETACH)
-        {
+        if let Err(error) = self.place.detach() {
             log::warn!("{error}");
         }
     }
@@ -298,13 +306,14 @@ impl KeptMount {
 fn start(
     session: Session<Served>,
     served: Arc<Served>,
-    dir: PathBuf,
+    place: Place,
     options: &MountOptions,
     journal: Option<Arc<KeptJournal>>,
     held_by: Option<HeldBy>,
 ) -> Result<Mount> {
-    let about = |error| Error::from_io(format!("share at {}: cannot start a thread", dir.display()), error);
-    let _ = served.notifier.set(session.notifier());
+    let about = |error| Error::from_io(format!("share at {}: cannot start a thread", place.dir().display()), error);
+    let connection = session.notifier();
+    let _ = served.notifier.set(connection.clone());
     let tree = served.tree.clone();
     let end = Arc::new(End::default());
     let committing = {
@@ -332,7 +341,7 @@ fn start(
         result.and(closed)
     };
     let serving = thread::Builder::new().name("share-serve".to_owned()).spawn(serve).map_err(about)?;
-    Ok(Mount { dir, served, serving, journal })
+    Ok(Mount { place, connection, options: options.clone(), served, serving, journal })
 }
 
 impl End {
@@ -355,15 +364,18 @@ impl End {
     }
 }
 
-fn begin(served: &Arc<Served>, dir: &Path, options: &MountOptions, transport: Transport) -> Result<Session<Served>> {
-    let how = How {
+fn how(options: &MountOptions) -> How<'_> {
+    How {
         source: &options.source,
         allow_other: true,
         allow_exec: true,
         allow_suid_and_devices: options.allow_suid_and_devices,
         has_access_times: options.has_access_times,
-    };
-    let connection = kernel_mount::mount(dir, &how)?;
+    }
+}
+
+fn begin(served: &Arc<Served>, dir: &Path, options: &MountOptions, transport: Transport) -> Result<Session<Served>> {
+    let connection = kernel_mount::mount(dir, &how(options))?;
     let session_options = SessionOptions { transport, threads: options.threads, can_clone: connection.can_clone };
     Session::begin(connection.device, served.clone(), session_options).map_err(|error| {
         let _ = kernel_mount::unmount(dir, UnmountFlags::DETACH);
@@ -374,14 +386,14 @@ fn begin(served: &Arc<Served>, dir: &Path, options: &MountOptions, transport: Tr
 impl Mount {
     /// Where it is mounted, without symbolic links.
     pub fn dir(&self) -> &Path {
-        &self.dir
+        self.place.dir()
     }
 
     /// Unmounts, closes the tree, and waits for that.
     ///
     /// # Errors
-    /// [`ErrorKind::InUse`] if a file is open or a process is in it; [`ErrorKind::Io`] if the tree
-    /// could not be closed.
+    /// [`ErrorKind::InUse`] as [`Self::take_away`]; [`ErrorKind::Io`] if the tree could not be
+    /// closed.
     pub fn unmount(self) -> Result<()> {
         self.take_away()?;
         self.wait()
@@ -391,26 +403,26 @@ impl Mount {
     /// served as before.
     ///
     /// # Errors
-    /// [`ErrorKind::InUse`] if a file is open or a process is in it.
+    /// [`ErrorKind::InUse`] if a file is open, a process is in it, or there is a copy of the mount
+    /// in another mount namespace or at another directory.
     pub fn take_away(&self) -> Result<()> {
-        kernel_mount::unmount(&self.dir, UnmountFlags::empty()).map(drop)
+        self.place.unmount(self.connection.device(), &how(&self.options))
     }
 
-    /// Cuts off those who have files open, whose later requests fail, and leaves it to
-    /// [`Self::wait`] that the tree is closed. What they were told is done, is kept.
+    /// Cuts off all programs that have files open, and all copies of the mount: later requests
+    /// fail. Leaves it to [`Self::wait`] that the tree is closed. Everything acknowledged is kept.
     ///
     /// # Errors
-    /// [`ErrorKind::Io`] if the kernel fails.
+    /// [`ErrorKind::Unsupported`] or [`ErrorKind::Io`] if the kernel fails.
     pub fn cut_off(&self) -> Result<()> {
-        // FORCE ends the connection: without it the mount would go on for as long as a file is open.
-        kernel_mount::unmount(&self.dir, UnmountFlags::FORCE | UnmountFlags::DETACH).map(drop)
+        self.place.cut_off(self.connection.device())
     }
 
     /// Why the death of this program would lose names that were acknowledged and not synced; `None`
     /// if it would not, or if no journal was asked for.
     pub fn names_at_risk(&self) -> Option<String> {
         let fault = self.journal.as_ref()?.fault()?;
-        Some(format!("{}: names that are not synced would be lost: {fault}", self.dir.display()))
+        Some(format!("{}: names that are not synced would be lost: {fault}", self.dir().display()))
     }
 
     /// Closes the open trees of snapshots: all, or with `only_idle` those that were not looked at
@@ -438,7 +450,8 @@ impl Mount {
     /// # Errors
     /// [`ErrorKind::Io`] if the connection failed or the tree could not be closed.
     pub fn wait(self) -> Result<()> {
-        let about = |error| Error::from_io(format!("share at {}", self.dir.display()), error);
+        let dir = self.dir().to_owned();
+        let about = |error| Error::from_io(format!("share at {}", dir.display()), error);
         let ended = self.serving.join().unwrap_or_else(|_| Err(io::Error::other("the thread that serves it panicked")));
         ended.map_err(about)
     }

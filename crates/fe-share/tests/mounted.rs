@@ -76,6 +76,46 @@ fn as_nobody(command: &str, dir: &Path) -> bool {
     Command::new("sh").args(["-c", command]).current_dir(dir).uid(NOBODY).gid(NOBODY).status().unwrap().success()
 }
 
+/// Stopping, and destroying the share, waited for ever for the copy to go.
+#[test]
+fn a_copy_of_the_mount_is_named_and_cut_off() {
+    let mut mounted = Mounted::new("copied");
+    let copy = MountDir::new("copy");
+    fs::write(mounted.path("file"), b"kept").unwrap();
+    rustix::mount::mount_bind(mounted.dir.path(), copy.path()).unwrap();
+    let error = mounted.mount.as_ref().unwrap().take_away().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InUse);
+    assert!(error.to_string().contains(copy.path().to_str().unwrap()), "{error}");
+    assert_eq!(fs::read(mounted.path("file")).unwrap(), b"kept", "it is served as before");
+    let mount = mounted.mount.take().unwrap();
+    mount.cut_off().unwrap();
+    mount.wait().unwrap();
+    // Of the file the kernel has the content.
+    let errno = fs::create_dir(copy.join("new")).unwrap_err().raw_os_error().unwrap();
+    assert!([libc::ENOTCONN, libc::ECONNABORTED].contains(&errno), "{errno}");
+    rustix::mount::unmount(copy.path(), rustix::mount::UnmountFlags::DETACH).unwrap();
+}
+
+#[test]
+fn a_directory_that_is_not_vacant_is_no_mount_point() {
+    let mounted = Mounted::new("vacant");
+    let again = |dir: &Path, overlay: bool| {
+        let tree = Arc::new(Tree::create(SimSpace::new(), 7, OPTIONS).unwrap());
+        mount(tree, dir, &MountOptions { overlay, ..options() })
+    };
+    let error = again(mounted.dir.path(), false).map(drop).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Exists);
+    assert!(error.to_string().contains("shale of type fuse.shale is mounted there"), "{error}");
+    let full = MountDir::new("full");
+    fs::write(full.join("file"), b"below").unwrap();
+    let error = again(full.path(), false).map(drop).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Exists);
+    let over = again(full.path(), true).unwrap();
+    assert!(!full.join("file").exists());
+    over.unmount().unwrap();
+    assert_eq!(fs::read(full.join("file")).unwrap(), b"below");
+}
+
 #[test]
 fn files_come_back_after_it_was_unmounted() {
     let mut share = Mounted::new("back");

@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno as Os;
@@ -108,9 +109,15 @@ pub(crate) fn clone_of(device: &OwnedFd) -> io::Result<OwnedFd> {
 
 /// Whether the kernel has ended the connection.
 pub(crate) fn has_ended(device: &OwnedFd) -> bool {
+    ends_within(device, Duration::ZERO)
+}
+
+/// Waits for the end of the connection; whether it has come.
+pub(crate) fn ends_within(device: &OwnedFd, patience: Duration) -> bool {
     let mut ready = [PollFd::new(device, PollFlags::empty())];
-    let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-    let polled = rustix::io::retry_on_intr(|| rustix::event::poll(&mut ready, Some(&now)));
+    let patience =
+        rustix::event::Timespec { tv_sec: patience.as_secs().cast_signed(), tv_nsec: patience.subsec_nanos().into() };
+    let polled = rustix::io::retry_on_intr(|| rustix::event::poll(&mut ready, Some(&patience)));
     polled.is_err() || !ready[0].revents().is_empty()
 }
 

@@ -11,6 +11,11 @@ use crate::wire::notify;
 pub struct Notifier(pub(crate) Arc<OwnedFd>);
 
 impl Notifier {
+    /// The device of the connection.
+    pub fn device(&self) -> &OwnedFd {
+        &self.0
+    }
+
     /// Drops the attributes of a node and its pages from `offset` on; a negative `offset` leaves
     /// the pages. Dirty pages of shared mappings come as writes before it returns, so a thread that
     /// serves writes must be free.

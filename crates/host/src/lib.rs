@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::io::{Error, ErrorKind, Result, Seek, SeekFrom};
-use std::os::fd::{AsFd, FromRawFd};
+use std::os::fd::{AsFd, FromRawFd, RawFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
@@ -50,6 +50,12 @@ pub fn has_lost_reader(file: impl AsFd) -> bool {
     let mut polled = [PollFd::new(&file, PollFlags::empty())];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     poll(&mut polled, Some(&now)).is_ok() && polled[0].revents().contains(PollFlags::ERR)
+}
+
+/// Whether the system's journal reads stderr (systemd.exec(5), `$JOURNAL_STREAM`).
+pub fn stderr_is_journal() -> bool {
+    let Ok(stat) = rustix::fs::fstat(std::io::stderr()) else { return false };
+    std::env::var("JOURNAL_STREAM").is_ok_and(|stream| stream == format!("{}:{}", stat.st_dev, stat.st_ino))
 }
 
 /// Size of a block device.
@@ -297,6 +303,23 @@ pub fn with_usual_signals(command: &mut Command) -> &mut Command {
     // SAFETY: between fork and exec it calls functions that are safe in a signal handler, and
     // allocates nothing.
     unsafe { command.pre_exec(reset) }
+}
+
+/// Has a program begin in a session of its own, which no terminal ends, and with a descriptor of
+/// this process that it inherits.
+pub fn in_own_session(command: &mut Command, inherited: RawFd) -> &mut Command {
+    let begin = move || {
+        // SAFETY: neither call touches memory; both may be called after fork, and a session of its
+        // own is no error.
+        let status = unsafe {
+            libc::setsid();
+            libc::fcntl(inherited, libc::F_SETFD, 0)
+        };
+        if status < 0 { Err(Error::last_os_error()) } else { Ok(()) }
+    };
+    // SAFETY: between fork and exec it calls functions that are safe in a signal handler, and
+    // allocates nothing.
+    unsafe { command.pre_exec(begin) }
 }
 
 /// From now on this process may open as many files, and have as many connections, as it is allowed

@@ -20,7 +20,6 @@ use engine::{Files, Pool, TreeClaim, TreeUse, Volume, VolumeStatus};
 use fe_share::{KeptBy, KeptMount, Moments, Mount, MountOptions};
 use fuse::keep::Keeper;
 use parking_lot::Mutex;
-use rustix::mount::UnmountFlags;
 use share::{Options, Tree};
 use surface::{BlockDevice, DeviceId, Error, ErrorKind, NamedClient, Result};
 
@@ -39,8 +38,6 @@ const MEMORY_DIVISOR: u64 = 8;
 const CACHE_BYTES_MIN: u64 = 4 << 20;
 /// Most memory for it: with more, the engine's caches serve better.
 const CACHE_BYTES_MAX: u64 = 256 << 20;
-/// Mounts that killed servers may have left on one another.
-const LAYERS_MAX: usize = 16;
 /// How often, and how many milliseconds apart, it is looked whether the users of a mounted share's
 /// tree have gone.
 const USERS_LOOKS: u32 = 200;
@@ -85,6 +82,20 @@ struct State {
     left: BTreeSet<u64>,
 }
 
+/// How a server mounts its shares.
+pub struct SharesWish<'a> {
+    /// The directory below which they are mounted.
+    pub dir: &'a Path,
+    /// Only these, if there are any.
+    pub names: &'a [String],
+    /// Memory of the server.
+    pub memory_bytes: u64,
+    /// Mounts over directories that are not empty, and over other mounts.
+    pub overlay: bool,
+    /// Holds the mounts, so that they outlive this server; none where that cannot be.
+    pub keeper: Option<Arc<Keeper>>,
+}
+
 /// The mounted shares of a served pool.
 pub struct Shares {
     pool: Pool,
@@ -94,7 +105,7 @@ pub struct Shares {
     names: Vec<String>,
     source: String,
     memory_bytes: u64,
-    /// Holds the mounts, so that they outlive this server; none where that cannot be.
+    overlay: bool,
     keeper: Option<Arc<Keeper>>,
     journals: Arc<Journals>,
     /// Data that was acknowledged should survive the death of this server: so should names.
@@ -104,18 +115,13 @@ pub struct Shares {
 }
 
 impl Shares {
-    /// Mounts all shares, or those of `names`, below `dir`.
+    /// Mounts all shares, or those that are wished.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`] for `dir`; the first one, if none can be mounted, and that is not
     /// for want of trees that can be opened.
-    pub fn start(
-        service: &Service,
-        dir: &Path,
-        names: &[String],
-        memory_bytes: u64,
-        keeper: Option<Arc<Keeper>>,
-    ) -> Result<Arc<Self>> {
+    pub fn start(service: &Service, wish: &SharesWish<'_>) -> Result<Arc<Self>> {
+        let SharesWish { dir, names, memory_bytes, overlay, ref keeper } = *wish;
         let dir = dir.canonicalize().map_err(|error| {
             let text = format!("shares at {}: no such directory: make it first", dir.display());
             Error::with_source(ErrorKind::NotFound, text, error)
@@ -127,7 +133,8 @@ impl Shares {
             names: names.to_vec(),
             source: service.facts().pool.display().to_string(),
             memory_bytes,
-            keeper,
+            overlay,
+            keeper: keeper.clone(),
             journals: service.journals().clone(),
             keeps_acknowledged: service.pool().status().standby.is_wanted,
             state: Mutex::default(),
@@ -281,6 +288,7 @@ impl Shares {
             kept_by: kept_by.clone(),
             journal: self.keeps_acknowledged.then(|| self.journals.place(&self.pool, id)),
             traffic: Some(self.devices.traffics().of(id, SHARES)),
+            overlay: self.overlay,
             ..MountOptions::default()
         };
         self.journals.bring_back_of(&self.pool, id).map_err(Fault::of_share)?;
@@ -305,7 +313,7 @@ impl Shares {
                 }
             }
         }
-        take_dead_away(&dir);
+        fuse::mount::take_away_dead(&dir, &self.source);
         if !matches!(below, Below::Directory) {
             check_empty(name, &dir)?;
         } else if let Some(folders) = dir.parent().filter(|folders| *folders != self.dir)
@@ -320,6 +328,9 @@ impl Shares {
                 return Err(Error::from_io(text, error).into());
             }
             _ => {}
+        }
+        if !self.overlay {
+            fuse::mount::check_vacant(&dir).map_err(|error| error.context(format_args!("share '{name}'")))?;
         }
         let open = || {
             let (volume, device) = self.open(id, &dir)?;
@@ -489,10 +500,27 @@ impl Shares {
         }
     }
 
+    /// Whether any mount has outlived an earlier server.
+    pub fn have_resumed(&self) -> bool {
+        self.state.lock().mounted.values().any(|share| share.is_resumed)
+    }
+
+    /// Unmounts all but those that have outlived an earlier server.
+    pub fn end_new(&self) {
+        self.end(|share| !share.is_resumed);
+    }
+
     /// Unmounts all. Who has files open is cut off; all that was done to them is kept.
     pub fn stop(&self) {
+        self.end(|_| true);
+    }
+
+    fn end(&self, is_meant: impl Fn(&Mounted) -> bool) {
         let mut state = self.state.lock();
         for (_, id) in innermost_first(&state.mounted) {
+            if !state.mounted.get(&id).is_some_and(&is_meant) {
+                continue;
+            }
             if let Err(error) = release(&mut state.mounted, id, false) {
                 log::warn!("{error}: it is cut off now; all that was done to it is kept");
                 let forced = release(&mut state.mounted, id, true);
@@ -558,27 +586,10 @@ fn wait_for_users(mounted: &BTreeMap<u64, Mounted>, id: u64) -> Result<()> {
 fn release(mounted: &mut BTreeMap<u64, Mounted>, id: u64, force: bool) -> Result<()> {
     let Some(share) = mounted.get(&id) else { return Ok(()) };
     match share.mount.take_away() {
-        Err(error) if error.kind() == ErrorKind::InUse && force => {
-            share.mount.cut_off()?;
-            // Nothing writes to the share behind this: it may be another one then.
-            mounted.remove(&id).map_or(Ok(()), |share| share.mount.wait())
-        }
-        Err(error) if error.kind() == ErrorKind::InUse => Err(error),
-        taken => {
-            // Not mounted any more, or a user has just unmounted it.
-            drop(taken);
-            mounted.remove(&id).map_or(Ok(()), |share| share.mount.wait())
-        }
+        Ok(()) => {}
+        Err(error) if !force => return Err(error),
+        Err(_) => share.mount.cut_off()?,
     }
-}
-
-/// Takes mounts off `dir` whose server was killed.
-fn take_dead_away(dir: &Path) {
-    for _ in 0..LAYERS_MAX {
-        let is_dead = std::fs::metadata(dir).is_err_and(|error| error.raw_os_error() == Some(libc::ENOTCONN));
-        if !is_dead || rustix::mount::unmount(dir, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW).is_err() {
-            return;
-        }
-        log::warn!("{}: the mount that a killed server left was taken away", dir.display());
-    }
+    // Nothing writes to the share after this: it may be another one then.
+    mounted.remove(&id).map_or(Ok(()), |share| share.mount.wait())
 }

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde::Serialize;
 use surface::Error;
 
+use crate::times::show_second;
 use operations::Outcome;
 
 /// A line, a name or a path as people are shown it: control characters, ends of lines among them,
@@ -32,13 +33,21 @@ fn text_shown(text: &str) -> Cow<'_, str> {
 pub struct Output {
     json: bool,
     quiet: bool,
+    times: bool,
 }
 
 impl Output {
     /// With `json` results are JSON documents; with `quiet` notes, progress and words on what was
     /// done are left out.
     pub const fn new(json: bool, quiet: bool) -> Self {
-        Self { json, quiet }
+        Self { json, quiet, times: false }
+    }
+
+    /// The same for a server: each message on stderr begins with its time in UTC, unless the
+    /// journal reads stderr, which has times of its own.
+    #[must_use]
+    pub fn with_times(self) -> Self {
+        Self { times: !host::stderr_is_journal(), ..self }
     }
 
     /// Whether results are JSON.
@@ -89,8 +98,13 @@ impl Output {
     /// Something worth knowing, on stderr.
     pub fn note(&self, text: &str) {
         if !self.quiet {
-            write_stderr(&format!("{}\n", text_shown(text)));
+            self.message("", text);
         }
+    }
+
+    fn message(&self, before: &str, text: &str) {
+        let time = if self.times { show_second(host::unix_s()) + " " } else { String::new() };
+        write_stderr(&format!("{time}{before}{}\n", text_shown(text)));
     }
 
     /// A question and what belongs to it, on stderr, as it stands.
@@ -100,7 +114,7 @@ impl Output {
 
     /// Something to worry about, on stderr, even when quiet.
     pub fn warn(&self, text: &str) {
-        write_stderr(&format!("shale: warning: {}\n", text_shown(text)));
+        self.message("shale: warning: ", text);
     }
 
     /// An error: on stderr, and with `--json` as a document on stdout instead.
@@ -108,7 +122,7 @@ impl Output {
         if self.json && UNWRITTEN.get().is_none() {
             self.json(&serde_json::json!({ "error": { "kind": kind, "message": message } }));
         } else {
-            write_stderr(&format!("shale: {}\n", text_shown(message)));
+            self.message("shale: ", message);
         }
     }
 }

@@ -11,6 +11,13 @@ pub fn show_moment(unix_s: u64) -> String {
     format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}")
 }
 
+/// `2026-11-25T23:19:05Z`.
+pub fn show_second(unix_s: u64) -> String {
+    let (year, month, day) = policy::civil(unix_s / DAY_S);
+    let (hour, minute, second) = (unix_s % DAY_S / 3600, unix_s % 3600 / 60, unix_s % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+}
+
 /// A duration, rounded to what one says.
 pub fn show_seconds(seconds: u64) -> String {
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / DAY_S);
@@ -30,6 +37,7 @@ mod tests {
     fn moments_are_dates_and_times() {
         assert_eq!(show_moment(0), "1970-01-01 00:00");
         assert_eq!(show_moment(1_795_219_200 + 9 * 3600 + 30 * 60 + 59), "2026-11-21 09:30");
+        assert_eq!(show_second(1_795_219_200 + 9 * 3600 + 30 * 60 + 59), "2026-11-21T09:30:59Z");
     }
 
     #[test]

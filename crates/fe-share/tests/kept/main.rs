@@ -6,3 +6,4 @@ mod load;
 mod resent;
 mod server;
 mod space;
+mod unserved;

@@ -26,6 +26,8 @@ pub const OPTIONS: Options = Options { now, cache_bytes: 4 << 20 };
 
 const ROLE: &str = "KEPT_ROLE";
 const STATE: &str = "KEPT_STATE";
+const WAIT: &str = "KEPT_WAIT";
+const ACCESS_TIMES: &str = "KEPT_ACCESS_TIMES";
 const CANARY: &str = "KEPT_CANARY";
 
 /// The test binary as a program of that role.
@@ -52,9 +54,12 @@ fn serve(state: &Path) {
     let socket = state.join("keeper");
     let keeper = Keeper::connect(&socket).unwrap();
     let keeper = keeper.unwrap_or_else(|| Keeper::start(&socket, &mut program("keep", state)).unwrap());
+    keeper.set_wait(std::env::var(WAIT).ok().map(|seconds| Duration::from_secs(seconds.parse().unwrap()))).unwrap();
     let kept_by = KeptBy { keeper: Arc::new(keeper), name: "share".to_owned() };
     let commit_every = Duration::from_millis(200);
-    let options = MountOptions { kept_by: Some(kept_by.clone()), commit_every, ..MountOptions::default() };
+    let has_access_times = std::env::var_os(ACCESS_TIMES).is_some();
+    let options =
+        MountOptions { kept_by: Some(kept_by.clone()), commit_every, has_access_times, ..MountOptions::default() };
     let space = Arc::new(FileSpace(state.join("space")));
     let mount = match KeptMount::find(&kept_by).unwrap() {
         Some(kept) => {
@@ -87,16 +92,28 @@ pub struct Share {
     state: TempDir,
     server: Option<Child>,
     pub canary: Option<&'static str>,
+    wait: Option<&'static str>,
+    /// Servers that are started from now on are asked for access times.
+    pub has_access_times: bool,
 }
 
 impl Share {
     pub fn new(name: &str) -> Self {
+        Self::with(name, None, false)
+    }
+
+    /// One whose mount waits so many seconds for the next server, or has access times.
+    pub fn with(name: &str, wait: Option<&'static str>, has_access_times: bool) -> Self {
         require_fuse();
         let state = TempDir::new(name);
         fs::create_dir(state.join("space")).unwrap();
         fs::create_dir(state.join("mnt")).unwrap();
-        let mut share = Self { state, server: None, canary: None };
+        let mut share = Self { state, server: None, canary: None, wait, has_access_times };
         share.start();
+        // The kernel learns that nothing waits for FLUSH. Otherwise a program that is started while
+        // no server is there would wait for one, to close files that it inherits.
+        fs::write(share.dir().join("first"), b"").unwrap();
+        fs::remove_file(share.dir().join("first")).unwrap();
         share
     }
 
@@ -107,7 +124,8 @@ impl Share {
     /// Starts a server, and waits until it serves.
     pub fn start(&mut self) {
         let mut command = program("serve", self.state.path());
-        command.envs(self.canary.map(|name| (CANARY, name)));
+        command.envs(self.canary.map(|name| (CANARY, name))).envs(self.wait.map(|seconds| (WAIT, seconds)));
+        command.envs(self.has_access_times.then_some((ACCESS_TIMES, "")));
         let mut server = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(server.stdout.take().unwrap()).lines();
         assert!(lines.any(|line| line.unwrap().ends_with("ready")), "the server does not start");

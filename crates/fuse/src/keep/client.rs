@@ -6,13 +6,14 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-use super::{DONE, DROP, ENTRY, LIST, PUT, receive, send};
+use super::{DONE, DROP, ENTRY, LIST, PUT, WAIT, receive, send};
 
 /// Servers that may wait for the keeper.
 const BACKLOG: i32 = 4;
@@ -108,6 +109,17 @@ impl Keeper {
         self.claimed.lock().insert(name.to_owned());
         let socket = self.socket.lock();
         send(&*socket, PUT, name, bytes, descriptors)?;
+        done(&socket)
+    }
+
+    /// Sets how long entries wait for the next server after this one; `None`: without limit.
+    ///
+    /// # Errors
+    /// If the keeper has gone.
+    pub fn set_wait(&self, wait: Option<Duration>) -> io::Result<()> {
+        let socket = self.socket.lock();
+        let seconds = wait.map_or(0, |wait| wait.as_secs().max(1));
+        send(&*socket, WAIT, "", &seconds.to_le_bytes(), &[])?;
         done(&socket)
     }
 

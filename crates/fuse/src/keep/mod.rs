@@ -7,14 +7,16 @@
 //! took and did not answer (Linux 6.9).
 //!
 //! A keeper has entries: a name, some bytes that mean something to the server, and descriptors. It
-//! ends when it has none, and when the connections of its entries have ended while no server is
-//! there.
+//! ends when it has none, when the connections of its entries have ended while no server is there,
+//! and when no server has come within the time that the last one has set. Then it closes its
+//! descriptors, the kernel ends the connections, and users of the mounts get errors.
 //!
 //! # Messages
 //!
 //! Over a socket that keeps their bounds, each with at most [`DESCRIPTORS_MAX`] descriptors: kind
-//! 1, length of the name 1, name, bytes. `PUT` and `DROP` are answered with `DONE`, `LIST` with an
-//! `ENTRY` for each entry and `DONE`.
+//! 1, length of the name 1, name, bytes. `PUT`, `DROP` and `WAIT` are answered with `DONE`, `LIST`
+//! with an `ENTRY` for each entry and `DONE`. The bytes of `WAIT` are seconds, 8 bytes
+//! little-endian; 0: without limit.
 
 mod client;
 mod process;
@@ -41,6 +43,7 @@ const DROP: u8 = 2;
 const LIST: u8 = 3;
 const ENTRY: u8 = 4;
 const DONE: u8 = 5;
+const WAIT: u8 = 6;
 
 struct Message {
     kind: u8,

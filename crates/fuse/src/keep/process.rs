@@ -5,15 +5,16 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::SocketFlags;
 
 use super::client::Entry;
-use super::{DONE, DROP, ENTRY, LIST, Message, PUT, receive, send};
+use super::{DONE, DROP, ENTRY, LIST, Message, PUT, WAIT, receive, send};
 
 /// How long it waits for its first server, which is about to connect.
-const FIRST: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
+const FIRST: Duration = Duration::from_secs(60);
 
 /// Servers at a time: the one that is there, and one that is about to take its place.
 const SERVERS_MAX: usize = 4;
@@ -26,7 +27,14 @@ const SERVERS_MAX: usize = 4;
 pub fn run(listener: OwnedFd) -> io::Result<()> {
     // Not ended with the terminal or the group of processes of the server.
     let _ = rustix::process::setsid();
-    let mut keeper = Running { listener, servers: Vec::new(), entries: Vec::new(), had_server: false };
+    let mut keeper = Running {
+        listener,
+        servers: Vec::new(),
+        entries: Vec::new(),
+        had_server: false,
+        wait: None,
+        give_up: Some(now() + FIRST),
+    };
     while keeper.turn()? {}
     Ok(())
 }
@@ -36,6 +44,16 @@ struct Running {
     servers: Vec<OwnedFd>,
     entries: Vec<Entry>,
     had_server: bool,
+    /// How long entries wait for the next server; `None`: without limit.
+    wait: Option<Duration>,
+    /// Until when they do, while no server is there.
+    give_up: Option<Instant>,
+}
+
+/// The clock that stands still while the machine is suspended.
+#[allow(clippy::disallowed_methods, reason = "the keeper is a process of its own, and nothing simulates it")]
+fn now() -> Instant {
+    Instant::now()
 }
 
 impl Running {
@@ -50,10 +68,18 @@ impl Running {
         // An end of the connection is told without being asked for.
         let watched = self.entries.iter().filter(|_| watches).filter_map(|entry| entry.descriptors.first());
         ready.extend(watched.map(|descriptor| PollFd::new(descriptor, PollFlags::empty())));
-        let patience = (!self.had_server).then_some(&FIRST);
-        let count = rustix::io::retry_on_intr(|| rustix::event::poll(&mut ready, patience))?;
+        let patience = self.give_up.filter(|_| watches).map(|at| {
+            // Not sooner than the time that was set.
+            let left = at.saturating_duration_since(now()) + Duration::from_millis(1);
+            Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() }
+        });
+        let count = match rustix::event::poll(&mut ready, patience.as_ref()) {
+            Err(rustix::io::Errno::INTR) => return Ok(true),
+            count => count?,
+        };
         if count == 0 {
-            return Ok(false);
+            // The end of this process closes all descriptors.
+            return Ok(!watches);
         }
         let is_ready: Vec<bool> = ready.iter().map(|one| !one.revents().is_empty()).collect();
         drop(ready);
@@ -71,6 +97,9 @@ impl Running {
         }
         if is_ready[0] {
             self.accept();
+        }
+        if !watches && self.servers.is_empty() {
+            self.give_up = self.wait.map(|wait| now() + wait);
         }
         Ok(true)
     }
@@ -94,6 +123,10 @@ impl Running {
                 self.entries.push(Entry { name, bytes, descriptors });
             }
             DROP => self.entries.retain(|entry| entry.name != name),
+            WAIT => {
+                let seconds = bytes.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+                self.wait = (seconds > 0).then(|| Duration::from_secs(seconds));
+            }
             LIST => {
                 for entry in &self.entries {
                     let descriptors: Vec<_> = entry.descriptors.iter().map(AsFd::as_fd).collect();

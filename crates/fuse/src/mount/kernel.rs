@@ -66,6 +66,16 @@ pub fn mount(dir: &Path, how: &How<'_>) -> Result<Connection> {
             return Err(Error::with_source(ErrorKind::Unsupported, message, io::Error::from(errno)));
         }
     };
+    match mount_device(&device, dir, how)? {
+        Ok(()) => Ok(Connection { device, can_clone: true }),
+        Err(Errno::PERM) => mount_with_helper(dir, how, true),
+        Err(errno) => Err(failed(dir, "the kernel refuses to mount", errno)),
+    }
+}
+
+/// Asks the kernel to mount a device at `dir`. If its connection is mounted elsewhere or has been
+/// detached, that file system becomes visible at `dir` as well (Linux 5.15).
+fn mount_device(device: &OwnedFd, dir: &Path, how: &How<'_>) -> Result<std::result::Result<(), Errno>> {
     let mode = rustix::fs::stat(dir).map_err(|errno| failed(dir, "cannot look at the directory", errno))?.st_mode;
     let data = format!(
         "fd={},rootmode={mode:o},user_id={},group_id={},default_permissions{}",
@@ -79,10 +89,23 @@ pub fn mount(dir: &Path, how: &How<'_>) -> Result<Connection> {
     flags.set(MountFlags::NODEV | MountFlags::NOSUID, !how.allow_suid_and_devices);
     flags.set(MountFlags::NOEXEC, !how.allow_exec);
     flags.set(MountFlags::NOATIME, !how.has_access_times);
-    match rustix::mount::mount(how.source, dir, FILE_SYSTEM, flags, data.as_c_str()) {
-        Ok(()) => Ok(Connection { device, can_clone: true }),
-        Err(Errno::PERM) => mount_with_helper(dir, how, true),
-        Err(errno) => Err(failed(dir, "the kernel refuses to mount", errno)),
+    Ok(rustix::mount::mount(how.source, dir, FILE_SYSTEM, flags, data.as_c_str()))
+}
+
+/// Makes the file system of a live connection visible at `dir` again.
+///
+/// # Errors
+/// [`ErrorKind::Unsupported`] if this kernel or user cannot, [`ErrorKind::Io`] if the connection
+/// has ended.
+pub(super) fn mount_again(device: &OwnedFd, dir: &Path, how: &How<'_>) -> Result<()> {
+    match mount_device(device, dir, how)? {
+        Ok(()) => Ok(()),
+        Err(errno) => {
+            let unsupported = matches!(errno, Errno::PERM | Errno::INVAL);
+            let kind = if unsupported { ErrorKind::Unsupported } else { ErrorKind::Io };
+            let text = format!("{}: the kernel does not mount the connection again", dir.display());
+            Err(Error::with_source(kind, text, io::Error::from(errno)))
+        }
     }
 }
 
@@ -90,11 +113,11 @@ pub fn mount(dir: &Path, how: &How<'_>) -> Result<Connection> {
 /// (Documentation/filesystems/fuse).
 const CONNECTIONS: &str = "/sys/fs/fuse/connections";
 
-/// Tells apart the mounts that may be at `dir` one after another, or on top of each other.
+/// Distinguishes the mounts that may be at `dir` one after another, or on top of each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MountId {
+pub(super) struct MountId {
     mount: u64,
-    device_minor: u32,
+    pub(super) device_minor: u32,
 }
 
 /// Who has unmounted.
@@ -111,7 +134,7 @@ pub enum Unmounted {
 ///
 /// # Errors
 /// Those of looking at `dir`.
-pub fn mount_id(dir: &Path) -> Result<MountId> {
+pub(super) fn mount_id(dir: &Path) -> Result<MountId> {
     let statx = rustix::fs::statx(rustix::fs::CWD, dir, AtFlags::STATX_DONT_SYNC, StatxFlags::MNT_ID)
         .map_err(|errno| failed(dir, "cannot look at the mount", errno))?;
     Ok(MountId { mount: statx.stx_mnt_id, device_minor: statx.stx_dev_minor })
@@ -136,17 +159,6 @@ pub fn source_of(dir: &Path) -> Option<String> {
     line.split_once(" - ")?.1.split(' ').nth(1).map(unescaped)
 }
 
-/// Whether reads move access times in the mount that `dir` shows, as its options say.
-pub fn has_access_times(dir: &Path) -> bool {
-    let id = mount_id(dir).ok();
-    id.is_some_and(|id| mount_line(id.mount, &mountinfo()).is_some_and(|line| !has_option(line, "noatime")))
-}
-
-/// Whether a line of mountinfo has an option of the mount: the sixth field.
-fn has_option(line: &str, option: &str) -> bool {
-    line.split(' ').nth(5).is_some_and(|options| options.split(',').any(|known| known == option))
-}
-
 /// How the helper writes a source.
 pub fn helper_source(source: &str) -> String {
     // A comma separates options.
@@ -163,13 +175,13 @@ fn file_system_of(mount: u64, mountinfo: &str) -> Option<&str> {
     mount_line(mount, mountinfo)?.split_once(" - ")?.1.split(' ').next()
 }
 
-/// Ends the connection of a mount, wherever it is by now: requests under way and all that follow
-/// fail.
+/// Ends the connection whose file system has this device number, wherever it is mounted: requests
+/// under way and all that follow fail.
 ///
 /// # Errors
 /// [`ErrorKind::Unsupported`] where the kernel has no such file, or does not let us write it.
-pub fn abort(id: MountId) -> Result<()> {
-    let path = format!("{CONNECTIONS}/{}/abort", id.device_minor);
+pub(super) fn abort(device_minor: u32) -> Result<()> {
+    let path = format!("{CONNECTIONS}/{device_minor}/abort");
     std::fs::write(&path, b"1").map_err(|error| {
         let message =
             format!("the mount cannot be cut off with {path} (mount -t fusectl fusectl {CONNECTIONS} makes it)");

@@ -3,10 +3,11 @@
 mod dead;
 mod kernel;
 mod mountinfo;
+mod place;
+mod vacant;
 
 pub use dead::take_away as take_away_dead;
-pub use kernel::{
-    Connection, How, MountId, Unmounted, abort, has_access_times, helper_source, is_ours, mount, mount_id, source_of,
-    unmount,
-};
-pub use mountinfo::{mountinfo, unescaped};
+pub use kernel::{Connection, How, Unmounted, helper_source, is_ours, mount, source_of, unmount};
+pub use mountinfo::{Listed, listed, mounted_at, mountinfo, unescaped};
+pub use place::Place;
+pub use vacant::check_vacant;

@@ -35,6 +35,11 @@ impl FrontEnd for Protocols {
         false
     }
 
+    /// Its servers go on over mounts that wait for the next server, as they do when this one dies.
+    fn has_resumed(&self) -> bool {
+        self.service.mounted_shares().is_some_and(|shares| shares.have_resumed())
+    }
+
     fn stop(self: Box<Self>) {
         self.service.forget_exports();
         self.exports.stop();

@@ -3,7 +3,9 @@
 //!
 //! 1. Each that the command line asks for is checked, before anything is begun that would have to
 //!    be taken back.
-//! 2. They start in the order of the list. If one fails, those before it end as in step 4.
+//! 2. They start in the order of the list. If one fails, those before it end as in step 4; but
+//!    mounts that have outlived an earlier server are left to the next one
+//!    ([`FrontEnds::leave_mounts`]).
 //! 3. Each tells where clients find it.
 //! 4. At the end each closes, in the order of the list: it takes no new requests, as far as it can
 //!    without those that stand on it. Then each stops, in the reverse order: those that stand on
@@ -55,6 +57,15 @@ pub trait FrontEnd: Send + Sync {
     /// Takes no new requests, as far as nothing else stands on it, and answers those in work.
     fn close(&mut self) {}
 
+    /// Whether it serves mounts that have outlived an earlier server, or stands on them.
+    fn has_resumed(&self) -> bool {
+        false
+    }
+
+    /// Ends the mounts that it has made itself, and leaves those that have outlived an earlier
+    /// server as they are.
+    fn end_new_mounts(&mut self) {}
+
     /// Ends: when it returns, no client has anything open through it.
     fn stop(self: Box<Self>);
 }
@@ -72,6 +83,8 @@ pub struct Wanted {
     pub connections: u16,
     /// Whether other users than the server's reach the mounted files.
     pub allow_other: bool,
+    /// Mounts over directories that are not empty, and over other mounts.
+    pub overlay: bool,
     /// The volumes, shares and folders that are served; empty: all.
     pub volume: Vec<String>,
     /// Bytes for buffers and caches.
@@ -105,26 +118,21 @@ pub struct Told {
 }
 
 /// The front ends of a server, in the order in which they started.
+#[derive(Default)]
 pub struct FrontEnds(Vec<Box<dyn FrontEnd>>);
 
 impl FrontEnds {
-    /// Steps 1 and 2.
+    /// Steps 1 and 2. `begin` runs between them.
     ///
     /// # Errors
-    /// Those of the front ends; none of them serves then.
-    pub fn start(kinds: &[Kind], asked: &Asked<'_>) -> Result<Self> {
+    /// Those of the front ends. The ones that have started are still there, to be stopped.
+    pub fn start(&mut self, kinds: &[Kind], asked: &Asked<'_>, begin: impl FnOnce()) -> Result<()> {
         kinds.iter().try_for_each(|kind| (kind.check)(asked))?;
-        let mut started = Self(Vec::new());
+        begin();
         for kind in kinds {
-            match (kind.start)(asked) {
-                Ok(front_end) => started.0.extend(front_end),
-                Err(error) => {
-                    started.stop();
-                    return Err(error);
-                }
-            }
+            self.0.extend((kind.start)(asked)?);
         }
-        Ok(started)
+        Ok(())
     }
 
     /// Step 3.
@@ -141,6 +149,26 @@ impl FrontEnds {
     /// Whether the server goes on when one of them has ended by itself.
     pub fn hold_the_server(&self) -> bool {
         self.0.iter().any(|front_end| front_end.holds_the_server())
+    }
+
+    /// Whether any serves a mount that has outlived an earlier server.
+    pub fn have_resumed(&self) -> bool {
+        self.0.iter().any(|front_end| front_end.has_resumed())
+    }
+
+    /// Ends everything but the mounts that have outlived an earlier server, in the order of step 4.
+    pub fn leave_mounts(&mut self) {
+        self.0.iter_mut().for_each(|front_end| front_end.close());
+        let mut left = Vec::new();
+        while let Some(mut front_end) = self.0.pop() {
+            if front_end.has_resumed() {
+                front_end.end_new_mounts();
+                left.insert(0, front_end);
+            } else {
+                front_end.stop();
+            }
+        }
+        self.0 = left;
     }
 
     /// Step 4.

@@ -3,12 +3,13 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use operations::path_error;
 use serde_json::json;
 use surface::{Error, ErrorKind, Result};
 
 use super::{Asked, FrontEnd, Kind, Started, Told, check_hides_nothing};
 use crate::service::Service;
-use crate::shares::Shares;
+use crate::shares::{Shares, SharesWish};
 
 pub(super) const KIND: Kind = Kind { check, start };
 
@@ -26,9 +27,33 @@ fn check(asked: &Asked<'_>) -> Result<()> {
 fn start(asked: &Asked<'_>) -> Started {
     let Some(dir) = &asked.args.shares else { return Ok(None) };
     let Asked { args, service, .. } = asked;
-    let shares = Shares::start(service, dir, &args.volume, args.memory, asked.keeper.clone())?;
+    make_missing(dir)?;
+    let wish = SharesWish {
+        dir,
+        names: &args.volume,
+        memory_bytes: args.memory,
+        overlay: args.overlay,
+        keeper: asked.keeper.clone(),
+    };
+    let shares = Shares::start(service, &wish)?;
     service.set_shares(shares.clone());
     Ok(Some(Box::new(MountedShares { shares, service: Arc::clone(service) })))
+}
+
+/// Makes the directory of the shares if only its last component is missing: a path that is wrong
+/// further up is a mistake.
+///
+/// # Errors
+/// `NotFound` for the directory above.
+fn make_missing(dir: &Path) -> Result<()> {
+    match std::fs::create_dir(dir) {
+        Ok(()) => {
+            log::info!("{}: the directory was made", dir.display());
+            Ok(())
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(path_error("shares: cannot make the directory", dir, error)),
+    }
 }
 
 /// Refuses a directory of exports below the shares: servers would read their configuration from
@@ -57,6 +82,14 @@ impl FrontEnd for MountedShares {
         told.lines.push(format!("shares {dir}"));
         told.document.insert("shares".to_owned(), json!(dir));
         told.served.shares = Some(dir);
+    }
+
+    fn has_resumed(&self) -> bool {
+        self.shares.have_resumed()
+    }
+
+    fn end_new_mounts(&mut self) {
+        self.shares.end_new();
     }
 
     fn stop(self: Box<Self>) {

@@ -37,6 +37,7 @@ fn start(asked: &Asked<'_>) -> Started {
         source: asked.service.facts().pool.display().to_string(),
         // We have the pool's lock.
         replaces_dead: true,
+        overlay: asked.args.overlay,
         kept_by: asked.keeper.clone().map(|keeper| KeptBy { keeper, name: KEPT_AS.to_owned() }),
         ..MountOptions::default()
     };
@@ -96,14 +97,18 @@ impl FrontEnd for Volumes {
         false
     }
 
+    fn has_resumed(&self) -> bool {
+        self.0.is_resumed()
+    }
+
     fn stop(self: Box<Self>) {
         let mount = self.0;
         match mount.unmount(WhenBusy::Refuse) {
             Ok(()) => return,
             Err(error) if error.kind() != ErrorKind::InUse => log::warn!("{error}"),
-            Err(_) => {
+            Err(_in_use) => {
                 let dir = mount.dir().display();
-                log::warn!("files in {dir} are open: they are cut off now; all that was written to them is kept");
+                log::warn!("{dir} is in use, and is cut off now; all that was written to its files is kept");
                 sync_stack(mount.stack());
             }
         }

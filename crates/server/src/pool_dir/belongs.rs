@@ -12,7 +12,8 @@ use super::PoolDir;
 
 /// What else lies in the directory of a pool, beside `map` and what `init` and `salvage` leave on
 /// their way.
-const NAMES: [&str; 7] = ["pool.json", "pool.json.tmp", "lock", "control.sock", "map", "reserve", "salvage.tmp"];
+const NAMES: [&str; 8] =
+    ["pool.json", "pool.json.tmp", "lock", "control.sock", "serve.log", "map", "reserve", "salvage.tmp"];
 
 /// Refuses to write over what is at `path` if that belongs to a pool.
 ///

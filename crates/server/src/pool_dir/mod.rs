@@ -5,6 +5,7 @@
 //! | `pool.json` | where the data is, and whether whoever made the pool finished; written atomically |
 //! | `lock` | held by the process that has the pool open |
 //! | `control.sock` | the server's, while there is one |
+//! | `serve.log` | messages of servers in the background, unless they have another file |
 //! | `map/` | the map store |
 //! | `data` | the log, unless it was put elsewhere |
 //! | `standby` | the directory of the server's standby memory, if it is not the usual one |
@@ -78,6 +79,10 @@ impl PoolDir {
     /// `keeper.sock`, where a keeper of mounts waits for the next server.
     pub fn keeper_path(&self) -> PathBuf {
         self.root.join("keeper.sock")
+    }
+    /// `serve.log`, where a server in the background writes by default.
+    pub fn log_path(&self) -> PathBuf {
+        self.root.join("serve.log")
     }
     /// `map/`.
     pub fn map_path(&self) -> PathBuf {

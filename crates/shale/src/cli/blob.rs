@@ -563,7 +563,7 @@ pub struct BlobRmArgs {
 }
 
 /// Reads `30d`, `12h`, `4w`, `90m` or `10s`.
-fn age(text: &str) -> Result<Duration, String> {
+pub(super) fn age(text: &str) -> Result<Duration, String> {
     let wrong = || format!("'{text}' is no age; one is a number with s, m, h, d or w behind it, such as 30d");
     let (number, unit) = text.split_at_checked(text.len().saturating_sub(1)).ok_or_else(wrong)?;
     let seconds = match unit {

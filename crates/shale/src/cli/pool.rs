@@ -1,6 +1,7 @@
 //! Commands on a whole pool.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 
@@ -146,6 +147,7 @@ Examples:
   shale serve /srv/pool --nbd unix:/run/shale.sock --nbd 127.0.0.1:10809
   shale serve /srv/pool --mount /mnt/shale                     a file for each volume
   shale serve /srv/pool --shares /srv/shares                   a directory for each share
+  shale serve /srv/pool --shares /srv/shares --detach          in the background; prints the process number
   shale serve /srv/pool --shares /srv/shares --exports /etc/shale      by NFS, SMB, HTTP, FTP too
   losetup -f --show --direct-io=on /mnt/shale/vm               a file as a block device
   qemu-img convert disk.qcow2 nbd+unix:///vm?socket=/srv/pool/nbd.sock
@@ -168,8 +170,16 @@ takes about a quarter of --memory there, until the log has it; whatever opens th
 'off' only flushed writes survive, as with a loss of power.
 
 Mounts outlive such a death (Linux 6.9 and later): users of its files, loop devices and the file systems on them
-among them, wait until the pool is served again at the same directory, and then go on. Without --standby, with FUSE over
-io_uring (the server says so), or with --keep-mounts off, the mount ends with the server.
+among them, wait until the pool is served again at the same directory, and then go on. They wait for --wait-for-server at most,
+and then get errors: until then df, lsof and all programs that look at every mount of the machine may wait with them. A start
+that fails leaves the mounts to the next one. Without --standby, with FUSE over io_uring (the server says so), or with
+--keep-mounts off, the mount ends with the server.
+
+A directory that is not empty, or that is a mount point, is refused as a mount point: a mount would hide it. --overlay mounts
+nevertheless. The last directory of --shares is made if it is missing.
+
+With --detach the server goes to the background, and the command returns when everything answers. It prints the process number,
+and the addresses on stderr; messages go to --log, with times. If the start fails, its messages and its exit code are the command's.
 
 With --exports shares are given out by the network protocols that their properties nfs, smb, http and ftp name, through
 servers of their own kind over the mounts; `shale exports` shows them. The directory has what these servers need; the file
@@ -194,6 +204,9 @@ pub struct ServeArgs {
     /// this directory
     #[arg(long, value_name = "DIR", requires = "shares")]
     pub exports: Option<PathBuf>,
+    /// Mount over directories that are not empty, and over other mounts, which are hidden then
+    #[arg(long)]
+    pub overlay: bool,
     /// Most NBD connections at once; further clients are refused
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub connections: u16,
@@ -213,12 +226,38 @@ pub struct ServeArgs {
     /// Keep the mount when the server dies: a small process holds it for the next server
     #[arg(long, value_name = "on|off", default_value = "on", hide_possible_values = true)]
     pub keep_mounts: Switch,
+    /// Longest time that mounts wait for the next server after this one's death: a number with s,
+    /// m, h or d, or 'forever'
+    #[arg(long, value_name = "TIME|forever", default_value = "10m", value_parser = wait_for_server)]
+    pub wait_for_server: WaitForServer,
     /// Seconds to wait for another command that has the pool open
     #[arg(long, value_name = "SECONDS", default_value_t = 1)]
     pub wait: u32,
     /// Write a line 'ready' to this file descriptor, and close it, once everything answers
     #[arg(long, value_name = "N")]
     pub ready_fd: Option<i32>,
+    /// Serve in the background, and return when everything answers
+    #[arg(long, conflicts_with = "ready_fd")]
+    pub detach: bool,
+    /// Where a server in the background writes its messages [default: POOL/serve.log]
+    #[arg(long, value_name = "FILE", requires = "detach")]
+    pub log: Option<PathBuf>,
+}
+
+/// The longest time that mounts wait for a server; `None`: without limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WaitForServer(pub Option<Duration>);
+
+/// Parses [`WaitForServer`].
+fn wait_for_server(text: &str) -> Result<WaitForServer, String> {
+    if text == "forever" {
+        return Ok(WaitForServer(None));
+    }
+    match super::blob::age(text) {
+        Ok(Duration::ZERO) => Err("for mounts that do not wait use --keep-mounts off".to_owned()),
+        Ok(wait) => Ok(WaitForServer(Some(wait))),
+        Err(error) => Err(format!("{error}, or 'forever'")),
+    }
 }
 
 /// See [`super::Command::Grow`].

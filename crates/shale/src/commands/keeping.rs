@@ -2,7 +2,12 @@
 //!
 //! A keeper is a process that holds the mounts of a server while there is none. It is this program
 //! with another command, is reached through a socket in the pool's directory, and ends when it
-//! holds nothing any more.
+//! holds nothing any more, or when no server has come within `--wait-for-server`.
+//!
+//! A server connects before it opens the pool: from then on the mounts wait for it as long as it
+//! takes. Mounts that this server does not go on with end when it is ready, so that a start that
+//! fails leaves them to the next one. Only a server that mounts and has no use for a keeper ends
+//! them sooner, right before it mounts.
 
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -10,7 +15,7 @@ use std::sync::Arc;
 use fe_fuse::Keeper;
 use surface::{Error, Result};
 
-use crate::cli::Switch;
+use crate::cli::{ServeArgs, Switch};
 use crate::output::Output;
 use operations::Outcome;
 use server::pool_dir::{PoolDir, short_socket_path};
@@ -19,53 +24,72 @@ use server::pool_dir::{PoolDir, short_socket_path};
 pub const COMMAND: &str = "keep-mounts";
 
 /// What a server needs to know of its keeper.
+#[derive(Default)]
 pub struct Keeping {
+    /// Holds the mounts of this server, if anything does.
     keeper: Option<Arc<Keeper>>,
+    /// Holds mounts of an earlier server, which this one does not go on with.
+    unwanted: Option<Keeper>,
 }
 
 impl Keeping {
-    /// Finds the keeper that holds mounts of a killed server, or starts one. `keeps_acknowledged`:
-    /// acknowledged data survives the server's death; else the mounts must not, for the kernel
-    /// would go on with lost data.
-    pub fn begin(dir: &PoolDir, wanted: Switch, has_mounts: bool, keeps_acknowledged: bool, output: &Output) -> Self {
-        let tried = Self::try_begin(dir, wanted == Switch::On && has_mounts && keeps_acknowledged);
-        tried.unwrap_or_else(|error| {
-            output.warn(&format!("{error}; mounts end with this server"));
-            Self { keeper: None }
+    /// Connects to the keeper that holds mounts of an earlier server, if there is one: they wait
+    /// for this server now, and no longer for the time to run out.
+    pub fn find(dir: &PoolDir, output: &Output) -> Option<Keeper> {
+        let path = dir.keeper_path();
+        let found = short_socket_path(&path).and_then(|short| Keeper::connect(short.path()));
+        found.unwrap_or_else(|error| {
+            output.warn(&format!("the keeper of mounts at {}: {error}; mounts end with this server", path.display()));
+            None
         })
     }
 
-    fn try_begin(dir: &PoolDir, keeps: bool) -> Result<Self> {
-        let path = dir.keeper_path();
-        let failed = |error| Error::from_io(format!("the keeper of mounts at {}", path.display()), error);
-        let short = short_socket_path(&path).map_err(failed)?;
-        let found = Keeper::connect(short.path()).map_err(failed)?;
-        if keeps {
-            let keeper = match found {
-                Some(keeper) => keeper,
-                None => {
-                    // A directory of its own would keep that from being unmounted; its messages
-                    // have no reader.
-                    let mut program = Command::new("/proc/self/exe");
-                    program.arg(COMMAND).current_dir("/").stderr(Stdio::null());
-                    Keeper::start(short.path(), &mut program).map_err(failed)?
-                }
-            };
-            return Ok(Self { keeper: Some(Arc::new(keeper)) });
+    /// Goes on with the keeper that was found, or starts one. `keeps_acknowledged`: acknowledged
+    /// data survives the server's death; otherwise the mounts must not, for the kernel would go on
+    /// with lost data.
+    pub fn begin(
+        dir: &PoolDir,
+        found: Option<Keeper>,
+        args: &ServeArgs,
+        keeps_acknowledged: bool,
+        output: &Output,
+    ) -> Self {
+        let has_mounts = args.mount.is_some() || args.shares.is_some();
+        if args.keep_mounts == Switch::Off || !has_mounts || !keeps_acknowledged {
+            return Self { keeper: None, unwanted: found };
         }
-        // Mounts that nothing is going to serve again.
-        if let Some(keeper) = found {
-            for entry in keeper.entries().map_err(failed)? {
-                keeper.drop_entry(&entry.name).map_err(failed)?;
+        let keeper = found.map_or_else(|| start(dir), Ok).and_then(|keeper| {
+            keeper.set_wait(args.wait_for_server.0).map_err(|error| Error::from_io("the keeper of mounts", error))?;
+            Ok(keeper)
+        });
+        match keeper {
+            Ok(keeper) => Self { keeper: Some(Arc::new(keeper)), unwanted: None },
+            Err(error) => {
+                output.warn(&format!("{error}; mounts end with this server"));
+                Self::default()
             }
         }
-        Ok(Self { keeper: None })
+    }
+
+    /// Called before the first mount: ends the mounts of an earlier server if this one cannot go on
+    /// with any, and mounts at the same directories.
+    pub fn clear_the_way(&self, mounts: bool, output: &Output) {
+        if mounts {
+            self.end_unwanted(output);
+        }
     }
 
     /// Ends the mounts of an earlier server that this one has not taken over. All that this server
     /// mounts must be mounted.
     pub fn end_the_rest(&self, output: &Output) {
+        self.end_unwanted(output);
         if let Some(Err(error)) = self.keeper.as_deref().map(Keeper::drop_unclaimed) {
+            output.warn(&format!("mounts of an earlier server may wait until `umount -f`: {error}"));
+        }
+    }
+
+    fn end_unwanted(&self, output: &Output) {
+        if let Some(Err(error)) = self.unwanted.as_ref().map(Keeper::drop_unclaimed) {
             output.warn(&format!("mounts of an earlier server may wait until `umount -f`: {error}"));
         }
     }
@@ -74,6 +98,16 @@ impl Keeping {
     pub fn keeper(&self) -> Option<Arc<Keeper>> {
         self.keeper.clone()
     }
+}
+
+/// Starts a keeper.
+fn start(dir: &PoolDir) -> Result<Keeper> {
+    let path = dir.keeper_path();
+    // A directory of its own would keep that from being unmounted; its messages have no reader.
+    let mut program = Command::new("/proc/self/exe");
+    program.arg(COMMAND).current_dir("/").stderr(Stdio::null());
+    let started = short_socket_path(&path).and_then(|short| Keeper::start(short.path(), &mut program));
+    started.map_err(|error| Error::from_io(format!("the keeper of mounts at {}", path.display()), error))
 }
 
 /// The keeper itself: its standard input is the socket that servers connect to.

@@ -5,6 +5,7 @@ mod blob;
 mod calibrate;
 mod check;
 mod clean;
+mod detached;
 mod estimate;
 mod estimate_tables;
 mod explain;
@@ -15,6 +16,7 @@ mod exports;
 mod forced;
 mod generate;
 mod grow;
+mod handing_over;
 mod history;
 mod image;
 mod import;
@@ -58,7 +60,9 @@ use operations::Outcome;
 /// # Errors
 /// Whatever made it fail.
 pub fn run(mut command: Command, output: &Output) -> Outcome {
-    logger::install(*output, matches!(command, Command::Serve(_)));
+    let is_server = matches!(&command, Command::Serve(args) if !args.detach);
+    let output = &if is_server { output.with_times() } else { *output };
+    logger::install(*output, is_server);
     spelled_out::spell_out(&mut command, output);
     match command {
         Command::Blob(args) => blob::run(args, output),

@@ -1,8 +1,9 @@
 //! `shale serve`.
 //!
-//! Order of events: signals caught; pool opened; control socket; front ends; `ready`. Then
-//! everything is up to the clients, until a signal comes or the mount is taken away with nothing
-//! else left to serve. Then:
+//! Order of events: signals caught; pool opened; front ends; control socket; `ready`. A command
+//! that comes before the control socket finds the pool in use by a server that is starting, and
+//! waits. Then everything is up to the clients, until a signal comes or the mount is taken away
+//! with nothing else left to serve. Then:
 //!
 //! 1. Jobs are asked to end, and do so behind the slice that they work on.
 //! 2. The front ends close and stop, as `front_ends` says. NBD: no new requests; those in work are
@@ -13,7 +14,8 @@
 //!    file open is not waited for: the writes acknowledged to it are kept.
 //! 5. The control socket; the pool is closed, which makes everything durable.
 //!
-//! SIGUSR2 leaves the mounts to the keeper and the next server instead ([`hand_over`]).
+//! SIGUSR2 leaves the mounts to the keeper and the next server instead ([`handing_over`]); so does
+//! a start that fails, with the mounts that have outlived an earlier server.
 //!
 //! A second SIGINT or SIGTERM, a second or more after the first, ends the process wherever it is.
 
@@ -23,11 +25,11 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, unbounded};
 use fe_nbd::Listen;
-use serde_json::json;
+use serde_json::{Map, Value, json};
 use surface::{Error, ErrorKind, Result};
 
-use super::incomplete;
 use super::keeping::Keeping;
+use super::{detached, handing_over, incomplete};
 use crate::cli::ServeArgs;
 use crate::output::Output;
 use host::Termination;
@@ -49,6 +51,9 @@ enum Event {
 
 /// Serves a pool until a signal comes.
 pub fn run(args: ServeArgs, output: &Output) -> Outcome {
+    if args.detach {
+        return detached::run(&args, output);
+    }
     // Before anything is opened, so that the number is surely the caller's.
     let ready_fd = args.ready_fd.map(|fd| {
         let failed = |error| Error::with_source(ErrorKind::Invalid, format!("--ready-fd {fd} cannot be used"), error);
@@ -69,13 +74,12 @@ pub fn run(args: ServeArgs, output: &Output) -> Outcome {
         .map_err(|error| Error::from_io("cannot watch for signals", error))?;
     let access = Access { memory: args.memory, wait: args.wait };
     let lock = pool_dir::lock_alone(&dir, &access)?;
+    let held = Keeping::find(&dir, output);
     let how = Opening::usual(args.memory);
     let pool = pool_dir::open_to_serve(&dir, lock, how, &args.standby)?;
     let standby = pool.service.pool().status().standby;
     output.note(&format!("shale: acknowledged writes {}", pool_dir::promise(standby.place.as_deref(), standby.bytes)));
-    let keeps_acknowledged = standby.place.is_some();
-    let has_mounts = args.mount.is_some() || args.shares.is_some();
-    let keeping = Keeping::begin(&dir, args.keep_mounts, has_mounts, keeps_acknowledged, output);
+    let keeping = Keeping::begin(&dir, held, &args, standby.place.is_some(), output);
     let served = serve(&args, &dir, (&pool, &keeping), &listen, ready_fd, (send, events), output);
     let closed = pool.close();
     served?;
@@ -116,7 +120,6 @@ fn serve(
     for title in service.pool().incomplete() {
         output.warn(&incomplete::words(&title));
     }
-    let control = ControlServer::start(&dir.control_path(), Arc::clone(service))?;
     let devices = service.devices().shown(&args.volume);
     let over = Arc::new(move |name| drop(send.send(Event::Over(name))));
     let wanted = Wanted {
@@ -125,36 +128,48 @@ fn serve(
         exports: args.exports.clone(),
         connections: args.connections,
         allow_other: args.allow_other,
+        overlay: args.overlay,
         volume: args.volume.clone(),
         memory: args.memory,
     };
     let asked = Asked { args: &wanted, service, keeper: keeping.keeper(), listen, devices, over };
-    let result = FrontEnds::start(&front_ends::ALL, &asked).and_then(|front_ends| {
-        keeping.end_the_rest(output);
-        let told = tell_ready(&front_ends, service, ready_fd, output);
-        if told.is_ok() {
-            let ended = wait(&events, !front_ends.hold_the_server(), service, output);
+    let mut serving = FrontEnds::default();
+    let has_mounts = args.mount.is_some() || args.shares.is_some();
+    let started = serving.start(&front_ends::ALL, &asked, || keeping.clear_the_way(has_mounts, output));
+    let mut control = None;
+    let ready = started.and_then(|()| {
+        let Told { served, document, lines } = serving.describe();
+        service.set_served(served);
+        control = Some(ControlServer::start(&dir.control_path(), Arc::clone(service))?);
+        tell_ready(document, &lines, service, ready_fd, output)
+    });
+    match &ready {
+        Ok(()) => {
+            keeping.end_the_rest(output);
+            let ended = wait(&events, !serving.hold_the_server(), service, output);
             if ended == Ended::HandedOver {
                 match keeping.keeper() {
-                    Some(_) => hand_over(service, output),
+                    Some(_) => handing_over::hand_over(service, output),
                     None => output.warn("nothing holds the mounts: they end with this server, as with SIGTERM"),
                 }
             }
         }
-        // Those that watch a job are told of its end while the control socket answers.
-        service.jobs().ask_to_stop();
-        if let Err(error) = host::notify_manager("STOPPING=1") {
-            output.warn(&format!("the service manager cannot be told: {error}"));
-        }
-        // Requests that wait for an image hold the front ends up, and the pool.
-        service.end_fetching();
-        front_ends.stop();
-        told
-    });
+        Err(error) => handing_over::give_back(&mut serving, service, error, output),
+    }
+    // Those that watch a job are told of its end while the control socket answers.
+    service.jobs().ask_to_stop();
+    if let Err(error) = host::notify_manager("STOPPING=1") {
+        output.warn(&format!("the service manager cannot be told: {error}"));
+    }
+    // Requests that wait for an image hold the front ends up, and the pool.
+    service.end_fetching();
+    serving.stop();
     service.jobs().stop();
-    control.stop();
+    if let Some(control) = control {
+        control.stop();
+    }
     service.unwritten().iter().for_each(|line| output.warn(line));
-    result
+    ready
 }
 
 /// Why a server stops.
@@ -164,26 +179,6 @@ enum Ended {
     Stopped,
     /// Another one follows at once, and goes on with the mounts.
     HandedOver,
-}
-
-/// Ends the process, so that the mounts wait for the next server, and returns only if that cannot
-/// be. Jobs end, all is made durable while the trees of shares stand still, and then the process
-/// goes as with `kill -9`: what its clients do from then on is kept in standby memory and waits.
-fn hand_over(service: &Arc<Service>, output: &Output) {
-    service.jobs().stop();
-    service.end_fetching();
-    let end = || -> Result<()> {
-        service.pool().checkpoint()?;
-        output.note("shale: everything is durable; the mounts wait for the next server");
-        host::exit_now(0)
-    };
-    let ended = match service.mounted_shares() {
-        Some(shares) => shares.still(|_| true, end),
-        None => end(),
-    };
-    if let Err(error) = ended {
-        output.warn(&format!("the mounts cannot be left to the next server, and end with this one: {error}"));
-    }
 }
 
 /// Waits for a reason to stop, and sees to the snapshots that are due. `is_all`: nothing is served
@@ -224,13 +219,12 @@ fn wait(events: &Receiver<Event>, is_all: bool, service: &Arc<Service>, output: 
 
 /// Tells the process that waits for it that everything answers.
 fn tell_ready(
-    front_ends: &FrontEnds,
+    mut document: Map<String, Value>,
+    lines: &[String],
     service: &Service,
     ready_fd: Option<std::fs::File>,
     output: &Output,
 ) -> Result<()> {
-    let Told { served, mut document, lines } = front_ends.describe();
-    service.set_served(served);
     let pool = service.facts().pool.display().to_string();
     let here = json!({ "ready": true, "pid": std::process::id(), "pool": pool });
     document.extend(here.as_object().cloned().unwrap_or_default());

@@ -26,6 +26,8 @@ fn done() -> Vec<String> {
 /// A door with one client, which has the volume `v` open until it is closed.
 struct Own {
     name: &'static str,
+    /// It has a mount that has outlived an earlier server.
+    has_resumed: bool,
     open: Option<Arc<dyn BlockDevice>>,
 }
 
@@ -35,7 +37,7 @@ impl Own {
         let device = asked.devices.open(id, &NamedClient::at(name, "the client of a test"))?;
         device.write(0, vec![7; 4096].into(), WriteOptions::default())?;
         note(format!("{name} starts"));
-        Ok(Some(Box::new(Self { name, open: Some(device) })))
+        Ok(Some(Box::new(Self { name, has_resumed: name == "resumed", open: Some(device) })))
     }
 }
 
@@ -51,6 +53,12 @@ impl FrontEnd for Own {
         self.open = None;
         note(format!("{} closes", self.name));
     }
+    fn has_resumed(&self) -> bool {
+        self.has_resumed
+    }
+    fn end_new_mounts(&mut self) {
+        note(format!("{} ends new mounts", self.name));
+    }
     fn stop(self: Box<Self>) {
         note(format!("{} stops", self.name));
     }
@@ -58,6 +66,7 @@ impl FrontEnd for Own {
 
 const FIRST: Kind = Kind { check: |_| Ok(()), start: |asked| Own::begin("first", asked) };
 const SECOND: Kind = Kind { check: |_| Ok(()), start: |asked| Own::begin("second", asked) };
+const RESUMED: Kind = Kind { check: |_| Ok(()), start: |asked| Own::begin("resumed", asked) };
 const UNASKED: Kind = Kind { check: |_| Ok(()), start: |_| Ok(None) };
 const FAILS: Kind = Kind { check: |_| Ok(()), start: |_| Err(Error::new(ErrorKind::Io, "it fails")) };
 const REFUSED: Kind = Kind { check: |_| Err(Error::new(ErrorKind::Invalid, "not so")), start: |_| Ok(None) };
@@ -75,6 +84,7 @@ fn with(work: impl FnOnce(&OpenPool, &Asked<'_>)) {
         exports: None,
         connections: 64,
         allow_other: false,
+        overlay: false,
         volume: Vec::new(),
         memory: 64 << 20,
     };
@@ -91,11 +101,19 @@ fn with(work: impl FnOnce(&OpenPool, &Asked<'_>)) {
     open.close().unwrap();
 }
 
+/// Starts front ends, and says when all are checked.
+fn start(kinds: &[Kind], asked: &Asked<'_>) -> (FrontEnds, Result<()>) {
+    let mut front_ends = FrontEnds::default();
+    let started = front_ends.start(kinds, asked, || note("all are checked".to_owned()));
+    (front_ends, started)
+}
+
 #[test]
 fn front_ends_start_in_order_are_told_of_and_end_in_reverse() {
     with(|open, asked| {
-        let front_ends = FrontEnds::start(&[FIRST, UNASKED, SECOND], asked).unwrap();
-        assert_eq!(done(), ["first starts", "second starts"]);
+        let (front_ends, started) = start(&[FIRST, UNASKED, SECOND], asked);
+        started.unwrap();
+        assert_eq!(done(), ["all are checked", "first starts", "second starts"]);
         assert_eq!(open.service.devices().clients("v"), 2);
         let told = front_ends.describe();
         assert_eq!(told.lines, ["first is here", "second is here"]);
@@ -112,7 +130,8 @@ fn front_ends_start_in_order_are_told_of_and_end_in_reverse() {
         front_ends.stop();
         assert_eq!(done(), ["first closes", "second closes", "second stops", "first stops"]);
         assert_eq!(open.service.devices().clients("v"), 0);
-        let second = FrontEnds::start(&[SECOND], asked).unwrap();
+        let (second, started) = start(&[SECOND], asked);
+        started.unwrap();
         assert!(!second.hold_the_server());
         second.stop();
     });
@@ -121,13 +140,31 @@ fn front_ends_start_in_order_are_told_of_and_end_in_reverse() {
 #[test]
 fn a_front_end_that_fails_takes_those_before_it_down() {
     with(|open, asked| {
-        let failed = FrontEnds::start(&[FIRST, SECOND, FAILS], asked).map(drop).unwrap_err();
-        assert_eq!(failed.to_string(), "it fails");
-        let all = ["first starts", "second starts", "first closes", "second closes", "second stops", "first stops"];
-        assert_eq!(done(), all);
+        let (front_ends, failed) = start(&[FIRST, SECOND, FAILS], asked);
+        assert_eq!(failed.unwrap_err().to_string(), "it fails");
+        assert!(!front_ends.have_resumed());
+        front_ends.stop();
+        let ends = ["first closes", "second closes", "second stops", "first stops"];
+        assert_eq!(done(), [&["all are checked", "first starts", "second starts"][..], &ends].concat());
         assert_eq!(open.service.devices().clients("v"), 0);
-        let refused = FrontEnds::start(&[FIRST, REFUSED], asked).map(drop).unwrap_err();
-        assert_eq!(refused.to_string(), "not so");
+        let (_, refused) = start(&[FIRST, REFUSED], asked);
+        assert_eq!(refused.unwrap_err().to_string(), "not so");
         assert!(done().is_empty(), "nothing starts before all are checked");
+    });
+}
+
+/// They were unmounted, and programs that waited for a server that starts were cut off.
+#[test]
+fn a_start_that_fails_leaves_mounts_of_an_earlier_server() {
+    with(|_, asked| {
+        let (mut front_ends, failed) = start(&[FIRST, RESUMED, SECOND, FAILS], asked);
+        failed.unwrap_err();
+        assert!(front_ends.have_resumed());
+        done();
+        front_ends.leave_mounts();
+        let closed = ["first closes", "resumed closes", "second closes"];
+        assert_eq!(done(), [&closed[..], &["second stops", "resumed ends new mounts", "first stops"]].concat());
+        front_ends.stop();
+        assert_eq!(done(), ["resumed closes", "resumed stops"]);
     });
 }

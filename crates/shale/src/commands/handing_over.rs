@@ -1,0 +1,56 @@
+//! How a server ends so that its mounts wait for the next one.
+//!
+//! Jobs end, all is made durable while the trees of shares stand still, and then the process goes
+//! as with `kill -9`: requests that its clients make from then on are kept in standby memory and by
+//! the kernel, and wait.
+
+use std::sync::Arc;
+
+use surface::{Error, Result};
+
+use crate::exit;
+use crate::output::Output;
+use operations::Failure;
+use server::front_ends::FrontEnds;
+use server::service::Service;
+
+/// Ends the process for a next server that follows at once. Returns only if that cannot be.
+pub fn hand_over(service: &Arc<Service>, output: &Output) {
+    end(service, output, || {
+        output.note("shale: everything is durable; the mounts wait for the next server");
+        0
+    });
+}
+
+/// Ends a process whose start has failed, if it has taken over mounts of an earlier server: they
+/// wait for the next one, as they did before. Mounts that it has made itself end. Returns if there
+/// are no such mounts, or if that cannot be.
+pub fn give_back(front_ends: &mut FrontEnds, service: &Arc<Service>, error: &Error, output: &Output) {
+    if !front_ends.have_resumed() {
+        return;
+    }
+    front_ends.leave_mounts();
+    end(service, output, || {
+        output.note("shale: the start has failed; the mounts of the earlier server wait for the next one");
+        let failure = Failure::from(Error::new(error.kind(), error.to_string()));
+        let _ = exit::report(&failure, output);
+        failure.code().into()
+    });
+}
+
+/// Ends the process with the code of `last`.
+fn end(service: &Arc<Service>, output: &Output, last: impl FnOnce() -> i32) {
+    service.jobs().stop();
+    service.end_fetching();
+    let end = || -> Result<()> {
+        service.pool().checkpoint()?;
+        host::exit_now(last())
+    };
+    let ended = match service.mounted_shares() {
+        Some(shares) => shares.still(|_| true, end),
+        None => end(),
+    };
+    if let Err(error) = ended {
+        output.warn(&format!("the mounts cannot be left to the next server, and end with this one: {error}"));
+    }
+}
