@@ -620,14 +620,14 @@ def test_a_block_that_an_exception_leaves_makes_no_version(place, how):
     assert len(blob.versions()) == 2
 
 
-@pytest.mark.parametrize("how", ["small", "large", "text", "gzip", "append", "new"])
+@pytest.mark.parametrize("how", ["small", "large", "text", "gzip", "text+gzip", "append", "new"])
 def test_a_file_that_is_dropped_makes_no_version(place, how):
     url = f"{place}/dropped"
     blob = shale.Blob(url)
     blob.put(b"before")
-    more = {"large": {"block_size": 1 << 20}, "gzip": {"compression": "gzip"}}.get(how, {})
-    mode = {"text": "w", "append": "ab", "new": "xb"}.get(how, "wb")
-    data = DATA.decode() if mode == "w" else DATA * 4 if how == "large" else DATA
+    more = {"large": {"block_size": 1 << 20}, "gzip": {"compression": "gzip"}, "text+gzip": {"compression": "gzip"}}.get(how, {})
+    mode = {"text": "w", "text+gzip": "wt", "append": "ab", "new": "xb"}.get(how, "wb")
+    data = DATA.decode() if mode in {"w", "wt"} else DATA * 4 if how == "large" else DATA
 
     def fails():
         file = fsspec.open(f"{url}-new" if how == "new" else url, mode, **more).open()
