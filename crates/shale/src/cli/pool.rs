@@ -147,7 +147,7 @@ Examples:
   shale serve /srv/pool --nbd unix:/run/shale.sock --nbd 127.0.0.1:10809
   shale serve /srv/pool --mount /mnt/shale                     a file for each volume
   shale serve /srv/pool --shares /srv/shares                   a directory for each share
-  shale serve /srv/pool --shares /srv/shares --detach          in the background; prints the process number
+  shale serve /srv/pool --shares /srv/shares --detach          in the background; prints the PID
   shale serve /srv/pool --shares /srv/shares --exports /etc/shale      by NFS, SMB, HTTP, FTP too
   losetup -f --show --direct-io=on /mnt/shale/vm               a file as a block device
   qemu-img convert disk.qcow2 nbd+unix:///vm?socket=/srv/pool/nbd.sock
