@@ -236,7 +236,7 @@ def snapshots_of_a_folder_go_and_come_back_together(t):
     t.expect("destroyed before the command stopped: projects/a@s1" in refused.stderr, f"what has gone is told: {refused.stderr}")
     pool.shale("release", "projects/web/b@s1", "kept")
     gone = json.loads(pool.shale("destroy", "-r", "projects@s1", "--json").stdout)
-    t.equal(gone["snapshots"], ["projects/web/b@s1"], "the rest goes")
+    t.equal(gone["destroyed"], ["projects/web/b@s1"], "the rest goes")
     left = pool.shale("list", "-r", "-H", "-o", "name").stdout.split()
     t.expect("other@s1" in left and not [name for name in left if name.startswith("projects") and "@" in name], f"others stay: {left}")
 

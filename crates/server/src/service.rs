@@ -253,6 +253,10 @@ impl Service {
                 let take = || self.pool.snapshot_folder(&folder, &name);
                 self.still(|share| share == folder || is_in(share, &folder), take).map(Reply::Taken)
             }
+            Request::SnapshotTogether { snapshots } => {
+                let meant = |share: &str| snapshots.iter().any(|title| operations::names::volume_of(title) == share);
+                self.still(meant, || self.pool.snapshot_together(&snapshots)).map(Reply::Taken)
+            }
             Request::Clone { snapshot, volume, properties } => {
                 self.pool.clone_snapshot(&snapshot, &volume, &properties)?;
                 self.look_at_shares();

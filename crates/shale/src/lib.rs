@@ -31,10 +31,12 @@ pub fn run() -> ExitCode {
     if completion::answer() {
         return ExitCode::SUCCESS;
     }
-    let parsed = cli::command().try_get_matches().and_then(|matches| cli::Cli::from_arg_matches(&matches));
+    let command = cli::command();
+    let words = cli::named_pool::completed(std::env::args_os().collect(), &command, cli::named_pool::of_environment());
+    let parsed = command.try_get_matches_from(words).and_then(|matches| cli::Cli::from_arg_matches(&matches));
     let cli = match parsed {
         Ok(cli) => cli,
-        Err(error) => return exit::report_usage(&error),
+        Err(error) => return exit::report_usage(error),
     };
     let output = output::Output::new(cli.json, cli.quiet);
     match commands::run(cli.command, &output).and_then(|()| output::all_was_written()) {

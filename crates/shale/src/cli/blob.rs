@@ -69,6 +69,8 @@ pub enum BlobCommand {
     Put(BlobPutArgs),
     /// Copy a version, or a range of it, to a file or to stdout
     Get(BlobGetArgs),
+    /// Write a version, or a range of it, to stdout
+    Cat(BlobCatArgs),
     /// Put a file, or stdin, behind the end
     #[command(after_long_help = APPEND_HELP)]
     Append(BlobPutArgs),
@@ -195,6 +197,29 @@ pub struct BlobGetArgs {
     /// Overwrite the file that is there
     #[arg(long)]
     pub force: bool,
+}
+
+/// See [`BlobCommand::Cat`].
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  shale blob cat file:///srv/blobs/books | tar t
+  shale blob cat file:///srv/blobs/books@1 --range 1M-2M
+
+The same as `shale blob get URL -`.")]
+pub struct BlobCatArgs {
+    /// URL of the blob, and @VERSION or @TAG
+    #[arg(value_name = "URL")]
+    pub blob: Location,
+    /// Only the bytes from A to before B; either may be left out
+    #[arg(long, value_name = "A-B", value_parser = range, allow_hyphen_values = true)]
+    pub range: Option<(u64, Option<u64>)>,
+}
+
+impl From<BlobCatArgs> for BlobGetArgs {
+    fn from(args: BlobCatArgs) -> Self {
+        Self { blob: args.blob, file: PathBuf::from("-"), range: args.range, force: false }
+    }
 }
 
 /// See [`BlobCommand::Ls`].

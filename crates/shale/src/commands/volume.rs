@@ -1,4 +1,4 @@
-//! `shale create`, `resize` and `destroy`.
+//! `shale create` and `resize`.
 
 use std::collections::BTreeMap;
 
@@ -6,11 +6,10 @@ use serde_json::json;
 use surface::{Error, ErrorKind};
 use units::format_size;
 
-use super::below;
 use super::forced::{self, Change, Forced};
 use super::list::{folders, volumes};
 use super::rounding::report_rounding;
-use crate::cli::{CreateArgs, DestroyArgs, ResizeArgs};
+use crate::cli::{CreateArgs, ResizeArgs};
 use crate::output::Output;
 use operations::Request;
 use operations::names::round_up_to_block;
@@ -122,55 +121,4 @@ fn exact_size(size_bytes: u64) -> String {
         text if text.contains('.') => format!("{text} ({size_bytes} bytes)"),
         text => text,
     }
-}
-
-/// Deletes the snapshots of one name that a folder's or a share's `snapshot -r` took.
-fn destroy_below(args: &DestroyArgs, folder: &str, name: &str, output: &Output) -> Outcome {
-    let gone = Session::with(&args.pool, &args.access, |session| {
-        let titles = below::snapshots(session, folder, name)?;
-        below::each(&titles, "destroyed", output, |title| {
-            let request = Request::Destroy { volume: title.to_owned(), id: None, recursive: false, force: args.force };
-            if args.force {
-                let forced = Forced { title, change: Change::Destroyed, recursive: false };
-                forced::tell_before(&request, session, &forced, output)?;
-            }
-            Ok(session.done(request)?)
-        })?;
-        Ok(titles)
-    })?;
-    let document = json!({ "volume": args.volume, "snapshots": gone });
-    output.done(&document, || gone.iter().map(|title| format!("snapshot {title} destroyed\n")).collect());
-    Ok(())
-}
-
-/// Deletes a volume, a folder or a snapshot.
-pub fn destroy(args: DestroyArgs, output: &Output) -> Outcome {
-    if let Some((folder, name)) = args.volume.split_once('@').filter(|_| args.recursive) {
-        return destroy_below(&args, folder, name, output);
-    }
-    if args.partial {
-        let given_up = Request::GiveUp { title: args.volume.clone() };
-        Session::with(&args.pool, &args.access, |session| Ok(session.done(given_up)?))?;
-        let document = json!({ "volume": args.volume });
-        output.done(&document, || format!("what had come of {} is given up\n", args.volume));
-        return Ok(());
-    }
-    let request =
-        Request::Destroy { volume: args.volume.clone(), id: None, recursive: args.recursive, force: args.force };
-    let kind = Session::with(&args.pool, &args.access, |session| {
-        if args.force {
-            let forced = Forced { title: &args.volume, change: Change::Destroyed, recursive: args.recursive };
-            forced::tell_before(&request, session, &forced, output)?;
-        }
-        let kind = kind_of(session, &args.volume)?;
-        session.done(request)?;
-        Ok(kind)
-    })?;
-    let what = match &args.volume {
-        name if name.contains('@') => "snapshot",
-        name if name.contains('#') => "bookmark",
-        _ => kind,
-    };
-    output.done(&json!({ "volume": args.volume }), || format!("{what} {} destroyed\n", args.volume));
-    Ok(())
 }
