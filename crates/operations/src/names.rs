@@ -99,12 +99,15 @@ pub fn destroyed_name(text: &str) -> std::result::Result<String, String> {
     }
 }
 
-/// The snapshots of a volume that `A,B%C` names: from the first name of each pair to the second one,
-/// in the order in which they were taken; none: the oldest, the newest.
+/// From the first name to the second one; none: from the oldest, to the newest.
+pub type SnapshotRange<'a> = (Option<&'a str>, Option<&'a str>);
+
+/// The snapshots of a volume that `A,B%C` names: from the first name of each pair to the second
+/// one, in the order in which they were taken; none: the oldest, the newest.
 ///
 /// # Errors
 /// A message that says how they are written.
-pub fn ranges(text: &str) -> std::result::Result<Vec<(Option<&str>, Option<&str>)>, String> {
+pub fn ranges(text: &str) -> std::result::Result<Vec<SnapshotRange<'_>>, String> {
     let wrong = || {
         format!(
             "'@{text}' names no snapshots: write @A, @A,B or @A%B (from A to B; @%B from the oldest, @A% to the newest)"

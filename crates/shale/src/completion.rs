@@ -1,6 +1,6 @@
-//! What a shell offers when a word is to be completed: commands and flags come from the one definition
-//! of them ([`crate::cli`]); volumes, snapshots, bookmarks, holds, properties and their values
-//! from here.
+//! What a shell offers when a word is to be completed: commands and flags come from the one
+//! definition of them ([`crate::cli`]); volumes, snapshots, bookmarks, holds, properties and their
+//! values from here.
 //!
 //! The script that `shale completions` prints calls the binary for each completion. Names are asked
 //! of the pool's server. A pool that is not served is not opened for it: that would replay its log.

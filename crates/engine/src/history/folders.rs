@@ -121,8 +121,8 @@ impl Pool {
     /// Takes several snapshots, `VOLUME@SNAPSHOT`, of one volume or share each, all at one moment.
     ///
     /// # Errors
-    /// Those of [`snapshot`](Self::snapshot) for any of them, and [`ErrorKind::Invalid`] for two of one
-    /// volume: then none is taken.
+    /// Those of [`snapshot`](Self::snapshot) for any of them, and [`ErrorKind::Invalid`] for two of
+    /// one volume: then none is taken.
     pub fn snapshot_together(&self, titles: &[String]) -> Result<Vec<String>> {
         self.take_together(|| {
             let mut wanted = Vec::with_capacity(titles.len());
@@ -140,8 +140,8 @@ impl Pool {
         })
     }
 
-    /// Takes the snapshots that `wanted` names under the lock, in the order of the volumes' numbers,
-    /// all at one moment; their full names.
+    /// Takes the snapshots that `wanted` names under the lock, in the order of the volumes'
+    /// numbers, all at one moment; their full names.
     fn take_together<'a>(&self, wanted: impl FnOnce() -> Result<Vec<(Arc<Object>, &'a str)>>) -> Result<Vec<String>> {
         let core = &self.core;
         // Step 1. The lock is not needed for it, and others need not wait for it.

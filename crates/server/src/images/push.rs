@@ -335,6 +335,13 @@ async fn clone_of(
 
 fn told(error: BlobError) -> Error {
     match error {
+        BlobError::Changed { base: 0, newest } => {
+            let why = format!(
+                "the volume did not begin as a version of that blob, which has version {newest}: push to another key \
+                 (--to URL), or replace what the blob has (--replace)"
+            );
+            Error::new(ErrorKind::Conflict, why)
+        }
         BlobError::Changed { base, newest } => {
             let why = format!(
                 "version {newest} is newer than version {base}, on which the push would be made: \

@@ -1,15 +1,11 @@
 //! The directory of a pool: what lies where, and in which states it can be.
 //!
-//! | entry | what |
-//! | --- | --- |
-//! | `pool.json` | where the data is, and whether whoever made the pool finished; written atomically |
-//! | `lock` | held by the process that has the pool open |
-//! | `control.sock` | the server's, while there is one |
-//! | `map/` | the map store |
-//! | `data` | the log, unless it was put elsewhere |
-//! | `standby` | the directory of the server's standby memory, if it is not the usual one |
-//! | `reserve` | room for the map when the file system is full |
-//! | `salvage.tmp/` | what a salvage into this pool needs: a store, a copy of the old map |
+//! | entry | what | | --- | --- | | `pool.json` | where the data is, and whether whoever made the
+//! pool finished; written atomically | | `lock` | held by the process that has the pool open | |
+//! `control.sock` | the server's, while there is one | | `map/` | the map store | | `data` | the
+//! log, unless it was put elsewhere | | `standby` | the directory of the server's standby memory,
+//! if it is not the usual one | | `reserve` | room for the map when the file system is full | |
+//! `salvage.tmp/` | what a salvage into this pool needs: a store, a copy of the old map |
 //!
 //! States: no `pool.json`: no pool. `state` is `initialising`: `init`, or a `salvage` into this
 //! pool, is under way or was interrupted; either may be run again, and may overwrite the data that
@@ -118,6 +114,10 @@ impl PoolDir {
             Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => {
                 let message = format!("there is no pool in {}: it is no directory", self.root.display());
                 Err(Error::new(ErrorKind::NotFound, message))
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+                let text = format!("cannot read {} (only root and the pool's owner can)", path.display());
+                Err(Error::from_io(text, error))
             }
             Err(error) => Err(Error::from_io(format!("cannot read {}", path.display()), error)),
         }

@@ -111,7 +111,8 @@ pub enum BlobCommand {
 /// How to upload.
 #[derive(Debug, Args)]
 pub struct BlobUpload {
-    /// Property of the written data: compression, mode, candidates, min-saving or rule.TYPE, as of a pool; may be repeated
+    /// Property of the written data: compression, mode, candidates, min-saving or rule.TYPE, as of
+    /// a pool; may be repeated
     #[arg(short = 'o', value_name = "KEY=VALUE", value_parser = names::key_value)]
     pub properties: Vec<(String, String)>,
     /// What the log is to say: at most 1024 bytes, ends of lines and tabs but no other control

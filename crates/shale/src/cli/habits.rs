@@ -1,6 +1,6 @@
-//! Commands and flags of other programs (zfs, restic, docker, rclone), each with the command of this
-//! one that does the same. Suggestions by spelling are for typing errors only, and never name a
-//! command that destroys or one that is internal.
+//! Commands and flags of other programs (zfs, restic, docker, rclone), each with the command of
+//! this one that does the same. Suggestions by spelling are for typing errors only, and never name
+//! a command that destroys or one that is internal.
 
 use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
 
@@ -70,8 +70,8 @@ const COMMANDS: &[(&str, &str)] = &[
     ("unshare", "`shale set POOL SHARE nfs=off smb=off http=off ftp=off` ends the exports of a share"),
     (
         "upgrade",
-        "pools need no upgrade: a newer program opens them; kill -USR2 PID stops a server for the next version, and its \
-         mounts wait",
+        "pools need no upgrade: a newer program opens them; `shale status POOL` names the server's process, kill -USR2 PID \
+         stops it for the next version, and its mounts wait",
     ),
     ("version", "`shale --version` prints the version"),
 ];
@@ -114,6 +114,14 @@ pub fn answer(error: &Error) -> Option<String> {
             let (table, title) = if is_of_blob { (OF_BLOBS, "shale blob") } else { (COMMANDS, "shale") };
             let (_, answer) = table.iter().find(|(known, _)| *known == word)?;
             Some(format!("there is no '{title} {word}': {answer}"))
+        }
+        // `receive POOL -R FILE`.
+        ErrorKind::ArgumentConflict => {
+            let named = text(error, ContextKind::InvalidArg)?;
+            (named == "--replicate").then(|| {
+                "with -R volumes keep the names of the stream, so none is named; a file is read with -i FILE, or comes by stdin"
+                    .to_owned()
+            })
         }
         ErrorKind::UnknownArgument => {
             let flag = text(error, ContextKind::InvalidArg)?;

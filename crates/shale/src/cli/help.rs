@@ -146,7 +146,8 @@ pub fn reflow(text: &str, columns: usize) -> String {
     pieces.iter().map(|piece| laid_out(piece, columns)).collect::<Vec<_>>().join("\n")
 }
 
-/// Where the text of a row begins: `  name    text`, or exit codes, right-aligned before two spaces.
+/// Where the text of a row begins: `  name    text`, or exit codes, right-aligned before two
+/// spaces.
 fn table_column(line: &str) -> Option<usize> {
     let name = line.len() - line.trim_start().len();
     let gap = line[name..].find("  ").map(|at| name + at)?;

@@ -13,7 +13,7 @@ use operations::names;
 #[command(after_long_help = "\
 Examples:
   shale snapshot /srv/pool vm@before-upgrade
-  shale snapshot /srv/pool vm@monday web@monday   of several, at one moment
+  shale snapshot /srv/pool vm@friday golden@friday     of several, at one moment
   shale snapshot /srv/pool -r projects@monday     of everything in a folder, at one moment
 
 A snapshot holds all that was written before the command, and costs nothing until data is overwritten. It can be

@@ -107,7 +107,7 @@ pub enum Command {
     Inherit(InheritArgs),
     /// List volumes, shares, folders and snapshots
     List(ListArgs),
-    /// Show what the pool holds, what that costs, and how it fares
+    /// Show capacity, compression, health and activity of a pool
     Status(StatusArgs),
     /// Show size, use and free space of a pool in one line
     Df(DfArgs),
@@ -115,13 +115,13 @@ pub enum Command {
     Iostat(IostatArgs),
     /// Serve the volumes over NBD and as files below a directory, and mount the shares
     Serve(ServeArgs),
-    /// Show by which network protocols shares are given out, and how they are reached
+    /// Show the network exports of shares, and how they are reached
     Exports(ExportsArgs),
     /// Copy a file, a block device or stdin into a volume, or a tree into a share
     Import(ImportArgs),
     /// Copy a volume to a file, a block device or stdout, or a share to a directory or archive
     Export(ExportArgs),
-    /// Tell what data would take, from samples, before anything is changed
+    /// Estimate from samples how much space data would take
     Estimate(EstimateArgs),
     /// Change the size of a volume
     Resize(ResizeArgs),
@@ -133,11 +133,11 @@ pub enum Command {
     Clone(CloneArgs),
     /// Make a snapshot the next version of a blob
     Push(PushArgs),
-    /// Take a volume back to a snapshot
+    /// Roll a volume back to a snapshot
     Rollback(RollbackArgs),
-    /// Give a volume or a snapshot another name
+    /// Rename a volume or a snapshot
     Rename(RenameArgs),
-    /// Give a clone the snapshots that it came from
+    /// Make a clone independent of its origin
     Promote(PromoteArgs),
     /// Remember a snapshot as a base for differences that outlives it and takes no space
     Bookmark(BookmarkArgs),
@@ -145,7 +145,7 @@ pub enum Command {
     Bookmarks(BookmarksArgs),
     /// Keep a snapshot from being destroyed
     Hold(HoldArgs),
-    /// Let a snapshot that is held go
+    /// Release a hold on a snapshot
     Release(ReleaseArgs),
     /// List what holds snapshots
     Holds(HoldsArgs),
@@ -184,9 +184,12 @@ pub enum Command {
     /// Print a completion script for a shell
     #[command(after_long_help = "\
 Examples:
-  shale completions bash >/usr/share/bash-completion/completions/shale
-  shale completions zsh >/usr/share/zsh/site-functions/_shale
-  shale completions fish >/usr/share/fish/vendor_completions.d/shale.fish")]
+  shale completions bash >shale.bash
+  shale completions zsh >_shale
+  shale completions fish >shale.fish
+
+`make install` puts them where the shells look: bash-completion/completions/shale, zsh/site-functions/_shale and
+fish/vendor_completions.d/shale.fish below PREFIX/share.")]
     Completions {
         /// The shell
         shell: clap_complete::Shell,
@@ -197,7 +200,7 @@ Examples:
     /// Write the manual pages to a directory
     #[command(after_long_help = "\
 Examples:
-  shale man /usr/local/share/man/man1")]
+  shale man man1")]
     Man {
         /// Directory for them, created if it is missing
         dir: PathBuf,
@@ -235,10 +238,10 @@ pub struct Pacing {
     /// use the pool]
     #[arg(long, value_name = "SIZE|max", value_parser = names::rate)]
     pub rate: Option<u64>,
-    /// Begin anew
+    /// Start from the beginning
     #[arg(long)]
     pub restart: bool,
-    /// Only tell how far the last one came
+    /// Only report how far the last run came
     #[arg(long, conflicts_with_all = ["restart", "rate"])]
     pub report: bool,
 }

@@ -1,8 +1,9 @@
 //! The pool of a command line that names none: SHALE_POOL.
 //!
-//! The first word after the command names the pool if it is a directory with a pool in it, or a path
-//! that begins with `/` or `.`. Else the pool of SHALE_POOL is put before it, and the rest of the
-//! program sees the same words as if it had been typed. `init` and `estimate` take no pool from there.
+//! The first word after the command names the pool if it is a directory with a pool in it, or a
+//! path that begins with `/` or `.`. Else the pool of SHALE_POOL is put before it, and the rest of
+//! the program sees the same words as if it had been typed. `init` and `estimate` take no pool from
+//! there.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;

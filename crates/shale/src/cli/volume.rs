@@ -253,7 +253,8 @@ Examples:
   shale resize /srv/pool vm 40G
   shale resize /srv/pool vm 10G --shrink     gives up everything behind the first 10 GiB
 
-The size is exact, to the byte; file systems want a multiple of 4 KiB. NBD clients see it when they connect again.
+The size is exact, to the byte; file systems want a multiple of 4 KiB. NBD clients see it when they connect again; a loop device keeps the old size until `losetup -c DEVICE`, and the
+file system on it until `resize2fs DEVICE`: the command prints both.
 
 JSON fields: size_bytes.")]
 pub struct ResizeArgs {
@@ -282,10 +283,10 @@ pub struct ResizeArgs {
 Examples:
   shale destroy /srv/pool vm
   shale destroy /srv/pool vm@monday      a snapshot; what clones and other snapshots see stays
-  shale destroy /srv/pool vm@mon,tue     two snapshots
-  shale destroy /srv/pool vm@mon%fri     from one snapshot to another, in the order in which they were taken
+  shale destroy /srv/pool vm@s1,monday     two snapshots
+  shale destroy /srv/pool vm@s1%monday     all snapshots from one to another
   shale destroy /srv/pool -n -r vm       what would go; nothing is destroyed
-  shale destroy /srv/pool vm web         two volumes
+  shale destroy /srv/pool -r vm golden   two volumes, with their snapshots
   shale destroy /srv/pool 'vm#monday'    a bookmark
   shale destroy -r /srv/pool vm          with all its snapshots
   shale destroy -r /srv/pool projects    a folder, with everything in it

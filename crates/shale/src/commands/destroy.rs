@@ -1,5 +1,5 @@
-//! `shale destroy`: finds all that the names stand for, looks at each before the first one goes, and
-//! destroys one after the other; with -n it stops before that.
+//! `shale destroy`: finds all that the names stand for, looks at each before the first one goes,
+//! and destroys one after the other; with -n it stops before that.
 
 use serde_json::json;
 use surface::{Error, ErrorKind};
@@ -19,7 +19,7 @@ use server::session::Session;
 /// A thing that goes.
 struct Going {
     title: String,
-    /// What messages call it.
+    /// The word for it in messages.
     kind: &'static str,
 }
 
@@ -60,7 +60,7 @@ pub fn run(args: &DestroyArgs, output: &Output) -> Outcome {
     Ok(())
 }
 
-/// Deletes what a stream that broke off has brought.
+/// Deletes the received part of a volume or snapshot whose stream broke off.
 fn give_up(args: &DestroyArgs, output: &Output) -> Outcome {
     Session::with(&args.pool, &args.access, |session| {
         below::each(&args.volumes, "given up", output, |title| {
@@ -68,7 +68,7 @@ fn give_up(args: &DestroyArgs, output: &Output) -> Outcome {
         })
     })?;
     let document = json!({ "volume": args.volumes.first(), "destroyed": args.volumes, "dry_run": false });
-    let line = |title: &String| format!("what had come of {title} is given up\n");
+    let line = |title: &String| format!("the received part of {title} is given up\n");
     output.done(&document, || args.volumes.iter().map(line).collect());
     Ok(())
 }
@@ -150,7 +150,7 @@ fn snapshots(session: &Session, volume: &str, spec: &str, recursive: bool) -> Ou
 /// The names of a range, of snapshots that stand oldest first, or the name that is missing.
 fn within<'a>(
     own: &'a [&'a SnapshotReport],
-    (from, to): (Option<&'a str>, Option<&'a str>),
+    (from, to): names::SnapshotRange<'a>,
 ) -> Result<impl Iterator<Item = &'a str>, &'a str> {
     let place = |name: &'a str| own.iter().position(|snapshot| snapshot.name == name).ok_or(name);
     let first = from.map_or(Ok(0), place)?;
@@ -163,8 +163,8 @@ fn no_snapshot(volume: &str, name: &str, own: &[&SnapshotReport]) -> Error {
     Error::new(ErrorKind::NotFound, format!("volume '{volume}' has no snapshot '{name}'{meant}"))
 }
 
-/// Refuses all if one would be refused. A thing is not asked about if others that go first lie in it:
-/// what is left of it then is not known.
+/// Refuses all if one would be refused. A thing is not asked about if others that go first lie in
+/// it: its state is not known before they go.
 fn look_at_all(session: &Session, args: &DestroyArgs, going: &[Going]) -> Outcome {
     for thing in going {
         let holds_others = going
@@ -194,7 +194,7 @@ fn look_at_bookmark(session: &Session, title: &str) -> Outcome {
     }
 }
 
-/// What goes with each thing if it is destroyed with all that is in it.
+/// Each thing with everything in it that a recursive destroy takes along.
 fn with_contents(session: &Session, args: &DestroyArgs, going: Vec<Going>) -> Outcome<Vec<Going>> {
     if !args.recursive {
         return Ok(going);

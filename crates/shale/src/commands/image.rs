@@ -9,6 +9,7 @@ use surface::{Error, ErrorKind};
 use units::format_size;
 
 use super::blob;
+use super::status::status;
 use crate::cli::{CloneArgs, PushArgs};
 use crate::output::Output;
 use operations::names;
@@ -68,9 +69,10 @@ fn of_whom(session: &Session, error: Error) -> Failure {
     if !(session.is_served() && error.to_string().contains(::blob::NO_CREDENTIALS)) {
         return error.into();
     }
-    let how = "; this is said of the environment of the server, not of this shell: stop the server, and start it where these are set (in a unit of \
-               systemd with EnvironmentFile=)";
-    Failure::from(error.context("the pool's server asks the store")).with(how)
+    let pid = status(session).map_or_else(|_| String::new(), |status| format!(" (process {})", status.pid));
+    let how = "; the server's environment lacks them, not that of this shell: restart the server with the same variables (in a \
+               unit of systemd with EnvironmentFile=)";
+    Failure::from(error.context(format!("the pool's server{pid} has no credentials for the store"))).with(how)
 }
 
 fn invalid(error: impl std::fmt::Display) -> Error {
@@ -81,7 +83,7 @@ fn invalid(error: impl std::fmt::Display) -> Error {
 pub fn push(args: PushArgs, output: &Output) -> Outcome {
     for location in [Some(&args.url), args.to.as_ref()].into_iter().flatten() {
         if *location.at() != ::blob::At::Newest {
-            let why = format!("a push makes the next version of {location}: leave out the @ and the number behind it");
+            let why = format!("a push makes the next version of {location}: remove `@VERSION` from the URL");
             return Err(invalid(why).into());
         }
     }

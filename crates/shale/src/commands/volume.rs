@@ -1,7 +1,9 @@
 //! `shale create` and `resize`.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
+use fe_fuse::Stack;
 use serde_json::json;
 use surface::{Error, ErrorKind};
 use units::format_size;
@@ -9,6 +11,7 @@ use units::format_size;
 use super::forced::{self, Change, Forced};
 use super::list::{folders, volumes};
 use super::rounding::report_rounding;
+use super::status::status;
 use crate::cli::{CreateArgs, ResizeArgs};
 use crate::output::Output;
 use operations::Request;
@@ -23,9 +26,7 @@ pub fn create(args: CreateArgs, output: &Output) -> Outcome {
     properties.extend(quota.map(|quota| ("quota".to_owned(), quota)));
     let wants_properties = !properties.is_empty();
     if size.is_none() && !share && !folder {
-        let text = format!(
-            "what '{name}' is to be is not said: a volume (--size SIZE), a share (--share) or a folder (--folder)"
-        );
+        let text = format!("specify what '{name}' is: --size SIZE for a volume, --share, or --folder");
         return Err(Error::new(ErrorKind::Invalid, text).into());
     }
     let size_bytes = round_up_to_block(size.unwrap_or(0))?;
@@ -98,16 +99,61 @@ pub fn resize(args: ResizeArgs, output: &Output) -> Outcome {
     let size_bytes = args.size;
     let request =
         Request::Resize { volume: args.volume.clone(), id: None, size_bytes, shrink: args.shrink, force: args.force };
-    Session::with(&args.pool, &args.access, |session| {
+    let stale = Session::with(&args.pool, &args.access, |session| {
+        let before = volumes(session)?.into_iter().find(|volume| volume.name == args.volume);
         // Without --shrink it is refused if it would take anything.
         if args.force && args.shrink {
             let forced = Forced { title: &args.volume, change: Change::Shrunk, recursive: false };
             forced::tell(session, &forced, output)?;
         }
-        Ok(session.done(request)?)
+        session.done(request)?;
+        let has_grown = before.is_some_and(|before| before.size_bytes < size_bytes);
+        let mount = status(session)?.mount;
+        let above = mount.map(|mount| Stack::above(&Path::new(&mount).join(&args.volume)));
+        Ok(above.map(|above| commands_of_kernel(&above, &read_mounts(), has_grown)).unwrap_or_default())
     })?;
     say_size(output, "resized", &args.volume, size_bytes);
+    if !stale.is_empty() {
+        let lines: Vec<_> = stale.iter().map(|command| format!("  {command}")).collect();
+        output.note(&format!("the kernel's loop device still has the old size; next:\n{}", lines.join("\n")));
+    }
     Ok(())
+}
+
+/// The mounts of this machine, as the kernel lists them.
+fn read_mounts() -> String {
+    std::fs::read_to_string("/proc/self/mounts").unwrap_or_default()
+}
+
+/// The commands with which the loop devices of a volume get its size, and the file systems on them
+/// if it has grown.
+fn commands_of_kernel(above: &Stack, mounts: &str, has_grown: bool) -> Vec<String> {
+    let is_loop = |device: &&PathBuf| {
+        let name = device.file_name().unwrap_or_default().to_string_lossy();
+        name.strip_prefix("loop").is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    let loops: Vec<_> = above.devices.iter().filter(is_loop).collect();
+    let mut commands: Vec<_> = loops.iter().map(|device| format!("losetup -c {}", device.display())).collect();
+    if !has_grown {
+        return commands;
+    }
+    for device in &loops {
+        let source = device.display().to_string();
+        let mounted = mounts.lines().find_map(|line| {
+            let mut words = line.split(' ');
+            (words.next() == Some(&source))
+                .then(|| (words.next().unwrap_or_default(), words.next().unwrap_or_default()))
+        });
+        match mounted {
+            Some((dir, "xfs")) => commands.push(format!("xfs_growfs {dir}")),
+            Some((dir, "btrfs")) => commands.push(format!("btrfs filesystem resize max {dir}")),
+            Some((_, kind)) if !kind.starts_with("ext") => {}
+            // A partition on it has to grow first.
+            None if above.devices.len() > loops.len() => {}
+            _ => commands.push(format!("resize2fs {source}")),
+        }
+    }
+    commands
 }
 
 fn say_size(output: &Output, what: &str, volume: &str, size_bytes: u64) {
@@ -120,5 +166,27 @@ fn exact_size(size_bytes: u64) -> String {
     match format_size(size_bytes) {
         text if text.contains('.') => format!("{text} ({size_bytes} bytes)"),
         text => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_gets_the_new_size_and_then_the_file_system() {
+        let stack =
+            |devices: &[&str]| Stack { devices: devices.iter().map(PathBuf::from).collect(), mounts: Vec::new() };
+        let (one, mounts) = (stack(&["/dev/loop3"]), |kind: &str| {
+            format!("/dev/loop30 /b ext4 rw 0 0\n/dev/loop3 /mnt/vm {kind} rw 0 0\n")
+        });
+        assert_eq!(commands_of_kernel(&one, &mounts("ext4"), true), ["losetup -c /dev/loop3", "resize2fs /dev/loop3"]);
+        assert_eq!(commands_of_kernel(&one, "", true), ["losetup -c /dev/loop3", "resize2fs /dev/loop3"]);
+        assert_eq!(commands_of_kernel(&one, &mounts("xfs"), true)[1], "xfs_growfs /mnt/vm");
+        assert_eq!(commands_of_kernel(&one, &mounts("btrfs"), true)[1], "btrfs filesystem resize max /mnt/vm");
+        assert_eq!(commands_of_kernel(&one, &mounts("ext4"), false), ["losetup -c /dev/loop3"]);
+        let parted = stack(&["/dev/loop3", "/dev/loop3p1"]);
+        assert_eq!(commands_of_kernel(&parted, "", true), ["losetup -c /dev/loop3"]);
+        assert_eq!(commands_of_kernel(&stack(&[]), "", true), [""; 0]);
     }
 }

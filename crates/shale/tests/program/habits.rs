@@ -193,3 +193,21 @@ fn a_blob_goes_to_stdout() {
     let output = Command::new(SHALE).args(["blob", "cat", &url, "--range", "1-4096"]).output().unwrap();
     assert!(output.status.success() && output.stdout == noise(4096)[1..], "{output:?}");
 }
+
+#[test]
+fn messages_name_the_way_out() {
+    let dir = Dir::with_pool("64M");
+    on(&dir, "create", &["v", "--size", "1M"]).ok();
+    on(&dir, "usage", &["v"]).code(2).says("'v' is a volume, not a share").says("shale list");
+    on(&dir, "explain", &["v", "99T"]).code(2).says("'v' is a volume, not a share").says("--region OFFSET");
+    on(&dir, "receive", &["-R", "file"]).code(2).says("-i FILE");
+    on(&dir, "create", &["x"]).code(2).says("--size SIZE for a volume, --share, or --folder");
+    on(&dir, "snapshot", &["v@a"]).ok();
+    on(&dir, "bookmark", &["v@a", "b"]).ok();
+    let text = on(&dir, "bookmarks", &[]).ok().stdout;
+    assert!(text.starts_with("BOOKMARK  ") && text.contains("CREATED\nv#b"), "{text}");
+    let server = Server::start(&dir, &[]);
+    let text = on(&dir, "iostat", &[]).ok().stdout;
+    assert!(text.starts_with("in the ") && text.contains(" s since the server started\n"), "{text}");
+    server.stop();
+}

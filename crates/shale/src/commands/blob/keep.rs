@@ -19,6 +19,7 @@ use super::put::{interruption, left, show};
 use super::{Context, encoding, failure, half_written, images};
 use crate::cli::{BlobCopyArgs, BlobExpireArgs, BlobGcArgs, BlobOptimizeArgs, BlobRmArgs, BlobTwoArgs};
 use crate::progress::Progress;
+use crate::times::show_seconds;
 use host::unix_s;
 use operations::{Failure, Outcome};
 
@@ -42,7 +43,7 @@ pub async fn clone(args: BlobTwoArgs, context: &Context<'_>) -> Outcome {
         );
     }
     if *args.to.at() != At::Newest {
-        return refuse("the clone has no versions yet: leave out the @ and what is behind it");
+        return refuse("the clone has no versions yet: remove `@VERSION` from its URL");
     }
     let (connection, source) = context.open_to_write(&args.from).await?;
     let version = context.until_interrupted(source.version(args.from.at())).await?;
@@ -89,7 +90,7 @@ struct Copied {
 /// Copies a version to another blob, in whatever store.
 pub async fn copy(args: BlobCopyArgs, context: &Context<'_>) -> Outcome {
     if *args.to.at() != At::Newest {
-        return refuse("the copy becomes the newest version: leave out the @ and what is behind it");
+        return refuse("the copy becomes the newest version: remove `@VERSION` from its URL");
     }
     let (_, source) = context.open(&args.from).await?;
     let version = context.until_interrupted(source.version(args.from.at())).await?;
@@ -145,15 +146,21 @@ impl Expired {
             if first == last { first.to_string() } else { format!("{first} to {last}") }
         };
         let all = |ranges: &[(u64, u64)]| ranges.iter().map(one).collect::<Vec<_>>().join(", ");
-        let mut text = match &self.given_up[..] {
-            [] => format!("{}: no version has gone", self.blob),
-            gone => format!("{}: given up: {}; `shale blob gc` takes their space back", self.blob, all(gone)),
-        };
-        if !self.kept.is_empty() {
-            let kept = all(&self.kept);
-            text.push_str(&format!("; kept, because a tag, a clone or a volume needs them: {kept}"));
+        let mut parts = Vec::new();
+        if !self.given_up.is_empty() {
+            parts.push(format!("given up: {}; `shale blob gc` frees their space", all(&self.given_up)));
         }
-        text + "\n"
+        match &self.kept[..] {
+            [] => {}
+            [(first, last)] if first == last => {
+                parts.push(format!("version {first} is given up; a tag, clone or volume still keeps it"));
+            }
+            kept => parts.push(format!("versions {} are given up; tags, clones or volumes still keep them", all(kept))),
+        }
+        if parts.is_empty() {
+            parts.push("no version was given up".to_owned());
+        }
+        format!("{}: {}\n", self.blob, parts.join("; "))
     }
 }
 
@@ -209,7 +216,7 @@ struct Collected {
 pub async fn gc(args: BlobGcArgs, context: &Context<'_>) -> Outcome {
     if *args.blob.at() != At::Newest {
         return refuse(
-            "gc looks at the whole blob: leave out the @ and what is behind it; `shale blob expire` gives up one version",
+            "gc works on the whole blob: remove `@VERSION` from the URL; `shale blob expire` gives up one version",
         );
     }
     let connection = context.connect_to_write(&args.blob).await?;
@@ -219,6 +226,8 @@ pub async fn gc(args: BlobGcArgs, context: &Context<'_>) -> Outcome {
     let mut pins_dropped = 0;
     let mut report = ::blob::GcReport::default();
     let mut half_written = half_written::Swept::default();
+    let usual = GcOptions::default();
+    let ages = [args.grace.unwrap_or(usual.grace), args.uploads.unwrap_or(usual.upload_max)];
     let opened = Blob::open(&connection, args.blob.key());
     match opened.await {
         Ok(blob) => {
@@ -278,7 +287,15 @@ pub async fn gc(args: BlobGcArgs, context: &Context<'_>) -> Outcome {
     context.output.done(&collected, || {
         let word = if collected.dry_run { "would be deleted" } else { "were deleted" };
         let size = format_size(collected.bytes);
-        format!("{}: {} of {} objects ({size}) {word}\n", collected.blob, collected.deleted, collected.packs)
+        let young = if collected.deleted == 0 && ages.iter().any(|age| !age.is_zero()) {
+            let [grace, uploads] = ages.map(|age| show_seconds(age.as_secs()));
+            format!(
+                "; versions given up in the last {grace} and uploads of the last {uploads} stay (--grace, --uploads)"
+            )
+        } else {
+            String::new()
+        };
+        format!("{}: {} of {} objects ({size}) {word}{young}\n", collected.blob, collected.deleted, collected.packs)
     });
     Ok(())
 }
@@ -295,7 +312,7 @@ struct Optimized {
 /// Puts small and clipped frames together.
 pub async fn optimize(args: BlobOptimizeArgs, context: &Context<'_>) -> Outcome {
     if *args.blob.at() != At::Newest {
-        return refuse("only the newest version is optimised: leave out the @ and what is behind it");
+        return refuse("only the newest version is optimised: remove `@VERSION` from the URL");
     }
     let (connection, blob) = context.open_to_write(&args.blob).await?;
     let size = blob.version(&At::Newest).await.map_err(failure)?.size;
