@@ -3,7 +3,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: python-wheel python-test bench-python help setup build demo test system kernel-nbd posix e2e soak bench bench-adaptive bench-codecs bench-space peers paper-sandforce paper-zbd paper-blobseer paper-zfs bench-blobs bench-shares fuzz lint deny completions man install clean
+.PHONY: python-wheel python-test bench-python help setup build demo test system kernel-nbd posix e2e soak bench bench-adaptive bench-codecs bench-space peers paper-sandforce paper-zbd paper-blobseer paper-zfs bench-blobs bench-shares fuzz lint deny completions man install uninstall clean
 
 # Under sudo, rustup's cargo is in the home of the user who called it, and sudo's secure_path hides it. What root builds in that
 # user's checkout is given back to the user, so that the next `make build` without sudo can go on.
@@ -21,6 +21,7 @@ GIVE_BACK = $(if $(and $(SUDO_UID),$(SUDO_GID)),chown -R '$(SUDO_UID):$(SUDO_GID
 
 PREFIX ?= /usr/local
 DESTDIR ?=
+SHARE = $(DESTDIR)$(PREFIX)/share
 # How long `make soak` runs, and what each fuzz target gets in `make fuzz`.
 SECONDS_SOAK := $(if $(filter-out undefined environment,$(origin SECONDS)),$(SECONDS),600)
 FUZZ_SECONDS ?= 60
@@ -165,13 +166,21 @@ man: build ## Manual pages to target/man
 	target/release/shale man target/man
 	@$(GIVE_BACK)
 
-install: man completions ## Binary (without line tables), manual pages and completions under PREFIX=/usr/local
+# It never builds: a build as root would need root's toolchain, and leave root's files in target.
+install: ## Binary (without line tables), manual pages and completions under PREFIX=/usr/local, after make build
+	@test -e target/release/shale || { echo "target/release/shale is not built: run 'make build' first, without sudo" >&2; exit 1; }
 	install -D -s -m 755 target/release/shale $(DESTDIR)$(PREFIX)/bin/shale
-	install -d $(DESTDIR)$(PREFIX)/share/man/man1
-	install -m 644 target/man/*.1 $(DESTDIR)$(PREFIX)/share/man/man1/
-	install -D -m 644 target/completions/shale.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/shale
-	install -D -m 644 target/completions/_shale $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_shale
-	install -D -m 644 target/completions/shale.fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/shale.fish
+	install -d $(addprefix $(SHARE)/,man/man1 bash-completion/completions zsh/site-functions fish/vendor_completions.d)
+	target/release/shale man $(SHARE)/man/man1
+	target/release/shale completions bash >$(SHARE)/bash-completion/completions/shale
+	target/release/shale completions zsh >$(SHARE)/zsh/site-functions/_shale
+	target/release/shale completions fish >$(SHARE)/fish/vendor_completions.d/shale.fish
+
+uninstall: ## Remove what install put under PREFIX=/usr/local; pools stay
+	rm -f $(DESTDIR)$(PREFIX)/bin/shale $(SHARE)/man/man1/shale.1 $(SHARE)/man/man1/shale-*.1
+	rm -f $(SHARE)/bash-completion/completions/shale
+	rm -f $(SHARE)/zsh/site-functions/_shale
+	rm -f $(SHARE)/fish/vendor_completions.d/shale.fish
 
 clean: ## Remove what was built (the demo's and the benchmark's caches stay; they say where they are)
 	cargo clean

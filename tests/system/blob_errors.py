@@ -68,7 +68,7 @@ def blob_names_are_refused_in_words(t):
         Store(t, url, store.environment).blob("stat", "b", status=EXIT_USAGE)
     for command in ["gc", "log", "rm", "optimize"]:
         done = store.blob(command, "b@1", status=EXIT_USAGE)
-        t.expect("leave out the @" in json.dumps(done) or "expire" in json.dumps(done), f"{command} of one version: {done}")
+        t.expect("remove `@VERSION`" in json.dumps(done) or "expire" in json.dumps(done), f"{command} of one version: {done}")
     t.equal(all_versions(store, "b"), before, "versions")
     # A line of the log is one line, whatever the message.
     shown = subprocess.run(store.words("log", "b"), env=store.environment, capture_output=True, text=True, check=True, timeout=60).stdout

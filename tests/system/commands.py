@@ -3,10 +3,13 @@
 import contextlib
 import json
 import os
+import pty
 import random
 import re
+import select
 import struct
 import subprocess
+import threading
 from pathlib import Path
 
 from harness import EXIT, Pool, data, test
@@ -186,6 +189,39 @@ def one_process_at_a_time(t):
     server = pool.serve()
     t.equal(len(json.loads(pool.shale("list", "--json").stdout)), 2, "volumes after kill -9")
     server.stop()
+
+
+@test(seconds_max=300)
+def waiting_is_shown(t):
+    """a command that waits for another one has a spinner on a terminal, and a line after 30 seconds elsewhere, none with --quiet"""
+    pool = Pool(t)
+    holder = subprocess.Popen([BINARY, "import", pool.path, "v", "-"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    t.defer(holder.kill)
+    t.wait_for(lambda: pool.shale("list", "--wait", "0", status=None).returncode == EXIT["in-use"], "the pool to be held")
+    words = [BINARY, "list", pool.path, "--wait", "200"]
+    master, slave = pty.openpty()
+    shown = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=slave, env={**os.environ, "TERM": "xterm"})
+    logged = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    quiet = subprocess.Popen([*words, "--quiet"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    for process in [shown, logged, quiet]:
+        t.defer(process.kill)
+    os.close(slave)
+    seen = bytearray()
+    threading.Thread(target=drain, args=(master, seen), daemon=True).start()
+    t.wait_for(lambda: b"list" in seen, "the spinner")
+    t.equal(select.select([logged.stderr], [], [], 120)[0], [logged.stderr], "streams with a line")
+    t.equal(logged.stderr.readline(), "list: under way for 30 s\n", "the line")
+    holder.communicate(b"x" * 4096)
+    for process in [shown, logged, quiet]:
+        t.equal(process.wait(60), 0, "exit status")
+    t.equal(quiet.stderr.read(), "", "what the quiet command wrote")
+
+
+def drain(master, seen):
+    """Reads from a terminal until its other end is closed."""
+    with contextlib.suppress(OSError):
+        while part := os.read(master, 4096):
+            seen += part
 
 
 @test()

@@ -258,6 +258,29 @@ impl Termination {
     }
 }
 
+/// Starts a thread that no signal is delivered to, so that it may run before
+/// [`Termination::block`].
+///
+/// # Errors
+/// Of pthread_sigmask, and when the thread cannot be started.
+pub fn spawn_without_signals(name: &str, body: impl FnOnce() + Send + 'static) -> Result<std::thread::JoinHandle<()>> {
+    let (mut all, mut before) = (std::mem::MaybeUninit::uninit(), std::mem::MaybeUninit::uninit());
+    // SAFETY: sigfillset initialises the set, which the other call reads; that initialises
+    // `before`.
+    let status = unsafe {
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), before.as_mut_ptr())
+    };
+    if status != 0 {
+        return Err(Error::from_raw_os_error(status));
+    }
+    // A thread inherits the mask of the one that starts it.
+    let thread = std::thread::Builder::new().name(name.to_owned()).spawn(body);
+    // SAFETY: the call above has succeeded, so `before` is the mask of this thread.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
+    thread
+}
+
 /// Signals within so long of the first are one request: timeout(1) signals its child and then its
 /// process group, a terminal the whole foreground while a script passes on what it got. Who insists
 /// has seen first that the process goes on.

@@ -89,8 +89,42 @@ pub fn destroyed_name(text: &str) -> std::result::Result<String, String> {
     match text.split_once('#') {
         Some((volume, _)) if !volume.is_empty() => bookmark_word(text),
         Some(_) => Err("a bookmark is named VOLUME#BOOKMARK".to_owned()),
-        None => any_name(text),
+        None => match text.split_once('@') {
+            Some((volume, snapshots)) if snapshots.contains([',', '%']) => {
+                volume_name(volume)?;
+                ranges(snapshots).map(|_| text.to_owned())
+            }
+            _ => any_name(text),
+        },
     }
+}
+
+/// From the first name to the second one; none: from the oldest, to the newest.
+pub type SnapshotRange<'a> = (Option<&'a str>, Option<&'a str>);
+
+/// The snapshots of a volume that `A,B%C` names: from the first name of each pair to the second
+/// one, in the order in which they were taken; none: the oldest, the newest.
+///
+/// # Errors
+/// A message that says how they are written.
+pub fn ranges(text: &str) -> std::result::Result<Vec<SnapshotRange<'_>>, String> {
+    let wrong = || {
+        format!(
+            "'@{text}' names no snapshots: write @A, @A,B or @A%B (from A to B; @%B from the oldest, @A% to the newest)"
+        )
+    };
+    let checked = |name: &'_ str| is_part(name).then_some(()).ok_or_else(wrong);
+    let mut all = Vec::new();
+    for part in text.split(',') {
+        let (from, to) = part.split_once('%').map_or((Some(part), Some(part)), |(from, to)| {
+            (Some(from).filter(|name| !name.is_empty()), Some(to).filter(|name| !name.is_empty()))
+        });
+        for name in [from, to].into_iter().flatten() {
+            checked(name)?;
+        }
+        all.push((from, to));
+    }
+    Ok(all)
 }
 
 /// The volume of a volume's, a snapshot's or a bookmark's name.
@@ -143,13 +177,25 @@ pub fn small_size(text: &str) -> std::result::Result<u32, String> {
     u32::try_from(size(text)?).map_err(|_| "is too large".to_owned())
 }
 
+/// A property as it is stored: `recordsize`, as ZFS has it, is `unit`.
+///
+/// # Errors
+/// When it is empty.
+pub fn property_key(text: &str) -> std::result::Result<String, String> {
+    match text.trim() {
+        "" => Err("the name of a property is missing".to_owned()),
+        "recordsize" => Ok("unit".to_owned()),
+        key => Ok(key.to_owned()),
+    }
+}
+
 /// `key=value`: the value may be empty.
 ///
 /// # Errors
 /// When there is no `=`, or nothing before it.
 pub fn key_value(text: &str) -> std::result::Result<(String, String), String> {
     match text.split_once('=') {
-        Some((key, value)) if !key.trim().is_empty() => Ok((key.trim().to_owned(), value.trim().to_owned())),
+        Some((key, value)) if !key.trim().is_empty() => Ok((property_key(key)?, value.trim().to_owned())),
         _ => Err("a property is written key=value, such as compression=zstd-3".to_owned()),
     }
 }
@@ -237,6 +283,13 @@ mod tests {
             assert!(bookmark_word(bad).is_err(), "{bad}");
         }
         assert!(destroyed_name("vm#b").is_ok() && destroyed_name("#b").is_err() && destroyed_name("vm@s").is_ok());
+        for good in ["vm@a,b", "vm@a%b", "vm@%b", "vm@a%", "vm@%", "web/vm@a,b%c"] {
+            assert_eq!(destroyed_name(good).as_deref(), Ok(good));
+        }
+        for bad in ["vm@a,", "vm@,", "@a,b", "vm@a%b%c", "vm@a,b c", "vm@a@b,c"] {
+            assert!(destroyed_name(bad).is_err(), "{bad}");
+        }
+        assert_eq!(ranges("a,%b").unwrap(), [(Some("a"), Some("a")), (None, Some("b"))]);
         assert_eq!(["vm", "vm@s", "vm#b"].map(volume_of), ["vm"; 3]);
         for bad in ["vm", "vm@", "@s", "vm@a@b", "vm@a/b", "vm@-s", "v m@s", &format!("{}@s", "x".repeat(255))] {
             assert!(snapshot_name(bad).is_err(), "{bad:?}");
@@ -251,7 +304,10 @@ mod tests {
             set_words(&words(&["vm", "compression=zstd-3", "unit="])).unwrap(),
             (some("vm"), vec![("compression".to_owned(), some("zstd-3")), ("unit".to_owned(), None)])
         );
-        assert_eq!(set_words(&words(&["unit=8K"])).unwrap(), (None, vec![("unit".to_owned(), some("8K"))]));
+        for key in ["unit", "recordsize"] {
+            let pair = format!("{key}=8K");
+            assert_eq!(set_words(&words(&[&pair])).unwrap(), (None, vec![("unit".to_owned(), some("8K"))]));
+        }
         for bad in [&["vm"][..], &[], &["=x"], &["vm", "unit"], &["v m", "unit=8K"]] {
             assert_eq!(set_words(&words(bad)).unwrap_err().kind(), ErrorKind::Invalid, "{bad:?}");
         }

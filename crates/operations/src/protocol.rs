@@ -212,6 +212,11 @@ pub enum Request {
         /// The part of their names behind the `@`.
         name: String,
     },
+    /// Takes several snapshots, at one moment, all or none: [`Reply::Taken`].
+    SnapshotTogether {
+        /// `VOLUME@SNAPSHOT`.
+        snapshots: Vec<String>,
+    },
     /// Makes a volume from a snapshot.
     Clone {
         /// `VOLUME@SNAPSHOT`.
@@ -682,6 +687,7 @@ mod tests {
             },
             Request::Snapshot { volume: "vm".to_owned(), name: "s".to_owned() },
             Request::SnapshotFolder { folder: "a/b".to_owned(), name: "s".to_owned() },
+            Request::SnapshotTogether { snapshots: vec!["a/b@s".to_owned(), "c@t".to_owned()] },
             Request::CreateFolder { folder: "a/b".to_owned(), properties: BTreeMap::new() },
             Request::Folders,
             Request::Rollback { snapshots: vec!["vm@s".to_owned()], recursive: true, force: false },

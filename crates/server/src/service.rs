@@ -255,6 +255,10 @@ impl Service {
                 let take = || self.pool.snapshot_folder(&folder, &name);
                 self.still(|share| share == folder || is_in(share, &folder), take).map(Reply::Taken)
             }
+            Request::SnapshotTogether { snapshots } => {
+                let meant = |share: &str| snapshots.iter().any(|title| operations::names::volume_of(title) == share);
+                self.still(meant, || self.pool.snapshot_together(&snapshots)).map(Reply::Taken)
+            }
             Request::Clone { snapshot, volume, properties } => {
                 self.pool.clone_snapshot(&snapshot, &volume, &properties)?;
                 self.look_at_shares();
@@ -282,7 +286,7 @@ impl Service {
             }
             Request::Snapshots { volume } => self.snapshots(volume.as_deref()).map(Reply::Snapshots),
             Request::Diff { to, .. } if self.pool.volume(&to).is_ok_and(|to| to.is_share()) => {
-                let text = format!("'{to}' is a share, of which it cannot be told yet which files are different");
+                let text = format!("cannot list changed files: '{to}' is a share (not supported yet)");
                 Err(Error::new(ErrorKind::Unsupported, text))
             }
             Request::Diff { from, to, start } => {
@@ -422,8 +426,8 @@ impl Service {
         let served = self.served.lock().clone();
         let is_served = served.is_some();
         let Served { nbd, mount, shares, connections, connections_max } = served.unwrap_or_default();
-        // The process writes to nothing but the log and the map, once it is open; where the system does not count, the log
-        // alone is known.
+        // The process writes to nothing but the log and the map, once it is open; where the system
+        // does not count, the log alone is known.
         let written = host::disk_written_bytes().saturating_sub(self.written_before).max(status.log_bytes);
         // Clones see what destroyed volumes hold for them: it is stored, so it counts as data, too.
         let allocated = status.allocated_bytes + status.unlisted_allocated_bytes;

@@ -1,6 +1,6 @@
-//! What a shell offers when a word is to be completed: commands and flags come from the one definition
-//! of them ([`crate::cli`]); volumes, snapshots, bookmarks, holds, properties and their values
-//! from here.
+//! What a shell offers when a word is to be completed: commands and flags come from the one
+//! definition of them ([`crate::cli`]); volumes, snapshots, bookmarks, holds, properties and their
+//! values from here.
 //!
 //! The script that `shale completions` prints calls the binary for each completion. Names are asked
 //! of the pool's server. A pool that is not served is not opened for it: that would replay its log.
@@ -91,6 +91,8 @@ enum Kind {
     KeyValue,
     VolumeOrKeyValue,
     VolumeOrKey,
+    VolumeOrFolder,
+    Key,
     Column,
     /// The number of a job.
     Job,
@@ -101,8 +103,8 @@ enum Kind {
 fn kind_of(command: &str, argument: &str) -> Option<Kind> {
     Some(match (command, argument) {
         ("create" | "import" | "receive" | "clone", "volume") | ("rename", "new") => Kind::Folder,
-        ("snapshot", "snapshot") => Kind::NewSnapshot,
-        ("destroy", "volume") => Kind::Destroyable,
+        ("snapshot", "snapshots") => Kind::NewSnapshot,
+        ("destroy", "volumes") => Kind::Destroyable,
         ("list" | "export" | "explain", "volume") | ("rename", "old") | ("diff", "to") | ("holds", "of") => {
             Kind::VolumeOrSnapshot
         }
@@ -114,6 +116,8 @@ fn kind_of(command: &str, argument: &str) -> Option<Kind> {
         (_, "properties") => Kind::KeyValue,
         ("set", "words") => Kind::VolumeOrKeyValue,
         ("get", "words") => Kind::VolumeOrKey,
+        ("inherit", "key") => Kind::Key,
+        ("inherit", "name") => Kind::VolumeOrFolder,
         ("list", "columns") => Kind::Column,
         ("jobs", "id") => Kind::Job,
         _ => return None,
@@ -122,9 +126,17 @@ fn kind_of(command: &str, argument: &str) -> Option<Kind> {
 
 /// The definition of the commands, with what their arguments take.
 fn equipped(command: Command) -> Command {
+    let has_pool = cli::named_pool::of_environment().is_some();
     command.mut_subcommands(|command| {
         let name = command.get_name().to_owned();
+        // What stands where the pool would, if SHALE_POOL names that.
+        let second = command.get_positionals().nth(1).map(|argument| argument.get_id().to_string());
+        let instead = second.filter(|_| has_pool && name != "init").and_then(|second| kind_of(&name, &second));
         command.mut_args(move |argument| match kind_of(&name, argument.get_id().as_str()) {
+            None if argument.get_id() == "pool" => match instead {
+                Some(kind) => equip(argument, kind),
+                None => argument,
+            },
             Some(kind) => equip(argument, kind),
             None => argument,
         })
@@ -164,8 +176,9 @@ struct Names {
 
 /// The names in the pool that the command line names, if it is served.
 fn named_in(words: &[OsString]) -> Names {
-    let pool = words.iter().skip(1).map(PathBuf::from).map(|path| PoolDir::new(&path).control_path());
-    let Some(socket) = pool.into_iter().find(|socket| socket.exists()) else { return Names::default() };
+    let named = words.iter().skip(1).cloned().chain(cli::named_pool::of_environment());
+    let mut pools = named.map(|path| PoolDir::new(&PathBuf::from(path)).control_path());
+    let Some(socket) = pools.find(|socket| socket.exists()) else { return Names::default() };
     let Ok(client) = Client::connect(&socket) else { return Names::default() };
     let volumes = match client.call(&Request::List) {
         Ok(Reply::Volumes(volumes)) => volumes.into_iter().map(|volume| volume.name).collect(),
@@ -246,6 +259,11 @@ fn candidates(kind: Kind, current: &str, names: &dyn Fn() -> Names) -> Vec<Strin
             }
             all
         }
+        Kind::VolumeOrFolder => {
+            let Names { volumes, folders, .. } = names();
+            volumes.into_iter().chain(folders).collect()
+        }
+        Kind::Key => policy::KEYS.iter().map(|key| key.name.to_owned()).collect(),
         Kind::VolumeOrKey => {
             let Names { volumes: mut all, folders, .. } = names();
             all.extend(folders);
@@ -304,6 +322,8 @@ mod tests {
         assert_eq!(found(Kind::KeyValue, "mode=a"), ["mode=archive"]);
         assert_eq!(found(Kind::KeyValue, "compression=zstd-1").len(), 11);
         assert_eq!(found(Kind::VolumeOrKey, "quo"), ["quota"]);
+        assert_eq!(found(Kind::Key, "quo"), ["quota"]);
+        assert_eq!(found(Kind::VolumeOrFolder, "pro"), ["projects"]);
         assert_eq!(found(Kind::Column, "sto"), ["stored"]);
         assert_eq!(found(Kind::Job, "1"), ["1", "12"]);
     }

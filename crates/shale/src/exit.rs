@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use operations::{Failure, code_of};
 use surface::ErrorKind;
 
-use crate::cli::help;
+use crate::cli::{habits, help};
 use crate::output::{self, Output};
 
 /// Reports a failure to the user and returns the exit code.
@@ -20,10 +20,15 @@ pub fn report(failure: &Failure, output: &Output) -> ExitCode {
 
 /// Reports what is wrong with the command line (or prints the help that was asked for), and gives
 /// the exit code.
-pub fn report_usage(error: &clap::Error) -> ExitCode {
+pub fn report_usage(error: clap::Error) -> ExitCode {
     let asked_for = !error.use_stderr();
     // The flags could not be parsed, so --json is looked for by hand.
     let json = !asked_for && std::env::args_os().any(|arg| arg == "--json");
+    if let Some(answer) = habits::answer(&error) {
+        Output::new(json, false).error(ErrorKind::Invalid.name(), &answer);
+        return ExitCode::from(code_of(ErrorKind::Invalid));
+    }
+    let error = habits::without_dangerous_suggestions(error);
     if json {
         let text = error.to_string();
         // The fault, without the words for people behind it.
@@ -31,7 +36,7 @@ pub fn report_usage(error: &clap::Error) -> ExitCode {
         let message = message.strip_prefix("error: ").unwrap_or(message);
         let words: Vec<_> = message.split_whitespace().collect();
         Output::new(true, false).error(ErrorKind::Invalid.name(), &words.join(" "));
-    } else if let Err(unwritten) = print(error, asked_for)
+    } else if let Err(unwritten) = print(&error, asked_for)
         && asked_for
     {
         output::unwritten(unwritten);

@@ -14,6 +14,7 @@ pub mod cli;
 pub mod commands;
 pub mod completion;
 pub mod exit;
+mod heartbeat;
 mod narrow;
 pub mod output;
 pub mod progress;
@@ -31,12 +32,18 @@ pub fn run() -> ExitCode {
     if completion::answer() {
         return ExitCode::SUCCESS;
     }
-    let parsed = cli::command().try_get_matches().and_then(|matches| cli::Cli::from_arg_matches(&matches));
-    let cli = match parsed {
-        Ok(cli) => cli,
-        Err(error) => return exit::report_usage(&error),
+    let command = cli::command();
+    let words = cli::named_pool::completed(std::env::args_os().collect(), &command, cli::named_pool::of_environment());
+    let parsed = command.try_get_matches_from(words).and_then(|matches| {
+        let name = matches.subcommand_name().unwrap_or_default().to_owned();
+        Ok((name, cli::Cli::from_arg_matches(&matches)?))
+    });
+    let (name, cli) = match parsed {
+        Ok(parsed) => parsed,
+        Err(error) => return exit::report_usage(error),
     };
     let output = output::Output::new(cli.json, cli.quiet);
+    let _heartbeat = heartbeat::Heartbeat::start(&name, output);
     match commands::run(cli.command, &output).and_then(|()| output::all_was_written()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => exit::report(&failure, &output),

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde::Serialize;
 use surface::Error;
 
+use crate::heartbeat;
 use crate::times::show_second;
 use operations::Outcome;
 
@@ -53,6 +54,11 @@ impl Output {
     /// Whether results are JSON.
     pub const fn is_json(&self) -> bool {
         self.json
+    }
+
+    /// Whether notes and progress are left out.
+    pub const fn is_quiet(&self) -> bool {
+        self.quiet
     }
 
     /// Whether a progress bar has someone to look at it.
@@ -109,6 +115,7 @@ impl Output {
 
     /// A question and what belongs to it, on stderr, as it stands.
     pub fn prompt(&self, text: &str) {
+        heartbeat::replace();
         write_stderr(&text_shown(text));
     }
 
@@ -151,6 +158,7 @@ pub fn all_was_written() -> Outcome {
 }
 
 fn write_stdout(bytes: &[u8]) {
+    heartbeat::said();
     let mut stdout = std::io::stdout().lock();
     match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
         Ok(()) => {}
@@ -167,6 +175,7 @@ pub fn unwritten(error: std::io::Error) {
 }
 
 fn write_stderr(text: &str) {
+    heartbeat::said();
     if std::io::stderr().lock().write_all(text.as_bytes()).is_err() {
         // As above.
     }
@@ -216,8 +225,9 @@ pub fn tabbed(rows: &[Vec<String>]) -> String {
 /// Columns of a terminal whose width is not set.
 const COLUMNS: usize = 80;
 
-/// Lines of `name  value`, names padded to the longest. A value that would go beyond the columns goes on in the next line, behind the
-/// space of the name; only a word that is longer than that, such as a path, is not broken.
+/// Lines of `name  value`, names padded to the longest. A value that would go beyond the columns
+/// goes on in the next line, behind the space of the name; only a word that is longer than that,
+/// such as a path, is not broken.
 pub fn facts(lines: &[(&str, String)]) -> String {
     let width = lines.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     let mut text = String::new();

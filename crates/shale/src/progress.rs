@@ -1,11 +1,13 @@
 //! The progress bar: bytes, rate, time left, and a word of the command's own. Shown only on a
 //! terminal.
 
+use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{BinaryBytes, HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
+use crate::heartbeat;
 use crate::output::Output;
 
 /// Drawn at most that often: more cannot be read, and each redraw is a write to the terminal.
@@ -13,8 +15,9 @@ const DRAWS_PER_SECOND: u8 = 8;
 
 /// All fits 80 columns and leaves ten for the bar, with words of up to ten letters from the
 /// command.
-const MEASURED: &str = "{prefix} {wide_bar} {percent:>3}%  {binary_bytes} of {binary_total_bytes}  {binary_bytes_per_sec}  {msg}  {eta} left";
-const OPEN_ENDED: &str = "{prefix} {spinner}  {binary_bytes}  {binary_bytes_per_sec}  {msg}  {elapsed}";
+const MEASURED: &str =
+    "{prefix} {wide_bar} {percent:>3}%  {binary_bytes} of {binary_total_bytes}  {rate}  {msg}  {left}";
+const OPEN_ENDED: &str = "{prefix} {spinner}  {binary_bytes}  {rate}  {msg}  {elapsed}";
 
 /// How far the work of this process is, whether a bar is shown or not: bytes, and all of them, or
 /// [`UNKNOWN`]. A process does one command.
@@ -28,6 +31,27 @@ pub fn standing() -> (u64, Option<u64>) {
     (DONE.load(Ordering::Relaxed), (total != UNKNOWN).then_some(total))
 }
 
+/// Rates and times left are not shown before: the first figures are of buffers that fill up.
+const FIGURES_AFTER: Duration = Duration::from_secs(1);
+
+/// The look of a bar, with `{rate}` and `{left}`.
+fn style(template: &str) -> Option<ProgressStyle> {
+    let rate = |state: &ProgressState, text: &mut dyn Write| {
+        let _ = text.write_str(&rate_shown(state.elapsed(), state.per_sec()));
+    };
+    let left = |state: &ProgressState, text: &mut dyn Write| {
+        if state.elapsed() >= FIGURES_AFTER {
+            let _ = write!(text, "{:#} left", HumanDuration(state.eta()));
+        }
+    };
+    let style = ProgressStyle::with_template(template).ok()?;
+    Some(style.with_key("rate", rate).with_key("left", left).progress_chars("=> "))
+}
+
+fn rate_shown(elapsed: Duration, per_second: f64) -> String {
+    if elapsed < FIGURES_AFTER { String::new() } else { format!("{}/s", BinaryBytes(per_second as u64)) }
+}
+
 /// A bar that may be hidden.
 pub struct Progress {
     bar: ProgressBar,
@@ -38,6 +62,7 @@ impl Progress {
     pub fn new(output: &Output, what: &str, total: Option<u64>) -> Self {
         DONE.store(0, Ordering::Relaxed);
         TOTAL.store(total.unwrap_or(UNKNOWN), Ordering::Relaxed);
+        heartbeat::bar_begins();
         if !output.shows_progress() {
             return Self { bar: ProgressBar::hidden() };
         }
@@ -46,8 +71,8 @@ impl Progress {
         let template = if total.is_some() { MEASURED } else { OPEN_ENDED };
         // The templates are ours and tested; should one be wrong, the default bar still tells how
         // far it is.
-        if let Ok(style) = ProgressStyle::with_template(template) {
-            bar.set_style(style.progress_chars("=> "));
+        if let Some(style) = style(template) {
+            bar.set_style(style);
         }
         bar.set_prefix(what.to_owned());
         bar.enable_steady_tick(Duration::from_millis(250));
@@ -64,8 +89,8 @@ impl Progress {
     pub fn measure(&self, total: u64) {
         TOTAL.store(total, Ordering::Relaxed);
         self.bar.set_length(total);
-        if let Ok(style) = ProgressStyle::with_template(MEASURED) {
-            self.bar.set_style(style.progress_chars("=> "));
+        if let Some(style) = style(MEASURED) {
+            self.bar.set_style(style);
         }
     }
 
@@ -82,6 +107,9 @@ impl Progress {
 
     /// Takes the bar away.
     pub fn finish(&self) {
+        if !self.bar.is_finished() {
+            heartbeat::bar_ends();
+        }
         self.bar.finish_and_clear();
     }
 }
@@ -89,5 +117,17 @@ impl Progress {
 impl Drop for Progress {
     fn drop(&mut self) {
         self.finish();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_figures_of_a_rate_are_held_back() {
+        assert_eq!(rate_shown(Duration::from_millis(999), 89e9), "");
+        assert_eq!(rate_shown(Duration::from_secs(1), 2048.0), "2.00 KiB/s");
+        assert!(style(MEASURED).is_some() && style(OPEN_ENDED).is_some());
     }
 }

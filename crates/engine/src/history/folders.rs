@@ -109,15 +109,47 @@ impl Pool {
             let volumes = core.objects.volumes_of(&meant).into_iter();
             return volumes.map(|v| self.snapshot(&v.title(), name).map(|()| v.title())).collect();
         }
+        self.take_together(|| {
+            let volumes = core.objects.volumes_of(&core.objects.folder_named(folder)?);
+            if volumes.is_empty() {
+                return Err(Error::new(ErrorKind::NotFound, format!("there is no volume in the folder '{folder}'")));
+            }
+            Ok(volumes.into_iter().map(|volume| (volume, name)).collect())
+        })
+    }
+
+    /// Takes several snapshots, `VOLUME@SNAPSHOT`, of one volume or share each, all at one moment.
+    ///
+    /// # Errors
+    /// Those of [`snapshot`](Self::snapshot) for any of them, and [`ErrorKind::Invalid`] for two of
+    /// one volume: then none is taken.
+    pub fn snapshot_together(&self, titles: &[String]) -> Result<Vec<String>> {
+        self.take_together(|| {
+            let mut wanted = Vec::with_capacity(titles.len());
+            for title in titles {
+                let (volume, name) = title.split_once('@').unwrap_or((title, ""));
+                check_own_snapshot_name(name)?;
+                wanted.push((self.core.objects.named(volume)?, name));
+            }
+            wanted.sort_by_key(|(volume, _)| volume.id);
+            if let Some(pair) = wanted.windows(2).find(|pair| pair[0].0.id == pair[1].0.id) {
+                let text = format!("'{}' is named twice: one moment has one snapshot of it", pair[0].0.title());
+                return Err(Error::new(ErrorKind::Invalid, text));
+            }
+            Ok(wanted)
+        })
+    }
+
+    /// Takes the snapshots that `wanted` names under the lock, in the order of the volumes'
+    /// numbers, all at one moment; their full names.
+    fn take_together<'a>(&self, wanted: impl FnOnce() -> Result<Vec<(Arc<Object>, &'a str)>>) -> Result<Vec<String>> {
+        let core = &self.core;
         // Step 1. The lock is not needed for it, and others need not wait for it.
         core.drain_all()?;
         let _admin = core.admin.lock();
-        let volumes = core.objects.volumes_of(&core.objects.folder_named(folder)?);
-        if volumes.is_empty() {
-            return Err(Error::new(ErrorKind::NotFound, format!("there is no volume in the folder '{folder}'")));
-        }
+        let volumes = wanted()?;
         let mut taken = Vec::with_capacity(volumes.len());
-        for volume in &volumes {
+        for (volume, name) in &volumes {
             let title = format!("{}@{name}", volume.title());
             self.check_free(&title)?;
             self.check_no_receive(volume)?;
@@ -128,12 +160,12 @@ impl Pool {
             taken.push(title);
         }
         // Steps 2 and 3, in the order of the volumes' numbers.
-        let _gates: Vec<_> = volumes.iter().map(|volume| volume.gate.write()).collect();
+        let _gates: Vec<_> = volumes.iter().map(|(volume, _)| volume.gate.write()).collect();
         core.leave_behind()?;
         // Step 4.
         let (mut entries, mut bytes) = (Vec::new(), 0);
         let (now, mut id) = (core.env.clock.unix_s(), core.objects.next_id());
-        for volume in &volumes {
+        for (volume, name) in &volumes {
             let head = volume.descriptor.read().clone();
             let snapshot = ObjectDescriptor {
                 state: ObjectState::Snapshot,
@@ -142,7 +174,7 @@ impl Pool {
                 created_unix_s: now,
                 properties: properties::of_moment(&head.properties),
                 identity: Some(core.env.new_identity()?),
-                ..ObjectDescriptor::volume(ObjectId(id), name, head.size_bytes)
+                ..ObjectDescriptor::volume(ObjectId(id), *name, head.size_bytes)
             };
             id += 1;
             let pair = [Entry::Object(snapshot), Entry::Object(ObjectDescriptor { epoch: next_epoch(&head)?, ..head })];

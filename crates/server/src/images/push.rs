@@ -336,8 +336,8 @@ fn told(error: BlobError) -> Error {
     match error {
         BlobError::Changed { base: 0, newest } => {
             let why = format!(
-                "the volume did not begin as a version of this blob, which has version {newest}: push to a key without \
-                 a blob, or in the place of that version (--replace)"
+                "the volume did not begin as a version of that blob, which has version {newest}: push to another key \
+                 (--to URL), or replace what the blob has (--replace)"
             );
             Error::new(ErrorKind::Conflict, why)
         }

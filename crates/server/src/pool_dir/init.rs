@@ -247,6 +247,13 @@ fn examine(dir: &PoolDir) -> Result<Found> {
     let root = dir.root();
     let entries = match std::fs::read_dir(root) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Found::Nothing),
+        Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => {
+            let text = format!(
+                "{} is a file, and a pool is a directory; --data FILE names where its data lies",
+                root.display()
+            );
+            return Err(Error::new(ErrorKind::Invalid, text));
+        }
         Err(error) => return Err(path_error("cannot read the directory", root, error)),
         Ok(entries) => entries,
     };

@@ -124,6 +124,10 @@ impl PoolDir {
                 let message = format!("there is no pool in {}: it is no directory", self.root.display());
                 Err(Error::new(ErrorKind::NotFound, message))
             }
+            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+                let text = format!("cannot read {} (only root and the pool's owner can)", path.display());
+                Err(Error::from_io(text, error))
+            }
             Err(error) => Err(Error::from_io(format!("cannot read {}", path.display()), error)),
         }
     }

@@ -69,6 +69,8 @@ pub enum BlobCommand {
     Put(BlobPutArgs),
     /// Copy a version, or a range of it, to a file or to stdout
     Get(BlobGetArgs),
+    /// Write a version, or a range of it, to stdout
+    Cat(BlobCatArgs),
     /// Put a file, or stdin, behind the end
     #[command(after_long_help = APPEND_HELP)]
     Append(BlobPutArgs),
@@ -109,7 +111,8 @@ pub enum BlobCommand {
 /// How to upload.
 #[derive(Debug, Args)]
 pub struct BlobUpload {
-    /// Property of the written data: compression, mode, candidates, min-saving or rule.TYPE, as of a pool; may be repeated
+    /// Property of the written data: compression, mode, candidates, min-saving or rule.TYPE, as of
+    /// a pool; may be repeated
     #[arg(short = 'o', value_name = "KEY=VALUE", value_parser = names::key_value)]
     pub properties: Vec<(String, String)>,
     /// What the log is to say: at most 1024 bytes, ends of lines and tabs but no other control
@@ -195,6 +198,29 @@ pub struct BlobGetArgs {
     /// Replace the file that is there, once the copy is complete
     #[arg(long)]
     pub force: bool,
+}
+
+/// See [`BlobCommand::Cat`].
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  shale blob cat file:///srv/blobs/books | tar t
+  shale blob cat file:///srv/blobs/books@1 --range 1M-2M
+
+The same as `shale blob get URL -`.")]
+pub struct BlobCatArgs {
+    /// URL of the blob, and @VERSION or @TAG
+    #[arg(value_name = "URL")]
+    pub blob: Location,
+    /// Only the bytes from A to before B; either may be left out
+    #[arg(long, value_name = "A-B", value_parser = range, allow_hyphen_values = true)]
+    pub range: Option<(u64, Option<u64>)>,
+}
+
+impl From<BlobCatArgs> for BlobGetArgs {
+    fn from(args: BlobCatArgs) -> Self {
+        Self { blob: args.blob, file: PathBuf::from("-"), range: args.range, force: false }
+    }
 }
 
 /// See [`BlobCommand::Ls`].

@@ -13,9 +13,9 @@ const COLUMNS_MIN: usize = 50;
 const HARD_SPACE: char = '\u{a0}';
 
 /// The commands by what one does with them; a command that is in no group comes last.
-const GROUPS: [(&str, &[&str]); 6] = [
-    ("Pools", &["init", "status", "iostat", "serve", "grow", "shrink"]),
-    ("Volumes", &["create", "list", "get", "set", "resize", "destroy", "rename"]),
+const GROUPS: [(&str, &[&str]); 7] = [
+    ("Pools", &["init", "status", "df", "iostat", "serve", "exports", "grow", "shrink"]),
+    ("Volumes", &["create", "list", "get", "set", "inherit", "resize", "destroy", "rename"]),
     (
         "Snapshots and clones",
         &["snapshot", "clone", "rollback", "promote", "diff", "bookmark", "bookmarks", "hold", "release", "holds"],
@@ -23,6 +23,7 @@ const GROUPS: [(&str, &[&str]); 6] = [
     ("Data in and out", &["import", "export", "send", "receive", "blob"]),
     ("Health and upkeep", &["check", "scrub", "salvage", "clean", "recompress", "jobs"]),
     ("Compression", &["estimate", "explain", "usage", "calibrate", "trace"]),
+    ("Installation", &["completions", "man"]),
 ];
 
 /// The command with its help laid out for so many columns.
@@ -145,7 +146,8 @@ pub fn reflow(text: &str, columns: usize) -> String {
     pieces.iter().map(|piece| laid_out(piece, columns)).collect::<Vec<_>>().join("\n")
 }
 
-/// Where the text of a row begins: `  name    text`, or exit codes, right-aligned before two spaces.
+/// Where the text of a row begins: `  name    text`, or exit codes, right-aligned before two
+/// spaces.
 fn table_column(line: &str) -> Option<usize> {
     let name = line.len() - line.trim_start().len();
     let gap = line[name..].find("  ").map(|at| name + at)?;

@@ -13,6 +13,7 @@ use operations::names;
 #[command(after_long_help = "\
 Examples:
   shale snapshot /srv/pool vm@before-upgrade
+  shale snapshot /srv/pool vm@friday golden@friday     of several, at one moment
   shale snapshot /srv/pool -r projects@monday     of everything in a folder, at one moment
 
 A snapshot holds all that was written before the command, and costs nothing until data is overwritten. It can be
@@ -24,13 +25,15 @@ With -r a snapshot is taken of each volume and share in the folder, and in the f
 write, the others have every write that was acknowledged before it began. They are snapshots like all others: each is destroyed,
 cloned and sent by itself.
 
-JSON fields: snapshot; with -r snapshots, a list of names.")]
+Snapshots of several volumes or shares are taken at one moment in the same way: all or none.
+
+JSON fields: snapshot; with -r or of several snapshots, a list of names.")]
 pub struct SnapshotArgs {
     /// Directory of the pool
     pub pool: PathBuf,
     /// The volume, or with -r a folder, an @, and the snapshot's name
-    #[arg(value_name = "VOLUME@SNAPSHOT", value_parser = names::snapshot_name)]
-    pub snapshot: String,
+    #[arg(required = true, value_name = "VOLUME@SNAPSHOT", value_parser = names::snapshot_name)]
+    pub snapshots: Vec<String>,
     /// Of everything in a folder, at one moment
     #[arg(long, short)]
     pub recursive: bool,

@@ -3,11 +3,13 @@
 
 mod blob;
 mod exports;
+pub mod habits;
 pub mod help;
 mod history;
 mod iostat;
 mod jobs;
 mod kept;
+pub mod named_pool;
 mod policy;
 mod pool;
 mod salvage;
@@ -16,9 +18,9 @@ mod transfer;
 mod volume;
 
 pub use blob::{
-    BlobArgs, BlobAtArgs, BlobCommand, BlobCopyArgs, BlobDiffArgs, BlobEstimateArgs, BlobExpireArgs, BlobExplainArgs,
-    BlobGcArgs, BlobGetArgs, BlobLogArgs, BlobLsArgs, BlobOptimizeArgs, BlobPutArgs, BlobRmArgs, BlobTagArgs,
-    BlobTwoArgs, BlobUnpinArgs, BlobUpload, BlobVerifyArgs, BlobWriteArgs,
+    BlobArgs, BlobAtArgs, BlobCatArgs, BlobCommand, BlobCopyArgs, BlobDiffArgs, BlobEstimateArgs, BlobExpireArgs,
+    BlobExplainArgs, BlobGcArgs, BlobGetArgs, BlobLogArgs, BlobLsArgs, BlobOptimizeArgs, BlobPutArgs, BlobRmArgs,
+    BlobTagArgs, BlobTwoArgs, BlobUnpinArgs, BlobUpload, BlobVerifyArgs, BlobWriteArgs,
 };
 pub use exports::ExportsArgs;
 pub use history::{CloneArgs, DiffArgs, PromoteArgs, PushArgs, RenameArgs, RollbackArgs, SnapshotArgs};
@@ -26,11 +28,13 @@ pub use iostat::IostatArgs;
 pub use jobs::JobsArgs;
 pub use kept::{BookmarkArgs, BookmarksArgs, HoldArgs, HoldsArgs, ReleaseArgs};
 pub use policy::{CalibrateArgs, ExplainArgs, RecompressArgs, TraceArgs, TraceFormat, UsageArgs};
-pub use pool::{CheckArgs, CleanArgs, GrowArgs, InitArgs, ScrubArgs, ServeArgs, ShrinkArgs, StatusArgs, Switch};
+pub use pool::{
+    CheckArgs, CleanArgs, DfArgs, GrowArgs, InitArgs, ScrubArgs, ServeArgs, ShrinkArgs, StatusArgs, Switch,
+};
 pub use salvage::SalvageArgs;
 pub use streams::{ReceiveArgs, SendArgs};
 pub use transfer::{EstimateArgs, ExportArgs, ImportArgs};
-pub use volume::{CreateArgs, DestroyArgs, GetArgs, ListArgs, ResizeArgs, SetArgs};
+pub use volume::{CreateArgs, DestroyArgs, GetArgs, InheritArgs, ListArgs, ResizeArgs, SetArgs};
 
 use std::path::PathBuf;
 
@@ -70,6 +74,10 @@ Examples:
   shale snapshot /srv/pool vm@monday
   shale status /srv/pool
 
+Environment: SHALE_POOL names the pool of a command line that names none. The first word after the command is the pool if
+it is a directory with a pool in it, or a path that begins with / or '.'; else the pool of SHALE_POOL is used, and the words
+are those that come after a pool. Not for init and estimate. With it, `shale snapshot vm@monday` is a whole command.
+
 {EXIT_CODES_HELP}"))]
 pub struct Cli {
     /// Print results and errors as JSON
@@ -95,37 +103,41 @@ pub enum Command {
     Set(SetArgs),
     /// Show properties and where their values come from
     Get(GetArgs),
-    /// List the volumes
+    /// Remove a property's own value, so that it is inherited again
+    Inherit(InheritArgs),
+    /// List volumes, shares, folders and snapshots
     List(ListArgs),
-    /// Show what the pool holds, what that costs, and how it fares
+    /// Show capacity, compression, health and activity of a pool
     Status(StatusArgs),
+    /// Show size, use and free space of a pool in one line
+    Df(DfArgs),
     /// Show what clients do, and how long it takes
     Iostat(IostatArgs),
     /// Serve the volumes over NBD and as files below a directory, and mount the shares
     Serve(ServeArgs),
-    /// Show by which network protocols shares are given out, and how they are reached
+    /// Show the network exports of shares, and how they are reached
     Exports(ExportsArgs),
     /// Copy a file, a block device or stdin into a volume, or a tree into a share
     Import(ImportArgs),
     /// Copy a volume to a file, a block device or stdout, or a share to a directory or archive
     Export(ExportArgs),
-    /// Tell what data would take, from samples, before anything is changed
+    /// Estimate from samples how much space data would take
     Estimate(EstimateArgs),
     /// Change the size of a volume
     Resize(ResizeArgs),
-    /// Delete a volume and all its data, or a snapshot
+    /// Delete volumes with all their data, or snapshots
     Destroy(DestroyArgs),
-    /// Keep a volume's state as a snapshot
+    /// Keep the state of volumes as snapshots
     Snapshot(SnapshotArgs),
     /// Make a volume from a snapshot, or from a version of a blob
     Clone(CloneArgs),
     /// Make a snapshot the next version of a blob
     Push(PushArgs),
-    /// Take a volume back to a snapshot
+    /// Roll a volume back to a snapshot
     Rollback(RollbackArgs),
-    /// Give a volume or a snapshot another name
+    /// Rename a volume or a snapshot
     Rename(RenameArgs),
-    /// Give a clone the snapshots that it came from
+    /// Make a clone independent of its origin
     Promote(PromoteArgs),
     /// Remember a snapshot as a base for differences that outlives it and takes no space
     Bookmark(BookmarkArgs),
@@ -133,7 +145,7 @@ pub enum Command {
     Bookmarks(BookmarksArgs),
     /// Keep a snapshot from being destroyed
     Hold(HoldArgs),
-    /// Let a snapshot that is held go
+    /// Release a hold on a snapshot
     Release(ReleaseArgs),
     /// List what holds snapshots
     Holds(HoldsArgs),
@@ -170,7 +182,14 @@ pub enum Command {
     /// Work with versioned, compressed files in an object store
     Blob(BlobArgs),
     /// Print a completion script for a shell
-    #[command(hide = true)]
+    #[command(after_long_help = "\
+Examples:
+  shale completions bash >shale.bash
+  shale completions zsh >_shale
+  shale completions fish >shale.fish
+
+`make install` puts them where the shells look: bash-completion/completions/shale, zsh/site-functions/_shale and
+fish/vendor_completions.d/shale.fish below PREFIX/share.")]
     Completions {
         /// The shell
         shell: clap_complete::Shell,
@@ -178,8 +197,10 @@ pub enum Command {
     /// Hold the mounts of a server while there is none; servers start it
     #[command(hide = true)]
     KeepMounts,
-    /// Write the man pages
-    #[command(hide = true)]
+    /// Write the manual pages to a directory
+    #[command(after_long_help = "\
+Examples:
+  shale man man1")]
     Man {
         /// Directory for them, created if it is missing
         dir: PathBuf,
@@ -217,10 +238,10 @@ pub struct Pacing {
     /// use the pool]
     #[arg(long, value_name = "SIZE|max", value_parser = names::rate)]
     pub rate: Option<u64>,
-    /// Begin anew
+    /// Start from the beginning
     #[arg(long)]
     pub restart: bool,
-    /// Only tell how far the last one came
+    /// Only report how far the last run came
     #[arg(long, conflicts_with_all = ["restart", "rate"])]
     pub report: bool,
 }
@@ -290,6 +311,16 @@ mod tests {
             "shale destroy p v --force",
             "shale destroy -r p v",
             "shale destroy p v@s",
+            "shale destroy p v@a,b w@a%b x#y",
+            "shale destroy p -n v",
+            "shale destroy p --dry-run v",
+            "shale snapshot p v@s w@s",
+            "shale inherit p unit v",
+            "shale inherit p recordsize",
+            "shale get p v -H -o value unit",
+            "shale list p -t all",
+            "shale df p",
+            "shale blob cat file:///b/k --range 0-1",
             "shale snapshot p v@s",
             "shale clone p v@s w -o unit=8K",
             "shale clone s3://b/k@3 p w --size 20G",

@@ -130,6 +130,25 @@ pub struct StatusArgs {
     pub access: Access,
 }
 
+/// See [`super::Command::Df`].
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  shale df /srv/pool
+  shale df /srv/pool --json | jq .available_bytes
+
+SIZE is the pool's capacity, USED what is stored, AVAIL what new data can take as stored, DATA what was stored before compression.
+`shale list` shows volumes, `shale status` everything.
+
+JSON fields: pool, size_bytes, used_bytes, available_bytes, used_percent, data_bytes, ratio.")]
+pub struct DfArgs {
+    /// Directory of the pool
+    pub pool: PathBuf,
+    /// How the pool is reached
+    #[command(flatten)]
+    pub access: Access,
+}
+
 /// A thing that is done or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Switch {

@@ -103,6 +103,9 @@ pub struct SetArgs {
     pub access: Access,
 }
 
+/// Columns of `get`.
+const PROPERTY_COLUMNS: [&str; 4] = ["name", "property", "value", "source"];
+
 /// See [`super::Command::Get`].
 #[derive(Debug, Args)]
 #[command(
@@ -112,6 +115,7 @@ Examples:
   shale get /srv/pool
   shale get /srv/pool vm
   shale get /srv/pool vm compression --json
+  shale get /srv/pool vm compression -H -o value      for scripts: the value alone
 
 The source is default, pool, volume, or folder: its own, or inherited from the one that is named, which may be a share. JSON: a list
 of {key, value, source, folder}: source is default, pool, volume, folder or share, and folder the name of what it is inherited from,
@@ -123,13 +127,43 @@ pub struct GetArgs {
     /// Volume or folder (left out: the pool), and the properties to show (left out, or `all`: all)
     #[arg(value_name = "VOLUME|KEY")]
     pub words: Vec<String>,
+    /// Show these columns, separated by commas: name, property, value, source
+    #[arg(short = 'o', long, value_name = "COLUMNS", value_delimiter = ',', value_parser = PROPERTY_COLUMNS)]
+    pub columns: Option<Vec<String>>,
+    /// Without headers, tabs between columns
+    #[arg(short = 'H', long)]
+    pub bare: bool,
     /// How the pool is reached
     #[command(flatten)]
     pub access: Access,
 }
 
+/// See [`super::Command::Inherit`].
+#[derive(Debug, Args)]
+#[command(after_long_help = "\
+Examples:
+  shale inherit /srv/pool compression vm     the value of its folder or of the pool again
+  shale inherit /srv/pool compression        the default again, for the pool
+
+The same as `shale set` with an empty value. JSON: the value in force now, as of get.")]
+pub struct InheritArgs {
+    /// Directory of the pool
+    pub pool: PathBuf,
+    /// The property
+    #[arg(value_parser = names::property_key)]
+    pub key: String,
+    /// Volume, share or folder (left out: the pool)
+    #[arg(value_parser = names::volume_name)]
+    pub name: Option<String>,
+    /// How the pool is reached
+    #[command(flatten)]
+    pub access: Access,
+}
+
+/// Every type.
+const ALL: &str = "all";
 /// What a line of the list can be.
-const TYPES: [&str; 5] = ["volume", "share", "folder", "snapshot", "bookmark"];
+const TYPES: [&str; 6] = ["volume", "share", "folder", "snapshot", "bookmark", ALL];
 
 /// See [`super::Command::List`].
 #[derive(Debug, Args)]
@@ -140,6 +174,7 @@ Examples:
   shale list /srv/pool vm -r                           one volume
   shale list /srv/pool projects                        a folder, and everything in it
   shale list /srv/pool -t snapshot                     only snapshots
+  shale list /srv/pool -t all                          everything: as -r
   shale list /srv/pool -o name,stored,compression      these columns
   shale list /srv/pool -H -o name,stored               for scripts: exact bytes, tabs, no headers
   shale list /srv/pool --json | jq -r '.[].name'
@@ -207,7 +242,7 @@ impl ListArgs {
     }
 
     fn names_type(&self, kind: &str) -> bool {
-        self.types.iter().any(|named| named == kind)
+        self.types.iter().any(|named| named == kind || named == ALL)
     }
 }
 
@@ -218,7 +253,8 @@ Examples:
   shale resize /srv/pool vm 40G
   shale resize /srv/pool vm 10G --shrink     gives up everything behind the first 10 GiB
 
-The size is exact, to the byte; file systems want a multiple of 4 KiB. NBD clients see it when they connect again.
+The size is exact, to the byte; file systems want a multiple of 4 KiB. NBD clients see it when they connect again; a loop device keeps the old size until `losetup -c DEVICE`, and the
+file system on it until `resize2fs DEVICE`: the command prints both.
 
 JSON fields: size_bytes.")]
 pub struct ResizeArgs {
@@ -247,6 +283,10 @@ pub struct ResizeArgs {
 Examples:
   shale destroy /srv/pool vm
   shale destroy /srv/pool vm@monday      a snapshot; what clones and other snapshots see stays
+  shale destroy /srv/pool vm@s1,monday     two snapshots
+  shale destroy /srv/pool vm@s1%monday     all snapshots from one to another
+  shale destroy /srv/pool -n -r vm       what would go; nothing is destroyed
+  shale destroy /srv/pool -r vm golden   two volumes, with their snapshots
   shale destroy /srv/pool 'vm#monday'    a bookmark
   shale destroy -r /srv/pool vm          with all its snapshots
   shale destroy -r /srv/pool projects    a folder, with everything in it
@@ -254,16 +294,22 @@ Examples:
   shale destroy /srv/pool vm --force     even while a client has it open
   shale destroy --partial /srv/pool copy      what came of it in a stream that broke off, no more
 
+A % without a snapshot before it begins with the oldest one, without one after it ends with the newest. Of several names each is looked
+at before the first is destroyed: if one does not exist or would be refused, nothing is.
+
 There is no way back. The space comes back in the background. Without --force it waits up to 3 seconds for commands that are using the volume, and
 is refused (exit code 4) if one goes on, or a client has it open; with --force it says who that is, and what becomes of them. A snapshot that is held (shale holds) is not destroyed.
 
-JSON fields: volume (what was destroyed, as it was named); snapshots (those of -r with a snapshot's name).")]
+JSON fields: volume (the first name, as it was given), destroyed (all that went, or with -n would go: list of names), dry_run.")]
 pub struct DestroyArgs {
     /// Directory of the pool
     pub pool: PathBuf,
-    /// Name of the volume or folder, VOLUME@SNAPSHOT, or VOLUME#BOOKMARK
-    #[arg(value_parser = names::destroyed_name)]
-    pub volume: String,
+    /// Names of volumes or folders, VOLUME@SNAPSHOT (also @A,B and @A%B), or VOLUME#BOOKMARK
+    #[arg(required = true, value_name = "NAME", value_parser = names::destroyed_name)]
+    pub volumes: Vec<String>,
+    /// Only list what would be destroyed
+    #[arg(long, short = 'n', conflicts_with = "partial")]
+    pub dry_run: bool,
     /// Destroy a volume's snapshots with it, and everything in a folder; of FOLDER@SNAPSHOT, the
     /// snapshots of that name of everything in it
     #[arg(long, short)]

@@ -171,7 +171,7 @@ fn show(summary: &CheckSummary, repair: bool, told: usize) -> String {
         (found, left) if repair => format!("{found} problem(s), {left} of them cannot be repaired\n"),
         (found, _) if summary.is_mendable => format!("{found} problem(s); see what --repair can do\n"),
         (found, _) => {
-            format!("{found} problem(s), none of which --repair can mend: restore what is damaged, or overwrite it\n")
+            format!("{found} problem(s); --repair cannot fix them: restore or overwrite the damaged data\n")
         }
     });
     text
@@ -212,7 +212,7 @@ mod tests {
         };
         let text = show(&summary, false, 0);
         assert!(text.contains("fragment: volume vm, byte 8192: checksum is 1, expected 2\n"), "{text}");
-        assert!(text.contains("and 1999 more\n") && text.contains("2000 problem(s), none of which"), "{text}");
+        assert!(text.contains("and 1999 more\n") && text.contains("2000 problem(s); --repair cannot fix"), "{text}");
         summary.is_mendable = true;
         assert!(show(&summary, false, 0).contains("; see what --repair"));
         assert!(!show(&summary, true, 1).contains("checksum is 1"), "it has been told");

@@ -2,22 +2,32 @@
 
 use std::path::Path;
 
+use surface::ErrorKind;
 use units::format_size;
 
 use super::explain::saved;
+use super::volume::kind_of;
 use crate::cli::Access;
 use crate::narrow::{columns, table_within};
 use crate::output::{Output, facts};
-use operations::Outcome;
+use operations::names;
+use operations::{Failure, Outcome};
 use operations::{Reply, Request};
 use report::{FileReport, PartLine};
 use server::session::Session;
 
 /// Shows how a file is stored, and why.
 pub(super) fn run(pool: &Path, share: String, path: String, access: &Access, output: &Output) -> Outcome {
-    let report = Session::with(pool, access, |session| match session.call(Request::ExplainFile { share, path })? {
-        Reply::File(report) => Ok(*report),
-        other => Err(other.unexpected().into()),
+    let report = Session::with(pool, access, |session| {
+        let is_volume = kind_of(session, names::volume_of(&share))? == "volume";
+        match session.call(Request::ExplainFile { share, path }) {
+            Ok(Reply::File(report)) => Ok(*report),
+            Ok(other) => Err(other.unexpected().into()),
+            Err(error) if is_volume && error.kind() == ErrorKind::Invalid => {
+                Err(Failure::from(error).with("; of a volume explain takes --region OFFSET"))
+            }
+            Err(error) => Err(error.into()),
+        }
     })?;
     output.result(&report, || show(&report, columns()));
     Ok(())

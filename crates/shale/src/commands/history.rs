@@ -23,18 +23,44 @@ fn done(pool: &std::path::Path, access: &Access, request: Request) -> Outcome {
 
 /// Takes a snapshot.
 pub fn snapshot(args: SnapshotArgs, output: &Output) -> Outcome {
-    let (volume, name) = args.snapshot.split_once('@').unwrap_or_default();
+    let [snapshot, others @ ..] = &args.snapshots[..] else { return Ok(()) };
+    let (volume, name) = snapshot.split_once('@').unwrap_or_default();
     if args.recursive {
+        if !others.is_empty() {
+            let why = "with -r one snapshot is named: FOLDER@SNAPSHOT";
+            return Err(Error::new(ErrorKind::Invalid, why).into());
+        }
         return snapshot_folder(&args, volume, name, output);
+    }
+    if !others.is_empty() {
+        let request = Request::SnapshotTogether { snapshots: args.snapshots.clone() };
+        let taken = Session::with(&args.pool, &args.access, |session| take_together(session, request, output))?;
+        say_taken(&taken, output);
+        return Ok(());
     }
     let request = Request::Snapshot { volume: volume.to_owned(), name: name.to_owned() };
     Session::with(&args.pool, &args.access, |session| {
         session.done(request)?;
-        incomplete::warn_of(&args.snapshot, session, output);
+        incomplete::warn_of(snapshot, session, output);
         Ok(())
     })?;
-    output.done(&json!({ "snapshot": args.snapshot }), || format!("snapshot {} taken\n", args.snapshot));
+    output.done(&json!({ "snapshot": snapshot }), || format!("snapshot {snapshot} taken\n"));
     Ok(())
+}
+
+/// Takes several snapshots at one moment; their names.
+fn take_together(session: &Session, request: Request, output: &Output) -> Outcome<Vec<String>> {
+    let taken = match session.call(request)? {
+        Reply::Taken(taken) => taken,
+        other => return Err(other.unexpected().into()),
+    };
+    taken.iter().for_each(|snapshot| incomplete::warn_of(snapshot, session, output));
+    Ok(taken)
+}
+
+fn say_taken(snapshots: &[String], output: &Output) {
+    let text = || snapshots.iter().map(|snapshot| format!("snapshot {snapshot} taken\n")).collect::<String>();
+    output.done(&json!({ "snapshots": snapshots }), text);
 }
 
 /// Takes a snapshot of everything in a folder, or of a share and those in it; of a volume, which
@@ -43,17 +69,12 @@ fn snapshot_folder(args: &SnapshotArgs, folder: &str, name: &str, output: &Outpu
     let snapshots = Session::with(&args.pool, &args.access, |session| {
         if volumes(session)?.iter().any(|volume| volume.name == folder && !volume.share) {
             session.done(Request::Snapshot { volume: folder.to_owned(), name: name.to_owned() })?;
-            return Ok(vec![args.snapshot.clone()]);
+            return Ok(args.snapshots.clone());
         }
-        let taken = match session.call(Request::SnapshotFolder { folder: folder.to_owned(), name: name.to_owned() })? {
-            Reply::Taken(taken) => taken,
-            other => return Err(other.unexpected().into()),
-        };
-        taken.iter().for_each(|snapshot| incomplete::warn_of(snapshot, session, output));
-        Ok(taken)
+        let request = Request::SnapshotFolder { folder: folder.to_owned(), name: name.to_owned() };
+        take_together(session, request, output)
     })?;
-    let text = || snapshots.iter().map(|snapshot| format!("snapshot {snapshot} taken\n")).collect::<String>();
-    output.done(&json!({ "snapshots": snapshots }), text);
+    say_taken(&snapshots, output);
     Ok(())
 }
 

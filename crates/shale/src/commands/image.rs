@@ -9,6 +9,7 @@ use surface::{Error, ErrorKind};
 use units::format_size;
 
 use super::blob;
+use super::status::status;
 use crate::cli::{CloneArgs, PushArgs};
 use crate::output::Output;
 use operations::names;
@@ -84,7 +85,7 @@ fn invalid(error: impl std::fmt::Display) -> Error {
 pub fn push(args: PushArgs, output: &Output) -> Outcome {
     for location in [Some(&args.url), args.to.as_ref()].into_iter().flatten() {
         if *location.at() != ::blob::At::Newest {
-            let why = format!("a push makes the next version of {location}: leave out the @ and the number behind it");
+            let why = format!("a push makes the next version of {location}: remove `@VERSION` from the URL");
             return Err(invalid(why).into());
         }
     }

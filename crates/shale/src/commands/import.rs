@@ -212,10 +212,13 @@ impl Target {
         }
         let mut properties: BTreeMap<_, _> = args.properties.iter().cloned().collect();
         if let Some((word, codec)) = rule_for(session, &properties, source, output)? {
-            output.note(&format!(
-                "{} is stored with {codec}, by rule.{word}; -o compression=auto has it chosen unit by unit",
-                source.name()
-            ));
+            let (name, try_all) = (source.name(), "with -o compression=auto each unit is tried");
+            output.note(&match codec {
+                Codec::Zle | Codec::Off => {
+                    format!("{name} is stored as it is (rule.{word}: such files are compressed already); {try_all}")
+                }
+                codec => format!("{name} is stored with {codec} (rule.{word}); {try_all}"),
+            });
             properties.insert("compression".to_owned(), codec.to_string());
         }
         properties.extend([incomplete()]);

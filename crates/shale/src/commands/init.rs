@@ -1,5 +1,6 @@
 //! `shale init`.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use engine::CalibrationEffort;
@@ -22,6 +23,14 @@ fn calibrate(dir: &PoolDir) -> Result<()> {
     let done = pool.service.calibrate(CalibrationEffort::Short, &|_, _| Ok(()));
     pool.close()?;
     done.map(drop)
+}
+
+/// The free space of the file system below, if a data file of that capacity does not fit there today.
+fn short_below(data: &Path, capacity_bytes: u64) -> Option<u64> {
+    let is_file = std::fs::metadata(data).ok()?.is_file();
+    let below = rustix::fs::statvfs(data).ok()?;
+    let free = below.f_bavail.saturating_mul(below.f_frsize);
+    (is_file && free < capacity_bytes).then_some(free)
 }
 
 /// Makes a pool.
@@ -56,6 +65,13 @@ pub fn run(args: InitArgs, output: &Output) -> Outcome {
     }
     if made.redone {
         output.note("an init that had been interrupted was done again");
+    }
+    if let Some(free) = short_below(&made.data, made.capacity_bytes) {
+        output.note(&format!(
+            "note: the file system below has {} free, less than the capacity of {}: writes fail when it is full",
+            format_size(free),
+            format_size(made.capacity_bytes)
+        ));
     }
     let document = json!({
         "pool": dir.root().display().to_string(),

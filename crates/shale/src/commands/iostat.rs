@@ -36,7 +36,11 @@ pub fn run(args: &IostatArgs, output: &Output) -> Outcome {
             Some(before) => now.clone().since(before),
             None => now.clone(),
         };
-        output.result(&report, || if args.histogram { histograms(&report) } else { show(&report, columns()) });
+        let since_start = before.is_none();
+        output.result(&report, || {
+            let text = if args.histogram { histograms(&report) } else { show(&report, columns()) };
+            format!("{}\n{text}", span(report.seconds, since_start))
+        });
         before = Some(now);
         left -= 1;
         if left == 0 {
@@ -47,6 +51,11 @@ pub fn run(args: &IostatArgs, output: &Output) -> Outcome {
             return Ok(());
         }
     }
+}
+
+/// The time that a report is of.
+fn span(seconds: f64, since_start: bool) -> String {
+    if since_start { format!("in the {seconds:.1} s since the server started") } else { format!("in {seconds:.1} s") }
 }
 
 fn take(session: &Session, volume: Option<String>, id: Option<u64>) -> Outcome<TrafficReport> {
@@ -94,9 +103,8 @@ fn show(report: &TrafficReport, columns: Option<usize>) -> String {
         row.extend([bytes(read), bytes(write), took(read), took(write), took(flush)]);
         rows.push(row);
     }
-    let span = format!("{:.1} s\n", report.seconds);
     let text = if rows.len() == 1 { "no operations\n".to_owned() } else { table_within(&rows, NAMES, false, columns) };
-    span + &text + &codecs(report)
+    text + &codecs(report)
 }
 
 /// The data written, by codec; nothing if there was none.
@@ -125,7 +133,7 @@ fn codecs(report: &TrafficReport) -> String {
 }
 
 fn histograms(report: &TrafficReport) -> String {
-    let mut text = format!("{:.1} s\n", report.seconds);
+    let mut text = String::new();
     for (volume, door) in doors(report) {
         let used: Vec<_> = door.operations.iter().filter(|line| line.count > 0).collect();
         let header = ["BELOW".to_owned()].into_iter().chain(used.iter().map(|line| line.operation.to_uppercase()));

@@ -6,6 +6,7 @@ use surface::{Error, ErrorKind};
 
 use crate::cli::{BookmarkArgs, BookmarksArgs, HoldArgs, HoldsArgs, ReleaseArgs};
 use crate::output::{Output, table};
+use crate::times::show_moment;
 use operations::Outcome;
 use operations::names;
 use operations::{Reply, Request};
@@ -45,7 +46,9 @@ pub fn bookmarks(args: &BookmarksArgs, output: &Output) -> Outcome {
         if bookmarks.is_empty() {
             return "there is no bookmark\n".to_owned();
         }
-        bookmarks.iter().map(|line| format!("{}\n", line.bookmark)).collect()
+        let mut rows = vec![["BOOKMARK", "CREATED"].map(str::to_owned).to_vec()];
+        rows.extend(bookmarks.iter().map(|line| vec![line.bookmark.clone(), show_moment(line.created_unix_s)]));
+        table(&rows)
     });
     Ok(())
 }

@@ -40,10 +40,10 @@ pub const COLUMNS: [&str; 18] = [
     "bookmarks",
 ];
 /// Without `-o`: both fit 80 columns with names of some 20 letters.
-const USUAL: [&str; 6] = ["name", "size", "data", "stored", "ratio", "clients"];
-const USUAL_RECURSIVE: [&str; 6] = ["name", "created", "data", "stored", "ratio", "unique"];
+const USUAL: [&str; 7] = ["name", "type", "size", "data", "stored", "ratio", "clients"];
+const USUAL_RECURSIVE: [&str; 7] = ["name", "type", "created", "data", "stored", "ratio", "unique"];
 /// The same of a pool in which something is held.
-const USUAL_HELD: [&str; 7] = ["name", "created", "data", "stored", "ratio", "unique", "holds"];
+const USUAL_HELD: [&str; 8] = ["name", "type", "created", "data", "stored", "ratio", "unique", "holds"];
 
 /// A line of the list.
 #[derive(Clone, Copy)]
@@ -379,8 +379,11 @@ mod tests {
         fn row(volume: &VolumeReport) -> Row<'_> {
             Row { volume, snapshot: None, bookmark: None, image: None, properties: None }
         }
-        assert_eq!(USUAL.map(|column| row(&volume).shown(column)), ["vm", "10 GiB", "~3 MiB", "~1 MiB", "~3.00x", "1"]);
-        let exact = ["vm", "10737418240", "3145728", "1048576", "3.0000", "1"];
+        assert_eq!(
+            USUAL.map(|column| row(&volume).shown(column)),
+            ["vm", "volume", "10 GiB", "~3 MiB", "~1 MiB", "~3.00x", "1"]
+        );
+        let exact = ["vm", "volume", "10737418240", "3145728", "1048576", "3.0000", "1"];
         assert_eq!(USUAL.map(|column| row(&volume).exact(column)), exact);
         volume.exact = true;
         assert!(COLUMNS.iter().all(|column| !row(&volume).shown(column).contains('~')));
@@ -408,7 +411,7 @@ mod tests {
         };
         let row = Row { volume: &volume, snapshot: Some(&snapshot), bookmark: None, image: None, properties: None };
         let shown = USUAL_RECURSIVE.map(|column| row.shown(column));
-        assert_eq!(shown, ["vm@s", "1970-01-01 00:00", "8 MiB", "4 MiB", "2.00x", "1 MiB"]);
+        assert_eq!(shown, ["vm@s", "snapshot", "1970-01-01 00:00", "8 MiB", "4 MiB", "2.00x", "1 MiB"]);
         assert_eq!(
             (row.shown("saved"), row.shown("scheduled"), row.shown("id")),
             ("50.0 %".into(), "yes".into(), "-".into())
@@ -418,7 +421,7 @@ mod tests {
         assert_eq!((row.shown("holds"), row.shown("bookmarks")), ("-".to_owned(), "b".to_owned()));
         let row = Row { bookmark: volume.bookmarks.first(), ..row };
         let shown = USUAL_HELD.map(|column| row.shown(column));
-        assert_eq!(shown, ["vm#b", "1970-01-01 00:01", "-", "-", "-", "-", "-"]);
+        assert_eq!(shown, ["vm#b", "bookmark", "1970-01-01 00:01", "-", "-", "-", "-", "-"]);
     }
 
     #[test]

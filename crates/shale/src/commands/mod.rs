@@ -5,7 +5,9 @@ mod blob;
 mod calibrate;
 mod check;
 mod clean;
+mod destroy;
 mod detached;
+mod df;
 mod estimate;
 mod estimate_tables;
 mod explain;
@@ -70,8 +72,10 @@ pub fn run(mut command: Command, output: &Output) -> Outcome {
         Command::Create(args) => volume::create(args, output),
         Command::Set(args) => properties::set(args, output),
         Command::Get(args) => properties::get(args, output),
+        Command::Inherit(args) => properties::inherit(args, output),
         Command::List(args) => list::run(args, output),
         Command::Status(args) => status::run(args, output),
+        Command::Df(args) => df::run(&args, output),
         Command::Iostat(args) => iostat::run(&args, output),
         Command::Serve(args) => serve::run(args, output),
         Command::Import(args) => import::run(args, output),
@@ -79,7 +83,7 @@ pub fn run(mut command: Command, output: &Output) -> Outcome {
         Command::Exports(args) => exports::run(&args, output),
         Command::Estimate(args) => estimate::run(args, output),
         Command::Resize(args) => volume::resize(args, output),
-        Command::Destroy(args) => volume::destroy(args, output),
+        Command::Destroy(args) => destroy::run(&args, output),
         Command::Snapshot(args) => history::snapshot(args, output),
         Command::Clone(args) => history::clone(args, output),
         Command::Push(args) => image::push(args, output),

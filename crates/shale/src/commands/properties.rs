@@ -1,13 +1,13 @@
-//! `shale set` and `shale get`.
+//! `shale set`, `inherit` and `get`.
 
 use std::path::Path;
 
 use surface::{Error, ErrorKind, Result};
 
-use crate::cli::{GetArgs, SetArgs};
-use crate::output::{Output, table};
+use crate::cli::{Access, GetArgs, InheritArgs, SetArgs};
+use crate::output::{Output, tabbed, table};
 use operations::Outcome;
-use operations::names::set_words;
+use operations::names::{Changes, property_key, set_words};
 use operations::{Reply, Request};
 use report::PropertyReport;
 use server::session::Session;
@@ -15,8 +15,17 @@ use server::session::Session;
 /// Sets properties, and shows the values in force then.
 pub fn set(args: SetArgs, output: &Output) -> Outcome {
     let (volume, changes) = set_words(&args.words)?;
+    change(&args.pool, &args.access, volume, changes, output)
+}
+
+/// Removes a property's own value, and shows the value in force then.
+pub fn inherit(args: InheritArgs, output: &Output) -> Outcome {
+    change(&args.pool, &args.access, args.name, vec![(args.key, None)], output)
+}
+
+fn change(pool: &Path, access: &Access, volume: Option<String>, changes: Changes, output: &Output) -> Outcome {
     let keys: Vec<String> = changes.iter().map(|(key, _)| key.clone()).collect();
-    let properties = Session::with(&args.pool, &args.access, |session| {
+    let properties = Session::with(pool, access, |session| {
         match session.call(Request::Set { volume: volume.clone(), id: None, changes })? {
             Reply::Done => {}
             Reply::Noted(notes) => notes.iter().for_each(|text| output.note(&format!("note: {text}"))),
@@ -25,14 +34,21 @@ pub fn set(args: SetArgs, output: &Output) -> Outcome {
         Ok(in_force(session, volume)?)
     })?;
     let changed: Vec<_> = properties.into_iter().filter(|property| keys.contains(&property.key)).collect();
-    output.done(&changed, || show(&changed));
+    output.done(&changed, || table(&with_header(&USUAL, "", &changed)));
     Ok(())
 }
 
 /// Shows properties.
 pub fn get(args: GetArgs, output: &Output) -> Outcome {
-    let properties = Session::with(&args.pool, &args.access, |session| Ok(wanted(session, &args.pool, &args.words)?))?;
-    output.result(&properties, || show(&properties));
+    let words: Vec<_> = args.words.iter().map(|word| property_key(word).unwrap_or_else(|_| word.clone())).collect();
+    let (owner, properties) =
+        Session::with(&args.pool, &args.access, |session| Ok(wanted(session, &args.pool, &words)?))?;
+    output.result(&properties, || {
+        let columns = args.columns.unwrap_or_else(|| USUAL.map(str::to_owned).to_vec());
+        let columns: Vec<_> = columns.iter().map(String::as_str).collect();
+        let rows = with_header(&columns, owner.as_deref().unwrap_or("-"), &properties);
+        if args.bare { tabbed(&rows[1..]) } else { table(&rows) }
+    });
     Ok(())
 }
 
@@ -40,15 +56,15 @@ pub fn get(args: GetArgs, output: &Output) -> Outcome {
 const ALL: &str = "all";
 
 /// The first word is a volume or a folder if there is one of that name; else all words are
-/// properties of the pool.
-fn wanted(session: &Session, pool: &Path, words: &[String]) -> Result<Vec<PropertyReport>> {
-    let Some((first, rest)) = words.split_first() else { return in_force(session, None) };
+/// properties of the pool. With the name of the volume or folder.
+fn wanted(session: &Session, pool: &Path, words: &[String]) -> Result<(Option<String>, Vec<PropertyReport>)> {
+    let Some((first, rest)) = words.split_first() else { return Ok((None, in_force(session, None)?)) };
     match in_force(session, Some(first.clone())) {
-        Ok(properties) => select(properties, rest, &format!("volume '{first}'")),
+        Ok(properties) => Ok((Some(first.clone()), select(properties, rest, &format!("volume '{first}'"))?)),
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let properties = in_force(session, None)?;
             if first == ALL || properties.iter().any(|property| property.key == *first) {
-                select(properties, words, "the pool")
+                Ok((None, select(properties, words, "the pool")?))
             } else {
                 let known: Vec<_> = properties.iter().map(|property| property.key.as_str()).collect();
                 let message = format!(
@@ -85,14 +101,21 @@ fn in_force(session: &Session, volume: Option<String>) -> Result<Vec<PropertyRep
     }
 }
 
-fn show(properties: &[PropertyReport]) -> String {
-    let header = ["PROPERTY", "VALUE", "SOURCE"].map(str::to_owned).to_vec();
-    let source = |p: &PropertyReport| match &p.folder {
-        Some(folder) => format!("{} {folder}", p.source),
-        None => p.source.clone(),
+/// Columns without -o.
+const USUAL: [&str; 3] = ["property", "value", "source"];
+
+/// A header, and a row for each property of `owner`.
+fn with_header(columns: &[&str], owner: &str, properties: &[PropertyReport]) -> Vec<Vec<String>> {
+    let cell = |column: &str, p: &PropertyReport| match (column, &p.folder) {
+        ("name", _) => owner.to_owned(),
+        ("property", _) => p.key.clone(),
+        ("value", _) => p.value.clone(),
+        (_, Some(folder)) => format!("{} {folder}", p.source),
+        (_, None) => p.source.clone(),
     };
-    let row = |p: &PropertyReport| vec![p.key.clone(), p.value.clone(), source(p)];
-    table(&std::iter::once(header).chain(properties.iter().map(row)).collect::<Vec<_>>())
+    let mut rows = vec![columns.iter().map(|column| column.to_uppercase()).collect::<Vec<_>>()];
+    rows.extend(properties.iter().map(|p| columns.iter().map(|column| cell(column, p)).collect()));
+    rows
 }
 
 #[cfg(test)]

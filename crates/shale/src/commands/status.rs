@@ -51,9 +51,9 @@ pub fn status(session: &Session) -> Outcome<StatusReport> {
 fn promise_words(s: &StatusReport) -> &'static str {
     match s.standby {
         Some(_) if s.names_at_risk => {
-            "data that is acknowledged survives the server's death, names of shares must be synced, flushed a power cut"
+            "acknowledged data survives the server's death, names in shares do once synced; flushed writes survive a power cut"
         }
-        Some(_) => "acknowledged survives the server's death, flushed a power cut",
+        Some(_) => "acknowledged writes survive the server's death, flushed ones a power cut",
         None => "what was flushed survives a crash and a power cut",
     }
 }

@@ -57,7 +57,7 @@ pub(super) fn send(args: &SendArgs, flag: &AtomicBool, output: &Output) -> Outco
             other => return Err(other.unexpected().into()),
         };
         for volume in &plan.skipped {
-            output.warn(&format!("volume '{volume}' has nothing to send in this set, and is left out"));
+            output.warn(&format!("volume '{volume}' has no snapshot in this set, and is left out"));
         }
         let mut target = Target::open(args.output.as_deref(), args.force)?;
         let sent = copy_set(session, &plan, &mut target, flag, output);

@@ -134,7 +134,7 @@ impl TreeSummary {
             _ => String::new(),
         };
         let others = self.symlinks + self.links + self.others;
-        text += &format!("{} files, {} directories, {others} others, ", self.files, self.directories);
+        text += &format!("{} files, {} directories, {others} links and devices, ", self.files, self.directories);
         text += &format!("{} copied, ", format_size(self.copied_bytes));
         let figures = |bytes: u64, ratio| format!("{} stored, ratio {}", format_size(bytes), show_ratio(ratio));
         if let Some(bytes) = self.stored_bytes {

@@ -1,10 +1,14 @@
 //! `shale usage`.
 
+use surface::ErrorKind;
 use units::format_size;
+
+use super::volume::kind_of;
 
 use crate::cli::UsageArgs;
 use crate::output::{Output, table};
-use operations::Outcome;
+use operations::names;
+use operations::{Failure, Outcome};
 use operations::{Reply, Request};
 use report::{UsageLine, UsageReport};
 use server::session::Session;
@@ -13,9 +17,14 @@ use server::session::Session;
 pub fn run(args: UsageArgs, output: &Output) -> Outcome {
     let path = args.path.unwrap_or_default();
     let report = Session::with(&args.pool, &args.access, |session| {
-        match session.call(Request::Usage { share: args.share, path })? {
-            Reply::Usage(report) => Ok(*report),
-            other => Err(other.unexpected().into()),
+        let is_volume = kind_of(session, names::volume_of(&args.share))? == "volume";
+        match session.call(Request::Usage { share: args.share, path }) {
+            Ok(Reply::Usage(report)) => Ok(*report),
+            Ok(other) => Err(other.unexpected().into()),
+            Err(error) if is_volume && error.kind() == ErrorKind::Invalid => {
+                Err(Failure::from(error).with("; shale list shows the space of a volume"))
+            }
+            Err(error) => Err(error.into()),
         }
     })?;
     output.result(&report, || show(&report));

@@ -1,16 +1,18 @@
-//! `shale create`, `resize` and `destroy`.
+//! `shale create` and `resize`.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
+use fe_fuse::Stack;
 use serde_json::json;
 use surface::{Error, ErrorKind};
 use units::format_size;
 
-use super::below;
 use super::forced::{self, Change, Forced};
 use super::list::{folders, volumes};
 use super::rounding::report_rounding;
-use crate::cli::{CreateArgs, DestroyArgs, ResizeArgs};
+use super::status::status;
+use crate::cli::{CreateArgs, ResizeArgs};
 use crate::output::Output;
 use operations::Request;
 use operations::names::round_up_to_block;
@@ -24,9 +26,7 @@ pub fn create(args: CreateArgs, output: &Output) -> Outcome {
     properties.extend(quota.map(|quota| ("quota".to_owned(), quota)));
     let wants_properties = !properties.is_empty();
     if size.is_none() && !share && !folder {
-        let text = format!(
-            "what '{name}' is to be is not said: a volume (--size SIZE), a share (--share) or a folder (--folder)"
-        );
+        let text = format!("specify what '{name}' is: --size SIZE for a volume, --share, or --folder");
         return Err(Error::new(ErrorKind::Invalid, text).into());
     }
     let size_bytes = round_up_to_block(size.unwrap_or(0))?;
@@ -99,16 +99,61 @@ pub fn resize(args: ResizeArgs, output: &Output) -> Outcome {
     let size_bytes = args.size;
     let request =
         Request::Resize { volume: args.volume.clone(), id: None, size_bytes, shrink: args.shrink, force: args.force };
-    Session::with(&args.pool, &args.access, |session| {
+    let stale = Session::with(&args.pool, &args.access, |session| {
+        let before = volumes(session)?.into_iter().find(|volume| volume.name == args.volume);
         // Without --shrink it is refused if it would take anything.
         if args.force && args.shrink {
             let forced = Forced { title: &args.volume, change: Change::Shrunk, recursive: false };
             forced::tell(session, &forced, output)?;
         }
-        Ok(session.done(request)?)
+        session.done(request)?;
+        let has_grown = before.is_some_and(|before| before.size_bytes < size_bytes);
+        let mount = status(session)?.mount;
+        let above = mount.map(|mount| Stack::above(&Path::new(&mount).join(&args.volume)));
+        Ok(above.map(|above| commands_of_kernel(&above, &read_mounts(), has_grown)).unwrap_or_default())
     })?;
     say_size(output, "resized", &args.volume, size_bytes);
+    if !stale.is_empty() {
+        let lines: Vec<_> = stale.iter().map(|command| format!("  {command}")).collect();
+        output.note(&format!("the kernel's loop device still has the old size; next:\n{}", lines.join("\n")));
+    }
     Ok(())
+}
+
+/// The mounts of this machine, as the kernel lists them.
+fn read_mounts() -> String {
+    std::fs::read_to_string("/proc/self/mounts").unwrap_or_default()
+}
+
+/// The commands with which the loop devices of a volume get its size, and the file systems on them
+/// if it has grown.
+fn commands_of_kernel(above: &Stack, mounts: &str, has_grown: bool) -> Vec<String> {
+    let is_loop = |device: &&PathBuf| {
+        let name = device.file_name().unwrap_or_default().to_string_lossy();
+        name.strip_prefix("loop").is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit()))
+    };
+    let loops: Vec<_> = above.devices.iter().filter(is_loop).collect();
+    let mut commands: Vec<_> = loops.iter().map(|device| format!("losetup -c {}", device.display())).collect();
+    if !has_grown {
+        return commands;
+    }
+    for device in &loops {
+        let source = device.display().to_string();
+        let mounted = mounts.lines().find_map(|line| {
+            let mut words = line.split(' ');
+            (words.next() == Some(&source))
+                .then(|| (words.next().unwrap_or_default(), words.next().unwrap_or_default()))
+        });
+        match mounted {
+            Some((dir, "xfs")) => commands.push(format!("xfs_growfs {dir}")),
+            Some((dir, "btrfs")) => commands.push(format!("btrfs filesystem resize max {dir}")),
+            Some((_, kind)) if !kind.starts_with("ext") => {}
+            // A partition on it has to grow first.
+            None if above.devices.len() > loops.len() => {}
+            _ => commands.push(format!("resize2fs {source}")),
+        }
+    }
+    commands
 }
 
 fn say_size(output: &Output, what: &str, volume: &str, size_bytes: u64) {
@@ -124,53 +169,24 @@ fn exact_size(size_bytes: u64) -> String {
     }
 }
 
-/// Deletes the snapshots of one name that a folder's or a share's `snapshot -r` took.
-fn destroy_below(args: &DestroyArgs, folder: &str, name: &str, output: &Output) -> Outcome {
-    let gone = Session::with(&args.pool, &args.access, |session| {
-        let titles = below::snapshots(session, folder, name)?;
-        below::each(&titles, "destroyed", output, |title| {
-            let request = Request::Destroy { volume: title.to_owned(), id: None, recursive: false, force: args.force };
-            if args.force {
-                let forced = Forced { title, change: Change::Destroyed, recursive: false };
-                forced::tell_before(&request, session, &forced, output)?;
-            }
-            Ok(session.done(request)?)
-        })?;
-        Ok(titles)
-    })?;
-    let document = json!({ "volume": args.volume, "snapshots": gone });
-    output.done(&document, || gone.iter().map(|title| format!("snapshot {title} destroyed\n")).collect());
-    Ok(())
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// Deletes a volume, a folder or a snapshot.
-pub fn destroy(args: DestroyArgs, output: &Output) -> Outcome {
-    if let Some((folder, name)) = args.volume.split_once('@').filter(|_| args.recursive) {
-        return destroy_below(&args, folder, name, output);
+    #[test]
+    fn the_kernel_gets_the_new_size_and_then_the_file_system() {
+        let stack =
+            |devices: &[&str]| Stack { devices: devices.iter().map(PathBuf::from).collect(), mounts: Vec::new() };
+        let (one, mounts) = (stack(&["/dev/loop3"]), |kind: &str| {
+            format!("/dev/loop30 /b ext4 rw 0 0\n/dev/loop3 /mnt/vm {kind} rw 0 0\n")
+        });
+        assert_eq!(commands_of_kernel(&one, &mounts("ext4"), true), ["losetup -c /dev/loop3", "resize2fs /dev/loop3"]);
+        assert_eq!(commands_of_kernel(&one, "", true), ["losetup -c /dev/loop3", "resize2fs /dev/loop3"]);
+        assert_eq!(commands_of_kernel(&one, &mounts("xfs"), true)[1], "xfs_growfs /mnt/vm");
+        assert_eq!(commands_of_kernel(&one, &mounts("btrfs"), true)[1], "btrfs filesystem resize max /mnt/vm");
+        assert_eq!(commands_of_kernel(&one, &mounts("ext4"), false), ["losetup -c /dev/loop3"]);
+        let parted = stack(&["/dev/loop3", "/dev/loop3p1"]);
+        assert_eq!(commands_of_kernel(&parted, "", true), ["losetup -c /dev/loop3"]);
+        assert_eq!(commands_of_kernel(&stack(&[]), "", true), [""; 0]);
     }
-    if args.partial {
-        let given_up = Request::GiveUp { title: args.volume.clone() };
-        Session::with(&args.pool, &args.access, |session| Ok(session.done(given_up)?))?;
-        let document = json!({ "volume": args.volume });
-        output.done(&document, || format!("what had come of {} is given up\n", args.volume));
-        return Ok(());
-    }
-    let request =
-        Request::Destroy { volume: args.volume.clone(), id: None, recursive: args.recursive, force: args.force };
-    let kind = Session::with(&args.pool, &args.access, |session| {
-        if args.force {
-            let forced = Forced { title: &args.volume, change: Change::Destroyed, recursive: args.recursive };
-            forced::tell_before(&request, session, &forced, output)?;
-        }
-        let kind = kind_of(session, &args.volume)?;
-        session.done(request)?;
-        Ok(kind)
-    })?;
-    let what = match &args.volume {
-        name if name.contains('@') => "snapshot",
-        name if name.contains('#') => "bookmark",
-        _ => kind,
-    };
-    output.done(&json!({ "volume": args.volume }), || format!("{what} {} destroyed\n", args.volume));
-    Ok(())
 }

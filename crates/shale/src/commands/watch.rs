@@ -6,12 +6,13 @@
 //! Ctrl-C ends what the command has begun. The command that started a job cancels it, and waits for
 //! its end, which comes behind the slice in work. A command that only watches ends watching.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use surface::{Error, ErrorKind};
 use units::format_size;
 
 use super::interruption::Interruption;
+use crate::heartbeat::{self, LINES_EVERY};
 use crate::output::Output;
 use crate::progress::Progress;
 use crate::times::show_seconds;
@@ -23,9 +24,6 @@ use server::session::Session;
 /// How long the pool waits for a change before it tells how far a job is. Bars move that often, and
 /// an interruption is noticed as soon as that.
 const PATIENCE_MS: u64 = 200;
-/// How often a line is written where there is no terminal: a log shall not be filled.
-const LINES_EVERY: Duration = Duration::from_secs(30);
-
 /// What a signal ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CtrlC {
@@ -180,6 +178,7 @@ impl<'a> Shown<'a> {
     }
 
     fn show_line(&mut self, job: &JobReport) {
+        heartbeat::replace();
         let is_due = self.told.is_none_or(|at| at.elapsed() >= LINES_EVERY);
         if is_due || job.state != self.state {
             self.output.note(&line(job));

@@ -89,7 +89,7 @@ fn a_list_has_the_columns_and_the_volume_that_were_asked_for() {
     assert_eq!(snapshot, "v@monday\tsnapshot\t1048576\t0\n");
     let text = on(&dir, "list", &["-r", "--sync"]).ok().stdout;
     let header: Vec<_> = text.lines().next().unwrap().split_whitespace().collect();
-    assert_eq!(header, ["NAME", "CREATED", "DATA", "STORED", "RATIO", "UNIQUE"]);
+    assert_eq!(header, ["NAME", "TYPE", "CREATED", "DATA", "STORED", "RATIO", "UNIQUE"]);
     assert!(text.lines().any(|line| line.starts_with("v@monday") && line.contains("1 MiB")), "{text}");
     assert!(!text.contains('~'), "{text}");
     let json = on(&dir, "list", &["v@monday", "--json"]).ok().json();

@@ -31,7 +31,7 @@ fn completions_and_man_pages_come_from_the_definition() {
     let page = std::fs::read_to_string(dir.join("man/shale-serve.1")).unwrap();
     assert!(page.contains("nbd"), "{page}");
     assert!(std::fs::read_to_string(dir.join("man/shale.1")).unwrap().contains(".SH EXIT STATUS"));
-    assert!(!dir.join("man/shale-completions.1").exists());
+    assert!(dir.join("man/shale-completions.1").exists() && !dir.join("man/shale-keep-mounts.1").exists());
 }
 
 fn names(dir: &Dir) -> Vec<String> {

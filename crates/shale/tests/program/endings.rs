@@ -117,7 +117,7 @@ fn a_second_recompression_is_refused_while_one_is_under_way() {
     imported_noise(&dir, "source", 8 << 20);
     on(&dir, "create", &["w", "--size", "1M"]).ok();
     let server = Server::start(&dir, &[]);
-    on(&dir, "recompress", &["v", "--rate", "4K", "--background"]).ok();
+    on(&dir, "recompress", &["v", "--rate", "64K", "--background"]).ok();
     for volume in ["v", "w"] {
         on(&dir, "recompress", &[volume]).code(4).says("'v' is being recompressed");
     }

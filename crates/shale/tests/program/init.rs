@@ -273,3 +273,16 @@ fn a_pool_gives_back_what_it_does_not_hold() {
     assert!(occupied() < 48 << 20, "{} bytes are occupied by an empty pool", occupied());
     on(&dir, "check", &[]).ok();
 }
+
+#[test]
+fn a_capacity_beyond_the_file_system_below_is_noted() {
+    let dir = Dir::new();
+    let below = rustix::fs::statvfs(dir.path()).unwrap();
+    let free = below.f_bavail * below.f_frsize;
+    let large = (free + (64 << 30)).to_string();
+    run(["init", path(&dir.pool()), "--capacity", &large]).ok().says("the file system below has");
+    let small = run(["init", path(&dir.join("small")), "--capacity", "64M"]).ok();
+    assert!(!small.stderr.contains("file system below"), "{}", small.stderr);
+    std::fs::write(dir.join("disk.img"), b"x").unwrap();
+    run(["init", path(&dir.join("disk.img"))]).code(2).says("is a file, and a pool is a directory");
+}

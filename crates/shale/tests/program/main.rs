@@ -7,6 +7,7 @@ mod devices;
 mod endings;
 mod forced;
 mod front_ends;
+mod habits;
 mod history;
 mod init;
 mod jobs;

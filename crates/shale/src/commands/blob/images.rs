@@ -77,7 +77,7 @@ struct Unpinned {
 /// Takes away pins of volumes whose pool is gone.
 pub async fn unpin(args: BlobUnpinArgs, context: &Context<'_>) -> Outcome {
     if *args.blob.at() != At::Newest {
-        let why = "unpin looks at all versions: leave out the @ and the number";
+        let why = "unpin looks at all versions: remove `@VERSION` from the URL";
         return Err(Error::new(ErrorKind::Invalid, why).into());
     }
     let (_, blob) = context.open_to_write(&args.blob).await?;

@@ -47,7 +47,7 @@ pub async fn clone(args: BlobTwoArgs, context: &Context<'_>) -> Outcome {
         );
     }
     if *args.to.at() != At::Newest {
-        return refuse("the clone has no versions yet: leave out the @ and what is behind it");
+        return refuse("the clone has no versions yet: remove `@VERSION` from its URL");
     }
     let (connection, source) = context.open_to_write(&args.from).await?;
     // The pin names the version, and not the number of a later tag.
@@ -102,7 +102,7 @@ struct Copied {
 /// Copies a version to another blob, in whatever store.
 pub async fn copy(args: BlobCopyArgs, context: &Context<'_>) -> Outcome {
     if *args.to.at() != At::Newest {
-        return refuse("the copy becomes the newest version: leave out the @ and what is behind it");
+        return refuse("the copy becomes the newest version: remove `@VERSION` from its URL");
     }
     let (_, source) = context.open(&args.from).await?;
     let version = context.until_interrupted(source.version(args.from.at())).await?;
@@ -241,7 +241,7 @@ struct Collected {
 pub async fn gc(args: BlobGcArgs, context: &Context<'_>) -> Outcome {
     if *args.blob.at() != At::Newest {
         return refuse(
-            "gc looks at the whole blob: leave out the @ and what is behind it; `shale blob expire` gives up one version",
+            "gc works on the whole blob: remove `@VERSION` from the URL; `shale blob expire` gives up one version",
         );
     }
     let connection = context.connect_to_write(&args.blob).await?;
@@ -364,7 +364,7 @@ struct Optimized {
 /// Puts small and clipped frames together.
 pub async fn optimize(args: BlobOptimizeArgs, context: &Context<'_>) -> Outcome {
     if *args.blob.at() != At::Newest {
-        return refuse("only the newest version is optimised: leave out the @ and what is behind it");
+        return refuse("only the newest version is optimised: remove `@VERSION` from the URL");
     }
     let (connection, blob) = context.open_to_write(&args.blob).await?;
     let size = blob.version(&At::Newest).await.map_err(failure)?.size;

@@ -65,7 +65,7 @@ fn line(record: &Record, head: &Record) -> LogLine {
 /// Shows the versions, newest first.
 pub async fn log(args: BlobLogArgs, context: &Context<'_>) -> Outcome {
     if *args.blob.at() != At::Newest {
-        let why = "log shows all versions: leave out the @ and what is behind it; `shale blob stat` shows one version";
+        let why = "log shows all versions: remove `@VERSION` from the URL; `shale blob stat` shows one version";
         return Err(surface::Error::new(ErrorKind::Invalid, why).into());
     }
     let (_, blob) = context.open(&args.blob).await?;

@@ -63,6 +63,7 @@ async fn command(args: BlobArgs, context: &Context<'_>) -> Outcome {
         BlobCommand::Append(args) => put::append(args, context).await,
         BlobCommand::Write(args) => put::write(args, context).await,
         BlobCommand::Get(args) => get::run(args, context).await,
+        BlobCommand::Cat(args) => get::run(args.into(), context).await,
         BlobCommand::Ls(args) => ls::run(args, context).await,
         BlobCommand::Log(args) => look::log(args, context).await,
         BlobCommand::Stat(args) => look::stat(args, context).await,

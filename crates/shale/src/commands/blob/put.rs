@@ -64,9 +64,7 @@ pub async fn write(args: BlobWriteArgs, context: &Context<'_>) -> Outcome {
 async fn run(location: &Location, file: &Path, upload: BlobUpload, how: How, context: &Context<'_>) -> Outcome {
     let started = Instant::now();
     if *location.at() != ::blob::At::Newest {
-        return Err(
-            Error::new(ErrorKind::Invalid, "a version never changes: leave out the @ and what is behind it").into()
-        );
+        return Err(Error::new(ErrorKind::Invalid, "a version never changes: remove `@VERSION` from the URL").into());
     }
     if !PACK_BYTES.contains(&upload.pack) {
         return Err(Error::new(ErrorKind::Invalid, "--pack must be from 4M to 64M").into());

@@ -1,0 +1,229 @@
+//! Commands and flags of other programs (zfs, restic, docker, rclone), each with the command of
+//! this one that does the same. Suggestions by spelling are for typing errors only, and never name
+//! a command that destroys or one that is internal.
+
+use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
+
+/// Commands, and the answer to each.
+const COMMANDS: &[(&str, &str)] = &[
+    ("add", "`shale grow POOL SIZE` makes a pool larger"),
+    ("attach", "`shale serve POOL --mount DIR` shows each volume as a file for losetup"),
+    ("backup", "`shale snapshot POOL NAME@SNAPSHOT` keeps a state, `shale send` copies it elsewhere"),
+    ("cat", "`shale export POOL NAME -` writes a volume to stdout, `shale blob cat URL` a blob"),
+    ("copy", "`shale clone POOL NAME@SNAPSHOT NEW` copies within a pool, `shale export` and `shale send` out of it"),
+    ("cp", "`shale clone POOL NAME@SNAPSHOT NEW` copies within a pool, `shale export` and `shale send` out of it"),
+    ("delete", "`shale destroy POOL NAME` deletes; with -n it only lists what would go"),
+    ("du", "`shale list POOL` shows sizes of volumes, `shale usage POOL SHARE` those of directories and file types"),
+    ("find", "`shale list POOL -r` lists volumes and snapshots; files are found in the mount of a share"),
+    (
+        "forget",
+        "set a schedule with `shale set POOL NAME snapshots=...`, which removes old snapshots, or remove them with \
+         `shale destroy POOL NAME@A,B` or NAME@A%B",
+    ),
+    (
+        "history",
+        "a pool keeps no list of commands: `shale list POOL -t snapshot` lists snapshots with their times, `shale jobs POOL` \
+         the long work of the server",
+    ),
+    ("images", "`shale list POOL` lists volumes, `shale blob ls URL` blobs"),
+    ("info", "`shale status POOL` describes a pool, `shale get POOL NAME` a volume"),
+    (
+        "inspect",
+        "`shale status POOL` describes a pool, `shale get POOL NAME` a volume, `shale explain POOL NAME` its data",
+    ),
+    ("load", "`shale import POOL NAME FILE` reads a volume from a file, `shale receive` a stream"),
+    ("log", "`shale list POOL -t snapshot` lists snapshots with their times, `shale blob log URL` versions of a blob"),
+    ("logs", "the log of a server is its stderr: journalctl -u UNIT under systemd"),
+    (
+        "ls",
+        "`shale list POOL` lists volumes, shares and folders, with -r snapshots too; `shale blob ls URL` lists blobs",
+    ),
+    (
+        "mount",
+        "`shale serve POOL --shares DIR` mounts every share, `shale serve POOL --mount DIR` shows each volume as a file",
+    ),
+    ("mv", "`shale rename POOL OLD NEW` renames"),
+    (
+        "prune",
+        "space of destroyed data comes back by itself; `shale clean POOL` makes it come back now, `shale blob gc URL` does \
+         so for a blob",
+    ),
+    ("ps", "`shale jobs POOL` lists the long work of a server, `shale iostat POOL` its clients' activity"),
+    ("pull", "`shale clone URL POOL NAME` makes a volume of a blob, `shale receive POOL NAME` one of a stream"),
+    ("remove", "`shale destroy POOL NAME` deletes; with -n it only lists what would go"),
+    ("repair", "`shale check POOL --repair` repairs, `shale scrub POOL` verifies a pool in use"),
+    (
+        "restore",
+        "`shale rollback POOL NAME@SNAPSHOT` goes back, `shale clone POOL NAME@SNAPSHOT NEW` makes a volume of it",
+    ),
+    ("rm", "`shale destroy POOL NAME` deletes; with -n it only lists what would go"),
+    ("share", "`shale set POOL SHARE nfs=... smb=... http=... ftp=...` exports a share"),
+    ("snapshots", "`shale list POOL -t snapshot` lists snapshots"),
+    ("start", "`shale serve POOL` starts a server"),
+    ("stats", "`shale status POOL` shows capacity and ratio, `shale iostat POOL` activity"),
+    ("stop", "`shale status POOL` names the server's process: kill -TERM PID stops it in order"),
+    ("sync", "`shale status POOL --sync` takes a checkpoint; `shale send -I` copies what changed to another pool"),
+    ("top", "`shale iostat POOL --every 1` shows activity each second"),
+    ("trim", "discards of clients free space (fstrim on the file system); `shale clean POOL` makes it free now"),
+    ("umount", "`shale status POOL` names the server's process: kill -TERM PID stops it and unmounts everything"),
+    ("unmount", "`shale status POOL` names the server's process: kill -TERM PID stops it and unmounts everything"),
+    ("unshare", "`shale set POOL SHARE nfs=off smb=off http=off ftp=off` ends the exports of a share"),
+    (
+        "upgrade",
+        "pools need no upgrade: a newer program opens them; `shale status POOL` names the server's process, kill -USR2 PID \
+         stops it for the next version, and its mounts wait",
+    ),
+    ("version", "`shale --version` prints the version"),
+];
+
+/// The same below `shale blob`.
+const OF_BLOBS: &[(&str, &str)] = &[
+    ("copy", "`shale blob cp URL URL` copies a version to another blob"),
+    ("delete", "`shale blob rm URL` removes a blob with all its versions"),
+    ("download", "`shale blob get URL FILE` writes a version to a file"),
+    ("forget", "`shale blob expire URL` gives up old versions, and `shale blob gc URL` frees their space"),
+    ("history", "`shale blob log URL` lists the versions"),
+    ("info", "`shale blob stat URL` describes a version"),
+    ("list", "`shale blob ls URL` lists the blobs below a URL"),
+    ("prune", "`shale blob gc URL` frees the space that no version needs"),
+    ("snapshots", "`shale blob log URL` lists the versions"),
+    ("upload", "`shale blob put URL FILE` makes a file the next version"),
+    ("versions", "`shale blob log URL` lists the versions"),
+];
+
+/// Flags of other programs that only some commands have.
+const FLAGS: &[(&[&str], &str)] = &[
+    (
+        &["-n", "--dry-run"],
+        "`shale destroy -n` and `shale blob gc --dry-run` list what would go, `shale estimate` what data would take",
+    ),
+    (&["-H"], "`shale list -H` and `shale get -H` print bare columns; every command has --json"),
+];
+
+/// Commands that take data or protection away: a slip of the fingers must not lead to one.
+const DESTROYING: &[&str] = &["destroy", "expire", "gc", "release", "rm", "rollback", "shrink", "unpin"];
+/// Commands that are not for people.
+const INTERNAL: &[&str] = &["keep-mounts"];
+
+/// The answer to a command line with a word of another program.
+pub fn answer(error: &Error) -> Option<String> {
+    match error.kind() {
+        ErrorKind::InvalidSubcommand => {
+            let word = text(error, ContextKind::InvalidSubcommand)?;
+            let is_of_blob = text(error, ContextKind::Usage).is_some_and(|usage| usage.contains("shale blob"));
+            let (table, title) = if is_of_blob { (OF_BLOBS, "shale blob") } else { (COMMANDS, "shale") };
+            let (_, answer) = table.iter().find(|(known, _)| *known == word)?;
+            Some(format!("there is no '{title} {word}': {answer}"))
+        }
+        // `receive POOL -R FILE`.
+        ErrorKind::ArgumentConflict => {
+            let named = text(error, ContextKind::InvalidArg)?;
+            (named == "--replicate").then(|| {
+                "with -R volumes keep the names of the stream, so none is named; a file is read with -i FILE, or comes by stdin"
+                    .to_owned()
+            })
+        }
+        ErrorKind::UnknownArgument => {
+            let flag = text(error, ContextKind::InvalidArg)?;
+            let (_, answer) = FLAGS.iter().find(|(names, _)| names.contains(&flag.as_str()))?;
+            Some(format!("this command has no {flag}: {answer}"))
+        }
+        _ => None,
+    }
+}
+
+/// Takes dangerous and internal commands out of the suggestions, and the advice to pass the word as
+/// a value: no command can follow that.
+pub fn without_dangerous_suggestions(mut error: Error) -> Error {
+    if error.kind() != ErrorKind::InvalidSubcommand {
+        return error;
+    }
+    error.remove(ContextKind::Suggested);
+    let suggested = match error.remove(ContextKind::SuggestedSubcommand) {
+        Some(ContextValue::Strings(names)) => names,
+        Some(ContextValue::String(name)) => vec![name],
+        _ => return error,
+    };
+    let is_safe = |name: &String| ![DESTROYING, INTERNAL].iter().any(|names| names.contains(&name.as_str()));
+    let safe: Vec<_> = suggested.into_iter().filter(is_safe).collect();
+    if !safe.is_empty() {
+        error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(safe));
+    }
+    error
+}
+
+fn text(error: &Error, kind: ContextKind) -> Option<String> {
+    match error.get(kind)? {
+        ContextValue::String(text) => Some(text.clone()),
+        ContextValue::StyledStr(text) => Some(text.to_string()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::command;
+
+    fn refused(line: &str) -> Error {
+        command().try_get_matches_from(line.split(' ')).unwrap_err()
+    }
+
+    #[test]
+    fn each_word_is_answered_with_commands_that_exist() {
+        let root = command();
+        for (parent, table) in [("shale", COMMANDS), ("shale blob", OF_BLOBS)] {
+            for (word, told) in table {
+                let said = answer(&refused(&format!("{parent} {word} p"))).unwrap_or_default();
+                assert!(said.contains(told) && said.contains(word), "{parent} {word}: {said}");
+            }
+        }
+        let answers = COMMANDS.iter().chain(OF_BLOBS).map(|(_, told)| told).chain(FLAGS.iter().map(|(_, told)| told));
+        for told in answers {
+            for named in told.split('`').skip(1).step_by(2).filter_map(|command| command.strip_prefix("shale ")) {
+                let mut words = named.split(' ');
+                let first = words.next().unwrap();
+                let found = root.find_subcommand(first);
+                assert!(found.is_some() || first == "--version", "'shale {named}' does not exist");
+                if let Some(blob) = found.filter(|_| first == "blob") {
+                    assert!(words.next().is_some_and(|word| blob.find_subcommand(word).is_some()), "'{named}'");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn answers_do_not_hide_a_command_that_exists() {
+        let root = command();
+        let blob = root.find_subcommand("blob").unwrap();
+        let is_there = |parent: &clap::Command, word: &str| parent.find_subcommand(word).is_some();
+        assert_eq!(COMMANDS.iter().find(|(word, _)| is_there(&root, word)), None);
+        assert_eq!(OF_BLOBS.iter().find(|(word, _)| is_there(blob, word)), None);
+        for name in DESTROYING {
+            assert!(is_there(&root, name) || is_there(blob, name), "{name}");
+        }
+    }
+
+    #[test]
+    fn spelling_leads_to_nothing_that_destroys() {
+        for line in
+            ["shale destory", "shale rollbak", "shale shrnk", "shale releas", "shale keep-mount", "shale blob gcc"]
+        {
+            let said = without_dangerous_suggestions(refused(line)).to_string();
+            let (_, tip) = said.split_once("unrecognized subcommand").unwrap();
+            let names = [DESTROYING, INTERNAL].concat();
+            assert!(!names.iter().any(|name| tip.contains(&format!("'{name}'"))), "{line}: {said}");
+            assert!(!said.contains("as a value"), "{line}: {said}");
+        }
+        let said = without_dangerous_suggestions(refused("shale statsu")).to_string();
+        assert!(said.contains("'status'"), "{said}");
+    }
+
+    #[test]
+    fn flags_of_other_programs_are_answered() {
+        for line in ["shale send p v@s -n", "shale create p v --dry-run", "shale status p -H"] {
+            let said = answer(&refused(line)).unwrap();
+            assert!(said.contains("`shale ") && !said.contains("as a value"), "{line}: {said}");
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! Words and flags that users of zfs, restic, docker and rclone type.
+#![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use std::process::{Command, Stdio};
+
+use serde_json::json;
+
+use crate::support::{Dir, Ran, SHALE, Server, imported_noise, noise, on, path, run};
+
+#[test]
+fn words_of_other_programs_are_answered() {
+    for word in [
+        "mount",
+        "umount",
+        "history",
+        "top",
+        "snapshots",
+        "forget",
+        "prune",
+        "ls",
+        "ps",
+        "rm",
+        "info",
+        "version",
+        "stop",
+        "cat",
+        "upgrade",
+        "trim",
+    ] {
+        run([word, "p"]).code(2).says(&format!("there is no 'shale {word}': ")).says("`shale ");
+        let error = run(["--json", word, "p"]).code(2).json();
+        assert_eq!(error["error"]["kind"], "invalid", "{word}");
+        let message = error["error"]["message"].as_str().unwrap();
+        assert!(message.contains("`shale ") && !message.contains('\n'), "{message}");
+    }
+    run(["rm", "p", "vm"]).code(2).says("shale destroy POOL NAME");
+    run(["blob", "list", "file:///b"]).code(2).says("shale blob ls URL");
+    run(["send", "p", "v@s", "-n"]).code(2).says("no -n").says("shale estimate");
+    run(["status", "p", "-H"]).code(2).says("shale list -H");
+    for slip in ["destory", "rollbak", "keep-mount", "releas"] {
+        let said = run([slip, "p"]).code(2).stderr;
+        let names = ["destroy'", "rollback'", "keep-mounts'", "release'"];
+        assert!(!names.iter().any(|name| said.contains(name)), "{slip}: {said}");
+    }
+    let said = run(["--help"]).ok().stdout;
+    assert!(said.contains("  completions ") && said.contains("  man ") && !said.contains("keep-mounts "), "{said}");
+}
+
+/// A command line in `dir`, with SHALE_POOL.
+fn with_pool(dir: &Dir, words: &[&str]) -> Ran {
+    let mut command = Command::new(SHALE);
+    command.args(words).env("SHALE_POOL", dir.pool()).current_dir(dir.path()).stdin(Stdio::null());
+    Ran::of(command.output().unwrap())
+}
+
+#[test]
+fn the_pool_may_come_from_the_environment() {
+    let dir = Dir::with_pool("64M");
+    run(["init", path(&dir.join("other")), "--capacity", "64M"]).ok();
+    let names = |words: &[&str]| {
+        let list = with_pool(&dir, words).ok().json();
+        list.as_array().unwrap().iter().map(|v| v["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    with_pool(&dir, &["create", "vm", "--size", "1M"]).ok();
+    with_pool(&dir, &["snapshot", "vm@a"]).ok();
+    with_pool(&dir, &["set", "unit=8K"]).ok();
+    with_pool(&dir, &["create", "other", "of-other", "--size", "1M"]).ok();
+    assert_eq!(names(&["list", "--json"]), ["vm"]);
+    assert_eq!(names(&["list", "other", "--json"]), ["of-other"], "a pool that is named wins");
+    assert_eq!(names(&["list", "./other", "--json"]), ["of-other"]);
+    assert_eq!(with_pool(&dir, &["get", "-H", "-o", "value", "unit"]).ok().stdout, "8K\n");
+    with_pool(&dir, &["list", "/no/such/pool"]).code(3).says("/no/such/pool");
+    with_pool(&dir, &["destroy", "othre", "vm"]).code(3).says("'othre'");
+    assert_eq!(names(&["list", "--json"]), ["vm"], "nothing went for a slip in the name of a pool");
+    run(["list"]).code(2).says("<POOL>");
+}
+
+#[test]
+fn a_shell_completes_names_where_the_environment_has_the_pool() {
+    let dir = Dir::with_pool("64M");
+    on(&dir, "create", &["vm", "--size", "1M"]).ok();
+    let server = Server::start(&dir, &[]);
+    let mut command = Command::new(SHALE);
+    command.env("SHALE_COMPLETE", "bash").env("_CLAP_COMPLETE_INDEX", "2").env("_CLAP_IFS", "\n");
+    let output = command.env("SHALE_POOL", dir.pool()).args(["--", "shale", "resize", "v"]).output().unwrap();
+    assert_eq!(Ran::of(output).ok().stdout.trim(), "vm");
+    server.stop();
+}
+
+#[test]
+fn a_value_is_inherited_again_and_printed_alone() {
+    let dir = Dir::with_pool("64M");
+    on(&dir, "create", &["v", "--size", "1M", "-o", "recordsize=64K"]).ok();
+    let get = |words: &[&str]| on(&dir, "get", &[&["-H"], words].concat()).ok().stdout;
+    assert_eq!(get(&["v", "unit", "-o", "value"]), "64K\n");
+    assert_eq!(get(&["v", "recordsize", "compression", "-o", "name,property,value,source"]), {
+        "v\tunit\t64K\tvolume\nv\tcompression\tauto\tdefault\n"
+    });
+    assert_eq!(get(&["unit"]), "unit\t32K\tdefault\n");
+    let now = on(&dir, "inherit", &["recordsize", "v", "--json"]).ok().json();
+    assert_eq!(now, json!([{ "key": "unit", "value": "32K", "source": "default", "folder": null }]));
+    on(&dir, "set", &["unit=8K"]).ok();
+    on(&dir, "inherit", &["unit"]).ok();
+    assert_eq!(get(&["v", "unit", "-o", "value"]), "32K\n");
+    on(&dir, "inherit", &["colour", "v"]).code(2).says("colour");
+    on(&dir, "inherit", &["unit", "x"]).code(3).says("'x'");
+    on(&dir, "get", &["v", "-o", "colour"]).code(2).says("property");
+}
+
+#[test]
+fn types_are_a_column_and_all_is_one() {
+    let dir = Dir::with_pool("64M");
+    on(&dir, "create", &["v", "--size", "1M"]).ok();
+    on(&dir, "create", &["home", "--share"]).ok();
+    on(&dir, "create", &["projects", "--folder"]).ok();
+    on(&dir, "snapshot", &["v@a"]).ok();
+    let columns = |words: &[&str]| {
+        let text = on(&dir, "list", words).ok().stdout;
+        let rows = text.lines().map(|line| line.split_whitespace().take(2).collect::<Vec<_>>().join(" "));
+        rows.collect::<Vec<_>>()
+    };
+    assert_eq!(columns(&[]), ["NAME TYPE", "home share", "projects folder", "v volume"]);
+    assert_eq!(columns(&["-t", "all"]), ["NAME TYPE", "home share", "projects folder", "v volume", "v@a snapshot"]);
+    let df = on(&dir, "df", &["--json"]).ok().json();
+    assert_eq!((df["size_bytes"].as_u64(), df["pool"].as_str()), (Some(64 << 20), Some(path(&dir.pool()))));
+    let text = on(&dir, "df", &[]).ok().stdout;
+    assert!(text.starts_with("POOL") && text.contains("64 MiB") && text.lines().count() == 2, "{text}");
+}
+
+fn titles(dir: &Dir) -> Vec<String> {
+    let text = on(dir, "list", &["-r", "-H", "-o", "name"]).ok().stdout;
+    text.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn several_go_together_and_a_dry_run_takes_none() {
+    let dir = Dir::with_pool("64M");
+    for volume in ["v", "w"] {
+        on(&dir, "create", &[volume, "--size", "1M"]).ok();
+        for name in ["a", "b", "c", "d"] {
+            on(&dir, "snapshot", &[&format!("{volume}@{name}")]).ok();
+        }
+    }
+    let before = titles(&dir);
+    let said = on(&dir, "destroy", &["-n", "v@b%c"]).ok().stdout;
+    assert_eq!(said, "snapshot v@b would be destroyed\nsnapshot v@c would be destroyed\n");
+    let said = on(&dir, "destroy", &["-n", "-r", "v", "--json"]).ok().json();
+    assert_eq!(said["destroyed"], json!(["v", "v@a", "v@b", "v@c", "v@d"]));
+    assert_eq!(said["dry_run"], true);
+    on(&dir, "destroy", &["-n", "v"]).code(4).says("snapshots");
+    assert_eq!(titles(&dir), before, "nothing went");
+
+    // One that would be refused keeps all.
+    for wrong in ["v@x", "v@a%x", "v@x,a", "x", "v#none"] {
+        on(&dir, "destroy", &["w@a", wrong]).code(3);
+    }
+    on(&dir, "destroy", &["v@a,"]).code(2).says("@A%B");
+    on(&dir, "hold", &["v@d", "kept"]).ok();
+    on(&dir, "destroy", &["w@a", "v@c,d"]).code(4).says("kept");
+    on(&dir, "destroy", &["-n", "v@d"]).code(4).says("kept");
+    assert_eq!(titles(&dir), before, "nothing went");
+
+    on(&dir, "destroy", &["v@b%c"]).ok();
+    let gone = on(&dir, "destroy", &["w@%b,d", "v@a", "v@a", "--json"]).ok().json();
+    assert_eq!(gone["destroyed"], json!(["w@a", "w@b", "w@d", "v@a"]));
+    assert_eq!(titles(&dir), ["v", "v@d", "w", "w@c"]);
+    on(&dir, "release", &["v@d", "kept"]).ok();
+    on(&dir, "destroy", &["v@d", "v", "w@c", "w"]).ok();
+    assert_eq!(titles(&dir), [""; 0]);
+}
+
+#[test]
+fn snapshots_of_several_are_all_taken_or_none() {
+    let dir = Dir::with_pool("64M");
+    for volume in ["v", "w"] {
+        on(&dir, "create", &[volume, "--size", "1M"]).ok();
+    }
+    let taken = on(&dir, "snapshot", &["w@a", "v@b", "--json"]).ok().json();
+    assert_eq!(taken["snapshots"], json!(["v@b", "w@a"]));
+    on(&dir, "snapshot", &["v@c", "w@a"]).code(8).says("w@a");
+    on(&dir, "snapshot", &["v@c", "x@c"]).code(3).says("'x'");
+    on(&dir, "snapshot", &["v@c", "v@d"]).code(2).says("twice");
+    on(&dir, "snapshot", &["-r", "v@c", "w@c"]).code(2).says("one snapshot");
+    assert_eq!(titles(&dir), ["v", "v@b", "w", "w@a"]);
+}
+
+#[test]
+fn a_blob_goes_to_stdout() {
+    let dir = Dir::with_pool("64M");
+    imported_noise(&dir, "noise", 4096);
+    let url = format!("file://{}/blobs/b", path(dir.path()));
+    run(["blob", "put", &url, path(&dir.join("noise"))]).ok();
+    let output = Command::new(SHALE).args(["blob", "cat", &url, "--range", "1-4096"]).output().unwrap();
+    assert!(output.status.success() && output.stdout == noise(4096)[1..], "{output:?}");
+}
+
+#[test]
+fn messages_name_the_way_out() {
+    let dir = Dir::with_pool("64M");
+    on(&dir, "create", &["v", "--size", "1M"]).ok();
+    on(&dir, "usage", &["v"]).code(2).says("'v' is a volume, not a share").says("shale list");
+    on(&dir, "explain", &["v", "99T"]).code(2).says("'v' is a volume, not a share").says("--region OFFSET");
+    on(&dir, "receive", &["-R", "file"]).code(2).says("-i FILE");
+    on(&dir, "create", &["x"]).code(2).says("--size SIZE for a volume, --share, or --folder");
+    on(&dir, "snapshot", &["v@a"]).ok();
+    on(&dir, "bookmark", &["v@a", "b"]).ok();
+    let text = on(&dir, "bookmarks", &[]).ok().stdout;
+    assert!(text.starts_with("BOOKMARK  ") && text.contains("CREATED\nv#b"), "{text}");
+    let server = Server::start(&dir, &[]);
+    let text = on(&dir, "iostat", &[]).ok().stdout;
+    assert!(text.starts_with("in the ") && text.contains(" s since the server started\n"), "{text}");
+    server.stop();
+}
