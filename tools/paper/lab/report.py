@@ -5,6 +5,7 @@ import datetime
 import html
 import os
 import platform
+import re
 import shlex
 import statistics
 import subprocess
@@ -15,6 +16,7 @@ from pathlib import Path
 STYLE = """body{font:15px/1.5 sans-serif;max-width:62em;margin:2em auto;padding:0 1em;color:#222}table{border-collapse:collapse;margin:1em 0}
 td,th{border:1px solid #ccc;padding:.25em .6em;text-align:right;vertical-align:top}td:first-child,th:first-child{text-align:left}td.words{text-align:left}
 img{max-width:100%}code{background:#f3f3f3;padding:0 .2em}.quick{background:#fff3cd;padding:.6em 1em}"""
+CLAIMS = Path(__file__).resolve().parents[2] / "claims"
 # Letters of labels that fit side by side below a plot.
 LABELS_MAX = 100
 SAVE_SECONDS = 5
@@ -62,6 +64,7 @@ class Report:
         self.saved = time.monotonic()
         self.part = None
         self.measured = True
+        self.found = 0
         self.order = []
         self.notes = []
         self.began = datetime.datetime.now(datetime.timezone.utc)
@@ -84,6 +87,7 @@ class Report:
             self.renewed.add(place)
             self.rows[table] = [r for r in self.rows[table] if {k: r.get(k) for k in what} != what]
         self.rows[table].append(fields)
+        self.found += 1
         if time.monotonic() > self.saved + SAVE_SECONDS:
             self._write_tables()
 
@@ -110,19 +114,32 @@ class Report:
         """What is said from now on belongs to this part; `None`: to no part, at the end. Not `measured`: drawn again from what an earlier run found."""
         self._end_part()
         self.part = part
-        self.measured = measured
+        self.measured, self.found = measured, 0
         self.load_at_begin = os.getloadavg()[0]
 
     def _end_part(self):
         if self.part:
             self._write_tables()
             file = self.out / f"part-{self.part}.html"
-            stamp = f"<p>Measured {datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M} UTC{' (quick)' if self.lab.quick else ''}; the machine's load when it began was {self.load_at_begin:.1f}.</p>"
-            if not self.measured and file.exists():
-                stamp = file.read_text(encoding="utf-8").strip().splitlines()[-1]
-            file.write_text("\n".join(self.parts + [stamp]) + "\n", encoding="utf-8")
+            stamps = self._stamps(file, self.load_at_begin, self.measured)
+            file.write_text("\n".join(self.parts + stamps) + "\n", encoding="utf-8")
             self.parts = []
         self.part = None
+
+    def _stamps(self, file, load, measured=True):
+        """When, with which build and under which load the rows of a page or part were measured: those in `file` stay where rows of theirs do."""
+        kept = re.findall(r"^<p>Measured\b.*</p>$", file.read_text(encoding="utf-8"), re.MULTILINE) if file.exists() else []
+        if not (measured and self.found) and kept:
+            return kept
+        shale, build = self._shale()
+        when = datetime.datetime.now(datetime.timezone.utc)
+        own = f"<p>Measured {when:%Y-%m-%d %H:%M} UTC{' (quick)' if self.lab.quick else ''} by {html.escape(shale)} ({build}); load {load:.1f} when it began.</p>"
+        return (kept if self.lab.is_partial else []) + [own]
+
+    def _shale(self):
+        """(version, build) of the program that is measured."""
+        version = subprocess.run([self.lab.shale, "--version"], capture_output=True, text=True).stdout.strip()
+        return version, "debug" if "/debug/" in self.lab.shale else "release" if "/release/" in self.lab.shale else "unknown build"
 
     def _write_tables(self):
         """CSV of each table, also of the parts that are done while others still run."""
@@ -151,11 +168,6 @@ class Report:
             lines.append("<tr>" + "".join(f"<td{' class=words' if isinstance(c, str) and len(c) > 12 else ''}>{html.escape('–' if c is None else number(c))}</td>"
                                           for c in row) + "</tr>")
         self.parts.append(f"<table><tr>{cells}</tr>{''.join(lines)}</table>")
-
-    def claims(self, rows):
-        """Claim by claim: (what, theirs, ours, held or not, why)."""
-        self.heading("Claim by claim")
-        self.table(["claim", "theirs", "ours", "held", "why"], rows)
 
     def _plot(self, name, title, draw, size=(8, 4.2)):
         import matplotlib
@@ -200,18 +212,17 @@ class Report:
         self._plot(name, title, draw)
 
     def _ran_on(self):
-        shale = subprocess.run([self.lab.shale, "--version"], capture_output=True, text=True).stdout.strip()
+        shale, build = self._shale()
         cpu = next((line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")), platform.machine())
         memory = next(int(line.split()[1]) for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemTotal"))
         place = subprocess.run(["findmnt", "-no", "FSTYPE,SOURCE", "--target", self.out.parent if self.out.parent.exists() else "."], capture_output=True, text=True).stdout.split()
-        build = "debug" if "/debug/" in self.lab.shale else "release" if "/release/" in self.lab.shale else "unknown build"
         return [("command", shlex.join(["make", f"paper-{self.name}"] + (["QUICK=1"] if self.lab.quick else [])) + (f" (ARGS='{shlex.join(sys.argv[1:])}')" if sys.argv[1:] else "")),
                 ("when", f"{self.began:%Y-%m-%d %H:%M} UTC, {(datetime.datetime.now(datetime.timezone.utc) - self.began).total_seconds() / 60:.0f} minutes"),
                 ("shale", f"{shale} ({build})"), ("processors", f"{os.cpu_count()} x {cpu}"), ("memory", f"{memory / (1 << 20):.1f} GiB"),
                 ("disk", " on ".join(place)), ("kernel", platform.release()), ("load before", f"{self.load_before:.1f}: anything near 1 and above disturbs the figures")]
 
     def write(self):
-        """CSV and index.html."""
+        """CSV and index.html, whose claims tools/claims computes from the CSV."""
         self._end_part()
         self._write_tables()
         quick = '<p class="quick">A quick run: it shows that the command works. Its figures are no evidence.</p>' if self.lab.quick else ""
@@ -222,5 +233,9 @@ class Report:
         found = [self.out / f"part-{name}.html" for name in self.order]
         body = "".join(f.read_text(encoding="utf-8") for f in found if f.exists()) + "".join(self.parts)
         title = html.escape(self.about.strip().splitlines()[0])
+        ran = "<h2>The run that drew this page</h2><p>Each part ends with its own time, build and load.</p>" if self.order else "<h2>How and on what it ran</h2>"
+        stamps = "" if self.order else "\n".join(self._stamps(self.out / "index.html", self.load_before))
+        marks = f"<!-- claims of {self.name}: begin (written by tools/claims) -->\n<!-- claims of {self.name}: end -->"
         (self.out / "index.html").write_text(f'<!doctype html><meta charset="utf-8"><title>{title}</title><style>{STYLE}</style><h1>{title}</h1>{quick}{about}'
-                                             f"<h2>How and on what it ran</h2><table>{facts}</table><ul>{notes}</ul><p>Data: {data}</p>{body}\n", encoding="utf-8")
+                                             f"{ran}<table>{facts}</table><ul>{notes}</ul><p>Data: {data}</p>\n{stamps}\n<h2>Claim by claim</h2>\n{marks}\n{body}\n", encoding="utf-8")
+        subprocess.run([CLAIMS, "--page", self.out], check=True)
