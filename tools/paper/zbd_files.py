@@ -86,7 +86,7 @@ def file_server(lab, how):
         names = list(dict.fromkeys(r["setup"] for r in report.select("sfs", disk=disk)))
         for field, what in (("per_s", "operations achieved/s"), ("response_ms", "response time, ms")):
             report.lines(f"sfs-{disk}-{field}", f"file server, {disk}", {n: [(r["target"], r[field]) for r in report.select("sfs", disk=disk, setup=n)] for n in names},
-                         "operations asked for, a second", what)
+                         "operations asked for, a second", what, rising=field == "response_ms")
         lowest = how["targets"][disk][0]
         for field, what in (("disk_read_bytes", "read"), ("disk_written_bytes", "written")):
             report.bars(f"volume-{disk}-{what}", f"I/O volume at {lowest} operations/s, {disk}: {what}", [what], names,

@@ -89,7 +89,7 @@ def show(lab, how):
                      [[s, of(report, "ratio", data=name, setting=s), *[of(report, f, data=name, setting=s, busy=n) for f in ("seconds", "cpu_s", "joules") for n in counts]] for s in settings])
     report.heading("Added overhead (table 6.1)")
     report.text("All names end in .any. gzip-1 by the share's property; by a rule for that extension; and by auto, unit by unit, which has gzip-1 as its only candidate. "
-                "The tree's files are known by their first bytes, so default rules count for them in the last way; the claim is judged on NetCDF.")
+                "The tree's files are known by their first bytes, so default rules apply to them in the last way. With one candidate there is nothing to test.")
     rows = []
     for name in ("tree", "netcdf"):
         for way in RULED:

@@ -84,7 +84,7 @@ def show_units(lab, how):
     sizes = sorted({row["unit"] for row in report.table_of("units")})
     for name in ("linux.tar", "linux"):
         for field, up in (("ratio", "ratio"), ("seconds", "seconds until durable"), ("cpu_s", "CPU seconds")):
-            report.lines(f"units-{name}-{field}", f"{name}: {up} by unit size", {codec: [(s, mean(report.values("units", field, data=name, unit=s, codec=codec))) for s in sizes]
+            report.lines(f"units-{name}-{field}", f"{name}: {up} by unit size", {codec: [(s, report.values("units", field, data=name, unit=s, codec=codec)) for s in sizes]
                                                                                for codec in UNIT_CODECS}, "KiB", up, logarithmic=True)
         rows = []
         for codec in UNIT_CODECS:

@@ -42,6 +42,14 @@ def number(value):
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.1f}" if abs(value) >= 100 else f"{value:.2f}" if abs(value) >= 1 else f"{value:.3f}"
 
 
+def plain(at):
+    """A tick: sizes in powers of two as such."""
+    for unit, bits in (("M", 20), ("K", 10)):
+        if at >= 1 << bits and at % (1 << bits) == 0:
+            return f"{at >> bits} {unit}iB"
+    return f"{at:,}"
+
+
 def value(text):
     """A field of a CSV as what it was."""
     for kind in (int, float):
@@ -172,7 +180,7 @@ class Report:
     def _plot(self, name, title, draw, size=(8, 4.2)):
         import matplotlib
         matplotlib.use("svg")
-        matplotlib.rcParams.update({"svg.hashsalt": "shale", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False})
+        matplotlib.rcParams.update({"svg.hashsalt": "shale", "svg.fonttype": "none", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False})
         from matplotlib import pyplot
         figure, axes = pyplot.subplots(figsize=size, layout="constrained")
         draw(axes)
@@ -182,8 +190,8 @@ class Report:
         pyplot.close(figure)
         self.parts.append(f'<p><img src="{name}.svg" alt="{html.escape(title)}"></p>')
 
-    def bars(self, name, title, groups, series, value, unit):
-        """Bars of each group, side by side for each series; value(group, series) gives a list of measurements: mean, with the deviation as error bar."""
+    def bars(self, name, title, groups, series, value, unit, theirs=None):
+        """Bars of each group, side by side for each series; value(group, series) gives a list of measurements: mean, with the deviation as error bar. theirs(group, series) gives a dash across the bar, or None."""
         def draw(axes):
             width = 0.84 / len(series)
             for index, key in enumerate(series):
@@ -191,23 +199,39 @@ class Report:
                 places = [i - 0.42 + width * (index + 0.5) for i in range(len(groups))]
                 axes.bar(places, [mean(m) or 0 for m in measured], width, yerr=[deviation(m) for m in measured] if any(len(m) > 1 for m in measured) else None,
                          label=str(key), color=COLOURS[index % len(COLOURS)], error_kw={"linewidth": 0.8})
+                dashes = [(place, theirs(g, key)) for place, g in zip(places, groups)] if theirs else []
+                for place, level in [(p, level) for p, level in dashes if level]:
+                    label = "theirs" if "theirs" not in axes.get_legend_handles_labels()[1] else None
+                    axes.hlines(level, place - width / 2, place + width / 2, linestyles="--", linewidth=1.4, color="#222222", label=label)
             is_crowded = sum(len(str(g)) for g in groups) > LABELS_MAX
             axes.set_xticks(range(len(groups)), [str(g) for g in groups], **({"rotation": 35, "ha": "right"} if is_crowded else {}))
             axes.set_ylabel(unit)
             axes.legend(fontsize=8, ncols=min(len(series), 5), loc="upper center", bbox_to_anchor=(0.5, -0.28 if is_crowded else -0.1), frameon=False)
         self._plot(name, title, draw)
 
-    def lines(self, name, title, curves, across, up, logarithmic=False, points=False):
-        """Curves: {label: [(x, y)]}; as points where `points`."""
+    def lines(self, name, title, curves, across, up, logarithmic=False, points=False, rising=False, theirs=None):
+        """Curves: {label: [(x, y)]}, or y as a list of runs: median, with the spread as error bar; as points where `points`; up in powers of ten where `rising`. `theirs` is {label: level}, dashed."""
         def draw(axes):
             for index, (label, curve) in enumerate(curves.items()):
-                axes.plot([x for x, _ in curve], [y for _, y in curve], "." if points else "o-", markersize=1.5 if points else 3.5, linewidth=1.2,
-                          label=label, color=COLOURS[index % len(COLOURS)])
+                runs = [y if isinstance(y, list) else [y] for _, y in curve]
+                middle = [statistics.median(y) for y in runs]
+                spread = [[m - min(y) for m, y in zip(middle, runs)], [max(y) - m for m, y in zip(middle, runs)]]
+                axes.errorbar([x for x, _ in curve], middle, spread if any(len(y) > 1 for y in runs) else None, fmt="." if points else "o-",
+                              markersize=1.5 if points else 3.5, linewidth=1.2, elinewidth=0.8, capsize=2, label=label, color=COLOURS[index % len(COLOURS)])
+            for label, level in (theirs or {}).items():
+                axes.axhline(level, linestyle="--", linewidth=1, color="#222222", label=label)
             if logarithmic:
                 axes.set_xscale("log", base=2)
+                at = sorted({x for curve in curves.values() for x, _ in curve})
+                axes.set_xticks(at, [plain(x) for x in at])
+                axes.minorticks_off()
+            if rising:
+                axes.set_yscale("log")
+                axes.yaxis.set_major_formatter(lambda y, _: f"{y:,g}")
             axes.set_xlabel(across)
             axes.set_ylabel(up)
-            axes.set_ylim(bottom=0)
+            if not rising:
+                axes.set_ylim(bottom=0)
             axes.legend(fontsize=8, frameon=False)
         self._plot(name, title, draw)
 
@@ -232,10 +256,15 @@ class Report:
         data = " ".join(f'<a href="{t}.csv">{t}.csv</a>' for t in sorted(self.rows.keys() | self.kept.keys()))
         found = [self.out / f"part-{name}.html" for name in self.order]
         body = "".join(f.read_text(encoding="utf-8") for f in found if f.exists()) + "".join(self.parts)
+        # Each section has an anchor, and the list of them comes first.
+        sections = re.findall(r"<h2>(.*?)</h2>", body)
+        for index, section in enumerate(sections):
+            body = body.replace(f"<h2>{section}</h2>", f'<h2 id="s{index}">{section}</h2>', 1)
+        contents = "".join(f'<li><a href="#s{index}">{section}</a></li>' for index, section in enumerate(sections))
         title = html.escape(self.about.strip().splitlines()[0])
         ran = "<h2>The run that drew this page</h2><p>Each part ends with its own time, build and load.</p>" if self.order else "<h2>How and on what it ran</h2>"
         stamps = "" if self.order else "\n".join(self._stamps(self.out / "index.html", self.load_before))
         marks = f"<!-- claims of {self.name}: begin (written by tools/claims) -->\n<!-- claims of {self.name}: end -->"
         (self.out / "index.html").write_text(f'<!doctype html><meta charset="utf-8"><title>{title}</title><style>{STYLE}</style><h1>{title}</h1>{quick}{about}'
-                                             f"{ran}<table>{facts}</table><ul>{notes}</ul><p>Data: {data}</p>\n{stamps}\n<h2>Claim by claim</h2>\n{marks}\n{body}\n", encoding="utf-8")
+                                             f"{ran}<table>{facts}</table><ul>{notes}</ul><p>Data: {data}</p>\n<ul><li><a href="#claims">Claim by claim</a></li>{contents}</ul>\n{stamps}\n<h2 id="claims">Claim by claim</h2>\n{marks}\n{body}\n", encoding="utf-8")
         subprocess.run([CLAIMS, "--page", self.out], check=True)
