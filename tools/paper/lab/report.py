@@ -266,5 +266,5 @@ class Report:
         stamps = "" if self.order else "\n".join(self._stamps(self.out / "index.html", self.load_before))
         marks = f"<!-- claims of {self.name}: begin (written by tools/claims) -->\n<!-- claims of {self.name}: end -->"
         (self.out / "index.html").write_text(f'<!doctype html><meta charset="utf-8"><title>{title}</title><style>{STYLE}</style><h1>{title}</h1>{quick}{about}'
-                                             f"{ran}<table>{facts}</table><ul>{notes}</ul><p>Data: {data}</p>\n<ul><li><a href="#claims">Claim by claim</a></li>{contents}</ul>\n{stamps}\n<h2 id="claims">Claim by claim</h2>\n{marks}\n{body}\n", encoding="utf-8")
+                                             f"{ran}<table>{facts}</table><ul>{notes}</ul><p>Data: {data}</p>\n<ul><li><a href='#claims'>Claim by claim</a></li>{contents}</ul>\n{stamps}\n<h2 id='claims'>Claim by claim</h2>\n{marks}\n{body}\n", encoding="utf-8")
         subprocess.run([CLAIMS, "--page", self.out], check=True)
