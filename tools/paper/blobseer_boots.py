@@ -278,7 +278,12 @@ def measure(lab, how):
 
 def figure(report, image, count, field, pools=None, kind="replay"):
     """The mean of a field."""
-    return mean(report.values("boots", field, kind=kind, image=image, count=count, pools=count if pools is None else pools))
+    return mean(runs(report, image, count, field, pools, kind))
+
+
+def runs(report, image, count, field, pools=None, kind="replay"):
+    """A field, run by run."""
+    return report.values("boots", field, kind=kind, image=image, count=count, pools=count if pools is None else pools)
 
 
 def shown(report):
@@ -293,9 +298,9 @@ def show(lab, _how):
     report = lab.report
     images, counts = shown(report)
     report.heading("Figure 5a: the disk's part of a boot, for all hosts")
-    report.lines("figure-5a", "replays of a boot: mean of the hosts", {key: [(n, figure(report, key, n, "mean_s")) for n in counts] for key in images}, "hosts", "seconds", logarithmic=True)
+    report.lines("figure-5a", "replays of a boot: mean of the hosts", {key: [(n, runs(report, key, n, "mean_s")) for n in counts] for key in images}, "hosts", "seconds", logarithmic=True)
     report.heading("Figure 5b: traffic")
-    report.lines("figure-5b", "replays of a boot: from the store, all hosts together", {key: [(n, figure(report, key, n, "down_mb")) for n in counts] for key in images}, "hosts", "MB",
+    report.lines("figure-5b", "replays of a boot: from the store, all hosts together", {key: [(n, runs(report, key, n, "down_mb")) for n in counts] for key in images}, "hosts", "MB",
                  logarithmic=True)
     rows = []
     for count in counts:
@@ -311,49 +316,3 @@ def show(lab, _how):
     report.table(["requests", "MB read", "MB of different blocks", "groups of 128 KiB", "MB of the image", "MB of it in use"],
                  [[read[key] for key in ("requests", "read_mb", "unique_mb", "groups", "image_mb", "allocated_mb")]])
     report.table(["blob", "MB stored"], [[row["image"], row["stored_mb"]] for row in report.table_of("blobs")])
-
-
-def claims(lab):
-    """Theirs and the goals of ours."""
-    report = lab.report
-    if not report.table_of("push"):
-        return []
-    images, counts = shown(report)
-    most, one, read, pushed = counts[-1], counts[0], report.table_of("reads")[-1], report.table_of("push")[-1]
-    rows = []
-
-    def claim(text, theirs, ours, truth, why):
-        rows.append([text, theirs, ours, "yes" if truth else "no", why])
-
-    unique = read["unique_mb"]
-    claim("a boot reads a tenth of its image (5)", "200 MB of 2 GB", f"{unique:.0f} MB of {read['allocated_mb']:.0f} MB in use", 0.03 <= unique / read["allocated_mb"] <= 0.25,
-          "Debian with its kernel, initial RAM disk, nginx, PostgreSQL and SSH")
-
-    def ratio(key, field, count=most):
-        return figure(report, key, count, field) / figure(report, "raw", count, field)
-
-    for key, seconds, traffic in [("lzo", "20 % less", "less than half"), ("bzip2", "20 % less", "3 of 8 GB")]:
-        if key in images:
-            claim(f"boots from {key} are faster than from raw (5a), {most} hosts", seconds, f"{100 * (1 - ratio(key, 'mean_s')):.0f} % less", ratio(key, "mean_s") < 0.9,
-                  "the disk's part alone, one link for all" if key == "lzo" else "a frame of BZIP2 takes long to decode, on processors that all hosts share")
-            claim(f"traffic of {key} (5b), {most} hosts", traffic, f"{ratio(key, 'down_mb'):.2f} of raw", ratio(key, "down_mb") < 0.5, "frames are fetched as they are stored")
-    claim("G10: time at most 0.75 of raw", None, f"auto {ratio('auto', 'mean_s'):.2f}, with the profile {ratio(PROFILED, 'mean_s'):.2f}, {most} hosts", ratio("auto", "mean_s") <= 0.75, "the link is shared")
-    claim("G10: traffic at most 0.4 of raw", None, f"auto {ratio('auto', 'down_mb'):.2f}", ratio("auto", "down_mb") <= 0.4, "as the frames compress")
-    local_s = mean(report.values("boots", "mean_s", kind="replay", image="local file"))
-    lazy = figure(report, PROFILED, one, "mean_s")
-    claim("G10: time at most 1.25 of a local file", None, f"the disk's part with the profile {lazy:.2f} s, of a file in memory {local_s:.2f} s", lazy <= 1.25 * local_s,
-          "a replay computes nothing, so what is fetched cannot hide behind it")
-    for key, goal in [("auto", 1.6), (PROFILED, 1.15)]:
-        fetched = figure(report, key, one, "groups") * GROUP / 1e6 / unique
-        claim(f"G10: amplification of {key} at most {goal}", None, f"{fetched:.2f}", fetched <= goal, "bytes of the fetched groups by bytes of the different blocks that are read; a group is fetched whole")
-    shared = figure(report, "auto", most, "down_mb", pools=1) / figure(report, "auto", one, "down_mb")
-    claim(f"G10: {most} clones on one pool fetch at most 1.02 of one", None, f"{shared:.3f}", shared <= 1.02, "each group is fetched once; each clone writes a pin and reads the log")
-    whole = [row["clone_s"] + row["mean_s"] for row in report.select("boots", kind="replay", image="get auto")]
-    lazy = [row["clone_s"] + row["mean_s"] for row in report.select("boots", kind="replay", image="auto", count=one, pools=one)]
-    claim("G11: ready at least 3 times sooner than with a whole fetch", None, f"{mean(whole) / mean(lazy):.1f} times: {mean(lazy):.1f} s, not {mean(whole):.1f} s", mean(whole) / mean(lazy) >= 3,
-          "only what is read is fetched")
-    claim("G12: a push uploads at most 1.1 of the changed groups as stored", None, f"{pushed['up_mb'] / pushed['stored_mb']:.3f}: {pushed['up_mb']:.1f} of {pushed['stored_mb']:.1f} MB",
-          pushed["up_mb"] <= 1.1 * pushed["stored_mb"], f"{pushed['groups']} groups changed by {pushed['changed_mb']} MB of blocks")
-    claim("G12: at least 95 % of the frames not compressed again", None, f"{100 * pushed['as_stored'] / max(1, pushed['groups']):.0f} %", pushed["as_stored"] >= 0.95 * pushed["groups"],
-          "a group in which 4 KiB changed is no longer one piece: its frame must be made anew")
-    return rows

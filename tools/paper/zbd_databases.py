@@ -31,7 +31,6 @@ TPCH_INDEXES = [f"create index {table}_{column} on {table} ({column})" for table
 # More than a client of MariaDB makes: it stops when its time is up.
 CALLS_A_SECOND_MAX = 5000
 # Per cent that the paper's own TPC-C and TPC-H lost, and figure 8's Q3 with one CPU.
-THEIRS = {"tpcc": {"lzo": 0.69, "zlib": 0.66}, "tpch": {"lzo": 0.89, "zlib": 0.85}}
 
 
 def use(database):
@@ -215,34 +214,3 @@ def locality(lab, how):
     if curves:
         lab.report.lines("locality", "reads of TPC-H's Q3", curves, "read", "MB from the beginning of the disk", points=True)
     lab.report.table(["set-up", "reads", "zone, MB", "read, MB", "mean distance, MB"], [list(r.values()) for r in lab.report.table_of("zones")])
-
-
-def claims(lab, how):
-    """What the paper says of databases, with what was measured."""
-    report, rows = lab.report, []
-    for disk in how["disks"]:
-        for kind in DATABASES:
-            for clients in how["clients"]:
-                # The aims: over native where the disk is slow; on a fast one 0.95 with one client and 0.8 with more.
-                aim = 1.0 if disk != "raw" else 0.95 if clients == 1 else 0.8
-                base = {"disk": disk, "database": kind.name, "cpus": how["cpus"][-1], "clients": clients, "unit": kind.page}
-                native = mean(report.values("tpcc", "per_s", setup="native", **base))
-                for name in [n for n in ("lzo", "zlib", "zstd-1", "auto") if report.select("tpcc", setup=n, **base) and native]:
-                    ratio = mean(report.values("tpcc", "per_s", setup=name, **base)) / native
-                    theirs = THEIRS["tpcc"].get(name)
-                    rows.append([f"TPC-C loses: {kind.name}, {clients} clients, {disk}, {name}, of native (aim {aim})", theirs and f"{theirs} (1.29 to 1.34 on one disk)", f"{ratio:.2f}",
-                                 f"{'loses' if ratio < 1 else 'does not lose'}; aim {'met' if ratio >= aim else 'missed'}",
-                                 "the time of a commit through loop device and FUSE against fewer bytes on the disk"])
-            base = {"disk": disk, "database": kind.name, "cpus": how["cpus"][-1]}
-            native = sum(report.values("tpch", "seconds", setup="native", **base))
-            for name in ("lzo", "zlib", "zstd-1", "auto"):
-                time_of = sum(report.values("tpch", "seconds", setup=name, **base))
-                if native and time_of:
-                    ratio, theirs = native / time_of, THEIRS["tpch"].get(name)
-                    rows.append([f"TPC-H loses: {kind.name}, {disk}, {name}, of native", theirs, f"{ratio:.2f}", "loses" if ratio < 1 else "does not lose",
-                                 "few reads under way, each decompressed by the thread that asks; less is read"])
-    zones = {r["setup"]: r for r in report.table_of("zones")}
-    if len(zones) == 2:
-        rows.append(["Reads of Q3 lie within a smaller zone: 4 of 6.5 GB", "0.62", f"{zones['zlib']['zone_mb'] / max(zones['native']['zone_mb'], 0.1):.2f}",
-                     "yes" if zones["zlib"]["zone_mb"] < zones["native"]["zone_mb"] else "no", "the log is written from the beginning of the data file, and holds less"])
-    return rows

@@ -86,7 +86,7 @@ def file_server(lab, how):
         names = list(dict.fromkeys(r["setup"] for r in report.select("sfs", disk=disk)))
         for field, what in (("per_s", "operations achieved/s"), ("response_ms", "response time, ms")):
             report.lines(f"sfs-{disk}-{field}", f"file server, {disk}", {n: [(r["target"], r[field]) for r in report.select("sfs", disk=disk, setup=n)] for n in names},
-                         "operations asked for, a second", what)
+                         "operations asked for, a second", what, rising=field == "response_ms")
         lowest = how["targets"][disk][0]
         for field, what in (("disk_read_bytes", "read"), ("disk_written_bytes", "written")):
             report.bars(f"volume-{disk}-{what}", f"I/O volume at {lowest} operations/s, {disk}: {what}", [what], names,
@@ -185,42 +185,3 @@ def metadata(lab, how):
                     figures, told = serve_files(lab, place, content, how, how["targets"][disk.name][-1])
                     lab.report.row("metadata", disk=disk.name, load="sfs", memory=size(cache), per_s=told["per_s"], **figures)
     curves(lab, "metadata", "memory", "Memory for metadata (figure 13)", "--memory, bytes")
-
-
-def claims(lab, how):
-    """What the paper says of these loads, with what was measured on the disk of its kind."""
-    report, rows, disk = lab.report, [], "disk2010"
-
-    def compare(table, field, name, base="native", **wanted):
-        ours, other = (mean(report.values(table, field, disk=disk, setup=s, **wanted)) for s in (name, base))
-        return ours / other if ours and other else None
-    cpus = how["cpus"][-1]
-    for name, theirs, aim in (("off", "1.0 to 1.69", 1.0), ("lzo", "up to 1.69", 1.8), ("zlib", "up to 1.8", 1.8), ("zstd-1", None, 1.8), ("auto", None, 1.8)):
-        ratio = compare("postmark", "per_s", name, cpus=cpus, content="mail")
-        if ratio:
-            rows.append([f"PostMark gains by the log and by compression: {name}, of native (aim {aim})", theirs, f"{ratio:.2f}", "yes" if ratio >= aim else "no",
-                         "writes of one client become large sequential ones; with the server's caches less memory is left to the load"])
-    for name in ("zlib", "auto"):
-        if report.select("sfs", disk=disk, setup=name):
-            ratio = max(r["per_s"] for r in report.select("sfs", disk=disk, setup=name)) / max(r["per_s"] for r in report.select("sfs", disk=disk, setup="native"))
-            rows.append([f"A file server sustains more: {name}, most operations of native", "1.35", f"{ratio:.2f}", "yes" if ratio >= 1.0 else "no",
-                         "small writes are gathered, and less is read and written; each read costs one unit of 32 KiB, not an extent"])
-            lowest = how["targets"][disk][0]
-            volume = [sum(mean(report.values("sfs", f, disk=disk, setup=s, target=lowest)) for f in ("disk_read_bytes", "disk_written_bytes")) for s in (name, "native")]
-            rows.append([f"The volume of I/O rises, for whole extents are read: {name}, of native", "1.71 to 2.33", f"{volume[0] / volume[1]:.2f}", "yes" if volume[0] > volume[1] else "no",
-                         "Shale reads the unit that is asked for, not the extent around it"])
-    points = report.select("extents", load="postmark")
-    if points:
-        best = max(points, key=lambda r: r["per_s"])
-        rows.append(["PostMark is fastest with extents of 512 KiB", "512 KiB", f"{best['extent'] >> 10} KiB", "yes" if 256 <= best["extent"] >> 10 <= 1024 else "no",
-                     "an extent is only where space is allocated; what is written at once does not depend on it as much"])
-    points = report.select("metadata", load="postmark")
-    if points:
-        gain = points[-1]["per_s"] / points[0]["per_s"]
-        rows.append(["More memory for metadata doubles PostMark", "up to 2.0", f"{gain:.2f}", "yes" if gain >= 1.5 else "no", "the map of what a pool of this size holds fits into the least memory that a server takes"])
-    states = report.table_of("cleaner-states")
-    if states:
-        rates = [r["transactions_per_s"] for r in report.table_of("cleaner")]
-        rows.append(["Cleaning shows as valleys of PostMark's rate", "falls to 0.4", f"lowest {min(rates):.0f}, mean {mean(rates):.0f} transactions/s; {states[-1]['cleaned_extents']} extents emptied",
-                     "yes" if states[-1]["cleaned_extents"] and min(rates) < 0.5 * mean(rates) else "no", "Shale cleans little by little beside the writers, and finds extents that are dead already"])
-    return rows

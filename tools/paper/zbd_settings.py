@@ -4,7 +4,6 @@ import tpcc
 from lab import data, output
 from lab.database import MariaDB, PostgreSQL
 from lab.place import RINGS, SERVER_MEMORY_MIN, left_beside_server
-from lab.report import mean
 from lab.share import Shares
 from zbd_databases import HERE, create, transact, use, warm
 from zbd_files import build
@@ -128,17 +127,3 @@ def time_pages(lab, place, disk, setup, paths):
         _, commit, commit_p99 = map(float, place.run([build(lab, "commit"), path, data.mail(), seconds]).split())
         _, read, read_p99 = map(float, place.run([build(lab, "pageread"), path, data.mail(), seconds]).split())
         lab.report.row("layers", disk=disk.name, setup=setup.name, layer=layer, commit_us=commit, commit_p99_us=commit_p99, read_us=read, read_p99_us=read_p99)
-
-
-def claims(lab, how):
-    """What the changes brought, of native with one client."""
-    rows, report = [], lab.report
-    for disk in dict.fromkeys(r["disk"] for r in report.table_of("settings")):
-        native = mean(report.values("settings", "per_s", disk=disk, setup="native", variant=AS_IT_COMES, database="postgresql", clients=how["clients"][0]))
-        ours = {r["variant"]: r["per_s"] for r in report.select("settings", disk=disk, setup="zstd-1", database="postgresql", clients=how["clients"][0])}
-        if native and ours:
-            best = max(ours, key=ours.get)
-            rows.append([f"Settings win back what a commit costs: PostgreSQL, {how['clients'][0]} clients, {disk}, of native", None,
-                         f"{ours.get(AS_IT_COMES, 0) / native:.2f} as it comes; best {ours[best] / native:.2f}: {best}", "yes" if ours[best] / native >= 0.95 else "no",
-                         "the table of commits and reads tells what each layer adds"])
-    return rows

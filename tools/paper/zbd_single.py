@@ -125,20 +125,3 @@ def savings_by_kind(lab, how):
 def output_bytes(*command):
     """What a program prints, as bytes."""
     return subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout
-
-
-def claims(lab):
-    """What the paper says of these, with what was measured."""
-    rows = []
-    for row in lab.report.table_of("block"):
-        if row["codec"] in THEIRS:
-            theirs = THEIRS[row["codec"]]
-            rows.append([f"{row['codec']}: a block of 4 KiB takes so many us to compress and decompress, and saves so much", f"{theirs[0]}, {theirs[1]} us, {theirs[2]} %",
-                         f"{row['compress_us']}, {row['decompress_us']} us, {row['saving_percent']} %", "yes" if row["compress_us"] < theirs[0] else "no",
-                         "processors of today and other implementations; the saving is that of other mail"])
-    kinds = lab.report.table_of("kinds")
-    if kinds:
-        better = [r["kind"] for r in kinds if r.get("shale zlib") is not None and r["shale zlib"] >= r["gzip -r"] - 3]
-        rows.append(["zlib in blocks saves about what gzip saves file by file", "within 3 points for most kinds", f"{len(better)} of {len(kinds)} kinds: {', '.join(better)}",
-                     "yes" if 2 * len(better) >= len(kinds) else "no", "units of 32 KiB see less than a whole large file, but more than a small one, whose block's rest they save, too"])
-    return rows

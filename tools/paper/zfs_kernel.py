@@ -71,15 +71,3 @@ def show(lab, how):
     report.bars("kernel", "MB that the tree takes", [r["what"] for r in rows], ["MB"], lambda what, _: [taken(report, what) / 1e6], "MB")
     report.table(["what", "MB", "ratio", *[f"of {peer}" for peer in GOALS], "of it data, MB", "s", "CPU s"],
                  [[r["what"], r["taken"] / 1e6, r["bytes"] / r["taken"], *[r["taken"] / taken(report, peer) for peer in GOALS], r["data"] / 1e6 if r.get("data") else None, r.get("seconds"), r.get("cpu_s")] for r in rows])
-
-
-def claims(lab):
-    """Our goals."""
-    report, rows = lab.report, []
-    if not report.table_of("kernel"):
-        return rows
-    for peer, goal in GOALS.items():
-        ours = {s: taken(report, f"share, {s}") / taken(report, peer) for s in SETTINGS}
-        rows.append([f"our aim: a kernel tree takes at most {goal:.2f} of {peer}", None, ", ".join(f"{s} {q:.3f}" for s, q in ours.items()), "yes" if ours["auto balanced"] <= goal else "no",
-                     "the judged one is auto balanced; small files are packed one behind the other, and have dictionaries"])
-    return rows

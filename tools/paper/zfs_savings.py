@@ -125,20 +125,3 @@ def show(lab, how):
     report.table(["set and mode", "saved, %", "best fixed", "of the oracle's saving", "fixed codecs that took no more CPU", "of these, saved more"], rows)
     report.text("Units stored alone, one file each: what each codec of the oracle saves, in per cent.")
     report.table(["kind", *ORACLE, "oracle"], [[r["kind"], *[r.get(f"{c} %") for c in ORACLE], r["saving_percent"]] for r in report.table_of("oracle")])
-
-
-def claims(lab):
-    """Goals of ours."""
-    report, rows = lab.report, []
-    found = [k for k in kinds(report) if oracle_of(report, k)]
-    if not found:
-        return rows
-    shares = {k: 100 * saved(report, k, "auto archive") / oracle_of(report, k) for k in found}
-    worst = min(shares, key=shares.get)
-    rows.append(["our aim: archive saves at least 98 % of what the oracle saves, on each set", None, f"worst: {shares[worst]:.1f} % ({worst})", "yes" if shares[worst] >= 98 else "no",
-                 "the oracle has each codec's result for each unit; archive pays for tests of some units, and has dictionaries"])
-    beaten = {k: better_than(report, k, "balanced")[1] for k in found}
-    lost = [f"{k}: {', '.join(v)}" for k, v in beaten.items() if v]
-    rows.append(["our aim: balanced saves more than every fixed codec that takes no more CPU time", None, f"held on {len(found) - len(lost)} of {len(found)} sets" + (f"; not {'; '.join(lost)}" if lost else ""),
-                 "no" if lost else "yes", "CPU time is the server's; on small sets some hundredths of a second decide which codec counts"])
-    return rows

@@ -170,24 +170,3 @@ def show(lab, how):
     for r in report.select("parts", mode="archive"):
         parts[(f"{r['data']}: {r.get('what')}", r["codec"], r["why"])] += r["raw_bytes"]
     report.table(["data", "codec", "why", "KB"], [[what, codec, why, round(size / 1e3)] for (what, codec, why), size in parts.most_common(40)])
-
-
-def claims(lab):
-    """What the thesis says of the visualisation."""
-    report, rows = lab.report, []
-    units = report.select("trace", data="mixed.dat", mode="archive")
-    parts = report.select("parts", data="mixed.dat", mode="archive")
-    if not units or not parts:
-        return rows
-    half = max(r["offset"] + r["raw_bytes"] for r in parts) / 2
-    raw = 100 * sum(r["raw_bytes"] for r in parts if r["codec"] == "raw" and r["offset"] + r["raw_bytes"] > half) / half
-    noise, text = ([r for r in units if (r["codec"] == "raw") == is_raw] for is_raw in (True, False))
-    cost = sum(r["cpu_ns"] for r in noise) / max(sum(r["cpu_ns"] for r in text), 1)
-    rows.append(["mixed.dat: the random half is stored as it is, and takes next to no CPU time (6.14)", "utilisation below 10 %", f"{raw:.1f} % of it is raw; raw units take {cost:.3f} of the others' CPU time",
-                 "yes" if raw > 95 and cost < 0.1 and text else "no", "a probe of some bytes finds noise before a codec is tried"])
-    codecs = codecs_of(text)
-    if not codecs:
-        return rows
-    rows.append(["the compressible half goes to one strong candidate but for some units (6.14)", "3,875 of 4,429 blocks gzip-1, 640 LZ4 (linux.tar)",
-                 ", ".join(f"{c} {n}" for c, n in codecs.most_common(4)), "yes" if codecs.most_common(1)[0][1] > len(text) / 2 else "no", "chosen by the cost function and what earlier units took"])
-    return rows

@@ -87,20 +87,3 @@ def show(lab, how):
     report.table(["file and mode", "table 3.4", "stored with", "what counts", "why"],
                  [[f".{r['end']}, {r['mode']}", wanted(r["end"], r["mode"]), r.get("codecs"), r["counts"], r.get("why")] for r in report.table_of("examples")])
     report.table(["mode", "ratio", "s", "CPU s", "joules"], [[r["mode"], r["ratio"], r["seconds"], r["cpu_s"], r["joules"]] for r in report.table_of("modes")])
-
-
-def claims(lab):
-    """The table as it stands, and figure 3.1."""
-    report = lab.report
-    cells = [(r, wanted(r["end"], r["mode"])) for r in report.table_of("examples")]
-    ruled = [(r, codec) for r, codec in cells if codec]
-    if not ruled:
-        return []
-    # Units that a codec does not make smaller are stored as they are.
-    kept = [r for r, codec in ruled if {codec, "off"} >= {"off" if c == "raw" else c for c in r.get("codecs", "raw").split()}]
-    other = [r for r, codec in ruled if r not in kept]
-    unheard = {r["mode"]: r.get("codecs") for r in report.table_of("examples") if r["end"] == "unheard"}
-    return [["a known extension is stored with the codec of its rule and mode (table 3.4)", "by design, 12 cells", f"{len(kept)} of {len(ruled)} cells"
-             + (": not " + ", ".join(f".{r['end']} {r['mode']}: {r.get('codecs')}" for r in other) if other else ""), "yes" if not other else "no",
-             "units that save less than min-saving are stored as they are, whatever a rule says"],
-            ["an unknown extension is tested (figure 3.1)", "by design", ", ".join(f"{m}: {c}" for m, c in unheard.items()), "yes" if unheard and "raw" not in unheard.values() else "no", "the file's units are chosen for one by one"]]

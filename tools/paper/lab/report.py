@@ -5,6 +5,7 @@ import datetime
 import html
 import os
 import platform
+import re
 import shlex
 import statistics
 import subprocess
@@ -15,6 +16,7 @@ from pathlib import Path
 STYLE = """body{font:15px/1.5 sans-serif;max-width:62em;margin:2em auto;padding:0 1em;color:#222}table{border-collapse:collapse;margin:1em 0}
 td,th{border:1px solid #ccc;padding:.25em .6em;text-align:right;vertical-align:top}td:first-child,th:first-child{text-align:left}td.words{text-align:left}
 img{max-width:100%}code{background:#f3f3f3;padding:0 .2em}.quick{background:#fff3cd;padding:.6em 1em}"""
+CLAIMS = Path(__file__).resolve().parents[2] / "claims"
 # Letters of labels that fit side by side below a plot.
 LABELS_MAX = 100
 SAVE_SECONDS = 5
@@ -40,6 +42,14 @@ def number(value):
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.1f}" if abs(value) >= 100 else f"{value:.2f}" if abs(value) >= 1 else f"{value:.3f}"
 
 
+def plain(at):
+    """A tick: sizes in powers of two as such."""
+    for unit, bits in (("M", 20), ("K", 10)):
+        if at >= 1 << bits and at % (1 << bits) == 0:
+            return f"{at >> bits} {unit}iB"
+    return f"{at:,}"
+
+
 def value(text):
     """A field of a CSV as what it was."""
     for kind in (int, float):
@@ -62,6 +72,7 @@ class Report:
         self.saved = time.monotonic()
         self.part = None
         self.measured = True
+        self.found = 0
         self.order = []
         self.notes = []
         self.began = datetime.datetime.now(datetime.timezone.utc)
@@ -84,6 +95,7 @@ class Report:
             self.renewed.add(place)
             self.rows[table] = [r for r in self.rows[table] if {k: r.get(k) for k in what} != what]
         self.rows[table].append(fields)
+        self.found += 1
         if time.monotonic() > self.saved + SAVE_SECONDS:
             self._write_tables()
 
@@ -110,19 +122,32 @@ class Report:
         """What is said from now on belongs to this part; `None`: to no part, at the end. Not `measured`: drawn again from what an earlier run found."""
         self._end_part()
         self.part = part
-        self.measured = measured
+        self.measured, self.found = measured, 0
         self.load_at_begin = os.getloadavg()[0]
 
     def _end_part(self):
         if self.part:
             self._write_tables()
             file = self.out / f"part-{self.part}.html"
-            stamp = f"<p>Measured {datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M} UTC{' (quick)' if self.lab.quick else ''}; the machine's load when it began was {self.load_at_begin:.1f}.</p>"
-            if not self.measured and file.exists():
-                stamp = file.read_text(encoding="utf-8").strip().splitlines()[-1]
-            file.write_text("\n".join(self.parts + [stamp]) + "\n", encoding="utf-8")
+            stamps = self._stamps(file, self.load_at_begin, self.measured)
+            file.write_text("\n".join(self.parts + stamps) + "\n", encoding="utf-8")
             self.parts = []
         self.part = None
+
+    def _stamps(self, file, load, measured=True):
+        """When, with which build and under which load the rows of a page or part were measured: those in `file` stay where rows of theirs do."""
+        kept = re.findall(r"^<p>Measured\b.*</p>$", file.read_text(encoding="utf-8"), re.MULTILINE) if file.exists() else []
+        if not (measured and self.found) and kept:
+            return kept
+        shale, build = self._shale()
+        when = datetime.datetime.now(datetime.timezone.utc)
+        own = f"<p>Measured {when:%Y-%m-%d %H:%M} UTC{' (quick)' if self.lab.quick else ''} by {html.escape(shale)} ({build}); load {load:.1f} when it began.</p>"
+        return (kept if self.lab.is_partial else []) + [own]
+
+    def _shale(self):
+        """(version, build) of the program that is measured."""
+        version = subprocess.run([self.lab.shale, "--version"], capture_output=True, text=True).stdout.strip()
+        return version, "debug" if "/debug/" in self.lab.shale else "release" if "/release/" in self.lab.shale else "unknown build"
 
     def _write_tables(self):
         """CSV of each table, also of the parts that are done while others still run."""
@@ -152,15 +177,10 @@ class Report:
                                           for c in row) + "</tr>")
         self.parts.append(f"<table><tr>{cells}</tr>{''.join(lines)}</table>")
 
-    def claims(self, rows):
-        """Claim by claim: (what, theirs, ours, held or not, why)."""
-        self.heading("Claim by claim")
-        self.table(["claim", "theirs", "ours", "held", "why"], rows)
-
     def _plot(self, name, title, draw, size=(8, 4.2)):
         import matplotlib
         matplotlib.use("svg")
-        matplotlib.rcParams.update({"svg.hashsalt": "shale", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False})
+        matplotlib.rcParams.update({"svg.hashsalt": "shale", "svg.fonttype": "none", "font.size": 9, "axes.spines.top": False, "axes.spines.right": False})
         from matplotlib import pyplot
         figure, axes = pyplot.subplots(figsize=size, layout="constrained")
         draw(axes)
@@ -170,8 +190,8 @@ class Report:
         pyplot.close(figure)
         self.parts.append(f'<p><img src="{name}.svg" alt="{html.escape(title)}"></p>')
 
-    def bars(self, name, title, groups, series, value, unit):
-        """Bars of each group, side by side for each series; value(group, series) gives a list of measurements: mean, with the deviation as error bar."""
+    def bars(self, name, title, groups, series, value, unit, theirs=None):
+        """Bars of each group, side by side for each series; value(group, series) gives a list of measurements: mean, with the deviation as error bar. theirs(group, series) gives a dash across the bar, or None."""
         def draw(axes):
             width = 0.84 / len(series)
             for index, key in enumerate(series):
@@ -179,39 +199,54 @@ class Report:
                 places = [i - 0.42 + width * (index + 0.5) for i in range(len(groups))]
                 axes.bar(places, [mean(m) or 0 for m in measured], width, yerr=[deviation(m) for m in measured] if any(len(m) > 1 for m in measured) else None,
                          label=str(key), color=COLOURS[index % len(COLOURS)], error_kw={"linewidth": 0.8})
+                dashes = [(place, theirs(g, key)) for place, g in zip(places, groups)] if theirs else []
+                for place, level in [(p, level) for p, level in dashes if level]:
+                    label = "theirs" if "theirs" not in axes.get_legend_handles_labels()[1] else None
+                    axes.hlines(level, place - width / 2, place + width / 2, linestyles="--", linewidth=1.4, color="#222222", label=label)
             is_crowded = sum(len(str(g)) for g in groups) > LABELS_MAX
             axes.set_xticks(range(len(groups)), [str(g) for g in groups], **({"rotation": 35, "ha": "right"} if is_crowded else {}))
             axes.set_ylabel(unit)
             axes.legend(fontsize=8, ncols=min(len(series), 5), loc="upper center", bbox_to_anchor=(0.5, -0.28 if is_crowded else -0.1), frameon=False)
         self._plot(name, title, draw)
 
-    def lines(self, name, title, curves, across, up, logarithmic=False, points=False):
-        """Curves: {label: [(x, y)]}; as points where `points`."""
+    def lines(self, name, title, curves, across, up, logarithmic=False, points=False, rising=False, theirs=None):
+        """Curves: {label: [(x, y)]}, or y as a list of runs: median, with the spread as error bar; as points where `points`; up in powers of ten where `rising`. `theirs` is {label: level}, dashed."""
         def draw(axes):
             for index, (label, curve) in enumerate(curves.items()):
-                axes.plot([x for x, _ in curve], [y for _, y in curve], "." if points else "o-", markersize=1.5 if points else 3.5, linewidth=1.2,
-                          label=label, color=COLOURS[index % len(COLOURS)])
+                runs = [y if isinstance(y, list) else [y] for _, y in curve]
+                middle = [statistics.median(y) for y in runs]
+                spread = [[m - min(y) for m, y in zip(middle, runs)], [max(y) - m for m, y in zip(middle, runs)]]
+                axes.errorbar([x for x, _ in curve], middle, spread if any(len(y) > 1 for y in runs) else None, fmt="." if points else "o-",
+                              markersize=1.5 if points else 3.5, linewidth=1.2, elinewidth=0.8, capsize=2, label=label, color=COLOURS[index % len(COLOURS)])
+            for label, level in (theirs or {}).items():
+                axes.axhline(level, linestyle="--", linewidth=1, color="#222222", label=label)
             if logarithmic:
                 axes.set_xscale("log", base=2)
+                at = sorted({x for curve in curves.values() for x, _ in curve})
+                axes.set_xticks(at, [plain(x) for x in at])
+                axes.minorticks_off()
+            if rising:
+                axes.set_yscale("log")
+                axes.yaxis.set_major_formatter(lambda y, _: f"{y:,g}")
             axes.set_xlabel(across)
             axes.set_ylabel(up)
-            axes.set_ylim(bottom=0)
+            if not rising:
+                axes.set_ylim(bottom=0)
             axes.legend(fontsize=8, frameon=False)
         self._plot(name, title, draw)
 
     def _ran_on(self):
-        shale = subprocess.run([self.lab.shale, "--version"], capture_output=True, text=True).stdout.strip()
+        shale, build = self._shale()
         cpu = next((line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")), platform.machine())
         memory = next(int(line.split()[1]) for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemTotal"))
         place = subprocess.run(["findmnt", "-no", "FSTYPE,SOURCE", "--target", self.out.parent if self.out.parent.exists() else "."], capture_output=True, text=True).stdout.split()
-        build = "debug" if "/debug/" in self.lab.shale else "release" if "/release/" in self.lab.shale else "unknown build"
         return [("command", shlex.join(["make", f"paper-{self.name}"] + (["QUICK=1"] if self.lab.quick else [])) + (f" (ARGS='{shlex.join(sys.argv[1:])}')" if sys.argv[1:] else "")),
                 ("when", f"{self.began:%Y-%m-%d %H:%M} UTC, {(datetime.datetime.now(datetime.timezone.utc) - self.began).total_seconds() / 60:.0f} minutes"),
                 ("shale", f"{shale} ({build})"), ("processors", f"{os.cpu_count()} x {cpu}"), ("memory", f"{memory / (1 << 20):.1f} GiB"),
                 ("disk", " on ".join(place)), ("kernel", platform.release()), ("load before", f"{self.load_before:.1f}: anything near 1 and above disturbs the figures")]
 
     def write(self):
-        """CSV and index.html."""
+        """CSV and index.html, whose claims tools/claims computes from the CSV."""
         self._end_part()
         self._write_tables()
         quick = '<p class="quick">A quick run: it shows that the command works. Its figures are no evidence.</p>' if self.lab.quick else ""
@@ -221,6 +256,15 @@ class Report:
         data = " ".join(f'<a href="{t}.csv">{t}.csv</a>' for t in sorted(self.rows.keys() | self.kept.keys()))
         found = [self.out / f"part-{name}.html" for name in self.order]
         body = "".join(f.read_text(encoding="utf-8") for f in found if f.exists()) + "".join(self.parts)
+        # Each section has an anchor, and the list of them comes first.
+        sections = re.findall(r"<h2>(.*?)</h2>", body)
+        for index, section in enumerate(sections):
+            body = body.replace(f"<h2>{section}</h2>", f'<h2 id="s{index}">{section}</h2>', 1)
+        contents = "".join(f'<li><a href="#s{index}">{section}</a></li>' for index, section in enumerate(sections))
         title = html.escape(self.about.strip().splitlines()[0])
+        ran = "<h2>The run that drew this page</h2><p>Each part ends with its own time, build and load.</p>" if self.order else "<h2>How and on what it ran</h2>"
+        stamps = "" if self.order else "\n".join(self._stamps(self.out / "index.html", self.load_before))
+        marks = f"<!-- claims of {self.name}: begin (written by tools/claims) -->\n<!-- claims of {self.name}: end -->"
         (self.out / "index.html").write_text(f'<!doctype html><meta charset="utf-8"><title>{title}</title><style>{STYLE}</style><h1>{title}</h1>{quick}{about}'
-                                             f"<h2>How and on what it ran</h2><table>{facts}</table><ul>{notes}</ul><p>Data: {data}</p>{body}\n", encoding="utf-8")
+                                             f"{ran}<table>{facts}</table><ul>{notes}</ul><p>Data: {data}</p>\n<ul><li><a href='#claims'>Claim by claim</a></li>{contents}</ul>\n{stamps}\n<h2 id='claims'>Claim by claim</h2>\n{marks}\n{body}\n", encoding="utf-8")
+        subprocess.run([CLAIMS, "--page", self.out], check=True)
