@@ -193,8 +193,11 @@ pub fn resume_with_moments(
     // Before anything is done that might have to be known to the next program.
     let held_by = HeldBy::of(&session, &place, &kept_by);
     let journal = begin_journal(&tree, options, true);
-    if let Some(journal) = &journal {
-        held_by.hold(journal).map_err(about)?;
+    if let Some(journal) = &journal
+        && let Err(error) = held_by.hold(journal)
+    {
+        // The mount goes on: a journal that is made again is offered to the keeper.
+        log::warn!("{}: the mount will not outlive its server: {error}", place.dir().display());
     }
     start(session, served, place, options, journal, Some(held_by))
 }
