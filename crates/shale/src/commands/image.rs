@@ -9,7 +9,6 @@ use surface::{Error, ErrorKind};
 use units::format_size;
 
 use super::blob;
-use super::status::status;
 use crate::cli::{CloneArgs, PushArgs};
 use crate::output::Output;
 use operations::names;

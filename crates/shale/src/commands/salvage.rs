@@ -25,7 +25,7 @@ use crate::cli::{Access, SalvageArgs};
 use crate::output::{Output, line_shown};
 use crate::progress::Progress;
 use host::Termination;
-use operations::{Failure, Outcome, kind_of, names, stop_if};
+use operations::{Failure, Outcome, kind_of, stop_if};
 use server::pool_dir::{self, InitOptions, Opening, Overwrite, PoolDir, Unfinished};
 use server::share_check::{self, Search};
 
