@@ -95,11 +95,11 @@ fn a_trace_that_is_interrupted_shows_what_was_recorded() {
     on(&dir, "set", &["compression=auto"]).ok();
     let server = Server::start(&dir, &[]);
     let image = dir.join("image");
-    std::fs::write(&image, padded(mixed_data(2 << 20))).unwrap();
+    std::fs::write(&image, padded(mixed_data(8 << 20))).unwrap();
     let (mut trace, lines) = begun_trace(&dir);
     // It takes nothing until the signal is there.
     signal(&trace, libc::SIGSTOP);
-    on(&dir, "import", &["v", path(&image)]).ok();
+    on(&dir, "import", &["v", path(&image), "-o", "compression=auto"]).ok();
     signal(&trace, libc::SIGINT);
     signal(&trace, libc::SIGCONT);
     let numbers: Vec<String> = lines.lines().map(|line| line.unwrap().split(',').next().unwrap().to_owned()).collect();

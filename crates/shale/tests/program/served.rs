@@ -879,14 +879,14 @@ fn a_trace_follows_what_is_written() {
     on(&dir, "set", &["compression=auto"]).ok();
     let server = Server::start(&dir, &[]);
     let image = dir.join("image");
-    std::fs::write(&image, padded(crate::support::mixed_data(2 << 20))).unwrap();
+    std::fs::write(&image, padded(crate::support::mixed_data(8 << 20))).unwrap();
     let mut trace = Command::new(SHALE);
     let mut trace = trace.args(["trace", path(&dir.pool()), "--limit", "20"]).stdout(Stdio::piped()).spawn().unwrap();
     // The trace is on when its header is there.
     let mut lines = BufReader::new(trace.stdout.take().unwrap()).lines();
     let header = lines.next().unwrap().unwrap();
     assert!(header.starts_with("number,unix_s,object,offset"), "{header}");
-    on(&dir, "import", &["v", path(&image)]).ok();
+    on(&dir, "import", &["v", path(&image), "-o", "compression=auto"]).ok();
     let rows: Vec<String> = lines.map(Result::unwrap).collect();
     assert_eq!(rows.len(), 20);
     for (index, row) in rows.iter().enumerate() {
