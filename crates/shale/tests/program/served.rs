@@ -618,14 +618,14 @@ fn nonsense_on_the_control_socket_costs_only_its_connection() {
     assert_eq!(kind(&say(&mut socket, b"GET / HTTP/1.1\n")), "invalid");
     assert_eq!(kind(&say(&mut socket, b"{\"version\":7}\n")), "unsupported");
     assert_eq!(
-        kind(&say(&mut socket, b"{\"version\":2,\"request\":{\"op\":\"bulk\",\"volume\":\"nobody\"}}\n")),
+        kind(&say(&mut socket, b"{\"version\":1,\"request\":{\"op\":\"bulk\",\"volume\":\"nobody\"}}\n")),
         "not-found"
     );
     // A line without an end, and one that is cut off.
-    drop(say(&mut socket, b"{\"version\":2,\"request\":{\"op\":\"list\"}}\n{\"vers"));
+    drop(say(&mut socket, b"{\"version\":1,\"request\":{\"op\":\"list\"}}\n{\"vers"));
     drop(socket);
     // Frames that make no sense, or that belong nowhere.
-    let bulk = b"{\"version\":2,\"request\":{\"op\":\"bulk\",\"volume\":\"v\"}}\n";
+    let bulk = b"{\"version\":1,\"request\":{\"op\":\"bulk\",\"volume\":\"v\"}}\n";
     for frame in [[0xff; 24], [0; 24]] {
         let mut socket = connect();
         assert!(say(&mut socket, bulk).contains("bulk"));
@@ -658,7 +658,7 @@ fn a_client_that_takes_no_reply_does_not_keep_the_server() {
     on(&dir, "create", &["v", "--size", "8M"]).ok();
     let server = Server::start(&dir, &[]);
     let mut socket = UnixStream::connect(dir.pool().join("control.sock")).unwrap();
-    assert!(say(&mut socket, b"{\"version\":2,\"request\":{\"op\":\"bulk\",\"volume\":\"v\"}}\n").contains("bulk"));
+    assert!(say(&mut socket, b"{\"version\":1,\"request\":{\"op\":\"bulk\",\"volume\":\"v\"}}\n").contains("bulk"));
     // Four MiB are more than a socket holds; once the first byte is there, the server is writing
     // the rest.
     let read = server::control::bulk::Frame {
