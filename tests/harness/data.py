@@ -12,10 +12,10 @@ import struct
 from pathlib import Path
 
 PIECE_BYTES = 16 << 10
-# Of eight pieces four are text, two are log lines, one is binary records, and one is random bytes.
-TURNS = ("text", "lines", "text", "records", "text", "lines", "text", "random")
+# Records come first: no type of file begins so. Of eight pieces four are text, two are log lines, one is binary records, and one is random bytes.
+TURNS = ("records", "text", "lines", "text", "text", "lines", "text", "random")
 # Data that compresses to less than half.
-PLAIN = ("text", "lines", "records")
+PLAIN = ("records", "text", "lines")
 # Bytes of mixed data that are made anew; a longer file has them again, each block of 4 KiB with a number of its own.
 BASE_BYTES = 8 << 20
 BLOCK_BYTES = 4096

@@ -6,8 +6,8 @@ use crate::{Rng, noise};
 /// Bytes of one kind before the next one's turn.
 const PIECE_BYTES: usize = 16 << 10;
 /// The kinds in their turns: of eight pieces four are text, two are log lines, one is binary
-/// records, and one is random bytes.
-const TURNS: [Make; 8] = [text, lines, text, records, text, lines, text, random];
+/// records, and one is random bytes. Records come first, because no type of file begins so.
+const TURNS: [Make; 8] = [records, text, lines, text, text, lines, text, random];
 /// Words of the texts. The first ones come often, as in a language.
 const WORDS: usize = 2048;
 

@@ -251,7 +251,8 @@ fn a_socket_below_the_mount_is_refused_before_anything_is_served() {
     Ran::of(command.current_dir(dir.path()).output().unwrap()).code(2).says("it would hide unix:mnt/nbd");
     assert!(!is_mounted(&mount) && !mount.join("nbd").exists() && !mount.join("below/nbd").exists());
     // Beside it there is no objection, even where the name begins in the same way.
-    Server::start(&dir, &["--mount", path(&mount), "--nbd", &format!("unix:{}", path(&dir.join("mnt.nbd")))]).stop();
+    let address = format!("unix:{}", path(&dir.join("mnt.nbd")));
+    Server::start(&dir, &["--mount", path(&mount), "--overlay", "--nbd", &address]).stop();
 }
 
 #[test]
@@ -504,7 +505,7 @@ fn a_stopping_server_does_not_wait_for_files_that_are_open() {
     // Never flushed: what was acknowledged is kept all the same.
     file.write_all_at(b"kept", 4096).unwrap();
     let said = server.stop();
-    assert!(said.contains(&format!("files in {} are open", path(&mount))), "{said}");
+    assert!(said.contains(&format!("{} is in use, and is cut off now", path(&mount))), "{said}");
     let errno = file.write_all_at(b"too late", 0).unwrap_err().raw_os_error().unwrap();
     assert!([libc::ENOTCONN, libc::ECONNABORTED].contains(&errno), "{errno}");
     assert!(!is_mounted(&mount) && !dir.join("nbd").exists());
