@@ -93,9 +93,9 @@ fn recently_damaged() -> Lz4Pool {
 fn a_scrub_covers_what_no_checkpoint_has_counted() {
     let made = recently_damaged();
     let found = made.pool().scrub(u64::MAX, true).unwrap();
-    assert!(found.is_finished && found.found == 1, "{found:?}");
-    assert!(found.bytes >= BYTES as u64 && found.bytes_total >= BYTES as u64, "{found:?}");
-    assert_eq!(made.pool().damage_report().damages.len(), 1);
+    assert!(found.is_finished && found.found == 1, "HARNESS: {found:?}");
+    assert!(found.bytes >= BYTES as u64 && found.bytes_total >= BYTES as u64, "HARNESS: {found:?}");
+    assert_eq!(made.pool().damage_report().damages.len(), 1, "HARNESS");
 }
 
 #[test]
