@@ -49,3 +49,4 @@ mod send;
 mod shares;
 mod shrink;
 mod sort;
+mod standby_damage;
