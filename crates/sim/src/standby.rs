@@ -254,6 +254,10 @@ impl Standby for StandbyHandle {
         Ok(())
     }
 
+    fn has_beside(&self, pool: &[u8; 16]) -> bool {
+        self.standby.beside(pool) > 0
+    }
+
     fn pass_over_beside(&self, pool: &[u8; 16], is_void: bool) -> Vec<String> {
         let _running = self.standby.power.running();
         if self.check().is_err() {
