@@ -44,6 +44,7 @@ mod reading;
 mod receive_limits;
 mod recompress;
 mod salvage;
+mod salvage_files;
 mod salvage_truth;
 mod send;
 mod shares;
