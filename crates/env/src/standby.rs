@@ -67,6 +67,11 @@ pub trait Standby: Send + Sync {
     /// When it stays.
     fn remove(&self, pool: &[u8; 16]) -> Result<()>;
 
+    /// Whether there are files that a process made beside the memory of this pool.
+    fn has_beside(&self, _pool: &[u8; 16]) -> bool {
+        false
+    }
+
     /// The memory that an earlier process left does not count: nor do files that it made beside it.
     /// Removes them (`is_void`: they are of another boot), or keeps them under other names, which
     /// are returned. A place that has memory alone does nothing.

@@ -60,6 +60,11 @@ pub trait ObjectSpace: Send + Sync {
     /// [`BlockDevice::allocation`](crate::BlockDevice::allocation).
     fn allocation(&self, file: u64, offset: u64, length: u64, runs_max: usize) -> Result<Vec<Run>>;
 
+    /// Brings writes that were acknowledged to where [`stored`](Self::stored) counts them.
+    fn settle(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// What the data of a file takes where it is stored, as far as that is settled; `None`: it
     /// cannot be told.
     fn stored(&self, file: u64) -> Result<Option<Taken>> {
