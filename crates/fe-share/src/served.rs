@@ -281,11 +281,11 @@ impl Served {
                 self.list(node, offset, size.min(fuse::REQUEST_BYTES_MAX), with_attributes, answer);
             }
             Operation::Allocate { offset, length, mode, .. } => {
-                if let Err(failure) = self.clear_set_id_unless_kept(node, Process::of(request)) {
-                    return answer.fail(errno(failure));
-                }
                 let end = if mode & libc::FALLOC_FL_KEEP_SIZE == 0 { offset.saturating_add(length) } else { 0 };
-                let allocate = || tree.allocate(node, offset, length, mode);
+                let allocate = || {
+                    let change = |set_id| tree.allocate(node, offset, length, mode, set_id);
+                    self.with_set_id(node, Process::of(request), change)
+                };
                 self.growing.through(tree, node, end, allocate, |done| finish(done, answer));
             }
             Operation::Seek { offset, whence, .. } => {
@@ -299,10 +299,10 @@ impl Served {
             Operation::CopyRange { offset, to_node, to_offset, length, wide, .. } => {
                 // Without room for 64 bits in the answer, the caller comes again for the rest.
                 let length = if wide { length } else { length.min(1 << 30) };
-                if let Err(failure) = self.clear_set_id_unless_kept(to_node, Process::of(request)) {
-                    return answer.fail(errno(failure));
-                }
-                let copy = || tree.copy_range(node, offset, to_node, to_offset, length).map_err(errno);
+                let copy = || {
+                    let change = |set_id| tree.copy_range((node, offset), (to_node, to_offset), length, set_id);
+                    self.with_set_id(to_node, Process::of(request), change).map_err(errno)
+                };
                 self.growing.through(tree, to_node, to_offset.saturating_add(length), copy, |copied| {
                     moved.set(*copied.as_ref().unwrap_or(&0));
                     answer.result(copied.map(|bytes| {

@@ -196,6 +196,10 @@ fn allocations_and_copies_by_another_user_clear_set_id_bits() {
             let (file, from) = (OpenOptions::new().write(true).open(&path).unwrap(), File::open(&source).unwrap());
             change(&file, &from);
             assert_eq!(file.metadata().unwrap().mode() & 0o7777, before, "{name} by root");
+            // One that is refused leaves them.
+            let refused = by_nobody(|| fallocate(&file, Mode::empty(), 0, 1 << 60));
+            assert_eq!(refused, Err(rustix::io::Errno::FBIG));
+            assert_eq!(file.metadata().unwrap().mode() & 0o7777, before, "refused to another user");
             by_nobody(|| change(&file, &from));
             assert_eq!(file.metadata().unwrap().mode() & 0o7777, after, "{name} by another user");
         }
