@@ -16,7 +16,8 @@ impl Served {
     /// brings no request, so the kernel drops what it has cached of one whose access time is due.
     pub(crate) fn open_flags(&self, request: &Request<'_>) -> Option<OpenFlags> {
         let cache = match request.operation {
-            Operation::Open { .. } => OpenFlags::default(),
+            // Closing it waits for no server.
+            Operation::Open { .. } => OpenFlags::NO_FLUSH,
             Operation::OpenDirectory { .. } => OpenFlags::CACHE_DIR,
             _ => return None,
         };

@@ -13,6 +13,7 @@ use fuse::{
 use share::{Caller, Failure, Inode, SetAttributes, Time, TimeToSet, Tree};
 use surface::{Allocation, Traffic};
 
+use crate::closing::Closing;
 use crate::counted::kind_of;
 use crate::flags;
 use crate::growing::Growing;
@@ -40,6 +41,7 @@ pub(crate) struct Served {
     pub(crate) tree: Arc<Tree>,
     pub(crate) held: Held,
     growing: Growing,
+    pub(crate) closing: Closing,
     /// Whether reads move access times.
     pub(crate) has_access_times: bool,
     /// Set when the connection is agreed upon, before the first request.
@@ -152,6 +154,7 @@ impl Served {
             tree,
             held,
             growing: Growing::default(),
+            closing: Closing::default(),
             has_access_times: false,
             notifier: OnceLock::new(),
             moments,
@@ -161,6 +164,9 @@ impl Served {
 
     /// Does a request and answers it. `moved`: the bytes that it has read or written, if any.
     fn serve_uncounted<A: Answer>(&self, request: &Request<'_>, answer: A, moved: &Cell<u64>) {
+        if self.closing.takes(request) {
+            return Closing::serve(request, answer);
+        }
         if self.has_access_times
             && let Some(flags) = self.open_flags(request)
         {
