@@ -10,6 +10,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -38,6 +39,8 @@ pub struct MountOptions {
     /// Whether reads move access times (`relatime`); otherwise the mount says `noatime`. A mount
     /// that has outlived its server stays as it was made.
     pub has_access_times: bool,
+    /// Whether changes are refused, until [`Mount::set_read_only`].
+    pub is_read_only: bool,
     /// What `mount` and `df` show as the source.
     pub source: String,
     /// Mounts over a directory that is not empty, or over another mount; they are hidden then.
@@ -60,6 +63,7 @@ impl Default for MountOptions {
             threads: 4,
             allow_suid_and_devices: false,
             has_access_times: false,
+            is_read_only: false,
             source: "shale".to_owned(),
             overlay: false,
             commit_every: Duration::from_secs(5),
@@ -126,6 +130,7 @@ pub fn mount_with_moments(
     let moments = moments.map(|moments| Shown::new(moments, &tree));
     let mut served = Served::new(tree.clone(), Held::default(), moments, options.traffic.clone());
     served.has_access_times = options.has_access_times;
+    served.is_read_only.store(options.is_read_only, Ordering::Relaxed);
     let served = Arc::new(served);
     let first = Transport::best();
     let session = match begin(&served, &dir_path, options, first) {
@@ -214,6 +219,7 @@ fn go_on(
     let moments = moments.map(|moments| Shown::new(moments, &tree));
     let mut served = Served::new(tree.clone(), Held::taken_over(), moments, options.traffic.clone());
     served.has_access_times = place.has_access_times();
+    served.is_read_only.store(options.is_read_only, Ordering::Relaxed);
     let served = Arc::new(served);
     let session = Session::take_over(devices, served.clone()).map_err(about)?;
     place.bring_back(session.notifier().device(), &how(options), options.overlay)?;
@@ -399,6 +405,12 @@ impl Mount {
     pub fn names_at_risk(&self) -> Option<String> {
         let fault = self.journal.as_ref()?.fault()?;
         Some(format!("{}: names that are not synced would be lost: {fault}", self.dir().display()))
+    }
+
+    /// Refuses changes from now on with `EROFS`, or takes them again. Acknowledged changes stay;
+    /// pages of a mapping that the kernel has not written yet are refused.
+    pub fn set_read_only(&self, is_read_only: bool) {
+        self.served.is_read_only.store(is_read_only, Ordering::Relaxed);
     }
 
     /// Closes the open trees of snapshots: all, or with `only_idle` those that were not looked at

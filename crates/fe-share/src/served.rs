@@ -1,6 +1,7 @@
 //! Requests of the kernel, each handed to the tree.
 
 use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use share::{Caller, Failure, Inode, SetAttributes, Time, TimeToSet, Tree};
 use surface::{Allocation, Traffic};
 
 use crate::closing::Closing;
-use crate::counted::kind_of;
+use crate::counted::{is_change, kind_of};
 use crate::flags;
 use crate::growing::Growing;
 use crate::held::Held;
@@ -44,6 +45,8 @@ pub(crate) struct Served {
     pub(crate) closing: Closing,
     /// Whether reads move access times.
     pub(crate) has_access_times: bool,
+    /// Whether changes are refused.
+    pub(crate) is_read_only: AtomicBool,
     /// Set when the connection is agreed upon, before the first request.
     pub(crate) notifier: OnceLock<Notifier>,
     /// Its snapshots, if there are any to be shown.
@@ -156,6 +159,7 @@ impl Served {
             growing: Growing::default(),
             closing: Closing::default(),
             has_access_times: false,
+            is_read_only: AtomicBool::new(false),
             notifier: OnceLock::new(),
             moments,
             traffic,
@@ -184,6 +188,9 @@ impl Served {
             && let Some(result) = self.tree.was_done(request.number())
         {
             return self.answer_done(request, result, answer);
+        }
+        if self.is_read_only.load(Ordering::Relaxed) && is_change(&request.operation) {
+            return answer.fail(Errno::EROFS);
         }
         share::answering(request.number(), || self.do_and_answer(request, answer, moved));
     }
