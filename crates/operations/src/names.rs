@@ -60,6 +60,15 @@ pub fn snapshot_name(text: &str) -> std::result::Result<String, String> {
         .to_owned())
 }
 
+/// Checks the name of a snapshot, in which `*` and `?` stand for letters of the volume's name.
+///
+/// # Errors
+/// A message that names the allowed forms.
+pub fn snapshot_pattern(text: &str) -> std::result::Result<String, String> {
+    let (volume, name) = text.split_once('@').unwrap_or((text, ""));
+    snapshot_name(&format!("{}@{name}", volume.replace(['*', '?'], "x"))).map(|_| text.to_owned())
+}
+
 /// Checks the name of a volume, or of a snapshot.
 ///
 /// # Errors

@@ -59,6 +59,9 @@ impl Service {
         if let Some(shares) = self.mounted_shares().filter(|_| changes.iter().any(|(key, _)| key == "snapdir")) {
             shares.close_moments(true);
         }
+        if let Some(shares) = self.mounted_shares().filter(|_| changes.iter().any(|(key, _)| key == policy::READONLY)) {
+            shares.follow_readonly();
+        }
         let Some(exports) = exports else {
             let is_served = !doors.is_empty() && self.served.lock().is_some();
             return Ok(Reply::done_with(if is_served { exports::unserved_notes(changes) } else { Vec::new() }));

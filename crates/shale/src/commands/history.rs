@@ -16,6 +16,7 @@ use operations::names;
 use operations::{Reply, Request};
 use report::{ChangeReport, DiffReport};
 use server::session::Session;
+use server::stream_plan::fits;
 
 fn done(pool: &std::path::Path, access: &Access, request: Request) -> Outcome {
     Session::with(pool, access, |session| Ok(session.done(request)?))
@@ -25,6 +26,14 @@ fn done(pool: &std::path::Path, access: &Access, request: Request) -> Outcome {
 pub fn snapshot(args: SnapshotArgs, output: &Output) -> Outcome {
     let [snapshot, others @ ..] = &args.snapshots[..] else { return Ok(()) };
     let (volume, name) = snapshot.split_once('@').unwrap_or_default();
+    if args.snapshots.iter().any(|title| title.contains(['*', '?'])) {
+        if !args.recursive || !others.is_empty() {
+            let why =
+                format!("'*' stands for the names of several volumes: shale snapshot POOL -r '{snapshot}', alone");
+            return Err(Error::new(ErrorKind::Invalid, why).into());
+        }
+        return snapshot_matching(&args, volume, name, output);
+    }
     if args.recursive {
         if !others.is_empty() {
             let why = "with -r one snapshot is named: FOLDER@SNAPSHOT";
@@ -75,6 +84,21 @@ fn snapshot_folder(args: &SnapshotArgs, folder: &str, name: &str, output: &Outpu
         take_together(session, request, output)
     })?;
     say_taken(&snapshots, output);
+    Ok(())
+}
+
+/// Takes a snapshot of all volumes and shares whose names fit a pattern.
+fn snapshot_matching(args: &SnapshotArgs, pattern: &str, name: &str, output: &Output) -> Outcome {
+    let taken = Session::with(&args.pool, &args.access, |session| {
+        let found = volumes(session)?.into_iter().filter(|volume| fits(pattern, &volume.name));
+        let snapshots: Vec<_> = found.map(|volume| format!("{}@{name}", volume.name)).collect();
+        if snapshots.is_empty() {
+            let why = format!("no volume or share of the pool fits '{pattern}': `shale list` shows them");
+            return Err(Error::new(ErrorKind::NotFound, why).into());
+        }
+        take_together(session, Request::SnapshotTogether { snapshots }, output)
+    })?;
+    say_taken(&taken, output);
     Ok(())
 }
 

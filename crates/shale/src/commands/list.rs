@@ -12,7 +12,7 @@ use crate::cli::ListArgs;
 use crate::output::{Output, tabbed, table};
 use crate::times::show_moment;
 use operations::Outcome;
-use operations::names::volume_of;
+use operations::names::{property_key, volume_of};
 use operations::{Reply, Request};
 use report::{BookmarkLine, ImageLine, SnapshotReport, VolumeReport, ratio, show_ratio};
 use server::devices::is_in;
@@ -125,9 +125,11 @@ pub fn run(args: ListArgs, output: &Output) -> Outcome {
 }
 
 /// The columns that were asked for: those of the list, and properties.
-fn columns(names: &[String]) -> Result<Vec<String>> {
+fn columns(wanted: &[String]) -> Result<Vec<String>> {
+    // Other names of properties are columns, too.
+    let names: Vec<_> = wanted.iter().map(|name| property_key(name).unwrap_or_default()).collect();
     let known = || COLUMNS.into_iter().chain(policy::KEYS.iter().map(|key| key.name));
-    for name in names {
+    for name in &names {
         if !known().any(|known| known == name) {
             let text = format!(
                 "there is no column '{name}'; there are {}{}",
@@ -137,7 +139,7 @@ fn columns(names: &[String]) -> Result<Vec<String>> {
             return Err(Error::new(ErrorKind::Invalid, text));
         }
     }
-    Ok(names.to_vec())
+    Ok(names)
 }
 
 /// The volumes that were asked for, with those of their snapshots that were.
