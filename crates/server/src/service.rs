@@ -25,6 +25,8 @@ use self::mounts::is_of_shares;
 use self::tracers::Tracers;
 pub(crate) use self::tracers::{TraceKind, Tracing};
 use self::traces::Traced;
+use crate::access::Access;
+use crate::audit::Audit;
 use crate::devices::{Devices, is_in};
 use crate::exports::{self, Exports};
 use crate::fullness::{self, Fullness, Gauge};
@@ -91,6 +93,8 @@ pub struct Service {
     tracers: Tracers,
     images: Arc<Images>,
     tending: Arc<images::Tending>,
+    access: Access,
+    audit: Audit,
 }
 
 impl Service {
@@ -98,6 +102,8 @@ impl Service {
     pub(crate) fn new(pool: Pool, facts: Facts, journals: Journals, images: Arc<Images>) -> Self {
         let devices = Devices::new(pool.clone());
         Self {
+            access: Access::open(&facts.pool),
+            audit: Audit::new(&facts.pool),
             pool,
             devices,
             facts,
@@ -131,6 +137,16 @@ impl Service {
     /// The pool itself.
     pub fn pool(&self) -> &Pool {
         &self.pool
+    }
+
+    /// Who may do what over HTTP.
+    pub fn access(&self) -> &Access {
+        &self.access
+    }
+
+    /// The log of changes.
+    pub fn audit(&self) -> &Audit {
+        &self.audit
     }
 
     /// The journals of its shares' names.

@@ -103,7 +103,7 @@ const FLAGS: &[(&[&str], &str)] = &[
 /// Commands that take data or protection away: a slip of the fingers must not lead to one.
 const DESTROYING: &[&str] = &["destroy", "expire", "gc", "release", "rm", "rollback", "shrink", "unpin"];
 /// Commands that are not for people.
-const INTERNAL: &[&str] = &["keep-mounts"];
+const INTERNAL: &[&str] = &["keep-mounts", server::front_ends::HTTP_COMMAND];
 
 /// The answer to a command line with a word of another program.
 pub fn answer(error: &Error) -> Option<String> {

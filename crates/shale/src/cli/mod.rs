@@ -29,7 +29,7 @@ pub use jobs::JobsArgs;
 pub use kept::{BookmarkArgs, BookmarksArgs, HoldArgs, HoldsArgs, ReleaseArgs};
 pub use policy::{CalibrateArgs, ExplainArgs, RecompressArgs, TraceArgs, TraceFormat, UsageArgs};
 pub use pool::{
-    CheckArgs, CleanArgs, DfArgs, GrowArgs, InitArgs, ScrubArgs, ServeArgs, ShrinkArgs, StatusArgs, Switch,
+    CheckArgs, CleanArgs, DfArgs, GrowArgs, InitArgs, Metrics, ScrubArgs, ServeArgs, ShrinkArgs, StatusArgs, Switch,
 };
 pub use salvage::SalvageArgs;
 pub use streams::{ReceiveArgs, SendArgs};
@@ -197,6 +197,9 @@ fish/vendor_completions.d/shale.fish below PREFIX/share.")]
     /// Hold the mounts of a server while there is none; servers start it
     #[command(hide = true)]
     KeepMounts,
+    /// Speak HTTP for a server; servers start it
+    #[command(hide = true, name = server::front_ends::HTTP_COMMAND)]
+    ServeHttp,
     /// Write the manual pages to a directory
     #[command(after_long_help = "\
 Examples:

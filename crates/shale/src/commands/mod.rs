@@ -111,6 +111,7 @@ pub fn run(mut command: Command, output: &Output) -> Outcome {
         Command::Send(args) => streams::send(args, output),
         Command::Receive(args) => streams::receive(args, output),
         Command::KeepMounts => keeping::run(),
+        Command::ServeHttp => serve::run_http(),
         Command::Completions { shell } => generate::completions(shell, output),
         Command::Man { dir } => generate::man(&dir),
     }

@@ -82,6 +82,7 @@ fn with(work: impl FnOnce(&OpenPool, &Asked<'_>)) {
         mount: None,
         shares: None,
         exports: None,
+        http: server::front_ends::WantedHttp::default(),
         connections: 64,
         allow_other: false,
         overlay: false,
