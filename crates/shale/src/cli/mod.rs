@@ -248,6 +248,8 @@ pub struct Pacing {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use clap::CommandFactory;
 
@@ -267,6 +269,17 @@ mod tests {
             let too_long = examples.into_iter().find(|line| line.chars().count() > 99);
             assert_eq!(too_long, None, "{}: longer than a line of help", command.get_name());
         }
+    }
+
+    #[test]
+    fn every_command_is_of_the_catalogue_or_local() {
+        let command = Cli::command();
+        let all: BTreeSet<_> = command.get_subcommands().map(|c| c.get_name()).collect();
+        let of_catalogue: BTreeSet<_> =
+            operations::CATALOGUE.iter().flat_map(|about| about.commands).copied().collect();
+        let local: BTreeSet<_> = operations::LOCAL.iter().map(|(name, _)| *name).collect();
+        assert_eq!(of_catalogue.intersection(&local).collect::<Vec<_>>(), [&""; 0], "both");
+        assert_eq!(of_catalogue.union(&local).copied().collect::<BTreeSet<_>>(), all);
     }
 
     /// What is longer was broken without regard to the columns.
