@@ -38,8 +38,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub(crate) struct Peer {
     /// Its address; none: it comes over a unix socket.
     pub(crate) address: Option<IpAddr>,
-    /// Its user, over a unix socket.
-    pub(crate) uid: Option<u32>,
+    /// Its user and its number, over a unix socket.
+    pub(crate) process: Option<(u32, u32)>,
     /// The address of this machine that it has reached.
     pub(crate) local: Option<IpAddr>,
     /// The port that it has reached.
@@ -51,16 +51,7 @@ pub(crate) struct Peer {
 impl Peer {
     /// The address for the server's counts and log.
     pub(crate) fn from(&self) -> String {
-        match (self.address, self.uid) {
-            (Some(address), _) => address.to_string(),
-            (None, Some(uid)) => format!("unix socket, uid {uid}"),
-            (None, None) => "unix socket".to_owned(),
-        }
-    }
-
-    /// Whether it is on this machine.
-    pub(crate) fn is_local(&self) -> bool {
-        self.address.is_none_or(|address| address.is_loopback())
+        self.address.map_or_else(|| "unix socket".to_owned(), |address| address.to_string())
     }
 }
 
@@ -169,12 +160,19 @@ fn tcp_peer(stream: &TcpStream, address: IpAddr, is_tls: bool) -> Option<Peer> {
     let local = stream.local_addr().ok()?;
     stream.set_nodelay(true).ok()?;
     sockopt::set_tcp_user_timeout(stream, STALLED_MS).ok()?;
-    Some(Peer { address: Some(address), uid: None, local: Some(local.ip().to_canonical()), port: local.port(), is_tls })
+    Some(Peer {
+        address: Some(address),
+        process: None,
+        local: Some(local.ip().to_canonical()),
+        port: local.port(),
+        is_tls,
+    })
 }
 
 fn unix_peer(stream: &UnixStream) -> Peer {
-    let uid = sockopt::socket_peercred(stream).ok().map(|peer| peer.uid.as_raw());
-    Peer { address: None, uid, local: None, port: 0, is_tls: false }
+    let process = sockopt::socket_peercred(stream).ok();
+    let process = process.map(|peer| (peer.uid.as_raw(), peer.pid.as_raw_nonzero().get().unsigned_abs()));
+    Peer { address: None, process, local: None, port: 0, is_tls: false }
 }
 
 fn speak<S>(stream: S, peer: Peer, app: Router) -> impl Future<Output = ()> + Send

@@ -100,7 +100,7 @@ fn comes_from_here(fields: &HeaderMap, host: &str, peer: &Peer) -> bool {
         };
         return schemes.iter().any(|scheme| origin.eq_ignore_ascii_case(&format!("{scheme}://{host}")));
     }
-    site.is_some() || session::has_token(fields) || peer.uid.is_some()
+    site.is_some() || session::has_token(fields) || peer.process.is_some()
 }
 
 #[cfg(test)]
@@ -111,7 +111,7 @@ mod tests {
 
     fn peer(local: [u8; 4], is_tls: bool) -> Peer {
         let address = Some([10, 0, 0, 9].into());
-        Peer { address, uid: None, local: Some(local.into()), port: 80, is_tls }
+        Peer { address, process: None, local: Some(local.into()), port: 80, is_tls }
     }
 
     fn ask(method: &str, fields: &[(&str, &str)], peer: &Peer) -> Option<Refused> {
@@ -165,7 +165,7 @@ mod tests {
             assert_eq!(ask("DELETE", fields, &here), Some(Refused::ForeignOrigin), "{fields:?}");
         }
         assert_eq!(ask("GET", &[host, ("origin", "http://evil.example")], &here), None);
-        let unix = Peer { address: None, uid: Some(0), local: None, port: 0, is_tls: false };
+        let unix = Peer { address: None, process: Some((0, 1)), local: None, port: 0, is_tls: false };
         assert_eq!(ask("POST", &[("host", "any")], &unix), None);
     }
 }

@@ -7,10 +7,12 @@
 //!
 //! Owns listening sockets, connections, and the limits on both. It knows no engine and no pool.
 
+mod api;
 mod assets;
 mod backend;
 mod connections;
 mod guard;
+mod metrics;
 mod problem;
 mod process;
 mod rights;
@@ -19,5 +21,6 @@ mod session;
 mod tls;
 pub mod wire;
 
+pub use metrics::{Figures, ObjectFigures};
 pub use process::run;
 pub use tls::fingerprint;

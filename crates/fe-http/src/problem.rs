@@ -1,14 +1,13 @@
-//! Errors as `application/problem+json` (RFC 9457). The only place where a kind of error becomes an
-//! HTTP status.
+//! Errors as `application/problem+json` (RFC 9457).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use serde_json::json;
+use operations::Problem;
 
 use crate::backend::NoAnswer;
-use crate::wire::Problem;
+use crate::wire::Fault;
 
 /// Requests that were refused or failed, for the number in the answer.
 static NUMBER: AtomicU64 = AtomicU64::new(1);
@@ -75,39 +74,28 @@ pub(crate) fn no_answer(why: NoAnswer) -> Response {
 }
 
 /// The answer to a request that the server has refused, or that failed.
-pub(crate) fn of(problem: &Problem) -> Response {
-    document(status_of(&problem.kind), &problem.kind, &problem.message, problem.retry_after_s)
+pub(crate) fn of(fault: &Fault) -> Response {
+    let status = StatusCode::from_u16(fault.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    document(status, &fault.kind, &fault.message, fault.retry_after_s)
 }
 
-/// The status of a kind.
-fn status_of(kind: &str) -> StatusCode {
-    match kind {
-        Problem::UNAUTHORIZED => StatusCode::UNAUTHORIZED,
-        Problem::FORBIDDEN => StatusCode::FORBIDDEN,
-        Problem::THROTTLED => StatusCode::TOO_MANY_REQUESTS,
-        Problem::CHANGED => StatusCode::PRECONDITION_FAILED,
-        "malformed" => StatusCode::BAD_REQUEST,
-        "invalid" => StatusCode::UNPROCESSABLE_ENTITY,
-        "not-found" => StatusCode::NOT_FOUND,
-        "exists" | "in-use" | "read-only" | "conflict" => StatusCode::CONFLICT,
-        "full" => StatusCode::INSUFFICIENT_STORAGE,
-        "unsupported" => StatusCode::NOT_IMPLEMENTED,
-        "unknown" => StatusCode::GATEWAY_TIMEOUT,
-        _ => StatusCode::INTERNAL_SERVER_ERROR,
-    }
+/// The answer to a request that cannot be understood.
+pub(crate) fn malformed(detail: &str) -> Response {
+    document(StatusCode::BAD_REQUEST, "invalid", detail, None)
 }
 
 fn document(status: StatusCode, kind: &str, detail: &str, retry_after_s: Option<u64>) -> Response {
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    let body = json!({
-        "type": format!("urn:shale:error:{kind}"),
-        "title": kind.replace('-', " "),
-        "status": status.as_u16(),
-        "kind": kind,
-        "request": format!("{:x}-{number}", std::process::id()),
-        "detail": detail,
-    });
-    let mut response = (status, body.to_string()).into_response();
+    let body = Problem {
+        urn: format!("urn:shale:error:{kind}"),
+        title: kind.replace('-', " "),
+        status: status.as_u16(),
+        kind: kind.to_owned(),
+        detail: detail.to_owned(),
+        request: Some(format!("{:x}-{number}", std::process::id())),
+    };
+    let body = serde_json::to_string(&body).unwrap_or_default();
+    let mut response = (status, body).into_response();
     let fields = response.headers_mut();
     fields.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
     if status == StatusCode::UNAUTHORIZED {

@@ -65,12 +65,7 @@ fn begin(setup: Setup, descriptors: Vec<OwnedFd>, certificate: Option<Arc<Certif
     let mut descriptors = descriptors.into_iter();
     let listeners: Vec<_> = setup.listeners.iter().copied().zip(descriptors.by_ref()).collect();
     let streams = descriptors.map(UnixStream::from).collect();
-    let site = Site {
-        backend: Backend::new(streams)?,
-        names: setup.names,
-        open_metrics: setup.open_metrics,
-        version: setup.version,
-    };
+    let site = Site { backend: Backend::new(streams)?, names: setup.names, version: setup.version };
     let app = router(site);
     let limits = Arc::new(Limits::default());
     let tls = certificate.map(Certificate::acceptor).transpose()?;

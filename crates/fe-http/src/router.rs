@@ -12,11 +12,11 @@ use axum::{Router, middleware};
 use serde_json::Value;
 use tokio::time::timeout;
 
-use crate::backend::Backend;
+use crate::backend::{Backend, NoAnswer};
 use crate::connections::Peer;
 use crate::problem::{self, Refused};
-use crate::wire::{Answer, Ask, Problem, What};
-use crate::{assets, guard, session};
+use crate::wire::{Answer, Ask, What};
+use crate::{api, assets, guard, metrics, session};
 
 /// Longest body of a request, and how long it may take.
 const BODY_BYTES_MAX: usize = 1 << 20;
@@ -28,8 +28,6 @@ pub(crate) struct Site {
     pub(crate) backend: Backend,
     /// Names of this machine.
     pub(crate) names: Vec<String>,
-    /// Whether `/metrics` is open to clients of this machine.
-    pub(crate) open_metrics: bool,
     /// Version of the program.
     pub(crate) version: String,
 }
@@ -42,8 +40,11 @@ pub(crate) fn router(site: Site) -> Router {
     let shared = Arc::new(site);
     Router::new()
         .route("/healthz", get(healthz))
+        .route("/metrics", get(metrics_text))
         .route("/api/v1/version", get(version))
         .route("/api/v1/session", any(session_of))
+        .route("/api/v1/openapi.json", get(api::openapi))
+        .route("/api/v1/{*path}", any(api::operation))
         .fallback(other)
         .layer(middleware::from_fn_with_state(Arc::clone(&shared), guard::check))
         .with_state(shared)
@@ -60,6 +61,21 @@ async fn healthz(State(shared): State<Shared>) -> Response {
         false => (StatusCode::SERVICE_UNAVAILABLE, "the server does not answer\n"),
     };
     (status, [(header::CONTENT_TYPE, "text/plain; charset=utf-8")], text).into_response()
+}
+
+async fn metrics_text(State(shared): State<Shared>, Extension(peer): Extension<Peer>, fields: HeaderMap) -> Response {
+    let is_local = peer.address.is_none_or(|address| address.is_loopback());
+    match ask(&shared, &peer, &fields, What::Metrics { is_local }).await {
+        Ok(Answer::Figures(figures)) => match metrics::text(&figures) {
+            Ok(text) => ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response(),
+            Err(error) => {
+                log::warn!("the metrics cannot be encoded: {error}");
+                StatusCode::INTERNAL_SERVER_ERROR.into_response()
+            }
+        },
+        Ok(answer) => respond(answer),
+        Err(response) => response,
+    }
 }
 
 async fn version(State(shared): State<Shared>) -> Response {
@@ -85,26 +101,25 @@ pub(crate) async fn body_of(fields: &HeaderMap, body: Body) -> Result<Vec<u8>, R
 pub(crate) async fn ask(shared: &Shared, peer: &Peer, fields: &HeaderMap, what: What) -> Result<Answer, Response> {
     let ask = Ask { from: peer.from(), proof: session::proof(fields, peer), what };
     match shared.backend.ask(ask).await {
-        Ok(Answer::Problem(problem)) => Err(problem::of(&problem)),
+        Ok(Answer::Fault(fault)) => Err(problem::of(&fault)),
         Ok(answer) => Ok(answer),
         Err(why) => Err(problem::no_answer(why)),
     }
 }
 
-/// The response to an answer that is no problem.
-pub(crate) fn respond(answer: Answer, status: StatusCode) -> Response {
+/// The response to an answer that is no failure.
+pub(crate) fn respond(answer: Answer) -> Response {
     match answer {
         Answer::Done => StatusCode::NO_CONTENT.into_response(),
-        Answer::Document { document, etag } => {
-            let mut response = json(status, &document);
-            if let Some(etag) = etag.and_then(|etag| HeaderValue::from_str(&etag).ok()) {
+        Answer::Document { document, status } => {
+            let mut response = json(StatusCode::from_u16(status).unwrap_or(StatusCode::OK), &document);
+            let etag = document["etag"].as_str().and_then(|etag| HeaderValue::from_str(&format!("\"{etag}\"")).ok());
+            if let Some(etag) = etag {
                 response.headers_mut().insert(header::ETAG, etag);
             }
             response
         }
-        Answer::Session(_) | Answer::Problem(_) => {
-            problem::of(&Problem::new("internal", "the server gave an answer that does not fit"))
-        }
+        Answer::Session(_) | Answer::Figures(_) | Answer::Fault(_) => problem::no_answer(NoAnswer::Gone),
     }
 }
 
@@ -134,14 +149,14 @@ async fn session_of(
     match ask(&shared, &peer, &fields, what).await {
         Ok(Answer::Session(begun)) => session::begun(&begun, &peer),
         Ok(_) if is_end => session::ended(&peer),
-        Ok(answer) => respond(answer, StatusCode::OK),
+        Ok(answer) => respond(answer),
         Err(response) => response,
     }
 }
 
 /// Everything else: files of the page.
 async fn other(method: Method, uri: Uri, fields: HeaderMap) -> Response {
-    if uri.path().starts_with("/api/") {
+    if uri.path().starts_with("/api") {
         return problem::refuse(Refused::NoSuchPath);
     }
     match method {

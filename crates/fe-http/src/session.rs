@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use crate::connections::Peer;
 use crate::problem;
-use crate::wire::{Begun, Problem, Proof, What};
+use crate::wire::{Begun, Proof, What};
 
 /// What `POST /session` takes.
 #[derive(Deserialize)]
@@ -37,7 +37,7 @@ pub(crate) fn log_in(body: &[u8]) -> Result<What, Box<Response>> {
         // The parser's own words would have parts of the body in them.
         Err(_) => {
             let text = "a log-in has the fields user and password, or the field key";
-            Err(Box::new(problem::of(&Problem::new("malformed", text))))
+            Err(Box::new(problem::malformed(text)))
         }
     }
 }
@@ -95,7 +95,7 @@ pub(crate) fn proof(fields: &HeaderMap, peer: &Peer) -> Proof {
     if let Some((_, id)) = pairs.into_iter().find(|(own, _)| *own == name) {
         return Proof::Session(id.to_owned());
     }
-    peer.uid.map_or(Proof::None, Proof::Peer)
+    peer.process.map_or(Proof::None, |(uid, pid)| Proof::Peer { uid, pid })
 }
 
 #[cfg(test)]
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     fn peer(is_tls: bool) -> Peer {
-        Peer { address: None, uid: None, local: None, port: 8443, is_tls }
+        Peer { address: None, process: None, local: None, port: 8443, is_tls }
     }
 
     #[test]

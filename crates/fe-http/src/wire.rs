@@ -12,12 +12,16 @@ use std::io::{self, BufRead, IoSlice, IoSliceMut, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use operations::{Request, http_status};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use surface::Error;
+
+use crate::metrics::Figures;
 
 /// Requests that the server works on at a time. More would take its CPUs from the volumes.
 pub const REQUEST_LINES: usize = 8;
@@ -57,8 +61,6 @@ pub struct Setup {
     pub tls: Option<Pem>,
     /// Names of this machine that a `Host` may have, besides its addresses.
     pub names: Vec<String>,
-    /// Whether `/metrics` is open to clients of this machine.
-    pub open_metrics: bool,
     /// The version of the program.
     pub version: String,
 }
@@ -83,8 +85,13 @@ pub enum Proof {
     Session(String),
     /// A token.
     Token(String),
-    /// The user at the other end of a unix socket.
-    Peer(u32),
+    /// The process at the other end of a unix socket.
+    Peer {
+        /// Its user.
+        uid: u32,
+        /// Its number.
+        pid: u32,
+    },
 }
 
 /// What is asked for.
@@ -109,17 +116,12 @@ pub enum What {
     WhoAmI,
     /// The end of the session.
     LogOut,
-    /// An operation, as the control protocol has it.
-    Operation {
-        /// The request.
-        request: Value,
-        /// The ETag that the object must have.
-        if_match: Option<String>,
-    },
-    /// The figures of `/metrics`: [`Answer::Document`].
+    /// An operation: [`Answer::Document`] or [`Answer::Done`].
+    Operation(Box<Request>),
+    /// The figures of `/metrics`: [`Answer::Figures`].
     Metrics {
-        /// A client of this machine asks, and they are open to those.
-        is_open: bool,
+        /// Whether the client is on this machine.
+        is_local: bool,
     },
 }
 
@@ -145,10 +147,12 @@ pub struct Begun {
     pub document: Value,
 }
 
-/// An answer that is an error.
+/// A failure.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Problem {
-    /// Name of its kind: one of `surface`'s, or of [`crate::wire::Problem`]'s own.
+pub struct Fault {
+    /// HTTP status.
+    pub status: u16,
+    /// Kind, as in the JSON of commands; `unauthorized` and `throttled` are HTTP's own.
     pub kind: String,
     /// The command's text.
     pub message: String,
@@ -156,19 +160,27 @@ pub struct Problem {
     pub retry_after_s: Option<u64>,
 }
 
-impl Problem {
-    /// Nobody has proved to be anybody. Nothing more is said.
-    pub const UNAUTHORIZED: &'static str = "unauthorized";
-    /// The role does not allow it.
-    pub const FORBIDDEN: &'static str = "forbidden";
-    /// Too many attempts.
-    pub const THROTTLED: &'static str = "throttled";
-    /// The ETag does not match.
-    pub const CHANGED: &'static str = "changed";
+impl Fault {
+    /// Of an error, with the status of its kind.
+    pub fn of(error: &Error) -> Self {
+        let kind = error.kind();
+        Self {
+            status: http_status(kind),
+            kind: kind.name().to_owned(),
+            message: error.to_string(),
+            retry_after_s: None,
+        }
+    }
 
-    /// Of that kind.
-    pub fn new(kind: &str, message: impl Into<String>) -> Self {
-        Self { kind: kind.to_owned(), message: message.into(), retry_after_s: None }
+    /// Nobody has proved to be anybody.
+    pub fn unauthorized(message: &str) -> Self {
+        Self { status: 401, kind: "unauthorized".to_owned(), message: message.to_owned(), retry_after_s: None }
+    }
+
+    /// Too many attempts to log in.
+    pub fn throttled(seconds: u64) -> Self {
+        let message = format!("too many attempts to log in: try again in {seconds} s");
+        Self { status: 429, kind: "throttled".to_owned(), message, retry_after_s: Some(seconds) }
     }
 }
 
@@ -176,19 +188,21 @@ impl Problem {
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
-    /// It is done; there is nothing to say.
+    /// Success without a document.
     Done,
     /// A document.
     Document {
         /// The document.
         document: Value,
-        /// Its ETag.
-        etag: Option<String>,
+        /// HTTP status.
+        status: u16,
     },
+    /// The figures.
+    Figures(Box<Figures>),
     /// A session has begun.
     Session(Begun),
     /// It failed.
-    Problem(Problem),
+    Fault(Fault),
 }
 
 fn line_of(message: &impl Serialize) -> io::Result<Vec<u8>> {
@@ -239,8 +253,12 @@ fn read_line<T: DeserializeOwned>(from: &mut impl BufRead) -> io::Result<Option<
 /// # Errors
 /// Of the socket.
 pub fn write_answer(to: &mut impl Write, answer: &Answer) -> io::Result<()> {
-    let line = line_of(answer).or_else(|error| line_of(&Answer::Problem(Problem::new("io", error.to_string()))))?;
+    let line = line_of(answer).or_else(|error| line_of(&Answer::Fault(too_long(&error))))?;
     to.write_all(&line)
+}
+
+fn too_long(error: &io::Error) -> Fault {
+    Fault { status: 500, kind: "io".to_owned(), message: error.to_string(), retry_after_s: None }
 }
 
 /// Sends a message with descriptors.
@@ -303,7 +321,6 @@ mod tests {
             listeners: vec![Listener::Tcp, Listener::Unix],
             tls: Some(Pem { certificates: "c".repeat(60_000), key: "k".to_owned() }),
             names: vec!["host".to_owned()],
-            open_metrics: true,
             version: "1".to_owned(),
         };
         send_command(&ours, &Command::Begin(setup), &[passed.as_fd(), passed.as_fd()]).unwrap();
@@ -322,15 +339,15 @@ mod tests {
     #[test]
     fn questions_and_answers_round_trip() {
         let what = What::LogIn { user: "anna".to_owned(), password: "a\nb".to_owned() };
-        let line = encode(&Ask { from: "::1".to_owned(), proof: Proof::Peer(7), what }).unwrap();
+        let line = encode(&Ask { from: "::1".to_owned(), proof: Proof::Peer { uid: 7, pid: 8 }, what }).unwrap();
         assert_eq!(line.iter().filter(|byte| **byte == b'\n').count(), 1);
         let mut lines = &line[..];
         let read = read_ask(&mut lines).unwrap().unwrap();
         assert!(matches!(read.what, What::LogIn { password, .. } if password == "a\nb"));
         assert!(read_ask(&mut lines).unwrap().is_none());
         let mut answer = Vec::new();
-        write_answer(&mut answer, &Answer::Problem(Problem::new(Problem::CHANGED, "no"))).unwrap();
-        assert!(matches!(decode(&answer).unwrap(), Answer::Problem(problem) if problem.kind == Problem::CHANGED));
+        write_answer(&mut answer, &Answer::Fault(Fault::throttled(7))).unwrap();
+        assert!(matches!(decode(&answer).unwrap(), Answer::Fault(fault) if fault == Fault::throttled(7)));
         assert!(read_ask(&mut &b"{}\n"[..]).is_err());
     }
 }

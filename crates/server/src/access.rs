@@ -15,8 +15,8 @@ mod secret;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use operations::{NewToken, Role, TokenLine, UserLine, Who};
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
 use surface::{Error, ErrorKind, Result};
 
 use self::attempts::Attempts;
@@ -42,18 +42,6 @@ const PASSWORD_BYTES_MAX: usize = 1024;
 /// What tokens begin with, so that scanners of repositories find them.
 const TOKEN_PREFIX: &str = "shale_";
 
-/// What somebody may do; each role includes the ones before it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Role {
-    /// Reads figures, lists and properties.
-    Read,
-    /// Takes snapshots, runs jobs, and reads names of files.
-    Operate,
-    /// Everything.
-    Admin,
-}
-
 /// The time of a call.
 #[derive(Debug, Clone, Copy)]
 pub struct Moment {
@@ -73,10 +61,10 @@ pub enum Proof<'a> {
 }
 
 /// Who a client is, and what it may do.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
-    /// `user NAME` or `token LABEL`.
-    pub who: String,
+    /// A user, or the owner of a token.
+    pub who: Who,
     /// What it may do.
     pub role: Role,
 }
@@ -99,45 +87,6 @@ pub enum Refusal {
     Wrong,
     /// Too many attempts failed: the next one is answered after so many seconds.
     TooMany(u64),
-}
-
-/// A user, as lists show it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct UserLine {
-    /// Name.
-    pub user: String,
-    /// What they may do.
-    pub role: Role,
-    /// When the password was set, in seconds since 1970.
-    pub password_set_unix_s: u64,
-}
-
-/// A token, as lists show it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TokenLine {
-    /// Its number.
-    pub id: u64,
-    /// What it is for.
-    pub label: String,
-    /// What it may do.
-    pub role: Role,
-    /// When it was made, in seconds since 1970.
-    pub created_unix_s: u64,
-    /// When it expires, in seconds since 1970; null: never.
-    pub expires_unix_s: Option<u64>,
-    /// When it was used last, to the minute, in seconds since 1970; null: never.
-    pub last_used_unix_s: Option<u64>,
-}
-
-/// A token that is to be made.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NewToken {
-    /// What it is for.
-    pub label: String,
-    /// What it may do.
-    pub role: Role,
-    /// It expires after so many seconds.
-    pub seconds: Option<u64>,
 }
 
 struct SessionEntry {
@@ -198,7 +147,7 @@ impl Access {
         self.state.lock().contents.users.iter().map(StoredUser::line).collect()
     }
 
-    /// The tokens by number.
+    /// The tokens by name.
     pub fn tokens(&self) -> Vec<TokenLine> {
         self.state.lock().contents.tokens.iter().map(StoredToken::line).collect()
     }
@@ -225,7 +174,7 @@ impl Access {
     /// # Errors
     /// `Invalid` for a name or a password that cannot be, and those of the file.
     pub fn set_password(&self, user: &str, password: &str, role: Option<Role>, now: Moment) -> Result<()> {
-        check_user_name(user)?;
+        check_name(user, "a user")?;
         if !(PASSWORD_BYTES_MIN..=PASSWORD_BYTES_MAX).contains(&password.len()) {
             let text = format!("a password has {PASSWORD_BYTES_MIN} to {PASSWORD_BYTES_MAX} bytes");
             return Err(Error::new(ErrorKind::Invalid, text));
@@ -268,46 +217,53 @@ impl Access {
         self.state.lock().sessions.retain(|_, session| session.user != user);
     }
 
-    /// Makes a token. Its text is returned this once, and kept nowhere.
+    /// Makes a token.
     ///
     /// # Errors
-    /// `Invalid` for a label that cannot be, and those of the file.
-    pub fn create_token(&self, wish: NewToken, now: Moment) -> Result<(TokenLine, String)> {
-        check_label(&wish.label)?;
+    /// `Invalid` for a name that cannot be, `Exists` for one that is taken, and those of the file.
+    pub fn create_token(&self, name: &str, role: Role, expires_unix_s: Option<u64>, now: Moment) -> Result<NewToken> {
+        check_name(name, "a token")?;
+        if expires_unix_s.is_some_and(|at| at <= now.unix_s) {
+            let text = format!("the token '{name}' would have expired already: choose a later time");
+            return Err(Error::new(ErrorKind::Invalid, text));
+        }
         let text = format!("{TOKEN_PREFIX}{}", secret::random_text()?);
         let digest = Digest::of(&text);
         let line = self.change(|contents| {
+            if contents.tokens.iter().any(|token| token.name == name) {
+                let text = format!("there is a token '{name}': choose another name, or revoke that one first");
+                return Err(Error::new(ErrorKind::Exists, text));
+            }
             if contents.tokens.len() >= ENTRIES_MAX {
                 let text = format!("there are {ENTRIES_MAX} tokens already: revoke some");
                 return Err(Error::new(ErrorKind::Invalid, text));
             }
-            let id = contents.next_token;
-            contents.next_token += 1;
             let token = StoredToken {
-                id,
-                label: wish.label,
-                role: wish.role,
+                name: name.to_owned(),
+                role,
                 digest,
                 created_unix_s: now.unix_s,
-                expires_unix_s: wish.seconds.map(|seconds| now.unix_s.saturating_add(seconds)),
+                expires_unix_s,
                 last_used_unix_s: None,
             };
             let line = token.line();
             contents.tokens.push(token);
+            contents.tokens.sort_by(|a, b| a.name.cmp(&b.name));
             Ok(line)
         })?;
-        Ok((line, text))
+        Ok(NewToken { line, token: text })
     }
 
     /// Revokes a token: the next request with it is refused.
     ///
     /// # Errors
     /// `NotFound`, and those of the file.
-    pub fn revoke_token(&self, id: u64) -> Result<TokenLine> {
+    pub fn revoke_token(&self, name: &str) -> Result<()> {
         self.change(|contents| {
-            let place = contents.tokens.iter().position(|token| token.id == id);
-            let place = place.ok_or_else(|| Error::new(ErrorKind::NotFound, format!("there is no token {id}")))?;
-            Ok(contents.tokens.remove(place).line())
+            let before = contents.tokens.len();
+            contents.tokens.retain(|token| token.name != name);
+            let found = contents.tokens.len() < before;
+            found.then_some(()).ok_or_else(|| Error::new(ErrorKind::NotFound, format!("there is no token '{name}'")))
         })
     }
 
@@ -441,8 +397,7 @@ fn check_token(state: &mut State, digest: &Digest, now: Moment) -> Option<(Grant
     if is_news {
         token.last_used_unix_s = Some(now.unix_s);
     }
-    let who = format!("token {}", token.label);
-    Some((Grant { who, role: token.role }, is_news))
+    Some((Grant { who: Who::Token(token.name.clone()), role: token.role }, is_news))
 }
 
 impl SessionEntry {
@@ -452,21 +407,15 @@ impl SessionEntry {
     }
 
     fn grant(&self) -> Grant {
-        Grant { who: format!("user {}", self.user), role: self.role }
+        Grant { who: Who::User(self.user.clone()), role: self.role }
     }
 }
 
 /// Refuses a name that would not fit a line of a log or a table.
-fn check_user_name(name: &str) -> Result<()> {
+fn check_name(name: &str, whose: &str) -> Result<()> {
     operations::names::short_name(name)
         .map(drop)
-        .map_err(|why| Error::new(ErrorKind::Invalid, format!("'{name}' cannot be the name of a user: {why}")))
-}
-
-fn check_label(label: &str) -> Result<()> {
-    let fits = !label.trim().is_empty() && label.len() <= 100 && !label.chars().any(char::is_control);
-    let text = "the label of a token has 1 to 100 bytes, without control characters";
-    fits.then_some(()).ok_or_else(|| Error::new(ErrorKind::Invalid, text))
+        .map_err(|why| Error::new(ErrorKind::Invalid, format!("'{name}' cannot be the name of {whose}: {why}")))
 }
 
 #[cfg(test)]

@@ -11,9 +11,9 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use operations::{Audit, AuditLine, AuditOutcome, AuditRecord};
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
-use surface::{Error, Result};
+use surface::{Error, ErrorKind, Result};
 
 /// Size at which the next file begins.
 const FILE_BYTES: u64 = 4 << 20;
@@ -21,46 +21,6 @@ const FILE_BYTES: u64 = 4 << 20;
 const FILES_MAX: usize = 8;
 /// Longest line: longer ones lose their changes.
 const LINE_BYTES_MAX: usize = 64 << 10;
-
-/// What came of a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum AuditOutcome {
-    /// It is done.
-    Done,
-    /// It failed; `error` says why.
-    Failed,
-    /// Whoever asked may not, or did not prove who they are.
-    Refused,
-}
-
-/// A line of the log.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AuditLine {
-    /// When it was answered, in seconds since 1970.
-    pub unix_s: u64,
-    /// Who asked: `user NAME`, `token LABEL`, or a process and its user.
-    pub who: String,
-    /// From where: an address, or `control socket`.
-    pub from: String,
-    /// Name of the operation.
-    pub operation: String,
-    /// What was asked for, in words; never a secret.
-    pub about: String,
-    /// What came of it.
-    pub outcome: AuditOutcome,
-    /// Why it failed or was refused.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub error: Option<String>,
-    /// Refused requests before this one that have no line: at most one a second has.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub refused_before: u64,
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "the form that serde calls")]
-fn is_zero(count: &u64) -> bool {
-    *count == 0
-}
 
 #[derive(Default)]
 struct State {
@@ -75,7 +35,7 @@ struct State {
 }
 
 /// See the module's text.
-pub struct Audit {
+pub struct AuditLog {
     dir: PathBuf,
     state: Mutex<State>,
 }
@@ -102,14 +62,14 @@ fn files(dir: &Path) -> std::io::Result<Vec<(u64, PathBuf)>> {
     Ok(found)
 }
 
-impl Audit {
+impl AuditLog {
     /// Of a pool's directory. Nothing is made before the first line.
     pub fn new(pool: &Path) -> Self {
         Self { dir: dir_of(pool), state: Mutex::default() }
     }
 
-    /// Records a request.
-    pub fn record(&self, mut line: AuditLine) {
+    /// Appends a line.
+    pub fn append(&self, mut line: AuditLine) {
         let mut state = self.state.lock();
         if line.outcome == AuditOutcome::Refused {
             if state.refused_unix_s == line.unix_s {
@@ -119,7 +79,7 @@ impl Audit {
             state.refused_unix_s = line.unix_s;
             line.refused_before = std::mem::take(&mut state.refused_unsaid);
         }
-        match self.append(&mut state, &line) {
+        match self.write(&mut state, &line) {
             Ok(()) => state.is_failing = false,
             Err(error) => {
                 state.file = None;
@@ -130,7 +90,7 @@ impl Audit {
         }
     }
 
-    fn append(&self, state: &mut State, line: &AuditLine) -> std::io::Result<()> {
+    fn write(&self, state: &mut State, line: &AuditLine) -> std::io::Result<()> {
         let mut bytes = serde_json::to_vec(line)?;
         if bytes.len() > LINE_BYTES_MAX {
             bytes = serde_json::to_vec(&AuditLine { about: "(too long)".to_owned(), error: None, ..line.clone() })?;
@@ -197,6 +157,26 @@ impl Audit {
     }
 }
 
+impl Audit for AuditLog {
+    fn record(&self, record: &AuditRecord<'_>) {
+        let outcome = match record.error.map(Error::kind) {
+            None => AuditOutcome::Done,
+            Some(ErrorKind::Denied) => AuditOutcome::Refused,
+            Some(_) => AuditOutcome::Failed,
+        };
+        self.append(AuditLine {
+            unix_s: host::unix_s(),
+            who: record.caller.who.to_string(),
+            from: record.caller.from.clone(),
+            operation: record.about.op(),
+            about: record.text.to_owned(),
+            outcome,
+            error: record.error.map(ToString::to_string),
+            refused_before: 0,
+        });
+    }
+}
+
 fn ends_a_line(path: &Path, length: u64) -> std::io::Result<bool> {
     let mut last = [0];
     std::os::unix::fs::FileExt::read_exact_at(&File::open(path)?, &mut last, length - 1)?;
@@ -240,7 +220,7 @@ mod tests {
     }
 
     fn all(dir: &TempDir) -> Vec<AuditLine> {
-        Audit::read(dir.path(), usize::MAX, |_| true).unwrap()
+        AuditLog::read(dir.path(), usize::MAX, |_| true).unwrap()
     }
 
     #[test]
@@ -248,11 +228,11 @@ mod tests {
         let dir = TempDir::new("audit-lines");
         assert_eq!(all(&dir), []);
         let odd = line(1, "vm\n{\"who\":\"nobody\"}", AuditOutcome::Done);
-        Audit::new(dir.path()).record(odd.clone());
-        Audit::new(dir.path()).record(line(2, "b", AuditOutcome::Failed));
+        AuditLog::new(dir.path()).append(odd.clone());
+        AuditLog::new(dir.path()).append(line(2, "b", AuditOutcome::Failed));
         assert_eq!(all(&dir), [odd, line(2, "b", AuditOutcome::Failed)]);
-        assert_eq!(Audit::read(dir.path(), 1, |_| true).unwrap(), [line(2, "b", AuditOutcome::Failed)]);
-        assert_eq!(Audit::read(dir.path(), 9, |line| line.unix_s < 2).unwrap().len(), 1);
+        assert_eq!(AuditLog::read(dir.path(), 1, |_| true).unwrap(), [line(2, "b", AuditOutcome::Failed)]);
+        assert_eq!(AuditLog::read(dir.path(), 9, |line| line.unix_s < 2).unwrap().len(), 1);
         let file = dir.path().join("audit/00000001.jsonl");
         assert_eq!(std::fs::metadata(file).unwrap().permissions().mode() & 0o777, 0o600);
     }
@@ -260,11 +240,11 @@ mod tests {
     #[test]
     fn refused_requests_have_one_line_a_second_and_the_rest_is_counted() {
         let dir = TempDir::new("audit-refused");
-        let audit = Audit::new(dir.path());
+        let audit = AuditLog::new(dir.path());
         for unix_s in [5, 5, 5, 5, 6] {
-            audit.record(line(unix_s, "x", AuditOutcome::Refused));
+            audit.append(line(unix_s, "x", AuditOutcome::Refused));
         }
-        audit.record(line(6, "y", AuditOutcome::Done));
+        audit.append(line(6, "y", AuditOutcome::Done));
         let counts: Vec<_> = all(&dir).iter().map(|line| (line.unix_s, line.refused_before)).collect();
         assert_eq!(counts, [(5, 0), (6, 3), (6, 0)]);
     }
@@ -272,10 +252,10 @@ mod tests {
     #[test]
     fn files_are_bounded_in_size_and_number() {
         let dir = TempDir::new("audit-bound");
-        let audit = Audit::new(dir.path());
+        let audit = AuditLog::new(dir.path());
         let long = "x".repeat(60 << 10);
         for unix_s in 0..800 {
-            audit.record(line(unix_s, &long, AuditOutcome::Done));
+            audit.append(line(unix_s, &long, AuditOutcome::Done));
         }
         let kept = files(&dir.path().join("audit")).unwrap();
         assert_eq!(kept.len(), FILES_MAX);
@@ -288,12 +268,12 @@ mod tests {
     #[test]
     fn a_torn_line_is_skipped_and_the_next_one_is_whole() {
         let dir = TempDir::new("audit-torn");
-        Audit::new(dir.path()).record(line(1, "a", AuditOutcome::Done));
+        AuditLog::new(dir.path()).append(line(1, "a", AuditOutcome::Done));
         let path = dir.path().join("audit/00000001.jsonl");
         let mut bytes = std::fs::read(&path).unwrap();
         bytes.extend(b"{\"unix_s\":2,\"who\":\"us");
         std::fs::write(&path, bytes).unwrap();
-        Audit::new(dir.path()).record(line(3, "c", AuditOutcome::Done));
+        AuditLog::new(dir.path()).append(line(3, "c", AuditOutcome::Done));
         assert_eq!(all(&dir).iter().map(|line| line.unix_s).collect::<Vec<_>>(), [1, 3]);
     }
 }

@@ -1,36 +1,38 @@
 //! Answers requests on an open pool: for the command that opened it, and for the clients of a
 //! server.
 
+mod access;
 mod damage;
 mod files;
 mod images;
 mod jobs;
 mod lists;
 mod mounts;
+mod status;
 mod tracers;
 mod traces;
 mod traffic;
+mod users;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use engine::{Meant, Pool, PoolRoom, Volume};
+use engine::{Meant, Pool, Volume};
 use parking_lot::Mutex;
 use surface::{BlockDevice, Client, DeviceId, Error, ErrorKind, Result};
 
-use self::damage::damage_words;
+pub use self::access::this_process;
 use self::mounts::is_of_shares;
 use self::tracers::Tracers;
 pub(crate) use self::tracers::{TraceKind, Tracing};
 use self::traces::Traced;
 use crate::access::Access;
-use crate::audit::Audit;
+use crate::audit::AuditLog;
 use crate::devices::{Devices, is_in};
 use crate::exports::{self, Exports};
-use crate::fullness::{self, Fullness, Gauge};
-use crate::health;
+use crate::fullness::Fullness;
 use crate::images::Images;
 use crate::jobs::Jobs;
 use crate::schedules;
@@ -39,8 +41,8 @@ use crate::share_recompress::Recompressing;
 use crate::share_trees;
 use crate::shares::Shares;
 use crate::{documents, stream_io, stream_plan};
-use operations::{Reply, Request};
-use report::{LossLine, ReceiveLine, ReservedLine, ScrubLine, StatusReport, ratio, write_amplification};
+use operations::{Audit, Reply, Request};
+use report::{JobReport, ReceiveLine};
 
 /// Facts about an open pool besides the engine's.
 #[derive(Debug, Clone)]
@@ -93,17 +95,19 @@ pub struct Service {
     tracers: Tracers,
     images: Arc<Images>,
     tending: Arc<images::Tending>,
+    /// Where calls that change something are recorded.
+    audit: Mutex<Arc<dyn Audit>>,
+    audit_log: Arc<AuditLog>,
     access: Access,
-    audit: Audit,
 }
 
 impl Service {
     /// Around a pool that was just opened. Words for the log go to `output`.
     pub(crate) fn new(pool: Pool, facts: Facts, journals: Journals, images: Arc<Images>) -> Self {
         let devices = Devices::new(pool.clone());
+        let audit_log = Arc::new(AuditLog::new(&facts.pool));
         Self {
             access: Access::open(&facts.pool),
-            audit: Audit::new(&facts.pool),
             pool,
             devices,
             facts,
@@ -121,6 +125,8 @@ impl Service {
             tracers: Tracers::default(),
             images,
             tending: Arc::default(),
+            audit: Mutex::new(audit_log.clone()),
+            audit_log,
         }
     }
 
@@ -144,9 +150,9 @@ impl Service {
         &self.access
     }
 
-    /// The log of changes.
-    pub fn audit(&self) -> &Audit {
-        &self.audit
+    /// The audit log, for what is no operation.
+    pub fn audit_log(&self) -> &AuditLog {
+        &self.audit_log
     }
 
     /// The journals of its shares' names.
@@ -209,11 +215,9 @@ impl Service {
         })
     }
 
-    /// Does the request.
-    ///
-    /// # Errors
-    /// What the pool says.
-    pub fn handle(self: &Arc<Self>, request: Request) -> Result<Reply> {
+    /// Carries out a request whose caller was checked. A missing operation does not compile.
+    pub(crate) fn answer(self: &Arc<Self>, request: Request) -> Result<Reply> {
+        let job = |job: JobReport| Reply::Job(Box::new(job));
         match request {
             Request::Hello => Ok(Reply::Done),
             Request::Create { volume, properties, .. } if properties.keys().any(|key| is_of_shares(key)) => {
@@ -328,7 +332,10 @@ impl Service {
                 let reports = properties.into_iter().map(|p| documents::property_report(p, own, is_folder));
                 Ok(Reply::Properties(reports.collect()))
             }
-            Request::Set { volume, id, changes } => self.set(volume.as_deref(), id, &changes),
+            Request::Set { volume, id, changes } => {
+                let changes: Vec<_> = changes.into_iter().collect();
+                self.set(volume.as_deref(), id, &changes)
+            }
             Request::Exports { check } => {
                 let exports = self.exports.lock().clone();
                 Ok(Reply::Exports(
@@ -377,7 +384,15 @@ impl Service {
                 self.devices.first_reads().end();
                 Ok(Reply::Done)
             }
-            Request::Job(request) => self.on_job(request),
+            Request::StartJob { wish, background } => self.start_job(wish, background).map(job),
+            Request::Jobs => Ok(Reply::Jobs(self.jobs.list())),
+            Request::WatchJob { id, seen, patience_ms } => self.watch_job(id, seen, patience_ms).map(job),
+            Request::PauseJob { id } => self.jobs.pause(id).map(job),
+            Request::ResumeJob { id } => self.jobs.resume(id).map(job),
+            Request::CancelJob { id, interrupted } => self.cancel_job(id, interrupted).map(job),
+            Request::RegisterJob { .. } | Request::TellJob { .. } | Request::FinishJob { .. } => {
+                Err(Error::new(ErrorKind::Invalid, "a client's job needs a connection that it ends with"))
+            }
             Request::PlanSend(wish) => stream_plan::plan(&self.pool, &wish).map(Reply::Plan),
             Request::Place { volume, to, from } => Ok(Reply::Place(stream_io::place(self, &volume, to, from))),
             Request::Receives => Ok(Reply::Receives(self.receives())),
@@ -389,6 +404,13 @@ impl Service {
                 share_trees::refuse(&volume)?;
                 Ok(Reply::Bulk { id: volume.id().0 })
             }
+            Request::Users
+            | Request::SetPassword { .. }
+            | Request::RemoveUser { .. }
+            | Request::Tokens
+            | Request::CreateToken { .. }
+            | Request::RevokeToken { .. }
+            | Request::Audit { .. } => self.on_users(request),
         }
     }
 
@@ -416,149 +438,6 @@ impl Service {
 
     fn receives(&self) -> Vec<ReceiveLine> {
         self.pool.receives().into_iter().map(documents::receive_line).collect()
-    }
-
-    /// What is to be said of how full the pool is, for the server's log.
-    pub fn new_fullness(&self) -> Option<String> {
-        self.fullness.look(self.pool.room().into(), || self.status())
-    }
-
-    fn status(&self) -> StatusReport {
-        let mut report = self.figures();
-        report.health = health::worst(&report).name().to_owned();
-        report.full_level = fullness::level(report.used_percent);
-        report
-    }
-
-    fn figures(&self) -> StatusReport {
-        let status = self.pool.status();
-        let damage = self.known_damage();
-        let mut standby_notes = status.standby.notes;
-        standby_notes.extend(self.journals.notes());
-        let mounted = self.shares.lock().clone();
-        let names_at_risk = mounted.as_ref().map(|shares| shares.names_at_risk()).unwrap_or_default();
-        let has_names_at_risk = !names_at_risk.is_empty();
-        standby_notes.extend(names_at_risk);
-        let served = self.served.lock().clone();
-        let is_served = served.is_some();
-        let Served { nbd, mount, shares, connections, connections_max } = served.unwrap_or_default();
-        // The process writes to nothing but the log and the map, once it is open; where the system
-        // does not count, the log alone is known.
-        let written = host::disk_written_bytes().saturating_sub(self.written_before).max(status.log_bytes);
-        // Clones see what destroyed volumes hold for them: it is stored, so it counts as data, too.
-        let allocated = status.allocated_bytes + status.unlisted_allocated_bytes;
-        let holds = self.pool.holds(None).unwrap_or_default();
-        let held: BTreeSet<_> = holds.iter().map(|hold| (&hold.volume, &hold.snapshot)).collect();
-        let saving = (allocated > 0).then(|| 100.0 * (1.0 - status.live_bytes as f64 / allocated as f64));
-        let cleaned = status.cleaned_extents * status.extent_bytes;
-        // With what has been written since the last checkpoint. What has been discarded since takes
-        // its room until the next one.
-        let gauge = Gauge::from(PoolRoom {
-            live_bytes: status.live_bytes + status.returning_bytes,
-            available_bytes: status.available_bytes,
-            reserved_bytes: status.reserved_bytes,
-            is_full: status.is_full,
-            refused_writes: status.refused_writes,
-        });
-        StatusReport {
-            jobs: self.jobs.under_way(),
-            unserved_shares: mounted.map(|shares| shares.unserved()).unwrap_or_default(),
-            cleaned_extents: status.cleaned_extents,
-            moved_bytes: status.moved_bytes,
-            rewritten_bytes: status.rewritten_bytes,
-            cleaning_ms: status.cleaning_ns as f64 / 1e6,
-            cleaning_bytes_per_s: ratio(cleaned, status.cleaning_ns).map(|per_ns| per_ns * 1e9),
-            cold_before_bytes: status.cold_before_bytes,
-            cold_after_bytes: status.cold_after_bytes,
-            catalogue_bytes: status.catalogue_bytes,
-            catalogue_extents: status.catalogue_extents,
-            health: String::new(),
-            used_percent: gauge.used_percent,
-            available_bytes: status.available_bytes,
-            reserved_bytes: status.reserved_bytes,
-            reserved_for: status
-                .reserved_for
-                .into_iter()
-                .map(|(volume, bytes)| ReservedLine { volume, bytes })
-                .collect(),
-            full_level: 0,
-            kept_bytes: status.kept_bytes,
-            returning_bytes: status.returning_bytes,
-            full: gauge.is_full,
-            short_below: status.is_short_below,
-            refused_writes: status.refused_writes,
-            exact: status.is_exact,
-            scrub: ScrubLine {
-                started_unix_s: damage.started_unix_s,
-                finished_unix_s: damage.finished_unix_s,
-                running: damage.is_scrubbing,
-                bytes_done: damage.bytes_done,
-                bytes_total: damage.bytes_total,
-                found: damage.found,
-            },
-            damages: damage.damages.into_iter().map(damage_words).collect(),
-            damages_unlisted: damage.unlisted,
-            damages_acknowledged: damage.acknowledged,
-            receives: self.receives(),
-            images: self.pool.images().into_iter().map(documents::image_line).collect(),
-            incomplete: self.pool.incomplete(),
-            bookmarks: self.pool.bookmarks(None).map_or(0, |bookmarks| bookmarks.len() as u64),
-            holds: holds.len() as u64,
-            held_snapshots: held.len() as u64,
-            losses: self.pool.losses().into_iter().map(|(unix_s, text)| LossLine { unix_s, text }).collect(),
-            pool: self.facts.pool.display().to_string(),
-            data: self.facts.data.display().to_string(),
-            id: status.id,
-            served: is_served,
-            pid: std::process::id(),
-            nbd,
-            nbd_connections: connections.map_or(0, |count| count() as u64),
-            nbd_connections_max: connections_max as u64,
-            mount,
-            shares,
-            uptime_s: self.opened.elapsed().as_secs(),
-            capacity_bytes: status.capacity_bytes,
-            extent_bytes: status.extent_bytes,
-            extents_free: status.extents_free,
-            extents_total: status.extents_total,
-            volumes: self.pool.volumes().len() as u64,
-            logical_bytes: status.logical_bytes,
-            allocated_bytes: allocated,
-            stored_bytes: status.live_bytes,
-            unlisted_bytes: status.unlisted_bytes,
-            unlisted_allocated_bytes: status.unlisted_allocated_bytes,
-            dictionaries: status.dictionaries,
-            dictionary_bytes: status.dictionary_bytes,
-            reaping: status.reaping,
-            dead_bytes: status.dead_bytes,
-            free_bytes: status.free_bytes,
-            map_bytes: status.map_bytes,
-            ratio: ratio(allocated, status.live_bytes).filter(|_| allocated > 0),
-            saving_percent: saving,
-            written_bytes: status.written_bytes,
-            fragment_bytes: status.fragment_bytes,
-            log_bytes: status.log_bytes,
-            disk_written_bytes: written,
-            write_amplification: write_amplification(written, status.rewritten_bytes, status.fragment_bytes),
-            read_bytes: status.read_bytes,
-            read_disk_bytes: status.read_disk_bytes,
-            checkpoints: status.checkpoints,
-            light_checkpoints: status.light_checkpoints,
-            flushes: status.flushes,
-            syncs: status.syncs,
-            recovered_batches: status.recovered_batches,
-            recovered_bytes: status.recovered_bytes,
-            recovery_ms: status.recovery_ns as f64 / 1e6,
-            standby: status.standby.place,
-            standby_bytes: status.standby.bytes,
-            replayed_writes: status.standby.replayed,
-            replayed_bytes: status.standby.replayed_bytes,
-            standby_notes,
-            names_at_risk: has_names_at_risk,
-            memory_budget_bytes: self.facts.memory_bytes,
-            memory_resident_bytes: host::resident_bytes(),
-            failed: status.failed,
-        }
     }
 
     /// Closes the pool: everything is durable and checkpointed.

@@ -10,6 +10,7 @@ use surface::{Error, ErrorKind, NamedClient, Result};
 
 use crate::control::{Client, Unreached};
 use crate::pool_dir::{self, Access, OpenPool, Opening, PoolDir};
+use crate::service::this_process;
 use crate::stream_io::{LocalSink, LocalSource, StreamSink, StreamSource};
 use crate::traffic::COMMANDS;
 use copy::volume_io::{LocalVolume, VolumeIo};
@@ -117,7 +118,7 @@ impl Session {
     /// What the pool says.
     pub fn call(&self, request: Request) -> Result<Reply> {
         match self {
-            Self::Direct(pool) => pool.service.handle(request),
+            Self::Direct(pool) => pool.service.handle(&this_process(), request),
             Self::Served(client) => client.call(&request),
         }
     }

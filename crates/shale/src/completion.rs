@@ -16,7 +16,7 @@ use clap_complete::env::{EnvCompleter, Fish, Zsh};
 
 use crate::cli;
 use crate::commands::COLUMNS;
-use operations::{JobRequest, Reply, Request};
+use operations::{Reply, Request};
 use server::control::Client;
 use server::pool_dir::PoolDir;
 
@@ -202,7 +202,7 @@ fn named_in(words: &[OsString]) -> Names {
         Ok(Reply::Holds(holds)) => holds.into_iter().map(|hold| (hold.snapshot, hold.tag)).collect(),
         _ => Vec::new(),
     };
-    let jobs = match client.call(&Request::Job(JobRequest::List)) {
+    let jobs = match client.call(&Request::Jobs) {
         Ok(Reply::Jobs(jobs)) => jobs.into_iter().map(|job| job.id.to_string()).collect(),
         _ => Vec::new(),
     };

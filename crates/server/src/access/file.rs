@@ -4,11 +4,11 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use operations::{Role, TokenLine, UserLine};
 use serde::{Deserialize, Serialize};
 use surface::{Error, ErrorKind, Result};
 
 use super::secret::{Digest, Password};
-use super::{Role, TokenLine, UserLine};
 
 /// Version of the file.
 const VERSION: u32 = 1;
@@ -25,15 +25,14 @@ pub(super) struct StoredUser {
 impl StoredUser {
     /// What lists show of it.
     pub(super) fn line(&self) -> UserLine {
-        UserLine { user: self.name.clone(), role: self.role, password_set_unix_s: self.password_set_unix_s }
+        UserLine { name: self.name.clone(), role: self.role, password_set_unix_s: self.password_set_unix_s }
     }
 }
 
 /// A token.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct StoredToken {
-    pub(super) id: u64,
-    pub(super) label: String,
+    pub(super) name: String,
     pub(super) role: Role,
     pub(super) digest: Digest,
     pub(super) created_unix_s: u64,
@@ -45,8 +44,7 @@ impl StoredToken {
     /// What lists show of it.
     pub(super) fn line(&self) -> TokenLine {
         TokenLine {
-            id: self.id,
-            label: self.label.clone(),
+            name: self.name.clone(),
             role: self.role,
             created_unix_s: self.created_unix_s,
             expires_unix_s: self.expires_unix_s,
@@ -62,15 +60,13 @@ pub(super) struct Contents {
     version: u32,
     /// By name.
     pub(super) users: Vec<StoredUser>,
-    /// By number.
+    /// By name.
     pub(super) tokens: Vec<StoredToken>,
-    /// Number of the next token: numbers are not used again.
-    pub(super) next_token: u64,
 }
 
 impl Default for Contents {
     fn default() -> Self {
-        Self { version: VERSION, users: Vec::new(), tokens: Vec::new(), next_token: 1 }
+        Self { version: VERSION, users: Vec::new(), tokens: Vec::new() }
     }
 }
 

@@ -10,10 +10,6 @@ fn at(seconds: u64) -> Moment {
     Moment { unix_s: 1_800_000_000 + seconds, monotonic_s: seconds }
 }
 
-fn token(role: Role, seconds: Option<u64>) -> NewToken {
-    NewToken { label: "backup".to_owned(), role, seconds }
-}
-
 const PASSWORD: &str = "correct horse";
 
 fn with_anna(dir: &TempDir) -> Access {
@@ -30,7 +26,7 @@ fn a_user_logs_in_and_the_session_ends_when_idle_or_old() {
     assert_eq!(access.log_in("bert", PASSWORD, "10.0.0.1", at(0)), Err(Refusal::Wrong));
     let session = access.log_in("anna", PASSWORD, "10.0.0.1", at(0)).unwrap();
     let check = |now| access.check(Proof::Session(&session.id), at(now));
-    assert_eq!(check(0).unwrap(), Grant { who: "user anna".to_owned(), role: Role::Operate });
+    assert_eq!(check(0).unwrap(), Grant { who: Who::User("anna".to_owned()), role: Role::Operate });
     assert!(access.check(Proof::Session("x"), at(0)).is_none());
     assert!(access.check(Proof::Token(&session.id), at(0)).is_none());
     for hour in 0..11 {
@@ -63,22 +59,34 @@ fn a_new_password_or_role_ends_sessions_and_log_out_does() {
 fn tokens_are_kept_as_hashes_and_expire() {
     let dir = TempDir::new("access-token");
     let access = Access::open(dir.path());
-    let (line, text) = access.create_token(token(Role::Read, Some(100)), at(0)).unwrap();
-    assert!(text.starts_with("shale_") && text.len() == 6 + 64, "{text}");
+    let token = access.create_token("backup", Role::Read, Some(at(100).unix_s), at(0)).unwrap().token;
+    assert!(token.starts_with("shale_") && token.len() == 6 + 64, "{token}");
     let file = std::fs::read_to_string(dir.path().join("access.json")).unwrap();
-    assert!(!file.contains(&text[6..]), "the token is in the file");
+    assert!(!file.contains(&token[6..]), "the token is in the file");
     let mode = std::fs::metadata(dir.path().join("access.json")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    let grant = access.check(Proof::Token(&text), at(50)).unwrap();
-    assert_eq!(grant, Grant { who: "token backup".to_owned(), role: Role::Read });
+    let grant = access.check(Proof::Token(&token), at(50)).unwrap();
+    assert_eq!(grant, Grant { who: Who::Token("backup".to_owned()), role: Role::Read });
+    assert!(access.check(Proof::Session(&token), at(50)).is_none());
     // Another start of the server knows it, and when it was used.
     let again = Access::open(dir.path());
     assert_eq!(again.tokens()[0].last_used_unix_s, Some(at(50).unix_s));
-    assert!(again.check(Proof::Token(&text), at(99)).is_some());
-    assert!(again.check(Proof::Token(&text), at(100)).is_none());
-    again.revoke_token(line.id).unwrap();
-    let (next, _) = again.create_token(token(Role::Admin, None), at(0)).unwrap();
-    assert_eq!(next.id, line.id + 1, "numbers are not used again");
+    assert!(again.check(Proof::Token(&token), at(99)).is_some());
+    assert!(again.check(Proof::Token(&token), at(100)).is_none());
+    assert_eq!(again.create_token("backup", Role::Read, None, at(0)).unwrap_err().kind(), ErrorKind::Exists);
+    let late = again.create_token("late", Role::Read, Some(at(0).unix_s), at(0));
+    assert_eq!(late.unwrap_err().kind(), ErrorKind::Invalid);
+}
+
+#[test]
+fn a_revoked_token_is_refused_at_once() {
+    let dir = TempDir::new("access-revoked");
+    let access = Access::open(dir.path());
+    let token = access.create_token("backup", Role::Operate, None, at(0)).unwrap().token;
+    assert!(access.check(Proof::Token(&token), at(1_000_000)).is_some());
+    access.revoke_token("backup").unwrap();
+    assert!(access.check(Proof::Token(&token), at(1_000_000)).is_none());
+    assert_eq!(access.revoke_token("backup").unwrap_err().kind(), ErrorKind::NotFound);
 }
 
 #[test]
@@ -118,7 +126,7 @@ fn a_damaged_file_lets_nobody_in_and_is_not_overwritten() {
     assert!(access.unusable().unwrap().contains("access.json"), "{:?}", access.unusable());
     assert_eq!(access.set_password("anna", PASSWORD, None, at(0)).unwrap_err().kind(), ErrorKind::Corrupt);
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "{\"version\":1,");
-    std::fs::write(&path, "{\"version\":2,\"users\":[],\"tokens\":[],\"next_token\":1}").unwrap();
+    std::fs::write(&path, "{\"version\":2,\"users\":[],\"tokens\":[]}").unwrap();
     assert!(Access::open(dir.path()).unusable().unwrap().contains("version 2"));
 }
 
@@ -130,7 +138,6 @@ fn names_passwords_and_labels_that_cannot_be_are_refused() {
         let error = access.set_password(user, password, None, at(0)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid, "{user:?} {password:?}");
     }
-    let wish = NewToken { label: "a\nb".to_owned(), ..token(Role::Read, None) };
-    assert_eq!(access.create_token(wish, at(0)).unwrap_err().kind(), ErrorKind::Invalid);
+    assert_eq!(access.create_token("a\nb", Role::Read, None, at(0)).unwrap_err().kind(), ErrorKind::Invalid);
     assert!(!access.has_anybody() && !dir.path().join("access.json").exists());
 }

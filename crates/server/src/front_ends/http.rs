@@ -5,6 +5,7 @@
 
 mod answers;
 mod certificate;
+mod figures;
 mod process;
 
 use std::path::PathBuf;
@@ -96,18 +97,12 @@ fn start(asked: &Asked<'_>) -> Started {
     let pem = certificates.as_ref().map(Certificates::load).transpose()?;
     let fingerprint = pem.as_ref().map(certificate::fingerprint).transpose()?;
     let kinds = http.listen.iter().map(|one| if matches!(one, Listen::Unix(_)) { Kept::Unix } else { Kept::Tcp });
-    let setup = Setup {
-        listeners: kinds.collect(),
-        tls: pem,
-        names,
-        open_metrics: http.open_metrics,
-        version: http.version.clone(),
-    };
+    let setup = Setup { listeners: kinds.collect(), tls: pem, names, version: http.version.clone() };
     let scheme = if setup.tls.is_some() { "https" } else { "http" };
     let urls: Vec<_> = listeners.iter().map(|listener| url(&listener.address, scheme)).collect();
     let has_unix = setup.listeners.contains(&Kept::Unix);
-    let answering = Arc::new(Answering::new(Arc::clone(service), has_unix));
-    let link = service.access().new_link(answering.now())?;
+    let answering = Arc::new(Answering::new(Arc::clone(service), has_unix, http.open_metrics));
+    let link = service.access().new_link(service.moment())?;
     let process = Process::start(Startable { listeners, setup, certificates, answering })?;
     Ok(Some(Box::new(Http { process, urls, link, fingerprint })))
 }

@@ -61,14 +61,14 @@ impl Service {
         }
         let Some(exports) = exports else {
             let is_served = !doors.is_empty() && self.served.lock().is_some();
-            return Ok(Reply::done_with(if is_served { exports::unserved_notes(changes) } else { Vec::new() }));
+            return Ok(Reply::Noted(if is_served { exports::unserved_notes(changes) } else { Vec::new() }));
         };
         if let Some(fault) = exports.change(&doors, volume).first() {
             let text =
                 format!("the property is set, but not in force: {} (shale exports --check tells more)", fault.text);
             return Err(Error::new(ErrorKind::Io, text));
         }
-        Ok(Reply::done_with(exports.notes(changes)))
+        Ok(Reply::Noted(exports.notes(changes)))
     }
 
     /// Fails for a volume: it has no files.

@@ -20,11 +20,6 @@ const COMMANDS: &[(&str, &str)] = &[
         "set a schedule with `shale set POOL NAME snapshots=...`, which removes old snapshots, or remove them with \
          `shale destroy POOL NAME@A,B` or NAME@A%B",
     ),
-    (
-        "history",
-        "a pool keeps no list of commands: `shale list POOL -t snapshot` lists snapshots with their times, `shale jobs POOL` \
-         the long work of the server",
-    ),
     ("images", "`shale list POOL` lists volumes, `shale blob ls URL` blobs"),
     ("info", "`shale status POOL` describes a pool, `shale get POOL NAME` a volume"),
     (

@@ -95,7 +95,7 @@ pub fn push(args: PushArgs, output: &Output) -> Outcome {
         to: args.to.as_ref().map(ToString::to_string),
         replace: args.replace,
         message: args.message,
-        properties: args.properties,
+        properties: args.properties.into_iter().collect(),
     };
     let (pool, access) = (args.pool, args.access);
     let call = move || {

@@ -21,6 +21,7 @@ use crate::output::Output;
 use copy::trees::{PosixSink, PosixSource, ShareSink, Sink, Source, Tally, TarSource};
 use host::Termination;
 use operations::Request;
+use operations::names::Changes;
 use operations::{Failure, Outcome, path_error};
 use report::JobKind;
 use report::ratio;
@@ -109,7 +110,7 @@ fn shown(file: &Path) -> String {
     if file == Path::new("-") { "stdin".to_owned() } else { file.display().to_string() }
 }
 
-fn set(name: &str, id: u64, changes: Vec<(String, Option<String>)>) -> Request {
+fn set(name: &str, id: u64, changes: Changes) -> Request {
     Request::Set { volume: Some(name.to_owned()), id: Some(id), changes }
 }
 
@@ -151,7 +152,7 @@ fn fill(
     reached.close(name)?;
     session.done(Request::Checkpoint)?;
     // Only now: a reader that does not find the mark finds all of the data.
-    Ok(session.done(set(name, id, vec![(INCOMPLETE.to_owned(), None)]))?)
+    Ok(session.done(set(name, id, [(INCOMPLETE.to_owned(), None)].into()))?)
 }
 
 /// Takes a new share back if nothing came, and adds to the failure how far it came.
@@ -173,7 +174,7 @@ fn clean_up(
         return failure.with(&left);
     }
     if is_empty {
-        let unmark = session.done(set(name, id, vec![(INCOMPLETE.to_owned(), None)]));
+        let unmark = session.done(set(name, id, [(INCOMPLETE.to_owned(), None)].into()));
         return if unmark.is_ok() { failure.with(&format!("; share '{name}' is as it was")) } else { failure };
     }
     failure.with(&format!(

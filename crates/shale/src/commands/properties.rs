@@ -20,14 +20,13 @@ pub fn set(args: SetArgs, output: &Output) -> Outcome {
 
 /// Removes a property's own value, and shows the value in force then.
 pub fn inherit(args: InheritArgs, output: &Output) -> Outcome {
-    change(&args.pool, &args.access, args.name, vec![(args.key, None)], output)
+    change(&args.pool, &args.access, args.name, [(args.key, None)].into(), output)
 }
 
 fn change(pool: &Path, access: &Access, volume: Option<String>, changes: Changes, output: &Output) -> Outcome {
-    let keys: Vec<String> = changes.iter().map(|(key, _)| key.clone()).collect();
+    let keys: Vec<String> = changes.keys().cloned().collect();
     let properties = Session::with(pool, access, |session| {
         match session.call(Request::Set { volume: volume.clone(), id: None, changes })? {
-            Reply::Done => {}
             Reply::Noted(notes) => notes.iter().for_each(|text| output.note(&format!("note: {text}"))),
             other => return Err(other.unexpected().into()),
         }

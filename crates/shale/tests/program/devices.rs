@@ -10,6 +10,7 @@ use operations::SendWish;
 use operations::{Reply, Request};
 use server::devices::{Devices, GonePatience};
 use server::pool_dir::OpenPool;
+use server::service::this_process;
 use server::stream_io::{LocalSource, StreamSource};
 use surface::{BlockDevice, Client, ErrorKind, NamedClient, WriteOptions};
 use testkit::PATIENCE;
@@ -169,7 +170,7 @@ fn a_look_waits_for_nobody_and_keeps_nobody_waiting() {
 fn a_volume_is_changed_by_its_number_under_another_name() {
     let (open, _dir) = pool_with(&[]);
     let (pool, service) = (open.service.pool(), &open.service);
-    let handle = |request| service.handle(request).unwrap();
+    let handle = |request| service.handle(&this_process(), request).unwrap();
     let create = || Request::Create { volume: "new".to_owned(), size_bytes: 1 << 20, properties: Default::default() };
     let Reply::Created { id } = handle(create()) else { panic!("another reply") };
     pool.rename("new", "renamed").unwrap();
@@ -178,7 +179,7 @@ fn a_volume_is_changed_by_its_number_under_another_name() {
     handle(Request::Set {
         volume: Some(volume.clone()),
         id,
-        changes: vec![("unit".to_owned(), Some("8K".to_owned()))],
+        changes: [("unit".to_owned(), Some("8K".to_owned()))].into(),
     });
     handle(Request::Resize { volume: volume.clone(), id, size_bytes: 1 << 16, shrink: true, force: false });
     let status = |name: &str| pool.volumes().into_iter().find(|volume| volume.name == name);
@@ -187,7 +188,7 @@ fn a_volume_is_changed_by_its_number_under_another_name() {
     let destroy = Request::Destroy { volume, id, recursive: false, force: false };
     handle(destroy.clone());
     assert!(status("renamed").is_none());
-    let gone = service.handle(destroy).unwrap_err();
+    let gone = service.handle(&this_process(), destroy).unwrap_err();
     assert!(gone.kind() == ErrorKind::NotFound && gone.to_string().contains("'new' is gone"), "{gone}");
     let new = status("new").unwrap();
     assert_eq!((new.id.0, new.size_bytes, new.properties.len()), (other, 1 << 20, 0));

@@ -6,31 +6,32 @@ use std::io::BufReader;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::time::Instant;
 
-use fe_http::wire::{Answer, Ask, Begun, Problem, Proof, What, read_ask, write_answer};
-use serde_json::json;
+use fe_http::wire::{Answer, Ask, Begun, Fault, Proof, What, read_ask, write_answer};
+use operations::{AuditLine, AuditOutcome, Caller, Request, Role, Who};
+use serde_json::{Value, json};
+use surface::{Error, ErrorKind};
 
-use crate::access::{Access, Grant, Moment, NewSession, Refusal, Role};
-use crate::audit::{AuditLine, AuditOutcome};
+use super::figures::Named;
+use crate::access::{Access, Grant, NewSession, Refusal};
 use crate::service::Service;
+
+/// Longest wait for a change of a job: it holds one of few connections.
+const JOB_PATIENCE_MS: u64 = 5000;
 
 /// See the module's text.
 pub(super) struct Answering {
     service: Arc<Service>,
-    began: Instant,
     /// Whether it has a unix socket, so that users at its other end are believed.
     believes_peers: bool,
+    /// Whether clients of this machine read the metrics without credentials.
+    open_metrics: bool,
+    named: Named,
 }
 
 impl Answering {
-    pub(super) fn new(service: Arc<Service>, believes_peers: bool) -> Self {
-        Self { service, began: Instant::now(), believes_peers }
-    }
-
-    /// The time, for the users.
-    pub(super) fn now(&self) -> Moment {
-        Moment { unix_s: host::unix_s(), monotonic_s: self.began.elapsed().as_secs() }
+    pub(super) fn new(service: Arc<Service>, believes_peers: bool, open_metrics: bool) -> Self {
+        Self { service, believes_peers, open_metrics, named: Named::default() }
     }
 
     /// Answers one question after the other until the other end is closed.
@@ -59,15 +60,16 @@ impl Answering {
 
     fn answer(&self, ask: Ask) -> Answer {
         let Ask { from, proof, what } = ask;
+        let now = self.service.moment();
         let answered = match what {
             What::Hello => Ok(Answer::Done),
             What::LogIn { user, password } => {
-                let outcome = self.access().log_in(&user, &password, &from, self.now());
+                let outcome = self.access().log_in(&user, &password, &from, now);
                 self.began(&format!("user {user}"), &from, outcome)
             }
             What::LogInByLink { key } => {
-                let outcome = self.access().log_in_by_link(&key, &from, self.now());
-                self.began("log-in link", &from, outcome)
+                let outcome = self.access().log_in_by_link(&key, &from, now);
+                self.began("the log-in link", &from, outcome)
             }
             What::LogOut => {
                 if let Proof::Session(id) = &proof {
@@ -75,28 +77,50 @@ impl Answering {
                 }
                 Ok(Answer::Done)
             }
-            What::WhoAmI => self.grant(&proof, &from).map(|grant| document(who(&grant))),
-            What::Operation { .. } | What::Metrics { .. } => {
-                self.grant(&proof, &from).map(|_| Answer::Problem(Problem::new("unsupported", "not an operation")))
+            What::WhoAmI => self.caller(&proof, &from).map(|caller| document(who(&caller.who, caller.role), 200)),
+            What::Metrics { is_local } => {
+                let allowed = if is_local && self.open_metrics { Ok(()) } else { self.caller(&proof, &from).map(drop) };
+                let figures = |()| self.named.figures(&self.service).map_err(|error| Fault::of(&error));
+                allowed.and_then(figures).map(|figures| Answer::Figures(Box::new(figures)))
             }
+            What::Operation(request) => self.caller(&proof, &from).and_then(|caller| self.operate(&caller, *request)),
         };
-        answered.unwrap_or_else(Answer::Problem)
+        answered.unwrap_or_else(Answer::Fault)
+    }
+
+    /// Carries out an operation. The role is checked by the service.
+    fn operate(&self, caller: &Caller, request: Request) -> Result<Answer, Fault> {
+        let about = request.about();
+        if about.rest().is_none() {
+            let text = format!("'{}' is not reached over HTTP", about.op());
+            return Err(Fault::of(&Error::new(ErrorKind::Unsupported, text)));
+        }
+        let done = self.service.handle(caller, over_http(request));
+        let reply = done.map_err(|error| Fault::of(&error))?;
+        let status = about.status(&reply);
+        match reply.document() {
+            Ok(Some(value)) => Ok(document(value, status)),
+            Ok(None) => Ok(Answer::Done),
+            Err(error) => Err(Fault::of(&error)),
+        }
     }
 
     /// Who that is.
-    fn grant(&self, proof: &Proof, from: &str) -> Result<Grant, Problem> {
+    fn caller(&self, proof: &Proof, from: &str) -> Result<Caller, Fault> {
+        let now = self.service.moment();
         let granted = match proof {
             Proof::None => None,
-            Proof::Session(id) => self.access().check(crate::access::Proof::Session(id), self.now()),
-            Proof::Token(text) => self.access().check(crate::access::Proof::Token(text), self.now()),
-            Proof::Peer(uid) => (self.believes_peers && self.is_owner(*uid))
-                .then(|| Grant { who: format!("uid {uid}"), role: Role::Admin }),
+            Proof::Session(id) => self.access().check(crate::access::Proof::Session(id), now),
+            Proof::Token(text) => self.access().check(crate::access::Proof::Token(text), now),
+            Proof::Peer { uid, pid } => (self.believes_peers && self.is_owner(*uid))
+                .then(|| Grant { who: Who::Process { uid: *uid, pid: *pid }, role: Role::Admin }),
         };
+        let granted = granted.map(|Grant { who, role }| Caller { who, from: format!("http {from}"), role });
         granted.ok_or_else(|| {
             if !matches!(proof, Proof::None) {
                 self.record("unknown", from, "request", Some("the credentials are wrong or have expired"));
             }
-            Problem::new(Problem::UNAUTHORIZED, "log in, or send a token that is valid (Authorization: Bearer)")
+            Fault::unauthorized("log in, or send a valid token (Authorization: Bearer)")
         })
     }
 
@@ -104,30 +128,29 @@ impl Answering {
         uid == 0 || self.service.facts().pool.metadata().is_ok_and(|pool| pool.uid() == uid)
     }
 
-    fn began(&self, who: &str, from: &str, outcome: Result<NewSession, Refusal>) -> Result<Answer, Problem> {
+    fn began(&self, who: &str, from: &str, outcome: Result<NewSession, Refusal>) -> Result<Answer, Fault> {
         match outcome {
             Ok(NewSession { id, grant, seconds }) => {
-                self.record(who, from, "log-in", None);
-                Ok(Answer::Session(Begun { id, seconds, document: self::who(&grant) }))
+                self.record(who, from, "log_in", None);
+                Ok(Answer::Session(Begun { id, seconds, document: self::who(&grant.who, grant.role) }))
             }
             Err(Refusal::Wrong) => {
-                self.record(who, from, "log-in", Some("wrong user or password"));
-                Err(Problem::new(Problem::UNAUTHORIZED, "the user or the password is wrong, or the link has expired"))
+                self.record(who, from, "log_in", Some("wrong user or password"));
+                Err(Fault::unauthorized("the user or the password is wrong, or the link has expired"))
             }
             Err(Refusal::TooMany(seconds)) => {
-                self.record(who, from, "log-in", Some("too many attempts"));
-                let text = format!("too many attempts to log in: try again in {seconds} s");
-                Err(Problem { retry_after_s: Some(seconds), ..Problem::new(Problem::THROTTLED, text) })
+                self.record(who, from, "log_in", Some("too many attempts"));
+                Err(Fault::throttled(seconds))
             }
         }
     }
 
     fn record(&self, who: &str, from: &str, operation: &str, refused: Option<&str>) {
-        self.service.audit().record(AuditLine {
+        self.service.audit_log().append(AuditLine {
             unix_s: host::unix_s(),
-            // A name may be anything at all until somebody has logged in by it.
+            // Until somebody has logged in by it, a name may be anything.
             who: who.chars().take(255).collect(),
-            from: from.to_owned(),
+            from: format!("http {from}"),
             operation: operation.to_owned(),
             about: String::new(),
             outcome: if refused.is_some() { AuditOutcome::Refused } else { AuditOutcome::Done },
@@ -137,11 +160,27 @@ impl Answering {
     }
 }
 
-fn document(document: serde_json::Value) -> Answer {
-    Answer::Document { document, etag: None }
+/// The request as it is carried out for a client that has no connection of its own: jobs go on
+/// without it, and no wait is long.
+fn over_http(request: Request) -> Request {
+    match request {
+        Request::StartJob { wish, .. } => Request::StartJob { wish, background: true },
+        Request::WatchJob { id, seen, patience_ms } => {
+            Request::WatchJob { id, seen, patience_ms: patience_ms.min(JOB_PATIENCE_MS) }
+        }
+        other => other,
+    }
+}
+
+fn document(document: Value, status: u16) -> Answer {
+    Answer::Document { document, status }
 }
 
 /// Who somebody is, for the page.
-fn who(grant: &Grant) -> serde_json::Value {
-    json!({ "who": grant.who, "role": grant.role })
+fn who(who: &Who, role: Role) -> Value {
+    let name = match who {
+        Who::User(name) | Who::Token(name) => name.clone(),
+        other => other.to_string(),
+    };
+    json!({ "user": name, "who": who.to_string(), "role": role })
 }
