@@ -56,7 +56,8 @@ fn decoded(text: &str, plus: bool) -> Option<String> {
     String::from_utf8(bytes).ok().filter(|text| !text.contains('\0'))
 }
 
-type Pairs = Vec<(String, String)>;
+/// Names and values.
+pub(crate) type Pairs = Vec<(String, String)>;
 
 /// The fields that a path has; none: it is another one. Parts are told apart before they are
 /// decoded, so that an object `a/b` is `a%2Fb`.
@@ -75,7 +76,8 @@ fn fields_of(route: &Route, parts: &[&str]) -> Option<Pairs> {
     Some(fields)
 }
 
-fn pairs_of(query: &str) -> Option<Pairs> {
+/// The parameters of a query; none: it is not UTF-8.
+pub(crate) fn pairs_of(query: &str) -> Option<Pairs> {
     let pairs = query.split('&').filter(|pair| !pair.is_empty()).map(|pair| {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         Some((decoded(name, true)?, decoded(value, true)?))

@@ -11,6 +11,7 @@ mod api;
 mod assets;
 mod backend;
 mod connections;
+mod events;
 mod guard;
 mod metrics;
 mod problem;

@@ -84,6 +84,12 @@ pub(crate) fn malformed(detail: &str) -> Response {
     document(StatusCode::BAD_REQUEST, "invalid", detail, None)
 }
 
+/// The answer to one stream too many.
+pub(crate) fn too_many_streams() -> Response {
+    let text = "there are too many event streams: close a tab, or try again";
+    document(StatusCode::TOO_MANY_REQUESTS, "throttled", text, Some(5))
+}
+
 fn document(status: StatusCode, kind: &str, detail: &str, retry_after_s: Option<u64>) -> Response {
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let body = Problem {

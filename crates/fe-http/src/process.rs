@@ -14,7 +14,7 @@ use crate::connections::{Limits, serve_tcp, serve_unix};
 use crate::rights;
 use crate::router::{Site, router};
 use crate::tls::Certificate;
-use crate::wire::{Command, Listener, REQUEST_LINES, Setup, receive_command};
+use crate::wire::{Command, EVENT_LINES, Listener, REQUEST_LINES, Setup, receive_command};
 
 /// Threads of the runtime: what they do is parse and copy.
 const THREADS: usize = 2;
@@ -27,7 +27,7 @@ const THREADS: usize = 2;
 pub fn run(control: OwnedFd) -> io::Result<()> {
     let broken = || io::Error::new(io::ErrorKind::InvalidData, "the server sent no beginning");
     let Some((Command::Begin(setup), descriptors)) = receive_command(&control)? else { return Err(broken()) };
-    if descriptors.len() != setup.listeners.len() + REQUEST_LINES {
+    if descriptors.len() != setup.listeners.len() + REQUEST_LINES + EVENT_LINES {
         return Err(broken());
     }
     // Before there is a second thread, and before the first byte of a client.
@@ -64,7 +64,8 @@ fn obey(control: &OwnedFd, certificate: Option<&Certificate>) {
 fn begin(setup: Setup, descriptors: Vec<OwnedFd>, certificate: Option<Arc<Certificate>>) -> io::Result<()> {
     let mut descriptors = descriptors.into_iter();
     let listeners: Vec<_> = setup.listeners.iter().copied().zip(descriptors.by_ref()).collect();
-    let streams = descriptors.map(UnixStream::from).collect();
+    let lines = descriptors.by_ref().take(REQUEST_LINES).map(UnixStream::from).collect();
+    let ticks = descriptors.map(UnixStream::from).collect();
     let site = Site { backend: Backend::new(streams)?, names: setup.names, version: setup.version };
     let app = router(site);
     let limits = Arc::new(Limits::default());

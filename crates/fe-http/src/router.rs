@@ -14,6 +14,7 @@ use tokio::time::timeout;
 
 use crate::backend::{Backend, NoAnswer};
 use crate::connections::Peer;
+use crate::events::{self, Streams};
 use crate::problem::{self, Refused};
 use crate::wire::{Answer, Ask, What};
 use crate::{api, assets, guard, metrics, session};
@@ -26,10 +27,16 @@ const BODY_PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) struct Site {
     /// The way to the server.
     pub(crate) backend: Backend,
+    /// The one for event streams.
+    pub(crate) ticks: Backend,
+    /// The event streams.
+    pub(crate) streams: Arc<Streams>,
     /// Names of this machine.
     pub(crate) names: Vec<String>,
     /// Version of the program.
     pub(crate) version: String,
+    /// What tells this start of the server from others.
+    pub(crate) boot: String,
 }
 
 /// Clones are the same.
@@ -43,6 +50,7 @@ pub(crate) fn router(site: Site) -> Router {
         .route("/metrics", get(metrics_text))
         .route("/api/v1/version", get(version))
         .route("/api/v1/session", any(session_of))
+        .route("/api/v1/events", get(events::events))
         .route("/api/v1/openapi.json", get(api::openapi))
         .route("/api/v1/{*path}", any(api::operation))
         .fallback(other)
@@ -79,7 +87,7 @@ async fn metrics_text(State(shared): State<Shared>, Extension(peer): Extension<P
 }
 
 async fn version(State(shared): State<Shared>) -> Response {
-    json(StatusCode::OK, &serde_json::json!({ "version": shared.version }))
+    json(StatusCode::OK, &serde_json::json!({ "version": shared.version, "boot": shared.boot }))
 }
 
 /// The body of a request, which must be JSON by its type.

@@ -2,7 +2,7 @@
 //!
 //! The server starts the process with one end of a socket pair (`SOCK_SEQPACKET`) as standard
 //! input, and sends one [`Setup`] over it with the descriptors that it names: the listening
-//! sockets, then [`REQUEST_LINES`] stream sockets for requests, then one for events. Later messages
+//! sockets, then [`REQUEST_LINES`] stream sockets for requests, then [`EVENT_LINES`] for events. Later messages
 //! replace the certificate. The process ends when the pair is closed.
 //!
 //! Over each stream socket goes one [`Ask`] at a time, a JSON document on a line, and one
@@ -25,13 +25,15 @@ use crate::metrics::Figures;
 
 /// Requests that the server works on at a time. More would take its CPUs from the volumes.
 pub const REQUEST_LINES: usize = 8;
+/// Those for event streams: they wait for one another, and for no request.
+pub const EVENT_LINES: usize = 1;
 /// Most listening sockets.
 pub const LISTENERS_MAX: usize = 16;
 /// Longest line: the longest of the control protocol, and room around it.
 pub const LINE_BYTES_MAX: usize = 17 << 20;
 /// Longest [`Setup`]: it has a chain of certificates.
 const SETUP_BYTES_MAX: usize = 128 << 10;
-const DESCRIPTORS_MAX: usize = LISTENERS_MAX + REQUEST_LINES + 1;
+const DESCRIPTORS_MAX: usize = LISTENERS_MAX + REQUEST_LINES + EVENT_LINES;
 
 /// A certificate and its key, as PEM files have them.
 #[derive(Clone, Serialize, Deserialize)]
@@ -63,6 +65,8 @@ pub struct Setup {
     pub names: Vec<String>,
     /// The version of the program.
     pub version: String,
+    /// What tells this start of the server from others.
+    pub boot: String,
 }
 
 /// A message of the server to the process.
@@ -118,6 +122,11 @@ pub enum What {
     LogOut,
     /// An operation: [`Answer::Document`] or [`Answer::Done`].
     Operation(Box<Request>),
+    /// The frames of a second, for an event stream: [`Answer::Document`].
+    Tick {
+        /// Objects whose figures are wanted.
+        objects: Vec<u64>,
+    },
     /// The figures of `/metrics`: [`Answer::Figures`].
     Metrics {
         /// Whether the client is on this machine.
@@ -322,6 +331,7 @@ mod tests {
             tls: Some(Pem { certificates: "c".repeat(60_000), key: "k".to_owned() }),
             names: vec!["host".to_owned()],
             version: "1".to_owned(),
+            boot: "b".to_owned(),
         };
         send_command(&ours, &Command::Begin(setup), &[passed.as_fd(), passed.as_fd()]).unwrap();
         drop((ours, passed));

@@ -10,6 +10,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use operations::{Audit, AuditLine, AuditOutcome, AuditRecord};
 use parking_lot::Mutex;
@@ -37,6 +38,8 @@ struct State {
 /// See the module's text.
 pub struct AuditLog {
     dir: PathBuf,
+    /// Changes that succeeded since the pool was opened.
+    changes: AtomicU64,
     state: Mutex<State>,
 }
 
@@ -65,7 +68,12 @@ fn files(dir: &Path) -> std::io::Result<Vec<(u64, PathBuf)>> {
 impl AuditLog {
     /// Of a pool's directory. Nothing is made before the first line.
     pub fn new(pool: &Path) -> Self {
-        Self { dir: dir_of(pool), state: Mutex::default() }
+        Self { dir: dir_of(pool), changes: AtomicU64::new(0), state: Mutex::default() }
+    }
+
+    /// Number of changes that succeeded since the pool was opened.
+    pub fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Relaxed)
     }
 
     /// Appends a line.
@@ -159,6 +167,9 @@ impl AuditLog {
 
 impl Audit for AuditLog {
     fn record(&self, record: &AuditRecord<'_>) {
+        if record.error.is_none() {
+            self.changes.fetch_add(1, Ordering::Relaxed);
+        }
         let outcome = match record.error.map(Error::kind) {
             None => AuditOutcome::Done,
             Some(ErrorKind::Denied) => AuditOutcome::Refused,

@@ -7,6 +7,7 @@ mod answers;
 mod certificate;
 mod figures;
 mod process;
+mod ticks;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -97,11 +98,13 @@ fn start(asked: &Asked<'_>) -> Started {
     let pem = certificates.as_ref().map(Certificates::load).transpose()?;
     let fingerprint = pem.as_ref().map(certificate::fingerprint).transpose()?;
     let kinds = http.listen.iter().map(|one| if matches!(one, Listen::Unix(_)) { Kept::Unix } else { Kept::Tcp });
-    let setup = Setup { listeners: kinds.collect(), tls: pem, names, version: http.version.clone() };
+    let kinds: Vec<_> = kinds.collect();
+    let has_unix = kinds.contains(&Kept::Unix);
+    let answering = Arc::new(Answering::new(Arc::clone(service), has_unix, http.open_metrics));
+    let setup =
+        Setup { listeners: kinds, tls: pem, names, version: http.version.clone(), boot: answering.boot().to_owned() };
     let scheme = if setup.tls.is_some() { "https" } else { "http" };
     let urls: Vec<_> = listeners.iter().map(|listener| url(&listener.address, scheme)).collect();
-    let has_unix = setup.listeners.contains(&Kept::Unix);
-    let answering = Arc::new(Answering::new(Arc::clone(service), has_unix, http.open_metrics));
     let link = service.access().new_link(service.moment())?;
     let process = Process::start(Startable { listeners, setup, certificates, answering })?;
     Ok(Some(Box::new(Http { process, urls, link, fingerprint })))
@@ -131,7 +134,7 @@ impl FrontEnd for Http {
             told.lines.push(format!("certificate SHA-256 {fingerprint}"));
         }
         let first = self.urls.iter().find(|url| url.starts_with("http"));
-        let link = first.map(|url| format!("{url}#/login?key={}", self.link));
+        let link = first.map(|url| format!("{url}#key={}", self.link));
         if let Some(link) = &link {
             told.lines.push(format!("log in once, within 15 minutes: {link}"));
         }

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use surface::{Error, ErrorKind};
 
 use super::figures::Named;
+use super::ticks::Ticks;
 use crate::access::{Access, Grant, NewSession, Refusal};
 use crate::service::Service;
 
@@ -27,11 +28,17 @@ pub(super) struct Answering {
     /// Whether clients of this machine read the metrics without credentials.
     open_metrics: bool,
     named: Named,
+    ticks: Ticks,
 }
 
 impl Answering {
     pub(super) fn new(service: Arc<Service>, believes_peers: bool, open_metrics: bool) -> Self {
-        Self { service, believes_peers, open_metrics, named: Named::default() }
+        Self { service, believes_peers, open_metrics, named: Named::default(), ticks: Ticks::new() }
+    }
+
+    /// What tells this start of the server from others.
+    pub(super) fn boot(&self) -> &str {
+        self.ticks.boot()
     }
 
     /// Answers one question after the other until the other end is closed.
@@ -77,7 +84,11 @@ impl Answering {
                 }
                 Ok(Answer::Done)
             }
-            What::WhoAmI => self.caller(&proof, &from).map(|caller| document(who(&caller.who, caller.role), 200)),
+            What::WhoAmI => self.caller(&proof, &from).map(|caller| document(self.who(&caller.who, caller.role), 200)),
+            What::Tick { objects } => self.caller(&proof, &from).and_then(|_| {
+                let frames = self.ticks.frames(&self.service, &objects);
+                frames.map(|frames| document(frames, 200)).map_err(|error| Fault::of(&error))
+            }),
             What::Metrics { is_local } => {
                 let allowed = if is_local && self.open_metrics { Ok(()) } else { self.caller(&proof, &from).map(drop) };
                 let figures = |()| self.named.figures(&self.service).map_err(|error| Fault::of(&error));
@@ -124,6 +135,15 @@ impl Answering {
         })
     }
 
+    /// Who somebody is, for the page.
+    fn who(&self, who: &Who, role: Role) -> Value {
+        let name = match who {
+            Who::User(name) | Who::Token(name) => name.clone(),
+            other => other.to_string(),
+        };
+        json!({ "user": name, "who": who.to_string(), "role": role, "boot": self.boot() })
+    }
+
     fn is_owner(&self, uid: u32) -> bool {
         uid == 0 || self.service.facts().pool.metadata().is_ok_and(|pool| pool.uid() == uid)
     }
@@ -132,7 +152,7 @@ impl Answering {
         match outcome {
             Ok(NewSession { id, grant, seconds }) => {
                 self.record(who, from, "log_in", None);
-                Ok(Answer::Session(Begun { id, seconds, document: self::who(&grant.who, grant.role) }))
+                Ok(Answer::Session(Begun { id, seconds, document: self.who(&grant.who, grant.role) }))
             }
             Err(Refusal::Wrong) => {
                 self.record(who, from, "log_in", Some("wrong user or password"));
@@ -174,13 +194,4 @@ fn over_http(request: Request) -> Request {
 
 fn document(document: Value, status: u16) -> Answer {
     Answer::Document { document, status }
-}
-
-/// Who somebody is, for the page.
-fn who(who: &Who, role: Role) -> Value {
-    let name = match who {
-        Who::User(name) | Who::Token(name) => name.clone(),
-        other => other.to_string(),
-    };
-    json!({ "user": name, "who": who.to_string(), "role": role })
 }

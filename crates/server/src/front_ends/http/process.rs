@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use fe_http::wire::{self, REQUEST_LINES, Setup, send_command};
+use fe_http::wire::{self, EVENT_LINES, REQUEST_LINES, Setup, send_command};
 use fe_nbd::Listener;
 use parking_lot::{Condvar, Mutex};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -141,7 +141,8 @@ impl Shared {
     fn spawn(&self, setup: &Setup) -> std::io::Result<OwnedFd> {
         let (ours, theirs) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-        let pairs = (0..REQUEST_LINES).map(|_| UnixStream::pair()).collect::<std::io::Result<Vec<_>>>()?;
+        let pairs =
+            (0..REQUEST_LINES + EVENT_LINES).map(|_| UnixStream::pair()).collect::<std::io::Result<Vec<_>>>()?;
         let (lines, passed): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
         let mut program = Command::new("/proc/self/exe");
         program.arg(HTTP_COMMAND).current_dir("/").process_group(0);
