@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from harness import Pool, test
-from harness.pool import BINARY
+from harness.pool import BINARY, ROOT
 
 PASSWORD = "correct horse battery"
 JSON = {"Content-Type": "application/json"}
@@ -414,3 +414,35 @@ def http_many_clients(t):
         client.close()
     t.equal(ended, 300, "silent clients that were cut off")
     t.equal(served.admin.ask("GET", "/pool")[0], 200, "an answer afterwards")
+
+
+def blocks(name):
+    """The shell commands of a document."""
+    return re.findall(r"^```sh\n(.*?)^```", (ROOT / "docs" / name).read_text(), re.M | re.S)
+
+
+@test()
+def http_documented(t):
+    """every command of docs/API.md works as it stands, and each metric that an alert names is there"""
+    served = Served(t)
+    (t.dir / "shale").symlink_to(BINARY)
+    environment = {**os.environ, "PATH": f"{t.dir}:{os.environ['PATH']}"}
+    commands = blocks("API.md")
+    t.expect(len(commands) >= 8, f"only {len(commands)} commands")
+    for command in commands:
+        line = command.replace("/srv/pool", str(served.pool.path)).replace("127.0.0.1:8080", served.admin.host)
+        line = line.replace("curl -s ", "curl -s --fail-with-body ")
+        done = subprocess.run(["bash", "-e", "-c", line], cwd=t.dir, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        t.log(f"$ {line}{done.stdout[:2000]}{done.stderr}")
+        t.expect(done.returncode == 0, f"'{command}' ended with {done.returncode}: {done.stdout[:300]}{done.stderr[:300]}")
+        if "/api/" in command:
+            json.loads(done.stdout)
+    rules = ROOT / "deploy" / "prometheus" / "alerts.yaml"
+    text = served.admin.ask("GET", "/metrics", api=False)[2]
+    for name in set(re.findall(r"\bshale_\w+", rules.read_text())):
+        if name != "shale_operation_duration_seconds_bucket":
+            t.expect(re.search(rf"^# TYPE {name} ", text, re.M), f"no metric {name}, which an alert names")
+    if shutil.which("promtool"):
+        t.run("promtool", "check", "rules", rules)
+    else:
+        t.note("promtool is not installed: the rules were not checked by it")

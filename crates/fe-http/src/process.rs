@@ -66,7 +66,14 @@ fn begin(setup: Setup, descriptors: Vec<OwnedFd>, certificate: Option<Arc<Certif
     let listeners: Vec<_> = setup.listeners.iter().copied().zip(descriptors.by_ref()).collect();
     let lines = descriptors.by_ref().take(REQUEST_LINES).map(UnixStream::from).collect();
     let ticks = descriptors.map(UnixStream::from).collect();
-    let site = Site { backend: Backend::new(streams)?, names: setup.names, version: setup.version };
+    let site = Site {
+        backend: Backend::new(lines)?,
+        ticks: Backend::new(ticks)?,
+        streams: Arc::default(),
+        names: setup.names,
+        version: setup.version,
+        boot: setup.boot,
+    };
     let app = router(site);
     let limits = Arc::new(Limits::default());
     let tls = certificate.map(Certificate::acceptor).transpose()?;

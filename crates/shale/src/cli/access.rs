@@ -32,14 +32,13 @@ impl From<RoleWord> for operations::Role {
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
-  shale passwd /srv/pool anna                     asks for the password; a new user is an admin
-  shale passwd /srv/pool guest --role read
-  printf '%s\\n' \"$SECRET\" | shale passwd /srv/pool anna
+  shale passwd /srv/pool anna < password.txt              a new user is an admin
+  shale passwd /srv/pool guest --role read < password.txt
   shale passwd /srv/pool guest --remove
   shale passwd /srv/pool --list
 
 Users log in to the page of `shale serve --http`. A password has at least 8 bytes; when it is changed, the user's sessions end.
-If stdin is no terminal, its first line is the password.
+On a terminal it is asked for twice, and not shown; else the first line of stdin is the password.
 
 JSON fields: user; with --list: a list of {name, role (read, operate or admin), password_set_unix_s}.")]
 pub struct PasswdArgs {
@@ -70,9 +69,8 @@ Examples:
   shale token create /srv/pool backup --role operate --expires 90d
   shale token list /srv/pool
   shale token revoke /srv/pool backup
-  curl -H \"Authorization: Bearer $TOKEN\" http://127.0.0.1:8080/api/v1/pool
 
-A token lets a program use the API of `shale serve --http`. It is shown once, when it is made: the pool keeps only its hash.")]
+A token lets a program use the API of `shale serve --http`, with the header 'Authorization: Bearer TOKEN'. It is shown once, when it is made: the pool keeps only its hash.")]
 pub struct TokenArgs {
     /// What to do
     #[command(subcommand)]
