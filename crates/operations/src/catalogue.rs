@@ -189,8 +189,13 @@ catalogue! {
     } => Holds { GET "/holds" | "/objects/{object}/holds", Read, Read, ["holds"] },
     /// Lists snapshots.
     Snapshots {
-        /// Volume; null for all.
+        /// Volume, share or folder; null for all.
         object: Option<Which>,
+        /// Only snapshots with this name after the `@`; null for all.
+        name: Option<String>,
+        /// Includes those of everything in a folder, or of the shares in a share.
+        #[serde(default)]
+        below: bool,
     } => Snapshots { GET "/snapshots" | "/objects/{object}/snapshots", Read, Read, ["list", "destroy", "snapshot", "rollback"] },
     /// Lists the changes between two states of a volume, page by page.
     Diff {
