@@ -1,8 +1,8 @@
 //! The replies of operations, and the documents in them that no report has.
 
 use report::{
-    BookmarkLine, Detail, DiffReport, ExportsReport, FileReport, HoldLine, JobReport, PropertyReport, ReceiveLine,
-    RecompressSlice, Region, ScrubSlice, ShrinkSlice, SnapshotReport, SortSlice, StatusReport, TraceLine,
+    AffectedLine, BookmarkLine, Detail, DiffReport, ExportsReport, FileReport, HoldLine, JobReport, PropertiesReport,
+    ReceiveLine, RecompressSlice, Region, ScrubSlice, ShrinkSlice, SnapshotReport, SortSlice, StatusReport, TraceLine,
     TrafficReport, UsageReport, VolumeReport,
 };
 use schemars::JsonSchema;
@@ -12,7 +12,17 @@ use surface::{Error, ErrorKind};
 
 use crate::access::{AuditLine, NewToken, TokenLine, UserLine};
 use crate::images::PushedLine;
+use crate::objects::{ObjectPage, ObjectReport};
 use crate::streams::{Place, Sending, SetPlan};
+
+/// A new object.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Created {
+    /// Its permanent number.
+    pub id: u64,
+    /// Remarks on it, for its user; empty if there are none.
+    pub notes: Vec<String>,
+}
 
 /// The answer of an open pool.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -20,13 +30,10 @@ use crate::streams::{Place, Sending, SetPlan};
 pub enum Reply {
     /// Success; changes are durable.
     Done,
-    /// Success; changes are durable. Notes for the user, possibly none.
-    Noted(Vec<String>),
-    /// The object exists, and is durable.
-    Created {
-        /// Its permanent number.
-        id: u64,
-    },
+    /// The new object exists, and is durable.
+    Created(Created),
+    /// Open objects that a change would take from their clients.
+    Affected(Vec<AffectedLine>),
     /// Volumes and shares, or folders, by name.
     Volumes(Vec<VolumeReport>),
     /// Full names of the snapshots that were taken.
@@ -44,7 +51,11 @@ pub enum Reply {
     /// State and figures of the pool.
     Status(Box<StatusReport>),
     /// Properties in force.
-    Properties(Vec<PropertyReport>),
+    Properties(PropertiesReport),
+    /// A page of a list of objects.
+    Objects(ObjectPage),
+    /// An object.
+    Object(Box<ObjectReport>),
     /// Progress of sorting.
     Sorted(SortSlice),
     /// Progress of shrinking.
@@ -111,6 +122,23 @@ pub enum Reply {
 }
 
 impl Reply {
+    /// For a new object.
+    pub const fn created(id: u64) -> Self {
+        Self::Created(Created { id, notes: Vec::new() })
+    }
+
+    /// Adds notes for the user, where the reply has a place for them.
+    #[must_use]
+    pub fn with_notes(mut self, more: Vec<String>) -> Self {
+        match &mut self {
+            Self::Created(Created { notes, .. }) | Self::Properties(PropertiesReport { notes, .. }) => {
+                notes.extend(more);
+            }
+            _ => {}
+        }
+        self
+    }
+
     /// For a reply that does not fit the request: a bug, or a server of another kind.
     pub fn unexpected(&self) -> Error {
         Error::new(ErrorKind::Unsupported, format!("the pool's server gave an answer that does not fit: {self:?}"))

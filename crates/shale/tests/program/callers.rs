@@ -13,7 +13,7 @@ fn caller(role: Role) -> Caller {
 }
 
 fn create(volume: &str) -> Request {
-    Request::Create { volume: volume.to_owned(), size_bytes: 1 << 20, properties: BTreeMap::new() }
+    Request::Create { volume: volume.to_owned(), size_bytes: 1 << 20, properties: BTreeMap::new(), parents: false }
 }
 
 /// Keeps records as text.
@@ -36,7 +36,7 @@ fn a_role_allows_its_operations_and_no_other_ones() {
     for (role, request) in [
         (Role::Read, create("v")),
         (Role::Operate, create("v")),
-        (Role::Read, Request::Snapshot { volume: "v".to_owned(), name: "s".to_owned() }),
+        (Role::Read, Request::Snapshot { object: "v".into(), name: "s".to_owned() }),
         (Role::Read, Request::Checkpoint),
         (Role::Operate, Request::Grow { capacity_bytes: 1 << 40 }),
     ] {
@@ -45,8 +45,8 @@ fn a_role_allows_its_operations_and_no_other_ones() {
         assert!(denied.to_string().contains("user anna"), "{denied}");
     }
     assert_eq!(handle(Role::Read, Request::List).unwrap(), Reply::Volumes(Vec::new()), "nothing was created");
-    assert!(matches!(handle(Role::Admin, create("v")).unwrap(), Reply::Created { .. }));
-    let snapshot = Request::Snapshot { volume: "v".to_owned(), name: "s".to_owned() };
+    assert!(matches!(handle(Role::Admin, create("v")).unwrap(), Reply::Created(_)));
+    let snapshot = Request::Snapshot { object: "v".into(), name: "s".to_owned() };
     assert_eq!(handle(Role::Operate, snapshot).unwrap(), Reply::Done);
     assert!(CATALOGUE.iter().all(|about| about.effect == Effect::Read || about.needs > Role::Read));
     open.close().unwrap();
@@ -63,7 +63,7 @@ fn changes_and_refusals_are_recorded_and_reading_is_not() {
     handle(&caller(Role::Admin), create("v")).unwrap();
     handle(&caller(Role::Admin), create("v")).unwrap_err();
     handle(&caller(Role::Read), Request::Exports { check: false }).unwrap();
-    handle(&caller(Role::Read), Request::Usage { share: "v".to_owned(), path: String::new() }).unwrap_err();
+    handle(&caller(Role::Read), Request::Usage { object: "v".into(), path: String::new() }).unwrap_err();
     handle(&caller(Role::Read), Request::ShrinkEnd).unwrap_err();
     let expected = [
         "user anna create create volume 'v' of 1048576 bytes, {}: done",

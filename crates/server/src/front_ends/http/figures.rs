@@ -47,7 +47,7 @@ impl Named {
         let ask = |request| service.handle(&caller, request);
         let Reply::Status(status) = ask(Request::Status)? else { return Err(Reply::Done.unexpected()) };
         let Reply::Volumes(volumes) = ask(Request::List)? else { return Err(Reply::Done.unexpected()) };
-        let traffic = match ask(Request::Traffic { volume: None, id: None })? {
+        let traffic = match ask(Request::Traffic { object: None })? {
             Reply::Traffic(traffic) => *traffic,
             other => return Err(other.unexpected()),
         };

@@ -204,7 +204,7 @@ impl Ticks {
         }
         let caller = Caller { who: Who::Server, from: "events".to_owned(), role: Role::Read };
         let ask = |request| service.handle(&caller, request);
-        let traffic = match ask(Request::Traffic { volume: None, id: None })? {
+        let traffic = match ask(Request::Traffic { object: None })? {
             Reply::Traffic(traffic) => *traffic,
             other => return Err(other.unexpected()),
         };
