@@ -13,7 +13,8 @@ use surface::Error;
 use crate::connections::Peer;
 use crate::problem::{self, Refused};
 use crate::router::{Shared, ask, body_of, respond};
-use crate::wire::{Answer, What};
+use crate::session;
+use crate::wire::{Answer, Ask, What};
 
 /// A place of an operation.
 struct Route {
@@ -174,17 +175,18 @@ pub(crate) async fn operation(
             };
         }
     };
-    match ask(&shared, &peer, &fields, what).await {
+    let ask = Ask { from: peer.from(), proof: session::proof(&fields, &peer), what };
+    match shared.backend.ask(ask).await {
+        Ok(Answer::Fault(mut fault)) => {
+            // The object has changed since the client read it.
+            if has_version && fault.kind == "conflict" {
+                fault.status = StatusCode::PRECONDITION_FAILED.as_u16();
+            }
+            problem::of(&fault)
+        }
         Ok(answer) => with_location(route, respond(answer.clone()), &answer),
-        // The object has changed since the client read it.
-        Err(response) if has_version && response.status() == StatusCode::CONFLICT => changed(response),
-        Err(response) => response,
+        Err(why) => problem::no_answer(why),
     }
-}
-
-fn changed(mut response: Response) -> Response {
-    *response.status_mut() = StatusCode::PRECONDITION_FAILED;
-    response
 }
 
 /// Where what was created or started is found.

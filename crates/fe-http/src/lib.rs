@@ -7,6 +7,8 @@
 //!
 //! Owns listening sockets, connections, and the limits on both. It knows no engine and no pool.
 
+#![allow(clippy::result_large_err, reason = "the error of a handler is a response, which is its usual value")]
+
 mod api;
 mod assets;
 mod backend;
