@@ -2,6 +2,7 @@
 //! arithmetic on their figures. Owns their field names, which are a promise to scripts: each is
 //! documented in the help of its command, and may be added to, but not renamed.
 
+mod analytics;
 mod choices;
 mod exports;
 mod file_choices;
@@ -12,6 +13,10 @@ mod pool;
 mod slices;
 mod traffic;
 
+pub use analytics::{
+    ANALYTICS_VERSION, AnalyticsState, DatasetLine, DatasetsReport, HeatmapReport, MarkLine, SeriesLine, SeriesReport,
+    WorksheetLine,
+};
 pub use choices::{Calibrated, CodecUse, Detail, RecompressSlice, Region, Remembered, Speed, TraceLine, Trial};
 pub use exports::{CheckLine, ExportLine, ExportsReport};
 pub use file_choices::{FileReport, OtherLine, PartLine, Trials, UsageLine, UsageReport};
