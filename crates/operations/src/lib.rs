@@ -11,7 +11,7 @@ mod streams;
 
 pub use failure::{EXIT_CODES_HELP, Failure, Outcome, code_of, kind_of, path_error, stop_if};
 pub use protocol::{
-    ImageAddress, JobRequest, LINE_BYTES_MAX, PushWish, PushedLine, Reply, Request, VERSION, decode_reply,
+    ImageAddress, JobRequest, LINE_BYTES_MAX, PushWish, PushedLine, Reply, Request, SeriesWish, VERSION, decode_reply,
     decode_request, encode_reply, encode_request, read_line,
 };
 pub use streams::{Place, ReceiveWish, Received, SendWish, Sending, SetPlan, SetWish};

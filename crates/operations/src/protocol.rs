@@ -10,9 +10,10 @@ use serde::{Deserialize, Serialize};
 use surface::{Error, ErrorKind, Result};
 
 use report::{
-    BookmarkLine, Detail, DiffReport, ExportsReport, FileReport, HoldLine, JobFault, JobKind, JobReport, JobWish,
-    PropertyReport, ReceiveLine, RecompressSlice, Region, ScrubSlice, ShrinkSlice, SnapshotReport, SortSlice,
-    StatusReport, TraceLine, TrafficReport, UsageReport, VolumeReport,
+    BookmarkLine, DatasetsReport, Detail, DiffReport, ExportsReport, FileReport, HeatmapReport, HoldLine, JobFault,
+    JobKind, JobReport, JobWish, MarkLine, PropertyReport, ReceiveLine, RecompressSlice, Region, ScrubSlice,
+    SeriesReport, ShrinkSlice, SnapshotReport, SortSlice, StatusReport, TraceLine, TrafficReport, UsageReport,
+    VolumeReport, WorksheetLine,
 };
 
 use crate::streams::{Place, ReceiveWish, SendWish, Sending, SetPlan, SetWish};
@@ -36,6 +37,23 @@ pub struct ImageAddress {
     pub version: u64,
     /// Its size.
     pub size_bytes: u64,
+}
+
+/// What is asked of the pool's history.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SeriesWish {
+    /// The dataset.
+    pub dataset: String,
+    /// The breakdown; none: the sum of all.
+    pub by: Option<String>,
+    /// Breakdowns and their values: only these; several of one breakdown: any of them.
+    pub only: Vec<(String, String)>,
+    /// The first second, since 1970.
+    pub from_unix_s: u64,
+    /// The second after the last one.
+    pub to_unix_s: u64,
+    /// Seconds of a step; none: a few hundred steps. The answer has the step that it came to.
+    pub step_s: Option<u64>,
 }
 
 /// A snapshot that is to become a version of a blob.
@@ -449,6 +467,24 @@ pub enum Request {
         /// As for [`Request::Destroy`].
         id: Option<u64>,
     },
+    /// The datasets of the pool's history, and the state of its store: [`Reply::Datasets`].
+    AnalyticsDatasets,
+    /// A dataset over a span: [`Reply::Series`].
+    Series(SeriesWish),
+    /// Operations by duration over a span, of the dataset `latency`: [`Reply::Heatmap`].
+    Heatmap(SeriesWish),
+    /// What happened in a span: [`Reply::Marks`].
+    Marks {
+        /// The first second, since 1970.
+        from_unix_s: u64,
+        /// The second after the last one.
+        to_unix_s: u64,
+    },
+    /// Lists saved sets of graphs ([`Reply::Worksheets`]), or changes one.
+    Worksheets {
+        /// The name, and the graphs, or none to delete it.
+        change: Option<(String, Option<String>)>,
+    },
 }
 
 /// What an open pool answers.
@@ -528,6 +564,16 @@ pub enum Reply {
         /// Number of the volume.
         id: u64,
     },
+    /// Datasets.
+    Datasets(Box<DatasetsReport>),
+    /// A dataset over a span.
+    Series(Box<SeriesReport>),
+    /// Operations by duration.
+    Heatmap(Box<HeatmapReport>),
+    /// What happened, the latest last.
+    Marks(Vec<MarkLine>),
+    /// Saved sets of graphs.
+    Worksheets(Vec<WorksheetLine>),
 }
 
 impl Reply {
@@ -758,6 +804,17 @@ mod tests {
             Request::Receive(ReceiveWish { volume: "vm".to_owned(), properties: BTreeMap::new(), force: true }),
             Request::Receives,
             Request::Bulk { volume: "vm".to_owned(), id: Some(7) },
+            Request::AnalyticsDatasets,
+            Request::Series(SeriesWish {
+                dataset: "bytes".to_owned(),
+                by: Some("object".to_owned()),
+                only: vec![("door".to_owned(), "nbd".to_owned())],
+                from_unix_s: 1,
+                to_unix_s: 2,
+                step_s: None,
+            }),
+            Request::Marks { from_unix_s: 1, to_unix_s: 2 },
+            Request::Worksheets { change: Some(("a".to_owned(), None)) },
         ];
         for request in requests {
             let line = encode_request(&request).unwrap();

@@ -1,6 +1,7 @@
 //! Answers requests on an open pool: for the command that opened it, and for the clients of a
 //! server.
 
+mod analytics;
 mod damage;
 mod files;
 mod images;
@@ -31,6 +32,7 @@ use crate::fullness::{self, Fullness, Gauge};
 use crate::health;
 use crate::images::Images;
 use crate::jobs::Jobs;
+use crate::samples::Sampler;
 use crate::schedules;
 use crate::share_journals::Journals;
 use crate::share_recompress::Recompressing;
@@ -91,6 +93,8 @@ pub struct Service {
     tracers: Tracers,
     images: Arc<Images>,
     tending: Arc<images::Tending>,
+    /// Records the history while the pool is served.
+    sampler: Mutex<Option<Arc<Sampler>>>,
 }
 
 impl Service {
@@ -115,6 +119,7 @@ impl Service {
             tracers: Tracers::default(),
             images,
             tending: Arc::default(),
+            sampler: Mutex::default(),
         }
     }
 
@@ -193,11 +198,18 @@ impl Service {
         })
     }
 
-    /// Does the request.
+    /// Does the request, and leaves a mark in the history if it changed something.
     ///
     /// # Errors
     /// What the pool says.
     pub fn handle(self: &Arc<Self>, request: Request) -> Result<Reply> {
+        let mark = analytics::mark_of(&request);
+        let reply = self.answer(request)?;
+        mark.iter().for_each(|mark| self.mark(mark));
+        Ok(reply)
+    }
+
+    fn answer(self: &Arc<Self>, request: Request) -> Result<Reply> {
         match request {
             Request::Hello => Ok(Reply::Done),
             Request::Create { volume, properties, .. } if properties.keys().any(|key| is_of_shares(key)) => {
@@ -373,6 +385,11 @@ impl Service {
                 share_trees::refuse(&volume)?;
                 Ok(Reply::Bulk { id: volume.id().0 })
             }
+            Request::AnalyticsDatasets
+            | Request::Series(_)
+            | Request::Heatmap(_)
+            | Request::Marks { .. }
+            | Request::Worksheets { .. } => self.on_history(request),
         }
     }
 
