@@ -49,7 +49,7 @@ fn opened(value: &[u8]) -> Option<String> {
 }
 
 impl Notes {
-    /// Reads what the database has; what was noted meanwhile stays.
+    /// Reads the notes of the database; newer ones stay.
     pub(crate) fn load(&mut self, database: &Database) -> Result<(), Fault> {
         let mut keys = Vec::new();
         database.scan(|kind, at, _| {

@@ -1,10 +1,10 @@
 //! The store: frames under way, the table of the others, and the order of a commit. Owns all of
 //! it; one caller at a time.
 //!
-//! 1. [`Store::record`] adds a second to the frame of seconds under way. A frame that ends is summed
-//!    up in the frame of the tier above that is under way, and waits to be written.
-//! 2. [`Store::commit`], each 10 s, writes frames that ended and those under way in one transaction,
-//!    and removes the oldest frames of a tier that is over its part of the budget.
+//! 1. [`Store::record`] adds a second to the frame of seconds under way. A frame that ends is
+//!    summed up in the frame of the tier above that is under way, and waits to be written.
+//! 2. [`Store::commit`], each 10 s, writes frames that ended and those under way in one
+//!    transaction, and removes the oldest frames of a tier that is over its part of the budget.
 //! 3. At the first commit the frames under way are read again. Seconds since the last commit before
 //!    a crash are lost; nothing else is.
 //!

@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 
 /// An open file.
 ///
-/// Assumptions: as for [`Disk`](crate::Disk): what was written before a successful `sync` survives
-/// a crash; what was not may survive in any subset of its sectors.
+/// Assumptions, as for [`Disk`](crate::Disk): writes before a successful `sync` survive a crash;
+/// later ones may survive in any subset of their sectors.
 pub trait PlacedFile: Debug + Send + Sync {
     /// Length in bytes.
     fn len(&self) -> Result<u64>;

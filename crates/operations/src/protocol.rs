@@ -39,7 +39,7 @@ pub struct ImageAddress {
     pub size_bytes: u64,
 }
 
-/// What is asked of the pool's history.
+/// A question about the pool's history.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SeriesWish {
     /// The dataset.

@@ -123,7 +123,7 @@ impl Sampler {
         Ok(sampler)
     }
 
-    /// Ends the thread; what was recorded is durable then, if there is room.
+    /// Ends the thread. All recorded seconds are durable then, if there is room.
     pub fn stop(&self) {
         *self.stopping.is_wanted.lock() = true;
         self.stopping.changed.notify_all();

@@ -8,6 +8,7 @@ mod images;
 mod jobs;
 mod lists;
 mod mounts;
+mod resize;
 mod tracers;
 mod traces;
 mod traffic;
@@ -398,21 +399,6 @@ impl Service {
     pub fn run_schedules(&self, is_over: &dyn Fn() -> bool) -> Vec<String> {
         let still = |share: &str, take: &dyn Fn() -> Result<()>| self.still(|own| own == share, take);
         schedules::run(&self.pool, &self.devices, &still, env::Clock::unix_s(&env::SystemClock::default()), is_over)
-    }
-
-    fn resize(&self, volume: Arc<Volume>, size_bytes: u64, shrink: bool, force: bool) -> Result<Reply> {
-        let id = volume.id();
-        match self.pool.enlarge_volume(id, size_bytes) {
-            // The client that has it open does not know yet that it is to end sooner.
-            Err(error) if error.kind() == ErrorKind::Conflict && shrink => {
-                self.devices.alone_with(volume, force, || self.pool.resize_volume(id, size_bytes))
-            }
-            Err(error) if error.kind() == ErrorKind::Conflict => {
-                Err(Error::new(ErrorKind::Invalid, format!("{error}; say --shrink if that is meant")))
-            }
-            enlarged => enlarged,
-        }
-        .map(|()| Reply::Done)
     }
 
     fn receives(&self) -> Vec<ReceiveLine> {

@@ -1,4 +1,4 @@
-//! A file in memory that forgets a random part of what was not synced, and random numbers.
+//! A file in memory that loses a random part of its unsynced writes at a crash, and random numbers.
 
 use std::io::{Error, ErrorKind, Result};
 use std::sync::Arc;

@@ -303,7 +303,7 @@ fn a_clock_that_is_set_is_followed() {
     assert_eq!(marks.len(), 1);
     assert_eq!((marks[0].unix_s, marks[0].text.as_str()), (back, "clock set back by 3702 s"));
     store.commit(back + 50);
-    // Forward again, and back into seconds that there are: newer figures take the place of older ones.
+    // Forward again, and back into recorded seconds: newer figures replace older ones.
     (0..20).for_each(|second| put(&mut store, START + 200 + second, 3));
     (0..20).for_each(|second| put(&mut store, START + second, 7));
     assert_eq!(at(&store, START, START + 20), (20, 140));

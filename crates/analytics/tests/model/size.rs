@@ -91,7 +91,7 @@ fn a_frame_keeps_its_bounds_and_loses_no_sum() {
         store.record(now, &row, &name_of);
     }
     store.commit(START + 10);
-    // A store that begins again has what was written.
+    // The frame ends, and is written.
     store.record(START + 100, &[], &name_of);
     store.record(START + 200, &[], &name_of);
     store.commit(START + 200);

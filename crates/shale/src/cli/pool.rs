@@ -242,7 +242,8 @@ pub struct ServeArgs {
     /// memory, or 'off'
     #[arg(long, value_name = "DIR|off", default_value = env::STANDBY_DIR, value_parser = parse_standby)]
     pub standby: ServeStandby,
-    /// Space that the history of the pool's figures may take, at most 1 % of the pool but 16M at least; 'off' deletes it
+    /// Space for the history of the pool's figures, at most the larger of 16M and 1 % of the pool;
+    /// 'off' deletes it
     #[arg(long, value_name = "SIZE|off", default_value = "128M", value_parser = history)]
     pub analytics: History,
     /// Keep the mount when the server dies: a small process holds it for the next server
