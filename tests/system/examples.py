@@ -220,6 +220,16 @@ def run_example(t, line):
             shell(t, "shale export /srv/pool vm - --force | head -c 1M > /dev/null || true")
             shell(t, enough)
             return
+    if line.startswith("shale stats"):
+        # A history begins with a server.
+        with Served(t, "shale serve /srv/pool"):
+            shell(t, line)
+            return
+    if line.startswith("shale top"):
+        # A screen needs a terminal, and goes on until a key ends it.
+        with Served(t, "shale serve /srv/pool"):
+            shell(t, line if "--once" in line else f"{line} --once")
+            return
     if line.startswith("shale jobs"):
         # A job that rests for a minute behind its first slice, unless it is to be watched to its end.
         pace = "" if line.endswith(" 1") else " --rate 64K"

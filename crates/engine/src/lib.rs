@@ -27,6 +27,7 @@ mod upkeep;
 mod volume;
 mod write;
 
+pub use base::decode_counts::DecodeEffort;
 pub use base::loss::{Loss, LossOf};
 pub use base::options::{FormatOptions, PoolEnv, PoolOptions, Properties, Training};
 pub use base::status::{
@@ -43,6 +44,7 @@ pub use images::{ImageStatus, Unwritten};
 pub use objects::effort::{CodecEffort, VolumeEffort};
 pub use pool::Pool;
 pub use pool::creation::FileBlock;
+pub use pool::figures::PoolFigures;
 pub use repair::damages::DamageReport;
 pub use repair::salvage::{
     Completeness, DamagedRange, PoolPrefix, SalvageProgress, SalvageReport, SalvageSource, SalvageStep, SalvagedVolume,

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::about::{About, Effect, Method, Reach, catalogue};
 use crate::caller::Role;
+use crate::history::SeriesWish;
 use crate::images::{ImageAddress, PushWish};
 use crate::objects::{ListWish, Which};
 use crate::reply::Reply;
@@ -458,6 +459,33 @@ catalogue! {
         #[serde(default = "audit_lines")]
         limit: usize,
     } => Audit { GET "/audit", Admin, Read, ["history"] },
+    /// Lists the datasets of the history, and returns the state of their store.
+    AnalyticsDatasets => Datasets { GET "/analytics/datasets", Read, Read, ["stats"] },
+    /// Returns a dataset over a span.
+    Series(SeriesWish) => Series { GET "/analytics/series", Read, Read, ["stats"] },
+    /// Returns operations by duration over a span, of the dataset `latency`.
+    Heatmap(SeriesWish) => Heatmap { GET "/analytics/heatmap", Read, Read, [] },
+    /// Returns the changes in a span, oldest first.
+    Marks {
+        /// First second, since 1970.
+        from_unix_s: u64,
+        /// Second after the last one.
+        to_unix_s: u64,
+    } => Marks { GET "/analytics/marks", Read, Read, ["stats"] },
+    /// Lists the saved sets of graphs.
+    Worksheets => Worksheets { GET "/worksheets", Read, Read, [] },
+    /// Saves a set of graphs.
+    SaveWorksheet {
+        /// Name of the set.
+        name: String,
+        /// The graphs, in the form of the program that saves them.
+        body: String,
+    } => Done { PUT "/worksheets/{name}", Operate, Change, [], "save worksheet '{name}'" },
+    /// Removes a saved set of graphs.
+    RemoveWorksheet {
+        /// Name of the set.
+        name: String,
+    } => Done { DELETE "/worksheets/{name}", Operate, Change, [], "remove worksheet '{name}'" },
 }
 
 impl Request {
@@ -484,7 +512,7 @@ impl Request {
             | Self::Bulk { object } => (Some(object), &[]),
             Self::Bookmarks { object }
             | Self::Holds { object }
-            | Self::Snapshots { object }
+            | Self::Snapshots { object, .. }
             | Self::Get { object }
             | Self::Set { object, .. }
             | Self::Traffic { object }

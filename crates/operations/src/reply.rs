@@ -1,9 +1,9 @@
 //! The replies of operations, and the documents in them that no report has.
 
 use report::{
-    AffectedLine, BookmarkLine, Detail, DiffReport, ExportsReport, FileReport, HoldLine, JobReport, PropertiesReport,
-    ReceiveLine, RecompressSlice, Region, ScrubSlice, ShrinkSlice, SnapshotReport, SortSlice, StatusReport, TraceLine,
-    TrafficReport, UsageReport, VolumeReport,
+    AffectedLine, BookmarkLine, DatasetsReport, Detail, DiffReport, ExportsReport, FileReport, HeatmapReport, HoldLine,
+    JobReport, MarkLine, PropertiesReport, ReceiveLine, RecompressSlice, Region, ScrubSlice, SeriesReport, ShrinkSlice,
+    SnapshotReport, SortSlice, StatusReport, TraceLine, TrafficReport, UsageReport, VolumeReport, WorksheetLine,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -119,6 +119,16 @@ pub enum Reply {
         /// The lines.
         entries: Vec<AuditLine>,
     },
+    /// Datasets of the history.
+    Datasets(Box<DatasetsReport>),
+    /// A dataset over a span.
+    Series(Box<SeriesReport>),
+    /// Operations by duration.
+    Heatmap(Box<HeatmapReport>),
+    /// Changes, oldest first.
+    Marks(Vec<MarkLine>),
+    /// Saved sets of graphs, by name.
+    Worksheets(Vec<WorksheetLine>),
 }
 
 impl Reply {

@@ -84,6 +84,16 @@ fn value_of(name: &str, text: &str, schema: &Value) -> Result<Value> {
     Ok(text.into())
 }
 
+/// Keys and values as users write them; null is a value that is inherited again.
+fn pairs_shown(pairs: &Map<String, Value>) -> String {
+    let pair = |(key, value): (&String, &Value)| match value {
+        Value::Null => format!("{key} inherited"),
+        Value::String(text) => format!("{key}={text}"),
+        value => format!("{key}={value}"),
+    };
+    pairs.iter().map(pair).collect::<Vec<_>>().join(", ")
+}
+
 impl About {
     /// The entry of an operation by its name on the wire.
     pub fn by_op(op: &str) -> Option<&'static Self> {
@@ -164,6 +174,7 @@ impl Request {
                     Err(_) => text.push_str(&value.to_string()),
                 },
                 Value::String(value) => text.push_str(value),
+                Value::Object(pairs) => text.push_str(&pairs_shown(pairs)),
                 value => text.push_str(&value.to_string()),
             }
             rest = after;
@@ -257,8 +268,8 @@ mod tests {
     fn the_audit_text_names_objects_and_values() {
         let changes = BTreeMap::from([("compression".to_owned(), Some("lz4".to_owned()))]);
         let set = |object: Option<Which>| Request::Set { object, changes: changes.clone(), if_match: None };
-        assert_eq!(set(Some("vm".into())).audit_text(), r#"set {"compression":"lz4"} on 'vm'"#);
-        assert_eq!(set(None).audit_text(), r#"set {"compression":"lz4"} on the pool"#);
+        assert_eq!(set(Some("vm".into())).audit_text(), "set compression=lz4 on 'vm'");
+        assert_eq!(set(None).audit_text(), "set compression=lz4 on the pool");
         let known = Which::Known { id: 7, name: "a".to_owned() };
         assert_eq!(Request::Promote { object: known }.audit_text(), "promote 'a'");
         assert_eq!(Request::Promote { object: Which::Id(7) }.audit_text(), "promote object 7");

@@ -54,6 +54,21 @@ pub enum Why {
 }
 
 impl Why {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Self; 11] = [
+        Self::Fixed,
+        Self::Random,
+        Self::Check,
+        Self::RandomRun,
+        Self::NothingPays,
+        Self::RegionWinner,
+        Self::ClassWinner,
+        Self::TestFirst,
+        Self::TestDue,
+        Self::TestDrift,
+        Self::Rule,
+    ];
+
     /// A short name, for traces.
     pub const fn name(self) -> &'static str {
         match self {

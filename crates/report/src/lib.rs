@@ -3,6 +3,7 @@
 //! documented in the help of its command, and may be added to, but not renamed.
 
 mod affected;
+mod analytics;
 mod choices;
 mod exports;
 mod file_choices;
@@ -14,6 +15,10 @@ mod slices;
 mod traffic;
 
 pub use affected::{AffectedLine, ObjectChange};
+pub use analytics::{
+    ANALYTICS_VERSION, AnalyticsState, DatasetLine, DatasetsReport, HeatmapReport, MarkLine, SeriesLine, SeriesReport,
+    WorksheetLine,
+};
 pub use choices::{Calibrated, CodecUse, Detail, RecompressSlice, Region, Remembered, Speed, TraceLine, Trial};
 pub use exports::{CheckLine, ExportLine, ExportsReport};
 pub use file_choices::{FileReport, OtherLine, PartLine, Trials, UsageLine, UsageReport};

@@ -28,6 +28,7 @@ pub mod images;
 pub mod jobs;
 mod open_device;
 pub mod pool_dir;
+pub mod samples;
 pub mod schedules;
 pub mod service;
 pub mod session;

@@ -2,6 +2,7 @@
 //! server.
 
 mod access;
+mod analytics;
 mod damage;
 mod files;
 mod images;
@@ -10,6 +11,7 @@ mod lists;
 mod mounts;
 mod objects;
 mod preview;
+mod resize;
 mod status;
 mod tracers;
 mod traces;
@@ -37,6 +39,7 @@ use crate::exports::{self, Exports};
 use crate::fullness::Fullness;
 use crate::images::Images;
 use crate::jobs::Jobs;
+use crate::samples::Sampler;
 use crate::schedules;
 use crate::share_journals::Journals;
 use crate::share_recompress::Recompressing;
@@ -103,6 +106,8 @@ pub struct Service {
     access: Access,
     /// Held while names are given, and shared while one is used that was found by number.
     names: RwLock<()>,
+    /// Records the history while the pool is served.
+    sampler: Mutex<Option<Arc<Sampler>>>,
 }
 
 impl Service {
@@ -132,6 +137,7 @@ impl Service {
             audit: Mutex::new(audit_log.clone()),
             audit_log,
             names: RwLock::default(),
+            sampler: Mutex::default(),
         }
     }
 
@@ -425,6 +431,13 @@ impl Service {
             | Request::CreateToken { .. }
             | Request::RevokeToken { .. }
             | Request::Audit { .. } => self.on_users(request),
+            Request::AnalyticsDatasets
+            | Request::Series(_)
+            | Request::Heatmap(_)
+            | Request::Marks { .. }
+            | Request::Worksheets
+            | Request::SaveWorksheet { .. }
+            | Request::RemoveWorksheet { .. } => self.on_history(request),
         }
     }
 
@@ -433,21 +446,6 @@ impl Service {
     pub fn run_schedules(&self, is_over: &dyn Fn() -> bool) -> Vec<String> {
         let still = |share: &str, take: &dyn Fn() -> Result<()>| self.still(|own| own == share, take);
         schedules::run(&self.pool, &self.devices, &still, env::Clock::unix_s(&env::SystemClock::default()), is_over)
-    }
-
-    fn resize(&self, volume: Arc<Volume>, size_bytes: u64, shrink: bool, force: bool) -> Result<Reply> {
-        let id = volume.id();
-        match self.pool.enlarge_volume(id, size_bytes) {
-            // The client that has it open does not know yet that it is to end sooner.
-            Err(error) if error.kind() == ErrorKind::Conflict && shrink => {
-                self.devices.alone_with(volume, force, || self.pool.resize_volume(id, size_bytes))
-            }
-            Err(error) if error.kind() == ErrorKind::Conflict => {
-                Err(Error::new(ErrorKind::Invalid, format!("{error}; say --shrink if that is meant")))
-            }
-            enlarged => enlarged,
-        }
-        .map(|()| Reply::Done)
     }
 
     fn receives(&self) -> Vec<ReceiveLine> {

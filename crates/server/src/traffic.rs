@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use surface::{DeviceId, Traffic};
@@ -21,6 +22,8 @@ pub const TREES: &str = "tree";
 #[derive(Debug, Default)]
 pub struct Traffics {
     all: Mutex<BTreeMap<(DeviceId, &'static str), Arc<Traffic>>>,
+    /// Raised when the table gets another entry or loses one.
+    generation: AtomicU64,
 }
 
 /// The counts of a volume, by door.
@@ -29,8 +32,16 @@ pub type OfVolume = (DeviceId, Vec<(&'static str, Arc<Traffic>)>);
 impl Traffics {
     /// The counts of a volume at a door.
     pub fn of(&self, id: DeviceId, door: &'static str) -> Arc<Traffic> {
-        let new = || Arc::new(Traffic::new(env::monotonic_ns));
+        let new = || {
+            self.generation.fetch_add(1, Ordering::Release);
+            Arc::new(Traffic::new(env::monotonic_ns))
+        };
         self.all.lock().entry((id, door)).or_insert_with(new).clone()
+    }
+
+    /// Differs from an earlier one if the table may have other entries.
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
     }
 
     /// All of them, or those of one volume.
@@ -49,6 +60,7 @@ impl Traffics {
     /// Of a volume that is no more.
     pub fn forget(&self, id: DeviceId) {
         self.all.lock().retain(|(of, _), _| *of != id);
+        self.generation.fetch_add(1, Ordering::Release);
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::base::decode_counts::DecodeCounts;
+
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
 
@@ -28,6 +30,9 @@ pub(crate) struct Counters {
     pub opened_extents: Counter,
     pub read_bytes: Counter,
     pub read_disk_bytes: Counter,
+    /// Those of them that the cleaner read.
+    pub cleaner_read_bytes: Counter,
+    pub decoded: DecodeCounts,
     /// Of chunks sent and received: it grows with each of them, even if it tells of holes only.
     pub streamed_bytes: Counter,
     pub checkpoints: Counter,
@@ -44,6 +49,8 @@ pub(crate) struct Counters {
     pub cleaned_extents: Counter,
     pub moved_bytes: Counter,
     pub rewritten_bytes: Counter,
+    /// Those of them that sorting wrote.
+    pub sorted_bytes: Counter,
     pub cleaning_ns: Counter,
     pub cold_before_bytes: Counter,
     pub cold_after_bytes: Counter,

@@ -4,6 +4,7 @@
 pub(crate) mod buffers;
 pub(crate) mod canary;
 pub(crate) mod counters;
+pub(crate) mod decode_counts;
 pub(crate) mod group;
 pub(crate) mod hash;
 pub(crate) mod health;

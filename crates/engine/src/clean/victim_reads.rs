@@ -82,6 +82,7 @@ impl Ring<'_> {
             if ended.whole {
                 let len = u64::from(core.geometry.extent_bytes);
                 core.counters.read_disk_bytes.add(len);
+                core.counters.cleaner_read_bytes.add(len);
                 self.traffic_bytes = self.traffic_bytes.map(|bytes| bytes + len);
             }
             self.has_failed |= !ended.whole;
@@ -165,6 +166,7 @@ impl Core {
     /// All bytes of an extent, in a buffer of the pool's that may be longer.
     pub(crate) fn read_extent(&self, extent: ExtentIndex) -> Outcome {
         self.counters.read_disk_bytes.add(u64::from(self.geometry.extent_bytes));
+        self.counters.cleaner_read_bytes.add(u64::from(self.geometry.extent_bytes));
         Source { disk: &*self.env.disk, geometry: &self.geometry, buffers: &self.buffers }.read(extent)
     }
 }

@@ -15,11 +15,12 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use codec::{Codec, CodecId, Workspace};
 use env::Clock;
 use policy::{
-    Attempt, Attempts, Auto, Mode, Planner, Settings, Stored, TEST_CREDIT_NS, dst_limit, test_credit_earned,
+    Attempt, Attempts, Auto, Mode, Planner, Settings, Stored, TEST_CREDIT_NS, Why, dst_limit, test_credit_earned,
     wants_probe,
 };
 use units::{BlockIndex, ObjectId};
 
+use crate::base::counters::Counter;
 use crate::codecs::costs::Costs;
 use crate::codecs::dictionaries::Encoders;
 use crate::codecs::pressure::Meter;
@@ -38,11 +39,23 @@ pub(crate) struct Chooser {
     clock: Arc<dyn Clock>,
     credit_ns: AtomicI64,
     units: AtomicU64,
+    /// Units by the reason of their codec.
+    choices: [Counter; Why::ALL.len()],
     /// Bits of the region that a batch ended with last: the writer that goes on begins next to it.
     last: AtomicU64,
 }
 
 impl Chooser {
+    /// A unit has the codec that its properties, or a rule, name.
+    pub(crate) fn count_fixed(&self) {
+        self.choices[Why::Fixed as usize].add(1);
+    }
+
+    /// Units by the reason of their codec, since the pool was opened.
+    pub(crate) fn choices(&self) -> Vec<(&'static str, u64)> {
+        Why::ALL.iter().zip(&self.choices).map(|(why, count)| (why.name(), count.get())).collect()
+    }
+
     fn last_region(&self) -> policy::Region {
         policy::Region::from_bits(self.last.load(Ordering::Relaxed))
     }
@@ -57,6 +70,7 @@ impl Chooser {
             clock,
             credit_ns: AtomicI64::new(TEST_CREDIT_NS),
             units: AtomicU64::new(0),
+            choices: Default::default(),
             last: AtomicU64::new(0),
         }
     }
@@ -125,6 +139,7 @@ impl<'a> Batch<'a> {
         if !chooser.trace.is_on() && !wants_probe(unit.settings.mode, region) {
             // Most units of a long run of random ones: nothing is asked, nothing learned.
             self.region = Some((key, region.after_random()));
+            chooser.choices[Why::RandomRun as usize].add(1);
             unit.target.copy_from_slice(unit.raw);
             return Chosen { codec: CodecId::RAW, stored: unit.raw.len(), is_random: true };
         }
@@ -153,6 +168,7 @@ impl<'a> Batch<'a> {
         self.began = attempts.began;
         let (codec, bytes) = attempts.finish();
         let stored = Stored { codec, ..stored };
+        chooser.choices[stored.why as usize].add(1);
         self.region = Some((key, stored.region));
         if stored.test_ns > 0 {
             self.test_ns += stored.test_ns;

@@ -283,7 +283,9 @@ impl Core {
             }
             self.decoder(number, readers).map_err(|error| failure = Some(error)).ok()
         };
-        let done = codecs.decompress_prefix_with(id, payload, dst, wanted, &mut find);
+        let sizes = (dst.len(), payload.len());
+        let decode = || codecs.decompress_prefix_with(id, payload, dst, wanted, &mut find);
+        let done = self.counters.decoded.count(id, sizes, &*self.env.clock, decode);
         done.map_err(|error| failure.unwrap_or_else(|| Error::new(ErrorKind::Corrupt, error.to_string())))
     }
 }

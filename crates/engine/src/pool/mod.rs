@@ -4,6 +4,7 @@
 
 pub(crate) mod core;
 pub(crate) mod creation;
+pub(crate) mod figures;
 pub(crate) mod pool_properties;
 pub(crate) mod standby;
 pub(crate) mod workers;

@@ -164,6 +164,7 @@ impl Core {
         let moved_bytes = sorted_bytes(&prepared.entries, &sorted);
         self.counters.moved_bytes.add(moved_bytes);
         self.counters.rewritten_bytes.add(moved_bytes);
+        self.counters.sorted_bytes.add(moved_bytes);
         self.counters.fragment_bytes.add(prepared.payload_bytes() as u64 - moved_bytes);
         let parts = self.separate(prepared, &sorted);
         if copies.is_empty() || Canary::CopiesBesideData.is_planted() {
@@ -307,6 +308,7 @@ impl Core {
                         if wants_help && may_be_helped(hint, codec) {
                             teach();
                         }
+                        self.chooser.count_fixed();
                         compress_with(codecs, codec, raw, target, settings)
                     }
                     Compression::Auto => {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use operations::{Audit, AuditRecord, Caller, Effect, Reply, Request, Role, Who};
 use surface::Result;
 
-use super::Service;
+use super::{Service, analytics};
 
 /// This process as the caller of a pool that it has opened itself.
 pub fn this_process() -> Caller {
@@ -29,7 +29,11 @@ impl Service {
         let text = request.audit_text();
         let allowed = caller.check(about);
         let is_recorded = about.effect != Effect::Read || allowed.is_err();
+        let is_marked = analytics::leaves_mark(&request);
         let done = allowed.and_then(|()| work(request));
+        if is_marked && done.is_ok() {
+            self.mark(&text);
+        }
         if is_recorded {
             let audit = Arc::clone(&self.audit.lock());
             audit.record(&AuditRecord { caller, about, text: &text, error: done.as_ref().err() });

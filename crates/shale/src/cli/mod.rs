@@ -14,6 +14,7 @@ pub mod named_pool;
 mod policy;
 mod pool;
 mod salvage;
+mod stats;
 mod streams;
 mod transfer;
 mod volume;
@@ -36,6 +37,7 @@ pub use pool::{
     CheckArgs, CleanArgs, DfArgs, GrowArgs, InitArgs, Metrics, ScrubArgs, ServeArgs, ShrinkArgs, StatusArgs, Switch,
 };
 pub use salvage::SalvageArgs;
+pub use stats::{StatsArgs, TopArgs};
 pub use streams::{ReceiveArgs, SendArgs};
 pub use transfer::{EstimateArgs, ExportArgs, ImportArgs};
 pub use volume::{CreateArgs, DestroyArgs, GetArgs, InheritArgs, ListArgs, ResizeArgs, SetArgs};
@@ -117,6 +119,10 @@ pub enum Command {
     Df(DfArgs),
     /// Show what clients do, and how long it takes
     Iostat(IostatArgs),
+    /// Show the history of a pool's figures
+    Stats(StatsArgs),
+    /// Show what a pool does now, again and again
+    Top(TopArgs),
     /// Serve the volumes over NBD and as files below a directory, and mount the shares
     Serve(ServeArgs),
     /// Show the network exports of shares, and how they are reached

@@ -275,6 +275,10 @@ pub struct ServeArgs {
     /// memory, or 'off'
     #[arg(long, value_name = "DIR|off", default_value = env::STANDBY_DIR, value_parser = parse_standby)]
     pub standby: ServeStandby,
+    /// Space for the history of the pool's figures, at most the larger of 16M and 1 % of the pool;
+    /// 'off' deletes it
+    #[arg(long, value_name = "SIZE|off", default_value = "128M", value_parser = history)]
+    pub analytics: History,
     /// Keep the mount when the server dies: a small process holds it for the next server
     #[arg(long, value_name = "on|off", default_value = "on", hide_possible_values = true)]
     pub keep_mounts: Switch,
@@ -294,6 +298,14 @@ pub struct ServeArgs {
     /// Where a server in the background writes its messages [default: POOL/serve.log]
     #[arg(long, value_name = "FILE", requires = "detach")]
     pub log: Option<PathBuf>,
+}
+
+/// Bytes of the history; none: it is off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct History(pub Option<u64>);
+
+fn history(text: &str) -> Result<History, String> {
+    server::samples::parse_budget(text).map(History).map_err(|error| error.to_string())
 }
 
 /// The longest time that mounts wait for a server; `None`: without limit.

@@ -43,9 +43,13 @@ mod scrub;
 mod serve;
 mod shrink;
 mod spelled_out;
+mod stats;
 mod status;
 mod stream_sets;
 mod streams;
+mod top;
+mod top_report;
+mod top_screen;
 mod trace;
 mod trees;
 mod usage;
@@ -78,6 +82,8 @@ pub fn run(mut command: Command, output: &Output) -> Outcome {
         Command::Status(args) => status::run(args, output),
         Command::Df(args) => df::run(&args, output),
         Command::Iostat(args) => iostat::run(&args, output),
+        Command::Stats(args) => stats::run(&args, output),
+        Command::Top(args) => top::run(&args, output),
         Command::Serve(args) => serve::run(args, output),
         Command::Import(args) => import::run(args, output),
         Command::Export(args) => export::run(args, output),

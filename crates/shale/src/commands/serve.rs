@@ -159,6 +159,9 @@ fn serve(
         let Told { served, document, lines } = serving.describe();
         service.set_served(served);
         control = Some(ControlServer::start(&dir.control_path(), Arc::clone(service))?);
+        if let Err(error) = service.begin_history(args.analytics.0) {
+            output.warn(&format!("the history of the pool is not recorded: {error}"));
+        }
         tell_ready(document, &lines, service, ready_fd, output)
     });
     match &ready {
@@ -183,6 +186,7 @@ fn serve(
     service.end_fetching();
     serving.stop();
     service.jobs().stop();
+    service.end_history();
     if let Some(control) = control {
         control.stop();
     }

@@ -1,0 +1,99 @@
+//! Counters of a pool for a sampler that reads them each second: loads only, no list and no lock
+//! that a client waits for. Owns nothing.
+
+use std::sync::atomic::Ordering;
+
+use codec::CodecId;
+
+use crate::base::decode_counts::DecodeEffort;
+use crate::pool::Pool;
+use crate::volume::Volume;
+
+/// Counters since the pool was opened, and its space. Bytes where nothing else is said.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PoolFigures {
+    /// Of the log that clients' data became.
+    pub client_log_bytes: u64,
+    /// Of the log that the cleaner moved.
+    pub cleaner_log_bytes: u64,
+    /// Of the log that recompression wrote.
+    pub recompress_log_bytes: u64,
+    /// Of the log that sorting wrote.
+    pub sort_log_bytes: u64,
+    /// Of the log, headers and padding included.
+    pub log_bytes: u64,
+    /// Read from the data file, for whatever reason.
+    pub disk_read_bytes: u64,
+    /// Read from the data file by the cleaner and by recompression.
+    pub cleaner_read_bytes: u64,
+    /// Checkpoints.
+    pub checkpoints: u64,
+    /// Light checkpoints.
+    pub light_checkpoints: u64,
+    /// Flushes that clients asked for.
+    pub flushes: u64,
+    /// Syncs of the data file that served them.
+    pub syncs: u64,
+    /// Extents that were emptied.
+    pub cleaned_extents: u64,
+    /// Writes that found no room.
+    pub refused_writes: u64,
+    /// What the log may use.
+    pub capacity_bytes: u64,
+    /// Live fragments, as of the last checkpoint.
+    pub live_bytes: u64,
+    /// For which new data finds room.
+    pub available_bytes: u64,
+    /// Kept for volumes with reservations, and not used by them.
+    pub reserved_bytes: u64,
+    /// Units by the reason of their codec: its name, and how many.
+    pub choices: Vec<(&'static str, u64)>,
+    /// Reads that were decompressed, by codec; those that did nothing are left out.
+    pub decoded: Vec<(CodecId, DecodeEffort)>,
+}
+
+impl Pool {
+    /// The counters now.
+    pub fn figures(&self) -> PoolFigures {
+        let core = &self.core;
+        let c = &core.counters;
+        let sorted = c.sorted_bytes.get();
+        let rewritten = c.rewritten_bytes.get();
+        PoolFigures {
+            client_log_bytes: c.fragment_bytes.get(),
+            cleaner_log_bytes: c.moved_bytes.get().saturating_sub(rewritten),
+            recompress_log_bytes: rewritten.saturating_sub(sorted),
+            sort_log_bytes: sorted,
+            log_bytes: c.log_bytes.get(),
+            disk_read_bytes: c.read_disk_bytes.get(),
+            cleaner_read_bytes: c.cleaner_read_bytes.get(),
+            checkpoints: c.checkpoints.get(),
+            light_checkpoints: c.light_checkpoints.get(),
+            flushes: c.flushes.get(),
+            syncs: c.syncs.get(),
+            cleaned_extents: c.cleaned_extents.get(),
+            refused_writes: c.refused_writes.get(),
+            capacity_bytes: u64::from(core.geometry.extents()) * u64::from(core.geometry.extent_bytes),
+            live_bytes: core.live_bytes.load(Ordering::Relaxed),
+            available_bytes: core.available_bytes(),
+            reserved_bytes: core.reserved_unmet.load(Ordering::Relaxed),
+            choices: core.chooser.choices(),
+            decoded: c.decoded.report(),
+        }
+    }
+}
+
+impl Pool {
+    /// Bytes that the map store occupies on disk: its files are listed for it.
+    pub fn map_bytes(&self) -> u64 {
+        self.core.env.store.occupied_bytes()
+    }
+}
+
+impl Volume {
+    /// Logical bytes that hold data, and what they take in the log: exact at a checkpoint,
+    /// estimated since.
+    pub fn space(&self) -> (u64, u64) {
+        (self.object.allocated_bytes(), self.object.stored_now())
+    }
+}

@@ -1,0 +1,237 @@
+//! The sampler: once a second it reads the counters of the pool, its objects, the jobs and the
+//! machine, and records what they grew by. Owns the store of the history and the sampler's thread.
+//!
+//! 1. At each full second of the wall clock the thread reads counters: loads, and a lock of an
+//!    object's codec counts that no client waits for.
+//! 2. It records the differences to the second before.
+//! 3. Each 10 s it commits, which may wait for the disk. Ticks that are missed meanwhile count as
+//!    late.
+//!
+//! Requests lock the store while they read frames, and the thread waits for them: neither waits for
+//! a client of the pool, nor is waited for by one. A fault of the store is a line of the log.
+
+mod machine;
+mod objects;
+mod pool;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use analytics::{Dataset, Key, Sample, Store};
+use env::{FilePlace, HostPlace};
+use parking_lot::{Condvar, Mutex};
+use surface::{Error, ErrorKind, Result};
+
+use self::machine::Machine;
+use self::objects::Objects;
+use self::pool::PoolCounters;
+use crate::service::Service;
+
+/// The database, in the directory of the pool.
+pub const FILE_NAME: &str = "analytics.redb";
+/// Seconds between two commits.
+const COMMIT_EVERY_S: u64 = 10;
+/// What the history may take if nothing is said.
+pub const BUDGET_BYTES: u64 = 128 << 20;
+/// Less has no place for two hours of a busy pool.
+pub const BUDGET_BYTES_MIN: u64 = 16 << 20;
+/// Of the pool's capacity the history takes at most one part in so many, unless that is less than
+/// [`BUDGET_BYTES_MIN`].
+const CAPACITY_PARTS: u64 = 100;
+
+/// The option `--analytics`: a size, or `off`.
+///
+/// # Errors
+/// `Invalid` for anything else, and for less than [`BUDGET_BYTES_MIN`].
+pub fn parse_budget(text: &str) -> Result<Option<u64>> {
+    if text == "off" {
+        return Ok(None);
+    }
+    match units::parse_size(text) {
+        Ok(bytes) if bytes >= BUDGET_BYTES_MIN => Ok(Some(bytes)),
+        _ => {
+            let least = units::format_size(BUDGET_BYTES_MIN);
+            let text = format!("invalid --analytics '{text}': use a size of at least {least}, such as 128M, or off");
+            Err(Error::new(ErrorKind::Invalid, text))
+        }
+    }
+}
+
+/// The store of the pool in that directory; nothing is opened yet.
+pub(crate) fn store_of(pool: &Path, budget_bytes: u64) -> Store {
+    Store::new(Box::new(HostPlace::new(&pool.join(FILE_NAME))), budget_bytes)
+}
+
+/// Deletes the history of the pool in that directory.
+///
+/// # Errors
+/// When the file cannot be deleted.
+pub fn remove(pool: &Path) -> Result<()> {
+    let place = HostPlace::new(&pool.join(FILE_NAME));
+    place.remove().map_err(|error| Error::from_io(format!("cannot delete {}", place.name()), error))
+}
+
+/// What a counter grew by since it was read last; after a reset, all of it.
+fn grown(before: &mut u64, now: u64) -> u64 {
+    let amount = if now >= *before { now - *before } else { now };
+    *before = now;
+    amount
+}
+
+/// A list of samples that leaves out zeros.
+#[derive(Default)]
+struct Row(Vec<Sample>);
+
+impl Row {
+    fn put(&mut self, dataset: Dataset, labels: &[&str], object: u64, value: u64) {
+        if value > 0 {
+            self.0.push(Sample { key: Key::new(dataset, labels, object), value });
+        }
+    }
+}
+
+#[derive(Default)]
+struct Stopping {
+    is_wanted: Mutex<bool>,
+    changed: Condvar,
+}
+
+/// See the module's text.
+pub struct Sampler {
+    store: Mutex<Store>,
+    stopping: Stopping,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Sampler {
+    /// Begins to sample a pool that is served, with a store of at most `budget_bytes`.
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    pub fn start(service: &Arc<Service>, budget_bytes: u64) -> Result<Arc<Self>> {
+        let most = (service.pool().figures().capacity_bytes / CAPACITY_PARTS).max(BUDGET_BYTES_MIN);
+        let store = Mutex::new(store_of(&service.facts().pool, budget_bytes.min(most)));
+        let sampler = Arc::new(Self { store, stopping: Stopping::default(), thread: Mutex::default() });
+        let (of_thread, service) = (Arc::clone(&sampler), Arc::clone(service));
+        let body = move || of_thread.run(&service);
+        let thread = std::thread::Builder::new().name("analytics".to_owned()).spawn(body);
+        let thread = thread.map_err(|error| Error::from_io("cannot start the thread of the history", error))?;
+        *sampler.thread.lock() = Some(thread);
+        Ok(sampler)
+    }
+
+    /// Ends the thread. All recorded seconds are durable then, if there is room.
+    pub fn stop(&self) {
+        *self.stopping.is_wanted.lock() = true;
+        self.stopping.changed.notify_all();
+        let thread = self.thread.lock().take();
+        if let Some(thread) = thread {
+            // It ends by itself: a panic ends the process.
+            let _ = thread.join();
+        }
+    }
+
+    /// Works with the store.
+    pub(crate) fn with_store<T>(&self, work: impl FnOnce(&mut Store) -> T) -> T {
+        work(&mut self.store.lock())
+    }
+
+    /// Notes that something happened now.
+    pub(crate) fn mark(&self, text: &str) {
+        self.store.lock().mark(host::unix_s(), text);
+    }
+
+    /// Waits for the next full second. `false`: the sampler ends.
+    fn wait(&self) -> bool {
+        let (_, past_ns) = env::wall_time();
+        let rest = Duration::from_nanos(1_000_000_000 - u64::from(past_ns.min(999_999_999)));
+        let mut is_wanted = self.stopping.is_wanted.lock();
+        if !*is_wanted {
+            let _ = self.stopping.changed.wait_for(&mut is_wanted, rest);
+        }
+        !*is_wanted
+    }
+
+    fn run(&self, service: &Arc<Service>) {
+        let mut counters = (Objects::default(), PoolCounters::default(), Machine::new(&service.facts().data));
+        let mut jobs = BTreeMap::new();
+        let mut said = None;
+        {
+            let mut store = self.store.lock();
+            store.open(host::unix_s());
+            store.mark(host::unix_s(), "server started");
+        }
+        let mut ticks = 0u64;
+        while self.wait() {
+            let now = host::unix_s();
+            let mut row = Row::default();
+            let (objects, pool, machine) = &mut counters;
+            objects.sample(service, ticks, &mut row);
+            pool.sample(service, ticks, &mut row);
+            machine.sample(&mut row);
+            let marks = sample_jobs(service, &mut jobs, &mut row);
+            let mut store = self.store.lock();
+            marks.iter().for_each(|text| store.mark(now, text));
+            store.record(now, &row.0, &|object| objects.name_of(service, object));
+            if ticks % COMMIT_EVERY_S == COMMIT_EVERY_S - 1 {
+                store.commit(now);
+                let fault = store.health().fault.clone();
+                if fault != said {
+                    match &fault {
+                        Some(fault) => log::warn!("the history of the pool is not stored for now: {fault}"),
+                        None => log::info!("the history of the pool is stored again"),
+                    }
+                    said = fault;
+                }
+            }
+            ticks += 1;
+        }
+        let mut store = self.store.lock();
+        store.mark(host::unix_s(), "server stopped");
+        store.commit(host::unix_s());
+    }
+}
+
+/// Jobs under way by kind, and marks for those that began or ended.
+fn sample_jobs(service: &Service, known: &mut BTreeMap<u64, String>, row: &mut Row) -> Vec<String> {
+    let mut kinds: BTreeMap<String, u64> = BTreeMap::new();
+    let (mut now, mut marks) = (BTreeMap::new(), Vec::new());
+    for job in service.jobs().under_way() {
+        let kind = job.kind.name();
+        *kinds.entry(kind.to_owned()).or_default() += 1;
+        let words = job.target.as_ref().map_or_else(|| kind.to_owned(), |target| format!("{kind} of '{target}'"));
+        if !known.contains_key(&job.id) {
+            marks.push(format!("{words} started"));
+        }
+        now.insert(job.id, words);
+    }
+    let ended = known.iter().filter(|(id, _)| !now.contains_key(id));
+    marks.extend(ended.map(|(_, words)| format!("{words} ended")));
+    *known = now;
+    kinds.iter().for_each(|(kind, count)| row.put(Dataset::JOBS, &[kind], 0, *count));
+    marks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_budget_is_a_size_or_off() {
+        assert_eq!(parse_budget("off").unwrap(), None);
+        assert_eq!(parse_budget("64M").unwrap(), Some(64 << 20));
+        for wrong in ["", "on", "1M", "-1", "16"] {
+            let said = parse_budget(wrong).unwrap_err().to_string();
+            assert!(said.contains("at least 16 MiB"), "{said}");
+        }
+    }
+
+    #[test]
+    fn a_counter_that_begins_again_counts_from_zero() {
+        let mut before = 0;
+        assert_eq!([7, 7, 9, 2].map(|now| grown(&mut before, now)), [7, 0, 2, 2]);
+    }
+}

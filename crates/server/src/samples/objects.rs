@@ -1,0 +1,163 @@
+//! Samples of volumes, shares and snapshots: operations by door, data by codec, space. Owns the
+//! counts of the last look at each.
+//!
+//! An object is looked at each second for as long as it moved within the last ten, and each tenth
+//! second otherwise. To look at an object at rest is a few loads.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use analytics::Dataset;
+use codec::CodecId;
+use engine::{CodecEffort, Volume};
+use surface::{DeviceId, OpCounts, OpKind, Traffic};
+
+use super::{Row, grown};
+use crate::service::Service;
+
+/// Ticks that an object counts as moving after it moved.
+const MOVING_TICKS: u64 = 10;
+/// Objects whose space is sampled: the list of opened ones may be long, and space is sampled each
+/// second.
+const SPACES_MAX: usize = 256;
+/// Ticks between two looks at an object's space.
+const SPACE_EVERY: u64 = 10;
+
+/// The counts of one object at its doors.
+struct Watched {
+    volume: Arc<Volume>,
+    doors: Vec<(&'static str, Arc<Traffic>, Vec<OpCounts>)>,
+    /// Sum of the doors' counts at the last look.
+    touched: u64,
+    /// The tick at which something had changed last.
+    moved: u64,
+    codecs: BTreeMap<CodecId, CodecEffort>,
+    cache: [u64; 2],
+    space: Option<(u64, u64)>,
+}
+
+/// See the module's text.
+#[derive(Default)]
+pub(super) struct Objects {
+    /// Of the table of doors, when it was read.
+    generation: Option<u64>,
+    watched: BTreeMap<DeviceId, Watched>,
+}
+
+impl Objects {
+    /// The name of an object that was sampled.
+    pub(super) fn name_of(&self, service: &Service, object: u64) -> Option<String> {
+        let known = self.watched.get(&DeviceId(object)).map(|watched| watched.volume.name());
+        known.or_else(|| service.pool().volume_of(DeviceId(object)).ok().map(|volume| volume.name()))
+    }
+
+    pub(super) fn sample(&mut self, service: &Service, tick: u64, row: &mut Row) {
+        self.refresh(service);
+        let mut spaces = 0;
+        for (number, (id, watched)) in self.watched.iter_mut().enumerate() {
+            let is_due = (tick + number as u64).is_multiple_of(MOVING_TICKS);
+            if is_due || tick - watched.moved.min(tick) < MOVING_TICKS {
+                watched.look(id.0, tick, row);
+            }
+            if spaces < SPACES_MAX {
+                spaces += 1;
+                if watched.space.is_none() || (tick + number as u64).is_multiple_of(SPACE_EVERY) {
+                    watched.space = Some(watched.volume.space());
+                }
+                let (logical, stored) = watched.space.unwrap_or_default();
+                row.put(Dataset::OBJECTS, &["logical"], id.0, logical);
+                row.put(Dataset::OBJECTS, &["stored"], id.0, stored);
+            }
+        }
+    }
+
+    /// Takes up objects and doors that are new, and lets those go that are no more.
+    fn refresh(&mut self, service: &Service) {
+        let traffics = service.devices().traffics();
+        let generation = traffics.generation();
+        if self.generation == Some(generation) {
+            return;
+        }
+        let list = traffics.list(None);
+        self.watched.retain(|id, _| list.iter().any(|(listed, _)| listed == id));
+        for (id, doors) in list {
+            let Ok(volume) = service.pool().volume_of(id) else { continue };
+            let watched = self.watched.entry(id).or_insert_with(|| Watched {
+                volume,
+                doors: Vec::new(),
+                touched: 0,
+                moved: 0,
+                codecs: BTreeMap::new(),
+                cache: [0; 2],
+                space: None,
+            });
+            for (door, traffic) in doors {
+                if !watched.doors.iter().any(|(known, _, _)| *known == door) {
+                    watched.doors.push((door, traffic, vec![OpCounts::default(); OpKind::ALL.len()]));
+                    watched.moved = u64::MAX;
+                }
+            }
+        }
+        self.generation = Some(generation);
+    }
+}
+
+impl Watched {
+    fn look(&mut self, object: u64, tick: u64, row: &mut Row) {
+        let touched = self.doors.iter().fold(0u64, |sum, (_, traffic, _)| sum.wrapping_add(traffic.touched()));
+        let has_moved = touched != self.touched;
+        self.touched = touched;
+        if has_moved {
+            self.moved = tick;
+            for (door, traffic, before) in &mut self.doors {
+                for (kind, before) in OpKind::ALL.into_iter().zip(before) {
+                    operations(kind, door, traffic, before, object, row);
+                }
+            }
+        }
+        if self.moved == u64::MAX {
+            self.moved = tick;
+        }
+        let effort = self.volume.effort();
+        for (codec, effort) in effort.codecs {
+            let before = self.codecs.entry(codec).or_default();
+            if *before == effort {
+                continue;
+            }
+            // Data is compressed some time after it was written.
+            self.moved = tick;
+            let (mut cpu, name) = (before.cpu_ns().unwrap_or(0), codec.to_string());
+            let put = |dataset, value| (dataset, value);
+            let values = [
+                put(Dataset::CODEC_UNITS, grown(&mut before.units, effort.units)),
+                put(Dataset::CODEC_RAW, grown(&mut before.raw_bytes, effort.raw_bytes)),
+                put(Dataset::CODEC_STORED, grown(&mut before.stored_bytes, effort.stored_bytes)),
+            ];
+            values.into_iter().for_each(|(dataset, value)| row.put(dataset, &[&name], object, value));
+            // An estimate, which may become less.
+            let now = effort.cpu_ns().unwrap_or(0).max(cpu);
+            row.put(Dataset::CODEC_CPU, &[&name, "compress"], object, grown(&mut cpu, now));
+            *before = effort;
+        }
+        let cache = [effort.cache_hits, effort.cache_misses];
+        for ((result, before), now) in ["hit", "miss"].into_iter().zip(&mut self.cache).zip(cache) {
+            row.put(Dataset::CACHE, &[result], object, grown(before, now));
+        }
+    }
+}
+
+/// What the operations of one kind grew by.
+fn operations(kind: OpKind, door: &str, traffic: &Traffic, before: &mut OpCounts, object: u64, row: &mut Row) {
+    let now = traffic.counts(kind);
+    let labels = [kind.name(), door];
+    let mut count = 0;
+    for (bucket, (before, now)) in before.buckets.iter().zip(now.buckets).enumerate() {
+        let more = now.saturating_sub(*before);
+        count += more;
+        row.put(Dataset::LATENCY, &[labels[0], labels[1], &bucket.to_string()], 0, more);
+    }
+    row.put(Dataset::OPS, &labels, object, count);
+    row.put(Dataset::BYTES, &labels, object, now.bytes.saturating_sub(before.bytes));
+    row.put(Dataset::TIME, &labels, object, now.ns.saturating_sub(before.ns));
+    *before = now;
+}

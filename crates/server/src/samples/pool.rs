@@ -1,0 +1,76 @@
+//! Samples of the pool: bytes of the disk by cause, work, choices, decompression, space. Owns the
+//! counts of the last look.
+
+use std::collections::BTreeMap;
+
+use analytics::Dataset;
+
+use super::{Row, grown};
+use crate::service::Service;
+
+/// Ticks between two looks at what the map takes: its files are listed.
+const MAP_EVERY: u64 = 60;
+
+/// See the module's text.
+#[derive(Default)]
+pub(super) struct PoolCounters {
+    before: BTreeMap<(Dataset, String), u64>,
+    map_bytes: u64,
+}
+
+impl PoolCounters {
+    fn put(&mut self, row: &mut Row, dataset: Dataset, labels: &[&str], now: u64) {
+        let before = self.before.entry((dataset, labels.join("/"))).or_default();
+        row.put(dataset, labels, 0, grown(before, now));
+    }
+
+    pub(super) fn sample(&mut self, service: &Service, tick: u64, row: &mut Row) {
+        let figures = service.pool().figures();
+        let moved = figures.cleaner_log_bytes + figures.recompress_log_bytes + figures.sort_log_bytes;
+        let causes = [
+            ("clients", figures.client_log_bytes),
+            ("cleaner", figures.cleaner_log_bytes),
+            ("recompress", figures.recompress_log_bytes),
+            ("sort", figures.sort_log_bytes),
+            ("headers", figures.log_bytes.saturating_sub(figures.client_log_bytes + moved)),
+            // The server writes to nothing but the log and the map, and its history.
+            ("map", service.disk_written_bytes().saturating_sub(figures.log_bytes)),
+        ];
+        causes.into_iter().for_each(|(cause, now)| self.put(row, Dataset::DISK_WRITTEN, &[cause], now));
+        let clients = figures.disk_read_bytes.saturating_sub(figures.cleaner_read_bytes);
+        let causes = [("clients", clients), ("cleaner", figures.cleaner_read_bytes)];
+        causes.into_iter().for_each(|(cause, now)| self.put(row, Dataset::DISK_READ, &[cause], now));
+        let work = [
+            ("checkpoint", figures.checkpoints),
+            ("light-checkpoint", figures.light_checkpoints),
+            ("flush", figures.flushes),
+            ("sync", figures.syncs),
+            ("cleaned-extent", figures.cleaned_extents),
+            ("refused-write", figures.refused_writes),
+        ];
+        work.into_iter().for_each(|(kind, now)| self.put(row, Dataset::WORK, &[kind], now));
+        for (why, now) in figures.choices {
+            self.put(row, Dataset::CHOICES, &[why], now);
+        }
+        for (codec, effort) in figures.decoded {
+            let codec = codec.to_string();
+            self.put(row, Dataset::DECODED_RAW, &[&codec], effort.raw_bytes);
+            self.put(row, Dataset::DECODED_STORED, &[&codec], effort.stored_bytes);
+            let before = self.before.entry((Dataset::CODEC_CPU, codec.clone())).or_default();
+            // An estimate, which may become less.
+            let now = effort.cpu_ns.max(*before);
+            row.put(Dataset::CODEC_CPU, &[&codec, "decompress"], 0, grown(before, now));
+        }
+        if tick.is_multiple_of(MAP_EVERY) {
+            self.map_bytes = service.pool().map_bytes();
+        }
+        let parts = [
+            ("total", figures.capacity_bytes),
+            ("live", figures.live_bytes),
+            ("available", figures.available_bytes),
+            ("reserved", figures.reserved_bytes),
+            ("map", self.map_bytes),
+        ];
+        parts.into_iter().for_each(|(part, now)| row.put(Dataset::CAPACITY, &[part], 0, now));
+    }
+}
