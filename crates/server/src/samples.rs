@@ -23,7 +23,7 @@ use std::time::Duration;
 use analytics::{Dataset, Key, Sample, Store};
 use env::{FilePlace, HostPlace};
 use parking_lot::{Condvar, Mutex};
-use surface::{Error, ErrorKind, Result};
+use surface::{DeviceId, Error, ErrorKind, Result};
 
 use self::machine::Machine;
 use self::objects::Objects;
@@ -164,7 +164,7 @@ impl Sampler {
             store.open(host::unix_s());
             store.mark(host::unix_s(), "server started");
         }
-        let mut ticks = 0u64;
+        let (mut ticks, mut committed) = (0u64, host::unix_s());
         while self.wait() {
             let now = host::unix_s();
             let mut row = Row::default();
@@ -175,8 +175,10 @@ impl Sampler {
             let marks = sample_jobs(service, &mut jobs, &mut row);
             let mut store = self.store.lock();
             marks.iter().for_each(|text| store.mark(now, text));
-            store.record(now, &row.0, &|object| objects.name_of(service, object));
-            if ticks % COMMIT_EVERY_S == COMMIT_EVERY_S - 1 {
+            store.record(now, &row.0, &|object| name_of(service, object));
+            // The clock may be set back.
+            if now.abs_diff(committed) >= COMMIT_EVERY_S {
+                committed = now;
                 store.commit(now);
                 let fault = store.health().fault.clone();
                 if fault != said {
@@ -193,6 +195,10 @@ impl Sampler {
         store.mark(host::unix_s(), "server stopped");
         store.commit(host::unix_s());
     }
+}
+
+fn name_of(service: &Service, object: u64) -> Option<String> {
+    service.pool().volume_of(DeviceId(object)).ok().map(|volume| volume.name())
 }
 
 /// Jobs under way by kind, and marks for those that began or ended.

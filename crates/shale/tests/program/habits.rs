@@ -13,7 +13,6 @@ fn words_of_other_programs_are_answered() {
         "mount",
         "umount",
         "history",
-        "top",
         "snapshots",
         "forget",
         "prune",
