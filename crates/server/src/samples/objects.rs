@@ -28,7 +28,8 @@ struct Watched {
     touched: u64,
     /// The tick at which something had changed last.
     moved: u64,
-    codecs: BTreeMap<CodecId, CodecEffort>,
+    /// With the CPU time that was counted, of which the effort has an estimate.
+    codecs: BTreeMap<CodecId, (CodecEffort, u64)>,
     cache: [u64; 2],
     space: Option<(u64, u64)>,
 }
@@ -118,23 +119,22 @@ impl Watched {
         }
         let effort = volume.effort();
         for (codec, effort) in effort.codecs {
-            let before = self.codecs.entry(codec).or_default();
+            let (before, cpu) = self.codecs.entry(codec).or_default();
             if *before == effort {
                 continue;
             }
             // Data is compressed some time after it was written.
             self.moved = tick;
-            let (mut cpu, name) = (before.cpu_ns().unwrap_or(0), codec.to_string());
-            let put = |dataset, value| (dataset, value);
+            let name = codec.to_string();
             let values = [
-                put(Dataset::CODEC_UNITS, grown(&mut before.units, effort.units)),
-                put(Dataset::CODEC_RAW, grown(&mut before.raw_bytes, effort.raw_bytes)),
-                put(Dataset::CODEC_STORED, grown(&mut before.stored_bytes, effort.stored_bytes)),
+                (Dataset::CODEC_UNITS, grown(&mut before.units, effort.units)),
+                (Dataset::CODEC_RAW, grown(&mut before.raw_bytes, effort.raw_bytes)),
+                (Dataset::CODEC_STORED, grown(&mut before.stored_bytes, effort.stored_bytes)),
             ];
             values.into_iter().for_each(|(dataset, value)| row.put(dataset, &[&name], object, value));
-            // An estimate, which may become less.
-            let now = effort.cpu_ns().unwrap_or(0).max(cpu);
-            row.put(Dataset::CODEC_CPU, &[&name, "compress"], object, grown(&mut cpu, now));
+            // The estimate may fall for a moment.
+            let now = effort.cpu_ns().unwrap_or(0).max(*cpu);
+            row.put(Dataset::CODEC_CPU, &[&name, "compress"], object, grown(cpu, now));
             *before = effort;
         }
         let cache = [effort.cache_hits, effort.cache_misses];
