@@ -87,6 +87,20 @@ def analytics_agree_with_the_pool(t):
     t.equal(totals(pool, "bytes", "--by", "object", "--only", "operation=write"), {"new": 24 * MIB}, "by object, under its new name")
     server.stop()
     t.expect(agree(totals(pool, *stored), counted), f"without a server: {totals(pool, *stored)}, not {counted}")
+    began = str(int(time.time()))
+    server = pool.serve()
+    handle = nbd.NBD()
+    handle.connect_uri(server.uri("new"))
+    for place in [*range(12), *range(20, 32)]:
+        t.equal(handle.pread(MIB, place * MIB), text(place, MIB), f"MiB {place}")
+    handle.shutdown()
+    raw = ("decoded.raw", "--by", "codec", "--from", began)
+    t.wait_for(lambda: all(12 * MIB <= totals(pool, *raw).get(codec, 0) <= 30 * MIB for codec in ("zstd-3", "lz4")), "what reads decompressed")
+    cpu = totals(pool, "codec.cpu", "--by", "codec", "--only", "direction=decompress", "--from", began)
+    t.expect(cpu.get("zstd-3", 0) > 0 and cpu.get("lz4", 0) > 0, f"CPU time of decompression: {cpu}")
+    t.expect(totals(pool, "disk.read", "--by", "cause", "--from", began).get("clients", 0) >= sum(counted.values()) // 2, "bytes that reads took from the disk")
+    t.expect(totals(pool, "choices", "--by", "why").get("fixed", 0) > 100, "units whose codec the property names")
+    server.stop()
     said = pool.shale("top", "--once", status=3).stderr
     t.expect("no server has the pool" in said, f"top without a server: {said}")
 

@@ -70,10 +70,10 @@ impl Notes {
 
     pub(crate) fn mark(&mut self, unix_s: u64, text: &str) {
         let first = unix_s << SAME_SECOND_BITS;
-        let numbers = first..first | ((1 << SAME_SECOND_BITS) - 1);
+        let mut numbers = first..first | ((1 << SAME_SECOND_BITS) - 1);
         // The last place of a second stays the last one's.
         let end = numbers.end;
-        let number = numbers.into_iter().find(|number| !self.marks.contains_key(number)).unwrap_or(end);
+        let number = numbers.find(|number| !self.marks.contains_key(number)).unwrap_or(end);
         let text = &text[..text.floor_char_boundary(MARK_BYTES_MAX)];
         self.marks.insert(number, text.to_owned());
         self.changed.insert((MARKS, number));

@@ -54,6 +54,8 @@ pub struct StoreHealth {
     pub dropped_frames: u64,
     /// Databases that could not be opened and were replaced.
     pub set_aside: u64,
+    /// Why the last one of them could not be.
+    pub set_aside_why: Option<String>,
     /// Why nothing is stored now.
     pub fault: Option<String>,
 }
@@ -309,7 +311,7 @@ impl Store {
         let opened = match Database::open(&*self.place) {
             Err(Fault::Broken(text)) => {
                 self.health.set_aside += 1;
-                self.health.fault = Some(text);
+                self.health.set_aside_why = Some(text);
                 self.costs = Default::default();
                 self.notes.rewrite();
                 self.is_dirty = [true; 3];
@@ -323,6 +325,7 @@ impl Store {
         match opened.and_then(|database| self.load(&database).map(|()| database)) {
             Ok(database) => {
                 self.database = Some(database);
+                self.health.fault = None;
                 self.resume();
                 true
             }
@@ -413,7 +416,7 @@ impl Store {
 
     /// The state for users.
     pub fn state(&self) -> AnalyticsState {
-        let StoreHealth { damaged_frames, dropped_frames, set_aside, fault } = self.health.clone();
+        let StoreHealth { damaged_frames, dropped_frames, set_aside, fault, .. } = self.health.clone();
         AnalyticsState {
             budget_bytes: self.budget_bytes,
             stored_bytes: self.costs.iter().flat_map(BTreeMap::values).sum::<u64>() + self.notes.cost_bytes(),

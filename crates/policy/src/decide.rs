@@ -87,6 +87,15 @@ impl Why {
     }
 }
 
+// Counts are indexed by these numbers.
+const _: () = {
+    let mut number = 0;
+    while number < Why::ALL.len() {
+        assert!(Why::ALL[number] as usize == number);
+        number += 1;
+    }
+};
+
 impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -23,7 +23,7 @@ use std::time::Duration;
 use analytics::{Dataset, Key, Sample, Store};
 use env::{FilePlace, HostPlace};
 use parking_lot::{Condvar, Mutex};
-use surface::{Error, ErrorKind, Result};
+use surface::{DeviceId, Error, ErrorKind, Result};
 
 use self::machine::Machine;
 use self::objects::Objects;
@@ -41,6 +41,9 @@ pub const BUDGET_BYTES_MIN: u64 = 16 << 20;
 /// Of the pool's capacity the history takes at most one part in so many, unless that is less than
 /// [`BUDGET_BYTES_MIN`].
 const CAPACITY_PARTS: u64 = 100;
+
+/// Marks that wait for the store: those of some seconds at most.
+const MARKS_WAITING_MAX: usize = 1024;
 
 /// The option `--analytics`: a size, or `off`.
 ///
@@ -102,6 +105,8 @@ struct Stopping {
 /// See the module's text.
 pub struct Sampler {
     store: Mutex<Store>,
+    /// Marks on their way to the store: an operation that leaves one does not wait for a commit.
+    marks: Mutex<Vec<(u64, String)>>,
     stopping: Stopping,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -114,7 +119,8 @@ impl Sampler {
     pub fn start(service: &Arc<Service>, budget_bytes: u64) -> Result<Arc<Self>> {
         let most = (service.pool().figures().capacity_bytes / CAPACITY_PARTS).max(BUDGET_BYTES_MIN);
         let store = Mutex::new(store_of(&service.facts().pool, budget_bytes.min(most)));
-        let sampler = Arc::new(Self { store, stopping: Stopping::default(), thread: Mutex::default() });
+        let sampler =
+            Arc::new(Self { store, marks: Mutex::default(), stopping: Stopping::default(), thread: Mutex::default() });
         let (of_thread, service) = (Arc::clone(&sampler), Arc::clone(service));
         let body = move || of_thread.run(&service);
         let thread = std::thread::Builder::new().name("analytics".to_owned()).spawn(body);
@@ -136,12 +142,22 @@ impl Sampler {
 
     /// Works with the store.
     pub(crate) fn with_store<T>(&self, work: impl FnOnce(&mut Store) -> T) -> T {
-        work(&mut self.store.lock())
+        let mut store = self.store.lock();
+        self.take_marks(&mut store);
+        work(&mut store)
     }
 
     /// Notes that something happened now.
     pub(crate) fn mark(&self, text: &str) {
-        self.store.lock().mark(host::unix_s(), text);
+        let mut marks = self.marks.lock();
+        if marks.len() < MARKS_WAITING_MAX {
+            marks.push((host::unix_s(), text.to_owned()));
+        }
+    }
+
+    fn take_marks(&self, store: &mut Store) {
+        let marks = std::mem::take(&mut *self.marks.lock());
+        marks.into_iter().for_each(|(unix_s, text)| store.mark(unix_s, &text));
     }
 
     /// Waits for the next full second. `false`: the sampler ends.
@@ -158,13 +174,13 @@ impl Sampler {
     fn run(&self, service: &Arc<Service>) {
         let mut counters = (Objects::default(), PoolCounters::default(), Machine::new(&service.facts().data));
         let mut jobs = BTreeMap::new();
-        let mut said = None;
+        let (mut said, mut replaced) = (None, None);
         {
             let mut store = self.store.lock();
             store.open(host::unix_s());
             store.mark(host::unix_s(), "server started");
         }
-        let mut ticks = 0u64;
+        let (mut ticks, mut committed) = (0u64, host::unix_s());
         while self.wait() {
             let now = host::unix_s();
             let mut row = Row::default();
@@ -174,9 +190,12 @@ impl Sampler {
             machine.sample(&mut row);
             let marks = sample_jobs(service, &mut jobs, &mut row);
             let mut store = self.store.lock();
+            self.take_marks(&mut store);
             marks.iter().for_each(|text| store.mark(now, text));
-            store.record(now, &row.0, &|object| objects.name_of(service, object));
-            if ticks % COMMIT_EVERY_S == COMMIT_EVERY_S - 1 {
+            store.record(now, &row.0, &|object| name_of(service, object));
+            // The clock may be set back.
+            if now.abs_diff(committed) >= COMMIT_EVERY_S {
+                committed = now;
                 store.commit(now);
                 let fault = store.health().fault.clone();
                 if fault != said {
@@ -186,13 +205,24 @@ impl Sampler {
                     }
                     said = fault;
                 }
+                let why = store.health().set_aside_why.clone();
+                if why != replaced {
+                    let why_words = why.as_deref().unwrap_or_default();
+                    log::warn!("the history of the pool begins again, and the old file is set aside: {why_words}");
+                    replaced = why;
+                }
             }
             ticks += 1;
         }
         let mut store = self.store.lock();
+        self.take_marks(&mut store);
         store.mark(host::unix_s(), "server stopped");
         store.commit(host::unix_s());
     }
+}
+
+fn name_of(service: &Service, object: u64) -> Option<String> {
+    service.pool().volume_of(DeviceId(object)).ok().map(|volume| volume.name())
 }
 
 /// Jobs under way by kind, and marks for those that began or ended.

@@ -1,6 +1,8 @@
 //! A store against a plain list of seconds, with crashes, damage, full disks and odd clocks. The
 //! file is in memory.
 
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 mod disk;
 mod life;
 mod size;

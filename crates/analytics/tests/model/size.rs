@@ -9,7 +9,7 @@ use crate::life::{START, name_of, query};
 fn busy(random: &mut Random, series: u64, second: u64) -> u64 {
     match series % 4 {
         0 => 800 + random.below(200),
-        1 if second / 20 % 3 == 0 => random.below(1 << 16),
+        1 if (second / 20).is_multiple_of(3) => random.below(1 << 16),
         2 if random.below(10) == 0 => 4096 * random.below(64),
         3 => 1_000_000 + second * 17,
         _ => 0,

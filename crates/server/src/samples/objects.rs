@@ -10,7 +10,7 @@ use std::sync::Arc;
 use analytics::Dataset;
 use codec::CodecId;
 use engine::{CodecEffort, Volume};
-use surface::{DeviceId, OpCounts, OpKind, Traffic};
+use surface::{DeviceId, ErrorKind, OpCounts, OpKind, Traffic};
 
 use super::{Row, grown};
 use crate::service::Service;
@@ -20,18 +20,16 @@ const MOVING_TICKS: u64 = 10;
 /// Objects whose space is sampled: the list of opened ones may be long, and space is sampled each
 /// second.
 const SPACES_MAX: usize = 256;
-/// Ticks between two looks at an object's space.
-const SPACE_EVERY: u64 = 10;
 
 /// The counts of one object at its doors.
 struct Watched {
-    volume: Arc<Volume>,
     doors: Vec<(&'static str, Arc<Traffic>, Vec<OpCounts>)>,
     /// Sum of the doors' counts at the last look.
     touched: u64,
     /// The tick at which something had changed last.
     moved: u64,
-    codecs: BTreeMap<CodecId, CodecEffort>,
+    /// With the CPU time that was counted, of which the effort has an estimate.
+    codecs: BTreeMap<CodecId, (CodecEffort, u64)>,
     cache: [u64; 2],
     space: Option<(u64, u64)>,
 }
@@ -45,30 +43,33 @@ pub(super) struct Objects {
 }
 
 impl Objects {
-    /// The name of an object that was sampled.
-    pub(super) fn name_of(&self, service: &Service, object: u64) -> Option<String> {
-        let known = self.watched.get(&DeviceId(object)).map(|watched| watched.volume.name());
-        known.or_else(|| service.pool().volume_of(DeviceId(object)).ok().map(|volume| volume.name()))
-    }
-
     pub(super) fn sample(&mut self, service: &Service, tick: u64, row: &mut Row) {
         self.refresh(service);
-        let mut spaces = 0;
+        let mut gone = Vec::new();
         for (number, (id, watched)) in self.watched.iter_mut().enumerate() {
             let is_due = (tick + number as u64).is_multiple_of(MOVING_TICKS);
+            let has_space = number < SPACES_MAX;
             if is_due || tick - watched.moved.min(tick) < MOVING_TICKS {
-                watched.look(id.0, tick, row);
-            }
-            if spaces < SPACES_MAX {
-                spaces += 1;
-                if watched.space.is_none() || (tick + number as u64).is_multiple_of(SPACE_EVERY) {
-                    watched.space = Some(watched.volume.space());
+                match service.pool().volume_of(*id) {
+                    Ok(volume) => {
+                        watched.look(&volume, id.0, tick, row);
+                        if has_space && (is_due || watched.space.is_none()) {
+                            watched.space = Some(volume.space());
+                        }
+                    }
+                    Err(error) => {
+                        if error.kind() == ErrorKind::NotFound {
+                            gone.push(*id);
+                        }
+                        continue;
+                    }
                 }
-                let (logical, stored) = watched.space.unwrap_or_default();
-                row.put(Dataset::OBJECTS, &["logical"], id.0, logical);
-                row.put(Dataset::OBJECTS, &["stored"], id.0, stored);
             }
+            let (logical, stored) = watched.space.unwrap_or_default();
+            row.put(Dataset::OBJECTS, &["logical"], id.0, logical);
+            row.put(Dataset::OBJECTS, &["stored"], id.0, stored);
         }
+        gone.into_iter().for_each(|id| service.devices().traffics().forget(id));
     }
 
     /// Takes up objects and doors that are new, and lets those go that are no more.
@@ -81,9 +82,7 @@ impl Objects {
         let list = traffics.list(None);
         self.watched.retain(|id, _| list.iter().any(|(listed, _)| listed == id));
         for (id, doors) in list {
-            let Ok(volume) = service.pool().volume_of(id) else { continue };
             let watched = self.watched.entry(id).or_insert_with(|| Watched {
-                volume,
                 doors: Vec::new(),
                 touched: 0,
                 moved: 0,
@@ -103,7 +102,7 @@ impl Objects {
 }
 
 impl Watched {
-    fn look(&mut self, object: u64, tick: u64, row: &mut Row) {
+    fn look(&mut self, volume: &Volume, object: u64, tick: u64, row: &mut Row) {
         let touched = self.doors.iter().fold(0u64, |sum, (_, traffic, _)| sum.wrapping_add(traffic.touched()));
         let has_moved = touched != self.touched;
         self.touched = touched;
@@ -118,25 +117,24 @@ impl Watched {
         if self.moved == u64::MAX {
             self.moved = tick;
         }
-        let effort = self.volume.effort();
+        let effort = volume.effort();
         for (codec, effort) in effort.codecs {
-            let before = self.codecs.entry(codec).or_default();
+            let (before, cpu) = self.codecs.entry(codec).or_default();
             if *before == effort {
                 continue;
             }
             // Data is compressed some time after it was written.
             self.moved = tick;
-            let (mut cpu, name) = (before.cpu_ns().unwrap_or(0), codec.to_string());
-            let put = |dataset, value| (dataset, value);
+            let name = codec.to_string();
             let values = [
-                put(Dataset::CODEC_UNITS, grown(&mut before.units, effort.units)),
-                put(Dataset::CODEC_RAW, grown(&mut before.raw_bytes, effort.raw_bytes)),
-                put(Dataset::CODEC_STORED, grown(&mut before.stored_bytes, effort.stored_bytes)),
+                (Dataset::CODEC_UNITS, grown(&mut before.units, effort.units)),
+                (Dataset::CODEC_RAW, grown(&mut before.raw_bytes, effort.raw_bytes)),
+                (Dataset::CODEC_STORED, grown(&mut before.stored_bytes, effort.stored_bytes)),
             ];
             values.into_iter().for_each(|(dataset, value)| row.put(dataset, &[&name], object, value));
-            // An estimate, which may become less.
-            let now = effort.cpu_ns().unwrap_or(0).max(cpu);
-            row.put(Dataset::CODEC_CPU, &[&name, "compress"], object, grown(&mut cpu, now));
+            // The estimate may fall for a moment.
+            let now = effort.cpu_ns().unwrap_or(0).max(*cpu);
+            row.put(Dataset::CODEC_CPU, &[&name, "compress"], object, grown(cpu, now));
             *before = effort;
         }
         let cache = [effort.cache_hits, effort.cache_misses];

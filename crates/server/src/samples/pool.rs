@@ -21,7 +21,8 @@ pub(super) struct PoolCounters {
 impl PoolCounters {
     fn put(&mut self, row: &mut Row, dataset: Dataset, labels: &[&str], now: u64) {
         let before = self.before.entry((dataset, labels.join("/"))).or_default();
-        row.put(dataset, labels, 0, grown(before, now));
+        // Differences of counters, and estimates, may fall for a moment. None begins again.
+        row.put(dataset, labels, 0, grown(before, now.max(*before)));
     }
 
     pub(super) fn sample(&mut self, service: &Service, tick: u64, row: &mut Row) {
@@ -56,10 +57,7 @@ impl PoolCounters {
             let codec = codec.to_string();
             self.put(row, Dataset::DECODED_RAW, &[&codec], effort.raw_bytes);
             self.put(row, Dataset::DECODED_STORED, &[&codec], effort.stored_bytes);
-            let before = self.before.entry((Dataset::CODEC_CPU, codec.clone())).or_default();
-            // An estimate, which may become less.
-            let now = effort.cpu_ns.max(*before);
-            row.put(Dataset::CODEC_CPU, &[&codec, "decompress"], 0, grown(before, now));
+            self.put(row, Dataset::CODEC_CPU, &[&codec, "decompress"], effort.cpu_ns);
         }
         if tick.is_multiple_of(MAP_EVERY) {
             self.map_bytes = service.pool().map_bytes();
@@ -72,5 +70,21 @@ impl PoolCounters {
             ("map", self.map_bytes),
         ];
         parts.into_iter().for_each(|(part, now)| row.put(Dataset::CAPACITY, &[part], 0, now));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_difference_that_falls_for_a_moment_counts_once() {
+        let (mut counters, mut sum) = (PoolCounters::default(), 0);
+        for now in [0, 100, 70, 100, 130] {
+            let mut row = Row::default();
+            counters.put(&mut row, Dataset::DISK_WRITTEN, &["map"], now);
+            sum += row.0.iter().map(|sample| sample.value).sum::<u64>();
+        }
+        assert_eq!(sum, 130);
     }
 }

@@ -55,7 +55,7 @@ pub struct StatsArgs {
     #[arg(long, value_name = "TIME", requires = "dataset", value_parser = super::blob::age)]
     pub step: Option<Duration>,
     /// Show each step, as comma-separated values
-    #[arg(long, requires = "dataset", conflicts_with = "json")]
+    #[arg(long, requires = "dataset")]
     pub csv: bool,
     /// Show what happened in the time
     #[arg(long, conflicts_with = "dataset")]

@@ -1,6 +1,7 @@
 //! `shale stats`: the history of a pool's figures, as a table, as comma-separated values, or as
 //! JSON.
 
+use surface::{Error, ErrorKind};
 use units::format_size;
 
 use crate::cli::StatsArgs;
@@ -15,6 +16,9 @@ const LAST_S: u64 = 3600;
 
 /// Shows a dataset, marks, or which datasets there are.
 pub fn run(args: &StatsArgs, output: &Output) -> Outcome {
+    if args.csv && output.is_json() {
+        return Err(Error::new(ErrorKind::Invalid, "--csv and --json are two forms: use one of them").into());
+    }
     let now = host::unix_s();
     let (from_unix_s, to_unix_s) = match (args.from, args.last) {
         (Some(from), _) => (from, args.to.unwrap_or(now)),

@@ -12,7 +12,6 @@ fn words_of_other_programs_are_answered() {
     for word in [
         "mount",
         "umount",
-        "top",
         "snapshots",
         "forget",
         "prune",
