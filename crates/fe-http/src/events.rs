@@ -54,11 +54,11 @@ impl Streams {
         };
         let mut counts = self.counts.lock();
         let all: usize = counts.values().sum();
-        let own = counts.entry(key.clone()).or_default();
-        if all >= STREAMS_MAX || *own >= STREAMS_OF_PROOF_MAX {
+        let own = counts.get(&key).copied().unwrap_or_default();
+        if all >= STREAMS_MAX || own >= STREAMS_OF_PROOF_MAX {
             return None;
         }
-        *own += 1;
+        counts.insert(key.clone(), own + 1);
         Some(Counted { streams: Arc::clone(self), key })
     }
 }

@@ -13,7 +13,7 @@ use crate::session;
 
 /// What the page may load and do: only what comes from here.
 const POLICY: &str = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; object-src \
-                      'none'; require-trusted-types-for 'script'";
+                      'none'; require-trusted-types-for 'script'; trusted-types svelte-trusted-html";
 
 static FIELDS: [(HeaderName, &str); 6] = [
     (header::CONTENT_SECURITY_POLICY, POLICY),
