@@ -89,7 +89,7 @@ fn start(asked: &Asked<'_>) -> Started {
     }
     let service = asked.service;
     if let Some(why) = service.access().unusable() {
-        log::warn!("nobody can log in over HTTP: {why}");
+        log::warn!("all log-ins over HTTP are refused: {why}");
     }
     let listeners = http.listen.iter().map(Listener::bind_private).collect::<Result<Vec<_>>>()?;
     let names = names_of(http);
