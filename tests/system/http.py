@@ -359,7 +359,7 @@ def http_tls(t):
     """other machines reach it by TLS only, and only when somebody can log in; the own certificate has the printed fingerprint; unix sockets believe root alone"""
     pool = Pool(t, capacity="1G")
     said = pool.shale("serve", "--http", "0.0.0.0:0", status=2)
-    t.expect("nobody can log in yet" in said.stderr and "shale passwd" in said.stderr, said.stderr)
+    t.expect("there is no user yet" in said.stderr and "shale passwd" in said.stderr, said.stderr)
     pool.shale("passwd", "anna", stdin=PASSWORD + "\n")
     said = pool.shale("serve", "--http", "0.0.0.0:0", "--http-tls", "off", status=2)
     t.expect("in the clear" in said.stderr, said.stderr)

@@ -74,7 +74,7 @@ fn check(asked: &Asked<'_>) -> Result<()> {
     }
     if !asked.service.access().has_anybody() {
         let text = format!(
-            "{open} can be reached from other machines, and nobody can log in yet: set a password first, with: shale passwd \
+            "{open} can be reached from other machines, and there is no user yet: set a password first, with: shale passwd \
              {pool} admin"
         );
         return Err(Error::new(ErrorKind::Invalid, text));
