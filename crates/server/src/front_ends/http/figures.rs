@@ -9,7 +9,7 @@ use std::sync::Arc;
 use fe_http::{Figures, ObjectFigures};
 use operations::{Caller, Reply, Request, Role, Who};
 use parking_lot::Mutex;
-use report::{DoorTraffic, VolumeReport, VolumeTraffic};
+use report::{DoorTraffic, ObjectKind, VolumeReport, VolumeTraffic};
 use surface::Result;
 
 use crate::service::Service;
@@ -54,8 +54,8 @@ impl Named {
         let all = volumes.iter().map(|volume| volume.id).collect();
         let named = self.admit(traffic.volumes.iter().map(|volume| volume.id), &all);
         let objects_unnamed = (all.len() - named.len()) as u64;
-        let label = |volume: &VolumeTraffic| match (named.contains(&volume.id), volume.kind.as_str()) {
-            (_, "snapshot") => SNAPSHOTS.to_owned(),
+        let label = |volume: &VolumeTraffic| match (named.contains(&volume.id), volume.kind) {
+            (_, ObjectKind::Snapshot) => SNAPSHOTS.to_owned(),
             (true, _) => volume.volume.clone(),
             (false, _) => OTHER.to_owned(),
         };
@@ -173,7 +173,7 @@ mod tests {
         let volume = |id, doors| VolumeTraffic {
             volume: format!("v{id}"),
             id,
-            kind: "volume".to_owned(),
+            kind: ObjectKind::Volume,
             doors,
             codecs: Vec::new(),
             cache_hits: 1,
