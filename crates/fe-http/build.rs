@@ -1,5 +1,5 @@
-//! Writes the table of the page's files, out of whatever `assets/` has: the page is built apart, and
-//! its files are committed.
+//! Generates the table of the page's files from `assets/`. The page is built separately, and its
+//! files are committed.
 #![allow(clippy::disallowed_methods, reason = "it runs when the program is built")]
 
 use std::path::{Path, PathBuf};

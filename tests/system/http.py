@@ -359,7 +359,7 @@ def http_tls(t):
     """other machines reach it by TLS only, and only when somebody can log in; the own certificate has the printed fingerprint; unix sockets believe root alone"""
     pool = Pool(t, capacity="1G")
     said = pool.shale("serve", "--http", "0.0.0.0:0", status=2)
-    t.expect("nobody can log in yet" in said.stderr and "shale passwd" in said.stderr, said.stderr)
+    t.expect("there is no user yet" in said.stderr and "shale passwd" in said.stderr, said.stderr)
     pool.shale("passwd", "anna", stdin=PASSWORD + "\n")
     said = pool.shale("serve", "--http", "0.0.0.0:0", "--http-tls", "off", status=2)
     t.expect("in the clear" in said.stderr, said.stderr)
@@ -423,7 +423,7 @@ def blocks(name):
 
 @test()
 def http_documented(t):
-    """every command of docs/API.md works as it stands, and each metric that an alert names is there"""
+    """every command of docs/API.md works as it stands, and each metric that an alert or a panel names is there"""
     served = Served(t)
     (t.dir / "shale").symlink_to(BINARY)
     environment = {**os.environ, "PATH": f"{t.dir}:{os.environ['PATH']}"}
@@ -437,11 +437,12 @@ def http_documented(t):
         t.expect(done.returncode == 0, f"'{command}' ended with {done.returncode}: {done.stdout[:300]}{done.stderr[:300]}")
         if "/api/" in command:
             json.loads(done.stdout)
-    rules = ROOT / "deploy" / "prometheus" / "alerts.yaml"
+    rules, panels = ROOT / "deploy" / "prometheus" / "alerts.yaml", ROOT / "deploy" / "grafana" / "shale.json"
+    t.run("nbdsh", "-u", served.server.uri("vm"), "-c", "h.pwrite(b'x' * 65536, 0)", "-c", "h.flush()")
     text = served.admin.ask("GET", "/metrics", api=False)[2]
-    for name in set(re.findall(r"\bshale_\w+", rules.read_text())):
-        if name != "shale_operation_duration_seconds_bucket":
-            t.expect(re.search(rf"^# TYPE {name} ", text, re.M), f"no metric {name}, which an alert names")
+    for name in set(re.findall(r"\bshale_\w+", rules.read_text() + panels.read_text())):
+        family = name.removesuffix("_bucket")
+        t.expect(re.search(rf"^# TYPE {family} ", text, re.M), f"no metric {name}, which an alert or a panel names")
     if shutil.which("promtool"):
         t.run("promtool", "check", "rules", rules)
     else:

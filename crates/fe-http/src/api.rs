@@ -167,7 +167,7 @@ pub(crate) async fn operation(
     let has_version = fields.contains_key(header::IF_MATCH);
     let what = match build(route, given, &uri, &fields, &body) {
         Ok(request) => What::Operation(Box::new(request)),
-        // Who has no credentials learns nothing about parameters.
+        // Without credentials the answer is 401 whatever the parameters are.
         Err(response) => {
             return match ask(&shared, &peer, &fields, What::WhoAmI).await {
                 Ok(_) => *response,
@@ -189,7 +189,7 @@ pub(crate) async fn operation(
     }
 }
 
-/// Where what was created or started is found.
+/// Adds the address of the object that was created, or of the job that was started.
 fn with_location(route: &Route, mut response: Response, answer: &Answer) -> Response {
     let Answer::Document { document, status: 201 | 202 } = answer else { return response };
     let Some(id) = document["id"].as_u64() else { return response };

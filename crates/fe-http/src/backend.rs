@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// How long the server may take to say that it is there.
 const HELLO_PATIENCE: Duration = Duration::from_secs(2);
 
-/// Why there is no answer.
+/// Reason for a missing answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NoAnswer {
     /// Too many requests wait already.

@@ -192,7 +192,7 @@ where
         .max_buf_size(HEAD_BYTES_MAX)
         .serve_connection(TokioIo::new(stream), service);
     async move {
-        // An error ends the connection: the client has gone, was too slow, or does not speak HTTP.
+        // An error means that the client disconnected, was too slow, or does not speak HTTP.
         drop(connection.await);
     }
 }

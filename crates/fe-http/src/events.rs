@@ -1,9 +1,8 @@
-//! Event streams: once a second the figures of the pool and of some objects, jobs that changed, and
-//! health where it changed. Owns the counts of streams.
+//! Event streams: once a second the figures of the pool and of some objects, and the jobs and the
+//! health that changed. Owns the counts of streams.
 //!
-//! A stream asks the server each second, with what its client has shown at the beginning: it ends as
-//! soon as the token is revoked or the session ends. A client that reads slowly gets fewer frames,
-//! not older ones.
+//! A stream asks the server each second with the credentials of its request, so it ends when the
+//! token is revoked or the session ends. A slow client gets fewer frames, not older ones.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -34,7 +33,7 @@ const FRAME_EVERY: Duration = Duration::from_secs(1);
 /// Objects whose figures a stream has.
 const OBJECTS_MAX: usize = 200;
 
-/// Counts of streams, by what their clients have shown.
+/// Counts of streams, by credentials.
 #[derive(Default)]
 pub(crate) struct Streams {
     counts: Mutex<BTreeMap<String, usize>>,
@@ -54,11 +53,11 @@ impl Streams {
         };
         let mut counts = self.counts.lock();
         let all: usize = counts.values().sum();
-        let own = counts.entry(key.clone()).or_default();
-        if all >= STREAMS_MAX || *own >= STREAMS_OF_PROOF_MAX {
+        let own = counts.get(&key).copied().unwrap_or_default();
+        if all >= STREAMS_MAX || own >= STREAMS_OF_PROOF_MAX {
             return None;
         }
-        *own += 1;
+        counts.insert(key.clone(), own + 1);
         Some(Counted { streams: Arc::clone(self), key })
     }
 }
@@ -75,7 +74,7 @@ impl Drop for Counted {
     }
 }
 
-/// What a client wants to hear of.
+/// Topics and objects of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Wish {
     topics: Vec<String>,
@@ -93,7 +92,6 @@ fn wish_of(uri: &Uri) -> Result<Wish, String> {
                 let ids = value.split(',').filter(|id| !id.is_empty()).map(str::parse).collect::<Result<Vec<_>, _>>();
                 wish.objects = ids.map_err(|_| "'objects' are numbers, with commas between them")?;
             }
-            // What the page may ask for later: sets of analytics.
             other => return Err(format!("'events' has no parameter '{other}': there are topics, objects")),
         }
     }
@@ -106,7 +104,7 @@ fn wish_of(uri: &Uri) -> Result<Wish, String> {
     Ok(wish)
 }
 
-/// What a stream has sent.
+/// State that a stream has sent already.
 #[derive(Default)]
 struct Sent {
     jobs: BTreeMap<u64, Value>,
@@ -160,7 +158,7 @@ pub(crate) async fn events(
     };
     let what = What::Tick { objects: wish.objects.clone() };
     let ask = Ask { from: peer.from(), proof, what };
-    // The first frame before the answer: a refusal has a status.
+    // The first frame comes before the response, so that a refusal has its status.
     let first = match shared.ticks.ask(ask.clone()).await {
         Ok(Answer::Document { document, .. }) => document,
         Ok(Answer::Fault(fault)) => return problem::of(&fault),
@@ -170,7 +168,7 @@ pub(crate) async fn events(
     let Some(counted) = shared.streams.admit(&ask.proof) else {
         return problem::too_many_streams();
     };
-    // One that comes back after a while has missed something.
+    // A client that reconnects has missed events.
     let has_missed = fields.contains_key("last-event-id");
     Sse::new(follow(shared.ticks.clone(), ask, wish, first, counted, has_missed)).into_response()
 }
@@ -197,7 +195,7 @@ fn follow(
                 Some(first) => first,
                 None => match backend.ask(ask.clone()).await {
                     Ok(Answer::Document { document, .. }) => document,
-                    // The credentials have ended, or the server has.
+                    // The credentials expired, or the server ended.
                     _ => return None,
                 },
             };

@@ -1,5 +1,5 @@
-//! What holds for every request and every response: the name that the client must call this
-//! machine by, where a change may come from, and the fields that tell browsers what is allowed.
+//! Checks on every request, and headers of every response: the host name that the client used, the
+//! origin of a change, and the policy for browsers.
 
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, header};
@@ -11,9 +11,9 @@ use crate::problem::{self, Refused};
 use crate::router::Shared;
 use crate::session;
 
-/// What the page may load and do: only what comes from here.
+/// The page loads scripts, styles and data from this server only.
 const POLICY: &str = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; object-src \
-                      'none'; require-trusted-types-for 'script'";
+                      'none'; require-trusted-types-for 'script'; trusted-types svelte-trusted-html";
 
 static FIELDS: [(HeaderName, &str); 6] = [
     (header::CONTENT_SECURITY_POLICY, POLICY),

@@ -319,7 +319,7 @@ mod tests {
         let traffic = |volume: &str| VolumeTraffic {
             volume: volume.to_owned(),
             id: 1,
-            kind: "volume".to_owned(),
+            kind: report::ObjectKind::Volume,
             doors: doors.clone(),
             codecs: vec![codec.clone()],
             cache_hits: 1,

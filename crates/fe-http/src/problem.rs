@@ -12,7 +12,7 @@ use crate::wire::Fault;
 /// Requests that were refused or failed, for the number in the answer.
 static NUMBER: AtomicU64 = AtomicU64::new(1);
 
-/// What is wrong with a request before anybody looks at what it asks for.
+/// Reason to refuse a request before its operation is looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refused {
     /// `Host` is not this machine.

@@ -1,9 +1,9 @@
-//! What the server and the process of the HTTP front end say to each other.
+//! Messages between the server and the process of the HTTP front end.
 //!
 //! The server starts the process with one end of a socket pair (`SOCK_SEQPACKET`) as standard
 //! input, and sends one [`Setup`] over it with the descriptors that it names: the listening
-//! sockets, then [`REQUEST_LINES`] stream sockets for requests, then [`EVENT_LINES`] for events. Later messages
-//! replace the certificate. The process ends when the pair is closed.
+//! sockets, then [`REQUEST_LINES`] stream sockets for requests, then [`EVENT_LINES`] for events.
+//! Later messages replace the certificate. The process ends when the pair is closed.
 //!
 //! Over each stream socket goes one [`Ask`] at a time, a JSON document on a line, and one
 //! [`Answer`] comes back. The server's ends are blocking, the process's ends are not.
@@ -25,7 +25,7 @@ use crate::metrics::Figures;
 
 /// Requests that the server works on at a time. More would take its CPUs from the volumes.
 pub const REQUEST_LINES: usize = 8;
-/// Those for event streams: they wait for one another, and for no request.
+/// Connections for event streams, so that streams and requests do not wait for each other.
 pub const EVENT_LINES: usize = 1;
 /// Most listening sockets.
 pub const LISTENERS_MAX: usize = 16;
@@ -54,7 +54,7 @@ pub enum Listener {
     Unix,
 }
 
-/// What the process starts from.
+/// Parameters of the process.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Setup {
     /// The listening sockets, in the order of their descriptors.
@@ -65,7 +65,7 @@ pub struct Setup {
     pub names: Vec<String>,
     /// The version of the program.
     pub version: String,
-    /// What tells this start of the server from others.
+    /// Identifier of this start of the server.
     pub boot: String,
 }
 
@@ -79,7 +79,7 @@ pub enum Command {
     Certificate(Pem),
 }
 
-/// What a client shows to prove who it is.
+/// Credentials of a client.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Proof {
@@ -98,11 +98,11 @@ pub enum Proof {
     },
 }
 
-/// What is asked for.
+/// A question.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum What {
-    /// Whether the server answers. Needs no proof.
+    /// Whether the server answers. Needs no credentials.
     Hello,
     /// A session by user and password: [`Answer::Session`].
     LogIn {
@@ -116,7 +116,7 @@ pub enum What {
         /// The key.
         key: String,
     },
-    /// Who the client is: [`Answer::Document`].
+    /// Identity and role of the client: [`Answer::Document`].
     WhoAmI,
     /// The end of the session.
     LogOut,
@@ -134,14 +134,14 @@ pub enum What {
     },
 }
 
-/// A question of the process.
+/// A question with its origin.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Ask {
     /// Address of the client.
     pub from: String,
-    /// Proof of who it is.
+    /// Its credentials.
     pub proof: Proof,
-    /// What it asks for.
+    /// The question.
     pub what: What,
 }
 
@@ -152,7 +152,7 @@ pub struct Begun {
     pub id: String,
     /// Its longest life.
     pub seconds: u64,
-    /// Who it is, for the page.
+    /// Its user and role, for the page.
     pub document: Value,
 }
 
@@ -181,7 +181,7 @@ impl Fault {
         }
     }
 
-    /// Nobody has proved to be anybody.
+    /// Missing or wrong credentials.
     pub fn unauthorized(message: &str) -> Self {
         Self { status: 401, kind: "unauthorized".to_owned(), message: message.to_owned(), retry_after_s: None }
     }

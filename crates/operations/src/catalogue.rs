@@ -62,7 +62,7 @@ catalogue! {
         /// Creates missing folders of the name.
         #[serde(default)]
         parents: bool,
-    } => Created { POST "/folders", Admin, Change, ["create", "receive"], "create folder '{folder}', {properties}" },
+    } => Created { POST "/folders", Admin, Change, ["create", "receive"], "create folder {folder}, {properties}" },
     /// Lists the folders.
     Folders => Volumes { GET "/folders", Read, Read, ["list"] },
     /// Lists the exports by network protocols.
@@ -527,7 +527,7 @@ impl Request {
     /// Spells short values of properties out, such as `compression=zstd`, and returns a note on each.
     pub fn spell_out(&mut self) -> Vec<String> {
         let mut notes = Vec::new();
-        let mut spell = |(key, value): (&String, &mut String)| {
+        let spell = |(key, value): (&String, &mut String)| {
             if let Some(meant) = policy::spelled_out(key, value) {
                 notes.push(format!("{key}={value} means {key}={meant}"));
                 *value = meant;

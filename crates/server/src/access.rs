@@ -1,4 +1,4 @@
-//! Who may do what through the HTTP front end: users, tokens and sessions.
+//! Users, tokens and sessions of the HTTP front end.
 //!
 //! Owns `access.json` in the pool's directory, and in memory the sessions, the log-in link, and the
 //! counts of failed attempts. Without threads and without a clock: each call takes the time. Any
@@ -29,7 +29,7 @@ const SESSION_SECONDS: u64 = 12 * 3600;
 const SESSION_IDLE_SECONDS: u64 = 3600;
 /// Most sessions at once: the one that was idle longest makes room.
 const SESSIONS_MAX: usize = 1024;
-/// How long the log-in link is good.
+/// Life of the log-in link.
 const LINK_SECONDS: u64 = 15 * 60;
 /// The time of a token's last use is written at most so often.
 const LAST_USE_EVERY_SECONDS: u64 = 60;
@@ -39,19 +39,19 @@ const ENTRIES_MAX: usize = 1000;
 const PASSWORD_BYTES_MIN: usize = 8;
 /// Longest password: argon2 reads all of it.
 const PASSWORD_BYTES_MAX: usize = 1024;
-/// What tokens begin with, so that scanners of repositories find them.
+/// Prefix of tokens, which lets secret scanners find them.
 const TOKEN_PREFIX: &str = "shale_";
 
 /// The time of a call.
 #[derive(Debug, Clone, Copy)]
 pub struct Moment {
-    /// Wall clock: what is kept in the file counts by it.
+    /// Wall clock, for times in the file.
     pub unix_s: u64,
-    /// Seconds of a clock that is never set: sessions and attempts count by it.
+    /// Seconds of a monotonic clock, for sessions and attempts.
     pub monotonic_s: u64,
 }
 
-/// What a client shows to prove who it is.
+/// Credentials of a client.
 #[derive(Debug, Clone, Copy)]
 pub enum Proof<'a> {
     /// The id of a session.
@@ -60,12 +60,12 @@ pub enum Proof<'a> {
     Token(&'a str),
 }
 
-/// Who a client is, and what it may do.
+/// Identity and role of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
-    /// A user, or the owner of a token.
+    /// Identity.
     pub who: Who,
-    /// What it may do.
+    /// Role.
     pub role: Role,
 }
 
@@ -74,13 +74,13 @@ pub struct Grant {
 pub struct NewSession {
     /// Its id, for the cookie; kept nowhere else.
     pub id: String,
-    /// Whose it is.
+    /// Its owner.
     pub grant: Grant,
     /// Its longest life.
     pub seconds: u64,
 }
 
-/// Why somebody is not let in.
+/// Reason to refuse a log-in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
     /// The credentials are wrong, or have expired. Nothing more is said.
@@ -109,9 +109,9 @@ struct State {
 pub struct Access {
     path: PathBuf,
     state: Mutex<State>,
-    /// Passed by those that compute a password's hash.
+    /// Limits concurrent hashing.
     hashing: Hashing,
-    /// Why the file cannot be used: nobody is let in, and nothing is changed.
+    /// Error of the file. Every log-in is refused then, and nothing is written.
     unusable: Option<String>,
 }
 
@@ -119,8 +119,8 @@ pub struct Access {
 const LINK_USER: &str = "admin";
 
 impl Access {
-    /// Reads the file of a pool's directory. One that cannot be read keeps everybody out, and does
-    /// not keep the pool from being opened.
+    /// Reads the file in a pool's directory. A damaged file disables all log-ins, but does not keep
+    /// the pool from being opened.
     pub fn open(pool: &Path) -> Self {
         let path = pool.join("access.json");
         let (contents, unusable) = match Contents::read(&path) {
@@ -131,7 +131,7 @@ impl Access {
         Self { path, state: Mutex::new(state), hashing: Hashing::default(), unusable }
     }
 
-    /// Why nobody can log in, if that is so.
+    /// Error of the file, which disables all log-ins.
     pub fn unusable(&self) -> Option<&str> {
         self.unusable.as_deref()
     }
@@ -291,7 +291,7 @@ impl Access {
         let known = self.attempt(from, Some(user), now, |state| {
             state.contents.user(user).map(|user| (user.role, user.password.clone()))
         })?;
-        // Somebody unknown takes as long as somebody known.
+        // An unknown user takes as long as a known one.
         let hash = known.as_ref().map_or_else(Password::of_nobody, |(_, hash)| hash.clone());
         let is_right = password.len() <= PASSWORD_BYTES_MAX && self.hashing.matches(&hash, password);
         let (role, hash) = known.filter(|_| is_right).ok_or(Refusal::Wrong)?;
@@ -325,7 +325,7 @@ impl Access {
         begin_session(&mut state, LINK_USER, Role::Admin, now)
     }
 
-    /// Counts an attempt before it is looked at, so that attempts at the same time are counted too.
+    /// Counts an attempt before it is checked, so that concurrent attempts are counted too.
     fn attempt<T>(
         &self,
         from: &str,
@@ -346,7 +346,7 @@ impl Access {
         self.state.lock().sessions.remove(&Digest::of(session));
     }
 
-    /// Who shows this, and what they may do; none: it is wrong, or has expired.
+    /// Returns the owner of the credentials; none: they are wrong, or have expired.
     pub fn check(&self, proof: Proof<'_>, now: Moment) -> Option<Grant> {
         let mut state = self.state.lock();
         match proof {

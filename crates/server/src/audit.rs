@@ -238,7 +238,7 @@ mod tests {
     fn lines_outlive_a_restart_and_a_newline_in_a_name_makes_no_second_line() {
         let dir = TempDir::new("audit-lines");
         assert_eq!(all(&dir), []);
-        let odd = line(1, "vm\n{\"who\":\"nobody\"}", AuditOutcome::Done);
+        let odd = line(1, "vm\n{\"who\":\"root\"}", AuditOutcome::Done);
         AuditLog::new(dir.path()).append(odd.clone());
         AuditLog::new(dir.path()).append(line(2, "b", AuditOutcome::Failed));
         assert_eq!(all(&dir), [odd, line(2, "b", AuditOutcome::Failed)]);

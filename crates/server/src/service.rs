@@ -156,12 +156,12 @@ impl Service {
         &self.pool
     }
 
-    /// Who may do what over HTTP.
+    /// Users, tokens and sessions of HTTP.
     pub fn access(&self) -> &Access {
         &self.access
     }
 
-    /// The audit log, for what is no operation.
+    /// The audit log, for events that are not operations.
     pub fn audit_log(&self) -> &AuditLog {
         &self.audit_log
     }

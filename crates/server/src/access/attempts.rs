@@ -29,7 +29,7 @@ pub(super) struct Attempts {
     counts: BTreeMap<String, Count>,
 }
 
-/// One key for those who can choose among many addresses: a network has at least 64 bits of IPv6.
+/// An IPv6 network counts as one address: a client can choose among all of its addresses.
 fn key_of_address(from: &str) -> String {
     match from.parse() {
         Ok(IpAddr::V6(address)) => match address.to_ipv4_mapped() {
@@ -89,7 +89,7 @@ impl Attempts {
         Ok(())
     }
 
-    /// Forgets the attempts of somebody who was let in.
+    /// Clears the counts after a successful log-in.
     pub(super) fn forgive(&mut self, from: &str, user: Option<&str>) {
         for key in keys(from, user) {
             self.counts.remove(&key);

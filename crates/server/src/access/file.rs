@@ -71,7 +71,7 @@ impl Default for Contents {
 }
 
 impl Contents {
-    /// Reads it; there is nobody if there is no file.
+    /// Reads the file; a missing file is empty.
     pub(super) fn read(path: &Path) -> Result<Self> {
         let bytes = match std::fs::read(path) {
             Ok(bytes) => bytes,

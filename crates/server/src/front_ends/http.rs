@@ -74,7 +74,7 @@ fn check(asked: &Asked<'_>) -> Result<()> {
     }
     if !asked.service.access().has_anybody() {
         let text = format!(
-            "{open} can be reached from other machines, and nobody can log in yet: set a password first, with: shale passwd \
+            "{open} can be reached from other machines, and there is no user yet: set a password first, with: shale passwd \
              {pool} admin"
         );
         return Err(Error::new(ErrorKind::Invalid, text));
@@ -89,7 +89,7 @@ fn start(asked: &Asked<'_>) -> Started {
     }
     let service = asked.service;
     if let Some(why) = service.access().unusable() {
-        log::warn!("nobody can log in over HTTP: {why}");
+        log::warn!("all log-ins over HTTP are refused: {why}");
     }
     let listeners = http.listen.iter().map(Listener::bind_private).collect::<Result<Vec<_>>>()?;
     let names = names_of(http);

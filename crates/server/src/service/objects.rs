@@ -92,8 +92,7 @@ impl Service {
             return (Some(self.names.write()), None);
         }
         let has_number = request.objects().any(|which| which.id().is_some());
-        // A waiting writer does not stop it: it may wait for clients, and others with it.
-        (None, has_number.then(|| self.names.read_recursive()))
+        (None, has_number.then(|| self.names.read()))
     }
 
     /// Checks the version of the object of a request that has one.

@@ -1,4 +1,4 @@
-//! `shale passwd` and `token`: who may reach a pool over HTTP; `history`: what was changed.
+//! `shale passwd` and `token`: users and tokens of HTTP; `history`: the audit log.
 
 use std::io::{BufRead, IsTerminal, stdin};
 
@@ -16,7 +16,7 @@ use server::session::Session;
 
 /// Longest line that is taken for a password.
 const LINE_BYTES_MAX: u64 = 4096;
-/// What Ctrl-C sends.
+/// The byte of Ctrl-C.
 const INTERRUPT: u8 = 3;
 
 /// Sets a password, removes a user, or lists the users.
@@ -58,7 +58,7 @@ fn users(pool: &std::path::Path, access: &crate::cli::Access, output: &Output) -
     Ok(())
 }
 
-/// A terminal that does not show what is typed, until it is dropped.
+/// A terminal without echo, until it is dropped.
 struct Quiet(Termios);
 
 impl Quiet {

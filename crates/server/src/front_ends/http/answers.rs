@@ -1,6 +1,6 @@
-//! Answers the questions of the process that speaks HTTP. Every request proves anew who sent it:
-//! that process holds no credentials, and is believed nothing but the address of a client, and,
-//! where it was given a unix socket, the user at its other end.
+//! Answers the questions of the process that speaks HTTP. Every request carries its credentials,
+//! because that process holds none. It is trusted only with the address of a client and, if it was
+//! given a unix socket, with the user at the other end.
 
 use std::io::BufReader;
 use std::os::unix::fs::MetadataExt;
@@ -116,7 +116,7 @@ impl Answering {
         }
     }
 
-    /// Who that is.
+    /// Returns the caller with these credentials.
     fn caller(&self, proof: &Proof, from: &str) -> Result<Caller, Fault> {
         let now = self.service.moment();
         let granted = match proof {
@@ -135,7 +135,7 @@ impl Answering {
         })
     }
 
-    /// Who somebody is, for the page.
+    /// Document with a user and a role, for the page.
     fn who(&self, who: &Who, role: Role) -> Value {
         let name = match who {
             Who::User(name) | Who::Token(name) => name.clone(),
@@ -168,7 +168,7 @@ impl Answering {
     fn record(&self, who: &str, from: &str, operation: &str, refused: Option<&str>) {
         self.service.audit_log().append(AuditLine {
             unix_s: host::unix_s(),
-            // Until somebody has logged in by it, a name may be anything.
+            // The name of a failed log-in is arbitrary text.
             who: who.chars().take(255).collect(),
             from: format!("http {from}"),
             operation: operation.to_owned(),

@@ -1,8 +1,7 @@
 //! The figures of `/metrics`: which objects have a name there, and the sums of the others.
 //!
 //! Owns the set of named objects. An object is admitted when it is first used, or first seen while
-//! there is room, and stays until it is destroyed: names that come and go would break the rates that
-//! are computed from the counts.
+//! there is room, and stays until it is destroyed: names that come and go would break rates.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,7 +9,7 @@ use std::sync::Arc;
 use fe_http::{Figures, ObjectFigures};
 use operations::{Caller, Reply, Request, Role, Who};
 use parking_lot::Mutex;
-use report::{DoorTraffic, VolumeReport, VolumeTraffic};
+use report::{DoorTraffic, ObjectKind, VolumeReport, VolumeTraffic};
 use surface::Result;
 
 use crate::service::Service;
@@ -55,8 +54,8 @@ impl Named {
         let all = volumes.iter().map(|volume| volume.id).collect();
         let named = self.admit(traffic.volumes.iter().map(|volume| volume.id), &all);
         let objects_unnamed = (all.len() - named.len()) as u64;
-        let label = |volume: &VolumeTraffic| match (named.contains(&volume.id), volume.kind.as_str()) {
-            (_, "snapshot") => SNAPSHOTS.to_owned(),
+        let label = |volume: &VolumeTraffic| match (named.contains(&volume.id), volume.kind) {
+            (_, ObjectKind::Snapshot) => SNAPSHOTS.to_owned(),
             (true, _) => volume.volume.clone(),
             (false, _) => OTHER.to_owned(),
         };
@@ -154,7 +153,7 @@ mod tests {
         let all: BTreeSet<u64> = (1..=1500).collect();
         let first = named.admit([1400, 1401].into_iter(), &all);
         assert!(first.len() == NAMED_MAX && first.contains(&1400) && first.contains(&1) && !first.contains(&1300));
-        // One that is used later finds no room, and takes nobody's.
+        // An object that is used later finds no room, and displaces none.
         assert_eq!(named.admit([1300].into_iter(), &all), first);
         let fewer: BTreeSet<u64> = (2..=1500).collect();
         let next = named.admit([1300].into_iter(), &fewer);
@@ -174,7 +173,7 @@ mod tests {
         let volume = |id, doors| VolumeTraffic {
             volume: format!("v{id}"),
             id,
-            kind: "volume".to_owned(),
+            kind: ObjectKind::Volume,
             doors,
             codecs: Vec::new(),
             cache_hits: 1,

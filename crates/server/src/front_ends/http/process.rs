@@ -74,7 +74,7 @@ impl Process {
         Ok(Self { shared, thread })
     }
 
-    /// Ends it. Requests that the server works on are finished, and nobody hears of it.
+    /// Ends it. Requests under way are finished without a recipient.
     pub(super) fn stop(self) {
         {
             let mut state = self.shared.state.lock();
@@ -137,7 +137,7 @@ fn keep(shared: &Shared, control: OwnedFd) {
 }
 
 impl Shared {
-    /// Starts the process; the socket that tells of its end.
+    /// Starts the process. Returns the socket that is closed when it ends.
     fn spawn(&self, setup: &Setup) -> std::io::Result<OwnedFd> {
         let (ours, theirs) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;

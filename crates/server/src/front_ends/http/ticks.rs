@@ -264,7 +264,7 @@ mod tests {
         VolumeTraffic {
             volume: format!("v{id}"),
             id,
-            kind: "share".to_owned(),
+            kind: report::ObjectKind::Share,
             doors: vec![door("share"), door(crate::traffic::TREES)],
             codecs: vec![CodecLine {
                 codec: "lz4".to_owned(),
