@@ -17,6 +17,7 @@
 mod exports;
 mod nbd;
 mod shares;
+mod vhost;
 mod volumes;
 
 use std::path::{Path, PathBuf};
@@ -31,7 +32,7 @@ use crate::pool_dir::PoolDir;
 use crate::service::{Served, Service};
 
 /// All there are, in the order in which they start.
-pub const ALL: [Kind; 4] = [nbd::KIND, volumes::KIND, shares::KIND, exports::KIND];
+pub const ALL: [Kind; 5] = [nbd::KIND, vhost::KIND, volumes::KIND, shares::KIND, exports::KIND];
 
 /// A front end that was started; `None`: the command line does not ask for it.
 pub type Started = Result<Option<Box<dyn FrontEnd>>>;
@@ -73,6 +74,8 @@ pub trait FrontEnd: Send + Sync {
 /// The front ends that the command line asks for, and their settings.
 #[derive(Debug, Clone)]
 pub struct Wanted {
+    /// Directory of the sockets by which virtual machines attach volumes.
+    pub vhost_user: Option<PathBuf>,
     /// Directory that shows each volume as a file.
     pub mount: Option<PathBuf>,
     /// Directory below which each share is mounted.
@@ -138,7 +141,7 @@ impl FrontEnds {
     /// Step 3.
     pub fn describe(&self) -> Told {
         let nothing = json!({
-            "nbd": [], "uris": [], "mount": null, "mount_over_io_uring": false, "shares": null, "exports": null,
+            "nbd": [], "uris": [], "vhost_user": null, "mount": null, "mount_over_io_uring": false, "shares": null, "exports": null,
         });
         let document = nothing.as_object().cloned().unwrap_or_default();
         let mut told = Told { served: Served::default(), document, lines: Vec::new() };

@@ -19,3 +19,4 @@ mod support;
 mod traffic;
 mod transfer;
 mod upkeep;
+mod vhost;
