@@ -35,9 +35,9 @@ def at_a_time():
 class Guest:
     """A machine that boots."""
 
-    def __init__(self, t, disk, name, accelerated, command=None, keep_going=600, reads=None):
+    def __init__(self, t, disk, name, accelerated, command=None, keep_going=600, reads=None, words=()):
         self.t, self.name, self.log = t, name, t.dir / f"{name}.console"
-        words = [TOOL, "boot", disk, "--log", self.log, "--memory", MEMORY_MIB, "--accelerator", accelerated, "--keep-going", keep_going, "--seconds-max", BOOT_SECONDS_MAX]
+        words = [TOOL, "boot", disk, "--log", self.log, "--memory", MEMORY_MIB, "--accelerator", accelerated, "--keep-going", keep_going, "--seconds-max", BOOT_SECONDS_MAX, *words]
         if command:
             words += ["--command", command]
         if reads:

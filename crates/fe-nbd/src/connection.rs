@@ -22,14 +22,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
 use rustix::io::Errno;
-use surface::{ErrorKind, WriteOptions};
+use surface::{ErrorKind, Lane, Pool, WriteOptions};
 
 use crate::admit::{Command, Range, Refusal, Verdict, admit};
 use crate::budget::OWN_BYTES;
 use crate::execute::{Outcome, Request, Served, Task};
 use crate::looks::Looks;
 use crate::outbox::Reply;
-use crate::pool::{Lane, Pool};
 use crate::receive::{LARGE_PAYLOAD_BYTES, Receiver};
 use crate::wire::reply;
 use crate::wire::request::{HEADER_BYTES, RequestHeader};

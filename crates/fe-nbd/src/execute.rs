@@ -6,13 +6,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use surface::{Allocation, BlockDevice, Client, Error, ErrorKind, Held, PendingRead, WriteOptions, ZeroOptions};
+use surface::{Allocation, BlockDevice, Client, Error, ErrorKind, Held, Job, PendingRead, WriteOptions, ZeroOptions};
 
 use crate::admit::{Command, Range, Session};
 use crate::caller::Caller;
 use crate::errno::Errno;
 use crate::outbox::{Outbox, Reply};
-use crate::pool::Job;
 use crate::server::Log;
 use crate::wire::{reply, state};
 

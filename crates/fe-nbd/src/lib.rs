@@ -25,7 +25,6 @@ mod greet;
 mod listen;
 mod looks;
 mod outbox;
-mod pool;
 mod receive;
 mod server;
 mod shortage;

@@ -17,7 +17,7 @@ use parking_lot::{Condvar, Mutex};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::Shutdown;
-use surface::{DeviceSet, Error, ErrorKind, Held, Result};
+use surface::{DeviceSet, Error, ErrorKind, Held, Pool, Result};
 
 use crate::budget::Budget;
 use crate::caller::Caller;
@@ -28,7 +28,6 @@ use crate::greet::greet;
 use crate::listen::{Listen, Listener};
 use crate::negotiate::Established;
 use crate::outbox::{Limits, Outbox};
-use crate::pool::Pool;
 use crate::shortage::Shortage;
 
 /// Clients beyond the limit that are told so in a handshake; the next are closed without a word.
@@ -170,7 +169,7 @@ impl Server {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|e| fail(e.into()))?;
         let shared = Arc::new(Shared {
             devices,
-            pool: Arc::new(Pool::start(options.threads).map_err(fail)?),
+            pool: Arc::new(Pool::start("nbd", options.threads).map_err(fail)?),
             held: Arc::new(Held::start("nbd-held").map_err(fail)?),
             budget: Arc::new(Budget::new(options.bytes_in_flight_total)),
             options,

@@ -5,6 +5,7 @@ mod client;
 mod device;
 mod error;
 mod held;
+mod pool;
 mod space;
 mod traffic;
 
@@ -15,5 +16,6 @@ pub use device::{
 };
 pub use error::{Error, ErrorKind, Result};
 pub use held::{Attempt, Held};
+pub use pool::{Job, Lane, Pool};
 pub use space::{Capacity, Lineage, OWN_FILES_END, ObjectSpace, SEAL, Taken};
 pub use traffic::{BUCKETS, Began, OpCounts, OpKind, Traffic, bucket_end_ns};

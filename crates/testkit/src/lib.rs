@@ -9,6 +9,7 @@
 //! - Time: [`until`] and [`PATIENCE`]. No test sleeps.
 //! - Front ends: [`Memory`], a block device in memory that fails or waits on command, and
 //!   [`MemorySet`], devices by name.
+//! - Virtual machines: [`vhost`], a monitor and its guest's disk driver, which outlive servers.
 //!
 //! A tool panics when it is misused or when the machine lacks what it needs, and says what that is.
 #![allow(clippy::panic, clippy::unwrap_used, clippy::disallowed_methods, reason = "test code, on a real system")]
@@ -22,6 +23,7 @@ mod noise;
 mod rng;
 mod temp_dir;
 mod until;
+pub mod vhost;
 
 pub use command::{run, starting};
 pub use loop_device::LoopDevice;

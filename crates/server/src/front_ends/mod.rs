@@ -18,6 +18,7 @@ mod exports;
 mod http;
 mod nbd;
 mod shares;
+mod vhost;
 mod volumes;
 
 use std::path::{Path, PathBuf};
@@ -33,7 +34,8 @@ use crate::pool_dir::PoolDir;
 use crate::service::{Served, Service};
 
 /// All there are, in the order in which they start.
-pub const ALL: [Kind; 5] = [nbd::KIND, volumes::KIND, shares::KIND, exports::KIND, http::KIND];
+pub const ALL: [Kind; 6] =
+    [nbd::KIND, vhost::KIND, volumes::KIND, shares::KIND, exports::KIND, http::KIND];
 
 /// A front end that was started; `None`: the command line does not ask for it.
 pub type Started = Result<Option<Box<dyn FrontEnd>>>;
@@ -75,6 +77,8 @@ pub trait FrontEnd: Send + Sync {
 /// The front ends that the command line asks for, and their settings.
 #[derive(Debug, Clone)]
 pub struct Wanted {
+    /// Directory of the sockets by which virtual machines attach volumes.
+    pub vhost_user: Option<PathBuf>,
     /// Directory that shows each volume as a file.
     pub mount: Option<PathBuf>,
     /// Directory below which each share is mounted.
@@ -142,8 +146,8 @@ impl FrontEnds {
     /// Step 3.
     pub fn describe(&self) -> Told {
         let nothing = json!({
-            "nbd": [], "uris": [], "mount": null, "mount_over_io_uring": false, "shares": null, "exports": null,
-            "http": [], "http_certificate_sha256": null, "log_in": null,
+            "nbd": [], "uris": [], "vhost_user": null, "mount": null, "mount_over_io_uring": false, "shares": null,
+            "exports": null, "http": [], "http_certificate_sha256": null, "log_in": null,
         });
         let document = nothing.as_object().cloned().unwrap_or_default();
         let mut told = Told { served: Served::default(), document, lines: Vec::new() };

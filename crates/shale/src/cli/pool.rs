@@ -174,6 +174,7 @@ Examples:
   shale serve /srv/pool                                        NBD on unix:/srv/pool/nbd.sock
   shale serve /srv/pool --nbd unix:/run/shale.sock --nbd 127.0.0.1:10809
   shale serve /srv/pool --mount /mnt/shale                     a file for each volume
+  shale serve /srv/pool --vhost-user /run/shale                a disk of a virtual machine for each volume
   shale serve /srv/pool --shares /srv/shares                   a directory for each share
   shale serve /srv/pool --shares /srv/shares --detach          in the background; prints the PID
   shale serve /srv/pool --shares /srv/shares --exports /etc/shale      by NFS, SMB, HTTP, FTP too
@@ -207,6 +208,11 @@ that fails leaves the mounts to the next one. Without --standby, with FUSE over 
 A directory that is not empty, or that is a mount point, is refused as a mount point: a mount would hide it. --overlay mounts
 nevertheless. The last directory of --shares is made if it is missing.
 
+With --vhost-user each volume has a socket DIR/VOLUME.sock for QEMU, cloud-hypervisor and other machines with memory that they
+share; a snapshot has VOLUME@SNAPSHOT.sock, which is read-only. Sockets come and go with the volumes. They have mode 0660 and
+the group of DIR, which is made if it is missing. A monitor that reconnects goes on after the death of the server, or after
+SIGUSR2, as if the disk had been slow: its guest waits, and no request is lost.
+
 With --detach the server goes to the background, and the command returns when everything answers. It prints the process number,
 and the addresses on stderr; messages go to --log, with times. If the start fails, its messages and its exit code are the command's.
 
@@ -219,15 +225,18 @@ good once, for 15 minutes; 'shale passwd' sets passwords, 'shale token' makes to
 reach it speaks TLS, with a certificate of its own whose fingerprint is printed, or with --http-cert and --http-key, which are read
 again when they change; somebody must be able to log in then. On a unix socket root and the pool's owner need no password.
 
-JSON, one document once everything answers: {ready, pid, pool, nbd, uris, mount, mount_over_io_uring,
+JSON, one document once everything answers: {ready, pid, pool, nbd, uris, vhost_user, mount, mount_over_io_uring,
   shares, exports, http (addresses), http_certificate_sha256, log_in (the link)}.")]
 pub struct ServeArgs {
     /// Directory of the pool
     pub pool: PathBuf,
-    /// Listen for NBD clients; may be repeated [default without --mount and --shares:
+    /// Listen for NBD clients; may be repeated [default without other doors:
     /// unix:POOL/nbd.sock]
     #[arg(long, value_name = "unix:PATH|HOST:PORT")]
     pub nbd: Vec<String>,
+    /// Let virtual machines attach volumes by vhost-user-blk, at DIR/VOLUME.sock
+    #[arg(long, value_name = "DIR")]
+    pub vhost_user: Option<PathBuf>,
     /// Show each volume as a file below this directory (FUSE)
     #[arg(long, value_name = "DIR")]
     pub mount: Option<PathBuf>,

@@ -97,7 +97,7 @@ pub fn run_http() -> Outcome {
 }
 
 fn addresses(args: &ServeArgs, dir: &PoolDir, output: &Output) -> Result<Vec<Listen>> {
-    if args.nbd.is_empty() && args.mount.is_none() && args.shares.is_none() {
+    if args.nbd.is_empty() && args.mount.is_none() && args.shares.is_none() && args.vhost_user.is_none() {
         let listen = Listen::Unix(std::path::absolute(dir.nbd_path()).unwrap_or_else(|_| dir.nbd_path()));
         output.note(&format!("neither --nbd nor --mount was given: serving NBD on {listen}"));
         return Ok(vec![listen]);
@@ -133,6 +133,7 @@ fn serve(
     let devices = service.devices().shown(&args.volume);
     let over = Arc::new(move |name| drop(send.send(Event::Over(name))));
     let wanted = Wanted {
+        vhost_user: args.vhost_user.clone(),
         mount: args.mount.clone(),
         shares: args.shares.clone(),
         exports: args.exports.clone(),

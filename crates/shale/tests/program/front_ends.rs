@@ -80,6 +80,7 @@ fn with(work: impl FnOnce(&OpenPool, &Asked<'_>)) {
     let open = dir.open();
     open.service.pool().create_volume("v", 1 << 20, &Default::default()).unwrap();
     let args = Wanted {
+        vhost_user: None,
         mount: None,
         shares: None,
         exports: None,

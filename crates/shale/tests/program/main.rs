@@ -20,3 +20,4 @@ mod support;
 mod traffic;
 mod transfer;
 mod upkeep;
+mod vhost;

@@ -1,5 +1,5 @@
-//! The threads for requests that may wait, shared by all connections. Owns the queue of jobs not
-//! yet begun.
+//! The threads for requests that may wait, shared by all connections of a front end. Owns the queue
+//! of jobs not yet begun.
 //!
 //! Each connection has a lane; threads take from the lanes in turn, so that one connection with
 //! many requests does not keep others waiting behind all of them. Lanes are bounded by their users:
@@ -71,14 +71,17 @@ struct Jobs<J> {
 }
 
 impl<J: Job> Pool<J> {
-    /// Starts `threads` threads (at least one).
-    pub fn start(threads: usize) -> io::Result<Self> {
+    /// Starts `threads` threads (at least one), named `NAME-work-N`.
+    ///
+    /// # Errors
+    /// When there can be no more threads.
+    pub fn start(name: &str, threads: usize) -> io::Result<Self> {
         let state = State { lanes: Vec::new(), free: Vec::new(), turns: VecDeque::new(), stop: false };
         let shared = Arc::new(Shared { state: Mutex::new(state), work: Condvar::new() });
         let pool = Self { shared, threads: Mutex::new(Vec::new()) };
         for index in 0..threads.max(1) {
             let shared = Arc::clone(&pool.shared);
-            let builder = std::thread::Builder::new().name(format!("nbd-work-{index}"));
+            let builder = std::thread::Builder::new().name(format!("{name}-work-{index}"));
             // If this fails, dropping `pool` stops those that were started.
             let thread = builder.spawn(move || shared.work())?;
             pool.threads.lock().push(thread);
@@ -216,9 +219,13 @@ impl<J> State<J> {
 mod tests {
     use std::sync::mpsc;
 
-    use testkit::until;
-
     use super::*;
+
+    fn until(is_so: impl Fn() -> bool) {
+        while !is_so() {
+            std::thread::yield_now();
+        }
+    }
 
     /// Waits for its gate, tells its name, and comes back as often as it says.
     struct Named {
@@ -256,7 +263,7 @@ mod tests {
 
     #[test]
     fn jobs_that_can_be_are_done_together_but_not_for_ever_while_others_wait() {
-        let pool = Pool::start(1).unwrap();
+        let pool = Pool::start("test", 1).unwrap();
         let (out, names) = mpsc::channel();
         let (open_gate, gate) = mpsc::channel();
         let job = |name, is_joined, gate| Named { name, again: 0, is_joined, gate, out: out.clone() };
@@ -282,7 +289,7 @@ mod tests {
     fn what_comes_while_others_are_done_together_is_done_too() {
         // No thread more: one that has just begun, or was woken for a job that another took, might
         // do the late one.
-        let pool = Pool::start(JOINED_THREADS as usize).unwrap();
+        let pool = Pool::start("test", JOINED_THREADS as usize).unwrap();
         let (out, names) = mpsc::channel();
         let lane = pool.open();
         let mut gates = Vec::new();
@@ -291,7 +298,7 @@ mod tests {
             gates.push(open_gate);
             pool.submit(lane, Named { name: "a", again: 0, is_joined: true, gate: Some(gate), out: out.clone() });
         }
-        until("all threads are held", || pool.shared.state.lock().lanes[lane.0].joined >= JOINED_THREADS);
+        until(|| pool.shared.state.lock().lanes[lane.0].joined >= JOINED_THREADS);
         pool.submit(lane, Named { name: "late", again: 0, is_joined: true, gate: None, out: out.clone() });
         assert!(names.try_recv().is_err(), "nobody is woken for it");
         gates.remove(0).send(()).unwrap();
@@ -302,7 +309,7 @@ mod tests {
 
     #[test]
     fn lanes_take_turns_and_jobs_of_many_parts_go_behind() {
-        let pool = Pool::start(1).unwrap();
+        let pool = Pool::start("test", 1).unwrap();
         let (out, names) = mpsc::channel();
         let (open_gate, gate) = mpsc::channel();
         let job = |name, again| Named { name, again, is_joined: false, gate: None, out: out.clone() };
@@ -322,14 +329,14 @@ mod tests {
 
     #[test]
     fn a_closed_lane_is_used_again_when_nobody_looks_into_it() {
-        let pool = Pool::<Named>::start(1).unwrap();
+        let pool = Pool::<Named>::start("test", 1).unwrap();
         let first = pool.open();
         pool.close(first);
         assert_eq!(pool.open().0, first.0);
         let (out, names) = mpsc::channel();
         let (open_gate, gate) = mpsc::channel();
         pool.submit(first, Named { name: "a", again: 0, is_joined: true, gate: Some(gate), out });
-        until("a thread has the job", || pool.shared.state.lock().lanes[first.0].joined > 0);
+        until(|| pool.shared.state.lock().lanes[first.0].joined > 0);
         pool.close(first);
         let second = pool.open();
         assert_ne!(second.0, first.0);
