@@ -7,7 +7,8 @@ import { join } from 'node:path'
 import { brotliCompressSync, constants } from 'node:zlib'
 import { defineConfig, type Plugin } from 'vite'
 
-const OUT = '../crates/fe-http/assets'
+// Elsewhere for a comparison with the committed files.
+const OUT = process.env.SHALE_WEB_OUT ?? '../crates/fe-http/assets'
 const TYPES: Record<string, string> = {
   html: 'text/html; charset=utf-8',
   js: 'text/javascript; charset=utf-8',

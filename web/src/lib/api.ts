@@ -5,7 +5,6 @@ import type * as T from './types'
 const BASE = '/api/v1'
 /** Longest wait for an answer; a job or an event stream says what takes longer. */
 const TIMEOUT_MS = 20_000
-const PAGE_LIMIT = 1000
 
 /** An answer that is not a success, with the server's words. */
 export class Problem extends Error {
@@ -20,7 +19,13 @@ export class Problem extends Error {
   }
 }
 
-export const hooks = { onLost: () => {}, onFound: () => {}, onLoggedOut: () => {} }
+export const hooks = {
+  onLost: () => {},
+  onFound: () => {},
+  onLoggedOut: () => {},
+  nameOf: (id: number): string => String(id),
+  idOf: (_name: string): number | null => null,
+}
 
 type Query = Record<string, string | number | boolean | undefined | string[]>
 
@@ -95,102 +100,143 @@ async function tagged<D>(method: string, path: string, options?: Options): Promi
 }
 
 const enc = encodeURIComponent
-const object = (id: number) => `/objects/${id}`
-const properties = (id: number | null) => (id === null ? '/pool/properties' : `${object(id)}/properties`)
-const snapshot = (id: number, name: string) => `${object(id)}/snapshots/${enc(name)}`
+// Paths have names, with their slashes escaped; a rename by another client is a 404, and its event brings the new name.
+const object = (id: number) => `/objects/${enc(hooks.nameOf(id))}`
+const snapshot = (id: number, name: string) => `/objects/${enc(`${hooks.nameOf(id)}@${name}`)}`
 const file = (id: number, path: string) => `${object(id)}/files/${path.split('/').map(enc).join('/')}`
 
-/** All pages of a list, one after the other. */
-async function all<D>(page: (cursor?: string) => Promise<{ items: D[]; next: string | null }>): Promise<D[]> {
-  const found: D[] = []
-  let cursor: string | undefined
-  do {
-    const { items, next } = await page(cursor)
-    found.push(...items)
-    cursor = next ?? undefined
-  } while (cursor)
-  return found
+/** Volumes, shares and folders as the server lists them: their kind is two marks there. */
+type Listed = Omit<T.ShaleObject, 'kind'> & { share: boolean; folder: boolean }
+const kinded = (one: Listed): T.ShaleObject => ({ ...one, kind: one.folder ? 'folder' : one.share ? 'share' : 'volume' })
+
+/** The folder or share above an object; null: the pool. */
+function above(name: string): number | null {
+  for (let at = name.lastIndexOf('/'); at > 0; at = name.lastIndexOf('/', at - 1)) {
+    const id = hooks.idOf(name.slice(0, at))
+    if (id !== null) return id
+  }
+  return null
 }
+
+const lines = (id: number | null) => tagged<T.Property[]>('GET', id === null ? '/pool/properties' : `${object(id)}/properties`)
+
+/** Properties in force, each with whether it is set on the object itself, and what it would inherit. */
+async function properties(id: number | null): Promise<Tagged<T.Properties>> {
+  const { document, etag } = await lines(id)
+  const name = id === null ? null : hooks.nameOf(id)
+  const isOwn = (one: T.Property) => (name === null ? one.source === 'pool' : !['default', 'pool'].includes(one.source) && (one.folder === null || one.folder === name))
+  const owner = name === null ? null : above(name)
+  const inherited = name !== null && document.some(isOwn) ? new Map((await lines(owner)).document.map((one) => [one.key, one])) : null
+  const ofFolder = (one: T.Property): T.Property => ({ ...one, source_id: one.folder === null ? null : hooks.idOf(one.folder) })
+  const list = document.map((one) => {
+    const up = isOwn(one) ? inherited?.get(one.key) : undefined
+    const from = up && owner !== null && !['default', 'pool'].includes(up.source) && up.folder === null ? hooks.nameOf(owner) : up?.folder
+    return { ...ofFolder(one), here: isOwn(one), ...(up ? { inherited: ofFolder({ ...up, folder: from ?? null }) } : {}) }
+  })
+  return { document: { properties: list, notes: [] }, etag }
+}
+
+async function setProperties(id: number | null, changes: Record<string, string | null>, etag: string): Promise<Tagged<T.Properties>> {
+  const notes = await json<unknown>('PATCH', id === null ? '/pool/properties' : `${object(id)}/properties`, { body: changes, ...(etag ? { etag } : {}) })
+  const fresh = await properties(id)
+  return { ...fresh, document: { ...fresh.document, notes: Array.isArray(notes) ? notes.map(String) : [] } }
+}
+
+const wishOf = ({ kind, object, ...more }: { kind: string; object?: number; mode?: string; path?: string }) =>
+  object === undefined ? { kind } : { kind, volume: hooks.nameOf(object), ...more }
 
 export const api = {
   session: () => json<T.Session>('GET', '/session'),
   logIn: (body: { user: string; password: string } | { key: string }) => json<T.Session>('POST', '/session', { body }),
   logOut: () => json<null>('DELETE', '/session'),
-  version: () => json<{ version: string; boot: string; commit?: string }>('GET', '/version'),
+  version: () => json<{ version: string }>('GET', '/version'),
 
   status: () => json<T.Status>('GET', '/pool'),
-  health: () => json<T.Health>('GET', '/health'),
   acknowledge: () => json<null>('POST', '/pool/acknowledgement', { body: {} }),
-  resizePool: (capacity_bytes: number) => json<T.Status | T.Job>('PUT', '/pool/capacity', { body: { capacity_bytes } }),
+  resizePool: (capacity_bytes: number) => json<unknown>('PUT', '/pool/capacity', { body: { capacity_bytes } }),
 
-  objects: () =>
-    all(async (cursor) => {
-      const page = await json<{ objects: T.ShaleObject[]; next: string | null }>('GET', '/objects', { query: { limit: PAGE_LIMIT, cursor } })
-      return { items: page.objects, next: page.next }
-    }),
-  object: (id: number) => json<T.ShaleObject>('GET', object(id)),
-  create: (body: { name: string; kind: T.Kind; size_bytes?: number; properties?: Record<string, string> }) =>
-    json<T.ShaleObject>('POST', '/objects', { body }),
-  resize: async (id: number, size_bytes: number) => {
-    const { etag } = await tagged<T.ShaleObject>('GET', object(id))
-    return json<T.ShaleObject>('PATCH', object(id), { body: { size_bytes }, etag })
-  },
-  destroyPreview: (id: number) => json<T.Affected>('DELETE', object(id), { query: { preview: true } }),
+  objects: async () => (await Promise.all([json<Listed[]>('GET', '/volumes'), json<Listed[]>('GET', '/folders')])).flat().map(kinded),
+  create: (kind: T.Kind, name: string, more: { size_bytes?: number; properties: Record<string, string> }) =>
+    json<{ id: number }>('POST', `/${kind}s`, { body: { [kind]: name, ...more } }),
+  rename: (id: number, name: string) => json<null>('PUT', `${object(id)}/name`, { body: { new: name } }),
+  resize: (id: number, size_bytes: number, shrink: boolean) => json<null>('PUT', `${object(id)}/size`, { body: { id, size_bytes, shrink } }),
+  promote: (id: number) => json<null>('POST', `${object(id)}/promote`, { body: {} }),
   destroy: (id: number, how: { recursive: boolean; force: boolean }) => json<null>('DELETE', object(id), { query: how }),
 
-  properties: (id: number | null) => tagged<T.Properties>('GET', properties(id)),
-  setProperties: (id: number | null, changes: Record<string, string | null>, etag: string) =>
-    tagged<T.Properties>('PATCH', properties(id), { body: changes, etag }),
+  properties,
+  setProperties,
 
-  snapshots: (id: number) =>
-    all(async (cursor) => {
-      const page = await json<{ snapshots: T.Snapshot[]; next: string | null }>('GET', `${object(id)}/snapshots`, { query: { limit: PAGE_LIMIT, cursor } })
-      return { items: page.snapshots, next: page.next }
-    }),
-  takeSnapshot: (id: number, name: string) => json<T.Snapshot>('POST', `${object(id)}/snapshots`, { body: { name } }),
+  snapshots: (id: number) => json<T.Snapshot[]>('GET', `${object(id)}/snapshots`),
+  takeSnapshot: (id: number, name: string) => json<null>('POST', `${object(id)}/snapshots`, { body: { name } }),
+  takeSnapshots: (folder: number, name: string) => json<string[]>('POST', `/folders/${enc(hooks.nameOf(folder))}/snapshots`, { body: { name } }),
   destroySnapshot: (id: number, name: string) => json<null>('DELETE', snapshot(id, name)),
   hold: (id: number, name: string, tag: string) => json<null>('PUT', `${snapshot(id, name)}/holds/${enc(tag)}`, { body: {} }),
   release: (id: number, name: string, tag: string) => json<null>('DELETE', `${snapshot(id, name)}/holds/${enc(tag)}`),
-  clone: (id: number, name: string, to: string) => json<T.ShaleObject>('POST', `${snapshot(id, name)}/clone`, { body: { name: to } }),
-  rollbackPreview: (id: number, name: string) => json<T.Affected>('POST', `${snapshot(id, name)}/rollback`, { body: {}, query: { preview: true } }),
+  clone: (id: number, name: string, volume: string) => json<null>('POST', `${snapshot(id, name)}/clones`, { body: { volume } }),
   rollback: (id: number, name: string, how: { recursive: boolean; force: boolean }) =>
-    json<null>('POST', `${snapshot(id, name)}/rollback`, { body: {}, query: how }),
-  diff: (id: number, from: string, to: string | undefined) => json<T.Diff>('GET', `${object(id)}/diff`, { query: { from, to } }),
+    json<null>('POST', '/rollback', { body: { snapshots: [`${hooks.nameOf(id)}@${name}`], ...how } }),
+  diff: (id: number, from: string) => json<T.Diff>('GET', `${object(id)}/diff`, { query: { from: `${hooks.nameOf(id)}@${from}` } }),
 
-  files: (id: number, path: string, at?: string, signal?: AbortSignal) =>
-    json<{ path: string; entries: T.Entry[]; next: string | null }>('GET', file(id, path), { query: { at }, ...(signal ? { signal } : {}) }),
+  files: (id: number, path: string, at?: string) => json<{ path: string; entries: T.Entry[]; next: string | null }>('GET', file(id, path), { query: { at } }),
   fileAddress: (id: number, path: string, at?: string) => address(file(id, path), { at }),
-  restore: (id: number, path: string, body: { at: string; to?: string; replace?: boolean }) =>
-    json<T.Job>('POST', `${file(id, path)}/restore`, { body }),
+  restore: (id: number, path: string, body: { at: string; to?: string; replace?: boolean }) => json<T.Job>('POST', `${file(id, path)}/restore`, { body }),
 
   usage: (id: number, path = '') => json<T.Usage>('GET', `${object(id)}/usage`, { query: { path } }),
   explainMap: (id: number, cells: number) => json<T.ExplainMap>('GET', `${object(id)}/explain-map`, { query: { cells } }),
-  explain: (id: number, offset: number) => json<T.Detail>('GET', `${object(id)}/explain`, { query: { offset } }),
+  explain: (id: number, offset: number) => json<T.Detail>('GET', `${object(id)}/explain/${offset}`),
   startEstimate: (id: number, choices?: string[]) => json<T.Job>('POST', `${object(id)}/estimates`, { body: choices ? { choices } : {} }),
   estimate: (id: number, signal?: AbortSignal) => json<T.Estimate>('GET', `${object(id)}/estimates`, signal ? { signal } : {}),
 
   exports: (check: boolean) => json<T.Exports>('GET', '/exports', { query: { check } }),
-  jobs: () => json<{ jobs: T.Job[] }>('GET', '/jobs'),
-  startJob: (body: { kind: string; object?: number; mode?: string; path?: string }) => json<T.Job>('POST', '/jobs', { body }),
-  setJob: (id: string, state: 'paused' | 'running') => json<T.Job>('PATCH', `/jobs/${enc(id)}`, { body: { state } }),
-  cancelJob: (id: string) => json<T.Job>('DELETE', `/jobs/${enc(id)}`),
+  jobs: () => json<T.Job[]>('GET', '/jobs'),
+  startJob: (wish: Parameters<typeof wishOf>[0]) => json<T.Job>('POST', '/jobs', { body: { wish: wishOf(wish) } }),
+  pauseJob: (id: number) => json<T.Job>('POST', `/jobs/${id}/pause`, { body: {} }),
+  resumeJob: (id: number) => json<T.Job>('POST', `/jobs/${id}/resume`, { body: {} }),
+  cancelJob: (id: number) => json<T.Job>('DELETE', `/jobs/${id}`),
 
-  datasets: () => json<{ datasets: T.Dataset[]; tiers: { step_s: number; from_unix_s: number }[] }>('GET', '/analytics/datasets'),
-  series: (wish: SeriesWish, signal?: AbortSignal) => json<T.Series>('GET', '/analytics/series', { query: seriesQuery(wish), ...(signal ? { signal } : {}) }),
-  heatmap: (wish: SeriesWish, signal?: AbortSignal) => json<T.Heatmap>('GET', '/analytics/heatmap', { query: seriesQuery(wish), ...(signal ? { signal } : {}) }),
-  marks: (from: number, to: number) => json<{ marks: T.Mark[] }>('GET', '/analytics/marks', { query: { from, to } }),
-  worksheets: () => json<{ worksheets: { name: string }[] }>('GET', '/worksheets'),
-  worksheet: (name: string) => json<T.Worksheet>('GET', `/worksheets/${enc(name)}`),
-  saveWorksheet: (name: string, body: T.Worksheet) => json<null>('PUT', `/worksheets/${enc(name)}`, { body }),
+  datasets: async (): Promise<T.Datasets> => {
+    const { datasets, store } = await json<Recorded>('GET', '/analytics/datasets')
+    const known = datasets.map((one): T.Dataset => ({
+      dataset: one.dataset,
+      title: one.text,
+      kind: one.breakdowns.includes('bucket') ? 'histogram' : one.shape === 'gauge' ? 'gauge' : 'rate',
+      breakdowns: one.breakdowns.filter((by) => by !== 'bucket'),
+    }))
+    return { datasets: known, oldest: store.oldest_unix_s }
+  },
+  series: async (wish: SeriesWish): Promise<T.Series> => {
+    const found = await json<RecordedSeries>('GET', '/analytics/series', { query: seriesQuery(wish) })
+    const isGauge = found.shape === 'gauge'
+    // Sums become amounts a second; CPU time a second is cores.
+    const scale = found.unit === 'ns' && !isGauge ? 1e-9 : 1
+    const unit = isGauge ? found.unit : { bytes: 'bytes/s', count: '/s', ns: 'cores' }[found.unit]
+    const value = (amount: number, covered: number) => (covered ? (isGauge ? amount : (amount * scale) / covered) : null)
+    return {
+      by: found.by,
+      unit: unit ?? found.unit,
+      from: found.from_unix_s,
+      step: found.step_s,
+      series: found.series.map(({ name, values }) => ({ key: name, values: found.covered_s.map((covered, at) => value(values[at] ?? 0, covered)) })),
+      left_out: found.left_out_series + found.folded_objects,
+    }
+  },
+  heatmap: async (wish: SeriesWish): Promise<T.Heatmap> => {
+    const found = await json<RecordedHeatmap>('GET', '/analytics/heatmap', { query: seriesQuery({ ...wish, by: null }) })
+    const columns = found.covered_s.map((_, at) => found.counts.map((row) => row[at] ?? 0))
+    return { from: found.from_unix_s, step: found.step_s, bucket_ends_ns: found.bucket_ends_ns, columns }
+  },
+  marks: (from: number, to: number) => json<T.Mark[]>('GET', '/analytics/marks', { query: { from_unix_s: Math.floor(from), to_unix_s: Math.ceil(to) } }),
+  worksheets: () => json<{ name: string; body: string }[]>('GET', '/worksheets'),
+  saveWorksheet: (name: string, sheet: T.Worksheet) => json<null>('PUT', `/worksheets/${enc(name)}`, { body: { body: JSON.stringify(sheet) } }),
   dropWorksheet: (name: string) => json<null>('DELETE', `/worksheets/${enc(name)}`),
 
   users: () => json<{ users: T.User[] }>('GET', '/users'),
   addUser: (body: { name: string; role: T.Role; password: string }) => json<null>('POST', '/users', { body }),
   dropUser: (name: string) => json<null>('DELETE', `/users/${enc(name)}`),
   tokens: () => json<{ tokens: T.Token[] }>('GET', '/tokens'),
-  addToken: (body: { name: string; role: T.Role; folder?: string; expires_unix_s?: number }) => json<T.Token & { token: string }>('POST', '/tokens', { body }),
+  addToken: (body: { name: string; role: T.Role; expires_unix_s?: number }) => json<{ token: string }>('POST', '/tokens', { body }),
   dropToken: (name: string) => json<null>('DELETE', `/tokens/${enc(name)}`),
-  audit: () => json<{ entries: T.AuditEntry[]; next: string | null }>('GET', '/audit'),
+  audit: (limit: number) => json<{ entries: T.AuditEntry[] }>('GET', '/audit', { query: { limit } }),
 }
 
 export interface SeriesWish {
@@ -204,5 +250,32 @@ export interface SeriesWish {
 
 function seriesQuery(wish: SeriesWish): Query {
   const only = Object.entries(wish.only ?? {}).map(([key, value]) => `${key}=${value}`)
-  return { dataset: wish.dataset, by: wish.by ?? undefined, only, from: Math.floor(wish.from), to: Math.ceil(wish.to), points: wish.points }
+  const span = { from_unix_s: Math.floor(wish.from), to_unix_s: Math.ceil(wish.to) }
+  return { dataset: wish.dataset, by: wish.by ?? undefined, only, ...span, step_s: Math.max(1, Math.ceil((wish.to - wish.from) / wish.points)) }
+}
+
+// History as the server has it: sums of each step, with the seconds of it that were sampled.
+interface Recorded {
+  datasets: { dataset: string; unit: string; shape: string; breakdowns: string[]; text: string }[]
+  store: { oldest_unix_s: (number | null)[] }
+}
+
+interface RecordedSteps {
+  from_unix_s: number
+  step_s: number
+  covered_s: number[]
+}
+
+interface RecordedSeries extends RecordedSteps {
+  unit: string
+  shape: string
+  by: string | null
+  series: { name: string; values: number[] }[]
+  left_out_series: number
+  folded_objects: number
+}
+
+interface RecordedHeatmap extends RecordedSteps {
+  bucket_ends_ns: number[]
+  counts: number[][]
 }

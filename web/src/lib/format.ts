@@ -63,7 +63,8 @@ export function energy(joules: number): string {
 export function ago(unix_s: number | null | undefined, now = Date.now() / 1000): string {
   if (!unix_s) return 'never'
   const passed = now - unix_s
-  return passed < 2 ? 'just now' : passed < 0 ? when(unix_s) : `${duration(passed)} ago`
+  if (passed < 2) return passed < -60 ? when(unix_s) : 'just now'
+  return passed > 90 * 60 && passed < 3 * 3600 ? `${Math.round(passed / 3600)} h ago` : `${duration(passed)} ago`
 }
 
 const two = (value: number) => String(value).padStart(2, '0')
@@ -90,14 +91,12 @@ export function amount(value: number | null | undefined, unit: string): string {
       return rate(value)
     case 'ns':
       return latency(value)
-    case 'watts':
-      return `${digits(value)} W`
-    case 'percent':
-      return percent(value)
     case 'cores':
       return `${value > 0 && value < 0.005 ? '< 0.01' : digits(value)} cores`
+    case 'count':
+      return digits(value)
     default:
-      return `${digits(value)} ${unit}`
+      return `${digits(value)}${unit}`
   }
 }
 

@@ -3,8 +3,8 @@ import { duration } from './format'
 import type { Series } from './types'
 
 const DAY_S = 86400
-/** What takes room and stays: overwritten data comes back by cleaning. */
-const LASTING = ['stored', 'snapshots', 'map']
+/** Parts that take room and stay: overwritten data comes back by cleaning. */
+const LASTING = ['live', 'map']
 const POINTS_MIN = 8
 
 /** Bytes a day; null: there are too few points. */

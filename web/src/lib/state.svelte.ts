@@ -1,16 +1,14 @@
 // What all views share: who is logged in, the connection, the pool's figures, objects and jobs. Owns the event stream.
 // Views read it and call its methods; only frames of the stream and answers of the server change it.
 import { untrack } from 'svelte'
-import { api, hooks, Problem } from './api'
+import { api, hooks, Problem, type Tagged } from './api'
 import { Stream, type Link } from './stream'
-import type { Figures, Health, Job, Role, Session, ShaleObject, Status } from './types'
+import type { Figures, Health, Job, Properties, Property, Role, Session, ShaleObject, Status } from './types'
 
 /** Seconds of live figures that are kept for the small graphs. */
 const HISTORY_S = 120
 const OBJECTS_REFRESH_MS = 30_000
 const STATUS_REFRESH_MS = 10_000
-/** More changes than this at once, and the whole list is read again. */
-const CHANGES_MAX = 40
 const RANK: Record<Role, number> = { read: 0, operate: 1, admin: 2 }
 
 export interface Notice {
@@ -60,6 +58,36 @@ export function follow(on: () => unknown, run: () => unknown) {
   })
 }
 
+/** The properties in force of an object, or of the pool, as several views read and change them. */
+export class PropertySet {
+  readonly tagged = new Resource<Tagged<Properties>>()
+  fault = $state<string | null>(null)
+  readonly list = $derived(this.tagged.value?.document.properties ?? [])
+
+  constructor(private readonly id: number | null) {
+    follow(() => app.generation, this.load)
+  }
+
+  readonly load = () => this.tagged.load(() => api.properties(this.id))
+  readonly find = (key: string): Property | undefined => this.list.find((one) => one.key === key)
+
+  /** Sets or inherits; false: refused, and `fault` says why. */
+  async set(changes: Record<string, string | null>): Promise<boolean> {
+    this.fault = null
+    try {
+      if (!this.tagged.value) return false
+      this.tagged.value = await api.setProperties(this.id, changes, this.tagged.value.etag)
+      for (const note of this.tagged.value.document.notes) app.say(note)
+      return true
+    } catch (error) {
+      const { status, message } = problemOf(error)
+      this.fault = status === 412 ? 'The properties were changed meanwhile. They were read again: check them, then apply the change again.' : message
+      await this.load()
+      return false
+    }
+  }
+}
+
 export function problemOf(error: unknown): Problem {
   return error instanceof Problem ? error : new Problem(0, 'page', error instanceof Error ? error.message : String(error))
 }
@@ -77,6 +105,7 @@ class App {
   loaded = $state(false)
   notices = $state.raw<Notice[]>([])
   narrow = $state(false)
+  dark = $state(false)
   /** Raised when an object's properties, snapshots or figures may have changed. */
   generation = $state(0)
 
@@ -94,9 +123,15 @@ class App {
       if (this.link === 'live') this.link = 'lost'
     }
     hooks.onLoggedOut = () => this.leave()
-    const media = window.matchMedia('(max-width: 46rem)')
-    this.narrow = media.matches
-    media.addEventListener('change', () => (this.narrow = media.matches))
+    hooks.nameOf = (id) => this.byId.get(id)?.name ?? String(id)
+    hooks.idOf = (name) => this.byName.get(name)?.id ?? null
+    const watch = (query: string, set: (matches: boolean) => void) => {
+      const media = window.matchMedia(query)
+      set(media.matches)
+      media.addEventListener('change', () => set(media.matches))
+    }
+    watch('(max-width: 46rem)', (matches) => (this.narrow = matches))
+    watch('(prefers-color-scheme: dark)', (matches) => (this.dark = matches))
   }
 
   objectId(id: number | null): ShaleObject | null {
@@ -159,12 +194,7 @@ class App {
   }
 
   async refresh() {
-    await Promise.all([
-      this.refreshStatus(),
-      this.refreshObjects(),
-      api.health().then((health) => (this.health = health)).catch(() => {}),
-      this.refreshJobs(),
-    ])
+    await Promise.all([this.refreshStatus(), this.refreshObjects(), this.refreshJobs()])
     this.loaded = true
     this.generation += 1
   }
@@ -174,7 +204,7 @@ class App {
   }
 
   async refreshJobs() {
-    await api.jobs().then(({ jobs }) => (this.jobs = jobs)).catch(() => {})
+    await api.jobs().then((jobs) => (this.jobs = jobs)).catch(() => {})
   }
 
   async refreshObjects() {
@@ -186,16 +216,6 @@ class App {
     } catch (error) {
       this.objectsError = problemOf(error)
     }
-  }
-
-  async refreshObject(id: number) {
-    const object = await api.object(id).catch((error: unknown) => problemOf(error))
-    if (object instanceof Problem) {
-      if (object.status === 404) this.objects = this.objects.filter((one) => one.id !== id)
-      return
-    }
-    const known = this.objects.some((one) => one.id === id)
-    this.objects = known ? this.objects.map((one) => (one.id === id ? object : one)) : [...this.objects, object].sort(byName)
   }
 
   say(text: string, action?: Notice['action']) {
@@ -229,9 +249,8 @@ class App {
   private frame(name: string, data: unknown) {
     if (this.link !== 'live') this.linked('live')
     if (name === 'figures') this.tick(data as Figures)
-    else if (name === 'health') this.health = data as Health
+    else if (name === 'health') this.health = healthOf(data as Health)
     else if (name === 'jobs') this.merge((data as { jobs: Job[] }).jobs)
-    else if (name === 'objects') void this.changed(data as { changed: number[]; removed: number[] })
     else if (name === 'reset') void this.refresh()
   }
 
@@ -269,16 +288,10 @@ class App {
     }
     if (ended.length) void this.refreshObjects().then(() => (this.generation += 1))
   }
-
-  private async changed({ changed, removed }: { changed: number[]; removed: number[] }) {
-    if (changed.length > CHANGES_MAX) await this.refreshObjects()
-    else {
-      if (removed.length) this.objects = this.objects.filter((object) => !removed.includes(object.id))
-      await Promise.all(changed.map((id) => this.refreshObject(id)))
-    }
-    this.generation += 1
-  }
 }
+
+// A pool without a fault has a finding that says so.
+const healthOf = ({ health, findings }: Health): Health => ({ health, findings: findings.filter((one) => one.kind !== 'ok') })
 
 // By folder, not by character: `a/b` stands below `a` and before `a.c`.
 function byName(a: ShaleObject, b: ShaleObject): number {

@@ -30,6 +30,7 @@ export class Stream {
   private source: EventSource | null = null
   private release: (() => void) | null = null
   private waiting: AbortController | null = null
+  private asked = ''
   private hidden = 0
   private retry = 0
   private tries = 0
@@ -133,17 +134,19 @@ export class Stream {
   }
 
   private reopen() {
-    if (!this.source) return
+    if (!this.source || this.asked === this.union()) return
     clearTimeout(this.reopening)
     this.reopening = window.setTimeout(() => this.open(), 250)
   }
 
+  private union = () => [...new Set([...this.wants.values()].flat())].slice(0, OBJECTS_MAX).sort((a, b) => a - b).join(',')
+
   private open() {
     if (this.ended || !this.release) return
     this.source?.close()
-    const ids = [...new Set([...this.wants.values()].flat())].slice(0, OBJECTS_MAX)
+    this.asked = this.union()
     const query = new URLSearchParams({ topics: 'figures,jobs,health,objects' })
-    if (ids.length) query.set('objects', ids.join(','))
+    if (this.asked) query.set('objects', this.asked)
     const source = new EventSource(`/api/v1/events?${query}`)
     this.source = source
     for (const name of ['figures', 'jobs', 'health', 'objects', 'reset']) {

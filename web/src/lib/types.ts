@@ -37,8 +37,10 @@ export interface Property {
   /** Values that it takes; none: a free text. */
   values?: string[]
   description?: string
+  /** Set on the object that was asked for. */
+  here?: boolean
   /** The value without the one that is set here. */
-  inherited?: { value: string; source: string; folder: string | null; source_id?: number | null }
+  inherited?: Property
 }
 
 export interface Properties {
@@ -58,14 +60,6 @@ export interface Snapshot {
   clients: number
   incomplete: boolean
   holds: string[]
-}
-
-export interface Affected {
-  objects: string[]
-  snapshots: number
-  snapshot_names?: string[]
-  clients: string[]
-  stored_bytes: number
 }
 
 export interface EstimateLine {
@@ -98,7 +92,7 @@ export interface Estimate {
 export type JobState = 'running' | 'paused' | 'cancelling' | 'done' | 'failed' | 'cancelled'
 
 export interface Job {
-  id: string
+  id: number
   kind: string
   target: string | null
   state: JobState
@@ -138,13 +132,7 @@ export interface Status {
 
 export interface Finding {
   kind: string
-  text: string
-  /** What to do. */
-  advice: string
-  /** The same as a command. */
-  command?: string | null
-  object?: number | null
-  action?: 'scrub' | 'acknowledge' | 'clean' | null
+  words: string
 }
 
 export interface Health {
@@ -166,7 +154,7 @@ export interface Figures {
     cpus: number
     cpu_cores: number
     compress_cores: number
-    watts: number
+    watts: number | null
     energy_source: string
     disk_written_bytes_per_s: number
     disk_written_by_codec: Record<string, number>
@@ -180,9 +168,14 @@ export interface Figures {
 export interface Dataset {
   dataset: string
   title: string
-  unit: string
   kind: 'rate' | 'gauge' | 'histogram'
   breakdowns: string[]
+}
+
+export interface Datasets {
+  datasets: Dataset[]
+  /** First second that is kept in steps of 1 s, 10 s and 5 min. */
+  oldest: (number | null)[]
 }
 
 export interface Column {
@@ -191,7 +184,6 @@ export interface Column {
 }
 
 export interface Series {
-  dataset: string
   by: string | null
   unit: string
   from: number
@@ -209,10 +201,7 @@ export interface Heatmap {
 
 export interface Mark {
   unix_s: number
-  kind: string
   text: string
-  who: string | null
-  object: number | null
 }
 
 export interface Entry {
@@ -296,13 +285,12 @@ export interface Diff {
 export interface User {
   name: string
   role: Role
-  last_seen_unix_s: number | null
+  password_set_unix_s: number
 }
 
 export interface Token {
   name: string
   role: Role
-  folder: string | null
   expires_unix_s: number | null
   last_used_unix_s: number | null
 }
@@ -312,10 +300,10 @@ export interface AuditEntry {
   who: string
   from: string
   operation: string
-  object: string | null
-  changes: string
-  outcome: string
-  request: string
+  /** The objects and values of the request, in words. */
+  about: string
+  outcome: 'done' | 'failed' | 'refused'
+  error?: string
 }
 
 /** A graph of a worksheet. */
