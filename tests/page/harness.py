@@ -8,6 +8,7 @@ import json
 import os
 import re
 import urllib.request
+from urllib.parse import quote
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -100,8 +101,25 @@ class Session:
 
     def objects(self, kind=None):
         """The objects that hold data, those of this kind, the largest first."""
-        found = self.api(f"/objects?limit=200{f'&kind={kind}' if kind else ''}")["objects"]
-        return sorted(found, key=lambda one: -one["stored_bytes"])
+        found = self.api("/volumes") + self.api("/folders")
+        kinds = {one["id"]: "folder" if one["folder"] else "share" if one["share"] else "volume" for one in found}
+        return sorted((one for one in found if kind in (None, kinds[one["id"]])), key=lambda one: -one["stored_bytes"])
+
+    def named(self, name):
+        """The object of this name; none: there is none."""
+        return next((one for one in self.objects() if one["name"] == name), None)
+
+    def of(self, one, rest):
+        """What the interface says of an object."""
+        return self.api(f"/objects/{quote(one['name'], safe='')}/{rest}")
+
+    def patch(self, one, changes):
+        """Sets properties of an object, as another client does."""
+        path = f"{self.address}/api/v1/objects/{quote(one['name'], safe='')}/properties"
+        headers = {"Origin": self.address, "Content-Type": "application/merge-patch+json"}
+        etag = self.browser.context.request.get(path).headers.get("etag")
+        answer = self.browser.context.request.patch(path, data=changes, headers={**headers, **({"If-Match": etag} if etag else {})})
+        check(answer.ok, answer.text())
 
     def go(self, route):
         self.page.goto(f"{self.address}/#{route}")

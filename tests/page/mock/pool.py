@@ -4,8 +4,8 @@ A test tool for the page, never shipped. The figures are made up, but they hang 
 that `compression` has at that time, an estimate gets narrower, a job takes time. Owns all state; `lock` guards it.
 """
 
-import fnmatch
 import itertools
+import json
 import random
 import threading
 import time
@@ -63,10 +63,10 @@ class Pool:
     def __init__(self, many=0, snapshots=24, empty=False, hostile=True):
         self.lock, self.begun, self.boot, self.noise = threading.RLock(), time.time(), "5e1f", random.Random(54)
         self.ids, self.job_ids, self.objects, self.jobs, self.estimates = itertools.count(16), itertools.count(1), {}, [], {}
-        self.snapshots, self.own, self.marks, self.audit, self.changed, self.removed = {}, {}, [], [], set(), set()
-        self.users = [{"name": "anna", "role": "admin", "last_seen_unix_s": int(self.begun) - 40}, {"name": "olaf", "role": "operate", "last_seen_unix_s": None},
-                      {"name": "rita", "role": "read", "last_seen_unix_s": int(self.begun) - 86400 * 3}]
-        self.tokens = [{"name": "grafana", "role": "read", "folder": None, "expires_unix_s": int(self.begun) + 86400 * 90, "last_used_unix_s": int(self.begun) - 12}]
+        self.snapshots, self.own, self.marks, self.audit = {}, {}, [], []
+        self.users = [{"name": "anna", "role": "admin", "password_set_unix_s": int(self.begun) - 40 * 86400}, {"name": "olaf", "role": "operate", "password_set_unix_s": int(self.begun) - 7 * 86400},
+                      {"name": "rita", "role": "read", "password_set_unix_s": int(self.begun) - 3 * 86400}]
+        self.tokens = [{"name": "grafana", "role": "read", "created_unix_s": int(self.begun) - 86400, "expires_unix_s": int(self.begun) + 86400 * 90, "last_used_unix_s": int(self.begun) - 12}]
         self.worksheets, self.pool_own, self.generation, self.restored = {}, {"rule.log": "zstd-9", "rule.sqlite": "archive:zstd-9,performance:lz4"}, 0, []
         self.scrub_finished, self.findings, self.capacity = int(self.begun) - 3 * 86400, [], 1000 * GIB
         if empty:
@@ -83,8 +83,8 @@ class Pool:
         self.jobs[-1]["started_unix_s"] -= 290
         ended = self.start_job("scrub", None, seconds=1)
         ended.update(state="done", bytes_done=ended["bytes_total"], ended_unix_s=self.scrub_finished, started_unix_s=self.scrub_finished - 840, seconds=840.0, seconds_left=None)
-        self.log("anna", "set", "projects/home", "compression zstd-3 -> lz4", "done", int(self.begun) - 1500)
-        self.marks.append({"unix_s": int(self.begun) - 1500, "kind": "property", "text": "compression zstd-3 -> lz4", "who": "anna", "object": self.id_of("projects/home"),
+        self.log("anna", "set", "set {\"compression\":\"lz4\"} on 'projects/home'", "done", int(self.begun) - 1500)
+        self.marks.append({"unix_s": int(self.begun) - 1500, "text": "set compression=lz4 on 'projects/home'", "object": self.id_of("projects/home"),
                            "old": "zstd-3"})
 
     def id_of(self, name):
@@ -114,9 +114,8 @@ class Pool:
         return {"volume": o["name"], "name": name, "size_bytes": o["size_bytes"], "created_unix_s": when, "scheduled": scheduled, "unique_bytes": unique,
                 "shared_bytes": o["stored_bytes"] - unique, "data_bytes": o["allocated_bytes"], "clients": 0, "client_names": [], "incomplete": False, "holds": []}
 
-    def log(self, who, operation, name, changes, outcome, when=None):
-        self.audit.append({"unix_s": when or int(time.time()), "who": who, "from": "127.0.0.1", "operation": operation, "object": name, "changes": changes,
-                           "outcome": outcome, "request": f"{self.boot}-{len(self.audit) + 1}"})
+    def log(self, who, operation, about, outcome, when=None):
+        self.audit.append({"unix_s": when or int(time.time()), "who": who, "from": "127.0.0.1", "operation": operation, "about": about, "outcome": outcome})
 
     # Objects
 
@@ -134,13 +133,16 @@ class Pool:
         o["properties"] = self.own[number]
         return o
 
-    def list(self, query):
-        found = [self.object(n) for n, o in list(self.objects.items())
-                 if (not query.get("kind") or o["kind"] == query["kind"]) and fnmatch.fnmatch(o["name"], query.get("match", "*")) and query.get("name", o["name"]) == o["name"]]
-        found.sort(key=lambda o: o["name"])
-        begin, limit = int(query.get("cursor", 0)), min(int(query.get("limit", 200)), 1000)
-        rest = begin + limit < len(found)
-        return {"objects": found[begin:begin + limit], "next": str(begin + limit) if rest else None, "total": len(found)}
+    def list(self, folders):
+        return [self.object(n) for n, o in sorted(list(self.objects.items()), key=lambda pair: pair[1]["name"]) if o["folder"] == folders]
+
+    def resolve(self, name):
+        """Number of the object of this name, and the snapshot after the `@`, if any."""
+        owner, _, snapshot = name.partition("@")
+        try:
+            return self.id_of(owner), snapshot or None
+        except StopIteration:
+            raise Problem(404, "not-found", f"there is no '{owner}'") from None
 
     def etag(self, number):
         return f'"{number or 0}-{hash(str(sorted((self.own.get(number) if number else self.pool_own).items()))) & 0xffff:04x}-{self.objects[number]["name"] if number and number < 10 else ""}"'
@@ -161,14 +163,11 @@ class Pool:
             if only and only != kind and not (only == "share" and kind == "folder"):
                 continue
             found = [(own[key], source, folder, owner) for own, source, folder, owner in chain if key in own] + [(default, "default", None, None)]
-            line = {"key": key, "value": found[0][0], "source": found[0][1], "folder": found[0][2], "source_id": found[0][3], "values": values, "description": words}
-            if found[0][1] == kind and len(found) > 1:
-                line["inherited"] = {"value": found[1][0], "source": found[1][1], "folder": found[1][2], "source_id": found[1][3]}
-            lines.append(line)
-        return {"properties": lines, "notes": []}
+            lines.append({"key": key, "value": found[0][0], "source": found[0][1], "folder": found[0][2], "values": values, "description": words})
+        return lines
 
     def in_force(self, number, key):
-        return next(p["value"] for p in self.properties(number)["properties"] if p["key"] == key)
+        return next(p["value"] for p in self.properties(number) if p["key"] == key)
 
     def set(self, number, changes, who, etag):
         if etag is None or etag != self.etag(number):
@@ -186,18 +185,15 @@ class Pool:
                 own.pop(key, None)
             else:
                 own[key] = value
-        words = ", ".join(f"{k} {v if v is not None else 'inherited'}" for k, v in changes.items())
+        words = ", ".join(f"{k}={v}" if v is not None else f"{k} inherited" for k, v in changes.items())
         name = self.objects[number]["name"] if number else None
-        self.log(who, "set", name, words, "done")
-        after = self.in_force(number, "compression")
-        text = f"compression {before} -> {after}" if before != after else words
-        self.marks.append({"unix_s": int(time.time()), "kind": "property", "text": text, "who": who, "object": number, "old": before})
+        self.log(who, "set", f"set {json.dumps(changes)} on '{name or 'the pool'}'", "done")
+        of = f"'{name}'" if name else "the pool"
+        self.marks.append({"unix_s": int(time.time()), "text": f"set {words} on {of}", "object": number, "old": before})
         self.touch(number)
-        return {**self.properties(number), "notes": notes}
+        return notes
 
     def touch(self, number):
-        if number:
-            self.changed.add(number)
         self.generation += 1
 
     def create(self, wish, who):
@@ -216,23 +212,20 @@ class Pool:
             number = self.add(name, wish["kind"], 0, 0, dict(wish.get("properties", {})))
             self.objects[number]["size_bytes"] = size
         self.objects[number].update(clients=0, client_names=[])
-        self.log(who, "create", name, wish.get("kind", "clone"), "done")
+        self.log(who, "create", f"create {wish.get('kind', 'clone')} '{name}'", "done")
         self.touch(number)
         return self.object(number)
 
     def destroy(self, number, query, who):
         o = self.object(number)
         inside, snapshots = self.children(o["name"]), len(self.snapshots[number])
-        if query.get("preview"):
-            return {"objects": [c["name"] for c in inside], "snapshots": snapshots, "clients": o["client_names"], "stored_bytes": o["stored_bytes"]}
         if (inside or snapshots) and not query.get("recursive"):
             raise Problem(409, "in-use", f"'{o['name']}' has {len(inside) or snapshots} {'objects' if inside else 'snapshots'}")
         if o["client_names"] and not query.get("force"):
             raise Problem(409, "in-use", f"'{o['name']}' is open: {o['client_names'][0]}", blockers=o["client_names"])
         for gone in [number] + [c["id"] for c in inside]:
             self.objects.pop(gone)
-            self.removed.add(gone)
-        self.log(who, "destroy", o["name"], "", "done")
+        self.log(who, "destroy", f"destroy '{o['name']}'", "done")
         self.generation += 1
         return None
 
@@ -248,8 +241,8 @@ class Pool:
         if any(s["name"] == name for s in self.snapshots[number]):
             raise Problem(409, "exists", f"'{self.objects[number]['name']}@{name}' exists")
         self.snapshots[number].append(self.snapshot_of(number, name, int(time.time())))
-        self.log(who, "snapshot", f"{self.objects[number]['name']}@{name}", "", "done")
-        self.marks.append({"unix_s": int(time.time()), "kind": "snapshot", "text": f"snapshot {name}", "who": who, "object": number})
+        self.log(who, "snapshot", f"take snapshot '{self.objects[number]['name']}@{name}'", "done")
+        self.marks.append({"unix_s": int(time.time()), "text": f"snapshot '{self.objects[number]['name']}@{name}'", "object": number})
         self.touch(number)
         return self.snapshots[number][-1]
 
@@ -345,7 +338,7 @@ class Pool:
 
     def start_job(self, kind, target, seconds=20, done=0.0, total=None):
         now = time.time()
-        job = {"id": f"{self.boot}-{next(self.job_ids)}", "kind": kind, "target": target, "state": "running", "changes": 0,
+        job = {"id": next(self.job_ids), "kind": kind, "target": target, "state": "running", "changes": 0,
                "phase": {"recompress": "recompressing", "scrub": "scrubbing", "clean": "cleaning", "restore": "restoring"}.get(kind, kind), "bytes_done": 0,
                "bytes_total": total or 151 * GIB, "bytes_per_second": None, "seconds_left": None, "started_unix_s": int(now), "ended_unix_s": None, "seconds": 0.0, "background": True,
                "said": "", "asked": None, "error": None, "result": None, "_pace": 1 / seconds, "_done": done, "_at": now}
@@ -353,7 +346,7 @@ class Pool:
         return job
 
     def job(self, name):
-        found = next((j for j in self.jobs if j["id"] == name), None)
+        found = next((j for j in self.jobs if j["id"] == int(name)), None)
         if found is None:
             raise Problem(404, "not-found", f"there is no job {name}")
         return found
@@ -397,7 +390,8 @@ class Pool:
                 "damages_acknowledged": 0, "losses": [], "incomplete": [], "images": [], "memory_budget_bytes": GIB, "memory_resident_bytes": 700 << 20, "failed": None, "jobs": []}
 
     def health(self):
-        return {"health": self.findings[0]["kind"] if self.findings else "ok", "findings": self.findings}
+        found = self.findings or [{"kind": "ok", "words": "ok"}]
+        return {"health": found[0]["kind"], "findings": found}
 
     def exports(self, check):
         lines, checks = [], []

@@ -64,7 +64,7 @@ def route(method, pattern, needs="read"):
     return add
 
 
-OBJECT = r"/objects/(\d+)"
+OBJECT = r"/objects/([^/]+)"
 
 
 @route("GET", "/pool")
@@ -72,135 +72,118 @@ def pool_status(h, pool, query, body):
     return pool.status()
 
 
-@route("GET", "/health")
-def health(h, pool, query, body):
-    return pool.health()
-
-
 @route("GET", "/version", None)
 def version(h, pool, query, body):
-    return {"version": "0.9.0", "boot": pool.boot, "commit": "7ac187dd", "rustc": "1.95.0"}
+    return {"version": "0.9.0"}
 
 
 @route("GET", "(?:/pool|" + OBJECT + ")/properties")
 def properties(h, pool, query, body, number=None):
-    number = int(number) if number else None
-    if number:
-        pool.object(number)
     h.etag = pool.etag(number)
     return pool.properties(number)
 
 
 @route("PATCH", "(?:/pool|" + OBJECT + ")/properties", "admin")
 def set_properties(h, pool, query, body, number=None):
-    number = int(number) if number else None
-    done = pool.set(number, body, h.user["name"], h.headers.get("If-Match"))
-    h.etag = pool.etag(number)
-    return done
+    return pool.set(number, body, h.user["name"], h.headers.get("If-Match"))
 
 
 @route("PUT", "/pool/capacity", "admin")
 def capacity(h, pool, query, body):
     pool.capacity = body["capacity_bytes"]
-    return pool.status()
 
 
 @route("POST", "/pool/acknowledgement", "operate")
 def acknowledge(h, pool, query, body):
     pool.findings = []
-    return None
 
 
-@route("GET", "/objects")
-def objects(h, pool, query, body):
-    return pool.list(query)
+@route("GET", "/(volumes|folders)")
+def objects(h, pool, query, body, what):
+    return pool.list(what == "folders")
 
 
-@route("POST", "/objects", "admin")
-def create(h, pool, query, body):
+@route("POST", "/(volume|share|folder)s", "admin")
+def create(h, pool, query, body, kind):
     h.status = 201
-    return pool.create(body, h.user["name"])
+    return {"id": pool.create({"name": body[kind], "kind": kind, **body}, h.user["name"])["id"]}
 
 
-@route("GET", OBJECT)
-def one(h, pool, query, body, number):
-    h.etag = pool.etag(int(number))
-    return pool.object(int(number))
+@route("PUT", OBJECT + "/(name|size)", "admin")
+def change(h, pool, query, body, number, what):
+    pool.objects[number].update({"name": body["new"]} if what == "name" else {"size_bytes": body["size_bytes"]})
+    pool.touch(number)
 
 
-@route("PATCH", OBJECT, "admin")
-def change(h, pool, query, body, number):
-    pool.object(int(number))
-    pool.objects[int(number)].update({k: v for k, v in body.items() if k in ("name", "size_bytes")})
-    pool.touch(int(number))
-    return pool.object(int(number))
+@route("POST", OBJECT + "/promote", "admin")
+def promote(h, pool, query, body, number):
+    pool.objects[number]["origin"] = None
+    pool.touch(number)
 
 
 @route("DELETE", OBJECT, "admin")
 def destroy(h, pool, query, body, number):
-    return pool.destroy(int(number), query, h.user["name"])
+    if h.snapshot is None:
+        return pool.destroy(number, query, h.user["name"])
+    found = pool.snapshot(number, h.snapshot)
+    if found["holds"]:
+        raise Problem(409, "in-use", f"'{found['volume']}@{h.snapshot}' is held: {', '.join(found['holds'])}")
+    pool.snapshots[number].remove(found)
+    pool.weigh(number)
+    pool.touch(number)
+    return None
 
 
 @route("GET", OBJECT + "/snapshots")
 def snapshots(h, pool, query, body, number):
-    pool.object(int(number))
-    found = sorted(pool.snapshots[int(number)], key=lambda s: -s["created_unix_s"])
-    begin, limit = int(query.get("cursor", 0)), int(query.get("limit", 200))
-    return {"snapshots": found[begin:begin + limit], "next": str(begin + limit) if begin + limit < len(found) else None, "total": len(found)}
+    return pool.snapshots[number]
 
 
 @route("POST", OBJECT + "/snapshots", "operate")
 def take(h, pool, query, body, number):
-    h.status = 201
-    return pool.take(int(number), body["name"], h.user["name"])
+    pool.take(number, body["name"], h.user["name"])
 
 
-@route("DELETE", OBJECT + "/snapshots/([^/]+)", "admin")
-def destroy_snapshot(h, pool, query, body, number, name):
-    found = pool.snapshot(int(number), name)
-    if found["holds"]:
-        raise Problem(409, "in-use", f"'{found['volume']}@{name}' is held: {', '.join(found['holds'])}")
-    pool.snapshots[int(number)].remove(found)
-    pool.weigh(int(number))
-    pool.touch(int(number))
+@route("POST", "/folders/([^/]+)/snapshots", "operate")
+def take_below(h, pool, query, body, folder):
+    inside = [c["id"] for c in pool.children(folder) if not c["folder"]]
+    return [f"{pool.take(n, body['name'], h.user['name'])['volume']}@{body['name']}" for n in inside]
 
 
-@route("PUT", OBJECT + "/snapshots/([^/]+)/holds/([^/]+)", "operate")
-def hold(h, pool, query, body, number, name, tag):
-    pool.snapshot(int(number), name)["holds"].append(tag)
+@route("PUT", OBJECT + "/holds/([^/]+)", "operate")
+def hold(h, pool, query, body, number, tag):
+    pool.snapshot(number, h.snapshot)["holds"].append(tag)
 
 
-@route("DELETE", OBJECT + "/snapshots/([^/]+)/holds/([^/]+)", "operate")
-def release(h, pool, query, body, number, name, tag):
-    pool.snapshot(int(number), name)["holds"].remove(tag)
+@route("DELETE", OBJECT + "/holds/([^/]+)", "operate")
+def release(h, pool, query, body, number, tag):
+    pool.snapshot(number, h.snapshot)["holds"].remove(tag)
 
 
-@route("POST", OBJECT + "/snapshots/([^/]+)/rollback", "admin")
-def rollback(h, pool, query, body, number, name):
-    found = pool.snapshot(int(number), name)
-    newer = [s for s in pool.snapshots[int(number)] if s["created_unix_s"] > found["created_unix_s"]]
-    o = pool.object(int(number))
-    if query.get("preview"):
-        return {"objects": [], "snapshots": len(newer), "snapshot_names": [s["name"] for s in newer][:20], "clients": o["client_names"], "stored_bytes": 0}
-    if newer and not query.get("recursive"):
-        raise Problem(409, "conflict", f"{len(newer)} newer snapshots would be lost; say recursive=true")
-    if o["client_names"] and not query.get("force"):
-        raise Problem(409, "in-use", f"'{o['name']}' is open: {o['client_names'][0]}", blockers=o["client_names"])
-    pool.snapshots[int(number)] = [s for s in pool.snapshots[int(number)] if s not in newer]
-    pool.touch(int(number))
-    pool.log(h.user["name"], "rollback", f"{o['name']}@{name}", "", "done")
+@route("POST", "/rollback", "admin")
+def rollback(h, pool, query, body):
+    for title in body["snapshots"]:
+        number, name = pool.resolve(title)
+        found, o = pool.snapshot(number, name), pool.object(number)
+        newer = [s for s in pool.snapshots[number] if s["created_unix_s"] > found["created_unix_s"]]
+        if newer and not body.get("recursive"):
+            raise Problem(409, "conflict", f"{len(newer)} newer snapshots would be lost; say recursive=true")
+        if o["client_names"] and not body.get("force"):
+            raise Problem(409, "in-use", f"'{o['name']}' is open: {o['client_names'][0]}", blockers=o["client_names"])
+        pool.snapshots[number] = [s for s in pool.snapshots[number] if s not in newer]
+        pool.touch(number)
+        pool.log(h.user["name"], "rollback", f"roll back to {title}", "done")
 
 
-@route("POST", OBJECT + "/snapshots/([^/]+)/clone", "admin")
-def clone(h, pool, query, body, number, name):
-    h.status = 201
-    pool.snapshot(int(number), name)
-    return pool.create({"name": body["name"], "from": f"{pool.object(int(number))['name']}@{name}"}, h.user["name"])
+@route("POST", OBJECT + "/clones", "admin")
+def clone(h, pool, query, body, number):
+    pool.snapshot(number, h.snapshot)
+    pool.create({"name": body["volume"], "from": f"{pool.object(number)['name']}@{h.snapshot}"}, h.user["name"])
 
 
 @route("GET", OBJECT + "/diff")
 def diff(h, pool, query, body, number):
-    pool.snapshot(int(number), query["from"])
+    pool.snapshot(*pool.resolve(query["from"]))
     return {"changes": [{"offset": n * 917504, "length": 131072, "now": "data" if n % 5 else "hole"} for n in range(40)], "next": None, "from_bytes": GIB, "to_bytes": GIB}
 
 
@@ -211,29 +194,29 @@ def usage(h, pool, query, body, number):
 
 @route("GET", OBJECT + "/explain-map")
 def explain_map(h, pool, query, body, number):
-    return pool.explain_map(int(number), int(query.get("cells", 1024)))
+    return pool.explain_map(number, int(query.get("cells", 1024)))
 
 
-@route("GET", OBJECT + "/explain")
-def explain(h, pool, query, body, number):
-    return pool.explain(int(number), int(query.get("offset", 0)))
+@route("GET", OBJECT + "/explain/(\\d+)")
+def explain(h, pool, query, body, number, offset):
+    return pool.explain(number, int(offset))
 
 
 @route("GET", OBJECT + "/estimates")
 def estimate(h, pool, query, body, number):
-    return pool.estimate(int(number))
+    return pool.estimate(number)
 
 
 @route("POST", OBJECT + "/estimates", "operate")
 def start_estimate(h, pool, query, body, number):
-    h.status, more = 202, (pool.estimates.get(int(number)) or {}).get("choices", [])
-    pool.estimates[int(number)] = {"at": time.time(), "pace": 1.2, "choices": [*more, *body.get("choices", [])]}
-    return pool.shown(pool.start_job("estimate", pool.object(int(number))["name"], seconds=3, total=96 << 20))
+    h.status, more = 202, (pool.estimates.get(number) or {}).get("choices", [])
+    pool.estimates[number] = {"at": time.time(), "pace": 1.2, "choices": [*more, *body.get("choices", [])]}
+    return pool.shown(pool.start_job("estimate", pool.object(number)["name"], seconds=3, total=96 << 20))
 
 
 @route("GET", OBJECT + "/files/(.*)", "operate")
 def files(h, pool, query, body, number, path):
-    found = pool.files(int(number), path, query.get("at"))
+    found = pool.files(number, path, query.get("at"))
     if found is not None:
         return found
     if h.role() < RANK["admin"]:
@@ -248,7 +231,7 @@ def restore(h, pool, query, body, number, path):
     if not body.get("replace") and not body.get("to") and path in ("README.md",):
         raise Problem(409, "exists", f"'{path}' is newer than the snapshot's; restore it to another place, or say replace=true")
     pool.restored.append(path)
-    return pool.shown(pool.start_job("restore", f"{pool.object(int(number))['name']}/{path}", seconds=2, total=40 << 20))
+    return pool.shown(pool.start_job("restore", f"{pool.object(number)['name']}/{path}", seconds=2, total=40 << 20))
 
 
 @route("GET", "/exports")
@@ -259,15 +242,15 @@ def exports(h, pool, query, body):
 @route("GET", "/jobs")
 def jobs(h, pool, query, body):
     pool.tick()
-    return {"jobs": [pool.shown(j) for j in pool.jobs][::-1]}
+    return [pool.shown(j) for j in pool.jobs]
 
 
 @route("POST", "/jobs", "operate")
 def start_job(h, pool, query, body):
     h.status = 202
-    number = body.get("object")
-    o = pool.object(number) if number else None
-    return pool.shown(pool.start_job(body["kind"], o["name"] if o else None, total=o["stored_bytes"] if o else 300 * GIB))
+    wish = body["wish"]
+    o = pool.object(pool.resolve(wish["volume"])[0]) if "volume" in wish else None
+    return pool.shown(pool.start_job(wish["kind"], o["name"] if o else None, total=o["stored_bytes"] if o else 300 * GIB))
 
 
 @route("GET", "/jobs/([^/]+)")
@@ -276,10 +259,10 @@ def job(h, pool, query, body, name):
     return pool.shown(pool.job(name))
 
 
-@route("PATCH", "/jobs/([^/]+)", "operate")
-def change_job(h, pool, query, body, name):
+@route("POST", "/jobs/([^/]+)/(pause|resume)", "operate")
+def change_job(h, pool, query, body, name, what):
     found = pool.job(name)
-    found["state"] = body["state"]
+    found["state"] = "paused" if what == "pause" else "running"
     found["changes"] += 1
     return pool.shown(found)
 
@@ -294,8 +277,9 @@ def cancel_job(h, pool, query, body, name):
 
 @route("GET", "/analytics/datasets")
 def datasets(h, pool, query, body):
-    return {"datasets": [{"dataset": d[0], "title": d[1], "unit": d[2], "kind": d[3], "breakdowns": d[4]} for d in series.DATASETS],
-            "tiers": [{"step_s": 1, "from_unix_s": int(time.time()) - 7200}, {"step_s": 10, "from_unix_s": int(time.time()) - 7 * 86400}, {"step_s": 300, "from_unix_s": int(time.time()) - 300 * 86400}]}
+    now = int(time.time())
+    return {"version": 1, "datasets": [{"dataset": d[0], "text": d[1], "unit": d[2], "shape": d[3], "breakdowns": d[4]} for d in series.DATASETS],
+            "store": {"budget_bytes": 128 << 20, "stored_bytes": 9 << 20, "oldest_unix_s": [now - 7200, now - 7 * 86400, now - 300 * 86400]}}
 
 
 @route("GET", "/analytics/series")
@@ -305,29 +289,22 @@ def analytics(h, pool, query, body):
 
 @route("GET", "/analytics/heatmap")
 def heatmap(h, pool, query, body):
-    return series.heatmap(query)
+    return series.heatmap(pool, query)
 
 
 @route("GET", "/analytics/marks")
 def marks(h, pool, query, body):
-    return {"marks": [m for m in pool.marks if float(query["from"]) <= m["unix_s"] <= float(query["to"])]}
+    return [{"unix_s": m["unix_s"], "text": m["text"]} for m in pool.marks if int(query["from_unix_s"]) <= m["unix_s"] <= int(query["to_unix_s"])]
 
 
 @route("GET", "/worksheets")
 def worksheets(h, pool, query, body):
-    return {"worksheets": [{"name": name} for name in sorted(pool.worksheets)]}
-
-
-@route("GET", "/worksheets/(.+)")
-def worksheet(h, pool, query, body, name):
-    if name not in pool.worksheets:
-        raise Problem(404, "not-found", f"there is no worksheet '{name}'")
-    return pool.worksheets[name]
+    return [{"name": name, "body": text} for name, text in sorted(pool.worksheets.items())]
 
 
 @route("PUT", "/worksheets/(.+)", "operate")
 def save_worksheet(h, pool, query, body, name):
-    pool.worksheets[name] = body
+    pool.worksheets[name] = body["body"]
 
 
 @route("DELETE", "/worksheets/(.+)", "operate")
@@ -345,7 +322,7 @@ def add_user(h, pool, query, body):
     if len(body.get("password", "")) < 8:
         raise Problem(422, "invalid", "a password has at least 8 characters")
     h.status = 201
-    pool.users.append({"name": body["name"], "role": body["role"], "last_seen_unix_s": None})
+    pool.users.append({"name": body["name"], "role": body["role"], "password_set_unix_s": int(time.time())})
 
 
 @route("DELETE", "/users/(.+)", "admin")
@@ -361,7 +338,7 @@ def tokens(h, pool, query, body):
 @route("POST", "/tokens", "admin")
 def add_token(h, pool, query, body):
     h.status = 201
-    pool.tokens.append({"name": body["name"], "role": body["role"], "folder": body.get("folder"), "expires_unix_s": body.get("expires_unix_s"), "last_used_unix_s": None})
+    pool.tokens.append({"name": body["name"], "role": body["role"], "created_unix_s": int(time.time()), "expires_unix_s": body.get("expires_unix_s"), "last_used_unix_s": None})
     return {**pool.tokens[-1], "token": "shale_" + secrets.token_urlsafe(32)}
 
 
@@ -372,7 +349,7 @@ def drop_token(h, pool, query, body, name):
 
 @route("GET", "/audit", "admin")
 def audit(h, pool, query, body):
-    return {"entries": pool.audit[::-1][:500], "next": None}
+    return {"entries": pool.audit[-int(query.get("limit", 100)):]}
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -444,9 +421,12 @@ class Handler(BaseHTTPRequestHandler):
             if found and method == self.command:
                 if needs and self.role() < RANK[needs]:
                     raise Problem(403, "forbidden", f"this needs the role {needs}; you have {self.user['role']}")
-                self.status, self.bytes = 200, None
+                self.status, self.bytes, self.snapshot = 200, None, None
+                given = [urllib.parse.unquote(g) for g in found.groups() if g is not None]
                 with pool.lock:
-                    document = function(self, pool, query, body, *(urllib.parse.unquote(g) for g in found.groups() if g is not None))
+                    if "/objects/" in pattern.pattern and path.startswith("/objects/"):
+                        given[0], self.snapshot = pool.resolve(given[0])
+                    document = function(self, pool, query, body, *given)
                 if self.bytes is not None:
                     return self.answer(200, self.bytes, "application/octet-stream", Content_Disposition="attachment", Content_Security_Policy="sandbox")
                 return self.answer(self.status if document is not None else 204, b"" if document is None else json.dumps(document).encode())
@@ -487,7 +467,6 @@ class Handler(BaseHTTPRequestHandler):
         self.close_connection = True
         state.streams += 1
         generation, states = pool.generation, {}
-        pool.changed.clear(), pool.removed.clear()
         health_told = None
         try:
             while not state.mode["silent"] and self.user in state.sessions.values():
@@ -503,8 +482,7 @@ class Handler(BaseHTTPRequestHandler):
                     states = told
                     if pool.generation != generation:
                         generation = pool.generation
-                        frames.append(("objects", {"changed": sorted(pool.changed), "removed": sorted(pool.removed)}))
-                        pool.changed.clear(), pool.removed.clear()
+                        frames.append(("reset", {"generation": generation}))
                     if health_told != pool.health():
                         health_told = pool.health()
                         frames.append(("health", health_told))
