@@ -15,7 +15,7 @@ def data_object(s):
 
 
 def in_force(s, one):
-    return {p["key"]: p for p in s.of(one, "properties")}["compression"]
+    return {p["key"]: p for p in s.of(one, "properties")["properties"]}["compression"]
 
 
 def another(value):
@@ -174,7 +174,7 @@ def rule_is_set_in_the_table(pool):
         s.go(f"/o/{one['id']}/rules")
         s.page.get_by_label("sqlite, energy").select_option("lz4")
         expect(s.page.get_by_role("row", name=re.compile("^sqlite"))).to_contain_text("set here")
-        rules = {p["key"]: p["value"] for p in s.of(one, "properties")}
+        rules = {p["key"]: p["value"] for p in s.of(one, "properties")["properties"]}
         check(rules["rule.sqlite"] == "performance:lz4,energy:lz4,archive:zstd-9", rules["rule.sqlite"])
         s.page.get_by_label("Type").fill("x/y")
         s.page.get_by_role("button", name="Add a rule").click()

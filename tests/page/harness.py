@@ -8,7 +8,6 @@ import json
 import os
 import re
 import urllib.request
-from urllib.parse import quote
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -101,9 +100,8 @@ class Session:
 
     def objects(self, kind=None):
         """The objects that hold data, those of this kind, the largest first."""
-        found = self.api("/volumes") + self.api("/folders")
-        kinds = {one["id"]: "folder" if one["folder"] else "share" if one["share"] else "volume" for one in found}
-        return sorted((one for one in found if kind in (None, kinds[one["id"]])), key=lambda one: -one["stored_bytes"])
+        found = self.api(f"/objects?limit=1000{f'&kind={kind}' if kind else ''}")["objects"]
+        return sorted(found, key=lambda one: -one["stored_bytes"])
 
     def named(self, name):
         """The object of this name; none: there is none."""
@@ -111,11 +109,11 @@ class Session:
 
     def of(self, one, rest):
         """What the interface says of an object."""
-        return self.api(f"/objects/{quote(one['name'], safe='')}/{rest}")
+        return self.api(f"/objects/{one['id']}/{rest}")
 
     def patch(self, one, changes):
         """Sets properties of an object, as another client does."""
-        path = f"{self.address}/api/v1/objects/{quote(one['name'], safe='')}/properties"
+        path = f"{self.address}/api/v1/objects/{one['id']}/properties"
         headers = {"Origin": self.address, "Content-Type": "application/merge-patch+json"}
         etag = self.browser.context.request.get(path).headers.get("etag")
         answer = self.browser.context.request.patch(path, data=changes, headers={**headers, **({"If-Match": etag} if etag else {})})

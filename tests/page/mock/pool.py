@@ -111,7 +111,7 @@ class Pool:
     def snapshot_of(self, number, name, when, scheduled=False):
         o = self.objects[number]
         unique = int(o["stored_bytes"] * self.noise.random() * 0.004)
-        return {"volume": o["name"], "name": name, "size_bytes": o["size_bytes"], "created_unix_s": when, "scheduled": scheduled, "unique_bytes": unique,
+        return {"id": next(self.ids), "kind": "snapshot", "volume": o["name"], "name": name, "size_bytes": o["size_bytes"], "created_unix_s": when, "scheduled": scheduled, "unique_bytes": unique,
                 "shared_bytes": o["stored_bytes"] - unique, "data_bytes": o["allocated_bytes"], "clients": 0, "client_names": [], "incomplete": False, "holds": []}
 
     def log(self, who, operation, about, outcome, when=None):
@@ -133,11 +133,22 @@ class Pool:
         o["properties"] = self.own[number]
         return o
 
-    def list(self, folders):
-        return [self.object(n) for n, o in sorted(list(self.objects.items()), key=lambda pair: pair[1]["name"]) if o["folder"] == folders]
+    def list(self, query):
+        found = [self.object(n) for n, o in sorted(list(self.objects.items()), key=lambda pair: pair[1]["name"]) if query.get("kind") in (None, o["kind"])]
+        begin, limit = int(query.get("cursor", 0)), min(int(query.get("limit", 200)), 1000)
+        return {"objects": found[begin:begin + limit], "next": str(begin + limit) if begin + limit < len(found) else None, "total": len(found)}
 
     def resolve(self, name):
-        """Number of the object of this name, and the snapshot after the `@`, if any."""
+        """Number of the object of this name or number, and the name of the snapshot, if it is one."""
+        if str(name).isdigit():
+            number = int(name)
+            if number in self.objects:
+                return number, None
+            for owner, snapshots in self.snapshots.items():
+                for one in snapshots:
+                    if one["id"] == number:
+                        return owner, one["name"]
+            raise Problem(404, "not-found", f"there is no object {number}")
         owner, _, snapshot = name.partition("@")
         try:
             return self.id_of(owner), snapshot or None
@@ -164,10 +175,10 @@ class Pool:
                 continue
             found = [(own[key], source, folder, owner) for own, source, folder, owner in chain if key in own] + [(default, "default", None, None)]
             lines.append({"key": key, "value": found[0][0], "source": found[0][1], "folder": found[0][2], "values": values, "description": words})
-        return lines
+        return {"etag": self.etag(number).strip('"'), "properties": lines, "notes": []}
 
     def in_force(self, number, key):
-        return next(p["value"] for p in self.properties(number) if p["key"] == key)
+        return next(p["value"] for p in self.properties(number)["properties"] if p["key"] == key)
 
     def set(self, number, changes, who, etag):
         if etag is None or etag != self.etag(number):
@@ -191,7 +202,7 @@ class Pool:
         of = f"'{name}'" if name else "the pool"
         self.marks.append({"unix_s": int(time.time()), "text": f"set {words} on {of}", "object": number, "old": before})
         self.touch(number)
-        return notes
+        return {**self.properties(number), "notes": notes}
 
     def touch(self, number):
         self.generation += 1

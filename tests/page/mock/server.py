@@ -85,7 +85,9 @@ def properties(h, pool, query, body, number=None):
 
 @route("PATCH", "(?:/pool|" + OBJECT + ")/properties", "admin")
 def set_properties(h, pool, query, body, number=None):
-    return pool.set(number, body, h.user["name"], h.headers.get("If-Match"))
+    done = pool.set(number, body, h.user["name"], h.headers.get("If-Match"))
+    h.etag = pool.etag(number)
+    return done
 
 
 @route("PUT", "/pool/capacity", "admin")
@@ -98,20 +100,26 @@ def acknowledge(h, pool, query, body):
     pool.findings = []
 
 
-@route("GET", "/(volumes|folders)")
-def objects(h, pool, query, body, what):
-    return pool.list(what == "folders")
+@route("GET", "/objects")
+def objects(h, pool, query, body):
+    return pool.list(query)
+
+
+@route("GET", OBJECT)
+def one(h, pool, query, body, number):
+    h.etag = pool.etag(number)
+    return {**pool.object(number), "etag": h.etag.strip('"')}
 
 
 @route("POST", "/(volume|share|folder)s", "admin")
 def create(h, pool, query, body, kind):
     h.status = 201
-    return {"id": pool.create({"name": body[kind], "kind": kind, **body}, h.user["name"])["id"]}
+    return {"id": pool.create({"name": body[kind], "kind": kind, **body}, h.user["name"])["id"], "notes": []}
 
 
 @route("PUT", OBJECT + "/(name|size)", "admin")
 def change(h, pool, query, body, number, what):
-    pool.objects[number].update({"name": body["new"]} if what == "name" else {"size_bytes": body["size_bytes"]})
+    pool.objects[number].update({"name": body["name"]} if what == "name" else {"size_bytes": body["size_bytes"]})
     pool.touch(number)
 
 
@@ -146,7 +154,7 @@ def take(h, pool, query, body, number):
 
 @route("POST", "/folders/([^/]+)/snapshots", "operate")
 def take_below(h, pool, query, body, folder):
-    inside = [c["id"] for c in pool.children(folder) if not c["folder"]]
+    inside = [c["id"] for c in pool.children(pool.objects[pool.resolve(folder)[0]]["name"]) if not c["folder"]]
     return [f"{pool.take(n, body['name'], h.user['name'])['volume']}@{body['name']}" for n in inside]
 
 
@@ -178,7 +186,8 @@ def rollback(h, pool, query, body):
 @route("POST", OBJECT + "/clones", "admin")
 def clone(h, pool, query, body, number):
     pool.snapshot(number, h.snapshot)
-    pool.create({"name": body["volume"], "from": f"{pool.object(number)['name']}@{h.snapshot}"}, h.user["name"])
+    h.status = 201
+    return {"id": pool.create({"name": body["volume"], "from": f"{pool.object(number)['name']}@{h.snapshot}"}, h.user["name"])["id"], "notes": []}
 
 
 @route("GET", OBJECT + "/diff")

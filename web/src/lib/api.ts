@@ -100,14 +100,10 @@ async function tagged<D>(method: string, path: string, options?: Options): Promi
 }
 
 const enc = encodeURIComponent
-// Paths have names, with their slashes escaped; a rename by another client is a 404, and its event brings the new name.
-const object = (id: number) => `/objects/${enc(hooks.nameOf(id))}`
-const snapshot = (id: number, name: string) => `/objects/${enc(`${hooks.nameOf(id)}@${name}`)}`
+const PAGE_LIMIT = 1000
+// Objects, snapshots among them, have permanent numbers, which a rename does not change.
+const object = (id: number) => `/objects/${id}`
 const file = (id: number, path: string) => `${object(id)}/files/${path.split('/').map(enc).join('/')}`
-
-/** Volumes, shares and folders as the server lists them: their kind is two marks there. */
-type Listed = Omit<T.ShaleObject, 'kind'> & { share: boolean; folder: boolean }
-const kinded = (one: Listed): T.ShaleObject => ({ ...one, kind: one.folder ? 'folder' : one.share ? 'share' : 'volume' })
 
 /** The folder or share above an object; null: the pool. */
 function above(name: string): number | null {
@@ -118,28 +114,28 @@ function above(name: string): number | null {
   return null
 }
 
-const lines = (id: number | null) => tagged<T.Property[]>('GET', id === null ? '/pool/properties' : `${object(id)}/properties`)
+const propertiesOf = (id: number | null) => (id === null ? '/pool/properties' : `${object(id)}/properties`)
+const properties = async (id: number | null) => sourced(id, await tagged<T.Properties>('GET', propertiesOf(id)))
 
-/** Properties in force, each with whether it is set on the object itself, and what it would inherit. */
-async function properties(id: number | null): Promise<Tagged<T.Properties>> {
-  const { document, etag } = await lines(id)
+/** Adds to each property whether it is set on the object itself, and what it would inherit. */
+async function sourced(id: number | null, { document, etag }: Tagged<T.Properties>): Promise<Tagged<T.Properties>> {
   const name = id === null ? null : hooks.nameOf(id)
   const isOwn = (one: T.Property) => (name === null ? one.source === 'pool' : !['default', 'pool'].includes(one.source) && (one.folder === null || one.folder === name))
-  const owner = name === null ? null : above(name)
-  const inherited = name !== null && document.some(isOwn) ? new Map((await lines(owner)).document.map((one) => [one.key, one])) : null
   const ofFolder = (one: T.Property): T.Property => ({ ...one, source_id: one.folder === null ? null : hooks.idOf(one.folder) })
-  const list = document.map((one) => {
-    const up = isOwn(one) ? inherited?.get(one.key) : undefined
-    const from = up && owner !== null && !['default', 'pool'].includes(up.source) && up.folder === null ? hooks.nameOf(owner) : up?.folder
-    return { ...ofFolder(one), here: isOwn(one), ...(up ? { inherited: ofFolder({ ...up, folder: from ?? null }) } : {}) }
+  const owner = name === null ? null : above(name)
+  const up = name !== null && document.properties.some(isOwn) ? (await tagged<T.Properties>('GET', propertiesOf(owner))).document.properties : []
+  const inherited = new Map(up.map((one) => [one.key, one.folder === null && owner !== null && !['default', 'pool'].includes(one.source) ? { ...one, folder: hooks.nameOf(owner) } : one]))
+  const list = document.properties.map((one) => {
+    const found = isOwn(one) ? inherited.get(one.key) : undefined
+    return { ...ofFolder(one), here: isOwn(one), ...(found ? { inherited: ofFolder(found) } : {}) }
   })
-  return { document: { properties: list, notes: [] }, etag }
+  return { document: { ...document, properties: list }, etag }
 }
 
-async function setProperties(id: number | null, changes: Record<string, string | null>, etag: string): Promise<Tagged<T.Properties>> {
-  const notes = await json<unknown>('PATCH', id === null ? '/pool/properties' : `${object(id)}/properties`, { body: changes, ...(etag ? { etag } : {}) })
-  const fresh = await properties(id)
-  return { ...fresh, document: { ...fresh.document, notes: Array.isArray(notes) ? notes.map(String) : [] } }
+/** A change of an object as it is now; refused if it changes in between. */
+async function guarded(id: number, method: string, rest: string, options: Options): Promise<null> {
+  const { etag } = await tagged<T.ShaleObject>('GET', object(id))
+  return json<null>(method, object(id) + rest, { ...options, etag })
 }
 
 const wishOf = ({ kind, object, ...more }: { kind: string; object?: number; mode?: string; path?: string }) =>
@@ -155,27 +151,36 @@ export const api = {
   acknowledge: () => json<null>('POST', '/pool/acknowledgement', { body: {} }),
   resizePool: (capacity_bytes: number) => json<unknown>('PUT', '/pool/capacity', { body: { capacity_bytes } }),
 
-  objects: async () => (await Promise.all([json<Listed[]>('GET', '/volumes'), json<Listed[]>('GET', '/folders')])).flat().map(kinded),
+  objects: async () => {
+    const found: T.ShaleObject[] = []
+    let cursor: string | null | undefined
+    do {
+      const page: { objects: T.ShaleObject[]; next: string | null } = await json('GET', '/objects', { query: { limit: PAGE_LIMIT, cursor: cursor ?? undefined } })
+      found.push(...page.objects)
+      cursor = page.next
+    } while (cursor)
+    return found
+  },
   create: (kind: T.Kind, name: string, more: { size_bytes?: number; properties: Record<string, string> }) =>
-    json<{ id: number }>('POST', `/${kind}s`, { body: { [kind]: name, ...more } }),
-  rename: (id: number, name: string) => json<null>('PUT', `${object(id)}/name`, { body: { new: name } }),
-  resize: (id: number, size_bytes: number, shrink: boolean) => json<null>('PUT', `${object(id)}/size`, { body: { id, size_bytes, shrink } }),
+    json<{ id: number; notes: string[] }>('POST', `/${kind}s`, { body: { [kind]: name, ...more } }),
+  rename: (id: number, name: string) => guarded(id, 'PUT', '/name', { body: { name } }),
+  resize: (id: number, size_bytes: number, shrink: boolean) => guarded(id, 'PUT', '/size', { body: { size_bytes, shrink } }),
   promote: (id: number) => json<null>('POST', `${object(id)}/promote`, { body: {} }),
-  destroy: (id: number, how: { recursive: boolean; force: boolean }) => json<null>('DELETE', object(id), { query: how }),
+  destroy: (id: number, how: { recursive: boolean; force: boolean }) => guarded(id, 'DELETE', '', { query: how }),
 
   properties,
-  setProperties,
+  setProperties: async (id: number | null, changes: Record<string, string | null>, etag: string) =>
+    sourced(id, await tagged<T.Properties>('PATCH', propertiesOf(id), { body: changes, etag })),
 
   snapshots: (id: number) => json<T.Snapshot[]>('GET', `${object(id)}/snapshots`),
   takeSnapshot: (id: number, name: string) => json<null>('POST', `${object(id)}/snapshots`, { body: { name } }),
-  takeSnapshots: (folder: number, name: string) => json<string[]>('POST', `/folders/${enc(hooks.nameOf(folder))}/snapshots`, { body: { name } }),
-  destroySnapshot: (id: number, name: string) => json<null>('DELETE', snapshot(id, name)),
-  hold: (id: number, name: string, tag: string) => json<null>('PUT', `${snapshot(id, name)}/holds/${enc(tag)}`, { body: {} }),
-  release: (id: number, name: string, tag: string) => json<null>('DELETE', `${snapshot(id, name)}/holds/${enc(tag)}`),
-  clone: (id: number, name: string, volume: string) => json<null>('POST', `${snapshot(id, name)}/clones`, { body: { volume } }),
-  rollback: (id: number, name: string, how: { recursive: boolean; force: boolean }) =>
-    json<null>('POST', '/rollback', { body: { snapshots: [`${hooks.nameOf(id)}@${name}`], ...how } }),
-  diff: (id: number, from: string) => json<T.Diff>('GET', `${object(id)}/diff`, { query: { from: `${hooks.nameOf(id)}@${from}` } }),
+  takeSnapshots: (folder: number, name: string) => json<string[]>('POST', `/folders/${folder}/snapshots`, { body: { name } }),
+  destroySnapshot: (snapshot: number) => json<null>('DELETE', object(snapshot)),
+  hold: (snapshot: number, tag: string) => json<null>('PUT', `${object(snapshot)}/holds/${enc(tag)}`, { body: {} }),
+  release: (snapshot: number, tag: string) => json<null>('DELETE', `${object(snapshot)}/holds/${enc(tag)}`),
+  clone: (snapshot: number, volume: string) => json<{ id: number }>('POST', `${object(snapshot)}/clones`, { body: { volume } }),
+  rollback: (snapshot: number, how: { recursive: boolean; force: boolean }) => json<null>('POST', '/rollback', { body: { snapshots: [snapshot], ...how } }),
+  diff: (id: number, from: number) => json<T.Diff>('GET', `${object(id)}/diff`, { query: { from } }),
 
   files: (id: number, path: string, at?: string) => json<{ path: string; entries: T.Entry[]; next: string | null }>('GET', file(id, path), { query: { at } }),
   fileAddress: (id: number, path: string, at?: string) => address(file(id, path), { at }),

@@ -106,6 +106,8 @@ class App {
   notices = $state.raw<Notice[]>([])
   narrow = $state(false)
   dark = $state(false)
+  /** Pixels of the page's letters: rows and graphs that are computed grow with it. */
+  rem = $state(14)
   /** Raised when an object's properties, snapshots or figures may have changed. */
   generation = $state(0)
 
@@ -130,6 +132,9 @@ class App {
       set(media.matches)
       media.addEventListener('change', () => set(media.matches))
     }
+    const measure = () => (this.rem = parseFloat(getComputedStyle(document.documentElement).fontSize) || 14)
+    measure()
+    window.addEventListener('resize', measure)
     watch('(max-width: 46rem)', (matches) => (this.narrow = matches))
     watch('(prefers-color-scheme: dark)', (matches) => (this.dark = matches))
   }

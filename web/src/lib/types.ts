@@ -49,6 +49,7 @@ export interface Properties {
 }
 
 export interface Snapshot {
+  id: number
   volume: string
   name: string
   size_bytes: number
