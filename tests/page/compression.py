@@ -99,7 +99,7 @@ def stale_page_is_refused_and_reads_again(pool):
 
 @test(mock_only=True)
 def stale_page_is_refused_without_events(pool):
-    """The same where no event told of the change: 412, in words."""
+    """The same without an event about the change: 412, in words."""
     with session() as s:
         one = data_object(s)
         s.go(f"/o/{one['id']}")
@@ -183,7 +183,7 @@ def rule_is_set_in_the_table(pool):
 
 @test()
 def property_is_set_and_inherited_in_place(pool):
-    """A property is changed in its row, a bad value is told with what is allowed, and it is inherited again."""
+    """A property is changed in its row, a bad value is refused with the allowed ones, and it is inherited again."""
     with session() as s:
         one = data_object(s)
         s.go(f"/o/{one['id']}/properties")

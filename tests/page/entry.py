@@ -26,8 +26,8 @@ def log_in_link_is_good_once(pool):
 
 
 @test(mock_only=True)
-def password_is_asked_and_a_wrong_one_is_told(pool):
-    """A wrong password is told in words, a right one opens the page, and the sixth wrong one has to wait."""
+def password_is_asked_and_a_wrong_one_is_refused(pool):
+    """A wrong password is refused in words, a right one opens the page, and the sixth wrong one has to wait."""
     with session() as s:
         s.api("/session", "DELETE")
         s.page.reload()
@@ -115,7 +115,7 @@ def empty_pool_leads_to_a_share_in_three_clicks(pool):
 
 @test()
 def volume_is_created_renamed_and_destroyed(pool):
-    """A volume is created, a bad size is told, its name changed; destroying it asks for the name."""
+    """A volume is created, a bad size is refused, its name changed; destroying it asks for the name."""
     with session() as s:
         s.go("/new?kind=volume")
         s.page.get_by_label("Name").fill("page-test")

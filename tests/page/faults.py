@@ -8,7 +8,7 @@ from .harness import check, session, test
 
 
 @test(mock_only=True)
-def lost_server_is_told_and_found_again(pool):
+def lost_server_is_reported_and_found_again(pool):
     """Without an answer a banner says so, figures are marked as old, and all is well again without a reload."""
     with session() as s:
         expect(s.page.get_by_role("region", name="Now")).to_contain_text("B/s")

@@ -56,8 +56,8 @@ def audit_has_who_changed_what(pool):
 
 
 @test(mock_only=True)
-def export_is_set_checked_and_its_fault_told(pool):
-    """Access to a share is set in its row; the address appears, a fault is told, and the checks are listed."""
+def export_is_set_checked_and_its_fault_shown(pool):
+    """Access to a share is set in its row; the address appears, a fault is shown, and the checks are listed."""
     with session() as s:
         one = s.objects("share")[0]
         s.go(f"/o/{one['id']}/exports")

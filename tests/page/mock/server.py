@@ -476,7 +476,7 @@ class Handler(BaseHTTPRequestHandler):
         self.close_connection = True
         state.streams += 1
         generation, states = pool.generation, {}
-        health_told = None
+        health_sent = None
         try:
             while not state.mode["silent"] and self.user in state.sessions.values():
                 with pool.lock:
@@ -485,16 +485,16 @@ class Handler(BaseHTTPRequestHandler):
                     moved = pool.tick()
                     if moved:
                         frames.append(("jobs", {"jobs": moved}))
-                    told = {j["id"]: j["state"] for j in pool.jobs}
-                    if told != states and not moved:
+                    sent = {j["id"]: j["state"] for j in pool.jobs}
+                    if sent != states and not moved:
                         frames.append(("jobs", {"jobs": [pool.shown(j) for j in pool.jobs if states.get(j["id"]) != j["state"]]}))
-                    states = told
+                    states = sent
                     if pool.generation != generation:
                         generation = pool.generation
                         frames.append(("reset", {"generation": generation}))
-                    if health_told != pool.health():
-                        health_told = pool.health()
-                        frames.append(("health", health_told))
+                    if health_sent != pool.health():
+                        health_sent = pool.health()
+                        frames.append(("health", health_sent))
                 for name, document in frames:
                     self.wfile.write(f"id: {pool.boot}-{int(now)}\nevent: {name}\ndata: {json.dumps(document)}\n\n".encode())
                 self.wfile.flush()

@@ -262,7 +262,7 @@ class App {
   private tick(figures: Figures) {
     if (this.figures && this.figures.boot !== figures.boot) {
       this.history = []
-      this.say('The server was started again; everything was read anew.')
+      this.say('The server was started again; everything was read again.')
       void this.reload()
     }
     this.figures = figures
