@@ -3,7 +3,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: python-wheel python-test bench-python help setup build demo test system kernel-nbd posix e2e soak bench bench-adaptive bench-codecs bench-space peers paper-sandforce paper-zbd paper-blobseer paper-zfs bench-blobs bench-shares fuzz lint deny completions man install uninstall clean
+.PHONY: python-wheel python-test bench-python help setup build demo test system web page kernel-nbd posix e2e soak bench bench-adaptive bench-codecs bench-space peers paper-sandforce paper-zbd paper-blobseer paper-zfs bench-blobs bench-shares fuzz lint deny completions man install uninstall clean
 
 # Under sudo, rustup's cargo is in the home of the user who called it, and sudo's secure_path hides it. What root builds in that
 # user's checkout is given back to the user, so that the next `make build` without sudo can go on.
@@ -49,12 +49,19 @@ demo: build ## A compressed volume with ext4 on it, a kernel tree and a disk ima
 	demo/run $(ARGS)
 
 test: ## The gate: format, lints, layers, licences, all tests, crash simulation, canaries, real clients
-	@tools/setup build lint test python
+	@tools/setup build lint test python page
 	tools/gate $(ARGS); status=$$?; $(GIVE_BACK); exit $$status
 
 system: build ## Only the system tests (real binary, real clients); ARGS='--only REGEX' selects
 	@tools/setup test
 	tests/run $(ARGS)
+
+web: ## Build the page (web/) into crates/fe-http/assets, which is committed; needs npm and node 20.19 or later
+	tools/web
+
+page: ## Test the page in Chromium on a pool in memory; SHALE_PAGE=LINK on a served one; ARGS='--only REGEX' selects
+	@tools/setup page
+	tests/page/run $(ARGS)
 
 kernel-nbd: build ## The kernel's own NBD client: file systems, trim, kill -9, growing (needs the nbd module and nbd-client)
 	tests/kernel-nbd target/release/shale

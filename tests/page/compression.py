@@ -1,0 +1,216 @@
+"""The drop-down: what each choice saves and costs, applying it, rewriting, undo; rules and properties beside it."""
+
+import re
+
+from playwright.sync_api import expect
+
+from .harness import check, session, test
+
+OPEN = "change compression"
+
+
+def data_object(s):
+    """The share with the most data, or the volume."""
+    return next(iter(s.objects("share") or s.objects("volume")))
+
+
+def in_force(s, one):
+    return {p["key"]: p for p in s.of(one, "properties")["properties"]}["compression"]
+
+
+def another(value):
+    return "zstd-3" if value != "zstd-3" else "lz4"
+
+
+@test()
+def compression_is_changed_by_the_drop_down_and_undone(pool):
+    """The estimate is read, another choice applied, the property has it, the change is marked and undone."""
+    with session() as s:
+        one = data_object(s)
+        before = in_force(s, one)
+        choice = another(before["value"])
+        s.go(f"/o/{one['id']}")
+        s.page.get_by_role("button", name=OPEN).click()
+        row = s.page.get_by_role("row").filter(has=s.page.get_by_role("radio", name=choice, exact=True))
+        expect(row).to_contain_text(re.compile(r"\d+\.\d ± \d+\.\d %"))
+        expect(row).to_contain_text(re.compile(r"[KMGT]iB"))
+        expect(s.page.get_by_role("region", name="Compression", exact=True)).to_contain_text(re.compile("estimated from .* ago"))
+        s.page.get_by_role("radio", name=choice, exact=True).check()
+        expect(s.page.get_by_text(re.compile(rf"→ {choice}: .* (less|more)"))).to_be_visible()
+        s.page.get_by_role("button", name="Apply").click()
+        expect(s.page.get_by_role("status").filter(has_text=choice)).to_be_visible()
+        check(in_force(s, one)["value"] == choice, f"the property is {in_force(s, one)}")
+        expect(s.page.get_by_text(re.compile(r"^┆ .*compression")).last).to_be_visible()
+        expect(s.page.get_by_role("button", name="since the change")).to_have_attribute("aria-pressed", "true")
+        s.page.get_by_role("button", name="Undo").click()
+        expect(s.page.get_by_role("button", name=OPEN)).to_contain_text(before["value"])
+        after = in_force(s, one)
+        check((after["value"], after["source"]) == (before["value"], before["source"]), f"{before} became {after}")
+
+
+@test(mock_only=True)
+def new_data_is_graphed_with_the_new_codec(pool):
+    """After the change the legend of the graph has bytes of the new codec, and the map follows."""
+    with session() as s:
+        one = data_object(s)
+        s.go(f"/o/{one['id']}")
+        s.page.get_by_role("button", name=OPEN).click()
+        s.page.get_by_role("button", name=re.compile(r"all \d+ choices")).click()
+        s.page.get_by_role("radio", name="gzip-7", exact=True).check()
+        # A choice that was not in the estimate is estimated when it is chosen.
+        row = s.page.get_by_role("row").filter(has=s.page.get_by_role("radio", name="gzip-7", exact=True))
+        expect(row).to_contain_text("±")
+        s.page.get_by_role("button", name="Apply").click()
+        expect(s.page.get_by_role("figure", name="Disk bytes written, by codec")).to_contain_text(re.compile(r"gzip-7\s+[1-9]"))
+        s.page.get_by_role("link", name="Explain").click()
+        expect(s.page.get_by_text(re.compile(r"gzip-7 \d+ %"))).to_be_visible()
+
+
+@test()
+def old_data_is_rewritten_as_a_job(pool):
+    """With the second choice of the form a recompression runs as a job, whose progress is in the card."""
+    with session() as s:
+        one = data_object(s)
+        s.go(f"/o/{one['id']}")
+        s.page.get_by_role("button", name=OPEN).click()
+        s.page.get_by_role("radio", name=re.compile("and rewrite the old")).check()
+        s.page.get_by_role("button", name="Apply").click()
+        check(any(j["kind"] == "recompress" and j["target"] == one["name"] for j in s.api("/jobs")) or
+              s.page.get_by_text(re.compile("recompress .*: done")).count(), "no job was started")
+
+
+@test()
+def stale_page_is_refused_and_reads_again(pool):
+    """Properties that were changed elsewhere meanwhile are not overwritten: the page says so, and has the new ones."""
+    with session() as s:
+        one = data_object(s)
+        before = in_force(s, one)
+        s.go(f"/o/{one['id']}")
+        s.page.get_by_role("button", name=OPEN).click()
+        s.page.get_by_role("radio", name="off", exact=True).check()
+        s.patch(one, {"compression": another(before["value"])})
+        with s.page.expect_response(lambda r: r.request.method == "PATCH") as patched:
+            s.page.get_by_role("button", name="Apply").click()
+        if patched.value.status == 412:
+            expect(s.page.get_by_role("alert")).to_contain_text("changed meanwhile")
+            check(in_force(s, one)["value"] == another(before["value"]), "it was overwritten")
+        s.patch(one, {"compression": before["value"]})
+
+
+@test(mock_only=True)
+def stale_page_is_refused_without_events(pool):
+    """The same without an event about the change: 412, in words."""
+    with session() as s:
+        one = data_object(s)
+        s.go(f"/o/{one['id']}")
+        s.page.get_by_role("button", name=OPEN).click()
+        s.page.get_by_role("radio", name="off", exact=True).check()
+        s.mock.state.pool.own[one["id"]]["unit"] = "64K"
+        s.page.get_by_role("button", name="Apply").click()
+        expect(s.page.get_by_role("alert")).to_contain_text("changed meanwhile")
+        s.page.get_by_role("button", name="Apply").click()
+        expect(s.page.get_by_role("status").filter(has_text="off")).to_be_visible()
+
+
+@test(mock_only=True)
+def value_is_inherited_again(pool):
+    """`inherit` names what it comes to and from where, and removes the own value."""
+    with session() as s:
+        one = data_object(s)
+        s.go(f"/o/{one['id']}")
+        expect(s.page.get_by_text("set here (else zstd-3 from folder projects)")).to_be_visible()
+        s.page.get_by_role("button", name=OPEN).click()
+        s.page.get_by_role("radio", name="inherit (zstd-3)").check()
+        s.page.get_by_role("button", name="Apply").click()
+        expect(s.page.get_by_text("inherited from folder projects")).to_be_visible()
+        check(in_force(s, one)["source"] == "folder", str(in_force(s, one)))
+        s.page.get_by_role("link", name="folder projects").click()
+        expect(s.page.get_by_role("heading", level=1)).to_contain_text("projects")
+
+
+@test()
+def rows_do_not_move_while_an_estimate_comes_in(pool):
+    """Each row of the choices lies where it lay before the first figures came."""
+    with session() as s:
+        one = data_object(s)
+        s.go(f"/o/{one['id']}")
+        s.page.get_by_role("button", name=OPEN).click()
+        where = [s.page.locator("input[value=off]"), s.page.get_by_role("button", name="Apply")]
+        expect(where[0]).to_be_visible()
+        before = [box.bounding_box()["y"] for box in where]
+        expect(s.page.get_by_role("region", name="Compression", exact=True)).to_contain_text(re.compile("estimated from .* ago"))
+        after = [box.bounding_box()["y"] for box in where]
+        check(before[0] == after[0], f"a row moved from {before} to {after}")
+
+
+@test()
+def compression_is_changed_by_keys_alone(pool):
+    """Tab, Enter and arrows open the list, choose and apply; Escape closes it and gives the focus back."""
+    with session() as s:
+        one = data_object(s)
+        before = in_force(s, one)["value"]
+        s.go(f"/o/{one['id']}")
+        button = s.page.get_by_role("button", name=OPEN)
+        button.focus()
+        s.page.keyboard.press("Enter")
+        s.page.keyboard.press("Tab")
+        for _ in range(4):
+            if s.page.evaluate("document.activeElement.type") == "radio":
+                break
+            s.page.keyboard.press("Tab")
+        s.page.keyboard.press("ArrowDown")
+        chosen = s.page.evaluate("document.activeElement.value")
+        check(chosen != before, f"the arrow did not move from {before}")
+        s.page.keyboard.press("Escape")
+        expect(button).to_be_focused()
+        expect(s.page.locator("input[name=setting]")).to_have_count(0)
+
+
+@test(mock_only=True)
+def rule_is_set_in_the_table(pool):
+    """A codec for a type and a mode is chosen in its cell, and becomes a part of the rule."""
+    with session() as s:
+        one = data_object(s)
+        s.go(f"/o/{one['id']}/rules")
+        s.page.get_by_label("sqlite, energy").select_option("lz4")
+        expect(s.page.get_by_role("row", name=re.compile("^sqlite"))).to_contain_text("set here")
+        rules = {p["key"]: p["value"] for p in s.of(one, "properties")["properties"]}
+        check(rules["rule.sqlite"] == "performance:lz4,energy:lz4,archive:zstd-9", rules["rule.sqlite"])
+        s.page.get_by_label("Type").fill("x/y")
+        s.page.get_by_role("button", name="Add a rule").click()
+        expect(s.page.get_by_role("alert")).to_contain_text("is not a file type")
+
+
+@test()
+def property_is_set_and_inherited_in_place(pool):
+    """A property is changed in its row, a bad value is refused with the allowed ones, and it is inherited again."""
+    with session() as s:
+        one = data_object(s)
+        s.go(f"/o/{one['id']}/properties")
+        row = s.page.get_by_role("row").filter(has=s.page.get_by_role("rowheader", name=re.compile("^mode")))
+        row.get_by_role("button", name="Change mode").click()
+        row.get_by_role("combobox").select_option("archive")
+        row.get_by_role("button", name="Set").click()
+        expect(row).to_contain_text("set here")
+        row.get_by_role("button", name="Change mode").click()
+        row.get_by_role("combobox").select_option("other ...")
+        row.get_by_role("textbox").fill("lazy")
+        row.get_by_role("button", name="Set").click()
+        expect(row.get_by_role("alert")).to_contain_text("mode")
+        row.get_by_role("button", name="Cancel").click()
+        row.get_by_role("button", name="Inherit mode").click()
+        expect(row).not_to_contain_text("set here")
+
+
+@test()
+def pool_has_properties_of_its_own(pool):
+    """Settings has the properties of the pool, which all else inherits."""
+    with session() as s:
+        s.go("/settings/pool")
+        row = s.page.get_by_role("row").filter(has=s.page.get_by_role("rowheader", name=re.compile("^keep")))
+        row.get_by_role("button", name="Change keep").click()
+        row.get_by_role("textbox").fill("48h,7d,4w")
+        row.get_by_role("button", name="Set").click()
+        expect(row).to_contain_text("48h,7d,4w")
+        row.get_by_role("button", name="Inherit keep").click()
+        expect(row).to_contain_text("24h,7d,4w")
