@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::about::{About, Effect, Method, Reach, catalogue};
 use crate::caller::Role;
 use crate::images::{ImageAddress, PushWish};
+use crate::objects::{ListWish, Which};
 use crate::reply::Reply;
 use crate::streams::{ReceiveWish, SendWish, SetWish};
 
@@ -57,17 +58,17 @@ catalogue! {
     } => Exports { GET "/exports", Read, Read, ["exports"] },
     /// Destroys a volume, a share, a folder, a snapshot or a bookmark.
     Destroy {
-        /// Name: `VOLUME`, `FOLDER`, `VOLUME@SNAPSHOT` or `VOLUME#BOOKMARK`.
-        volume: String,
-        /// Permanent number, which then decides instead of the name.
-        id: Option<u64>,
+        /// The object; a bookmark by its name, `VOLUME#BOOKMARK`.
+        object: Which,
         /// Includes the snapshots of a volume, or all objects in a folder.
         #[serde(default)]
         recursive: bool,
         /// Takes it from clients that have it open.
         #[serde(default)]
         force: bool,
-    } => Done { DELETE "/objects/{volume}", Admin, Destroy, ["destroy", "import"], "destroy '{volume}', recursive: {recursive}, force: {force}" },
+        /// Fails unless the object still has this ETag; null: does not check.
+        if_match: Option<String>,
+    } => Done { DELETE "/objects/{object}", Admin, Destroy, ["destroy", "import"], "destroy {object}, recursive: {recursive}, force: {force}" },
     /// Checks whether a `destroy` or a `rollback` would be refused for another reason than clients.
     Allowed {
         /// That request.
@@ -81,17 +82,17 @@ catalogue! {
     /// Takes a snapshot.
     Snapshot {
         /// Volume or share.
-        volume: String,
+        object: Which,
         /// Name after the `@`.
         name: String,
-    } => Done { POST "/objects/{volume}/snapshots", Operate, Change, ["snapshot"], "take snapshot '{volume}@{name}'" },
+    } => Done { POST "/objects/{object}/snapshots", Operate, Change, ["snapshot"], "take snapshot '{name}' of {object}" },
     /// Takes snapshots of all objects in a folder, at one moment.
     SnapshotFolder {
         /// The folder.
-        folder: String,
+        folder: Which,
         /// Name after the `@`.
         name: String,
-    } => Taken { POST "/folders/{folder}/snapshots", Operate, Change, ["snapshot"], "take snapshots '{name}' in folder '{folder}'" },
+    } => Taken { POST "/folders/{folder}/snapshots", Operate, Change, ["snapshot"], "take snapshots '{name}' in folder {folder}" },
     /// Takes several snapshots at one moment, all or none.
     SnapshotTogether {
         /// Their names, `VOLUME@SNAPSHOT`.
@@ -99,14 +100,14 @@ catalogue! {
     } => Taken { POST "/snapshots", Operate, Change, ["snapshot"], "take snapshots {snapshots}" },
     /// Clones a snapshot: creates a volume with its content.
     Clone {
-        /// `VOLUME@SNAPSHOT`.
-        snapshot: String,
+        /// The snapshot.
+        object: Which,
         /// Name of the new volume.
         volume: String,
         /// Properties that differ from those of the snapshot's volume.
         #[serde(default)]
         properties: BTreeMap<String, String>,
-    } => Done { POST "/objects/{snapshot}/clones", Admin, Change, ["clone", "receive"], "clone '{snapshot}' as '{volume}', {properties}" },
+    } => Done { POST "/objects/{object}/clones", Admin, Change, ["clone", "receive"], "clone {object} as '{volume}', {properties}" },
     /// Creates a volume with the content of a version of a blob.
     CloneImage {
         /// The version.
@@ -123,8 +124,8 @@ catalogue! {
     Push(PushWish) => Pushed { POST "/objects/{snapshot}/push", Admin, Change, ["push"], "push '{snapshot}' to {url}" },
     /// Rolls volumes and shares back to snapshots, all or none.
     Rollback {
-        /// `VOLUME@SNAPSHOT` of each.
-        snapshots: Vec<String>,
+        /// The snapshots, one of each.
+        snapshots: Vec<Which>,
         /// Destroys newer snapshots.
         #[serde(default)]
         recursive: bool,
@@ -134,68 +135,68 @@ catalogue! {
     } => Done { POST "/rollback", Admin, Destroy, ["rollback"], "roll back to {snapshots}, recursive: {recursive}, force: {force}" },
     /// Renames a volume, a share, a folder or a snapshot.
     Rename {
-        /// Name: `VOLUME`, `FOLDER` or `VOLUME@SNAPSHOT`.
-        old: String,
-        /// New name of the same form.
-        new: String,
-    } => Done { PUT "/objects/{old}/name", Admin, Change, ["rename"], "rename '{old}' to '{new}'" },
+        /// The object.
+        object: Which,
+        /// New name: `VOLUME`, `FOLDER` or `VOLUME@SNAPSHOT`.
+        name: String,
+        /// Fails unless the object still has this ETag; null: does not check.
+        if_match: Option<String>,
+    } => Done { PUT "/objects/{object}/name", Admin, Change, ["rename"], "rename {object} to '{name}'" },
     /// Makes a clone the owner of the snapshots that it came from.
     Promote {
-        /// Name of the clone.
-        volume: String,
-    } => Done { POST "/objects/{volume}/promote", Admin, Change, ["promote"], "promote '{volume}'" },
+        /// The clone.
+        object: Which,
+    } => Done { POST "/objects/{object}/promote", Admin, Change, ["promote"], "promote {object}" },
     /// Puts a tag on a snapshot, which protects it from being destroyed.
     Hold {
-        /// `VOLUME@SNAPSHOT`.
-        snapshot: String,
+        /// The snapshot.
+        object: Which,
         /// The tag.
         tag: String,
-    } => Done { PUT "/objects/{snapshot}/holds/{tag}", Operate, Change, ["hold"], "hold '{snapshot}' with tag '{tag}'" },
+    } => Done { PUT "/objects/{object}/holds/{tag}", Operate, Change, ["hold"], "hold {object} with tag '{tag}'" },
     /// Removes a tag from a snapshot.
     Release {
-        /// `VOLUME@SNAPSHOT`.
-        snapshot: String,
+        /// The snapshot.
+        object: Which,
         /// The tag.
         tag: String,
-    } => Done { DELETE "/objects/{snapshot}/holds/{tag}", Operate, Change, ["release"], "release '{snapshot}' from tag '{tag}'" },
+    } => Done { DELETE "/objects/{object}/holds/{tag}", Operate, Change, ["release"], "release {object} from tag '{tag}'" },
     /// Makes a bookmark of a snapshot.
     Bookmark {
-        /// `VOLUME@SNAPSHOT`.
-        snapshot: String,
+        /// The snapshot.
+        object: Which,
         /// Name after the `#`.
         name: String,
-    } => Done { POST "/objects/{snapshot}/bookmarks", Operate, Change, ["bookmark"], "bookmark '{snapshot}' as '{name}'" },
+    } => Done { POST "/objects/{object}/bookmarks", Operate, Change, ["bookmark"], "bookmark {object} as '{name}'" },
     /// Lists bookmarks.
     Bookmarks {
         /// Volume; null for all.
-        volume: Option<String>,
-    } => Bookmarks { GET "/bookmarks" | "/objects/{volume}/bookmarks", Read, Read, ["bookmarks", "destroy"] },
+        object: Option<Which>,
+    } => Bookmarks { GET "/bookmarks" | "/objects/{object}/bookmarks", Read, Read, ["bookmarks", "destroy"] },
     /// Lists the tags of snapshots.
     Holds {
         /// Snapshot, or volume for all its snapshots; null for all.
-        of: Option<String>,
-    } => Holds { GET "/holds" | "/objects/{of}/holds", Read, Read, ["holds"] },
+        object: Option<Which>,
+    } => Holds { GET "/holds" | "/objects/{object}/holds", Read, Read, ["holds"] },
     /// Lists snapshots.
     Snapshots {
         /// Volume; null for all.
-        volume: Option<String>,
-    } => Snapshots { GET "/snapshots" | "/objects/{volume}/snapshots", Read, Read, ["list", "destroy", "snapshot", "rollback"] },
+        object: Option<Which>,
+    } => Snapshots { GET "/snapshots" | "/objects/{object}/snapshots", Read, Read, ["list", "destroy", "snapshot", "rollback"] },
     /// Lists the changes between two states of a volume, page by page.
     Diff {
-        /// `VOLUME@SNAPSHOT`.
-        from: String,
-        /// `VOLUME@SNAPSHOT` or `VOLUME`.
-        to: String,
+        /// The newer state: a snapshot, or a volume as it is now.
+        object: Which,
+        /// The older state: a snapshot.
+        from: Which,
         /// Byte to begin at.
         #[serde(default)]
         start: u64,
-    } => Diff { GET "/objects/{to}/diff", Read, Read, ["diff"] },
+    } => Diff { GET "/objects/{object}/diff", Read, Read, ["diff"] },
     /// Changes the size of a volume.
     Resize {
-        /// Name.
-        volume: String,
-        /// Permanent number, which then decides instead of the name.
-        id: Option<u64>,
+        /// The volume.
+        object: Which,
         /// New size in bytes, a multiple of 4096.
         size_bytes: u64,
         /// Allows a smaller size, which cuts data off.
@@ -204,7 +205,16 @@ catalogue! {
         /// Cuts off even while clients have it open.
         #[serde(default)]
         force: bool,
-    } => Done { PUT "/objects/{volume}/size", Admin, Destroy, ["resize", "import"], "resize '{volume}' to {size_bytes} bytes, shrink: {shrink}, force: {force}" },
+        /// Fails unless the object still has this ETag; null: does not check.
+        if_match: Option<String>,
+    } => Done { PUT "/objects/{object}/size", Admin, Destroy, ["resize", "import"], "resize {object} to {size_bytes} bytes, shrink: {shrink}, force: {force}" },
+    /// Lists volumes, shares and folders, page by page.
+    ListObjects(ListWish) => Objects { GET "/objects", Read, Read, [] },
+    /// Returns a volume, a share, a folder or a snapshot.
+    Object {
+        /// The object.
+        object: Which,
+    } => Object { GET "/objects/{object}", Read, Read, [] },
     /// Lists the volumes and shares.
     List => Volumes { GET "/volumes", Read, Read, ["list", "estimate", "create", "resize", "destroy"] },
     /// Returns state and figures of the pool.
@@ -212,17 +222,17 @@ catalogue! {
     /// Returns the properties in force.
     Get {
         /// Volume, share or folder; null for the pool.
-        volume: Option<String>,
-    } => Properties { GET "/pool/properties" | "/objects/{volume}/properties", Read, Read, ["get", "set", "inherit", "estimate", "list", "import"] },
+        object: Option<Which>,
+    } => Properties { GET "/pool/properties" | "/objects/{object}/properties", Read, Read, ["get", "set", "inherit", "estimate", "list", "import"] },
     /// Sets properties, all or none.
     Set {
         /// Volume, share or folder; null for the pool.
-        volume: Option<String>,
-        /// Permanent number of the object, which then decides instead of the name.
-        id: Option<u64>,
+        object: Option<Which>,
         /// Value by key; null inherits again.
         changes: BTreeMap<String, Option<String>>,
-    } => Noted { PATCH "/pool/properties" | "/objects/{volume}/properties", Admin, Change, ["set", "inherit", "import"], "set {changes} on '{volume}'" },
+        /// Fails unless the object still has this ETag; null: does not check.
+        if_match: Option<String>,
+    } => Properties { PATCH "/pool/properties" | "/objects/{object}/properties", Admin, Change, ["set", "inherit", "import"], "set {changes} on {object}" },
     /// Makes the pool larger.
     Grow {
         /// New capacity in bytes.
@@ -247,45 +257,45 @@ catalogue! {
     ScrubReport => Scrubbed { GET "/pool/scrub", Read, Read, ["scrub"] },
     /// Returns the progress of the last recompression of a volume or a share.
     RecompressReport {
-        /// Name.
-        volume: String,
+        /// Volume or share.
+        object: Which,
         /// Mode; null for that of the properties.
         mode: Option<String>,
         /// Directory or file of a share; null for all of it.
         path: Option<String>,
-    } => Recompressed { GET "/objects/{volume}/recompression", Read, Read, ["recompress"] },
+    } => Recompressed { GET "/objects/{object}/recompression", Read, Read, ["recompress"] },
     /// Returns how regions of a volume are stored, page by page.
     Explain {
-        /// Name.
-        volume: String,
+        /// Volume or snapshot.
+        object: Which,
         /// Byte to begin at.
         #[serde(default)]
         from: u64,
         /// Limit on the regions.
         count: usize,
-    } => Regions { GET "/objects/{volume}/explain", Read, Read, ["explain"] },
+    } => Regions { GET "/objects/{object}/explain", Read, Read, ["explain"] },
     /// Returns why a region of a volume is stored as it is.
     ExplainRegion {
-        /// Name.
-        volume: String,
+        /// Volume or snapshot.
+        object: Which,
         /// Byte in the region.
         offset: u64,
-    } => Region { GET "/objects/{volume}/explain/{offset}", Read, Read, ["explain"] },
+    } => Region { GET "/objects/{object}/explain/{offset}", Read, Read, ["explain"] },
     /// Returns why a file of a share is stored as it is.
     ExplainFile {
         /// Share, or snapshot of one.
-        share: String,
+        object: Which,
         /// Path in it.
         path: String,
-    } => File { GET "/objects/{share}/explain-file", Operate, Read, ["explain"] },
+    } => File { GET "/objects/{object}/explain-file", Operate, Read, ["explain"] },
     /// Returns the space that files of a share take.
     Usage {
         /// Share, or snapshot of one.
-        share: String,
+        object: Which,
         /// Directory or file; empty for all.
         #[serde(default)]
         path: String,
-    } => Usage { GET "/objects/{share}/usage", Operate, Read, ["usage"] },
+    } => Usage { GET "/objects/{object}/usage", Operate, Read, ["usage"] },
     /// Starts a trace of the choices of codecs unless one runs, and returns the records so far.
     Trace {
         /// Limit on the records.
@@ -295,7 +305,7 @@ catalogue! {
     /// numbers so far.
     TraceReads {
         /// The volume.
-        volume: String,
+        object: Which,
         /// Number of groups already known.
         from: usize,
     } => Groups { socket "a trace ends with its connection", Operate, Read, ["trace"] },
@@ -304,10 +314,8 @@ catalogue! {
     /// Returns what clients do, and how long it takes.
     Traffic {
         /// Volume, share or snapshot; null for all.
-        volume: Option<String>,
-        /// Permanent number of the object, which then decides instead of the name.
-        id: Option<u64>,
-    } => Traffic { GET "/figures" | "/objects/{volume}/figures", Read, Read, ["iostat"] },
+        object: Option<Which>,
+    } => Traffic { GET "/figures" | "/objects/{object}/figures", Read, Read, ["iostat"] },
     /// Ends a trace of choices.
     TraceEnd => Done { socket "a trace ends with its connection", Operate, Read, ["trace"] },
     /// Starts a job.
@@ -388,9 +396,55 @@ catalogue! {
     Receives => Receives { GET "/receives", Read, Read, ["destroy", "receive"] },
     /// Turns the connection into one that carries bulk data of a volume.
     Bulk {
-        /// Name.
-        volume: String,
-        /// Permanent number, which then decides instead of the name.
-        id: Option<u64>,
-    } => Bulk { socket "a stream needs a connection of its own", Admin, Change, ["import", "export", "estimate"], "open '{volume}' for bulk data" },
+        /// The volume.
+        object: Which,
+    } => Bulk { socket "a stream needs a connection of its own", Admin, Change, ["import", "export", "estimate"], "open {object} for bulk data" },
+}
+
+impl Request {
+    /// The objects that it names; not those in a request that it only asks about.
+    pub fn objects(&self) -> impl Iterator<Item = &Which> {
+        let (one, many): (Option<&Which>, &[Which]) = match self {
+            Self::Destroy { object, .. }
+            | Self::Snapshot { object, .. }
+            | Self::SnapshotFolder { folder: object, .. }
+            | Self::Clone { object, .. }
+            | Self::Rename { object, .. }
+            | Self::Promote { object }
+            | Self::Hold { object, .. }
+            | Self::Release { object, .. }
+            | Self::Bookmark { object, .. }
+            | Self::Resize { object, .. }
+            | Self::Object { object }
+            | Self::RecompressReport { object, .. }
+            | Self::Explain { object, .. }
+            | Self::ExplainRegion { object, .. }
+            | Self::ExplainFile { object, .. }
+            | Self::Usage { object, .. }
+            | Self::TraceReads { object, .. }
+            | Self::Bulk { object } => (Some(object), &[]),
+            Self::Bookmarks { object }
+            | Self::Holds { object }
+            | Self::Snapshots { object }
+            | Self::Get { object }
+            | Self::Set { object, .. }
+            | Self::Traffic { object }
+            | Self::ListObjects(ListWish { parent: object, .. }) => (object.as_ref(), &[]),
+            Self::Diff { object, from, .. } => (Some(object), std::slice::from_ref(from)),
+            Self::Rollback { snapshots, .. } => (None, snapshots),
+            _ => (None, &[]),
+        };
+        one.into_iter().chain(many)
+    }
+
+    /// The version that its object must have.
+    pub fn if_match(&self) -> Option<&str> {
+        match self {
+            Self::Destroy { if_match, .. }
+            | Self::Resize { if_match, .. }
+            | Self::Rename { if_match, .. }
+            | Self::Set { if_match, .. } => if_match.as_deref(),
+            _ => None,
+        }
+    }
 }

@@ -166,8 +166,8 @@ mod tests {
             count += 1;
         }
         assert!(count > 20, "{count} references");
-        let set = &document["paths"]["/objects/{volume}/properties"]["patch"];
-        assert_eq!((&set["x-role"], &set["parameters"][0]["name"]), (&json!("admin"), &json!("volume")));
+        let set = &document["paths"]["/objects/{object}/properties"]["patch"];
+        assert_eq!((&set["x-role"], &set["parameters"][0]["name"]), (&json!("admin"), &json!("object")));
         let schema = &set["requestBody"]["content"]["application/json"]["schema"];
         assert_eq!(schema["required"], json!(["changes"]));
     }

@@ -1,7 +1,7 @@
 //! The replies of operations, and the documents in them that no report has.
 
 use report::{
-    BookmarkLine, Detail, DiffReport, ExportsReport, FileReport, HoldLine, JobReport, PropertyReport, ReceiveLine,
+    BookmarkLine, Detail, DiffReport, ExportsReport, FileReport, HoldLine, JobReport, PropertiesReport, ReceiveLine,
     RecompressSlice, Region, ScrubSlice, ShrinkSlice, SnapshotReport, SortSlice, StatusReport, TraceLine,
     TrafficReport, UsageReport, VolumeReport,
 };
@@ -11,6 +11,7 @@ use serde_json::Value;
 use surface::{Error, ErrorKind};
 
 use crate::images::PushedLine;
+use crate::objects::{ObjectPage, ObjectReport};
 use crate::streams::{Place, Sending, SetPlan};
 
 /// The answer of an open pool.
@@ -19,8 +20,6 @@ use crate::streams::{Place, Sending, SetPlan};
 pub enum Reply {
     /// Success; changes are durable.
     Done,
-    /// Success; changes are durable. Notes for the user, possibly none.
-    Noted(Vec<String>),
     /// The object exists, and is durable.
     Created {
         /// Its permanent number.
@@ -43,7 +42,11 @@ pub enum Reply {
     /// State and figures of the pool.
     Status(Box<StatusReport>),
     /// Properties in force.
-    Properties(Vec<PropertyReport>),
+    Properties(PropertiesReport),
+    /// A page of a list of objects.
+    Objects(ObjectPage),
+    /// An object.
+    Object(Box<ObjectReport>),
     /// Progress of sorting.
     Sorted(SortSlice),
     /// Progress of shrinking.

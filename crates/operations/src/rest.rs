@@ -9,6 +9,7 @@ use surface::{Error, ErrorKind, Result};
 use crate::about::About;
 use crate::catalogue::{CATALOGUE, Request};
 use crate::failure::http_status;
+use crate::objects::Which;
 use crate::reply::Reply;
 use crate::schemas::SCHEMAS;
 
@@ -61,6 +62,10 @@ fn invalid(text: String) -> Error {
 /// The value that the text of a parameter has in a field of this type.
 fn value_of(name: &str, text: &str, schema: &Value) -> Result<Value> {
     let may_be = |kind| SCHEMAS.may_be(schema, kind);
+    if may_be("integer") && may_be("string") {
+        // An object: digits are its number.
+        return Ok(text.parse::<u64>().map_or_else(|_| text.into(), Value::from));
+    }
     if may_be("integer") {
         let number: u64 = text.parse().map_err(|_| invalid(format!("'{name}' is a number, not '{text}'")))?;
         return Ok(number.into());
@@ -70,7 +75,7 @@ fn value_of(name: &str, text: &str, schema: &Value) -> Result<Value> {
         return Ok(is_so.into());
     }
     if may_be("array") {
-        return Ok(Value::Array(vec![text.into()]));
+        return Ok(Value::Array(vec![value_of(name, text, &schema["items"])?]));
     }
     if may_be("object") && !may_be("string") {
         let malformed = |error| Error::with_source(ErrorKind::Invalid, format!("'{name}' is a JSON document"), error);
@@ -151,9 +156,14 @@ impl Request {
             rest.split_once('{').and_then(|(before, after)| Some((before, after.split_once('}')?)))
         {
             text.push_str(before);
-            match &values[name] {
-                Value::String(value) => text.push_str(value),
+            let value = &values[name];
+            match value {
                 Value::Null => text.push_str("the pool"),
+                _ if name == "object" || name == "folder" => match Which::deserialize(value) {
+                    Ok(which) => text.push_str(&which.to_string()),
+                    Err(_) => text.push_str(&value.to_string()),
+                },
+                Value::String(value) => text.push_str(value),
                 value => text.push_str(&value.to_string()),
             }
             rest = after;
@@ -169,6 +179,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::objects::ListWish;
 
     fn about(op: &str) -> &'static About {
         About::by_op(op).unwrap()
@@ -180,20 +191,32 @@ mod tests {
 
     #[test]
     fn a_request_is_made_of_path_query_and_body() {
-        let destroy = about("destroy").request(&given(&[("volume", "a/b"), ("force", "true"), ("id", "7")]), None);
-        let expected = Request::Destroy { volume: "a/b".to_owned(), id: Some(7), recursive: false, force: true };
+        let destroy =
+            about("destroy").request(&given(&[("object", "7"), ("force", "true"), ("if_match", "7-ab")]), None);
+        let if_match = Some("7-ab".to_owned());
+        let expected = Request::Destroy { object: Which::Id(7), recursive: false, force: true, if_match };
         assert_eq!(destroy.unwrap(), expected);
+        let named = about("object").request(&given(&[("object", "a/b")]), None).unwrap();
+        assert_eq!(named, Request::Object { object: "a/b".into() });
+        let listed = about("list_objects").request(&given(&[("kind", "share"), ("limit", "7"), ("parent", "3")]), None);
+        let expected = ListWish {
+            kind: Some(report::ObjectKind::Share),
+            limit: 7,
+            parent: Some(Which::Id(3)),
+            ..ListWish::default()
+        };
+        assert_eq!(listed.unwrap(), Request::ListObjects(expected));
         let body = json!({"changes": {"compression": "zstd-3", "unit": null}});
-        let set = about("set").request(&given(&[("volume", "vm")]), Some(body)).unwrap();
+        let set = about("set").request(&given(&[("object", "vm")]), Some(body)).unwrap();
         let changes =
             BTreeMap::from([("compression".to_owned(), Some("zstd-3".to_owned())), ("unit".to_owned(), None)]);
-        assert_eq!(set, Request::Set { volume: Some("vm".to_owned()), id: None, changes });
+        assert_eq!(set, Request::Set { object: Some("vm".into()), changes, if_match: None });
         let pushed = about("push").request(&given(&[("snapshot", "vm@s")]), Some(json!({"url": "file:///b"})));
         assert!(matches!(pushed.unwrap(), Request::Push(wish) if wish.snapshot == "vm@s" && !wish.replace));
         let job = about("start_job").request(&[], Some(json!({"wish": {"kind": "scrub"}}))).unwrap();
         assert!(matches!(job, Request::StartJob { background: true, .. }), "it must not end with a connection");
         let rollback = about("rollback").request(&given(&[("snapshots", "a@s"), ("snapshots", "b@s")]), None).unwrap();
-        assert!(matches!(rollback, Request::Rollback { snapshots, .. } if snapshots == ["a@s", "b@s"]));
+        assert!(matches!(rollback, Request::Rollback { snapshots, .. } if snapshots == ["a@s".into(), "b@s".into()]));
         assert_eq!(about("status").request(&[], None).unwrap(), Request::Status);
     }
 
@@ -205,13 +228,13 @@ mod tests {
             assert!(error.to_string().contains(words), "{op}: {error}");
         };
         refused("status", &[("sinc", "true")], None, "'status' has no parameters: remove 'sinc'");
-        refused("destroy", &[("volume", "a"), ("forse", "true")], None, "no parameter 'forse'");
-        refused("destroy", &[("volume", "a"), ("force", "yes")], None, "'force' is true or false");
-        refused("destroy", &[("volume", "a"), ("id", "x")], None, "'id' is a number");
-        refused("destroy", &[("force", "true")], None, "'destroy' needs 'volume'");
-        refused("destroy", &[("volume", "a"), ("volume", "b")], None, "'volume' is given twice");
-        refused("set", &[("volume", "a")], Some(json!({"changes": {}, "x": 1})), "no parameter 'x'");
-        refused("set", &[("volume", "a")], Some(json!([1])), "a JSON object");
+        refused("destroy", &[("object", "a"), ("forse", "true")], None, "no parameter 'forse'");
+        refused("destroy", &[("object", "a"), ("force", "yes")], None, "'force' is true or false");
+        refused("watch_job", &[("id", "x")], None, "'id' is a number");
+        refused("destroy", &[("force", "true")], None, "'destroy' needs 'object'");
+        refused("destroy", &[("object", "a"), ("object", "b")], None, "'object' is given twice");
+        refused("set", &[("object", "a")], Some(json!({"changes": {}, "x": 1})), "no parameter 'x'");
+        refused("set", &[("object", "a")], Some(json!([1])), "a JSON object");
         refused("start_job", &[], Some(json!({"wish": {"kind": "scrub", "rate": 7}})), "unknown field `rate`");
     }
 
@@ -230,13 +253,12 @@ mod tests {
     #[test]
     fn the_audit_text_names_objects_and_values() {
         let changes = BTreeMap::from([("compression".to_owned(), Some("lz4".to_owned()))]);
-        let set = |volume: Option<&str>| Request::Set {
-            volume: volume.map(str::to_owned),
-            id: None,
-            changes: changes.clone(),
-        };
-        assert_eq!(set(Some("vm")).audit_text(), r#"set {"compression":"lz4"} on 'vm'"#);
-        assert_eq!(set(None).audit_text(), r#"set {"compression":"lz4"} on 'the pool'"#);
+        let set = |object: Option<Which>| Request::Set { object, changes: changes.clone(), if_match: None };
+        assert_eq!(set(Some("vm".into())).audit_text(), r#"set {"compression":"lz4"} on 'vm'"#);
+        assert_eq!(set(None).audit_text(), r#"set {"compression":"lz4"} on the pool"#);
+        let known = Which::Known { id: 7, name: "a".to_owned() };
+        assert_eq!(Request::Promote { object: known }.audit_text(), "promote 'a'");
+        assert_eq!(Request::Promote { object: Which::Id(7) }.audit_text(), "promote object 7");
         assert_eq!(Request::ShrinkEnd.audit_text(), "stop shrinking the pool");
         assert_eq!(Request::Status.audit_text(), "");
     }

@@ -144,6 +144,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
+    use crate::objects::{ListWish, Which};
     use crate::streams::{ReceiveWish, SendWish, SetWish};
     use report::{JobFault, JobKind, JobPace, JobWish, StatusReport};
 
@@ -156,26 +157,27 @@ mod tests {
                 size_bytes: 1 << 40,
                 properties: BTreeMap::from([("compression".to_owned(), "zstd-3".to_owned())]),
             },
-            Request::Destroy { volume: "vm".to_owned(), id: Some(7), recursive: false, force: true },
+            Request::Destroy {
+                object: Which::Known { id: 7, name: "vm".to_owned() },
+                recursive: false,
+                force: true,
+                if_match: Some("7-ab".to_owned()),
+            },
             Request::GiveUp { title: "vm@s".to_owned() },
             Request::Allowed {
-                request: Box::new(Request::Rollback {
-                    snapshots: vec!["vm@s".to_owned()],
-                    recursive: true,
-                    force: true,
-                }),
+                request: Box::new(Request::Rollback { snapshots: vec![Which::Id(9)], recursive: true, force: true }),
             },
-            Request::Snapshot { volume: "vm".to_owned(), name: "s".to_owned() },
-            Request::SnapshotFolder { folder: "a/b".to_owned(), name: "s".to_owned() },
+            Request::Snapshot { object: Which::Id(u64::MAX), name: "s".to_owned() },
+            Request::SnapshotFolder { folder: "a/b".into(), name: "s".to_owned() },
             Request::SnapshotTogether { snapshots: vec!["a/b@s".to_owned(), "c@t".to_owned()] },
             Request::CreateFolder { folder: "a/b".to_owned(), properties: BTreeMap::new() },
             Request::Folders,
-            Request::Rollback { snapshots: vec!["vm@s".to_owned()], recursive: true, force: false },
-            Request::Hold { snapshot: "vm@s".to_owned(), tag: "t".to_owned() },
-            Request::Release { snapshot: "vm@s".to_owned(), tag: "t".to_owned() },
-            Request::Holds { of: Some("vm".to_owned()) },
-            Request::Bookmark { snapshot: "vm@s".to_owned(), name: "s".to_owned() },
-            Request::Bookmarks { volume: None },
+            Request::Rollback { snapshots: vec!["vm@s".into()], recursive: true, force: false },
+            Request::Hold { object: "vm@s".into(), tag: "t".to_owned() },
+            Request::Release { object: "vm@s".into(), tag: "t".to_owned() },
+            Request::Holds { object: Some("vm".into()) },
+            Request::Bookmark { object: "vm@s".into(), name: "s".to_owned() },
+            Request::Bookmarks { object: None },
             Request::Place { volume: "vm".to_owned(), to: [7; 16], from: None },
             Request::PlanSend(SetWish {
                 of: "vm*@s".to_owned(),
@@ -185,15 +187,15 @@ mod tests {
                 resume: None,
                 thin: true,
             }),
-            Request::Snapshots { volume: None },
-            Request::Diff { from: "vm@s".to_owned(), to: "vm".to_owned(), start: 1 << 60 },
-            Request::Resize { volume: "vm".to_owned(), id: None, size_bytes: 4096, shrink: false, force: false },
+            Request::Snapshots { object: None },
+            Request::Diff { object: "vm".into(), from: "vm@s".into(), start: 1 << 60 },
+            Request::Resize { object: "17".into(), size_bytes: 4096, shrink: false, force: false, if_match: None },
             Request::Grow { capacity_bytes: 1 << 40 },
             Request::Shrink { capacity_bytes: 1 << 30, rounds: 7 },
             Request::ShrinkEnd,
             Request::List,
             Request::Status,
-            Request::Get { volume: None },
+            Request::Get { object: None },
             Request::Set {
                 volume: Some("a".to_owned()),
                 id: Some(3),
@@ -204,17 +206,17 @@ mod tests {
             Request::SortReport,
             Request::ScrubReport,
             Request::RecompressReport {
-                volume: "vm".to_owned(),
+                object: "vm".into(),
                 mode: Some("archive".to_owned()),
                 path: Some("a".to_owned()),
             },
-            Request::Explain { volume: "vm".to_owned(), from: 1 << 40, count: 7 },
-            Request::ExplainRegion { volume: "vm".to_owned(), offset: 4096 },
-            Request::ExplainFile { share: "home".to_owned(), path: "a/b.c".to_owned() },
-            Request::Usage { share: "home@monday".to_owned(), path: String::new() },
+            Request::Explain { object: "vm".into(), from: 1 << 40, count: 7 },
+            Request::ExplainRegion { object: "vm".into(), offset: 4096 },
+            Request::ExplainFile { object: "home".into(), path: "a/b.c".to_owned() },
+            Request::Usage { object: "home@monday".into(), path: String::new() },
             Request::Trace { count: 100 },
             Request::TraceEnd,
-            Request::Traffic { volume: Some("vm@monday".to_owned()), id: Some(3) },
+            Request::Traffic { object: Some("vm@monday".into()) },
             Request::StartJob {
                 wish: JobWish::Recompress {
                     volume: "home".to_owned(),
@@ -241,7 +243,9 @@ mod tests {
             }),
             Request::Receive(ReceiveWish { volume: "vm".to_owned(), properties: BTreeMap::new(), force: true }),
             Request::Receives,
-            Request::Bulk { volume: "vm".to_owned(), id: Some(7) },
+            Request::Bulk { object: Which::known("vm", Some(7)) },
+            Request::ListObjects(ListWish { cursor: Some("[7,8]".to_owned()), ..ListWish::default() }),
+            Request::Object { object: Which::Id(7) },
         ];
         for request in requests {
             let line = encode_request(&request).unwrap();

@@ -19,9 +19,9 @@ pub use image_line::ImageLine;
 pub use jobs::{JobFault, JobKind, JobPace, JobReport, JobResult, JobState, JobWish};
 pub use losses::{LossLine, LossOfReport, LossReport};
 pub use pool::{
-    BookmarkLine, ChangeReport, CheckSummary, DiffReport, HoldLine, ProblemReport, PropertyReport, ReceiveLine,
-    ReservedLine, ScrubLine, SnapshotReport, StatusReport, TransferSummary, UnservedLine, VolumeReport, ratio,
-    show_ratio, write_amplification,
+    BookmarkLine, ChangeReport, CheckSummary, DiffReport, HoldLine, ObjectKind, ProblemReport, PropertiesReport,
+    PropertyReport, ReceiveLine, ReservedLine, ScrubLine, SnapshotReport, StatusReport, TransferSummary, UnservedLine,
+    VolumeReport, ratio, show_ratio, write_amplification,
 };
 pub use slices::{CleanSlice, CleanTotal, ScrubSlice, ShrinkSlice, SortSlice};
 pub use traffic::{

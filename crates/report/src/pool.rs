@@ -9,11 +9,39 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ImageLine, JobReport, LossLine, LossReport};
 
+/// Kinds of object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum ObjectKind {
+    /// A volume.
+    Volume,
+    /// A share.
+    Share,
+    /// A folder.
+    Folder,
+    /// A snapshot of a volume or a share.
+    Snapshot,
+}
+
+impl ObjectKind {
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Volume => "volume",
+            Self::Share => "share",
+            Self::Folder => "folder",
+            Self::Snapshot => "snapshot",
+        }
+    }
+}
+
 /// A volume, a share or a folder.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct VolumeReport {
     /// Permanent number: unique in the pool, unchanged by renaming.
     pub id: u64,
+    /// Kind of object.
+    pub kind: ObjectKind,
     /// Name, with the folders that it is in.
     pub name: String,
     /// Whether it is a share.
@@ -63,6 +91,10 @@ pub struct UnservedLine {
 /// A snapshot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SnapshotReport {
+    /// Permanent number: unique in the pool, unchanged by renaming.
+    pub id: u64,
+    /// `snapshot`.
+    pub kind: ObjectKind,
     /// Volume or share of the snapshot.
     pub volume: String,
     /// Name after the `@`.
@@ -152,17 +184,6 @@ pub struct ChangeReport {
     pub now: String,
 }
 
-impl VolumeReport {
-    /// What it is, in a word.
-    pub fn kind(&self) -> &'static str {
-        match (self.folder, self.share) {
-            (true, _) => "folder",
-            (_, true) => "share",
-            _ => "volume",
-        }
-    }
-}
-
 /// A property in force.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PropertyReport {
@@ -174,6 +195,17 @@ pub struct PropertyReport {
     pub source: String,
     /// Folder or share that it is inherited from; null if it is not inherited from one.
     pub folder: Option<String>,
+}
+
+/// Properties of an object or of the pool.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PropertiesReport {
+    /// Changes with the name, the size and the properties set on the object itself.
+    pub etag: String,
+    /// The properties in force, by name.
+    pub properties: Vec<PropertyReport>,
+    /// Remarks on a change, for its user; empty if there are none.
+    pub notes: Vec<String>,
 }
 
 /// State and figures of a pool. Counters begin when the pool is opened.

@@ -1,6 +1,7 @@
 //! The document behind `shale iostat --json`, which also crosses the control socket: operations by
 //! volume, door and kind, and stored bytes by codec.
 
+use crate::ObjectKind;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use surface::{BUCKETS, OpCounts, OpKind, bucket_end_ns};
@@ -33,7 +34,7 @@ pub struct VolumeTraffic {
     /// Permanent number.
     pub id: u64,
     /// `volume`, `share` or `snapshot`.
-    pub kind: String,
+    pub kind: ObjectKind,
     /// Traffic by door.
     pub doors: Vec<DoorTraffic>,
     /// Data written, by the codec that stores it.
@@ -181,7 +182,7 @@ mod tests {
         let volume = VolumeTraffic {
             volume: "v".to_owned(),
             id: 7,
-            kind: "volume".to_owned(),
+            kind: ObjectKind::Volume,
             doors,
             codecs: vec![codec],
             cache_hits: units,

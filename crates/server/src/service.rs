@@ -8,6 +8,7 @@ mod images;
 mod jobs;
 mod lists;
 mod mounts;
+mod objects;
 mod status;
 mod tracers;
 mod traces;
@@ -19,7 +20,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use engine::{Meant, Pool, Volume};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use surface::{BlockDevice, Client, DeviceId, Error, ErrorKind, Result};
 
 use self::access::LogAudit;
@@ -39,7 +40,7 @@ use crate::share_recompress::Recompressing;
 use crate::share_trees;
 use crate::shares::Shares;
 use crate::{documents, stream_io, stream_plan};
-use operations::{Audit, Reply, Request};
+use operations::{Audit, Reply, Request, Which};
 use report::{JobReport, ReceiveLine};
 
 /// Facts about an open pool besides the engine's.
@@ -95,6 +96,8 @@ pub struct Service {
     tending: Arc<images::Tending>,
     /// Where calls that change something are recorded.
     audit: Mutex<Arc<dyn Audit>>,
+    /// Held while names are given, and shared while one is used that was found by number.
+    names: RwLock<()>,
 }
 
 impl Service {
@@ -120,6 +123,7 @@ impl Service {
             images,
             tending: Arc::default(),
             audit: Mutex::new(Arc::new(LogAudit)),
+            names: RwLock::default(),
         }
     }
 
@@ -172,28 +176,24 @@ impl Service {
         log::info!("{text}");
     }
 
-    /// Opens a volume for bulk data, and says which it is: the one with the number `id`, or
-    /// whichever has the name.
+    /// Opens a volume for bulk data, and returns its number.
     ///
     /// # Errors
     /// `NotFound`.
-    pub fn open_volume(
-        &self,
-        name: &str,
-        id: Option<u64>,
-        client: &Arc<dyn Client>,
-    ) -> Result<(u64, Arc<dyn BlockDevice>)> {
-        let volume = self.named(name, id)?;
+    pub fn open_volume(&self, which: &Which, client: &Arc<dyn Client>) -> Result<(u64, Arc<dyn BlockDevice>)> {
+        let volume = self.volume(which)?;
         share_trees::refuse(&volume)?;
         Ok((volume.id().0, self.devices.open_volume(volume, client)?))
     }
 
-    /// The volume with the number `id`, whatever it is called by now; without one whichever has the
-    /// name.
-    fn named(&self, name: &str, id: Option<u64>) -> Result<Arc<Volume>> {
-        let meant = id.map_or(Meant::Name(name), |id| DeviceId(id).into());
-        self.pool.volume_meant(meant).map_err(|error| match id {
-            Some(_) => error.context(format_args!("'{name}' is gone")),
+    /// The volume or snapshot that is meant.
+    fn volume(&self, which: &Which) -> Result<Arc<Volume>> {
+        let meant = match which {
+            Which::Name(name) => Meant::Name(name),
+            Which::Id(id) | Which::Known { id, .. } => Meant::Number(DeviceId(*id)),
+        };
+        self.pool.volume_meant(meant).map_err(|error| match which.id() {
+            Some(_) => error.context(format_args!("{which} is gone")),
             None => error,
         })
     }
@@ -201,6 +201,8 @@ impl Service {
     /// Carries out a request whose caller was checked. A missing operation does not compile.
     pub(crate) fn answer(self: &Arc<Self>, request: Request) -> Result<Reply> {
         let job = |job: JobReport| Reply::Job(Box::new(job));
+        let _names = self.guard_names(&request);
+        self.check_version(&request)?;
         match request {
             Request::Hello => Ok(Reply::Done),
             Request::Create { volume, properties, .. } if properties.keys().any(|key| is_of_shares(key)) => {
@@ -228,21 +230,22 @@ impl Service {
             Request::Folders => {
                 Ok(Reply::Volumes(self.pool.folders().into_iter().map(documents::folder_report).collect()))
             }
-            Request::Destroy { volume, .. } if volume.contains('#') => {
-                self.pool.destroy_bookmark(&volume).map(|()| Reply::Done)
+            Request::Bookmark { object, name } => {
+                self.pool.bookmark(&self.name_of(&object)?, &name).map(|()| Reply::Done)
             }
-            Request::Bookmark { snapshot, name } => self.pool.bookmark(&snapshot, &name).map(|()| Reply::Done),
-            Request::Bookmarks { volume } => {
-                let bookmarks = self.pool.bookmarks(volume.as_deref())?;
+            Request::Bookmarks { object } => {
+                let bookmarks = self.pool.bookmarks(self.name_if(object.as_ref())?.as_deref())?;
                 Ok(Reply::Bookmarks(bookmarks.into_iter().map(documents::bookmark_line).collect()))
             }
-            Request::Destroy { volume, id, recursive, force } => {
-                let destroy = || match id {
-                    Some(_) => self.devices.destroy(self.named(&volume, id)?.id(), recursive, force),
-                    None => self.devices.destroy(&volume, recursive, force),
-                };
-                self.check_destroy(&volume, id, recursive)?;
-                self.letting_go(|| self.unmounted(&[&volume], force, destroy)).map(|()| Reply::Done)
+            Request::Destroy { object, recursive, force, .. } => {
+                let name = self.name_of(&object)?;
+                if name.contains('#') {
+                    return self.pool.destroy_bookmark(&name).map(|()| Reply::Done);
+                }
+                let meant = self.meant(&object, &name);
+                self.pool.check_destroy(meant, recursive)?;
+                let destroy = || self.devices.destroy(meant, recursive, force);
+                self.letting_go(|| self.unmounted(&[&name], force, destroy)).map(|()| Reply::Done)
             }
             Request::Allowed { request } => self.check_allowed(&request).map(|()| Reply::Done),
             Request::GiveUp { title } => self.letting_go(|| self.pool.give_up_received(&title)).map(|()| Reply::Done),
@@ -250,11 +253,13 @@ impl Service {
                 self.clone_image(&image, &volume, size_bytes, &properties)
             }
             Request::Push(wish) => self.push(&wish),
-            Request::Snapshot { volume, name } => {
+            Request::Snapshot { object, name } => {
+                let volume = self.name_of(&object)?;
                 let take = || self.pool.snapshot(&volume, &name);
                 self.still(|share| share == volume, take).map(|()| Reply::Done)
             }
             Request::SnapshotFolder { folder, name } => {
+                let folder = self.name_of(&folder)?;
                 let take = || self.pool.snapshot_folder(&folder, &name);
                 self.still(|share| share == folder || is_in(share, &folder), take).map(Reply::Taken)
             }
@@ -262,62 +267,58 @@ impl Service {
                 let meant = |share: &str| snapshots.iter().any(|title| operations::names::volume_of(title) == share);
                 self.still(meant, || self.pool.snapshot_together(&snapshots)).map(Reply::Taken)
             }
-            Request::Clone { snapshot, volume, properties } => {
-                self.pool.clone_snapshot(&snapshot, &volume, &properties)?;
+            Request::Clone { object, volume, properties } => {
+                self.pool.clone_snapshot(&self.name_of(&object)?, &volume, &properties)?;
                 self.look_at_shares();
                 Ok(Reply::Done)
             }
             Request::Rollback { snapshots, recursive, force } => {
+                let snapshots = self.names_of(&snapshots)?;
                 let shares: Vec<_> = snapshots.iter().map(|snapshot| operations::names::volume_of(snapshot)).collect();
                 self.check_rollback(&snapshots, recursive)?;
                 let work = || self.devices.rollback(&snapshots, recursive, force);
                 self.unmounted(&shares, force, work).map(|()| Reply::Done)
             }
-            Request::Rename { old, new } => {
-                self.unmounted(&[&old], false, || self.pool.rename(&old, &new))?;
+            Request::Rename { object, name, .. } => {
+                let old = self.name_of(&object)?;
+                self.unmounted(&[&old], false, || self.pool.rename(&old, &name))?;
                 self.jobs.follow_names(|id| self.pool.volume_of(id).ok().map(|volume| volume.name()));
                 // What has come among those that are served was not mounted before.
                 self.look_at_shares();
                 self.tend_soon();
                 Ok(Reply::Done)
             }
-            Request::Promote { volume } => self.pool.promote(&volume).map(|()| Reply::Done),
-            Request::Hold { snapshot, tag } => self.pool.hold(&snapshot, &tag).map(|()| Reply::Done),
-            Request::Release { snapshot, tag } => self.pool.release(&snapshot, &tag).map(|()| Reply::Done),
-            Request::Holds { of } => {
-                Ok(Reply::Holds(self.pool.holds(of.as_deref())?.into_iter().map(documents::hold_line).collect()))
+            Request::Promote { object } => self.pool.promote(&self.name_of(&object)?).map(|()| Reply::Done),
+            Request::Hold { object, tag } => self.pool.hold(&self.name_of(&object)?, &tag).map(|()| Reply::Done),
+            Request::Release { object, tag } => self.pool.release(&self.name_of(&object)?, &tag).map(|()| Reply::Done),
+            Request::Holds { object } => {
+                let holds = self.pool.holds(self.name_if(object.as_ref())?.as_deref())?;
+                Ok(Reply::Holds(holds.into_iter().map(documents::hold_line).collect()))
             }
-            Request::Snapshots { volume } => self.snapshots(volume.as_deref()).map(Reply::Snapshots),
-            Request::Diff { to, .. } if self.pool.volume(&to).is_ok_and(|to| to.is_share()) => {
-                let text = format!("cannot list changed files: '{to}' is a share (not supported yet)");
-                Err(Error::new(ErrorKind::Unsupported, text))
+            Request::Snapshots { object } => {
+                self.snapshots(self.name_if(object.as_ref())?.as_deref()).map(Reply::Snapshots)
             }
-            Request::Diff { from, to, start } => {
+            Request::Diff { object, from, start } => {
+                let (from, to) = (self.name_of(&from)?, self.name_of(&object)?);
+                if self.pool.volume(&to).is_ok_and(|to| to.is_share()) {
+                    let text = format!("cannot list changed files: '{to}' is a share (not supported yet)");
+                    return Err(Error::new(ErrorKind::Unsupported, text));
+                }
                 Ok(Reply::Diff(documents::diff_report(self.pool.diff(&from, &to, start)?)))
             }
-            Request::Resize { volume, id, size_bytes, shrink, force } => {
-                self.resize(self.named(&volume, id)?, size_bytes, shrink, force)
+            Request::Resize { object, size_bytes, shrink, force, .. } => {
+                self.resize(self.volume(&object)?, size_bytes, shrink, force)
             }
+            Request::ListObjects(wish) => self.list_objects(&wish).map(Reply::Objects),
+            Request::Object { object } => Ok(Reply::Object(Box::new(self.object(&object)?))),
             Request::List => Ok(Reply::Volumes(self.list())),
             Request::Status => Ok(Reply::Status(Box::new(self.status()))),
-            Request::Get { volume } => {
-                let mut properties = self.pool.properties(volume.as_deref())?;
-                let is_folder = |name: &str| self.pool.is_folder(name);
-                let is_share = |name: &str| self.pool.volume(name).is_ok_and(|found| found.is_share());
-                let own = match volume.as_deref() {
-                    Some(name) if is_folder(name) => "folder",
-                    Some(name) if is_share(name) => "share",
-                    _ => "volume",
-                };
-                if own == "volume" && volume.is_some() {
-                    properties.retain(|property| !is_of_shares(&property.key));
-                }
-                let reports = properties.into_iter().map(|p| documents::property_report(p, own, is_folder));
-                Ok(Reply::Properties(reports.collect()))
+            Request::Get { object } => {
+                self.properties(self.name_if(object.as_ref())?.as_deref(), Vec::new()).map(Reply::Properties)
             }
-            Request::Set { volume, id, changes } => {
+            Request::Set { object, changes, .. } => {
                 let changes: Vec<_> = changes.into_iter().collect();
-                self.set(volume.as_deref(), id, &changes)
+                self.set(object.as_ref(), &changes)
             }
             Request::Exports { check } => {
                 let exports = self.exports.lock().clone();
@@ -340,27 +341,29 @@ impl Service {
             }
             Request::SortReport => self.sort(0, false).map(Reply::Sorted),
             Request::ScrubReport => Ok(Reply::Scrubbed(Box::new(self.scrub(0, false)?))),
-            Request::RecompressReport { volume, mode, path } => {
-                let report = self.recompress(Meant::Name(&volume), path, mode.as_deref(), (0, false))?;
+            Request::RecompressReport { object, mode, path } => {
+                let name = self.name_of(&object)?;
+                let report = self.recompress(self.meant(&object, &name), path, mode.as_deref(), (0, false))?;
                 Ok(Reply::Recompressed(Box::new(documents::recompress_slice(report))))
             }
-            Request::Explain { volume, from, count } => {
-                let (regions, next) = self.pool.explain(&volume, from, count)?;
+            Request::Explain { object, from, count } => {
+                let (regions, next) = self.pool.explain(&self.name_of(&object)?, from, count)?;
                 Ok(Reply::Regions { regions: regions.into_iter().map(documents::region).collect(), next })
             }
-            Request::ExplainRegion { volume, offset } => {
-                Ok(Reply::Region(Box::new(documents::detail(self.pool.explain_region(&volume, offset)?))))
+            Request::ExplainRegion { object, offset } => {
+                let detail = self.pool.explain_region(&self.name_of(&object)?, offset)?;
+                Ok(Reply::Region(Box::new(documents::detail(detail))))
             }
-            Request::ExplainFile { share, path } => self.explain_file(&share, path),
-            Request::Usage { share, path } => {
-                let (share, path) = self.place_of(&share, &path);
+            Request::ExplainFile { object, path } => self.explain_file(&self.name_of(&object)?, path),
+            Request::Usage { object, path } => {
+                let (share, path) = self.place_of(&self.name_of(&object)?, &path);
                 Ok(Reply::Usage(Box::new(self.opened(&share)?.usage(&share, &path)?)))
             }
             Request::Trace { count } => Ok(Reply::Trace(self.traced(count))),
-            Request::Traffic { volume, id } => Ok(Reply::Traffic(Box::new(self.traffic(volume.as_deref(), id)?))),
+            Request::Traffic { object } => Ok(Reply::Traffic(Box::new(self.traffic(object.as_ref())?))),
             Request::TraceEnd => Ok(self.end_trace()),
-            Request::TraceReads { volume, from } => {
-                let volume = self.named(&volume, None)?;
+            Request::TraceReads { object, from } => {
+                let volume = self.volume(&object)?;
                 Ok(Reply::Groups(self.devices.first_reads().take(volume.id(), from)?))
             }
             Request::TraceReadsEnd => {
@@ -382,8 +385,8 @@ impl Service {
             Request::Send(_) | Request::Receive(_) => {
                 Err(Error::new(ErrorKind::Invalid, "a stream needs a connection of its own"))
             }
-            Request::Bulk { volume, id } => {
-                let volume = self.named(&volume, id)?;
+            Request::Bulk { object } => {
+                let volume = self.volume(&object)?;
                 share_trees::refuse(&volume)?;
                 Ok(Reply::Bulk { id: volume.id().0 })
             }

@@ -16,7 +16,7 @@ use crate::traffic::COMMANDS;
 use copy::volume_io::{LocalVolume, VolumeIo};
 use operations::Outcome;
 use operations::{ReceiveWish, SendWish};
-use operations::{Reply, Request};
+use operations::{Reply, Request, Which};
 
 /// Whether no server listens on a pool's control socket.
 fn is_unserved(error: &Error) -> bool {
@@ -129,7 +129,7 @@ impl Session {
     /// What the pool says.
     pub fn done(&self, request: Request) -> Result<()> {
         match self.call(request)? {
-            Reply::Done | Reply::Noted(_) => Ok(()),
+            Reply::Done | Reply::Properties(_) => Ok(()),
             other => Err(other.unexpected()),
         }
     }
@@ -181,7 +181,9 @@ impl Session {
     /// `NotFound`, and what the pool says.
     pub fn volume(&self, name: &str, id: Option<u64>) -> Result<Arc<dyn VolumeIo>> {
         match self {
-            Self::Direct(pool) => Ok(Arc::new(LocalVolume(pool.service.open_volume(name, id, &this_command())?.1))),
+            Self::Direct(pool) => {
+                Ok(Arc::new(LocalVolume(pool.service.open_volume(&Which::known(name, id), &this_command())?.1)))
+            }
             Self::Served(client) => Ok(Arc::new(client.volume(name, id)?)),
         }
     }

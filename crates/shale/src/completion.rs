@@ -188,17 +188,17 @@ fn named_in(words: &[OsString]) -> Names {
         Ok(Reply::Volumes(folders)) => folders.into_iter().map(|folder| folder.name).collect(),
         _ => Vec::new(),
     };
-    let snapshots = match client.call(&Request::Snapshots { volume: None }) {
+    let snapshots = match client.call(&Request::Snapshots { object: None }) {
         Ok(Reply::Snapshots(snapshots)) => {
             snapshots.into_iter().map(|snapshot| format!("{}@{}", snapshot.volume, snapshot.name)).collect()
         }
         _ => Vec::new(),
     };
-    let bookmarks = match client.call(&Request::Bookmarks { volume: None }) {
+    let bookmarks = match client.call(&Request::Bookmarks { object: None }) {
         Ok(Reply::Bookmarks(bookmarks)) => bookmarks.into_iter().map(|line| line.bookmark).collect(),
         _ => Vec::new(),
     };
-    let holds = match client.call(&Request::Holds { of: None }) {
+    let holds = match client.call(&Request::Holds { object: None }) {
         Ok(Reply::Holds(holds)) => holds.into_iter().map(|hold| (hold.snapshot, hold.tag)).collect(),
         _ => Vec::new(),
     };

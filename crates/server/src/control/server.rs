@@ -262,8 +262,8 @@ fn converse(stream: &Arc<UnixStream>, shared: &Shared) -> IoResult<()> {
     while let Some(line) = read_line(&mut reader)? {
         let mut agreed = None;
         let answer = |request| match request {
-            Request::Bulk { volume, id } => {
-                let (id, device) = shared.service.open_volume(&volume, id, &client)?;
+            Request::Bulk { object } => {
+                let (id, device) = shared.service.open_volume(&object, &client)?;
                 agreed = Some(Agreed::Bulk(device));
                 Ok(Reply::Bulk { id })
             }

@@ -15,7 +15,7 @@ use server::session::Session;
 /// # Errors
 /// `NotFound` if nothing there has such a snapshot, and what the pool says.
 pub fn snapshots(session: &Session, folder: &str, name: &str) -> Outcome<Vec<String>> {
-    let all = match session.call(Request::Snapshots { volume: None })? {
+    let all = match session.call(Request::Snapshots { object: None })? {
         Reply::Snapshots(all) => all,
         other => return Err(other.unexpected().into()),
     };

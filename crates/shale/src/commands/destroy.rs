@@ -11,7 +11,7 @@ use super::list::{folders, volumes};
 use crate::cli::DestroyArgs;
 use crate::output::Output;
 use operations::names;
-use operations::{Outcome, Reply, Request};
+use operations::{Outcome, Reply, Request, Which};
 use report::SnapshotReport;
 use server::devices::is_in;
 use server::session::Session;
@@ -76,7 +76,7 @@ fn give_up(args: &DestroyArgs, output: &Output) -> Outcome {
 fn request(args: &DestroyArgs, title: &str) -> Request {
     // The snapshots of a folder are named one by one by now.
     let recursive = args.recursive && !title.contains('@');
-    Request::Destroy { volume: title.to_owned(), id: None, recursive, force: args.force }
+    Request::Destroy { object: title.into(), recursive, force: args.force, if_match: None }
 }
 
 /// All that the names of the command line stand for, each once.
@@ -112,8 +112,8 @@ fn named(session: &Session, args: &DestroyArgs) -> Outcome<Vec<Going>> {
 /// The snapshots of a volume, or with `recursive` of everything in a folder, that `A,B%C` names.
 fn snapshots(session: &Session, volume: &str, spec: &str, recursive: bool) -> Outcome<Vec<String>> {
     let ranges = names::ranges(spec).map_err(|why| Error::new(ErrorKind::Invalid, why))?;
-    let of = (!recursive).then(|| volume.to_owned());
-    let all = match session.call(Request::Snapshots { volume: of })? {
+    let of = (!recursive).then(|| volume.into());
+    let all = match session.call(Request::Snapshots { object: of })? {
         Reply::Snapshots(all) => all,
         other => return Err(other.unexpected().into()),
     };
@@ -183,7 +183,7 @@ fn look_at_all(session: &Session, args: &DestroyArgs, going: &[Going]) -> Outcom
 
 fn look_at_bookmark(session: &Session, title: &str) -> Outcome {
     let volume = names::volume_of(title).to_owned();
-    match session.call(Request::Bookmarks { volume: Some(volume.clone()) })? {
+    match session.call(Request::Bookmarks { object: Some(Which::from(&volume)) })? {
         Reply::Bookmarks(all) if all.iter().any(|line| line.bookmark == title) => Ok(()),
         Reply::Bookmarks(_) => {
             let text =
@@ -200,7 +200,7 @@ fn with_contents(session: &Session, args: &DestroyArgs, going: Vec<Going>) -> Ou
         return Ok(going);
     }
     let (volumes, folders) = (volumes(session)?, folders(session)?);
-    let snapshots = match session.call(Request::Snapshots { volume: None })? {
+    let snapshots = match session.call(Request::Snapshots { object: None })? {
         Reply::Snapshots(snapshots) => snapshots,
         other => return Err(other.unexpected().into()),
     };
@@ -211,7 +211,7 @@ fn with_contents(session: &Session, args: &DestroyArgs, going: Vec<Going>) -> Ou
             .iter()
             .chain(&folders)
             .filter(|found| found.name != thing.title && is_in(&found.name, &thing.title))
-            .map(|found| Going { title: found.name.clone(), kind: found.kind() })
+            .map(|found| Going { title: found.name.clone(), kind: found.kind.name() })
             .collect();
         let own = snapshots.iter().filter(|snapshot| is_below(&snapshot.volume));
         let title = |snapshot: &SnapshotReport| format!("{}@{}", snapshot.volume, snapshot.name);
@@ -228,10 +228,14 @@ fn with_contents(session: &Session, args: &DestroyArgs, going: Vec<Going>) -> Ou
 
 #[cfg(test)]
 mod tests {
+    use report::ObjectKind;
+
     use super::*;
 
     fn snapshot(name: &str) -> SnapshotReport {
         SnapshotReport {
+            id: 1,
+            kind: ObjectKind::Snapshot,
             volume: "v".to_owned(),
             name: name.to_owned(),
             size_bytes: 0,

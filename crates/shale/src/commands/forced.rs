@@ -101,7 +101,7 @@ fn affected(session: &Session, forced: &Forced<'_>) -> Outcome<Vec<Affected>> {
     }
     let named = snapshot.filter(|_| forced.change == Change::Destroyed);
     if forced.recursive || named.is_some() {
-        let snapshots = match session.call(Request::Snapshots { volume: Some(volume.to_owned()) }) {
+        let snapshots = match session.call(Request::Snapshots { object: Some(volume.into()) }) {
             Ok(Reply::Snapshots(snapshots)) => snapshots,
             // A missing volume is named by the request itself.
             Ok(_) | Err(_) => Vec::new(),

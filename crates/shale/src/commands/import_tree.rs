@@ -20,9 +20,9 @@ use crate::cli::ImportArgs;
 use crate::output::Output;
 use copy::trees::{PosixSink, PosixSource, ShareSink, Sink, Source, Tally, TarSource};
 use host::Termination;
-use operations::Request;
 use operations::names::Changes;
 use operations::{Failure, Outcome, path_error};
+use operations::{Request, Which};
 use report::JobKind;
 use report::ratio;
 use server::session::Session;
@@ -111,7 +111,7 @@ fn shown(file: &Path) -> String {
 }
 
 fn set(name: &str, id: u64, changes: Changes) -> Request {
-    Request::Set { volume: Some(name.to_owned()), id: Some(id), changes }
+    Request::Set { object: Some(Which::known(name, Some(id))), changes, if_match: None }
 }
 
 fn fill(
@@ -166,7 +166,12 @@ fn clean_up(
     let name = &args.volume;
     let is_empty = tally.names() <= 1;
     if is_new && is_empty {
-        let destroy = Request::Destroy { volume: name.clone(), id: Some(id), recursive: true, force: false };
+        let destroy = Request::Destroy {
+            object: Which::known(name.clone(), Some(id)),
+            recursive: true,
+            force: false,
+            if_match: None,
+        };
         let left = match session.done(destroy) {
             Ok(()) => "; the new share was removed".to_owned(),
             Err(error) => format!("; the new share '{name}' could not be removed ({error})"),

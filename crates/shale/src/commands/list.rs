@@ -13,7 +13,7 @@ use crate::output::{Output, tabbed, table};
 use crate::times::show_moment;
 use operations::Outcome;
 use operations::names::volume_of;
-use operations::{Reply, Request};
+use operations::{Reply, Request, Which};
 use report::{BookmarkLine, ImageLine, SnapshotReport, VolumeReport, ratio, show_ratio};
 use server::devices::is_in;
 use server::session::Session;
@@ -154,7 +154,7 @@ fn wanted(session: &Session, args: &ListArgs) -> Outcome<Vec<VolumeReport>> {
         // Of a volume that there is not, this says so.
         // A share has none of those in it.
         let of = of.filter(|_| volumes.len() < 2);
-        let snapshots = match session.call(Request::Snapshots { volume: of.map(str::to_owned) })? {
+        let snapshots = match session.call(Request::Snapshots { object: of.map(Which::from) })? {
             Reply::Snapshots(snapshots) => snapshots,
             other => return Err(other.unexpected().into()),
         };
@@ -180,8 +180,8 @@ fn wanted(session: &Session, args: &ListArgs) -> Outcome<Vec<VolumeReport>> {
 }
 
 fn in_force(session: &Session, volume: &str) -> Outcome<BTreeMap<String, String>> {
-    match session.call(Request::Get { volume: Some(volume.to_owned()) })? {
-        Reply::Properties(properties) => Ok(properties.into_iter().map(|p| (p.key, p.value)).collect()),
+    match session.call(Request::Get { object: Some(volume.into()) })? {
+        Reply::Properties(report) => Ok(report.properties.into_iter().map(|p| (p.key, p.value)).collect()),
         other => Err(other.unexpected().into()),
     }
 }
@@ -227,7 +227,7 @@ fn rows<'a>(
 /// Whether a volume is to be told at all: for itself, for its snapshots or for its bookmarks.
 fn is_told(volume: &VolumeReport, args: &ListArgs) -> bool {
     let has_snapshots = volume.snapshots.as_ref().is_some_and(|snapshots| !snapshots.is_empty());
-    args.shows(volume.kind())
+    args.shows(volume.kind.name())
         || has_snapshots && args.shows("snapshot")
         || !volume.bookmarks.is_empty() && args.shows("bookmark")
 }
@@ -257,7 +257,7 @@ impl Row<'_> {
         match (self.bookmark, self.snapshot) {
             (Some(_), _) => "bookmark",
             (_, Some(_)) => "snapshot",
-            _ => self.volume.kind(),
+            _ => self.volume.kind.name(),
         }
     }
 
@@ -348,11 +348,14 @@ impl Row<'_> {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
+    use report::ObjectKind;
+
     use super::*;
 
     fn volume() -> VolumeReport {
         VolumeReport {
             id: 7,
+            kind: ObjectKind::Volume,
             name: "vm".to_owned(),
             share: false,
             folder: false,
@@ -396,6 +399,8 @@ mod tests {
         let mut volume = volume();
         volume.exact = true;
         let snapshot = SnapshotReport {
+            id: 8,
+            kind: ObjectKind::Snapshot,
             volume: "vm".to_owned(),
             name: "s".to_owned(),
             size_bytes: 1 << 30,

@@ -8,7 +8,7 @@ use crate::cli::{Access, GetArgs, InheritArgs, SetArgs};
 use crate::output::{Output, tabbed, table};
 use operations::Outcome;
 use operations::names::{Changes, property_key, set_words};
-use operations::{Reply, Request};
+use operations::{Reply, Request, Which};
 use report::PropertyReport;
 use server::session::Session;
 
@@ -25,14 +25,15 @@ pub fn inherit(args: InheritArgs, output: &Output) -> Outcome {
 
 fn change(pool: &Path, access: &Access, volume: Option<String>, changes: Changes, output: &Output) -> Outcome {
     let keys: Vec<String> = changes.keys().cloned().collect();
-    let properties = Session::with(pool, access, |session| {
-        match session.call(Request::Set { volume: volume.clone(), id: None, changes })? {
-            Reply::Noted(notes) => notes.iter().for_each(|text| output.note(&format!("note: {text}"))),
-            other => return Err(other.unexpected().into()),
+    let object = volume.map(Which::from);
+    let report = Session::with(pool, access, |session| {
+        match session.call(Request::Set { object, changes, if_match: None })? {
+            Reply::Properties(report) => Ok(report),
+            other => Err(other.unexpected().into()),
         }
-        Ok(in_force(session, volume)?)
     })?;
-    let changed: Vec<_> = properties.into_iter().filter(|property| keys.contains(&property.key)).collect();
+    report.notes.iter().for_each(|text| output.note(&format!("note: {text}")));
+    let changed: Vec<_> = report.properties.into_iter().filter(|property| keys.contains(&property.key)).collect();
     output.done(&changed, || table(&with_header(&USUAL, "", &changed)));
     Ok(())
 }
@@ -94,8 +95,8 @@ fn select(properties: Vec<PropertyReport>, keys: &[String], owner: &str) -> Resu
 }
 
 fn in_force(session: &Session, volume: Option<String>) -> Result<Vec<PropertyReport>> {
-    match session.call(Request::Get { volume })? {
-        Reply::Properties(properties) => Ok(properties),
+    match session.call(Request::Get { object: volume.map(Which::from) })? {
+        Reply::Properties(report) => Ok(report.properties),
         other => Err(other.unexpected()),
     }
 }

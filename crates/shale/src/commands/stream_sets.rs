@@ -316,7 +316,7 @@ impl Incoming<'_, '_> {
         let mut properties = begin.properties.clone();
         properties.retain(|key, _| !LEFT_BEHIND.contains(&key.as_str()));
         properties.extend(self.args.properties.iter().cloned());
-        let request = Request::Clone { snapshot: base.clone(), volume: volume.to_owned(), properties };
+        let request = Request::Clone { object: base.clone().into(), volume: volume.to_owned(), properties };
         Ok(self.session.done(request)?)
     }
 

@@ -97,8 +97,13 @@ pub fn make_folders_of(session: &Session, name: &str) -> Outcome {
 /// Changes the size of a volume.
 pub fn resize(args: ResizeArgs, output: &Output) -> Outcome {
     let size_bytes = args.size;
-    let request =
-        Request::Resize { volume: args.volume.clone(), id: None, size_bytes, shrink: args.shrink, force: args.force };
+    let request = Request::Resize {
+        object: args.volume.clone().into(),
+        size_bytes,
+        shrink: args.shrink,
+        force: args.force,
+        if_match: None,
+    };
     let stale = Session::with(&args.pool, &args.access, |session| {
         let before = volumes(session)?.into_iter().find(|volume| volume.name == args.volume);
         // Without --shrink it is refused if it would take anything.

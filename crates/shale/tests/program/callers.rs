@@ -36,7 +36,7 @@ fn a_role_allows_its_operations_and_no_other_ones() {
     for (role, request) in [
         (Role::Read, create("v")),
         (Role::Operate, create("v")),
-        (Role::Read, Request::Snapshot { volume: "v".to_owned(), name: "s".to_owned() }),
+        (Role::Read, Request::Snapshot { object: "v".into(), name: "s".to_owned() }),
         (Role::Read, Request::Checkpoint),
         (Role::Operate, Request::Grow { capacity_bytes: 1 << 40 }),
     ] {
@@ -46,7 +46,7 @@ fn a_role_allows_its_operations_and_no_other_ones() {
     }
     assert_eq!(handle(Role::Read, Request::List).unwrap(), Reply::Volumes(Vec::new()), "nothing was created");
     assert!(matches!(handle(Role::Admin, create("v")).unwrap(), Reply::Created { .. }));
-    let snapshot = Request::Snapshot { volume: "v".to_owned(), name: "s".to_owned() };
+    let snapshot = Request::Snapshot { object: "v".into(), name: "s".to_owned() };
     assert_eq!(handle(Role::Operate, snapshot).unwrap(), Reply::Done);
     assert!(CATALOGUE.iter().all(|about| about.effect == Effect::Read || about.needs > Role::Read));
     open.close().unwrap();
@@ -63,7 +63,7 @@ fn changes_and_refusals_are_recorded_and_reading_is_not() {
     handle(&caller(Role::Admin), create("v")).unwrap();
     handle(&caller(Role::Admin), create("v")).unwrap_err();
     handle(&caller(Role::Read), Request::Exports { check: false }).unwrap();
-    handle(&caller(Role::Read), Request::Usage { share: "v".to_owned(), path: String::new() }).unwrap_err();
+    handle(&caller(Role::Read), Request::Usage { object: "v".into(), path: String::new() }).unwrap_err();
     handle(&caller(Role::Read), Request::ShrinkEnd).unwrap_err();
     let expected = [
         "user anna create create volume 'v' of 1048576 bytes, {}: done",

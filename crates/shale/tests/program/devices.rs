@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::support::{Dir, noise};
 use operations::SendWish;
-use operations::{Reply, Request};
+use operations::{Reply, Request, Which};
 use server::devices::{Devices, GonePatience};
 use server::pool_dir::OpenPool;
 use server::service::this_process;
@@ -26,7 +26,7 @@ fn pool_with(snapshots: &[&str]) -> (OpenPool, Dir) {
     let pool = open.service.pool();
     pool.create_volume("v", 1 << 20, &Default::default()).unwrap();
     for (number, name) in snapshots.iter().enumerate() {
-        let device = open.service.open_volume("v", None, &a_client()).unwrap().1;
+        let device = open.service.open_volume(&"v".into(), &a_client()).unwrap().1;
         device.write(number as u64 * 65536, noise(65536).into(), WriteOptions::default()).unwrap();
         pool.snapshot("v", name).unwrap();
     }
@@ -175,17 +175,18 @@ fn a_volume_is_changed_by_its_number_under_another_name() {
     let Reply::Created { id } = handle(create()) else { panic!("another reply") };
     pool.rename("new", "renamed").unwrap();
     let Reply::Created { id: other } = handle(create()) else { panic!("another reply") };
-    let (volume, id) = ("new".to_owned(), Some(id));
+    let object = Which::Known { id, name: "new".to_owned() };
     handle(Request::Set {
-        volume: Some(volume.clone()),
-        id,
+        object: Some(object.clone()),
         changes: [("unit".to_owned(), Some("8K".to_owned()))].into(),
+        if_match: None,
     });
-    handle(Request::Resize { volume: volume.clone(), id, size_bytes: 1 << 16, shrink: true, force: false });
+    let size_bytes = 1 << 16;
+    handle(Request::Resize { object: object.clone(), size_bytes, shrink: true, force: false, if_match: None });
     let status = |name: &str| pool.volumes().into_iter().find(|volume| volume.name == name);
     assert_eq!(status("renamed").unwrap().size_bytes, 1 << 16);
     assert_eq!(status("renamed").unwrap().properties.len(), 1);
-    let destroy = Request::Destroy { volume, id, recursive: false, force: false };
+    let destroy = Request::Destroy { object, recursive: false, force: false, if_match: None };
     handle(destroy.clone());
     assert!(status("renamed").is_none());
     let gone = service.handle(&this_process(), destroy).unwrap_err();

@@ -120,7 +120,7 @@ fn front_ends_start_in_order_are_told_of_and_end_in_reverse() {
         assert_eq!(told.lines, ["first is here", "second is here"]);
         assert_eq!((&told.document["first"], &told.document["nbd"]), (&true.into(), &serde_json::json!([])));
         assert!(front_ends.hold_the_server());
-        let counted = match open.service.handle(&this_process(), Request::Traffic { volume: None, id: None }).unwrap() {
+        let counted = match open.service.handle(&this_process(), Request::Traffic { object: None }).unwrap() {
             Reply::Traffic(report) => report,
             other => panic!("{other:?}"),
         };

@@ -354,7 +354,7 @@ fn the_list_says_what_came_of_work_that_was_to_be_cancelled() {
     let target = Some("A".repeat(9 << 20));
     let refused = client.call(&Request::RegisterJob { kind: JobKind::Import, target }).unwrap_err();
     assert!(refused.to_string().contains("at most 4352 bytes"), "{refused}");
-    let slice = Request::RecompressReport { volume: "A".repeat(9 << 20), mode: None, path: None };
+    let slice = Request::RecompressReport { object: "A".repeat(9 << 20).into(), mode: None, path: None };
     client.call(&slice).unwrap_err();
     for command in ["jobs", "status", "list"] {
         on(&dir, command, &[]).ok();

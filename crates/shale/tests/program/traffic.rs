@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use crate::support::{Dir, noise};
-use operations::{Reply, Request};
+use operations::{Reply, Request, Which};
 use report::{DoorTraffic, TrafficReport, VolumeTraffic};
 use server::pool_dir::OpenPool;
 use server::service::this_process;
@@ -26,11 +26,7 @@ fn open_at(open: &OpenPool, volume: &str, door: &'static str) -> Arc<dyn BlockDe
 }
 
 fn report(open: &OpenPool, volume: Option<&str>) -> TrafficReport {
-    match open
-        .service
-        .handle(&this_process(), Request::Traffic { volume: volume.map(str::to_owned), id: None })
-        .unwrap()
-    {
+    match open.service.handle(&this_process(), Request::Traffic { object: volume.map(Which::from) }).unwrap() {
         Reply::Traffic(report) => *report,
         other => panic!("{other:?}"),
     }
@@ -109,7 +105,7 @@ fn each_operation_counts_once_at_its_door() {
     ]);
     assert_eq!(counts(door(volume, "one")), expected, "what failed counts, without bytes");
     assert_eq!(counts(door(volume, "other")), BTreeMap::from([("read", (1, block))]));
-    assert_eq!((volume.kind.as_str(), found.bucket_ends_ns.len()), ("volume", 25));
+    assert_eq!((volume.kind.name(), found.bucket_ends_ns.len()), ("volume", 25));
     drop((device, other));
     open.close().unwrap();
 }
@@ -123,15 +119,14 @@ fn only_what_was_opened_and_is_there_is_told() {
     open.service.pool().snapshot("v", "s").unwrap();
     open_at(&open, "v@s", "one").read(0, &mut [0; BLOCK]).unwrap();
     let before = report(&open, None);
-    assert_eq!(before.volumes.iter().map(|volume| volume.kind.as_str()).collect::<Vec<_>>(), ["volume", "snapshot"]);
+    assert_eq!(before.volumes.iter().map(|volume| volume.kind.name()).collect::<Vec<_>>(), ["volume", "snapshot"]);
     assert_eq!(names(before), ["v", "v@s"]);
     open.service.pool().rename("v", "x").unwrap();
     assert_eq!(names(report(&open, None)), ["x", "x@s"], "counts go on under the new name");
     assert_eq!(counts(door(&report(&open, Some("x")).volumes[0], "one"))["write"], (1, BLOCK as u64));
     open.service.devices().destroy("x", true, false).unwrap();
     assert!(report(&open, None).volumes.is_empty());
-    let refused =
-        open.service.handle(&this_process(), Request::Traffic { volume: Some("x".to_owned()), id: None }).unwrap_err();
+    let refused = open.service.handle(&this_process(), Request::Traffic { object: Some("x".into()) }).unwrap_err();
     assert_eq!(refused.kind(), surface::ErrorKind::NotFound);
     open.close().unwrap();
 }
