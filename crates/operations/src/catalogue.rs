@@ -107,7 +107,7 @@ catalogue! {
         /// Properties that differ from those of the snapshot's volume.
         #[serde(default)]
         properties: BTreeMap<String, String>,
-    } => Done { POST "/objects/{object}/clones", Admin, Change, ["clone", "receive"], "clone {object} as '{volume}', {properties}" },
+    } => Created { POST "/objects/{object}/clones", Admin, Change, ["clone", "receive"], "clone {object} as '{volume}', {properties}" },
     /// Creates a volume with the content of a version of a blob.
     CloneImage {
         /// The version.
@@ -435,6 +435,31 @@ impl Request {
             _ => (None, &[]),
         };
         one.into_iter().chain(many)
+    }
+
+    /// Spells short values of properties out, such as `compression=zstd`, and returns a note on each.
+    pub fn spell_out(&mut self) -> Vec<String> {
+        let mut notes = Vec::new();
+        let mut spell = |(key, value): (&String, &mut String)| {
+            if let Some(meant) = policy::spelled_out(key, value) {
+                notes.push(format!("{key}={value} means {key}={meant}"));
+                *value = meant;
+            }
+        };
+        match self {
+            Self::Create { properties, .. }
+            | Self::CreateShare { properties, .. }
+            | Self::CreateFolder { properties, .. }
+            | Self::Clone { properties, .. }
+            | Self::CloneImage { properties, .. }
+            | Self::Push(PushWish { properties, .. })
+            | Self::Receive(ReceiveWish { properties, .. }) => properties.iter_mut().for_each(spell),
+            Self::Set { changes, .. } => {
+                changes.iter_mut().filter_map(|(key, value)| Some((key, value.as_mut()?))).for_each(spell);
+            }
+            _ => {}
+        }
+        notes
     }
 
     /// The version that its object must have.

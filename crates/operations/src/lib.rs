@@ -28,7 +28,7 @@ pub use images::{ImageAddress, PushWish, PushedLine};
 pub use local::LOCAL;
 pub use objects::{AnyObject, ListWish, ObjectOrder, ObjectPage, ObjectReport, Which};
 pub use openapi::openapi;
-pub use reply::Reply;
+pub use reply::{Created, Reply};
 pub use rest::{PREFIX, Problem};
 pub use streams::{Place, ReceiveWish, Received, SendWish, Sending, SetPlan, SetWish};
 pub use wire::{LINE_BYTES_MAX, VERSION, decode_reply, decode_request, encode_reply, encode_request, read_line};

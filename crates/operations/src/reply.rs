@@ -14,17 +14,23 @@ use crate::images::PushedLine;
 use crate::objects::{ObjectPage, ObjectReport};
 use crate::streams::{Place, Sending, SetPlan};
 
+/// A new object.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Created {
+    /// Its permanent number.
+    pub id: u64,
+    /// Remarks on it, for its user; empty if there are none.
+    pub notes: Vec<String>,
+}
+
 /// The answer of an open pool.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Reply {
     /// Success; changes are durable.
     Done,
-    /// The object exists, and is durable.
-    Created {
-        /// Its permanent number.
-        id: u64,
-    },
+    /// The new object exists, and is durable.
+    Created(Created),
     /// Volumes and shares, or folders, by name.
     Volumes(Vec<VolumeReport>),
     /// Full names of the snapshots that were taken.
@@ -96,6 +102,23 @@ pub enum Reply {
 }
 
 impl Reply {
+    /// For a new object.
+    pub const fn created(id: u64) -> Self {
+        Self::Created(Created { id, notes: Vec::new() })
+    }
+
+    /// Adds notes for the user, where the reply has a place for them.
+    #[must_use]
+    pub fn with_notes(mut self, more: Vec<String>) -> Self {
+        match &mut self {
+            Self::Created(Created { notes, .. }) | Self::Properties(PropertiesReport { notes, .. }) => {
+                notes.extend(more);
+            }
+            _ => {}
+        }
+        self
+    }
+
     /// For a reply that does not fit the request: a bug, or a server of another kind.
     pub fn unexpected(&self) -> Error {
         Error::new(ErrorKind::Unsupported, format!("the pool's server gave an answer that does not fit: {self:?}"))

@@ -137,7 +137,7 @@ impl About {
     pub fn status(&self, reply: &Reply) -> u16 {
         match reply {
             Reply::Done => 204,
-            Reply::Created { .. } => 201,
+            Reply::Created(_) => 201,
             _ if self.is_long => 202,
             _ => 200,
         }
@@ -240,8 +240,11 @@ mod tests {
 
     #[test]
     fn answers_have_the_status_of_their_kind() {
-        let created = Reply::Created { id: 7 };
-        assert_eq!((about("create").status(&created), created.document().unwrap()), (201, Some(json!({"id": 7}))));
+        let created = Reply::created(7);
+        assert_eq!(
+            (about("create").status(&created), created.document().unwrap()),
+            (201, Some(json!({"id": 7, "notes": []})))
+        );
         assert_eq!((about("destroy").status(&Reply::Done), Reply::Done.document().unwrap()), (204, None));
         let job = Reply::Job(Box::new(report::JobReport::sample()));
         assert_eq!((about("start_job").status(&job), about("pause_job").status(&job)), (202, 200));

@@ -198,11 +198,17 @@ impl Service {
         })
     }
 
-    /// Carries out a request whose caller was checked. A missing operation does not compile.
-    pub(crate) fn answer(self: &Arc<Self>, request: Request) -> Result<Reply> {
-        let job = |job: JobReport| Reply::Job(Box::new(job));
+    /// Answers a request whose caller was checked.
+    pub(crate) fn answer(self: &Arc<Self>, mut request: Request) -> Result<Reply> {
         let _names = self.guard_names(&request);
         self.check_version(&request)?;
+        let notes = request.spell_out();
+        self.carry_out(request).map(|reply| reply.with_notes(notes))
+    }
+
+    /// Carries out a request. A missing operation does not compile.
+    fn carry_out(self: &Arc<Self>, request: Request) -> Result<Reply> {
+        let job = |job: JobReport| Reply::Job(Box::new(job));
         match request {
             Request::Hello => Ok(Reply::Done),
             Request::Create { volume, properties, .. } if properties.keys().any(|key| is_of_shares(key)) => {
@@ -212,7 +218,7 @@ impl Service {
                 Err(Error::new(ErrorKind::Invalid, text))
             }
             Request::Create { volume, size_bytes, properties } => {
-                self.pool.create_volume(&volume, size_bytes, &properties).map(|id| Reply::Created { id: id.0 })
+                self.pool.create_volume(&volume, size_bytes, &properties).map(|id| Reply::created(id.0))
             }
             Request::CreateShare { share, properties } => {
                 let create = || share_trees::create(&self.pool, &share, &properties);
@@ -222,10 +228,10 @@ impl Service {
                     None => create(),
                 }?;
                 self.look_at_shares();
-                Ok(Reply::Created { id: id.0 })
+                Ok(Reply::created(id.0))
             }
             Request::CreateFolder { folder, properties } => {
-                self.pool.create_folder(&folder, &properties).map(|id| Reply::Created { id: id.0 })
+                self.pool.create_folder(&folder, &properties).map(|id| Reply::created(id.0))
             }
             Request::Folders => {
                 Ok(Reply::Volumes(self.pool.folders().into_iter().map(documents::folder_report).collect()))
@@ -270,7 +276,7 @@ impl Service {
             Request::Clone { object, volume, properties } => {
                 self.pool.clone_snapshot(&self.name_of(&object)?, &volume, &properties)?;
                 self.look_at_shares();
-                Ok(Reply::Done)
+                Ok(Reply::created(self.pool.volume(&volume)?.id().0))
             }
             Request::Rollback { snapshots, recursive, force } => {
                 let snapshots = self.names_of(&snapshots)?;

@@ -1,7 +1,6 @@
 //! How a command reaches a pool: opened by this process when no server has it, else through the
 //! server's socket.
 
-use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
@@ -15,8 +14,8 @@ use crate::stream_io::{LocalSink, LocalSource, StreamSink, StreamSource};
 use crate::traffic::COMMANDS;
 use copy::volume_io::{LocalVolume, VolumeIo};
 use operations::Outcome;
+use operations::{Created, Reply, Request, Which};
 use operations::{ReceiveWish, SendWish};
-use operations::{Reply, Request, Which};
 
 /// Whether no server listens on a pool's control socket.
 fn is_unserved(error: &Error) -> bool {
@@ -134,21 +133,13 @@ impl Session {
         }
     }
 
-    /// Creates a volume; its number.
+    /// Creates an object.
     ///
     /// # Errors
     /// What the pool says.
-    pub fn create(&self, volume: &str, size_bytes: u64, properties: BTreeMap<String, String>) -> Result<u64> {
-        self.created(Request::Create { volume: volume.to_owned(), size_bytes, properties })
-    }
-
-    /// Creates what the request says; its number.
-    ///
-    /// # Errors
-    /// What the pool says.
-    pub fn created(&self, request: Request) -> Result<u64> {
+    pub fn created(&self, request: Request) -> Result<Created> {
         match self.call(request)? {
-            Reply::Created { id } => Ok(id),
+            Reply::Created(created) => Ok(created),
             other => Err(other.unexpected()),
         }
     }

@@ -81,7 +81,7 @@ impl Service {
             self.pool.destroy(id, false)?;
             return Err(store_error(error));
         }
-        Ok(Reply::Created { id: id.0 })
+        Ok(Reply::created(id.0))
     }
 
     /// Holds an image, then does something. Where the pool has volumes of it, the status tells that

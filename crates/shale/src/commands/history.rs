@@ -8,7 +8,7 @@ use super::forced::{self, Change, Forced};
 use super::image;
 use super::incomplete;
 use super::list::volumes;
-use super::volume::{is_folder, kind_of};
+use super::volume::{is_folder, kind_of, noted};
 use crate::cli::{Access, CloneArgs, DiffArgs, PromoteArgs, RenameArgs, RollbackArgs, SnapshotArgs};
 use crate::output::Output;
 use operations::Outcome;
@@ -90,7 +90,7 @@ pub fn clone(args: CloneArgs, output: &Output) -> Outcome {
     names::snapshot_name(&args.snapshot).map_err(|why| Error::new(ErrorKind::Invalid, why))?;
     let properties = args.properties.into_iter().collect();
     let request = Request::Clone { object: args.snapshot.clone().into(), volume: args.volume.clone(), properties };
-    done(&args.pool, &args.access, request)?;
+    noted(Session::with(&args.pool, &args.access, |session| Ok(session.created(request)?))?, output);
     let document = json!({ "volume": args.volume, "origin": args.snapshot });
     output.done(&document, || format!("{} cloned from {}\n", args.volume, args.snapshot));
     Ok(())

@@ -18,6 +18,7 @@ use super::list::volumes;
 use super::registered::{refuse_background, registered};
 use super::rounding::report_rounding;
 use super::status::status;
+use super::volume::noted;
 use crate::cli::ImportArgs;
 use crate::output::Output;
 use crate::progress::Progress;
@@ -222,7 +223,8 @@ impl Target {
             properties.insert("compression".to_owned(), codec.to_string());
         }
         properties.extend([incomplete()]);
-        let id = session.create(&args.volume, size_bytes, properties)?;
+        let request = Request::Create { volume: args.volume.clone(), size_bytes, properties };
+        let id = noted(session.created(request)?, output);
         let target = target(id, true, args.size.is_none() && data_bytes.is_none(), size_bytes);
         let opened = session.volume(&args.volume, Some(id));
         let volume = opened.map_err(|error| target.clean_up(session, source.name(), error.into()))?;

@@ -16,6 +16,7 @@ use surface::{Error, ErrorKind};
 
 use super::registered::registered;
 use super::trees::{Reached, TreeSummary, copy_shown, find, left_out, mounted, tell_problems};
+use super::volume::noted;
 use crate::cli::ImportArgs;
 use crate::output::Output;
 use copy::trees::{PosixSink, PosixSource, ShareSink, Sink, Source, Tally, TarSource};
@@ -76,7 +77,7 @@ pub fn import(session: &Session, args: &ImportArgs, interrupted: &AtomicBool, ou
             // With the mark from its first moment: a kill may come before the first name.
             let own = args.properties.iter().cloned().chain([(INCOMPLETE.to_owned(), "yes".to_owned())]);
             let properties = own.collect();
-            session.created(Request::CreateShare { share: name.clone(), properties })?
+            noted(session.created(Request::CreateShare { share: name.clone(), properties })?, output)
         }
     };
     let mut tally = Tally::default();

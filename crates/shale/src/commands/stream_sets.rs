@@ -317,7 +317,8 @@ impl Incoming<'_, '_> {
         properties.retain(|key, _| !LEFT_BEHIND.contains(&key.as_str()));
         properties.extend(self.args.properties.iter().cloned());
         let request = Request::Clone { object: base.clone().into(), volume: volume.to_owned(), properties };
-        Ok(self.session.done(request)?)
+        self.session.created(request)?;
+        Ok(())
     }
 
     fn take(&mut self, wish: ReceiveWish, first: Vec<u8>, expected: u32) -> Outcome<Received> {

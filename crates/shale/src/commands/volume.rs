@@ -14,8 +14,8 @@ use super::rounding::report_rounding;
 use super::status::status;
 use crate::cli::{CreateArgs, ResizeArgs};
 use crate::output::Output;
-use operations::Request;
 use operations::names::round_up_to_block;
+use operations::{Created, Request};
 use operations::{Failure, Outcome};
 use server::session::Session;
 
@@ -55,7 +55,10 @@ pub fn create(args: CreateArgs, output: &Output) -> Outcome {
             Err(error) if error.kind() == ErrorKind::NotFound && name.contains('/') && !parents => {
                 Err(Failure::from(error).with(", or say -p, which makes the folders that are missing"))
             }
-            created => Ok(created.map(|_| false)?),
+            created => {
+                noted(created?, output);
+                Ok(false)
+            }
         }
     })?;
     match (share, folder) {
@@ -65,6 +68,12 @@ pub fn create(args: CreateArgs, output: &Output) -> Outcome {
         _ => say_size(output, "created", &name, size_bytes),
     }
     Ok(())
+}
+
+/// Shows the notes on a new object, and returns its number.
+pub fn noted(created: Created, output: &Output) -> u64 {
+    created.notes.iter().for_each(|note| output.note(&format!("shale: {note}")));
+    created.id
 }
 
 /// Whether a name is a folder's.

@@ -45,7 +45,7 @@ fn a_role_allows_its_operations_and_no_other_ones() {
         assert!(denied.to_string().contains("user anna"), "{denied}");
     }
     assert_eq!(handle(Role::Read, Request::List).unwrap(), Reply::Volumes(Vec::new()), "nothing was created");
-    assert!(matches!(handle(Role::Admin, create("v")).unwrap(), Reply::Created { .. }));
+    assert!(matches!(handle(Role::Admin, create("v")).unwrap(), Reply::Created(_)));
     let snapshot = Request::Snapshot { object: "v".into(), name: "s".to_owned() };
     assert_eq!(handle(Role::Operate, snapshot).unwrap(), Reply::Done);
     assert!(CATALOGUE.iter().all(|about| about.effect == Effect::Read || about.needs > Role::Read));

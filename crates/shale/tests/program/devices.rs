@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::support::{Dir, noise};
 use operations::SendWish;
-use operations::{Reply, Request, Which};
+use operations::{Created, Reply, Request, Which};
 use server::devices::{Devices, GonePatience};
 use server::pool_dir::OpenPool;
 use server::service::this_process;
@@ -172,9 +172,9 @@ fn a_volume_is_changed_by_its_number_under_another_name() {
     let (pool, service) = (open.service.pool(), &open.service);
     let handle = |request| service.handle(&this_process(), request).unwrap();
     let create = || Request::Create { volume: "new".to_owned(), size_bytes: 1 << 20, properties: Default::default() };
-    let Reply::Created { id } = handle(create()) else { panic!("another reply") };
+    let Reply::Created(Created { id, .. }) = handle(create()) else { panic!("another reply") };
     pool.rename("new", "renamed").unwrap();
-    let Reply::Created { id: other } = handle(create()) else { panic!("another reply") };
+    let Reply::Created(Created { id: other, .. }) = handle(create()) else { panic!("another reply") };
     let object = Which::Known { id, name: "new".to_owned() };
     handle(Request::Set {
         object: Some(object.clone()),
