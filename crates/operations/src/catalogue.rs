@@ -31,6 +31,9 @@ catalogue! {
         /// Properties of its own.
         #[serde(default)]
         properties: BTreeMap<String, String>,
+        /// Creates missing folders of the name.
+        #[serde(default)]
+        parents: bool,
     } => Created { POST "/volumes", Admin, Change, ["create", "import"], "create volume '{volume}' of {size_bytes} bytes, {properties}" },
     /// Creates a share.
     CreateShare {
@@ -39,6 +42,9 @@ catalogue! {
         /// Properties of its own.
         #[serde(default)]
         properties: BTreeMap<String, String>,
+        /// Creates missing folders of the name.
+        #[serde(default)]
+        parents: bool,
     } => Created { POST "/shares", Admin, Change, ["create", "import"], "create share '{share}', {properties}" },
     /// Creates a folder.
     CreateFolder {
@@ -47,6 +53,9 @@ catalogue! {
         /// Properties of its own.
         #[serde(default)]
         properties: BTreeMap<String, String>,
+        /// Creates missing folders of the name.
+        #[serde(default)]
+        parents: bool,
     } => Created { POST "/folders", Admin, Change, ["create", "receive"], "create folder '{folder}', {properties}" },
     /// Lists the folders.
     Folders => Volumes { GET "/folders", Read, Read, ["list"] },

@@ -156,6 +156,7 @@ mod tests {
                 volume: "vm".to_owned(),
                 size_bytes: 1 << 40,
                 properties: BTreeMap::from([("compression".to_owned(), "zstd-3".to_owned())]),
+                parents: true,
             },
             Request::Destroy {
                 object: Which::Known { id: 7, name: "vm".to_owned() },
@@ -170,7 +171,7 @@ mod tests {
             Request::Snapshot { object: Which::Id(u64::MAX), name: "s".to_owned() },
             Request::SnapshotFolder { folder: "a/b".into(), name: "s".to_owned() },
             Request::SnapshotTogether { snapshots: vec!["a/b@s".to_owned(), "c@t".to_owned()] },
-            Request::CreateFolder { folder: "a/b".to_owned(), properties: BTreeMap::new() },
+            Request::CreateFolder { folder: "a/b".to_owned(), properties: BTreeMap::new(), parents: false },
             Request::Folders,
             Request::Rollback { snapshots: vec!["vm@s".into()], recursive: true, force: false },
             Request::Hold { object: "vm@s".into(), tag: "t".to_owned() },

@@ -217,10 +217,12 @@ impl Service {
                 );
                 Err(Error::new(ErrorKind::Invalid, text))
             }
-            Request::Create { volume, size_bytes, properties } => {
+            Request::Create { volume, size_bytes, properties, parents } => {
+                self.make_folders_of(&volume, parents)?;
                 self.pool.create_volume(&volume, size_bytes, &properties).map(|id| Reply::created(id.0))
             }
-            Request::CreateShare { share, properties } => {
+            Request::CreateShare { share, properties, parents } => {
+                self.make_folders_of(&share, parents)?;
                 let create = || share_trees::create(&self.pool, &share, &properties);
                 let shares = self.shares.lock().clone();
                 let id = match shares {
@@ -230,7 +232,8 @@ impl Service {
                 self.look_at_shares();
                 Ok(Reply::created(id.0))
             }
-            Request::CreateFolder { folder, properties } => {
+            Request::CreateFolder { folder, properties, parents } => {
+                self.make_folders_of(&folder, parents)?;
                 self.pool.create_folder(&folder, &properties).map(|id| Reply::created(id.0))
             }
             Request::Folders => {

@@ -129,6 +129,18 @@ impl Service {
         which.map(|which| self.name_of(which)).transpose()
     }
 
+    /// Creates the folders of a name that are missing, if that is asked for.
+    pub(super) fn make_folders_of(&self, name: &str, parents: bool) -> Result<()> {
+        for (at, _) in name.match_indices('/').filter(|_| parents) {
+            match self.pool.create_folder(&name[..at], &BTreeMap::new()) {
+                // If that is no folder, the creation in it says so.
+                Err(error) if error.kind() == ErrorKind::Exists => {}
+                created => drop(created?),
+            }
+        }
+        Ok(())
+    }
+
     /// The names that objects have now.
     pub(super) fn names_of(&self, objects: &[Which]) -> Result<Vec<String>> {
         objects.iter().map(|which| self.name_of(which)).collect()

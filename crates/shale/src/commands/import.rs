@@ -223,7 +223,7 @@ impl Target {
             properties.insert("compression".to_owned(), codec.to_string());
         }
         properties.extend([incomplete()]);
-        let request = Request::Create { volume: args.volume.clone(), size_bytes, properties };
+        let request = Request::Create { volume: args.volume.clone(), size_bytes, properties, parents: false };
         let id = noted(session.created(request)?, output);
         let target = target(id, true, args.size.is_none() && data_bytes.is_none(), size_bytes);
         let opened = session.volume(&args.volume, Some(id));

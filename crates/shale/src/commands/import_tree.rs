@@ -77,7 +77,7 @@ pub fn import(session: &Session, args: &ImportArgs, interrupted: &AtomicBool, ou
             // With the mark from its first moment: a kill may come before the first name.
             let own = args.properties.iter().cloned().chain([(INCOMPLETE.to_owned(), "yes".to_owned())]);
             let properties = own.collect();
-            noted(session.created(Request::CreateShare { share: name.clone(), properties })?, output)
+            noted(session.created(Request::CreateShare { share: name.clone(), properties, parents: false })?, output)
         }
     };
     let mut tally = Tally::default();

@@ -32,14 +32,11 @@ pub fn create(args: CreateArgs, output: &Output) -> Outcome {
     let size_bytes = round_up_to_block(size.unwrap_or(0))?;
     report_rounding(output, size.unwrap_or(0), size_bytes);
     let request = match (share, folder) {
-        (_, true) => Request::CreateFolder { folder: name.clone(), properties },
-        (true, _) => Request::CreateShare { share: name.clone(), properties },
-        _ => Request::Create { volume: name.clone(), size_bytes, properties },
+        (_, true) => Request::CreateFolder { folder: name.clone(), properties, parents },
+        (true, _) => Request::CreateShare { share: name.clone(), properties, parents },
+        _ => Request::Create { volume: name.clone(), size_bytes, properties, parents },
     };
     let was_there = Session::with(&pool, &access, |session| {
-        if parents {
-            make_folders_of(session, &name)?;
-        }
         match session.created(request) {
             // As of mkdir -p.
             Err(error) if error.kind() == ErrorKind::Exists && folder && parents => {
@@ -92,15 +89,13 @@ pub fn kind_of(session: &Session, name: &str) -> Outcome<&'static str> {
 
 /// Makes the folders that a name lies in, as far as they are missing.
 pub fn make_folders_of(session: &Session, name: &str) -> Outcome {
-    for (at, _) in name.match_indices('/') {
-        let request = Request::CreateFolder { folder: name[..at].to_owned(), properties: BTreeMap::new() };
-        match session.created(request) {
-            // If that is no folder, the creation in it says so.
-            Err(error) if error.kind() == ErrorKind::Exists => {}
-            created => drop(created?),
-        }
+    let Some((folder, _)) = name.rsplit_once('/') else { return Ok(()) };
+    let request = Request::CreateFolder { folder: folder.to_owned(), properties: BTreeMap::new(), parents: true };
+    match session.created(request) {
+        // If that is no folder, the creation in it says so.
+        Err(error) if error.kind() == ErrorKind::Exists => Ok(()),
+        created => Ok(drop(created?)),
     }
-    Ok(())
 }
 
 /// Changes the size of a volume.

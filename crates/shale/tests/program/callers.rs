@@ -13,7 +13,7 @@ fn caller(role: Role) -> Caller {
 }
 
 fn create(volume: &str) -> Request {
-    Request::Create { volume: volume.to_owned(), size_bytes: 1 << 20, properties: BTreeMap::new() }
+    Request::Create { volume: volume.to_owned(), size_bytes: 1 << 20, properties: BTreeMap::new(), parents: false }
 }
 
 /// Keeps records as text.

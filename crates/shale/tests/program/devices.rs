@@ -171,7 +171,12 @@ fn a_volume_is_changed_by_its_number_under_another_name() {
     let (open, _dir) = pool_with(&[]);
     let (pool, service) = (open.service.pool(), &open.service);
     let handle = |request| service.handle(&this_process(), request).unwrap();
-    let create = || Request::Create { volume: "new".to_owned(), size_bytes: 1 << 20, properties: Default::default() };
+    let create = || Request::Create {
+        volume: "new".to_owned(),
+        size_bytes: 1 << 20,
+        properties: Default::default(),
+        parents: false,
+    };
     let Reply::Created(Created { id, .. }) = handle(create()) else { panic!("another reply") };
     pool.rename("new", "renamed").unwrap();
     let Reply::Created(Created { id: other, .. }) = handle(create()) else { panic!("another reply") };
