@@ -56,7 +56,7 @@ catalogue! {
         /// Creates missing folders of the name.
         #[serde(default)]
         parents: bool,
-    } => Created { POST "/folders", Admin, Change, ["create", "receive"], "create folder '{folder}', {properties}" },
+    } => Created { POST "/folders", Admin, Change, ["create", "receive"], "create folder {folder}, {properties}" },
     /// Lists the folders.
     Folders => Volumes { GET "/folders", Read, Read, ["list"] },
     /// Lists the exports by network protocols.
@@ -189,8 +189,13 @@ catalogue! {
     } => Holds { GET "/holds" | "/objects/{object}/holds", Read, Read, ["holds"] },
     /// Lists snapshots.
     Snapshots {
-        /// Volume; null for all.
+        /// Volume, share or folder; null for all.
         object: Option<Which>,
+        /// Only snapshots with this name after the `@`; null for all.
+        name: Option<String>,
+        /// Includes those of everything in a folder, or of the shares in a share.
+        #[serde(default)]
+        below: bool,
     } => Snapshots { GET "/snapshots" | "/objects/{object}/snapshots", Read, Read, ["list", "destroy", "snapshot", "rollback"] },
     /// Lists the changes between two states of a volume, page by page.
     Diff {
@@ -434,7 +439,7 @@ impl Request {
             | Self::Bulk { object } => (Some(object), &[]),
             Self::Bookmarks { object }
             | Self::Holds { object }
-            | Self::Snapshots { object }
+            | Self::Snapshots { object, .. }
             | Self::Get { object }
             | Self::Set { object, .. }
             | Self::Traffic { object }
@@ -449,7 +454,7 @@ impl Request {
     /// Spells short values of properties out, such as `compression=zstd`, and returns a note on each.
     pub fn spell_out(&mut self) -> Vec<String> {
         let mut notes = Vec::new();
-        let mut spell = |(key, value): (&String, &mut String)| {
+        let spell = |(key, value): (&String, &mut String)| {
             if let Some(meant) = policy::spelled_out(key, value) {
                 notes.push(format!("{key}={value} means {key}={meant}"));
                 *value = meant;

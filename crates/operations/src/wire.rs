@@ -188,7 +188,7 @@ mod tests {
                 resume: None,
                 thin: true,
             }),
-            Request::Snapshots { object: None },
+            Request::Snapshots { object: Some("a".into()), name: Some("s".to_owned()), below: true },
             Request::Diff { object: "vm".into(), from: "vm@s".into(), start: 1 << 60 },
             Request::Resize { object: "17".into(), size_bytes: 4096, shrink: false, force: false, if_match: None },
             Request::Grow { capacity_bytes: 1 << 40 },

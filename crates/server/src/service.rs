@@ -304,8 +304,9 @@ impl Service {
                 let holds = self.pool.holds(self.name_if(object.as_ref())?.as_deref())?;
                 Ok(Reply::Holds(holds.into_iter().map(documents::hold_line).collect()))
             }
-            Request::Snapshots { object } => {
-                self.snapshots(self.name_if(object.as_ref())?.as_deref()).map(Reply::Snapshots)
+            Request::Snapshots { object, name, below } => {
+                let object = self.name_if(object.as_ref())?;
+                self.snapshots(object.as_deref(), name.as_deref(), below).map(Reply::Snapshots)
             }
             Request::Diff { object, from, start } => {
                 let (from, to) = (self.name_of(&from)?, self.name_of(&object)?);

@@ -188,7 +188,7 @@ fn named_in(words: &[OsString]) -> Names {
         Ok(Reply::Volumes(folders)) => folders.into_iter().map(|folder| folder.name).collect(),
         _ => Vec::new(),
     };
-    let snapshots = match client.call(&Request::Snapshots { object: None }) {
+    let snapshots = match client.call(&Request::Snapshots { object: None, name: None, below: false }) {
         Ok(Reply::Snapshots(snapshots)) => {
             snapshots.into_iter().map(|snapshot| format!("{}@{}", snapshot.volume, snapshot.name)).collect()
         }

@@ -5,17 +5,30 @@ use std::collections::BTreeMap;
 use surface::Result;
 
 use super::Service;
+use crate::devices::is_in;
 use report::{ObjectKind, SnapshotReport};
 
 impl Service {
-    pub(super) fn snapshots(&self, volume: Option<&str>) -> Result<Vec<SnapshotReport>> {
+    /// Lists snapshots of an object, or of all; with `below`, of everything in it. Only those that
+    /// are called `named`, if that is given.
+    pub(super) fn snapshots(
+        &self,
+        object: Option<&str>,
+        named: Option<&str>,
+        below: bool,
+    ) -> Result<Vec<SnapshotReport>> {
         let mut reports: Vec<SnapshotReport> = Vec::new();
         let mut usage = BTreeMap::new();
         let mut held = BTreeMap::<_, Vec<String>>::new();
-        for hold in self.pool.holds(volume)? {
+        let of = object.filter(|_| !below);
+        for hold in self.pool.holds(of)? {
             held.entry((hold.volume, hold.snapshot)).or_default().push(hold.tag);
         }
-        for status in self.pool.snapshots(volume)? {
+        let is_meant = |status: &engine::SnapshotStatus| {
+            let is_below = |outer| status.volume == outer || is_in(&status.volume, outer);
+            named.is_none_or(|name| name == status.name) && (!below || object.is_none_or(is_below))
+        };
+        for status in self.pool.snapshots(of)?.into_iter().filter(is_meant) {
             if reports.last().is_none_or(|last| last.volume != status.volume) {
                 usage = self.pool.snapshot_usage(&status.volume)?.into_iter().map(|u| (u.name.clone(), u)).collect();
             }

@@ -196,9 +196,9 @@ impl Service {
     pub(super) fn object(&self, which: &Which) -> Result<ObjectReport> {
         let name = self.name_of(which)?;
         let etag = self.etag(Some(&name))?;
-        let object = if let Some((volume, _)) = name.split_once('@') {
+        let object = if let Some((volume, own)) = name.split_once('@') {
             let id = self.pool.volume(&name)?.id().0;
-            let found = self.snapshots(Some(volume))?.into_iter().find(|snapshot| snapshot.id == id);
+            let found = self.snapshots(Some(volume), Some(own), false)?.into_iter().find(|snapshot| snapshot.id == id);
             AnyObject::Snapshot(found.ok_or_else(|| missing(&name))?)
         } else {
             let mut listed = self.listed();

@@ -112,13 +112,12 @@ fn named(session: &Session, args: &DestroyArgs) -> Outcome<Vec<Going>> {
 /// The snapshots of a volume, or with `recursive` of everything in a folder, that `A,B%C` names.
 fn snapshots(session: &Session, volume: &str, spec: &str, recursive: bool) -> Outcome<Vec<String>> {
     let ranges = names::ranges(spec).map_err(|why| Error::new(ErrorKind::Invalid, why))?;
-    let of = (!recursive).then(|| volume.into());
-    let all = match session.call(Request::Snapshots { object: of })? {
+    let request = Request::Snapshots { object: Some(volume.into()), name: None, below: recursive };
+    let all = match session.call(request)? {
         Reply::Snapshots(all) => all,
         other => return Err(other.unexpected().into()),
     };
-    let is_meant = |of: &str| of == volume || recursive && is_in(of, volume);
-    let mut owners: Vec<_> = all.iter().map(|snapshot| snapshot.volume.as_str()).filter(|of| is_meant(of)).collect();
+    let mut owners: Vec<_> = all.iter().map(|snapshot| snapshot.volume.as_str()).collect();
     owners.sort_unstable();
     owners.dedup();
     let mut titles = Vec::new();
@@ -200,7 +199,7 @@ fn with_contents(session: &Session, args: &DestroyArgs, going: Vec<Going>) -> Ou
         return Ok(going);
     }
     let (volumes, folders) = (volumes(session)?, folders(session)?);
-    let snapshots = match session.call(Request::Snapshots { object: None })? {
+    let snapshots = match session.call(Request::Snapshots { object: None, name: None, below: false })? {
         Reply::Snapshots(snapshots) => snapshots,
         other => return Err(other.unexpected().into()),
     };

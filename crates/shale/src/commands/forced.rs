@@ -101,7 +101,8 @@ fn affected(session: &Session, forced: &Forced<'_>) -> Outcome<Vec<Affected>> {
     }
     let named = snapshot.filter(|_| forced.change == Change::Destroyed);
     if forced.recursive || named.is_some() {
-        let snapshots = match session.call(Request::Snapshots { object: Some(volume.into()) }) {
+        let snapshots = match session.call(Request::Snapshots { object: Some(volume.into()), name: None, below: false })
+        {
             Ok(Reply::Snapshots(snapshots)) => snapshots,
             // A missing volume is named by the request itself.
             Ok(_) | Err(_) => Vec::new(),

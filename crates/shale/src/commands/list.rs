@@ -154,10 +154,11 @@ fn wanted(session: &Session, args: &ListArgs) -> Outcome<Vec<VolumeReport>> {
         // Of a volume that there is not, this says so.
         // A share has none of those in it.
         let of = of.filter(|_| volumes.len() < 2);
-        let snapshots = match session.call(Request::Snapshots { object: of.map(Which::from) })? {
-            Reply::Snapshots(snapshots) => snapshots,
-            other => return Err(other.unexpected().into()),
-        };
+        let snapshots =
+            match session.call(Request::Snapshots { object: of.map(Which::from), name: None, below: false })? {
+                Reply::Snapshots(snapshots) => snapshots,
+                other => return Err(other.unexpected().into()),
+            };
         for volume in volumes.iter_mut().filter(|volume| !volume.folder) {
             volume.snapshots = Some(snapshots.iter().filter(|s| s.volume == volume.name).cloned().collect());
         }

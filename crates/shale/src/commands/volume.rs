@@ -94,7 +94,10 @@ pub fn make_folders_of(session: &Session, name: &str) -> Outcome {
     match session.created(request) {
         // If that is no folder, the creation in it says so.
         Err(error) if error.kind() == ErrorKind::Exists => Ok(()),
-        created => Ok(drop(created?)),
+        created => {
+            created?;
+            Ok(())
+        }
     }
 }
 
