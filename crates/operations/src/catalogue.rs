@@ -78,11 +78,12 @@ catalogue! {
         /// Fails unless the object still has this ETag; null: does not check.
         if_match: Option<String>,
     } => Done { DELETE "/objects/{object}", Admin, Destroy, ["destroy", "import"], "destroy {object}, recursive: {recursive}, force: {force}" },
-    /// Checks whether a `destroy` or a `rollback` would be refused for another reason than clients.
-    Allowed {
+    /// Returns the open objects that a `destroy`, `rollback`, `resize` or `receive` would take from
+    /// their clients. Fails as a `destroy` or a `rollback` would, apart from clients.
+    Preview {
         /// That request.
         request: Box<Request>,
-    } => Done { POST "/allowed", Read, Read, ["destroy", "rollback"] },
+    } => Affected { POST "/preview", Operate, Read, ["destroy", "rollback", "resize", "receive"] },
     /// Drops a snapshot received in part.
     GiveUp {
         /// Name: `VOLUME` or `VOLUME@SNAPSHOT`.

@@ -1,8 +1,8 @@
 //! The replies of operations, and the documents in them that no report has.
 
 use report::{
-    BookmarkLine, Detail, DiffReport, ExportsReport, FileReport, HoldLine, JobReport, PropertiesReport, ReceiveLine,
-    RecompressSlice, Region, ScrubSlice, ShrinkSlice, SnapshotReport, SortSlice, StatusReport, TraceLine,
+    AffectedLine, BookmarkLine, Detail, DiffReport, ExportsReport, FileReport, HoldLine, JobReport, PropertiesReport,
+    ReceiveLine, RecompressSlice, Region, ScrubSlice, ShrinkSlice, SnapshotReport, SortSlice, StatusReport, TraceLine,
     TrafficReport, UsageReport, VolumeReport,
 };
 use schemars::JsonSchema;
@@ -31,6 +31,8 @@ pub enum Reply {
     Done,
     /// The new object exists, and is durable.
     Created(Created),
+    /// Open objects that a change would take from their clients.
+    Affected(Vec<AffectedLine>),
     /// Volumes and shares, or folders, by name.
     Volumes(Vec<VolumeReport>),
     /// Full names of the snapshots that were taken.

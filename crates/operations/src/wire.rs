@@ -165,7 +165,7 @@ mod tests {
                 if_match: Some("7-ab".to_owned()),
             },
             Request::GiveUp { title: "vm@s".to_owned() },
-            Request::Allowed {
+            Request::Preview {
                 request: Box::new(Request::Rollback { snapshots: vec![Which::Id(9)], recursive: true, force: true }),
             },
             Request::Snapshot { object: Which::Id(u64::MAX), name: "s".to_owned() },

@@ -9,6 +9,7 @@ mod jobs;
 mod lists;
 mod mounts;
 mod objects;
+mod preview;
 mod status;
 mod tracers;
 mod traces;
@@ -256,7 +257,7 @@ impl Service {
                 let destroy = || self.devices.destroy(meant, recursive, force);
                 self.letting_go(|| self.unmounted(&[&name], force, destroy)).map(|()| Reply::Done)
             }
-            Request::Allowed { request } => self.check_allowed(&request).map(|()| Reply::Done),
+            Request::Preview { request } => self.preview(&request).map(Reply::Affected),
             Request::GiveUp { title } => self.letting_go(|| self.pool.give_up_received(&title)).map(|()| Reply::Done),
             Request::CloneImage { image, volume, size_bytes, properties } => {
                 self.clone_image(&image, &volume, size_bytes, &properties)

@@ -8,7 +8,7 @@ use super::Service;
 use crate::exports::{self, Exports};
 use crate::share_trees::ACCESS_TIMES;
 use crate::shares::Shares;
-use operations::{Reply, Request, Which};
+use operations::{Reply, Which};
 
 /// Whether a property means nothing for a volume: a door, or one of the mount of a share.
 pub(super) fn is_of_shares(key: &str) -> bool {
@@ -94,21 +94,6 @@ impl Service {
         if let Some(shares) = shares {
             shares.close_moments(true);
             shares.bring_up_to_date().iter().for_each(|line| log::warn!("{line}"));
-        }
-    }
-
-    /// Whether the pool would do that, as far as it can be told before.
-    pub(super) fn check_allowed(&self, request: &Request) -> Result<()> {
-        match request {
-            Request::Destroy { object, recursive, .. } => {
-                let name = self.name_of(object)?;
-                // The bookmark itself is looked for when it goes.
-                if name.contains('#') { Ok(()) } else { self.pool.check_destroy(self.meant(object, &name), *recursive) }
-            }
-            Request::Rollback { snapshots, recursive, .. } => {
-                self.check_rollback(&self.names_of(snapshots)?, *recursive)
-            }
-            _ => Ok(()),
         }
     }
 

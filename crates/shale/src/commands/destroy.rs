@@ -6,7 +6,7 @@ use surface::{Error, ErrorKind};
 use units::did_you_mean;
 
 use super::below;
-use super::forced::{self, Change, Forced};
+use super::forced;
 use super::list::{folders, volumes};
 use crate::cli::DestroyArgs;
 use crate::output::Output;
@@ -38,8 +38,7 @@ pub fn run(args: &DestroyArgs, output: &Output) -> Outcome {
         below::each(&titles, "destroyed", output, |title| {
             let request = request(args, title);
             if args.force {
-                let forced = Forced { title, change: Change::Destroyed, recursive: args.recursive };
-                forced::tell_before(&request, session, &forced, output)?;
+                forced::tell(session, &request, output)?;
             }
             Ok(session.done(request)?)
         })?;
@@ -175,7 +174,7 @@ fn look_at_all(session: &Session, args: &DestroyArgs, going: &[Going]) -> Outcom
         if thing.kind == "bookmark" {
             look_at_bookmark(session, &thing.title)?;
         }
-        session.done(Request::Allowed { request: Box::new(request(args, &thing.title)) })?;
+        forced::preview(session, &request(args, &thing.title))?;
     }
     Ok(())
 }

@@ -4,7 +4,7 @@ use serde_json::json;
 use surface::{Error, ErrorKind};
 
 use super::below;
-use super::forced::{self, Change, Forced};
+use super::forced;
 use super::image;
 use super::incomplete;
 use super::list::volumes;
@@ -108,11 +108,7 @@ pub fn rollback(args: RollbackArgs, output: &Output) -> Outcome {
             force: args.force,
         };
         if args.force {
-            session.done(Request::Allowed { request: Box::new(request.clone()) })?;
-            titles.iter().try_for_each(|title| {
-                let forced = Forced { title, change: Change::TakenBack, recursive: args.recursive };
-                forced::tell(session, &forced, output)
-            })?;
+            forced::tell(session, &request, output)?;
         }
         session.done(request)?;
         Ok((titles, is_folder))

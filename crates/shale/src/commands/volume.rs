@@ -8,7 +8,7 @@ use serde_json::json;
 use surface::{Error, ErrorKind};
 use units::format_size;
 
-use super::forced::{self, Change, Forced};
+use super::forced;
 use super::list::{folders, volumes};
 use super::rounding::report_rounding;
 use super::status::status;
@@ -115,8 +115,7 @@ pub fn resize(args: ResizeArgs, output: &Output) -> Outcome {
         let before = volumes(session)?.into_iter().find(|volume| volume.name == args.volume);
         // Without --shrink it is refused if it would take anything.
         if args.force && args.shrink {
-            let forced = Forced { title: &args.volume, change: Change::Shrunk, recursive: false };
-            forced::tell(session, &forced, output)?;
+            forced::tell(session, &request, output)?;
         }
         session.done(request)?;
         let has_grown = before.is_some_and(|before| before.size_bytes < size_bytes);
