@@ -190,13 +190,13 @@ Right after a receive the figures of the new snapshot are those of the last chec
 The figures of a folder are the sums of those in it. Those of a share count its names and inodes, too: an empty one has
 some 130 KiB of DATA, which take 4 KiB, and so the RATIO of a small one is high. 'shale usage' tells that of its files.
 
-JSON: a list of {id, name, share (whether it is one), folder (whether it is one), size_bytes, allocated_bytes, stored_bytes, ratio, created_unix_s, clients, client_names, properties,
+JSON: a list of {id, kind (volume, share, folder), name, share (whether it is one), folder (whether it is one), size_bytes, allocated_bytes, stored_bytes, ratio, created_unix_s, clients, client_names, properties,
   origin, incomplete, exact, bookmarks: list of {bookmark, created_unix_s, identity}, unserved (why a share is not mounted, or null)};
   id is a number that the volume keeps whatever it is called, allocated are logical bytes that hold data (its snapshots' too), stored what they take in the pool, ratio = allocated/stored (null
   when empty), clients how many have the volume open, client_names who the first 16 of them are, properties those set on the volume itself, origin the snapshot of
   another volume that it was cloned from, incomplete whether an import has brought a part of its data only, exact whether allocated and stored are exact, or estimated.
   With -t a volume is told if a line of it is: itself, a snapshot or a bookmark. With -r, or -t snapshot, each has
-  snapshots, a list of {volume, name, size_bytes, created_unix_s, scheduled, unique_bytes, shared_bytes, data_bytes, clients,
+  snapshots, a list of {id, kind, volume, name, size_bytes, created_unix_s, scheduled, unique_bytes, shared_bytes, data_bytes, clients,
   client_names, incomplete, holds}: holds are the tags that keep it, data_bytes are logical bytes that hold data, unique comes back if the snapshot alone is destroyed, shared is what others see too.")]
 pub struct ListArgs {
     /// Directory of the pool

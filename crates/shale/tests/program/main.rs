@@ -13,6 +13,7 @@ mod history;
 mod init;
 mod jobs;
 mod metadata_damage;
+mod objects;
 mod salvage;
 mod served;
 mod streams;
