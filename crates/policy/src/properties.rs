@@ -719,7 +719,7 @@ mod tests {
             ("quota", "lots", "none, or a size"),
             ("reservation", "-1", "none, or a size"),
             ("when-full", "hang", "wait:SECONDS"),
-            ("snapdir", "yes", "for root alone"),
+            ("snapdir", "yes", "root only"),
             ("hydrate", "yes", "50M/s"),
             ("remote-timeout", "5", "5m or 2h"),
             ("remote-cache", "all", "25%"),

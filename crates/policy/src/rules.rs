@@ -297,9 +297,9 @@ mod tests {
     #[test]
     fn refusals_say_what_is_allowed() {
         for (key, value, part) in [
-            ("rule.", "lz4", "no type of file"),
-            ("rule.a b", "lz4", "no type of file"),
-            ("rule.tar.gz", "lz4", "no type of file"),
+            ("rule.", "lz4", "not a file type"),
+            ("rule.a b", "lz4", "not a file type"),
+            ("rule.tar.gz", "lz4", "not a file type"),
             ("rule.jpeg", "lz4", "rule.jpg"),
             ("rule.NC", "lz4", "rule.nc"),
             ("rule.nc", "lz5", "MODE:CODEC"),

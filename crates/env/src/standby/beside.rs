@@ -154,7 +154,7 @@ mod tests {
         assert_eq!(ours.fault_beside(&POOL, 40, &first, 0), None);
         let second = ours.make_beside(&POOL, 40, &mut |_| Ok(())).unwrap();
         assert!(ours.fault_beside(&POOL, 40, &first, 0).unwrap().contains("another file"));
-        assert!(ours.fault_beside(&POOL, 40, &second, 1).unwrap().contains("cut off"));
+        assert!(ours.fault_beside(&POOL, 40, &second, 1).unwrap().contains("truncated"));
         let failed = ours.make_beside(&POOL, 41, &mut |_| Err(ErrorKind::StorageFull.into()));
         assert!(failed.is_err() && numbers(&ours) == [7, 40], "{failed:?}");
         ours.remove_beside(&POOL, 40, &first).unwrap();

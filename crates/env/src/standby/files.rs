@@ -404,7 +404,7 @@ mod tests {
         drop(standby.make(&POOL, 4096, &|_| ()).unwrap());
         let path = standby.path(&POOL);
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o660)).unwrap();
-        assert!(refusal(&standby).contains("others may"));
+        assert!(refusal(&standby).contains("other users may"));
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
         if rustix::process::geteuid().is_root() {
             std::os::unix::fs::chown(&path, Some(12345), None).unwrap();
@@ -420,9 +420,9 @@ mod tests {
         std::fs::create_dir(&path).unwrap();
         assert!(standby.left(&POOL).is_err());
         std::fs::remove_dir(&path).unwrap();
-        // One that was cut off since it was made, and one that lost a part.
+        // One that was truncated since it was created, and one that lost a part.
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).unwrap();
-        assert!(refusal(&standby).contains("cut off"));
+        assert!(refusal(&standby).contains("truncated"));
         file.set_len(1 << 20).unwrap();
         assert!(refusal(&standby).contains("a part of it was removed"));
     }
@@ -458,10 +458,10 @@ mod tests {
         let fault = || standby.fault(&POOL, &*memory).unwrap_or_default();
         assert_eq!(fault(), "");
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o660)).unwrap();
-        assert!(fault().contains("others may"), "{}", fault());
+        assert!(fault().contains("other users may"), "{}", fault());
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
         OpenOptions::new().write(true).open(&path).unwrap().set_len(4096).unwrap();
-        assert!(fault().contains("cut off"), "{}", fault());
+        assert!(fault().contains("truncated"), "{}", fault());
         std::fs::remove_file(&path).unwrap();
         assert!(fault().contains("removed"), "{}", fault());
         std::fs::write(&path, vec![1; 8192]).unwrap();
