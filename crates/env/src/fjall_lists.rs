@@ -10,8 +10,9 @@ use std::path::{Path, PathBuf};
 use crate::fjall_store::hash_file;
 
 const CURRENT: &str = "current";
-/// The library's own keyspace, which names the others, and that of the map, unless known otherwise.
+/// Directory of the library's own keyspace, which names the others.
 const NAMES: &str = "0";
+/// Directory of the map's keyspace, assumed where no other exists.
 const MAP: &str = "1";
 
 /// Directories of the keyspaces, in order.

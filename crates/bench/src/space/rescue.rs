@@ -21,7 +21,7 @@ const REQUEST_BYTES: u64 = 128 << 10;
 const NEW_POOL_BYTES: u64 = 256 << 20;
 const TEMPORARY_BYTES: u64 = 128 << 20;
 const READING_BYTES: u64 = 128 << 20;
-/// Speed limit for both, relative to sequential reading: as for a scrub.
+/// Least speed of both, in percent of sequential reading: as for a scrub.
 const CHECK_PERCENT: f64 = 80.0;
 
 /// Checks, then salvages, a pool with a volume that was written sequentially, and optionally the

@@ -25,7 +25,7 @@ const BLOCK_BYTES: u64 = 4096;
 const RUNS_MAX: usize = 256;
 const ALLOCATION_ANSWERS_MAX: usize = 64;
 
-/// The end of a file moves to `to`, beyond a hole or beyond data that begins there.
+/// Records a hole if a file is extended to `to`, or written from there on, past its last block.
 pub(super) fn note_hole(inode: &mut Inode, to: u64) {
     if inode.content.is_none() && to > inode.size.next_multiple_of(BLOCK_BYTES) {
         inode.flags.set(Flags::SPARSE, true);
