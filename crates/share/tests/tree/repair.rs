@@ -465,7 +465,7 @@ fn a_file_that_is_gone_with_its_data_is_not_found_again() {
     let tree = Tree::open(space.clone(), OPTIONS).unwrap();
     let repaired = tree.repair(&space.files(), true).unwrap();
     let [mended] = &repaired.mended[..] else { panic!("{repaired:?}") };
-    assert!(mended.contains("file 5000 holds no data"), "{mended}");
+    assert!(mended.contains("file 5000 hold no data"), "{mended}");
     assert_eq!((repaired.left, files_of(&tree)), (Vec::new(), content));
     assert!(tree.lookup(Tree::ROOT, b"lost+found").is_err());
     assert!(!space.files().contains(&GONE));
