@@ -72,6 +72,14 @@ def blob_private_authority(t):
     t.expect("AWS_CA_BUNDLE" in told and "certificate" in told, told)
     missing = Store(t, "s3://bucket/0", settings(t, server, AWS_CA_BUNDLE="/no/such/file")).blob("stat", "k", status=EXIT_USAGE)
     t.expect("AWS_CA_BUNDLE names /no/such/file" in str(missing), f"{missing}")
+    # The variable is of S3 alone: stores of other kinds are asked, here where nothing listens.
+    away = "http://127.0.0.1:9"
+    others = {"az": {"AZURE_STORAGE_ACCOUNT_NAME": "name", "AZURE_STORAGE_ACCOUNT_KEY": "a2V5", "AZURE_STORAGE_ENDPOINT": away},
+              "gs": {"GOOGLE_SKIP_SIGNATURE": "true", "GOOGLE_BASE_URL": away}}
+    for scheme, environment in others.items():
+        environment = dict(environment, AWS_CA_BUNDLE="/no/such/file")
+        asked = Store(t, f"{scheme}://bucket/0", environment).blob("stat", "k", status=EXIT_IO)
+        t.expect("/no/such/file" not in str(asked) and "127.0.0.1:9" in str(asked), f"{scheme}: {asked}")
 
 
 @test()

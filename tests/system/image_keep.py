@@ -142,3 +142,76 @@ def image_told_and_salvaged(t):
     t.expect(volume(t, server, "absent") == content + bytes(-len(content) % 4096), "the other one, when the store is back")
     server.stop()
     new.check()
+
+
+@test()
+def image_pins_of_a_disk_with_another_number(t):
+    """A pool has the same pins when its disk gets another device number, and a copy of the disk has others"""
+    store = here(t)
+    store.blob("put", "disk", image_file(t, size=2 * MIB))
+    disk, copy = t.dir / "pool.disk", t.dir / "copy.disk"
+    with open(disk, "wb") as file:
+        file.truncate(400 * MIB)
+    t.run("mkfs.ext4", "-q", disk)
+
+    def clone(device, name):
+        """A clone in the pool on a device, and who holds the image then: pool and place, without the volumes."""
+        directory = t.mount(device, "mnt")
+        t.run(BINARY, "clone", f"{store.url}/disk@1", directory / "pool", name)
+        t.umount(directory)
+        return {pin[0].rpartition("/")[0] for pin in store.blob("stat", "disk")["pins"]}
+
+    first = t.loop(disk)
+    t.mount(first, "mnt")
+    Pool(t, name="mnt/pool", capacity="256M")
+    t.umount(t.dir / "mnt")
+    original = clone(first, "one")
+    t.equal(len(original), 1, "places of the original")
+    t.detach(first)
+    # The device that is free now is taken: the disk gets the next one.
+    with open(copy, "wb") as file:
+        file.truncate(400 * MIB)
+    taken = t.loop(copy)
+    second = t.loop(disk)
+    t.expect(first != second, f"the disk is {first}, then {second}")
+    t.equal(clone(second, "two"), original, "places with another device number")
+    t.detach(second)
+    t.detach(taken)
+    t.run("cp", "--sparse=always", disk, copy)
+    t.equal(len(clone(t.loop(copy), "three") - original), 1, "places of a copy of the disk")
+
+
+@test()
+def image_held_under_an_earlier_name(t):
+    """An image version that was given up stays with its volume when that is renamed, and is not called gone"""
+    store = here(t)
+    first = image_file(t, size=2 * MIB)
+    store.blob("put", "disk", first)
+    pool = Pool(t, capacity="256M")
+    t.run(BINARY, "clone", f"{store.url}/disk", pool.path, "a")
+    second = t.dir / "second"
+    second.write_bytes(b"another version")
+    store.blob("put", "disk", second)
+    # As if the pin had come while an expiry was under way that did not see it.
+    pins = {path: path.read_bytes() for path in (t.dir / "blobs").rglob("pin/*/*/*") if path.is_file()}
+    t.equal(len(pins), 1, "pins")
+    store.blob("unpin", "disk", store.blob("stat", "disk")["pins"][0][0])
+    store.blob("expire", "disk", "--keep", "1")
+    for path, content in pins.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    pool.shale("rename", "a", "b")
+    log = t.dir / "server.log"
+    with open(log, "w", encoding="utf-8") as stderr:
+        server = pool.serve(stderr=stderr)
+    t.wait_for(lambda: "cannot be held for its volumes" in log.read_text(encoding="utf-8"), "the look at the image")
+    told = log.read_text(encoding="utf-8")
+    t.expect("stays as long as the pins" in told, f"what the log says: {told}")
+    t.equal((pool.status()["health"], holders(store, "disk")), ("ok", [("a", 1)]), "health, and who holds the version")
+    # A further clone of it is refused, and says nothing of the volume.
+    t.run(BINARY, "clone", f"{store.url}/disk@1", pool.path, "c", status=EXIT["not-found"])
+    t.equal(pool.status()["health"], "ok", "health after a clone that was refused")
+    store.blob("gc", "disk", "--grace", "0s", "--uploads", "0s", "--full")
+    content = first.read_bytes()
+    t.expect(volume(t, server, "b") == content + bytes(-len(content) % 4096), "b reads as its version")
+    server.stop()

@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import tarfile
+import time
 
 from harness import EXIT, Pool, test
 from harness.pool import BINARY
@@ -15,8 +16,8 @@ from harness.pool import BINARY
 LIBC = ctypes.CDLL(None, use_errno=True)
 # A user that no test makes.
 USER = 61001
-# How long a creation lasts at most, on any machine: kills are spread over it.
-CREATION_SECONDS = 0.4
+# Creations that are killed, at some time of those that they take.
+CREATIONS = 60
 
 
 class Handle(ctypes.Structure):
@@ -156,7 +157,7 @@ def is_whole(t, pool, name):
 
 @test(seconds_max=900)
 def shares_are_made_whole_or_not_at_all(t):
-    """create --share, import, clone and receive killed 60 times, the command and the server: each share is whole, and check is clean"""
+    """create --share, import, clone and receive killed at any time of theirs, the command and the server: each share is whole, and check is clean"""
     seed = random.randrange(1 << 32)
     t.log(f"seed {seed}")
     chance = random.Random(seed)
@@ -175,25 +176,34 @@ def shares_are_made_whole_or_not_at_all(t):
         lambda name: (["clone", pool.path, "origin@one", name], None),
         lambda name: (["receive", pool.path, name], stream),
     ]
-    made = 0
-    for number in range(60):
-        name = f"n{number}"
-        words, source = ways[number % len(ways)](name)
-        is_served = number % 3 == 0
+    made = killed = 0
+    # How long each way takes here, served and not: the kills are spread over that.
+    durations = {}
+    for number in range(-2 * len(ways), CREATIONS):
+        name = f"n{number + 2 * len(ways)}"
+        way, is_served = number % len(ways), (number // len(ways)) % 2 == 0
+        words, source = ways[way](name)
         server = pool.serve(shares=True) if is_served else None
+        patience = chance.uniform(0, durations[way, is_served]) if number >= 0 else None
+        began = time.monotonic()
         with open(source or os.devnull, "rb") as file:
             command = subprocess.Popen([BINARY, *words], stdin=file, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             try:
-                command.wait(chance.uniform(0, CREATION_SECONDS))
+                command.wait(patience)
             except subprocess.TimeoutExpired:
-                if is_served and number % 2 == 0:
+                killed += 1
+                if is_served and chance.random() < 0.5:
                     server.kill()
                 command.send_signal(signal.SIGKILL)
             command.wait()
+        if number < 0:
+            durations[way, is_served] = time.monotonic() - began
         if is_served and server.process.poll() is None:
             server.kill()
         made += is_whole(t, pool, name)
-    t.note(f"{made} of 60 shares were made")
+    t.note(f"{killed} of {CREATIONS} creations were killed, {made} shares were made")
+    t.expect(killed >= CREATIONS // 4, f"kills that met a creation: {killed} of {CREATIONS}")
+    t.expect(made >= 2 * len(ways), f"shares that were made: {made}, of which {2 * len(ways)} without a kill")
     pool.check()
     server = pool.serve(shares=True)
     t.equal(json.loads(pool.shale("status", "--json").stdout)["health"] in ("ok", "incomplete"), True, "health")

@@ -142,7 +142,7 @@ def posix_set_id_bits_go_as_below(t):
 @test(seconds_max=120)
 def posix_trusted_names(t):
     """trusted.* attributes are listed to the administrator alone, in the share and in its snapshots"""
-    pool, server, share = share_of(t)
+    pool, server, share = share_of(t, "-o", "snapdir=visible")
     (share / "f").write_text("x")
     os.setxattr(share / "f", "trusted.overlay.opaque", b"y")
     os.setxattr(share / "f", "user.open", b"z")

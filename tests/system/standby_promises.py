@@ -145,20 +145,46 @@ def memory_that_is_removed_is_made_again(t):
 
 
 @test(seconds_max=600)
+def memory_whose_head_is_gone_is_made_again(t):
+    """the first page of the memory of a running server is punched out, or overwritten with zeroes: a new file takes its place, and kill -9 loses nothing"""
+    pool = Pool(t, capacity="1G")
+    pool.create("v", 16 << 20)
+    damages = {
+        "punched": lambda place: t.run("fallocate", "--punch-hole", "--offset", "0", "--length", BLOCK, place),
+        "overwritten": lambda place: t.run("dd", "if=/dev/zero", f"of={place}", f"bs={BLOCK}", "count=1", "conv=notrunc"),
+    }
+    for name, damage in damages.items():
+        server = pool.serve()
+        place = pool.status()["standby"]
+        write_blocks(server, range(8))
+        damage(place)
+        t.wait_for(lambda: any("was made again" in note for note in pool.status()["standby_notes"]), f"{name}: another file")
+        t.wait_for(lambda: pool.status()["standby"] == place, f"{name}: the promise to hold again")
+        write_blocks(server, range(8, 16))
+        server.kill()
+        server = pool.serve()
+        status = pool.status()
+        t.equal((blocks_there(server, range(16)), status["health"]), (list(range(16)), "ok"), f"{name}: blocks, health")
+        t.equal(status["losses"], [], f"{name}: losses")
+        server.stop()
+        pool.check()
+
+
+@test(seconds_max=600)
 def memory_that_cannot_be_made_again_is_told(t):
     """the memory of a running server is removed, and there is no room for another: status promises nothing, and the next opening reports the loss"""
     pool = Pool(t, capacity="1G")
     pool.create("v", 16 << 20)
     place = memory_dir(t, "40M")
     server = pool.serve(memory="64M", standby=place)
-    t.expect("survives the server's death" in pool.shale("status").stdout, "status does not promise")
+    t.expect("the server's death" in pool.shale("status").stdout, "status does not promise")
     # The server holds the space of the removed file, so there is no room for another.
     fill_up(place)
     os.remove(pool.status()["standby"])
     status = pool.status()
     t.equal(status["standby"], None, "standby memory")
     t.expect(any("no standby memory" in note for note in status["standby_notes"]), f"notes: {status['standby_notes']}")
-    t.expect("survives the server's death" not in pool.shale("status").stdout, "status makes a promise that does not hold")
+    t.expect("the server's death" not in pool.shale("status").stdout, "status makes a promise that does not hold")
     write_blocks(server, range(4))
     server.kill()
     os.remove(place / "full")

@@ -325,8 +325,8 @@ impl Connection {
                     set.fold(builder, |builder, (key, value)| builder.with_config(key, value)).build().map_err(failed)
                 };
                 (
-                    Arc::new(builder(settings.commit_options()?, no_retry())?),
-                    Arc::new(builder(settings.data_options()?, retry())?),
+                    Arc::new(builder(settings.commit_options(location)?, no_retry())?),
+                    Arc::new(builder(settings.data_options(location)?, retry())?),
                 )
             }
             "az" => {
@@ -338,8 +338,8 @@ impl Connection {
                     set.fold(builder, |builder, (key, value)| builder.with_config(key, value)).build().map_err(failed)
                 };
                 (
-                    Arc::new(builder(settings.commit_options()?, no_retry())?),
-                    Arc::new(builder(settings.data_options()?, retry())?),
+                    Arc::new(builder(settings.commit_options(location)?, no_retry())?),
+                    Arc::new(builder(settings.data_options(location)?, retry())?),
                 )
             }
             _ => {
@@ -355,8 +355,8 @@ impl Connection {
                     builder.build().map_err(failed)
                 };
                 (
-                    Arc::new(builder(settings.commit_options()?, no_retry())?),
-                    Arc::new(builder(settings.data_options()?, retry())?),
+                    Arc::new(builder(settings.commit_options(location)?, no_retry())?),
+                    Arc::new(builder(settings.data_options(location)?, retry())?),
                 )
             }
         };

@@ -14,7 +14,7 @@ use crate::clone::{Place, pin_everywhere, places};
 use crate::connect::{At, Connection};
 use crate::error::Error;
 use crate::names::{BlobKey, Inc};
-use crate::pins::Pin;
+use crate::pins::{Holders, Pin};
 
 /// A version, and the blobs that have its packs.
 #[derive(Debug)]
@@ -128,6 +128,14 @@ impl Image {
         Ok(())
     }
 
+    /// Tells whether the version is kept by any pin, a volume's or a clone's.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub async fn has_pins(&self) -> Result<bool, Error> {
+        self.blob.log().is_pinned(self.version.seq).await
+    }
+
     /// Tells whether the version is kept for a volume.
     ///
     /// # Errors
@@ -169,10 +177,10 @@ impl Image {
     ///
     /// # Errors
     /// When the store fails.
-    pub async fn unpin(&self, is_meant: impl Fn(&str) -> bool) -> Result<u64, Error> {
-        let mut taken = self.blob.unpin(&is_meant).await?;
+    pub async fn unpin(&self, holders: Holders<'_>) -> Result<u64, Error> {
+        let mut taken = self.blob.unpin(holders).await?;
         for (origin, _) in &self.origins {
-            taken += origin.unpin(&is_meant).await?;
+            taken += origin.unpin(holders).await?;
         }
         Ok(taken)
     }
@@ -184,15 +192,12 @@ impl Blob {
     ///
     /// # Errors
     /// When the store fails.
-    pub async fn unpin(&self, is_meant: impl Fn(&str) -> bool) -> Result<u64, Error> {
-        let mut taken = 0;
-        for pin in self.log().pins().await?.valid {
-            if pin.life == 0 && is_meant(&pin.holder) {
-                self.log().remove_pin(&pin).await?;
-                taken += 1;
-            }
+    pub async fn unpin(&self, holders: Holders<'_>) -> Result<u64, Error> {
+        let pins = self.log().pins_of_volumes(holders).await?;
+        for pin in &pins {
+            self.log().remove_pin(pin).await?;
         }
-        Ok(taken)
+        Ok(pins.len() as u64)
     }
 
     /// Returns the oldest record that has the pieces of the newest version, behind which there are

@@ -84,7 +84,7 @@ pub use nest::refuse_nested;
 pub use ops::{Op, Patch, Replacement, What};
 pub use optimize::Optimized;
 pub use pack::{PACK_BYTES, PACK_BYTES_MAX, PACK_BYTES_MIN, PackBuilder, PackReport, verify_pack};
-pub use pins::{Pin, Pins, pin_version};
+pub use pins::{Holders, Pin, Pins, pin_version};
 pub use probe::probe;
 pub use profile::{Arranged, Profile};
 pub use push::{Change, PushOptions, Pushed};

@@ -57,6 +57,26 @@ pub struct Pins {
     pub damaged: Vec<Error>,
 }
 
+/// The holders whose pins are meant. A pin's key has a hash of its holder: the pins of holders that
+/// are named are found, or passed over, without a read of the others.
+#[derive(Clone, Copy)]
+pub enum Holders<'a> {
+    /// These.
+    Named(&'a BTreeSet<String>),
+    /// Those that `is_meant` accepts, which is not asked about those of `kept`.
+    #[allow(missing_docs, reason = "it is said above")]
+    Accepted { is_meant: &'a dyn Fn(&str) -> bool, kept: &'a BTreeSet<String> },
+}
+
+impl Holders<'_> {
+    fn are(&self, holder: &str) -> bool {
+        match self {
+            Self::Named(names) => names.contains(holder),
+            Self::Accepted { is_meant, kept } => !kept.contains(holder) && is_meant(holder),
+        }
+    }
+}
+
 /// The key of a pin: enough to keep the version, and to find the pins of one holder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct PinName {
@@ -194,7 +214,24 @@ impl Log {
     /// When the store fails. Damaged pins are no error: they keep their versions, and are returned
     /// apart.
     pub async fn pins(&self) -> Result<Pins, Error> {
+        self.read_pins(self.pin_names().await?).await
+    }
+
+    /// Reads the pins that volumes have, and of these only such as may be meant.
+    pub(crate) async fn pins_of_volumes(&self, holders: Holders<'_>) -> Result<Vec<Pin>, Error> {
+        let hashes = |names: &BTreeSet<String>| names.iter().map(|name| hash(name, 0)).collect::<BTreeSet<_>>();
+        let (named, is_wanted) = match holders {
+            Holders::Named(names) => (hashes(names), true),
+            Holders::Accepted { kept, .. } => (hashes(kept), false),
+        };
         let mut names = self.pin_names().await?;
+        names.retain(|name| named.contains(&name.holder) == is_wanted);
+        let mut pins = self.read_pins(names).await?.valid;
+        pins.retain(|pin| pin.life == 0 && holders.are(&pin.holder));
+        Ok(pins)
+    }
+
+    async fn read_pins(&self, mut names: Vec<PinName>) -> Result<Pins, Error> {
         names.sort_unstable();
         let reads = names.into_iter().map(|name| async move { self.read_pin(&name).await });
         let mut reads = futures_util::stream::iter(reads).buffered(AT_ONCE);

@@ -20,7 +20,7 @@ const SILENCE_TIMEOUT: Duration = Duration::from_secs(20);
 const COMMIT_TIMEOUT: Duration = Duration::from_secs(20);
 /// How often the data client repeats a request by itself.
 const DATA_RETRIES: usize = 4;
-/// Variable with the certificates of a private authority, as the AWS tools read it.
+/// Variable with the certificates of a private authority, as the AWS tools read it: of S3 stores.
 const CA_BUNDLE_VARIABLE: &str = "AWS_CA_BUNDLE";
 /// Option with such a file; Python's `verify` sets it.
 const CA_BUNDLE_OPTION: &str = "ca_bundle";
@@ -71,10 +71,13 @@ impl StoreSettings {
     }
 
     /// Returns the certificates of a private authority that are trusted as well as the system's.
-    fn certificates(&self) -> Result<Vec<Certificate>, Error> {
+    fn certificates(&self, location: &Location) -> Result<Vec<Certificate>, Error> {
         let given = self.options.iter().rev().find(|(name, _)| name == CA_BUNDLE_OPTION).map(|(_, file)| file.clone());
-        let variable = || std::env::var(CA_BUNDLE_VARIABLE).ok().filter(|file| !file.is_empty());
-        let (name, file) = match (given, variable()) {
+        let variable = match location.scheme() {
+            "s3" => std::env::var(CA_BUNDLE_VARIABLE).ok().filter(|file| !file.is_empty()),
+            _ => None,
+        };
+        let (name, file) = match (given, variable) {
             (Some(file), _) => (CA_BUNDLE_OPTION, file),
             (None, Some(file)) => (CA_BUNDLE_VARIABLE, file),
             (None, None) => return Ok(Vec::new()),
@@ -103,19 +106,19 @@ impl StoreSettings {
             || self.options.iter().any(is_given)
     }
 
-    fn trusting(&self, options: ClientOptions) -> Result<ClientOptions, Error> {
+    fn trusting(&self, location: &Location, options: ClientOptions) -> Result<ClientOptions, Error> {
         let options = options.with_connect_timeout(CONNECT_TIMEOUT).with_allow_http(self.allows_http());
-        Ok(self.certificates()?.into_iter().fold(options, ClientOptions::with_root_certificate))
+        Ok(self.certificates(location)?.into_iter().fold(options, ClientOptions::with_root_certificate))
     }
 
     /// Returns the options of the client for data.
-    pub(crate) fn data_options(&self) -> Result<ClientOptions, Error> {
-        self.trusting(ClientOptions::new().with_timeout_disabled().with_read_timeout(SILENCE_TIMEOUT))
+    pub(crate) fn data_options(&self, location: &Location) -> Result<ClientOptions, Error> {
+        self.trusting(location, ClientOptions::new().with_timeout_disabled().with_read_timeout(SILENCE_TIMEOUT))
     }
 
     /// Returns the options of the client for commits.
-    pub(crate) fn commit_options(&self) -> Result<ClientOptions, Error> {
-        self.trusting(ClientOptions::new().with_timeout(COMMIT_TIMEOUT))
+    pub(crate) fn commit_options(&self, location: &Location) -> Result<ClientOptions, Error> {
+        self.trusting(location, ClientOptions::new().with_timeout(COMMIT_TIMEOUT))
     }
 
     /// Returns a builder of a client for a bucket.
@@ -240,17 +243,18 @@ mod tests {
     fn a_file_of_certificates_is_read_or_named() {
         let dir = testkit::TempDir::new("ca-bundle");
         let file = dir.join("ca.pem");
+        let location: Location = "s3://b/k".parse().unwrap();
         let named = |content: &str| {
             std::fs::write(&file, content).unwrap();
-            with(&[("ca_bundle", file.to_str().unwrap())]).data_options().map(drop).map_err(|error| error.to_string())
+            let settings = with(&[("ca_bundle", file.to_str().unwrap())]);
+            settings.data_options(&location).map(drop).map_err(|error| error.to_string())
         };
         for content in ["", "no certificate", "-----BEGIN CERTIFICATE-----\nAA\n"] {
             let refused = named(content);
             assert!(refused.as_ref().is_err_and(|why| why.contains("ca.pem")), "{content}: {refused:?}");
         }
-        let missing = with(&[("ca_bundle", "/no/such/file")]).commit_options().map(drop);
+        let missing = with(&[("ca_bundle", "/no/such/file")]).commit_options(&location).map(drop);
         assert!(missing.is_err_and(|error| error.to_string().contains("ca_bundle names /no/such/file")));
-        let location: Location = "s3://b/k".parse().unwrap();
         with(&[("ca_bundle", "/no/such/file")]).s3(&location, ClientOptions::new()).unwrap();
     }
 }

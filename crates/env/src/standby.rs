@@ -67,6 +67,11 @@ pub trait Standby: Send + Sync {
     /// When it cannot be removed.
     fn remove(&self, pool: &[u8; 16]) -> Result<()>;
 
+    /// Whether files exist that a process made next to the memory of this pool.
+    fn has_beside(&self, _pool: &[u8; 16]) -> bool {
+        false
+    }
+
     /// Handles files next to memory that was left by an earlier process and is not used: removes
     /// them (`is_void`: they are from another boot), or keeps them under other names, which are
     /// returned. A no-op where only memory exists.

@@ -18,6 +18,7 @@ pub(crate) const fn errno(kind: ErrorKind) -> Errno {
         ErrorKind::Corrupt | ErrorKind::Io => Errno::EIO,
         ErrorKind::ReadOnly => Errno::EROFS,
         ErrorKind::Unsupported => Errno::EOPNOTSUPP,
+        ErrorKind::Denied => Errno::EACCES,
     }
 }
 
@@ -37,6 +38,7 @@ mod tests {
             (ErrorKind::Corrupt, libc::EIO),
             (ErrorKind::Io, libc::EIO),
             (ErrorKind::Unsupported, libc::EOPNOTSUPP),
+            (ErrorKind::Denied, libc::EACCES),
         ];
         for (kind, expected) in table {
             assert_eq!(errno(kind).code(), expected, "{}", kind.name());

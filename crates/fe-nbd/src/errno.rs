@@ -37,7 +37,7 @@ impl From<ErrorKind> for Errno {
     fn from(kind: ErrorKind) -> Self {
         match kind {
             ErrorKind::Invalid | ErrorKind::Exists => Self::Inval,
-            ErrorKind::InUse | ErrorKind::ReadOnly | ErrorKind::Conflict => Self::Perm,
+            ErrorKind::InUse | ErrorKind::ReadOnly | ErrorKind::Conflict | ErrorKind::Denied => Self::Perm,
             ErrorKind::Full => Self::NoSpc,
             // A device that vanished under its client is to the client like one that broke.
             ErrorKind::NotFound | ErrorKind::Corrupt | ErrorKind::Io => Self::Io,

@@ -37,6 +37,6 @@ pub mod negotiate;
 pub mod wire;
 
 pub use errno::Errno;
-pub use listen::Listen;
+pub use listen::{Listen, Listener};
 pub use server::{Log, Server, ServerOptions};
 pub use shortage::Shortage;

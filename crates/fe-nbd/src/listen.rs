@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
-use rustix::fs::{CWD, RenameFlags, renameat_with};
-use rustix::net::{SocketFlags, sockopt};
+use rustix::fs::{CWD, Mode, RenameFlags, renameat_with};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use surface::{Error, ErrorKind, Result};
 
 /// A peer that vanished without closing is noticed after two minutes and gives its place in the
@@ -19,6 +19,8 @@ use surface::{Error, ErrorKind, Result};
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_COUNT: u32 = 6;
+/// Clients that may wait to be accepted, as std has it.
+const BACKLOG: i32 = 128;
 
 /// Where an NBD server listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -123,6 +125,18 @@ impl Listener {
     /// [`ErrorKind::InUse`] when another server listens there, [`ErrorKind::Exists`] when the path
     /// is not a socket.
     pub fn bind(listen: &Listen) -> Result<Self> {
+        Self::bind_for(listen, None)
+    }
+
+    /// The same; a socket file is its owner's alone from the moment at which it is there.
+    ///
+    /// # Errors
+    /// Those of [`bind`](Self::bind).
+    pub fn bind_private(listen: &Listen) -> Result<Self> {
+        Self::bind_for(listen, Some(Mode::RUSR | Mode::WUSR))
+    }
+
+    fn bind_for(listen: &Listen, mode: Option<Mode>) -> Result<Self> {
         let fail = |error: std::io::Error| {
             let what = format!("cannot listen on {listen}");
             match error.kind() {
@@ -157,7 +171,7 @@ impl Listener {
                     return Err(Error::new(ErrorKind::Invalid, message));
                 }
                 remove_stale(path)?;
-                let listener = UnixListener::bind(path).map_err(fail)?;
+                let listener = bind_file(path, mode).map_err(fail)?;
                 listener.set_nonblocking(true).map_err(fail)?;
                 let metadata = std::fs::symlink_metadata(path).map_err(fail)?;
                 let file = Some((path.clone(), (metadata.dev(), metadata.ino())));
@@ -179,6 +193,16 @@ impl Listener {
         }
         Ok(socket)
     }
+}
+
+/// Binds a socket file; the kernel gives it the mode that the socket has.
+fn bind_file(path: &Path, mode: Option<Mode>) -> std::io::Result<UnixListener> {
+    let Some(mode) = mode else { return UnixListener::bind(path) };
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    rustix::fs::fchmod(&socket, mode)?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(socket.into())
 }
 
 impl AsFd for Listener {

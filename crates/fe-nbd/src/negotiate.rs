@@ -324,7 +324,7 @@ fn invalid(text: &str) -> Refused {
 fn refused(error: &Error) -> Refused {
     let kind = match error.kind() {
         ErrorKind::NotFound | ErrorKind::Invalid => option_reply::ERR_UNKNOWN,
-        ErrorKind::InUse | ErrorKind::Exists => option_reply::ERR_POLICY,
+        ErrorKind::InUse | ErrorKind::Exists | ErrorKind::Denied => option_reply::ERR_POLICY,
         ErrorKind::Full
         | ErrorKind::Corrupt
         | ErrorKind::Io

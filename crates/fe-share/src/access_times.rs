@@ -5,6 +5,8 @@
 //! file's pages: the next read is sent. A program that writes to a file and reads it through the
 //! same descriptor moves nothing.
 
+use std::sync::atomic::Ordering;
+
 use fuse::wire::reply::OpenFlags;
 use fuse::{Operation, Request};
 
@@ -16,7 +18,8 @@ impl Served {
     /// brings no request, so the kernel drops what it has cached of one whose access time is due.
     pub(crate) fn open_flags(&self, request: &Request<'_>) -> Option<OpenFlags> {
         let cache = match request.operation {
-            Operation::Open { .. } => OpenFlags::default(),
+            // Closing it waits for no server.
+            Operation::Open { .. } => OpenFlags::NO_FLUSH,
             Operation::OpenDirectory { .. } => OpenFlags::CACHE_DIR,
             _ => return None,
         };
@@ -28,6 +31,7 @@ impl Served {
     /// damaged can still be read.
     pub(crate) fn note_access(&self, node: u64) {
         if self.has_access_times
+            && !self.is_read_only.load(Ordering::Relaxed)
             && let Err(failure) = self.tree.note_access(node)
         {
             log::debug!("the access time of inode {node} cannot be moved: {failure:?}");

@@ -1,7 +1,17 @@
-//! Which kind of operation a request is where operations are counted.
+//! Which kind of operation a request is, where operations are counted and changes are refused.
 
 use fuse::Operation;
 use surface::OpKind;
+
+use crate::flags;
+
+/// Whether a request changes a file, a name or an attribute.
+pub(crate) fn is_change(operation: &Operation<'_>) -> bool {
+    match operation {
+        Operation::Ioctl { command, .. } => flags::sets(*command),
+        other => matches!(kind_of(other), OpKind::Write | OpKind::Change | OpKind::Discard),
+    }
+}
 
 /// The kind of a request. What only prepares others, such as to open a file, counts as looked at.
 pub(crate) fn kind_of(operation: &Operation<'_>) -> OpKind {

@@ -19,6 +19,11 @@ const MORE_FLAGS_BYTES: usize = 28;
 /// Most bytes of an answer: the kernel asks for those of the flags.
 const OUT_BYTES_MAX: usize = 8;
 
+/// Whether an ioctl changes something.
+pub(crate) const fn sets(command: u32) -> bool {
+    command == SET_FLAGS
+}
+
 /// Answers an ioctl.
 pub(crate) fn ioctl(tree: &Tree, node: u64, command: u32, data: &[u8], out_bytes: u32) -> Result<Vec<u8>, Errno> {
     match command {

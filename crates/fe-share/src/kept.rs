@@ -34,7 +34,6 @@
 use std::fmt;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
@@ -165,14 +164,14 @@ impl KeptJournal {
         }
     }
 
-    /// Has `use_it` use the file.
+    /// Another descriptor of the file. Records are written while its user waits for something.
     ///
     /// # Errors
-    /// When there is none, and those of `use_it`.
-    pub(crate) fn with_memory<T>(&self, use_it: impl FnOnce(BorrowedFd<'_>) -> io::Result<T>) -> io::Result<T> {
+    /// When there is no file, or no more descriptors.
+    pub(crate) fn memory(&self) -> io::Result<File> {
         let state = self.state.lock();
         let why = || state.why_none.clone().unwrap_or_default();
-        use_it(state.memory.as_ref().ok_or_else(|| io::Error::other(why()))?.as_fd())
+        state.memory.as_ref().ok_or_else(|| io::Error::other(why()))?.try_clone()
     }
 
     /// All that it has is durable.
@@ -243,10 +242,12 @@ impl KeptJournal {
         if half.of != Some(commit) {
             // The half has records of a commit that nothing needs any more.
             memory.write_all_at(&[0; HEAD_BYTES], begin(commit))?;
-            if half.allocated > KEPT_BYTES {
+            // Records go past the allocated space when no more of it could be had.
+            let taken = half.allocated.max(half.used);
+            if taken > KEPT_BYTES {
                 // It is asked for memory, and nothing else depends on it.
                 let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-                let more = half.allocated - KEPT_BYTES;
+                let more = taken - KEPT_BYTES;
                 let _ = rustix::fs::fallocate(memory, punch, begin(commit) + KEPT_BYTES, more);
             }
             *half = Half { of: Some(commit), used: 0, allocated: KEPT_BYTES };
@@ -314,8 +315,9 @@ impl Journal for KeptJournal {
     }
 
     fn commit_bytes(&self) -> usize {
-        let allocated = self.state.lock().halves.iter().map(|half| half.allocated).max().unwrap_or(KEPT_BYTES);
-        (allocated / FULL_DIVISOR) as usize
+        // The half of the commit before does not take the records that come.
+        let newest = self.state.lock().halves.into_iter().max_by_key(|half| half.of);
+        (newest.map_or(KEPT_BYTES, |half| half.allocated) / FULL_DIVISOR) as usize
     }
 }
 
@@ -544,6 +546,19 @@ mod tests {
         assert_eq!(commits(&kept), [4]);
     }
 
+    /// Where no more space can be allocated, records are written past what there is of it.
+    #[test]
+    fn a_half_gives_back_what_was_not_allocated_ahead() {
+        use std::os::unix::fs::MetadataExt;
+        let kept = journal(1);
+        kept.keep(2, &vec![2; 8 << 20]);
+        kept.state.lock().halves[0].allocated = KEPT_BYTES;
+        let bytes = || memory(&kept).metadata().unwrap().blocks() * 512;
+        let before = bytes();
+        kept.keep(4, b"small");
+        assert!(bytes() + (6 << 20) < before, "{before} bytes, then {}", bytes());
+    }
+
     /// A place that has room on command, and whose files can be removed.
     #[derive(Debug, Default)]
     struct Fickle {
@@ -576,7 +591,7 @@ mod tests {
         let place = Arc::new(Fickle::default());
         let set = |flag: &std::sync::atomic::AtomicBool| flag.store(true, std::sync::atomic::Ordering::Relaxed);
         let kept = KeptJournal::new(1, Some(place.clone()));
-        assert!(kept.fault().is_some() && kept.with_memory(|_| Ok(())).is_err());
+        assert!(kept.fault().is_some() && kept.memory().is_err());
         kept.keep(5, b"before there was room");
         assert!(!kept.renew() && kept.missing().is_some());
         set(&place.has_room);
@@ -604,7 +619,6 @@ mod tests {
         kept.keep(2, &vec![2; 1 << 20]);
         assert!(kept.commit_bytes() > 1 << 20, "there is more");
         kept.keep(3, b"small");
-        kept.keep(4, b"small");
-        assert_eq!(kept.commit_bytes() as u64, KEPT_BYTES / FULL_DIVISOR);
+        assert_eq!(kept.commit_bytes() as u64, KEPT_BYTES / FULL_DIVISOR, "not of the half before");
     }
 }

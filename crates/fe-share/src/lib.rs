@@ -23,10 +23,12 @@
 //! program loses neither, where there is a place for a journal ([`MountOptions::journal`]).
 
 mod access_times;
+mod closing;
 mod counted;
 mod flags;
 mod growing;
 mod held;
+mod holding;
 mod kept;
 mod moments;
 mod mount;

@@ -26,6 +26,8 @@ const VIEW_SHIFT: u32 = 48;
 const SIGNS: u64 = 0xffff << VIEW_SHIFT;
 const SHALE: u64 = SIGNS | 1;
 const SNAPSHOTS: u64 = SIGNS | 2;
+/// The file of [`crate::closing`].
+pub(crate) const FIRST_CLOSED: u64 = SIGNS | 3;
 /// Numbers that a view can have: of two snapshots with the same, the one that was looked at first
 /// is shown.
 const VIEWS: u64 = 0xfffe;

@@ -7,9 +7,10 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -21,7 +22,9 @@ use rustix::mount::UnmountFlags;
 use share::{Left, Tree};
 use surface::{Error, ErrorKind, Result, Traffic};
 
+use crate::closing;
 use crate::held::Held;
+use crate::holding::{HeldBy, begin_journal, look_after, not_held};
 use crate::kept::{self, JournalPlace, KeptJournal};
 use crate::moments::{Moments, Shown};
 use crate::served::Served;
@@ -36,6 +39,8 @@ pub struct MountOptions {
     /// Whether reads move access times (`relatime`); otherwise the mount says `noatime`. A mount
     /// that has outlived its server stays as it was made.
     pub has_access_times: bool,
+    /// Whether changes are refused, until [`Mount::set_read_only`].
+    pub is_read_only: bool,
     /// What `mount` and `df` show as the source.
     pub source: String,
     /// Mounts over a directory that is not empty, or over another mount; they are hidden then.
@@ -58,6 +63,7 @@ impl Default for MountOptions {
             threads: 4,
             allow_suid_and_devices: false,
             has_access_times: false,
+            is_read_only: false,
             source: "shale".to_owned(),
             overlay: false,
             commit_every: Duration::from_secs(5),
@@ -124,6 +130,7 @@ pub fn mount_with_moments(
     let moments = moments.map(|moments| Shown::new(moments, &tree));
     let mut served = Served::new(tree.clone(), Held::default(), moments, options.traffic.clone());
     served.has_access_times = options.has_access_times;
+    served.is_read_only.store(options.is_read_only, Ordering::Relaxed);
     let served = Arc::new(served);
     let first = Transport::best();
     let session = match begin(&served, &dir_path, options, first) {
@@ -150,10 +157,12 @@ pub fn mount_with_moments(
         if let Some(held_by) = &held_by
             && let Err(error) = held_by.hold(journal)
         {
-            log::warn!("{}: the mount will not outlive its server: {error}", dir.display());
+            log::warn!("{}: {}", dir.display(), not_held(&error));
         }
     }
-    start(session, served, place, options, journal, held_by)
+    let mount = start(session, served, place, options, journal, held_by)?;
+    closing::close_first(&mount.served, &dir_path);
+    Ok(mount)
 }
 
 /// Goes on with a mount that has outlived its server. `tree` must be [taken over](Tree::take_over)
@@ -177,6 +186,29 @@ pub fn resume_with_moments(
     mount: KeptMount,
     options: &MountOptions,
 ) -> Result<Mount> {
+    let (place, kept_by) = (mount.place.clone(), mount.kept_by.clone());
+    let resumed = go_on(tree, moments, mount, options);
+    if resumed.is_err() {
+        // Without a server its requests fail, instead of waiting in the keeper.
+        end_kept(&kept_by, &place);
+    }
+    resumed
+}
+
+/// Has a mount end that a keeper holds. The caller has closed its descriptors.
+fn end_kept(kept_by: &KeptBy, place: &Place) {
+    kept_by.give_up();
+    if let Err(error) = place.detach() {
+        log::warn!("{error}");
+    }
+}
+
+fn go_on(
+    tree: Arc<Tree>,
+    moments: Option<Arc<dyn Moments>>,
+    mount: KeptMount,
+    options: &MountOptions,
+) -> Result<Mount> {
     let KeptMount { place, devices, kept_by, .. } = mount;
     let about = |error: io::Error| {
         let unsupported = error.kind() == io::ErrorKind::InvalidInput;
@@ -187,6 +219,7 @@ pub fn resume_with_moments(
     let moments = moments.map(|moments| Shown::new(moments, &tree));
     let mut served = Served::new(tree.clone(), Held::taken_over(), moments, options.traffic.clone());
     served.has_access_times = place.has_access_times();
+    served.is_read_only.store(options.is_read_only, Ordering::Relaxed);
     let served = Arc::new(served);
     let session = Session::take_over(devices, served.clone()).map_err(about)?;
     place.bring_back(session.notifier().device(), &how(options), options.overlay)?;
@@ -196,67 +229,10 @@ pub fn resume_with_moments(
     if let Some(journal) = &journal
         && let Err(error) = held_by.hold(journal)
     {
-        // The mount goes on: a journal that is made again is offered to the keeper.
-        log::warn!("{}: the mount will not outlive its server: {error}", place.dir().display());
+        // The mount goes on: the journal is offered to the keeper again.
+        log::warn!("{}: {}", place.dir().display(), not_held(&error));
     }
     start(session, served, place, options, journal, Some(held_by))
-}
-
-/// Begins the journal of a tree's changes, if there is a place for it, or a keeper that holds it.
-fn begin_journal(tree: &Tree, options: &MountOptions, is_kept: bool) -> Option<Arc<KeptJournal>> {
-    if !is_kept && options.journal.is_none() {
-        return None;
-    }
-    // The journal has the changes from now on.
-    let settled = settle(tree);
-    let journal = Arc::new(KeptJournal::new(tree.session(), options.journal.clone()));
-    if let Err(error) = settled {
-        log::warn!("a share has changes that are not durable and that its journal lacks: {error}");
-        journal.lacks_some();
-    }
-    tree.keep_journal(journal.clone());
-    Some(journal)
-}
-
-fn settle(tree: &Tree) -> io::Result<()> {
-    tree.settle().map_err(|failure| io::Error::from_raw_os_error(failure.errno()))
-}
-
-/// A mount as a keeper holds it, so that a journal that is made again can be held with it.
-struct HeldBy {
-    place: Place,
-    devices: Vec<Arc<OwnedFd>>,
-    kept_by: KeptBy,
-}
-
-impl HeldBy {
-    fn of(session: &Session<Served>, place: &Place, kept_by: &KeptBy) -> Self {
-        Self { place: place.clone(), devices: session.descriptors(), kept_by: kept_by.clone() }
-    }
-
-    /// Has the keeper hold the mount and its journal.
-    fn hold(&self, journal: &KeptJournal) -> io::Result<()> {
-        journal.with_memory(|memory| {
-            // The keeper looks at the first for the end of the connection; the memory comes last.
-            let devices = self.devices.iter().map(|device| device.as_fd());
-            let descriptors: Vec<BorrowedFd<'_>> = devices.chain([memory]).collect();
-            self.kept_by.keeper.put(&self.kept_by.name, &self.place.to_bytes(), &descriptors)
-        })
-    }
-}
-
-/// Makes a journal again that the next program would not find, and has it count when all is durable
-/// that it lacks.
-fn look_after(journal: &KeptJournal, tree: &Tree, held_by: Option<&HeldBy>) -> io::Result<()> {
-    if journal.renew()
-        && let Some(held_by) = held_by
-    {
-        held_by.hold(journal)?;
-    }
-    let Some(failures) = journal.missing() else { return Ok(()) };
-    settle(tree)?;
-    journal.settled(failures);
-    Ok(())
 }
 
 /// A mount that has outlived its server, as its keeper has it.
@@ -297,11 +273,8 @@ impl KeptMount {
 
     /// Ends it: programs that have a file open get errors.
     pub fn give_up(self) {
-        self.kept_by.give_up();
         drop((self.devices, self.memory));
-        if let Err(error) = self.place.detach() {
-            log::warn!("{error}");
-        }
+        end_kept(&self.kept_by, &self.place);
     }
 }
 
@@ -321,11 +294,14 @@ fn start(
     let end = Arc::new(End::default());
     let committing = {
         let (tree, end, every, journal) = (tree.clone(), end.clone(), options.commit_every, journal.clone());
+        let dir = place.dir().to_owned();
         let look_after = move |tree: &Tree| match &journal {
             Some(journal) => look_after(journal, tree, held_by.as_ref()),
             None => Ok(()),
         };
-        thread::Builder::new().name("share-commit".to_owned()).spawn(move || end.commit_until(&tree, every, look_after))
+        thread::Builder::new()
+            .name("share-commit".to_owned())
+            .spawn(move || end.commit_until(&tree, &dir, every, look_after))
     };
     let committing = committing.map_err(about)?;
     let kept_by = options.kept_by.clone();
@@ -349,18 +325,21 @@ fn start(
 
 impl End {
     /// Commits from time to time, until the end, and looks after the journal.
-    fn commit_until(&self, tree: &Tree, every: Duration, look_after: impl Fn(&Tree) -> io::Result<()>) {
+    fn commit_until(&self, tree: &Tree, dir: &Path, every: Duration, look_after: impl Fn(&Tree) -> io::Result<()>) {
         fuse::become_io_flusher();
-        let mut has_come = self.has_come.lock();
+        let (mut has_come, mut last_fault) = (self.has_come.lock(), None);
         while !*has_come {
             if self.changed.wait_for(&mut has_come, every).timed_out() {
                 parking_lot::MutexGuard::unlocked(&mut has_come, || {
                     if let Err(failure) = tree.commit() {
                         log::error!("the namespace of a share cannot be made durable: {failure:?}");
                     }
-                    if let Err(error) = look_after(tree) {
-                        log::error!("the journal of a share's names cannot be made again: {error}");
+                    // Once, not with every commit.
+                    let fault = look_after(tree).err().map(|error| error.to_string());
+                    if let Some(fault) = fault.as_ref().filter(|_| fault != last_fault) {
+                        log::error!("{dir}: {fault}", dir = dir.display());
                     }
+                    last_fault = fault;
                 });
             }
         }
@@ -426,6 +405,12 @@ impl Mount {
     pub fn names_at_risk(&self) -> Option<String> {
         let fault = self.journal.as_ref()?.fault()?;
         Some(format!("{}: names that are not synced would be lost: {fault}", self.dir().display()))
+    }
+
+    /// Refuses changes from now on with `EROFS`, or takes them again. Acknowledged changes stay;
+    /// pages of a mapping that the kernel has not written yet are refused.
+    pub fn set_read_only(&self, is_read_only: bool) {
+        self.served.is_read_only.store(is_read_only, Ordering::Relaxed);
     }
 
     /// Closes the open trees of snapshots: all, or with `only_idle` those that were not looked at

@@ -4,6 +4,7 @@
 //! and only for files that have such bits or attributes.
 
 use std::fs;
+use std::thread;
 
 use fuse::Request;
 
@@ -20,6 +21,9 @@ const OWNER_CALLS: [libc::c_long; 4] = [libc::SYS_chown, libc::SYS_lchown, libc:
 #[cfg(not(target_arch = "x86_64"))]
 const OWNER_CALLS: [libc::c_long; 2] = [libc::SYS_fchown, libc::SYS_fchownat];
 
+/// How often the system call of a process is read that has sent its request and does not sleep yet.
+const CALL_READS_MAX: u32 = 50;
+
 /// The process of a request.
 #[derive(Clone, Copy)]
 pub(crate) struct Process {
@@ -34,6 +38,13 @@ impl Process {
         Self { pid: request.pid, uid: request.uid, gid: request.gid }
     }
 
+    /// The calling thread, which runs.
+    #[cfg(test)]
+    pub(crate) fn of_this_thread() -> Self {
+        let pid = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
+        Self { pid, uid: rustix::process::geteuid().as_raw(), gid: rustix::process::getegid().as_raw() }
+    }
+
     /// Whether it keeps the set-id bits of a file that it changes.
     pub(crate) fn keeps_set_id(self) -> bool {
         self.has(SET_ID)
@@ -44,11 +55,10 @@ impl Process {
         self.uid == uid || self.has(OWNERSHIP)
     }
 
-    /// Whether the system call that it waits in changes owners, as far as that can be read.
-    pub(crate) fn is_changing_owner(self) -> bool {
-        let call = fs::read_to_string(format!("/proc/{}/syscall", self.pid)).unwrap_or_default();
-        let number = call.split_whitespace().next().and_then(|number| number.parse().ok());
-        number.is_some_and(|number| OWNER_CALLS.contains(&number))
+    /// Whether the system call that it waits in changes owners. `None` if that cannot be read.
+    pub(crate) fn changes_owner(self) -> Option<bool> {
+        let read = || fs::read_to_string(format!("/proc/{}/syscall", self.pid)).ok();
+        if self.pid == 0 { None } else { changes_owner(read) }
     }
 
     /// Whether it is an administrator, to whom names that begin with `trusted.` are shown.
@@ -69,6 +79,20 @@ impl Process {
         status(self.pid).is_some_and(|status| has_capability(&status, self.uid, capability))
             && namespace("self").is_some_and(|own| namespace(&self.pid.to_string()) == Some(own))
     }
+}
+
+/// Returns whether a process waits in a system call that changes owners. `read` returns its line in
+/// `/proc`, which says "running" until the process sleeps: it has sent its request by then, and is
+/// about to.
+fn changes_owner(mut read: impl FnMut() -> Option<String>) -> Option<bool> {
+    for _ in 0..CALL_READS_MAX {
+        let call = read()?;
+        if let Some(number) = call.split_whitespace().next()?.parse().ok() {
+            return Some(OWNER_CALLS.contains(&number));
+        }
+        thread::yield_now();
+    }
+    None
 }
 
 fn status(pid: u32) -> Option<String> {
@@ -119,8 +143,29 @@ mod tests {
     #[test]
     fn a_process_that_is_not_there_has_nothing_but_its_group() {
         let gone = Process { pid: 0, uid: 0, gid: 7 };
-        assert!(!gone.keeps_set_id() && !gone.is_administrator());
+        assert!(!gone.keeps_set_id() && !gone.is_administrator() && gone.changes_owner().is_none());
         assert!(gone.is_in_group(7) && !gone.is_in_group(8));
+    }
+
+    /// The kernel says "running" of a process that has sent its request and does not sleep yet.
+    #[test]
+    fn a_process_that_does_not_sleep_yet_is_looked_at_again() {
+        let after = |running: u32, call: &str| {
+            let mut reads = 0;
+            changes_owner(|| {
+                reads += 1;
+                Some(if reads > running { call.to_owned() } else { "running\n".to_owned() })
+            })
+        };
+        let chown = format!("{} 0x3 0x0 0x0 0x0 0x0 0x0 0x7ffc 0x7f33\n", libc::SYS_fchown);
+        let write = format!("{} 0x3 0x0 0x0 0x0 0x0 0x0 0x7ffc 0x7f33\n", libc::SYS_write);
+        for running in [0, 1, CALL_READS_MAX - 1] {
+            assert_eq!(after(running, &chown), Some(true), "{running}");
+            assert_eq!(after(running, &write), Some(false), "{running}");
+        }
+        assert_eq!(after(CALL_READS_MAX, &chown), None);
+        assert_eq!(after(0, "-1 0x7ffc 0x7f33\n"), Some(false), "it waits outside of system calls");
+        assert_eq!(changes_owner(|| None), None, "it has gone");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Requests of the kernel, each handed to the tree.
 
 use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -13,7 +14,8 @@ use fuse::{
 use share::{Caller, Failure, Inode, SetAttributes, Time, TimeToSet, Tree};
 use surface::{Allocation, Traffic};
 
-use crate::counted::kind_of;
+use crate::closing::Closing;
+use crate::counted::{is_change, kind_of};
 use crate::flags;
 use crate::growing::Growing;
 use crate::held::Held;
@@ -40,8 +42,11 @@ pub(crate) struct Served {
     pub(crate) tree: Arc<Tree>,
     pub(crate) held: Held,
     growing: Growing,
+    pub(crate) closing: Closing,
     /// Whether reads move access times.
     pub(crate) has_access_times: bool,
+    /// Whether changes are refused.
+    pub(crate) is_read_only: AtomicBool,
     /// Set when the connection is agreed upon, before the first request.
     pub(crate) notifier: OnceLock<Notifier>,
     /// Its snapshots, if there are any to be shown.
@@ -152,7 +157,9 @@ impl Served {
             tree,
             held,
             growing: Growing::default(),
+            closing: Closing::default(),
             has_access_times: false,
+            is_read_only: AtomicBool::new(false),
             notifier: OnceLock::new(),
             moments,
             traffic,
@@ -161,6 +168,9 @@ impl Served {
 
     /// Does a request and answers it. `moved`: the bytes that it has read or written, if any.
     fn serve_uncounted<A: Answer>(&self, request: &Request<'_>, answer: A, moved: &Cell<u64>) {
+        if self.closing.takes(request) {
+            return Closing::serve(request, answer);
+        }
         if self.has_access_times
             && let Some(flags) = self.open_flags(request)
         {
@@ -178,6 +188,9 @@ impl Served {
             && let Some(result) = self.tree.was_done(request.number())
         {
             return self.answer_done(request, result, answer);
+        }
+        if self.is_read_only.load(Ordering::Relaxed) && is_change(&request.operation) {
+            return answer.fail(Errno::EROFS);
         }
         share::answering(request.number(), || self.do_and_answer(request, answer, moved));
     }
@@ -281,11 +294,11 @@ impl Served {
                 self.list(node, offset, size.min(fuse::REQUEST_BYTES_MAX), with_attributes, answer);
             }
             Operation::Allocate { offset, length, mode, .. } => {
-                if let Err(failure) = self.clear_set_id_unless_kept(node, Process::of(request)) {
-                    return answer.fail(errno(failure));
-                }
                 let end = if mode & libc::FALLOC_FL_KEEP_SIZE == 0 { offset.saturating_add(length) } else { 0 };
-                let allocate = || tree.allocate(node, offset, length, mode);
+                let allocate = || {
+                    let change = |set_id| tree.allocate(node, offset, length, mode, set_id);
+                    self.with_set_id(node, Process::of(request), change)
+                };
                 self.growing.through(tree, node, end, allocate, |done| finish(done, answer));
             }
             Operation::Seek { offset, whence, .. } => {
@@ -299,10 +312,10 @@ impl Served {
             Operation::CopyRange { offset, to_node, to_offset, length, wide, .. } => {
                 // Without room for 64 bits in the answer, the caller comes again for the rest.
                 let length = if wide { length } else { length.min(1 << 30) };
-                if let Err(failure) = self.clear_set_id_unless_kept(to_node, Process::of(request)) {
-                    return answer.fail(errno(failure));
-                }
-                let copy = || tree.copy_range(node, offset, to_node, to_offset, length).map_err(errno);
+                let copy = || {
+                    let change = |set_id| tree.copy_range((node, offset), (to_node, to_offset), length, set_id);
+                    self.with_set_id(to_node, Process::of(request), change).map_err(errno)
+                };
                 self.growing.through(tree, to_node, to_offset.saturating_add(length), copy, |copied| {
                     moved.set(*copied.as_ref().unwrap_or(&0));
                     answer.result(copied.map(|bytes| {

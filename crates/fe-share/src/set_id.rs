@@ -4,7 +4,7 @@
 //! that its group may not execute.
 
 use fuse::{Errno, SetAttributes};
-use share::Inode;
+use share::{Inode, SetId};
 
 use crate::process::Process;
 use crate::served::{Served, errno};
@@ -31,8 +31,10 @@ impl Served {
             return Err(Errno::EPERM);
         }
         let (is_directory, uid) = self.tree.look_at(node, |inode| (inode.is_directory(), inode.uid)).map_err(errno)?;
-        // Another user's write clears them with the content.
-        Ok(!is_directory && process.acts_for(uid) && (process.is_changing_owner() || !process.keeps_set_id()))
+        // Another user's write clears them with the content. Where the system call is not known,
+        // they go: a bit too few is safe.
+        let may_change_owner = || process.changes_owner() != Some(false);
+        Ok(!is_directory && process.acts_for(uid) && (!process.keeps_set_id() || may_change_owner()))
     }
 
     /// Whether a process may not change owners to the same ones: that would clear set-id bits, and
@@ -43,17 +45,25 @@ impl Served {
             || mode & (libc::S_ISGID | libc::S_IXGRP) == libc::S_ISGID | libc::S_IXGRP
             || self.is_of_other_group(node, process);
         let is_file = mode & libc::S_IFMT != libc::S_IFDIR;
-        is_file && has_bits && !process.acts_for(uid) && process.is_changing_owner()
+        is_file && has_bits && !process.acts_for(uid) && process.changes_owner() == Some(true)
     }
 
-    /// Clears set-id bits of a file that is about to change, for requests in which the kernel does
-    /// not say whether they stay.
-    pub(crate) fn clear_set_id_unless_kept(&self, node: u64, process: Process) -> share::Result<()> {
+    /// Has `change` change a file's content and say whether set-id bits go with it, for requests in
+    /// which the kernel does not say so.
+    pub(crate) fn with_set_id<T>(
+        &self,
+        node: u64,
+        process: Process,
+        change: impl FnOnce(SetId) -> share::Result<T>,
+    ) -> share::Result<T> {
         let has_bits = |inode: &Inode| inode.is_file() && inode.mode & (libc::S_ISUID | libc::S_ISGID) != 0;
-        if self.tree.look_at(node, has_bits)? && !process.keeps_set_id() {
-            self.clear_set_id(node, self.is_of_other_group(node, process))?;
+        if !self.tree.look_at(node, has_bits)? || process.keeps_set_id() {
+            return change(SetId::Kept);
         }
-        Ok(())
+        let changed = change(SetId::Cleared { every_sgid: self.is_of_other_group(node, process) });
+        // Also after a failure: a part of it may be done.
+        self.forget_mode(node);
+        changed
     }
 
     pub(crate) fn clear_set_id(&self, node: u64, every_sgid: bool) -> share::Result<()> {
@@ -70,5 +80,47 @@ impl Served {
         {
             log::error!("the mode of inode {node} changed, and stays in the cache of the kernel: {error}");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::{Arc, mpsc};
+    use std::thread;
+
+    use share::{Caller, Options, Time, Tree};
+    use sim::SimSpace;
+
+    use super::*;
+    use crate::held::Held;
+
+    const OPTIONS: Options = Options { now: || Time { seconds: 9, nanoseconds: 1 }, cache_bytes: 1 << 20 };
+
+    /// The kernel does not tell the system call of a process that runs.
+    #[test]
+    fn a_call_that_is_not_known_clears_bits_and_is_not_refused() {
+        let tree = Arc::new(Tree::create(SimSpace::new(), 7, OPTIONS).unwrap());
+        let owner = Caller { uid: rustix::process::geteuid().as_raw(), gid: 0 };
+        let node = tree.make(Tree::ROOT, b"f", owner, libc::S_IFREG | 0o6777, 0, 0).unwrap().0;
+        let served = Served::new(tree, Held::default(), None, None);
+        let (ends, (tell, told)) = (AtomicBool::new(false), mpsc::channel());
+        thread::scope(|threads| {
+            threads.spawn(|| {
+                tell.send(Process::of_this_thread()).unwrap();
+                while !ends.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+            let process = told.recv().unwrap();
+            // It may still be waking the receiver.
+            while process.changes_owner().is_some() {
+                thread::yield_now();
+            }
+            let killed = served.kills_set_id(node, &SetAttributes::default(), process);
+            let is_refused = served.is_refused_to_clear(node, process);
+            ends.store(true, Ordering::Relaxed);
+            assert_eq!((killed, is_refused), (Ok(true), false));
+        });
     }
 }

@@ -196,6 +196,10 @@ fn allocations_and_copies_by_another_user_clear_set_id_bits() {
             let (file, from) = (OpenOptions::new().write(true).open(&path).unwrap(), File::open(&source).unwrap());
             change(&file, &from);
             assert_eq!(file.metadata().unwrap().mode() & 0o7777, before, "{name} by root");
+            // One that is refused leaves them.
+            let refused = by_nobody(|| fallocate(&file, Mode::empty(), 0, 1 << 60));
+            assert_eq!(refused, Err(rustix::io::Errno::FBIG));
+            assert_eq!(file.metadata().unwrap().mode() & 0o7777, before, "refused to another user");
             by_nobody(|| change(&file, &from));
             assert_eq!(file.metadata().unwrap().mode() & 0o7777, after, "{name} by another user");
         }
@@ -268,6 +272,52 @@ fn a_mount_without_access_times_says_so_and_one_with_them_moves_them() {
         fs::remove_file(&file).unwrap();
         assert_eq!(open.metadata().unwrap().len(), 8192);
     }
+}
+
+/// Each kind of change is refused, and the share takes changes again when it may.
+#[test]
+fn a_readonly_share_is_read_and_not_changed() {
+    use rustix::fs::{FallocateFlags, copy_file_range, fallocate, setxattr};
+    let share = Mounted::with("readonly", &MountOptions { has_access_times: true, ..options() });
+    let [file, dir] = ["f", "d"].map(|name| share.path(name));
+    fs::write(&file, b"content").unwrap();
+    fs::create_dir(&dir).unwrap();
+    let open = OpenOptions::new().read(true).write(true).open(&file).unwrap();
+    let before = fs::metadata(&file).unwrap();
+    let flags = XattrFlags::empty();
+    type Change<'a> = (&'a str, &'a dyn Fn() -> std::io::Result<()>);
+    let changes: [Change<'_>; 16] = [
+        ("write", &|| std::os::unix::fs::FileExt::write_all_at(&open, b"x", 0)),
+        ("cut", &|| open.set_len(1)),
+        ("fallocate", &|| Ok(fallocate(&open, FallocateFlags::empty(), 0, 9000)?)),
+        ("copy", &|| Ok(copy_file_range(&open, Some(&mut 0), &open, Some(&mut 9000), 4).map(drop)?)),
+        ("times", &|| open.set_times(fs::FileTimes::new().set_modified(std::time::UNIX_EPOCH))),
+        ("mode", &|| fs::set_permissions(&file, fs::Permissions::from_mode(0o600))),
+        ("owner", &|| std::os::unix::fs::chown(&file, Some(5), None)),
+        ("attribute", &|| Ok(setxattr(&file, "user.a", b"b", flags)?)),
+        ("create", &|| File::create(share.path("new")).map(drop)),
+        ("directory", &|| fs::create_dir(share.path("new"))),
+        ("link", &|| fs::hard_link(&file, share.path("new"))),
+        ("symbolic link", &|| symlink("f", share.path("new"))),
+        ("rename", &|| fs::rename(&file, share.path("new"))),
+        ("remove", &|| fs::remove_file(&file)),
+        ("remove a directory", &|| fs::remove_dir(&dir)),
+        ("open to cut", &|| OpenOptions::new().write(true).truncate(true).open(&file).map(drop)),
+    ];
+    share.mount.as_ref().unwrap().set_read_only(true);
+    for (name, change) in changes {
+        assert_eq!(change().unwrap_err().raw_os_error(), Some(libc::EROFS), "{name}");
+    }
+    assert_eq!(fs::read(&file).unwrap(), b"content");
+    open.sync_all().unwrap();
+    let after = fs::metadata(&file).unwrap();
+    let all =
+        |found: &fs::Metadata| (found.len(), found.mode(), found.uid(), found.mtime(), found.ctime(), found.atime());
+    assert_eq!(all(&before), all(&after));
+    assert_eq!(fs::read_dir(share.dir.path()).unwrap().count(), 2);
+    share.mount.as_ref().unwrap().set_read_only(false);
+    fs::write(&file, b"changed").unwrap();
+    fs::remove_dir(&dir).unwrap();
 }
 
 #[test]

@@ -23,9 +23,10 @@ Exit codes:
    11  conflict: a stream does not fit its volume, or a push is behind a newer version
    12  salvage or check --repair is done, but something is lost: see its report
    13  unknown: the object store did not tell whether a commit was done
+   14  denied: the caller's role does not allow it
   130  interrupted by a signal, or the job that the command watches was cancelled
 With --json an error is printed on stdout as {\"error\":{\"kind\":...,\"message\":...}}, with the kind
-internal, invalid, not-found, in-use, full, corrupt, io, exists, unsupported, read-only, conflict, unknown or interrupted.";
+internal, invalid, not-found, in-use, full, corrupt, io, exists, unsupported, read-only, conflict, denied, unknown or interrupted.";
 
 /// Exit code of a salvage or a repair that lost something.
 const LOSSY_CODE: u8 = 12;
@@ -143,6 +144,21 @@ pub const fn code_of(kind: ErrorKind) -> u8 {
         ErrorKind::Unsupported => 9,
         ErrorKind::ReadOnly => 10,
         ErrorKind::Conflict => 11,
+        ErrorKind::Denied => 14,
+    }
+}
+
+/// The HTTP status of a kind. An error about a request that cannot be understood at all is a 400
+/// instead, which the caller of this knows.
+pub const fn http_status(kind: ErrorKind) -> u16 {
+    match kind {
+        ErrorKind::Invalid => 422,
+        ErrorKind::NotFound => 404,
+        ErrorKind::InUse | ErrorKind::Exists | ErrorKind::ReadOnly | ErrorKind::Conflict => 409,
+        ErrorKind::Full => 507,
+        ErrorKind::Corrupt | ErrorKind::Io => 500,
+        ErrorKind::Unsupported => 501,
+        ErrorKind::Denied => 403,
     }
 }
 
@@ -172,7 +188,7 @@ pub fn path_error(what: impl fmt::Display, path: &std::path::Path, error: std::i
 mod tests {
     use super::*;
 
-    const ALL: [ErrorKind; 10] = [
+    const ALL: [ErrorKind; 11] = [
         ErrorKind::Invalid,
         ErrorKind::NotFound,
         ErrorKind::InUse,
@@ -183,6 +199,7 @@ mod tests {
         ErrorKind::Unsupported,
         ErrorKind::ReadOnly,
         ErrorKind::Conflict,
+        ErrorKind::Denied,
     ];
 
     #[test]
@@ -191,6 +208,7 @@ mod tests {
         assert!(EXIT_CODES_HELP.contains(&format!("\n{LOSSY_CODE:>5}  ")));
         for kind in ALL {
             assert!(seen.insert(code_of(kind)), "{kind:?} shares its code");
+            assert!((400..600).contains(&http_status(kind)), "{kind:?} is no failure over HTTP");
             assert!(EXIT_CODES_HELP.contains(&format!("\n{:>5}  ", code_of(kind))), "{kind:?} is not documented");
             assert!(EXIT_CODES_HELP.contains(kind.name()), "{kind:?} is not named");
             let row = format!("\n| {} | {} | ", code_of(kind), kind.name());

@@ -1,6 +1,8 @@
 //! What may be written on the command line for names, sizes and properties. The engine checks
 //! again; checking here gives the message before a pool is opened.
 
+use std::collections::BTreeMap;
+
 use surface::{Error, ErrorKind, Result};
 
 /// Longest name, with folders and that of a snapshot: what an NBD export name and a part of a path
@@ -58,6 +60,15 @@ pub fn snapshot_name(text: &str) -> std::result::Result<String, String> {
     Err("a snapshot is named VOLUME@SNAPSHOT: a volume or a share (or FOLDER/NAME), '@', and a name of letters, digits, \
          '.', '_' or '-'; together at most 255"
         .to_owned())
+}
+
+/// Checks the name of a snapshot, in which `*` and `?` stand for letters of the volume's name.
+///
+/// # Errors
+/// A message that names the allowed forms.
+pub fn snapshot_pattern(text: &str) -> std::result::Result<String, String> {
+    let (volume, name) = text.split_once('@').unwrap_or((text, ""));
+    snapshot_name(&format!("{}@{name}", volume.replace(['*', '?'], "x"))).map(|_| text.to_owned())
 }
 
 /// Checks the name of a volume, or of a snapshot.
@@ -201,7 +212,7 @@ pub fn key_value(text: &str) -> std::result::Result<(String, String), String> {
 }
 
 /// Properties to set: key, and value or none to inherit again.
-pub type Changes = Vec<(String, Option<String>)>;
+pub type Changes = BTreeMap<String, Option<String>>;
 
 /// Splits the words after `POOL` of `shale set` into the volume, if there is one, and the changes;
 /// an empty value means that the property is inherited again.
@@ -215,10 +226,10 @@ pub fn set_words(words: &[String]) -> Result<(Option<String>, Changes)> {
     };
     let invalid = |message: String| Error::new(ErrorKind::Invalid, message);
     let volume = volume.map(|name| volume_name(name).map_err(|why| invalid(format!("'{name}': {why}")))).transpose()?;
-    let mut changes = Vec::with_capacity(pairs.len());
+    let mut changes = Changes::new();
     for pair in pairs {
         let (key, value) = key_value(pair).map_err(|why| invalid(format!("'{pair}': {why}")))?;
-        changes.push((key, (!value.is_empty()).then_some(value)));
+        changes.insert(key, (!value.is_empty()).then_some(value));
     }
     if changes.is_empty() {
         return Err(invalid("nothing to set; write key=value (key= to inherit again)".to_owned()));
@@ -302,11 +313,11 @@ mod tests {
         let some = |v: &str| Some(v.to_owned());
         assert_eq!(
             set_words(&words(&["vm", "compression=zstd-3", "unit="])).unwrap(),
-            (some("vm"), vec![("compression".to_owned(), some("zstd-3")), ("unit".to_owned(), None)])
+            (some("vm"), [("compression".to_owned(), some("zstd-3")), ("unit".to_owned(), None)].into())
         );
         for key in ["unit", "recordsize"] {
             let pair = format!("{key}=8K");
-            assert_eq!(set_words(&words(&[&pair])).unwrap(), (None, vec![("unit".to_owned(), some("8K"))]));
+            assert_eq!(set_words(&words(&[&pair])).unwrap(), (None, [("unit".to_owned(), some("8K"))].into()));
         }
         for bad in [&["vm"][..], &[], &["=x"], &["vm", "unit"], &["v m", "unit=8K"]] {
             assert_eq!(set_words(&words(bad)).unwrap_err().kind(), ErrorKind::Invalid, "{bad:?}");

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// What is sent.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Sending {
     /// The volume that the snapshot is of.
     pub volume: String,
@@ -22,7 +23,7 @@ pub struct Sending {
 }
 
 /// What came of a stream.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Received {
     /// The volume.
     pub volume: String,
@@ -45,7 +46,8 @@ pub struct Received {
 }
 
 /// Which stream is asked for.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 pub struct SendWish {
     /// `VOLUME@SNAPSHOT`; may be left out with a token.
     pub snapshot: Option<String>,
@@ -59,7 +61,8 @@ pub struct SendWish {
 }
 
 /// Where a stream is to go.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 pub struct ReceiveWish {
     /// Volume.
     pub volume: String,
@@ -70,7 +73,7 @@ pub struct ReceiveWish {
 }
 
 /// What a pool has of a snapshot that a stream brings.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Place {
     /// Whether the volume that it is for has it.
     pub has_it: bool,
@@ -81,7 +84,8 @@ pub struct Place {
 }
 
 /// What is to be sent in one set.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 pub struct SetWish {
     /// The volumes: a name, that of a folder or of a share with those in it, or a pattern with `*`
     /// and `?`; and the newest snapshot that is sent of each, without one its newest.
@@ -99,7 +103,7 @@ pub struct SetWish {
 }
 
 /// The streams of a set.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SetPlan {
     /// In their order.
     pub streams: Vec<SendWish>,

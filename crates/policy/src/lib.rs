@@ -52,8 +52,9 @@ pub use plan::{Auto, ClassPlan, Contenders, DECODE_NS_PER_KIB_MAX, Entrant, Fact
 pub use prior::strength;
 pub use probe::{CLASSES, Class, Probe, probe};
 pub use properties::{
-    CleanMarks, Compression, INCOMPLETE, KEYS, Key as PropertyKey, Owner, PropertyError, Resolved, ResolvedProperty,
-    Settings, Source, check_pool, check_property_of, is_cloned, is_incomplete, is_property, may_have, resolve,
+    CleanMarks, Compression, INCOMPLETE, KEYS, Key as PropertyKey, Owner, PropertyError, READONLY, Resolved,
+    ResolvedProperty, Settings, Source, check_pool, check_property_of, is_cloned, is_incomplete, is_property, may_have,
+    resolve,
 };
 pub use region::{REGION_BITS, Region, STRAYS_MAX, UNITS_PER_TEST};
 pub use remote::{Remote, Share};

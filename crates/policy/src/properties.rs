@@ -50,6 +50,8 @@ pub struct Settings {
     pub when_full: WhenFull,
     /// Who sees the snapshots of a share in its mount.
     pub snapdir: SnapDir,
+    /// Whether clients and imports may not change the content.
+    pub readonly: bool,
     /// How the rest of a cloned volume's image is fetched.
     pub remote: Remote,
     /// When the pool cleans in the background.
@@ -88,6 +90,7 @@ impl Default for Settings {
             reservation_bytes: 0,
             when_full: WhenFull::Error,
             snapdir: SnapDir::Root,
+            readonly: false,
             remote: Remote::default(),
             clean_marks: CleanMarks::default(),
         }
@@ -108,6 +111,9 @@ impl Settings {
         }
     }
 }
+
+/// The property that refuses changes of the content.
+pub const READONLY: &str = "readonly";
 
 /// A property that can be set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -223,6 +229,13 @@ pub const KEYS: &[Key] = &[
         description: "who sees a share's snapshots in its mount, under .shale/snapshots; files there keep their old permissions",
         allowed: SnapDir::ALLOWED,
         default: "root",
+        only_of: None,
+    },
+    Key {
+        name: READONLY,
+        description: "whether every door refuses writes to a volume and changes in a share; snapshots, receive and rollback still work",
+        allowed: "off, on",
+        default: "off",
         only_of: None,
     },
     Key {
@@ -468,9 +481,10 @@ pub fn is_property(key: &str) -> bool {
 }
 
 /// Whether a clone inherits the value of a property from its origin. Reservations are not
-/// inherited, nor are exports, which would expose the clone to clients unasked.
+/// inherited; nor is `readonly`, because a clone is made to be changed; nor are exports, which would
+/// expose the clone to clients unasked.
 pub fn is_cloned(key: &str) -> bool {
-    key != "reservation" && Door::of_property(key).is_none()
+    key != "reservation" && key != READONLY && Door::of_property(key).is_none()
 }
 
 /// Returns the properties in force, given those set on the pool and on the volume (empty for the
@@ -519,6 +533,8 @@ fn apply(settings: &mut Settings, name: &str, value: &str) -> Result<(), Propert
         "reservation" => settings.reservation_bytes = parse_bytes(value).ok_or_else(bad)?.unwrap_or(0),
         "when-full" => settings.when_full = WhenFull::parse(value).ok_or_else(bad)?,
         "snapdir" => settings.snapdir = SnapDir::parse(value).ok_or_else(bad)?,
+        READONLY if ["off", "on"].contains(&value) => settings.readonly = value == "on",
+        READONLY => return Err(bad()),
         "hydrate" => settings.remote.hydrate = parse_hydrate(value).ok_or_else(bad)?,
         "remote-timeout" => settings.remote.timeout_seconds = parse_timeout(value).ok_or_else(bad)?,
         "remote-cache" => settings.remote.cache = parse_cache(value, parse_permille).ok_or_else(bad)?,
@@ -644,6 +660,7 @@ mod tests {
             reservation_bytes: 1,
             when_full: WhenFull::Wait(1),
             snapdir: SnapDir::Off,
+            readonly: true,
             clean_marks: CleanMarks { low_permille: 1, high_permille: 2 },
             remote: Remote { hydrate: Some(1), timeout_seconds: 1, cache: Share::Permille(1) },
         };
@@ -685,6 +702,7 @@ mod tests {
             ("quota", "none", d),
             ("when-full", "wait:5", Settings { when_full: WhenFull::Wait(5), ..d }),
             ("snapdir", "off", Settings { snapdir: SnapDir::Off, ..d }),
+            ("readonly", "on", Settings { readonly: true, ..d }),
             ("reservation", "1.5M", Settings { reservation_bytes: 3 << 19, ..d }),
         ] {
             assert_eq!(resolve(&map(&[(key, value)]), &map(&[])).unwrap().settings, expected, "{key}={value}");
@@ -697,7 +715,7 @@ mod tests {
             (
                 "compresion",
                 "lz4",
-                "compression, mode, candidates, unit, min-saving, dictionary, cold-mode, snapshots, keep, snapdir, quota, reservation, when-full, hydrate, remote-timeout, incomplete, atime, nfs, smb, http, ftp, clean-low, clean-high, remote-cache, and rule.TYPE",
+                "compression, mode, candidates, unit, min-saving, dictionary, cold-mode, snapshots, keep, snapdir, readonly, quota, reservation, when-full, hydrate, remote-timeout, incomplete, atime, nfs, smb, http, ftp, clean-low, clean-high, remote-cache, and rule.TYPE",
             ),
             ("rule.nc", "lz5", "MODE:CODEC"),
             ("rule.jpeg", "off", "rule.jpg"),
@@ -720,6 +738,7 @@ mod tests {
             ("reservation", "-1", "none, or a size"),
             ("when-full", "hang", "wait:SECONDS"),
             ("snapdir", "yes", "root only"),
+            ("readonly", "yes", "off, on"),
             ("hydrate", "yes", "50M/s"),
             ("remote-timeout", "5", "5m or 2h"),
             ("remote-cache", "all", "25%"),
@@ -758,6 +777,7 @@ mod tests {
                 ("snapshots", "off", Source::Default),
                 ("keep", "24h,7d,4w", Source::Default),
                 ("snapdir", "root", Source::Default),
+                ("readonly", "off", Source::Default),
                 ("quota", "none", Source::Default),
                 ("reservation", "none", Source::Default),
                 ("when-full", "error", Source::Default),

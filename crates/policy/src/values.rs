@@ -29,6 +29,7 @@ pub fn values(key: &str) -> Vec<String> {
         "unit" => &["4K", "8K", "16K", "32K", "64K", "128K"],
         "snapshots" => &["off", "hourly", "daily", "weekly"],
         "snapdir" => &["root", "hidden", "visible", "off"],
+        "readonly" => &["off", "on"],
         "quota" | "reservation" => &["none"],
         "when-full" => &["error", "wait"],
         "hydrate" => &["off", "on", "50M/s"],

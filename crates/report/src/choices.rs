@@ -2,151 +2,151 @@
 //! `trace`, which also cross the control socket. Field names are a promise to scripts, as in
 //! the crate says.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// How much is stored with one codec.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// Data stored with one codec.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CodecUse {
-    /// The codec; `raw`: as it came.
+    /// Name of the codec; `raw` if the data is not compressed.
     pub codec: String,
     /// Fragments.
     pub units: u64,
     /// Bytes of live data.
     pub raw_bytes: u64,
-    /// What they take.
+    /// Stored bytes.
     pub stored_bytes: u64,
 }
 
-/// The memory of a region.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// Result of the last test of codecs.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Remembered {
-    /// Codec that won the last test; `raw`: none paid.
+    /// Codec that won the last test; `raw` if none saved enough.
     pub winner: String,
-    /// Class of data that was tested, 0 (nearly constant) to 7 (looks random).
+    /// Class of the tested data, from 0 (nearly constant) to 7 (looks random).
     pub class: u8,
-    /// Average saving since.
+    /// Average saving since then.
     pub saving_percent: f64,
-    /// Units since the test, up to 127.
+    /// Units since the test, at most 127.
     pub units_since_test: u32,
 }
 
 /// A region of a volume.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Region {
-    /// Where it begins, in bytes.
+    /// Byte offset in the volume.
     pub offset: u64,
     /// Bytes that hold data.
     pub raw_bytes: u64,
-    /// What they take.
+    /// Stored bytes.
     pub stored_bytes: u64,
-    /// By codec, the most data first.
+    /// Data by codec, the largest amount first.
     pub codecs: Vec<CodecUse>,
-    /// What `auto` remembers of it since the pool was opened.
+    /// Result of the last test since the pool was opened; null if there was none.
     pub remembered: Option<Remembered>,
 }
 
-/// What one candidate makes of a unit.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// Result of one candidate on a unit.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Trial {
-    /// The codec.
+    /// Name of the codec.
     pub codec: String,
-    /// Bytes; none: it saves less than `min-saving`.
+    /// Stored bytes; null if it saves less than `min-saving`.
     pub stored_bytes: Option<u64>,
-    /// CPU time that it took now.
+    /// Measured CPU time, in microseconds.
     pub cpu_us: f64,
-    /// The expected saving.
+    /// Expected saving.
     pub expected_saving_percent: f64,
-    /// The expected time, for a unit of this length.
+    /// Expected CPU time for a unit of this length, in microseconds.
     pub expected_cpu_us: f64,
-    /// Its cost as a multiple of the least one; none: it saves nothing.
+    /// Cost as a multiple of the lowest one; null if it saves nothing.
     pub cost: Option<f64>,
-    /// Energy for that CPU time.
+    /// Energy of that CPU time, in microjoules.
     pub energy_uj: f64,
-    /// Why it wins or loses.
+    /// Reason why it wins or loses.
     pub verdict: String,
 }
 
 /// A region in detail.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Detail {
     /// The region.
     #[serde(flatten)]
     pub region: Region,
-    /// Where the unit that was tried begins, in bytes.
+    /// Byte offset of the tested unit.
     pub unit_offset: u64,
-    /// Its length.
+    /// Length of the unit.
     pub unit_bytes: u64,
-    /// Its entropy by the probe.
+    /// Entropy measured by the probe, in bits for a byte.
     pub bits_per_byte: f64,
-    /// Its class of data, in words.
+    /// Class of data, in words.
     pub class: String,
-    /// The property.
+    /// Property `compression`.
     pub compression: String,
-    /// The property.
+    /// Property `mode`.
     pub mode: String,
-    /// What would be done with it if it were written now.
+    /// Codec that would be chosen now.
     pub chosen: String,
-    /// Why.
+    /// Reason for it.
     pub why: String,
-    /// CPUs that compression can get.
+    /// CPUs available for compression.
     pub cpus: f64,
-    /// Speed of the device while it is busy; none: not measured yet.
+    /// Speed of the device under load; null if it was not measured yet.
     pub device_bytes_per_s: Option<f64>,
-    /// Watts that a busy CPU takes.
+    /// Power of a busy CPU, in watts.
     pub cpu_watts: f64,
-    /// Whose figure that is: `rapl` (counted by the processor at the last calibration) or
-    /// `cpu-time` (CPU time at a nominal power).
+    /// Source of `cpu_watts`: `rapl` (measured at the last calibration) or `cpu-time` (nominal).
     pub energy_source: String,
-    /// Number of the dictionary that helps zstd with this unit; none: none does.
+    /// Number of the dictionary that zstd uses for this unit; null if none helps.
     pub dictionary: Option<u32>,
-    /// Dictionaries that the region chooses among.
+    /// Number of dictionaries that the region chooses among.
     pub dictionaries: u8,
-    /// Every candidate, tried on the unit.
+    /// Results of all candidates on the unit.
     pub trials: Vec<Trial>,
 }
 
-/// A record of the trace.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// A choice of a codec.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TraceLine {
-    /// Consecutive, unless records were lost because they were not read in time.
+    /// Consecutive number; gaps are records that were not read in time.
     pub number: u64,
-    /// Wall-clock second.
+    /// Time, in seconds since 1970.
     pub unix_s: u64,
-    /// Number of the object in the pool.
+    /// Permanent number of the object.
     pub object: u64,
-    /// Where the unit begins in it.
+    /// Byte offset of the unit.
     pub offset: u64,
-    /// Bytes before.
+    /// Bytes before compression.
     pub raw_bytes: u32,
-    /// Bytes stored.
+    /// Stored bytes.
     pub stored_bytes: u32,
-    /// Codec; `raw` when stored as it came.
+    /// Codec; `raw` if it is not compressed.
     pub codec: String,
-    /// Class of data, 0 to 7.
+    /// Class of data, from 0 to 7.
     pub class: u8,
     /// Short name of the reason.
     pub why: String,
-    /// CPU time of all attempts.
+    /// CPU time of all attempts, in nanoseconds.
     pub cpu_ns: u64,
-    /// The part of it that tests cost.
+    /// Part of it spent on tests, in nanoseconds.
     pub test_ns: u64,
-    /// CPUs that compression can get.
+    /// CPUs available for compression.
     pub cpus: f64,
-    /// Time of the device for a KiB; 0: not known.
+    /// Device time for a KiB, in nanoseconds; 0 if it is not known.
     pub device_ns_per_kib: f64,
-    /// Whether writers wait, or nearly.
+    /// Whether writers wait, or are about to.
     pub pressed: bool,
-    /// Energy for the CPU time of all attempts, in microjoules.
+    /// Energy of the CPU time, in microjoules.
     pub energy_uj: f64,
-    /// Watts that a busy CPU takes.
+    /// Power of a busy CPU, in watts.
     pub power: f64,
-    /// Whose figure that is: `rapl` or `cpu-time`.
+    /// Source of `power`: `rapl` or `cpu-time`.
     pub energy_source: String,
-    /// Of a share that is mounted: its name and the path of the file, or `#` and the file's number
-    /// where it has no path yet.
+    /// Share and path of the file, with `#` and the file's number while it has no path; absent
+    /// unless the share is mounted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// Where the unit begins in that file.
+    /// Byte offset of the unit in that file; absent without `path`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file_offset: Option<u64>,
 }
@@ -187,64 +187,64 @@ impl TraceLine {
     }
 }
 
-/// How fast one candidate is on this machine.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// Speed of a codec on this machine.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Speed {
-    /// The codec.
+    /// Name of the codec.
     pub codec: String,
     /// Length of the units.
     pub unit_bytes: u64,
-    /// CPU nanoseconds for a KiB.
+    /// CPU time for a KiB, in nanoseconds.
     pub ns_per_kib: f64,
-    /// Of one CPU.
+    /// Megabytes in a second of one CPU.
     pub mb_per_second: f64,
-    /// Energy to compress a gigabyte.
+    /// Energy for a gigabyte, in joules.
     pub joules_per_gb: f64,
 }
 
-/// What a calibration found.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// Result of a calibration.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Calibrated {
-    /// Whose figure the power is: `rapl` or `cpu-time`.
+    /// Source of `cpu_watts`: `rapl` or `cpu-time`.
     pub energy_source: String,
-    /// Watts that a busy CPU takes.
+    /// Power of a busy CPU, in watts.
     pub cpu_watts: f64,
-    /// CPU time that it took.
+    /// CPU time of the calibration.
     pub cpu_seconds: f64,
-    /// By length of units and codec.
+    /// Speeds by unit length and codec.
     pub speeds: Vec<Speed>,
 }
 
-/// How far a recompression is.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+/// Progress of a recompression.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RecompressSlice {
-    /// All extents have been gone through.
+    /// Whether all extents were visited.
     pub finished: bool,
-    /// When it began, in seconds since 1970; 0: never.
+    /// Start, in seconds since 1970; 0 if none was started.
     pub started_unix_s: u64,
-    /// The mode that was asked for.
+    /// Mode that was asked for; null for that of the properties.
     pub mode: Option<String>,
-    /// Extents that are done.
+    /// Extents visited.
     pub extents_done: u64,
-    /// All there are.
+    /// All extents.
     pub extents_total: u64,
-    /// Bytes of an extent.
+    /// Size of an extent.
     pub extent_bytes: u64,
-    /// Bytes of data in the extents that are done, as stored.
+    /// Stored bytes visited.
     pub bytes_done: u64,
-    /// The same of all.
+    /// Stored bytes of all data.
     pub bytes_total: u64,
-    /// Fragments looked at.
+    /// Fragments examined.
     pub fragments: u64,
     /// Fragments rewritten.
     pub rewritten: u64,
-    /// What they took before.
+    /// Stored bytes of these before.
     pub before_bytes: u64,
-    /// What they take now.
+    /// Stored bytes of these now.
     pub after_bytes: u64,
-    /// Fragments that cannot be read, and stay as they are.
+    /// Fragments that cannot be read and stay in place.
     pub damaged_fragments: u64,
-    /// Bytes that users have read and written, and that were sent and received for them.
+    /// Bytes of client traffic during the pass.
     pub foreground_bytes: u64,
 }
 

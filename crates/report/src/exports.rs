@@ -1,44 +1,46 @@
 //! The documents behind `shale exports --json`, which also cross the control socket. Field names
 //! are a promise to scripts, as the crate says.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// A share and a door of it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// An export of a share by one protocol.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ExportLine {
-    /// The share.
+    /// Name of the share.
     pub share: String,
-    /// The door.
+    /// Protocol: `nfs`, `smb`, `http` or `ftp`.
     pub door: String,
-    /// What the property says.
+    /// Value of the property.
     pub access: String,
-    /// How it is reached, while it is served.
+    /// Address for clients; null while it is not served.
     pub address: Option<String>,
-    /// Why it is not served as the property says, if that is known.
+    /// Reason why it is not served as the property says; null if it is, or if the reason is not
+    /// known.
     pub fault: Option<String>,
 }
 
-/// Something that was looked at.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// Result of one check.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CheckLine {
-    /// What.
+    /// Subject of the check.
     pub what: String,
     /// Whether it is as it must be.
     pub good: bool,
-    /// It may be meant so, and clients may stumble over it.
+    /// Whether it may be intended, but surprises clients.
     pub warns: bool,
-    /// The finding, and the remedy.
+    /// Finding and remedy.
     pub found: String,
 }
 
-/// The doors of a pool.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+/// Exports of a pool by network protocols.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
 pub struct ExportsReport {
-    /// The directory of their configurations, while they are served.
+    /// Directory of the configurations of the protocols' servers; null while nothing is served.
     pub dir: Option<String>,
-    /// Open doors, by share.
+    /// Exports by share.
     pub exports: Vec<ExportLine>,
-    /// The checks made.
+    /// Results of the checks, if these were asked for.
     pub checks: Vec<CheckLine>,
 }
 

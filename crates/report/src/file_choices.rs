@@ -2,96 +2,96 @@
 //! path, and of `usage`, which also cross the control socket. Field names are a promise to scripts,
 //! as the crate says.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{Remembered, ratio};
 
-/// Consecutive data of a file that is stored with one codec.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// Consecutive data of a file stored with one codec.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PartLine {
-    /// Where it begins, in bytes of the file.
+    /// Byte offset in the file.
     pub offset: u64,
     /// Units.
     pub units: u64,
     /// Bytes of data, in whole blocks.
     pub raw_bytes: u64,
-    /// What they take.
+    /// Stored bytes.
     pub stored_bytes: u64,
-    /// The codec; `raw`: as it came.
+    /// Codec; `raw` if it is not compressed.
     pub codec: String,
-    /// Why it is that one.
+    /// Reason for the codec.
     pub why: String,
-    /// It was stored when another rule, property or value counted than those in force.
+    /// Whether it was stored under other rules or properties than those in force.
     pub earlier: bool,
 }
 
 /// How a file is stored, and why.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct FileReport {
-    /// Its path in the share.
+    /// Path in the share.
     pub path: String,
-    /// Whether it is a directory: then only what counts for new files is told.
+    /// Whether it is a directory: only the rules for new files are reported then.
     pub directory: bool,
-    /// Its size.
+    /// Size.
     pub size_bytes: u64,
     /// Bytes of data, in whole blocks.
     pub raw_bytes: u64,
-    /// What they take.
+    /// Stored bytes.
     pub stored_bytes: u64,
-    /// What counts for it now, and where that comes from, as the extended attribute
-    /// `user.shale.compression` says it.
+    /// Compression that applies to it and where that is set, as in the extended attribute
+    /// `user.shale.compression`.
     pub compression: String,
-    /// What the rules and properties in force say of its name and its first bytes, where that is
-    /// not what counts for it: then it was looked up before these were set.
+    /// Compression that its name and first bytes would get now; null if that is the same.
     pub in_force: Option<String>,
-    /// Its type, by its name or its first bytes; empty: not known.
+    /// Type of the file, by its name or first bytes; empty if it is not known.
     pub file_type: String,
-    /// The memory of files of its type since the pool was opened.
+    /// Result of the last test for files of this type; null if there was none.
     pub remembered: Option<Remembered>,
-    /// The first parts.
+    /// Parts of the file, the first ones.
     pub parts: Vec<PartLine>,
-    /// Parts behind them.
+    /// Number of parts that are not listed.
     pub parts_left_out: u64,
-    /// Its first unit by other codecs, tried now.
+    /// Its first unit compressed by other codecs; null if there is none.
     pub trials: Option<Trials>,
 }
 
 /// A unit of a file, compressed by other codecs.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Trials {
-    /// Where it begins, in bytes of the file.
+    /// Byte offset of the unit in the file.
     pub offset: u64,
-    /// Its data.
+    /// Bytes of data in the unit.
     pub raw_bytes: u64,
-    /// What it takes as it is stored; of consecutive units of one codec, on average.
+    /// Stored bytes now; of consecutive units with one codec, the average.
     pub stored_bytes: u64,
-    /// What it would take.
+    /// Stored bytes by other codecs.
     pub others: Vec<OtherLine>,
 }
 
-/// What a unit would take by a codec.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// Size of a unit by one codec.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct OtherLine {
-    /// The codec.
+    /// Name of the codec.
     pub codec: String,
-    /// Bytes.
+    /// Stored bytes.
     pub stored_bytes: u64,
 }
 
-/// What files take.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+/// Space taken by files.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct UsageLine {
-    /// A directory, a file, or a type of file.
+    /// Directory, file or file type.
     pub name: String,
-    /// Files in it.
+    /// Number of files.
     pub files: u64,
-    /// Their size.
+    /// Sum of their sizes.
     pub size_bytes: u64,
     /// Bytes of data, in whole blocks.
     pub raw_bytes: u64,
-    /// What they take.
+    /// Stored bytes.
     pub stored_bytes: u64,
-    /// `raw_bytes` over `stored_bytes`; none without data.
+    /// `raw_bytes / stored_bytes`; null without data.
     pub ratio: Option<f64>,
 }
 
@@ -112,13 +112,13 @@ impl UsageLine {
     }
 }
 
-/// What a directory of a share takes.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// Space taken by a directory of a share.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct UsageReport {
-    /// All of it.
+    /// Sum.
     pub total: UsageLine,
-    /// Files and directories directly in it; a directory with all below.
+    /// Entries of the directory; a directory includes everything below it.
     pub entries: Vec<UsageLine>,
-    /// By type of file, the most stored bytes first.
+    /// By file type, ordered by stored bytes.
     pub types: Vec<UsageLine>,
 }

@@ -1,40 +1,41 @@
 //! An image of volumes, as commands report it.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use units::format_size;
 
-/// An image of which volumes of the pool need something, and how its store answers.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// An image that volumes of the pool depend on, and the state of its store.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ImageLine {
     /// URL of the blob.
     pub image: String,
-    /// The version.
+    /// Version of the blob.
     pub version: u64,
-    /// The volumes that began as it.
+    /// Volumes cloned from it.
     pub volumes: Vec<String>,
-    /// Its size.
+    /// Size of the image.
     pub size_bytes: u64,
-    /// Bytes of it that are here.
+    /// Bytes of it that are in the pool.
     pub local_bytes: u64,
-    /// What they take.
+    /// Stored bytes of these.
     pub stored_bytes: u64,
-    /// Groups that were fetched since the pool was opened.
+    /// Groups fetched since the pool was opened.
     pub fetched_groups: u64,
-    /// Their bytes as they came.
+    /// Bytes of these groups as transferred.
     pub fetched_bytes: u64,
-    /// Attempts that failed since then.
+    /// Failed requests to the store since the pool was opened.
     pub failures: u64,
-    /// Why the last one did, if it did.
+    /// Error of the last request; null if it succeeded.
     pub last_error: Option<String>,
-    /// It, or a part of it, is not in the store any more.
+    /// Whether the image, or a part of it, is missing from the store.
     pub gone: bool,
-    /// A part of it is damaged in the store.
+    /// Whether a part of it is damaged in the store.
     pub damaged: bool,
-    /// Requests that wait for the store.
+    /// Requests of clients that wait for the store.
     pub waiting: u64,
-    /// The rest is to be fetched in the background, and the pool is too full to keep it.
+    /// Whether the pool is too full to fetch the rest in the background.
     pub lacks_room: bool,
-    /// All that the volumes need is here, as fetching in the background found.
+    /// Whether fetching in the background found all data present that the volumes need.
     pub complete: bool,
 }
 

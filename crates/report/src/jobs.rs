@@ -1,6 +1,7 @@
 //! Wishes for jobs, and reports on them: the documents behind `shale jobs --json`, which also
 //! cross the control socket. Field names are a promise to scripts, as the crate says.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use surface::{Error, ErrorKind};
 
@@ -13,7 +14,7 @@ const INTERRUPTED: &str = "interrupted";
 const MESSAGE_BYTES_MAX: usize = 4096;
 
 /// What a job does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum JobKind {
     /// `shale recompress`.
@@ -83,7 +84,7 @@ impl JobKind {
 }
 
 /// Where a job is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum JobState {
     /// It works, or rests between two slices.
@@ -119,40 +120,44 @@ impl JobState {
     }
 }
 
-/// How a job is paced, and where it begins.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// Pace and starting point of a job.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
 pub struct JobPace {
-    /// Most bytes in a second; none: a tenth of the time while others use the pool.
+    /// Limit in bytes a second; null: a tenth of the time while clients use the pool.
     pub rate: Option<u64>,
-    /// Begins anew, instead of where the last one stopped.
+    /// Starts from the beginning instead of where the last one stopped.
     pub restart: bool,
 }
 
 /// The job that is to be started.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "kebab-case")]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum JobWish {
-    /// Recompresses a volume, a share, or a part of one.
+    /// Recompresses a volume, a share, or a part of a share.
     Recompress {
         /// Name.
         volume: String,
-        /// In this mode; none: by its properties.
+        /// Mode; null for that of the properties.
         mode: Option<String>,
-        /// Of a share, only this directory or file.
+        /// Directory or file of a share; null for all of it.
         path: Option<String>,
-        /// How fast, and from where.
+        /// Pace and starting point.
+        #[serde(default)]
         pace: JobPace,
     },
     /// Empties extents that are partly dead.
     Clean {
-        /// Until nothing is left to win.
+        /// Cleans until nothing more can be reclaimed.
+        #[serde(default)]
         all: bool,
-        /// Sorts first.
+        /// Sorts first, at this pace; null: does not sort.
         sort: Option<JobPace>,
     },
     /// Verifies all data.
     Scrub {
-        /// How fast, and from where.
+        /// Pace and starting point.
+        #[serde(default)]
         pace: JobPace,
     },
     /// Measures the codecs on this machine.
@@ -181,13 +186,12 @@ impl JobWish {
     }
 }
 
-/// Why a job did not come to its end.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// Reason why a job did not finish.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct JobFault {
-    /// The kind of the error, as in `{"error":...}` of all commands; `interrupted`: it was
-    /// cancelled.
+    /// Kind of the error; `interrupted` if the job was cancelled.
     pub kind: String,
-    /// What happened, and what to do.
+    /// What happened and what to do.
     pub message: String,
 }
 
@@ -228,7 +232,7 @@ impl From<&Error> for JobFault {
 }
 
 /// What came of a job that is done.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum JobResult {
     /// Of `recompress`.
@@ -253,44 +257,44 @@ impl JobResult {
     }
 }
 
-/// A job, as it is at a moment.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// A job and its state.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct JobReport {
-    /// Its number, from 1 on since the pool was opened.
+    /// Number, from 1 since the pool was opened.
     pub id: u64,
-    /// What it does.
+    /// Kind of work.
     pub kind: JobKind,
-    /// The volume, the share, or the path in one, that it is about; none: the pool.
+    /// Volume, share or path; null if it is the whole pool.
     pub target: Option<String>,
-    /// Where it is.
+    /// State.
     pub state: JobState,
-    /// Rises whenever `state` changes.
+    /// Rises with each change of `state`.
     pub changes: u64,
-    /// The part of its work that is under way.
+    /// Current part of the work.
     pub phase: String,
-    /// Bytes that this part has gone through.
+    /// Bytes that this part has processed.
     pub bytes_done: u64,
-    /// All that it will go through; none: that is not known.
+    /// Bytes that it will process; null if that is not known.
     pub bytes_total: Option<u64>,
-    /// Bytes in a second of work; none: that is not known yet.
+    /// Bytes in a second of work; null if that is not known yet.
     pub bytes_per_second: Option<u64>,
-    /// Seconds that are left at that rate; none: that is not known.
+    /// Estimated seconds left; null if that is not known.
     pub seconds_left: Option<u64>,
-    /// When it was started, in seconds since 1970.
+    /// Start, in seconds since 1970.
     pub started_unix_s: u64,
-    /// When it ended; none: it has not.
+    /// End, in seconds since 1970; null while it is under way.
     pub ended_unix_s: Option<u64>,
-    /// How long it has worked, without pauses.
+    /// Duration without pauses.
     pub seconds: f64,
-    /// It goes on without the command that started it.
+    /// Whether it continues without the command that started it.
     pub background: bool,
-    /// Words of its own on how it is going.
+    /// Remark on its progress.
     pub said: String,
-    /// `pause` or `cancel`, until it does so: behind the slice that it works on.
+    /// `pause` or `cancel` until the current slice is done; else null.
     pub asked: Option<String>,
-    /// Why it failed or was cancelled.
+    /// Reason why it failed or was cancelled; null otherwise.
     pub error: Option<JobFault>,
-    /// What came of it. Left out of lists.
+    /// Result of a job that is done; null in lists.
     pub result: Option<JobResult>,
 }
 

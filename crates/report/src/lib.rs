@@ -2,6 +2,7 @@
 //! arithmetic on their figures. Owns their field names, which are a promise to scripts: each is
 //! documented in the help of its command, and may be added to, but not renamed.
 
+mod affected;
 mod choices;
 mod exports;
 mod file_choices;
@@ -12,6 +13,7 @@ mod pool;
 mod slices;
 mod traffic;
 
+pub use affected::{AffectedLine, ObjectChange};
 pub use choices::{Calibrated, CodecUse, Detail, RecompressSlice, Region, Remembered, Speed, TraceLine, Trial};
 pub use exports::{CheckLine, ExportLine, ExportsReport};
 pub use file_choices::{FileReport, OtherLine, PartLine, Trials, UsageLine, UsageReport};
@@ -19,9 +21,9 @@ pub use image_line::ImageLine;
 pub use jobs::{JobFault, JobKind, JobPace, JobReport, JobResult, JobState, JobWish};
 pub use losses::{LossLine, LossOfReport, LossReport};
 pub use pool::{
-    BookmarkLine, ChangeReport, CheckSummary, DiffReport, HoldLine, ProblemReport, PropertyReport, ReceiveLine,
-    ReservedLine, ScrubLine, SnapshotReport, StatusReport, TransferSummary, UnservedLine, VolumeReport, ratio,
-    show_ratio, write_amplification,
+    BookmarkLine, ChangeReport, CheckSummary, DiffReport, HoldLine, ObjectKind, ProblemReport, PropertiesReport,
+    PropertyReport, ReceiveLine, ReservedLine, ScrubLine, SnapshotReport, StatusReport, TransferSummary, UnservedLine,
+    VolumeReport, ratio, show_ratio, write_amplification,
 };
 pub use slices::{CleanSlice, CleanTotal, ScrubSlice, ShrinkSlice, SortSlice};
 pub use traffic::{

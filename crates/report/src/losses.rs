@@ -1,44 +1,49 @@
 //! What repairs have lost, as `check` and `status` show it.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Losses of a repair that were not acknowledged yet.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// A loss of a repair that is not acknowledged.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct LossLine {
-    /// When, in seconds since 1970.
+    /// Time of the repair, in seconds since 1970.
     pub unix_s: u64,
-    /// What.
+    /// Description of the loss.
     pub text: String,
 }
 
-/// What `check --repair` drops, or would drop.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+/// Batches that `check --repair` drops, or would drop.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct LossReport {
     /// The damage.
     pub what: String,
-    /// The first batch that is dropped; 0: none is.
+    /// First batch that is dropped; 0 if none is.
     pub first_batch: u64,
-    /// Batches before this one were flushed for certain.
+    /// Batches before this one were certainly flushed.
     pub flushed_before: u64,
-    /// Batches that are there, those of them that are whole, and those that are missing between
-    /// them.
+    /// Batches found from `first_batch` on.
     pub batches: u64,
-    /// See `batches`.
+    /// Those of them that are whole.
     pub batches_whole: u64,
-    /// See `batches`.
+    /// Batches missing between them.
     pub batches_unknown: u64,
-    /// Volumes and snapshots that go back, as far as it is known.
+    /// Known effects by volume and snapshot.
     pub volumes: Vec<LossOfReport>,
 }
 
 /// What one volume or snapshot loses.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[allow(missing_docs)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct LossOfReport {
+    /// Name of the volume or snapshot.
     pub name: String,
+    /// Number of dropped batches that changed it.
     pub batches: u64,
+    /// Written bytes that are lost.
     pub written_bytes: u64,
+    /// Discards that are lost, in bytes.
     pub discarded_bytes: u64,
+    /// Bytes past the size to which it returns.
     pub cut_off_bytes: u64,
+    /// Lost changes other than writes, in words.
     pub changes: Vec<String>,
 }

@@ -4,274 +4,389 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{ImageLine, JobReport, LossLine, LossReport};
 
-/// A volume.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// Kinds of object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum ObjectKind {
+    /// A volume.
+    Volume,
+    /// A share.
+    Share,
+    /// A folder.
+    Folder,
+    /// A snapshot of a volume or a share.
+    Snapshot,
+}
+
+impl ObjectKind {
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Volume => "volume",
+            Self::Share => "share",
+            Self::Folder => "folder",
+            Self::Snapshot => "snapshot",
+        }
+    }
+}
+
+/// A volume, a share or a folder.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct VolumeReport {
-    /// Number, which it keeps whatever it is called, and which no other gets.
+    /// Permanent number: unique in the pool, unchanged by renaming.
     pub id: u64,
-    /// Name.
+    /// Kind of object.
+    pub kind: ObjectKind,
+    /// Name, with the folders that it is in.
     pub name: String,
     /// Whether it is a share.
     pub share: bool,
-    /// Whether it is a folder: then the figures are the sums of everything in it.
+    /// Whether it is a folder: the figures are then sums over all objects in it.
     pub folder: bool,
-    /// Size that its users see; of a share, which has none, what it holds.
+    /// Size; of a share the bytes that it holds, of a folder 0.
     pub size_bytes: u64,
     /// Logical bytes that hold data.
     pub allocated_bytes: u64,
-    /// Bytes that they take in the pool.
+    /// Stored bytes of that data.
     pub stored_bytes: u64,
-    /// `allocated_bytes / stored_bytes`; none when nothing is stored.
+    /// `allocated_bytes / stored_bytes`; null when nothing is stored.
     pub ratio: Option<f64>,
-    /// When it was created, in seconds since 1970.
+    /// Time of creation, in seconds since 1970.
     pub created_unix_s: u64,
-    /// How many clients have it open.
+    /// Number of clients that have it open.
     pub clients: usize,
-    /// Who they are, or the first ones of many.
+    /// Their names, at most the first few.
     pub client_names: Vec<String>,
-    /// Properties set on the volume itself.
+    /// Properties set on the object itself.
     pub properties: BTreeMap<String, String>,
-    /// The other volume's snapshot that it came from.
+    /// Snapshot that it was cloned from; null if it is no clone.
     pub origin: Option<String>,
-    /// It has not got all of the data that an import was to bring.
+    /// Whether an import into it did not finish.
     pub incomplete: bool,
-    /// `allocated_bytes` and `stored_bytes` are exact: nothing has changed them since the last
-    /// checkpoint.
+    /// Whether `allocated_bytes` and `stored_bytes` are exact: unchanged since the last checkpoint.
     pub exact: bool,
-    /// Its bookmarks, `VOLUME#BOOKMARK`.
+    /// Its bookmarks.
     pub bookmarks: Vec<BookmarkLine>,
-    /// Why a share is not mounted where the server mounts shares; none: it is, or is not meant to.
+    /// Reason why a share is not mounted by the server; null if it is, or need not be.
     pub unserved: Option<String>,
-    /// Its snapshots, oldest first, if they were asked for.
+    /// Its snapshots, oldest first; absent unless asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshots: Option<Vec<SnapshotReport>>,
 }
 
 /// A share that a server could not mount.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct UnservedLine {
-    /// Its name.
+    /// Name of the share.
     pub share: String,
-    /// Why.
+    /// Reason.
     pub why: String,
 }
 
 /// A snapshot.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SnapshotReport {
-    /// The volume that it is listed under.
+    /// Permanent number: unique in the pool, unchanged by renaming.
+    pub id: u64,
+    /// `snapshot`.
+    pub kind: ObjectKind,
+    /// Volume or share of the snapshot.
     pub volume: String,
-    /// The part of its name behind the `@`.
+    /// Name after the `@`.
     pub name: String,
-    /// Size in bytes.
+    /// Size of the volume then; of a share the bytes that it holds.
     pub size_bytes: u64,
-    /// When it was taken, in seconds since 1970.
+    /// Time of the snapshot, in seconds since 1970.
     pub created_unix_s: u64,
-    /// Whether a schedule made it.
+    /// Whether a schedule took it.
     pub scheduled: bool,
-    /// Stored bytes that come back if it alone is destroyed.
+    /// Stored bytes reclaimed if this snapshot alone is destroyed.
     pub unique_bytes: u64,
-    /// Stored bytes of what it sees that others see too.
+    /// Stored bytes of its data shared with other snapshots or the volume.
     pub shared_bytes: u64,
-    /// Logical bytes that hold data in it.
+    /// Logical bytes that hold data.
     pub data_bytes: u64,
-    /// How many clients have it open.
+    /// Number of clients that have it open.
     pub clients: usize,
-    /// Who they are, or the first ones of many.
+    /// Their names, at most the first few.
     pub client_names: Vec<String>,
-    /// As of its volume.
+    /// Whether an import into its volume had not finished.
     pub incomplete: bool,
-    /// The tags that keep it.
+    /// Tags that protect it from being destroyed.
     pub holds: Vec<String>,
 }
 
-/// The remains of a snapshot.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// A bookmark: the identity of a snapshot, as a base for differences.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct BookmarkLine {
-    /// `VOLUME#BOOKMARK`.
+    /// Full name, `VOLUME#BOOKMARK`.
     pub bookmark: String,
-    /// When the snapshot was taken, in seconds since 1970.
+    /// Time of the snapshot, in seconds since 1970.
     pub created_unix_s: u64,
-    /// What the snapshot is called in all pools.
+    /// Identity of the snapshot, the same in all pools.
     pub identity: String,
 }
 
-/// A tag that keeps a snapshot.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// A tag that protects a snapshot from being destroyed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct HoldLine {
-    /// `VOLUME@SNAPSHOT`.
+    /// Full name of the snapshot, `VOLUME@SNAPSHOT`.
     pub snapshot: String,
     /// The tag.
     pub tag: String,
-    /// When it was put there, in seconds since 1970.
+    /// Time when it was set, in seconds since 1970.
     pub created_unix_s: u64,
 }
 
-/// A snapshot of which a part has come.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// A snapshot received in part.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ReceiveLine {
-    /// The volume that it is for.
+    /// Volume that it belongs to.
     pub volume: String,
-    /// The part of its name behind the `@`.
+    /// Name after the `@`.
     pub snapshot: String,
-    /// Whether the volume will be there only when the snapshot is.
+    /// Whether the volume appears only with the complete snapshot.
     pub is_new: bool,
-    /// Bytes of payload that have come.
+    /// Bytes of payload received.
     pub received_bytes: u64,
-    /// Bytes of payload that the sender expected to send.
+    /// Bytes of payload announced by the sender.
     pub expected_bytes: u64,
-    /// For `shale send --resume`.
+    /// Token for `shale send --resume`.
     pub token: String,
 }
 
-/// A stretch of what has changed between two states.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// Changes between two states, one page.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DiffReport {
-    /// In order.
+    /// Changed ranges in order of offset.
     pub changes: Vec<ChangeReport>,
-    /// From which byte to go on, unless that was all.
+    /// Offset to continue at; null at the end.
     pub next: Option<u64>,
     /// Size of the older state.
     pub from_bytes: u64,
-    /// Size of the newer one.
+    /// Size of the newer state.
     pub to_bytes: u64,
 }
 
-/// A range that has changed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// A changed range.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ChangeReport {
     /// First byte.
     pub offset: u64,
-    /// Bytes.
+    /// Number of bytes.
     pub length: u64,
-    /// `data` or `hole`: the present content.
+    /// Content in the newer state: `data` or `hole`.
     pub now: String,
 }
 
-impl VolumeReport {
-    /// What it is, in a word.
-    pub fn kind(&self) -> &'static str {
-        match (self.folder, self.share) {
-            (true, _) => "folder",
-            (_, true) => "share",
-            _ => "volume",
-        }
-    }
-}
-
 /// A property in force.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PropertyReport {
-    /// Name.
+    /// Name of the property.
     pub key: String,
     /// Value in force.
     pub value: String,
-    /// `default`, `pool`, `volume`, `folder` or `share`.
+    /// Level that sets it: `default`, `pool`, `folder`, `share` or `volume`.
     pub source: String,
-    /// The folder, or the share, that it is inherited from.
+    /// Folder or share that it is inherited from; null if it is not inherited from one.
     pub folder: Option<String>,
 }
 
-/// A pool. See the help of `shale status` for the fields.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[allow(missing_docs)] // each is documented in the help of `shale status`
+/// Properties of an object or of the pool.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PropertiesReport {
+    /// Changes with the name, the size and the properties set on the object itself.
+    pub etag: String,
+    /// The properties in force, by name.
+    pub properties: Vec<PropertyReport>,
+    /// Remarks on a change, for its user; empty if there are none.
+    pub notes: Vec<String>,
+}
+
+/// State and figures of a pool. Counters begin when the pool is opened.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct StatusReport {
+    /// Directory of the pool.
     pub pool: String,
+    /// Data file or block device.
     pub data: String,
+    /// Identifier of the pool, in hexadecimal digits.
     pub id: String,
+    /// Whether a server has the pool open.
     pub served: bool,
+    /// Process that has the pool open.
     pub pid: u32,
+    /// Addresses on which it is served over NBD.
     pub nbd: Vec<String>,
+    /// NBD connections now.
     pub nbd_connections: u64,
+    /// Limit on NBD connections (`serve --connections`).
     pub nbd_connections_max: u64,
+    /// Directory where volumes are files; null if there is none.
     pub mount: Option<String>,
-    /// The directory below which it is served as mounted shares.
+    /// Directory below which the shares are mounted; null if there is none.
     pub shares: Option<String>,
-    /// Those that could not be mounted there.
+    /// Shares that could not be mounted there.
     pub unserved_shares: Vec<UnservedLine>,
+    /// Seconds since the pool was opened.
     pub uptime_s: u64,
-    /// The worst that is to be said.
+    /// The most severe state: `ok`, `scrubbing`, `nearly-full`, `incomplete`, `full`,
+    /// `recovered-with-loss`, `image-gone`, `image-damaged`, `share-unserved`, `damaged` or
+    /// `failed`.
     pub health: String,
+    /// Stored bytes in percent of the bytes that the pool can store.
     pub used_percent: f64,
+    /// Stored bytes that new data can take once all dead space is cleaned.
     pub available_bytes: u64,
+    /// Bytes reserved for volumes and not used yet.
     pub reserved_bytes: u64,
+    /// Unused reservations by volume.
     pub reserved_for: Vec<ReservedLine>,
+    /// Bytes kept free for the cleaner.
     pub kept_bytes: u64,
-    /// What the next checkpoint makes available.
+    /// Bytes discarded or destroyed since the last checkpoint; the next one makes them
+    /// available.
     pub returning_bytes: u64,
-    /// The highest level of 80, 90 and 95 that the pool has come to; 0: none.
+    /// The highest of 80, 90 and 95 that `used_percent` has reached; 0 below 80.
     pub full_level: u32,
+    /// Whether new data is refused.
     pub full: bool,
-    /// The file system below has less room than the pool: `shale grow` does not help.
+    /// Whether the file system below has less room than the capacity: `shale grow` cannot
+    /// help then.
     pub short_below: bool,
+    /// Writes that found no space, each attempt of a held write counted.
     pub refused_writes: u64,
+    /// Whether the figures of allocated, stored and dead bytes are exact or estimated.
     pub exact: bool,
+    /// The last scrub.
     pub scrub: ScrubLine,
+    /// Size of the log: stored bytes of all data and overhead.
     pub capacity_bytes: u64,
+    /// Size of an extent.
     pub extent_bytes: u64,
+    /// Extents without live or dead data.
     pub extents_free: u64,
+    /// All extents.
     pub extents_total: u64,
+    /// Number of volumes and shares.
     pub volumes: u64,
+    /// Sum of the sizes of the volumes.
     pub logical_bytes: u64,
+    /// Logical bytes that hold data.
     pub allocated_bytes: u64,
+    /// Live stored bytes that hold them.
     pub stored_bytes: u64,
+    /// The part of `stored_bytes` held by images and destroyed volumes.
     pub unlisted_bytes: u64,
+    /// The part of `allocated_bytes` held by images and destroyed volumes.
     pub unlisted_allocated_bytes: u64,
+    /// Number of trained dictionaries.
     pub dictionaries: u64,
+    /// The part of `stored_bytes` that dictionaries take.
     pub dictionary_bytes: u64,
+    /// Destroyed objects whose space is still being reclaimed.
     pub reaping: u64,
+    /// Stored bytes that the cleaner has not reclaimed yet.
     pub dead_bytes: u64,
+    /// Free bytes in the pool and in the file system below.
     pub free_bytes: u64,
+    /// Bytes of the map.
     pub map_bytes: u64,
+    /// `allocated_bytes / stored_bytes`; null when nothing is stored.
     pub ratio: Option<f64>,
+    /// `100 * (1 - stored_bytes / allocated_bytes)`; null when nothing is allocated.
     pub saving_percent: Option<f64>,
+    /// Bytes written by clients since the pool was opened.
     pub written_bytes: u64,
+    /// Compressed bytes of `written_bytes`.
     pub fragment_bytes: u64,
+    /// Bytes written to the data file.
     pub log_bytes: u64,
+    /// Bytes written to the data file and the map.
     pub disk_written_bytes: u64,
+    /// `(disk_written_bytes - rewritten_bytes) / fragment_bytes`; null if nothing was
+    /// written, or more was rewritten than written.
     pub write_amplification: Option<f64>,
+    /// Bytes read by clients since the pool was opened.
     pub read_bytes: u64,
+    /// Bytes read from the data file.
     pub read_disk_bytes: u64,
+    /// Full checkpoints since the pool was opened.
     pub checkpoints: u64,
+    /// Checkpoints that only reclaimed space.
     pub light_checkpoints: u64,
+    /// Flushes that clients asked for.
     pub flushes: u64,
+    /// Syncs of the data file.
     pub syncs: u64,
+    /// Batches replayed when the pool was opened.
     pub recovered_batches: u64,
+    /// Bytes replayed when the pool was opened.
     pub recovered_bytes: u64,
+    /// Milliseconds of that replay.
     pub recovery_ms: f64,
+    /// File that keeps acknowledged writes if the server dies; null if there is none.
     pub standby: Option<String>,
+    /// Size of that file.
     pub standby_bytes: u64,
+    /// Writes recovered from that file when the pool was opened.
     pub replayed_writes: u64,
+    /// Bytes recovered from that file when the pool was opened.
     pub replayed_bytes: u64,
+    /// Contents of that file that were not used, or the reason why there is no such file.
     pub standby_notes: Vec<String>,
+    /// Whether the death of the server would lose unsynced names in shares.
     pub names_at_risk: bool,
+    /// Jobs under way.
     pub jobs: Vec<JobReport>,
+    /// Extents emptied by the cleaner since the pool was opened.
     pub cleaned_extents: u64,
+    /// Bytes moved by the cleaner and by sorting.
     pub moved_bytes: u64,
+    /// Bytes rewritten by recompression and sorting.
     pub rewritten_bytes: u64,
+    /// Milliseconds spent cleaning.
     pub cleaning_ms: f64,
+    /// Bytes of extents emptied in a second of cleaning; null if nothing was cleaned.
     pub cleaning_bytes_per_s: Option<f64>,
+    /// Bytes that the cleaner recompressed by `cold-mode`, before.
     pub cold_before_bytes: u64,
+    /// The same bytes after recompression.
     pub cold_after_bytes: u64,
+    /// Size of the catalogue in the log, which salvage reads; 0 if there was no space.
     pub catalogue_bytes: u64,
+    /// Extents kept for the catalogue alone.
     pub catalogue_extents: u64,
+    /// Damage that is neither repaired nor acknowledged.
     pub damages: Vec<String>,
+    /// Damages beyond the list in `damages`.
     pub damages_unlisted: u64,
+    /// Acknowledged damages.
     pub damages_acknowledged: u64,
+    /// Snapshots received in part.
     pub receives: Vec<ReceiveLine>,
-    /// Images of which volumes need something.
+    /// Images that volumes still depend on.
     pub images: Vec<ImageLine>,
+    /// Volumes and snapshots whose import did not finish, by name.
     pub incomplete: Vec<String>,
+    /// Number of bookmarks.
     pub bookmarks: u64,
+    /// Number of tags on snapshots.
     pub holds: u64,
+    /// Snapshots with at least one tag.
     pub held_snapshots: u64,
+    /// Unacknowledged losses of repairs.
     pub losses: Vec<LossLine>,
+    /// Memory that the pool may use.
     pub memory_budget_bytes: u64,
+    /// Resident memory of the process.
     pub memory_resident_bytes: u64,
+    /// Reason why writes are refused; null if they are not.
     pub failed: Option<String>,
 }
 
@@ -285,123 +400,123 @@ impl StatusReport {
     }
 }
 
-/// What is kept for a volume with a reservation, and not used by it yet.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// Unused part of a reservation.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ReservedLine {
-    /// Its name.
+    /// Name of the volume.
     pub volume: String,
-    /// Bytes, as stored.
+    /// Stored bytes reserved.
     pub bytes: u64,
 }
 
 /// The last scrub of a pool.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ScrubLine {
-    /// When it began, in seconds since 1970; 0: the pool was never scrubbed.
+    /// Start, in seconds since 1970; 0 if the pool was never scrubbed.
     pub started_unix_s: u64,
-    /// When it ended; 0: it has not.
+    /// End, in seconds since 1970; 0 if it did not finish.
     pub finished_unix_s: u64,
-    /// It is under way now.
+    /// Whether it is under way now.
     pub running: bool,
-    /// Bytes of data that it has gone through, as stored.
+    /// Stored bytes verified.
     pub bytes_done: u64,
-    /// All there are.
+    /// Stored bytes of all data.
     pub bytes_total: u64,
-    /// Damages that it found.
+    /// Damages found.
     pub found: u64,
 }
 
-/// What `check` found.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+/// Result of `check`.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct CheckSummary {
-    /// Nothing wrong is left.
+    /// Whether no problem is left.
     pub clean: bool,
     /// Map records read.
     pub records: u64,
     /// Fragments read, verified and decoded.
     pub fragments: u64,
-    /// Their bytes.
+    /// Bytes of these fragments.
     pub fragment_bytes: u64,
-    /// How long it took.
+    /// Duration.
     pub seconds: f64,
-    /// How much is wrong in all, and how much of that is left.
+    /// Number of problems.
     pub problems_total: u64,
-    /// See `problems_total`.
+    /// Number of problems that were not repaired.
     pub problems_left: u64,
-    /// Volumes and snapshots that are concerned, with the number of problems of each.
+    /// Number of problems by volume and snapshot.
     pub volumes: BTreeMap<String, u64>,
-    /// Kinds of problem, with the number of each.
+    /// Number of problems by kind.
     pub kinds: BTreeMap<&'static str, u64>,
-    /// The faults, the first thousand.
+    /// The problems, the first thousand.
     pub problems: Vec<ProblemReport>,
-    /// What can be said of the end of the log, if that was not an orderly one.
+    /// State of the end of the log; null after an orderly shutdown.
     pub log_end: Option<String>,
-    /// What opening the pool has put right, and is no problem of it.
+    /// Corrections made when the pool was opened, which are no problems.
     pub notes: Vec<String>,
-    /// What was dropped, because `--accept-loss` said so.
+    /// Batches dropped because of `--accept-loss`; null if there are none.
     pub loss: Option<LossReport>,
-    /// Shares of which names are lost for good, by `--repair`.
+    /// Shares with names lost for good by `--repair`; absent if there are none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub names_lost: Vec<String>,
-    /// Shares in which extended attributes of files are lost for good, or may be, by `--repair`:
-    /// `problems` has the paths.
+    /// Shares with extended attributes lost for good, or possibly so, by `--repair`; absent if
+    /// there are none. `problems` has the paths.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub attributes_lost: Vec<String>,
-    /// Whether a repair may mend something of it.
+    /// Whether a repair may correct some of it.
     #[serde(skip)]
     pub is_mendable: bool,
 }
 
-/// One thing that is wrong.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// A problem found by a check or a scrub.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ProblemReport {
-    /// A stable name, as in the help of `shale check`.
+    /// Stable name of the kind, listed in the help of `shale check`.
     pub kind: String,
-    /// Volume that is concerned, if any.
+    /// Volume or snapshot; null if it concerns none.
     pub volume: Option<String>,
-    /// Byte offset in the volume, if any.
+    /// Byte offset in it; null if there is none.
     pub offset: Option<u64>,
-    /// Bytes from there that are concerned, if they are known and lie together.
+    /// Affected bytes from there; null if they are not known or not contiguous.
     pub length: Option<u64>,
-    /// The value found and the value expected.
+    /// Value found and value expected.
     pub detail: String,
-    /// Whether it was mended.
+    /// Whether it was repaired.
     pub repaired: bool,
 }
 
-/// What an import or an export did.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+/// Result of an import or an export.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
 pub struct TransferSummary {
-    /// The volume.
+    /// Name of the volume.
     pub volume: String,
-    /// The file read (import).
+    /// File read; absent for an export.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
-    /// The file written (export).
+    /// File written; absent for an import.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
     /// Size of the volume.
     pub size_bytes: u64,
     /// Bytes copied.
     pub copied_bytes: u64,
-    /// Bytes of holes that were skipped.
+    /// Bytes of holes, which were skipped.
     pub hole_bytes: u64,
-    /// Logical bytes of the volume that hold data now, those of its snapshots not counted (import).
+    /// Logical bytes of the volume that hold data now, without snapshots; absent for an export.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allocated_bytes: Option<u64>,
-    /// Whether `stored_bytes` and `ratio` count what only snapshots of the volume hold, too
-    /// (import).
+    /// Whether `stored_bytes` and `ratio` include the snapshots of the volume; absent for an
+    /// export.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub with_snapshots: Option<bool>,
-    /// Bytes that the volume and its snapshots take in the pool (import).
+    /// Stored bytes of the volume and its snapshots; absent for an export.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stored_bytes: Option<u64>,
-    /// What they hold over `stored_bytes` (import).
+    /// Logical bytes over `stored_bytes`; absent for an export.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ratio: Option<f64>,
-    /// How long it took.
+    /// Duration.
     pub seconds: f64,
-    /// Size over time.
+    /// Size over duration.
     pub bytes_per_second: u64,
 }
 

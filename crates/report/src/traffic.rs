@@ -1,84 +1,86 @@
 //! The document behind `shale iostat --json`, which also crosses the control socket: operations by
 //! volume, door and kind, and stored bytes by codec.
 
+use crate::ObjectKind;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use surface::{BUCKETS, OpCounts, OpKind, bucket_end_ns};
 
 /// The form of [`TrafficReport`]: raised when a field changes its meaning or goes.
 pub const TRAFFIC_VERSION: u32 = 1;
 
-/// What clients have done since a server began, or in an interval.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// Client traffic since a server began, or in an interval.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TrafficReport {
-    /// Of this document: [`TRAFFIC_VERSION`].
+    /// Version of this document.
     pub version: u32,
     /// Directory of the pool.
     pub pool: String,
-    /// The number of the volume that was asked for; none: all.
+    /// Number of the volume that was asked for; null for all.
     pub only: Option<u64>,
-    /// Seconds that the counts are of.
+    /// Interval of the counts, in seconds.
     pub seconds: f64,
-    /// Ends of the buckets of the histograms, in nanoseconds; the last bucket has none.
+    /// Upper bounds of the histogram buckets, in nanoseconds; the last bucket has none.
     pub bucket_ends_ns: Vec<u64>,
-    /// By name.
+    /// Traffic by volume, share and snapshot, ordered by name.
     pub volumes: Vec<VolumeTraffic>,
 }
 
-/// What clients have done to a volume, a share or a snapshot.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// Client traffic of a volume, a share or a snapshot.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct VolumeTraffic {
-    /// Its name.
+    /// Name.
     pub volume: String,
-    /// Its number.
+    /// Permanent number.
     pub id: u64,
     /// `volume`, `share` or `snapshot`.
-    pub kind: String,
-    /// By door.
+    pub kind: ObjectKind,
+    /// Traffic by door.
     pub doors: Vec<DoorTraffic>,
-    /// The data written, by the codec that it is stored with.
+    /// Data written, by the codec that stores it.
     pub codecs: Vec<CodecLine>,
     /// Units that reads found decoded in memory.
     pub cache_hits: u64,
-    /// Units that reads had to read and decode.
+    /// Units that reads had to fetch and decode.
     pub cache_misses: u64,
 }
 
-/// What came through a door.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// Client traffic through one door.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DoorTraffic {
     /// `nbd`, `mount`, `share`, `tree` or `command`.
     pub door: String,
-    /// One for each kind.
+    /// Counts by kind of operation.
     pub operations: Vec<OperationLine>,
 }
 
-/// The operations of a kind.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// Counts of one kind of operation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct OperationLine {
     /// `read`, `write`, `flush`, `discard`, `look` or `change`.
     pub operation: String,
-    /// How many.
+    /// Number of operations.
     pub count: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Nanoseconds that they took, together.
+    /// Sum of their durations, in nanoseconds.
     pub ns: u64,
-    /// How many in each bucket.
+    /// Number of operations in each bucket of duration.
     pub histogram: Vec<u64>,
 }
 
-/// The data stored with a codec.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// Data stored with one codec.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CodecLine {
-    /// Its name.
+    /// Name of the codec.
     pub codec: String,
     /// Units.
     pub units: u64,
-    /// Their bytes.
+    /// Bytes before compression.
     pub raw_bytes: u64,
-    /// What they were stored as.
+    /// Stored bytes.
     pub stored_bytes: u64,
-    /// About how much CPU time that took, in nanoseconds.
+    /// Estimated CPU time of compression, in nanoseconds; null if it is not known.
     pub cpu_ns: Option<u64>,
 }
 
@@ -180,7 +182,7 @@ mod tests {
         let volume = VolumeTraffic {
             volume: "v".to_owned(),
             id: 7,
-            kind: "volume".to_owned(),
+            kind: ObjectKind::Volume,
             doors,
             codecs: vec![codec],
             cache_hits: units,

@@ -45,6 +45,7 @@ pub fn diff_report(page: engine::DiffPage) -> DiffReport {
 pub fn folder_report(status: engine::FolderStatus) -> VolumeReport {
     VolumeReport {
         id: status.id.0,
+        kind: ObjectKind::Folder,
         name: status.name,
         share: false,
         folder: true,
@@ -298,6 +299,7 @@ pub fn image_line(status: engine::ImageStatus) -> ImageLine {
 /// From the engine's figures.
 pub fn volume_report(status: VolumeStatus, (clients, client_names): (usize, Vec<String>)) -> VolumeReport {
     VolumeReport {
+        kind: if status.is_share() { ObjectKind::Share } else { ObjectKind::Volume },
         share: status.is_share(),
         folder: false,
         size_bytes: status.logical_bytes(),

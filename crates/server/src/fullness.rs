@@ -1,4 +1,5 @@
-//! Warns as a pool fills up: once at each of a few levels, and again only when it has been well below it.
+//! Warns as a pool fills up: once at each of a few levels, and again only when it has been well
+//! below it.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -11,7 +12,8 @@ use report::{ReservedLine, StatusReport};
 /// Per cent of the room at which a pool is warned of.
 pub const LEVELS: [u32; 3] = [80, 90, 95];
 
-/// Per cent by which a pool must have come below a level before that is warned of again: a pool that stays at a level says so once.
+/// Percent by which use must fall below a level before a repeated warning: a pool that stays at a
+/// level warns once.
 const BELOW: f64 = 2.0;
 
 /// Volumes with a reservation that one line names.

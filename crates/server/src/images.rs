@@ -6,9 +6,11 @@
 
 mod ahead;
 mod pins;
+mod place;
 pub mod push;
 
 pub use pins::{holder, is_of_another_copy, pool_holder};
+pub use place::place_of;
 
 use std::collections::HashMap;
 use std::pin::pin;

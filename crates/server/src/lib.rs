@@ -12,6 +12,8 @@
 // simulates the server.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
+pub mod access;
+pub mod audit;
 mod blob_errors;
 pub mod clients;
 pub mod control;

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use engine::Volume;
-use surface::{Began, BlockDevice, Hint, OpKind, PendingRead, Result, Run, Traffic, WriteOptions, ZeroOptions};
+use surface::{
+    Began, BlockDevice, Error, ErrorKind, Hint, OpKind, PendingRead, Result, Run, Traffic, WriteOptions, ZeroOptions,
+};
 
 use crate::devices::InUse;
 use crate::first_reads::FirstReads;
@@ -24,6 +26,17 @@ pub(crate) struct OpenDevice {
 impl OpenDevice {
     pub(crate) fn new(volume: Arc<Volume>, in_use: InUse, first_reads: Arc<FirstReads>, traffic: Arc<Traffic>) -> Self {
         Self { volume, _in_use: in_use, first_reads, traffic }
+    }
+
+    /// Refuses a change of a volume that is `readonly`. The tree of a share goes on, and its mount
+    /// refuses.
+    fn check_writable(&self) -> Result<()> {
+        if self.volume.is_share() || !self.volume.is_set_readonly() {
+            return Ok(());
+        }
+        let name = self.volume.name();
+        let text = format!("volume '{name}' is readonly: `shale set POOL {name} readonly=off` allows changes");
+        Err(Error::new(ErrorKind::ReadOnly, text))
     }
 
     fn counted<T>(&self, kind: OpKind, bytes: u64, work: impl FnOnce() -> Result<T>) -> Result<T> {
@@ -61,7 +74,7 @@ impl BlockDevice for OpenDevice {
         self.volume.size_bytes()
     }
     fn is_read_only(&self) -> bool {
-        self.volume.is_read_only()
+        self.volume.is_read_only() || self.check_writable().is_err()
     }
     fn block_bytes(&self) -> (u32, u32) {
         self.volume.block_bytes()
@@ -92,9 +105,11 @@ impl BlockDevice for OpenDevice {
         Ok(is_found)
     }
     fn write(&self, offset: u64, data: Bytes, options: WriteOptions) -> Result<()> {
+        self.check_writable()?;
         self.counted(OpKind::Write, data.len() as u64, || self.volume.write(offset, data, options))
     }
     fn write_hinted(&self, offset: u64, data: Bytes, hint: Hint) -> Result<()> {
+        self.check_writable()?;
         self.counted(OpKind::Write, data.len() as u64, || self.volume.write_hinted(offset, data, hint))
     }
     fn write_would_wait(&self) -> bool {
@@ -107,9 +122,11 @@ impl BlockDevice for OpenDevice {
         self.counted(OpKind::Flush, 0, || self.volume.flush())
     }
     fn discard(&self, offset: u64, length: u64) -> Result<()> {
+        self.check_writable()?;
         self.counted(OpKind::Discard, length, || self.volume.discard(offset, length))
     }
     fn write_zeroes(&self, offset: u64, length: u64, options: ZeroOptions) -> Result<()> {
+        self.check_writable()?;
         let kind = if options.no_hole { OpKind::Write } else { OpKind::Discard };
         self.counted(kind, length, || self.volume.write_zeroes(offset, length, options))
     }

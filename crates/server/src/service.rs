@@ -1,34 +1,40 @@
 //! Answers requests on an open pool: for the command that opened it, and for the clients of a
 //! server.
 
+mod access;
 mod damage;
 mod files;
 mod images;
 mod jobs;
 mod lists;
 mod mounts;
+mod objects;
+mod preview;
+mod status;
 mod tracers;
 mod traces;
 mod traffic;
+mod users;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use engine::{Meant, Pool, PoolRoom, Volume};
-use parking_lot::Mutex;
+use engine::{Meant, Pool, Volume};
+use parking_lot::{Mutex, RwLock};
 use surface::{BlockDevice, Client, DeviceId, Error, ErrorKind, Result};
 
-use self::damage::damage_words;
+pub use self::access::this_process;
 use self::mounts::is_of_shares;
 use self::tracers::Tracers;
 pub(crate) use self::tracers::{TraceKind, Tracing};
 use self::traces::Traced;
+use crate::access::Access;
+use crate::audit::AuditLog;
 use crate::devices::{Devices, is_in};
 use crate::exports::{self, Exports};
-use crate::fullness::{self, Fullness, Gauge};
-use crate::health;
+use crate::fullness::Fullness;
 use crate::images::Images;
 use crate::jobs::Jobs;
 use crate::schedules;
@@ -37,8 +43,8 @@ use crate::share_recompress::Recompressing;
 use crate::share_trees;
 use crate::shares::Shares;
 use crate::{documents, stream_io, stream_plan};
-use operations::{Reply, Request};
-use report::{LossLine, ReceiveLine, ReservedLine, ScrubLine, StatusReport, ratio, write_amplification};
+use operations::{Audit, Reply, Request, Which};
+use report::{JobReport, ReceiveLine};
 
 /// Facts about an open pool besides the engine's.
 #[derive(Debug, Clone)]
@@ -91,13 +97,21 @@ pub struct Service {
     tracers: Tracers,
     images: Arc<Images>,
     tending: Arc<images::Tending>,
+    /// Where calls that change something are recorded.
+    audit: Mutex<Arc<dyn Audit>>,
+    audit_log: Arc<AuditLog>,
+    access: Access,
+    /// Held while names are given, and shared while one is used that was found by number.
+    names: RwLock<()>,
 }
 
 impl Service {
     /// Around a pool that was just opened. Words for the log go to `output`.
     pub(crate) fn new(pool: Pool, facts: Facts, journals: Journals, images: Arc<Images>) -> Self {
         let devices = Devices::new(pool.clone());
+        let audit_log = Arc::new(AuditLog::new(&facts.pool));
         Self {
+            access: Access::open(&facts.pool),
             pool,
             devices,
             facts,
@@ -115,6 +129,9 @@ impl Service {
             tracers: Tracers::default(),
             images,
             tending: Arc::default(),
+            audit: Mutex::new(audit_log.clone()),
+            audit_log,
+            names: RwLock::default(),
         }
     }
 
@@ -131,6 +148,16 @@ impl Service {
     /// The pool itself.
     pub fn pool(&self) -> &Pool {
         &self.pool
+    }
+
+    /// Who may do what over HTTP.
+    pub fn access(&self) -> &Access {
+        &self.access
+    }
+
+    /// The audit log, for what is no operation.
+    pub fn audit_log(&self) -> &AuditLog {
+        &self.audit_log
     }
 
     /// The journals of its shares' names.
@@ -167,37 +194,39 @@ impl Service {
         log::info!("{text}");
     }
 
-    /// Opens a volume for bulk data, and says which it is: the one with the number `id`, or
-    /// whichever has the name.
+    /// Opens a volume for bulk data, and returns its number.
     ///
     /// # Errors
     /// `NotFound`.
-    pub fn open_volume(
-        &self,
-        name: &str,
-        id: Option<u64>,
-        client: &Arc<dyn Client>,
-    ) -> Result<(u64, Arc<dyn BlockDevice>)> {
-        let volume = self.named(name, id)?;
+    pub fn open_volume(&self, which: &Which, client: &Arc<dyn Client>) -> Result<(u64, Arc<dyn BlockDevice>)> {
+        let volume = self.volume(which)?;
         share_trees::refuse(&volume)?;
         Ok((volume.id().0, self.devices.open_volume(volume, client)?))
     }
 
-    /// The volume with the number `id`, whatever it is called by now; without one whichever has the
-    /// name.
-    fn named(&self, name: &str, id: Option<u64>) -> Result<Arc<Volume>> {
-        let meant = id.map_or(Meant::Name(name), |id| DeviceId(id).into());
-        self.pool.volume_meant(meant).map_err(|error| match id {
-            Some(_) => error.context(format_args!("'{name}' is gone")),
+    /// The volume or snapshot that is meant.
+    fn volume(&self, which: &Which) -> Result<Arc<Volume>> {
+        let meant = match which {
+            Which::Name(name) => Meant::Name(name),
+            Which::Id(id) | Which::Known { id, .. } => Meant::Number(DeviceId(*id)),
+        };
+        self.pool.volume_meant(meant).map_err(|error| match which.id() {
+            Some(_) => error.context(format_args!("{which} is gone")),
             None => error,
         })
     }
 
-    /// Does the request.
-    ///
-    /// # Errors
-    /// What the pool says.
-    pub fn handle(self: &Arc<Self>, request: Request) -> Result<Reply> {
+    /// Answers a request whose caller was checked.
+    pub(crate) fn answer(self: &Arc<Self>, mut request: Request) -> Result<Reply> {
+        let _names = self.guard_names(&request);
+        self.check_version(&request)?;
+        let notes = request.spell_out();
+        self.carry_out(request).map(|reply| reply.with_notes(notes))
+    }
+
+    /// Carries out a request. A missing operation does not compile.
+    fn carry_out(self: &Arc<Self>, request: Request) -> Result<Reply> {
+        let job = |job: JobReport| Reply::Job(Box::new(job));
         match request {
             Request::Hello => Ok(Reply::Done),
             Request::Create { volume, properties, .. } if properties.keys().any(|key| is_of_shares(key)) => {
@@ -206,10 +235,12 @@ impl Service {
                 );
                 Err(Error::new(ErrorKind::Invalid, text))
             }
-            Request::Create { volume, size_bytes, properties } => {
-                self.pool.create_volume(&volume, size_bytes, &properties).map(|id| Reply::Created { id: id.0 })
+            Request::Create { volume, size_bytes, properties, parents } => {
+                self.make_folders_of(&volume, parents)?;
+                self.pool.create_volume(&volume, size_bytes, &properties).map(|id| Reply::created(id.0))
             }
-            Request::CreateShare { share, properties } => {
+            Request::CreateShare { share, properties, parents } => {
+                self.make_folders_of(&share, parents)?;
                 let create = || share_trees::create(&self.pool, &share, &properties);
                 let shares = self.shares.lock().clone();
                 let id = match shares {
@@ -217,41 +248,45 @@ impl Service {
                     None => create(),
                 }?;
                 self.look_at_shares();
-                Ok(Reply::Created { id: id.0 })
+                Ok(Reply::created(id.0))
             }
-            Request::CreateFolder { folder, properties } => {
-                self.pool.create_folder(&folder, &properties).map(|id| Reply::Created { id: id.0 })
+            Request::CreateFolder { folder, properties, parents } => {
+                self.make_folders_of(&folder, parents)?;
+                self.pool.create_folder(&folder, &properties).map(|id| Reply::created(id.0))
             }
             Request::Folders => {
                 Ok(Reply::Volumes(self.pool.folders().into_iter().map(documents::folder_report).collect()))
             }
-            Request::Destroy { volume, .. } if volume.contains('#') => {
-                self.pool.destroy_bookmark(&volume).map(|()| Reply::Done)
+            Request::Bookmark { object, name } => {
+                self.pool.bookmark(&self.name_of(&object)?, &name).map(|()| Reply::Done)
             }
-            Request::Bookmark { snapshot, name } => self.pool.bookmark(&snapshot, &name).map(|()| Reply::Done),
-            Request::Bookmarks { volume } => {
-                let bookmarks = self.pool.bookmarks(volume.as_deref())?;
+            Request::Bookmarks { object } => {
+                let bookmarks = self.pool.bookmarks(self.name_if(object.as_ref())?.as_deref())?;
                 Ok(Reply::Bookmarks(bookmarks.into_iter().map(documents::bookmark_line).collect()))
             }
-            Request::Destroy { volume, id, recursive, force } => {
-                let destroy = || match id {
-                    Some(_) => self.devices.destroy(self.named(&volume, id)?.id(), recursive, force),
-                    None => self.devices.destroy(&volume, recursive, force),
-                };
-                self.check_destroy(&volume, id, recursive)?;
-                self.letting_go(|| self.unmounted(&[&volume], force, destroy)).map(|()| Reply::Done)
+            Request::Destroy { object, recursive, force, .. } => {
+                let name = self.name_of(&object)?;
+                if name.contains('#') {
+                    return self.pool.destroy_bookmark(&name).map(|()| Reply::Done);
+                }
+                let meant = self.meant(&object, &name);
+                self.pool.check_destroy(meant, recursive)?;
+                let destroy = || self.devices.destroy(meant, recursive, force);
+                self.letting_go(|| self.unmounted(&[&name], force, destroy)).map(|()| Reply::Done)
             }
-            Request::Allowed { request } => self.check_allowed(&request).map(|()| Reply::Done),
+            Request::Preview { request } => self.preview(&request).map(Reply::Affected),
             Request::GiveUp { title } => self.letting_go(|| self.pool.give_up_received(&title)).map(|()| Reply::Done),
             Request::CloneImage { image, volume, size_bytes, properties } => {
                 self.clone_image(&image, &volume, size_bytes, &properties)
             }
             Request::Push(wish) => self.push(&wish),
-            Request::Snapshot { volume, name } => {
+            Request::Snapshot { object, name } => {
+                let volume = self.name_of(&object)?;
                 let take = || self.pool.snapshot(&volume, &name);
                 self.still(|share| share == volume, take).map(|()| Reply::Done)
             }
             Request::SnapshotFolder { folder, name } => {
+                let folder = self.name_of(&folder)?;
                 let take = || self.pool.snapshot_folder(&folder, &name);
                 self.still(|share| share == folder || is_in(share, &folder), take).map(Reply::Taken)
             }
@@ -259,60 +294,60 @@ impl Service {
                 let meant = |share: &str| snapshots.iter().any(|title| operations::names::volume_of(title) == share);
                 self.still(meant, || self.pool.snapshot_together(&snapshots)).map(Reply::Taken)
             }
-            Request::Clone { snapshot, volume, properties } => {
-                self.pool.clone_snapshot(&snapshot, &volume, &properties)?;
+            Request::Clone { object, volume, properties } => {
+                self.pool.clone_snapshot(&self.name_of(&object)?, &volume, &properties)?;
                 self.look_at_shares();
-                Ok(Reply::Done)
+                Ok(Reply::created(self.pool.volume(&volume)?.id().0))
             }
             Request::Rollback { snapshots, recursive, force } => {
+                let snapshots = self.names_of(&snapshots)?;
                 let shares: Vec<_> = snapshots.iter().map(|snapshot| operations::names::volume_of(snapshot)).collect();
                 self.check_rollback(&snapshots, recursive)?;
                 let work = || self.devices.rollback(&snapshots, recursive, force);
                 self.unmounted(&shares, force, work).map(|()| Reply::Done)
             }
-            Request::Rename { old, new } => {
-                self.unmounted(&[&old], false, || self.pool.rename(&old, &new))?;
+            Request::Rename { object, name, .. } => {
+                let old = self.name_of(&object)?;
+                self.unmounted(&[&old], false, || self.pool.rename(&old, &name))?;
                 self.jobs.follow_names(|id| self.pool.volume_of(id).ok().map(|volume| volume.name()));
                 // What has come among those that are served was not mounted before.
                 self.look_at_shares();
                 self.tend_soon();
                 Ok(Reply::Done)
             }
-            Request::Promote { volume } => self.pool.promote(&volume).map(|()| Reply::Done),
-            Request::Hold { snapshot, tag } => self.pool.hold(&snapshot, &tag).map(|()| Reply::Done),
-            Request::Release { snapshot, tag } => self.pool.release(&snapshot, &tag).map(|()| Reply::Done),
-            Request::Holds { of } => {
-                Ok(Reply::Holds(self.pool.holds(of.as_deref())?.into_iter().map(documents::hold_line).collect()))
+            Request::Promote { object } => self.pool.promote(&self.name_of(&object)?).map(|()| Reply::Done),
+            Request::Hold { object, tag } => self.pool.hold(&self.name_of(&object)?, &tag).map(|()| Reply::Done),
+            Request::Release { object, tag } => self.pool.release(&self.name_of(&object)?, &tag).map(|()| Reply::Done),
+            Request::Holds { object } => {
+                let holds = self.pool.holds(self.name_if(object.as_ref())?.as_deref())?;
+                Ok(Reply::Holds(holds.into_iter().map(documents::hold_line).collect()))
             }
-            Request::Snapshots { volume } => self.snapshots(volume.as_deref()).map(Reply::Snapshots),
-            Request::Diff { to, .. } if self.pool.volume(&to).is_ok_and(|to| to.is_share()) => {
-                let text = format!("cannot list changed files: '{to}' is a share (not supported yet)");
-                Err(Error::new(ErrorKind::Unsupported, text))
+            Request::Snapshots { object, name, below } => {
+                let object = self.name_if(object.as_ref())?;
+                self.snapshots(object.as_deref(), name.as_deref(), below).map(Reply::Snapshots)
             }
-            Request::Diff { from, to, start } => {
+            Request::Diff { object, from, start } => {
+                let (from, to) = (self.name_of(&from)?, self.name_of(&object)?);
+                if self.pool.volume(&to).is_ok_and(|to| to.is_share()) {
+                    let text = format!("cannot list changed files: '{to}' is a share (not supported yet)");
+                    return Err(Error::new(ErrorKind::Unsupported, text));
+                }
                 Ok(Reply::Diff(documents::diff_report(self.pool.diff(&from, &to, start)?)))
             }
-            Request::Resize { volume, id, size_bytes, shrink, force } => {
-                self.resize(self.named(&volume, id)?, size_bytes, shrink, force)
+            Request::Resize { object, size_bytes, shrink, force, .. } => {
+                self.resize(self.volume(&object)?, size_bytes, shrink, force)
             }
+            Request::ListObjects(wish) => self.list_objects(&wish).map(Reply::Objects),
+            Request::Object { object } => Ok(Reply::Object(Box::new(self.object(&object)?))),
             Request::List => Ok(Reply::Volumes(self.list())),
             Request::Status => Ok(Reply::Status(Box::new(self.status()))),
-            Request::Get { volume } => {
-                let mut properties = self.pool.properties(volume.as_deref())?;
-                let is_folder = |name: &str| self.pool.is_folder(name);
-                let is_share = |name: &str| self.pool.volume(name).is_ok_and(|found| found.is_share());
-                let own = match volume.as_deref() {
-                    Some(name) if is_folder(name) => "folder",
-                    Some(name) if is_share(name) => "share",
-                    _ => "volume",
-                };
-                if own == "volume" && volume.is_some() {
-                    properties.retain(|property| !is_of_shares(&property.key));
-                }
-                let reports = properties.into_iter().map(|p| documents::property_report(p, own, is_folder));
-                Ok(Reply::Properties(reports.collect()))
+            Request::Get { object } => {
+                self.properties(self.name_if(object.as_ref())?.as_deref(), Vec::new()).map(Reply::Properties)
             }
-            Request::Set { volume, id, changes } => self.set(volume.as_deref(), id, &changes),
+            Request::Set { object, changes, .. } => {
+                let changes: Vec<_> = changes.into_iter().collect();
+                self.set(object.as_ref(), &changes)
+            }
             Request::Exports { check } => {
                 let exports = self.exports.lock().clone();
                 Ok(Reply::Exports(
@@ -334,45 +369,62 @@ impl Service {
             }
             Request::SortReport => self.sort(0, false).map(Reply::Sorted),
             Request::ScrubReport => Ok(Reply::Scrubbed(Box::new(self.scrub(0, false)?))),
-            Request::RecompressReport { volume, mode, path } => {
-                let report = self.recompress(Meant::Name(&volume), path, mode.as_deref(), (0, false))?;
+            Request::RecompressReport { object, mode, path } => {
+                let name = self.name_of(&object)?;
+                let report = self.recompress(self.meant(&object, &name), path, mode.as_deref(), (0, false))?;
                 Ok(Reply::Recompressed(Box::new(documents::recompress_slice(report))))
             }
-            Request::Explain { volume, from, count } => {
-                let (regions, next) = self.pool.explain(&volume, from, count)?;
+            Request::Explain { object, from, count } => {
+                let (regions, next) = self.pool.explain(&self.name_of(&object)?, from, count)?;
                 Ok(Reply::Regions { regions: regions.into_iter().map(documents::region).collect(), next })
             }
-            Request::ExplainRegion { volume, offset } => {
-                Ok(Reply::Region(Box::new(documents::detail(self.pool.explain_region(&volume, offset)?))))
+            Request::ExplainRegion { object, offset } => {
+                let detail = self.pool.explain_region(&self.name_of(&object)?, offset)?;
+                Ok(Reply::Region(Box::new(documents::detail(detail))))
             }
-            Request::ExplainFile { share, path } => self.explain_file(&share, path),
-            Request::Usage { share, path } => {
-                let (share, path) = self.place_of(&share, &path);
+            Request::ExplainFile { object, path } => self.explain_file(&self.name_of(&object)?, path),
+            Request::Usage { object, path } => {
+                let (share, path) = self.place_of(&self.name_of(&object)?, &path);
                 Ok(Reply::Usage(Box::new(self.opened(&share)?.usage(&share, &path)?)))
             }
             Request::Trace { count } => Ok(Reply::Trace(self.traced(count))),
-            Request::Traffic { volume, id } => Ok(Reply::Traffic(Box::new(self.traffic(volume.as_deref(), id)?))),
+            Request::Traffic { object } => Ok(Reply::Traffic(Box::new(self.traffic(object.as_ref())?))),
             Request::TraceEnd => Ok(self.end_trace()),
-            Request::TraceReads { volume, from } => {
-                let volume = self.named(&volume, None)?;
+            Request::TraceReads { object, from } => {
+                let volume = self.volume(&object)?;
                 Ok(Reply::Groups(self.devices.first_reads().take(volume.id(), from)?))
             }
             Request::TraceReadsEnd => {
                 self.devices.first_reads().end();
                 Ok(Reply::Done)
             }
-            Request::Job(request) => self.on_job(request),
+            Request::StartJob { wish, background } => self.start_job(wish, background).map(job),
+            Request::Jobs => Ok(Reply::Jobs(self.jobs.list())),
+            Request::WatchJob { id, seen, patience_ms } => self.watch_job(id, seen, patience_ms).map(job),
+            Request::PauseJob { id } => self.jobs.pause(id).map(job),
+            Request::ResumeJob { id } => self.jobs.resume(id).map(job),
+            Request::CancelJob { id, interrupted } => self.cancel_job(id, interrupted).map(job),
+            Request::RegisterJob { .. } | Request::TellJob { .. } | Request::FinishJob { .. } => {
+                Err(Error::new(ErrorKind::Invalid, "a client's job needs a connection that it ends with"))
+            }
             Request::PlanSend(wish) => stream_plan::plan(&self.pool, &wish).map(Reply::Plan),
             Request::Place { volume, to, from } => Ok(Reply::Place(stream_io::place(self, &volume, to, from))),
             Request::Receives => Ok(Reply::Receives(self.receives())),
             Request::Send(_) | Request::Receive(_) => {
                 Err(Error::new(ErrorKind::Invalid, "a stream needs a connection of its own"))
             }
-            Request::Bulk { volume, id } => {
-                let volume = self.named(&volume, id)?;
+            Request::Bulk { object } => {
+                let volume = self.volume(&object)?;
                 share_trees::refuse(&volume)?;
                 Ok(Reply::Bulk { id: volume.id().0 })
             }
+            Request::Users
+            | Request::SetPassword { .. }
+            | Request::RemoveUser { .. }
+            | Request::Tokens
+            | Request::CreateToken { .. }
+            | Request::RevokeToken { .. }
+            | Request::Audit { .. } => self.on_users(request),
         }
     }
 
@@ -400,149 +452,6 @@ impl Service {
 
     fn receives(&self) -> Vec<ReceiveLine> {
         self.pool.receives().into_iter().map(documents::receive_line).collect()
-    }
-
-    /// What is to be said of how full the pool is, for the server's log.
-    pub fn new_fullness(&self) -> Option<String> {
-        self.fullness.look(self.pool.room().into(), || self.status())
-    }
-
-    fn status(&self) -> StatusReport {
-        let mut report = self.figures();
-        report.health = health::worst(&report).name().to_owned();
-        report.full_level = fullness::level(report.used_percent);
-        report
-    }
-
-    fn figures(&self) -> StatusReport {
-        let status = self.pool.status();
-        let damage = self.known_damage();
-        let mut standby_notes = status.standby.notes;
-        standby_notes.extend(self.journals.notes());
-        let mounted = self.shares.lock().clone();
-        let names_at_risk = mounted.as_ref().map(|shares| shares.names_at_risk()).unwrap_or_default();
-        let has_names_at_risk = !names_at_risk.is_empty();
-        standby_notes.extend(names_at_risk);
-        let served = self.served.lock().clone();
-        let is_served = served.is_some();
-        let Served { nbd, mount, shares, connections, connections_max } = served.unwrap_or_default();
-        // The process writes to nothing but the log and the map, once it is open; where the system
-        // does not count, the log alone is known.
-        let written = host::disk_written_bytes().saturating_sub(self.written_before).max(status.log_bytes);
-        // Clones see what destroyed volumes hold for them: it is stored, so it counts as data, too.
-        let allocated = status.allocated_bytes + status.unlisted_allocated_bytes;
-        let holds = self.pool.holds(None).unwrap_or_default();
-        let held: BTreeSet<_> = holds.iter().map(|hold| (&hold.volume, &hold.snapshot)).collect();
-        let saving = (allocated > 0).then(|| 100.0 * (1.0 - status.live_bytes as f64 / allocated as f64));
-        let cleaned = status.cleaned_extents * status.extent_bytes;
-        // With what has been written since the last checkpoint. What has been discarded since takes
-        // its room until the next one.
-        let gauge = Gauge::from(PoolRoom {
-            live_bytes: status.live_bytes + status.returning_bytes,
-            available_bytes: status.available_bytes,
-            reserved_bytes: status.reserved_bytes,
-            is_full: status.is_full,
-            refused_writes: status.refused_writes,
-        });
-        StatusReport {
-            jobs: self.jobs.under_way(),
-            unserved_shares: mounted.map(|shares| shares.unserved()).unwrap_or_default(),
-            cleaned_extents: status.cleaned_extents,
-            moved_bytes: status.moved_bytes,
-            rewritten_bytes: status.rewritten_bytes,
-            cleaning_ms: status.cleaning_ns as f64 / 1e6,
-            cleaning_bytes_per_s: ratio(cleaned, status.cleaning_ns).map(|per_ns| per_ns * 1e9),
-            cold_before_bytes: status.cold_before_bytes,
-            cold_after_bytes: status.cold_after_bytes,
-            catalogue_bytes: status.catalogue_bytes,
-            catalogue_extents: status.catalogue_extents,
-            health: String::new(),
-            used_percent: gauge.used_percent,
-            available_bytes: status.available_bytes,
-            reserved_bytes: status.reserved_bytes,
-            reserved_for: status
-                .reserved_for
-                .into_iter()
-                .map(|(volume, bytes)| ReservedLine { volume, bytes })
-                .collect(),
-            full_level: 0,
-            kept_bytes: status.kept_bytes,
-            returning_bytes: status.returning_bytes,
-            full: gauge.is_full,
-            short_below: status.is_short_below,
-            refused_writes: status.refused_writes,
-            exact: status.is_exact,
-            scrub: ScrubLine {
-                started_unix_s: damage.started_unix_s,
-                finished_unix_s: damage.finished_unix_s,
-                running: damage.is_scrubbing,
-                bytes_done: damage.bytes_done,
-                bytes_total: damage.bytes_total,
-                found: damage.found,
-            },
-            damages: damage.damages.into_iter().map(damage_words).collect(),
-            damages_unlisted: damage.unlisted,
-            damages_acknowledged: damage.acknowledged,
-            receives: self.receives(),
-            images: self.pool.images().into_iter().map(documents::image_line).collect(),
-            incomplete: self.pool.incomplete(),
-            bookmarks: self.pool.bookmarks(None).map_or(0, |bookmarks| bookmarks.len() as u64),
-            holds: holds.len() as u64,
-            held_snapshots: held.len() as u64,
-            losses: self.pool.losses().into_iter().map(|(unix_s, text)| LossLine { unix_s, text }).collect(),
-            pool: self.facts.pool.display().to_string(),
-            data: self.facts.data.display().to_string(),
-            id: status.id,
-            served: is_served,
-            pid: std::process::id(),
-            nbd,
-            nbd_connections: connections.map_or(0, |count| count() as u64),
-            nbd_connections_max: connections_max as u64,
-            mount,
-            shares,
-            uptime_s: self.opened.elapsed().as_secs(),
-            capacity_bytes: status.capacity_bytes,
-            extent_bytes: status.extent_bytes,
-            extents_free: status.extents_free,
-            extents_total: status.extents_total,
-            volumes: self.pool.volumes().len() as u64,
-            logical_bytes: status.logical_bytes,
-            allocated_bytes: allocated,
-            stored_bytes: status.live_bytes,
-            unlisted_bytes: status.unlisted_bytes,
-            unlisted_allocated_bytes: status.unlisted_allocated_bytes,
-            dictionaries: status.dictionaries,
-            dictionary_bytes: status.dictionary_bytes,
-            reaping: status.reaping,
-            dead_bytes: status.dead_bytes,
-            free_bytes: status.free_bytes,
-            map_bytes: status.map_bytes,
-            ratio: ratio(allocated, status.live_bytes).filter(|_| allocated > 0),
-            saving_percent: saving,
-            written_bytes: status.written_bytes,
-            fragment_bytes: status.fragment_bytes,
-            log_bytes: status.log_bytes,
-            disk_written_bytes: written,
-            write_amplification: write_amplification(written, status.rewritten_bytes, status.fragment_bytes),
-            read_bytes: status.read_bytes,
-            read_disk_bytes: status.read_disk_bytes,
-            checkpoints: status.checkpoints,
-            light_checkpoints: status.light_checkpoints,
-            flushes: status.flushes,
-            syncs: status.syncs,
-            recovered_batches: status.recovered_batches,
-            recovered_bytes: status.recovered_bytes,
-            recovery_ms: status.recovery_ns as f64 / 1e6,
-            standby: status.standby.place,
-            standby_bytes: status.standby.bytes,
-            replayed_writes: status.standby.replayed,
-            replayed_bytes: status.standby.replayed_bytes,
-            standby_notes,
-            names_at_risk: has_names_at_risk,
-            memory_budget_bytes: self.facts.memory_bytes,
-            memory_resident_bytes: host::resident_bytes(),
-            failed: status.failed,
-        }
     }
 
     /// Closes the pool: everything is durable and checkpointed.

@@ -1,7 +1,6 @@
 //! How a command reaches a pool: opened by this process when no server has it, else through the
 //! server's socket.
 
-use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
@@ -10,12 +9,13 @@ use surface::{Error, ErrorKind, NamedClient, Result};
 
 use crate::control::{Client, Unreached};
 use crate::pool_dir::{self, Access, OpenPool, Opening, PoolDir};
+use crate::service::this_process;
 use crate::stream_io::{LocalSink, LocalSource, StreamSink, StreamSource};
 use crate::traffic::COMMANDS;
 use copy::volume_io::{LocalVolume, VolumeIo};
 use operations::Outcome;
+use operations::{Created, Reply, Request, Which};
 use operations::{ReceiveWish, SendWish};
-use operations::{Reply, Request};
 
 /// Whether no server listens on a pool's control socket.
 fn is_unserved(error: &Error) -> bool {
@@ -117,7 +117,7 @@ impl Session {
     /// What the pool says.
     pub fn call(&self, request: Request) -> Result<Reply> {
         match self {
-            Self::Direct(pool) => pool.service.handle(request),
+            Self::Direct(pool) => pool.service.handle(&this_process(), request),
             Self::Served(client) => client.call(&request),
         }
     }
@@ -128,26 +128,18 @@ impl Session {
     /// What the pool says.
     pub fn done(&self, request: Request) -> Result<()> {
         match self.call(request)? {
-            Reply::Done | Reply::Noted(_) => Ok(()),
+            Reply::Done | Reply::Properties(_) => Ok(()),
             other => Err(other.unexpected()),
         }
     }
 
-    /// Creates a volume; its number.
+    /// Creates an object.
     ///
     /// # Errors
     /// What the pool says.
-    pub fn create(&self, volume: &str, size_bytes: u64, properties: BTreeMap<String, String>) -> Result<u64> {
-        self.created(Request::Create { volume: volume.to_owned(), size_bytes, properties })
-    }
-
-    /// Creates what the request says; its number.
-    ///
-    /// # Errors
-    /// What the pool says.
-    pub fn created(&self, request: Request) -> Result<u64> {
+    pub fn created(&self, request: Request) -> Result<Created> {
         match self.call(request)? {
-            Reply::Created { id } => Ok(id),
+            Reply::Created(created) => Ok(created),
             other => Err(other.unexpected()),
         }
     }
@@ -180,7 +172,9 @@ impl Session {
     /// `NotFound`, and what the pool says.
     pub fn volume(&self, name: &str, id: Option<u64>) -> Result<Arc<dyn VolumeIo>> {
         match self {
-            Self::Direct(pool) => Ok(Arc::new(LocalVolume(pool.service.open_volume(name, id, &this_command())?.1))),
+            Self::Direct(pool) => {
+                Ok(Arc::new(LocalVolume(pool.service.open_volume(&Which::known(name, id), &this_command())?.1)))
+            }
             Self::Served(client) => Ok(Arc::new(client.volume(name, id)?)),
         }
     }

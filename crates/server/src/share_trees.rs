@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::{Files, Pool, Properties, TreeUse, Volume};
-use fe_share::{Moments, Visibility};
+use fe_share::{Moments, Mount, Visibility};
 use policy::SnapDir;
 use share::{Failure, Options, Scratch, Time, Tree};
 use surface::{BlockDevice, DeviceId, Error, ErrorKind, NamedClient, ObjectSpace, Result};
@@ -109,12 +109,24 @@ fn secret() -> Result<u64> {
     Ok(u64::from_le_bytes(secret))
 }
 
+/// Has a mounted share refuse changes, or take them, as its properties say now.
+pub(crate) fn follow(pool: &Pool, share: u64, mount: &Mount) {
+    if let Ok(volume) = pool.volume_of(DeviceId(share)) {
+        mount.set_read_only(volume.is_set_readonly());
+    }
+}
+
 /// Opens the tree of a share of a pool that is this process's own.
 ///
 /// # Errors
 /// What the pool says.
 pub fn open_tree(service: &Service, name: &str) -> Result<Arc<Tree>> {
-    open_writable(service, service.pool().volume(name)?).map(|opened| opened.tree)
+    let volume = service.pool().volume(name)?;
+    if volume.is_set_readonly() {
+        let text = format!("share '{name}' is readonly: `shale set POOL {name} readonly=off` allows changes");
+        return Err(Error::new(ErrorKind::ReadOnly, text));
+    }
+    open_writable(service, volume).map(|opened| opened.tree)
 }
 
 /// The same, with where its files lie.

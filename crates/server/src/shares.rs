@@ -178,6 +178,11 @@ impl Shares {
         self.state.lock().mounted.values().for_each(|share| share.mount.close_moments(only_idle));
     }
 
+    /// Has mounted shares refuse changes, or take them, as their property `readonly` says.
+    pub fn follow_readonly(&self) {
+        self.state.lock().mounted.iter().for_each(|(id, share)| share_trees::follow(&self.pool, *id, &share.mount));
+    }
+
     /// The tree of a share that is mounted.
     pub(crate) fn opened(&self, id: DeviceId) -> Option<Opened> {
         let state = self.state.lock();
@@ -285,6 +290,7 @@ impl Shares {
         let options = MountOptions {
             source: self.source.clone(),
             has_access_times: share_trees::has_access_times(&self.pool, name)?,
+            is_read_only: self.pool.volume_of(id)?.is_set_readonly(),
             kept_by: kept_by.clone(),
             journal: self.keeps_acknowledged.then(|| self.journals.place(&self.pool, id)),
             traffic: Some(self.devices.traffics().of(id, SHARES)),

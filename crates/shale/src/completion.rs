@@ -16,7 +16,7 @@ use clap_complete::env::{EnvCompleter, Fish, Zsh};
 
 use crate::cli;
 use crate::commands::COLUMNS;
-use operations::{JobRequest, Reply, Request};
+use operations::{Reply, Request};
 use server::control::Client;
 use server::pool_dir::PoolDir;
 
@@ -188,21 +188,21 @@ fn named_in(words: &[OsString]) -> Names {
         Ok(Reply::Volumes(folders)) => folders.into_iter().map(|folder| folder.name).collect(),
         _ => Vec::new(),
     };
-    let snapshots = match client.call(&Request::Snapshots { volume: None }) {
+    let snapshots = match client.call(&Request::Snapshots { object: None, name: None, below: false }) {
         Ok(Reply::Snapshots(snapshots)) => {
             snapshots.into_iter().map(|snapshot| format!("{}@{}", snapshot.volume, snapshot.name)).collect()
         }
         _ => Vec::new(),
     };
-    let bookmarks = match client.call(&Request::Bookmarks { volume: None }) {
+    let bookmarks = match client.call(&Request::Bookmarks { object: None }) {
         Ok(Reply::Bookmarks(bookmarks)) => bookmarks.into_iter().map(|line| line.bookmark).collect(),
         _ => Vec::new(),
     };
-    let holds = match client.call(&Request::Holds { of: None }) {
+    let holds = match client.call(&Request::Holds { object: None }) {
         Ok(Reply::Holds(holds)) => holds.into_iter().map(|hold| (hold.snapshot, hold.tag)).collect(),
         _ => Vec::new(),
     };
-    let jobs = match client.call(&Request::Job(JobRequest::List)) {
+    let jobs = match client.call(&Request::Jobs) {
         Ok(Reply::Jobs(jobs)) => jobs.into_iter().map(|job| job.id.to_string()).collect(),
         _ => Vec::new(),
     };

@@ -34,5 +34,5 @@ pub use names::{COOKIE_DOT, COOKIE_DOT_DOT, KEPT_NAME, NAME_BYTES_MAX, in_words,
 pub use scratch::Scratch;
 pub use tree::{
     AttributesLost, CAPABILITY, Caller, Listed, NamesSurvey, Options, Paths, RECORD_CONTENT_BYTES_MAX, Repaired,
-    SetAttributes, Still, TimeToSet, Tree, Written,
+    SetAttributes, SetId, Still, TimeToSet, Tree, Written,
 };

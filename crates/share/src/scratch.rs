@@ -159,6 +159,10 @@ impl ObjectSpace for Scratch {
         self.below.allocation(file, offset, length, runs_max)
     }
 
+    fn settle(&self) -> Result<()> {
+        self.below.settle()
+    }
+
     /// As below, for the same reason.
     fn stored(&self, file: u64) -> Result<Option<Taken>> {
         self.below.stored(file)

@@ -36,7 +36,7 @@ pub use model::{Mismatch, Model, Outcome};
 pub use power::{Fault, Generation, Point, PointKind, Power, is_power_loss};
 pub use ring::SimRing;
 pub use space::SimSpace;
-pub use standby::{SimStandby, StandbyHandle};
+pub use standby::{MissingSpace, SimStandby, StandbyHandle};
 pub use store::{SimStore, StoreHandle};
 pub use table::{Observed, TableOp};
 pub use testkit::Rng;

@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 use env::{Standby, StandbyMemory};
@@ -16,13 +17,45 @@ use parking_lot::Mutex;
 use crate::Rng;
 use crate::power::{Fault, Generation, PointKind, Power, Verdict, power_lost};
 
-type Bytes = Arc<Mutex<Vec<u8>>>;
+/// Standby memory, which its place and its users share.
+#[derive(Debug, Default)]
+struct File {
+    bytes: Mutex<Vec<u8>>,
+    missing: Mutex<MissingSpace>,
+}
+
+/// Space that a file has lost. Its bytes read as zeroes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum MissingSpace {
+    /// None, or all of it has been allocated again.
+    #[default]
+    Nothing,
+    /// A hole.
+    Part,
+    /// The end: the file is shorter.
+    End,
+}
+
+impl File {
+    fn of(bytes: Vec<u8>) -> Arc<Self> {
+        Arc::new(Self { bytes: Mutex::new(bytes), missing: Mutex::default() })
+    }
+
+    fn fault(&self) -> Option<String> {
+        let why = match *self.missing.lock() {
+            MissingSpace::Nothing => return None,
+            MissingSpace::Part => "a part of it has been removed",
+            MissingSpace::End => "it has been cut off",
+        };
+        Some(format!("simulated standby memory: {why}"))
+    }
+}
 
 #[derive(Debug, Default)]
 struct State {
     boot: u64,
     /// By pool and copy.
-    files: BTreeMap<([u8; 16], u8), Bytes>,
+    files: BTreeMap<([u8; 16], u8), Arc<File>>,
     /// How many files were set aside.
     aside: usize,
     /// Number of files next to the memory, by pool and copy.
@@ -52,8 +85,8 @@ pub struct StandbyHandle {
 
 #[derive(Debug)]
 struct Memory {
-    bytes: Bytes,
-    /// The address of the bytes, which no other memory has at the same time.
+    file: Arc<File>,
+    /// The address of the file, which no other memory has at the same time.
     identity: u64,
     power: Arc<Power>,
     generation: Generation,
@@ -105,7 +138,7 @@ impl SimStandby {
 
     /// The bytes stored for a pool.
     pub fn peek(&self, pool: &[u8; 16]) -> Option<Vec<u8>> {
-        self.state.lock().files.get(&(*pool, self.copy)).map(|bytes| bytes.lock().clone())
+        self.state.lock().files.get(&(*pool, self.copy)).map(|file| file.bytes.lock().clone())
     }
 
     /// The pools for which something is stored.
@@ -115,7 +148,15 @@ impl SimStandby {
 
     /// Stores bytes, bypassing all faults.
     pub fn poke(&self, pool: &[u8; 16], bytes: Vec<u8>) {
-        self.state.lock().files.insert((*pool, self.copy), Arc::new(Mutex::new(bytes)));
+        self.state.lock().files.insert((*pool, self.copy), File::of(bytes));
+    }
+
+    /// Zeroes a range of the memory while it is in use, past all faults.
+    pub fn zero(&self, pool: &[u8; 16], range: Range<usize>, missing: MissingSpace) {
+        if let Some(file) = self.state.lock().files.get(&(*pool, self.copy)) {
+            file.bytes.lock()[range].fill(0);
+            *file.missing.lock() = missing;
+        }
     }
 
     /// The machine restarts: with probability one half the memory remains, as if it were on a disk.
@@ -153,7 +194,7 @@ impl Standby for StandbyHandle {
         self.check()?;
         let mut state = self.standby.state.lock();
         let found = state.files.remove(&(*pool, self.standby.copy)).ok_or(io::ErrorKind::NotFound)?;
-        state.aside += usize::from(!found.lock().is_empty());
+        state.aside += usize::from(!found.bytes.lock().is_empty());
         Ok("simulated standby memory that was set aside".to_owned())
     }
 
@@ -165,7 +206,10 @@ impl Standby for StandbyHandle {
     fn left(&self, pool: &[u8; 16]) -> io::Result<Option<Arc<dyn StandbyMemory>>> {
         self.check()?;
         let found = self.standby.state.lock().files.get(&(*pool, self.standby.copy)).cloned();
-        Ok(found.map(|bytes| self.memory(bytes)))
+        match found.as_ref().and_then(|file| file.fault()) {
+            Some(fault) => Err(io::Error::new(io::ErrorKind::InvalidData, fault)),
+            None => Ok(found.map(|file| self.memory(file))),
+        }
     }
 
     fn make(
@@ -178,7 +222,7 @@ impl Standby for StandbyHandle {
         if self.standby.state.lock().bytes_max.is_some_and(|most| bytes > most) {
             return Err(io::ErrorKind::StorageFull.into());
         }
-        let made: Bytes = Arc::new(Mutex::new(vec![0; bytes]));
+        let made = File::of(vec![0; bytes]);
         let memory = self.memory(Arc::clone(&made));
         fill(&*memory);
         let _running = self.standby.power.running();
@@ -198,7 +242,7 @@ impl Standby for StandbyHandle {
             Some(found) if identity(found) != memory.identity().0 => {
                 Some("simulated standby memory: another file has taken its place".to_owned())
             }
-            Some(_) => None,
+            Some(found) => found.fault(),
         }
     }
 
@@ -207,6 +251,10 @@ impl Standby for StandbyHandle {
         self.check()?;
         self.standby.state.lock().files.remove(&(*pool, self.standby.copy));
         Ok(())
+    }
+
+    fn has_beside(&self, pool: &[u8; 16]) -> bool {
+        self.standby.beside(pool) > 0
     }
 
     fn pass_over_beside(&self, pool: &[u8; 16], is_void: bool) -> Vec<String> {
@@ -220,8 +268,8 @@ impl Standby for StandbyHandle {
     }
 }
 
-fn identity(bytes: &Bytes) -> u64 {
-    Arc::as_ptr(bytes) as u64
+fn identity(file: &Arc<File>) -> u64 {
+    Arc::as_ptr(file) as u64
 }
 
 impl StandbyHandle {
@@ -232,15 +280,15 @@ impl StandbyHandle {
         }
     }
 
-    fn memory(&self, bytes: Bytes) -> Arc<dyn StandbyMemory> {
-        let identity = identity(&bytes);
-        Arc::new(Memory { bytes, identity, power: Arc::clone(&self.standby.power), generation: self.generation })
+    fn memory(&self, file: Arc<File>) -> Arc<dyn StandbyMemory> {
+        let identity = identity(&file);
+        Arc::new(Memory { file, identity, power: Arc::clone(&self.standby.power), generation: self.generation })
     }
 }
 
 impl StandbyMemory for Memory {
     fn len(&self) -> usize {
-        self.bytes.lock().len()
+        self.file.bytes.lock().len()
     }
 
     fn identity(&self) -> (u64, u64) {
@@ -248,7 +296,7 @@ impl StandbyMemory for Memory {
     }
 
     fn is_whole(&self) -> bool {
-        true
+        *self.file.missing.lock() != MissingSpace::End
     }
 
     fn write(&self, at: usize, bytes: &[u8]) {
@@ -259,11 +307,11 @@ impl StandbyMemory for Memory {
             Verdict::Fail(Fault::Crash) => bytes.len() / 2,
             Verdict::Proceed | Verdict::Fail(_) => bytes.len(),
         };
-        self.bytes.lock()[at..at + len].copy_from_slice(&bytes[..len]);
+        self.file.bytes.lock()[at..at + len].copy_from_slice(&bytes[..len]);
     }
 
     fn read(&self, at: usize, bytes: &mut [u8]) -> bool {
-        let held = self.bytes.lock();
+        let held = self.file.bytes.lock();
         let Some(found) = held.get(at..at + bytes.len()) else { return false };
         bytes.copy_from_slice(found);
         true
@@ -275,13 +323,13 @@ impl StandbyMemory for Memory {
         match self.power.point(self.generation, PointKind::Keep, at as u64, 8) {
             Verdict::Dead | Verdict::Fail(Fault::Crash) => {}
             Verdict::Proceed | Verdict::Fail(_) => {
-                self.bytes.lock()[at..at + 8].copy_from_slice(&word.to_le_bytes());
+                self.file.bytes.lock()[at..at + 8].copy_from_slice(&word.to_le_bytes());
             }
         }
     }
 
     fn load(&self, at: usize) -> u64 {
-        let held = self.bytes.lock();
+        let held = self.file.bytes.lock();
         held.get(at..at + 8).map_or(0, |word| u64::from_le_bytes(std::array::from_fn(|i| word[i])))
     }
 }

@@ -27,6 +27,8 @@ pub enum ErrorKind {
     Conflict,
     /// Not supported by this version, kernel or file system.
     Unsupported,
+    /// The caller's role does not allow it: ask an administrator.
+    Denied,
 }
 
 impl ErrorKind {
@@ -43,6 +45,7 @@ impl ErrorKind {
             Self::ReadOnly => "read-only",
             Self::Conflict => "conflict",
             Self::Unsupported => "unsupported",
+            Self::Denied => "denied",
         }
     }
 
@@ -59,6 +62,7 @@ impl ErrorKind {
             Self::ReadOnly,
             Self::Unsupported,
             Self::Conflict,
+            Self::Denied,
         ];
         known.into_iter().find(|kind| kind.name() == name).unwrap_or(Self::Io)
     }

@@ -60,6 +60,11 @@ pub trait ObjectSpace: Send + Sync {
     /// [`BlockDevice::allocation`](crate::BlockDevice::allocation).
     fn allocation(&self, file: u64, offset: u64, length: u64, runs_max: usize) -> Result<Vec<Run>>;
 
+    /// Moves acknowledged writes to where [`stored`](Self::stored) counts them.
+    fn settle(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Space taken by a file's data, as far as it has been written out; `None`: unknown.
     fn stored(&self, file: u64) -> Result<Option<Taken>> {
         let _ = file;

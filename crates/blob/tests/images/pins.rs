@@ -1,13 +1,14 @@
 //! Volumes pin the versions that they were cloned from: expiry, collection and removal leave what
 //! they need, and nothing more once the pins are gone.
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::store::{Failing, GROUP, data, noise, run};
 use blob::{
-    At, Blob, BlobKey, BlobPlace, Cause, CommitOptions, Connection, Error, ExpirePlan, ExpireRule, GcOptions, Image,
-    UploadOptions, bytes, clone_blob, drop_dead_pins, expire, gc, pin_version, remove, sweep_removed,
+    At, Blob, BlobKey, BlobPlace, Cause, CommitOptions, Connection, Error, ExpirePlan, ExpireRule, GcOptions, Holders,
+    Image, UploadOptions, bytes, clone_blob, drop_dead_pins, expire, gc, pin_version, remove, sweep_removed,
 };
 use futures_util::TryStreamExt;
 use object_store::path::Path;
@@ -50,8 +51,12 @@ async fn read(store: &Arc<Failing>, name: &str, inc: blob::Inc, version: u64) ->
     Ok(all)
 }
 
+fn only(holder: &str) -> BTreeSet<String> {
+    BTreeSet::from([holder.to_owned()])
+}
+
 async fn unpin(connection: &Connection, name: &str) -> u64 {
-    Blob::open(connection, key(name)).await.unwrap().unpin(|holder| holder == HOLDER).await.unwrap()
+    Blob::open(connection, key(name)).await.unwrap().unpin(Holders::Named(&only(HOLDER))).await.unwrap()
 }
 
 #[test]
@@ -102,7 +107,7 @@ fn a_removed_image_and_its_source_stay_for_a_volume() {
         let find = |holder: &str| (!holder.starts_with("pool-")).then(|| (world.clone(), key(holder)));
         sweep_removed(&world, &key("image"), &find).await.unwrap();
         assert!(read(&store, "image", inc, 1).await == Ok(version_one()));
-        assert_eq!(image.unpin(|holder| holder == HOLDER).await.unwrap(), 2, "here and at the source");
+        assert_eq!(image.unpin(Holders::Named(&only(HOLDER))).await.unwrap(), 2, "here and at the source");
         sweep_removed(&world, &key("image"), &find).await.unwrap();
         tidy(&connection, "first").await;
         assert_eq!(read(&store, "image", inc, 1).await, Err(Cause::Gone));
@@ -241,7 +246,7 @@ fn a_clone_whose_origin_was_removed_is_cloned_and_pinned() {
         remove(&image).await.unwrap();
         for unpins in [false, true] {
             if unpins {
-                assert_eq!(volume.unpin(|holder| holder == HOLDER).await.unwrap(), 2, "here and at the origin");
+                assert_eq!(volume.unpin(Holders::Named(&only(HOLDER))).await.unwrap(), 2, "here and at the origin");
             }
             sweep_removed(&world, &key("image"), &find).await.unwrap();
             sweep_removed(&world, &key("first"), &find).await.unwrap();
@@ -299,7 +304,7 @@ fn a_thousand_clones_cost_the_same_each_and_hold_one_version() {
         );
         image.pin_all(&["pool-1/vm1".to_owned(), "pool-1/new".to_owned()]).await.unwrap();
         assert!(image.is_pinned("pool-1/new").await.unwrap());
-        assert_eq!(image.blob().unpin(|holder| holder == "pool-1/new").await.unwrap(), 1);
+        assert_eq!(image.blob().unpin(Holders::Named(&only("pool-1/new"))).await.unwrap(), 1);
         // The log does not know of them.
         let head = image.blob().refresh().await.unwrap();
         assert_eq!((head.seq, image.blob().log().pins().await.unwrap().valid.len() as u64), (1, CLONES));
@@ -314,8 +319,23 @@ fn a_thousand_clones_cost_the_same_each_and_hold_one_version() {
             let clone = Blob::open(&connection, key(&format!("clone-{number:04}"))).await.unwrap();
             remove(clone.committer()).await.unwrap();
         }
-        let gone = image.blob().unpin(|holder| holder.starts_with("pool-1/")).await.unwrap();
-        assert_eq!(gone, CLONES / 2);
+        let (kept, is_meant) = (only("pool-1/vm1"), |holder: &str| holder.starts_with("pool-1/"));
+        let gone = image.blob().unpin(Holders::Accepted { is_meant: &is_meant, kept: &kept }).await.unwrap();
+        assert_eq!(gone, CLONES / 2 - 1);
+        // Of the pins that stay, none is read.
+        image.pin("pool-1/vm2").await.unwrap();
+        let before = requests(&connection);
+        let is_new = |holder: &str| {
+            assert_ne!(holder, "pool-1/vm1", "it is kept");
+            holder == "pool-1/vm2"
+        };
+        let others = Holders::Accepted { is_meant: &is_new, kept: &kept };
+        assert_eq!(image.blob().unpin(others).await.unwrap(), 1);
+        let reads = requests(&connection)[1] - before[1];
+        assert_eq!(image.blob().unpin(Holders::Named(&only("pool-1/vm3"))).await.unwrap(), 0);
+        assert_eq!(requests(&connection)[1] - before[1], reads, "no volume has the name: nothing is read");
+        assert_eq!(image.blob().unpin(Holders::Named(&kept)).await.unwrap(), 1);
+        assert_eq!(requests(&connection)[1] - before[1], reads + 1, "one pin is read");
         tidy(&connection, "image").await;
         assert_eq!(image.blob().log().pins().await.unwrap().valid.len(), 1);
         assert!(read(&store, "image", inc, 1).await == Ok(version_one()));

@@ -63,6 +63,8 @@ canaries! {
     StandbyNeedNotNoted = "standby-need-not-noted", "The map is not told that a ring is in use.";
     StandbyVoidForgetsBeside = "standby-void-forgets-beside", "An opening that finds memory without a header drops the files next to it.";
     StandbyDamageNotSeen = "standby-damage-not-seen", "A damaged record of standby memory is taken for one that was never finished.";
+    StandbyLossNotedLate = "standby-loss-noted-late", "An opening sets journals of shares aside before it notes that their names are lost.";
+    StandbyBeginningNotSeen = "standby-beginning-not-seen", "Standby memory whose first bytes were overwritten stays in use, and is promised.";
     CatalogueNotKept = "catalogue-not-kept", "The extents of the catalogue are freed like any others.";
     CutBlockNotZeroed = "cut-block-not-zeroed", "A volume grows over the rest of a block that was cut off, as it is.";
     FolderRenameLeavesOne = "folder-rename-leaves-one", "Of what lies in a folder, one object keeps the name that it had when the folder gets another.";

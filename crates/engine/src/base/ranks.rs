@@ -1,6 +1,7 @@
 //! The order of all locks of the engine, the first one first. A thread waits only for a lock that
-//! comes behind all those that it holds (`base::ranked`). docs/ARCHITECTURE.md has the same list,
-//! which a test compares with this one.
+//! comes behind all those that it holds (`base::ranked`). A thread that holds one of
+//! those behind `last` waits for nothing. A lock that a thread only tries, or waits for with a
+//! limit, may come out of turn.
 #![cfg_attr(not(debug_assertions), allow(dead_code))]
 
 /// Where a lock stands in the order.
@@ -66,10 +67,6 @@ macro_rules! ranks {
                 const PLACE: Place = Place { level: Level::Last as u8, name: $last_name, peers: Peers::None };
             }
         )+
-
-        /// The names in their order, and those of the last level.
-        #[cfg(test)]
-        const NAMES: (&[&str], &[&str]) = (&[$($name),+], &[$($last_name),+]);
     };
 }
 
@@ -223,32 +220,4 @@ ranks! {
     Device "device";
     /// The demand of writers.
     Demand "demand";
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const ARCHITECTURE: &str = include_str!("../../../../docs/ARCHITECTURE.md");
-
-    /// The names of a list of the document: those in backquotes at the beginnings of its items.
-    fn listed(behind: &str) -> Vec<&'static str> {
-        let (_, list) = ARCHITECTURE.split_once(behind).expect("the document has the list");
-        let items = list
-            .trim_start()
-            .lines()
-            .map_while(|line| line.trim_start().strip_prefix(|c: char| c.is_ascii_digit() || c == '-'));
-        let name = |item: &'static str| item.split('`').nth(1).expect("an item begins with a name");
-        items.map(name).collect()
-    }
-
-    #[test]
-    fn the_architecture_has_the_same_order() {
-        let (in_order, last) = NAMES;
-        assert_eq!(
-            listed("A thread waits only for a lock that comes behind all those that it holds, in this order:"),
-            in_order
-        );
-        assert_eq!(listed("Nothing is waited for while one of these is held:"), last);
-    }
 }

@@ -47,9 +47,13 @@
 //!   its number is never used again.
 //! - Moves and sorting change no content, so they need no record.
 //!
-//! **Replacement.** The file of the ring may be removed while it is in use. The ring then moves to
-//! a new file as it is ([`Ring::replace`]), with its records, its positions and its session, while
-//! no thread uses its memory.
+//! **Replacement.** The file of the ring may be removed or damaged while it is in use
+//! ([`Ring::fault`]). The ring then moves to a new file ([`Ring::replace`]), with its positions and
+//! its session, while no thread uses its memory.
+//! - This process knows the header and the words, so they are written anew and never copied.
+//! - Records are copied as they are. A damaged record does not match its checksum in the new file
+//!   either, so an opening reports it as lost. That ends when the write buffer has been drained:
+//!   the tail is then past all records that were copied.
 //!
 //! **Bound.** The ring has the write buffer's limit and [`SLACK_BYTES`]. Its bytes count like those
 //! of the write buffer where writers wait and workers drain ([`WriteBuffer::held`]); who finds no
@@ -64,9 +68,9 @@ use std::time::Duration;
 
 use env::{Standby, StandbyMemory};
 use format::{
-    STANDBY_ALIGN, STANDBY_COMMIT_OFFSET, STANDBY_DURABLE_OFFSET, STANDBY_HEAD_OFFSET, STANDBY_INCARNATION_OFFSET,
-    STANDBY_PATH_OFFSET, STANDBY_RING_OFFSET, STANDBY_SEQ_OFFSET, STANDBY_TAIL_OFFSET, StandbyHeader, StandbyKind,
-    StandbyRecord, word_stores,
+    STANDBY_ALIGN, STANDBY_COMMIT_OFFSET, STANDBY_DURABLE_OFFSET, STANDBY_HEAD_OFFSET, STANDBY_HEADER_BYTES,
+    STANDBY_INCARNATION_OFFSET, STANDBY_PATH_OFFSET, STANDBY_RING_OFFSET, STANDBY_SEQ_OFFSET, STANDBY_TAIL_OFFSET,
+    StandbyHeader, StandbyKind, StandbyRecord, load_word, word_stores,
 };
 use units::{BlockIndex, GROUP_BYTES, ObjectId, Seq};
 
@@ -104,6 +108,8 @@ struct State {
     incarnation: u64,
     /// Number of the first batch that is not known to be durable.
     durable: u64,
+    /// Number of the first batch that was not applied when the tail moved last.
+    applied: u64,
     /// The memory stays as it is: what goes from now on was not drained.
     is_frozen: bool,
 }
@@ -119,17 +125,7 @@ pub(crate) struct LogFacts {
 
 /// Writes the first bytes of a ring without records over zeroes.
 pub(crate) fn write_beginning(memory: &dyn StandbyMemory, header: &StandbyHeader, log: LogFacts, path: &[u8]) {
-    let StandbyHeader { session, incarnation, .. } = *header;
-    let words = [
-        (STANDBY_TAIL_OFFSET, 0),
-        (STANDBY_SEQ_OFFSET, log.applied.0),
-        (STANDBY_INCARNATION_OFFSET, incarnation),
-        (STANDBY_DURABLE_OFFSET, log.durable.0),
-        (STANDBY_HEAD_OFFSET, 0),
-    ];
-    words.into_iter().for_each(|(offset, value)| set_word(memory, session, offset, value));
-    memory.write(STANDBY_PATH_OFFSET, &path[..path.len().min(STANDBY_RING_OFFSET - STANDBY_PATH_OFFSET)]);
-    memory.write(0, &header.encode());
+    State::new(header, log).write_beginning(memory, header, path);
 }
 
 /// Changes a word of standby memory.
@@ -141,8 +137,7 @@ pub(crate) fn set_word(memory: &dyn StandbyMemory, session: u64, offset: usize, 
 pub(crate) struct Ring {
     memory: RwLock<Arc<dyn StandbyMemory>, ranks::StandbyMemory>,
     bytes: usize,
-    session: u64,
-    ring_bytes: u64,
+    header: StandbyHeader,
     state: Mutex<State, ranks::StandbyRing>,
     /// Signalled when the tail moves.
     moved: Condvar,
@@ -173,22 +168,11 @@ impl Drop for Kept {
 impl Ring {
     /// A ring without records in memory that has its beginning.
     pub(crate) fn new(memory: Arc<dyn StandbyMemory>, header: &StandbyHeader, log: LogFacts) -> Self {
-        let StandbyHeader { session, incarnation, ring_bytes, .. } = *header;
-        let state = State {
-            head: 0,
-            tail: 0,
-            records: VecDeque::new(),
-            first: 0,
-            incarnation,
-            durable: log.durable.0,
-            is_frozen: false,
-        };
         Self {
             bytes: memory.len(),
             memory: RwLock::new(memory),
-            session,
-            ring_bytes,
-            state: Mutex::new(state),
+            header: *header,
+            state: Mutex::new(State::new(header, log)),
             moved: Condvar::new(),
             used: AtomicUsize::new(0),
             log_seq: AtomicU64::new(log.applied.0),
@@ -207,7 +191,7 @@ impl Ring {
 
     /// Bytes up to which the ring may be filled before writers wait.
     pub(crate) fn limit(&self) -> usize {
-        (self.ring_bytes as usize).saturating_sub(SLACK_BYTES)
+        (self.header.ring_bytes as usize).saturating_sub(SLACK_BYTES)
     }
 
     /// The file goes with this incarnation of the log as well.
@@ -216,38 +200,56 @@ impl Ring {
         let mut state = briefly(&self.state);
         if state.incarnation < incarnation {
             state.incarnation = incarnation;
-            set_word(&**memory, self.session, STANDBY_INCARNATION_OFFSET, incarnation);
+            set_word(&**memory, self.header.session, STANDBY_INCARNATION_OFFSET, incarnation);
         }
     }
 
-    /// Returns the reason why the next process would not find the memory. `None` if it would.
+    /// Returns the reason why the next process would not find the memory, or not know whose it is.
+    /// `None` if it would. Damaged records are left to an opening, which reads them all.
     pub(crate) fn fault(&self, standby: &dyn Standby, pool: &[u8; 16]) -> Option<String> {
-        standby.fault(pool, &**self.memory.read())
+        let memory = self.memory.read();
+        let fault = standby.fault(pool, &**memory);
+        if fault.is_some() || self.has_beginning(&**memory) || Canary::StandbyBeginningNotSeen.is_planted() {
+            return fault;
+        }
+        Some(format!("{}: its first bytes have been overwritten", standby.place(pool)))
     }
 
-    /// Moves the ring, as it is, to memory that `make` makes: so many bytes, filled by a function.
+    /// Whether the memory begins with the header and the words of this ring.
+    fn has_beginning(&self, memory: &dyn StandbyMemory) -> bool {
+        let mut bytes = [0; STANDBY_HEADER_BYTES];
+        // Under the lock, because a word that is being changed looks damaged.
+        let state = briefly(&self.state);
+        let is_word = |(offset, value)| load_word(|at| memory.load(at), self.header.session, offset) == Some(value);
+        memory.read(0, &mut bytes) && bytes[..] == self.header.encode() && state.words().into_iter().all(is_word)
+    }
+
+    /// Moves the ring to memory that `make` makes: so many bytes, filled by a function. `path` is
+    /// the pool's directory, for people.
     ///
     /// # Errors
-    /// When the memory cannot be read, or no other can be made.
+    /// When no other memory can be made.
     pub(crate) fn replace(
         &self,
+        path: &[u8],
         make: impl FnOnce(usize, &dyn Fn(&dyn StandbyMemory)) -> std::io::Result<Arc<dyn StandbyMemory>>,
     ) -> std::io::Result<()> {
         let mut memory = self.memory.write();
-        if !memory.is_whole() {
-            return Err(std::io::Error::other("the file that is in use has been cut off; start the server again"));
-        }
         let old = Arc::clone(&memory);
-        let copy = |new: &dyn StandbyMemory| {
+        let fill = |new: &dyn StandbyMemory| {
             let mut bytes = vec![0; COPY_BYTES];
-            for at in (0..old.len()).step_by(COPY_BYTES) {
-                let part = &mut bytes[..COPY_BYTES.min(old.len() - at)];
+            // Memory that has been cut off must not be touched. Its records are then missing from
+            // the new memory, where they look damaged.
+            let end = if old.is_whole() { old.len() } else { STANDBY_RING_OFFSET };
+            for at in (STANDBY_RING_OFFSET..end).step_by(COPY_BYTES) {
+                let part = &mut bytes[..COPY_BYTES.min(end - at)];
                 if old.read(at, part) {
                     new.write(at, part);
                 }
             }
+            briefly(&self.state).write_beginning(new, &self.header, path);
         };
-        *memory = make(old.len(), &copy)?;
+        *memory = make(old.len(), &fill)?;
         Ok(())
     }
 
@@ -262,7 +264,7 @@ impl Ring {
         let mut state = briefly(&self.state);
         if state.durable < seq.0 {
             state.durable = seq.0;
-            set_word(&**memory, self.session, STANDBY_DURABLE_OFFSET, seq.0);
+            set_word(&**memory, self.header.session, STANDBY_DURABLE_OFFSET, seq.0);
         }
     }
 
@@ -286,7 +288,7 @@ impl Ring {
         let kept = Arc::new(Kept { ring: Arc::clone(self), number });
         let at = self.place(record.position);
         let payload = run.data.as_deref().unwrap_or_default();
-        let commit = record.commit(self.session, payload);
+        let commit = record.commit(self.header.session, payload);
         if Canary::StandbyRecordBeforePayload.is_planted() {
             memory.store(at + STANDBY_COMMIT_OFFSET, commit);
         }
@@ -301,29 +303,29 @@ impl Ring {
     fn reserve(&self, memory: &dyn StandbyMemory, record: StandbyRecord) -> Option<(StandbyRecord, u64)> {
         let bytes = record.bytes() as u64;
         let mut state = briefly(&self.state);
-        let to_end = self.ring_bytes - state.head % self.ring_bytes;
+        let to_end = self.header.ring_bytes - state.head % self.header.ring_bytes;
         let pad = if bytes > to_end { to_end } else { 0 };
-        if state.head + pad + bytes - state.tail > self.ring_bytes {
+        if state.head + pad + bytes - state.tail > self.header.ring_bytes {
             return None;
         }
         if pad > 0 {
             let count = (pad / STANDBY_ALIGN as u64) as u32;
             let (object, first) = (ObjectId(0), BlockIndex(0));
             let skipped = StandbyRecord { position: state.head, kind: StandbyKind::Pad, object, first, count };
-            memory.write(self.place(skipped.position), &skipped.encode(self.session));
+            memory.write(self.place(skipped.position), &skipped.encode(self.header.session));
             state.push(pad, false);
         }
         let record = StandbyRecord { position: state.head, ..record };
-        memory.write(self.place(record.position), &record.encode(self.session));
+        memory.write(self.place(record.position), &record.encode(self.header.session));
         let number = state.push(bytes, true);
-        set_word(memory, self.session, STANDBY_HEAD_OFFSET, state.head);
+        set_word(memory, self.header.session, STANDBY_HEAD_OFFSET, state.head);
         self.used.store((state.head - state.tail) as usize, Ordering::Relaxed);
         Some((record, number))
     }
 
     /// Where a position is in the memory.
     fn place(&self, position: u64) -> usize {
-        STANDBY_RING_OFFSET + (position % self.ring_bytes) as usize
+        STANDBY_RING_OFFSET + (position % self.header.ring_bytes) as usize
     }
 
     /// Step 5.
@@ -344,8 +346,9 @@ impl Ring {
             state.first += 1;
         }
         // How far the log must be, before what is in it is not needed here any more.
-        set_word(&**memory, self.session, STANDBY_SEQ_OFFSET, self.log_seq.load(Ordering::Acquire));
-        set_word(&**memory, self.session, STANDBY_TAIL_OFFSET, state.tail);
+        state.applied = self.log_seq.load(Ordering::Acquire);
+        set_word(&**memory, self.header.session, STANDBY_SEQ_OFFSET, state.applied);
+        set_word(&**memory, self.header.session, STANDBY_TAIL_OFFSET, state.tail);
         self.used.store((state.head - state.tail) as usize, Ordering::Relaxed);
         drop(state);
         self.moved.notify_all();
@@ -367,6 +370,39 @@ impl Ring {
 }
 
 impl State {
+    /// A ring without records.
+    fn new(header: &StandbyHeader, log: LogFacts) -> Self {
+        Self {
+            head: 0,
+            tail: 0,
+            records: VecDeque::new(),
+            first: 0,
+            incarnation: header.incarnation,
+            durable: log.durable.0,
+            applied: log.applied.0,
+            is_frozen: false,
+        }
+    }
+
+    /// The words that change, with their places.
+    fn words(&self) -> [(usize, u64); 5] {
+        [
+            (STANDBY_TAIL_OFFSET, self.tail),
+            (STANDBY_SEQ_OFFSET, self.applied),
+            (STANDBY_INCARNATION_OFFSET, self.incarnation),
+            (STANDBY_DURABLE_OFFSET, self.durable),
+            (STANDBY_HEAD_OFFSET, self.head),
+        ]
+    }
+
+    /// Writes everything before the records over zeroes; the header last, because it makes the rest
+    /// count.
+    fn write_beginning(&self, memory: &dyn StandbyMemory, header: &StandbyHeader, path: &[u8]) {
+        self.words().into_iter().for_each(|(offset, value)| set_word(memory, header.session, offset, value));
+        memory.write(STANDBY_PATH_OFFSET, &path[..path.len().min(STANDBY_RING_OFFSET - STANDBY_PATH_OFFSET)]);
+        memory.write(0, &header.encode());
+    }
+
     /// Number of the new record.
     fn push(&mut self, bytes: u64, is_needed: bool) -> u64 {
         self.head += bytes;

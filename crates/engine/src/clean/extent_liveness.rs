@@ -11,7 +11,7 @@
 use std::sync::Arc;
 
 use format::{FragmentEntry, FragmentRef, Record};
-use surface::Result;
+use surface::{Error, ErrorKind, Result};
 use units::{BlockIndex, Epoch, ExtentIndex, Seq};
 
 use crate::base::group::{GroupKey, GroupRecords};
@@ -29,6 +29,29 @@ pub(crate) struct Resident {
     pub location: u64,
     /// What the record says of it.
     pub reference: FragmentRef,
+}
+
+/// The residents of an extent, as far as they can be found.
+#[derive(Default)]
+pub(crate) struct Residents {
+    pub found: Vec<Resident>,
+    /// Groups with damaged records, whose fragments are not in `found`.
+    pub damaged: Vec<(GroupKey, Error)>,
+}
+
+impl Residents {
+    /// Live bytes of those that were found.
+    pub(crate) fn live(&self) -> u32 {
+        self.found.iter().map(|resident| resident.reference.live_bytes()).sum()
+    }
+
+    /// All residents.
+    ///
+    /// # Errors
+    /// When a record is damaged.
+    fn all(self) -> Result<Vec<Resident>> {
+        self.damaged.into_iter().next().map_or(Ok(self.found), |(_, error)| Err(error))
+    }
 }
 
 impl Resident {
@@ -128,18 +151,20 @@ impl Core {
         bytes: &[u8],
         is_current: impl Fn() -> bool,
     ) -> Result<Vec<Resident>> {
-        let (residents, live) = self.named_residents(victim.extent, bytes)?;
+        let named = self.named_residents(victim.extent, bytes)?;
+        let live = named.live();
+        let residents = named.all()?;
         if live == victim.live || !is_current() {
             return Ok(residents);
         }
-        self.residents_by_map(victim.extent)
+        self.residents_by_map(victim.extent)?.all()
     }
 
-    /// Steps 1 and 2: what lives in an extent by its own batches, and how many live bytes that is.
+    /// Steps 1 and 2: what lives in an extent by its own batches.
     ///
     /// # Errors
-    /// When the map cannot be read.
-    pub(crate) fn named_residents(&self, extent: ExtentIndex, bytes: &[u8]) -> Result<(Vec<Resident>, u32)> {
+    /// When the map cannot be read. Damaged records are [`Residents::damaged`].
+    pub(crate) fn named_residents(&self, extent: ExtentIndex, bytes: &[u8]) -> Result<Residents> {
         let start = self.geometry.start(extent);
         let mut named: Vec<Stored> = Vec::new();
         for (at, batch) in extent_scan::batches(self.log.pool(), extent, bytes) {
@@ -147,28 +172,37 @@ impl Core {
         }
         named.sort_unstable_by_key(|stored| (key_of(stored), stored.offset));
         let mut lookup = Lookup::default();
-        let mut residents = Vec::new();
-        let mut live = 0;
+        let mut residents = Residents::default();
         for stored in named {
+            let key = key_of(&stored);
             let Some(object) = self.objects.get(stored.object) else { continue };
+            if residents.damaged.last().is_some_and(|(damaged, _)| *damaged == key) {
+                continue;
+            }
             let location = start + stored.offset as u64;
-            let found = lookup.at(self, &object, key_of(&stored), stored.epoch, location)?;
+            let found = match lookup.at(self, &object, key, stored.epoch, location) {
+                Err(error) if error.kind() == ErrorKind::Corrupt => {
+                    residents.damaged.push((key, error));
+                    continue;
+                }
+                found => found?,
+            };
             let Some(reference) = found.filter(|found| is_same(&stored.fragment, found)) else { continue };
-            live += reference.live_bytes();
-            residents.push(Resident { object, stored, location, reference });
+            residents.found.push(Resident { object, stored, location, reference });
         }
-        Ok((residents, live))
+        Ok(residents)
     }
 
     /// Step 3: what lives in an extent by all records of the map.
     ///
     /// # Errors
-    /// When the map cannot be read.
-    pub(crate) fn residents_by_map(&self, extent: ExtentIndex) -> Result<Vec<Resident>> {
+    /// When the map cannot be read. Damaged records of the whole map are [`Residents::damaged`].
+    pub(crate) fn residents_by_map(&self, extent: ExtentIndex) -> Result<Residents> {
         let start = self.geometry.start(extent);
         let made = Seq(self.log.applied_seq().0.saturating_sub(1));
-        let mut residents = Vec::new();
-        for (id, reference) in self.map.fragments_in(start, u64::from(self.geometry.extent_bytes))? {
+        let fragments = self.map.fragments_in(start, u64::from(self.geometry.extent_bytes))?;
+        let mut residents = Residents { found: Vec::new(), damaged: fragments.damaged };
+        for (id, reference) in fragments.found {
             let Some(object) = self.objects.get(id.object) else { continue };
             let first = BlockIndex(id.group.first_block().0 + u64::from(reference.first));
             let FragmentRef { count, codec, stored, checksum, location, .. } = reference;
@@ -185,7 +219,7 @@ impl Core {
                 given: reference.unit(),
                 offset,
             };
-            residents.push(Resident { object, stored, location, reference });
+            residents.found.push(Resident { object, stored, location, reference });
         }
         Ok(residents)
     }

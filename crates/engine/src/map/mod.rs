@@ -610,7 +610,7 @@ mod tests {
         let level = level(EPOCH, &Arc::default());
         let pieces = map.lookup_stored(&[level], KEY.group, BlockMask::run(3, 1)).unwrap();
         let base = map.base_for_cleaning(KEY, || EPOCH).unwrap();
-        let scanned = map.fragments_in(0, u64::MAX).unwrap();
+        let scanned = map.fragments_in(0, u64::MAX).unwrap().found;
         assert_eq!(scanned.len(), 1);
         [pieces[0].fragment.location, base[0].1.fragments[0].location, scanned[0].1.location]
     }
@@ -687,10 +687,20 @@ mod tests {
             settled.change(key, EPOCH, |record| record.put(at(50 + group), &mut |_| ()));
         }
         let map = Map::new(machine.store.handle(), 1 << 20, settled);
-        let all = map.fragments_in(0, u64::MAX).unwrap();
+        let all = map.fragments_in(0, u64::MAX).unwrap().found;
         assert_eq!(all.len(), 8);
         for records_max in 1..9 {
-            assert_eq!(map.fragments_by_pages(0, u64::MAX, records_max).unwrap(), all, "{records_max} at a time");
+            let paged = map.fragments_by_pages(0, u64::MAX, records_max).unwrap();
+            assert_eq!((paged.found, paged.damaged.len()), (all.clone(), 0), "{records_max} at a time");
+        }
+        // One of two records of a group is damaged: all other groups are found.
+        let id = RecordKey { object: ObjectId(1), group: GroupIndex(0), epoch: Epoch(1) };
+        machine.store.flip_bit(&record_key(&id), 3, 1);
+        for records_max in 1..9 {
+            let paged = map.fragments_by_pages(0, u64::MAX, records_max).unwrap();
+            let damaged: Vec<_> = paged.damaged.iter().map(|(key, _)| *key).collect();
+            assert_eq!((paged.found.len(), damaged), (6, vec![GroupKey { object: id.object, group: id.group }]));
+            assert!(map.scan_records(b"R", b"S", &mut |_, _| std::ops::ControlFlow::Continue(())).is_err());
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use format::{FragmentRef, RecordKey, parse_record_key, record_key, record_key_range};
 use smallvec::smallvec;
-use surface::Result;
+use surface::{Error, Result};
 use units::{Epoch, GroupIndex, ObjectId};
 
 use super::{Map, absorb, decode};
@@ -18,6 +18,14 @@ use crate::map::overlay::Overlay;
 /// a full checkpoint waits for that. Some tens of milliseconds; the settled overlay is sorted for
 /// each such page.
 const PAGE_RECORDS: usize = 1 << 16;
+
+/// The fragments of a range of the data file.
+#[derive(Debug, Default)]
+pub(crate) struct FragmentsIn {
+    pub found: Vec<(RecordKey, FragmentRef)>,
+    /// Groups with damaged records, which may have fragments there.
+    pub damaged: Vec<(GroupKey, Error)>,
+}
 
 impl Map {
     /// Groups in `from..to` of an object of which some layer knows something, in order, and where
@@ -130,35 +138,41 @@ impl Map {
     /// `start` of the data file, which no writer writes. Looks at all records of the pool, so many
     /// at a time that no other thread waits for long. Fragments that a checkpoint takes away
     /// meanwhile may be missing, or still there.
-    pub(crate) fn fragments_in(&self, start: u64, len: u64) -> Result<Vec<(RecordKey, FragmentRef)>> {
+    ///
+    /// # Errors
+    /// When the store fails. Damaged records are [`FragmentsIn::damaged`].
+    pub(crate) fn fragments_in(&self, start: u64, len: u64) -> Result<FragmentsIn> {
         self.fragments_by_pages(start, len, PAGE_RECORDS)
     }
 
-    pub(super) fn fragments_by_pages(
-        &self,
-        start: u64,
-        len: u64,
-        records_max: usize,
-    ) -> Result<Vec<(RecordKey, FragmentRef)>> {
-        let mut found = Vec::new();
+    pub(super) fn fragments_by_pages(&self, start: u64, len: u64, records_max: usize) -> Result<FragmentsIn> {
+        let mut all = FragmentsIn::default();
         let mut next = Some(b"R".to_vec());
         while let Some(from) = next.take() {
             let mut count = 0;
-            self.scan_records(&from, b"S", &mut |key, records| {
+            self.scan_groups(&from, b"S", &mut |key, records| {
                 if count >= records_max {
                     next = Some(record_key_range(key.object, key.group, key.group).0.to_vec());
                     return ControlFlow::Break(());
                 }
+                let records = match records {
+                    Ok(records) => records,
+                    Err(error) => {
+                        count += 1;
+                        all.damaged.push((key, error));
+                        return ControlFlow::Continue(());
+                    }
+                };
                 count += records.len();
                 for (epoch, record) in records {
                     let id = RecordKey { object: key.object, group: key.group, epoch };
                     let inside = |f: &&FragmentRef| f.location >= start && f.location - start < len;
-                    found.extend(record.fragments.iter().filter(inside).map(|f| (id, *f)));
+                    all.found.extend(record.fragments.iter().filter(inside).map(|f| (id, *f)));
                 }
                 ControlFlow::Continue(())
             })?;
         }
-        Ok(found)
+        Ok(all)
     }
 
     /// What light checkpoints made durable, and no record has yet; the caller holds `base_stays`.
@@ -178,6 +192,27 @@ impl Map {
         to: &[u8],
         visit: &mut dyn FnMut(GroupKey, GroupRecords) -> ControlFlow<()>,
     ) -> Result<()> {
+        let mut damaged = Ok(());
+        self.scan_groups(from, to, &mut |key, records| match records {
+            Ok(records) => visit(key, records),
+            Err(error) => {
+                damaged = Err(error);
+                ControlFlow::Break(())
+            }
+        })?;
+        damaged
+    }
+
+    /// The same; `visit` gets an error for a group of which a record is damaged.
+    ///
+    /// # Errors
+    /// When the store fails.
+    fn scan_groups(
+        &self,
+        from: &[u8],
+        to: &[u8],
+        visit: &mut dyn FnMut(GroupKey, Result<GroupRecords>) -> ControlFlow<()>,
+    ) -> Result<()> {
         let _stays = self.base_stays.read();
         let settled = self.unmerged();
         let inside = |key: &GroupKey| {
@@ -185,48 +220,51 @@ impl Map {
             first[..] >= *from && first[..] < *to
         };
         let mut only_settled = settled.keys().into_iter().filter(inside).peekable();
-        let mut give = |key: GroupKey, mut records: GroupRecords| {
-            settled.with(key, |changes| absorb(&mut records, changes, &mut |_, _| ()));
+        let mut give = |key: GroupKey, mut records: Result<GroupRecords>| {
+            if let Ok(records) = &mut records {
+                settled.with(key, |changes| absorb(records, changes, &mut |_, _| ()));
+            }
             visit(key, records)
         };
-        let mut open: Option<(GroupKey, GroupRecords)> = None;
-        let mut end: Result<ControlFlow<()>> = Ok(ControlFlow::Continue(()));
+        let mut open: Option<(GroupKey, Result<GroupRecords>)> = None;
+        let mut end = ControlFlow::Continue(());
         let mut step = |id: &[u8], value: &[u8]| {
-            let Some(id) = parse_record_key(id) else { return Ok(ControlFlow::Continue(())) };
+            let Some(id) = parse_record_key(id) else { return ControlFlow::Continue(()) };
             let key = GroupKey { object: id.object, group: id.group };
-            let record = decode(key, value)?;
+            let record = decode(key, value);
             match &mut open {
-                Some((last, records)) if *last == key => records.push((id.epoch, record)),
+                Some((last, records)) if *last == key => match (&mut *records, record) {
+                    (Ok(records), Ok(record)) => records.push((id.epoch, record)),
+                    (Ok(_), Err(error)) => *records = Err(error),
+                    (Err(_), _) => {}
+                },
                 _ => {
-                    if let Some((last, records)) = open.replace((key, smallvec![(id.epoch, record)]))
+                    let records = record.map(|record| smallvec![(id.epoch, record)]);
+                    if let Some((last, records)) = open.replace((key, records))
                         && give(last, records).is_break()
                     {
                         open = None;
-                        return Ok(ControlFlow::Break(()));
+                        return ControlFlow::Break(());
                     }
                     while let Some(settled) = only_settled.next_if(|settled| *settled <= key) {
-                        if settled < key && give(settled, GroupRecords::new()).is_break() {
+                        if settled < key && give(settled, Ok(GroupRecords::new())).is_break() {
                             open = None;
-                            return Ok(ControlFlow::Break(()));
+                            return ControlFlow::Break(());
                         }
                     }
                 }
             }
-            Ok(ControlFlow::Continue(()))
+            ControlFlow::Continue(())
         };
         let scanned = self.store.scan(from, to, &mut |id, value| {
             end = step(id, value);
-            if matches!(end, Ok(ControlFlow::Continue(()))) {
-                ControlFlow::Continue(())
-            } else {
-                ControlFlow::Break(())
-            }
+            end
         });
         scanned.map_err(store_error)?;
-        if end?.is_break() {
+        if end.is_break() {
             return Ok(());
         }
-        let rest = open.into_iter().chain(only_settled.map(|key| (key, GroupRecords::new())));
+        let rest = open.into_iter().chain(only_settled.map(|key| (key, Ok(GroupRecords::new()))));
         for (key, records) in rest {
             if give(key, records).is_break() {
                 break;

@@ -6,9 +6,9 @@
 //!    first request ([`Core::begin_standby`]).
 //! 2. The pool's keeper looks whether the next process would find the ring, several times a second
 //!    ([`Core::look_at_standby`]), and `status` looks as well.
-//! 3. A ring that the next process would not find moves to new memory as it is. Where there was no
-//!    room for one at the opening, one begins later. All that came before is then drained: it may
-//!    not be in the ring. Only then `status` promises again.
+//! 3. A ring that the next process would not find, or would find damaged at its beginning, moves to
+//!    new memory. Where there was no room for one at the opening, one begins later. All that came
+//!    before is then drained: it may not be in the ring. Only then `status` promises again.
 //! 4. A pool that dies in between is the case of a ring that is gone: the map says that one was
 //!    needed (`standby_lost`).
 
@@ -109,7 +109,7 @@ impl Core {
             Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
             Err(error) => return Err(error),
         };
-        ring.replace(|bytes, fill| standby.make(&self.pool_id, bytes, fill))?;
+        ring.replace(&standby.pool_path(), |bytes, fill| standby.make(&self.pool_id, bytes, fill))?;
         self.standby.lock().replaced = Some(format!("standby memory was made again: {fault}{aside}"));
         Ok(())
     }

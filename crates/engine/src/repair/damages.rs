@@ -256,6 +256,7 @@ impl Core {
             if live > 0 {
                 let read = self.read_extent(extent).ok();
                 found = self.scrub_extent(Victim { extent, live }, number, read, true)?.damages;
+                found.retain(|damage| !is_listed_before(state, extent, damage));
             }
             state.unlisted = state.unlisted.max(enter(state, extent, found).min(1));
         }
@@ -293,6 +294,14 @@ pub(crate) fn enter(state: &mut ScrubState, extent: ExtentIndex, mut found: Vec<
     let unlisted = found.len().saturating_sub(room) as u64;
     state.damages.extend(found.into_iter().take(room));
     unlisted
+}
+
+/// Whether the list has a damage of a lower extent that is the same: a damaged record of the map
+/// concerns each extent in which its group has or had data.
+pub(crate) fn is_listed_before(state: &ScrubState, extent: ExtentIndex, damage: &ScrubDamage) -> bool {
+    let is_same =
+        |old: &&ScrubDamage| (&old.volume, old.offset, &old.detail) == (&damage.volume, damage.offset, &damage.detail);
+    state.damages.iter().filter(is_same).any(|old| old.extent.0 > 0 && old.extent < extent)
 }
 
 /// Step 3: enters damage that has no extent, beside what the list has of that.

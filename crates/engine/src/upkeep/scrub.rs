@@ -12,19 +12,24 @@
 //! 2. What does not match may have been freed and written again since it was read. So it is looked
 //!    up once more, and read exactly, as a reader would, with readers' protection against reuse.
 //!    Only what fails then is damage.
+//! 3. A damaged record of the map is damage as well. Its group is reported, because its fragments
+//!    cannot be found. Everything else in the extent is verified all the same.
 //!
 //! Costs: one read an extent, one map lookup a group of fragments in it.
+
+use std::collections::BTreeSet;
 
 use codec::CodecId;
 use env::AlignedBuf;
 use format::{FragmentEntry, FragmentRef, ScrubDamage, ScrubState};
-use surface::{ErrorKind, Result};
-use units::{BLOCK_BYTES, BlockIndex, ExtentIndex};
+use surface::{Error, ErrorKind, Result};
+use units::{BLOCK_BYTES, BlockIndex, ExtentIndex, GROUP_BYTES, format_size};
 
 use crate::base::canary::Canary;
+use crate::base::group::GroupKey;
 use crate::base::scratch;
 use crate::base::status::Problem;
-use crate::clean::extent_liveness::{Lookup, Resident, is_same};
+use crate::clean::extent_liveness::{Lookup, Resident, Residents, is_same};
 use crate::clean::victim_reads::VictimReads;
 use crate::clean::walked::Walked;
 use crate::codecs::dictionaries::Readers;
@@ -61,7 +66,7 @@ pub(crate) struct Verified {
 struct Found {
     /// The bytes of the extent, if it can be read whole.
     read: Option<AlignedBuf>,
-    residents: Vec<Resident>,
+    residents: Residents,
     are_headers_whole: bool,
 }
 
@@ -192,14 +197,15 @@ impl Core {
             (checkpoint.number, victims, at)
         };
         // Where nothing lives, nothing is damaged any more.
-        let lives: std::collections::BTreeSet<_> = victims.iter().map(|victim| victim.extent).collect();
+        let lives: BTreeSet<_> = victims.iter().map(|victim| victim.extent).collect();
         state.damages.retain(|damage| !(first..end).contains(&damage.extent) || lives.contains(&damage.extent));
         let mut damages_found = 0;
         let mut reads = VictimReads::while_alone(self, victims, Some(known.traffic_bytes));
         while let Some((victim, read)) = reads.next() {
             state.next = victim.extent;
             let decodes = state.damages.iter().any(|damage| damage.extent == victim.extent);
-            let verified = self.scrub_extent(victim, number, read.ok(), decodes)?;
+            let mut verified = self.scrub_extent(victim, number, read.ok(), decodes)?;
+            verified.damages.retain(|damage| !damages::is_listed_before(state, victim.extent, damage));
             damages_found += verified.damages.len();
             state.fragments += verified.fragments;
             state.bytes += verified.bytes;
@@ -250,14 +256,21 @@ impl Core {
         let Found { read, residents, are_headers_whole } = self.find_residents(victim, read, is_current)?;
         let bytes = self.bytes_of(&read);
         let mut can_be_read = false;
-        for resident in &residents {
+        for (key, error) in &residents.damaged {
+            verified.damages.extend(self.damaged_group(*key, error));
+        }
+        for resident in &residents.found {
             verified.fragments += 1;
             verified.bytes += u64::from(resident.stored.fragment.stored);
             let payload = resident.stored.payload(bytes).filter(|payload| resident.stored.is_intact(payload));
             let damage = match payload {
-                Some(payload) if decodes => self.confirm_decoding(resident, payload)?,
-                Some(_) => None,
-                None => self.confirm_damage(resident)?,
+                Some(payload) if decodes => self.confirm_decoding(resident, payload),
+                Some(_) => Ok(None),
+                None => self.confirm_damage(resident),
+            };
+            let damage = match damage {
+                Err(error) if error.kind() == ErrorKind::Corrupt => Some(error.to_string()),
+                damage => damage?,
             };
             can_be_read |= payload.is_some() && damage.is_none();
             if let Some(detail) = damage {
@@ -295,21 +308,34 @@ impl Core {
     /// checkpoint counted, and another checkpoint may be why, the extent is read again while none
     /// is published: nothing is left out because writers are at work.
     fn find_residents(&self, victim: Victim, read: Option<AlignedBuf>, is_current: impl Fn() -> bool) -> Result<Found> {
-        let (residents, live) = self.named_residents(victim.extent, self.bytes_of(&read))?;
-        if live == victim.live {
-            return Ok(Found { read, residents, are_headers_whole: true });
+        let mut named = self.named_residents(victim.extent, self.bytes_of(&read))?;
+        if named.live() == victim.live {
+            return Ok(Found { read, residents: named, are_headers_whole: true });
         }
         if !is_current() {
             let _held = self.checkpoint.lock();
             let counted = self.extents.lock().live_of(victim.extent);
-            let read = self.read_extent(victim.extent).ok();
-            let (residents, live) = self.named_residents(victim.extent, self.bytes_of(&read))?;
-            if live == counted {
-                return Ok(Found { read, residents, are_headers_whole: true });
+            let again = self.read_extent(victim.extent).ok();
+            named = self.named_residents(victim.extent, self.bytes_of(&again))?;
+            if named.live() == counted {
+                return Ok(Found { read: again, residents: named, are_headers_whole: true });
             }
         }
-        let residents = self.residents_by_map(victim.extent)?;
-        Ok(Found { read, residents, are_headers_whole: false })
+        let all = self.residents_by_map(victim.extent)?;
+        // Damaged records explain the difference if the headers name all that the others point to.
+        let places: BTreeSet<u64> = named.found.iter().map(|resident| resident.location).collect();
+        if !named.damaged.is_empty() && all.found.iter().all(|resident| places.contains(&resident.location)) {
+            return Ok(Found { read, residents: named, are_headers_whole: true });
+        }
+        Ok(Found { read, residents: all, are_headers_whole: false })
+    }
+
+    /// The damage of a group whose records cannot be read. `None` if its object is gone.
+    fn damaged_group(&self, key: GroupKey, error: &Error) -> Option<ScrubDamage> {
+        let object = self.objects.get(key.object)?;
+        let offset = key.group.first_block().0 * BLOCK_BYTES as u64;
+        let group = format_size(GROUP_BYTES as u64);
+        Some(damaged(object.title(), offset, format!("up to {group} from here cannot be read: {error}")))
     }
 
     /// Why a fragment that matches its checksum cannot be decoded, if it lives.

@@ -59,6 +59,11 @@ impl Volume {
         self.object.settings.read().snapdir
     }
 
+    /// Whether the property `readonly` refuses changes of its content.
+    pub fn is_set_readonly(&self) -> bool {
+        self.object.settings.read().readonly
+    }
+
     /// The properties in force for its files.
     pub(crate) fn in_force(&self) -> Arc<Resolved> {
         self.object.in_force.read().clone()

@@ -14,8 +14,8 @@
 //!    write buffer, and everything is flushed.
 //! 4. The map forgets that a ring is needed, the file is made void, then removed. Until here no
 //!    client has written to the pool. So a replay after a death in between gives the same result.
-//!    Files beside a ring that is not replayed are passed over first: see
-//!    [`env::Standby::pass_over_beside`].
+//!    Files beside a ring that is not replayed are passed over first
+//!    ([`env::Standby::pass_over_beside`]), and their loss is noted before that.
 //! 5. A new file is made, if one is asked for (`pool::standby`). Only then the first request is
 //!    taken.
 //!    A file that was not replayed, and is not of another boot, is kept under another name before.
@@ -36,6 +36,9 @@ use crate::base::options::PoolEnv;
 use crate::buffer::standby::ring_bytes;
 use crate::pool::core::Core;
 use crate::write::standby_left::Left;
+
+/// Loss that is noted when journals are set aside and no other loss is noted with it.
+const NAMES_LOST: &str = "acknowledged names of shares are missing: their journals do not go with the standby memory";
 
 /// Facts about the standby memory of an open pool.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -170,12 +173,15 @@ impl Core {
             Found::Refused { is_void, .. } => Some(*is_void),
         };
         if let Some(is_void) = passed_over {
+            let is_lost = !is_missing && !is_void && standby.has_beside(&self.pool_id);
+            let is_late = Canary::StandbyLossNotedLate.is_planted();
+            // Durable before the journals go: an opening after a death in between finds none.
+            if is_lost && !is_late {
+                self.losses.lock().add(&self.env, NAMES_LOST)?;
+            }
             let kept = standby.pass_over_beside(&self.pool_id, is_void);
-            if !kept.is_empty() && !is_missing {
-                self.losses.lock().add(
-                    &self.env,
-                    "acknowledged names of shares are missing: their journals do not go with the standby memory",
-                )?;
+            if is_lost && is_late {
+                self.losses.lock().add(&self.env, NAMES_LOST)?;
             }
             facts.notes.extend(kept.into_iter().map(|place| {
                 format!("what goes with that memory was not replayed either: it is kept as {place} until you remove it")

@@ -3,7 +3,8 @@
 //! and so are the files next to the standby memory, which have names of shares.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
-use engine::Pool;
+use engine::{Pool, PoolOptions};
+use format::{KEY_LOSSES, STANDBY_DURABLE_OFFSET, STANDBY_HEADER_BYTES, StandbyHeader, decode_losses, word_stores};
 use sim::{Fault, Rng};
 
 use crate::common::{Campaign, Failure, Shape, Tally, World};
@@ -120,4 +121,60 @@ fn damaged_memory_loses_nothing_in_silence() {
         world.verify()?;
         Ok(world.tally())
     });
+}
+
+/// The standby memory claims that the log had more flushed batches than it has.
+fn claim_more(world: &World, pool: &[u8; 16]) {
+    let mut bytes = world.machine.standby.peek(pool).unwrap();
+    let session = StandbyHeader::decode(&bytes[..STANDBY_HEADER_BYTES]).unwrap().session;
+    for (at, word) in word_stores(session, STANDBY_DURABLE_OFFSET, 1 << 32) {
+        bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
+    }
+    world.machine.standby.poke(pool, bytes);
+}
+
+/// Whether the map remembers that names of shares are lost.
+fn remembers_names(world: &World) -> bool {
+    let notes = world.machine.store.dump().into_iter().find(|(key, _)| key == KEY_LOSSES);
+    let notes = notes.map_or_else(Vec::new, |(_, value)| decode_losses(&value).unwrap());
+    notes.iter().any(|note| note.text.contains("names of shares are missing"))
+}
+
+/// A repair sets journals aside which do not go with the standby memory. It dies at each of its
+/// steps. Either the journals are still there, or the map remembers the loss.
+#[test]
+fn names_that_are_lost_are_noted_whatever_step_is_the_last() {
+    let test = "names_that_are_lost_are_noted_whatever_step_is_the_last";
+    let campaign = Campaign { file: "openings", test, seeds: 12, soaks: false };
+    let total = campaign.run(|seed| {
+        let mut tally = Tally::default();
+        for step in 0.. {
+            let (mut world, pool) = died(seed)?;
+            claim_more(&world, &pool);
+            let accepting = PoolOptions { repair: true, accept_loss: true, ..world.pool_options() };
+            world.machine.power.plan(world.machine.power.next_point() + step, Fault::Crash);
+            let opened = Pool::open(world.env(), accepting);
+            let has_died = world.machine.power.is_lost();
+            if !has_died && let Err(error) = &opened {
+                return Err(world.fail(format!("a repair that accepts the loss: {error}")));
+            }
+            drop(opened);
+            // Whether the last change of the map was made differs between the seeds.
+            world.machine.reseed(seed ^ step << 20);
+            dead(&mut world);
+            let beside = world.machine.standby.beside(&pool);
+            if beside == 0 && !remembers_names(&world) {
+                return Err(world.fail(format!("step {step}: the journals are set aside, and the loss is not noted")));
+            }
+            tally.crashes += 1;
+            if !has_died {
+                if beside > 0 {
+                    return Err(world.fail("a repair leaves journals that do not go with the standby memory"));
+                }
+                break;
+            }
+        }
+        Ok(tally)
+    });
+    campaign.demand(total.crashes >= 400, "at least 400 deaths in repairs");
 }

@@ -35,7 +35,7 @@ const ROUNDS: u64 = 10;
 /// Damages of each pool with the map as well.
 const ROUNDS_WITH_MAP: u64 = 8;
 
-fn work(world: &mut World, ops: u64) -> Result<(), Failure> {
+pub fn work(world: &mut World, ops: u64) -> Result<(), Failure> {
     for _ in 0..ops {
         if world.step()? == Ended::Full {
             world.relieve()?;
@@ -46,7 +46,7 @@ fn work(world: &mut World, ops: u64) -> Result<(), Failure> {
 
 /// The numbers of the batches on a disk, each with its opening (batches that a crash has left have
 /// the numbers of others), and before which of them some batch knows all to be durable.
-fn batches(machine: &Machine, extent_bytes: u64, extents: u64) -> (BTreeSet<(u64, u64)>, u64) {
+pub fn batches(machine: &Machine, extent_bytes: u64, extents: u64) -> (BTreeSet<(u64, u64)>, u64) {
     let mut bytes = vec![0; extent_bytes as usize];
     let (mut numbers, mut durable_before) = (BTreeSet::new(), 0);
     for extent in 1..extents {
@@ -66,7 +66,7 @@ fn batches(machine: &Machine, extent_bytes: u64, extents: u64) -> (BTreeSet<(u64
 
 /// Damages a disk: what was done. `older` has the disk as it was earlier, `other` that of another
 /// pool.
-fn damage(machine: &Machine, older: &Machine, other: &Machine, shape: &Shape, rng: &mut Rng) -> String {
+pub fn damage(machine: &Machine, older: &Machine, other: &Machine, shape: &Shape, rng: &mut Rng) -> String {
     let extent = u64::from(shape.extent_bytes);
     let extents = shape.capacity_bytes / extent;
     let mut bytes = vec![0; extent as usize];

@@ -288,6 +288,10 @@ impl Standby for FileStandby {
         Ok(())
     }
 
+    fn has_beside(&self, pool: &[u8; 16]) -> bool {
+        !self.left_beside(pool).is_empty()
+    }
+
     fn pass_over_beside(&self, pool: &[u8; 16], is_void: bool) -> Vec<String> {
         self.pass_over(pool, is_void)
     }

@@ -1,7 +1,7 @@
 //! The programs of these tests: the test binary itself, started again with a role.
 
-use std::fs;
-use std::io::{BufRead, BufReader};
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader};
 use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use fe_share::{KeptBy, KeptMount, MountOptions};
+use fe_share::{JournalPlace, KeptBy, KeptMount, MountOptions};
 use fuse::keep::{Keeper, run_keeper};
 use rustix::process::{Pid, Signal, getpid, kill_process};
 use share::{Options, Time, Tree};
@@ -29,6 +29,7 @@ const STATE: &str = "KEPT_STATE";
 const WAIT: &str = "KEPT_WAIT";
 const ACCESS_TIMES: &str = "KEPT_ACCESS_TIMES";
 const CANARY: &str = "KEPT_CANARY";
+const FULL: &str = "full";
 
 /// The test binary as a program of that role.
 fn program(role: &str, state: &Path) -> Command {
@@ -36,6 +37,27 @@ fn program(role: &str, state: &Path) -> Command {
     command.args(["--exact", "server::program_of_a_role", "--nocapture", "--test-threads=1"]);
     command.env(ROLE, role).env(STATE, state);
     command
+}
+
+/// A place for journals without room while that file is there.
+#[derive(Debug)]
+struct Narrow(PathBuf);
+
+impl JournalPlace for Narrow {
+    fn make(&self, fill: &mut dyn FnMut(&File) -> io::Result<()>) -> io::Result<File> {
+        if self.0.exists() {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        let file = File::from(rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC)?);
+        fill(&file).map(|()| file)
+    }
+    fn fault(&self, _: &File, _: u64) -> Option<String> {
+        None
+    }
+    fn owner(&self) -> Vec<u8> {
+        Vec::new()
+    }
+    fn remove(&self, _: &File) {}
 }
 
 /// Kills this process if it is told to, when a change is done and not answered.
@@ -58,8 +80,10 @@ fn serve(state: &Path) {
     let kept_by = KeptBy { keeper: Arc::new(keeper), name: "share".to_owned() };
     let commit_every = Duration::from_millis(200);
     let has_access_times = std::env::var_os(ACCESS_TIMES).is_some();
+    let journal = Some(Arc::new(Narrow(state.join(FULL))) as Arc<dyn JournalPlace>);
+    let kept_by_keeper = Some(kept_by.clone());
     let options =
-        MountOptions { kept_by: Some(kept_by.clone()), commit_every, has_access_times, ..MountOptions::default() };
+        MountOptions { kept_by: kept_by_keeper, commit_every, has_access_times, journal, ..MountOptions::default() };
     let space = Arc::new(FileSpace(state.join("space")));
     let mount = match KeptMount::find(&kept_by).unwrap() {
         Some(kept) => {
@@ -110,10 +134,6 @@ impl Share {
         fs::create_dir(state.join("mnt")).unwrap();
         let mut share = Self { state, server: None, canary: None, wait, has_access_times };
         share.start();
-        // The kernel learns that nothing waits for FLUSH. Otherwise a program that is started while
-        // no server is there would wait for one, to close files that it inherits.
-        fs::write(share.dir().join("first"), b"").unwrap();
-        fs::remove_file(share.dir().join("first")).unwrap();
         share
     }
 
@@ -121,15 +141,34 @@ impl Share {
         self.state.join("mnt")
     }
 
+    /// Whether there is room for journals.
+    pub fn set_full(&self, is_full: bool) {
+        let path = self.state.join(FULL);
+        if is_full { fs::write(path, b"").unwrap() } else { fs::remove_file(path).unwrap() }
+    }
+
+    /// The session of the journal that the keeper has, if it has one.
+    pub fn kept_session(&self) -> Option<u64> {
+        let keeper = Arc::new(Keeper::connect(&self.state.join("keeper")).unwrap()?);
+        let kept = KeptMount::find(&KeptBy { keeper, name: "share".to_owned() }).ok()??;
+        kept.left().ok().map(|left| left.session)
+    }
+
     /// Starts a server, and waits until it serves.
     pub fn start(&mut self) {
+        assert!(self.starts(), "the server does not start");
+    }
+
+    /// Starts a server, and returns whether it serves.
+    pub fn starts(&mut self) -> bool {
         let mut command = program("serve", self.state.path());
         command.envs(self.canary.map(|name| (CANARY, name))).envs(self.wait.map(|seconds| (WAIT, seconds)));
         command.envs(self.has_access_times.then_some((ACCESS_TIMES, "")));
         let mut server = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(server.stdout.take().unwrap()).lines();
-        assert!(lines.any(|line| line.unwrap().ends_with("ready")), "the server does not start");
+        let is_ready = lines.any(|line| line.unwrap().ends_with("ready"));
         self.server = Some(server);
+        is_ready
     }
 
     pub fn kill(&mut self) {

@@ -1,11 +1,19 @@
 //! The time between two servers: the mount is taken away by its administrator, or no server comes.
 
 use std::fs::{self, File};
+use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 use rustix::mount::{UnmountFlags, unmount};
 
 use crate::server::Share;
+
+/// Time for what waits for nothing; with a server all of it ends.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// It was served to the program that had the file open, and everyone else wrote below it.
 #[test]
@@ -62,4 +70,88 @@ fn a_mount_that_no_server_takes_up_ends_after_its_time() {
     assert!([libc::ENOTCONN, libc::ECONNABORTED].contains(&errno), "{errno}");
     let errno = fs::read_dir(share.dir()).unwrap_err().raw_os_error();
     assert_eq!(errno, Some(libc::ENOTCONN));
+}
+
+/// Its users get errors: no server answers them, and none is waited for.
+#[test]
+fn a_mount_that_cannot_be_taken_over_ends() {
+    let mut share = Share::new("not-taken");
+    let held = File::create(share.dir().join("held")).unwrap();
+    assert!(share.kept_session().is_some());
+    share.kill();
+    unmount(share.dir(), UnmountFlags::DETACH).unwrap();
+    let hidden = share.dir().join("would be hidden");
+    fs::write(&hidden, b"").unwrap();
+    assert!(!share.starts());
+    assert_eq!(share.kept_session(), None, "the keeper has no such mount any more");
+    let errno = held.write_all_at(b"x", 0).unwrap_err().raw_os_error().unwrap();
+    assert!([libc::ENOTCONN, libc::ECONNABORTED].contains(&errno), "{errno}");
+    fs::remove_file(hidden).unwrap();
+}
+
+/// A server without room for its journal goes on with the mount, and the keeper gets the journal
+/// when there is room: then the next server goes on as well.
+#[test]
+fn a_journal_is_kept_as_soon_as_there_is_room() {
+    let mut share = Share::new("narrow");
+    let held = File::create(share.dir().join("held")).unwrap();
+    held.sync_all().unwrap();
+    let before = share.kept_session().unwrap();
+    share.kill();
+    share.set_full(true);
+    share.start();
+    held.write_all_at(b"without a journal", 0).unwrap();
+    assert_eq!(share.kept_session(), Some(before));
+    share.set_full(false);
+    while share.kept_session().is_none_or(|session| session == before) {
+        thread::yield_now();
+    }
+    share.kill();
+    share.start();
+    assert_eq!(fs::read(share.dir().join("held")).unwrap(), b"without a journal");
+    drop(held);
+    share.finish();
+}
+
+/// Programs start, end, and are looked at by others, also if they inherit files of the share that
+/// the execution of another program closes, or were started from it.
+#[test]
+fn processes_with_files_of_a_share_do_not_wait_for_its_server() {
+    for has_access_times in [false, true] {
+        let mut share = Share::with("exec", None, has_access_times);
+        fs::copy("/bin/cat", share.dir().join("cat")).unwrap();
+        let start = |program: &std::path::Path| {
+            Command::new(program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
+        };
+        let mut from_share = start(&share.dir().join("cat"));
+        from_share.stdin.as_ref().unwrap().write_all(b"x").unwrap();
+        // It has read what it needs of its file.
+        std::io::Read::read_exact(from_share.stdout.as_mut().unwrap(), &mut [0]).unwrap();
+        // The kernel closes it on execution.
+        let held = File::options().write(true).create_new(true).open(share.dir().join("held")).unwrap();
+        share.kill();
+        let looks_at = |pid: u32| {
+            for file in ["cmdline", "environ", "maps", "stat", "status", "syscall"] {
+                fs::read(format!("/proc/{pid}/{file}")).unwrap();
+            }
+        };
+        let number = from_share.id();
+        let (has_done, done) = mpsc::channel();
+        let work = thread::spawn(move || {
+            let mut child = start("/bin/cat".as_ref());
+            looks_at(child.id());
+            looks_at(number);
+            drop(child.stdin.take());
+            assert!(child.wait().unwrap().success());
+            has_done.send(()).unwrap();
+        });
+        let has_ended = done.recv_timeout(PATIENCE).is_ok();
+        // Now it ends in any case.
+        share.start();
+        work.join().unwrap();
+        assert!(has_ended, "it has waited for a server (access times: {has_access_times})");
+        drop((from_share.stdin.take(), held));
+        assert!(from_share.wait().unwrap().success());
+        share.finish();
+    }
 }

@@ -17,7 +17,7 @@ use crate::pool_dir::short_socket_path;
 use copy::volume_io::{FileCopier, VolumeIo};
 use host::read_vec;
 use operations::{ReceiveWish, SendWish};
-use operations::{Reply, Request, decode_reply, encode_request, read_line};
+use operations::{Reply, Request, Which, decode_reply, encode_request, read_line};
 
 /// A connection to the server of a pool. Requests go one at a time; there is no time limit, because
 /// a checkpoint or a resize takes as long as it takes, and a server that dies closes the
@@ -147,7 +147,7 @@ impl Client {
 /// A connection for bulk data, and the number of the volume that it is for.
 fn bulk_connection(socket: &Path, name: &str, id: Option<u64>) -> Result<(UnixStream, u64)> {
     let client = Client::connect(socket)?;
-    match client.call(&Request::Bulk { volume: name.to_owned(), id })? {
+    match client.call(&Request::Bulk { object: Which::known(name, id) })? {
         // The server sends nothing unasked, so the line reader holds nothing that belongs to the
         // frames.
         Reply::Bulk { id } => Ok((client.stream.into_inner().into_inner(), id)),

@@ -7,9 +7,9 @@
 //! (mode 0600).
 
 pub mod bulk;
-mod caller;
 mod client;
 mod lent;
+mod peer;
 mod server;
 mod streams;
 

@@ -23,8 +23,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use surface::{BlockDevice, Error, ErrorKind, Result, WriteOptions};
 
 use super::bulk::{self, Frame, Operation};
-use super::caller::Caller;
 use super::lent;
+use super::peer::Peer;
 use super::streams::{serve_receive, serve_send};
 use crate::jobs::Attached;
 use crate::pool_dir::short_socket_path;
@@ -45,8 +45,7 @@ const CONNECTIONS_MIN: usize = 6;
 /// Pause after accepting failed for another reason than want of descriptors, or when those in
 /// reserve were taken.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// How long a stopping server waits for clients to take the replies that are under way. A client that was stopped itself
-/// never does.
+/// Timeout of a stopping server for clients to read their replies. A stopped client never does.
 const REPLY_PATIENCE: Duration = Duration::from_secs(5);
 
 struct Shared {
@@ -257,18 +256,19 @@ enum Agreed {
 fn converse(stream: &Arc<UnixStream>, shared: &Shared) -> IoResult<()> {
     let mut reader = BufReader::new(&**stream);
     let mut writer = &**stream;
-    let caller = Caller::of(Arc::clone(stream));
-    let mut attached = Attached::new(Arc::clone(&shared.service), Arc::clone(&caller));
+    let client = Peer::client(Arc::clone(stream));
+    let caller = Peer::caller(stream)?;
+    let mut attached = Attached::new(Arc::clone(&shared.service), Arc::clone(&client));
     while let Some(line) = read_line(&mut reader)? {
         let mut agreed = None;
-        let reply = decode_request(&line).and_then(|request| match request {
-            Request::Bulk { volume, id } => {
-                let (id, device) = shared.service.open_volume(&volume, id, &caller)?;
+        let answer = |request| match request {
+            Request::Bulk { object } => {
+                let (id, device) = shared.service.open_volume(&object, &client)?;
                 agreed = Some(Agreed::Bulk(device));
                 Ok(Reply::Bulk { id })
             }
             Request::Send(wish) => {
-                let source = LocalSource::new(&shared.service, &wish, &caller)?;
+                let source = LocalSource::new(&shared.service, &wish, &client)?;
                 let about = source.about().clone();
                 agreed = Some(Agreed::Send(Box::new(source)));
                 Ok(Reply::Sending(about))
@@ -278,7 +278,8 @@ fn converse(stream: &Arc<UnixStream>, shared: &Shared) -> IoResult<()> {
                 Ok(Reply::Done)
             }
             request => attached.handle(request),
-        });
+        };
+        let reply = decode_request(&line).and_then(|request| shared.service.guarded(&caller, request, answer));
         let line = encode_reply(&reply).or_else(|error| encode_reply(&Err(error))).map_err(std::io::Error::other)?;
         writer.write_all(&line)?;
         if let Some(agreed) = agreed {

@@ -15,6 +15,7 @@
 //! client that names its door (`surface::Client::door`): its operations are counted by that.
 
 mod exports;
+mod http;
 mod nbd;
 mod shares;
 mod volumes;
@@ -27,11 +28,12 @@ use fe_nbd::Listen;
 use serde_json::{Map, Value, json};
 use surface::{DeviceSet, Error, ErrorKind, Result};
 
+pub use self::http::{HTTP_COMMAND, WantedHttp};
 use crate::pool_dir::PoolDir;
 use crate::service::{Served, Service};
 
 /// All there are, in the order in which they start.
-pub const ALL: [Kind; 4] = [nbd::KIND, volumes::KIND, shares::KIND, exports::KIND];
+pub const ALL: [Kind; 5] = [nbd::KIND, volumes::KIND, shares::KIND, exports::KIND, http::KIND];
 
 /// A front end that was started; `None`: the command line does not ask for it.
 pub type Started = Result<Option<Box<dyn FrontEnd>>>;
@@ -79,6 +81,8 @@ pub struct Wanted {
     pub shares: Option<PathBuf>,
     /// Directory of the configurations by which shares are exported.
     pub exports: Option<PathBuf>,
+    /// HTTP.
+    pub http: WantedHttp,
     /// Most NBD connections at once.
     pub connections: u16,
     /// Whether other users than the server's reach the mounted files.
@@ -139,6 +143,7 @@ impl FrontEnds {
     pub fn describe(&self) -> Told {
         let nothing = json!({
             "nbd": [], "uris": [], "mount": null, "mount_over_io_uring": false, "shares": null, "exports": null,
+            "http": [], "http_certificate_sha256": null, "log_in": null,
         });
         let document = nothing.as_object().cloned().unwrap_or_default();
         let mut told = Told { served: Served::default(), document, lines: Vec::new() };

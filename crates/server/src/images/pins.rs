@@ -3,14 +3,14 @@
 //!
 //! A copy of a pool (`cp -r`, a snapshot of the file system below, a backup put back elsewhere) has
 //! the pool's id and its volumes, and must not remove the pins of the original. So a pool's name is
-//! its id and a number made of the machine and of the device and inode of its data and directory. A
-//! pool that was moved is a copy, too: it makes pins of its own, and the earlier ones are for its
-//! user to remove, because nothing shows that no other copy needs them.
+//! its id and a number made of the machine and of the [place](super::place) of its data and
+//! directory. A pool that was moved is a copy, too: it makes pins of its own, and the earlier ones
+//! are for its user to remove, because nothing shows that no other copy needs them.
 //!
 //! Several versions of one blob may be images of one pool, and blobs share objects: so a pin is
 //! only ever taken away if no volume of the pool has its name, whatever that volume began as.
 
-use ::blob::{Error as BlobError, NodeHash};
+use ::blob::{Error as BlobError, Holders, NodeHash};
 use env::{OriginError, RemoteImage};
 use parking_lot::Mutex;
 
@@ -19,10 +19,10 @@ use super::{Images, named, open};
 /// What identifies the machine; missing in some containers.
 const MACHINE_ID: &str = "/etc/machine-id";
 
-/// Names a copy of a pool. `copy`: device and inode of its data and of its directory.
-pub fn pool_holder(pool_id: &str, copy: &[u8; 32]) -> String {
+/// Names the copy of a pool at that [place](super::place_of).
+pub fn pool_holder(pool_id: &str, place: &str) -> String {
     let machine = std::fs::read(MACHINE_ID).unwrap_or_default();
-    format!("{pool_id}/{:016x}", NodeHash::of(&[copy, &machine[..]].concat()).0 as u64)
+    format!("{pool_id}/{:016x}", NodeHash::of(&[place.as_bytes(), &machine[..]].concat()).0 as u64)
 }
 
 /// Names the holder of an image for a volume.
@@ -69,15 +69,21 @@ impl Images {
         done
     }
 
+    /// Returns whether any pin keeps an image. It is not gone then, although a version that was
+    /// given up gets no further pin: a volume that was renamed is held under its earlier name.
+    pub fn has_pins(&self, image: &RemoteImage) -> bool {
+        self.attempt(image, async { self.opened(image).await?.image.has_pins().await }).unwrap_or(false)
+    }
+
     /// Takes the pins away that are meant, of whatever version of the blob.
     ///
     /// # Errors
     /// When the store fails.
-    pub fn let_go(&self, image: &RemoteImage, is_meant: impl Fn(&str) -> bool) -> Result<(), OriginError> {
+    pub fn let_go(&self, image: &RemoteImage, holders: Holders<'_>) -> Result<(), OriginError> {
         // The version may be given up already: then nothing holds it.
         let work = async {
             match open(image, &Mutex::default()).await {
-                Ok(open) => open.unpin(is_meant).await.map(drop),
+                Ok(open) => open.unpin(holders).await.map(drop),
                 Err(
                     BlobError::Expired(_) | BlobError::NoVersion(_) | BlobError::Missing(_) | BlobError::Vanished(_),
                 ) => Ok(()),
@@ -94,13 +100,13 @@ mod tests {
 
     #[test]
     fn copies_of_a_pool_have_names_of_their_own() {
-        let (original, copy) = (pool_holder("id", &[1; 32]), pool_holder("id", &[2; 32]));
-        assert_eq!(original, pool_holder("id", &[1; 32]));
+        let (original, copy) = (pool_holder("id", "here"), pool_holder("id", "there"));
+        assert_eq!(original, pool_holder("id", "here"));
         assert_ne!(original, copy);
         assert!(original.starts_with("id/"));
         assert!(is_of_another_copy(&original, &holder(&copy, "vm")));
         assert!(!is_of_another_copy(&original, &holder(&original, "vm")));
-        let other = pool_holder("other", &[2; 32]);
+        let other = pool_holder("other", "there");
         assert!(!is_of_another_copy(&original, &holder(&other, "vm")) && !is_of_another_copy(&original, "vm"));
     }
 }

@@ -140,8 +140,7 @@ impl Push<'_> {
         let invalid = |error: &dyn fmt::Display| Error::new(ErrorKind::Invalid, error.to_string());
         let source = self.wish.url.parse::<Location>().map_err(|error| invalid(&error))?;
         let to = self.wish.to.as_deref().map(str::parse::<Location>).transpose().map_err(|error| invalid(&error))?;
-        let properties = self.wish.properties.iter().cloned().collect();
-        let encoding = Encoding::parse(&properties).map_err(|error| invalid(&error))?;
+        let encoding = Encoding::parse(&self.wish.properties).map_err(|error| invalid(&error))?;
         let target = to.as_ref().unwrap_or(&source);
         let connection = Connection::open(target).map_err(told)?;
         let (blob, base) = match Blob::open(&connection, target.key()).await {

@@ -13,7 +13,7 @@ use surface::{Client, DeviceId, Error, ErrorKind, Result};
 
 use super::table::{Begin, Doing, Jobs, Worker};
 use crate::service::{Service, TraceKind, Tracing};
-use operations::{JobRequest, Reply, Request};
+use operations::{Reply, Request};
 use report::{JobFault, JobKind, JobResult};
 
 /// A job that ends with the connection that started it.
@@ -47,7 +47,7 @@ impl Attached {
         Self { service, own: Vec::new(), told: None, tracing: Vec::new(), caller }
     }
 
-    /// Does what the client asks for.
+    /// Carries out a request of the client, whose role was checked.
     ///
     /// # Errors
     /// What the pool says.
@@ -57,13 +57,13 @@ impl Attached {
             Request::TraceReads { .. } => self.trace(TraceKind::FirstReads)?,
             Request::TraceEnd => return Ok(self.end_trace(TraceKind::Decisions)),
             Request::TraceReadsEnd => return Ok(self.end_trace(TraceKind::FirstReads)),
-            Request::Job(JobRequest::Register { kind, target }) => return self.register(kind, target),
-            Request::Job(JobRequest::Tell { bytes_done, bytes_total }) => {
+            Request::RegisterJob { kind, target } => return self.register(kind, target),
+            Request::TellJob { bytes_done, bytes_total } => {
                 let doing = self.told.as_ref().ok_or_else(unregistered)?;
                 doing.tell(bytes_done, bytes_total, String::new());
                 return self.report(doing.id());
             }
-            Request::Job(JobRequest::Finish { bytes_done, fault }) => {
+            Request::FinishJob { bytes_done, fault } => {
                 let doing = self.told.take().ok_or_else(unregistered)?;
                 let id = doing.id();
                 match fault {
@@ -74,8 +74,8 @@ impl Attached {
             }
             _ => {}
         }
-        let is_own = matches!(&request, Request::Job(JobRequest::Start { background: false, .. }));
-        let reply = self.service.handle(request)?;
+        let is_own = matches!(&request, Request::StartJob { background: false, .. });
+        let reply = self.service.answer(request)?;
         if let (true, Reply::Job(job)) = (is_own, &reply) {
             self.own.push(Own { jobs: Arc::clone(self.service.jobs()), id: job.id });
         }

@@ -2,7 +2,7 @@
 //! outlives the command that started it if that says so.
 //!
 //! The service owns the table of jobs. Commands, and the clients of a server, reach it through
-//! [`JobRequest`](operations::JobRequest)s; the table knows nothing of sockets.
+//! operations on jobs; the table knows nothing of sockets.
 //!
 //! 1. A start is checked against the rule of what excludes what (`rule`), and gets the next number.
 //! 2. A thread of the job does the work slice by slice (`work`, `pace`), and tells the table after

@@ -10,6 +10,9 @@
 //! | `data` | the log, unless it was put elsewhere |
 //! | `standby` | the directory of the server's standby memory, if it is not the usual one |
 //! | `reserve` | room for the map when the file system is full |
+//! | `access.json` | users and tokens of the HTTP front end |
+//! | `http.pem` | its own certificate and key |
+//! | `audit/` | the audit log |
 //! | `salvage.tmp/` | what a salvage into this pool needs: a store, a copy of the old map |
 //!
 //! States: no `pool.json`: no pool. `state` is `initialising`: `init`, or a `salvage` into this

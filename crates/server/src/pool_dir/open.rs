@@ -4,13 +4,13 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use engine::{Pool, PoolEnv, PoolOptions};
-use env::{FileDisk, FjallOptions, FjallStore, MapError, PoolLock, Standby, SystemClock, SystemEntropy};
+use env::{FileDisk, FjallOptions, FjallStore, MapError, PoolLock, SystemClock, SystemEntropy};
 use surface::{Error, ErrorKind, Result};
 
 use super::standby::tell_standby;
 use super::{Access, Config, PoolDir, ServeStandby, wait_for};
 use crate::control::Client;
-use crate::images::{Images, pool_holder};
+use crate::images::{Images, place_of, pool_holder};
 use crate::service::{Facts, Service};
 use crate::share_journals::Journals;
 use operations::{kind_of, path_error};
@@ -192,7 +192,8 @@ fn open_in(
     if let Some(end) = pool.torn_end() {
         log::warn!("the pool was not closed in order: {end}");
     }
-    let holder = pool_holder(&pool.status().id, &beside.copy());
+    let place = place_of(&data, &root).map_err(|error| path_error("cannot look at", &data, error))?;
+    let holder = pool_holder(&pool.status().id, &place);
     let journals = Journals::new(&pool, beside);
     journals.bring_back(&pool);
     // A server has taken over or set aside all that there was.

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use ::blob::Holders;
 use engine::{Pool, Unwritten};
 use env::{Clock, OriginError, RemoteImage};
 use parking_lot::Mutex;
@@ -81,7 +82,7 @@ impl Service {
             self.pool.destroy(id, false)?;
             return Err(store_error(error));
         }
-        Ok(Reply::Created { id: id.0 })
+        Ok(Reply::created(id.0))
     }
 
     /// Holds an image, then does something. Where the pool has volumes of it, the status tells that
@@ -95,6 +96,7 @@ impl Service {
         if let Err(error) = &done
             && !is_held
             && error.kind() == ErrorKind::NotFound
+            && !self.images.has_pins(image)
         {
             self.pool.note_gone(image, error.to_string());
         } else if done.is_ok() {
@@ -264,10 +266,14 @@ impl Tending {
             images.hold_all(image, &holders)?;
         }
         let kept = holders(id, &needed);
-        let prefix = holder(id, "");
+        if !kept.is_empty() {
+            let gone: BTreeSet<String> = owed.gone.difference(&kept).cloned().collect();
+            return images.let_go(&owed.image, Holders::Named(&gone));
+        }
         // Where no volume needs anything, those are meant, too, that had other names.
-        let is_meant = |known: &str| owed.gone.contains(known) || kept.is_empty() && known.starts_with(&prefix);
-        images.let_go(&owed.image, |known| is_meant(known) && !kept.contains(known))
+        let prefix = holder(id, "");
+        let is_meant = |known: &str| owed.gone.contains(known) || known.starts_with(&prefix);
+        images.let_go(&owed.image, Holders::Accepted { is_meant: &is_meant, kept: &kept })
     }
 
     /// Holds each image for its volumes, then takes the pins of this pool away that are of no
@@ -279,16 +285,20 @@ impl Tending {
         for (image, volumes) in now {
             let holders: Vec<String> = volumes.iter().map(|volume| holder(id, volume)).collect();
             let held = images.hold_all(&image, &holders);
-            match &held {
-                Ok(()) => pool.note_held(&image),
-                Err(error @ OriginError::Gone(_)) => pool.note_gone(&image, error.to_string()),
-                // Another error does not say that it is gone.
-                Err(_) => {}
+            let Err(error) = held else {
+                pool.note_held(&image);
+                continue;
+            };
+            is_done = false;
+            let mut why = error.to_string();
+            // Another error does not say that it is gone.
+            if matches!(error, OriginError::Gone(_)) {
+                match images.has_pins(&image) {
+                    true => why.push_str("; it stays as long as the pins that it has (`shale blob stat` lists them)"),
+                    false => pool.note_gone(&image, why.clone()),
+                }
             }
-            if let Err(error) = held {
-                warn(&format!("{} version {} cannot be held for its volumes: {error}", image.location, image.version));
-                is_done = false;
-            }
+            warn(&format!("{} version {} cannot be held for its volumes: {why}", image.location, image.version));
         }
         let owed = std::mem::take(&mut *self.owed.lock());
         let left: Vec<Owed> = owed.into_iter().filter(|owed| self.pay(images, pool, id, owed).is_err()).collect();
@@ -309,9 +319,10 @@ impl Tending {
                 if is_of_another_copy(id, known) {
                     others.borrow_mut().insert(known.to_owned());
                 }
-                known.starts_with(&prefix) && !kept.contains(known)
+                known.starts_with(&prefix)
             };
-            is_done &= images.let_go(&image, is_left_over).is_ok();
+            let left_over = Holders::Accepted { is_meant: &is_left_over, kept: &kept };
+            is_done &= images.let_go(&image, left_over).is_ok();
             let location = &image.location;
             for other in others.into_inner().into_iter().filter(|other| self.is_first_report(location, other)) {
                 warn(&format!(

@@ -4,13 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::{Calibration, CalibrationEffort};
-use surface::{Error, ErrorKind, Result};
+use surface::Result;
 
 use super::Service;
 use crate::documents;
 use crate::jobs::{Jobs, Planned};
 use crate::share_check::{self, Search};
-use operations::{JobRequest, Reply};
 use report::{CleanSlice, ScrubSlice, SortSlice};
 use report::{JobReport, JobWish};
 
@@ -20,32 +19,20 @@ impl Service {
         &self.jobs
     }
 
-    /// Does a request about jobs.
-    ///
-    /// # Errors
-    /// What the table of jobs says, and the pool.
-    pub(super) fn on_job(self: &Arc<Self>, request: JobRequest) -> Result<Reply> {
-        let report = match request {
-            JobRequest::Start { wish, background } => self.start_job(wish, background)?,
-            JobRequest::List => return Ok(Reply::Jobs(self.jobs.list())),
-            JobRequest::Watch { id, seen, patience_ms } => match seen {
-                Some(seen) => self.jobs.watch(id, seen, Duration::from_millis(patience_ms))?,
-                None => self.jobs.report(id)?,
-            },
-            JobRequest::Pause { id } => self.jobs.pause(id)?,
-            JobRequest::Resume { id } => self.jobs.resume(id)?,
-            JobRequest::Cancel { id, interrupted } => {
-                let why = if interrupted { "interrupted" } else { "cancelled by a command" };
-                self.jobs.cancel(id, why)?
-            }
-            JobRequest::Register { .. } | JobRequest::Tell { .. } | JobRequest::Finish { .. } => {
-                return Err(Error::new(ErrorKind::Invalid, "a client's job needs a connection that it ends with"));
-            }
-        };
-        Ok(Reply::Job(Box::new(report)))
+    /// Returns the state of a job: now, or when its changes differ from those that were seen.
+    pub(super) fn watch_job(&self, id: u64, seen: Option<u64>, patience_ms: u64) -> Result<JobReport> {
+        match seen {
+            Some(seen) => self.jobs.watch(id, seen, Duration::from_millis(patience_ms)),
+            None => self.jobs.report(id),
+        }
     }
 
-    fn start_job(self: &Arc<Self>, wish: JobWish, background: bool) -> Result<JobReport> {
+    /// Cancels a job.
+    pub(super) fn cancel_job(&self, id: u64, interrupted: bool) -> Result<JobReport> {
+        self.jobs.cancel(id, if interrupted { "interrupted" } else { "cancelled by a command" })
+    }
+
+    pub(super) fn start_job(self: &Arc<Self>, wish: JobWish, background: bool) -> Result<JobReport> {
         let planned = Planned::new(self, wish)?;
         let doing = self.jobs.begin(planned.begin(background))?;
         let id = doing.id();

@@ -1,39 +1,34 @@
-//! The answers that list volumes and snapshots.
+//! The answer that lists snapshots, with the space that each holds.
 
 use std::collections::BTreeMap;
 
 use surface::Result;
 
 use super::Service;
-use crate::documents;
-use report::{SnapshotReport, VolumeReport};
+use crate::devices::is_in;
+use report::{ObjectKind, SnapshotReport};
 
 impl Service {
-    pub(super) fn list(&self) -> Vec<VolumeReport> {
-        let unserved = self.mounted_shares().map(|shares| shares.unserved()).unwrap_or_default();
-        let report = |status: engine::VolumeStatus| {
-            let clients = self.devices.named_clients(&status.name);
-            let why = unserved.iter().find(|share| share.share == status.name).map(|share| share.why.clone());
-            VolumeReport { unserved: why, ..documents::volume_report(status, clients) }
-        };
-        let mut volumes: Vec<_> = self.pool.volumes().into_iter().map(report).collect();
-        volumes.sort_by(|a, b| a.name.cmp(&b.name));
-        for bookmark in self.pool.bookmarks(None).unwrap_or_default() {
-            if let Ok(at) = volumes.binary_search_by(|volume| volume.name.cmp(&bookmark.volume)) {
-                volumes[at].bookmarks.push(documents::bookmark_line(bookmark));
-            }
-        }
-        volumes
-    }
-
-    pub(super) fn snapshots(&self, volume: Option<&str>) -> Result<Vec<SnapshotReport>> {
+    /// Lists snapshots of an object, or of all; with `below`, of everything in it. Only those that
+    /// are called `named`, if that is given.
+    pub(super) fn snapshots(
+        &self,
+        object: Option<&str>,
+        named: Option<&str>,
+        below: bool,
+    ) -> Result<Vec<SnapshotReport>> {
         let mut reports: Vec<SnapshotReport> = Vec::new();
         let mut usage = BTreeMap::new();
         let mut held = BTreeMap::<_, Vec<String>>::new();
-        for hold in self.pool.holds(volume)? {
+        let of = object.filter(|_| !below);
+        for hold in self.pool.holds(of)? {
             held.entry((hold.volume, hold.snapshot)).or_default().push(hold.tag);
         }
-        for status in self.pool.snapshots(volume)? {
+        let is_meant = |status: &engine::SnapshotStatus| {
+            let is_below = |outer| status.volume == outer || is_in(&status.volume, outer);
+            named.is_none_or(|name| name == status.name) && (!below || object.is_none_or(is_below))
+        };
+        for status in self.pool.snapshots(of)?.into_iter().filter(is_meant) {
             if reports.last().is_none_or(|last| last.volume != status.volume) {
                 usage = self.pool.snapshot_usage(&status.volume)?.into_iter().map(|u| (u.name.clone(), u)).collect();
             }
@@ -43,6 +38,8 @@ impl Service {
             let (clients, client_names) = self.devices.named_clients(&format!("{}@{}", status.volume, status.name));
             let holds = held.remove(&(status.volume.clone(), status.name.clone())).unwrap_or_default();
             reports.push(SnapshotReport {
+                id: status.id.0,
+                kind: ObjectKind::Snapshot,
                 holds,
                 volume: status.volume,
                 name: status.name,

@@ -2,14 +2,13 @@
 
 use std::sync::Arc;
 
-use engine::Meant;
-use surface::{DeviceId, Error, ErrorKind, Result};
+use surface::{Error, ErrorKind, Result};
 
 use super::Service;
 use crate::exports::{self, Exports};
 use crate::share_trees::ACCESS_TIMES;
 use crate::shares::Shares;
-use operations::{Reply, Request};
+use operations::{Reply, Which};
 
 /// Whether a property means nothing for a volume: a door, or one of the mount of a share.
 pub(super) fn is_of_shares(key: &str) -> bool {
@@ -33,15 +32,12 @@ impl Service {
     }
 
     /// Sets properties, of doors as well: these are for shares, and in force when this returns.
-    pub(super) fn set(
-        &self,
-        volume: Option<&str>,
-        id: Option<u64>,
-        changes: &[(String, Option<String>)],
-    ) -> Result<Reply> {
+    pub(super) fn set(&self, object: Option<&Which>, changes: &[(String, Option<String>)]) -> Result<Reply> {
         let doors: Vec<_> = changes.iter().filter_map(|(key, _)| doors::Door::of_property(key)).collect();
-        let meant = id.map(|id| Meant::Number(DeviceId(id))).or_else(|| volume.map(Meant::Name));
-        if let Some(name) = volume
+        let name = self.name_if(object)?;
+        let name = name.as_deref();
+        let meant = object.zip(name).map(|(which, name)| self.meant(which, name));
+        if let Some(name) = name
             && let Some((key, _)) = changes.iter().find(|(key, value)| value.is_some() && is_of_shares(key))
         {
             self.refuse_for_volume(name, key)?;
@@ -59,16 +55,20 @@ impl Service {
         if let Some(shares) = self.mounted_shares().filter(|_| changes.iter().any(|(key, _)| key == "snapdir")) {
             shares.close_moments(true);
         }
+        if let Some(shares) = self.mounted_shares().filter(|_| changes.iter().any(|(key, _)| key == policy::READONLY)) {
+            shares.follow_readonly();
+        }
         let Some(exports) = exports else {
             let is_served = !doors.is_empty() && self.served.lock().is_some();
-            return Ok(Reply::done_with(if is_served { exports::unserved_notes(changes) } else { Vec::new() }));
+            let notes = if is_served { exports::unserved_notes(changes) } else { Vec::new() };
+            return self.properties(name, notes).map(Reply::Properties);
         };
-        if let Some(fault) = exports.change(&doors, volume).first() {
+        if let Some(fault) = exports.change(&doors, name).first() {
             let text =
                 format!("the property is set, but not in force: {} (shale exports --check tells more)", fault.text);
             return Err(Error::new(ErrorKind::Io, text));
         }
-        Ok(Reply::done_with(exports.notes(changes)))
+        self.properties(name, exports.notes(changes)).map(Reply::Properties)
     }
 
     /// Fails for a volume: it has no files.
@@ -97,25 +97,6 @@ impl Service {
         if let Some(shares) = shares {
             shares.close_moments(true);
             shares.bring_up_to_date().iter().for_each(|line| log::warn!("{line}"));
-        }
-    }
-
-    /// Whether the pool would destroy that: a refusal comes before anything is taken from clients.
-    pub(super) fn check_destroy(&self, volume: &str, id: Option<u64>, recursive: bool) -> Result<()> {
-        match id {
-            Some(_) => self.pool.check_destroy(self.named(volume, id)?.id(), recursive),
-            None => self.pool.check_destroy(volume, recursive),
-        }
-    }
-
-    /// Whether the pool would do that, as far as it can be told before.
-    pub(super) fn check_allowed(&self, request: &Request) -> Result<()> {
-        match request {
-            // The bookmark itself is looked for when it goes.
-            Request::Destroy { volume, .. } if volume.contains('#') => Ok(()),
-            Request::Destroy { volume, id, recursive, .. } => self.check_destroy(volume, *id, *recursive),
-            Request::Rollback { snapshots, recursive, .. } => self.check_rollback(snapshots, *recursive),
-            _ => Ok(()),
         }
     }
 

@@ -4,17 +4,17 @@ use surface::{ErrorKind, OpKind, Result};
 
 use super::Service;
 use crate::traffic::OfVolume;
+use operations::Which;
 use report::TRAFFIC_VERSION;
-use report::{CodecLine, DoorTraffic, OperationLine, TrafficReport, VolumeTraffic, bucket_ends_ns};
+use report::{CodecLine, DoorTraffic, ObjectKind, OperationLine, TrafficReport, VolumeTraffic, bucket_ends_ns};
 
 impl Service {
-    /// What clients have done to all that they opened, or to one volume, since the pool was opened:
-    /// the one with the number `id`, if that is known, whatever it is called by now.
+    /// What clients have done to all that they opened, or to one object, since the pool was opened.
     ///
     /// # Errors
     /// `NotFound`.
-    pub(super) fn traffic(&self, only: Option<&str>, id: Option<u64>) -> Result<TrafficReport> {
-        let only = only.map(|name| self.named(name, id)).transpose()?.map(|volume| volume.id());
+    pub(super) fn traffic(&self, only: Option<&Which>) -> Result<TrafficReport> {
+        let only = only.map(|which| self.volume(which)).transpose()?.map(|volume| volume.id());
         let seconds = self.opened.elapsed().as_secs_f64();
         let list = self.devices.traffics().list(only);
         let mut volumes: Vec<_> = list.iter().filter_map(|of_volume| self.traffic_of(of_volume)).collect();
@@ -37,9 +37,9 @@ impl Service {
         };
         let (name, effort) = (volume.name(), volume.effort());
         let kind = match (volume.is_share(), name.contains('@')) {
-            (_, true) => "snapshot",
-            (true, _) => "share",
-            _ => "volume",
+            (_, true) => ObjectKind::Snapshot,
+            (true, _) => ObjectKind::Share,
+            _ => ObjectKind::Volume,
         };
         let door = |(door, traffic): &(&'static str, _)| DoorTraffic {
             door: (*door).to_owned(),
@@ -55,7 +55,7 @@ impl Service {
         Some(VolumeTraffic {
             volume: name,
             id: id.0,
-            kind: kind.to_owned(),
+            kind,
             doors: doors.iter().map(door).collect(),
             codecs: effort.codecs.iter().map(codec).collect(),
             cache_hits: effort.cache_hits,

@@ -20,11 +20,6 @@ const COMMANDS: &[(&str, &str)] = &[
         "set a schedule with `shale set POOL NAME snapshots=...`, which removes old snapshots, or remove them with \
          `shale destroy POOL NAME@A,B` or NAME@A%B",
     ),
-    (
-        "history",
-        "a pool keeps no list of commands: `shale list POOL -t snapshot` lists snapshots with their times, `shale jobs POOL` \
-         the long work of the server",
-    ),
     ("images", "`shale list POOL` lists volumes, `shale blob ls URL` blobs"),
     ("info", "`shale status POOL` describes a pool, `shale get POOL NAME` a volume"),
     (
@@ -103,7 +98,7 @@ const FLAGS: &[(&[&str], &str)] = &[
 /// Commands that take data or protection away: a slip of the fingers must not lead to one.
 const DESTROYING: &[&str] = &["destroy", "expire", "gc", "release", "rm", "rollback", "shrink", "unpin"];
 /// Commands that are not for people.
-const INTERNAL: &[&str] = &["keep-mounts"];
+const INTERNAL: &[&str] = &["keep-mounts", server::front_ends::HTTP_COMMAND];
 
 /// The answer to a command line with a word of another program.
 pub fn answer(error: &Error) -> Option<String> {

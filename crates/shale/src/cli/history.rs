@@ -15,6 +15,7 @@ Examples:
   shale snapshot /srv/pool vm@before-upgrade
   shale snapshot /srv/pool vm@friday golden@friday     of several, at one moment
   shale snapshot /srv/pool -r projects@monday     of everything in a folder, at one moment
+  shale snapshot /srv/pool -r '*@monday'     of everything in the pool, at one moment
 
 A snapshot holds all that was written before the command, and costs nothing until data is overwritten. It can be
 taken while the volume is in use; a file system in it is as after a power failure, unless it was unmounted or
@@ -32,7 +33,7 @@ pub struct SnapshotArgs {
     /// Directory of the pool
     pub pool: PathBuf,
     /// The volume, or with -r a folder, an @, and the snapshot's name
-    #[arg(required = true, value_name = "VOLUME@SNAPSHOT", value_parser = names::snapshot_name)]
+    #[arg(required = true, value_name = "VOLUME@SNAPSHOT", value_parser = names::snapshot_pattern)]
     pub snapshots: Vec<String>,
     /// Of everything in a folder, at one moment
     #[arg(long, short)]

@@ -1,6 +1,7 @@
 //! The one definition of commands and flags: help, completions and man pages come from it. Owns no
 //! behaviour.
 
+mod access;
 mod blob;
 mod exports;
 pub mod habits;
@@ -17,6 +18,9 @@ mod streams;
 mod transfer;
 mod volume;
 
+pub use access::{
+    HistoryArgs, PasswdArgs, RoleWord, TokenArgs, TokenCommand, TokenCreateArgs, TokenListArgs, TokenRevokeArgs,
+};
 pub use blob::{
     BlobArgs, BlobAtArgs, BlobCatArgs, BlobCommand, BlobCopyArgs, BlobDiffArgs, BlobEstimateArgs, BlobExpireArgs,
     BlobExplainArgs, BlobGcArgs, BlobGetArgs, BlobLogArgs, BlobLsArgs, BlobOptimizeArgs, BlobPutArgs, BlobRmArgs,
@@ -29,7 +33,7 @@ pub use jobs::JobsArgs;
 pub use kept::{BookmarkArgs, BookmarksArgs, HoldArgs, HoldsArgs, ReleaseArgs};
 pub use policy::{CalibrateArgs, ExplainArgs, RecompressArgs, TraceArgs, TraceFormat, UsageArgs};
 pub use pool::{
-    CheckArgs, CleanArgs, DfArgs, GrowArgs, InitArgs, ScrubArgs, ServeArgs, ShrinkArgs, StatusArgs, Switch,
+    CheckArgs, CleanArgs, DfArgs, GrowArgs, InitArgs, Metrics, ScrubArgs, ServeArgs, ShrinkArgs, StatusArgs, Switch,
 };
 pub use salvage::SalvageArgs;
 pub use streams::{ReceiveArgs, SendArgs};
@@ -181,6 +185,12 @@ pub enum Command {
     Trace(TraceArgs),
     /// Work with versioned, compressed files in an object store
     Blob(BlobArgs),
+    /// Set the password of a user of the page, or remove or list users
+    Passwd(PasswdArgs),
+    /// Make, list and revoke tokens for programs that use the API
+    Token(TokenArgs),
+    /// Show what was changed in a pool, by whom, and from where
+    History(HistoryArgs),
     /// Print a completion script for a shell
     #[command(after_long_help = "\
 Examples:
@@ -197,6 +207,9 @@ fish/vendor_completions.d/shale.fish below PREFIX/share.")]
     /// Hold the mounts of a server while there is none; servers start it
     #[command(hide = true)]
     KeepMounts,
+    /// Speak HTTP for a server; servers start it
+    #[command(hide = true, name = server::front_ends::HTTP_COMMAND)]
+    ServeHttp,
     /// Write the manual pages to a directory
     #[command(after_long_help = "\
 Examples:
@@ -248,6 +261,8 @@ pub struct Pacing {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use clap::CommandFactory;
 
@@ -267,6 +282,17 @@ mod tests {
             let too_long = examples.into_iter().find(|line| line.chars().count() > 99);
             assert_eq!(too_long, None, "{}: longer than a line of help", command.get_name());
         }
+    }
+
+    #[test]
+    fn every_command_is_of_the_catalogue_or_local() {
+        let command = Cli::command();
+        let all: BTreeSet<_> = command.get_subcommands().map(|c| c.get_name()).collect();
+        let of_catalogue: BTreeSet<_> =
+            operations::CATALOGUE.iter().flat_map(|about| about.commands).copied().collect();
+        let local: BTreeSet<_> = operations::LOCAL.iter().map(|(name, _)| *name).collect();
+        assert_eq!(of_catalogue.intersection(&local).collect::<Vec<_>>(), [&""; 0], "both");
+        assert_eq!(of_catalogue.union(&local).copied().collect::<BTreeSet<_>>(), all);
     }
 
     /// What is longer was broken without regard to the columns.
@@ -336,6 +362,15 @@ mod tests {
             "shale hold p v@s backup",
             "shale release p v@s backup",
             "shale holds p",
+            "shale passwd p anna --role operate",
+            "shale passwd p --list",
+            "shale passwd p anna --remove",
+            "shale token create p prometheus --role read --expires 90d",
+            "shale token list p --json",
+            "shale token revoke p prometheus",
+            "shale history p -n 10 --json",
+            "shale serve p --http :8080 --http unix:/run/x --http-tls on --http-name nas --metrics token",
+            "shale serve p --http :8080 --http-cert c.pem --http-key k.pem",
             "shale holds p v@s --json",
             "shale list -r p",
             "shale list p v@s -H -o name,stored,compression",

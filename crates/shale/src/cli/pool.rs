@@ -158,6 +158,15 @@ pub enum Switch {
     Off,
 }
 
+/// Who may read the metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Metrics {
+    /// Every client on this machine.
+    Open,
+    /// Clients with a token, or a session.
+    Token,
+}
+
 /// See [`super::Command::Serve`].
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
@@ -168,6 +177,7 @@ Examples:
   shale serve /srv/pool --shares /srv/shares                   a directory for each share
   shale serve /srv/pool --shares /srv/shares --detach          in the background; prints the PID
   shale serve /srv/pool --shares /srv/shares --exports /etc/shale      by NFS, SMB, HTTP, FTP too
+  shale serve /srv/pool --http 127.0.0.1:8080                  the page and the API in a browser
   losetup -f --show --direct-io=on /mnt/shale/vm               a file as a block device
   qemu-img convert disk.qcow2 nbd+unix:///vm?socket=/srv/pool/nbd.sock
 
@@ -204,8 +214,13 @@ With --exports shares are given out by the network protocols that their properti
 servers of their own kind over the mounts; `shale exports` shows them. The directory has what these servers need; the file
 'settings' in it is yours, with addresses and ports (on 127.0.0.1 until you change it). The servers outlive a death of this one.
 
+With --http a process without rights serves the page, the REST API (/api/v1) and /metrics. A link to log in is printed, which is
+good once, for 15 minutes; 'shale passwd' sets passwords, 'shale token' makes tokens for programs. On addresses that other machines
+reach it speaks TLS, with a certificate of its own whose fingerprint is printed, or with --http-cert and --http-key, which are read
+again when they change; somebody must be able to log in then. On a unix socket root and the pool's owner need no password.
+
 JSON, one document once everything answers: {ready, pid, pool, nbd, uris, mount, mount_over_io_uring,
-  shares, exports}.")]
+  shares, exports, http (addresses), http_certificate_sha256, log_in (the link)}.")]
 pub struct ServeArgs {
     /// Directory of the pool
     pub pool: PathBuf,
@@ -223,6 +238,24 @@ pub struct ServeArgs {
     /// this directory
     #[arg(long, value_name = "DIR", requires = "shares")]
     pub exports: Option<PathBuf>,
+    /// REST, metrics and the page over HTTP; may be repeated. Other machines reach it by TLS only
+    #[arg(long, value_name = "HOST:PORT|unix:PATH", value_parser = fe_nbd::Listen::parse)]
+    pub http: Vec<fe_nbd::Listen>,
+    /// Whether HTTP speaks TLS [default: on where other machines reach it]
+    #[arg(long, value_name = "on|off", requires = "http", hide_possible_values = true)]
+    pub http_tls: Option<Switch>,
+    /// The certificate (PEM, with its chain) [default: an own one, in POOL/http.pem]
+    #[arg(long, value_name = "FILE", requires = "http_key")]
+    pub http_cert: Option<PathBuf>,
+    /// Its key (PEM)
+    #[arg(long, value_name = "FILE", requires = "http_cert")]
+    pub http_key: Option<PathBuf>,
+    /// A further name by which browsers call this machine; may be repeated
+    #[arg(long, value_name = "NAME", requires = "http")]
+    pub http_name: Vec<String>,
+    /// Who reads /metrics: every client on this machine, or only those with a token
+    #[arg(long, value_name = "open|token", default_value = "open", hide_possible_values = true)]
+    pub metrics: Metrics,
     /// Mount over directories that are not empty, and over other mounts, which are hidden then
     #[arg(long)]
     pub overlay: bool,

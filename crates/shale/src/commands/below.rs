@@ -6,7 +6,6 @@ use surface::{Error, ErrorKind};
 use crate::output::Output;
 use operations::Outcome;
 use operations::{Reply, Request};
-use server::devices::is_in;
 use server::session::Session;
 
 /// The snapshots called `name` of everything in `folder`, and of `folder` itself if it is a share,
@@ -15,13 +14,12 @@ use server::session::Session;
 /// # Errors
 /// `NotFound` if nothing there has such a snapshot, and what the pool says.
 pub fn snapshots(session: &Session, folder: &str, name: &str) -> Outcome<Vec<String>> {
-    let all = match session.call(Request::Snapshots { volume: None })? {
-        Reply::Snapshots(all) => all,
+    let request = Request::Snapshots { object: Some(folder.into()), name: Some(name.to_owned()), below: true };
+    let found = match session.call(request)? {
+        Reply::Snapshots(found) => found,
         other => return Err(other.unexpected().into()),
     };
-    let is_meant = |volume: &str| volume == folder || is_in(volume, folder);
-    let meant = all.into_iter().filter(|snapshot| snapshot.name == name && is_meant(&snapshot.volume));
-    let mut titles: Vec<_> = meant.map(|snapshot| format!("{}@{name}", snapshot.volume)).collect();
+    let mut titles: Vec<_> = found.into_iter().map(|snapshot| format!("{}@{name}", snapshot.volume)).collect();
     if titles.is_empty() {
         let message = format!("nothing in '{folder}' has a snapshot '{name}': shale list -r shows which there are");
         return Err(Error::new(ErrorKind::NotFound, message).into());

@@ -6,12 +6,12 @@ use surface::{Error, ErrorKind};
 use units::did_you_mean;
 
 use super::below;
-use super::forced::{self, Change, Forced};
+use super::forced;
 use super::list::{folders, volumes};
 use crate::cli::DestroyArgs;
 use crate::output::Output;
 use operations::names;
-use operations::{Outcome, Reply, Request};
+use operations::{Outcome, Reply, Request, Which};
 use report::SnapshotReport;
 use server::devices::is_in;
 use server::session::Session;
@@ -38,8 +38,7 @@ pub fn run(args: &DestroyArgs, output: &Output) -> Outcome {
         below::each(&titles, "destroyed", output, |title| {
             let request = request(args, title);
             if args.force {
-                let forced = Forced { title, change: Change::Destroyed, recursive: args.recursive };
-                forced::tell_before(&request, session, &forced, output)?;
+                forced::tell(session, &request, output)?;
             }
             Ok(session.done(request)?)
         })?;
@@ -76,7 +75,7 @@ fn give_up(args: &DestroyArgs, output: &Output) -> Outcome {
 fn request(args: &DestroyArgs, title: &str) -> Request {
     // The snapshots of a folder are named one by one by now.
     let recursive = args.recursive && !title.contains('@');
-    Request::Destroy { volume: title.to_owned(), id: None, recursive, force: args.force }
+    Request::Destroy { object: title.into(), recursive, force: args.force, if_match: None }
 }
 
 /// All that the names of the command line stand for, each once.
@@ -112,13 +111,12 @@ fn named(session: &Session, args: &DestroyArgs) -> Outcome<Vec<Going>> {
 /// The snapshots of a volume, or with `recursive` of everything in a folder, that `A,B%C` names.
 fn snapshots(session: &Session, volume: &str, spec: &str, recursive: bool) -> Outcome<Vec<String>> {
     let ranges = names::ranges(spec).map_err(|why| Error::new(ErrorKind::Invalid, why))?;
-    let of = (!recursive).then(|| volume.to_owned());
-    let all = match session.call(Request::Snapshots { volume: of })? {
+    let request = Request::Snapshots { object: Some(volume.into()), name: None, below: recursive };
+    let all = match session.call(request)? {
         Reply::Snapshots(all) => all,
         other => return Err(other.unexpected().into()),
     };
-    let is_meant = |of: &str| of == volume || recursive && is_in(of, volume);
-    let mut owners: Vec<_> = all.iter().map(|snapshot| snapshot.volume.as_str()).filter(|of| is_meant(of)).collect();
+    let mut owners: Vec<_> = all.iter().map(|snapshot| snapshot.volume.as_str()).collect();
     owners.sort_unstable();
     owners.dedup();
     let mut titles = Vec::new();
@@ -176,14 +174,14 @@ fn look_at_all(session: &Session, args: &DestroyArgs, going: &[Going]) -> Outcom
         if thing.kind == "bookmark" {
             look_at_bookmark(session, &thing.title)?;
         }
-        session.done(Request::Allowed { request: Box::new(request(args, &thing.title)) })?;
+        forced::preview(session, &request(args, &thing.title))?;
     }
     Ok(())
 }
 
 fn look_at_bookmark(session: &Session, title: &str) -> Outcome {
     let volume = names::volume_of(title).to_owned();
-    match session.call(Request::Bookmarks { volume: Some(volume.clone()) })? {
+    match session.call(Request::Bookmarks { object: Some(Which::from(&volume)) })? {
         Reply::Bookmarks(all) if all.iter().any(|line| line.bookmark == title) => Ok(()),
         Reply::Bookmarks(_) => {
             let text =
@@ -200,7 +198,7 @@ fn with_contents(session: &Session, args: &DestroyArgs, going: Vec<Going>) -> Ou
         return Ok(going);
     }
     let (volumes, folders) = (volumes(session)?, folders(session)?);
-    let snapshots = match session.call(Request::Snapshots { volume: None })? {
+    let snapshots = match session.call(Request::Snapshots { object: None, name: None, below: false })? {
         Reply::Snapshots(snapshots) => snapshots,
         other => return Err(other.unexpected().into()),
     };
@@ -211,7 +209,7 @@ fn with_contents(session: &Session, args: &DestroyArgs, going: Vec<Going>) -> Ou
             .iter()
             .chain(&folders)
             .filter(|found| found.name != thing.title && is_in(&found.name, &thing.title))
-            .map(|found| Going { title: found.name.clone(), kind: found.kind() })
+            .map(|found| Going { title: found.name.clone(), kind: found.kind.name() })
             .collect();
         let own = snapshots.iter().filter(|snapshot| is_below(&snapshot.volume));
         let title = |snapshot: &SnapshotReport| format!("{}@{}", snapshot.volume, snapshot.name);
@@ -228,10 +226,14 @@ fn with_contents(session: &Session, args: &DestroyArgs, going: Vec<Going>) -> Ou
 
 #[cfg(test)]
 mod tests {
+    use report::ObjectKind;
+
     use super::*;
 
     fn snapshot(name: &str) -> SnapshotReport {
         SnapshotReport {
+            id: 1,
+            kind: ObjectKind::Snapshot,
             volume: "v".to_owned(),
             name: name.to_owned(),
             size_bytes: 0,

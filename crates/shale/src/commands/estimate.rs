@@ -13,7 +13,7 @@ use crate::progress::Progress;
 use ::estimate::{Plan, Population, Report};
 use operations::Outcome;
 use operations::names;
-use operations::{Reply, Request};
+use operations::{Reply, Request, Which};
 use server::pool_dir::PoolDir;
 use server::session::Session;
 
@@ -84,16 +84,16 @@ fn of_files(paths: &[PathBuf], plan: &Plan, args: &EstimateArgs, output: &Output
 
 fn of_volume(args: &EstimateArgs, pool: &Path, volume: &str, path: Option<&Path>, output: &Output) -> Outcome<Report> {
     Session::with(pool, &args.access, |session| {
-        let set = |volume| -> Outcome<BTreeMap<String, String>> {
-            let properties = match session.call(Request::Get { volume })? {
-                Reply::Properties(properties) => properties,
+        let set = |object: Option<Which>| -> Outcome<BTreeMap<String, String>> {
+            let properties = match session.call(Request::Get { object })? {
+                Reply::Properties(report) => report.properties,
                 other => return Err(other.unexpected().into()),
             };
             Ok(properties.into_iter().filter(|p| p.source != "default").map(|p| (p.key, p.value)).collect())
         };
         // A snapshot has no properties of its own.
         let owner = names::volume_of(volume).to_owned();
-        let plan = Plan::new(&set(None)?, &set(Some(owner.clone()))?, &args.properties, &args.codecs)?;
+        let plan = Plan::new(&set(None)?, &set(Some(Which::from(&owner)))?, &args.properties, &args.codecs)?;
         if let Some(root) = root_of(session, volume, &owner)? {
             let path = path.unwrap_or(Path::new(""));
             let path = path.strip_prefix("/").unwrap_or(path);

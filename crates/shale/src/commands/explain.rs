@@ -19,7 +19,7 @@ pub fn run(args: ExplainArgs, output: &Output) -> Outcome {
         return super::explain_file::run(&args.pool, args.volume, path, &args.access, output);
     }
     if let Some(offset) = args.region {
-        let request = Request::ExplainRegion { volume: args.volume, offset };
+        let request = Request::ExplainRegion { object: args.volume.into(), offset };
         let detail = Session::with(&args.pool, &args.access, |session| match session.call(request)? {
             Reply::Region(detail) => Ok(*detail),
             other => Err(other.unexpected().into()),
@@ -31,7 +31,7 @@ pub fn run(args: ExplainArgs, output: &Output) -> Outcome {
         let mut all = Vec::new();
         let mut from = Some(0);
         while let Some(at) = from {
-            let request = Request::Explain { volume: args.volume.clone(), from: at, count: REGIONS };
+            let request = Request::Explain { object: args.volume.clone().into(), from: at, count: REGIONS };
             match session.call(request)? {
                 Reply::Regions { regions, next } => {
                     all.extend(regions);

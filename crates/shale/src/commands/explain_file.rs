@@ -20,7 +20,7 @@ use server::session::Session;
 pub(super) fn run(pool: &Path, share: String, path: String, access: &Access, output: &Output) -> Outcome {
     let report = Session::with(pool, access, |session| {
         let is_volume = kind_of(session, names::volume_of(&share))? == "volume";
-        match session.call(Request::ExplainFile { share, path }) {
+        match session.call(Request::ExplainFile { object: share.into(), path }) {
             Ok(Reply::File(report)) => Ok(*report),
             Ok(other) => Err(other.unexpected().into()),
             Err(error) if is_volume && error.kind() == ErrorKind::Invalid => {

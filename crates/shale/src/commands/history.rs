@@ -4,18 +4,19 @@ use serde_json::json;
 use surface::{Error, ErrorKind};
 
 use super::below;
-use super::forced::{self, Change, Forced};
+use super::forced;
 use super::image;
 use super::incomplete;
 use super::list::volumes;
-use super::volume::{is_folder, kind_of};
+use super::volume::{is_folder, kind_of, noted};
 use crate::cli::{Access, CloneArgs, DiffArgs, PromoteArgs, RenameArgs, RollbackArgs, SnapshotArgs};
 use crate::output::Output;
 use operations::Outcome;
 use operations::names;
-use operations::{Reply, Request};
+use operations::{Reply, Request, Which};
 use report::{ChangeReport, DiffReport};
 use server::session::Session;
+use server::stream_plan::fits;
 
 fn done(pool: &std::path::Path, access: &Access, request: Request) -> Outcome {
     Session::with(pool, access, |session| Ok(session.done(request)?))
@@ -25,6 +26,14 @@ fn done(pool: &std::path::Path, access: &Access, request: Request) -> Outcome {
 pub fn snapshot(args: SnapshotArgs, output: &Output) -> Outcome {
     let [snapshot, others @ ..] = &args.snapshots[..] else { return Ok(()) };
     let (volume, name) = snapshot.split_once('@').unwrap_or_default();
+    if args.snapshots.iter().any(|title| title.contains(['*', '?'])) {
+        if !args.recursive || !others.is_empty() {
+            let why =
+                format!("'*' stands for the names of several volumes: shale snapshot POOL -r '{snapshot}', alone");
+            return Err(Error::new(ErrorKind::Invalid, why).into());
+        }
+        return snapshot_matching(&args, volume, name, output);
+    }
     if args.recursive {
         if !others.is_empty() {
             let why = "with -r one snapshot is named: FOLDER@SNAPSHOT";
@@ -38,7 +47,7 @@ pub fn snapshot(args: SnapshotArgs, output: &Output) -> Outcome {
         say_taken(&taken, output);
         return Ok(());
     }
-    let request = Request::Snapshot { volume: volume.to_owned(), name: name.to_owned() };
+    let request = Request::Snapshot { object: volume.into(), name: name.to_owned() };
     Session::with(&args.pool, &args.access, |session| {
         session.done(request)?;
         incomplete::warn_of(snapshot, session, output);
@@ -68,13 +77,28 @@ fn say_taken(snapshots: &[String], output: &Output) {
 fn snapshot_folder(args: &SnapshotArgs, folder: &str, name: &str, output: &Output) -> Outcome {
     let snapshots = Session::with(&args.pool, &args.access, |session| {
         if volumes(session)?.iter().any(|volume| volume.name == folder && !volume.share) {
-            session.done(Request::Snapshot { volume: folder.to_owned(), name: name.to_owned() })?;
+            session.done(Request::Snapshot { object: folder.into(), name: name.to_owned() })?;
             return Ok(args.snapshots.clone());
         }
-        let request = Request::SnapshotFolder { folder: folder.to_owned(), name: name.to_owned() };
+        let request = Request::SnapshotFolder { folder: folder.into(), name: name.to_owned() };
         take_together(session, request, output)
     })?;
     say_taken(&snapshots, output);
+    Ok(())
+}
+
+/// Takes a snapshot of all volumes and shares whose names fit a pattern.
+fn snapshot_matching(args: &SnapshotArgs, pattern: &str, name: &str, output: &Output) -> Outcome {
+    let taken = Session::with(&args.pool, &args.access, |session| {
+        let found = volumes(session)?.into_iter().filter(|volume| fits(pattern, &volume.name));
+        let snapshots: Vec<_> = found.map(|volume| format!("{}@{name}", volume.name)).collect();
+        if snapshots.is_empty() {
+            let why = format!("no volume or share of the pool fits '{pattern}': `shale list` shows them");
+            return Err(Error::new(ErrorKind::NotFound, why).into());
+        }
+        take_together(session, Request::SnapshotTogether { snapshots }, output)
+    })?;
+    say_taken(&taken, output);
     Ok(())
 }
 
@@ -89,8 +113,8 @@ pub fn clone(args: CloneArgs, output: &Output) -> Outcome {
     }
     names::snapshot_name(&args.snapshot).map_err(|why| Error::new(ErrorKind::Invalid, why))?;
     let properties = args.properties.into_iter().collect();
-    let request = Request::Clone { snapshot: args.snapshot.clone(), volume: args.volume.clone(), properties };
-    done(&args.pool, &args.access, request)?;
+    let request = Request::Clone { object: args.snapshot.clone().into(), volume: args.volume.clone(), properties };
+    noted(Session::with(&args.pool, &args.access, |session| Ok(session.created(request)?))?, output);
     let document = json!({ "volume": args.volume, "origin": args.snapshot });
     output.done(&document, || format!("{} cloned from {}\n", args.volume, args.snapshot));
     Ok(())
@@ -102,13 +126,13 @@ pub fn rollback(args: RollbackArgs, output: &Output) -> Outcome {
     let (titles, is_folder) = Session::with(&args.pool, &args.access, |session| {
         let is_folder = is_folder(session, volume)?;
         let titles = if is_folder { below::snapshots(session, volume, name)? } else { vec![args.snapshot.clone()] };
-        let request = Request::Rollback { snapshots: titles.clone(), recursive: args.recursive, force: args.force };
+        let request = Request::Rollback {
+            snapshots: titles.iter().map(Which::from).collect(),
+            recursive: args.recursive,
+            force: args.force,
+        };
         if args.force {
-            session.done(Request::Allowed { request: Box::new(request.clone()) })?;
-            titles.iter().try_for_each(|title| {
-                let forced = Forced { title, change: Change::TakenBack, recursive: args.recursive };
-                forced::tell(session, &forced, output)
-            })?;
+            forced::tell(session, &request, output)?;
         }
         session.done(request)?;
         Ok((titles, is_folder))
@@ -124,7 +148,11 @@ pub fn rollback(args: RollbackArgs, output: &Output) -> Outcome {
 
 /// Gives a volume or a snapshot another name.
 pub fn rename(args: RenameArgs, output: &Output) -> Outcome {
-    done(&args.pool, &args.access, Request::Rename { old: args.old.clone(), new: args.new.clone() })?;
+    done(
+        &args.pool,
+        &args.access,
+        Request::Rename { object: args.old.clone().into(), name: args.new.clone(), if_match: None },
+    )?;
     output.done(&json!({ "old": args.old, "new": args.new }), || format!("{} is now {}\n", args.old, args.new));
     Ok(())
 }
@@ -132,7 +160,7 @@ pub fn rename(args: RenameArgs, output: &Output) -> Outcome {
 /// Gives a clone the snapshots that it came from.
 pub fn promote(args: PromoteArgs, output: &Output) -> Outcome {
     let kind = Session::with(&args.pool, &args.access, |session| {
-        session.done(Request::Promote { volume: args.volume.clone() })?;
+        session.done(Request::Promote { object: args.volume.clone().into() })?;
         kind_of(session, &args.volume)
     })?;
     let text = || format!("{kind} {} owns the snapshots that it came from\n", args.volume);
@@ -149,7 +177,7 @@ pub fn diff(args: DiffArgs, output: &Output) -> Outcome {
         // The last change of a page may go on in the next one.
         let mut held: Option<ChangeReport> = None;
         while let Some(at) = start {
-            let request = Request::Diff { from: args.from.clone(), to: to.clone(), start: at };
+            let request = Request::Diff { object: to.clone().into(), from: args.from.clone().into(), start: at };
             let page = match session.call(request)? {
                 Reply::Diff(page) => page,
                 other => return Err(other.unexpected().into()),

@@ -9,6 +9,7 @@ use surface::{Error, ErrorKind};
 use units::format_size;
 
 use super::blob;
+use super::volume::noted;
 use crate::cli::{CloneArgs, PushArgs};
 use crate::output::Output;
 use operations::names;
@@ -54,7 +55,8 @@ pub fn clone(args: CloneArgs, url: &str, output: &Output) -> Outcome {
     // Overwritten groups are single pieces, as in the image, and go back as they are stored.
     properties.entry("unit".to_owned()).or_insert_with(|| UNIT.to_owned());
     let request = Request::CloneImage { image, volume: args.volume, size_bytes: args.size, properties };
-    Session::with(&pool, &args.access, |session| session.created(request).map_err(|error| of_whom(session, error)))?;
+    Session::with(&pool, &args.access, |session| session.created(request).map_err(|error| of_whom(session, error)))
+        .map(|created| noted(created, output))?;
     output.done(&cloned, || {
         let size = format_size(cloned.size_bytes);
         format!("{} is a clone of {} version {} ({size})\n", cloned.volume, cloned.image, cloned.version)
@@ -95,7 +97,7 @@ pub fn push(args: PushArgs, output: &Output) -> Outcome {
         to: args.to.as_ref().map(ToString::to_string),
         replace: args.replace,
         message: args.message,
-        properties: args.properties,
+        properties: args.properties.into_iter().collect(),
     };
     let (pool, access) = (args.pool, args.access);
     let call = move || {

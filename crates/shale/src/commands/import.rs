@@ -18,6 +18,7 @@ use super::list::volumes;
 use super::registered::{refuse_background, registered};
 use super::rounding::report_rounding;
 use super::status::status;
+use super::volume::noted;
 use crate::cli::ImportArgs;
 use crate::output::Output;
 use crate::progress::Progress;
@@ -27,7 +28,7 @@ use estimate::rule_holds;
 use host::Termination;
 use operations::names::round_up_to_block;
 use operations::{Failure, Outcome};
-use operations::{Reply, Request};
+use operations::{Reply, Request, Which};
 use report::JobKind;
 use report::{StatusReport, TransferSummary, VolumeReport, ratio, show_ratio};
 use server::clients::words_of;
@@ -222,7 +223,8 @@ impl Target {
             properties.insert("compression".to_owned(), codec.to_string());
         }
         properties.extend([incomplete()]);
-        let id = session.create(&args.volume, size_bytes, properties)?;
+        let request = Request::Create { volume: args.volume.clone(), size_bytes, properties, parents: false };
+        let id = noted(session.created(request)?, output);
         let target = target(id, true, args.size.is_none() && data_bytes.is_none(), size_bytes);
         let opened = session.volume(&args.volume, Some(id));
         let volume = opened.map_err(|error| target.clean_up(session, source.name(), error.into()))?;
@@ -278,11 +280,21 @@ impl Target {
     }
 
     fn set(&self, changes: impl IntoIterator<Item = (String, Option<String>)>) -> Request {
-        Request::Set { volume: Some(self.name.clone()), id: Some(self.id), changes: changes.into_iter().collect() }
+        Request::Set {
+            object: Some(Which::known(self.name.clone(), Some(self.id))),
+            changes: changes.into_iter().collect(),
+            if_match: None,
+        }
     }
 
     fn resize(&self, size_bytes: u64, shrink: bool) -> Request {
-        Request::Resize { volume: self.name.clone(), id: Some(self.id), size_bytes, shrink, force: shrink }
+        Request::Resize {
+            object: Which::known(self.name.clone(), Some(self.id)),
+            size_bytes,
+            shrink,
+            force: shrink,
+            if_match: None,
+        }
     }
 
     /// Doubles the volume until it holds `needed` bytes.
@@ -343,10 +355,10 @@ impl Target {
         let done = format_size(self.done.load(Ordering::SeqCst));
         let left = if self.created {
             match session.done(Request::Destroy {
-                volume: self.name.clone(),
-                id: Some(self.id),
+                object: Which::known(self.name.clone(), Some(self.id)),
                 recursive: false,
                 force: false,
+                if_match: None,
             }) {
                 Ok(()) => "the new volume was removed".to_owned(),
                 Err(error) => format!("the new volume could not be removed ({error})"),
@@ -369,8 +381,8 @@ fn rule_for(
     if own.contains_key("compression") {
         return Ok(None);
     }
-    let set = match session.call(Request::Get { volume: None })? {
-        Reply::Properties(properties) => properties,
+    let set = match session.call(Request::Get { object: None })? {
+        Reply::Properties(report) => report.properties,
         other => return Err(other.unexpected().into()),
     };
     let pool = set.into_iter().filter(|p| p.source != "default").map(|p| (p.key, p.value)).collect();

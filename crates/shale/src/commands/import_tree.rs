@@ -16,12 +16,14 @@ use surface::{Error, ErrorKind};
 
 use super::registered::registered;
 use super::trees::{Reached, TreeSummary, copy_shown, find, left_out, mounted, tell_problems};
+use super::volume::noted;
 use crate::cli::ImportArgs;
 use crate::output::Output;
 use copy::trees::{PosixSink, PosixSource, ShareSink, Sink, Source, Tally, TarSource};
 use host::Termination;
-use operations::Request;
+use operations::names::Changes;
 use operations::{Failure, Outcome, path_error};
+use operations::{Request, Which};
 use report::JobKind;
 use report::ratio;
 use server::session::Session;
@@ -75,7 +77,7 @@ pub fn import(session: &Session, args: &ImportArgs, interrupted: &AtomicBool, ou
             // With the mark from its first moment: a kill may come before the first name.
             let own = args.properties.iter().cloned().chain([(INCOMPLETE.to_owned(), "yes".to_owned())]);
             let properties = own.collect();
-            session.created(Request::CreateShare { share: name.clone(), properties })?
+            noted(session.created(Request::CreateShare { share: name.clone(), properties, parents: false })?, output)
         }
     };
     let mut tally = Tally::default();
@@ -109,8 +111,8 @@ fn shown(file: &Path) -> String {
     if file == Path::new("-") { "stdin".to_owned() } else { file.display().to_string() }
 }
 
-fn set(name: &str, id: u64, changes: Vec<(String, Option<String>)>) -> Request {
-    Request::Set { volume: Some(name.to_owned()), id: Some(id), changes }
+fn set(name: &str, id: u64, changes: Changes) -> Request {
+    Request::Set { object: Some(Which::known(name, Some(id))), changes, if_match: None }
 }
 
 fn fill(
@@ -151,7 +153,7 @@ fn fill(
     reached.close(name)?;
     session.done(Request::Checkpoint)?;
     // Only now: a reader that does not find the mark finds all of the data.
-    Ok(session.done(set(name, id, vec![(INCOMPLETE.to_owned(), None)]))?)
+    Ok(session.done(set(name, id, [(INCOMPLETE.to_owned(), None)].into()))?)
 }
 
 /// Takes a new share back if nothing came, and adds to the failure how far it came.
@@ -165,7 +167,12 @@ fn clean_up(
     let name = &args.volume;
     let is_empty = tally.names() <= 1;
     if is_new && is_empty {
-        let destroy = Request::Destroy { volume: name.clone(), id: Some(id), recursive: true, force: false };
+        let destroy = Request::Destroy {
+            object: Which::known(name.clone(), Some(id)),
+            recursive: true,
+            force: false,
+            if_match: None,
+        };
         let left = match session.done(destroy) {
             Ok(()) => "; the new share was removed".to_owned(),
             Err(error) => format!("; the new share '{name}' could not be removed ({error})"),
@@ -173,7 +180,7 @@ fn clean_up(
         return failure.with(&left);
     }
     if is_empty {
-        let unmark = session.done(set(name, id, vec![(INCOMPLETE.to_owned(), None)]));
+        let unmark = session.done(set(name, id, [(INCOMPLETE.to_owned(), None)].into()));
         return if unmark.is_ok() { failure.with(&format!("; share '{name}' is as it was")) } else { failure };
     }
     failure.with(&format!(

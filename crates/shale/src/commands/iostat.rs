@@ -10,7 +10,7 @@ use crate::cli::IostatArgs;
 use crate::narrow::{columns, table_within};
 use crate::output::{Output, is_in_vain, table};
 use operations::Outcome;
-use operations::{Reply, Request};
+use operations::{Reply, Request, Which};
 use report::{DoorTraffic, OperationLine, TrafficReport, VolumeTraffic};
 use server::session::Session;
 
@@ -59,7 +59,8 @@ fn span(seconds: f64, since_start: bool) -> String {
 }
 
 fn take(session: &Session, volume: Option<String>, id: Option<u64>) -> Outcome<TrafficReport> {
-    match session.call(Request::Traffic { volume, id })? {
+    let object = volume.map(|name| Which::known(name, id));
+    match session.call(Request::Traffic { object })? {
         Reply::Traffic(report) => Ok(*report),
         other => Err(other.unexpected().into()),
     }
@@ -158,7 +159,7 @@ mod tests {
 
     use super::*;
     use report::TRAFFIC_VERSION as VERSION;
-    use report::{CodecLine, bucket_ends_ns};
+    use report::{CodecLine, ObjectKind, bucket_ends_ns};
 
     fn report() -> TrafficReport {
         let line = |kind| {
@@ -175,7 +176,7 @@ mod tests {
         let volume = VolumeTraffic {
             volume: "vm".to_owned(),
             id: 1,
-            kind: "volume".to_owned(),
+            kind: ObjectKind::Volume,
             doors: vec![idle, door("nbd", OpKind::ALL.map(line).to_vec())],
             codecs: vec![CodecLine { codec, units: 160, raw_bytes: 20 << 20, stored_bytes: 5 << 20, cpu_ns }],
             cache_hits: 3,

@@ -11,7 +11,7 @@ use crate::cli::JobsArgs;
 use crate::output::{Output, table};
 use crate::times::{show_moment, show_seconds};
 use operations::{Failure, Outcome};
-use operations::{JobRequest, Reply, Request};
+use operations::{Reply, Request};
 use report::{JobReport, JobResult, JobState};
 use server::session::Session;
 
@@ -28,21 +28,21 @@ pub fn run(args: &JobsArgs, output: &Output) -> Outcome {
     let Some(id) = args.id else { return list(session.as_ref(), output) };
     let session = session.ok_or_else(|| Session::unserved(&args.pool, "there are no jobs"))?;
     if args.pause {
-        let job = ask(&session, JobRequest::Pause { id })?;
+        let job = ask(&session, Request::PauseJob { id })?;
         let job = until(&session, job, |job| job.state != JobState::Running, &interruption)?;
         output.done(&job, || said(&job));
     } else if args.resume {
-        let job = ask(&session, JobRequest::Resume { id })?;
+        let job = ask(&session, Request::ResumeJob { id })?;
         let job = until(&session, job, |job| job.state != JobState::Paused, &interruption)?;
         output.done(&job, || said(&job));
     } else if args.cancel {
-        let job = ask(&session, JobRequest::Cancel { id, interrupted: false })?;
+        let job = ask(&session, Request::CancelJob { id, interrupted: false })?;
         let give_up = job.kind.is_of_command().then(|| Instant::now() + COMMAND_PATIENCE);
         let is_over = |job: &JobReport| job.state.has_ended() || give_up.is_some_and(|at| Instant::now() >= at);
         let job = until(&session, job, is_over, &interruption)?;
         output.done(&job, || said(&job));
     } else {
-        let job = ask(&session, JobRequest::Watch { id, seen: None, patience_ms: 0 })?;
+        let job = ask(&session, Request::WatchJob { id, seen: None, patience_ms: 0 })?;
         let job = to_end(&session, job, CtrlC::EndsWatching, &interruption, Shown::new(output, None))?;
         return tell(job, output);
     }
@@ -62,7 +62,7 @@ fn until(
             return Err(Failure::Interrupted(text));
         }
         let (id, seen) = (job.id, Some(job.changes));
-        job = ask(session, JobRequest::Watch { id, seen, patience_ms: PATIENCE_MS })?;
+        job = ask(session, Request::WatchJob { id, seen, patience_ms: PATIENCE_MS })?;
     }
     Ok(job)
 }
@@ -96,7 +96,7 @@ fn verdict(result: &JobResult) -> Outcome {
 }
 
 fn list(session: Option<&Session>, output: &Output) -> Outcome {
-    let jobs = match session.map(|session| session.call(Request::Job(JobRequest::List))).transpose()? {
+    let jobs = match session.map(|session| session.call(Request::Jobs)).transpose()? {
         Some(Reply::Jobs(jobs)) => jobs,
         Some(other) => return Err(other.unexpected().into()),
         None => Vec::new(),

@@ -9,7 +9,7 @@ use crate::output::{Output, table};
 use crate::times::show_moment;
 use operations::Outcome;
 use operations::names;
-use operations::{Reply, Request};
+use operations::{Reply, Request, Which};
 use server::session::Session;
 
 /// Remembers a snapshot.
@@ -27,7 +27,7 @@ pub fn bookmark(args: BookmarkArgs, output: &Output) -> Outcome {
         None => name,
     };
     let title = format!("{volume}#{name}");
-    let request = Request::Bookmark { snapshot: snapshot.clone(), name };
+    let request = Request::Bookmark { object: snapshot.clone().into(), name };
     Session::with(&pool, &access, |session| Ok(session.done(request)?))?;
     let document = json!({ "bookmark": title, "snapshot": snapshot });
     output.done(&document, || format!("bookmark {title} remembers {snapshot}\n"));
@@ -37,7 +37,7 @@ pub fn bookmark(args: BookmarkArgs, output: &Output) -> Outcome {
 /// Lists the bookmarks.
 pub fn bookmarks(args: &BookmarksArgs, output: &Output) -> Outcome {
     let bookmarks = Session::with(&args.pool, &args.access, |session| {
-        match session.call(Request::Bookmarks { volume: args.volume.clone() })? {
+        match session.call(Request::Bookmarks { object: args.volume.as_ref().map(Which::from) })? {
             Reply::Bookmarks(bookmarks) => Ok(bookmarks),
             other => Err(other.unexpected().into()),
         }
@@ -56,7 +56,7 @@ pub fn bookmarks(args: &BookmarksArgs, output: &Output) -> Outcome {
 /// Puts a tag on a snapshot.
 pub fn hold(args: HoldArgs, output: &Output) -> Outcome {
     let HoldArgs { pool, snapshot, tag, access } = args;
-    let request = Request::Hold { snapshot: snapshot.clone(), tag: tag.clone() };
+    let request = Request::Hold { object: snapshot.clone().into(), tag: tag.clone() };
     Session::with(&pool, &access, |session| Ok(session.done(request)?))?;
     output
         .done(&json!({ "snapshot": snapshot, "tag": tag }), || format!("snapshot {snapshot} is kept, held by {tag}\n"));
@@ -66,7 +66,7 @@ pub fn hold(args: HoldArgs, output: &Output) -> Outcome {
 /// Takes a tag off a snapshot.
 pub fn release(args: ReleaseArgs, output: &Output) -> Outcome {
     let ReleaseArgs { pool, snapshot, tag, access } = args;
-    let request = Request::Release { snapshot: snapshot.clone(), tag: tag.clone() };
+    let request = Request::Release { object: snapshot.clone().into(), tag: tag.clone() };
     Session::with(&pool, &access, |session| Ok(session.done(request)?))?;
     output.done(&json!({ "snapshot": snapshot, "tag": tag }), || format!("{tag} holds {snapshot} no more\n"));
     Ok(())
@@ -75,7 +75,7 @@ pub fn release(args: ReleaseArgs, output: &Output) -> Outcome {
 /// Lists the tags of snapshots.
 pub fn holds(args: &HoldsArgs, output: &Output) -> Outcome {
     let holds = Session::with(&args.pool, &args.access, |session| {
-        match session.call(Request::Holds { of: args.of.clone() })? {
+        match session.call(Request::Holds { object: args.of.as_ref().map(Which::from) })? {
             Reply::Holds(holds) => Ok(holds),
             other => Err(other.unexpected().into()),
         }

@@ -12,8 +12,8 @@ use crate::cli::ListArgs;
 use crate::output::{Output, tabbed, table};
 use crate::times::show_moment;
 use operations::Outcome;
-use operations::names::volume_of;
-use operations::{Reply, Request};
+use operations::names::{property_key, volume_of};
+use operations::{Reply, Request, Which};
 use report::{BookmarkLine, ImageLine, SnapshotReport, VolumeReport, ratio, show_ratio};
 use server::devices::is_in;
 use server::session::Session;
@@ -125,9 +125,11 @@ pub fn run(args: ListArgs, output: &Output) -> Outcome {
 }
 
 /// The columns that were asked for: those of the list, and properties.
-fn columns(names: &[String]) -> Result<Vec<String>> {
+fn columns(wanted: &[String]) -> Result<Vec<String>> {
+    // Other names of properties are columns, too.
+    let names: Vec<_> = wanted.iter().map(|name| property_key(name).unwrap_or_default()).collect();
     let known = || COLUMNS.into_iter().chain(policy::KEYS.iter().map(|key| key.name));
-    for name in names {
+    for name in &names {
         if !known().any(|known| known == name) {
             let text = format!(
                 "there is no column '{name}'; there are {}{}",
@@ -137,7 +139,7 @@ fn columns(names: &[String]) -> Result<Vec<String>> {
             return Err(Error::new(ErrorKind::Invalid, text));
         }
     }
-    Ok(names.to_vec())
+    Ok(names)
 }
 
 /// The volumes that were asked for, with those of their snapshots that were.
@@ -154,10 +156,11 @@ fn wanted(session: &Session, args: &ListArgs) -> Outcome<Vec<VolumeReport>> {
         // Of a volume that there is not, this says so.
         // A share has none of those in it.
         let of = of.filter(|_| volumes.len() < 2);
-        let snapshots = match session.call(Request::Snapshots { volume: of.map(str::to_owned) })? {
-            Reply::Snapshots(snapshots) => snapshots,
-            other => return Err(other.unexpected().into()),
-        };
+        let snapshots =
+            match session.call(Request::Snapshots { object: of.map(Which::from), name: None, below: false })? {
+                Reply::Snapshots(snapshots) => snapshots,
+                other => return Err(other.unexpected().into()),
+            };
         for volume in volumes.iter_mut().filter(|volume| !volume.folder) {
             volume.snapshots = Some(snapshots.iter().filter(|s| s.volume == volume.name).cloned().collect());
         }
@@ -180,8 +183,8 @@ fn wanted(session: &Session, args: &ListArgs) -> Outcome<Vec<VolumeReport>> {
 }
 
 fn in_force(session: &Session, volume: &str) -> Outcome<BTreeMap<String, String>> {
-    match session.call(Request::Get { volume: Some(volume.to_owned()) })? {
-        Reply::Properties(properties) => Ok(properties.into_iter().map(|p| (p.key, p.value)).collect()),
+    match session.call(Request::Get { object: Some(volume.into()) })? {
+        Reply::Properties(report) => Ok(report.properties.into_iter().map(|p| (p.key, p.value)).collect()),
         other => Err(other.unexpected().into()),
     }
 }
@@ -227,7 +230,7 @@ fn rows<'a>(
 /// Whether a volume is to be told at all: for itself, for its snapshots or for its bookmarks.
 fn is_told(volume: &VolumeReport, args: &ListArgs) -> bool {
     let has_snapshots = volume.snapshots.as_ref().is_some_and(|snapshots| !snapshots.is_empty());
-    args.shows(volume.kind())
+    args.shows(volume.kind.name())
         || has_snapshots && args.shows("snapshot")
         || !volume.bookmarks.is_empty() && args.shows("bookmark")
 }
@@ -257,7 +260,7 @@ impl Row<'_> {
         match (self.bookmark, self.snapshot) {
             (Some(_), _) => "bookmark",
             (_, Some(_)) => "snapshot",
-            _ => self.volume.kind(),
+            _ => self.volume.kind.name(),
         }
     }
 
@@ -348,11 +351,14 @@ impl Row<'_> {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
+    use report::ObjectKind;
+
     use super::*;
 
     fn volume() -> VolumeReport {
         VolumeReport {
             id: 7,
+            kind: ObjectKind::Volume,
             name: "vm".to_owned(),
             share: false,
             folder: false,
@@ -396,6 +402,8 @@ mod tests {
         let mut volume = volume();
         volume.exact = true;
         let snapshot = SnapshotReport {
+            id: 8,
+            kind: ObjectKind::Snapshot,
             volume: "vm".to_owned(),
             name: "s".to_owned(),
             size_bytes: 1 << 30,

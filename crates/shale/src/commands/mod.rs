@@ -1,5 +1,6 @@
 //! What each command does: asks the pool through a [`Session`], and says what came of it.
 
+mod access;
 mod below;
 mod blob;
 mod calibrate;
@@ -110,7 +111,11 @@ pub fn run(mut command: Command, output: &Output) -> Outcome {
         Command::Trace(args) => trace::run(args, output),
         Command::Send(args) => streams::send(args, output),
         Command::Receive(args) => streams::receive(args, output),
+        Command::Passwd(args) => access::passwd(args, output),
+        Command::Token(args) => access::token(args, output),
+        Command::History(args) => access::history(&args, output),
         Command::KeepMounts => keeping::run(),
+        Command::ServeHttp => serve::run_http(),
         Command::Completions { shell } => generate::completions(shell, output),
         Command::Man { dir } => generate::man(&dir),
     }

@@ -8,7 +8,7 @@ use crate::cli::{Access, GetArgs, InheritArgs, SetArgs};
 use crate::output::{Output, tabbed, table};
 use operations::Outcome;
 use operations::names::{Changes, property_key, set_words};
-use operations::{Reply, Request};
+use operations::{Reply, Request, Which};
 use report::PropertyReport;
 use server::session::Session;
 
@@ -20,20 +20,20 @@ pub fn set(args: SetArgs, output: &Output) -> Outcome {
 
 /// Removes a property's own value, and shows the value in force then.
 pub fn inherit(args: InheritArgs, output: &Output) -> Outcome {
-    change(&args.pool, &args.access, args.name, vec![(args.key, None)], output)
+    change(&args.pool, &args.access, args.name, [(args.key, None)].into(), output)
 }
 
 fn change(pool: &Path, access: &Access, volume: Option<String>, changes: Changes, output: &Output) -> Outcome {
-    let keys: Vec<String> = changes.iter().map(|(key, _)| key.clone()).collect();
-    let properties = Session::with(pool, access, |session| {
-        match session.call(Request::Set { volume: volume.clone(), id: None, changes })? {
-            Reply::Done => {}
-            Reply::Noted(notes) => notes.iter().for_each(|text| output.note(&format!("note: {text}"))),
-            other => return Err(other.unexpected().into()),
+    let keys: Vec<String> = changes.keys().cloned().collect();
+    let object = volume.map(Which::from);
+    let report = Session::with(pool, access, |session| {
+        match session.call(Request::Set { object, changes, if_match: None })? {
+            Reply::Properties(report) => Ok(report),
+            other => Err(other.unexpected().into()),
         }
-        Ok(in_force(session, volume)?)
     })?;
-    let changed: Vec<_> = properties.into_iter().filter(|property| keys.contains(&property.key)).collect();
+    report.notes.iter().for_each(|text| output.note(&format!("note: {text}")));
+    let changed: Vec<_> = report.properties.into_iter().filter(|property| keys.contains(&property.key)).collect();
     output.done(&changed, || table(&with_header(&USUAL, "", &changed)));
     Ok(())
 }
@@ -95,8 +95,8 @@ fn select(properties: Vec<PropertyReport>, keys: &[String], owner: &str) -> Resu
 }
 
 fn in_force(session: &Session, volume: Option<String>) -> Result<Vec<PropertyReport>> {
-    match session.call(Request::Get { volume })? {
-        Reply::Properties(properties) => Ok(properties),
+    match session.call(Request::Get { object: volume.map(Which::from) })? {
+        Reply::Properties(report) => Ok(report.properties),
         other => Err(other.unexpected()),
     }
 }

@@ -29,7 +29,7 @@ pub fn run(args: RecompressArgs, output: &Output) -> Outcome {
     let done = Session::with(&args.pool, &args.access, |session| {
         let (volume, mode, path) = (args.volume, args.mode, args.path);
         if args.pacing.report {
-            return match session.call(Request::RecompressReport { volume, mode, path })? {
+            return match session.call(Request::RecompressReport { object: volume.into(), mode, path })? {
                 Reply::Recompressed(slice) => Ok(Some((slice, None))),
                 other => Err(other.unexpected().into()),
             };

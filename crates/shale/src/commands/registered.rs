@@ -18,7 +18,7 @@ use surface::{Error, ErrorKind};
 
 use crate::progress;
 use operations::Outcome;
-use operations::{JobRequest, Reply, Request};
+use operations::{Reply, Request};
 use report::{JobFault, JobKind, JobReport, JobState};
 use server::control::Client;
 use server::session::Session;
@@ -69,8 +69,8 @@ impl Drop for Says<'_> {
     }
 }
 
-fn ask(client: &Client, request: JobRequest) -> Option<JobReport> {
-    match client.call(&Request::Job(request)) {
+fn ask(client: &Client, request: Request) -> Option<JobReport> {
+    match client.call(&request) {
         Ok(Reply::Job(job)) => Some(*job),
         _ => None,
     }
@@ -90,7 +90,7 @@ pub(super) fn registered<T>(
 ) -> Outcome<T> {
     let Session::Served(client) = session else { return work() };
     let target = target.map(str::to_owned);
-    let Some(job) = ask(client, JobRequest::Register { kind, target }) else { return work() };
+    let Some(job) = ask(client, Request::RegisterJob { kind, target }) else { return work() };
     let over = Over::default();
     let (done, is_cancelled) = std::thread::scope(|scope| {
         let says = Says(&over);
@@ -106,7 +106,7 @@ pub(super) fn registered<T>(
         .map(|failure| JobFault { kind: failure.kind_name().to_owned(), message: failure.to_string() });
     let (bytes_done, _) = progress::standing();
     // Nothing depends on whether a server that has gone knows.
-    drop(ask(client, JobRequest::Finish { bytes_done, fault }));
+    drop(ask(client, Request::FinishJob { bytes_done, fault }));
     if is_cancelled {
         return done.map_err(|failure| failure.context(format_args!("job {} was cancelled", job.id)));
     }
@@ -118,7 +118,7 @@ fn tell(client: &Client, over: &Over, interrupted: &AtomicBool) -> bool {
     while !over.wait(TELL_EVERY) {
         let (bytes_done, bytes_total) = progress::standing();
         // Without an answer there is nothing more to be told; the work meets the reason itself.
-        let Some(job) = ask(client, JobRequest::Tell { bytes_done, bytes_total }) else { return false };
+        let Some(job) = ask(client, Request::TellJob { bytes_done, bytes_total }) else { return false };
         if matches!(job.state, JobState::Cancelling | JobState::Cancelled) {
             interrupted.store(true, Ordering::SeqCst);
             return true;

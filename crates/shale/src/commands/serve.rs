@@ -30,12 +30,12 @@ use surface::{Error, ErrorKind, Result};
 
 use super::keeping::Keeping;
 use super::{detached, handing_over, incomplete};
-use crate::cli::ServeArgs;
+use crate::cli::{Metrics, ServeArgs, Switch, VERSION};
 use crate::output::Output;
 use host::Termination;
 use operations::{Outcome, kind_of};
 use server::control::ControlServer;
-use server::front_ends::{self, Asked, FrontEnds, Told, Wanted};
+use server::front_ends::{self, Asked, FrontEnds, Told, Wanted, WantedHttp};
 use server::pool_dir::{self, Access, OpenPool, Opening, PoolDir};
 use server::service::Service;
 
@@ -86,6 +86,16 @@ pub fn run(args: ServeArgs, output: &Output) -> Outcome {
     Ok(closed?)
 }
 
+/// The process that speaks HTTP: its standard input is a socket of the server that has started it.
+///
+/// # Errors
+/// When it cannot begin.
+pub fn run_http() -> Outcome {
+    let control = std::os::fd::AsFd::as_fd(&std::io::stdin()).try_clone_to_owned();
+    let served = control.and_then(fe_http::run);
+    Ok(served.map_err(|error| Error::from_io("the process for HTTP", error))?)
+}
+
 fn addresses(args: &ServeArgs, dir: &PoolDir, output: &Output) -> Result<Vec<Listen>> {
     if args.nbd.is_empty() && args.mount.is_none() && args.shares.is_none() {
         let listen = Listen::Unix(std::path::absolute(dir.nbd_path()).unwrap_or_else(|_| dir.nbd_path()));
@@ -126,6 +136,14 @@ fn serve(
         mount: args.mount.clone(),
         shares: args.shares.clone(),
         exports: args.exports.clone(),
+        http: WantedHttp {
+            listen: args.http.clone(),
+            tls: args.http_tls.map(|tls| tls == Switch::On),
+            certificate: args.http_cert.clone().zip(args.http_key.clone()),
+            names: args.http_name.clone(),
+            open_metrics: args.metrics == Metrics::Open,
+            version: VERSION.to_owned(),
+        },
         connections: args.connections,
         allow_other: args.allow_other,
         overlay: args.overlay,

@@ -51,10 +51,10 @@ pub fn status(session: &Session) -> Outcome<StatusReport> {
 fn promise_words(s: &StatusReport) -> &'static str {
     match s.standby {
         Some(_) if s.names_at_risk => {
-            "acknowledged data survives the server's death, names in shares do once synced; flushed writes survive a power cut"
+            "acknowledged data survives the server's death, but file names in shares only once synced; flushed writes survive a power cut"
         }
         Some(_) => "acknowledged writes survive the server's death, flushed ones a power cut",
-        None => "what was flushed survives a crash and a power cut",
+        None => "flushed writes survive a crash and a power cut",
     }
 }
 

@@ -316,8 +316,9 @@ impl Incoming<'_, '_> {
         let mut properties = begin.properties.clone();
         properties.retain(|key, _| !LEFT_BEHIND.contains(&key.as_str()));
         properties.extend(self.args.properties.iter().cloned());
-        let request = Request::Clone { snapshot: base.clone(), volume: volume.to_owned(), properties };
-        Ok(self.session.done(request)?)
+        let request = Request::Clone { object: base.clone().into(), volume: volume.to_owned(), properties };
+        self.session.created(request)?;
+        Ok(())
     }
 
     fn take(&mut self, wish: ReceiveWish, first: Vec<u8>, expected: u32) -> Outcome<Received> {

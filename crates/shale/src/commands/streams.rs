@@ -13,7 +13,7 @@ use serde::Serialize;
 use surface::{Error, ErrorKind};
 use units::format_size;
 
-use super::forced::{self, Change, Forced};
+use super::forced;
 use super::registered::{refuse_background, registered};
 use super::volume::make_folders_of;
 use super::{incomplete, stream_sets};
@@ -382,11 +382,10 @@ fn one(
         make_folders_of(session, &volume)?;
     }
     let properties = args.properties.iter().cloned().collect();
-    if args.force {
-        let forced = Forced { title: &volume, change: Change::Received, recursive: false };
-        forced::tell(session, &forced, output)?;
-    }
     let wish = ReceiveWish { volume: volume.clone(), properties, force: args.force };
+    if args.force {
+        forced::tell(session, &Request::Receive(wish.clone()), output)?;
+    }
     let begin = stream_sets::begin_of(&first).ok();
     let received = copy_in(session, wish, first, source, output)
         .map_err(|failure| with_token(session, &volume, begin.as_ref(), failure))?;

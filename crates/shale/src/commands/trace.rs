@@ -41,7 +41,7 @@ fn reads(args: &TraceArgs, volume: &str, file: &Path, output: &Output) -> Outcom
         let limit = args.limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
         let (mut groups, mut seen) = (Vec::new(), Instant::now());
         loop {
-            let request = Request::TraceReads { volume: volume.to_owned(), from: groups.len() };
+            let request = Request::TraceReads { object: volume.into(), from: groups.len() };
             let new = match session.call(request)? {
                 Reply::Groups(new) => new,
                 other => return Err(other.unexpected().into()),

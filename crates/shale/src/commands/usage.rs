@@ -18,7 +18,7 @@ pub fn run(args: UsageArgs, output: &Output) -> Outcome {
     let path = args.path.unwrap_or_default();
     let report = Session::with(&args.pool, &args.access, |session| {
         let is_volume = kind_of(session, names::volume_of(&args.share))? == "volume";
-        match session.call(Request::Usage { share: args.share, path }) {
+        match session.call(Request::Usage { object: args.share.into(), path }) {
             Ok(Reply::Usage(report)) => Ok(*report),
             Ok(other) => Err(other.unexpected().into()),
             Err(error) if is_volume && error.kind() == ErrorKind::Invalid => {

@@ -8,14 +8,14 @@ use serde_json::json;
 use surface::{Error, ErrorKind};
 use units::format_size;
 
-use super::forced::{self, Change, Forced};
+use super::forced;
 use super::list::{folders, volumes};
 use super::rounding::report_rounding;
 use super::status::status;
 use crate::cli::{CreateArgs, ResizeArgs};
 use crate::output::Output;
-use operations::Request;
 use operations::names::round_up_to_block;
+use operations::{Created, Request};
 use operations::{Failure, Outcome};
 use server::session::Session;
 
@@ -32,14 +32,11 @@ pub fn create(args: CreateArgs, output: &Output) -> Outcome {
     let size_bytes = round_up_to_block(size.unwrap_or(0))?;
     report_rounding(output, size.unwrap_or(0), size_bytes);
     let request = match (share, folder) {
-        (_, true) => Request::CreateFolder { folder: name.clone(), properties },
-        (true, _) => Request::CreateShare { share: name.clone(), properties },
-        _ => Request::Create { volume: name.clone(), size_bytes, properties },
+        (_, true) => Request::CreateFolder { folder: name.clone(), properties, parents },
+        (true, _) => Request::CreateShare { share: name.clone(), properties, parents },
+        _ => Request::Create { volume: name.clone(), size_bytes, properties, parents },
     };
     let was_there = Session::with(&pool, &access, |session| {
-        if parents {
-            make_folders_of(session, &name)?;
-        }
         match session.created(request) {
             // As of mkdir -p.
             Err(error) if error.kind() == ErrorKind::Exists && folder && parents => {
@@ -55,7 +52,10 @@ pub fn create(args: CreateArgs, output: &Output) -> Outcome {
             Err(error) if error.kind() == ErrorKind::NotFound && name.contains('/') && !parents => {
                 Err(Failure::from(error).with(", or say -p, which makes the folders that are missing"))
             }
-            created => Ok(created.map(|_| false)?),
+            created => {
+                noted(created?, output);
+                Ok(false)
+            }
         }
     })?;
     match (share, folder) {
@@ -65,6 +65,12 @@ pub fn create(args: CreateArgs, output: &Output) -> Outcome {
         _ => say_size(output, "created", &name, size_bytes),
     }
     Ok(())
+}
+
+/// Shows the notes on a new object, and returns its number.
+pub fn noted(created: Created, output: &Output) -> u64 {
+    created.notes.iter().for_each(|note| output.note(&format!("shale: {note}")));
+    created.id
 }
 
 /// Whether a name is a folder's.
@@ -83,28 +89,33 @@ pub fn kind_of(session: &Session, name: &str) -> Outcome<&'static str> {
 
 /// Makes the folders that a name lies in, as far as they are missing.
 pub fn make_folders_of(session: &Session, name: &str) -> Outcome {
-    for (at, _) in name.match_indices('/') {
-        let request = Request::CreateFolder { folder: name[..at].to_owned(), properties: BTreeMap::new() };
-        match session.created(request) {
-            // If that is no folder, the creation in it says so.
-            Err(error) if error.kind() == ErrorKind::Exists => {}
-            created => drop(created?),
+    let Some((folder, _)) = name.rsplit_once('/') else { return Ok(()) };
+    let request = Request::CreateFolder { folder: folder.to_owned(), properties: BTreeMap::new(), parents: true };
+    match session.created(request) {
+        // If that is no folder, the creation in it says so.
+        Err(error) if error.kind() == ErrorKind::Exists => Ok(()),
+        created => {
+            created?;
+            Ok(())
         }
     }
-    Ok(())
 }
 
 /// Changes the size of a volume.
 pub fn resize(args: ResizeArgs, output: &Output) -> Outcome {
     let size_bytes = args.size;
-    let request =
-        Request::Resize { volume: args.volume.clone(), id: None, size_bytes, shrink: args.shrink, force: args.force };
+    let request = Request::Resize {
+        object: args.volume.clone().into(),
+        size_bytes,
+        shrink: args.shrink,
+        force: args.force,
+        if_match: None,
+    };
     let stale = Session::with(&args.pool, &args.access, |session| {
         let before = volumes(session)?.into_iter().find(|volume| volume.name == args.volume);
         // Without --shrink it is refused if it would take anything.
         if args.force && args.shrink {
-            let forced = Forced { title: &args.volume, change: Change::Shrunk, recursive: false };
-            forced::tell(session, &forced, output)?;
+            forced::tell(session, &request, output)?;
         }
         session.done(request)?;
         let has_grown = before.is_some_and(|before| before.size_bytes < size_bytes);

@@ -17,7 +17,7 @@ use crate::output::Output;
 use crate::progress::Progress;
 use crate::times::show_seconds;
 use operations::{Failure, Outcome};
-use operations::{JobRequest, Reply, Request};
+use operations::{Reply, Request};
 use report::{JobReport, JobResult, JobState, JobWish};
 use server::session::Session;
 
@@ -37,8 +37,8 @@ pub(super) enum CtrlC {
 ///
 /// # Errors
 /// What the pool says.
-pub(super) fn ask(session: &Session, request: JobRequest) -> Outcome<JobReport> {
-    match session.call(Request::Job(request))? {
+pub(super) fn ask(session: &Session, request: Request) -> Outcome<JobReport> {
+    match session.call(request)? {
         Reply::Job(job) => Ok(*job),
         other => Err(other.unexpected().into()),
     }
@@ -61,7 +61,7 @@ pub(super) fn start(
                     leave --background out";
         return Err(Error::new(ErrorKind::Invalid, text).into());
     }
-    let job = ask(session, JobRequest::Start { wish, background }).map_err(of_older_server)?;
+    let job = ask(session, Request::StartJob { wish, background })?;
     if background {
         output.done(&job, || {
             let id = job.id;
@@ -73,17 +73,6 @@ pub(super) fn start(
     let job = to_end(session, job, CtrlC::EndsJob, interruption, shown)?;
     let seconds = job.seconds;
     outcome(job).map(|result| Some((result, seconds)))
-}
-
-/// A server that knows no jobs does not understand the request.
-fn of_older_server(failure: Failure) -> Failure {
-    match failure {
-        Failure::Error(error) if error.to_string().contains("unknown variant `job`") => {
-            let text = "the pool's server is older than this program, and runs no jobs: start it again";
-            Failure::Error(Error::new(ErrorKind::Unsupported, text))
-        }
-        other => other,
-    }
 }
 
 /// What came of a job that has ended.
@@ -125,12 +114,12 @@ pub(super) fn to_end(
             }
             if !has_cancelled {
                 // It may have come to its end just now.
-                drop(ask(session, JobRequest::Cancel { id, interrupted: true }));
+                drop(ask(session, Request::CancelJob { id, interrupted: true }));
                 has_cancelled = true;
             }
         }
         let seen = Some(job.changes);
-        job = ask(session, JobRequest::Watch { id, seen, patience_ms: PATIENCE_MS }).map_err(watching)?;
+        job = ask(session, Request::WatchJob { id, seen, patience_ms: PATIENCE_MS }).map_err(watching)?;
     }
 }
 
@@ -241,15 +230,5 @@ mod tests {
         );
         let done = JobReport { result: Some(JobResult::Recompressed(Box::default())), ..ended(JobState::Done, None) };
         assert!(outcome(done).is_ok());
-    }
-
-    #[test]
-    fn a_server_that_knows_no_jobs_is_said_to_be_older() {
-        let text = "a control message cannot be understood: unknown variant `job`, expected one of `hello`, `create`";
-        let failure = of_older_server(Error::new(ErrorKind::Invalid, text).into());
-        assert_eq!(failure.code(), 9);
-        assert!(failure.to_string().contains("start it again"), "{failure}");
-        let other = of_older_server(Error::new(ErrorKind::NotFound, "no volume").into());
-        assert_eq!(other.code(), 3);
     }
 }

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use crate::support::{Dir, noise};
 use operations::SendWish;
-use operations::{Reply, Request};
+use operations::{Created, Reply, Request, Which};
 use server::devices::{Devices, GonePatience};
 use server::pool_dir::OpenPool;
+use server::service::this_process;
 use server::stream_io::{LocalSource, StreamSource};
 use surface::{BlockDevice, Client, ErrorKind, NamedClient, WriteOptions};
 use testkit::PATIENCE;
@@ -169,25 +170,31 @@ fn a_look_waits_for_nobody_and_keeps_nobody_waiting() {
 fn a_volume_is_changed_by_its_number_under_another_name() {
     let (open, _dir) = pool_with(&[]);
     let (pool, service) = (open.service.pool(), &open.service);
-    let handle = |request| service.handle(request).unwrap();
-    let create = || Request::Create { volume: "new".to_owned(), size_bytes: 1 << 20, properties: Default::default() };
-    let Reply::Created { id } = handle(create()) else { panic!("another reply") };
+    let handle = |request| service.handle(&this_process(), request).unwrap();
+    let create = || Request::Create {
+        volume: "new".to_owned(),
+        size_bytes: 1 << 20,
+        properties: Default::default(),
+        parents: false,
+    };
+    let Reply::Created(Created { id, .. }) = handle(create()) else { panic!("another reply") };
     pool.rename("new", "renamed").unwrap();
-    let Reply::Created { id: other } = handle(create()) else { panic!("another reply") };
-    let (volume, id) = ("new".to_owned(), Some(id));
+    let Reply::Created(Created { id: other, .. }) = handle(create()) else { panic!("another reply") };
+    let object = Which::Known { id, name: "new".to_owned() };
     handle(Request::Set {
-        volume: Some(volume.clone()),
-        id,
-        changes: vec![("unit".to_owned(), Some("8K".to_owned()))],
+        object: Some(object.clone()),
+        changes: [("unit".to_owned(), Some("8K".to_owned()))].into(),
+        if_match: None,
     });
-    handle(Request::Resize { volume: volume.clone(), id, size_bytes: 1 << 16, shrink: true, force: false });
+    let size_bytes = 1 << 16;
+    handle(Request::Resize { object: object.clone(), size_bytes, shrink: true, force: false, if_match: None });
     let status = |name: &str| pool.volumes().into_iter().find(|volume| volume.name == name);
     assert_eq!(status("renamed").unwrap().size_bytes, 1 << 16);
     assert_eq!(status("renamed").unwrap().properties.len(), 1);
-    let destroy = Request::Destroy { volume, id, recursive: false, force: false };
+    let destroy = Request::Destroy { object, recursive: false, force: false, if_match: None };
     handle(destroy.clone());
     assert!(status("renamed").is_none());
-    let gone = service.handle(destroy).unwrap_err();
+    let gone = service.handle(&this_process(), destroy).unwrap_err();
     assert!(gone.kind() == ErrorKind::NotFound && gone.to_string().contains("'new' is gone"), "{gone}");
     let new = status("new").unwrap();
     assert_eq!((new.id.0, new.size_bytes, new.properties.len()), (other, 1 << 20, 0));

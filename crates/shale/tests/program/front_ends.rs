@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use operations::{Reply, Request};
 use server::front_ends::{Asked, FrontEnd, FrontEnds, Kind, Told, Wanted};
 use server::pool_dir::OpenPool;
+use server::service::this_process;
 use surface::{BlockDevice, Error, ErrorKind, NamedClient, Result, WriteOptions};
 
 use crate::support::Dir;
@@ -82,6 +83,7 @@ fn with(work: impl FnOnce(&OpenPool, &Asked<'_>)) {
         mount: None,
         shares: None,
         exports: None,
+        http: server::front_ends::WantedHttp::default(),
         connections: 64,
         allow_other: false,
         overlay: false,
@@ -119,7 +121,7 @@ fn front_ends_start_in_order_are_told_of_and_end_in_reverse() {
         assert_eq!(told.lines, ["first is here", "second is here"]);
         assert_eq!((&told.document["first"], &told.document["nbd"]), (&true.into(), &serde_json::json!([])));
         assert!(front_ends.hold_the_server());
-        let counted = match open.service.handle(Request::Traffic { volume: None, id: None }).unwrap() {
+        let counted = match open.service.handle(&this_process(), Request::Traffic { object: None }).unwrap() {
             Reply::Traffic(report) => report,
             other => panic!("{other:?}"),
         };

@@ -12,7 +12,6 @@ fn words_of_other_programs_are_answered() {
     for word in [
         "mount",
         "umount",
-        "history",
         "top",
         "snapshots",
         "forget",
@@ -210,4 +209,109 @@ fn messages_name_the_way_out() {
     let text = on(&dir, "iostat", &[]).ok().stdout;
     assert!(text.starts_with("in the ") && text.contains(" s since the server started\n"), "{text}");
     server.stop();
+}
+
+#[test]
+fn a_pattern_takes_snapshots_of_all_volumes_that_fit() {
+    let dir = Dir::with_pool("64M");
+    on(&dir, "create", &["projects", "--folder"]).ok();
+    for volume in ["vm1", "vm2", "db", "projects/inner"] {
+        on(&dir, "create", &[volume, "--size", "1M"]).ok();
+    }
+    let taken = |pattern: &str| on(&dir, "snapshot", &["-r", pattern, "--json"]).ok().json()["snapshots"].clone();
+    assert_eq!(taken("vm?@a"), json!(["vm1@a", "vm2@a"]));
+    let mut all: Vec<_> = taken("*@b").as_array().unwrap().iter().map(|s| s.as_str().unwrap().to_owned()).collect();
+    all.sort();
+    assert_eq!(all, ["db@b", "projects/inner@b", "vm1@b", "vm2@b"]);
+    on(&dir, "snapshot", &["-r", "x*@c"]).code(3).says("fits 'x*'");
+    on(&dir, "snapshot", &["*@c"]).code(2).says("-r '*@c'");
+    on(&dir, "snapshot", &["-r", "*@c", "db@c"]).code(2).says("alone");
+    on(&dir, "snapshot", &["-r", "*"]).code(2).says("VOLUME@SNAPSHOT");
+    assert_eq!(titles(&dir).iter().filter(|title| title.ends_with("@c")).count(), 0);
+}
+
+#[test]
+fn recordsize_is_a_column() {
+    let dir = Dir::with_pool("64M");
+    on(&dir, "create", &["v", "--size", "1M", "-o", "recordsize=64K"]).ok();
+    assert_eq!(on(&dir, "list", &["-H", "-o", "name,recordsize"]).ok().stdout, "v\t64K\n");
+    on(&dir, "list", &["-o", "recordsizes"]).code(2).says("recordsizes");
+}
+
+#[test]
+fn readonly_is_inherited_and_refuses_imports() {
+    let dir = Dir::with_pool("64M");
+    let file = dir.join("data");
+    std::fs::write(&file, vec![7; 8192]).unwrap();
+    on(&dir, "create", &["f", "--folder"]).ok();
+    for (name, kind) in [("f/v", &["--size", "1M"][..]), ("f/s", &["--share"])] {
+        on(&dir, "create", &[&[name], kind].concat()).ok();
+    }
+    let import = |code: i32| {
+        let ran = on(&dir, "import", &["f/v", path(&file), "--overwrite"]).code(code);
+        if code != 0 {
+            ran.says("readonly=off");
+        }
+    };
+    on(&dir, "set", &["f", "readonly=on"]).ok();
+    let get = on(&dir, "get", &["f/v", "readonly", "--json"]).ok().json();
+    assert_eq!((&get[0]["value"], &get[0]["folder"]), (&json!("on"), &json!("f")));
+    import(10);
+    on(&dir, "snapshot", &["f/v@a"]).ok();
+    on(&dir, "rollback", &["f/v@a"]).ok();
+    on(&dir, "set", &["f/v", "readonly=off"]).ok();
+    import(0);
+    on(&dir, "set", &["f/v", "readonly=yes"]).code(2).says("off, on");
+}
+
+/// One ratio for one thing, whichever command shows it, and for a snapshot as soon as it is taken.
+#[test]
+fn commands_show_the_same_ratio() {
+    let dir = Dir::with_pool("256M");
+    let tree = dir.join("tree");
+    std::fs::create_dir(&tree).unwrap();
+    let file = tree.join("file");
+    std::fs::write(&file, (0..200_000).flat_map(|n: u32| (n / 9).to_le_bytes()).collect::<Vec<u8>>()).unwrap();
+    let list = |words: &[&str]| {
+        let text = on(&dir, "list", &[words, &["-H", "-o", "name,ratio"]].concat()).ok().stdout;
+        let rows = text.lines().map(|line| line.split_once('\t').unwrap());
+        rows.map(|(name, ratio)| (name.to_owned(), ratio.to_owned())).collect::<Vec<_>>()
+    };
+    for (name, source, words) in [("v", &file, &[][..]), ("s", &tree, &["--share"])] {
+        let imported = on(&dir, "import", &[&[name, path(source), "--json"], words].concat()).ok().json();
+        let ratio = imported["ratio"].as_f64().unwrap();
+        assert!(ratio > 1.5, "{imported}");
+        let listed = on(&dir, "list", &["--json"]).ok().json();
+        let listed = listed.as_array().unwrap().iter().find(|line| line["name"] == name).unwrap();
+        assert_eq!((&listed["ratio"], &listed["stored_bytes"]), (&imported["ratio"], &imported["stored_bytes"]));
+        let title = format!("{name}@now");
+        on(&dir, "snapshot", &[&title]).ok();
+        let rows = list(&["-r"]);
+        let shown = |title: &str| rows.iter().find(|(name, _)| name == title).map(|(_, ratio)| ratio.parse().unwrap());
+        let (of_volume, of_snapshot): (f64, f64) = (shown(name).unwrap(), shown(&title).unwrap());
+        assert!((of_volume - ratio).abs() < 0.001 && (of_snapshot - ratio).abs() < 0.05, "{ratio}: {rows:?}");
+    }
+    // The files of a share, without its names.
+    let used = on(&dir, "usage", &["s", "--json"]).ok().json();
+    let figures = |key: &str| used["total"][key].as_f64().unwrap();
+    assert_eq!(figures("ratio"), figures("raw_bytes") / figures("stored_bytes"));
+    let text = on(&dir, "usage", &["s"]).ok().stdout;
+    assert!(text.contains(&format!("{:.2}x", figures("ratio"))), "{text}");
+}
+
+#[test]
+fn a_receive_that_broke_off_is_a_line_of_the_list() {
+    let (dir, copy) = (Dir::with_pool("256M"), Dir::with_pool("256M"));
+    imported_noise(&dir, "v", 16 << 20);
+    on(&dir, "snapshot", &["v@a"]).ok();
+    let stream = dir.join("stream");
+    on(&dir, "send", &["v@a", "-o", path(&stream)]).ok();
+    let whole = std::fs::metadata(&stream).unwrap().len();
+    std::fs::File::options().write(true).open(&stream).unwrap().set_len(whole / 4 * 3).unwrap();
+    on(&copy, "receive", &["v", "-i", path(&stream)]).code(7);
+    let text = on(&copy, "list", &[]).ok().stdout;
+    assert!(text.contains("\nbeing received: v@a, "), "{text}");
+    on(&copy, "destroy", &["--partial", "v"]).ok();
+    let text = on(&copy, "list", &[]).ok().stdout;
+    assert!(!text.contains("being received: v@a"), "{text}");
 }

@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use operations::{JobRequest, Reply, Request};
+use operations::{Reply, Request};
 use report::{JobFault, JobKind, JobState};
 use serde_json::{Value, json};
 use server::control::Client;
@@ -318,43 +318,43 @@ fn the_list_says_what_came_of_work_that_was_to_be_cancelled() {
     let dir = Dir::with_pool("64M");
     let server = Server::start(&dir, &[]);
     let client = Client::connect(&dir.pool().join("control.sock")).unwrap();
-    let asked = |request| match client.call(&Request::Job(request)).unwrap() {
+    let asked = |request| match client.call(&request).unwrap() {
         Reply::Job(job) => *job,
         other => panic!("{other:?}"),
     };
     let cancel = |id| {
         // This command waits, and its time is not the test's.
         let other = Client::connect(&dir.pool().join("control.sock")).unwrap();
-        other.call(&Request::Job(JobRequest::Cancel { id, interrupted: false })).unwrap();
+        other.call(&Request::CancelJob { id, interrupted: false }).unwrap();
         let listed = job(&dir, id);
         assert_eq!((&listed["state"], &listed["ended_unix_s"]), (&json!("cancelling"), &Value::Null), "{listed}");
         let status = on(&dir, "status", &["--json"]).ok().json();
         assert_eq!(status["jobs"][0]["state"], "cancelling");
-        let told = asked(JobRequest::Tell { bytes_done: 1, bytes_total: None });
+        let told = asked(Request::TellJob { bytes_done: 1, bytes_total: None });
         assert_eq!(told.state, JobState::Cancelling);
     };
-    let register = || asked(JobRequest::Register { kind: JobKind::Import, target: Some("v".to_owned()) }).id;
+    let register = || asked(Request::RegisterJob { kind: JobKind::Import, target: Some("v".to_owned()) }).id;
     // It was past the point at which it could be ended.
     cancel(register());
-    asked(JobRequest::Finish { bytes_done: 7, fault: None });
+    asked(Request::FinishJob { bytes_done: 7, fault: None });
     assert_eq!((&job(&dir, 1)["state"], &job(&dir, 1)["error"]), (&json!("done"), &Value::Null));
     on(&dir, "jobs", &["1"]).ok();
     on(&dir, "jobs", &["1", "--cancel"]).code(3).says("it is done");
     cancel(register());
     let fault = JobFault { kind: "full".to_owned(), message: "no room".to_owned() };
-    asked(JobRequest::Finish { bytes_done: 7, fault: Some(fault) });
+    asked(Request::FinishJob { bytes_done: 7, fault: Some(fault) });
     assert_eq!((&job(&dir, 2)["state"], &job(&dir, 2)["error"]["message"]), (&json!("failed"), &json!("no room")));
     cancel(register());
     let fault = JobFault { kind: "interrupted".to_owned(), message: "nothing has come".to_owned() };
-    asked(JobRequest::Finish { bytes_done: 0, fault: Some(fault) });
+    asked(Request::FinishJob { bytes_done: 0, fault: Some(fault) });
     let cancelled = job(&dir, 3);
     assert_eq!(cancelled["state"], "cancelled");
     assert_eq!(cancelled["error"]["message"], "cancelled by a command: nothing has come");
     // What a client calls its work is in every list.
     let target = Some("A".repeat(9 << 20));
-    let refused = client.call(&Request::Job(JobRequest::Register { kind: JobKind::Import, target })).unwrap_err();
+    let refused = client.call(&Request::RegisterJob { kind: JobKind::Import, target }).unwrap_err();
     assert!(refused.to_string().contains("at most 4352 bytes"), "{refused}");
-    let slice = Request::RecompressReport { volume: "A".repeat(9 << 20), mode: None, path: None };
+    let slice = Request::RecompressReport { object: "A".repeat(9 << 20).into(), mode: None, path: None };
     client.call(&slice).unwrap_err();
     for command in ["jobs", "status", "list"] {
         on(&dir, command, &[]).ok();

@@ -2,6 +2,7 @@
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod administrator;
+mod callers;
 mod cli;
 mod devices;
 mod endings;

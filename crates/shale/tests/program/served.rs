@@ -69,12 +69,15 @@ fn scrubbing_is_paused_by_a_signal_and_goes_on() {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        // From when on signals wait to be taken; it has not begun then.
+        // From when on signals wait to be taken; it has not begun then. For a moment before, while
+        // the first thread is started, all signals are blocked.
         let blocked = || {
             let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
             assert!(!status.contains("State:\tZ"), "it has ended");
             let mask = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap();
-            u64::from_str_radix(mask.trim(), 16).unwrap() & (1 << (libc::SIGINT - 1)) != 0
+            let mask = u64::from_str_radix(mask.trim(), 16).unwrap();
+            let has = |signal: i32| mask & (1 << (signal - 1)) != 0;
+            has(libc::SIGINT) && !has(libc::SIGUSR1)
         };
         until("signals are blocked", blocked);
         let pid = rustix::process::Pid::from_child(&child);

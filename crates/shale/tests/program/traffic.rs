@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use crate::support::{Dir, noise};
-use operations::{Reply, Request};
+use operations::{Reply, Request, Which};
 use report::{DoorTraffic, TrafficReport, VolumeTraffic};
 use server::pool_dir::OpenPool;
+use server::service::this_process;
 use surface::{BlockDevice, NamedClient, PendingRead, Result, WriteOptions, ZeroOptions};
 
 const BLOCK: usize = 4096;
@@ -25,7 +26,7 @@ fn open_at(open: &OpenPool, volume: &str, door: &'static str) -> Arc<dyn BlockDe
 }
 
 fn report(open: &OpenPool, volume: Option<&str>) -> TrafficReport {
-    match open.service.handle(Request::Traffic { volume: volume.map(str::to_owned), id: None }).unwrap() {
+    match open.service.handle(&this_process(), Request::Traffic { object: volume.map(Which::from) }).unwrap() {
         Reply::Traffic(report) => *report,
         other => panic!("{other:?}"),
     }
@@ -125,7 +126,7 @@ fn only_what_was_opened_and_is_there_is_told() {
     assert_eq!(counts(door(&report(&open, Some("x")).volumes[0], "one"))["write"], (1, BLOCK as u64));
     open.service.devices().destroy("x", true, false).unwrap();
     assert!(report(&open, None).volumes.is_empty());
-    let refused = open.service.handle(Request::Traffic { volume: Some("x".to_owned()), id: None }).unwrap_err();
+    let refused = open.service.handle(&this_process(), Request::Traffic { object: Some("x".into()) }).unwrap_err();
     assert_eq!(refused.kind(), surface::ErrorKind::NotFound);
     open.close().unwrap();
 }

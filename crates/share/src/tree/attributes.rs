@@ -48,6 +48,16 @@ fn has_old_access(inode: &Inode, now: Time) -> bool {
     now != last && (last <= inode.modified || last <= inode.changed || is_old)
 }
 
+/// Whether a change of a file's content clears its set-id bits. A change that is refused does not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SetId {
+    /// The caller may keep them, or there are none.
+    Kept,
+    /// They go. `every_sgid`: the caller is not in the file's group.
+    #[allow(missing_docs, reason = "it is said above")]
+    Cleared { every_sgid: bool },
+}
+
 /// Clears the set-user-id bit, and the set-group-id bit of a file that its group may execute, or
 /// with `every_sgid` of any file. Returns whether one was set.
 pub(super) fn kill_privileges(inode: &mut Inode, every_sgid: bool) -> bool {
@@ -94,6 +104,11 @@ impl Tree {
     /// Those of the namespace.
     pub fn clear_set_id(&self, node: u64, every_sgid: bool) -> Result<bool> {
         let _passed = self.pass();
+        self.clear_set_id_in_part(node, every_sgid)
+    }
+
+    /// The same for a caller that has passed the gate.
+    pub(super) fn clear_set_id_in_part(&self, node: u64, every_sgid: bool) -> Result<bool> {
         let mut state = self.change_in_part()?;
         let mut inode = state.inode(node)?;
         let has_changed = !crate::canary!("set-id-stays") && kill_privileges(&mut inode, every_sgid);

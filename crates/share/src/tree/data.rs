@@ -5,7 +5,7 @@ use std::ops::Range;
 use bytes::Bytes;
 use surface::{Allocation, ErrorKind};
 
-use super::attributes::{FILE_BYTES_MAX, kill_privileges};
+use super::attributes::{FILE_BYTES_MAX, SetId, kill_privileges};
 use super::in_record::{self, RECORD_CONTENT_BYTES_MAX};
 use super::{Tree, compression, xattr};
 use crate::compression::Compression;
@@ -191,7 +191,7 @@ impl Tree {
     ///
     /// # Errors
     /// `EOPNOTSUPP` for modes other than keeping the size, punching and zeroing; `EFBIG`; `ENOSPC`.
-    pub fn allocate(&self, node: u64, offset: u64, length: u64, mode: i32) -> Result<()> {
+    pub fn allocate(&self, node: u64, offset: u64, length: u64, mode: i32, set_id: SetId) -> Result<()> {
         const KEEP: i32 = libc::FALLOC_FL_KEEP_SIZE;
         const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE;
         const ZERO: i32 = libc::FALLOC_FL_ZERO_RANGE;
@@ -213,6 +213,10 @@ impl Tree {
             self.move_out(node)?;
         }
         let File { data, size, content } = self.file(node)?;
+        // Nothing refuses the request any more, and the content is the old one.
+        if let SetId::Cleared { every_sgid } = set_id {
+            self.clear_set_id_in_part(node, every_sgid)?;
+        }
         if clears && offset < size && content.is_none() {
             self.space.discard(data, offset..end.min(size))?;
         }
@@ -338,7 +342,13 @@ impl Tree {
     ///
     /// # Errors
     /// As [`Self::read`] and [`Self::write`]; `EINVAL` for overlapping ranges of one file.
-    pub fn copy_range(&self, node: u64, offset: u64, to: u64, to_offset: u64, length: u64) -> Result<u64> {
+    pub fn copy_range(
+        &self,
+        (node, offset): (u64, u64),
+        (to, to_offset): (u64, u64),
+        length: u64,
+        set_id: SetId,
+    ) -> Result<u64> {
         let size = self.file(node)?.size;
         let length = length.min(size.saturating_sub(offset));
         let overlap = offset < to_offset.saturating_add(length) && to_offset < offset.saturating_add(length);
@@ -347,21 +357,22 @@ impl Tree {
         }
         // Not recorded as a completed request: each piece is part of it, and copying again does no
         // harm.
-        journal::answering(0, || self.copy(node, offset, to, to_offset, length))
-    }
-
-    fn copy(&self, node: u64, offset: u64, to: u64, to_offset: u64, length: u64) -> Result<u64> {
-        let mut done = 0;
-        while done < length {
-            let mut piece = vec![0; usize::try_from(COPY_BYTES.min(length - done)).unwrap_or(0)];
-            let read = self.read(node, offset + done, &mut piece)?;
-            if read == 0 {
-                break;
+        journal::answering(0, || {
+            let mut done = 0;
+            while done < length {
+                let mut piece = vec![0; usize::try_from(COPY_BYTES.min(length - done)).unwrap_or(0)];
+                let read = self.read(node, offset + done, &mut piece)?;
+                if read == 0 {
+                    break;
+                }
+                piece.truncate(read);
+                self.write(to, to_offset + done, Bytes::from(piece), set_id != SetId::Kept)?;
+                if set_id == (SetId::Cleared { every_sgid: true }) {
+                    self.clear_set_id(to, true)?;
+                }
+                done += read as u64;
             }
-            piece.truncate(read);
-            self.write(to, to_offset + done, Bytes::from(piece), false)?;
-            done += read as u64;
-        }
-        Ok(done)
+            Ok(done)
+        })
     }
 }

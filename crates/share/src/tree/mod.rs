@@ -71,7 +71,7 @@ use crate::journal::{self, Journal};
 use crate::log::Log;
 use crate::store::{Due, State};
 
-pub use attributes::{SetAttributes, TimeToSet};
+pub use attributes::{SetAttributes, SetId, TimeToSet};
 pub use data::Written;
 pub use directory::Listed;
 pub use in_record::RECORD_CONTENT_BYTES_MAX;

@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use surface::Taken;
+use surface::{ErrorKind, Taken};
 
 use super::Tree;
 use crate::failure::{Failure, Result};
@@ -34,6 +34,12 @@ impl Tree {
         let top = self.inode(node)?;
         if !top.is_file() && !top.is_directory() {
             return Err(Failure::new(libc::ENODATA));
+        }
+        // Once for all files: each time costs a drain of the pool's write buffer.
+        match self.space.settle() {
+            // The last writes of a full pool stay in memory, and are not counted.
+            Err(error) if error.kind() == ErrorKind::Full => {}
+            settled => settled?,
         }
         let (mut open, mut seen, mut met) = (vec![(node, top)], HashSet::new(), 0);
         let mut found = Found::default();

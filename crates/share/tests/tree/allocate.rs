@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use bytes::Bytes;
-use share::{Caller, Options, SetAttributes, Time, Tree};
+use share::{Caller, Options, SetAttributes, SetId, Time, Tree};
 use sim::SimSpace;
 use surface::Allocation;
 
@@ -42,24 +42,24 @@ fn mode(tree: &Tree, node: u64) -> u32 {
 fn a_preallocated_range_shows_as_allocated() {
     let (_, tree, node) = tree();
     // All blocks that the range touches.
-    tree.allocate(node, 4095, 2, 0).unwrap();
+    tree.allocate(node, 4095, 2, 0, SetId::Kept).unwrap();
     assert_eq!((tree.inode(node).unwrap().size, blocks(&tree, node)), (4097, 16));
-    tree.allocate(node, 4097, 1 << 20, 0).unwrap();
+    tree.allocate(node, 4097, 1 << 20, 0, SetId::Kept).unwrap();
     assert_eq!(blocks(&tree, node), ((1 << 20) + 8192) / 512);
     // As on other file systems, nothing is written there.
     assert_eq!(tree.seek(node, 0, Allocation::Hole).unwrap(), 0);
-    tree.allocate(node, 0, 1 << 20, PUNCH).unwrap();
+    tree.allocate(node, 0, 1 << 20, PUNCH, SetId::Kept).unwrap();
     assert_eq!(blocks(&tree, node), 0);
-    tree.allocate(node, 0, 2 << 20, ZERO).unwrap();
+    tree.allocate(node, 0, 2 << 20, ZERO, SetId::Kept).unwrap();
     assert_eq!(blocks(&tree, node), (2 << 20) / 512);
 }
 
 #[test]
 fn a_hole_before_a_preallocated_range_does_not() {
     let (_, tree, node) = tree();
-    tree.allocate(node, 1 << 20, 4096, 0).unwrap();
+    tree.allocate(node, 1 << 20, 4096, 0, SetId::Kept).unwrap();
     assert_eq!(blocks(&tree, node), 0);
-    tree.allocate(node, 0, (1 << 20) + 4096, KEEP_SIZE).unwrap();
+    tree.allocate(node, 0, (1 << 20) + 4096, KEEP_SIZE, SetId::Kept).unwrap();
     assert_eq!(blocks(&tree, node), ((1 << 20) + 4096) / 512);
 }
 
@@ -75,18 +75,51 @@ pub(crate) fn keep_to_the_room() {
     space.limit(16, 64, u64::MAX);
     let before = tree.inode(node).unwrap();
     for mode in [0, KEEP_SIZE, ZERO, ZERO | KEEP_SIZE] {
-        let refused = tree.allocate(node, 0, (40 + 68) << 10, mode).err().map(|failure| failure.errno());
+        let refused = tree.allocate(node, 0, (40 + 68) << 10, mode, SetId::Kept).err().map(|failure| failure.errno());
         assert_eq!(refused, Some(libc::ENOSPC), "HARNESS: room that is not there, mode {mode}");
     }
-    let refused = tree.allocate(node, 0, 1 << 45, 0).unwrap_err();
+    let refused = tree.allocate(node, 0, 1 << 45, 0, SetId::Kept).unwrap_err();
     assert_eq!(refused.errno(), libc::ENOSPC);
     assert!(tree.inode(node).unwrap() == before, "a refused request changed the file");
     let mut content = vec![0; 40 << 10];
     assert_eq!(tree.read(node, 0, &mut content).unwrap(), content.len());
     assert!(content.iter().all(|byte| *byte == 7), "a refused request cleared data");
     // A range with data needs no space, and a hole frees some.
-    tree.allocate(node, 0, (40 + 32) << 10, 0).unwrap();
-    tree.allocate(node, 0, 1 << 40, PUNCH).unwrap();
+    tree.allocate(node, 0, (40 + 32) << 10, 0, SetId::Kept).unwrap();
+    tree.allocate(node, 0, 1 << 40, PUNCH, SetId::Kept).unwrap();
+}
+
+#[test]
+fn an_allocation_or_copy_that_is_refused_leaves_set_id_bits() {
+    let (space, tree, node) = tree();
+    tree.write(node, 0, Bytes::from(vec![7; 40 << 10]), false).unwrap();
+    tree.set_attributes(node, &SetAttributes { mode: Some(0o6777), ..SetAttributes::default() }).unwrap();
+    tree.commit().unwrap();
+    space.limit(16, 64, u64::MAX);
+    let mode = || tree.inode(node).unwrap().mode & 0o7777;
+    for every_sgid in [false, true] {
+        let cleared = SetId::Cleared { every_sgid };
+        let length = (40 + 68) << 10;
+        assert_eq!(tree.allocate(node, 0, length, 0, cleared).unwrap_err().errno(), libc::ENOSPC);
+        assert_eq!(tree.allocate(node, 0, u64::MAX, 0, cleared).unwrap_err().errno(), libc::EFBIG);
+        let unknown = libc::FALLOC_FL_COLLAPSE_RANGE;
+        assert_eq!(tree.allocate(node, 0, 4096, unknown, cleared).unwrap_err().errno(), libc::EOPNOTSUPP);
+        assert_eq!(tree.copy_range((node, 0), (node, 1), 4096, cleared).unwrap_err().errno(), libc::EINVAL);
+        assert_eq!(tree.copy_range((node, 1 << 20), (node, 0), 4096, cleared).unwrap(), 0);
+        assert_eq!(mode(), 0o6777, "{every_sgid}");
+    }
+    for every_sgid in [false, true] {
+        for copies in [false, true] {
+            let set_group = SetAttributes { mode: Some(0o6767), ..SetAttributes::default() };
+            tree.set_attributes(node, &set_group).unwrap();
+            let cleared = SetId::Cleared { every_sgid };
+            match copies {
+                true => assert_eq!(tree.copy_range((node, 0), (node, 8192), 4096, cleared).unwrap(), 4096),
+                false => tree.allocate(node, 0, 4096, PUNCH, cleared).unwrap(),
+            }
+            assert_eq!(mode(), if every_sgid { 0o767 } else { 0o2767 }, "{copies}");
+        }
+    }
 }
 
 #[test]
@@ -95,7 +128,7 @@ fn an_allocation_takes_capabilities_from_a_file() {
         let (_, tree, node) = tree();
         tree.write(node, 0, Bytes::from(vec![7; 9000]), false).unwrap();
         tree.set_xattr(node, b"security.capability", b"cap", 0, false).unwrap();
-        tree.allocate(node, 0, 10_000, mode).unwrap();
+        tree.allocate(node, 0, 10_000, mode, SetId::Kept).unwrap();
         assert_eq!(tree.xattr(node, b"security.capability").unwrap_err().errno(), libc::ENODATA, "{mode}");
     }
 }

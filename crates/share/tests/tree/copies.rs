@@ -10,7 +10,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use share::Tree;
 use sim::{Rng, SimSpace};
-use surface::{Capacity, ObjectSpace, Result, Run};
+use surface::{Capacity, Error, ErrorKind, ObjectSpace, Result, Run, Taken};
 
 use crate::repair::{BEGIN, CALLER, files_of, filled, mend};
 use crate::run::OPTIONS;
@@ -236,6 +236,13 @@ struct Counting {
     below: Arc<SimSpace>,
     written: Mutex<BTreeMap<u64, u64>>,
     flushes: Mutex<u64>,
+    settles: Mutex<u64>,
+}
+
+impl Counting {
+    fn over(below: Arc<SimSpace>) -> Arc<Self> {
+        Arc::new(Self { below, written: Mutex::default(), flushes: Mutex::default(), settles: Mutex::default() })
+    }
 }
 
 impl ObjectSpace for Counting {
@@ -263,6 +270,14 @@ impl ObjectSpace for Counting {
     fn allocation(&self, file: u64, offset: u64, length: u64, runs_max: usize) -> Result<Vec<Run>> {
         self.below.allocation(file, offset, length, runs_max)
     }
+    /// As a full pool.
+    fn settle(&self) -> Result<()> {
+        *self.settles.lock() += 1;
+        Err(Error::new(ErrorKind::Full, "no room"))
+    }
+    fn stored(&self, _: u64) -> Result<Option<Taken>> {
+        Ok(Some(Taken { raw_bytes: PAGE, stored_bytes: 100 }))
+    }
     fn capacity(&self) -> Result<Capacity> {
         self.below.capacity()
     }
@@ -282,7 +297,7 @@ impl ObjectSpace for Counting {
 #[test]
 fn copies_cost_little() {
     let below = SimSpace::new();
-    let space = Arc::new(Counting { below: below.clone(), written: Mutex::default(), flushes: Mutex::default() });
+    let space = Counting::over(below.clone());
     let tree = Tree::create(space.clone(), 7, OPTIONS).unwrap();
     let make = |number: u64| {
         let name = format!("a file with a name of some length, number {number}");
@@ -326,4 +341,17 @@ fn copies_cost_little() {
     println!("39 commits of 150 renamed: {pages} pages, {copies} copies; {copied} blocks beside {all}");
     assert!(copies * 8 < pages, "{copies} copies of {pages} pages");
     assert!(copied * 12 < all, "{copied} blocks beside {all}");
+}
+
+/// The usage of a directory settles the space once, not for each file, and is told of a full one.
+#[test]
+fn usage_settles_the_space_once() {
+    let space = Counting::over(SimSpace::new());
+    let tree = Tree::create(space.clone(), 7, OPTIONS).unwrap();
+    for name in [b"a", b"b", b"c"] {
+        let node = tree.make(Tree::ROOT, name, CALLER, libc::S_IFREG | 0o644, 0, 0).unwrap().0;
+        tree.write(node, 0, Bytes::from(vec![1; PAGE as usize]), false).unwrap();
+    }
+    let usage = String::from_utf8(tree.xattr(Tree::ROOT, b"user.shale.usage").unwrap()).unwrap();
+    assert_eq!((&*usage, *space.settles.lock()), ("files=3 size=12288 data=12288 stored=300", 1));
 }

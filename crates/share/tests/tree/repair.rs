@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use redb::{Builder, ReadableDatabase, ReadableTable, StorageBackend, TableDefinition};
-use share::{Caller, RECORD_CONTENT_BYTES_MAX, SetAttributes, Tree};
+use share::{Caller, RECORD_CONTENT_BYTES_MAX, SetAttributes, SetId, Tree};
 use sim::{Rng, SimSpace};
 use surface::ObjectSpace;
 
@@ -424,7 +424,7 @@ fn holes_are_not_counted_as_allocated() {
     assert_eq!(blocks(), 16);
     tree.write(node, 1 << 30, Bytes::from(vec![1; 4096]), false).unwrap();
     assert_eq!(blocks(), 24);
-    tree.allocate(node, 0, 4096, libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE).unwrap();
+    tree.allocate(node, 0, 4096, libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, SetId::Kept).unwrap();
     assert_eq!(blocks(), 16);
     tree.set_attributes(node, &SetAttributes { size: Some(0), ..SetAttributes::default() }).unwrap();
     assert_eq!(blocks(), 0);

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
-use share::{Caller, Failure, Options, RECORD_CONTENT_BYTES_MAX, SetAttributes, Time, Tree};
+use share::{Caller, Failure, Options, RECORD_CONTENT_BYTES_MAX, SetAttributes, SetId, Time, Tree};
 use sim::Rng;
 use surface::OWN_FILES_END;
 
@@ -281,7 +281,7 @@ impl<G: Ground> Run<G> {
         }
         self.note_blocks(node);
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-        let done = self.tree.allocate(node, offset, length, mode);
+        let done = self.tree.allocate(node, offset, length, mode, SetId::Kept);
         if self.space.is_off() {
             return None;
         }
@@ -382,7 +382,7 @@ impl<G: Ground> Run<G> {
             self.note_growth(to, before.len(), to_offset as usize + piece.len());
         }
         self.note_blocks(to);
-        let done = self.tree.copy_range(from, offset, to, to_offset, length);
+        let done = self.tree.copy_range((from, offset), (to, to_offset), length, SetId::Kept);
         if self.space.is_off() {
             self.model.nodes.get_mut(&to).unwrap().content = before;
             return None;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use share::{Caller, Journal, Left, RECORD_CONTENT_BYTES_MAX, SetAttributes, Tree};
+use share::{Caller, Journal, Left, RECORD_CONTENT_BYTES_MAX, SetAttributes, SetId, Tree};
 use sim::{Rng, SimSpace};
 use surface::Allocation;
 
@@ -155,19 +155,19 @@ fn holes_are_zeroes_in_a_record() {
     let mut expected = vec![0; 200];
     expected[100..].fill(b'a');
     let punch = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-    tree.allocate(node, 150, 10_000, punch).unwrap();
+    tree.allocate(node, 150, 10_000, punch, SetId::Kept).unwrap();
     expected[150..].fill(0);
     assert_eq!(content(&tree, node), expected);
-    tree.allocate(node, 300, 100, libc::FALLOC_FL_ZERO_RANGE).unwrap();
+    tree.allocate(node, 300, 100, libc::FALLOC_FL_ZERO_RANGE, SetId::Kept).unwrap();
     expected.resize(400, 0);
     assert_eq!(content(&tree, node), expected);
     assert!(is_in_record(&tree, node));
-    tree.allocate(node, 0, 5000, 0).unwrap();
+    tree.allocate(node, 0, 5000, 0, SetId::Kept).unwrap();
     expected.resize(5000, 0);
     assert_eq!((is_in_record(&tree, node), content(&tree, node)), (false, expected.clone()));
     // A copy within the share is in a record again, or not, by its own length.
     let copy = file(&tree, b"copy");
-    assert_eq!(tree.copy_range(node, 100, copy, 0, 200).unwrap(), 200);
+    assert_eq!(tree.copy_range((node, 100), (copy, 0), 200, SetId::Kept).unwrap(), 200);
     assert!(is_in_record(&tree, copy));
     assert_eq!(content(&tree, copy), &expected[100..300]);
     assert_eq!(blocks(&space, &tree, copy), 0);

@@ -365,9 +365,11 @@ impl ObjectSpace for Files {
         Ok(runs.finish())
     }
 
+    fn settle(&self) -> Result<()> {
+        Self::settle(self)
+    }
+
     fn stored(&self, file: u64) -> Result<Option<Taken>> {
-        // The last writes as well.
-        self.settle()?;
         let stored = Self::stored(self, file, 0)?;
         Ok(Some(Taken { raw_bytes: stored.raw_bytes, stored_bytes: stored.stored_bytes }))
     }

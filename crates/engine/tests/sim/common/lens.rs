@@ -32,6 +32,11 @@ const PLACES: [(u64, u64); 13] = [
     (20, (512 << 20) + 4096),
 ];
 
+/// Where each piece of the model lies: the file, its first byte there, and its length.
+pub fn pieces() -> impl Iterator<Item = (u64, u64, u64)> {
+    PLACES.into_iter().map(|(file, from)| (file, from, PIECE_BYTES))
+}
+
 /// A share, or a moment of one.
 pub struct Lens {
     volume: Arc<engine::Volume>,

@@ -1,8 +1,9 @@
 //! `shale blob unpin`, and `optimize --profile`: blobs as images of volumes.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
-use ::blob::{At, Blob, Location, UploadOptions};
+use ::blob::{At, Blob, Holders, Location, UploadOptions};
 use serde::{Deserialize, Serialize};
 use surface::{Error, ErrorKind};
 use units::format_size;
@@ -84,7 +85,9 @@ pub async fn unpin(args: BlobUnpinArgs, context: &Context<'_>) -> Outcome {
     let is_meant = |holder: &str| {
         holder == args.holder || holder.strip_prefix(&args.holder).is_some_and(|rest| rest.starts_with('/'))
     };
-    let unpinned = context.until_interrupted_changing(blob.unpin(is_meant)).await?;
+    let kept = BTreeSet::new();
+    let holders = Holders::Accepted { is_meant: &is_meant, kept: &kept };
+    let unpinned = context.until_interrupted_changing(blob.unpin(holders)).await?;
     if unpinned == 0 {
         let why = format!("no volume '{}' holds a version; `shale blob stat` shows who does", args.holder);
         return Err(Error::new(ErrorKind::NotFound, why).into());

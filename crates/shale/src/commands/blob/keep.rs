@@ -1,5 +1,5 @@
-//! `shale blob clone`, `cp`, `expire`, `gc`, `optimize` and `rm`: which versions there are to be,
-//! and what they take.
+//! `shale blob clone`, `cp`, `expire`, `gc`, `optimize` and `rm`: which versions a blob has, and
+//! the space that they take.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -153,7 +153,7 @@ struct Expired {
 }
 
 impl Expired {
-    /// The ranges in words.
+    /// Describes the ranges of versions.
     fn words(&self) -> String {
         let one = |(first, last): &(u64, u64)| {
             if first == last { first.to_string() } else { format!("{first} to {last}") }
@@ -173,7 +173,7 @@ impl Expired {
     }
 }
 
-/// Joins rising numbers to ranges, from first to last.
+/// Groups ascending numbers into ranges, each with its first and last number.
 fn ranges(numbers: impl Iterator<Item = u64>) -> Vec<(u64, u64)> {
     let mut ranges: Vec<(u64, u64)> = Vec::new();
     for number in numbers {
@@ -185,7 +185,7 @@ fn ranges(numbers: impl Iterator<Item = u64>) -> Vec<(u64, u64)> {
     ranges
 }
 
-/// Gives versions up.
+/// Expires versions.
 pub async fn expire(args: BlobExpireArgs, context: &Context<'_>) -> Outcome {
     let (_, blob) = context.open_to_write(&args.blob).await?;
     let version = match args.blob.at() {
@@ -199,8 +199,8 @@ pub async fn expire(args: BlobExpireArgs, context: &Context<'_>) -> Outcome {
         let old = unix_s().saturating_sub(newest.unix_s);
         if old > age.as_secs() {
             context.output.warn(&format!(
-                "the newest version is of {} UTC, {old} s ago by this machine's clock, so every version but that one is older than \
-                 --older-than {}: if the clock is wrong, versions that are still wanted were given up (`shale blob log` lists them \
+                "the newest version is dated {} UTC, {old} s ago by this machine's clock, so every other version is older than \
+                 --older-than {}: if the clock is wrong, versions that you still want have expired (`shale blob log` lists them \
                  until `shale blob gc`)",
                 utc(newest.unix_s),
                 age_words(age)
@@ -237,7 +237,7 @@ struct Collected {
     pins_dropped: u64,
 }
 
-/// Takes back the space that no version needs.
+/// Reclaims the space that no version needs.
 pub async fn gc(args: BlobGcArgs, context: &Context<'_>) -> Outcome {
     if *args.blob.at() != At::Newest {
         return refuse(
@@ -271,7 +271,7 @@ pub async fn gc(args: BlobGcArgs, context: &Context<'_>) -> Outcome {
                 half_written = half_written::sweep(&directory, Some(living), args.dry_run);
             }
         }
-        // What removed incarnations left is still there.
+        // Objects of removed incarnations may remain.
         Err(::blob::Error::Missing(_)) => {
             let known = async { check_known(&world, &args.blob.key()).await.map_err(|error| named(error, &args.blob)) };
             context.until_interrupted(known).await?;
@@ -330,7 +330,7 @@ pub async fn gc(args: BlobGcArgs, context: &Context<'_>) -> Outcome {
     Ok(())
 }
 
-/// Writes an age as its user does: the largest unit that divides it.
+/// Formats an age in the largest unit that divides it, as the user typed it.
 fn age_words(age: Duration) -> String {
     let seconds = age.as_secs();
     let units = [(86_400, "d"), (3600, "h"), (60, "m")];
@@ -338,15 +338,15 @@ fn age_words(age: Duration) -> String {
     unit.map_or_else(|| format!("{seconds}s"), |(unit, name)| format!("{}{name}", seconds / unit))
 }
 
-/// Warns when a record is of a time that this machine's clock has not reached: ages are too small
-/// then, and nothing gets old enough to be deleted.
+/// Warns when the newest record is later than this machine's clock: ages are too small then, and
+/// nothing becomes old enough to be deleted.
 async fn warn_of_clock(blob: &Blob, context: &Context<'_>) {
     let Ok(head) = blob.version(&At::Newest).await else { return };
     let ahead = head.unix_s.saturating_sub(unix_s());
     if ahead > CLOCKS_APART_S {
         context.output.warn(&format!(
-            "the newest record is of {} UTC, {ahead} s ahead of this machine's clock: one of the clocks that wrote the log, or this \
-             one, is wrong; until that time no version and no upload gets old",
+            "the newest record is dated {} UTC, {ahead} s ahead of this machine's clock: this clock, or one of those that wrote \
+             the log, is wrong; until then no version and no upload becomes old enough to expire or to be deleted",
             utc(head.unix_s)
         ));
     }
@@ -361,10 +361,10 @@ struct Optimized {
     stored_after_bytes: u64,
 }
 
-/// Puts small and clipped frames together.
+/// Merges small and clipped frames.
 pub async fn optimize(args: BlobOptimizeArgs, context: &Context<'_>) -> Outcome {
     if *args.blob.at() != At::Newest {
-        return refuse("only the newest version is optimised: remove `@VERSION` from the URL");
+        return refuse("optimize works on the newest version: remove `@VERSION` from the URL");
     }
     let (connection, blob) = context.open_to_write(&args.blob).await?;
     let size = blob.version(&At::Newest).await.map_err(failure)?.size;
@@ -378,7 +378,7 @@ pub async fn optimize(args: BlobOptimizeArgs, context: &Context<'_>) -> Outcome 
         done = blob.optimize(args.all, &options) => done.map_err(failure)?,
         () = show(&progress, &tally, &connection) => return Err(Failure::Internal("the progress bar ended".to_owned())),
         () = context.interruption() => {
-            return Err(Failure::Interrupted("interrupted; the content is as it was, what was not committed is garbage".to_owned()));
+            return Err(Failure::Interrupted("interrupted; the content is unchanged, and `shale blob gc` deletes what was not committed".to_owned()));
         }
     };
     progress.finish();
@@ -393,7 +393,7 @@ pub async fn optimize(args: BlobOptimizeArgs, context: &Context<'_>) -> Outcome 
         let (before, after) = (format_size(optimized.stored_before_bytes), format_size(optimized.stored_after_bytes));
         let bytes = format_size(optimized.bytes);
         format!(
-            "{}: {} ranges ({bytes}) written anew, {before} before, {after} now\n",
+            "{}: {} ranges ({bytes}) rewritten, stored in {before} before and {after} now\n",
             optimized.blob, optimized.ranges
         )
     });

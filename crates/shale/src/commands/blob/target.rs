@@ -44,6 +44,15 @@ impl Target {
                 let why = format!("{} exists; overwrite it with --force", path.display());
                 return Err(Error::new(ErrorKind::Exists, why).into());
             }
+            Err(_) if path.is_symlink() => {
+                let aim = std::fs::read_link(path).unwrap_or_default();
+                let why = format!(
+                    "{} is a symbolic link to {}, which is not there: remove the link, or name the file that is to be written",
+                    path.display(),
+                    aim.display()
+                );
+                return Err(Error::new(ErrorKind::Exists, why).into());
+            }
             Err(_) => {
                 let file = OpenOptions::new().write(true).create_new(true).open(path).map_err(failed)?;
                 return Ok(Self { file, place: Place::New(path.to_owned()) });
@@ -150,6 +159,19 @@ mod tests {
         assert_eq!(old.metadata().unwrap().permissions().mode() & 0o777, 0o640);
         assert!(link.is_symlink());
         assert_eq!(names(dir.path()), ["link", "old"]);
+    }
+
+    /// The file would not come into being where the user sees it, or where they do not expect it.
+    #[test]
+    fn a_link_to_nothing_is_refused_and_stays() {
+        let dir = testkit::TempDir::new("get-link");
+        let link = dir.join("link");
+        std::os::unix::fs::symlink("nowhere", &link).unwrap();
+        for force in [false, true] {
+            let refused = Target::create(&link, force).unwrap_err().to_string();
+            assert!(refused.contains("symbolic link to nowhere"), "{refused}");
+            assert_eq!(names(dir.path()), ["link"]);
+        }
     }
 
     #[test]

@@ -1,9 +1,11 @@
-//! The command at the other end of a control connection, as the set of devices knows it.
+//! The command at the other end of a control connection: as the set of devices knows it, and as the
+//! caller of operations.
 
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
+use operations::{Caller, Role, Who};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::sockopt;
 use rustix::time::Timespec;
@@ -12,18 +14,30 @@ use surface::{Client, process_name, program_file};
 use crate::traffic::COMMANDS;
 
 /// See the module's text.
-pub(super) struct Caller {
+pub(super) struct Peer {
     stream: Arc<UnixStream>,
 }
 
-impl Caller {
-    /// Of a connection.
-    pub(super) fn of(stream: Arc<UnixStream>) -> Arc<dyn Client> {
+impl Peer {
+    /// The client of a connection.
+    pub(super) fn client(stream: Arc<UnixStream>) -> Arc<dyn Client> {
         Arc::new(Self { stream })
+    }
+
+    /// The caller of a connection. Only the owner of the pool and root can connect, so it is an
+    /// administrator.
+    ///
+    /// # Errors
+    /// When the system does not tell which process it is.
+    pub(super) fn caller(stream: &UnixStream) -> std::io::Result<Caller> {
+        let peer = sockopt::socket_peercred(stream)?;
+        let pid = peer.pid.as_raw_nonzero().get().unsigned_abs();
+        let who = Who::Process { uid: peer.uid.as_raw(), pid };
+        Ok(Caller { who, from: "control socket".to_owned(), role: Role::Admin })
     }
 }
 
-impl Client for Caller {
+impl Client for Peer {
     fn name(&self) -> String {
         let peer = sockopt::socket_peercred(&*self.stream).ok();
         let who = peer.map(|peer| {
@@ -60,7 +74,7 @@ mod tests {
     #[test]
     fn a_command_is_gone_when_its_end_is_closed_and_not_before() {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let caller = Caller::of(Arc::new(ours));
+        let caller = Peer::client(Arc::new(ours));
         assert!(!caller.is_gone());
         assert!(caller.name().starts_with(&format!("command, process {} (", std::process::id())), "{}", caller.name());
         (&theirs).write_all(b"a request that nobody has read").unwrap();

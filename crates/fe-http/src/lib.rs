@@ -1,0 +1,29 @@
+//! The HTTP front end: REST, events, metrics and the page.
+//!
+//! It runs as a process of its own ([`run`]), because what parses bytes of strangers must not be
+//! able to end or to read the storage server. The process has no rights, no files and no
+//! credentials. It hands each request, with the cookie or the token that came with it, to the
+//! server ([`wire`]), which decides.
+//!
+//! Owns listening sockets, connections, and the limits on both. It knows no engine and no pool.
+
+#![allow(clippy::result_large_err, reason = "the error of a handler is a response, which is its usual value")]
+
+mod api;
+mod assets;
+mod backend;
+mod connections;
+mod events;
+mod guard;
+mod metrics;
+mod problem;
+mod process;
+mod rights;
+mod router;
+mod session;
+mod tls;
+pub mod wire;
+
+pub use metrics::{Figures, ObjectFigures};
+pub use process::run;
+pub use tls::fingerprint;

@@ -1,0 +1,80 @@
+//! Closing a file, for which the kernel needs no server. Owns how a new mount says so.
+//!
+//! The kernel sends `FLUSH` when a descriptor is closed. Nothing here depends on it: writes are
+//! done when they are answered, and locks stay with the kernel. But it sends one until the first
+//! answer. A program that executes another one then waits while its memory is locked, and so do
+//! `ps` and all programs that read its `/proc/PID`. The kernel cannot be told with the answer to
+//! `INIT`, nor by opens that are answered with `ENOSYS`. So the server closes a file of its own as
+//! soon as the share is mounted. That file is in no tree, so it is there in a full share, too.
+//!
+//! Opens that come to the server, where access times move, are answered with a flag instead.
+//!
+//! The thread that mounts calls [`close_first`]; any thread that serves may call the rest.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use fuse::{Answer, Attributes, Entry, Errno, Operation, Request, Time};
+use share::Tree;
+
+use crate::moments::FIRST_CLOSED;
+use crate::served::{Served, TTL};
+
+/// The file's name in the root while the server opens it.
+const NAME: &str = ".shale-first-closed";
+
+/// Whether the file is to be found.
+#[derive(Default)]
+pub(crate) struct Closing {
+    is_shown: AtomicBool,
+}
+
+impl Closing {
+    /// Whether a request is for the file.
+    pub(crate) fn takes(&self, request: &Request<'_>) -> bool {
+        let is_looked_up = || matches!(request.operation, Operation::Lookup { name } if name == NAME.as_bytes());
+        request.node == FIRST_CLOSED
+            || request.node == Tree::ROOT && is_looked_up() && self.is_shown.load(Ordering::Relaxed)
+    }
+
+    /// Answers such a request: its look-up, and that it is opened and closed without the server.
+    pub(crate) fn serve(request: &Request<'_>, answer: impl Answer) {
+        if !matches!(request.operation, Operation::Lookup { .. }) {
+            return answer.fail(Errno::ENOSYS);
+        }
+        let none = Time::default();
+        let attributes = Attributes {
+            inode: FIRST_CLOSED,
+            size: 0,
+            blocks: 0,
+            accessed: none,
+            modified: none,
+            changed: none,
+            mode: libc::S_IFREG | 0o400,
+            links: 1,
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+            device: 0,
+            block_bytes: 0,
+        };
+        let name_valid = Duration::ZERO;
+        answer.entry(&Entry { node: FIRST_CLOSED, generation: 0, name_valid, attributes_valid: TTL, attributes });
+    }
+}
+
+/// Has the kernel learn that nothing waits for `FLUSH`, on a share that is served and was just
+/// mounted at `dir`.
+pub(crate) fn close_first(served: &Served, dir: &Path) {
+    if served.has_access_times {
+        return;
+    }
+    let is_shown = &served.closing.is_shown;
+    is_shown.store(true, Ordering::Relaxed);
+    let opened = File::open(dir.join(NAME));
+    is_shown.store(false, Ordering::Relaxed);
+    if let Err(error) = opened {
+        log::debug!("{}: the first file that is closed there waits for the server: {error}", dir.display());
+    }
+}

@@ -1,0 +1,110 @@
+//! Who calls an operation, the roles, and the record of a call for the audit log. Plain values: the
+//! server decides which caller has which role.
+
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use surface::{Error, ErrorKind, Result};
+
+use crate::about::About;
+
+/// What a caller may do. A higher role includes the lower ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Role {
+    /// Figures, lists and properties.
+    Read,
+    /// Snapshots and jobs, and names of files.
+    Operate,
+    /// Everything.
+    Admin,
+}
+
+impl Role {
+    /// Its name in documents and messages.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Operate => "operate",
+            Self::Admin => "admin",
+        }
+    }
+}
+
+/// Identity of a caller.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum Who {
+    /// A process of this machine.
+    Process {
+        /// Its user.
+        uid: u32,
+        /// Its number.
+        pid: u32,
+    },
+    /// A user who has logged in.
+    User(String),
+    /// The owner of a token, by the name of the token.
+    Token(String),
+    /// The server itself.
+    Server,
+}
+
+impl fmt::Display for Who {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Process { uid, pid } => write!(f, "uid {uid} (process {pid})"),
+            Self::User(name) => write!(f, "user {name}"),
+            Self::Token(name) => write!(f, "token {name}"),
+            Self::Server => f.write_str("the server"),
+        }
+    }
+}
+
+/// The caller of an operation.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Caller {
+    /// Identity.
+    pub who: Who,
+    /// Door or address of origin.
+    pub from: String,
+    /// Role at the time of the call.
+    pub role: Role,
+}
+
+impl Caller {
+    /// Checks the role for an operation.
+    ///
+    /// # Errors
+    /// `Denied`.
+    pub fn check(&self, about: &About) -> Result<()> {
+        if self.role >= about.needs {
+            return Ok(());
+        }
+        let (op, needs, role) = (about.op(), about.needs.name(), self.role.name());
+        let text =
+            format!("'{op}' needs the role {needs}, and {} has {role}: ask an administrator of the pool", self.who);
+        Err(Error::new(ErrorKind::Denied, text))
+    }
+}
+
+/// A call that changed something, or was refused.
+#[derive(Debug)]
+pub struct AuditRecord<'a> {
+    /// The caller.
+    pub caller: &'a Caller,
+    /// The operation.
+    pub about: &'static About,
+    /// Description with the objects and values of the request.
+    pub text: &'a str,
+    /// Error that ended it; none: it succeeded.
+    pub error: Option<&'a Error>,
+}
+
+/// Receives the record of each call that changes something, and of each refused one. Called after
+/// the operation by the thread that ran it, so it must not wait for a client.
+pub trait Audit: Send + Sync {
+    /// Takes a record.
+    fn record(&self, record: &AuditRecord<'_>);
+}

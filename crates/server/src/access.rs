@@ -1,0 +1,422 @@
+//! Who may do what through the HTTP front end: users, tokens and sessions.
+//!
+//! Owns `access.json` in the pool's directory, and in memory the sessions, the log-in link, and the
+//! counts of failed attempts. Without threads and without a clock: each call takes the time. Any
+//! thread may call it; a log-in takes some 30 ms of one CPU, and two run at a time.
+//!
+//! Secrets never stay as they are: a password becomes an argon2id hash, tokens, session ids and the
+//! key of the log-in link become SHA-256 hashes (they have 256 random bits, so a slow hash adds
+//! nothing). Sessions end with the server, and with a change of their user's password or role.
+
+mod attempts;
+mod file;
+mod secret;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use operations::{NewToken, Role, TokenLine, UserLine, Who};
+use parking_lot::Mutex;
+use surface::{Error, ErrorKind, Result};
+
+use self::attempts::Attempts;
+use self::file::{Contents, StoredToken, StoredUser};
+use self::secret::{Digest, Hashing, Password};
+
+/// Longest life of a session.
+const SESSION_SECONDS: u64 = 12 * 3600;
+/// A session that is not used for so long ends.
+const SESSION_IDLE_SECONDS: u64 = 3600;
+/// Most sessions at once: the one that was idle longest makes room.
+const SESSIONS_MAX: usize = 1024;
+/// How long the log-in link is good.
+const LINK_SECONDS: u64 = 15 * 60;
+/// The time of a token's last use is written at most so often.
+const LAST_USE_EVERY_SECONDS: u64 = 60;
+/// Most users and most tokens: each request looks through them.
+const ENTRIES_MAX: usize = 1000;
+/// Shortest password.
+const PASSWORD_BYTES_MIN: usize = 8;
+/// Longest password: argon2 reads all of it.
+const PASSWORD_BYTES_MAX: usize = 1024;
+/// What tokens begin with, so that scanners of repositories find them.
+const TOKEN_PREFIX: &str = "shale_";
+
+/// The time of a call.
+#[derive(Debug, Clone, Copy)]
+pub struct Moment {
+    /// Wall clock: what is kept in the file counts by it.
+    pub unix_s: u64,
+    /// Seconds of a clock that is never set: sessions and attempts count by it.
+    pub monotonic_s: u64,
+}
+
+/// What a client shows to prove who it is.
+#[derive(Debug, Clone, Copy)]
+pub enum Proof<'a> {
+    /// The id of a session.
+    Session(&'a str),
+    /// A token.
+    Token(&'a str),
+}
+
+/// Who a client is, and what it may do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Grant {
+    /// A user, or the owner of a token.
+    pub who: Who,
+    /// What it may do.
+    pub role: Role,
+}
+
+/// A session that has begun.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewSession {
+    /// Its id, for the cookie; kept nowhere else.
+    pub id: String,
+    /// Whose it is.
+    pub grant: Grant,
+    /// Its longest life.
+    pub seconds: u64,
+}
+
+/// Why somebody is not let in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Refusal {
+    /// The credentials are wrong, or have expired. Nothing more is said.
+    Wrong,
+    /// Too many attempts failed: the next one is answered after so many seconds.
+    TooMany(u64),
+}
+
+struct SessionEntry {
+    user: String,
+    role: Role,
+    began_s: u64,
+    used_s: u64,
+}
+
+struct State {
+    contents: Contents,
+    /// By the hash of the id.
+    sessions: BTreeMap<Digest, SessionEntry>,
+    /// The hash of the log-in link's key, and until when it is good.
+    link: Option<(Digest, u64)>,
+    attempts: Attempts,
+}
+
+/// See the module's text.
+pub struct Access {
+    path: PathBuf,
+    state: Mutex<State>,
+    /// Passed by those that compute a password's hash.
+    hashing: Hashing,
+    /// Why the file cannot be used: nobody is let in, and nothing is changed.
+    unusable: Option<String>,
+}
+
+/// The user of the log-in link.
+const LINK_USER: &str = "admin";
+
+impl Access {
+    /// Reads the file of a pool's directory. One that cannot be read keeps everybody out, and does
+    /// not keep the pool from being opened.
+    pub fn open(pool: &Path) -> Self {
+        let path = pool.join("access.json");
+        let (contents, unusable) = match Contents::read(&path) {
+            Ok(contents) => (contents, None),
+            Err(error) => (Contents::default(), Some(error.to_string())),
+        };
+        let state = State { contents, sessions: BTreeMap::new(), link: None, attempts: Attempts::default() };
+        Self { path, state: Mutex::new(state), hashing: Hashing::default(), unusable }
+    }
+
+    /// Why nobody can log in, if that is so.
+    pub fn unusable(&self) -> Option<&str> {
+        self.unusable.as_deref()
+    }
+
+    /// Whether there is a user or a token.
+    pub fn has_anybody(&self) -> bool {
+        let state = self.state.lock();
+        !state.contents.users.is_empty() || !state.contents.tokens.is_empty()
+    }
+
+    /// The users by name.
+    pub fn users(&self) -> Vec<UserLine> {
+        self.state.lock().contents.users.iter().map(StoredUser::line).collect()
+    }
+
+    /// The tokens by name.
+    pub fn tokens(&self) -> Vec<TokenLine> {
+        self.state.lock().contents.tokens.iter().map(StoredToken::line).collect()
+    }
+
+    /// Changes the file: all or nothing.
+    fn change<T>(&self, change: impl FnOnce(&mut Contents) -> Result<T>) -> Result<T> {
+        if let Some(why) = &self.unusable {
+            let text = format!("{why}: restore the file, or move it away and set passwords again");
+            return Err(Error::new(ErrorKind::Corrupt, text));
+        }
+        let mut state = self.state.lock();
+        let mut next = state.contents.clone();
+        let value = change(&mut next)?;
+        next.write(&self.path)?;
+        state.contents = next;
+        let State { contents, sessions, .. } = &mut *state;
+        sessions.retain(|_, session| contents.user(&session.user).is_none_or(|user| user.role == session.role));
+        Ok(value)
+    }
+
+    /// Sets a user's password, and makes the user if there is none of that name; `role` none: as it
+    /// is, or `Admin` for a new one. Ends the user's sessions.
+    ///
+    /// # Errors
+    /// `Invalid` for a name or a password that cannot be, and those of the file.
+    pub fn set_password(&self, user: &str, password: &str, role: Option<Role>, now: Moment) -> Result<()> {
+        check_name(user, "a user")?;
+        if !(PASSWORD_BYTES_MIN..=PASSWORD_BYTES_MAX).contains(&password.len()) {
+            let text = format!("a password has {PASSWORD_BYTES_MIN} to {PASSWORD_BYTES_MAX} bytes");
+            return Err(Error::new(ErrorKind::Invalid, text));
+        }
+        let hashed = self.hashing.hash(password)?;
+        self.change(|contents| {
+            let before = contents.user(user).map(|user| user.role);
+            if before.is_none() && contents.users.len() >= ENTRIES_MAX {
+                return Err(Error::new(ErrorKind::Invalid, format!("there are {ENTRIES_MAX} users already")));
+            }
+            let role = role.or(before).unwrap_or(Role::Admin);
+            contents.put_user(StoredUser {
+                name: user.to_owned(),
+                role,
+                password: hashed,
+                password_set_unix_s: now.unix_s,
+            });
+            Ok(())
+        })?;
+        self.end_sessions_of(user);
+        Ok(())
+    }
+
+    /// Removes a user, and ends their sessions.
+    ///
+    /// # Errors
+    /// `NotFound`, and those of the file.
+    pub fn remove_user(&self, user: &str) -> Result<()> {
+        self.change(|contents| {
+            let before = contents.users.len();
+            contents.users.retain(|known| known.name != user);
+            let found = contents.users.len() < before;
+            found.then_some(()).ok_or_else(|| Error::new(ErrorKind::NotFound, format!("there is no user '{user}'")))
+        })?;
+        self.end_sessions_of(user);
+        Ok(())
+    }
+
+    fn end_sessions_of(&self, user: &str) {
+        self.state.lock().sessions.retain(|_, session| session.user != user);
+    }
+
+    /// Makes a token.
+    ///
+    /// # Errors
+    /// `Invalid` for a name that cannot be, `Exists` for one that is taken, and those of the file.
+    pub fn create_token(&self, name: &str, role: Role, expires_unix_s: Option<u64>, now: Moment) -> Result<NewToken> {
+        check_name(name, "a token")?;
+        if expires_unix_s.is_some_and(|at| at <= now.unix_s) {
+            let text = format!("the token '{name}' would have expired already: choose a later time");
+            return Err(Error::new(ErrorKind::Invalid, text));
+        }
+        let text = format!("{TOKEN_PREFIX}{}", secret::random_text()?);
+        let digest = Digest::of(&text);
+        let line = self.change(|contents| {
+            if contents.tokens.iter().any(|token| token.name == name) {
+                let text = format!("there is a token '{name}': choose another name, or revoke that one first");
+                return Err(Error::new(ErrorKind::Exists, text));
+            }
+            if contents.tokens.len() >= ENTRIES_MAX {
+                let text = format!("there are {ENTRIES_MAX} tokens already: revoke some");
+                return Err(Error::new(ErrorKind::Invalid, text));
+            }
+            let token = StoredToken {
+                name: name.to_owned(),
+                role,
+                digest,
+                created_unix_s: now.unix_s,
+                expires_unix_s,
+                last_used_unix_s: None,
+            };
+            let line = token.line();
+            contents.tokens.push(token);
+            contents.tokens.sort_by(|a, b| a.name.cmp(&b.name));
+            Ok(line)
+        })?;
+        Ok(NewToken { line, token: text })
+    }
+
+    /// Revokes a token: the next request with it is refused.
+    ///
+    /// # Errors
+    /// `NotFound`, and those of the file.
+    pub fn revoke_token(&self, name: &str) -> Result<()> {
+        self.change(|contents| {
+            let before = contents.tokens.len();
+            contents.tokens.retain(|token| token.name != name);
+            let found = contents.tokens.len() < before;
+            found.then_some(()).ok_or_else(|| Error::new(ErrorKind::NotFound, format!("there is no token '{name}'")))
+        })
+    }
+
+    /// Makes the key of a log-in link, which is good once; an earlier one is good no more.
+    ///
+    /// # Errors
+    /// When the system has no random bytes.
+    pub fn new_link(&self, now: Moment) -> Result<String> {
+        let key = secret::random_text()?;
+        self.state.lock().link = Some((Digest::of(&key), now.monotonic_s + LINK_SECONDS));
+        Ok(key)
+    }
+
+    /// Begins a session with a password. `from`: the client's address.
+    ///
+    /// # Errors
+    /// See [`Refusal`].
+    pub fn log_in(
+        &self,
+        user: &str,
+        password: &str,
+        from: &str,
+        now: Moment,
+    ) -> std::result::Result<NewSession, Refusal> {
+        let known = self.attempt(from, Some(user), now, |state| {
+            state.contents.user(user).map(|user| (user.role, user.password.clone()))
+        })?;
+        // Somebody unknown takes as long as somebody known.
+        let hash = known.as_ref().map_or_else(Password::of_nobody, |(_, hash)| hash.clone());
+        let is_right = password.len() <= PASSWORD_BYTES_MAX && self.hashing.matches(&hash, password);
+        let (role, hash) = known.filter(|_| is_right).ok_or(Refusal::Wrong)?;
+        let mut state = self.state.lock();
+        // It may have been changed while the hash was computed.
+        if state.contents.user(user).is_none_or(|user| user.password != hash) {
+            return Err(Refusal::Wrong);
+        }
+        state.attempts.forgive(from, Some(user));
+        begin_session(&mut state, user, role, now)
+    }
+
+    /// Begins a session with the key of the log-in link.
+    ///
+    /// # Errors
+    /// See [`Refusal`].
+    pub fn log_in_by_link(&self, key: &str, from: &str, now: Moment) -> std::result::Result<NewSession, Refusal> {
+        let digest = Digest::of(key);
+        let is_right = self.attempt(from, None, now, |state| {
+            let is_right = state.link.as_ref().is_some_and(|(link, until)| *link == digest && now.monotonic_s < *until);
+            if is_right {
+                state.link = None;
+            }
+            is_right
+        })?;
+        if !is_right {
+            return Err(Refusal::Wrong);
+        }
+        let mut state = self.state.lock();
+        state.attempts.forgive(from, None);
+        begin_session(&mut state, LINK_USER, Role::Admin, now)
+    }
+
+    /// Counts an attempt before it is looked at, so that attempts at the same time are counted too.
+    fn attempt<T>(
+        &self,
+        from: &str,
+        user: Option<&str>,
+        now: Moment,
+        look: impl FnOnce(&mut State) -> T,
+    ) -> std::result::Result<T, Refusal> {
+        let mut state = self.state.lock();
+        if self.unusable.is_some() {
+            return Err(Refusal::Wrong);
+        }
+        state.attempts.begin(from, user, now.monotonic_s).map_err(Refusal::TooMany)?;
+        Ok(look(&mut state))
+    }
+
+    /// Ends a session.
+    pub fn log_out(&self, session: &str) {
+        self.state.lock().sessions.remove(&Digest::of(session));
+    }
+
+    /// Who shows this, and what they may do; none: it is wrong, or has expired.
+    pub fn check(&self, proof: Proof<'_>, now: Moment) -> Option<Grant> {
+        let mut state = self.state.lock();
+        match proof {
+            Proof::Session(id) => check_session(&mut state, &Digest::of(id), now),
+            Proof::Token(text) => {
+                let (grant, is_news) = check_token(&mut state, &Digest::of(text), now)?;
+                // If it cannot be written, the next use tries again after a minute.
+                if is_news && let Err(error) = state.contents.write(&self.path) {
+                    log::warn!("the last use of a token cannot be kept: {error}");
+                }
+                Some(grant)
+            }
+        }
+    }
+}
+
+fn begin_session(state: &mut State, user: &str, role: Role, now: Moment) -> std::result::Result<NewSession, Refusal> {
+    let id = secret::random_text().map_err(|_| Refusal::TooMany(1))?;
+    state.sessions.retain(|_, session| session.is_live(now));
+    if state.sessions.len() >= SESSIONS_MAX
+        && let Some(idle) = state.sessions.iter().min_by_key(|(_, session)| session.used_s).map(|(id, _)| *id)
+    {
+        state.sessions.remove(&idle);
+    }
+    let entry = SessionEntry { user: user.to_owned(), role, began_s: now.monotonic_s, used_s: now.monotonic_s };
+    let grant = entry.grant();
+    state.sessions.insert(Digest::of(&id), entry);
+    Ok(NewSession { id, grant, seconds: SESSION_SECONDS })
+}
+
+fn check_session(state: &mut State, id: &Digest, now: Moment) -> Option<Grant> {
+    let session = state.sessions.get_mut(id)?;
+    if session.is_live(now) {
+        session.used_s = now.monotonic_s;
+        return Some(session.grant());
+    }
+    state.sessions.remove(id);
+    None
+}
+
+/// The grant of a token, and whether the time of its last use is to be written.
+fn check_token(state: &mut State, digest: &Digest, now: Moment) -> Option<(Grant, bool)> {
+    let token = state.contents.tokens.iter_mut().find(|token| token.digest == *digest)?;
+    if token.expires_unix_s.is_some_and(|at| now.unix_s >= at) {
+        return None;
+    }
+    let is_news = token.last_used_unix_s.is_none_or(|last| now.unix_s.abs_diff(last) >= LAST_USE_EVERY_SECONDS);
+    if is_news {
+        token.last_used_unix_s = Some(now.unix_s);
+    }
+    Some((Grant { who: Who::Token(token.name.clone()), role: token.role }, is_news))
+}
+
+impl SessionEntry {
+    fn is_live(&self, now: Moment) -> bool {
+        now.monotonic_s.saturating_sub(self.began_s) < SESSION_SECONDS
+            && now.monotonic_s.saturating_sub(self.used_s) < SESSION_IDLE_SECONDS
+    }
+
+    fn grant(&self) -> Grant {
+        Grant { who: Who::User(self.user.clone()), role: self.role }
+    }
+}
+
+/// Refuses a name that would not fit a line of a log or a table.
+fn check_name(name: &str, whose: &str) -> Result<()> {
+    operations::names::short_name(name)
+        .map(drop)
+        .map_err(|why| Error::new(ErrorKind::Invalid, format!("'{name}' cannot be the name of {whose}: {why}")))
+}
+
+#[cfg(test)]
+mod tests;

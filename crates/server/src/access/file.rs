@@ -1,0 +1,119 @@
+//! `access.json`: users and tokens. Read once, replaced as a whole.
+
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use operations::{Role, TokenLine, UserLine};
+use serde::{Deserialize, Serialize};
+use surface::{Error, ErrorKind, Result};
+
+use super::secret::{Digest, Password};
+
+/// Version of the file.
+const VERSION: u32 = 1;
+
+/// A user.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct StoredUser {
+    pub(super) name: String,
+    pub(super) role: Role,
+    pub(super) password: Password,
+    pub(super) password_set_unix_s: u64,
+}
+
+impl StoredUser {
+    /// What lists show of it.
+    pub(super) fn line(&self) -> UserLine {
+        UserLine { name: self.name.clone(), role: self.role, password_set_unix_s: self.password_set_unix_s }
+    }
+}
+
+/// A token.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct StoredToken {
+    pub(super) name: String,
+    pub(super) role: Role,
+    pub(super) digest: Digest,
+    pub(super) created_unix_s: u64,
+    pub(super) expires_unix_s: Option<u64>,
+    pub(super) last_used_unix_s: Option<u64>,
+}
+
+impl StoredToken {
+    /// What lists show of it.
+    pub(super) fn line(&self) -> TokenLine {
+        TokenLine {
+            name: self.name.clone(),
+            role: self.role,
+            created_unix_s: self.created_unix_s,
+            expires_unix_s: self.expires_unix_s,
+            last_used_unix_s: self.last_used_unix_s,
+        }
+    }
+}
+
+/// What the file has.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Contents {
+    version: u32,
+    /// By name.
+    pub(super) users: Vec<StoredUser>,
+    /// By name.
+    pub(super) tokens: Vec<StoredToken>,
+}
+
+impl Default for Contents {
+    fn default() -> Self {
+        Self { version: VERSION, users: Vec::new(), tokens: Vec::new() }
+    }
+}
+
+impl Contents {
+    /// Reads it; there is nobody if there is no file.
+    pub(super) fn read(path: &Path) -> Result<Self> {
+        let bytes = match std::fs::read(path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Self::default()),
+            Err(error) => return Err(Error::from_io(format!("cannot read {}", path.display()), error)),
+        };
+        let contents: Self = serde_json::from_slice(&bytes)
+            .map_err(|error| Error::with_source(ErrorKind::Corrupt, format!("{} is damaged", path.display()), error))?;
+        if contents.version != VERSION {
+            let text = format!("{} has version {}, this program {VERSION}", path.display(), contents.version);
+            return Err(Error::new(ErrorKind::Unsupported, text));
+        }
+        Ok(contents)
+    }
+
+    /// Replaces the file: a crash leaves the old one or the new one.
+    pub(super) fn write(&self, path: &Path) -> Result<()> {
+        let failed = |error: std::io::Error| Error::from_io(format!("cannot write {}", path.display()), error);
+        let bytes = serde_json::to_vec_pretty(self)
+            .map_err(|error| Error::with_source(ErrorKind::Invalid, "users and tokens cannot be encoded", error))?;
+        let new = path.with_extension("json.new");
+        match std::fs::remove_file(&new) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
+            _ => {}
+        }
+        let mut file =
+            std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new).map_err(failed)?;
+        file.write_all(&bytes).and_then(|()| file.sync_all()).map_err(failed)?;
+        std::fs::rename(&new, path).map_err(failed)?;
+        let dir = path.parent().unwrap_or(Path::new("."));
+        std::fs::File::open(dir).and_then(|dir| dir.sync_all()).map_err(failed)
+    }
+
+    /// The user of that name.
+    pub(super) fn user(&self, name: &str) -> Option<&StoredUser> {
+        self.users.iter().find(|user| user.name == name)
+    }
+
+    /// Adds a user, or replaces the one of that name.
+    pub(super) fn put_user(&mut self, user: StoredUser) {
+        self.users.retain(|known| known.name != user.name);
+        self.users.push(user);
+        self.users.sort_by(|a, b| a.name.cmp(&b.name));
+    }
+}

@@ -1,0 +1,197 @@
+//! Answers the questions of the process that speaks HTTP. Every request proves anew who sent it:
+//! that process holds no credentials, and is believed nothing but the address of a client, and,
+//! where it was given a unix socket, the user at its other end.
+
+use std::io::BufReader;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+use fe_http::wire::{Answer, Ask, Begun, Fault, Proof, What, read_ask, write_answer};
+use operations::{AuditLine, AuditOutcome, Caller, Request, Role, Who};
+use serde_json::{Value, json};
+use surface::{Error, ErrorKind};
+
+use super::figures::Named;
+use super::ticks::Ticks;
+use crate::access::{Access, Grant, NewSession, Refusal};
+use crate::service::Service;
+
+/// Longest wait for a change of a job: it holds one of few connections.
+const JOB_PATIENCE_MS: u64 = 5000;
+
+/// See the module's text.
+pub(super) struct Answering {
+    service: Arc<Service>,
+    /// Whether it has a unix socket, so that users at its other end are believed.
+    believes_peers: bool,
+    /// Whether clients of this machine read the metrics without credentials.
+    open_metrics: bool,
+    named: Named,
+    ticks: Ticks,
+}
+
+impl Answering {
+    pub(super) fn new(service: Arc<Service>, believes_peers: bool, open_metrics: bool) -> Self {
+        Self { service, believes_peers, open_metrics, named: Named::default(), ticks: Ticks::new() }
+    }
+
+    /// What tells this start of the server from others.
+    pub(super) fn boot(&self) -> &str {
+        self.ticks.boot()
+    }
+
+    /// Answers one question after the other until the other end is closed.
+    pub(super) fn serve(&self, stream: &UnixStream) {
+        let mut reader = BufReader::new(stream);
+        let mut writer = stream;
+        loop {
+            let answer = match read_ask(&mut reader) {
+                Ok(Some(ask)) => self.answer(ask),
+                Ok(None) => return,
+                Err(error) => {
+                    // It is killed in the middle of a line, or does not keep to the protocol.
+                    log::info!("the process for HTTP sent no question: {error}");
+                    return;
+                }
+            };
+            if write_answer(&mut writer, &answer).is_err() {
+                return;
+            }
+        }
+    }
+
+    fn access(&self) -> &Access {
+        self.service.access()
+    }
+
+    fn answer(&self, ask: Ask) -> Answer {
+        let Ask { from, proof, what } = ask;
+        let now = self.service.moment();
+        let answered = match what {
+            What::Hello => Ok(Answer::Done),
+            What::LogIn { user, password } => {
+                let outcome = self.access().log_in(&user, &password, &from, now);
+                self.began(&format!("user {user}"), &from, outcome)
+            }
+            What::LogInByLink { key } => {
+                let outcome = self.access().log_in_by_link(&key, &from, now);
+                self.began("the log-in link", &from, outcome)
+            }
+            What::LogOut => {
+                if let Proof::Session(id) = &proof {
+                    self.access().log_out(id);
+                }
+                Ok(Answer::Done)
+            }
+            What::WhoAmI => self.caller(&proof, &from).map(|caller| document(self.who(&caller.who, caller.role), 200)),
+            What::Tick { objects } => self.caller(&proof, &from).and_then(|_| {
+                let frames = self.ticks.frames(&self.service, &objects);
+                frames.map(|frames| document(frames, 200)).map_err(|error| Fault::of(&error))
+            }),
+            What::Metrics { is_local } => {
+                let allowed = if is_local && self.open_metrics { Ok(()) } else { self.caller(&proof, &from).map(drop) };
+                let figures = |()| self.named.figures(&self.service).map_err(|error| Fault::of(&error));
+                allowed.and_then(figures).map(|figures| Answer::Figures(Box::new(figures)))
+            }
+            What::Operation(request) => self.caller(&proof, &from).and_then(|caller| self.operate(&caller, *request)),
+        };
+        answered.unwrap_or_else(Answer::Fault)
+    }
+
+    /// Carries out an operation. The role is checked by the service.
+    fn operate(&self, caller: &Caller, request: Request) -> Result<Answer, Fault> {
+        let about = request.about();
+        if about.rest().is_none() {
+            let text = format!("'{}' is not reached over HTTP", about.op());
+            return Err(Fault::of(&Error::new(ErrorKind::Unsupported, text)));
+        }
+        let done = self.service.handle(caller, over_http(request));
+        let reply = done.map_err(|error| Fault::of(&error))?;
+        let status = about.status(&reply);
+        match reply.document() {
+            Ok(Some(value)) => Ok(document(value, status)),
+            Ok(None) => Ok(Answer::Done),
+            Err(error) => Err(Fault::of(&error)),
+        }
+    }
+
+    /// Who that is.
+    fn caller(&self, proof: &Proof, from: &str) -> Result<Caller, Fault> {
+        let now = self.service.moment();
+        let granted = match proof {
+            Proof::None => None,
+            Proof::Session(id) => self.access().check(crate::access::Proof::Session(id), now),
+            Proof::Token(text) => self.access().check(crate::access::Proof::Token(text), now),
+            Proof::Peer { uid, pid } => (self.believes_peers && self.is_owner(*uid))
+                .then(|| Grant { who: Who::Process { uid: *uid, pid: *pid }, role: Role::Admin }),
+        };
+        let granted = granted.map(|Grant { who, role }| Caller { who, from: format!("http {from}"), role });
+        granted.ok_or_else(|| {
+            if !matches!(proof, Proof::None) {
+                self.record("unknown", from, "request", Some("the credentials are wrong or have expired"));
+            }
+            Fault::unauthorized("log in, or send a valid token (Authorization: Bearer)")
+        })
+    }
+
+    /// Who somebody is, for the page.
+    fn who(&self, who: &Who, role: Role) -> Value {
+        let name = match who {
+            Who::User(name) | Who::Token(name) => name.clone(),
+            other => other.to_string(),
+        };
+        json!({ "user": name, "who": who.to_string(), "role": role, "boot": self.boot() })
+    }
+
+    fn is_owner(&self, uid: u32) -> bool {
+        uid == 0 || self.service.facts().pool.metadata().is_ok_and(|pool| pool.uid() == uid)
+    }
+
+    fn began(&self, who: &str, from: &str, outcome: Result<NewSession, Refusal>) -> Result<Answer, Fault> {
+        match outcome {
+            Ok(NewSession { id, grant, seconds }) => {
+                self.record(who, from, "log_in", None);
+                Ok(Answer::Session(Begun { id, seconds, document: self.who(&grant.who, grant.role) }))
+            }
+            Err(Refusal::Wrong) => {
+                self.record(who, from, "log_in", Some("wrong user or password"));
+                Err(Fault::unauthorized("the user or the password is wrong, or the link has expired"))
+            }
+            Err(Refusal::TooMany(seconds)) => {
+                self.record(who, from, "log_in", Some("too many attempts"));
+                Err(Fault::throttled(seconds))
+            }
+        }
+    }
+
+    fn record(&self, who: &str, from: &str, operation: &str, refused: Option<&str>) {
+        self.service.audit_log().append(AuditLine {
+            unix_s: host::unix_s(),
+            // Until somebody has logged in by it, a name may be anything.
+            who: who.chars().take(255).collect(),
+            from: format!("http {from}"),
+            operation: operation.to_owned(),
+            about: String::new(),
+            outcome: if refused.is_some() { AuditOutcome::Refused } else { AuditOutcome::Done },
+            error: refused.map(str::to_owned),
+            refused_before: 0,
+        });
+    }
+}
+
+/// The request as it is carried out for a client that has no connection of its own: jobs go on
+/// without it, and no wait is long.
+fn over_http(request: Request) -> Request {
+    match request {
+        Request::StartJob { wish, .. } => Request::StartJob { wish, background: true },
+        Request::WatchJob { id, seen, patience_ms } => {
+            Request::WatchJob { id, seen, patience_ms: patience_ms.min(JOB_PATIENCE_MS) }
+        }
+        other => other,
+    }
+}
+
+fn document(document: Value, status: u16) -> Answer {
+    Answer::Document { document, status }
+}

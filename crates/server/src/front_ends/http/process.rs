@@ -1,0 +1,198 @@
+//! Keeps the process that speaks HTTP: starts it, and starts it again when it ends.
+//!
+//! One thread waits for the end of the process, which is the end of the socket pair that they
+//! share. Each start makes new sockets for requests, each with a thread that answers; those of an
+//! earlier process end when they notice that it has gone.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use fe_http::wire::{self, EVENT_LINES, REQUEST_LINES, Setup, send_command};
+use fe_nbd::Listener;
+use parking_lot::{Condvar, Mutex};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use surface::{Error, Result};
+
+use super::HTTP_COMMAND;
+use super::answers::Answering;
+use super::certificate::Certificates;
+
+/// One that has lived so long has started well.
+const STARTED_WELL: Duration = Duration::from_secs(60);
+/// Longest pause before it is started again.
+const PAUSE_SECONDS_MAX: u64 = 60;
+/// How often the files of the certificate are looked at.
+const LOOK_EVERY: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
+
+/// What it takes to start the process.
+pub(super) struct Startable {
+    pub(super) listeners: Vec<Listener>,
+    pub(super) setup: Setup,
+    pub(super) certificates: Option<Certificates>,
+    pub(super) answering: Arc<Answering>,
+}
+
+#[derive(Default)]
+struct State {
+    child: Option<Child>,
+    threads: Vec<JoinHandle<()>>,
+    is_stopping: bool,
+}
+
+struct Shared {
+    startable: Startable,
+    state: Mutex<State>,
+    stopping: Condvar,
+}
+
+/// See the module's text.
+pub(super) struct Process {
+    shared: Arc<Shared>,
+    thread: JoinHandle<()>,
+}
+
+impl Process {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// When it cannot be started the first time.
+    pub(super) fn start(startable: Startable) -> Result<Self> {
+        let shared = Arc::new(Shared { startable, state: Mutex::default(), stopping: Condvar::new() });
+        let failed = |error| Error::from_io("the process for HTTP cannot be started", error);
+        let control = shared.spawn(&shared.startable.setup).map_err(failed)?;
+        let for_thread = Arc::clone(&shared);
+        let thread = std::thread::Builder::new()
+            .name("http-keeper".to_owned())
+            .spawn(move || keep(&for_thread, control))
+            .map_err(failed)?;
+        Ok(Self { shared, thread })
+    }
+
+    /// Ends it. Requests that the server works on are finished, and nobody hears of it.
+    pub(super) fn stop(self) {
+        {
+            let mut state = self.shared.state.lock();
+            state.is_stopping = true;
+            end(&mut state);
+            self.shared.stopping.notify_all();
+        }
+        drop(self.thread.join());
+        let threads = std::mem::take(&mut self.shared.state.lock().threads);
+        for thread in threads {
+            drop(thread.join());
+        }
+    }
+}
+
+/// Ends the process and waits for that; nothing holds it up, for it has no files.
+fn end(state: &mut State) {
+    if let Some(mut child) = state.child.take() {
+        // An error means that it has ended already.
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+}
+
+fn keep(shared: &Shared, control: OwnedFd) {
+    let mut control = Some(control);
+    let mut failures = 0_u32;
+    let mut setup = shared.startable.setup.clone();
+    loop {
+        let began = Instant::now();
+        if let Some(control) = control.take() {
+            shared.wait(&control, &mut setup);
+        }
+        let mut state = shared.state.lock();
+        end(&mut state);
+        if state.is_stopping {
+            return;
+        }
+        failures = if began.elapsed() >= STARTED_WELL { 1 } else { failures + 1 };
+        // At once the first time, then slower.
+        let pause = if failures < 2 { 0 } else { (1 << failures.min(7)).min(PAUSE_SECONDS_MAX) };
+        log::warn!(
+            "the process for HTTP has ended; it is started again{}",
+            match pause {
+                0 => String::new(),
+                pause => format!(" after {pause} s"),
+            }
+        );
+        let until = Instant::now() + Duration::from_secs(pause);
+        while !state.is_stopping && !shared.stopping.wait_until(&mut state, until).timed_out() {}
+        if state.is_stopping {
+            return;
+        }
+        drop(state);
+        match shared.spawn(&setup) {
+            Ok(started) => control = Some(started),
+            Err(error) => log::warn!("the process for HTTP cannot be started: {error}"),
+        }
+    }
+}
+
+impl Shared {
+    /// Starts the process; the socket that tells of its end.
+    fn spawn(&self, setup: &Setup) -> std::io::Result<OwnedFd> {
+        let (ours, theirs) =
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        let pairs =
+            (0..REQUEST_LINES + EVENT_LINES).map(|_| UnixStream::pair()).collect::<std::io::Result<Vec<_>>>()?;
+        let (lines, passed): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
+        let mut program = Command::new("/proc/self/exe");
+        program.arg(HTTP_COMMAND).current_dir("/").process_group(0);
+        host::with_usual_signals(&mut program).stdin(Stdio::from(theirs)).stdout(Stdio::null());
+        let mut state = self.state.lock();
+        if state.is_stopping {
+            return Err(std::io::ErrorKind::Interrupted.into());
+        }
+        state.child = Some(program.spawn()?);
+        // It holds the other end of the pair, too.
+        drop(program);
+        state.threads.retain(|thread| !thread.is_finished());
+        for line in lines {
+            let answering = Arc::clone(&self.startable.answering);
+            let thread = std::thread::Builder::new().name("http-answer".to_owned());
+            state.threads.push(thread.spawn(move || answering.serve(&line))?);
+        }
+        let listeners = self.startable.listeners.iter().map(AsFd::as_fd);
+        let descriptors: Vec<BorrowedFd<'_>> = listeners.chain(passed.iter().map(AsFd::as_fd)).collect();
+        send_command(&ours, &wire::Command::Begin(setup.clone()), &descriptors)?;
+        Ok(ours)
+    }
+
+    /// Waits for the end of the process, and gives it new certificates meanwhile.
+    fn wait(&self, control: &OwnedFd, setup: &mut Setup) {
+        let certificates = self.startable.certificates.as_ref();
+        let patience = certificates.map(|_| &LOOK_EVERY);
+        let mut is_failing = false;
+        loop {
+            // It sends nothing: what can be read is its end.
+            match poll(&mut [PollFd::new(control, PollFlags::IN)], patience) {
+                Ok(0) => {}
+                Err(rustix::io::Errno::INTR) => continue,
+                _ => return,
+            }
+            match certificates.and_then(Certificates::changed) {
+                None => {}
+                Some(Ok(pem)) => {
+                    is_failing = false;
+                    setup.tls = Some(pem.clone());
+                    // If it has gone, the next one gets it.
+                    drop(send_command(control, &wire::Command::Certificate(pem), &[]));
+                    log::info!("HTTP has a new certificate");
+                }
+                Some(Err(error)) => {
+                    if !std::mem::replace(&mut is_failing, true) {
+                        log::warn!("HTTP goes on with the certificate that it has: {error}");
+                    }
+                }
+            }
+        }
+    }
+}
