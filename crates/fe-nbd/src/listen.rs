@@ -19,7 +19,7 @@ use surface::{Error, ErrorKind, Result};
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_COUNT: u32 = 6;
-/// Clients that may wait to be accepted, as std has it.
+/// Backlog of clients waiting to be accepted, as in std.
 const BACKLOG: i32 = 128;
 
 /// Where an NBD server listens.
@@ -128,7 +128,7 @@ impl Listener {
         Self::bind_for(listen, None)
     }
 
-    /// The same; a socket file is its owner's alone from the moment at which it is there.
+    /// The same; a socket file is accessible to its owner only, from its creation on.
     ///
     /// # Errors
     /// Those of [`bind`](Self::bind).
@@ -195,7 +195,7 @@ impl Listener {
     }
 }
 
-/// Binds a socket file; the kernel gives it the mode that the socket has.
+/// Binds a socket file, which gets the socket's mode from the kernel.
 fn bind_file(path: &Path, mode: Option<Mode>) -> std::io::Result<UnixListener> {
     let Some(mode) = mode else { return UnixListener::bind(path) };
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;

@@ -481,8 +481,8 @@ pub fn is_property(key: &str) -> bool {
 }
 
 /// Whether a clone inherits the value of a property from its origin. Reservations are not
-/// inherited; nor is `readonly`, because a clone is made to be changed; nor are exports, which would
-/// expose the clone to clients unasked.
+/// inherited; nor is `readonly`, because a clone is made to be changed; nor are exports, which
+/// would expose the clone to clients unasked.
 pub fn is_cloned(key: &str) -> bool {
     key != "reservation" && key != READONLY && Door::of_property(key).is_none()
 }

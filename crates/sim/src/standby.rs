@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use crate::Rng;
 use crate::power::{Fault, Generation, PointKind, Power, Verdict, power_lost};
 
-/// Standby memory, which its place and its users share.
+/// Standby memory, shared by its location and its users.
 #[derive(Debug, Default)]
 struct File {
     bytes: Mutex<Vec<u8>>,
@@ -151,7 +151,7 @@ impl SimStandby {
         self.state.lock().files.insert((*pool, self.copy), File::of(bytes));
     }
 
-    /// Zeroes a range of the memory while it is in use, past all faults.
+    /// Zeroes a range of the memory while it is in use, bypassing all faults.
     pub fn zero(&self, pool: &[u8; 16], range: Range<usize>, missing: MissingSpace) {
         if let Some(file) = self.state.lock().files.get(&(*pool, self.copy)) {
             file.bytes.lock()[range].fill(0);

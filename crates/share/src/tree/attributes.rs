@@ -53,7 +53,7 @@ fn has_old_access(inode: &Inode, now: Time) -> bool {
 pub enum SetId {
     /// The caller may keep them, or there are none.
     Kept,
-    /// They go. `every_sgid`: the caller is not in the file's group.
+    /// They are cleared. `every_sgid`: the caller is not in the file's group.
     #[allow(missing_docs, reason = "it is said above")]
     Cleared { every_sgid: bool },
 }

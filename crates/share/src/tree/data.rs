@@ -213,7 +213,7 @@ impl Tree {
             self.move_out(node)?;
         }
         let File { data, size, content } = self.file(node)?;
-        // Nothing refuses the request any more, and the content is the old one.
+        // The request can no longer be refused, and the content is still the old one.
         if let SetId::Cleared { every_sgid } = set_id {
             self.clear_set_id_in_part(node, every_sgid)?;
         }

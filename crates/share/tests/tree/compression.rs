@@ -429,7 +429,7 @@ fn usage_is_told_by_an_attribute() {
     let node = world.make(directory, "a.c");
     world.write(node, 0, &text()[..BYTES / 2 + 5]);
     world.tree.link(node, directory, b"b.c").unwrap();
-    // The last writes are counted, also those that are in memory only.
+    // The last writes are included, even those that are only in memory.
     let told = usage(node);
     let stored = world.files.stored(world.tree.inode(node).unwrap().data_file(), 0).unwrap();
     let expected = format!("files=1 size={} data={} stored={}", BYTES / 2 + 5, BYTES / 2 + 4096, stored.stored_bytes);

@@ -270,7 +270,7 @@ impl ObjectSpace for Counting {
     fn allocation(&self, file: u64, offset: u64, length: u64, runs_max: usize) -> Result<Vec<Run>> {
         self.below.allocation(file, offset, length, runs_max)
     }
-    /// As a full pool.
+    /// Behaves like a full pool.
     fn settle(&self) -> Result<()> {
         *self.settles.lock() += 1;
         Err(Error::new(ErrorKind::Full, "no room"))
