@@ -367,7 +367,7 @@ def wrong_names_of_attributes_are_logged_once(t):
     server.stop()
     # The server's messages go where this test's go.
     with open("/proc/self/fd/2", encoding="utf-8") as log:
-        said = [line for line in log if "was refused the attribute" in line]
+        said = [line for line in log if "refused the unknown attribute" in line]
     t.equal(len(said), 2, f"lines of the server's log: {said}")
     for line, name in zip(said, ["user.shale.compresion", "user.shale.mode"]):
         for part in [f"inode {inode} ", f"'{name}'", NAME, "user.shale.usage"]:

@@ -270,7 +270,7 @@ def share_imports_say_what_is_wrong(t):
     no = t.dir / "no.tar"
     no.write_bytes(b"this is no archive " * 1000)
     (t.dir / "nothing").write_bytes(b"")
-    for file, status, words in ((f"{archive}.gz", "usage", "zcat"), (no, "usage", "no tar archive"), (t.dir / "nothing", "usage", "is empty")):
+    for file, status, words in ((f"{archive}.gz", "usage", "zcat"), (no, "usage", "not a tar archive"), (t.dir / "nothing", "usage", "is empty")):
         said = pool.shale("import", "home", file, "--share", status=EXIT[status]).stderr
         t.expect(words in said and "removed" in said, f"no '{words}' in: {said}")
     t.equal(json.loads(pool.shale("list", "--json").stdout), [], "shares that failed imports have left")

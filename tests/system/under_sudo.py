@@ -108,7 +108,7 @@ def readme_under_sudo(t):
     notes = t.dir / "notes"
     checkout = make_user(t, notes)
     lines = re.findall(r"^    ((?:.*&& )?sudo make [a-z]+)", (ROOT / "README.md").read_text(), re.MULTILINE)
-    wanted = ["sudo make demo", "sudo make test", "make build && sudo make install"]
+    wanted = ["make build && sudo make install", "sudo make demo", "sudo make test"]
     t.equal(lines, wanted, "the lines of the README with sudo, of which this test knows what they must come to")
     cargo = f"{t.dir}/home/.cargo/bin/cargo"
 

@@ -44,7 +44,7 @@ def image_formats_are_refused(t):
     pool.shale("import", "v", image, "--as-is")
     out = t.dir / "out.QCOW2"
     done = pool.shale("export", "v", out)
-    t.expect("is no qcow2 file" in done.stderr, f"the warning: {done.stderr}")
+    t.expect("is a raw disk image, not qcow2" in done.stderr, f"the warning: {done.stderr}")
     t.equal(out.read_bytes(), image.read_bytes(), "what was taken as it is")
 
 

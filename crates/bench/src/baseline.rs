@@ -10,7 +10,7 @@ use crate::Outcome;
 use crate::corpus::Corpus;
 use crate::load::{cores, drive};
 
-/// What compressing came to.
+/// Result of compressing.
 #[derive(Debug, Clone, Copy)]
 pub struct Bare {
     /// Raw bytes per second, all cores together.
@@ -89,7 +89,7 @@ fn compressed_units(corpus: &Corpus, codec: Codec, unit_bytes: usize) -> Vec<(Co
     compressed.collect()
 }
 
-/// Several units at a time, so that taking the next piece of work costs nothing.
+/// Units processed together, so that fetching the next piece of work costs nothing.
 fn units_of_a_group(unit_bytes: usize) -> usize {
     (units::GROUP_BYTES / unit_bytes).max(1)
 }

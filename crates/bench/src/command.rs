@@ -5,10 +5,10 @@ use std::process::{Command, Stdio};
 
 use crate::Outcome;
 
-/// Runs a program to its end and returns what it printed.
+/// Runs a program to completion and returns its output.
 ///
 /// # Errors
-/// When it cannot be started or fails, with what it complained about.
+/// When it cannot be started or fails, with its error output.
 pub fn run<S: AsRef<OsStr>>(program: &str, arguments: &[S]) -> Outcome<String> {
     let shown = || {
         let words = arguments.iter().map(|a| a.as_ref().to_string_lossy().into_owned());

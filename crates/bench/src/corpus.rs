@@ -1,4 +1,4 @@
-//! Real data to write: the files of each kind one after the other.
+//! Real data to write: the files of each kind in sequence.
 
 use std::path::{Path, PathBuf};
 
@@ -41,10 +41,10 @@ impl Corpus {
         Ok(Self { data: Bytes::from(data), ends })
     }
 
-    /// The same data, each kind spread evenly over all of it in pieces of a group. One kind after
-    /// the other, the disk has nothing to do for 16 MiB of what compresses well, and the codec for
-    /// as much of what does not compress; a speed that is compared with the lower of two others
-    /// takes for granted that both are wanted all the time.
+    /// The same data, with each kind spread evenly over the whole in pieces of a group. With one
+    /// kind after the other, the disk is idle during 16 MiB of compressible data, and the codec
+    /// during as much incompressible data; a speed that is compared with the lower of two others
+    /// assumes that both are in demand all the time.
     pub fn mixed(&self) -> Self {
         let starts = std::iter::once(0).chain(self.ends.iter().copied());
         let kinds = starts.zip(&self.ends).map(|(start, end)| (start..*end).step_by(ROUND));
@@ -61,15 +61,15 @@ impl Corpus {
         Self { ends: vec![data.len()], data: Bytes::from(data) }
     }
 
-    /// `len` bytes of the endless repetition of the data, from byte `at`; both are multiples of
-    /// what divides the data's length: any power of two up to 128 KiB.
+    /// `len` bytes of the endless repetition of the data, from byte `at`; both are multiples of a
+    /// divisor of the data's length: any power of two up to 128 KiB.
     pub fn slice(&self, at: u64, len: usize) -> Bytes {
         let start = (at % self.data.len() as u64) as usize;
         self.data.slice(start..start + len)
     }
 }
 
-/// The data of each kind below `dir`, by name: at most so many bytes of each, a multiple of a
+/// The data of each kind below `dir`, by name: at most `bytes_max` bytes of each, a multiple of a
 /// group.
 pub fn kind_data(dir: &Path, bytes_max: usize) -> Outcome<Vec<(String, Vec<u8>)>> {
     let mut kinds = Vec::new();
@@ -84,8 +84,7 @@ pub fn kind_data(dir: &Path, bytes_max: usize) -> Outcome<Vec<(String, Vec<u8>)>
     Ok(kinds)
 }
 
-/// The same of one kind that consists of different things: each of its directories, and the files
-/// beside them.
+/// The same for one kind with different parts: each of its directories, and the files next to them.
 pub fn part_data(dir: &Path, kind: &str, bytes_max: usize) -> Outcome<Vec<(String, Vec<u8>)>> {
     let dir = dir.join(kind);
     if !dir.is_dir() {
@@ -146,7 +145,7 @@ mod tests {
 
     #[test]
     fn mixed_data_is_the_same_data_with_every_kind_everywhere() {
-        // Two kinds, one three times as long as the other; every piece tells which it is.
+        // Two kinds, one three times as long as the other; every piece identifies its kind.
         let pieces: Vec<u8> = (0..16).collect();
         let data: Vec<u8> = pieces.iter().flat_map(|piece| vec![*piece; ROUND]).collect();
         let corpus = Corpus { data: Bytes::from(data), ends: vec![4 * ROUND, 16 * ROUND] };

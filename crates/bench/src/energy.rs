@@ -1,4 +1,4 @@
-//! What a busy CPU takes of power, and whose figure that is: for the columns of joules.
+//! Power of a busy CPU and the source of that figure: for the columns of joules.
 
 use env::{Clock, Rapl, SystemClock};
 use policy::Power;

@@ -1,8 +1,8 @@
-//! `shale estimate` against the truth: the real program is asked about each kind of data, and then
-//! all of it is compressed.
+//! `shale estimate` against the truth: the real program estimates each kind of data, and then all
+//! of it is compressed.
 //!
-//! Twice: as a user would, when small data is looked at in full; and with samples of an eighth of
-//! the data, when the margin has to say how far the estimate may be off.
+//! Twice: as a user would, when small data is examined in full; and with samples of an eighth of
+//! the data, when the margin has to cover the error.
 //!
 //! And once more in units of 4 KiB, for which a volume trains dictionaries: against a volume that
 //! has trained its own on the same data.
@@ -45,7 +45,7 @@ struct Line {
     cpu_seconds: f64,
 }
 
-/// The largest error, and of what.
+/// The largest error, and its kind.
 #[derive(Debug, Default)]
 struct Worst {
     points: f64,
@@ -87,8 +87,8 @@ pub fn measure(context: &Context, report: &mut Report) -> Outcome<()> {
         return Ok(());
     }
     let (mut worst, mut worst_part, mut inside, mut asked) = (Worst::default(), Worst::default(), 0, 0);
-    // Least part of the data that the default samples look at, and seconds that each setting was
-    // said to take, by setting.
+    // By setting: the smallest share of the data examined by the default samples, and the predicted
+    // seconds.
     let (mut looked_at, mut data_bytes, mut sampled_bytes) = (100.0f64, 0, 0);
     let mut predicted: BTreeMap<String, (f64, f64)> = BTreeMap::new();
     println!("{:<14} {:<8} {:>8} {:>18} {:>24}", "kind", "codec", "truth", "estimate", "from an eighth");
@@ -159,7 +159,8 @@ fn small_units(context: &Context, report: &mut Report) -> Outcome<()> {
     std::fs::create_dir_all(&context.dir)?;
     let image = context.dir.join("estimate.img");
     for (kind, data) in kind_data(&context.corpus_dir, SMALL_KIND_BYTES)?.into_iter().filter(|(_, d)| !d.is_empty()) {
-        // An image whose first block is a hole: no file-type rule knows it, as none knows a volume.
+        // An image whose first block is a hole: no file-type rule matches it, as none matches a
+        // volume.
         let mut content = vec![0; BLOCK_BYTES];
         content.extend_from_slice(&data);
         std::fs::write(&image, content)?;
@@ -192,7 +193,7 @@ fn small_units(context: &Context, report: &mut Report) -> Outcome<()> {
     )
 }
 
-/// What is saved of all files below `dir`, in percent.
+/// The saving over all files below `dir`, in percent.
 fn truth(dir: &Path, codec: Codec) -> Outcome<f64> {
     let settings = Settings::default();
     let unit_bytes = settings.unit_blocks as usize * BLOCK_BYTES;

@@ -5,12 +5,11 @@ use std::path::Path;
 use crate::Outcome;
 use crate::command::run;
 
-/// What fio measured, of all jobs together.
+/// Measurements of fio, over all jobs.
 #[derive(Debug, Clone, Copy)]
 pub struct Figures {
     /// Requests per second.
     pub iops: f64,
-    /// Bytes per second.
     pub bytes_per_second: f64,
 }
 
@@ -24,8 +23,8 @@ const COMMON: &[&str] = &[
     "--refill_buffers",
     "--buffer_compress_percentage=60",
     "--buffer_compress_chunk=4k",
-    // btrfs does not compress what is written to preallocated space, and a volume would be told to
-    // allocate zeroes.
+    // btrfs does not compress data written to preallocated space, and a volume would receive a
+    // request to allocate zeroes.
     "--fallocate=none",
 ];
 
@@ -50,7 +49,7 @@ pub fn options(words: &str) -> Vec<String> {
     words.split_whitespace().map(str::to_owned).collect()
 }
 
-/// The command for reading what a pool wrote to its data file, directly.
+/// The options for reading a pool's data file directly.
 pub fn raw_read_options(
     data: &Path,
     used_bytes: u64,

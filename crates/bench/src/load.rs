@@ -1,4 +1,4 @@
-//! Loads: many threads that take the next operation each, because the engine's calls are
+//! Loads: many threads that each fetch the next operation, because the engine's calls are
 //! synchronous.
 
 use std::sync::Mutex;
@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use crate::Outcome;
 
-/// What a load did.
+/// Result of a load.
 #[derive(Debug, Clone, Copy)]
 pub struct Done {
     /// Operations.

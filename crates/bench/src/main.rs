@@ -1,10 +1,11 @@
 //! Benchmarks: the engine in this process, the transports and peers as other programs. Prints a
-//! table and writes the figures as JSON. Owns what is measured and how; nothing of what is shipped
-//! depends on it.
+//! table and writes the figures as JSON. Owns the selection of measurements and their methods;
+//! nothing that is shipped depends on it.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod adaptive;
 mod baseline;
+mod bench_pool;
 mod codecs;
 mod command;
 mod corpus;
@@ -19,7 +20,6 @@ mod report;
 mod server;
 mod space;
 mod transport;
-mod world;
 
 use std::path::PathBuf;
 
@@ -31,10 +31,10 @@ use crate::report::{Report, Run};
 #[global_allocator]
 static ALLOCATOR: env::Allocator = env::Allocator;
 
-/// Result of anything that can go wrong: a benchmark tells the user and stops.
+/// Result of a fallible step: a benchmark reports the error and stops.
 type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-/// Measures Shale against what its parts could do alone, and against peers.
+/// Measures Shale against the limits of its parts, and against peers.
 #[derive(Debug, Parser)]
 #[command(
     after_long_help = "Needs root (page cache, loop devices), fio, nbdkit, qemu-nbd, btrfs-progs, and a quiet machine."
@@ -45,14 +45,14 @@ struct Options {
     /// Directory with data: one directory per kind, files in them.
     #[arg(long, global = true, value_name = "DIR", default_value = "/var/tmp/corpus")]
     corpus: PathBuf,
-    /// Where pools are made: a directory on the disk to be measured. What is in it is removed.
+    /// Directory for pools, on the disk to be measured. Its content is removed.
     #[arg(long, global = true, value_name = "DIR", default_value = "/var/tmp/shale-bench")]
     dir: PathBuf,
     /// A tree of many small files, for `adaptive`: such as `tools/public-data kernel DIR` makes.
     #[arg(long, global = true, value_name = "DIR", default_value = "/var/tmp/corpus/source")]
     tree: PathBuf,
-    /// Where `adaptive` keeps what it measured of each unit, and takes it from when it is there: to
-    /// compare versions of the policy on the same measurements.
+    /// File in which `adaptive` stores its measurements of each unit, and from which it reads them
+    /// if it exists: to compare versions of the policy on the same measurements.
     #[arg(long, global = true, value_name = "DIR")]
     measurements: Option<PathBuf>,
     /// Where the figures go; figures of the same name are replaced.
@@ -66,7 +66,7 @@ struct Options {
     /// minute.
     #[arg(long, global = true, value_name = "SIZE", value_parser = units::parse_size)]
     pool_bytes: Option<u64>,
-    /// What is to be said of every figure: other work on the machine, the file system below.
+    /// Note on every figure: other work on the machine, the file system below.
     #[arg(long, global = true, value_name = "TEXT")]
     note: Option<String>,
     /// Only figures whose group's name contains this.
@@ -94,7 +94,7 @@ enum What {
     Engine,
     /// NBD and FUSE, through the real server.
     Transport,
-    /// Uses so many bytes of memory, and ends: done before measurements.
+    /// Uses that many bytes of memory, and ends: run before measurements.
     #[command(hide = true)]
     UseMemory {
         /// How many.
@@ -104,8 +104,8 @@ enum What {
     Peers,
     /// `compression=auto`: against fixed codecs and the oracle.
     Adaptive,
-    /// Every codec on every kind of data: saving, cost, dictionaries; writes codecs.json beside the
-    /// other figures.
+    /// Every codec on every kind of data: saving, cost, dictionaries; writes codecs.json next to
+    /// the other figures.
     Codecs {
         /// Replace the tables of this page.
         #[arg(long, value_name = "FILE")]
@@ -153,7 +153,7 @@ impl Scale {
         Self { rounds: 5, sequential_bytes: 4 << 30, random_bytes: 8 << 30, recovery_bytes: 10 << 30, seconds: 8.0 };
 }
 
-/// What every measurement is given.
+/// Input of every measurement.
 struct Context {
     corpus: Corpus,
     corpus_dir: PathBuf,
@@ -210,7 +210,7 @@ fn main() -> Outcome<()> {
         What::ChildRecovery => return engine::recovery::child(&context),
         _ => {}
     }
-    world::recreate(&options.dir)?;
+    bench_pool::recreate(&options.dir)?;
     println!("data: {} of {}", units::format_size(context.corpus.data.len() as u64), options.corpus.display());
     if options.what == What::Soak {
         space::soak::run(&context)?;

@@ -3,10 +3,10 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::bench_pool::{back_memory, drop_page_cache, recreate};
 use crate::command::run as sh;
 use crate::report::{Report, median};
 use crate::server::{self, Shale};
-use crate::world::{back_memory, drop_page_cache, recreate};
 use crate::{Context, Outcome, fio};
 
 /// Bytes of a device: the jobs use a part of it.
@@ -15,25 +15,25 @@ const DEVICE_BYTES: u64 = 16 << 30;
 /// Unit of the volumes: the default.
 const UNIT: &str = "32K";
 
-/// Memory for Shale: decoded data lies there, as that of a kernel's file system lies in the page
-/// cache, which has all the rest.
+/// Memory for Shale: its cache of decoded data, where a kernel's file system has the page cache,
+/// which gets all the rest.
 const MEMORY: &str = "4G";
 
-/// Read-ahead of the loop device below ext4, in sectors of 512 bytes: 256 KiB, as
-/// `docs/OPERATIONS.md` tells users. ext4 puts what it reads ahead into folios of up to this size:
-/// with 4 MiB, which is what btrfs sets for itself, they are memory that was not used of late.
+/// Read-ahead of the loop device below ext4, in sectors of 512 bytes: 256 KiB, as recommended in
+/// `docs/OPERATIONS.md`. ext4 puts its read-ahead into folios of up to this size: with 4 MiB, the
+/// default of btrfs, they come from memory that was not used recently.
 const READ_AHEAD_SECTORS: &str = "512";
 
 /// Whether mounts get their requests over io_uring: `make peers` sees to it where the kernel can,
 /// as OPERATIONS.md advises.
 const FUSE_RINGS: &str = "/sys/module/fuse/parameters/enable_uring";
 
-/// Memory that is in use just before each job, so that none of them meets what the hypervisor has
-/// taken back.
+/// Memory that is in use just before each job, so that none of them encounters memory reclaimed by
+/// the hypervisor.
 const BACKED_BYTES: u64 = 3 << 30;
 
-/// Space: ratios closer than this are equal: journals and reserved blocks of the file systems
-/// differ by as much.
+/// Space ratios closer than this are equal: journals and reserved blocks of the file systems differ
+/// by as much.
 const RATIO_EQUAL: f64 = 0.99;
 
 /// A job: its name, fio's options for a file on a file system, and for an NBD export.
@@ -41,20 +41,20 @@ struct Job {
     name: &'static str,
     on_file: &'static str,
     on_nbd: &'static str,
-    /// Whether bytes per second are what counts, not requests.
+    /// Whether the figure is bytes per second, not requests.
     throughput: bool,
     /// Share of the size that it writes or reads.
     share: f64,
-    /// It is run twice, and the second time counts: what it reads is in memory then, as far as that
-    /// goes.
+    /// It is run twice, and only the second run is reported, whose data is in memory as far as it
+    /// fits.
     again: bool,
 }
 
 const RANDOM_READ_ON_FILE: &str = "--ioengine=psync --direct=1 --thread --numjobs=32 --rw=randread --bs=4k";
 const RANDOM_READ_ON_NBD: &str = "--rw=randread --bs=4k --iodepth=32";
 
-/// File systems compress what goes through the page cache only, so writes do, and are synced at the
-/// end within the time.
+/// File systems compress only data that goes through the page cache, so writes use it, and are
+/// synced at the end within the measured time.
 const JOBS: [Job; 6] = [
     Job {
         name: "sequential write",
@@ -109,8 +109,7 @@ const JOBS: [Job; 6] = [
 /// How many times as fast as btrfs, job by job.
 const BARS: [f64; JOBS.len()] = [1.0, 1.0, 1.2, 1.2, 4.0, 3.0];
 
-/// All that one contestant achieved: medians for each job, and logical over stored bytes if that
-/// can be told.
+/// Results of one contestant: medians for each job, and logical over stored bytes if known.
 struct Result {
     name: &'static str,
     jobs: [f64; JOBS.len()],
@@ -136,8 +135,7 @@ fn file_systems(context: &Context, report: &mut Report) -> Outcome<()> {
     let mut ours = Vec::new();
     let mut theirs = Vec::new();
     for (codec, our_name, option, their_name) in pairs {
-        // One after the other for each pair: what they share is the disk, and the quarter of an
-        // hour.
+        // Each pair in succession: they share the disk and the quarter of an hour.
         theirs.push(btrfs(context, option, their_name)?);
         ours.push(ext4_on_shale(context, codec, our_name)?);
     }
@@ -186,7 +184,7 @@ fn nbd_servers(context: &Context, report: &mut Report) -> Outcome<()> {
         theirs.push(measure(context, "qemu-nbd qcow2", &mut Peer { uri: server::uri("", &socket), dir: Some(&dir) })?);
     }
     recreate(&dir)?;
-    // Side by side with what it is compared with, as above.
+    // Alternating with its rival, as above.
     let rival = btrfs(context, "zstd:1", "btrfs zstd:1")?;
     let mut shale = Shale::start(&context.dir.join("shale"), "zstd-1", UNIT, DEVICE_BYTES, Some(MEMORY))?;
     let our = measure(context, "Shale NBD zstd-1", &mut shale)?;
@@ -194,21 +192,21 @@ fn nbd_servers(context: &Context, report: &mut Report) -> Outcome<()> {
     for result in &theirs {
         note(context, report, result)?;
     }
-    // The only peer that compresses sets the bar, and only for reads, when ours are in memory, too:
-    // its data never are anywhere else.
+    // The only peer that compresses sets the bar, and only for reads, when our data is in memory,
+    // too: its data always is.
     let bars = [0.0, 0.0, 0.0, 1.2, 0.0, 0.0];
     compare(context, report, &our, &[&theirs[0]], bars)?;
     // A volume without a file system on it against a file: the bars are those of a file on it.
     compare(context, report, &our, &[&rival], BARS)
 }
 
-/// What the jobs run on.
+/// Target of the jobs.
 trait Contestant {
     /// fio's options for a job on it.
     fn options(&self, job: &Job) -> String;
-    /// Forgets what it keeps in memory.
+    /// Drops its caches.
     fn make_cold(&mut self) -> Outcome<()>;
-    /// Bytes in use, if that can be told.
+    /// Bytes in use, if known.
     fn used_bytes(&self) -> Outcome<Option<u64>>;
 }
 
@@ -396,7 +394,7 @@ fn job_note(context: &Context, job: &Job) -> String {
     )
 }
 
-/// Compares with the best of `peers`, job by job; a bar of 0 is none.
+/// Compares with the best of `peers`, job by job; 0 means no bar.
 fn compare(
     context: &Context,
     report: &mut Report,

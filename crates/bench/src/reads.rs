@@ -1,4 +1,4 @@
-//! Reads of a device with many requests in flight, as front ends have them: a few threads with some
+//! Reads of a device with many requests in flight, as in the front ends: a few threads with several
 //! each.
 
 use std::cell::RefCell;
@@ -11,13 +11,13 @@ use surface::{BlockDevice, PendingRead};
 use crate::Outcome;
 use crate::load::{Done, drive};
 
-/// Threads that share the requests in flight: as many as front ends have read together.
+/// Threads that share the requests in flight: as many as read together in the front ends.
 const THREADS: usize = 4;
 
-/// What a thread has of its own.
+/// State of a thread.
 #[derive(Default)]
 struct Own {
-    /// Buffers that are not in use: as many as requests may begin.
+    /// Unused buffers: as many as requests may start.
     spare: Vec<Vec<u8>>,
     done: u64,
     failure: Option<surface::Error>,

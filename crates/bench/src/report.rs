@@ -1,4 +1,4 @@
-//! The figures: a table on standard output and a file of JSON.
+//! The figures: a table on standard output and a JSON file.
 
 use std::path::{Path, PathBuf};
 
@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Context, Outcome};
 
-/// One figure.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct Figure {
     name: String,
@@ -15,24 +14,24 @@ struct Figure {
     target: Option<String>,
     met: Option<bool>,
     how: String,
-    /// What it was measured with: when that is done again, figures that it does not have any more
-    /// go.
+    /// The group that measured it: when that is measured again, figures that no longer occur are
+    /// removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     group: Option<String>,
-    /// Which version was measured, and on which day.
+    /// The version measured, and the date.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     version: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     day: Option<String>,
 }
 
-/// What is said of every figure of a run.
+/// Facts about every figure of a run.
 #[derive(Debug, Clone, Default)]
 pub struct Run {
-    /// Arguments that change what is measured, or what is said of it: part of the command that
-    /// repeats it.
+    /// Arguments that change the measurement or its description: part of the command that repeats
+    /// it.
     pub arguments: Vec<String>,
-    /// What a reader should know of the machine or of the disk.
+    /// Facts about the machine or the disk that a reader should know.
     pub note: Option<String>,
     /// Commit, with a mark if files differ from it.
     pub version: Option<String>,
@@ -46,7 +45,7 @@ pub struct Report {
     path: PathBuf,
     run: Run,
     figures: Vec<Figure>,
-    /// The group that is being measured, and the names of what it came to so far.
+    /// The current group, and the names of its figures so far.
     group: Option<String>,
     measured: Vec<String>,
 }
@@ -62,11 +61,11 @@ impl Run {
         Self { arguments, note, version, day: say("date", &["--utc", "+%F"]) }
     }
 
-    /// What was said of a figure, with the note, and with the arguments of this run in the command
-    /// that repeats it.
+    /// The description of a figure, with the note, and with the arguments of this run in the
+    /// command that repeats it.
     fn complete(&self, how: &str) -> String {
         let mut how = how.to_owned();
-        // The command stands in the last pair of backquotes that begins with `bench`.
+        // The command is the last pair of backquotes that begins with `bench`.
         let end = how.rfind("`bench ").and_then(|begin| Some(begin + 1 + how[begin + 1..].find('`')?));
         if let Some(end) = end {
             let command = how[..end].to_owned();
@@ -88,7 +87,7 @@ impl Report {
         Self { path: path.to_owned(), run, figures, group: None, measured: Vec::new() }
     }
 
-    /// Whether a group is wanted; then what follows belongs to it, until the next one begins.
+    /// Whether a group is wanted; then all figures belong to it until the next one begins.
     pub fn begin(&mut self, context: &Context, group: &str) -> bool {
         self.end_group();
         let wanted = context.wants(group);
@@ -96,8 +95,8 @@ impl Report {
         wanted
     }
 
-    /// What was measured with the group before and was not now has got another name, or is no more.
-    /// A group that came to nothing changes nothing.
+    /// Figures of the group that were not measured this time were renamed or removed. A group
+    /// without any figures changes nothing.
     fn end_group(&mut self) {
         let measured = std::mem::take(&mut self.measured);
         if let Some(group) = self.group.take()
@@ -175,7 +174,8 @@ impl Report {
 }
 
 impl Figure {
-    /// Whether it was measured with a group. Those of older files only say so in their commands.
+    /// Whether it was measured with a group. Figures of older files only record this in their
+    /// commands.
     fn is_of(&self, group: &str) -> bool {
         match &self.group {
             Some(own) => own == group,
@@ -184,7 +184,7 @@ impl Figure {
     }
 }
 
-/// The median; 0 of nothing.
+/// The median; 0 of an empty list.
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -195,7 +195,7 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// The median of the ratios of pairs that were measured one after the other, in percent.
+/// The median of the ratios of pairs measured in succession, in percent.
 pub fn ratio_percent(ours: &[f64], base: &[f64]) -> f64 {
     let ratios: Vec<f64> = ours.iter().zip(base).map(|(a, b)| 100.0 * a / b).collect();
     median(&ratios)
@@ -218,8 +218,7 @@ mod tests {
         assert_eq!(run.complete("with `fio`"), "with `fio`; in memory");
     }
 
-    /// The worst kind was part of a name: when it was another one, the old row stayed beside the
-    /// new one.
+    /// The worst kind was part of a name: when it changed, the old row stayed next to the new one.
     #[test]
     fn a_group_that_is_measured_again_drops_what_it_had() {
         let mut report = Report::open(Path::new("/nonexistent"), Run::default());

@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::Outcome;
+use crate::bench_pool::recreate;
 use crate::command::run;
-use crate::world::recreate;
 
 /// How long a server may take to answer, or to stop.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Pause between two looks.
 const POLL: Duration = Duration::from_millis(20);
 
-/// A child process that is told to stop, and waited for, when dropped.
+/// A child process that is signalled and waited for when dropped.
 #[derive(Debug)]
 pub struct Running(Child);
 
@@ -64,7 +64,7 @@ pub fn uri(export: &str, socket: &Path) -> String {
     format!("nbd+unix:///{export}?socket={}", socket.display())
 }
 
-/// `shale serve` on a pool of its own, with one volume.
+/// `shale serve` on its own pool, with one volume.
 #[derive(Debug)]
 pub struct Shale {
     running: Option<Running>,
@@ -95,7 +95,7 @@ impl Shale {
         Ok(Self { running: Some(running), pool, socket, mount, memory: memory.map(str::to_owned) })
     }
 
-    /// Stops and starts again: nothing is cached then.
+    /// Stops and starts again: nothing is cached afterwards.
     pub fn restart(&mut self) -> Outcome<()> {
         self.running = None;
         self.running = Some(serve(&self.pool, &self.mount, &self.socket, self.memory.as_deref())?);

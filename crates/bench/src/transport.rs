@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
+use crate::bench_pool::recreate;
 use crate::load::cores;
 use crate::report::{Report, median, ratio_percent};
 use crate::server::{self, Shale};
-use crate::world::recreate;
 use crate::{Context, Outcome, fio};
 
 /// Bytes that durable writes are scattered over.

@@ -1,7 +1,7 @@
-//! What the codecs that are written here share: output that cannot overflow, copies, and a hash
+//! Helpers of the codecs implemented in this crate: output that cannot overflow, copies, and a hash
 //! table that needs no clearing.
 
-/// Output that refuses what does not fit.
+/// Bounded output: every method fails instead of writing past the end.
 pub(crate) struct Output<'a> {
     pub dst: &'a mut [u8],
     pub at: usize,
@@ -12,7 +12,7 @@ impl<'a> Output<'a> {
         Self { dst, at: 0 }
     }
 
-    /// One byte more; `None` when there is no room.
+    /// Appends one byte; `None` when there is no room.
     #[inline]
     pub fn push(&mut self, byte: u8) -> Option<()> {
         *self.dst.get_mut(self.at)? = byte;
@@ -20,7 +20,7 @@ impl<'a> Output<'a> {
         Some(())
     }
 
-    /// Bytes more; `None` when there is no room for all.
+    /// Appends `bytes`; `None` when they do not all fit.
     #[inline]
     pub fn extend(&mut self, bytes: &[u8]) -> Option<()> {
         let end = self.at + bytes.len();
@@ -29,9 +29,9 @@ impl<'a> Output<'a> {
         Some(())
     }
 
-    /// As many bytes from `src[from..]`; `None` when either has too few. Short runs are copied as
-    /// one wide word where there is room: what it writes too much lies within the output and is
-    /// overwritten or never shown.
+    /// Appends `len` bytes from `src[from..]`; `None` when either slice is too short. Short runs
+    /// are copied as one wide word where there is room: the surplus stays within the output, where
+    /// it is overwritten or never returned.
     #[inline]
     pub fn literals(&mut self, src: &[u8], from: usize, len: usize) -> Option<()> {
         if len <= WIDE
@@ -47,8 +47,8 @@ impl<'a> Output<'a> {
         Some(())
     }
 
-    /// `len` bytes again from `distance` back, the new ones included; `None` when there is no room
-    /// or nothing that far back.
+    /// Appends `len` bytes starting `distance` bytes back, which may include bytes appended by this
+    /// call; `None` when there is no room or `distance` reaches before the start.
     #[inline]
     pub fn repeat(&mut self, distance: usize, len: usize) -> Option<()> {
         let (at, end) = (self.at, self.at.checked_add(len)?);
@@ -66,8 +66,8 @@ impl<'a> Output<'a> {
             let byte = self.dst[from];
             self.dst[at..end].fill(byte);
         } else {
-            // The output so far repeats with the distance, so each copy may take all that the ones
-            // before it made.
+            // The output so far repeats with the distance, so each copy can take everything that
+            // the previous ones wrote.
             let mut done = 0;
             while done < len {
                 let part = (distance + done).min(len - done);
@@ -79,7 +79,7 @@ impl<'a> Output<'a> {
     }
 }
 
-/// Bytes that are copied as one word.
+/// Bytes copied as one word.
 const WIDE: usize = 16;
 
 #[inline]
@@ -92,13 +92,13 @@ fn chunk_mut<const N: usize>(bytes: &mut [u8], at: usize) -> Option<&mut [u8; N]
     bytes.get_mut(at..)?.first_chunk_mut()
 }
 
-/// Four bytes as a number; 0 behind the end.
+/// Returns four bytes as a number; bytes past the end read as 0.
 #[inline]
 pub(crate) fn word32(bytes: &[u8], at: usize) -> u32 {
     chunk(bytes, at).map_or(0, |b| u32::from_le_bytes(*b))
 }
 
-/// How many bytes from `a` and from `b` (behind `a`) on are the same, at most `most`.
+/// Length of the common run that starts at `a` and at `b` (`b` after `a`), at most `most`.
 #[inline]
 pub(crate) fn same(bytes: &[u8], a: usize, b: usize, most: usize) -> usize {
     let mut len = 0;
@@ -117,12 +117,12 @@ pub(crate) fn same(bytes: &[u8], a: usize, b: usize, most: usize) -> usize {
     len
 }
 
-/// Where something was last seen in the input, by hash. Positions count on from input to input, so
-/// that those of earlier inputs are told by being too small, and the table is cleared only when the
-/// count wraps.
+/// The last position of each hash in the input. Positions keep counting from one input to the next,
+/// so positions of earlier inputs are recognised because they are too small; the table is cleared
+/// only when the count wraps.
 pub(crate) struct LastSeen<const BITS: u32> {
     table: Box<[u32]>,
-    /// Position of the current input's first byte; every older one is smaller.
+    /// Position of the current input's first byte; positions of older inputs are smaller.
     base: u32,
     next: u32,
 }
@@ -132,7 +132,7 @@ impl<const BITS: u32> LastSeen<BITS> {
         Self { table: vec![0; 1 << BITS].into_boxed_slice(), base: 1, next: 1 }
     }
 
-    /// Begins an input of `len` bytes.
+    /// Starts an input of `len` bytes.
     pub fn begin(&mut self, len: u32) {
         self.base = self.next;
         match self.base.checked_add(len) {
@@ -144,7 +144,7 @@ impl<const BITS: u32> LastSeen<BITS> {
         }
     }
 
-    /// Where the hash was last seen in this input; from now on that is `at`.
+    /// Returns the hash's last position in this input, and records `at` as the new one.
     #[inline]
     pub fn replace(&mut self, value: u32, at: usize) -> Option<usize> {
         // Knuth's multiplicative hash: 2^32 divided by the golden ratio.

@@ -1,12 +1,12 @@
 //! bzip2 through libbz2-rs: whole streams with bzip2's own header. Wraps the library's unsafe
-//! calls; owns the memory that it works in.
+//! calls; owns its working memory.
 //!
-//! 1. The library allocates its tables anew for each stream. They come from a pool of buffers that
-//!    are kept, so that a unit costs no system calls.
-//! 2. A unit is at most 128 KiB, which bzip2's run-length stage makes at most 5/4 as long: two
-//!    blocks of level 1, or one block of level 2. Higher levels would give the same bytes and take
-//!    more memory, so they are written as level 2.
-//! 3. A stream whose header asks for more is refused before any memory is taken for it.
+//! 1. The library allocates new tables for each stream. They come from a pool of retained buffers,
+//!    so that a unit costs no system calls.
+//! 2. A unit is at most 128 KiB, which bzip2's run-length stage expands to at most 5/4 of that: two
+//!    blocks of level 1, or one block of level 2. Higher levels would produce the same bytes and
+//!    use more memory, so they are written as level 2.
+//! 3. A stream whose header asks for more is refused before memory is allocated for it.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_uint, c_void};
@@ -18,15 +18,15 @@ use libbz2_rs_sys::{
 
 use crate::Bzip2Level;
 
-/// Highest level that makes a difference for a unit.
+/// Highest level that changes the output for a unit.
 const LEVEL_MAX: c_int = 2;
-/// Longest input whose single block fits level 1: 100,000 bytes less bzip2's reserve of 19, by 4/5.
+/// Longest input whose single block fits level 1: 100,000 bytes less bzip2's reserve of 19, times
+/// 4/5.
 const LEVEL_1_BYTES_MAX: usize = (100_000 - 19) / 5 * 4;
-/// Most buffers that a pool keeps: those of a compressor of either level and those of a
-/// decompressor of either.
+/// Most buffers in a pool: those of a compressor and a decompressor of both levels.
 const BUFFERS_MAX: usize = 16;
 
-/// Compressor and decompressor: the buffers that they work in, kept from call to call.
+/// Compressor and decompressor, with the working buffers that they reuse from call to call.
 #[derive(Default)]
 pub(crate) struct Bzip2 {
     pool: Box<Pool>,
@@ -42,8 +42,8 @@ impl Bzip2 {
         let digit = if src.len() <= LEVEL_1_BYTES_MAX { 1 } else { c_int::from(level.get()).min(LEVEL_MAX) };
         let mut stream = self.stream(src, dst)?;
         // SAFETY: the stream's pointers are valid for its lengths as long as `src`, `dst` and the
-        // pool are borrowed, which is to the end of this function; it is ended before that whatever
-        // happens, and freed there.
+        // pool are borrowed, that is, until this function returns. The stream is ended and freed
+        // before that on every path.
         let finished = unsafe {
             if BZ2_bzCompressInit(&raw mut stream, digit, 0, 0) != BZ_OK {
                 return None;
@@ -55,8 +55,8 @@ impl Bzip2 {
         finished.then(|| dst.len() - stream.avail_out as usize)
     }
 
-    /// Decodes a stream that is exactly `dst.len()` bytes long; false when it is not, or is
-    /// malformed.
+    /// Decodes a stream that is exactly `dst.len()` bytes long; false when it is malformed or has
+    /// another length.
     pub(crate) fn decompress(&mut self, src: &[u8], dst: &mut [u8]) -> bool {
         let [b'B', b'Z', b'h', b'1' | b'2', ..] = src else { return false };
         let Some(mut stream) = self.stream(src, dst) else { return false };
@@ -68,7 +68,8 @@ impl Bzip2 {
             }
             let mut result = BZ2_bzDecompress(&raw mut stream);
             if result == BZ_OK && stream.avail_out == 0 {
-                // All is there, but whether that is the end shows only when more is asked for.
+                // All bytes are decoded; whether the stream ends here only shows when more output
+                // is requested.
                 stream.next_out = spill.as_mut_ptr().cast();
                 stream.avail_out = 1;
                 result = BZ2_bzDecompress(&raw mut stream);
@@ -88,13 +89,13 @@ impl Bzip2 {
         stream.next_out = dst.as_mut_ptr().cast();
         stream.avail_out = c_uint::try_from(dst.len()).ok()?;
         stream.bzalloc = Some(take);
-        stream.bzfree = Some(give_back);
+        stream.bzfree = Some(deallocate);
         stream.opaque = (&raw mut *self.pool).cast();
         Some(stream)
     }
 }
 
-/// Buffers that were used before and will be again.
+/// Buffers kept for reuse.
 #[derive(Default)]
 struct Pool {
     buffers: Vec<Buffer>,
@@ -106,11 +107,11 @@ struct Buffer {
     taken: bool,
 }
 
-/// The library's allocator: the smallest free buffer that is large enough, else a new one; null
-/// when there are too many.
+/// The library's allocator: hands out the smallest free buffer that is large enough, else a new
+/// one; null when the pool is at its limit.
 unsafe extern "C" fn take(pool: *mut c_void, count: c_int, size: c_int) -> *mut c_void {
-    // SAFETY: `pool` is the pointer that `Bzip2::stream` put there: the pool, which no other code
-    // uses while a stream is worked on.
+    // SAFETY: `pool` is the pointer set by `Bzip2::stream`; no other code uses the pool while the
+    // stream is in use.
     let pool = unsafe { &mut *pool.cast::<Pool>() };
     let (Ok(count), Ok(size)) = (usize::try_from(count), usize::try_from(size)) else { return std::ptr::null_mut() };
     let Some(bytes) = count.checked_mul(size) else { return std::ptr::null_mut() };
@@ -129,8 +130,8 @@ unsafe extern "C" fn take(pool: *mut c_void, count: c_int, size: c_int) -> *mut 
     buffer.memory.as_mut_ptr().cast()
 }
 
-/// The library's way to free.
-unsafe extern "C" fn give_back(pool: *mut c_void, memory: *mut c_void) {
+/// The library's deallocator.
+unsafe extern "C" fn deallocate(pool: *mut c_void, memory: *mut c_void) {
     // SAFETY: as in `take`.
     let pool = unsafe { &mut *pool.cast::<Pool>() };
     if let Some(buffer) = pool.buffers.iter_mut().find(|buffer| buffer.memory.as_ptr().cast() == memory.cast_const()) {

@@ -8,11 +8,11 @@ use crate::{Bzip2Level, CodecId, GzipLevel, Lz4HcLevel, ZstdFastLevel, ZstdLevel
 /// A codec that data can be written with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Codec {
-    /// Store as it comes.
+    /// Stores data uncompressed.
     Off,
-    /// Runs of zeroes left out, nothing else.
+    /// Omits runs of zeroes, nothing else.
     Zle,
-    /// LZJB, ZFS' first codec.
+    /// LZJB, the first codec of ZFS.
     Lzjb,
     /// LZ4, fast.
     Lz4,
@@ -31,11 +31,11 @@ pub enum Codec {
 }
 
 impl Codec {
-    /// What [`FromStr`] accepts, for messages and help.
+    /// Values that [`FromStr`] accepts, for messages and help.
     pub const ALLOWED: &str = "off, zle, lzjb, lz4, lz4hc-1 to lz4hc-12, lzo, gzip-1 to gzip-9, bzip2-1 to bzip2-9, \
                                zstd-fast-1 to zstd-fast-10, zstd-1 to zstd-19";
 
-    /// Its number in the format.
+    /// Returns the codec's number in the format.
     pub const fn id(self) -> CodecId {
         match self {
             Self::Off => CodecId::RAW,
@@ -51,7 +51,7 @@ impl Codec {
         }
     }
 
-    /// All of them, in the order of their numbers.
+    /// Returns all codecs, in the order of their numbers.
     pub fn all() -> impl Iterator<Item = Self> {
         [Self::Off, Self::Zle, Self::Lzjb, Self::Lz4]
             .into_iter()
@@ -81,7 +81,7 @@ pub struct ParseCodecError {
 
 impl fmt::Display for ParseCodecError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "no codec is called '{}'; allowed are {}", self.text, Codec::ALLOWED)
+        write!(f, "unknown codec '{}'; allowed: {}", self.text, Codec::ALLOWED)
     }
 }
 

@@ -1,6 +1,6 @@
-//! Deflate through libdeflate: a bare stream (RFC 1951) without gzip's or zlib's header and
-//! trailer, whose work the fragment's own does. Wraps the library's unsafe calls; owns its
-//! contexts.
+//! Deflate through libdeflate: a bare stream (RFC 1951), without the header and trailer of gzip or
+//! zlib, because the fragment's own header does their work. Wraps the library's unsafe calls; owns
+//! its contexts.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
@@ -14,13 +14,13 @@ use libdeflate_sys::{
 
 use crate::GzipLevel;
 
-/// A compressor of one level, reused from call to call; another level is another compressor.
+/// A compressor of one level, reused from call to call; another level needs another compressor.
 pub(crate) struct Compressor {
     context: NonNull<libdeflate_compressor>,
     level: GzipLevel,
 }
 
-// SAFETY: the context is memory that only its owner uses; it has no tie to a thread.
+// SAFETY: the context is memory used only by its owner and is not tied to a thread.
 unsafe impl Send for Compressor {}
 
 impl Compressor {
@@ -35,7 +35,8 @@ impl Compressor {
         self.level
     }
 
-    /// What libdeflate 1.26 allocates for the level, measured (the library does not say).
+    /// Bytes that libdeflate 1.26 allocates for the level, as measured (the library does not report
+    /// it).
     pub(crate) fn memory_bytes(&self) -> usize {
         match self.level.get() {
             1 => 200 << 10,
@@ -76,7 +77,7 @@ pub(crate) struct Decompressor {
 unsafe impl Send for Decompressor {}
 
 impl Decompressor {
-    /// What libdeflate 1.26 allocates, measured.
+    /// Bytes that libdeflate 1.26 allocates, as measured.
     pub(crate) const MEMORY_BYTES: usize = 12 << 10;
 
     /// `None` when there is no memory.
@@ -137,7 +138,7 @@ mod tests {
     }
 
     unsafe extern "C" fn free(memory: *mut c_void) {
-        // SAFETY: what `count` gave.
+        // SAFETY: `memory` came from `count`.
         unsafe {
             let memory = memory.cast::<u8>().sub(HEAD);
             dealloc(memory, Layout::from_size_align(memory.cast::<usize>().read() + HEAD, HEAD).unwrap());

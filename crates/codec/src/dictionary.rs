@@ -1,6 +1,6 @@
-//! Trained dictionaries: what small units have in common, kept once. Owns their preparation for
-//! use, which costs more than compressing a unit and is done once for all threads; how they come to
-//! be is in `training`, where they are kept is the engine's business.
+//! Trained dictionaries: content that small units share, stored once. Owns their prepared form,
+//! which costs more to build than a unit costs to compress and is shared by all threads. `training`
+//! makes dictionaries; the engine stores them.
 
 use std::fmt;
 
@@ -9,8 +9,7 @@ use zstd_safe::{CDict, DDict};
 use crate::ZstdLevel;
 use crate::zstd::level_of;
 
-/// Number of a dictionary within a pool, as each unit that needs it names it. Never given to
-/// another one.
+/// Number of a dictionary within a pool, stored in each unit that needs it. Never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DictionaryNumber(pub u32);
 
@@ -45,7 +44,8 @@ pub struct EncodeDictionary {
 }
 
 impl EncodeDictionary {
-    /// Prepares `bytes`. `None` when there is no memory, or they are too long or no dictionary.
+    /// Prepares `bytes`. `None` when there is no memory, or when they are too long or not a
+    /// dictionary.
     pub fn prepare(number: DictionaryNumber, bytes: &[u8], level: ZstdLevel) -> Option<Self> {
         if bytes.is_empty() || bytes.len() > DICTIONARY_BYTES_MAX {
             return None;
@@ -81,7 +81,8 @@ pub struct DecodeDictionary {
 }
 
 impl DecodeDictionary {
-    /// Prepares `bytes`. `None` when there is no memory, or they are too long or no dictionary.
+    /// Prepares `bytes`. `None` when there is no memory, or when they are too long or not a
+    /// dictionary.
     pub fn prepare(number: DictionaryNumber, bytes: &[u8]) -> Option<Self> {
         if bytes.is_empty() || bytes.len() > DICTIONARY_BYTES_MAX {
             return None;

@@ -7,10 +7,10 @@ use crate::{CodecId, DictionaryNumber};
 /// Why a fragment's payload could not be decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DecodeError {
-    /// This version knows no codec of that number: written by a newer one, or damaged.
+    /// This version has no codec with that number: the data is damaged, or written by a later
+    /// version.
     UnknownCodec(CodecId),
-    /// The payload is no valid stream of its codec, or does not decode to the length that it
-    /// should.
+    /// The payload is not a valid stream of its codec, or does not decode to the expected length.
     Malformed {
         /// Codec it should be.
         codec: CodecId,
@@ -19,7 +19,7 @@ pub enum DecodeError {
         /// Bytes that it should decode to.
         raw: usize,
     },
-    /// The payload was compressed with a dictionary that the caller did not come up with.
+    /// The payload was compressed with a dictionary that the caller did not supply.
     MissingDictionary(DictionaryNumber),
     /// Memory for the decoder's context could not be had.
     OutOfMemory,
@@ -30,10 +30,10 @@ impl fmt::Display for DecodeError {
         match self {
             Self::UnknownCodec(id) => write!(f, "this version cannot decode {id} (number {} in the format)", id.0),
             Self::Malformed { codec, stored, raw } => {
-                write!(f, "{stored} bytes are no {codec} data of {raw} bytes")
+                write!(f, "{stored} bytes are not {codec} data of {raw} bytes")
             }
-            Self::MissingDictionary(number) => write!(f, "dictionary {number}, which the data needs, is not there"),
-            Self::OutOfMemory => f.write_str("no memory for a decoder"),
+            Self::MissingDictionary(number) => write!(f, "dictionary {number}, which the data needs, is missing"),
+            Self::OutOfMemory => f.write_str("out of memory for a decoder"),
         }
     }
 }

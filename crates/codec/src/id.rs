@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// Number of a codec in the format. Permanent: a number is never given to another codec, and a
-/// codec's stream format never changes under its number. What each stream is, docs/FORMAT.md says.
+/// Number of a codec in the format. Permanent: a number is never reassigned, and the stream format
+/// of a number never changes. docs/FORMAT.md defines each stream.
 ///
 /// | number | codec |
 /// | --- | --- |
@@ -20,12 +20,12 @@ use std::fmt;
 /// | 120 | zstd with a trained dictionary: the dictionary's number, then a frame like those of 65 |
 ///
 /// The level is part of the number although no decoder needs it, so that statistics and
-/// `recompress` can tell how data was stored without another byte. All other numbers are free.
+/// `recompress` can report how data was stored without another byte. All other numbers are free.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CodecId(pub u8);
 
 impl CodecId {
-    /// Stored as it came.
+    /// Stored uncompressed.
     pub const RAW: Self = Self(0);
     /// Runs of zeroes left out.
     pub const ZLE: Self = Self(1);
@@ -50,7 +50,7 @@ impl CodecId {
     pub(crate) const ZSTD_FAST_1: u8 = 97;
     pub(crate) const ZSTD_FAST_10: u8 = 106;
 
-    /// Whether this version can decode it.
+    /// Returns whether this version can decode it.
     pub const fn is_known(self) -> bool {
         self.stream().is_some()
     }
@@ -72,7 +72,7 @@ impl CodecId {
     }
 }
 
-/// A stream format: what the numbers of a family have in common.
+/// A stream format, shared by the numbers of a family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stream {
     Raw,

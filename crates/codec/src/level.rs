@@ -1,6 +1,6 @@
-//! Levels of the codecs that have some: how much time is spent to save a byte more.
+//! Levels of the codecs that have them: how much time to spend to save another byte.
 
-/// A level from 1 to `LAST`; what the numbers mean is each codec's own.
+/// A level from 1 to `LAST`; each codec defines what a level stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Level<const LAST: u8>(u8);
 
@@ -10,7 +10,7 @@ impl<const LAST: u8> Level<LAST> {
     /// The last level.
     pub const MAX: Self = Self(LAST);
 
-    /// A level, if there is one of that number.
+    /// Returns the level, if that number is one.
     pub const fn new(level: u8) -> Option<Self> {
         if level >= 1 && level <= LAST { Some(Self(level)) } else { None }
     }
@@ -25,8 +25,7 @@ impl<const LAST: u8> Level<LAST> {
         (1..=LAST).map(Self)
     }
 
-    /// The level that `digits` name. "+3" and "03" are none: they would not be shown again as they
-    /// were written.
+    /// Parses `digits`. Rejects "+3" and "03", which would not be displayed as they were written.
     pub(crate) fn parse(digits: &str) -> Option<Self> {
         if digits.starts_with(['+', '0']) {
             return None;

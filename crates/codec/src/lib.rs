@@ -1,9 +1,9 @@
-//! Mechanism: compress these bytes, decompress those. Owns the codecs' permanent numbers in the
-//! format ([`CodecId`]), the names that users give them ([`Codec`]), the reusable contexts of one
+//! Compression and decompression of one unit. Owns the codecs' permanent numbers in the format
+//! ([`CodecId`]), the names by which users select them ([`Codec`]), the reusable contexts of one
 //! thread ([`Workspace`]), and trained dictionaries ([`train`], [`EncodeDictionary`],
-//! [`DecodeDictionary`]). The choice of a codec is made elsewhere; checksums are verified
-//! elsewhere, before anything gets here, but the decoders do not rely on it: hostile bytes give an
-//! error or garbage of the right length.
+//! [`DecodeDictionary`]). Choosing a codec is up to the caller. So is verifying checksums before
+//! decoding, but the decoders do not rely on it: hostile bytes yield an error, or garbage of the
+//! right length.
 
 mod bytes;
 mod bzip2;

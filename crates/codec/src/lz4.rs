@@ -1,5 +1,5 @@
-//! LZ4 blocks through the C library, quickly or with a longer search. Wraps its unsafe calls; owns
-//! the compressors' states.
+//! LZ4 blocks through the C library, in its fast and its high-compression form. Wraps the library's
+//! unsafe calls; owns the compressors' states.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_char, c_int, c_void};
@@ -88,7 +88,7 @@ const STATE_HC_BYTES: usize = 262_200;
 #[repr(C, align(64))]
 struct StateHc([u8; STATE_HC_BYTES]);
 
-/// An LZ4 compressor that searches longer, whose state is reused from call to call.
+/// An LZ4 compressor with a longer search, whose state is reused from call to call.
 pub(crate) struct CompressorHc {
     state: Box<StateHc>,
 }

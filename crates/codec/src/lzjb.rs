@@ -1,10 +1,10 @@
 //! LZJB, the first codec of ZFS, written from the description of its stream; kept for comparison
 //! and for users who trust it.
 //!
-//! The stream is a sequence of groups: a byte whose bits, lowest first, tell which of the up to
-//! eight items behind it are copies. A copy is two bytes: length - 3 in the high 6 bits, then the
-//! distance in 10 bits, high ones first. Any other item is a byte as it came. There is no end
-//! marker: the raw length says when it is over.
+//! The stream is a sequence of groups: a byte whose bits, lowest first, mark which of the up to
+//! eight items after it are copies. A copy is two bytes: length - 3 in the high 6 bits, then the
+//! distance in 10 bits, high bits first. Any other item is a literal byte. There is no end marker:
+//! decoding stops at the raw length.
 
 use crate::bytes::{LastSeen, Output, same};
 
@@ -67,8 +67,8 @@ impl Compressor {
     }
 }
 
-/// Decodes at least `wanted` bytes; all of `dst` and all of `src` if `wanted` is all. `None` when
-/// that cannot be done.
+/// Decodes at least `wanted` bytes; all of `dst` and all of `src` if `wanted` is `dst.len()`.
+/// `None` when the stream is malformed.
 pub(crate) fn decompress(src: &[u8], dst: &mut [u8], wanted: usize) -> Option<()> {
     let mut out = Output::new(dst);
     let (mut at, mut item, mut bits) = (0, GROUP, 0u8);

@@ -2,20 +2,20 @@
 //! writes; this reads what any LZO1X compressor writes (the crate's tests check both against
 //! another implementation).
 //!
-//! The stream is a sequence of instructions, told apart by their first byte and by what came
-//! before. Those written here:
+//! The stream is a sequence of instructions, distinguished by their first byte and the preceding
+//! instruction. Those written here:
 //!
 //! | instruction | means |
 //! | --- | --- |
-//! | `17 + L` as the first byte | L bytes as they come, 1 to 238 |
-//! | `0000 LLLL` | 3 + L bytes as they come; L = 0: 18 + extension |
+//! | `17 + L` as the first byte | L literal bytes, 1 to 238 |
+//! | `0000 LLLL` | 3 + L literal bytes; L = 0: 18 + extension |
 //! | `LLLD DDSS`, `DDDD DDDD` (high ones) | copy of L + 1 (3 to 8) bytes from 1 + D (at most 2 KiB) back |
 //! | `001L LLLL`, `DDDD DDSS`, `DDDD DDDD` | copy of L + 2 bytes, L = 0: 33 + extension, from 1 + D (at most 16 KiB) back |
 //! | `0001 DLLL`, `DDDD DDSS`, `DDDD DDDD` | copy of L + 2 bytes, L = 0: 9 + extension, from 16 KiB + D back; D = 0 with L = 1 is the end |
 //!
-//! S bytes as they come follow a copy. An extension is a number: 255 for each zero byte, then one
-//! byte that is not zero. Only read: `0000 DDSS`, `DDDD DDDD` (high ones): behind a copy with S >
-//! 0, two bytes from 1 + D back; behind a run of bytes, three from 2049 + D back.
+//! S literal bytes follow a copy. An extension is a number: 255 for each zero byte, then one byte
+//! that is not zero. Only read: `0000 DDSS`, `DDDD DDDD` (high ones): after a copy with S > 0, two
+//! bytes from 1 + D back; after a run of literals, three from 2049 + D back.
 
 use crate::bytes::{LastSeen, Output, same, word32};
 
@@ -29,13 +29,13 @@ const M4_DISTANCE_MAX: usize = M3_DISTANCE_MAX + (1 << 15) - 1;
 const M4_MARKER: u8 = 0b0001_0000;
 /// The end: a copy of three bytes from 16 KiB back.
 const END: [u8; 3] = [M4_MARKER | 1, 0, 0];
-/// What the first byte of a stream says above this is a number of bytes as they come.
+/// Values of a stream's first byte above this encode a number of literal bytes.
 const FIRST_RUN: usize = 17;
 /// Longest run that the first byte can say.
 const FIRST_RUN_MAX: usize = 255 - FIRST_RUN;
-/// Longest run that an instruction says without extension.
+/// Longest run that an instruction encodes without an extension.
 const RUN_MAX: usize = 18;
-/// Shortest copy that is looked for: what the hash is made of.
+/// Shortest copy that the search finds: the bytes covered by the hash.
 const COPY_MIN: usize = 4;
 /// After 2^5 positions without a copy every second one is tried, and so on: noise passes quickly.
 const PATIENCE: u32 = 5;
@@ -58,8 +58,8 @@ impl Compressor {
     pub(crate) fn compress(&mut self, src: &[u8], dst: &mut [u8]) -> Option<usize> {
         self.seen.begin(u32::try_from(src.len()).ok()?);
         let mut out = Output::new(dst);
-        // `written` is where the input is that no instruction covers yet, `at` where a copy is
-        // looked for.
+        // `written` is the start of the input not yet covered by an instruction, `at` the position
+        // of the search.
         let (mut written, mut at) = (0, 0);
         while at + COPY_MIN <= src.len() {
             let value = word32(src, at);
@@ -76,7 +76,7 @@ impl Compressor {
             run(&mut out, &src[written..to])?;
             copy(&mut out, to - from, len)?;
             (written, at) = (to + len, to + len);
-            // One position within the copy, so that what overlaps its end is found.
+            // Records one position within the copy, so that a match overlapping its end is found.
             self.seen.replace(word32(src, at - 2), at - 2);
         }
         run(&mut out, &src[written..])?;
@@ -85,14 +85,14 @@ impl Compressor {
     }
 }
 
-/// Bytes as they come.
+/// Emits a run of literal bytes.
 #[inline]
 fn run(out: &mut Output<'_>, bytes: &[u8]) -> Option<()> {
     let len = bytes.len();
     match len {
         0 => return Some(()),
         1..=FIRST_RUN_MAX if out.at == 0 => out.push((FIRST_RUN + len) as u8)?,
-        // The low bits of the last copy's distance, whose byte is the last but one.
+        // The low bits of the last copy's distance, which is stored in the last byte but one.
         1..=3 => out.dst[out.at - 2] |= len as u8,
         4..=RUN_MAX => out.push((len - 3) as u8)?,
         _ => {
@@ -123,7 +123,7 @@ fn copy(out: &mut Output<'_>, distance: usize, len: usize) -> Option<()> {
     out.push((d >> 6) as u8)
 }
 
-/// A copy's instruction with its length, of which at most `most` fit in it.
+/// Emits a copy's instruction with its length, of which at most `most` fits into it.
 #[inline]
 fn length(out: &mut Output<'_>, marker: u8, len: usize, most: usize) -> Option<()> {
     if len <= most {
@@ -141,18 +141,18 @@ fn extension(out: &mut Output<'_>, mut value: usize) -> Option<()> {
     out.push(value as u8)
 }
 
-/// What a run of bytes or a copy leaves behind for the next instruction.
+/// State that an instruction leaves for the next one.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum After {
-    /// A copy without bytes behind it, or the stream's beginning.
+    /// After a copy without literal bytes, or at the start of the stream.
     Copy,
-    /// One to three bytes behind a copy.
+    /// After one to three literal bytes that followed a copy.
     FewBytes,
     /// A run of bytes.
     Run,
 }
 
-/// Input that refuses to give what it does not have.
+/// Bounded input: reads fail instead of running past the end.
 struct Input<'a> {
     src: &'a [u8],
     at: usize,
@@ -171,7 +171,7 @@ impl Input<'_> {
         Some(self.byte()? | self.byte()? << 8)
     }
 
-    /// `short` if there is one, else `long` and the extension that follows.
+    /// Returns `short` if it is not zero, else `long` plus the extension that follows.
     #[inline]
     fn length(&mut self, short: usize, long: usize) -> Option<usize> {
         if short > 0 {
@@ -194,8 +194,8 @@ impl Input<'_> {
     }
 }
 
-/// Decodes at least `wanted` bytes; all of `dst` and all of `src` if `wanted` is all. `None` when
-/// that cannot be done.
+/// Decodes at least `wanted` bytes; all of `dst` and all of `src` if `wanted` is `dst.len()`.
+/// `None` when the stream is malformed.
 pub(crate) fn decompress(src: &[u8], dst: &mut [u8], wanted: usize) -> Option<()> {
     let whole = wanted == dst.len();
     let mut out = Output::new(dst);
@@ -225,7 +225,7 @@ pub(crate) fn decompress(src: &[u8], dst: &mut [u8], wanted: usize) -> Option<()
                 let low = input.pair()?;
                 let distance = (byte & 8) << 11 | low >> 2;
                 if distance == 0 {
-                    // The end. It is a copy of three bytes; no other length is allowed there.
+                    // The end marker is a copy of three bytes; no other length is allowed.
                     let right = len == 3 && whole && out.at == wanted && input.at == src.len();
                     return right.then_some(());
                 }

@@ -1,19 +1,17 @@
-//! Training a dictionary from samples, and judging it by units that it was not trained with. Pure
-//! functions; they take seconds for megabytes of samples, and choosing the moment is the caller's
-//! business.
+//! Trains a dictionary from samples, and evaluates it on units that it was not trained with. Pure
+//! functions that take seconds for megabytes of samples; the caller picks the moment.
 
 use std::sync::Arc;
 
 use crate::{Codec, DICTIONARY_BYTES_MAX, DictionaryNumber, EncodeDictionary, UNIT_BYTES_MAX, Workspace, ZstdLevel};
 
-/// Fewest samples that training makes sense with; zstd itself asks for some.
+/// Fewest samples worth training with; zstd has a minimum of its own.
 pub const TRAINING_SAMPLES_MIN: usize = 32;
-/// Most bytes of samples that are looked at; more costs time in proportion and changes little.
+/// Most bytes of samples used; more take proportionally longer and change little.
 pub const TRAINING_BYTES_MAX: usize = 16 << 20;
 
-/// Trains a dictionary of at most `bytes_max` bytes (itself at most [`DICTIONARY_BYTES_MAX`]) from
-/// samples of the size that units will have. `None` when the samples are too few or too much alike
-/// to learn from.
+/// Trains a dictionary of at most `bytes_max` bytes (capped at [`DICTIONARY_BYTES_MAX`]) from
+/// samples as large as the units will be. `None` when the samples are too few or too much alike.
 pub fn train(samples: &[&[u8]], bytes_max: usize) -> Option<Vec<u8>> {
     if samples.len() < TRAINING_SAMPLES_MIN {
         return None;
@@ -33,30 +31,30 @@ pub fn train(samples: &[&[u8]], bytes_max: usize) -> Option<Vec<u8>> {
     Some(dictionary).filter(|bytes| !bytes.is_empty())
 }
 
-/// What a dictionary would have saved.
+/// Savings measured with and without a dictionary.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Evaluation {
-    /// Bytes of the units as they are.
+    /// Bytes of the units uncompressed.
     pub raw_bytes: u64,
     /// Bytes stored without a dictionary, at the same level.
     pub stored_without: u64,
-    /// Bytes stored with it, the dictionary's number in each unit included, the dictionary itself
-    /// not.
+    /// Bytes stored with it, including the dictionary's number in each unit but not the dictionary
+    /// itself.
     pub stored_with: u64,
 }
 
 impl Evaluation {
-    /// The saving that the dictionary adds, in thousandths of the raw bytes; negative when it does
-    /// harm.
+    /// The additional saving due to the dictionary, in thousandths of the raw bytes; negative if it
+    /// hurts.
     pub fn gain_permille(&self) -> i64 {
         let gain = self.stored_without as i64 - self.stored_with as i64;
         gain * 1000 / (self.raw_bytes as i64).max(1)
     }
 }
 
-/// Compresses units that the dictionary was not trained with, with and without it, as a writer
-/// would: a unit is stored compressed if it takes at most `limit(raw length)` bytes, else raw.
-/// `None` when there is no memory.
+/// Compresses units that were not part of the training set, with and without the dictionary. As in
+/// the write path, a unit is stored compressed if it takes at most `limit(raw length)` bytes, else
+/// raw. `None` when there is no memory.
 pub fn evaluate(
     dictionary: &[u8],
     level: ZstdLevel,

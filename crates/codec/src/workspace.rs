@@ -8,19 +8,18 @@ use crate::{
     zle, zstd,
 };
 
-/// Largest unit in bytes: a group. Larger inputs are refused, so that a context's memory has a
-/// bound.
+/// Largest unit in bytes: a group. Larger inputs are refused, which bounds a context's memory.
 pub const UNIT_BYTES_MAX: usize = 128 << 10;
 
-/// Compressors and decompressors of one thread, made when first needed and kept: a thread that only
+/// Compressors and decompressors of one thread, created on first use and kept: a thread that only
 /// uses lz4 pays for nothing else.
 ///
 /// Memory to compress: 16 KiB for lz4, 256 KiB for lz4hc, 64 KiB for lzo, 4 KiB for lzjb, none for
 /// zle; 0.2 MiB for gzip-1, 0.7 MiB for gzip-2 to 9 (the level used last); 1.1 to 2.7 MiB for
-/// bzip2; for zstd what the highest level that was used needs for 128 KiB (0.5 MiB at zstd-1, 0.9
+/// bzip2; for zstd the need of the highest level used so far, for 128 KiB (0.5 MiB at zstd-1, 0.9
 /// MiB at zstd-3, 1.2 MiB at zstd-9, 2.8 MiB at zstd-19). To decompress: 0.1 MiB for zstd, 12 KiB
 /// for gzip, 0.5 to 0.9 MiB for bzip2, none for the others. [`memory_bytes`](Self::memory_bytes)
-/// tells what there is.
+/// returns the current total.
 #[derive(Default)]
 pub struct Workspace {
     lz4: Option<lz4::Compressor>,
@@ -46,8 +45,7 @@ impl Workspace {
         Self::default()
     }
 
-    /// Bytes of memory that the contexts take that were needed so far; prepared dictionaries count
-    /// elsewhere.
+    /// Bytes of memory used by the contexts created so far; prepared dictionaries are not included.
     pub fn memory_bytes(&self) -> usize {
         self.lz4.as_ref().map_or(0, |_| lz4::Compressor::MEMORY_BYTES)
             + self.lz4hc.as_ref().map_or(0, |_| lz4::CompressorHc::MEMORY_BYTES)
@@ -128,8 +126,8 @@ impl Workspace {
         let wanted = dst.len();
         let done = match stream {
             Stream::Raw => copy(src, dst),
-            // Not made by `compress`; zstd would accept an empty stream, and anything longer than a
-            // unit.
+            // `compress` never produces these; zstd would accept an empty stream, and input longer
+            // than a unit.
             _ if dst.is_empty() || dst.len() > UNIT_BYTES_MAX => false,
             Stream::Zle => zle::decompress(src, dst, wanted).is_some(),
             Stream::Lzjb => lzjb::decompress(src, dst, wanted).is_some(),
@@ -147,9 +145,9 @@ impl Workspace {
     }
 
     /// Like [`decompress`](Self::decompress), but may stop once the first `wanted` bytes of `dst`
-    /// are there; the bytes behind them are undefined. Damage behind the place where it stopped is
-    /// not noticed, nor is a raw length other than `dst.len()`: the payload's checksum must have
-    /// been verified.
+    /// are decoded; the bytes after them are undefined. Damage past the point where it stopped goes
+    /// unnoticed, and so does a raw length other than `dst.len()`: the caller must have verified
+    /// the payload's checksum.
     ///
     /// # Errors
     /// As [`decompress`](Self::decompress).
@@ -215,7 +213,7 @@ impl Workspace {
     }
 }
 
-/// The context in `slot`, made now if there is none yet.
+/// Returns the context in `slot`, creating it on first use.
 fn made<T>(slot: &mut Option<T>, make: impl FnOnce() -> Option<T>) -> Option<&mut T> {
     if slot.is_none() {
         *slot = make();

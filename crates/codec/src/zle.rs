@@ -1,13 +1,13 @@
-//! Zero-length encoding: runs of zeroes left out, everything else as it came. For data that is
-//! sparse within its blocks, at the price of a scan.
+//! Zero-length encoding: omits runs of zeroes and stores everything else as is. For data that is
+//! sparse within its blocks, at the cost of a scan.
 //!
 //! The stream is a sequence of runs. Each begins with its head: `length * 2 + is_zeroes`, in 7 bits
-//! a byte, low bits first, bit 7 set in all bytes but the last. Behind the head of a run that is
-//! not of zeroes come its bytes.
+//! a byte, low bits first, bit 7 set in all bytes but the last. The head of a run that is not all
+//! zeroes is followed by the run's bytes.
 
 use crate::bytes::Output;
 
-/// Bytes that are looked at together for zeroes: a shorter run costs about as much as it saves.
+/// Bytes tested together for zeroes: a shorter run costs about as much as it saves.
 const GRAIN: usize = 4;
 /// Bits of a run's length in a head's byte.
 const HEAD_BITS: u32 = 7;
@@ -32,7 +32,7 @@ pub(crate) fn compress(src: &[u8], dst: &mut [u8]) -> Option<usize> {
     Some(out.at)
 }
 
-/// The next run of zeroes worth leaving out; empty at the end if there is none.
+/// Returns the next run of zeroes worth omitting; empty if there are no more.
 fn next_zeroes(src: &[u8], from: usize) -> std::ops::Range<usize> {
     let (grains, _) = src[from..].as_chunks::<GRAIN>();
     let Some(found) = grains.iter().position(|grain| u32::from_ne_bytes(*grain) == 0) else {
@@ -54,8 +54,8 @@ fn head(out: &mut Output<'_>, len: usize, is_zeroes: bool) -> Option<()> {
     out.push(rest as u8)
 }
 
-/// Decodes at least `wanted` bytes; all of `dst` and all of `src` if `wanted` is all. `None` when
-/// that cannot be done.
+/// Decodes at least `wanted` bytes; all of `dst` and all of `src` if `wanted` is `dst.len()`.
+/// `None` when the stream is malformed.
 pub(crate) fn decompress(src: &[u8], dst: &mut [u8], wanted: usize) -> Option<()> {
     let mut out = Output::new(dst);
     let mut at = 0;

@@ -13,12 +13,12 @@ use zstd_safe::{CCtx, CDict, CParameter, DCtx, DDict, DParameter, FrameFormat, R
 
 use crate::{DecodeDictionary, EncodeDictionary, ZstdFastLevel, ZstdLevel, zstd_prefix};
 
-/// zstd's level of ours.
+/// Maps our level to zstd's.
 pub(crate) fn level_of(level: ZstdLevel) -> i32 {
     level.get().into()
 }
 
-/// zstd's negative level of ours.
+/// Maps our fast level to zstd's negative one.
 pub(crate) fn level_of_fast(level: ZstdFastLevel) -> i32 {
     -i32::from(level.get())
 }
@@ -63,14 +63,14 @@ impl Compressor {
         self.run(src, dst)
     }
 
-    /// Compresses with the present settings.
+    /// Compresses with the current settings.
     fn run(&mut self, src: &[u8], dst: &mut [u8]) -> Option<usize> {
         // One call with the whole input: the library takes its size as pledged and picks the tables
         // for small inputs.
         let done = self.context.compress2(dst, src);
         if done.is_err() {
-            // It stopped in the middle of a frame, and there it takes no other dictionary. If this
-            // fails, so does the next call.
+            // The context stopped within a frame, where it accepts no other dictionary. If this
+            // reset fails, so does the next call.
             let _ = self.context.reset(ResetDirective::SessionOnly);
         }
         done.ok().filter(|n| *n <= dst.len())
@@ -85,9 +85,9 @@ impl Compressor {
         dst: &mut [u8],
     ) -> Option<usize> {
         if !self.dictionary.as_ref().is_some_and(|last| Arc::ptr_eq(last, dictionary)) {
-            // SAFETY: lengthens the reference's lifetime only. What it refers to lives in
-            // `self.dictionary` for as long as the context knows of it: there is no way from here
-            // to the next assignment on which the context uses it.
+            // SAFETY: only lengthens the reference's lifetime. Its target lives in
+            // `self.dictionary` for as long as the context refers to it: no path from here to the
+            // next assignment uses the context.
             let prepared = unsafe { &*std::ptr::from_ref::<CDict<'static>>(dictionary.prepared()) };
             self.context.ref_cdict(prepared).ok()?;
             self.dictionary = Some(Arc::clone(dictionary));

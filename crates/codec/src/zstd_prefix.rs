@@ -1,42 +1,42 @@
-//! The beginning of a zstd frame, without decoding the rest of it.
+//! Decodes the beginning of a zstd frame without decoding the rest.
 //!
-//! The library decodes whole blocks, and a unit is one block (hardly ever more). But it executes a
-//! block's sequences in order, and each of them only after it has found that it fits: with room for
-//! less than the whole it fails with "destination too small", and has written all that lies before.
-//! It does not say how far it came, and its fast copies write up to [`OVERRUN`] bytes behind that
-//! place. So the room behind the wanted bytes ends in a stretch filled with a [`MARK`], that begins
-//! so far behind that only a copy whose end lies behind all that is wanted can reach it: if a byte
-//! of it has changed, the wanted bytes are there. If none has (a sequence longer than the stretch,
-//! or data like the mark), nothing is known, and the caller decodes all.
+//! The library decodes whole blocks, and a unit is nearly always one block. But it executes a
+//! block's sequences in order, and checks each one before executing it: if the destination is too
+//! small for the whole block, it fails with "destination too small" after writing all sequences
+//! that fit. It does not report how far it got, and its fast copies write up to [`OVERRUN`] bytes
+//! past that point. So the buffer past the wanted bytes ends in a guard stretch filled with
+//! [`MARK`], placed so that only a copy that ends past all wanted bytes can reach it. If any byte
+//! of the stretch changed, the wanted bytes are complete. If none did (a sequence longer than the
+//! stretch, or data equal to the mark), nothing is known, and the caller decodes everything.
 //!
-//! None of this is in the library's documentation. It holds for the version that was read
+//! The library does not document any of this. It was checked in the source of one version
 //! ([`READ_VERSION`]): `ZSTD_execSequence` and `ZSTD_execSequenceEnd` for the order and the check,
-//! `WILDCOPY_OVERLENGTH` for the overrun, and `ZSTD_allocateLiteralsBuffer` for where literals
-//! wait: not in the destination while they have at most 64 KiB and the room is no larger than the
-//! window. With any other version all is decoded; so is a payload that is not exactly one frame of
-//! one compressed block, of which alone this was shown: a second frame may have a small window, and
-//! its literals wait in the destination then.
+//! `WILDCOPY_OVERLENGTH` for the overrun, and `ZSTD_allocateLiteralsBuffer` for where literals are
+//! buffered: outside the destination as long as they are at most 64 KiB and the destination is no
+//! larger than the window. With any other version, everything is decoded. So is any payload other
+//! than a single frame with a single compressed block, the only case covered by this reasoning: a
+//! second frame may have a small window, and then its literals are buffered in the destination.
 
-/// What the library says of itself in the version that this was checked against: 1.5.7.
+/// Version number of the library that this was checked against: 1.5.7.
 const READ_VERSION: u32 = 10_507;
 
-/// Largest room in bytes of which no literal ever waits in the destination: a block cannot have
-/// more of them than there is room.
+/// Largest destination in bytes that never holds buffered literals: a block cannot have more
+/// literals than the destination has room for.
 const ROOM_MAX: usize = 64 << 10;
-/// How far behind its end a copy may write: `WILDCOPY_OVERLENGTH` of the library.
+/// How far past its end a copy may write: the library's `WILDCOPY_OVERLENGTH`.
 const OVERRUN: usize = 32;
-/// Bytes of the stretch that tells whether enough was decoded. A longer one is reached by more
-/// units and costs more decoding.
+/// Bytes of the guard stretch. More units reach a longer one, at the cost of more decoding.
 const STRETCH: usize = 512;
-/// Less than so many bytes at the end of a unit are decoded with the rest.
+/// If fewer bytes than this remain at the end of a unit, they are decoded with the rest.
 const WORTH: usize = 256;
-/// What the stretch is filled with.
+/// Fill byte of the guard stretch.
 const MARK: u8 = 0xa5;
-/// What the library returns when the destination is too small: minus `ZSTD_error_dstSize_tooSmall`.
+/// Error code for a destination that is too small: minus `ZSTD_error_dstSize_tooSmall`.
 const TOO_SMALL: usize = 0_usize.wrapping_sub(70);
 
-/// Decodes the first `wanted` bytes of a frame into `dst`, which has the length of all of it, with
-/// `decode` (a call of the library). False: unknown whether they are there, decode all.
+/// Decodes the first `wanted` bytes of a frame with `decode` (a call of the library) into `dst`,
+/// which is as long as the whole frame. Returns false if they may be incomplete; the caller then
+/// decodes everything.
 pub(crate) fn decode(
     src: &[u8],
     dst: &mut [u8],
@@ -47,11 +47,11 @@ pub(crate) fn decode(
         return false;
     }
     let Some((header, block)) = src.split_first_chunk::<2>() else { return false };
-    // Nothing but the size of the window in the header, as we write it.
+    // The frame header consists of the window size alone, as this crate writes it.
     if header[0] != 0 || window_bytes(header[1]) < dst.len() {
         return false;
     }
-    // The library refuses a block that has more literals than there is room.
+    // The library refuses a block with more literals than the destination has room for.
     let Some(literals) = literals_of_only_block(block) else { return false };
     let room = wanted.max(literals) + OVERRUN + STRETCH;
     if room > ROOM_MAX || room + WORTH > dst.len() {
@@ -67,8 +67,8 @@ fn window_bytes(descriptor: u8) -> usize {
     base.saturating_add(base / 8 * usize::from(descriptor & 7))
 }
 
-/// Bytes of literals that a compressed block has which is the last of its frame and ends with
-/// `bytes` (RFC 8878, 3.1.1.2 and 3.1.1.3.1.1).
+/// Bytes of literals in a compressed block that is the last of its frame and starts with `bytes`
+/// (RFC 8878, 3.1.1.2 and 3.1.1.3.1.1).
 fn literals_of_only_block(bytes: &[u8]) -> Option<usize> {
     const LAST: u32 = 1;
     const COMPRESSED: u32 = 2;
@@ -95,9 +95,8 @@ fn literals_of_only_block(bytes: &[u8]) -> Option<usize> {
 mod tests {
     use super::*;
 
-    /// A change of the library's version needs a new reading of the functions that this file's head
-    /// names. It also needs the test of prefixes, which would pass without the shortcut, only
-    /// slower.
+    /// When the library's version changes, the functions named in this file's head have to be read
+    /// again. The prefix tests alone would pass without the shortcut, only slower.
     #[test]
     fn the_library_is_the_one_that_was_read() {
         assert_eq!(zstd_safe::version_number(), READ_VERSION);
@@ -139,9 +138,9 @@ mod tests {
         assert_eq!(literals_of_only_block(&whole[..4]), None);
     }
 
-    /// Two frames, of which the second has a window of 1 KiB: while its first block is decoded,
-    /// literals of it wait in the middle of the wanted bytes, and then its second block does not
-    /// fit. They were taken for decoded data.
+    /// Two frames, the second with a window of 1 KiB: while its first block is decoded, its
+    /// literals are buffered amid the wanted bytes, and then its second block does not fit. These
+    /// literals were once mistaken for decoded data.
     #[test]
     fn literals_of_another_frame_are_not_taken_for_data() {
         // 10 raw literals and no sequences; 1024 times the same literal and no sequences; 3062
@@ -159,8 +158,7 @@ mod tests {
         assert_eq!(part[..2000], whole[..2000]);
     }
 
-    /// What it is for: text is decoded in part, and the part is right, with the library and without
-    /// help of the fallback.
+    /// The common case: text is decoded in part, the part is right, and no fallback is needed.
     #[test]
     fn most_prefixes_of_text_need_no_more() {
         let mut raw = Vec::new();

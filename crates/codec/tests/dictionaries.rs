@@ -104,7 +104,7 @@ fn too_few_samples_train_nothing() {
     assert!(train(&borrowed(&pages(0..31, 1024)), 8 << 10).is_none());
     assert!(train(&[], 8 << 10).is_none());
     assert!(train(&[&b""[..]; 100], 8 << 10).is_none());
-    // All alike and tiny: there is nothing to learn, and nothing breaks.
+    // Identical tiny samples: there is nothing to learn, and nothing breaks.
     let _ = train(&[&b"a"[..]; 100], 8 << 10);
 }
 
@@ -145,8 +145,8 @@ fn units_with_and_without_and_with_another_dictionary_mix_in_one_workspace() {
     }
 }
 
-/// A frame that did not fit was left half written, and the context took no other dictionary any
-/// more: everything behind it was stored raw.
+/// A frame that did not fit was left half written, and the context accepted no other dictionary:
+/// everything after it was stored raw.
 #[test]
 fn after_a_unit_that_does_not_fit_others_compress_with_and_without() {
     let encode = Arc::new(EncodeDictionary::prepare(DictionaryNumber(1), &trained(), level(3)).unwrap());
@@ -252,7 +252,7 @@ fn nothing_is_written_past_the_limit_and_bounds_are_kept() {
     assert!(encode.memory_bytes() > 8 << 10 && encode.memory_bytes() < 1 << 20);
 }
 
-/// Bytes that begin like a trained dictionary and are none.
+/// Bytes that start like a trained dictionary but are not one.
 #[test]
 fn a_damaged_dictionary_is_refused_or_harmless() {
     let good = trained();

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 const GUARD: u8 = 0xa5;
 const GUARD_BYTES: usize = 64;
 
-/// Bytes that are like `seed`'s kind: runs, text, records, noise; reproducible.
+/// Reproducible data of a kind: runs, text, records or noise.
 fn data(kind: u8, seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed | 1;
     let mut next = move || {
@@ -65,7 +65,7 @@ fn roomy(len: usize) -> usize {
     len + len / 8 + 1024
 }
 
-/// Those of which fewer cases are enough: the others test the same code of ours.
+/// Codecs for which fewer cases suffice: the others exercise the same code of this crate.
 fn is_slow(codec: Codec) -> bool {
     match codec {
         Codec::Zstd(level) => level.get() > 9,
@@ -76,7 +76,7 @@ fn is_slow(codec: Codec) -> bool {
 }
 
 fn any_codec() -> impl Strategy<Value = Codec> {
-    // The slow levels seldom: they differ from the others in their search only.
+    // The slow levels run rarely: they differ from the others only in their search.
     let quick: Vec<_> = Codec::all().filter(|c| *c != Codec::Off && !is_slow(*c)).collect();
     let slow: Vec<_> = Codec::all().filter(|c| is_slow(*c)).collect();
     prop_oneof![
@@ -118,8 +118,7 @@ proptest! {
         if let Some(stored) = compress(&mut workspace, codec, &raw, limit) {
             prop_assert_eq!(decompress(&mut workspace, codec.id(), &stored, len).unwrap(), raw);
         } else {
-            // Not for nothing: a few bytes of working room are all that a codec may want beyond the
-            // result.
+            // A codec may want a few bytes of working room beyond the result, but no more.
             prop_assert!(limit < free.len() + 64, "{} needs {} and was given {}", codec, free.len(), limit);
         }
     }
@@ -183,7 +182,7 @@ proptest! {
 #[test]
 fn every_truncation_and_every_bit_flip_of_a_block() {
     let mut workspace = Workspace::new();
-    // One of each stream format; the levels of a family differ in their search only.
+    // One of each stream format; the levels of a family differ only in their search.
     for name in ["zle", "lzjb", "lz4", "lz4hc-9", "lzo", "gzip-6", "bzip2-9", "zstd-fast-3", "zstd-1", "zstd-6"] {
         let codec: Codec = name.parse().unwrap();
         // Text; records for zle, which saves on zeroes only.
@@ -252,8 +251,7 @@ fn unknown_numbers_are_named_in_the_error() {
     assert_eq!(error.to_string(), "this version cannot decode codec 107 (number 107 in the format)");
 }
 
-/// The stream formats are permanent. These bytes were made by the first version; every later one
-/// must decode them.
+/// Stream formats are permanent: these recorded streams must decode in every version.
 #[test]
 fn streams_of_the_first_version_decode() {
     let text = b"shale shale shale shale shale shale shale shale shale shale\n";
@@ -266,8 +264,7 @@ fn streams_of_the_first_version_decode() {
 const LZ4_STREAM: &[u8] = &[111, 115, 104, 97, 108, 101, 32, 6, 0, 30, 80, 104, 97, 108, 101, 10];
 const ZSTD_STREAM: &[u8] = &[0, 0, 109, 0, 0, 56, 115, 104, 97, 108, 101, 32, 10, 1, 0, 202, 89, 138];
 
-/// Both ways against another implementation of LZO1X: its output is read here, and it reads the
-/// output of this one.
+/// Interoperability with another implementation of LZO1X, in both directions.
 #[test]
 fn lzo_streams_are_exchanged_with_another_implementation() {
     let mut workspace = Workspace::new();
@@ -286,7 +283,7 @@ fn lzo_streams_are_exchanged_with_another_implementation() {
     }
 }
 
-/// A workspace pays for what it used, and not for more each time.
+/// A workspace allocates only for the codecs used, and repeated use does not add to it.
 #[test]
 fn memory_is_taken_when_needed_and_bounded() {
     let mut workspace = Workspace::new();

@@ -18,11 +18,12 @@ pub trait VolumeIo: Send + Sync {
     fn discard(&self, offset: u64, length: u64) -> Result<()>;
     /// See [`BlockDevice::allocation`].
     fn allocation(&self, offset: u64, length: u64, runs_max: u32) -> Result<Vec<Run>>;
-    /// Makes what was written durable.
+    /// Makes all writes durable.
     fn flush(&self) -> Result<()>;
-    /// The same volume, copying to and from `file` by itself; none where that saves nothing,
-    /// because the volume is in this process, and where the file may be served by who would copy
-    /// it, because it lies on a FUSE mount.
+    /// Returns a handle on the same volume that copies to and from `file` on the side of the
+    /// volume. None where that has no advantage, because the volume is in this process, and where
+    /// the file itself may be served by the process that would copy it, because it is on a FUSE
+    /// mount.
     ///
     /// # Errors
     /// When the file cannot be passed on.

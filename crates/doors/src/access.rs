@@ -1,4 +1,4 @@
-//! What the property of a door says: `rw@10.0.0.0/8,ro,root_squash`.
+//! Values of a door's property: `rw@10.0.0.0/8,ro,root_squash`.
 
 use std::fmt;
 
@@ -8,10 +8,10 @@ use crate::network::Network;
 
 /// Most networks in one value: each becomes a block of a configuration.
 const GRANTS_MAX: usize = 64;
-/// Most bytes of a user's name, as useradd has it.
+/// Longest user name in bytes, as in useradd.
 const USER_BYTES_MAX: usize = 32;
 
-/// A protocol by which a share is given out.
+/// A protocol that exports a share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Door {
     /// NFS, versions 3, 4.0 and 4.1.
@@ -28,7 +28,7 @@ impl Door {
     /// All, in the order in which they are shown.
     pub const ALL: [Self; 4] = [Self::Nfs, Self::Smb, Self::Http, Self::Ftp];
 
-    /// The name, which is that of the property.
+    /// Its name, also the name of the property.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Nfs => "nfs",
@@ -38,75 +38,75 @@ impl Door {
         }
     }
 
-    /// The door whose property has this name.
+    /// Returns the door whose property has this name.
     pub fn of_property(key: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|door| door.name() == key)
     }
 
-    /// What the property takes, for help and messages.
+    /// Allowed values, for help and messages.
     pub const fn allowed(self) -> &'static str {
         match self {
             Self::Nfs => {
-                "off, or on (as rw), or ro and rw, each for all or as rw@NETWORK; with them root_squash (the default), \
+                "off, or on (= rw), or ro and rw, each for all clients or as rw@NETWORK; optionally root_squash (the default), \
                  no_root_squash or all_squash, separated by commas"
             }
             Self::Smb => {
-                "off, or on (as rw), ro or rw for every user with a password, or as rw@NETWORK; with them user=NAME or guest, \
-                 and snapdir=off (no snapshots by this door), separated by commas"
+                "off, or on (= rw), ro or rw for every user with a password, or as rw@NETWORK; optionally user=NAME or guest, \
+                 and snapdir=off (hides snapshots), separated by commas"
             }
             Self::Http => {
-                "off, or on (as ro), ro or ro@NETWORK for reading, rw@NETWORK, or rw with login, for WebDAV; with them login \
+                "off, or on (= ro), ro or ro@NETWORK for reading, rw@NETWORK, or rw with login, for WebDAV; optionally login \
                  (users of the password file), separated by commas"
             }
             Self::Ftp => {
-                "off, or on (as ro), ro for anonymous reading, rw for users of the system; with them login or port=N, \
+                "off, or on (= ro), ro for anonymous reading, rw for users of the system; optionally login or port=N, \
                  separated by commas"
             }
         }
     }
 }
 
-/// What clients of a network may do.
+/// Permissions of the clients of a network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Grant {
-    /// Those clients; none: all others.
+    /// The clients; none: all others.
     pub clients: Option<Network>,
     /// Whether they may write.
     pub writes: bool,
 }
 
-/// As whom the requests of NFS clients are carried out.
+/// The identity under which the requests of NFS clients are executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Squash {
-    /// Those of root as the anonymous user's.
+    /// Requests of root as the anonymous user.
     #[default]
     Root,
-    /// As they come.
+    /// Unchanged.
     Never,
-    /// All as the anonymous user's.
+    /// All requests as the anonymous user.
     All,
 }
 
-/// What a door lets through.
+/// Access rules of a door.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Access {
-    /// To whom; none: the door is shut.
+    /// Permissions; none: the door is closed.
     pub grants: Vec<Grant>,
     /// For NFS.
     pub squash: Squash,
-    /// The only users that may come in, where a door knows users; none: all of them.
+    /// The only users admitted, where a door has users; none: all users.
     pub users: Vec<String>,
-    /// Clients without a password come in (SMB).
+    /// Whether clients without a password are admitted (SMB).
     pub has_guests: bool,
-    /// No client sees the snapshots of the share by this door (SMB).
+    /// Whether this door hides the share's snapshots (SMB).
     pub hides_snapshots: bool,
-    /// Only users with a password come in (HTTP, FTP).
+    /// Whether only users with a password are admitted (HTTP, FTP).
     pub needs_login: bool,
-    /// A port of the share's own (FTP).
+    /// A separate port for the share (FTP).
     pub port: Option<u16>,
 }
 
-/// Why a value means nothing.
+/// Why a value was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AccessError(String);
 
@@ -119,12 +119,12 @@ impl fmt::Display for AccessError {
 impl std::error::Error for AccessError {}
 
 impl Access {
-    /// Whether clients come in at all.
+    /// Whether any clients are admitted.
     pub fn is_open(&self) -> bool {
         !self.grants.is_empty()
     }
 
-    /// Whether some client may write.
+    /// Whether any client may write.
     pub fn writes(&self) -> bool {
         self.grants.iter().any(|grant| grant.writes)
     }
@@ -134,7 +134,7 @@ impl Access {
         self.grants.iter().all(|grant| grant.clients.is_none())
     }
 
-    /// What the value of a door's property says.
+    /// Parses the value of a door's property.
     ///
     /// # Errors
     /// With the fault, and the allowed values.
@@ -155,10 +155,10 @@ impl Access {
         }
         let times = |is_it: fn(&str) -> bool| value.split(',').filter(|item| is_it(item)).count();
         if times(|item| item.ends_with("_squash")) > 1 {
-            return Err(failed("only one of root_squash, no_root_squash and all_squash can hold".to_owned()));
+            return Err(failed("only one of root_squash, no_root_squash and all_squash is allowed".to_owned()));
         }
         if times(|item| item.starts_with("port=")) > 1 {
-            return Err(failed("a share has one port".to_owned()));
+            return Err(failed("more than one port".to_owned()));
         }
         access.check(door).map_err(failed)?;
         Ok(access)
@@ -170,11 +170,11 @@ impl Access {
             ("on", _) if clients.is_none() => {
                 return self.add(door, if matches!(door, Door::Nfs | Door::Smb) { "rw" } else { "ro" });
             }
-            ("off", _) => return Err("'off' stands alone".to_owned()),
+            ("off", _) => return Err("'off' cannot be combined".to_owned()),
             ("ro" | "rw", _) => {
                 let clients = clients.map(str::parse).transpose()?;
                 if self.grants.iter().any(|grant| grant.clients == clients) {
-                    return Err("the same clients are named twice".to_owned());
+                    return Err("the same clients appear twice".to_owned());
                 }
                 if self.grants.len() == GRANTS_MAX {
                     return Err(format!("more than {GRANTS_MAX} networks"));
@@ -183,7 +183,7 @@ impl Access {
                 return Ok(());
             }
             _ if clients.is_some() && !(word.starts_with("user=")) => {
-                return Err(format!("'{word}' is not for clients: ro@NETWORK and rw@NETWORK are"));
+                return Err(format!("'{word}' does not take a network; only ro@NETWORK and rw@NETWORK do"));
             }
             ("root_squash", Door::Nfs) => self.squash = Squash::Root,
             ("no_root_squash", Door::Nfs) => self.squash = Squash::Never,
@@ -199,19 +199,21 @@ impl Access {
         match (item.split_once('='), door) {
             (Some(("user", name)), Door::Smb) => {
                 if !is_user(name) {
-                    return Err(format!("'{name}' is no name of a user"));
+                    return Err(format!("'{name}' is not a valid user name"));
                 }
                 self.users.push(name.to_owned());
             }
             (Some(("snapdir", "off")), Door::Smb) => self.hides_snapshots = true,
             (Some(("snapdir", _)), Door::Smb) => {
-                return Err("a door can only hide snapshots (snapdir=off): the property snapdir shows them".to_owned());
+                return Err(
+                    "an export can only hide snapshots (snapdir=off); the property snapdir shows them".to_owned()
+                );
             }
             (Some(("snapdir", _)), Door::Http | Door::Ftp) => {
-                return Err("snapshots are never seen by this door".to_owned());
+                return Err("this protocol never shows snapshots".to_owned());
             }
             (Some(("snapdir", _)), Door::Nfs) => {
-                return Err("clients of NFS see what the mount shows: set the property snapdir".to_owned());
+                return Err("NFS clients see what the mount shows: set the property snapdir".to_owned());
             }
             (Some(("port", port)), Door::Ftp) => {
                 let port = port.parse().ok().filter(|port| *port != 0);
@@ -223,32 +225,32 @@ impl Access {
                     Door::Smb => &["on", "ro", "rw", "guest", "snapdir=off"],
                     Door::Http | Door::Ftp => &["on", "ro", "rw", "login"],
                 };
-                return Err(format!("'{item}' is not known here{}", did_you_mean(item, known.iter().copied())));
+                return Err(format!("unknown value '{item}'{}", did_you_mean(item, known.iter().copied())));
             }
         }
         Ok(())
     }
 
-    /// Checks what the parts mean together.
+    /// Checks the parts against each other.
     fn check(&mut self, door: Door) -> Result<(), String> {
         if self.grants.is_empty() {
-            return Err("say ro or rw".to_owned());
+            return Err("specify ro or rw".to_owned());
         }
         let mixes = self.grants.iter().any(|grant| grant.writes) && self.grants.iter().any(|grant| !grant.writes);
         match door {
-            Door::Smb if mixes => Err("SMB has ro or rw for all clients that it lets in".to_owned()),
+            Door::Smb if mixes => Err("SMB has either ro or rw for all clients that it admits".to_owned()),
             Door::Smb if self.has_guests && !self.users.is_empty() => {
-                Err("guests come in, or only the users that are named".to_owned())
+                Err("guest admits everyone, user=NAME only the users named: choose one".to_owned())
             }
             Door::Http if !self.needs_login && self.grants.iter().any(|g| g.writes && g.clients.is_none()) => {
-                Err("every client could write: say rw@NETWORK, or rw,login".to_owned())
+                Err("every client could write: use rw@NETWORK, or rw,login".to_owned())
             }
             Door::Ftp if !self.is_for_all() => {
-                Err("FTP does not tell clients apart: choose the address that it listens at".to_owned())
+                Err("FTP does not distinguish clients by network: restrict its listening address instead".to_owned())
             }
-            Door::Ftp if mixes => Err("say ro or rw".to_owned()),
+            Door::Ftp if mixes => Err("specify ro or rw".to_owned()),
             Door::Ftp => {
-                // Without a password clients only read.
+                // Without a password, access is read-only.
                 self.needs_login |= self.writes();
                 Ok(())
             }
@@ -257,7 +259,7 @@ impl Access {
     }
 }
 
-/// Whether a configuration can name a user so.
+/// Whether a configuration can contain such a user name.
 fn is_user(name: &str) -> bool {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     !name.is_empty() && name.len() <= USER_BYTES_MAX && !name.starts_with(['-', '.']) && name.chars().all(allowed)
@@ -293,7 +295,7 @@ mod tests {
         assert!(Access::parse(Door::Smb, "ro,guest").unwrap().has_guests);
         let hides = |value| Access::parse(Door::Smb, value).unwrap().hides_snapshots;
         assert!(hides("rw,snapdir=off") && !hides("rw"));
-        // `on` means the same alone and beside others.
+        // `on` means the same alone and in combination.
         for (door, with_on, spelled) in [
             (Door::Nfs, "on,all_squash", "rw,all_squash"),
             (Door::Smb, "on,guest", "rw,guest"),
@@ -309,28 +311,28 @@ mod tests {
     #[test]
     fn refusals_say_what_is_wrong_and_what_is_allowed() {
         for (door, value, part) in [
-            (Door::Nfs, "", "not known"),
-            (Door::Nfs, "rw,", "not known"),
-            (Door::Nfs, "root_squash", "say ro or rw"),
+            (Door::Nfs, "", "unknown value"),
+            (Door::Nfs, "rw,", "unknown value"),
+            (Door::Nfs, "root_squash", "specify ro or rw"),
             (Door::Nfs, "rw@10.0.0.1/8", "first address"),
-            (Door::Nfs, "rw,ro", "named twice"),
-            (Door::Nfs, "root_squash@10.0.0.0/8", "not for clients"),
+            (Door::Nfs, "rw,ro", "appear twice"),
+            (Door::Nfs, "root_squash@10.0.0.0/8", "does not take a network"),
             (Door::Nfs, "rw,root_sqash", "did you mean 'root_squash'"),
-            (Door::Nfs, "rw,guest", "not known"),
-            (Door::Nfs, "rw,off", "'off' stands alone"),
-            (Door::Nfs, "on,rw", "named twice"),
-            (Door::Nfs, "on@10.0.0.0/8", "not for clients"),
+            (Door::Nfs, "rw,guest", "unknown value"),
+            (Door::Nfs, "rw,off", "'off' cannot be combined"),
+            (Door::Nfs, "on,rw", "appear twice"),
+            (Door::Nfs, "on@10.0.0.0/8", "does not take a network"),
             (Door::Smb, "on,gest", "did you mean 'guest'"),
             (Door::Smb, "rw@10.0.0.0/8,ro", "for all clients"),
             (Door::Smb, "rw,guest,user=ada", "only the users"),
             (Door::Smb, "rw,snapdir=visible", "can only hide"),
             (Door::Nfs, "rw,snapdir=off", "what the mount shows"),
-            (Door::Http, "ro,snapdir=off", "never seen"),
-            (Door::Smb, "rw,user=a b", "no name"),
-            (Door::Smb, "rw,user=a\"", "no name"),
+            (Door::Http, "ro,snapdir=off", "never shows"),
+            (Door::Smb, "rw,user=a b", "not a valid user name"),
+            (Door::Smb, "rw,user=a\"", "not a valid user name"),
             (Door::Http, "rw", "every client could write"),
             (Door::Http, "rw,ro@10.0.0.0/8", "every client could write"),
-            (Door::Ftp, "ro@10.0.0.0/8", "does not tell clients apart"),
+            (Door::Ftp, "ro@10.0.0.0/8", "does not distinguish clients"),
             (Door::Ftp, "ro,port=0", "1 to 65535"),
             (Door::Ftp, "ro,port=70000", "1 to 65535"),
             (Door::Ftp, "port=21,port=22,ro", "one port"),

@@ -1,7 +1,7 @@
 //! Apache httpd 2.4, with its own WebDAV.
 //!
-//! Files are never mapped or sent by the kernel alone: one that is cut meanwhile would end the
-//! server. A path that only one configuration knows tells which is in force.
+//! Files are never mapped or sent by the kernel alone: truncating one at that moment would kill the
+//! server. A path unique to each configuration shows which one is in force.
 
 use std::fmt::Write;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -11,18 +11,17 @@ use crate::export::{Export, Places};
 use crate::mark_of;
 use crate::settings::Settings;
 
-/// Methods that change nothing.
+/// Read-only methods.
 const READING: &str = "GET HEAD OPTIONS PROPFIND";
 
-/// The path that is answered with 410 (gone) by the server with the configuration of this mark, and
-/// with 404 by every other.
+/// The path that the server answers with 410 (gone) under the configuration with this mark, and
+/// with 404 under any other.
 pub fn path_of(mark: u64) -> String {
     format!("/.shale-{mark:016x}")
 }
 
-/// The file of the server, and its mark; `modules`: the directory of its modules; `types`: the file
-/// of media types; `group`: the number of the user's
-/// group; `own`: what the administrator adds.
+/// The server's configuration file, and its mark; `modules`: its module directory; `types`: the
+/// file of media types; `group`: number of the user's group; `own`: the administrator's additions.
 pub fn server(
     settings: &Settings,
     places: &Places,
@@ -38,7 +37,7 @@ pub fn server(
         address => format!("{address}:{port}"),
     };
     let mut text = format!(
-        "# Written by shale serve; what you add belongs to httpd.local.conf.\n\
+        "# Written by shale serve; put additions into httpd.local.conf.\n\
          ServerRoot \"{state}\"\nServerName shale\nListen {listen}\nPidFile \"{state}/httpd.pid\"\nUser {user}\nGroup \"#{group}\"\n\
          Mutex file:{state} default\nErrorLog \"{logs}/http.log\"\nLogLevel warn\n",
         user = settings.http_user,
@@ -68,7 +67,7 @@ pub fn server(
     for export in exports {
         text.push_str(&section(export, passwords));
     }
-    // Behind the shares: it wins over them.
+    // After the shares, so that it takes precedence.
     text.push_str("<DirectoryMatch \"/\\.(shale|DAV)(/|$)\">\n    Require all denied\n</DirectoryMatch>\n");
     text.push_str(own);
     let mark = mark_of(&text);
@@ -107,14 +106,15 @@ fn section(export: &Export, passwords: &str) -> String {
     if every_client_alike {
         text.push_str(&required(access, false));
     } else {
-        // Side by side, not one within the other: of two that hold for a method one is enough.
+        // Sections next to each other, not nested: of two that apply to a method, one is enough to
+        // grant access.
         _ = write!(text, "    <Limit {READING}>\n{}    </Limit>\n", required(access, false));
         _ = write!(text, "    <LimitExcept {READING}>\n{}    </LimitExcept>\n", required(access, true));
     }
     text + "</Directory>\n"
 }
 
-/// The demands on a client that reads, or on one that writes.
+/// Requirements for clients that read, or for those that write.
 fn required(access: &Access, to_write: bool) -> String {
     let mut text = "    <RequireAll>\n".to_owned();
     if access.needs_login {

@@ -1,17 +1,17 @@
-//! The exports, and the places of the servers' files.
+//! Exports, and the directories of the servers' files.
 
 use crate::access::{Access, Door};
 
 /// A share with an open door.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Export {
-    /// Number of the export, a part of the handles that NFS clients keep.
+    /// Number of the export, part of the handles that NFS clients keep.
     pub id: u16,
     /// Name of the share, with its folders.
     pub name: String,
     /// Where it is mounted.
     pub path: String,
-    /// What its doors let through.
+    /// Access rules of its doors.
     pub nfs: Access,
     /// See `nfs`.
     pub smb: Access,
@@ -22,13 +22,13 @@ pub struct Export {
 }
 
 impl Export {
-    /// A share as one door exports it; its other doors are shut.
+    /// A share as exported by one door; its other doors are closed.
     pub fn through(door: Door, access: Access, id: u16, name: String, path: String) -> Self {
         let of = |own: Door| if own == door { access.clone() } else { Access::default() };
         Self { id, name, path, nfs: of(Door::Nfs), smb: of(Door::Smb), http: of(Door::Http), ftp: of(Door::Ftp) }
     }
 
-    /// What a door lets through.
+    /// Access rules of a door.
     pub const fn access(&self, door: Door) -> &Access {
         match door {
             Door::Nfs => &self.nfs,
@@ -38,27 +38,27 @@ impl Export {
         }
     }
 
-    /// The name as one word, for protocols that know no folders.
+    /// The name as a single word, for protocols without folders.
     pub fn word(&self) -> String {
         self.name.replace('/', "-")
     }
 }
 
-/// Directories of a server's files.
+/// Directories of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Places {
-    /// What it keeps while it runs, and from one run to the next.
+    /// State, both temporary and persistent.
     pub state: String,
-    /// What it has to say.
+    /// Logs.
     pub logs: String,
-    /// What the administrator gives to it: passwords.
+    /// Files provided by the administrator: passwords.
     pub own: String,
 }
 
-/// A path as configurations can name it.
+/// Checks that configurations can contain a path.
 ///
 /// # Errors
-/// If it has characters that mean something in one of them.
+/// If it has characters that are special in one of them.
 pub fn checked_path(path: &str) -> Result<&str, String> {
     let allowed =
         |c: char| c.is_alphanumeric() || matches!(c, '/' | '.' | '_' | '-' | '+' | '@' | '=' | ',' | ':' | '~');
@@ -66,7 +66,7 @@ pub fn checked_path(path: &str) -> Result<&str, String> {
         None if path.starts_with('/') => Ok(path),
         None => Err(format!("{path}: not an absolute path")),
         Some(c) => Err(format!(
-            "{path:?}: {c:?} has a meaning of its own in the configuration of a server: choose a directory without it"
+            "{path:?}: {c:?} is a special character in server configurations: choose a directory without it"
         )),
     }
 }

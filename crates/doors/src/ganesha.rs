@@ -1,13 +1,13 @@
 //! NFS-Ganesha 4.3: one file for the server, and one for each export, so that one can be changed
 //! while the others are in use.
 //!
-//! What the settings are for:
-//! - Minor version 2 of NFSv4 is off: READ_PLUS of 4.3 gives zeroes to clients that read what they
-//!   have not cached.
-//! - Attributes expire at once: a file that grows through another door would be cut at its old
+//! Reasons for the settings:
+//! - Minor version 2 of NFSv4 is off: READ_PLUS of 4.3 returns zeroes for data that a client has
+//!   not cached.
+//! - Attributes expire immediately: a file that grows through another door would be cut at its old
 //!   size.
-//! - Handles hold the mount's device number and `Export_Id`. Where the former has changed, the
-//!   latter must change, too: Ganesha finds the share by the device number alone.
+//! - Handles contain the mount's device number and `Export_Id`. When the former changes, the latter
+//!   must change, too: Ganesha finds the share by the device number alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -16,10 +16,10 @@ use crate::access::Squash;
 use crate::export::{Export, Places};
 use crate::settings::Settings;
 
-/// The user and group as whom squashed requests are carried out: the anonymous ones.
+/// User and group for squashed requests: the anonymous ones.
 const NOBODY: u32 = 65534;
 
-/// The file of one export.
+/// The configuration file of one export.
 pub fn export(export: &Export, settings: &Settings) -> String {
     let access = &export.nfs;
     let kind = |writes: bool| if writes { "RW" } else { "RO" };
@@ -55,8 +55,8 @@ fn versions(settings: &Settings) -> &'static str {
     }
 }
 
-/// The file of the server. `exports`: paths of the exports' files; `plugins`: the directory of its
-/// modules; `own`: what the administrator adds.
+/// The server's configuration file. `exports`: paths of the exports' files; `plugins`: its module
+/// directory; `own`: the administrator's additions.
 pub fn server(settings: &Settings, places: &Places, plugins: &str, exports: &[String], own: &str) -> String {
     let mut text = format!(
         "# Written by shale serve; what you add belongs to ganesha.local.conf.\n\
@@ -77,21 +77,21 @@ pub fn server(settings: &Settings, places: &Places, plugins: &str, exports: &[St
     text + own
 }
 
-/// The steps from the exports of a running server to others.
+/// The steps from the exports of a running server to the wanted ones.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Steps {
-    /// Exports to be removed, in this order.
+    /// Exports to remove, in this order.
     pub remove: Vec<u16>,
-    /// Exports to be added or updated behind that, in this order.
+    /// Exports to add or update afterwards, in this order.
     pub put: Vec<u16>,
 }
 
-/// The steps from the texts that are in force, by number, to those that are wanted.
+/// Returns the steps from the current configuration texts, by number, to the wanted ones.
 ///
-/// The server hangs an export whose name lies below another's on that one. It refuses to remove one
-/// that others hang on, and to one that is added below it nothing hangs that was there before. So
-/// exports are removed from the innermost to the outermost, and added the other way round; and
-/// where one comes or goes, those below it are taken off and added anew.
+/// The server attaches an export whose name lies below another's to that one. It refuses to remove
+/// one with others attached, and does not attach existing exports to a new one above them. So
+/// exports are removed from the innermost to the outermost, and added in reverse order; and where
+/// one is added or removed, those below it are removed and added again.
 pub fn steps(in_force: &BTreeMap<u16, String>, wanted: &BTreeMap<u16, String>) -> Steps {
     let place = |text: &str| text.lines().filter(|line| is_place(line)).map(str::to_owned).collect::<Vec<_>>();
     let stays = |id: &u16, text: &str| in_force.get(id).is_some_and(|old| place(old) == place(text));
@@ -114,19 +114,19 @@ pub fn steps(in_force: &BTreeMap<u16, String>, wanted: &BTreeMap<u16, String>) -
     Steps { put: put.into_iter().map(|(_, id)| id).collect(), remove }
 }
 
-/// Whether a line of an export says where it is: that cannot be changed.
+/// Whether a line of an export defines its location, which cannot be changed.
 fn is_place(line: &str) -> bool {
     let line = line.trim();
     line.starts_with("Path ") || line.starts_with("Pseudo ") || line.starts_with("Protocols ")
 }
 
-/// The name of an export among those of version 4.
+/// The export's name in NFS version 4.
 fn name_of(text: &str) -> &str {
     let quoted = text.lines().find_map(|line| line.trim().strip_prefix("Pseudo = \""));
     quoted.and_then(|rest| rest.split('"').next()).unwrap_or_default()
 }
 
-/// The configuration of the message bus over which exports are changed: for root alone.
+/// The configuration of the message bus used to change exports: for root only.
 pub fn bus(socket: &str) -> String {
     format!(
         "<!DOCTYPE busconfig PUBLIC \"-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN\" \
@@ -189,7 +189,7 @@ mod tests {
             shares.iter().map(text).collect::<BTreeMap<_, _>>()
         };
         let (p, q, r) = ((7, "p", "rw"), (3, "p/q", "rw"), (5, "p/q/r", "rw"));
-        // Its name begins like that of `p`, and it does not lie in it.
+        // Its name has `p` as a prefix, but it does not lie within it.
         let beside = (1, "pq", "rw");
         let all = [p, q, r, beside];
         for (from, to, remove, put) in [
@@ -197,11 +197,11 @@ mod tests {
             (&[beside], &all, &[], &[7, 3, 5]),
             (&all, &[], &[1, 5, 3, 7], &[]),
             (&all, &all, &[], &[]),
-            // The inner ones stay, and are hung up anew.
+            // The inner ones remain, and are attached again.
             (&all, &[q, r, beside], &[5, 3, 7], &[3, 5]),
             (&[q, r, beside], &all, &[5, 3], &[7, 3, 5]),
             (&all, &[p, r, beside], &[5, 3], &[5]),
-            // Other rights at the same place.
+            // Other permissions at the same location.
             (&all, &[(7, "p", "ro"), q, r, beside], &[], &[7]),
             // Renamed.
             (&all, &[(7, "o", "rw"), (3, "o/q", "rw"), r, beside], &[5, 3, 7], &[7, 3, 5]),

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-/// An address, or all that share its first bits.
+/// An address, or all addresses with the same prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Network {
     base: IpAddr,
@@ -37,16 +37,16 @@ impl FromStr for Network {
         };
         let behind = value.checked_shl(prefix.into()).unwrap_or(0);
         if behind != 0 {
-            return Err(format!("'{text}' names an address in a network: give the network's first address"));
+            return Err(format!("'{text}' is not the first address of its network: use that address"));
         }
         Ok(Self { base, prefix })
     }
 }
 
 impl Network {
-    /// Whether all of its addresses are this machine's own.
+    /// Whether all of its addresses are loopback.
     pub const fn is_loopback(self) -> bool {
-        // A network that is wider than 127.0.0.0/8 begins with another address.
+        // A network wider than 127.0.0.0/8 starts at another address.
         self.base.is_loopback()
     }
 }

@@ -1,7 +1,7 @@
 //! Samba 4.17.
 //!
-//! Oplocks and leases are off: a client would keep what another door has changed since. Earlier
-//! versions are the snapshots of the share, in a directory of their recorded times.
+//! Oplocks and leases are off: a client would keep data that has since changed through another
+//! door. Previous versions are the snapshots of the share, in a directory of their recorded times.
 
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -9,21 +9,21 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use crate::export::{Export, Places};
 use crate::settings::Settings;
 
-/// Names of sections that mean something else.
+/// Section names with a special meaning.
 const RESERVED: [&str; 4] = ["global", "homes", "printers", "print$"];
 
-/// Whether a share cannot have this name.
+/// Checks that a share can have this name.
 ///
 /// # Errors
 /// With the reason.
 pub fn check_name(word: &str) -> Result<(), String> {
     if RESERVED.contains(&word.to_ascii_lowercase().as_str()) {
-        return Err(format!("'{word}' means something else to an SMB server: give the share another name"));
+        return Err(format!("'{word}' is a reserved name in SMB: rename the share"));
     }
     Ok(())
 }
 
-/// The file of the server; `own`: what the administrator adds to its global section.
+/// The server's configuration file; `own`: the administrator's additions to its global section.
 pub fn server(settings: &Settings, places: &Places, exports: &[&Export], own: &str) -> String {
     let Places { state, logs, .. } = places;
     let bind = if settings.address.is_unspecified() {
@@ -81,7 +81,7 @@ pub fn section(export: &Export, places: &Places) -> String {
         snapshots = snapshots_dir(places, export.id),
     );
     if access.has_guests || access.hides_snapshots {
-        // Clients without a password see the files as they are now.
+        // Clients without a password only see the current files.
         text.push_str("    veto files = /.shale/\n    vfs objects = catia fruit streams_xattr acl_xattr\n");
     }
     if !access.users.is_empty() {

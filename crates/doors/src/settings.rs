@@ -1,4 +1,4 @@
-//! What holds for a machine: addresses, ports and names, in a file that its administrator edits.
+//! Settings of a machine: addresses, ports and names, in a file that its administrator edits.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -26,9 +26,9 @@ pub struct Settings {
     pub smb_workgroup: String,
     /// Port of HTTP.
     pub http_port: u16,
-    /// The user as whom files are read and written over HTTP.
+    /// The user that HTTP requests access files as.
     pub http_user: String,
-    /// Port of FTP of the share that names none.
+    /// FTP port of a share that does not set one.
     pub ftp_port: u16,
     /// First and last port for data of FTP.
     pub ftp_passive: (u16, u16),
@@ -68,10 +68,10 @@ const KEYS: [&str; 11] = [
     "ftp-passive",
 ];
 
-/// The fault of a line.
+/// An invalid line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SettingsError {
-    /// Which line, from 1; 0 if it is no single one's.
+    /// The line, from 1; 0 if the fault is not in a single one.
     pub line: usize,
     /// The fault.
     pub text: String,
@@ -89,7 +89,7 @@ impl fmt::Display for SettingsError {
 impl std::error::Error for SettingsError {}
 
 impl Settings {
-    /// The file that a directory of exports gets when it has none: all values as they are anyway.
+    /// Initial settings file of a directory of exports: all values are the defaults.
     pub fn template() -> &'static str {
         "\
 # Addresses and ports of the servers that give shares out. Yours to edit: shale serve reads it when it starts.
@@ -115,10 +115,10 @@ ftp-passive = 50000-50099
 "
     }
 
-    /// Reads the file.
+    /// Parses the file.
     ///
     /// # Errors
-    /// With the first line that is wrong.
+    /// With the first invalid line.
     pub fn parse(text: &str) -> Result<Self, SettingsError> {
         let mut settings = Self::default();
         for (index, line) in text.lines().enumerate() {
@@ -164,12 +164,12 @@ ftp-passive = 50000-50099
                     _ => return Err(format!("'{value}' is not FIRST-LAST")),
                 };
             }
-            _ => return Err(format!("there is no setting '{key}'{}", did_you_mean(key, KEYS))),
+            _ => return Err(format!("unknown setting '{key}'{}", did_you_mean(key, KEYS))),
         }
         Ok(())
     }
 
-    /// Two servers do not listen at one port.
+    /// Two servers cannot share a port.
     fn check(&self) -> Result<(), (usize, String)> {
         let ports = [
             ("nfs-port", self.nfs_port),

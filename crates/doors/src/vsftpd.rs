@@ -1,6 +1,6 @@
-//! vsftpd 3: one process for each share, for it has one tree and one set of rights.
+//! vsftpd 3: one process for each share, because a process has one tree and one set of rules.
 //!
-//! The greeting names the mark of the configuration that is in force.
+//! The greeting contains the mark of the configuration in force.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -13,7 +13,7 @@ pub fn port(export: &Export, settings: &Settings) -> u16 {
     export.ftp.port.unwrap_or(settings.ftp_port)
 }
 
-/// The file of the server of one share, and its mark; `own`: what the administrator adds.
+/// The configuration file for one share, and its mark; `own`: the administrator's additions.
 pub fn server(settings: &Settings, places: &Places, export: &Export, own: &str) -> (String, u64) {
     let yes = |is: bool| if is { "YES" } else { "NO" };
     let access = &export.ftp;
@@ -59,7 +59,7 @@ pub fn listens(text: &str) -> Option<SocketAddr> {
     Some(SocketAddr::new(address.map_or(Some(all), |text| text.parse().ok())?, value("listen_port")?.parse().ok()?))
 }
 
-/// What the server says first.
+/// The server's greeting.
 pub fn greeting(export: &Export, mark: u64) -> String {
     format!("share {} ({mark:016x})", export.name)
 }
@@ -82,8 +82,8 @@ mod tests {
             ("ro,port=2121", "listen_port=2121\n"),
             ("ro", "listen_address=127.0.0.1\n"),
             ("ro", "seccomp_sandbox=NO\n"),
-            // Each name with that in it: patterns hold for the last part of a name only, and would
-            // not deny `.shale/snapshots`.
+            // Every name that contains it: patterns only apply to the last part of a name, and
+            // would not deny `.shale/snapshots`.
             ("rw", "deny_file=.shale\n"),
         ] {
             let export = Export {

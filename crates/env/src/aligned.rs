@@ -30,14 +30,13 @@ unsafe impl Sync for Allocated {}
 const ALIGN: usize = 4096;
 
 impl AlignedBuf {
-    /// A buffer of at least `len` bytes, all of them zero, rounded up to a multiple of 4096 (at
-    /// least 4096).
+    /// A zeroed buffer of at least `len` bytes, rounded up to a multiple of 4096 (at least 4096).
     pub fn new(len: usize) -> Self {
         Self(Memory::Allocated(Allocated::zeroed(len.max(1).next_multiple_of(ALIGN))))
     }
 
-    /// The same with any content, of an arena, where it goes back to when it is dropped; `None` if
-    /// it has no room.
+    /// The same with unspecified content, allocated from an arena and returned to it on drop;
+    /// `None` if the arena is full.
     pub fn of_arena(arena: &Arc<Arena>, len: usize) -> Option<Self> {
         let len = len.max(1).checked_next_multiple_of(ALIGN)?;
         Some(Self(Memory::Arena(arena.buffer(len)?)))

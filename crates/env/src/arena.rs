@@ -1,15 +1,14 @@
-//! Many buffers of a few sizes, out of one stretch of address space whose pages are all of one
-//! kind.
+//! Many buffers of a few sizes, from one range of address space whose pages are all of one kind.
 //!
-//! **Small pages** are for a cache: it is filled once and then stays, so that what its first use
-//! costs is what counts; and under a hypervisor that takes back what a guest does not use, a huge
-//! page is as a rule one that was taken back: 10 us for each 4 KiB of it were measured, against 2
-//! us for small pages, which come from memory in use a moment ago.
+//! **Small pages** are for a cache: it is filled once and then stays, so the cost of the first use
+//! dominates. Under a hypervisor that reclaims unused guest memory, a huge page has usually been
+//! reclaimed: its first use was measured at 10 us per 4 KiB, against 2 us for small pages, which
+//! come from memory in recent use.
 //!
-//! **Huge pages** are for what the device fills again and again in large requests. In small pages,
-//! one of 128 KiB has 32 segments and one of a megabyte 256, each of which costs the system and
-//! takes a place in the device's queue: a virtio disk has some 256 places for all requests
-//! together.
+//! **Huge pages** are for buffers that the device fills repeatedly in large requests. In small
+//! pages, a request of 128 KiB has 32 segments and one of a megabyte 256; each costs the system
+//! time and occupies a slot in the device's queue: a virtio disk has some 256 slots for all
+//! requests together.
 //!
 //! Pages that were used once stay with the arena; buffers come from its lowest free pages.
 #![allow(unsafe_code)]
@@ -39,21 +38,22 @@ pub enum Pages {
     Huge,
 }
 
-/// A stretch of address space that buffers come from. It takes memory only for what has been used.
+/// A range of address space that buffers are allocated from. Only pages that were used occupy
+/// memory.
 pub struct Arena {
     memory: NonNull<u8>,
     len: usize,
     free: Mutex<FrameAllocator<ORDER>>,
 }
 
-// SAFETY: the memory is only reached through buffers, which do not overlap; the rest is behind a
-// lock.
+// SAFETY: the memory is only accessed through buffers, which do not overlap; everything else is
+// protected by a lock.
 unsafe impl Send for Arena {}
 // SAFETY: as above.
 unsafe impl Sync for Arena {}
 
 impl Arena {
-    /// Sets address space for `len` bytes of buffers aside.
+    /// Reserves address space for `len` bytes of buffers.
     ///
     /// # Errors
     /// When there is none.
@@ -72,8 +72,8 @@ impl Arena {
         Ok(Arc::new(Self { memory, len, free: Mutex::new(free) }))
     }
 
-    /// A buffer of exactly `len` bytes with any content; `None` if the arena has no room for it. It
-    /// takes the next power of two of pages.
+    /// A buffer of exactly `len` bytes with unspecified content; `None` if the arena has no room
+    /// for it. It occupies the next power of two of pages.
     pub fn buffer(self: &Arc<Self>, len: usize) -> Option<ArenaBuf> {
         let pages = len.div_ceil(PAGE_BYTES).max(1);
         if pages > 1 << (ORDER - 1) {
@@ -84,16 +84,15 @@ impl Arena {
     }
 }
 
-/// New address space that begins at a multiple of `align` bytes, a power of two, and has a multiple
-/// of it.
+/// New address space aligned to `align` bytes, a power of two, whose length is a multiple of it.
 fn map_aligned(len: usize, align: usize) -> io::Result<NonNull<u8>> {
     let access = ProtFlags::READ | ProtFlags::WRITE;
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-    // A mapping begins with a page: of one that is longer by `align` but for a page, the two ends
-    // are given back.
+    // A mapping starts on a page. One that is longer by `align` less a page contains an aligned
+    // range; the rest at both ends is unmapped.
     let spare = align - PAGE_BYTES;
     let wide = len.checked_add(spare).ok_or(io::ErrorKind::OutOfMemory)?;
-    // SAFETY: a new mapping at a place that the system chooses touches nothing else.
+    // SAFETY: a new mapping at an address chosen by the system affects nothing else.
     let whole = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), wide, access, flags) }?;
     let head = whole.addr().next_multiple_of(align) - whole.addr();
     // SAFETY: within the mapping: `head` is at most `spare`.
@@ -110,7 +109,8 @@ fn map_aligned(len: usize, align: usize) -> io::Result<NonNull<u8>> {
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        // SAFETY: the mapping was made by `reserve`; every buffer holds the arena, so none is left.
+        // SAFETY: the mapping was made by `reserve`; every buffer holds the arena, so none exists
+        // any more.
         let _ = unsafe { rustix::mm::munmap(self.memory.as_ptr().cast(), self.len) };
     }
 }
@@ -131,7 +131,7 @@ pub struct ArenaBuf {
 
 impl ArenaBuf {
     fn start(&self) -> *mut u8 {
-        // SAFETY: the allocator gives out pages of the mapping only.
+        // SAFETY: the allocator only returns pages of the mapping.
         unsafe { self.home.memory.as_ptr().add(self.page * PAGE_BYTES) }
     }
 }
@@ -139,8 +139,8 @@ impl ArenaBuf {
 impl Deref for ArenaBuf {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: the pages are mapped and this buffer's alone; a mapping's first content is
-        // zeroes. Borrowed with self.
+        // SAFETY: the pages are mapped and exclusive to this buffer; a new mapping contains zeroes.
+        // Borrowed with self.
         unsafe { std::slice::from_raw_parts(self.start(), self.len) }
     }
 }

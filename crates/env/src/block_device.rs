@@ -1,4 +1,4 @@
-//! The two ioctls of a block device that no safe wrapper has.
+//! The two ioctls of a block device that no safe wrapper provides.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -19,7 +19,7 @@ pub(crate) fn size_bytes(device: &File) -> Result<u64> {
     if done == 0 { Ok(size) } else { Err(Error::last_os_error()) }
 }
 
-/// Tells the device that the range holds nothing of interest any more.
+/// Discards a range of the device.
 pub(crate) fn discard(device: &File, offset: u64, len: u64) -> Result<()> {
     let range = [offset, len];
     // SAFETY: the ioctl reads two u64 from the pointer, which is valid for that.

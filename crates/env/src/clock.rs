@@ -9,8 +9,8 @@ pub trait Clock: Send + Sync {
     fn now_ns(&self) -> u64;
     /// Wall-clock seconds since 1970.
     fn unix_s(&self) -> u64;
-    /// CPU nanoseconds that the calling thread has used, from an arbitrary start; 0 where that
-    /// cannot be told. A system call: not for every unit.
+    /// CPU nanoseconds used by the calling thread, from an arbitrary start; 0 where the system
+    /// cannot report them. A system call: too expensive to make for every unit.
     fn thread_cpu_ns(&self) -> u64;
 }
 
@@ -47,7 +47,7 @@ pub fn monotonic_ns() -> u64 {
     u64::try_from(START.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Wall-clock seconds since 1970, negative before, and nanoseconds from there on.
+/// Wall-clock seconds since 1970 (negative before), and the nanoseconds within that second.
 pub fn wall_time() -> (i64, u32) {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
     (time.tv_sec, u32::try_from(time.tv_nsec).unwrap_or(0))

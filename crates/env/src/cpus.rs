@@ -1,4 +1,4 @@
-//! On which processors threads run.
+//! CPU affinity of threads.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -7,9 +7,9 @@ pub fn current_cpu() -> usize {
     rustix::thread::sched_getcpu()
 }
 
-/// Keeps the thread that owns it off one processor: a helper, woken there, of the thread that is
-/// busy there. The scheduler of a virtual machine wakes it on that processor, to wait its turn,
-/// because a processor that sleeps looks like one that the hypervisor has taken away.
+/// Keeps the thread that owns it off one CPU: for a helper woken by a thread that is busy there. A
+/// virtual machine's scheduler wakes the helper on the same CPU, where it has to wait its turn,
+/// because a sleeping CPU looks like one that the hypervisor has descheduled.
 #[derive(Default)]
 pub struct KeepOff {
     /// That processor, and those that the thread might use before.
@@ -17,7 +17,7 @@ pub struct KeepOff {
 }
 
 impl KeepOff {
-    /// From now on off this processor, if that leaves another one; off no other any more.
+    /// Moves the exclusion to this CPU, if that leaves another one to run on.
     pub fn set(&mut self, cpu: usize) {
         if self.off.as_ref().is_some_and(|(now, _)| *now == cpu) {
             return;
@@ -36,7 +36,7 @@ impl KeepOff {
     /// Wherever it might run before.
     pub fn clear(&mut self) {
         if let Some((_, before)) = self.off.take() {
-            // What cannot be undone costs speed and nothing else.
+            // If it cannot be undone, only speed suffers.
             let _ = sched_setaffinity(None, &before);
         }
     }
@@ -62,7 +62,7 @@ mod tests {
         }
         keep.clear();
         assert_eq!(sched_getaffinity(None).unwrap(), mine);
-        // One that is not there.
+        // A CPU that does not exist.
         keep.set(CpuSet::MAX_CPU + 1);
         keep.clear();
         assert_eq!(sched_getaffinity(None).unwrap(), mine);

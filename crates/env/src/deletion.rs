@@ -1,5 +1,5 @@
-//! Whether a file has been deleted while it is open: the system goes on writing to it, and calls
-//! that success, until no process has it open.
+//! Detects the deletion of an open file: the system keeps accepting writes to it, and reports
+//! success, until the last process closes it.
 
 use std::fs::File;
 use std::io::Result;
@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt;
 /// The identity of a file when it is opened, to notice later that it has been deleted.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Deletion {
-    /// It had a name, as far as its file system tells: some always say that there is none.
+    /// Whether it had a name according to its file system: some always report none.
     had_name: bool,
 }
 
@@ -21,7 +21,7 @@ impl Deletion {
         Ok(Self { had_name: has_name(file)? })
     }
 
-    /// Whether the file has been deleted meanwhile.
+    /// Whether the file has been deleted since.
     ///
     /// # Errors
     /// Of fstat.

@@ -25,7 +25,7 @@ pub trait Disk: Send + Sync {
     fn write_at(&self, offset: u64, buf: &AlignedBuf, len: usize) -> Result<()>;
 
     /// Makes every write that returned before this call durable. [`std::io::ErrorKind::NotFound`]:
-    /// its file has been deleted, and is there only as long as it stays open.
+    /// its file was deleted, and exists only as long as it stays open.
     fn sync(&self) -> Result<()>;
 
     /// Sets space aside, so that later writes to the range do not fail for want of space below.
@@ -38,8 +38,8 @@ pub trait Disk: Send + Sync {
         self.reserve(offset, len)
     }
 
-    /// Bytes that could still be set aside now, beyond what has been. No bound where the storage
-    /// has its space anyway.
+    /// Bytes that could still be allocated, beyond the current allocation. Unbounded where the
+    /// storage has its space in advance.
     fn room_bytes(&self) -> u64 {
         u64::MAX
     }
@@ -49,36 +49,35 @@ pub trait Disk: Send + Sync {
         false
     }
 
-    /// The first byte at or behind `offset` that may hold data, `None` if there is none.
-    /// It is `offset` where the storage cannot tell. The bytes before it are a hole, which costs
-    /// next to nothing to read.
+    /// Returns the first byte at or after `offset` that may hold data, `None` if there are no more;
+    /// `offset` itself if the storage cannot report holes. The bytes before it are a hole, which is
+    /// cheap to read.
     fn data_from(&self, offset: u64) -> Option<u64> {
         Some(offset)
     }
 
-    /// Gives the space of the range back to whatever is below; afterwards its content is undefined.
-    /// A no-op where the storage cannot do that.
+    /// Returns the space of the range to the storage; its content is undefined afterwards. A no-op
+    /// where unsupported.
     fn punch(&self, offset: u64, len: u64) -> Result<()>;
 
-    /// Whether a sync behind the first write to a place costs clearly more than one behind a later
-    /// write there: true of files, whose file system records written ranges, false of devices.
+    /// Whether a sync after the first write to a location costs clearly more than one after a
+    /// rewrite: true for files, whose file system records written ranges, false for devices.
     fn first_write_is_dear(&self) -> bool {
         true
     }
 
-    /// Whether there are ways to make it larger: a device has the size that it has.
+    /// Whether it can be enlarged: a device has a fixed size.
     fn may_grow(&self) -> bool {
         true
     }
 
-    /// Makes room for `bytes` in all.
+    /// Enlarges it to `bytes`.
     ///
     /// # Errors
-    /// When there is none.
+    /// When there is no space.
     fn grow(&self, bytes: u64) -> Result<()>;
 
-    /// Gives back the range behind the first `bytes`, which is needed no more. A no-op where the
-    /// storage cannot do that.
+    /// Truncates it to the first `bytes`; the rest is no longer needed. A no-op where unsupported.
     ///
     /// # Errors
     /// Those of the storage.
@@ -89,11 +88,11 @@ pub trait Disk: Send + Sync {
     /// Current size in bytes.
     fn size_bytes(&self) -> Result<u64>;
 
-    /// Bytes that the storage occupies below, if that can be told (a sparse file).
+    /// Bytes occupied below, if known (a sparse file).
     fn occupied_bytes(&self) -> Result<u64>;
 }
 
-/// A disk that adds something to another one. What it does not do itself, the other one does.
+/// A disk that wraps another one. By default, each call is forwarded.
 pub trait DiskLayer: Send + Sync {
     /// The other one.
     fn below(&self) -> &dyn Disk;
@@ -106,8 +105,8 @@ pub trait DiskLayer: Send + Sync {
         self.below().read_at(offset, buf, len)
     }
 
-    /// See [`Disk::read_ring`]: none, because what this disk adds to reads would be passed by. One
-    /// that adds nothing hands the other one's on.
+    /// See [`Disk::read_ring`]: none by default, because it would bypass this layer's reads. A
+    /// layer that does not change reads forwards the ring.
     fn read_ring(&self) -> Option<Box<dyn ReadRing + '_>> {
         None
     }

@@ -1,7 +1,7 @@
-//! A number that says how much of the map store was durable, kept beside it. Owns one small file;
-//! knows nothing of what the number counts.
+//! A number that records how much of the map store was durable, stored next to it. Owns one small
+//! file; does not interpret the number.
 //!
-//! The file has two slots, 4096 bytes apart, written in turn, so that a write that a crash tears
+//! The file has two slots, 4096 bytes apart, written alternately, so that a write torn by a crash
 //! leaves the other one. A slot is valid if and only if it holds, little-endian: the magic number,
 //! the number, and the number's complement.
 
@@ -33,7 +33,7 @@ impl DurableMark {
         Ok(mark)
     }
 
-    /// Makes the file anew with that number, in the place of one that is damaged.
+    /// Recreates the file with that number, in place of a damaged one.
     pub(crate) fn replace(path: &Path, value: u64) -> Result<Self> {
         match std::fs::remove_file(path) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
@@ -76,7 +76,7 @@ impl DurableMark {
         slot[..8].copy_from_slice(&MAGIC.to_le_bytes());
         slot[8..16].copy_from_slice(&value.to_le_bytes());
         slot[16..].copy_from_slice(&(!value).to_le_bytes());
-        // Not the slot that holds the number in force: that one must survive until this write has.
+        // Never the slot with the current number: it must survive until this write is complete.
         let offset = if read_slot(&self.file, 0)? == Some(self.value) { SLOT_DISTANCE } else { 0 };
         self.file.write_all_at(&slot, offset)?;
         self.file.sync_data()?;

@@ -1,11 +1,11 @@
 //! [`Disk`] on a file or a raw block device. Owns the open descriptor, the choice between direct
-//! and buffered I/O, and the counters of bytes transferred. Does not cache, order or merge: callers
-//! issue the requests that they want to happen.
+//! and buffered I/O, and the counters of bytes transferred. Does not cache, reorder or merge:
+//! callers issue exactly the requests that they want.
 //!
-//! Direct I/O (O_DIRECT) is used wherever the storage supports it: the engine keeps decoded data in
-//! caches of its own, and the page cache would hold the compressed bytes a second time, outside of
-//! any budget. Data written directly still needs [`Disk::sync`]: for the device's own cache, and
-//! for the file's block map.
+//! Direct I/O (O_DIRECT) is used wherever the storage supports it: the engine caches decoded data
+//! itself, and the page cache would hold the compressed bytes a second time, outside any budget.
+//! Data written directly still needs [`Disk::sync`]: for the device's own cache, and for the file's
+//! block map.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Error, ErrorKind, Result};
@@ -21,25 +21,25 @@ use crate::file_space::{self, allocate};
 use crate::uring::FileRing;
 use crate::{AlignedBuf, Disk, ReadRing, block_device, lock};
 
-/// Alignment of writes, and of memory: what [`AlignedBuf`] gives.
+/// Alignment of writes and of memory, as provided by [`AlignedBuf`].
 const WRITE_ALIGN: usize = 4096;
 /// Smallest alignment of reads: a sector. Finer reads would not save anything below.
 const READ_ALIGN_MIN: usize = 512;
 
-/// Longest read in one go, but through a ring, whose owner decides. Some devices serve larger ones
-/// alone, and hold up writes behind them: on a virtio disk, reads of 256 KiB and more came to half
-/// of what those of 128 KiB did, and to three quarters of all there is beside writes, which got an
-/// eighth.
+/// Longest single read, except through a ring, whose owner decides. Some devices slow down on
+/// larger ones, and delay writes queued after them: on a virtio disk, reads of 256 KiB and more
+/// reached half the throughput of reads of 128 KiB, and under mixed load took three quarters of the
+/// bandwidth, leaving an eighth to writes.
 const READ_BYTES: usize = 128 << 10;
 
-/// Permissions of a new data file: its owner alone.
+/// Permissions of a new data file: owner only.
 const DATA_FILE_MODE: u32 = 0o600;
 /// Space that reservations leave to the rest of the file system, first of all to the map store: its
 /// journal and a merge of small tables. On small file systems it is an eighth of all.
 const HEADROOM_BYTES: u64 = 32 << 20;
 const HEADROOM_SHARE: u64 = 8;
 
-/// What kind of thing holds the data.
+/// Kind of storage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     File,
@@ -68,12 +68,12 @@ pub struct FileDisk {
 }
 
 impl FileDisk {
-    /// Holds the file or device that is there, and makes sure that it takes `capacity_bytes`,
-    /// without touching its content: a file may become longer. For a caller that must know that
-    /// before it does away with something else.
+    /// Acquires an existing file or device, and checks that it can hold `capacity_bytes`, without
+    /// touching its content; a file may be extended. For callers that must know this before they
+    /// destroy something else.
     ///
     /// # Errors
-    /// Those of [`create`](Self::create), but for [`ErrorKind::AlreadyExists`], and
+    /// Those of [`create`](Self::create), except [`ErrorKind::AlreadyExists`]; and
     /// [`ErrorKind::NotFound`].
     pub fn claim(path: &Path, capacity_bytes: u64) -> Result<Self> {
         let disk = Self::open(path)?;
@@ -87,16 +87,15 @@ impl FileDisk {
         Ok(disk)
     }
 
-    /// Empties a file, and gives it the length of `capacity_bytes`, sparse. A device stays as it
-    /// is.
+    /// Empties a file, and sets its length to `capacity_bytes`, sparse. Leaves a device unchanged.
     ///
     /// # Errors
-    /// Whatever the system says.
+    /// Those of the system.
     pub fn empty(&self, capacity_bytes: u64) -> Result<()> {
         let in_context = |what: &str, error: Error| context(error, format_args!("{what} {}", self.path.display()));
         if self.kind == Kind::File {
             match self.file.set_len(0) {
-                // A file whose size is fixed, as those of a mount of ours, and large enough.
+                // A file of fixed size, as on a volume mounted by shale, that is large enough.
                 Err(e) if e.raw_os_error() == Some(libc::EPERM) && self.size_bytes()? >= capacity_bytes => {
                     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
                     rustix::fs::fallocate(&self.file, flags, 0, self.size_bytes()?)
@@ -116,7 +115,7 @@ impl FileDisk {
     fn set_len(&self, bytes: u64) -> Result<()> {
         self.file.set_len(bytes).map_err(|error| {
             let what = match error.kind() {
-                ErrorKind::FileTooLarge => format!("the file system takes no file of {bytes} bytes:"),
+                ErrorKind::FileTooLarge => format!("the file system does not support a file of {bytes} bytes:"),
                 _ => "cannot set the size of".to_owned(),
             };
             context(error, format_args!("{what} {}", self.path.display()))
@@ -124,18 +123,18 @@ impl FileDisk {
     }
 
     /// Makes `path` hold `capacity_bytes`: a new sparse file, or an existing empty one, or a block
-    /// device that is large enough. A file that it made is gone again after an error, unless
-    /// another one has taken it meanwhile.
+    /// device that is large enough. On error, a file created here is removed, unless another
+    /// process has acquired it in between.
     ///
     /// # Errors
     /// [`ErrorKind::AlreadyExists`] when it is a file that is not empty,
     /// [`ErrorKind::ResourceBusy`] when it is in use, [`ErrorKind::InvalidInput`] when it is a
-    /// device that is too small, and whatever the system says.
+    /// device that is too small, and those of the system.
     pub fn create(path: &Path, capacity_bytes: u64) -> Result<Self> {
         let in_context = |what: &str, error: Error| context(error, format_args!("{what} {}", path.display()));
         let is_new = !path.try_exists()?;
         if is_new {
-            // The content of the volumes is private, wherever the file lies.
+            // The content of volumes is private, wherever the file is.
             let mut options = OpenOptions::new();
             options.write(true).create_new(true).mode(DATA_FILE_MODE);
             options.open(path).map_err(|e| in_context("cannot create", e))?;
@@ -152,7 +151,7 @@ impl FileDisk {
             Kind::BlockDevice if size < capacity_bytes => Err(too_small(path, size, capacity_bytes)),
             Kind::File if size > 0 => Err(Error::new(
                 ErrorKind::AlreadyExists,
-                format!("{} exists and holds {size} bytes; remove it or name another file", path.display()),
+                format!("{} exists and holds {size} bytes; remove it or choose another file", path.display()),
             )),
             Kind::BlockDevice | Kind::File => disk.empty(capacity_bytes),
         };
@@ -166,9 +165,9 @@ impl FileDisk {
     /// Opens an existing file or block device.
     ///
     /// # Errors
-    /// [`ErrorKind::ResourceBusy`] when it is in use (a mounted device too),
-    /// [`ErrorKind::InvalidInput`] when it is neither a file nor a block device, and whatever the
-    /// system says.
+    /// [`ErrorKind::ResourceBusy`] when it is in use (including a mounted device),
+    /// [`ErrorKind::InvalidInput`] when it is neither a file nor a block device, and those of the
+    /// system.
     pub fn open(path: &Path) -> Result<Self> {
         Self::open_for(path, true)
     }
@@ -205,7 +204,7 @@ impl FileDisk {
         let (file, read_align) = match direct.then(|| direct_read_align(&file, kind)).flatten() {
             Some(align) => (file, Some(align)),
             None if direct => {
-                // Only by clearing the flag is the exclusive hold never let go.
+                // Clearing the flag, unlike reopening, never releases the exclusive hold.
                 rustix::fs::fcntl_setfl(&file, rustix::fs::OFlags::empty())
                     .map_err(|e| context(e.into(), format_args!("cannot open {} for buffered I/O", path.display())))?;
                 (file, None)
@@ -263,9 +262,8 @@ impl FileDisk {
 }
 
 impl FileDisk {
-    /// Fails when the file system would be left without the headroom that whatever else a pool
-    /// keeps there needs: without it the map could not be brought up to date, and not even deleting
-    /// would help.
+    /// Fails if the write would leave the file system without the headroom that the pool's other
+    /// files need there: otherwise the map could not be updated, and not even deleting would help.
     fn keep_headroom(&self, len: u64) -> Result<()> {
         if self.beyond_headroom()? >= len { Ok(()) } else { Err(ErrorKind::StorageFull.into()) }
     }
@@ -277,7 +275,7 @@ impl FileDisk {
     fn deleted(&self) -> Error {
         let (path, process, descriptor) = (self.path.display(), std::process::id(), self.file.as_raw_fd());
         let message = format!(
-            "{path} was deleted while it is in use, and is gone as soon as this process ends: do not stop it before you have made a copy: \
+            "{path} was deleted while it is in use, and its data is lost when this process ends: before stopping it, make a copy: \
              cp --sparse=always /proc/{process}/fd/{descriptor} NEW"
         );
         Error::new(ErrorKind::NotFound, message)
@@ -319,7 +317,7 @@ impl Disk for FileDisk {
             match self.file.read_at(&mut buf[done..done + piece], offset + done as u64) {
                 Ok(count) => {
                     done += count;
-                    // A direct read is cut at an odd place by nothing but the end of the file.
+                    // Only the end of the file cuts a direct read at an unaligned offset.
                     let at_end = count == 0 || (self.direct && !done.is_multiple_of(self.read_align));
                     if at_end && done < len {
                         if self.kind == Kind::BlockDevice {
@@ -344,7 +342,8 @@ impl Disk for FileDisk {
         file_space::data_from(&self.file, offset)
     }
 
-    /// Only where reads go to the device: those that the page cache answers are faster one at a time.
+    /// Only where reads go to the device: those that the page cache answers are faster one at a
+    /// time.
     fn read_ring(&self) -> Option<Box<dyn ReadRing + '_>> {
         let ring = self.direct.then(|| FileRing::new(&self.file, &self.read_bytes))??;
         Some(Box::new(ring))
@@ -358,7 +357,8 @@ impl Disk for FileDisk {
         let mut done = 0;
         while done < len {
             match self.file.write_at(&buf[done..], offset + done as u64) {
-                // Go on at a place that direct I/O accepts; a part of a sector is written again.
+                // Continue at an offset that direct I/O accepts; a part of a sector is written
+                // again.
                 Ok(count) if count >= WRITE_ALIGN || done + count == len => {
                     done += count;
                     done -= if done == len { 0 } else { done % WRITE_ALIGN };
@@ -403,7 +403,7 @@ impl Disk for FileDisk {
             return Ok(());
         }
         match ignore_unsupported(allocate(&self.file, FallocateFlags::KEEP_SIZE, offset, len)) {
-            // Some file systems want free blocks even for what has all of its own.
+            // Some file systems need free blocks even for files that are fully allocated.
             Err(error) if error.kind() == ErrorKind::StorageFull && self.has_space(offset, len) => Ok(()),
             done => done.map_err(|e| self.failed("reservation", offset, len, e)),
         }
@@ -412,7 +412,7 @@ impl Disk for FileDisk {
     fn room_bytes(&self) -> u64 {
         match self.kind {
             Kind::BlockDevice => u64::MAX,
-            // Who cannot be asked says no when it matters.
+            // If the file system cannot be queried, the write itself reports the error.
             Kind::File => self.beyond_headroom().unwrap_or(u64::MAX),
         }
     }
@@ -472,7 +472,7 @@ impl Disk for FileDisk {
 
     fn occupied_bytes(&self) -> Result<u64> {
         match self.kind {
-            // st_blocks counts 512 bytes, whatever the file system's block size.
+            // st_blocks counts units of 512 bytes, whatever the file system's block size.
             Kind::File => self.file.metadata().map(|m| m.blocks() * 512),
             Kind::BlockDevice => return self.size_bytes(),
         }
@@ -480,16 +480,16 @@ impl Disk for FileDisk {
     }
 }
 
-/// The error with the interrupted action in front; its kind stays.
+/// Prefixes the error with the interrupted action; its kind stays.
 fn context(error: Error, what: std::fmt::Arguments<'_>) -> Error {
     Error::new(error.kind(), format!("{what}: {error}"))
 }
 
-/// Why a file or device could not be opened, with what to do.
+/// Error for a file or device that could not be opened, with advice.
 fn refused(path: &Path, error: Error) -> Error {
     if error.raw_os_error() == Some(libc::EBUSY) {
         let message = format!(
-            "{} is in use: mounted, or claimed by another program; unmount it or name another device",
+            "{} is in use: mounted, or opened by another program; unmount it or choose another device",
             path.display()
         );
         return Error::new(ErrorKind::ResourceBusy, message);
@@ -503,7 +503,7 @@ fn hold(file: &File, path: &Path) -> Result<()> {
         Ok(false) => {
             Err(Error::new(ErrorKind::ResourceBusy, format!("{} is in use by another process", path.display())))
         }
-        // Some network file systems have no locks; the pool's own lock still holds.
+        // Some network file systems have no locks; the pool's own lock still applies.
         Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOLCK) => Ok(()),
         Err(error) => Err(context(error.into(), format_args!("cannot lock {}", path.display()))),
     }
@@ -518,13 +518,13 @@ fn direct_read_align(file: &File, kind: Kind) -> Option<usize> {
             let stat = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN);
             match stat {
                 Ok(stat) if stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0 => {
-                    // Zero says that direct I/O does not work on this file.
+                    // Zero means that the file does not support direct I/O.
                     if stat.stx_dio_offset_align == 0 || stat.stx_dio_mem_align as usize > WRITE_ALIGN {
                         return None;
                     }
                     stat.stx_dio_offset_align
                 }
-                // Kernels before 6.1 do not tell. No file system wants more than this.
+                // Kernels before 6.1 do not report it. No file system needs more than this.
                 _ => WRITE_ALIGN as u32,
             }
         }
@@ -533,16 +533,16 @@ fn direct_read_align(file: &File, kind: Kind) -> Option<usize> {
     let usable = align.is_power_of_two() && align <= WRITE_ALIGN;
     // Some file systems accept the flag and refuse the I/O.
     let mut buf = AlignedBuf::new(align);
-    // One that cannot read this sector says nothing of the others.
+    // A failure to read this sector says nothing about the others.
     let works = file.read_at(&mut buf[..align], 0).map_or_else(|e| e.raw_os_error() == Some(libc::EIO), |_| true);
     (usable && works).then_some(align)
 }
 
-/// Makes the system read from the device again what it has in memory of a file. After a sync that
-/// failed it keeps what never reached the device, and calls it clean; an opening of the file must
-/// not take that for the medium's content.
+/// Makes the system reread a file's cached pages from the device. After a failed sync it keeps
+/// pages that were never written, and marks them clean; a reopened file must not take those for the
+/// medium's content.
 pub(crate) fn forget_cached(file: &File) -> Result<()> {
-    // Only clean pages are forgotten; a device that still fails says so here.
+    // Only clean pages are dropped; a device that still fails reports it here.
     file.sync_data()?;
     Ok(rustix::fs::fadvise(file, 0, None, Advice::DontNeed)?)
 }
@@ -554,7 +554,7 @@ fn ignore_unsupported(result: Result<()>) -> Result<()> {
     }
 }
 
-/// Makes it durable which files there are beside `path`.
+/// Makes the directory entry of `path` durable.
 pub(crate) fn sync_parent(path: &Path) -> Result<()> {
     let parent = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(parent)?.sync_all()

@@ -101,7 +101,7 @@ fn it_becomes_longer_and_shorter() {
     };
     disk.grow(3 << 20).unwrap();
     assert_eq!(on_disk(), (3 << 20, 3 << 20));
-    // It never cuts off a longer file.
+    // It never truncates a longer file.
     disk.grow(2 << 20).unwrap();
     assert_eq!(on_disk(), (3 << 20, 3 << 20));
     for (mib, seed) in [(0, 1), (1, 2), (2, 3)] {
@@ -115,7 +115,7 @@ fn it_becomes_longer_and_shorter() {
     assert_eq!(read((2 << 20) - 4096)[..], filled(1 << 20, 2)[(1 << 20) - 4096..]);
     disk.shrink(3 << 20).unwrap();
     assert_eq!(on_disk(), (2 << 20, 2 << 20), "it never becomes longer by that");
-    // Data cut off does not come back.
+    // Truncated data does not come back.
     disk.grow(3 << 20).unwrap();
     assert_eq!(read(2 << 20)[..], [0; 4096]);
     disk.write_at((3 << 20) - 4096, &filled(4096, 4), 4096).unwrap();
@@ -157,8 +157,8 @@ fn read_by_devices() -> Option<u64> {
     counters.lines().find_map(|line| line.strip_prefix("read_bytes: "))?.parse().ok()
 }
 
-/// Without direct I/O, what a failed sync had left in memory was read after the pool had been
-/// opened again, as if it were on the device.
+/// Without direct I/O, pages left in memory by a failed sync were read after the pool had been
+/// reopened, as if they were on the device.
 #[test]
 fn what_the_system_has_in_memory_can_be_forgotten() {
     const TMPFS_MAGIC: u64 = 0x0102_1994;
@@ -180,7 +180,7 @@ fn what_the_system_has_in_memory_can_be_forgotten() {
         read_by_devices().unwrap()
     };
     file.write_at(&[7; LEN], 0).unwrap();
-    // The kernel keeps pages that it just handles in another place, so one try may miss some.
+    // The kernel keeps pages that it is currently using, so one attempt may miss some.
     let forgotten = (0..100).any(|_| {
         forget_cached(&file).unwrap();
         let counted = read_by_devices().unwrap();
@@ -189,7 +189,7 @@ fn what_the_system_has_in_memory_can_be_forgotten() {
     assert!(forgotten, "what was read back never came from the device");
 }
 
-/// What `init --force` does to data that are there.
+/// As `init --force` does with existing data.
 fn claim_and_empty(path: &Path, capacity_bytes: u64) -> Result<FileDisk> {
     let disk = FileDisk::claim(path, capacity_bytes)?;
     disk.empty(capacity_bytes)?;
@@ -215,7 +215,7 @@ fn what_another_holds_is_not_emptied() {
     assert!(buf.iter().all(|byte| *byte == 0));
 }
 
-/// An `init --force` whose size was refused had emptied the old pool's data by then.
+/// An `init --force` whose size was refused had already emptied the old pool's data.
 #[test]
 fn what_is_claimed_is_not_emptied_yet() {
     let dir = TempDir::new("disk-claim");
@@ -308,7 +308,8 @@ fn a_block_device_is_a_disk_and_a_mounted_one_is_refused() {
     let dir = TempDir::new("disk-device");
     let image = dir.path().join("image");
     OpenOptions::new().write(true).create_new(true).open(&image).unwrap().set_len(32 << 20).unwrap();
-    // The device is held, let go and held again: by no other process meanwhile, not even by a copy.
+    // The hold on the device is released and reacquired: no other process may hold it in between,
+    // not even through a copied descriptor.
     let _alone = starting();
     let Ok(attached) = LoopDevice::attach(&image, false) else {
         eprintln!("skipped: cannot attach a loop device");
@@ -328,7 +329,7 @@ fn a_block_device_is_a_disk_and_a_mounted_one_is_refused() {
     disk.write_at(4096, &data, 8192).unwrap();
     disk.sync().unwrap();
     disk.reserve(0, 1 << 20).unwrap();
-    // The storage below the device gets discarded ranges back, and nothing else is gone.
+    // The storage below the device gets discarded ranges back, and nothing else is lost.
     disk.write_at(1 << 20, &filled(1 << 20, 6), 1 << 20).unwrap();
     disk.sync().unwrap();
     let occupied_bytes = || std::fs::metadata(&image).unwrap().blocks() * 512;
@@ -429,7 +430,7 @@ fn a_read_that_comes_in_part_is_not_called_whole() {
     let mut whole: Vec<_> = std::iter::from_fn(|| ring.wait()).map(|read| (read.tag, read.whole)).collect();
     whole.sort_unstable();
     assert_eq!(whole, [(0, false), (1, true), (2, false)]);
-    // As `read_at` has it, there are zeroes behind the end.
+    // As with `read_at`, bytes past the end are zeroes.
     let mut buf = AlignedBuf::new(8192);
     disk.read_at((4 << 20) - 4096, &mut buf, 8192).unwrap();
     assert!(buf[..4096] == data[(4 << 20) - 4096..] && buf[4096..8192].iter().all(|byte| *byte == 0));
@@ -456,7 +457,7 @@ fn a_ring_that_is_dropped_leaves_nothing_under_way() {
     }
 }
 
-/// Everything went on as if it were there, and was gone when the server was stopped.
+/// Operation continued as if the file existed, and the data was lost when the server stopped.
 #[test]
 fn a_file_that_is_deleted_while_it_is_in_use_is_missed() {
     let dir = TempDir::new("disk-deleted");
@@ -471,7 +472,7 @@ fn a_file_that_is_deleted_while_it_is_in_use_is_missed() {
     for _ in 0..2 {
         let error = disk.sync().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NotFound);
-        // What it says to do helps.
+        // Its advice works.
         let text = error.to_string();
         let copy = text.split_whitespace().find(|word| word.starts_with("/proc/")).unwrap();
         let found = std::fs::read(copy).unwrap();
@@ -491,7 +492,7 @@ fn a_file_that_never_had_a_name_is_not_called_deleted() {
     disk.sync().unwrap();
 }
 
-/// Another one's file, or a link of the user's, was removed with what had failed.
+/// Another process's file, or a user's link, was removed together with the failed one.
 #[test]
 fn what_was_there_before_stays_when_a_file_cannot_be_made() {
     let dir = TempDir::new("disk-others");

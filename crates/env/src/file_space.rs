@@ -1,4 +1,4 @@
-//! The space of a file: sets it aside, gives it back, and tells holes from data. Owns nothing.
+//! Space of a file: allocates it, frees it, and distinguishes holes from data. Stateless.
 
 use std::fs::File;
 use std::io::{Error, Result};
@@ -16,8 +16,8 @@ pub(crate) fn allocate(file: &File, flags: FallocateFlags, offset: u64, len: u64
     }
 }
 
-/// Returns the first byte at or behind `offset` that may hold data; see [`crate::Disk::data_from`].
-/// A device, which has no holes to tell of, refuses the question.
+/// Returns the first byte at or after `offset` that may hold data; see [`crate::Disk::data_from`].
+/// Devices have no holes and do not support the query.
 pub(crate) fn data_from(file: &File, offset: u64) -> Option<u64> {
     match rustix::fs::seek(file, SeekFrom::Data(offset)) {
         Ok(found) => Some(found),

@@ -1,5 +1,5 @@
-//! What failures of the map store's library and files are to its users: damage, a full file system,
-//! or what only reopening helps against.
+//! Classifies failures of the map store's library and files: damage, a full file system, or errors
+//! that only reopening clears.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -28,13 +28,13 @@ pub(crate) fn missing(dir: &Path) -> MapError {
 }
 
 pub(crate) fn lost_mark(path: &Path, how: &str) -> MapError {
-    let message = format!("{} {how}; `shale check --repair` makes it again from the store", path.display());
+    let message = format!("{} {how}; `shale check --repair` recreates it from the store", path.display());
     MapError { corrupt: true, full: false, message }
 }
 
 pub(crate) fn lost_list(path: &Path) -> MapError {
     let message = format!(
-        "{} is gone, which names the list of the map's tables; `shale check --repair` makes it again if that list is there",
+        "{} is missing, which names the list of the map's tables; `shale check --repair` recreates it if that list exists",
         path.display()
     );
     MapError { corrupt: true, full: false, message }
@@ -45,7 +45,7 @@ pub(crate) fn deleted(dir: &Path) -> MapError {
         corrupt: true,
         full: false,
         message: format!(
-            "{} was deleted while it was in use: nothing that is written there will be found again; rebuild the map from the log",
+            "{} was deleted while it was in use: everything written there is lost; rebuild the map from the log",
             dir.display()
         ),
     }
@@ -56,7 +56,7 @@ pub(crate) fn lost_commits(dir: &Path, durable: u64, found: u64) -> MapError {
         corrupt: true,
         full: false,
         message: format!(
-            "{} has lost data that was durable: {durable} commits were, {found} are left; rebuild the map from the log",
+            "{} has lost durable data: {durable} commits were durable, {found} are left; rebuild the map from the log",
             dir.display()
         ),
     }
@@ -67,9 +67,9 @@ pub(crate) fn library_error(dir: &Path, error: &fjall::Error) -> MapError {
     let corrupt = match error {
         Error::Storage(LsmError::Io(e)) | Error::Io(e) if is_full(e) => return full(dir, e),
         Error::Storage(LsmError::Io(e)) | Error::Io(e) => {
-            // The library looks for no file that its lists do not name, and reads nothing beyond a
-            // file's end or at impossible places, unless a name or a length is damaged; and makes
-            // no file that is there, unless another one is gone.
+            // The library only opens files named by its lists, and never reads past a file's end or
+            // at impossible offsets, unless a name or a length is damaged; and it never creates a
+            // file that exists, unless another one is missing.
             use ErrorKind::{AlreadyExists, InvalidData, InvalidInput, NotFound, UnexpectedEof};
             matches!(e.kind(), AlreadyExists | InvalidData | InvalidInput | NotFound | UnexpectedEof)
         }
@@ -78,7 +78,7 @@ pub(crate) fn library_error(dir: &Path, error: &fjall::Error) -> MapError {
     };
     let what = match error {
         Error::Poisoned => {
-            "stopped after an earlier I/O error; free space or mend the disk, then open it again".to_owned()
+            "stopped after an earlier I/O error; free space or repair the disk, then open it again".to_owned()
         }
         Error::Locked => "in use by another process".to_owned(),
         Error::Storage(LsmError::Io(e)) | Error::Io(e) => e.to_string(),

@@ -1,9 +1,8 @@
-//! The lists of tables of the map store's library: of each keyspace there is a directory, in which
-//! the file `current` says which of the files `v0`, `v1`, ... is the list.
+//! The table lists of the map store's library: each keyspace is a directory in which the file
+//! `current` names the list in force among the files `v0`, `v1`, ...
 //!
-//! The library takes a keyspace without `current` for one that was never finished, and removes its
-//! tables. A store is not finished before both of its keyspaces are: so a file that is gone later
-//! was lost.
+//! The library treats a keyspace without `current` as unfinished, and removes its tables. A store
+//! is only complete when both of its keyspaces are: a file that is missing later was lost.
 
 use std::io::{ErrorKind, Result};
 use std::path::{Path, PathBuf};
@@ -11,8 +10,9 @@ use std::path::{Path, PathBuf};
 use crate::fjall_store::hash_file;
 
 const CURRENT: &str = "current";
-/// The library's own keyspace, which names the others, and that of the map, if there is none yet.
+/// Directory of the library's own keyspace, which names the others.
 const NAMES: &str = "0";
+/// Directory of the map's keyspace, assumed where no other exists.
 const MAP: &str = "1";
 
 /// Directories of the keyspaces, in order.
@@ -28,7 +28,7 @@ fn keyspaces(lsm: &Path) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Files `current` that are gone from the store in `lsm`.
+/// Returns the files `current` missing from the store in `lsm`.
 pub(crate) fn lists_gone(lsm: &Path) -> Result<Vec<PathBuf>> {
     let mut all = match keyspaces(lsm) {
         // The library has an error for that.
@@ -52,8 +52,8 @@ pub(crate) fn lists_gone(lsm: &Path) -> Result<Vec<PathBuf>> {
     Ok(gone)
 }
 
-/// The only list in the directory of a keyspace, and its number; `None` if there are more: which of
-/// them counts is not known then.
+/// Returns the only list in a keyspace's directory, and its number; `None` if there are several,
+/// since the one in force is unknown then.
 fn only_list(directory: &Path) -> Result<Option<(u64, PathBuf)>> {
     let mut only = None;
     for entry in std::fs::read_dir(directory)? {
@@ -69,9 +69,9 @@ fn only_list(directory: &Path) -> Result<Option<(u64, PathBuf)>> {
     Ok(only)
 }
 
-/// Makes files `current` again that are gone, as far as it is known what they said. Returns those.
-/// The caller makes the directories durable that have them.
-pub(crate) fn mend_lists(lsm: &Path) -> Result<Vec<PathBuf>> {
+/// Recreates missing files `current` where their content can be determined, and returns them. The
+/// caller syncs their directories.
+pub(crate) fn restore_lists(lsm: &Path) -> Result<Vec<PathBuf>> {
     let mut made = Vec::new();
     for current in lists_gone(lsm)? {
         let Some(directory) = current.parent().filter(|directory| directory.is_dir()) else { continue };

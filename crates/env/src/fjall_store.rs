@@ -1,61 +1,58 @@
-//! [`MapStore`] on fjall 3, an LSM library. Owns the directory that it is given: `lsm` (the
-//! library's files) and `durable` (how many commits were durable, see below). The map's records
-//! themselves mean nothing here.
+//! [`MapStore`] on fjall 3, an LSM library. Owns its directory: `lsm` (the library's files) and
+//! `durable` (how many commits were durable, see below). Does not interpret the map's records.
 //!
-//! # What is relied upon
+//! # Assumptions
 //!
-//! Read in the sources of fjall 3.1 and lsm-tree 3.1, and tested in `fjall_store_tests.rs`:
+//! From the sources of fjall 3.1 and lsm-tree 3.1, and tested in `fjall_store_tests.rs`:
 //!
 //! 1. A batch goes to the journal between a start and an end marker with an xxh3 checksum over its
 //!    items, under one lock, and then to the memtable under the same lock: a memtable, and so a
 //!    table file, never holds part of a batch.
-//! 2. Before a memtable is written as a table, the journal that it came from is synced. Tables, the
-//!    list of tables and directories are synced before anything that they replace is removed. So
-//!    tables are never ahead of the journal.
-//! 3. At open the journals are replayed; the last one is cut at the first batch that is not whole.
+//! 2. Before a memtable is written as a table, its journal is synced. Tables, the list of tables
+//!    and directories are synced before anything that they replace is removed. So tables are never
+//!    ahead of the journal.
+//! 3. At open the journals are replayed; the last one is cut at the first incomplete batch.
 //! 4. Every block of a table (data, index, filter) has an xxh3-128 checksum that is verified when
-//!    it is read from the file; the list of tables and the tables' tails have one, too.
-//! 5. A table that is written by itself (*ingestion*) is synced before the list of tables names it.
-//!    Earlier commits become tables first, though without a sync of its journal, and it has a
-//!    greater sequence number than all of that; at open, the batches of a journal are passed over
-//!    up to the greatest number of any table. So nothing from a journal comes to lie above it
-//!    again.
+//!    it is read from the file; so have the list of tables and the tables' tails.
+//! 5. A table written directly (*ingestion*) is synced before the list of tables names it. Earlier
+//!    commits become tables first, though without a sync of their journal, and its sequence number
+//!    is greater than all of theirs; at open, batches of a journal are skipped up to the greatest
+//!    number of any table. So nothing from a journal overrides it later.
 //! 6. When writing or syncing the journal fails, or the background thread fails, the library is
-//!    *poisoned*: commits and persists fail from then on, reads go on. Only reopening helps, which
-//!    replays what reached the disk.
+//!    *poisoned*: commits and persists fail from then on, reads still work. Only reopening helps,
+//!    which replays the data that reached the disk.
 //!
-//! # What it does not do by itself
+//! # Gaps in the library, and their workarounds
 //!
-//! - *Damage in a journal looks like its end*: what follows is dropped in silence, durable or not.
-//!   So each commit writes a counter with its batch, [`persist`](MapStore::persist) notes the
-//!   counter in the file `durable` once the journal is synced, and opening fails when the store has
-//!   fewer commits than were noted.
+//! - *Damage in a journal looks like its end*: everything after it is dropped silently, durable or
+//!   not. So each commit writes a counter with its batch, [`persist`](MapStore::persist) records
+//!   the counter in the file `durable` once the journal is synced, and opening fails when the store
+//!   has fewer commits than recorded.
 //! - *A torn last batch is sometimes refused rather than dropped*, see `journal_tail`. So it is cut
-//!   off before the library sees it, and the counter tells whether that was lawful; if not, the
-//!   journal is put back as it was.
-//! - *After a sync that failed it takes for written the pages that are only in memory*: the system
-//!   keeps those pages and calls them clean. So the cached pages of a journal are forgotten before
-//!   it is read.
-//! - *It removes the tables of a keyspace of which the file `current` is gone*: it takes the
-//!   keyspace for one that was never finished. So it is kept off such a store (`fjall_lists`).
-//! - *It does not see that its files were deleted.* Journals that are open take what is written,
-//!   and lose it. So [`persist`](MapStore::persist) looks whether the file `durable` still has its
-//!   name.
-//! - *Waiting for a dead background thread never ends* in the library. So its limits are kept out
-//!   of reach, and [`commit`](MapStore::commit) waits here, where the poison is seen.
-//! - *It writes everything to a journal first*, in batches however large, and keeps up to 64 MB of
-//!   that beside the tables that have it by now. So a large batch becomes a table at once, which is
-//!   durable when it is committed; if that fails, this store fails, as the library does behind a
-//!   journal.
-//! - *Its memtable limit is fixed when the store is made*. So memtables are rotated here, by the
+//!   off before the library sees it, and the counter shows whether that was legitimate; if not, the
+//!   journal is restored.
+//! - *After a failed sync, pages that exist only in memory pass for written*: the system keeps
+//!   those pages and marks them clean. So the cached pages of a journal are dropped before it is
+//!   read.
+//! - *It removes the tables of a keyspace whose file `current` is missing*, because it considers
+//!   such a keyspace unfinished. So it is not allowed to open such a store (`fjall_lists`).
+//! - *It does not notice that its files were deleted.* Open journals accept writes, and lose them.
+//!   So [`persist`](MapStore::persist) checks whether the file `durable` still has its name.
+//! - *Waiting for a dead background thread never ends* in the library. So its limits are never
+//!   reached, and [`commit`](MapStore::commit) waits here, where the poison is visible.
+//! - *It writes everything to a journal first*, in batches of any size, and keeps up to 64 MB of
+//!   that after the tables contain it. So a large batch is written as a table directly, which is
+//!   durable as soon as it is committed; if that fails, this store fails, as the library does after
+//!   a failed journal write.
+//! - *Its memtable limit is fixed when the store is created*. So memtables are rotated here, by the
 //!   budget given at open.
 //!
-//! # What it costs
+//! # Costs
 //!
 //! Two cores, ext4, a budget of 96 MiB, each batch of 100,000 records persisted. Bytes written
-//! count everything (tables, merges) per byte of key and value; CPU and bytes include two seconds
-//! behind the last batch, in which the second store still merges; memory includes the batch being
-//! committed. In brackets what it was when batches of any size went through journal and memtable.
+//! include everything (tables, merges) per byte of key and value; CPU and bytes include two seconds
+//! after the last batch, in which the second store still merges; memory includes the batch being
+//! committed. In brackets the figures with all batches going through journal and memtable.
 //!
 //! | | 2 million records of 200 bytes, all keys new | 2 million of 541 bytes, 524,288 keys, at random |
 //! | --- | --- | --- |
@@ -63,13 +60,13 @@
 //! | bytes written per byte | 2.4 (3.5) | 1.4 (2.3) |
 //! | resident memory, at most | 44 MiB (181) | 81 MiB (225) |
 //! | bytes on disk per byte of live records, at the end and two seconds later | 1.5, 2.4 | 5.0, 3.8 |
-//! | get: not there; there, a sixth and a fifth of the blocks cached | 1.1 us CPU; 7.3 | 1.1 us CPU; 7.2 |
+//! | get of a missing key; of a present one, with a sixth and a fifth of the blocks cached | 1.1 us CPU; 7.3 | 1.1 us CPU; 7.2 |
 //! | open after a clean end; verify | 0.14 s; 0.7 s | 0.04 s; 0.6 s |
 //!
-//! Tried and left: lz4 for data blocks (10 % fewer bytes, 30 % more CPU: places and checksums
-//! compress badly), hash indexes and other restart intervals in blocks (no faster), pinning of all
-//! index and filter blocks (no faster, unbounded), 4 or 12 tables in level 0 (25 % more bytes; no
-//! fewer).
+//! Tried and rejected: lz4 for data blocks (10 % fewer bytes, 30 % more CPU: locations and
+//! checksums compress badly), hash indexes and other restart intervals in blocks (no faster),
+//! pinning of all index and filter blocks (no faster, unbounded), 4 or 12 tables in level 0 (25 %
+//! more bytes; no fewer).
 
 use std::io::ErrorKind;
 use std::ops::ControlFlow;
@@ -95,44 +92,43 @@ const KEYSPACE: &str = "map";
 /// The key of the counter of commits. Hidden from users of the store.
 const COUNTER_KEY: &[u8] = b"\xff\xff\xff\xff\xff\xff\xff\xffshale-commits";
 
-/// Sealed memtables beside which a commit does not wait for the background thread: one is being
-/// written while the next fills. The library waits, blindly, at 4.
+/// Sealed memtables next to which a commit does not wait for the background thread: one is being
+/// written while the next fills. The library itself waits, without checking for failures, at 4.
 const SEALED_MAX: usize = 1;
-/// Changes from which on a batch is written as a table of its own, and not to journal and memtable
-/// and then to a table: that takes a third of the time for each, and half of the room. Fewer would
-/// make tables so small that looking through them costs more.
+/// Changes from which on a batch is written directly as a table, and not to journal and memtable
+/// first: this takes a third of the time per change, and half of the space. A lower limit would
+/// create tables so small that searching them costs more.
 const TABLE_CHANGES_MIN: usize = 16 << 10;
-/// What a record costs in a memtable beside its bytes: the key's and value's handles, the node, and
-/// what the allocator rounds up.
+/// Overhead of a record in a memtable: the key's and value's handles, the node, and the allocator's
+/// rounding.
 const RECORD_OVERHEAD_BYTES: u64 = 160;
 /// Runs in level 0 at which a commit waits. The library slows down, blindly, at 20.
 const L0_RUNS_MAX: usize = 18;
-/// Tables in level 0 that are merged into level 1 together: the more, the fewer times level 1 is
-/// rewritten, and the more filters a lookup asks. With 4, a quarter more is written; with 12,
-/// nothing is gained.
+/// Tables in level 0 that are merged into level 1 together: the more, the fewer rewrites of level
+/// 1, and the more filters per lookup. With 4, a quarter more is written; with 12, nothing is
+/// gained.
 const L0_TABLES: u8 = 8;
 /// Size of a table. With [`L0_TABLES`] it sets level 1 to 512 MiB: the map of a 64 GiB volume
 /// written at random fits, and is rewritten once per merge instead of once per level.
 const TABLE_BYTES: u64 = 64 << 20;
-/// Open table files: few beside the usual limit of 1024 descriptors, and where there are fewer, a
-/// part of them ([`FILES_SHARE`]): the rest of the process needs some, too.
+/// Open table files: few compared to the usual limit of 1024 descriptors, and a fraction
+/// ([`FILES_SHARE`]) of a lower limit, because the rest of the process needs some, too.
 const FILES_MAX: usize = 128;
 const FILES_SHARE: u64 = 8;
 const FILES_MIN: usize = 8;
-/// Pause between two looks at whether the background thread made room. The library offers nothing
-/// to wait on.
+/// Interval for checking whether the background thread made room. The library offers no way to wait
+/// for that.
 const ROOM_POLL: Duration = Duration::from_millis(2);
-/// Looks at a background thread that does nothing after which a commit goes on: longer than it
-/// takes from one task to the next. The library merges once per table that is written, and not
-/// always where the waiting commit would have it; so another table is what makes it go on.
+/// Checks that find the background thread idle before a commit proceeds: longer than the gap
+/// between two of its tasks. The library merges once per table written, and not always where the
+/// waiting commit needs it; so only another table makes it continue.
 const IDLE_POLLS_MAX: u32 = 100;
 
 /// How a store is opened.
 #[derive(Debug, Clone, Copy)]
 pub struct FjallOptions {
     /// Budget for memtables and cached blocks, in bytes; at least
-    /// [`FjallOptions::MEMORY_BYTES_MIN`] is used. One batch comes on top of it while it is
-    /// committed.
+    /// [`FjallOptions::MEMORY_BYTES_MIN`]. A batch being committed comes on top.
     pub memory_bytes: u64,
 }
 
@@ -141,12 +137,12 @@ impl FjallOptions {
     /// crumbs.
     pub const MEMORY_BYTES_MIN: u64 = 16 << 20;
 
-    /// One memtable: at a time there are an active one, [`SEALED_MAX`] sealed ones, and for a
-    /// moment one more.
+    /// Size of a memtable: there are an active one, [`SEALED_MAX`] sealed ones, and briefly one
+    /// more.
     fn memtable_bytes(self) -> u64 {
         self.memory_bytes.max(Self::MEMORY_BYTES_MIN) / 8
     }
-    /// What the memtables leave.
+    /// Budget left by the memtables.
     fn cache_bytes(self) -> u64 {
         self.memory_bytes.max(Self::MEMORY_BYTES_MIN) - 3 * self.memtable_bytes()
     }
@@ -158,7 +154,7 @@ impl Default for FjallOptions {
     }
 }
 
-/// What one commit hands on to the next.
+/// State carried from one commit to the next.
 struct Writer {
     /// Number of batches ever committed.
     commits: u64,
@@ -174,7 +170,7 @@ pub struct FjallStore {
     memtable_bytes: u64,
     /// Held while a batch is committed, so that the counter and the order agree.
     writer: Mutex<Writer>,
-    /// The same number, to be read without waiting for a commit.
+    /// The same number, readable without waiting for a commit.
     commits_done: AtomicU64,
     /// A table could not be written: whether its commit counts is known when the store is opened
     /// again.
@@ -201,12 +197,12 @@ impl FjallStore {
             return Err(MapError {
                 corrupt: false,
                 full: false,
-                message: format!("{} holds a store already", dir.display()),
+                message: format!("{} already holds a store", dir.display()),
             });
         }
         std::fs::create_dir_all(dir).map_err(|e| failed(dir, e))?;
         let (database, keyspace) = open_database(&dir.join(LSM_DIR), options).map_err(|e| library_error(dir, &e))?;
-        // Last, because a store without the mark is none: creation was cut short.
+        // Last, because a store is incomplete without the mark: its creation was interrupted.
         let mark = DurableMark::create(&mark).map_err(|e| failed(&mark, e))?;
         sync_dir(dir)?;
         Ok(Self::assemble(dir, database, keyspace, options, 0, mark))
@@ -224,11 +220,15 @@ impl FjallStore {
             ErrorKind::NotFound => missing(dir),
             _ => failed(&mark_path, error),
         })?;
-        Self::open_beside(dir, options, Some(mark))
+        Self::open_with_mark(dir, options, Some(mark))
     }
 
-    /// Opens the store beside its mark, or makes that anew.
-    pub(crate) fn open_beside(dir: &Path, options: FjallOptions, mark: Option<DurableMark>) -> Result<Self, MapError> {
+    /// Opens the store with its mark, or recreates the mark.
+    pub(crate) fn open_with_mark(
+        dir: &Path,
+        options: FjallOptions,
+        mark: Option<DurableMark>,
+    ) -> Result<Self, MapError> {
         let durable = mark.as_ref().map_or(0, DurableMark::value);
         let lsm = dir.join(LSM_DIR);
         // The library would make a new, empty store.
@@ -236,14 +236,16 @@ impl FjallStore {
             return Err(MapError {
                 corrupt: true,
                 full: false,
-                message: format!("{}/version is gone, but {durable} commits were durable in it", lsm.display()),
+                message: format!(
+                    "{}/version is missing, but {durable} commits were durable in the store",
+                    lsm.display()
+                ),
             });
         }
         if let Some(gone) = lists_gone(&lsm).map_err(|e| failed(&lsm, e))?.first() {
             return Err(lost_list(gone));
         }
-        // Nothing is in it, so nothing is lost with it; the library would take the store for
-        // damaged.
+        // The store is empty, so nothing is lost with it; the library would consider it damaged.
         let lock = lsm.join("lock");
         std::fs::File::options().append(true).create(true).open(&lock).map_err(|e| failed(&lock, e))?;
         let cut = cut_torn_tail(&lsm)?;
@@ -256,8 +258,9 @@ impl FjallStore {
                 Ok((database, keyspace, commits))
             });
         if let Some(cut) = cut {
-            // If it was not a crash's torn batch, everything is left for those who can tell more.
-            if opened.is_ok() { cut.discard() } else { cut.put_back() }.map_err(|e| failed(&lsm, e))?;
+            // If this was not a batch torn by a crash, everything is left in place for further
+            // analysis.
+            if opened.is_ok() { cut.discard() } else { cut.restore() }.map_err(|e| failed(&lsm, e))?;
         }
         let (database, keyspace, commits) = opened?;
         let mark = match mark {
@@ -303,9 +306,9 @@ impl FjallStore {
         library_error(&self.dir, error)
     }
 
-    /// Seals a memtable that a large batch has filled, so that it becomes a table in the background
-    /// at once: the next batch would only do the same, later, and an opening of the store before
-    /// then would have to replay all of the journal.
+    /// Seals a memtable that a large batch has filled, so that it immediately becomes a table in
+    /// the background: otherwise the next batch would do this, later, and opening the store before
+    /// then would have to replay the whole journal.
     fn seal_if_full(&self) -> Result<(), MapError> {
         let mut writer = self.writer.lock();
         if writer.active_bytes > self.memtable_bytes { self.seal(&mut writer) } else { Ok(()) }
@@ -363,8 +366,8 @@ impl FjallStore {
 
     /// Commits by writing a table, which is durable then.
     fn write_table(&self, writer: &mut Writer, changes: Changes) -> Result<(), MapError> {
-        // The library puts earlier commits into a table first, but does not sync its journal, nor
-        // ever shorten it.
+        // The library writes earlier commits to a table first, but neither syncs their journal nor
+        // shortens it.
         if writer.active_bytes > 0 {
             self.seal(writer)?;
         }
@@ -431,7 +434,7 @@ impl MapStore for FjallStore {
     fn persist(&self) -> Result<(), MapError> {
         self.check_failed()?;
         let mut mark = self.mark.lock();
-        // The system goes on writing to files without a name, and calls that success.
+        // The system accepts writes to files without a name, and reports success.
         if mark.is_deleted().map_err(|e| failed(&self.dir, e))? {
             return Err(deleted(&self.dir));
         }
@@ -471,8 +474,8 @@ impl MapStore for FjallStore {
 fn open_database(lsm: &Path, options: FjallOptions) -> fjall::Result<(Database, Keyspace)> {
     let database = Database::builder(lsm)
         .cache_size(options.cache_bytes())
-        // Durability on demand: nothing goes to the file before `persist`, or before 8 KiB are
-        // there.
+        // Durability on demand: nothing is written to the file before `persist`, or before 8 KiB
+        // have accumulated.
         .manual_journal_persist(true)
         // Values are checksummed, mostly incompressible lists of places.
         .journal_compression(fjall::CompressionType::None)
@@ -489,10 +492,10 @@ fn keyspace_options() -> KeyspaceCreateOptions {
         // Out of reach: memtables are rotated by `make_room`.
         .max_memtable_size(u64::MAX)
         .filter_policy(FilterPolicy::all(FilterPolicyEntry::Bloom(BloomConstructionPolicy::BitsPerKey(10.0))))
-        // In one piece, the filter of a large table has half a megabyte. It does not stay in a
-        // small cache, and was read anew for most keys: in a map of 90 MiB, writing at random took
-        // a fifth more CPU, and 32 readers got a third less. In level 0 tables are small, and
-        // filters in memory.
+        // Unpartitioned, the filter of a large table takes half a megabyte. It did not stay in a
+        // small cache, and was reread for most keys: in a map of 90 MiB, random writes took a fifth
+        // more CPU, and 32 readers got a third less. In level 0 tables are small, and filters are
+        // kept in memory.
         .filter_block_partitioning_policy(PartitioningPolicy::new([false, true]))
         .index_block_partitioning_policy(PartitioningPolicy::new([false, false, true]))
         .data_block_compression_policy(CompressionPolicy::disabled())
@@ -501,12 +504,12 @@ fn keyspace_options() -> KeyspaceCreateOptions {
         ))
 }
 
-/// Cuts what follows the last whole batch off the last journal that holds any. Older journals were
-/// synced before the next one was begun: whatever is wrong with them is damage.
+/// Cuts the part after the last whole batch off the last journal that holds any. Older journals
+/// were synced before the next one was started: any defect in them is damage.
 fn cut_torn_tail(lsm: &Path) -> Result<Option<CutTail>, MapError> {
-    CutTail::put_back_all(lsm).map_err(|e| failed(lsm, e))?;
+    CutTail::restore_all(lsm).map_err(|e| failed(lsm, e))?;
     let mut journals = Journal::all(lsm).map_err(|e| failed(lsm, e))?;
-    // Behind a commit that failed the library may have begun another one, in which nothing was ever
+    // After a failed commit the library may have started another one, in which nothing was ever
     // committed.
     while journals.len() > 1 && journals.last().is_some_and(Journal::is_empty) {
         journals.pop();
@@ -528,9 +531,8 @@ fn read_counter(keyspace: &Keyspace) -> fjall::Result<u64> {
 /// Changes in the order of their keys, one for each.
 type Changes = Vec<(Vec<u8>, Option<Vec<u8>>)>;
 
-/// The changes of a batch with the last one for each key only, and the counter of commits: all
-/// entries of a library batch have the same sequence number, so that it could not tell which is the
-/// later.
+/// The last change for each key of a batch, and the counter of commits: all entries of a library
+/// batch have the same sequence number, so the library could not order them.
 fn last_changes(batch: MapBatch, commits: u64) -> Changes {
     let mut changes = batch.changes;
     changes.push((COUNTER_KEY.to_vec(), Some(commits.to_le_bytes().to_vec())));
@@ -538,8 +540,8 @@ fn last_changes(batch: MapBatch, commits: u64) -> Changes {
     if changes.windows(2).all(|pair| pair[0].0 < pair[1].0) {
         return changes;
     }
-    // Stable: equal keys stay in their order. The last one is kept, which is the first where each
-    // has its forerunner's place.
+    // Stable: equal keys stay in order. The last one is kept; it comes first if each has moved to
+    // its predecessor's place.
     changes.sort_by(|a, b| a.0.cmp(&b.0));
     changes.dedup_by(|later, earlier| {
         let is_same = later.0 == earlier.0;

@@ -102,7 +102,7 @@ fn the_counter_is_hidden() {
     assert_eq!(read_counter(&store.keyspace).unwrap(), 1);
 }
 
-/// Everything went on as if it were there, and was gone when the store was closed.
+/// Operation continued as if the store existed, and the data was lost when it was closed.
 #[test]
 fn a_store_that_was_deleted_below_is_not_durable_and_can_be_closed() {
     for is_large in [false, true] {
@@ -111,7 +111,7 @@ fn a_store_that_was_deleted_below_is_not_durable_and_can_be_closed() {
         std::fs::remove_dir_all(&map).unwrap();
         let error = store.persist().unwrap_err();
         assert!(error.corrupt && error.message.contains("was deleted"), "{error}");
-        // With tables to be written as well, for which there is no directory any more.
+        // Also with tables to be written, whose directory no longer exists.
         for number in 0..if is_large { 100 } else { 1 } {
             let mut batch = MapBatch::default();
             (0..1000u64).for_each(|key| batch.put((key * 1_000_003 + number).to_be_bytes(), vec![7; 300]));
@@ -125,7 +125,7 @@ fn a_store_that_was_deleted_below_is_not_durable_and_can_be_closed() {
     }
 }
 
-/// Adds so many keys to a batch that it is written as a table.
+/// Adds enough keys to a batch that it is written as a table.
 fn enlarge(batch: &mut MapBatch, value: &[u8]) {
     (0..TABLE_CHANGES_MIN as u64).for_each(|key| batch.put((key + (1 << 32)).to_be_bytes(), value));
 }
@@ -133,7 +133,7 @@ fn enlarge(batch: &mut MapBatch, value: &[u8]) {
 /// The key of a batch's own table.
 const ENLARGED_KEY: [u8; 8] = ((1 << 32) + 5u64).to_be_bytes();
 
-/// One batch in so many of the kill test is a large one.
+/// One batch in this many of the kill test is a large one.
 const LARGE_EVERY: u64 = 16;
 
 /// Batch `number` of the kill test: every key gets the batch's number, so that a mix of batches is
@@ -151,8 +151,8 @@ fn numbered(number: u64) -> MapBatch {
     batch
 }
 
-/// Runs in a child process of the test below: commits numbered batches for ever, and says which one
-/// is durable.
+/// Runs in a child process of the test below: commits numbered batches endlessly, and reports which
+/// one is durable.
 #[test]
 #[ignore = "the child of a_killed_process_leaves_whole_batches"]
 fn commit_until_killed() {
@@ -240,8 +240,8 @@ fn filled(map: &Path) -> Vec<(Vec<u8>, Vec<u8>)> {
     records
 }
 
-/// What damage did to a store: found at open, by verify, by reads; or it does not matter because
-/// all records are right.
+/// Effect of damage on a store: found at open, by verify, by reads; or irrelevant because all
+/// records are right.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Outcome {
     AtOpen,
@@ -293,7 +293,7 @@ fn a_damaged_byte_is_never_a_wrong_value() {
     let mut seen = std::collections::BTreeMap::new();
     for path in files.iter().filter(|p| p.metadata().unwrap().len() > 0) {
         let whole = std::fs::read(path).unwrap();
-        // The journal is padded with zeroes; what matters is at its front.
+        // The journal is padded with zeroes; its data is at the front.
         let used = whole.iter().rposition(|b| *b != 0).map_or(0, |at| at + 1);
         let step = (used / 11).max(1);
         // Indexes and filters of a table lie at its end.
@@ -316,8 +316,8 @@ fn a_damaged_byte_is_never_a_wrong_value() {
     assert!(seen[&Outcome::AtOpen] > 0 && seen[&Outcome::AtVerify] > 0, "{seen:?}");
 }
 
-/// The journal that a power loss leaves: the last batch has its end, but a page in the middle of a
-/// value never arrived.
+/// The journal left by a power loss: the last batch has its end, but a page in the middle of a
+/// value was never written.
 #[test]
 fn a_batch_with_a_hole_is_dropped_if_it_was_not_durable() {
     for durable in [false, true] {
@@ -329,7 +329,7 @@ fn a_batch_with_a_hole_is_dropped_if_it_was_not_durable() {
         if durable {
             store.persist().unwrap();
         } else {
-            // As the kernel would, by itself.
+            // As the kernel would on its own.
             store.database.persist(PersistMode::Buffer).unwrap();
         }
         drop(store);
@@ -355,8 +355,8 @@ fn a_batch_with_a_hole_is_dropped_if_it_was_not_durable() {
     }
 }
 
-/// A journal as a power loss leaves it, of a store that was made and never opened again, so that it
-/// is as long as the library makes it: behind the durable part a batch of `bytes` with a hole.
+/// A journal left by a power loss, in a store that was created and never reopened, so that it has
+/// its full length: after the durable part, a batch of `bytes` with a hole.
 fn torn_journal(map: &Path, bytes: usize) -> PathBuf {
     let store = FjallStore::create(map, SMALL).unwrap();
     store.commit(batch_of(&[("a", "1")])).unwrap();
@@ -372,8 +372,8 @@ fn torn_journal(map: &Path, bytes: usize) -> PathBuf {
     journal
 }
 
-/// The padding, 64 MiB of zeroes, was copied with the tail: where there is no room for that, the
-/// store never opened again.
+/// The padding, 64 MiB of zeroes, was copied with the tail: on a full disk, the store could never
+/// be opened again.
 #[test]
 fn a_torn_tail_takes_no_room() {
     let dir = TempDir::new("fjall-torn-full");
@@ -384,7 +384,7 @@ fn a_torn_tail_takes_no_room() {
         return;
     }
     let map = dir.path().join("map");
-    // Two of it do not fit.
+    // Two of them do not fit.
     let journal = torn_journal(&map, 14 << 20);
     let opened = FjallStore::open(&map, SMALL).and_then(|store| {
         let found = store.get(b"a")?;
@@ -398,7 +398,7 @@ fn a_torn_tail_takes_no_room() {
     assert!(!kept);
 }
 
-/// The tail was only in a file that the opening did not look at.
+/// The tail was only in a file that the opening did not examine.
 #[test]
 fn what_a_crash_interrupts_while_a_tail_is_cut_or_put_back_is_made_good() {
     let dir = TempDir::new("fjall-cut-crash");
@@ -415,7 +415,7 @@ fn what_a_crash_interrupts_while_a_tail_is_cut_or_put_back_is_made_good() {
         (std::fs::read(&journal).unwrap(), std::fs::read(&kept).unwrap())
     };
     let is_made_good = |what: &str| {
-        CutTail::put_back_all(&lsm).unwrap();
+        CutTail::restore_all(&lsm).unwrap();
         assert!(std::fs::read(&journal).unwrap() == whole, "{what}");
         assert!(!kept.exists(), "{what}");
     };
@@ -423,7 +423,8 @@ fn what_a_crash_interrupts_while_a_tail_is_cut_or_put_back_is_made_good() {
     is_made_good("behind the cut");
     let (at, end) = (journal_cut.len(), journal_cut.len() + tail.len() - 24);
     for moved in [0, 4000, 1 << 20, (1 << 20) + 5000, 2 << 20] {
-        // So much is in its new place and gone from the old one, and the piece behind it in both.
+        // This much has been moved from the old place to the new one, and the piece after it is in
+        // both.
         let mut left = whole.clone();
         left[at..at + moved].fill(0);
         std::fs::write(&journal, &left).unwrap();
@@ -437,20 +438,20 @@ fn what_a_crash_interrupts_while_a_tail_is_cut_or_put_back_is_made_good() {
         is_made_good(&format!("{moved} bytes put back"));
     }
     for head in [0, 10, 24] {
-        // What does not say where it is from took nothing away.
+        // A file that does not name its source has cut nothing.
         std::fs::write(&kept, vec![0; head]).unwrap();
         is_made_good("a crash before the cut");
     }
-    // The journal went on: the part cut off is void.
+    // The journal continued: the part cut off is void.
     cut();
     std::fs::OpenOptions::new().append(true).open(&journal).unwrap().write_all(&[1]).unwrap();
-    CutTail::put_back_all(&lsm).unwrap();
+    CutTail::restore_all(&lsm).unwrap();
     assert_eq!(std::fs::metadata(&journal).unwrap().len(), at as u64 + 1);
     assert!(!kept.exists());
 }
 
-/// It was taken for damage of an older journal: the library goes on to another one although a
-/// commit has failed.
+/// This was mistaken for damage of an older journal: the library starts another one although a
+/// commit failed.
 #[test]
 fn a_torn_tail_is_cut_before_journals_in_which_nothing_is() {
     let dir = TempDir::new("fjall-torn-rotated");
@@ -470,7 +471,7 @@ fn a_torn_tail_is_cut_before_journals_in_which_nothing_is() {
     }
 }
 
-/// A commit waited for ever for the library to merge tables that it had no reason to merge.
+/// A commit waited endlessly for the library to merge tables that it had no reason to merge.
 #[test]
 fn a_commit_goes_on_when_nobody_merges() {
     let dir = TempDir::new("fjall-unmerged");
@@ -512,7 +513,7 @@ fn memory_stays_within_its_budget_under_load() {
     store.verify().unwrap();
 }
 
-/// The opening after a crash had to replay all of it.
+/// Opening after a crash had to replay the whole journal.
 #[test]
 fn what_a_large_batch_has_filled_becomes_a_table_once_it_is_durable() {
     let dir = TempDir::new("fjall-large");
@@ -539,7 +540,7 @@ fn what_a_large_batch_has_filled_becomes_a_table_once_it_is_durable() {
     }
 }
 
-/// What the journal has of a key must not come back above a table that was written behind it.
+/// Older values of a key in the journal must not override a table that was written later.
 #[test]
 fn a_table_of_its_own_stands_where_it_was_committed() {
     for (is_persisted, is_merged) in [(false, false), (true, false), (true, true)] {
@@ -589,8 +590,8 @@ fn a_table_of_its_own_stands_where_it_was_committed() {
     }
 }
 
-/// Durable when it is committed, and whatever came before it: all of it is there when the machine
-/// stops right behind it.
+/// Durable as soon as it is committed, and so is everything before it: all of it survives if the
+/// machine stops immediately afterwards.
 #[test]
 fn what_comes_before_a_table_of_its_own_is_durable_with_it() {
     let dir = TempDir::new("fjall-table-order");
@@ -601,7 +602,7 @@ fn what_comes_before_a_table_of_its_own_is_durable_with_it() {
     let mut large = MapBatch::default();
     enlarge(&mut large, b"1");
     store.commit(large).unwrap();
-    // What the library keeps in its buffer would be lost.
+    // Data left in the library's buffer would be lost.
     std::mem::forget(store);
     let copy = dir.path().join("copy");
     assert!(ended(Command::new("cp").args(["-r", "--sparse=always"]).args([&map, &copy])).success());
@@ -610,7 +611,7 @@ fn what_comes_before_a_table_of_its_own_is_durable_with_it() {
     assert_eq!(store.get(&ENLARGED_KEY).unwrap().unwrap(), b"1");
 }
 
-/// Light batches between large ones leave journals, which nothing would ever remove.
+/// Light batches between large ones leave journals, which were never removed.
 #[test]
 fn journals_do_not_grow_beside_tables() {
     let dir = TempDir::new("fjall-journals");
@@ -686,7 +687,8 @@ fn fill_and_reopen(changes: u64) {
     assert!(found >= durable, "{durable} was durable, {found} is left");
 }
 
-/// The library would remove the tables, and the store would seem to have lost what it still has.
+/// The library would remove the tables, and the store would appear to have lost data that it still
+/// has.
 #[test]
 fn a_store_without_the_list_of_its_tables_is_not_touched_and_the_list_is_found_again() {
     let dir = TempDir::new("fjall-lists");
@@ -703,11 +705,11 @@ fn a_store_without_the_list_of_its_tables_is_not_touched_and_the_list_is_found_a
         let said = std::fs::read(&current).unwrap();
         std::fs::remove_file(&current).unwrap();
         files_below(&copy, &mut before);
-        // As often as it is tried.
+        // However often it is tried.
         for _ in 0..2 {
             let error = FjallStore::open(&copy, SMALL).unwrap_err();
-            assert!(error.corrupt && error.message.contains("current is gone"), "{error}");
-            assert!(!error.message.contains("has lost data"), "{error}");
+            assert!(error.corrupt && error.message.contains("current is missing"), "{error}");
+            assert!(!error.message.contains("has lost durable data"), "{error}");
         }
         files_below(&copy, &mut after);
         before.sort();
@@ -723,6 +725,6 @@ fn a_store_without_the_list_of_its_tables_is_not_touched_and_the_list_is_found_a
         std::fs::remove_file(&current).unwrap();
         std::fs::write(keyspace.join("v99999"), b"another").unwrap();
         let error = FjallStore::open_for_repair(&copy, SMALL).unwrap_err();
-        assert!(error.corrupt && error.message.contains("current is gone"), "{error}");
+        assert!(error.corrupt && error.message.contains("current is missing"), "{error}");
     }
 }

@@ -1,16 +1,16 @@
-//! Finds the end of the whole batches in the journals of fjall 3, before that library reads them:
-//! of a torn tail it drops some kinds and refuses to open for others (a crash may leave the last
-//! batch with its end marker and a hole before it, because pages reach the disk in any order, and a
-//! hole within a value looks like a value), and of damage in the middle it takes everything for a
-//! tail that follows. Cuts a journal, and puts back what it cut; never judges whether that was
-//! right.
+//! Finds the end of the complete batches in the journals of fjall 3, before that library reads
+//! them. The library drops some kinds of torn tails, but refuses to open for others: a crash may
+//! leave the last batch with its end marker and a hole before it, because pages reach the disk in
+//! any order, and a hole within a value looks like a value. And it treats everything after damage
+//! in the middle as a torn tail. This module cuts a journal, and restores a cut; it never judges
+//! whether the cut was right.
 //!
-//! The part cut off goes to a file beside the journal, piece by piece, and so it comes back: a file
-//! system that has a few blocks left has room for that, because pieces become smaller where the
-//! larger ones find none. A crash in between leaves the file, and the next opening begins with
-//! putting its content back: each byte of the tail is in one of the two places or in both, and zero
-//! where it is not. The file begins with the place in the journal that the tail was cut off at, the
-//! journal's length before, and the xxh3-64 of both: 8 bytes each.
+//! The tail is moved to a file next to the journal piece by piece, and back in the same way. A file
+//! system with only a few free blocks suffices, because pieces become smaller when larger ones do
+//! not fit. A crash in between leaves the file, and the next opening starts by restoring its
+//! content: each byte of the tail is in one of the two places or in both, and zero where it is
+//! missing. The file begins with the offset of the cut in the journal, the journal's previous
+//! length, and the xxh3-64 of both: 8 bytes each.
 //!
 //! A journal is a sequence of batches: a start marker (tag 1, item count u32, sequence number u64),
 //! items (tag 2, value type u8, compression u8, keyspace u64, key length u16, value length u32,
@@ -31,23 +31,23 @@ use crate::file_disk::{forget_cached, sync_parent};
 const READ_BYTES: usize = 1 << 20;
 const END_MAGIC: [u8; 4] = *b"FJL\x03";
 
-/// What the name of a file with a tail ends with. The library does not take it for a journal.
-const KEPT: &str = "torn";
-const KEPT_HEAD_BYTES: u64 = 24;
+/// Suffix of a file that holds a tail. The library does not take it for a journal.
+const TAIL_EXTENSION: &str = "torn";
+const TAIL_HEAD_BYTES: u64 = 24;
 /// Bytes that are in both places for a moment, at most.
 const PIECE_BYTES: u64 = 1 << 20;
-/// What file systems give out, and take back only as a whole: a block. All pieces but for the ends
-/// of a tail are multiples of it, as their places in the journal are.
+/// Allocation unit of file systems: a block. All pieces except at the ends of a tail are multiples
+/// of it, as are their offsets in the journal.
 const BLOCK_BYTES: u64 = 4 << 10;
 
-/// A journal as far as it is whole.
+/// The intact part of a journal.
 #[derive(Debug)]
 pub(crate) struct Journal {
     path: PathBuf,
     /// Bytes to the end of the last whole batch, counting only batches that follow each other
     /// without a gap.
     whole_bytes: u64,
-    /// Bytes to the end of what follows. Behind it there is only the padding of zeroes.
+    /// End of the data after it. Only zero padding follows.
     used_bytes: u64,
 }
 
@@ -104,23 +104,23 @@ impl Journal {
         self.used_bytes > self.whole_bytes
     }
 
-    /// Whether nothing was ever written to it.
+    /// Whether it was never written to.
     pub(crate) fn is_empty(&self) -> bool {
         self.used_bytes == 0
     }
 
-    /// Cuts the tail off, durably, and keeps it. After an error all is as it was.
+    /// Cuts the tail off, durably, and keeps it in a file. After an error everything is unchanged.
     pub(crate) fn cut(&self) -> Result<CutTail> {
         let journal = OpenOptions::new().read(true).write(true).open(&self.path)?;
-        let kept = self.path.with_extension(KEPT);
+        let kept = self.path.with_extension(TAIL_EXTENSION);
         let journal_bytes = journal.metadata()?.len();
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&kept)?;
         let cut = CutTail { journal, file, path: kept, at: self.whole_bytes, journal_bytes };
         match cut.take(self.used_bytes) {
             Ok(()) => Ok(cut),
             Err(error) => {
-                // What cannot be put back now is put back by the next one who opens the store.
-                let _ = cut.put_back();
+                // If this fails, the next opening of the store restores it.
+                let _ = cut.restore();
                 Err(error)
             }
         }
@@ -141,13 +141,13 @@ pub(crate) struct CutTail {
 }
 
 impl CutTail {
-    /// Puts back what a crash has left in the middle of cutting or of putting back.
-    pub(crate) fn put_back_all(lsm: &Path) -> Result<()> {
+    /// Restores tails left by a crash while cutting or restoring.
+    pub(crate) fn restore_all(lsm: &Path) -> Result<()> {
         for entry in std::fs::read_dir(lsm)? {
             let path = entry?.path();
-            if path.extension().is_some_and(|e| e == KEPT) {
+            if path.extension().is_some_and(|e| e == TAIL_EXTENSION) {
                 match Self::left(&path)? {
-                    Some(left) => left.put_back()?,
+                    Some(left) => left.restore()?,
                     None => std::fs::remove_file(path)?,
                 }
             }
@@ -155,8 +155,8 @@ impl CutTail {
         Ok(())
     }
 
-    /// What a crash has left. Nothing was cut off if the file did not get as far as saying where,
-    /// and nothing is missing if the journal has gone on since.
+    /// The remains of an interrupted cut. Nothing was cut if the file does not yet contain its
+    /// source position, and nothing is missing if the journal has continued since.
     fn left(path: &Path) -> Result<Option<Self>> {
         let open = |path: &Path| OpenOptions::new().read(true).write(true).open(path);
         let journal = match open(&path.with_extension("jnl")) {
@@ -164,7 +164,7 @@ impl CutTail {
             journal => journal?,
         };
         let file = open(path)?;
-        if file.metadata()?.len() < KEPT_HEAD_BYTES {
+        if file.metadata()?.len() < TAIL_HEAD_BYTES {
             return Ok(None);
         }
         let mut word = [0; 8];
@@ -195,7 +195,7 @@ impl CutTail {
         in_pieces(end - self.at, self.at, |from, len| {
             let (piece, at) = (&mut piece[..len as usize], self.at + from);
             self.journal.read_exact_at(piece, at)?;
-            self.file.write_all_at(piece, KEPT_HEAD_BYTES + from)?;
+            self.file.write_all_at(piece, TAIL_HEAD_BYTES + from)?;
             self.file.sync_data()?;
             let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             // Where that does not work it takes room for both.
@@ -209,38 +209,38 @@ impl CutTail {
     /// Forgets the tail.
     pub(crate) fn discard(self) -> Result<()> {
         std::fs::remove_file(&self.path)?;
-        // It must not be there again when the journal has grown.
+        // It must not reappear once the journal has grown.
         sync_parent(&self.path)
     }
 
-    /// Makes the journal what it was.
-    pub(crate) fn put_back(self) -> Result<()> {
+    /// Restores the journal.
+    pub(crate) fn restore(self) -> Result<()> {
         self.journal.set_len(self.journal_bytes)?;
         let (mut piece, mut there) = (vec![0; PIECE_BYTES as usize], vec![0; PIECE_BYTES as usize]);
-        let all = self.file.metadata()?.len().saturating_sub(KEPT_HEAD_BYTES);
-        // The last one first: so the file becomes shorter by what has come back.
+        let all = self.file.metadata()?.len().saturating_sub(TAIL_HEAD_BYTES);
+        // The last piece first: so the file shrinks by the part restored.
         in_pieces(all, (self.at + all).wrapping_neg(), |done, len| {
             let from = all - done - len;
             let (piece, there) = (&mut piece[..len as usize], &mut there[..len as usize]);
-            self.file.read_exact_at(piece, KEPT_HEAD_BYTES + from)?;
+            self.file.read_exact_at(piece, TAIL_HEAD_BYTES + from)?;
             self.journal.read_exact_at(there, self.at + from)?;
             piece.iter_mut().zip(there).for_each(|(byte, there)| *byte |= *there);
             self.journal.write_all_at(piece, self.at + from)?;
             self.journal.sync_all()?;
-            self.file.set_len(KEPT_HEAD_BYTES + from)
+            self.file.set_len(TAIL_HEAD_BYTES + from)
         })?;
         self.journal.sync_all()?;
         self.discard()
     }
 }
 
-/// Moves so many bytes in pieces, in order: `take` gets where each begins and its length. One for
-/// which there is no room is tried again, half as long; each that goes makes room, so the next one
-/// may be twice as long. Each but for the last ends on a multiple of [`BLOCK_BYTES`], counted from
-/// `offset` bytes before the first: neither of two pieces that share a block would free it.
+/// Moves this many bytes in pieces, in order: `take` gets the start and length of each. A piece
+/// that does not fit is retried with half the length; each one moved frees space, so the next may
+/// be twice as long. Each piece except the last ends on a multiple of [`BLOCK_BYTES`], counted from
+/// `offset` bytes before the first: if two pieces shared a block, neither would free it.
 ///
 /// # Errors
-/// Those of `take`; of no room only at the smallest piece.
+/// Those of `take`; lack of space only at the smallest piece.
 fn in_pieces(bytes: u64, offset: u64, mut take: impl FnMut(u64, u64) -> Result<()>) -> Result<()> {
     let (mut at, mut most) = (0, PIECE_BYTES);
     while at < bytes {
@@ -320,12 +320,12 @@ mod tests {
 
     use super::*;
 
-    /// Blocks that bytes `range` lie in.
+    /// Blocks that contain the bytes `range`.
     fn blocks(range: Range<u64>) -> Range<u64> {
         range.start / BLOCK_BYTES..range.end.div_ceil(BLOCK_BYTES)
     }
 
-    /// Two files that share so many free blocks: the journal, and the part cut off it.
+    /// Two files that share the free blocks: the journal, and the part cut off.
     struct Blocks {
         journal: BTreeSet<u64>,
         kept_bytes: u64,
@@ -333,13 +333,13 @@ mod tests {
     }
 
     impl Blocks {
-        /// Takes so many blocks, or none.
+        /// Allocates that many blocks, or none.
         fn fill(&mut self, blocks: u64) -> Result<()> {
             self.free = self.free.checked_sub(blocks).ok_or(ErrorKind::StorageFull)?;
             Ok(())
         }
 
-        fn set_kept(&mut self, bytes: u64) -> Result<()> {
+        fn set_tail(&mut self, bytes: u64) -> Result<()> {
             let [before, now] = [self.kept_bytes, bytes].map(|bytes| bytes.div_ceil(BLOCK_BYTES));
             self.fill(now.saturating_sub(before))?;
             self.free += before.saturating_sub(now);
@@ -361,8 +361,8 @@ mod tests {
         }
     }
 
-    /// A piece of 1 MiB was tried, and nothing less. Then pieces ended within blocks, and freed a
-    /// block less than they filled: the smallest ones none.
+    /// Only pieces of 1 MiB were tried. Later, pieces ended within blocks, and freed one block less
+    /// than they filled: the smallest ones freed none.
     #[test]
     fn pieces_become_as_small_as_there_is_room_for() {
         let bytes = (3 << 20) + 77;
@@ -371,11 +371,11 @@ mod tests {
             for free in [3, 4, 300] {
                 let end = at + bytes;
                 let mut disk = Blocks { journal: blocks(0..end).collect(), kept_bytes: 0, free };
-                disk.set_kept(KEPT_HEAD_BYTES).unwrap();
+                disk.set_tail(TAIL_HEAD_BYTES).unwrap();
                 let mut next = 0;
                 let taken = in_pieces(bytes, at, |from, len| {
                     assert!(from == next && 0 < len && len <= PIECE_BYTES);
-                    disk.set_kept(KEPT_HEAD_BYTES + from + len)?;
+                    disk.set_tail(TAIL_HEAD_BYTES + from + len)?;
                     disk.punch(at + from..at + from + len);
                     next = from + len;
                     Ok(())
@@ -385,16 +385,16 @@ mod tests {
                 let whole = end / BLOCK_BYTES - at.div_ceil(BLOCK_BYTES);
                 assert_eq!(disk.journal.len() as u64, blocks(0..end).end - whole, "from byte {at} on");
                 let mut back = bytes;
-                let put_back = in_pieces(bytes, end.wrapping_neg(), |done, len| {
+                let moved = in_pieces(bytes, end.wrapping_neg(), |done, len| {
                     let from = bytes - done - len;
                     assert!(from + len == back && 0 < len && len <= PIECE_BYTES);
                     disk.write(at + from..at + from + len)?;
-                    disk.set_kept(KEPT_HEAD_BYTES + from)?;
+                    disk.set_tail(TAIL_HEAD_BYTES + from)?;
                     back = from;
                     Ok(())
                 });
-                put_back.unwrap();
-                disk.set_kept(0).unwrap();
+                moved.unwrap();
+                disk.set_tail(0).unwrap();
                 assert_eq!((back, disk.free), (0, free), "from byte {at} on");
             }
         }

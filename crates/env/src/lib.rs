@@ -19,7 +19,7 @@ mod file_disk;
 mod file_space;
 mod fjall_errors;
 mod fjall_lists;
-mod fjall_mend;
+mod fjall_repair;
 mod fjall_store;
 mod journal_tail;
 mod lock;

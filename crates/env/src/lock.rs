@@ -1,4 +1,4 @@
-//! The lock that makes a pool belong to one process at a time.
+//! The lock that reserves a pool for one process.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Error, ErrorKind, Read, Seek, Write};
@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
-/// Name of the lock file in the pool's directory. It stays when the lock is gone, but for a pool
-/// that is given up while it is made.
+/// Name of the lock file in the pool's directory. It stays after the lock is released, except when
+/// creating the pool is abandoned.
 const FILE_NAME: &str = "lock";
 
 /// An exclusive lock on a pool's directory, held until dropped or until the process ends, however
@@ -44,16 +44,16 @@ impl PoolLock {
             Ok(true) => {}
             Ok(false) => {
                 let mut holder = String::new();
-                // The holder may not have written its number yet: then the message is less precise,
-                // nothing worse.
+                // The holder may not have written its process id yet: then the message is less
+                // precise, nothing worse.
                 let named = file.read_to_string(&mut holder).is_ok() && holder.trim().parse::<u32>().is_ok();
                 let by = if named { format!("process {}", holder.trim()) } else { "another process".to_owned() };
                 return Err(Error::new(ErrorKind::WouldBlock, format!("pool {} is in use by {by}", pool.display())));
             }
             Err(error) => return Err(failed(error.into())),
         }
-        // A later process is told less without the number, and nothing worse. A file system without
-        // any room takes none, and is where the lock is needed most: for what makes room.
+        // Without the process id a later message is less precise, nothing worse. A full file system
+        // rejects the write, and is where the lock is needed most: for operations that free space.
         let _ = file.set_len(0).and_then(|()| file.rewind()).and_then(|()| writeln!(file, "{}", std::process::id()));
         Ok(Self { file })
     }
@@ -103,7 +103,7 @@ mod tests {
         drop(PoolLock::acquire(dir.path()).unwrap());
     }
 
-    /// Failed now and then when one test started a process while another let go of a lock.
+    /// Failed occasionally when one test started a process while another released a lock.
     #[test]
     fn a_copy_of_the_descriptor_in_a_new_process_does_not_hold() {
         let dir = TempDir::new("lock-copy");
@@ -121,7 +121,7 @@ mod tests {
         drop(PoolLock::acquire(dir.path()).unwrap());
     }
 
-    /// Not even what rescues data from a full file system could be started.
+    /// Not even the commands that rescue data from a full file system could be started.
     #[test]
     fn a_full_file_system_does_not_keep_the_lock_from_anybody() {
         use std::process::{Command, Stdio};

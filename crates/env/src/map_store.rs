@@ -1,8 +1,8 @@
-//! The key-value store that keeps the map: ordered keys, atomic batches, durability on demand.
+//! The key-value store that holds the map: ordered keys, atomic batches, durability on demand.
 
 use std::ops::ControlFlow;
 
-/// What one step of a scan tells the store: go on, or stop.
+/// Result of one step of a scan: continue, or stop.
 pub type ScanStep = ControlFlow<()>;
 
 /// An error of the map store.
@@ -12,7 +12,7 @@ pub struct MapError {
     pub corrupt: bool,
     /// The file system that holds the store has no room.
     pub full: bool,
-    /// What happened.
+    /// Description of the failure.
     pub message: String,
 }
 
@@ -24,7 +24,7 @@ impl std::fmt::Display for MapError {
 
 impl std::error::Error for MapError {}
 
-/// Changes to be applied together: later ones win over earlier ones with the same key.
+/// Changes applied together: for equal keys, later ones win.
 #[derive(Debug, Default)]
 pub struct MapBatch {
     /// Key, and the value to put or `None` to delete.
@@ -51,7 +51,7 @@ pub trait MapStore: Send + Sync {
     /// The value of a key.
     fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, MapError>;
 
-    /// Visits keys in `from..to` in ascending order with their values until told to stop.
+    /// Visits the keys in `from..to` with their values, in ascending order, until `visit` breaks.
     fn scan(&self, from: &[u8], to: &[u8], visit: &mut dyn FnMut(&[u8], &[u8]) -> ScanStep) -> Result<(), MapError>;
 
     /// Applies a batch atomically. Not durable before [`persist`](Self::persist).
@@ -69,7 +69,7 @@ pub trait MapStore: Send + Sync {
     }
 }
 
-/// A store that adds something to another one. What it does not do itself, the other one does.
+/// A store that wraps another one. By default, each call is forwarded.
 pub trait StoreLayer: Send + Sync {
     /// The other one, which each call asks for.
     fn below(&self) -> &dyn MapStore;

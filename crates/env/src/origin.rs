@@ -1,31 +1,31 @@
-//! Images that lie elsewhere: what a volume was cloned from, in another place than the pool.
+//! Remote images: the origin of a volume that was cloned from outside the pool.
 //!
-//! The engine asks for whole groups, from threads that hold no lock, and may ask for the same group
+//! The engine requests whole groups, from threads that hold no lock, and may request the same group
 //! again at any time: an image's version never changes.
 
 use std::fmt::{Debug, Display, Formatter};
 use std::time::Duration;
 
-/// What a pool remembers of an image: enough to ask for any group of it, whatever else is lost.
+/// A pool's record of an image: sufficient to request any group of it, even if everything else is
+/// lost.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct RemoteImage {
-    /// Where it lies: a URL without version and without credentials.
+    /// Its location: a URL without version and without credentials.
     pub location: String,
-    /// Which one of those that have ever lain there.
+    /// Distinguishes it from other images that existed at the same location.
     pub incarnation: u128,
     /// Its version.
     pub version: u64,
-    /// Its length in bytes. Behind the end there are zeroes, which are never asked for.
+    /// Its length in bytes. Past the end there are zeroes, which are never requested.
     pub len: u64,
 }
 
 /// A group of an image: 128 KiB, of the last one the rest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RemoteGroup {
-    /// All of it is zeroes. Nothing else may be answered so: not what is unknown, nor what is
-    /// lost.
+    /// All zeroes. Must not be returned for unknown or lost groups.
     Zero,
-    /// One unit of the codec, exactly the group, as it is stored there.
+    /// One unit of a codec that covers exactly the group, as stored remotely.
     Stored {
         /// Number of the codec.
         codec: u8,
@@ -36,7 +36,7 @@ pub enum RemoteGroup {
         /// CRC-32C of `bytes` as the image has it: the engine verifies it.
         checksum: u32,
     },
-    /// The decoded and verified bytes of a group that is no single unit there.
+    /// The decoded and verified bytes of a group that is not stored as a single unit.
     Plain(Vec<u8>),
 }
 
@@ -47,21 +47,21 @@ pub enum OriginError {
     Unreachable(String),
     /// No credentials, or not the right ones: it is asked for again, since they may be renewed.
     Denied(String),
-    /// The version, or a part of it, is not there any more.
+    /// The version, or a part of it, no longer exists.
     Gone(String),
     /// The store was reached, and the request cannot be done as things are.
     Refused(String),
-    /// What came is not what was put there.
+    /// The data received is not the data that was stored.
     Damaged(String),
 }
 
 impl Display for OriginError {
     fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
         let (what, text) = match self {
-            Self::Unreachable(text) => ("the store does not answer", text),
-            Self::Denied(text) => ("the store denies access", text),
-            Self::Gone(text) => ("the image, or a part of it, is not there any more", text),
-            Self::Refused(text) => ("the image cannot be used so", text),
+            Self::Unreachable(text) => ("the store does not respond", text),
+            Self::Denied(text) => ("the store denied access", text),
+            Self::Gone(text) => ("the image, or a part of it, no longer exists", text),
+            Self::Refused(text) => ("the image cannot be used this way", text),
             Self::Damaged(text) => ("the image is damaged", text),
         };
         write!(f, "{what}: {text}")
@@ -75,7 +75,7 @@ impl std::error::Error for OriginError {}
 pub struct Wait<'a> {
     /// No longer than this.
     pub within: Duration,
-    /// Tells whether the answer is not wanted any more. To be asked several times a second.
+    /// Returns whether the result is no longer wanted. Should be polled several times a second.
     pub is_over: &'a dyn Fn() -> bool,
 }
 
@@ -85,10 +85,10 @@ impl Debug for Wait<'_> {
     }
 }
 
-/// The way to images. Called from several threads at once.
+/// Access to images. Called from several threads at once.
 pub trait Origins: Send + Sync + Debug {
-    /// Groups of an image, by their numbers: an answer for each, in the same order. May take as
-    /// long as one attempt takes, and no longer than `wait` says: then what is under way is given
-    /// up. Whether there is another attempt is decided by the caller.
+    /// Fetches groups of an image by number: one result for each, in the same order. Makes a single
+    /// attempt, which `wait` may cut short by abandoning requests in progress. The caller decides
+    /// about further attempts.
     fn fetch(&self, image: &RemoteImage, groups: &[u64], wait: &Wait<'_>) -> Vec<Result<RemoteGroup, OriginError>>;
 }

@@ -1,4 +1,4 @@
-//! The energy that the processors count (RAPL), through the kernel's powercap files. Only root may
+//! Energy counters of the processors (RAPL), through the kernel's powercap files. Only root may
 //! read them, and most virtual machines have none.
 
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ const PACKAGE: &str = "package";
 #[derive(Debug)]
 struct Zone {
     energy: PathBuf,
-    /// The counter begins anew behind this.
+    /// The counter wraps around after this value.
     range_uj: u64,
     last_uj: u64,
     used_uj: u64,
@@ -52,7 +52,7 @@ pub struct Rapl {
 }
 
 impl Rapl {
-    /// `None` when there are no counters, or they cannot be read.
+    /// `None` when there are no counters, or they are not readable.
     pub fn open() -> Option<Self> {
         Self::open_at(Path::new(POWERCAP))
     }
@@ -69,9 +69,8 @@ impl Rapl {
         (!zones.is_empty()).then(|| Self { zones: Mutex::new(zones) })
     }
 
-    /// Microjoules since this was opened; `None` when a counter cannot be read any more. To be
-    /// asked at least once a minute: a counter that went round twice looks as if it had done so
-    /// once.
+    /// Microjoules since this was opened; `None` when a counter is no longer readable. Must be
+    /// called at least once a minute: a counter that wrapped twice looks as if it had wrapped once.
     pub fn used_uj(&self) -> Option<u64> {
         let mut zones = self.zones.lock();
         zones.iter_mut().try_fold(0u64, |sum, zone| Some(sum.saturating_add(zone.advance()?)))

@@ -1,16 +1,15 @@
-//! Reads of one thread that are under way together, so that a thread is not needed for each.
+//! Concurrent reads by a single thread, without a thread for each.
 
 use crate::AlignedBuf;
 
-/// Reads that one thread has begun and waits for. Dropping it waits for all of them.
+/// Reads started by one thread, which waits for them. Dropping it waits for all of them.
 pub trait ReadRing {
-    /// Begins to read `len` bytes at `offset` into the start of `buf`, which comes back with the
-    /// end of the read; offset and length are aligned as for
-    /// [`Disk::read_at`](crate::Disk::read_at). It may reach the disk only with
-    /// [`wait`](Self::wait). `tag` is the caller's name for it.
+    /// Starts reading `len` bytes at `offset` into the start of `buf`, which is returned when the
+    /// read ends; offset and length are aligned as for [`Disk::read_at`](crate::Disk::read_at). It
+    /// may not reach the disk before [`wait`](Self::wait). `tag` identifies the read to the caller.
     fn begin(&mut self, tag: usize, offset: u64, buf: AlignedBuf, len: usize);
 
-    /// Waits until one of the reads ends, in whatever order they do: `None` if none is under way.
+    /// Waits until any one of the reads ends: `None` if none is in progress.
     fn wait(&mut self) -> Option<EndedRead>;
 }
 
@@ -21,7 +20,7 @@ pub struct EndedRead {
     pub tag: usize,
     /// Its buffer.
     pub buf: AlignedBuf,
-    /// Whether all of it was read. If not, [`Disk::read_at`](crate::Disk::read_at) of the same
-    /// range does it, or says why it cannot be done.
+    /// Whether it was read completely. If not, [`Disk::read_at`](crate::Disk::read_at) of the same
+    /// range succeeds or returns the error.
     pub whole: bool,
 }

@@ -1,10 +1,10 @@
-//! Memory that outlives the process and not the machine. Owns what such memory offers, and a place
-//! for it; knows nothing of what its bytes mean.
+//! Memory that survives the process but not the machine. Owns the interface of such memory, and its
+//! location; does not interpret its bytes.
 //!
-//! - [`files`]: files on a file system in memory, whose they are and who may have them.
-//! - [`mapping`]: how the bytes of such a file are reached.
-//! - [`beside`]: files that count only together with the memory.
-//! - [`boot`]: which boot of the machine this is.
+//! - [`files`]: files on a memory file system, their ownership and access.
+//! - [`mapping`]: access to the bytes of such a file.
+//! - [`beside`]: files that are valid only together with the memory.
+//! - [`boot`]: identifies the current boot of the machine.
 
 mod beside;
 mod boot;
@@ -28,63 +28,62 @@ pub trait Standby: Send + Sync {
     /// Where the pool is, for people.
     fn pool_path(&self) -> Vec<u8>;
 
-    /// Where there is memory of other copies of the pool, or of older programs, which is not ours.
+    /// Locations of memory that belongs to other copies of the pool, and must not be used.
     fn others(&self, pool: &[u8; 16]) -> Vec<String>;
 
-    /// Keeps the memory that is there for this pool under another name, which is returned.
+    /// Renames the existing memory of this pool to keep it; returns the new name.
     ///
     /// # Errors
-    /// When it stays where it is.
+    /// When it cannot be renamed.
     fn set_aside(&self, pool: &[u8; 16]) -> Result<String>;
 
-    /// A number of this boot of the machine: what another boot left is not from the memory of this
-    /// one.
+    /// Identifies this boot of the machine: memory left by another boot is void.
     ///
     /// # Errors
-    /// When the system does not tell.
+    /// When the system does not report it.
     fn boot(&self) -> Result<[u8; 16]>;
 
-    /// What another process left for this pool, if anything; it is held from now on.
+    /// Returns the memory that another process left for this pool, if any, and locks it.
     ///
     /// # Errors
-    /// When there is something, and it cannot be used: of another user, in use, of a wrong kind.
+    /// When it exists but cannot be used: it belongs to another user, is in use, or is not a plain
+    /// file.
     fn left(&self, pool: &[u8; 16]) -> Result<Option<Arc<dyn StandbyMemory>>>;
 
-    /// Makes new memory of so many bytes. `fill` writes its content over zeroes. The memory gets
-    /// its place only then: an opening that dies in between leaves no memory at all.
+    /// Creates new memory of this size. `fill` writes its initial content over zeroes. The memory
+    /// becomes visible only afterwards: an opening that dies in between leaves none at all.
     ///
     /// # Errors
-    /// When there is no room, or something is there already.
+    /// When there is no space, or something exists already.
     fn make(&self, pool: &[u8; 16], bytes: usize, fill: &dyn Fn(&dyn StandbyMemory)) -> Result<Arc<dyn StandbyMemory>>;
 
-    /// Returns the reason why the next process would not find this memory, or not all of it. `None`
-    /// if it would.
+    /// Returns the reason why the next process would not find this memory complete. `None` if it
+    /// would.
     fn fault(&self, pool: &[u8; 16], memory: &dyn StandbyMemory) -> Option<String>;
 
-    /// Removes the memory that is there for this pool.
+    /// Removes the memory of this pool.
     ///
     /// # Errors
-    /// When it stays.
+    /// When it cannot be removed.
     fn remove(&self, pool: &[u8; 16]) -> Result<()>;
 
-    /// Whether there are files that a process made beside the memory of this pool.
+    /// Whether files exist that a process made next to the memory of this pool.
     fn has_beside(&self, _pool: &[u8; 16]) -> bool {
         false
     }
 
-    /// The memory that an earlier process left does not count: nor do files that it made beside it.
-    /// Removes them (`is_void`: they are of another boot), or keeps them under other names, which
-    /// are returned. A place that has memory alone does nothing.
+    /// Handles files next to memory that was left by an earlier process and is not used: removes
+    /// them (`is_void`: they are from another boot), or keeps them under other names, which are
+    /// returned. A no-op where only memory exists.
     fn pass_over_beside(&self, _pool: &[u8; 16], _is_void: bool) -> Vec<String> {
         Vec::new()
     }
 }
 
-/// Standby memory. Ranges that lie outside of it are a bug of the caller: nothing is read or
-/// written then.
+/// Standby memory. Ranges outside of it are a bug of the caller: nothing is read or written then.
 ///
-/// Bytes that two threads write at the same time, or one writes and one reads, are unspecified: who
-/// uses it keeps their ranges apart.
+/// Bytes that two threads write at the same time, or one writes and one reads, are unspecified:
+/// users keep their ranges apart.
 pub trait StandbyMemory: Send + Sync {
     /// Bytes.
     fn len(&self) -> usize;
@@ -92,10 +91,10 @@ pub trait StandbyMemory: Send + Sync {
     /// Device and inode, or other numbers that no other memory has at the same time.
     fn identity(&self) -> (u64, u64);
 
-    /// Whether all of it can still be read. Where it cannot, its use may end the process.
+    /// Whether all of it can still be read. If not, access may kill the process.
     fn is_whole(&self) -> bool;
 
-    /// Whether it has none.
+    /// Whether its length is zero.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -103,10 +102,10 @@ pub trait StandbyMemory: Send + Sync {
     /// Copies bytes into it.
     fn write(&self, at: usize, bytes: &[u8]);
 
-    /// Copies bytes out of it; `false`: they are not there.
+    /// Copies bytes out of it; `false` if the range does not exist.
     fn read(&self, at: usize, bytes: &mut [u8]) -> bool;
 
-    /// Stores a word at a multiple of eight bytes, behind all that was written before.
+    /// Stores a word at a multiple of eight bytes, ordered after everything written before.
     fn store(&self, at: usize, word: u64);
 
     /// Loads a word from a multiple of eight bytes; 0 outside.

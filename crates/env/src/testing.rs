@@ -1,5 +1,5 @@
-//! The contract of a trait of this crate, for the tests of all that implement it. Not for
-//! production code.
+//! The contract of a trait of this crate, for the tests of its implementations. Not for production
+//! code.
 
 mod contract;
 

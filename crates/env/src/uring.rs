@@ -1,10 +1,10 @@
-//! [`ReadRing`] on io_uring. Owns the thread's ring; the kernel's side of it is made once for each
-//! thread that reads so.
+//! [`ReadRing`] on io_uring. Owns the thread's ring; the kernel's part is created once for each
+//! thread that reads this way.
 //!
-//! The ring belongs to one thread, and what ends is taken note of only when that thread asks: the
-//! cheapest way that the kernel has, where it has it (since 6.1). Without io_uring (older than 5.6,
-//! or forbidden by the system's administrator, as in many containers) there is none, and callers
-//! read in other ways.
+//! The ring belongs to one thread, and completions are processed only when that thread asks: the
+//! cheapest mode of the kernel, where available (since 6.1). Without io_uring (before 5.6, or
+//! forbidden by the administrator, as in many containers) there is no ring, and callers read in
+//! other ways.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -21,20 +21,19 @@ use crate::{AlignedBuf, EndedRead, ReadRing};
 
 /// Most reads under way in a ring; more wait in it.
 const ENTRIES: u32 = 64;
-/// As soon as so many have begun they go to the kernel, without waiting for any: the device has
-/// them while the caller does other things.
+/// As soon as this many reads are queued they are submitted, without waiting for any: the device
+/// works on them while the caller does other things.
 const SUBMIT_AT: usize = 4;
-/// A read of so many bytes goes there at once: telling the kernel costs next to nothing beside it,
-/// and using what has ended before it takes so long that the device would have nothing to do.
+/// A read of this size is submitted immediately: the system call is cheap in comparison, and
+/// processing earlier completions takes so long that the device would be idle.
 const LARGE_BYTES: usize = 32 << 10;
 
-/// How often a kernel that refuses to go on is asked for reads that it has taken, and how long
-/// between: far longer than a device takes, most of all not for ever, with whatever the caller
-/// holds meanwhile.
+/// How often a kernel that refuses to continue is asked for accepted reads, and the interval: far
+/// longer than a device takes, but bounded, because of the resources that the caller holds.
 const REFUSALS_MAX: u32 = 100;
 const REFUSAL_PAUSE: Duration = Duration::from_millis(1);
 
-/// Whether the kernel was found not to have it, or not for us.
+/// Whether io_uring turned out to be missing, or not permitted.
 static IS_MISSING: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
@@ -51,8 +50,8 @@ struct Slot {
 pub(crate) struct FileRing<'a> {
     file: &'a File,
     read_bytes: &'a AtomicU64,
-    /// `None` while it is dropped, and once the kernel has refused to go on: then reads that have
-    /// begun end without having been done.
+    /// `None` during drop, and once the kernel has refused to continue: then reads in progress end
+    /// without data.
     ring: Option<Box<IoUring>>,
     /// By number of the read as the kernel knows it.
     slots: Vec<Option<Slot>>,
@@ -83,8 +82,8 @@ impl<'a> FileRing<'a> {
         Some(Self { file, read_bytes, ring: Some(ring), slots, free, waiting, under_way: 0 })
     }
 
-    /// Hands what has begun to the kernel, as far as it takes it now, and waits until at least
-    /// `ended` of all have ended.
+    /// Submits the queued reads, as far as the kernel accepts them, and waits until at least
+    /// `ended` of all have completed.
     fn submit(&mut self, ended: usize) {
         let Some(ring) = &mut self.ring else { return };
         {
@@ -95,9 +94,9 @@ impl<'a> FileRing<'a> {
                 let Some(Slot { buf, len, .. }) = &mut self.slots[index] else { continue };
                 let (memory, len) = (buf[..*len].as_mut_ptr(), *len as u32);
                 let read = opcode::Read::new(types::Fd(self.file.as_raw_fd()), memory, len).offset(offset);
-                // SAFETY: the descriptor and the buffer live until the read has ended: the file is
-                // borrowed for longer than this ring lives, the slot keeps the buffer, whose memory
-                // does not move with it, and `drop` waits for reads under way.
+                // SAFETY: the descriptor and the buffer live until the read has completed: the file
+                // is borrowed for longer than this ring lives, the slot keeps the buffer, whose
+                // memory does not move with it, and `drop` waits for reads in progress.
                 let taken = unsafe { queue.push(&read.build().user_data(index as u64)) };
                 if taken.is_err() {
                     self.waiting.push_front((index, offset));
@@ -106,10 +105,10 @@ impl<'a> FileRing<'a> {
                 self.under_way += 1;
             }
         }
-        // What the kernel does not take now (EAGAIN, EBUSY, EINTR) stays in the queue, and is tried
-        // again by the next call. Other errors are those of a kernel that has been told meanwhile
-        // not to let this process use rings. What it has taken may come back all the same, but need
-        // not: a ring of the cheapest kind tells of the end of a read only when it is asked.
+        // Reads that the kernel does not accept now (EAGAIN, EBUSY, EINTR) stay queued, and the
+        // next call retries them. Other errors mean that the kernel has since been told to deny
+        // rings to this process. Accepted reads may still complete, but need not: a ring in the
+        // cheapest mode reports completions only when asked.
         let mut refusals = 0;
         while let Err(error) = ring.submit_and_wait(ended) {
             let is_refused = !matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY | libc::EINTR));
@@ -124,7 +123,7 @@ impl<'a> FileRing<'a> {
                 break;
             }
             if is_refused && refusals == REFUSALS_MAX {
-                self.leave_to_the_kernel();
+                self.abandon_ring();
                 break;
             }
             if is_refused {
@@ -136,9 +135,9 @@ impl<'a> FileRing<'a> {
         }
     }
 
-    /// Gives up the ring with reads in it. Their buffers stay where they are for as long as the
-    /// process lives, because the kernel may still write there.
-    fn leave_to_the_kernel(&mut self) {
+    /// Abandons the ring with its reads. Their buffers are leaked, because the kernel may still
+    /// write to them.
+    fn abandon_ring(&mut self) {
         for (index, slot) in self.slots.iter_mut().enumerate() {
             if let Some(slot) = slot
                 && self.waiting.iter().all(|(waiting, _)| *waiting != index)
@@ -150,8 +149,8 @@ impl<'a> FileRing<'a> {
         std::mem::forget(self.ring.take());
     }
 
-    /// A read that has begun and will never be done by the ring.
-    fn give_back(&mut self) -> Option<EndedRead> {
+    /// A started read that the ring will never complete.
+    fn end_unread(&mut self) -> Option<EndedRead> {
         let (index, Slot { tag, buf, .. }) =
             self.slots.iter_mut().enumerate().find_map(|(index, slot)| Some((index, slot.take()?)))?;
         self.free.push(index);
@@ -194,7 +193,7 @@ impl ReadRing for FileRing<'_> {
 
     fn wait(&mut self) -> Option<EndedRead> {
         loop {
-            let Some(ring) = &mut self.ring else { return self.give_back() };
+            let Some(ring) = &mut self.ring else { return self.end_unread() };
             let entry = ring.completion().next();
             let Some(entry) = entry else {
                 if self.under_way == 0 && self.waiting.is_empty() {
@@ -234,7 +233,7 @@ mod tests {
     use super::*;
     use testkit::{TempDir, starting};
 
-    /// Runs in a process of its own: there are no rings in it any more.
+    /// Runs in a process of its own, which has no rings afterwards.
     #[test]
     #[ignore = "the child of a_kernel_that_refuses_to_go_on_ends_all_reads"]
     fn read_without_a_kernel() {
@@ -260,14 +259,14 @@ mod tests {
         assert!(FileRing::new(&file, &counter).is_none());
     }
 
-    /// Runs in a process of its own as well.
+    /// Also runs in a process of its own.
     #[test]
     #[ignore = "the child of reads_that_a_kernel_keeps_are_given_up"]
     fn read_what_never_comes() {
         let (pipe, mut writer) = std::io::pipe().unwrap();
         let (file, counter) = (File::from(std::os::fd::OwnedFd::from(pipe)), AtomicU64::new(0));
         let Some(mut ring) = FileRing::new(&file, &counter) else { return };
-        // As many as go to the kernel at once, and one that does not.
+        // As many as are submitted at once, and one that is not.
         for tag in 0..=SUBMIT_AT {
             ring.begin(tag, 0, AlignedBuf::new(4096), 4096);
         }
@@ -295,7 +294,7 @@ mod tests {
         assert!(child.status().unwrap().success());
     }
 
-    /// It was asked for ever.
+    /// The kernel was asked endlessly.
     #[test]
     fn a_kernel_that_refuses_to_go_on_ends_all_reads() {
         passes_in_a_child("read_without_a_kernel");

@@ -1,14 +1,15 @@
 //! The dictionaries that a volume would train for its small units: from samples of the same
 //! population, by the same rules as in a pool.
 //!
-//! 1. Windows are drawn from everywhere, as many as a volume keeps as samples; what looks random is
-//!    left out, as there.
-//! 2. They are divided into parts in the order of the files, and go through
+//! 1. Windows are drawn from the whole population, as many as a volume keeps as samples, again
+//!    excluding random-looking data.
+//! 2. They are divided into parts in the order of the files, and passed to
 //!    [`policy::train_dictionaries`].
-//! 3. Before a batch of samples of one type is compressed, all that were adopted, and none, are
-//!    tried on some of its units: the best one is what a region of a volume would come to use, too.
+//! 3. Before a batch of samples of one type is compressed, all adopted dictionaries, and none, are
+//!    tried on some of its units: the best choice is the one that a region of a volume would arrive
+//!    at, too.
 //!
-//! So the estimate is of a volume that has its dictionaries: what is written before the first
+//! So the estimate is for a volume that already has its dictionaries: data written before the first
 //! training is stored without.
 
 use std::collections::BTreeMap;
@@ -29,10 +30,10 @@ const SAMPLE_BYTES: u64 = 4 << 20;
 const WRITTEN_TIMES: u64 = 4;
 /// Units of a batch that dictionaries are compared on.
 const COMPARED_UNITS: usize = 6;
-/// Number of the drawing of samples, apart from that of the estimate: a dictionary that had seen
-/// what it is measured on would look too good.
+/// Seed offset for drawing samples, separate from that of the estimate: a dictionary evaluated on
+/// its own training data would look too good.
 const SEED: u64 = 0x5a3b;
-/// Samples of a part lie together; so many windows count as one place.
+/// Samples of a part are adjacent: windows that form one region.
 const PLACE_WINDOWS: u64 = 256;
 
 /// Dictionaries, prepared as they are needed.
@@ -43,7 +44,7 @@ pub struct Dictionaries {
 }
 
 impl Dictionaries {
-    /// Steps 1 and 2. None if the plan's units are too large for any, or nothing pays.
+    /// Steps 1 and 2. None if the plan's units are too large for dictionaries, or nothing pays.
     ///
     /// # Errors
     /// Of reading a volume.
@@ -71,19 +72,19 @@ impl Dictionaries {
         Ok(Self { trained, prepared: BTreeMap::new() })
     }
 
-    /// How many there are.
+    /// Number of dictionaries.
     pub fn count(&self) -> u8 {
         self.trained.len() as u8
     }
 
-    /// One of them at a level; `None` for 0.
+    /// A dictionary at a level; `None` for number 0.
     pub fn at(&mut self, number: u8, level: ZstdLevel) -> Option<&Arc<EncodeDictionary>> {
         let bytes = self.trained.get(usize::from(number.checked_sub(1)?))?;
         let prepare = || EncodeDictionary::prepare(DictionaryNumber(number.into()), bytes, level).map(Arc::new);
         self.prepared.entry((number, level)).or_insert_with(prepare).as_ref()
     }
 
-    /// Step 3: the one that helps some of these units most; 0: none does.
+    /// Step 3: returns the dictionary that helps most on some of these units; 0: none does.
     pub fn best(&mut self, units: &[&[u8]], plan: &Plan) -> u8 {
         let Some(level) = plan.dictionary_level.filter(|_| !self.trained.is_empty()) else { return 0 };
         let (mut workspace, mut dst) = (Workspace::new(), vec![0; UNIT_BYTES_MAX]);

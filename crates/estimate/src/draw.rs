@@ -1,11 +1,11 @@
-//! Which windows are looked at.
+//! Draws the windows to sample.
 
 use super::population::{Population, Stratum};
 
-/// For each stratum, the windows drawn from it, in ascending order.
+/// Returns the windows drawn from each stratum, in ascending order.
 ///
-/// Samples are shared out in proportion to the strata's sizes, but each gets `least` of them, or
-/// all its windows if it has fewer.
+/// Samples are allotted in proportion to the strata's sizes, but each gets at least `least`, or all
+/// its windows if it has fewer.
 pub fn draw(population: &Population, sample_bytes: u64, least: u64, seed: u64) -> Vec<Vec<u64>> {
     let all: u64 = population.strata.iter().map(Stratum::windows).sum();
     let samples = (sample_bytes / population.unit_bytes as u64).max(1);
@@ -14,9 +14,9 @@ pub fn draw(population: &Population, sample_bytes: u64, least: u64, seed: u64) -
     population.strata.iter().map(|s| strips(s.windows(), share(s.windows()).max(least), &mut random)).collect()
 }
 
-/// One window from each of `count` strips of equal length. Every window is as likely as every
-/// other; one that lies on a border may be drawn for both strips. All windows, once, if `count` is
-/// more than half of them.
+/// One window from each of `count` strips of equal length. Every window is equally likely; one on a
+/// border may be drawn for both strips. All windows, once each, if `count` is more than half of
+/// them.
 fn strips(windows: u64, count: u64, random: &mut Random) -> Vec<u64> {
     if count >= windows.div_ceil(2) {
         return (0..windows).collect();

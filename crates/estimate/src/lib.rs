@@ -1,17 +1,16 @@
-//! What data would take if it were stored: saving with an error bar, CPU time and speed for each
-//! setting, from samples.
+//! Estimates the space that data would take when stored: saving with an error bar, CPU time and
+//! speed for each setting, from samples.
 //!
-//! 1. `population` lists what there is: files, images, devices, a volume; cut into windows of one
-//!    unit, those that are holes left out; grouped by type of file into strata.
-//! 2. `draw` picks windows: each stratum is divided into as many strips as it gets samples, in the
-//!    order of its files, and one window is drawn from each strip at random.
+//! 1. `population` lists the data: files, images, devices, a volume; divided into windows of one
+//!    unit, without holes; grouped by file type into strata.
+//! 2. `draw` selects windows: each stratum is divided into as many strips as it has samples, in the
+//!    order of its files, and one window is drawn at random from each strip.
 //! 3. If units are small enough for dictionaries, `dictionaries` trains some, as a volume does.
-//! 4. `meter` compresses each drawn window with every setting, through the same code as a pool
-//!    does; slow settings get every eighth window only.
-//! 5. `statistics` makes estimates with confidence intervals of it, `report` the document.
+//! 4. `meter` compresses each drawn window with every setting, through the same code as a pool;
+//!    slow settings only get every eighth window.
+//! 5. `statistics` computes estimates with confidence intervals, `report` the document.
 //!
-//! Nothing is written, and memory does not grow with the amount of data but with the number of
-//! files.
+//! Nothing is written. Memory grows with the number of files, not with the amount of data.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
 mod dictionaries;
@@ -31,13 +30,13 @@ use env::{Clock, Rapl, SystemClock};
 use policy::Power;
 use surface::{Error, ErrorKind, Result};
 
-/// What is read unless told otherwise: a margin of about one point where units differ as much as
-/// files of all kinds do.
+/// Bytes read by default: gives a margin of about one point where units differ as much as those of
+/// mixed files.
 const SAMPLE_BYTES: u64 = 128 << 20;
-/// Most samples unless told otherwise: each costs a seek where the disk has heads.
+/// Most samples by default: each costs a seek on rotating disks.
 const SAMPLES_MAX: u64 = 8192;
 
-/// Bytes to read, unless told otherwise, in units of `unit_bytes`.
+/// Bytes read by default, with units of `unit_bytes`.
 pub fn sample_bytes_default(unit_bytes: usize) -> u64 {
     SAMPLE_BYTES.min(SAMPLES_MAX * unit_bytes as u64)
 }
@@ -47,14 +46,14 @@ const BATCH_SAMPLES: usize = 32;
 /// Samples that are compressed once before anything counts.
 const WARM_UP_SAMPLES: usize = 48;
 
-/// Samples that each stratum gets at least, if it has as many windows: fewer tell nothing of it.
+/// Fewest samples per stratum, if it has that many windows: fewer are not conclusive.
 const STRATUM_SAMPLES_MIN: u64 = 24;
 
-/// Draws, measures, and estimates. `progress` is told the bytes done and the bytes to do.
+/// Draws, measures, and estimates. Calls `progress` with the bytes done and the total.
 ///
 /// # Errors
-/// Of reading a volume; files that cannot be read, and what is damaged, are left out and counted,
-/// unless that is all there is.
+/// Of reading a volume. Unreadable files and damaged data are skipped and counted, unless nothing
+/// else exists.
 pub fn run(
     population: &Population,
     plan: &Plan,
@@ -99,7 +98,7 @@ pub fn run(
     Ok(report::report(population, plan, &samples, unreadable, power.unwrap_or(Power::NOMINAL)))
 }
 
-/// Some of the samples, from everywhere.
+/// Some of the samples, spread over the population.
 fn warm_up(population: &Population, plan: &Plan, drawn: &[Vec<u64>], meter: &mut meter::Meter<'_>) -> Result<()> {
     let all = || {
         population.strata.iter().zip(drawn).flat_map(|(stratum, windows)| windows.iter().map(move |w| (stratum, *w)))

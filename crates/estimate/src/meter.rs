@@ -12,10 +12,10 @@ use super::dictionaries::Dictionaries;
 use super::settings::{How, Plan, Setting};
 use super::statistics::Observation;
 
-/// What is tried beside the codec of a file-type rule: zstd-1, which takes next to nothing and
-/// finds most of what there is.
+/// Compared with the codec of a file-type rule: zstd-1, which is cheap and finds most of the
+/// possible savings.
 const QUICK: CodecId = CodecId(65);
-/// [`strength`] from which on a codec is meant to compress, and not only to leave zeroes out.
+/// [`strength`] above which a codec is meant to compress, and not only to omit zeroes.
 const STRONG: f64 = 0.5;
 /// Of how many samples of a stratum a slow setting gets one.
 const SLOW_EVERY: usize = 8;
@@ -24,12 +24,12 @@ const FEW_SAMPLES: usize = 256;
 /// Samples of a stratum that a slow setting gets at least.
 const SLOW_SAMPLES_MIN: usize = 12;
 
-/// Of how many samples a slow setting gets one, in a stratum of so many, of so many in all.
+/// Sampling interval of a slow setting, in a stratum with `samples` of `all` samples.
 pub fn slow_every(samples: usize, all: usize) -> usize {
     if all <= FEW_SAMPLES { 1 } else { (samples / SLOW_SAMPLES_MIN).clamp(1, SLOW_EVERY) }
 }
 
-/// What a rule says of a file.
+/// A rule's decision for a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RuleOf {
     /// The codec that it names.
@@ -38,21 +38,21 @@ pub struct RuleOf {
     pub is_default: bool,
 }
 
-/// What a rule says for each mode, if one does.
+/// The rules' decision for each mode, if any.
 pub type RuleOfModes = [Option<RuleOf>; Mode::ALL.len()];
 
 /// A window that was drawn.
 pub struct Sample {
     /// Its bytes: whole blocks.
     pub bytes: Vec<u8>,
-    /// What the rules say of its file.
+    /// The rules' decisions for its file.
     pub rules: RuleOfModes,
     /// It is tried with the slow settings too.
     pub slow: bool,
 }
 
-/// What a setting works with: contexts of its own, because one that changes its level for every
-/// unit is slower than in a pool; and what `auto` has learned.
+/// State of a setting: contexts of its own, because one that changes its level for every unit is
+/// slower than in a pool; and the measurements of `auto`.
 struct Bench {
     workspace: Workspace,
     table: PlainTable,
@@ -87,8 +87,8 @@ impl<'a> Meter<'a> {
         }
     }
 
-    /// Learns from samples what a pool has learned long ago, and pays for it: what `auto` tests
-    /// from now on, it pays for by what it compresses.
+    /// Gathers the measurements that an established pool already has, and pays for them: tests of
+    /// `auto` are covered by its compression from then on.
     pub fn warm_up(&mut self, samples: &[Sample]) {
         self.observe(samples);
         for bench in &mut self.benches {
@@ -96,9 +96,9 @@ impl<'a> Meter<'a> {
         }
     }
 
-    /// Compresses samples. One setting goes through all of them before the next one does, as in a
-    /// pool, where a codec finds its tables in the cache: taking turns with others for each unit
-    /// makes some codecs look twice as slow as they are.
+    /// Compresses samples. Each setting processes all of them before the next one starts, as in a
+    /// pool, where a codec finds its tables in the cache: alternating per unit makes some codecs
+    /// look twice as slow as they are.
     pub fn observe(&mut self, samples: &[Sample]) -> Vec<Observation> {
         let count = self.plan.settings.len();
         let units: Vec<Vec<&[u8]>> = samples.iter().map(|sample| units_of(&sample.bytes)).collect();
@@ -126,8 +126,7 @@ impl<'a> Meter<'a> {
         observations
     }
 
-    /// The codecs of the rules, by mode, of those that hold for these units: as `import` tries
-    /// them.
+    /// The codecs of the rules, by mode, that apply to these units: tested as `import` does.
     fn believed(&mut self, rules: &RuleOfModes, units: &[&[u8]]) -> [Option<Codec>; Mode::ALL.len()] {
         rules.map(|rule| {
             let RuleOf { codec, is_default } = rule?;
@@ -175,7 +174,7 @@ struct Tried<'a> {
     unit: &'a [u8],
     clock: &'a SystemClock,
     dictionaries: &'a mut Dictionaries,
-    /// Which of them helps, from 1; 0: none.
+    /// The dictionary that helps, from 1; 0: none.
     helper: u8,
 }
 
@@ -215,7 +214,7 @@ pub fn rule_holds<U: AsRef<[u8]>>(rule: Codec, units: &[U], min_saving_permille:
     trial.agrees(strength(rule.id()) >= STRONG)
 }
 
-/// The units of a window: what lies between blocks of zeroes, as when it is written to a volume.
+/// The units of a window: the runs between blocks of zeroes, as when written to a volume.
 pub(super) fn units_of(window: &[u8]) -> Vec<&[u8]> {
     let mut units = Vec::new();
     let mut begin = None;

@@ -1,4 +1,4 @@
-//! What is estimated: files by type, cut into windows of one unit each.
+//! The population of an estimate: files by type, divided into windows of one unit each.
 
 use std::collections::{BTreeMap, HashSet};
 use std::convert::Infallible;
@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use policy::{FileChoice, HEAD_BYTES, Resolved, Ruled};
+use policy::{FileChoice, HEAD_BYTES, Resolved, RuleOutcome};
 use share::RECORD_CONTENT_BYTES_MAX;
 use surface::{Allocation, Error, ErrorKind, Result};
 use units::BLOCK_BYTES;
@@ -21,13 +21,13 @@ use operations::path_error;
 const HOLES_FROM_BYTES: u64 = 1 << 20;
 /// Runs of a volume's allocation asked for at a time.
 const RUNS_MAX: u32 = 4096;
-/// Types that are not known, or seldom.
+/// Unknown or rare types.
 const OTHER: &str = "other";
 /// Most strata: rarer types share one, so that the least number of samples for each does not become
 /// the most of the work.
 const STRATA_MAX: usize = 32;
 
-/// Where bytes come from.
+/// Source of the bytes.
 enum Origin {
     Path(PathBuf),
     Volume(Arc<dyn VolumeIo>),
@@ -36,7 +36,7 @@ enum Origin {
 /// One file, device or volume.
 struct Item {
     origin: Origin,
-    /// What rules look at; empty for a volume.
+    /// Name for the rules; empty for a volume.
     name: String,
     head: Vec<u8>,
     size_bytes: u64,
@@ -57,7 +57,7 @@ pub struct Stratum {
     /// Size of its files.
     pub size_bytes: u64,
     items: Vec<Item>,
-    /// For each item, the windows before it.
+    /// Number of windows before each item.
     before: Vec<u64>,
     windows: u64,
 }
@@ -91,7 +91,7 @@ impl Stratum {
 pub struct Population {
     /// By type, the largest first.
     pub strata: Vec<Stratum>,
-    /// Files that have no windows, as a share keeps them in the records of their inodes.
+    /// Files without windows, because a share stores them in their inode records.
     pub small: Small,
     /// Bytes of a window.
     pub unit_bytes: usize,
@@ -137,7 +137,7 @@ pub struct Window<'a> {
 }
 
 impl Window<'_> {
-    /// What the rules say of its file.
+    /// The rules' decisions for its file.
     pub fn rules_of(&self, plan: &Plan) -> RuleOfModes {
         plan.by_mode.each_ref().map(|resolved| {
             let ruled = ruled(resolved, self.name, self.head);
@@ -150,7 +150,7 @@ impl Window<'_> {
     }
 }
 
-/// A file that is read from, kept open until another one's turn comes.
+/// The file being read, kept open until the next one's turn.
 pub struct Open {
     index: usize,
     /// None: it could not be opened.
@@ -158,11 +158,11 @@ pub struct Open {
 }
 
 impl Population {
-    /// The files below paths, each once; links are not followed, but a path that is named may be
-    /// one. Block devices are taken whole. `progress` is told what was found so far.
+    /// The files below paths, each once; links are not followed, except for the paths themselves.
+    /// Block devices are included whole. Calls `progress` with the totals so far.
     ///
     /// # Errors
-    /// When a path that was named is not there or cannot be read.
+    /// When a given path does not exist or is not readable.
     pub fn of_paths(paths: &[PathBuf], plan: &Plan, progress: &mut dyn FnMut(Scanned)) -> Result<(Self, Scanned)> {
         let unit_bytes = plan.unit_bytes;
         let mut scan = Scan {
@@ -213,7 +213,7 @@ impl Population {
         Ok(Self { strata, small: Small::default(), unit_bytes })
     }
 
-    /// Reads a window. `None`: its file is gone, or cannot be read any more, or it is damaged.
+    /// Reads a window. `None`: its file is missing, unreadable or damaged.
     ///
     /// # Errors
     /// Of reading a volume.
@@ -288,8 +288,8 @@ struct Scan<'a> {
     resolved: &'a Resolved,
     unit_bytes: u64,
     types: BTreeMap<String, Vec<Item>>,
-    /// Files that may be met again, by device and inode: those with several names, and all if
-    /// several paths are looked at.
+    /// Files that may appear again, by device and inode: those with several names, and all if
+    /// several paths are scanned.
     seen: HashSet<(u64, u64)>,
     overlaps: bool,
     scanned: Scanned,
@@ -299,7 +299,7 @@ struct Scan<'a> {
 
 impl Scan<'_> {
     fn named(&mut self, path: &Path) -> Result<()> {
-        let metadata = std::fs::metadata(path).map_err(|error| path_error("cannot look at", path, error))?;
+        let metadata = std::fs::metadata(path).map_err(|error| path_error("cannot access", path, error))?;
         let kind = metadata.file_type();
         if kind.is_dir() {
             std::fs::read_dir(path).map_err(|error| path_error("cannot read", path, error))?;
@@ -315,7 +315,7 @@ impl Scan<'_> {
             return Ok(());
         }
         let (size, found) = if kind.is_block_device() {
-            let size = host::device_bytes(path).map_err(|error| path_error("cannot look at", path, error))?;
+            let size = host::device_bytes(path).map_err(|error| path_error("cannot access", path, error))?;
             (size, Found::Device)
         } else {
             (metadata.len(), Found::Named)
@@ -324,7 +324,7 @@ impl Scan<'_> {
         Ok(())
     }
 
-    /// Everything below; what cannot be read is counted.
+    /// Scans everything below; unreadable items are counted.
     fn directory(&mut self, root: &Path) {
         let mut directories = vec![root.to_owned()];
         while let Some(directory) = directories.pop() {
@@ -377,7 +377,7 @@ impl Scan<'_> {
     }
 }
 
-/// Where a file holds data; all of it where that cannot be told.
+/// Reports the data ranges of a file; all of it if holes are unknown.
 fn data_of(file: &File, size_bytes: u64, is_device: bool, found: &mut dyn FnMut(u64, u64)) {
     let mut at = 0;
     while at < size_bytes {
@@ -398,13 +398,13 @@ fn data_of(file: &File, size_bytes: u64, is_device: bool, found: &mut dyn FnMut(
     }
 }
 
-/// What the rules and properties say of a file, as in a share.
-fn ruled(resolved: &Resolved, name: &str, head: &[u8]) -> Ruled {
+/// The decision of rules and properties for a file, as in a share.
+fn ruled(resolved: &Resolved, name: &str, head: &[u8]) -> RuleOutcome {
     let Ok(ruled) = resolved.of_file(name.as_bytes(), || Ok::<_, Infallible>(head));
     ruled
 }
 
-/// What to call a file's type: as `shale usage` would call it in a share with these properties.
+/// A file's type, named as `shale usage` would name it in a share with these properties.
 fn type_of(resolved: &Resolved, name: &str, head: &[u8]) -> String {
     let word = ruled(resolved, name, head).word;
     if word.is_empty() { OTHER.to_owned() } else { word }
@@ -454,7 +454,7 @@ mod tests {
             // A rule knows the name.
             (&usual, "x.txt", b"\x1f\x8b", "txt"),
             (&usual, "x", b"\x1f\x8b", "gz"),
-            // A rule knows the content, and none knows the name.
+            // A rule matches the content, and none matches the name.
             (&usual, "x.bin", b"\x1f\x8b", "gz"),
             // No rule counts.
             (&lz4, "x.bin", b"\x1f\x8b", "bin"),

@@ -1,4 +1,4 @@
-//! The document of an estimate, behind `--json`.
+//! The document of an estimate, as printed by `--json`.
 
 use policy::Power;
 use serde::Serialize;
@@ -7,15 +7,15 @@ use super::population::Population;
 use super::settings::{How, Plan};
 use super::statistics::{Estimate, Stratum, estimate};
 
-/// What the margins mean.
+/// Confidence level of the margins.
 const CONFIDENCE: f64 = 0.95;
 
-/// How far the saving of `auto` may lie from what was measured of it even if all data was looked
-/// at: in a pool it tests other units, and other measurements of time go into its choice. 0.7
-/// points were seen.
+/// Possible deviation of `auto` from its measured saving, even if all data was examined: in a pool
+/// it tests other units, and bases its choice on other time measurements. Up to 0.7 points were
+/// observed.
 const CHOICE: f64 = 0.01;
 
-/// That, for a setting of which this was found: no more than there is to be saved.
+/// The same for one setting's result, limited to the savings possible.
 fn choice_margin(found: &Estimate, helper: &Estimate) -> f64 {
     CHOICE.min(found.saving().max(helper.saving()).max(0.0))
 }

@@ -1,5 +1,4 @@
-//! Which settings are compared: the one that the properties say, each mode of `auto`, and some
-//! codecs.
+//! The settings compared: the one given by the properties, each mode of `auto`, and some codecs.
 
 use std::collections::BTreeMap;
 
@@ -23,18 +22,18 @@ pub enum How {
 /// One line of the table.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Setting {
-    /// What to call it.
+    /// Its name.
     pub name: String,
     /// How.
     pub how: How,
-    /// It is what the properties say.
+    /// Whether it is the one given by the properties.
     pub configured: bool,
     /// It belongs into the table; the helper of the statistics may not.
     pub shown: bool,
 }
 
 impl Setting {
-    /// Too slow to be tried on every sample: slower than about 100 MB/s.
+    /// Whether it is too slow to be tried on every sample: slower than about 100 MB/s.
     pub fn is_slow(&self) -> bool {
         match self.how {
             How::Auto(auto) => auto.mode == Mode::Archive,
@@ -56,25 +55,25 @@ pub struct Plan {
     pub unit_bytes: usize,
     /// Least saving for which a unit is stored compressed, in thousandths.
     pub min_saving_permille: u32,
-    /// The level at which dictionaries are judged; `None`: units are too large for any, or they are
-    /// switched off, or no candidate takes one.
+    /// The level for evaluating dictionaries; `None`: units are too large for them, they are
+    /// switched off, or no candidate supports them.
     pub dictionary_level: Option<ZstdLevel>,
     /// The settings to compare.
     pub settings: Vec<Setting>,
-    /// The properties, which tell types of files.
+    /// The properties, which determine file types.
     pub resolved: Resolved,
-    /// The same with `auto` in each mode, which tell what rules say there.
+    /// The same with `auto` in each mode, for the rules' decisions there.
     pub by_mode: [Resolved; Mode::ALL.len()],
     /// The setting that every sample is measured with: [`Self::settings`] has it, shown or not.
     pub helper: usize,
 }
 
-/// What slow settings are compared with window by window: quick, and of their kind.
+/// Fast reference setting for slow ones, compared window by window.
 const HELPER: &str = "zstd-1";
 
 impl Plan {
-    /// From properties (those of a pool and a volume, if it is about one, and those of the command
-    /// line, which win), and a list of codecs or `all` or `none`.
+    /// From properties (those of a pool and a volume, where applicable, overridden by those of the
+    /// command line), and a list of codecs or `all` or `none`.
     ///
     /// # Errors
     /// When a property or a codec is not allowed.

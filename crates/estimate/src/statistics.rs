@@ -1,9 +1,10 @@
 //! From samples to estimates with confidence intervals. Pure.
 //!
-//! Within a stratum *h* of N windows, n were drawn, one from each of n strips. Of a window, z is
-//! its raw bytes (zero blocks are holes and do not count) and y what is stored of it. The share
-//! that is stored is the **combined ratio estimate** of stratified sampling, R = sum N y / sum N z
-//! over the strata (Cochran, *Sampling Techniques*, 3rd ed. 1977, chapter 6), with the variance
+//! Within a stratum *h* of N windows, n were drawn, one from each of n strips. For a window, z is
+//! the number of its raw bytes (zero blocks are holes and are excluded) and y the number of its
+//! stored bytes. The stored share is the **combined ratio estimate** of stratified sampling, R =
+//! sum N y / sum N z over the strata (Cochran, *Sampling Techniques*, 3rd ed. 1977, chapter 6),
+//! with the variance
 //!
 //! > V(R) = sum N^2 (1 - n/N) s^2 / n / Z^2, s^2 the variance of e = y - R z,
 //!
@@ -11,13 +12,12 @@
 //! draw from each strip (Wolter, *Introduction to Variance Estimation*, 2nd ed. 2007, chapter 8,
 //! estimator v2).
 //!
-//! A slow setting is measured on n' < n of the windows only. Its y follows z and what zstd-1 makes
-//! of a window, x, and those are known of all n. So the mean of y is estimated by **regression in
-//! double sampling** (Särndal, Swensson, Wretman, *Model Assisted Survey Sampling*, 1992, chapter
-//! 9): as the mean of a z + b x over all n, plus the mean of d = y - a z - b x over the n', a and b
-//! being those that make the squares of d least. That adds s_d^2 (1/n' - 1/n) to s^2 / n, s_d^2 the
-//! variance of d.
-//!
+//! A slow setting is measured on only n' < n of the windows. Its y correlates with z and with x,
+//! the stored bytes by zstd-1, which are known for all n. So the mean of y is estimated by
+//! **regression in double sampling** (Särndal, Swensson, Wretman, *Model Assisted Survey Sampling*,
+//! 1992, chapter 9): the mean of a z + b x over all n, plus the mean of d = y - a z - b x over the
+//! n', where a and b minimise the squares of d. That adds s_d^2 (1/n' - 1/n) to s^2 / n, where
+//! s_d^2 is the variance of d.
 //! The interval is R +- t s(R), with Student's t for a confidence of 95 %.
 
 /// The measurements of a window.
@@ -47,8 +47,8 @@ pub struct Estimate {
     pub raw_bytes: f64,
     /// Bytes stored.
     pub stored_bytes: f64,
-    /// Half the width of the 95 % confidence interval of their quotient; infinite where nothing can
-    /// be said.
+    /// Half the width of the 95 % confidence interval of their quotient; infinite where it cannot
+    /// be determined.
     pub margin: f64,
     /// CPU nanoseconds to compress it all.
     pub cpu_ns: f64,
@@ -82,8 +82,8 @@ struct Line {
 }
 
 impl Line {
-    /// Through points (z, x, y), by least squares; by z alone where z and x go together, or the
-    /// points are few.
+    /// Through points (z, x, y), by least squares; by z alone where z and x are correlated, or
+    /// there are few points.
     fn through(points: &[(f64, f64, f64)]) -> Self {
         let sum = |of: fn(&(f64, f64, f64)) -> f64| points.iter().map(of).sum::<f64>();
         let (zz, zx, xx) = (sum(|p| p.0 * p.0), sum(|p| p.0 * p.1), sum(|p| p.1 * p.1));
@@ -234,8 +234,8 @@ mod tests {
         Stratum { windows: all.len() as u64, observations: (0..count).map(|strip| observe(strip, random)).collect() }
     }
 
-    /// The interval holds the truth as often as it says, for quick and for slow settings, and is
-    /// not wide for nothing.
+    /// The intervals contain the true value as often as stated, for fast and for slow settings, and
+    /// are not needlessly wide.
     #[test]
     fn intervals_hold_the_truth_as_often_as_they_say() {
         let mut random = Random(2026);

@@ -20,7 +20,7 @@ fn write(dir: &TempDir, name: &str, bytes: &[u8]) {
     std::fs::write(path, bytes).unwrap();
 }
 
-/// Text whose wealth of words, and so its saving, varies from stretch to stretch; or noise.
+/// Text whose vocabulary, and so its saving, varies from section to section; or noise.
 fn content(seed: u64, len: usize, noisy: bool) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = move || {
@@ -50,7 +50,7 @@ fn plan(wanted: &[(&str, &str)], codecs: &str) -> Plan {
     Plan::new(&BTreeMap::new(), &BTreeMap::new(), &wanted, codecs).unwrap()
 }
 
-/// What is saved when all of it is compressed.
+/// The actual saving when all data is compressed.
 fn truth(files: &[Vec<u8>], codec: &str, unit_bytes: usize) -> f64 {
     let mut workspace = Workspace::new();
     let (mut raw, mut stored) = (0, 0);
@@ -286,7 +286,7 @@ fn small_units_are_estimated_with_the_dictionary_that_they_would_get() {
     assert!((large - fixed).abs() < 1.0, "large units have none: {large}, {fixed}");
 }
 
-/// Four bytes of signature were believed, whatever came behind them.
+/// Four bytes of signature were trusted, whatever followed them.
 #[test]
 fn a_signature_in_front_of_text_is_not_believed_and_one_in_front_of_noise_is() {
     let scratch = TempDir::new("estimate-signature");
@@ -305,11 +305,11 @@ fn a_signature_in_front_of_text_is_not_believed_and_one_in_front_of_noise_is() {
     let report = of(&scratch);
     let ((found, margin), (zstd, _)) = (saving(&report, "auto, balanced"), saving(&report, "zstd-1"));
     assert!(zstd > 10.0 && found > zstd - 3.0, "{found} of {zstd}");
-    // All of it was looked at, and the choice may go otherwise in a pool.
+    // All of it was examined, and the choice may differ in a pool.
     assert!((0.5..2.0).contains(&margin), "{margin}");
     let noise = TempDir::new("estimate-signature-noise");
     write(&noise, "a.jpg", &with_signature(4, true));
-    // But for the zeroes behind its end.
+    // Except for the zeroes after its end.
     let (found, margin) = saving(&of(&noise), "auto, balanced");
     assert!(found < 1.5 && margin < 1.5, "{found} ±{margin}");
 }

@@ -1,5 +1,6 @@
-//! Mounts one device in memory, to see what the front end itself costs: `mem_mount DIR SIZE_MIB
-//! [THREADS]`, then fio on `DIR/mem` or on a loop device over it. Ends when DIR is unmounted.
+//! Mounts one in-memory device, to measure the cost of the front end itself: `mem_mount DIR
+//! SIZE_MIB [THREADS]`, then fio on `DIR/mem` or on a loop device over it. Ends when DIR is
+//! unmounted.
 
 use std::sync::Arc;
 

@@ -1,6 +1,5 @@
-//! What goes to the log when a request is refused or fails: the caller sees only an errno, so the
-//! reason must be findable elsewhere. Owns the rate limit. Does not decide which results are
-//! errors.
+//! Logs refused and failed requests: the caller only gets an errno, so the reason must be found
+//! elsewhere. Owns the rate limit. Does not decide which results are errors.
 
 use std::fmt::Display;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +18,7 @@ pub(crate) struct Complaints {
     refused: AtomicU64,
 }
 
-/// Above this count only each multiple of it is written.
+/// Above this count, only multiples of it are logged.
 const EVERY: u64 = 1024;
 
 /// Whether the complaint of this number (from 1) is written.
@@ -42,12 +41,12 @@ impl Complaints {
         errno(error.kind())
     }
 
-    /// Like [`failed`](Self::failed); but that a device is not there is no failure.
+    /// Like [`failed`](Self::failed), but a missing device is not a failure.
     pub(crate) fn failed_unless_gone(&self, file: &str, doing: &str, error: &Error) -> Errno {
         if error.kind() == ErrorKind::NotFound { Errno::ENOENT } else { self.failed(file, doing, error) }
     }
 
-    /// A request that makes no sense here was refused: logs why.
+    /// Logs why an unsupported request was refused.
     pub(crate) fn refused(&self, file: &str, why: impl Display) {
         let number = self.refused.fetch_add(1, Ordering::Relaxed) + 1;
         if is_written(number) {

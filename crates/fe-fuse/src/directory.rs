@@ -1,6 +1,6 @@
-//! The directory of devices: what `stat` says of files, and who has which open. Owns the tables of
-//! nodes and of open files, and the lanes. Folders are in `folders`. Speaks no protocol: requests
-//! come through `filesystem`.
+//! The directory of devices: file attributes, and the open files. Owns the tables of nodes and of
+//! open files, and the lanes. Folders are in `folders`. Protocol independent: requests come through
+//! `filesystem`.
 
 use std::io;
 use std::sync::{Arc, OnceLock};
@@ -13,25 +13,26 @@ use crate::complaints::Complaints;
 use crate::file_io::{self, Failure};
 use crate::folders::Entries;
 use crate::handles::Handles;
-use crate::kept::KeptHandles;
 use crate::lane::Lane;
 use crate::nodes::{Node, Nodes, device_of};
 use crate::open_file::File;
 use crate::open_files::OpenFiles;
 use crate::options::{CHANGES_WAITING, DOOR, EMPTYINGS_WAITING, MountOptions, OPENS_WAITING};
+use crate::surviving_handles::SurvivingHandles;
 
 /// Mode of a device's file.
 pub(crate) const FILE_PERMISSIONS: u16 = 0o600;
 
-/// Mode of a snapshot's file. A privileged process is told so when it opens the file to write.
+/// Mode of a snapshot's file. A privileged process gets the error when it opens the file for
+/// writing.
 pub(crate) const SNAPSHOT_PERMISSIONS: u16 = 0o400;
 
 /// The unit of `statfs`, which loop devices take as the smallest piece that can be discarded.
 pub(crate) const BLOCK_BYTES: u32 = 4096;
 
-/// `st_blksize`: how much `cmp`, `cp`, stdio and Python read at a time. Each request is a way to
-/// the server and back, and nothing is cached between: with 4096 comparing a file of 2 GiB took 42
-/// s, with this 9 s.
+/// `st_blksize`: the read size of `cmp`, `cp`, stdio and Python. Each request is a round trip to
+/// the server, without caching: with 4096, comparing a file of 2 GiB took 42 s, with this value 9
+/// s.
 const REQUEST_BYTES: u32 = 128 << 10;
 
 /// `st_blocks` counts in these.
@@ -62,8 +63,8 @@ pub(crate) struct DeviceDirectory {
     pub(crate) directory_permissions: u16,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
-    /// Another program has served the mount before: the kernel knows nodes and open directories of
-    /// which this one was not told.
+    /// Another program has served the mount before: the kernel may use nodes and open directories
+    /// that this one never announced.
     pub(crate) is_taken_over: bool,
 }
 
@@ -157,16 +158,16 @@ impl DeviceDirectory {
         }
     }
 
-    /// Goes on with the open files of the program that served the mount before this one.
-    pub(crate) fn take_over(&mut self, left: KeptHandles) {
+    /// Continues with the open files of the program that served the mount before.
+    pub(crate) fn take_over(&mut self, left: SurvivingHandles) {
         self.is_taken_over = true;
-        let client = NamedClient::at(DOOR, "file in the mount, open since before the server started anew");
+        let client = NamedClient::at(DOOR, "file in the mount, open since before the server restarted");
         for opened in left.earlier() {
             let again = self.node(opened.node).map(|node| (node.name(), self.files.open_again(node, opened, &client)));
             match again {
                 Ok((_, Ok(()))) => {}
-                Ok((name, Err(error))) => log::error!("{name}: a file that is open cannot be opened again: {error}"),
-                Err(_) => log::warn!("a volume that is open as a file is not there any more"),
+                Ok((name, Err(error))) => log::error!("{name}: cannot reopen a file that was open: {error}"),
+                Err(_) => log::warn!("a volume that is open as a file no longer exists"),
             }
         }
         let _ = self.files.kept.set(left);
@@ -176,15 +177,15 @@ impl DeviceDirectory {
         self.files.handles.get(fh).ok_or(Errno::EBADF)
     }
 
-    /// The present state of a node's file: as `file` says, if given, else as the set says, or any
+    /// The current state of a node's file: from `file`, if given, else from the set, or from any
     /// open file of it.
     pub(crate) fn state(&self, node: &Node, file: Option<&File>) -> Result<FileState, Errno> {
         if let Some(file) = file {
             return Ok(FileState::of(&*file.device));
         }
         self.devices.look(node.id).map(FileState::from).or_else(|error| {
-            // One that was destroyed, or is not served under its new name, is there for those who
-            // have it open.
+            // A device that was destroyed, or is not served under its new name, still exists for
+            // clients that have it open.
             let open = self.files.handles.find(|file| file.node.id == node.id);
             open.map_or_else(
                 || Err(self.complain(&node.name(), "stat", &error)),
@@ -193,13 +194,13 @@ impl DeviceDirectory {
         })
     }
 
-    /// Refuses what would make, remove or rename a volume.
+    /// Refuses to create, remove or rename a volume.
     pub(crate) fn refuse_change(&self, name: &[u8], what: &str) -> Errno {
         let name = String::from_utf8_lossy(name);
         self.complaints.refused(
             &name,
             format_args!(
-                "{what} refused: volumes are made, cloned and destroyed with the shale command, not through the mount"
+                "{what} refused: volumes are created, cloned and destroyed with the shale command, not through the mount"
             ),
         );
         Errno::EPERM
@@ -250,7 +251,7 @@ impl DeviceDirectory {
     }
 }
 
-/// What changes of a file behind the kernel's back.
+/// Attributes of a file that change without the kernel's knowledge.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FileState {
     size_bytes: u64,

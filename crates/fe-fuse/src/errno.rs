@@ -1,8 +1,8 @@
-//! The one place where a kind of error becomes an errno.
+//! Maps error kinds to errnos; the only place that does.
 //!
-//! `ENOSYS` is never answered to an operation that we have: the kernel takes it to mean "this file
-//! system does not know the operation" and never asks again (for fsync it would then report success
-//! without asking, which would break the promise of a flush).
+//! `ENOSYS` is never returned for an operation that is implemented: the kernel takes it to mean
+//! "this file system does not support the operation" and never sends it again (for fsync it would
+//! then report success without asking, which would break the guarantee of a flush).
 
 use fuse::Errno;
 use surface::ErrorKind;

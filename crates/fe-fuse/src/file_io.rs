@@ -1,21 +1,20 @@
-//! What a read, write, fallocate or lseek of a file means on a block device: ends of the range,
-//! holes, preallocation. Owns the semantics of a file whose size is fixed. Knows neither the
-//! protocol nor names.
+//! The semantics of read, write, fallocate and lseek on a block device of fixed size: end of range,
+//! holes, preallocation. Knows neither the protocol nor names.
 //!
 //! The rules, where POSIX leaves a choice:
-//! - A write that crosses the end is cut there, one that begins at or behind the end fails with
-//!   `EFBIG`: to the kernel the size of the device is the largest size of the file. (Not `ENOSPC`,
+//! - A write that crosses the end is truncated there, one that starts at or past the end fails with
+//!   `EFBIG`: to the kernel, the size of the device is the maximum size of the file. (Not `ENOSPC`,
 //!   which must mean that the pool is full.)
-//! - Opening with `O_TRUNC` discards all; "Sizes" in the crate's documentation tells why. `cp` and
-//!   `dd` may then set the length of what they have copied: a shorter one is let pass if nothing
-//!   but holes lies behind it, because nothing is lost and they see what they expect. Every other
-//!   change of the size fails with `EPERM`, which is what truncate(2) has for file systems that
-//!   cannot.
+//! - Opening with `O_TRUNC` discards everything; "Sizes" in the crate's documentation gives the
+//!   reason. `cp` and `dd` may then set the length to what they have copied: a smaller size is
+//!   accepted if only holes lie past it, because nothing is lost and they see the expected result.
+//!   Every other change of the size fails with `EPERM`, as truncate(2) specifies for file systems
+//!   without support.
 //! - Plain preallocation (`fallocate` with mode 0 or `KEEP_SIZE`) within the size succeeds and does
-//!   nothing. A thin, compressed store cannot reserve space for data that it has not seen (ZFS
-//!   answers the same). Refusing would be worse: for `EOPNOTSUPP`, `posix_fallocate` of glibc reads
-//!   and rewrites each block.
-//! - `ZERO_RANGE` gives the space back as `PUNCH_HOLE` does: it promises zeroes, and no more than
+//!   nothing. A thin, compressed store cannot reserve space for unknown data (ZFS does the same).
+//!   Refusing would be worse: on `EOPNOTSUPP`, `posix_fallocate` of glibc reads and rewrites each
+//!   block.
+//! - `ZERO_RANGE` frees the space like `PUNCH_HOLE`: it guarantees zeroes, and no more than
 //!   preallocation does.
 
 use bytes::Bytes;
@@ -25,7 +24,7 @@ use surface::{Allocation, BlockDevice, Error, ErrorKind, WriteOptions, ZeroOptio
 /// Why an operation was not done.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The device refused or failed; its message tells why.
+    /// The device refused or failed; its message has the reason.
     Device(Error),
     /// The rules of a file of fixed size.
     Rule(Errno),
@@ -37,7 +36,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// Fills `buf` from `offset`, and returns how much of it lies before the end of the device.
+/// Fills `buf` from `offset`, and returns how many bytes lie before the end of the device.
 pub(crate) fn read(device: &dyn BlockDevice, offset: u64, buf: &mut [u8]) -> Result<usize, Error> {
     let mut size = device.size_bytes();
     loop {
@@ -57,7 +56,7 @@ pub(crate) fn read(device: &dyn BlockDevice, offset: u64, buf: &mut [u8]) -> Res
     }
 }
 
-/// Like [`read`], if the device can answer at once.
+/// Like [`read`], if the device can answer from memory.
 pub(crate) fn read_cached(device: &dyn BlockDevice, offset: u64, buf: &mut [u8]) -> Result<Option<usize>, Error> {
     let length = length_within(offset, buf.len() as u64, device.size_bytes());
     if length == 0 {
@@ -89,8 +88,8 @@ pub(crate) fn empty(device: &dyn BlockDevice) -> Result<u64, Error> {
     Ok(allocated)
 }
 
-/// `truncate(2)` and `ftruncate(2)` of a file that has `is` bytes: whether it may pass, as a change
-/// of nothing. `emptied`: the device, if it comes through a file that was opened with `O_TRUNC`.
+/// Decides whether `truncate(2)` or `ftruncate(2)` of a file of `is` bytes is accepted, as a change
+/// without effect. `emptied`: the device, if the file was opened with `O_TRUNC`.
 pub(crate) fn truncate(emptied: Option<&dyn BlockDevice>, is: u64, size: u64) -> Result<(), Failure> {
     if size == is {
         return Ok(());
@@ -129,8 +128,8 @@ pub(crate) fn seek(device: &dyn BlockDevice, offset: u64, wanted: Allocation) ->
     let size = device.size_bytes();
     let mut at = offset;
     while at < size {
-        // Two runs are enough: the first is what we want, or the second is; the loop is for answers
-        // cut short.
+        // Two runs suffice: either the first or the second is the wanted one; the loop is for
+        // truncated answers.
         let runs = device.allocation(at, size - at, 2)?;
         let before = at;
         for run in runs {

@@ -1,10 +1,10 @@
-//! The requests of the protocol, each handed on to the directory, an open file or a lane. Owns the
-//! negotiation with the kernel. The meaning of an operation on a file is in `file_io`.
+//! Dispatches protocol requests to the directory, an open file or a lane. Owns the negotiation with
+//! the kernel. The semantics of file operations are in `file_io`.
 //!
-//! Names, sizes, allocated bytes and modification times change behind the kernel's back (volumes
-//! are made, resized and destroyed through other doors), so nothing of them is cached there: all
-//! timeouts are zero. This costs a round trip for each `stat` and `open`, and none for a read or
-//! write.
+//! Names, sizes, allocated bytes and modification times change without the kernel's knowledge
+//! (volumes are created, resized and destroyed through other doors), so the kernel caches none of
+//! them: all timeouts are zero. This costs a round trip for each `stat` and `open`, and none for a
+//! read or write.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::file_io;
 use crate::nodes::Node;
 use crate::options::{DOOR, REQUEST_BYTES_MAX};
 
-/// Nothing of a name or an attribute is cached by the kernel.
+/// The kernel caches neither names nor attributes.
 pub(crate) const TTL: Duration = Duration::ZERO;
 
 /// Direct, whether the caller asked for it or not: see "Coherence" in the crate's documentation.
@@ -33,10 +33,10 @@ const NAME_BYTES_MAX: u32 = 255;
 
 impl FileSystem for DeviceDirectory {
     fn capabilities(&self, _offered: Capabilities) -> Capabilities {
-        // The writeback cache stays off: with it, an acknowledged write may be known to the kernel
-        // alone. O_TRUNC comes with the open: as a truncation of its own, it could not be told from
-        // truncate(2). Opens are always answered here, never with ENOSYS, with which ATOMIC_O_TRUNC
-        // would lose O_TRUNC.
+        // The writeback cache stays off: with it, an acknowledged write might exist only in the
+        // kernel. O_TRUNC comes with the open: as a separate truncation, it would look like
+        // truncate(2). Opens are always answered here, never with ENOSYS, after which
+        // ATOMIC_O_TRUNC would drop O_TRUNC.
         Capabilities::ASYNC_DIO
             .with(Capabilities::ATOMIC_O_TRUNC)
             .with(Capabilities::PARALLEL_DIROPS)
@@ -49,7 +49,7 @@ impl FileSystem for DeviceDirectory {
     }
 
     fn ended(&self) {
-        // What was taken is answered, though no caller may be left to hear it.
+        // Every accepted request is answered, even if no caller is left to receive it.
         self.files.held.close();
         self.reads.close();
         self.changes.close();
@@ -76,7 +76,7 @@ impl FileSystem for DeviceDirectory {
             Operation::Write { handle, offset, data, flags, .. } => {
                 self.serve_write(handle, offset, data, flags, answer);
             }
-            // close(2) promises nothing about durability.
+            // close(2) makes no guarantee about durability.
             Operation::Flush { .. } | Operation::FsyncDirectory { .. } => answer.done(),
             Operation::Release { handle } => {
                 self.files.close(handle);
@@ -122,7 +122,7 @@ impl FileSystem for DeviceDirectory {
 }
 
 impl DeviceDirectory {
-    /// Devices never have the same number at different times, so that all are of one generation.
+    /// Device numbers are never reused, so all nodes have the same generation.
     pub(crate) fn entry(&self, node: &Node, state: FileState) -> Entry {
         Entry {
             node: node.ino(),
@@ -164,7 +164,8 @@ impl DeviceDirectory {
             return answer.bytes(&reply::opened(handle, OPEN_FLAGS));
         }
         let number = request.number();
-        // Named now: a process that opens a file for another program, as losetup does, may be gone when its name is wanted.
+        // Resolved now: a process that opens a file for another program, as losetup does, may have
+        // exited when its name is needed.
         let program = std::fs::read(program_file(request.pid)).unwrap_or_default();
         let process = process_name(request.pid, &program, Some(request.uid));
         let client = NamedClient::at(DOOR, format!("file in the mount, {process}"));
@@ -197,8 +198,8 @@ impl DeviceDirectory {
         self.listings.insert(self.entries(node)?).ok_or(Errno::ENFILE)
     }
 
-    /// Logical bytes: what the volumes promise, and how much of it holds data. How full the pool
-    /// is, is not known here.
+    /// Logical bytes: the size of the volumes, and how much of it holds data. The fill level of the
+    /// pool is not known here.
     fn stat_fs(&self) -> Result<StatFs, Errno> {
         let mut listing = self.devices.list().map_err(|error| self.complain(".", "statfs", &error))?;
         // Snapshots promise no space.

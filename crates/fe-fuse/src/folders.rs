@@ -1,8 +1,8 @@
-//! The directories of a mount: its root, and the folders of the set. Owns the entries of each, and which
-//! name in it means which device or folder.
+//! The directories of a mount: its root, and the folders of the set. Owns the entries of each, and
+//! the mapping from names to devices and folders.
 //!
-//! The inode number of a folder follows from its number, as that of a device does. Its name is
-//! looked up anew for each request: so a folder may get another name while a process works in it.
+//! The inode number of a folder is derived from its number, like that of a device. Its name is
+//! looked up for each request, so a folder can be renamed while a process works in it.
 
 use std::collections::BTreeSet;
 
@@ -13,19 +13,19 @@ use crate::directory::DeviceDirectory;
 use crate::filesystem::TTL;
 use crate::nodes::{ROOT_INO, device_of, ino_of};
 
-/// A directory of the mount, as it is now.
+/// A directory of the mount, in its current state.
 pub(crate) struct Directory {
     ino: u64,
-    /// What stands before the names in it: nothing in the root, else the folder's name and a `/`.
+    /// Prefix of the names in it: empty for the root, else the folder's name and a `/`.
     prefix: String,
-    /// None of the root.
+    /// None for the root.
     created_unix_s: Option<u64>,
 }
 
 /// The entries of a directory when it was opened: positions stay valid while it is read.
 pub(crate) struct Entries {
     directory: Directory,
-    /// That in which it lies; of the root itself.
+    /// The parent directory; of the root, the root itself.
     above: u64,
     listed: Vec<Listed>,
 }
@@ -47,7 +47,7 @@ impl Directory {
         Self { ino: ino_of(folder.id), prefix, created_unix_s: Some(folder.created_unix_s) }
     }
 
-    /// The name in this directory of what has that name in the set, if it is in it.
+    /// The name within this directory of an item of the set, if it is in this directory.
     fn own<'a>(&self, name: &'a str) -> Option<&'a str> {
         name.strip_prefix(&self.prefix).filter(|own| !own.contains('/'))
     }
@@ -91,10 +91,10 @@ impl Entries {
 
 impl DeviceDirectory {
     fn folders(&self) -> Result<Vec<FolderInfo>, Errno> {
-        self.devices.folders().map_err(|error| self.complain(".", "looking for folders", &error))
+        self.devices.folders().map_err(|error| self.complain(".", "looking up folders", &error))
     }
 
-    /// The directory of an inode number; none if that is no directory's.
+    /// The directory of an inode number; none if the number belongs to something else.
     pub(crate) fn directory(&self, ino: u64) -> Result<Option<Directory>, Errno> {
         let Some(id) = device_of(ino) else { return Ok(Some(Directory::root())) };
         // A device that the kernel knows is no folder.
@@ -123,7 +123,7 @@ impl DeviceDirectory {
         }
     }
 
-    /// The device or the folder of that name in a directory.
+    /// The device or folder with that name in a directory.
     pub(crate) fn lookup(&self, parent: u64, name: &[u8]) -> Result<Entry, Errno> {
         let directory = self.directory(parent)?.ok_or(Errno::ENOENT)?;
         let name = std::str::from_utf8(name).map_err(|_| Errno::ENOENT)?;

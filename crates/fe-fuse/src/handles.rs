@@ -1,5 +1,5 @@
-//! Open files and directories by the number that the kernel passes with each request. Owns them;
-//! knows nothing of what they are.
+//! Open files and directories, by the number that the kernel passes with each request. Owns them
+//! without interpreting them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -7,19 +7,19 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, RwLock};
 
-/// Open handles of one kind at a time. The kernel bounds them for each process, not in all; this
-/// bounds our memory (some 100 bytes each) far above what disks need: one handle for each loop
+/// Most open handles of one kind at a time. The kernel limits them per process, not in total; this
+/// limits memory (some 100 bytes each), far above the needs of disks: one handle for each loop
 /// device or VM.
 pub(crate) const HANDLES_MAX: usize = 65_536;
 
-/// Numbers that are free before one of them is used again: a request to close a file, which the
-/// kernel sends again because its server was killed, must not close another one.
+/// Free numbers required before one is reused: a repeated request to close a file, sent again by
+/// the kernel because its server was killed, must not close another one.
 const FREE_MIN: usize = 64;
 
 #[derive(Debug)]
 pub(crate) struct Handles<T> {
     slots: RwLock<Slots<T>>,
-    /// Held by who tells of a removal, and by who is about to wait for one; taken before `slots`.
+    /// Held while announcing a removal, and when about to wait for one; acquired before `slots`.
     removing: Mutex<()>,
     removed: Condvar,
 }
@@ -38,7 +38,7 @@ impl<T> Default for Handles<T> {
 }
 
 impl<T> Handles<T> {
-    /// Keeps `handle`, and returns its number; `None` if there are too many.
+    /// Stores `handle`, and returns its number; `None` if there are too many.
     pub(crate) fn insert(&self, handle: T) -> Option<u64> {
         let handle = Some(Arc::new(handle));
         let mut slots = self.slots.write();
@@ -57,7 +57,7 @@ impl<T> Handles<T> {
         Some(index as u64)
     }
 
-    /// Keeps a handle under the number that it had in another program.
+    /// Stores a handle under the number that it had in another program.
     pub(crate) fn insert_at(&self, number: u64, handle: T) {
         let Ok(index) = usize::try_from(number) else { return };
         if index >= HANDLES_MAX {
@@ -72,26 +72,26 @@ impl<T> Handles<T> {
         slots.used[index] = Some(Arc::new(handle));
     }
 
-    /// The handle of that number.
+    /// Returns the handle with that number.
     pub(crate) fn get(&self, number: u64) -> Option<Arc<T>> {
         let slots = self.slots.read();
         slots.used.get(usize::try_from(number).ok()?)?.clone()
     }
 
-    /// A handle of which `is_meant` holds.
+    /// Returns a handle that satisfies `is_meant`.
     pub(crate) fn find(&self, is_meant: impl Fn(&T) -> bool) -> Option<Arc<T>> {
         self.slots.read().used.iter().flatten().find(|handle| is_meant(handle)).cloned()
     }
 
-    /// Waits until there is no handle of which `is_meant` holds; whether that came about. The
-    /// kernel tells of a closed file after close(2) has returned, maybe even after what its caller
-    /// did next.
+    /// Waits until no handle satisfies `is_meant`; returns whether that happened. The kernel
+    /// reports a closed file after close(2) has returned, possibly even after the caller's next
+    /// action.
     pub(crate) fn await_none(&self, is_meant: impl Fn(&T) -> bool, patience: Duration) -> bool {
         let is_there = |_: &mut ()| self.find(&is_meant).is_some();
         !self.removed.wait_while_for(&mut self.removing.lock(), is_there, patience).timed_out()
     }
 
-    /// Forgets the handle of that number; it ends when its last request does.
+    /// Removes the handle with that number; it is dropped when its last request ends.
     pub(crate) fn remove(&self, number: u64) {
         let Ok(index) = usize::try_from(number) else { return };
         let mut slots = self.slots.write();

@@ -1,15 +1,14 @@
-//! Keeps requests that wait for a disk from holding up those that do not. Owns the threads that do
-//! the waiting.
+//! Keeps requests that wait for a disk from delaying those that do not. Owns the threads that wait.
 //!
-//! The threads that take requests from the kernel must be few: with 16 instead of 4, each request
-//! wakes another one, and small requests at depth 32 cost twice as much (measured on 2 cores). But
-//! few threads are soon all asleep in a flush. So a request that may wait is done by the thread
-//! that took it only if no other of its lane is being waited for in that way, which saves the lone
-//! writer that syncs after each write the hand-over; else it is queued for the lane's own threads.
-//! Reads have a lane of their own, and so do not wait behind flushes or a full write buffer, as
-//! long as the queue of changes has room: the kernel hands out requests in its order, so requests
-//! too many for the queue are done by the thread that took them, and when all of them are busy with
-//! that, whatever comes next waits.
+//! The threads that receive requests from the kernel must be few: with 16 instead of 4, each
+//! request wakes another one, and small requests at depth 32 cost twice as much (measured on 2
+//! cores). But a few threads are soon all blocked in a flush. So a request that may wait runs on
+//! its receiving thread only if no other request of its lane is blocking a receiver, which saves
+//! the hand-over for a single writer that syncs after each write; otherwise it is queued for the
+//! lane's own threads. Reads have a separate lane, so they do not wait for flushes or a full write
+//! buffer, as long as the queue of changes has room: the kernel delivers requests in its own order,
+//! so requests beyond the queue's limit run on their receiving threads, and when all of them are
+//! busy with that, everything that follows waits.
 
 use std::collections::VecDeque;
 use std::io;
@@ -20,12 +19,11 @@ use std::thread::{self, JoinHandle};
 use fuse::become_io_flusher;
 use parking_lot::{Condvar, Mutex};
 
-/// Requests that a lane queues: as many as the kernel sends without a caller that waits for each.
-/// Beyond it, the thread that takes requests does the work, and so the kernel waits.
+/// Most requests queued in a lane: as many as the kernel sends without a waiting caller for each.
+/// Beyond that, the receiving thread does the work, and so the kernel waits.
 const QUEUE_MAX: usize = 256;
 
-/// Bytes of the writes that a lane queues (they hold their data): some tens of the largest
-/// requests.
+/// Most bytes of queued writes (they hold their data): some tens of the largest requests.
 const QUEUE_BYTES_MAX: usize = 32 << 20;
 
 type Work = Box<dyn FnOnce() + Send>;
@@ -46,14 +44,14 @@ struct Shared {
 /// Requests of one kind that may wait.
 pub(crate) struct Lane {
     shared: Arc<Shared>,
-    /// Whether a thread that takes requests from the kernel waits in this lane, or none may.
+    /// Whether a receiving thread is waiting in this lane, or none may.
     is_occupied: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Lane {
-    /// A lane with that many threads of its own, at least one. `may_borrow`: one of the threads
-    /// that take requests from the kernel may wait in it; there must be another that may not.
+    /// A lane with that many threads of its own, at least one. `may_borrow`: a receiving thread may
+    /// wait in it; there must be another one that never does.
     pub(crate) fn new(name: &str, threads: usize, may_borrow: bool) -> io::Result<Self> {
         let lane = Self {
             shared: Arc::new(Shared::default()),
@@ -77,7 +75,7 @@ impl Lane {
         Ok(lane)
     }
 
-    /// Does `work`, which holds `bytes` of data, here or on one of the lane's threads.
+    /// Runs `work`, which holds `bytes` of data, here or on one of the lane's threads.
     pub(crate) fn run(&self, bytes: usize, work: impl FnOnce() + Send + 'static) {
         if !self.is_occupied.swap(true, Ordering::Acquire) {
             work();
@@ -101,7 +99,7 @@ impl Lane {
         self.shared.changed.notify_all();
         for thread in std::mem::take(&mut *self.threads.lock()) {
             if thread.join().is_err() {
-                log::error!("a thread of the FUSE front end panicked: requests may have been left unanswered");
+                log::error!("a thread of the FUSE front end panicked: requests may remain unanswered");
             }
         }
     }

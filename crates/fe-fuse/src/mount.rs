@@ -1,9 +1,8 @@
-//! The life of a mount: mounted, serving, and ended, for whatever reason. Owns the threads that
-//! serve.
+//! The lifecycle of a mount: mounted, serving, and ended. Owns the serving threads.
 //!
 //! A mount ends when the kernel drops the connection: after [`Mount::unmount`], after `umount DIR`
-//! from a shell, or after an abort through sysfs. All three look alike to the serving threads: they
-//! end, the open devices are released, and the callers of [`Ended::wait`] are told.
+//! from a shell, or after an abort through sysfs. The serving threads handle all three alike: they
+//! end, the open devices are released, and the callers of [`Ended::wait`] are woken.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,25 +18,25 @@ use rustix::mount::UnmountFlags;
 use surface::{DeviceSet, Error, ErrorKind, Result};
 
 use crate::directory::DeviceDirectory;
-use crate::kept::KeptHandles;
 use crate::options::{MountOptions, THREADS_MAX};
 use crate::stack::Stack;
+use crate::surviving_handles::SurvivingHandles;
 
-/// What [`Mount::unmount`] does about files that are open, loop devices included.
+/// How [`Mount::unmount`] treats open files, including loop devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WhenBusy {
     /// Leaves it mounted, and returns [`ErrorKind::InUse`].
     Refuse,
-    /// Takes it out of the directory tree at once; goes on serving open files, until they are
-    /// closed. Returns at once.
+    /// Detaches it from the directory tree immediately; open files are served until they are
+    /// closed. Returns immediately.
     Detach,
-    /// Ends it at once: requests under way and all that follow fail with `ENOTCONN` or
-    /// `ECONNABORTED`. As after pulling a disk, flushed data is safe, and other data may be lost to
-    /// the user of the file.
+    /// Ends it immediately: requests in progress and all later ones fail with `ENOTCONN` or
+    /// `ECONNABORTED`. As after unplugging a disk, flushed data is safe, and other data may be
+    /// lost.
     Abort,
 }
 
-/// Tells when a mount has ended.
+/// Reports the end of a mount.
 #[derive(Debug, Clone)]
 pub struct Ended(Arc<EndedState>);
 
@@ -80,37 +79,37 @@ pub struct Mount {
     ended: Ended,
 }
 
-/// Mounts `devices` at the directory `dir`: each device is a file of its name. Returns when it can
-/// be used.
+/// Mounts `devices` at the directory `dir`: each device is a file with its name. Returns when the
+/// mount is usable.
 ///
 /// # Errors
 /// [`ErrorKind::NotFound`] or [`ErrorKind::Invalid`] for `dir` or `options`, [`ErrorKind::InUse`]
-/// if a mount of this kind is there already, [`ErrorKind::Unsupported`] if this kernel or user
-/// cannot mount, [`ErrorKind::Io`] if the kernel fails.
+/// if such a mount exists already, [`ErrorKind::Unsupported`] if this kernel or user cannot mount,
+/// [`ErrorKind::Io`] if the kernel fails.
 pub fn mount(devices: Arc<dyn DeviceSet>, dir: &Path, options: &MountOptions) -> Result<Mount> {
     for (number, what) in [(options.threads, "threads"), (options.reads_waiting, "waiting reads")] {
         if number == 0 || number > THREADS_MAX {
-            let message = format!("{number} {what} asked for: a mount takes 1 to {THREADS_MAX}");
+            let message = format!("{number} {what} requested: a mount takes 1 to {THREADS_MAX}");
             return Err(Error::new(ErrorKind::Invalid, message));
         }
     }
     let about = |what: &str| format!("mount at {}: {what}", dir.display());
     let dir = dir.canonicalize().map_err(|error| {
         let kind = if error.kind() == io::ErrorKind::NotFound { ErrorKind::NotFound } else { ErrorKind::Io };
-        Error::with_source(kind, about("no such directory: make it first"), error)
+        Error::with_source(kind, about("no such directory: create it first"), error)
     })?;
     if let Some(mount) = resume(&devices, &dir, options) {
         return Ok(mount);
     }
-    // What a server of the same pool left when it was killed is of no use to anyone.
+    // The remains of a killed server of the same pool are useless.
     if options.replaces_dead {
         kernel_mount::take_away_dead(&dir, &options.source);
     }
-    // Before it is asked for anything: a server that hangs would not answer.
+    // Checked before anything is sent to it: a server that hangs would not answer.
     if !options.overlay && kernel_mount::is_ours(&dir) {
         let message = format!(
-            "{} (if its server was killed: umount -f {} takes it away); choose another directory",
-            about("a shale server is mounted there already"),
+            "{} (if its server was killed, remove it with 'umount -f {}'); choose another directory",
+            about("a shale server is already mounted there"),
             dir.display()
         );
         return Err(Error::new(ErrorKind::InUse, message));
@@ -131,22 +130,22 @@ pub fn mount(devices: Arc<dyn DeviceSet>, dir: &Path, options: &MountOptions) ->
             None => keep(&session, &directory, &place, kept_by),
         };
         if let Err(why) = kept {
-            log::warn!("{}: the mount will not outlive its server: {why}", dir.display());
+            log::warn!("{}: the mount will not survive its server: {why}", dir.display());
         }
     }
     start(session, place, options, (transport == Transport::Rings, false))
 }
 
-/// Has a keeper hold a mount, and the list of its open files.
+/// Registers a mount, and its list of open files, with a keeper.
 fn keep(
     session: &Session<DeviceDirectory>,
     directory: &DeviceDirectory,
     place: &Place,
     kept_by: &KeptBy,
 ) -> io::Result<()> {
-    let kept = KeptHandles::new()?;
+    let kept = SurvivingHandles::new()?;
     let devices = session.descriptors();
-    // The keeper looks at the first for the end of the connection; the memory comes last.
+    // The keeper watches the first descriptor for the end of the connection; the memory comes last.
     let mut descriptors: Vec<BorrowedFd<'_>> = devices.iter().map(|device| device.as_fd()).collect();
     descriptors.push(kept.memory());
     kept_by.keeper.put(&kept_by.name, &place.to_bytes(), &descriptors)?;
@@ -154,11 +153,11 @@ fn keep(
     Ok(())
 }
 
-/// Goes on with the mount at `dir` if it has outlived its server; mounts it there again if it was
-/// unmounted meanwhile. One that is elsewhere, or cannot be taken over, ends.
+/// Continues the mount at `dir` if it has outlived its server; mounts it again if it was unmounted
+/// in the meantime. One mounted elsewhere, or that cannot be taken over, ends.
 fn resume(devices: &Arc<dyn DeviceSet>, dir: &Path, options: &MountOptions) -> Option<Mount> {
     let kept_by = options.kept_by.as_ref()?;
-    let entry = kept_by.entry().inspect_err(|error| log::warn!("the keeper of mounts fails: {error}")).ok()??;
+    let entry = kept_by.entry().inspect_err(|error| log::warn!("the keeper of mounts failed: {error}")).ok()??;
     let place = Place::from_bytes(&entry.bytes);
     let resumed = match &place {
         Some(place) if place.dir() == dir => go_on(devices, entry.descriptors, place, options),
@@ -166,7 +165,7 @@ fn resume(devices: &Arc<dyn DeviceSet>, dir: &Path, options: &MountOptions) -> O
     };
     match resumed {
         Ok(mount) => {
-            log::info!("{}: goes on with the mount that has outlived its server", dir.display());
+            log::info!("{}: continuing the mount left by an earlier server", dir.display());
             return Some(mount);
         }
         Err(error) => log::warn!("{}: the mount cannot be taken over: {error}", dir.display()),
@@ -197,7 +196,7 @@ fn take_over(
 ) -> io::Result<Session<DeviceDirectory>> {
     let memory = descriptors.pop().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))?;
     let mut directory = DeviceDirectory::new(devices.clone(), options, false)?;
-    directory.take_over(KeptHandles::left(memory)?);
+    directory.take_over(SurvivingHandles::left(memory)?);
     Session::take_over(descriptors, Arc::new(directory))
 }
 
@@ -234,7 +233,7 @@ fn how(options: &MountOptions) -> How<'_> {
     }
 }
 
-/// Mounts at `dir`, and makes the session that will serve it: over rings if the kernel has them,
+/// Mounts at `dir`, and creates the session that will serve it: over rings if the kernel has them,
 /// else over its device.
 fn begin(
     devices: &Arc<dyn DeviceSet>,
@@ -247,7 +246,7 @@ fn begin(
                 log::info!("serving volumes as files in {} over io_uring", dir.display());
                 return Ok((session, directory, Transport::Rings));
             }
-            Err(error) => log::warn!("{}: {error}; it is served without", dir.display()),
+            Err(error) => log::warn!("{}: {error}; serving without it", dir.display()),
         }
     }
     let (session, directory) = begin_over(devices, dir, options, Transport::Device)?;
@@ -267,7 +266,7 @@ fn begin_over(
     let directory = Arc::new(directory);
     let connection = kernel_mount::mount(dir, &how(options))?;
     let session_options = SessionOptions { transport, threads: options.threads, can_clone: connection.can_clone };
-    // Which users may enter is decided by the kernel alone, from the options of the mount.
+    // The kernel alone decides which users may enter, by the options of the mount.
     let session = Session::begin(connection.device, directory.clone(), session_options).map_err(|error| {
         let _ = kernel_mount::unmount(dir, UnmountFlags::DETACH);
         about("cannot serve it", error)
@@ -283,7 +282,7 @@ fn serve(session: Session<DeviceDirectory>, kept_by: Option<&KeptBy>, state: &En
     if let Err(message) = &result {
         log::error!("{message}");
     }
-    // No server is to go on with it.
+    // No later server will continue it.
     kept_by.inspect(|kept_by| kept_by.give_up());
     *state.result.lock() = Some(result);
     state.changed.notify_all();
@@ -295,18 +294,18 @@ impl Mount {
         self.place.dir()
     }
 
-    /// Whether it has outlived an earlier server, and a keeper still holds it.
+    /// Whether it has outlived an earlier server, and is still held by a keeper.
     pub fn is_resumed(&self) -> bool {
         self.is_resumed
     }
 
     /// Whether requests come from the kernel over io_uring, and not through its device: where the
-    /// system allows it (the crate's documentation says how).
+    /// system allows it (see the crate's documentation).
     pub fn is_over_io_uring(&self) -> bool {
         self.over_rings
     }
 
-    /// Tells when the mount has ended, for instance because a user unmounted it from a shell.
+    /// Reports when the mount has ended, for instance because a user unmounted it from a shell.
     pub fn ended(&self) -> Ended {
         self.ended.clone()
     }
@@ -317,14 +316,13 @@ impl Mount {
     }
 
     /// Unmounts. With [`WhenBusy::Refuse`] and [`WhenBusy::Abort`], nothing is served any more when
-    /// it returns. Can be called again after it was refused, and does nothing after the mount has
-    /// ended.
+    /// it returns. Can be called again after a refusal, and does nothing after the mount has ended.
     ///
     /// # Errors
     /// [`ErrorKind::InUse`] with [`WhenBusy::Refuse`] if a file is open, or there is a copy of the
-    /// mount elsewhere; the message says how to find it. [`ErrorKind::Unsupported`] with
-    /// [`WhenBusy::Abort`] if this user, or a mount that was detached before, cannot be cut off for
-    /// want of `/sys/fs/fuse/connections`: it is detached then, and ends with its last file or with
+    /// mount elsewhere; the message explains how to find it. [`ErrorKind::Unsupported`] with
+    /// [`WhenBusy::Abort`] if this user, or a mount that was detached before, cannot be aborted for
+    /// lack of `/sys/fs/fuse/connections`: then it is detached, and ends with its last file or with
     /// this process.
     pub fn unmount(&self, when_busy: WhenBusy) -> Result<()> {
         if self.ended.is_ended() {

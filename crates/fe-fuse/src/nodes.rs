@@ -1,10 +1,10 @@
-//! Which inode number belongs to which device, and what the kernel still refers to.
+//! Inode numbers of devices, and the kernel's references to them.
 //!
-//! A number follows from that which its set gave to the device for ever: it is the same after a
-//! restart, and for every mount of the same set, which is what backup tools and NFS want of an
-//! inode number; it stays when the device is renamed, and another device never gets it. (Were it
-//! that of a name, the kernel would give up the open files of the device as soon as another one had
-//! the name.) Does not know devices.
+//! A number is derived from the device's permanent number in its set: it is the same after a
+//! restart, and in every mount of the same set, as backup tools and NFS expect of an inode number;
+//! it survives a rename, and is never reused. (If it were derived from a name, the kernel would
+//! invalidate the open files of a device as soon as another one took the name.) Does not know
+//! devices.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use surface::DeviceId;
 /// The root directory, fixed by the protocol.
 pub(crate) const ROOT_INO: u64 = 1;
 
-/// That of the device with the number 0. A set counts its devices, so that none comes near the end.
+/// Inode number of device 0. A set numbers its devices consecutively, so none comes near the end.
 const FIRST_INO: u64 = ROOT_INO + 1;
 
-/// The device of an inode number; `None` for the directory's.
+/// The device of an inode number; `None` for the root directory's.
 pub(crate) const fn device_of(ino: u64) -> Option<DeviceId> {
     if ino < FIRST_INO { None } else { Some(DeviceId(ino - FIRST_INO)) }
 }
@@ -50,7 +50,7 @@ impl Node {
         ino_of(self.id)
     }
 
-    /// What it was called when it was looked up last, for messages.
+    /// Its name as of the last lookup, for messages.
     pub(crate) fn name(&self) -> String {
         self.name.lock().clone()
     }
@@ -69,25 +69,25 @@ impl Node {
 #[derive(Debug)]
 struct Entry {
     node: Arc<Node>,
-    /// How often the kernel was told of it, less what it forgot.
+    /// How often the kernel looked it up, less the lookups that it forgot.
     lookups: u64,
 }
 
-/// All nodes. Its size is bounded by what the kernel refers to plus the devices that exist: an
-/// entry goes when the kernel has forgotten it and its modification time tells nothing, or its
-/// device is gone.
+/// All nodes. Their number is bounded by the kernel's references plus the existing devices: an
+/// entry is removed when the kernel has forgotten it and it has no modification time, or its device
+/// is gone.
 #[derive(Debug, Default)]
 pub(crate) struct Nodes {
     by_ino: Mutex<HashMap<u64, Entry>>,
 }
 
 impl Nodes {
-    /// The node of that number, if the kernel was told of it.
+    /// Returns the node with that number, if the kernel knows it.
     pub(crate) fn get(&self, ino: u64) -> Option<Arc<Node>> {
         self.by_ino.lock().get(&ino).map(|entry| entry.node.clone())
     }
 
-    /// The kernel is about to be told of a device: counts it.
+    /// Counts a lookup of a device by the kernel.
     pub(crate) fn looked_up(&self, id: DeviceId, name: &str, created_unix_s: u64) -> Arc<Node> {
         let mut by_ino = self.by_ino.lock();
         let new = || Entry { node: Node::new(id, created_unix_s), lookups: 0 };
@@ -110,7 +110,7 @@ impl Nodes {
         }
     }
 
-    /// Drops what the kernel forgot and `exists` does not confirm.
+    /// Removes nodes that the kernel forgot and `exists` does not confirm.
     pub(crate) fn retain(&self, exists: impl Fn(DeviceId) -> bool) {
         self.by_ino.lock().retain(|_, entry| entry.lookups > 0 || exists(entry.node.id));
     }

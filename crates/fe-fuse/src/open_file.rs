@@ -1,5 +1,5 @@
-//! An open file: reads and writes of it, answered to the kernel. What they mean at the end of the
-//! file is in `file_io`.
+//! An open file: reads and writes, answered to the kernel. The semantics at the end of the file are
+//! in `file_io`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::complaints::Complaints;
 use crate::file_io::{self, Failure};
 use crate::nodes::Node;
 
-/// An open file. What may wait is done on a lane, which holds the file until it is done.
+/// An open file. Requests that may wait run on a lane, which holds the file until they are done.
 pub(crate) struct File {
     pub(crate) node: Arc<Node>,
     pub(crate) device: Arc<dyn BlockDevice>,
@@ -31,7 +31,7 @@ impl File {
         }
     }
 
-    /// Reads with `how`, and answers, unless it returns `None`: then the `Answer` comes back.
+    /// Reads with `how`, and answers, unless it returns `None`: then the `Answer` is returned.
     pub(crate) fn read<A: Answer>(
         &self,
         wanted: usize,
@@ -50,7 +50,7 @@ impl File {
     }
 }
 
-/// A write that is to be answered.
+/// A write with its pending answer.
 struct Write<A> {
     file: Arc<File>,
     offset: u64,
@@ -60,7 +60,8 @@ struct Write<A> {
 }
 
 impl<A: Answer> Write<A> {
-    /// Does it and answers; it comes back if it finds no room and is to be held, and for how long. That it must not be if it `is_last`.
+    /// Performs the write and answers; returns it, with a time limit, if it finds no space and
+    /// should be held. Never returns it if `is_last`.
     fn done(self, is_last: bool) -> Option<(Self, Duration)> {
         let Self { file, offset, data, fua, answer } = self;
         match file_io::write(&*file.device, offset, data.clone(), fua) {

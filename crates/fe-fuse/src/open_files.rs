@@ -1,5 +1,5 @@
-//! Which files are open, and opening them: with `O_TRUNC` the device is emptied first. Owns the
-//! table of handles. The requests on an open file are in `open_file`.
+//! The open files, and opening them: with `O_TRUNC` the device is emptied first. Owns the table of
+//! handles. The requests on an open file are in `open_file`.
 
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
@@ -11,13 +11,12 @@ use crate::complaints::Complaints;
 use crate::directory::unix_ns;
 use crate::file_io;
 use crate::handles::Handles;
-use crate::kept::{KeptHandles, Opened};
 use crate::nodes::Node;
 use crate::open_file::File;
+use crate::surviving_handles::{Opened, SurvivingHandles};
 
-/// How long an open that empties a file waits for others to close it, before it fails with "in
-/// use". Long for a close that is on its way, also where the machine is overloaded; short for the
-/// caller that waits for the answer.
+/// How long an open that empties a file waits for others to close it before it fails with "in use".
+/// Long for a close in progress, even on an overloaded machine; short for the waiting caller.
 const CLOSING_PATIENCE: Duration = Duration::from_secs(3);
 
 /// The open files of one mount.
@@ -28,13 +27,13 @@ pub(crate) struct OpenFiles {
     pub(crate) held: Arc<Held>,
     pub(crate) now: fn() -> SystemTime,
     /// Where open files are noted for the next program, if the mount outlives this one.
-    pub(crate) kept: OnceLock<KeptHandles>,
+    pub(crate) kept: OnceLock<SurvivingHandles>,
 }
 
 impl OpenFiles {
-    /// Opens the file of a node; the number of its handle. With `O_TRUNC` the device is emptied
-    /// first, unless another client has it open. Waits for exclusive operations on the device, and
-    /// for its emptying.
+    /// Opens the file of a node; returns the number of its handle. With `O_TRUNC` the device is
+    /// emptied first, unless another client has it open. Waits for exclusive operations on the
+    /// device, and for its emptying.
     pub(crate) fn open(
         &self,
         node: Arc<Node>,
@@ -78,8 +77,8 @@ impl OpenFiles {
         self.handles.remove(handle);
     }
 
-    /// Empties a device that no client has open; opens it. Files of this mount are waited for
-    /// first: to the set of devices, one that is about to be released is as open as any.
+    /// Empties a device that no client has open, and opens it. Waits for files of this mount first:
+    /// to the set of devices, one that is about to be released is still open.
     fn empty(&self, node: &Node, client: &Arc<dyn Client>) -> Result<Arc<dyn BlockDevice>, Errno> {
         if !self.handles.await_none(|file| file.node.id == node.id, CLOSING_PATIENCE) {
             return Err(self.refuse_emptying(node));
@@ -104,8 +103,8 @@ impl OpenFiles {
     fn refuse_emptying(&self, node: &Node) -> Errno {
         self.complaints.refused(
             &node.name(),
-            "opening with O_TRUNC, which empties the volume, refused while it is open (fuser tells by whom, losetup -a for \
-             loop devices, shale list whether by NBD clients or commands); to write to it all the same, leave O_TRUNC out \
+            "opening with O_TRUNC, which empties the volume, refused while it is open (to find the user: fuser, losetup -a for \
+             loop devices, shale list for NBD clients and commands); to write anyway, do not use O_TRUNC \
              (dd conv=notrunc)",
         );
         Errno::EBUSY

@@ -1,5 +1,5 @@
-//! Requests about the data of open files, whatever way they come from the kernel: done at once, or
-//! handed to a lane. What they mean at the ends of a file is in `file_io`.
+//! Requests for the data of open files, over either transport: executed immediately, or passed to a
+//! lane. The semantics at the end of a file are in `file_io`.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use crate::file_io;
 use crate::open_file::File;
 use crate::options::REQUEST_BYTES_MAX;
 
-/// Writes of so many bytes are copied by another thread than that of a ring's queue, which the
-/// kernel has copy them, too.
+/// Writes of at least this size are copied by another thread than that of a ring's queue, which the
+/// kernel uses for copying, too.
 const LARGE_WRITE_BYTES: usize = 64 << 10;
 
 impl DeviceDirectory {
@@ -30,15 +30,15 @@ impl DeviceDirectory {
         }
     }
 
-    /// `flags`: those that the file is open with, and what the kernel adds for this write.
+    /// `flags`: those of the open file, and those added by the kernel for this write.
     pub(crate) fn serve_write<A: Answer>(&self, fh: u64, offset: u64, data: WriteData<'_>, flags: i32, answer: A) {
         let Some((file, answer)) = self.file_to_change(fh, answer) else { return };
         let fua = is_fua(flags);
         let length = data.len();
         let data = match data {
             WriteData::Here(data) => Bytes::copy_from_slice(data),
-            // The thread of a ring's queue leaves a large copy to a thread of the lane. Nothing is
-            // held for it yet but the room that it came in.
+            // The thread of a ring's queue leaves a large copy to a thread of the lane. So far it
+            // only holds the buffer that it arrived in.
             WriteData::InAnswer(_) if length >= LARGE_WRITE_BYTES => {
                 return self.changes.run(0, move || {
                     let data = Bytes::copy_from_slice(answer.data());
@@ -68,7 +68,7 @@ impl DeviceDirectory {
         }
     }
 
-    /// There is no metadata of our own that `fsync` would add to `fdatasync`.
+    /// There is no metadata that `fsync` would add to `fdatasync`.
     pub(crate) fn serve_fsync(&self, fh: u64, answer: impl Answer) {
         match self.file(fh) {
             Ok(file) => self.changes.run(0, move || {
@@ -87,8 +87,8 @@ impl DeviceDirectory {
     }
 }
 
-/// Whether a write is to be durable when it is answered: `O_SYNC` contains the bit of `O_DSYNC`;
-/// the kernel adds it for `RWF_DSYNC` and `RWF_SYNC` too.
+/// Whether a write must be durable when answered: `O_SYNC` contains the bit of `O_DSYNC`; the
+/// kernel also adds it for `RWF_DSYNC` and `RWF_SYNC`.
 fn is_fua(flags: i32) -> bool {
     flags & libc::O_DSYNC != 0
 }

@@ -1,9 +1,9 @@
-//! The stack that the kernel has built on the files of a mount, and how to write its caches down.
-//! Reads sysfs and mountinfo; owns nothing and attaches nothing.
+//! The stack of block devices and file systems that the kernel has built on the files of a mount,
+//! and how to write back its caches. Reads sysfs and mountinfo; owns nothing and attaches nothing.
 //!
 //! 1. Loop devices whose file lies in the mount's directory.
-//! 2. Their partitions, and whatever holds those (LVM, md, dm-crypt), on upwards.
-//! 3. File systems that are mounted from one of these, told by device number, or by name (btrfs has
+//! 2. Their partitions, and their holders (LVM, md, dm-crypt), recursively.
+//! 3. File systems mounted from one of these, identified by device number, or by name (btrfs has
 //!    numbers of its own).
 //!
 //! A device attached from within another mount namespace, under another name of the directory, is
@@ -19,10 +19,10 @@ use rustix::fs::{Mode, OFlags};
 /// Every block device by name, partitions too.
 const SYSFS_BLOCK: &str = "/sys/class/block";
 
-/// Block devices and file systems that lie on the files of a mount.
+/// Block devices and file systems on top of the files of a mount.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Stack {
-    /// Loop devices on the files, partitions of them, and what holds those; by path (`/dev/loop0`).
+    /// Loop devices on the files, their partitions, and their holders; by path (`/dev/loop0`).
     pub devices: Vec<PathBuf>,
     /// Where file systems on these devices are mounted.
     pub mounts: Vec<PathBuf>,
@@ -59,14 +59,14 @@ impl Stack {
         Self { devices, mounts }
     }
 
-    /// Whether there is nothing.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.devices.is_empty() && self.mounts.is_empty()
     }
 
-    /// Writes what the kernel's caches hold for it down to the files, and flushes them. Must not be
-    /// called by a thread that serves the mount; ends with errors when the mount is aborted
-    /// meanwhile. Returns what could not be synced, and why.
+    /// Writes the kernel's caches for the stack back to the files, and flushes them. Must not be
+    /// called by a thread that serves the mount; ends with errors when the mount is aborted in the
+    /// meantime. Returns the items that could not be synced, with the reason.
     pub fn sync(&self) -> Vec<String> {
         let mut failed = Vec::new();
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;

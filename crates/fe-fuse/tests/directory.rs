@@ -1,5 +1,5 @@
-//! Names, and the life of a mount. Starts no processes: between fork and exec a child holds our
-//! files open, and would make a mount busy that is not.
+//! Names, and the lifecycle of a mount. Starts no processes: between fork and exec a child holds
+//! our files open, and would make an idle mount busy.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::disallowed_methods, reason = "a test, on the real kernel")]
 
@@ -74,7 +74,7 @@ fn an_open_file_outlives_the_name_but_is_not_taken_for_its_successor() {
     assert_eq!(buf, [1; 512]);
     mounted.set.add("vol", Memory::new(MIB), common::CREATED_UNIX_S + 9);
     mounted.open().write_all_at(&[2; 512], 0).unwrap();
-    // Its own content, or an error; never that of the new one.
+    // Its own content, or an error; never the content of the new one.
     if old.read_exact_at(&mut buf, 0).is_ok() {
         assert_eq!(buf, [1; 512]);
     }
@@ -82,8 +82,8 @@ fn an_open_file_outlives_the_name_but_is_not_taken_for_its_successor() {
     assert_eq!(buf, [2; 512]);
 }
 
-/// The new device was taken for the open one, by its name: the kernel marked the file bad, and what
-/// had it open got EIO for everything.
+/// The new device was mistaken for the open one because of its name: the kernel marked the file
+/// bad, and its users got EIO for everything.
 #[test]
 fn an_open_file_goes_on_when_its_device_is_renamed_and_another_gets_its_name() {
     let mounted = Mounted::new(MIB);
@@ -109,8 +109,8 @@ fn an_open_file_goes_on_when_its_device_is_renamed_and_another_gets_its_name() {
     assert_eq!(buf, [3; 512]);
 }
 
-/// fstat(2) names no descriptor to the file system, and the device was looked for by the name that
-/// it had.
+/// fstat(2) passes no descriptor to the file system, and the device was looked up by its former
+/// name.
 #[test]
 fn an_open_file_is_looked_at_whatever_became_of_its_name() {
     let mounted = Mounted::new(MIB);
@@ -168,7 +168,7 @@ fn the_mount_makes_and_removes_nothing() {
     refused(std::fs::rename(&vol, &new), "rename");
     refused(std::fs::remove_file(&vol), "unlink");
     assert_eq!(names(&mounted), ["vol"]);
-    // Opening what is there with O_CREAT is no creation.
+    // Opening an existing file with O_CREAT creates nothing.
     OpenOptions::new().write(true).create(true).truncate(false).open(&vol).unwrap();
 }
 
@@ -249,7 +249,7 @@ fn what_lies_beneath_a_mount_that_is_gone_stays() {
     assert_eq!(left, Ok(()), "the tmpfs was unmounted in our place");
 }
 
-/// The second covered the first one without a word, whose users then saw the volumes of the other.
+/// The second silently covered the first one, whose users then saw the volumes of the other.
 #[test]
 fn a_mount_over_another_one_is_refused_whether_that_lives_or_not() {
     let mounted = Mounted::new(MIB);
@@ -309,13 +309,13 @@ fn a_snapshot_is_a_file_that_nobody_can_write() {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap_err().raw_os_error(),
         Some(libc::EPERM)
     );
-    // The space that the file system tells of is that of the volumes.
+    // The space that the file system reports is that of the volumes.
     let space = rustix::fs::statvfs(mounted.path(".")).unwrap();
     assert_eq!(space.f_blocks * space.f_frsize, 1 << 20);
 }
 
-/// A folder is a directory with a number of its own: its content is that of the set at each moment,
-/// and another name makes it no other directory.
+/// A folder is a directory with a number of its own: its content always matches the set, and a
+/// rename does not make it another directory.
 #[test]
 fn folders_are_directories() {
     let mounted = Mounted::new(MIB);
@@ -355,12 +355,12 @@ fn folders_are_directories() {
     let mut found = [0; 4096];
     file.read_exact_at(&mut found, 0).unwrap();
     assert_eq!(found, [5; 4096]);
-    // An open directory goes on under its new name.
+    // An open directory continues under its new name.
     let through = format!("/proc/self/fd/{}/deep", inner.as_raw_fd());
     assert_eq!(fs::metadata(through).unwrap().len(), 2 * MIB);
     assert_eq!(listed("w/inner"), names(&[("deep", false)]));
 
-    // Nothing is made, renamed or removed in it, and a file is no directory.
+    // Nothing can be created, renamed or removed in it, and a file is not a directory.
     let refused = [
         fs::create_dir(mounted.path("w/new")),
         fs::remove_dir(mounted.path("w/inner")),

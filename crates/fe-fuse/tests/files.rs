@@ -1,6 +1,6 @@
 //! Operations on the file of a device, through the kernel: data, ends, holes, durability, errors.
 //! Starts no processes: between fork and exec a child holds our files open, and an open with
-//! O_TRUNC is refused meanwhile.
+//! O_TRUNC would be refused.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::disallowed_methods, reason = "a test, on the real kernel")]
 
@@ -245,7 +245,7 @@ fn punching_and_zeroing_reach_the_device_and_give_space_back() {
     file.read_exact_at(&mut back, 0).unwrap();
     assert!(back.iter().all(|&byte| byte == 0));
 
-    // Past the end: a hole is there already, zeroes cannot be.
+    // Past the end: there is a hole already, zeroes are impossible.
     fallocate(&file, punch(), 9 * MIB, 5 * MIB).unwrap();
     assert_eq!(mounted.vol.discarded_bytes(), 2 * MIB);
     fallocate(&file, punch(), 20 * MIB, MIB).unwrap();
@@ -303,8 +303,7 @@ fn opening_with_truncation_empties_and_keeps_the_size() {
     assert_eq!(file.metadata().unwrap().len(), MIB);
     assert_eq!((&file).seek(SeekFrom::End(0)).unwrap(), MIB);
     assert!(std::fs::read(&path).unwrap() == vec![0; MIB as usize]);
-    // What cp and dd do at the end of what they have copied: nothing is lost by letting it pass,
-    // and nothing may be.
+    // As cp and dd do after copying: accepting it loses nothing, and nothing may be lost.
     file.write_all_at(&[5; 4096], 8192).unwrap();
     file.set_len(12288).unwrap();
     assert_eq!(file.set_len(4096).unwrap_err().raw_os_error(), Some(libc::EPERM), "data lies behind it");
@@ -318,7 +317,7 @@ fn opening_with_truncation_empties_and_keeps_the_size() {
     assert_eq!(&std::fs::read(&path).unwrap()[8192..12288], &[5; 4096], "what could not be emptied is whole");
 }
 
-/// Only files of the mount were counted, and an NBD client lost what it had written.
+/// Only files of the mount were checked, and an NBD client lost its writes.
 #[test]
 fn what_is_open_through_another_door_is_not_emptied() {
     let mounted = Mounted::new(MIB);
@@ -354,7 +353,7 @@ fn attributes_tell_the_truth() {
     assert_eq!(after.blocks(), 8);
     assert_eq!(after.ino(), before.ino());
 
-    // What cp -p and tar do afterwards.
+    // As cp -p and tar do afterwards.
     file.set_modified(UNIX_EPOCH + Duration::from_secs(1_750_000_000)).unwrap();
     assert_eq!(std::fs::metadata(&path).unwrap().mtime(), 1_750_000_000);
     file.set_permissions(before.permissions()).unwrap();
@@ -365,8 +364,8 @@ fn attributes_tell_the_truth() {
 #[test]
 fn reads_do_not_wait_behind_flushes() {
     let mounted = Mounted::with_options(MIB, &fe_fuse::MountOptions { threads: 2, ..Default::default() });
-    // The kernel lets one fsync of a file through at a time: several volumes, whose flushes all
-    // wait at one gate.
+    // The kernel admits one fsync of a file at a time: several volumes, whose flushes all wait at
+    // one gate.
     let names: Vec<String> = (0..6).map(|number| format!("v{number}")).collect();
     for name in &names {
         mounted.set.add(name, mounted.vol.clone(), 1);
@@ -387,8 +386,8 @@ fn reads_do_not_wait_behind_flushes() {
     });
 }
 
-/// The open emptied the device on one of the few threads that take requests, and each look at it
-/// waited for that on another.
+/// The open emptied the device on one of the few receiving threads, and each lookup of it waited
+/// for that on another.
 #[test]
 fn nothing_else_waits_while_a_device_is_emptied() {
     let mounted = Mounted::with_options(MIB, &fe_fuse::MountOptions { threads: 1, ..Default::default() });
@@ -439,7 +438,7 @@ fn files_are_opened_while_many_are_emptied() {
         });
         let emptied: Vec<_> = emptied.collect();
         busy.discards.wait_for(4);
-        // No thread waits at the gate for ever if this fails.
+        // No thread is left waiting at the gate if this fails.
         let (send, opened) = std::sync::mpsc::channel();
         let path = mounted.path("vol");
         scope.spawn(move || send.send(std::fs::File::open(path).unwrap()));

@@ -1,5 +1,5 @@
-//! Real file systems on loop devices on our files: what most users will do; and what cp and dd do
-//! to a file.
+//! Real file systems on loop devices on our files: the most common use; and the behaviour of cp and
+//! dd.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::disallowed_methods, reason = "a test, on the real kernel")]
 
@@ -113,7 +113,7 @@ fn a_grown_volume_grows_its_loop_device() {
     assert_eq!(size(), 64 * MIB);
     run("mkfs.ext4", &["-q", &device.0]);
     mounted.vol.resize(256 * MIB);
-    // As the documentation says: some kernels need the stat.
+    // As documented: some kernels need the stat.
     assert_eq!(std::fs::metadata(mounted.path("vol")).unwrap().len(), 256 * MIB);
     run("losetup", &["-c", &device.0]);
     assert_eq!(size(), 256 * MIB);
@@ -142,7 +142,8 @@ fn what_a_file_system_above_holds_in_memory_can_be_brought_down() {
     stack.sync();
     assert!(flushes(&mounted.vol) > before);
 
-    // As after pulling a disk; then another loop device on what the volume holds has every file.
+    // As after unplugging a disk: afterwards, another loop device on the content of the volume has
+    // every file.
     mounted.mount.unmount(WhenBusy::Abort).unwrap();
     drop((fs, device));
     let dir = MountDir::new("fe-fuse");
@@ -210,7 +211,7 @@ fn cp_and_dd_leave_nothing_of_what_was_there() {
         run(copy[0], &copy[1..]);
         assert!(std::fs::read(&path).unwrap() == expected, "{copy:?}");
     }
-    // Where less than all is to be written, the rest stays.
+    // Where only a part is to be written, the rest stays.
     run("dd", &["status=none", "bs=64K", "count=1", "seek=1", "conv=notrunc", &input, &output]);
     expected.copy_within(0..65536, 65536);
     assert!(std::fs::read(&path).unwrap() == expected, "dd conv=notrunc");

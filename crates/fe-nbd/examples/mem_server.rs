@@ -1,4 +1,4 @@
-//! Serves a device in memory, to measure the server without a storage engine behind it: `mem_server
+//! Serves an in-memory device, to measure the server without a storage engine: `mem_server
 //! unix:/tmp/mem.sock 1G [THREADS [uncached]]`. Uncached, every read goes through the pool. Runs
 //! until its standard input ends.
 

@@ -1,6 +1,5 @@
-//! Which requests are admitted: a pure function from a request's header to a command for the
-//! device, or to a refusal. Every rule of the protocol about flags, lengths and ranges is here and
-//! nowhere else.
+//! Admission of requests: a pure function from a request's header to a command for the device, or
+//! to a refusal. All rules of the protocol about flags, lengths and ranges are here.
 
 use crate::errno::Errno;
 use crate::wire::{PAYLOAD_BYTES_MAX, command, command_flag, request::RequestHeader};
@@ -57,7 +56,7 @@ pub enum Command {
     },
     /// Bring into memory.
     Cache(Range),
-    /// Tell the allocation, in one extent if `one`. Only in sessions with `base:allocation`; not
+    /// Report the allocation, in one extent if `one`. Only in sessions with `base:allocation`; not
     /// empty.
     BlockStatus {
         /// Where.
@@ -67,18 +66,18 @@ pub enum Command {
     },
 }
 
-/// A refusal: the reply, and what of the stream belongs to the refused request.
+/// A refusal: the reply, and the bytes of the stream that belong to the refused request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Refusal {
     /// The code.
     pub errno: Errno,
     /// The fault, and the remedy.
     pub why: &'static str,
-    /// Bytes that follow the header and are to be skipped.
+    /// Bytes after the header that must be skipped.
     pub payload_bytes: u32,
 }
 
-/// What to do with a request.
+/// Decision about a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// Do it.
@@ -93,7 +92,7 @@ pub enum Verdict {
 pub fn admit(header: &RequestHeader, session: Session, size_bytes: u64) -> Verdict {
     use command_flag::{DF, FAST_ZERO, FUA, NO_HOLE, REQ_ONE};
 
-    // FUA is valid for all commands, even where it means nothing.
+    // FUA is valid for all commands, even where it has no effect.
     let allowed = FUA
         | match header.command {
             command::READ if session.structured => DF,
@@ -139,7 +138,7 @@ pub fn admit(header: &RequestHeader, session: Session, size_bytes: u64) -> Verdi
         command::TRIM => Verdict::Run(Command::Trim { range, fua: flag(FUA) }),
         command::CACHE => Verdict::Run(Command::Cache(range)),
         command::WRITE_ZEROES if flag(NO_HOLE) && flag(FAST_ZERO) => {
-            refuse(Errno::NotSup, "zeroes that stay allocated are stored, which is not fast")
+            refuse(Errno::NotSup, "storing allocated zeroes is not fast")
         }
         command::WRITE_ZEROES => Verdict::Run(Command::WriteZeroes { range, fua: flag(FUA), no_hole: flag(NO_HOLE) }),
         _ if !session.allocation => refuse(Errno::Inval, "block status needs base:allocation, which was not selected"),

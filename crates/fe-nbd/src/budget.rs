@@ -1,43 +1,43 @@
-//! Memory of all connections together. Each has a little of its own; what it has in flight beyond
-//! that is taken from one budget, so that many clients that take no replies come to no more than a
-//! few would.
+//! Memory limit for all connections together. Each has a small allowance; anything in flight beyond
+//! that comes from one shared budget, so that many clients that do not read replies use no more
+//! memory than a few would.
 //!
-//! No connection may hold more than it leaves for others: one client gets half of the budget, two
-//! that take turns a third each, and of several that never let go each gets half of the rest that
-//! the one before left. A request that is larger than its share waits until most of the budget is
-//! free.
+//! No connection may hold more than it leaves for others: a single client gets half of the budget,
+//! two that alternate a third each, and of several that never release memory each gets half of the
+//! remainder left by the previous one. A request larger than its share waits until most of the
+//! budget is free.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-/// Bytes that a connection may have in flight without asking: a client that sends requests of usual
-/// sizes one at a time never waits for others.
+/// Bytes that a connection may have in flight outside the budget: a client that sends ordinary
+/// requests one at a time never waits for others.
 pub const OWN_BYTES: usize = 1 << 20;
-/// Part of the budget of which at most that much may be taken when a request comes that is larger
-/// than its share.
+/// Divisor for the part of the budget that may be in use when a request larger than its share is
+/// admitted.
 const NEARLY_FREE_DIVISOR: usize = 4;
-/// Part of the budget that may lie in buffers that are kept for the next reads.
+/// Divisor for the part of the budget that may be held by buffers retained for later reads.
 const SPARE_DIVISOR: usize = 4;
 
 /// See the module's text.
 pub struct Budget {
     max: usize,
     used: Mutex<usize>,
-    /// Something was given back.
+    /// Signals that memory was returned.
     freed: Condvar,
     spare: AtomicUsize,
 }
 
 impl Budget {
-    /// A budget of so many bytes.
+    /// Creates a budget of that many bytes.
     pub fn new(max: usize) -> Self {
         Self { max, used: Mutex::new(0), freed: Condvar::new(), spare: AtomicUsize::new(0) }
     }
 
-    /// Takes `more` bytes for a connection that holds `held`, if it may have them now. `is_alone`:
-    /// it has nothing else in flight.
+    /// Takes `more` bytes for a connection that holds `held`, if permitted now. `is_alone`: it has
+    /// nothing else in flight.
     pub fn take(&self, held: usize, more: usize, is_alone: bool) -> bool {
         let mut used = self.used.lock();
         let after = *used + more;
@@ -52,26 +52,25 @@ impl Budget {
     }
 
     /// Gives bytes back.
-    pub fn give(&self, bytes: usize) {
+    pub fn release(&self, bytes: usize) {
         if bytes > 0 {
             *self.used.lock() -= bytes;
             self.freed.notify_all();
         }
     }
 
-    /// Waits until something is given back, or for so long.
+    /// Waits until memory is returned, at most for the given time.
     pub fn wait(&self, most: Duration) {
         self.freed.wait_for(&mut self.used.lock(), most);
     }
 
-    /// Whether a buffer of so many bytes may be kept; it then counts until
-    /// [`unkeep`](Self::unkeep).
+    /// Whether a buffer of this size may be retained; it is charged until [`unkeep`](Self::unkeep).
     pub fn keep(&self, bytes: usize) -> bool {
         let grown = |spare: usize| Some(spare + bytes).filter(|after| *after <= self.max / SPARE_DIVISOR);
         self.spare.fetch_update(Ordering::Relaxed, Ordering::Relaxed, grown).is_ok()
     }
 
-    /// Buffers of so many bytes are not kept any more.
+    /// Releases the charge for retained buffers.
     pub fn unkeep(&self, bytes: usize) {
         self.spare.fetch_sub(bytes, Ordering::Relaxed);
     }
@@ -92,7 +91,7 @@ mod tests {
         let mut held = [0; 7];
         held.iter_mut().for_each(fill);
         assert_eq!(held.map(|bytes| bytes >> 20), [64, 32, 16, 8, 4, 2, 1]);
-        held.iter_mut().for_each(|bytes| budget.give(std::mem::take(bytes)));
+        held.iter_mut().for_each(|bytes| budget.release(std::mem::take(bytes)));
         // Two that take turns.
         let (mut one, mut two) = (0, 0);
         while budget.take(one, 64 << 10, false) && budget.take(two, 64 << 10, false) {
@@ -107,10 +106,10 @@ mod tests {
         assert!(budget.take(0, 12 << 20, true));
         assert!(!budget.take(0, 32 << 20, true), "more than there is");
         assert!(!budget.take(0, 24 << 20, true), "more than a quarter is taken");
-        budget.give(2 << 20);
+        budget.release(2 << 20);
         assert!(!budget.take(0, 24 << 20, false), "he has others in flight");
         assert!(budget.take(0, 24 << 20, true));
-        budget.give(34 << 20);
+        budget.release(34 << 20);
         assert!(budget.take(0, 99 << 20, true), "larger than the budget");
     }
 

@@ -1,5 +1,5 @@
-//! The client at the other end of a connection, as the set of devices knows it: who it is, whether
-//! it is still there, and the word that nothing more of what it sent is to be begun.
+//! The client at the other end of a connection, as seen by the set of devices: its identity,
+//! whether it is still connected, and the request to start none of its remaining commands.
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -28,7 +28,7 @@ impl Caller {
         &self.socket
     }
 
-    /// Whether nothing more of what the client sent is to be begun.
+    /// Whether no more of the client's commands may be started.
     pub fn is_given_up(&self) -> bool {
         self.given_up.load(Ordering::Acquire)
     }
@@ -55,7 +55,7 @@ impl Client for Caller {
         "nbd"
     }
 
-    /// A client that has closed its side may still take replies, but asks for nothing more.
+    /// A client that has shut down its side may still read replies, but sends no more requests.
     fn is_gone(&self) -> bool {
         let mut polled = [PollFd::new(&self.socket, PollFlags::RDHUP)];
         let no_wait = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -69,8 +69,8 @@ impl Client for Caller {
 
     fn give_up(&self) {
         self.given_up.store(true, Ordering::Release);
-        // Wakes the reader of the connection where it waits for the rest of a write, and ends the
-        // wait for replies to be taken. An error means that nothing waits.
+        // Wakes the connection's reader if it waits for the rest of a write, and ends waiting for
+        // replies to be read. An error means that nothing is waiting.
         let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
     }
 }

@@ -1,5 +1,5 @@
-//! The time, for patience with clients only: how long a handshake may take. Nothing stored or
-//! answered depends on it.
+//! The time, only for timeouts of clients: how long a handshake may take. No stored data or reply
+//! depends on it.
 
 use std::time::{Duration, Instant};
 
@@ -31,8 +31,8 @@ pub fn timespec(duration: Duration) -> Timespec {
     Timespec { tv_sec: duration.as_secs().min(i64::MAX as u64) as i64, tv_nsec: i64::from(duration.subsec_nanos()) }
 }
 
-/// The front ends are not run in the simulator, which is why the rest of the system must not ask
-/// for the time: sockets and their timeouts are real here.
+/// The front ends do not run in the simulator, unlike the rest of the system, which must not read
+/// the time directly: sockets and their timeouts are real here.
 #[allow(clippy::disallowed_methods, reason = "patience with sockets is real time; see above")]
 fn now() -> Instant {
     Instant::now()

@@ -1,21 +1,21 @@
-//! One connection in transmission: its reader thread, which decides where each request is done.
-//! Owns the receive buffer and the batch of replies; the way to the client is the outbox's, the
-//! threads for what waits are the pool's.
+//! One connection in transmission: its reader thread, which decides where each request is executed.
+//! Owns the receive buffer and the batch of replies; sending belongs to the outbox, the threads for
+//! blocking work to the pool.
 //!
 //! The steps of a request:
-//! 1. One recv brings many requests. Each is judged ([`crate::admit`]); refused requests are
-//!    answered at once.
-//! 2. Reads of cached data and writes that need not wait are done here. Their replies are collected
-//!    into a batch. The device has accepted a write before its reply is even collected.
-//! 3. A client that sends one request at a time gets everything done here: no thread switch is
-//!    saved by anything else. What takes more memory than a connection has of its own waits for the
-//!    account first, as in step 4.
-//! 4. All else goes to the pool, and is answered from there, in any order.
+//! 1. One recv returns many requests. Each is checked ([`crate::admit`]); refused requests are
+//!    answered immediately.
+//! 2. Reads of cached data and writes that need not wait are executed here. Their replies are
+//!    collected in a batch. The device has accepted a write before its reply is even collected.
+//! 3. A client that sends one request at a time gets everything executed here, which avoids a
+//!    thread switch. Requests beyond the connection's own memory allowance wait for the account
+//!    first, as in step 4.
+//! 4. All others go to the pool, and are answered from there, in any order.
 //! 5. The batch is sent when it is large, and before anything that may wait.
 //!
 //! A flush covers the writes answered before it was received: those were accepted by the device
-//! (steps 2 to 4) before their replies were sent, and the device promises that its flush covers
-//! them, whichever thread wrote them.
+//! (steps 2 to 4) before their replies were sent, and the device guarantees that its flush covers
+//! them, on any thread.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,15 +27,15 @@ use surface::{ErrorKind, Lane, Pool, WriteOptions};
 use crate::admit::{Command, Range, Refusal, Verdict, admit};
 use crate::budget::OWN_BYTES;
 use crate::execute::{Outcome, Request, Served, Task};
-use crate::looks::Looks;
 use crate::outbox::Reply;
+use crate::polling::Polling;
 use crate::receive::{LARGE_PAYLOAD_BYTES, Receiver};
 use crate::wire::reply;
 use crate::wire::request::{HEADER_BYTES, RequestHeader};
 
 /// Largest cached read that is copied here rather than by the pool.
 const INLINE_READ_BYTES_MAX: usize = 128 << 10;
-/// Bytes of the batch: the largest inline read always fits behind a batch that is not yet sent.
+/// Bytes of the batch: the largest inline read always fits after an unsent batch.
 const BATCH_BYTES: usize = INLINE_READ_BYTES_MAX + BATCH_SEND_BYTES + 1024;
 /// The batch is sent when it holds this much: enough to make the system call cheap, little enough
 /// that the client has something to do while the rest is being done.
@@ -43,7 +43,7 @@ const BATCH_SEND_BYTES: usize = 32 << 10;
 /// Longest refused payload that is skipped to save the connection; more than eight times the limit
 /// is no mistake.
 const SKIP_BYTES_MAX: u32 = 256 << 20;
-/// Requests that came alone in a row until a client is taken for one that sends one at a time.
+/// Consecutive single requests after which a client is assumed to send one at a time.
 const LONE_STREAK: u32 = 8;
 
 /// Why a connection ended.
@@ -57,7 +57,7 @@ pub struct Connection {
     receiver: Receiver,
     batch: Batch,
     lone_streak: u32,
-    looks: Looks,
+    polling: Polling,
 }
 
 /// Replies that have not been sent.
@@ -66,19 +66,20 @@ struct Batch {
     used: usize,
 }
 
-/// Whether to go on, or how the connection ends.
+/// Continue, or the reason for closing the connection.
 type Flow = Result<(), Ended>;
 
-const STALLED: Ended = "the client sent nothing of the rest of a write for too long";
-const GIVEN_UP: Ended = "another client waited for what this one, which is gone, had left: the rest of it was dropped";
+const STALLED: Ended = "the client did not send the rest of a write for too long";
+const GIVEN_UP: Ended =
+    "another client waited for the requests of this disconnected one: the remaining ones were dropped";
 const GONE: Ended = "the client closed the connection";
 
 impl Connection {
-    /// A connection that begins with what the handshake read too much.
+    /// Creates a connection, starting with the bytes that the handshake read too much.
     pub fn new(served: Arc<Served>, pool: Arc<Pool<Task>>, rest: &[u8]) -> Self {
         let lane = pool.open();
         let batch = Batch { bytes: vec![0; BATCH_BYTES], used: 0 };
-        Self { served, pool, lane, receiver: Receiver::new(rest), batch, lone_streak: 0, looks: Looks::default() }
+        Self { served, pool, lane, receiver: Receiver::new(rest), batch, lone_streak: 0, polling: Polling::default() }
     }
 
     /// Serves until the client leaves, breaks the protocol, or `stop` is set and the socket shut
@@ -106,10 +107,10 @@ impl Connection {
         self.served.outbox.dropped().unwrap_or(ended)
     }
 
-    /// Receives the bytes that are there, and waits if there are none.
+    /// Receives the available bytes, waiting if there are none.
     fn receive(&mut self) -> rustix::io::Result<usize> {
         let (receiver, socket) = (&mut self.receiver, self.served.outbox.socket());
-        let looked = self.looks.look(|| match receiver.receive(socket, false) {
+        let looked = self.polling.poll(|| match receiver.receive(socket, false) {
             Err(Errno::WOULDBLOCK) => None,
             received => Some(received),
         });
@@ -124,7 +125,7 @@ impl Connection {
         })
     }
 
-    /// Ends a connection that never ran.
+    /// Closes a connection that never ran.
     pub fn close(self) {
         self.pool.close(self.lane);
     }
@@ -171,8 +172,9 @@ impl Connection {
         }
         if refusal.payload_bytes > 0 {
             self.flush_batch()?;
-            // First all of the payload, then the answer: libnbd takes one that comes before it has
-            // sent everything for that of a request that it does not know, and ends the connection.
+            // The whole payload first, then the reply: if the reply arrives before libnbd has sent
+            // everything, libnbd takes it for a reply to an unknown request, and closes the
+            // connection.
             match self.receiver.skip(self.served.outbox.socket(), refusal.payload_bytes as usize) {
                 Ok(true) => {}
                 Ok(false) | Err(_) => return Err(GONE),
@@ -209,7 +211,7 @@ impl Connection {
         let is_large = length >= LARGE_PAYLOAD_BYTES;
         let reserved = if is_large { length } else { 0 };
         let payload = if is_large {
-            // Taken into the account before it takes memory.
+            // Accounted for before memory is allocated.
             self.flush_batch()?;
             if !self.served.outbox.begin(reserved) {
                 return Err(GONE);
@@ -233,7 +235,7 @@ impl Connection {
         let done = self.served.device.write(range.offset, payload.clone(), WriteOptions { fua });
         let reply = match done {
             Err(error) if error.kind() == ErrorKind::Full && self.served.device.full_wait().is_some() => {
-                // Tried again in the pool, which holds it if there is still no room.
+                // Retried in the pool, which holds it if there is still no space.
                 let request = Request { cookie, command: Command::Write { range, fua }, payload };
                 return if is_large { self.submit(request, reserved) } else { self.queue(request) };
             }
@@ -248,8 +250,8 @@ impl Connection {
         self.push(reply.as_bytes())
     }
 
-    /// Does a request that may wait: here if the client sends one at a time, in the pool if not.
-    /// `is_begun`: it is in the account already, with `reserved` bytes.
+    /// Executes a request that may wait: here if the client sends one at a time, otherwise in the
+    /// pool. `is_begun`: it is accounted for already, with `reserved` bytes.
     fn here_or_pool(&mut self, mut request: Request, mut reserved: usize, mut is_begun: bool) -> Flow {
         let others = u32::from(is_begun);
         if !self.is_alone(others) || self.lone_streak < LONE_STREAK {
@@ -257,19 +259,20 @@ impl Connection {
             return if is_begun { self.submit(request, reserved) } else { self.queue(request) };
         }
         if !is_begun && request.bytes() > OWN_BYTES {
-            // Taken into the account before it takes memory: so many of it would be too much, each
-            // alone with its own client.
+            // Accounted for before memory is allocated: many of these, each alone on its
+            // connection, would use too much.
             (reserved, is_begun) = (request.bytes(), true);
             if !self.served.outbox.begin(reserved) {
                 return Err(GONE);
             }
         }
-        // Long requests take several steps only in the pool, so what comes here has one, unless it finds no room: then the pool holds it.
+        // Long requests are split into steps only in the pool, so one executed here is a single
+        // step, unless it finds no space: then the pool holds it.
         let Outcome::Done(reply) = self.served.execute(&mut request) else {
             return if is_begun { self.submit(request, reserved) } else { self.queue(request) };
         };
-        // A client that sent more meanwhile does not send one at a time, and had to wait for this.
-        // (The end of the stream and errors are seen again by the next receive.)
+        // A client that has sent more in the meantime does not send one at a time, and had to wait.
+        // (The end of the stream and errors reappear at the next receive.)
         if let Ok(1..) = self.receiver.receive(self.served.outbox.socket(), false) {
             self.lone_streak = 0;
         }
@@ -299,8 +302,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Whether nothing of this client is in flight but the request at hand and `others` in the
-    /// account that are it.
+    /// Whether this client has nothing in flight except the current request, which `others`
+    /// requests of the account represent.
     fn is_alone(&self, others: u32) -> bool {
         self.batch.used == 0 && self.receiver.bytes().is_empty() && self.served.outbox.is_idle_but(others)
     }

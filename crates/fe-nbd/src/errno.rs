@@ -1,8 +1,8 @@
-//! Errors of the surface as NBD's error codes. The one place where they meet.
+//! Maps errors of the surface to NBD's error codes; the only place that does.
 
 use surface::ErrorKind;
 
-/// The error codes that NBD knows, whatever the system's own numbers are.
+/// The error codes of NBD, independent of the system's numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Errno {
     /// Not permitted.

@@ -1,5 +1,5 @@
-//! Commands done on the device, and their replies. Owns nothing; may wait for the device, never for
-//! the client.
+//! Executes commands on the device, and produces their replies. Stateless; may wait for the device,
+//! never for the client.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,9 +15,8 @@ use crate::outbox::{Outbox, Reply};
 use crate::server::Log;
 use crate::wire::{reply, state};
 
-/// Zeroes that are stored are done in steps of this: a step takes about as long as the largest
-/// write, so that one client's request for 4 GiB of them does not hold a thread of the pool while
-/// others wait.
+/// Step size for zeroes that are stored: a step takes about as long as the largest write, so that a
+/// client's request for 4 GiB of zeroes does not occupy a thread of the pool while others wait.
 const STORED_ZEROES_STEP_BYTES: u64 = 32 << 20;
 /// Holes are made in larger steps: they cost a map record per group, not data.
 const HOLES_STEP_BYTES: u64 = 1 << 30;
@@ -26,12 +25,12 @@ const CACHE_BYTES_MAX: u64 = 64 << 20;
 /// Longest read that is done together with others: longer ones keep a device busy, and a thread,
 /// for long.
 const JOINED_READ_BYTES_MAX: u32 = 1 << 20;
-/// Most failures told for one connection: enough to see the fault, too few to fill a disk.
-const FAILURES_TOLD_MAX: u32 = 100;
+/// Most failures logged for one connection: enough to recognise the fault, too few to fill a disk.
+const FAILURES_LOGGED_MAX: u32 = 100;
 /// Most extents in one reply to block status: 128 KiB of reply. Clients ask again for the rest.
 const EXTENTS_MAX: usize = 16 << 10;
 
-/// What a connection in transmission consists of, for those who execute its requests.
+/// The parts of a connection in transmission that execution needs.
 pub struct Served {
     /// The device.
     pub device: Arc<dyn BlockDevice>,
@@ -43,39 +42,39 @@ pub struct Served {
     pub outbox: Outbox,
     /// The client.
     pub caller: Arc<Caller>,
-    /// Where failures of the storage are told to the server's owner.
+    /// Reports storage failures to the server's owner.
     pub failures: Failures,
     /// Writes that wait for room.
     pub held: Arc<Held>,
 }
 
-/// What came of a request, or of one step of it.
+/// Result of a request, or of one step of it.
 pub enum Outcome {
     /// It is done: the reply.
     Done(Reply),
     /// Something is left, which the request then is.
     Left,
-    /// There was no room; the request is as it was, and is to be held for at most so long.
+    /// There was no space; the request is unchanged, and should be held for at most the given time.
     Full(Duration, Error),
 }
 
-/// Tells failures of the storage, which a client with simple replies is told only by number.
+/// Reports storage failures; a client with simple replies only gets an error number.
 pub struct Failures {
-    /// What the device is called.
+    /// Name of the device.
     pub name: String,
     /// Where they go.
     pub log: Option<Log>,
-    /// How many were told.
-    pub told: AtomicU32,
+    /// Number of failures reported.
+    pub reported: AtomicU32,
 }
 
 impl Failures {
-    fn tell(&self, error: &Error) {
-        // Others are the client's doing, or its owner's to know by other means.
+    fn report(&self, error: &Error) {
+        // Other errors are the client's fault, or reach the owner by other means.
         let is_failure = matches!(error.kind(), ErrorKind::Io | ErrorKind::Corrupt);
         if let Some(log) = &self.log
             && is_failure
-            && self.told.fetch_add(1, Ordering::Relaxed) < FAILURES_TOLD_MAX
+            && self.reported.fetch_add(1, Ordering::Relaxed) < FAILURES_LOGGED_MAX
         {
             log(&format!("nbd: export '{}': {error}", self.name));
         }
@@ -87,7 +86,7 @@ impl Failures {
 pub struct Request {
     /// The client's name for it.
     pub cookie: u64,
-    /// What to do.
+    /// The command.
     pub command: Command,
     /// The payload of a write; empty for all others.
     pub payload: Bytes,
@@ -107,11 +106,11 @@ impl Request {
 
 /// A request in the pool.
 pub struct Task {
-    /// Where it came from, and where its reply goes.
+    /// Its connection, which also takes the reply.
     pub served: Arc<Served>,
-    /// The rest of it.
+    /// The remaining request.
     pub request: Request,
-    /// What it took from the account.
+    /// The bytes charged to the account.
     pub bytes: usize,
 }
 
@@ -119,7 +118,7 @@ impl Job for Task {
     fn run(mut self) -> Option<Self> {
         let is_unanswerable = self.served.outbox.dropped().is_some() && !self.request.changes_device();
         if is_unanswerable || self.served.caller.is_given_up() {
-            // Nothing reads the answer, or another client waits for the device.
+            // Nothing reads the reply, or another client waits for the device.
             self.served.outbox.end(self.bytes, Reply::from(Vec::new()));
             return None;
         }
@@ -148,7 +147,7 @@ impl Job for Task {
             loop {
                 match Reading::new(first.take().or_else(&mut *next)?) {
                     Ok(reading) => return Some(Box::new(reading)),
-                    // Its client is gone: nothing is done.
+                    // Its client is gone: nothing is executed.
                     Err(task) => drop(task.run()),
                 }
             }
@@ -157,7 +156,8 @@ impl Job for Task {
 }
 
 impl Task {
-    /// Holds a request that found no room: it is tried again until it has its answer, or its client has gone. Its thread goes on with others.
+    /// Holds a request that found no space: it is retried until it is answered or its client has
+    /// disconnected. Its thread continues with others.
     fn hold(self, most: Duration) {
         let served = Arc::clone(&self.served);
         // One queue for each connection.
@@ -165,14 +165,15 @@ impl Task {
         served.held.retry(queue, most, self, Self::try_again);
     }
 
-    /// `None`: it has its answer.
+    /// Retries the request; `None`: it was answered.
     fn try_again(mut self, is_last: bool) -> Option<Self> {
         let served = Arc::clone(&self.served);
         if served.outbox.dropped().is_some() || served.caller.is_given_up() {
             served.outbox.end(self.bytes, Reply::from(Vec::new()));
             return None;
         }
-        // One that has gone asks for nothing more, and the next client waits until its requests are over.
+        // A disconnected client sends nothing more, and the next one waits until its requests are
+        // finished.
         let is_last = is_last || served.caller.is_gone();
         let reply = loop {
             match served.execute(&mut self.request) {
@@ -233,7 +234,7 @@ impl ReadReply {
         &mut self.bytes[self.header..self.header + self.range.length as usize]
     }
 
-    /// The reply when the data are there, or that of an error.
+    /// The reply with the data, or with an error.
     fn finish(self, served: &Served, cookie: u64, result: surface::Result<()>) -> Reply {
         let Self { range, mut bytes, header } = self;
         if let Err(error) = result {
@@ -250,8 +251,8 @@ impl Request {
         matches!(self.command, Command::Write { .. } | Command::Trim { .. } | Command::WriteZeroes { .. })
     }
 
-    /// Whether there is nothing to do: the range is empty, which the protocol leaves open and we
-    /// allow.
+    /// Whether there is nothing to do: the range is empty, which the protocol leaves undefined and
+    /// this server allows.
     const fn is_empty(&self) -> bool {
         match self.command {
             Command::Flush => false,
@@ -296,7 +297,7 @@ impl Served {
             Command::WriteZeroes { range, fua, no_hole } => {
                 let before = *range;
                 let step = take_step(range, if *no_hole { STORED_ZEROES_STEP_BYTES } else { HOLES_STEP_BYTES });
-                // FUA is the flush behind the last step, which covers all of them.
+                // FUA is the flush after the last step, which covers all of them.
                 let options = ZeroOptions { fua: false, no_hole: *no_hole };
                 match device.write_zeroes(step.offset, u64::from(step.length), options) {
                     Ok(()) if range.length > 0 => return Outcome::Left,
@@ -315,7 +316,7 @@ impl Served {
         })
     }
 
-    /// What comes of a request that brought data and failed.
+    /// The outcome of a failed request that carried data.
     fn failed(&self, cookie: u64, error: Error) -> Outcome {
         let most = self.device.full_wait().filter(|_| error.kind() == ErrorKind::Full);
         match most {
@@ -326,7 +327,7 @@ impl Served {
 
     /// The reply to a request that failed.
     pub fn error(&self, cookie: u64, error: &Error) -> Reply {
-        self.failures.tell(error);
+        self.failures.report(error);
         reply::error(self.session.structured, cookie, Errno::from(error.kind()), &error.to_string()).into()
     }
 
@@ -364,8 +365,8 @@ impl Served {
             extents.push((length as u32, status));
         }
         if extents.is_empty() {
-            // A status of 0 promises nothing and is always right; a reply without extents is not
-            // allowed.
+            // A status of 0 guarantees nothing and is always correct; a reply without extents is
+            // not allowed.
             extents.push((range.length, 0));
         }
         reply::block_status(cookie, &extents).into()

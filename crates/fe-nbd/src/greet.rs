@@ -15,7 +15,7 @@ use crate::negotiate::{Established, Handshake, Next};
 use crate::receive::recv;
 use crate::wire::option_reply;
 
-/// Bytes received at once; most handshakes are shorter altogether.
+/// Bytes received at once; most complete handshakes are shorter.
 const RECEIVE_BYTES: usize = 4096;
 
 /// Holds the handshake. Returns the agreement, and the bytes that the client sent after it.
@@ -28,8 +28,8 @@ pub fn greet(
     let socket = caller.socket();
     send(socket, &option_reply::greeting(), deadline)?;
     let mut handshake = Handshake::new(devices, Arc::clone(caller) as Arc<dyn Client>, refusal);
-    // Never longer than one option with its data and one receive: options are done with as they
-    // come.
+    // Never longer than one option with its data and one receive: options are processed as they
+    // arrive.
     let mut input = Vec::new();
     let mut out = Vec::new();
     loop {

@@ -1,4 +1,4 @@
-//! An NBD server for anything that is a [`surface::DeviceSet`]: fixed newstyle handshake,
+//! An NBD server for any [`surface::DeviceSet`]: fixed newstyle handshake,
 //! structured replies, block status, several exports, many requests in flight, answered out of
 //! order. No TLS.
 //!
@@ -7,14 +7,15 @@
 //!              │                           wire, admit   bytes and rules of requests, pure
 //!              └── connection ─────────────┘
 //!                   │      │
-//!                receive  pool ── execute                threads for what waits
-//!                looks     │
+//!                receive  pool ── execute                threads for requests that wait
+//!                polling     │
 //!                          └──────── outbox              replies, accounts, the writer thread
 //! ```
 //!
-//! Each connection has a reader thread, which does what need not wait, and a writer thread, which
-//! waits for a client that is slow to take its replies; the pool is shared. A hostile client can
-//! only waste its own connection: see the bounds in [`ServerOptions`], [`negotiate`] and `outbox`.
+//! Each connection has a reader thread, which executes requests that need not wait, and a writer
+//! thread, which waits for a client that is slow to read its replies; the pool is shared. A hostile
+//! client can only waste its own connection: see the bounds in [`ServerOptions`], [`negotiate`] and
+//! `outbox`.
 
 mod caller;
 mod clock;
@@ -23,8 +24,8 @@ mod errno;
 mod execute;
 mod greet;
 mod listen;
-mod looks;
 mod outbox;
+mod polling;
 mod receive;
 mod server;
 mod shortage;

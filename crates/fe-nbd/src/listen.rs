@@ -1,5 +1,5 @@
-//! Where to listen: parsed from and shown as what a user writes, and bound. Owns the socket file of
-//! a unix listener and removes it.
+//! Listening addresses: parsed from and displayed in the form that users write, and bound. Owns the
+//! socket file of a unix listener and removes it.
 
 use std::fmt;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
@@ -19,7 +19,7 @@ use surface::{Error, ErrorKind, Result};
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_COUNT: u32 = 6;
-/// Clients that may wait to be accepted, as std has it.
+/// Backlog of clients waiting to be accepted, as in std.
 const BACKLOG: i32 = 128;
 
 /// Where an NBD server listens.
@@ -51,7 +51,7 @@ impl Listen {
         let port: u16 = port.parse().map_err(|_| invalid("the port is not a number up to 65535"))?;
         let host = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
         let host = if host.is_empty() { "127.0.0.1" } else { host };
-        let mut found = (host, port).to_socket_addrs().map_err(|_| invalid("the host is not known"))?;
+        let mut found = (host, port).to_socket_addrs().map_err(|_| invalid("unknown host"))?;
         found.next().map(Self::Tcp).ok_or_else(|| invalid("the host has no address"))
     }
 
@@ -128,7 +128,7 @@ impl Listener {
         Self::bind_for(listen, None)
     }
 
-    /// The same; a socket file is its owner's alone from the moment at which it is there.
+    /// The same; a socket file is accessible to its owner only, from its creation on.
     ///
     /// # Errors
     /// Those of [`bind`](Self::bind).
@@ -140,14 +140,16 @@ impl Listener {
         let fail = |error: std::io::Error| {
             let what = format!("cannot listen on {listen}");
             match error.kind() {
-                std::io::ErrorKind::AddrInUse => {
-                    Error::with_source(ErrorKind::InUse, format!("{what}; choose another, or stop its holder"), error)
-                }
+                std::io::ErrorKind::AddrInUse => Error::with_source(
+                    ErrorKind::InUse,
+                    format!("{what}; choose another address, or stop the process that uses it"),
+                    error,
+                ),
                 std::io::ErrorKind::InvalidInput | std::io::ErrorKind::AddrNotAvailable => {
                     Error::with_source(ErrorKind::Invalid, what, error)
                 }
                 std::io::ErrorKind::NotFound => {
-                    Error::with_source(ErrorKind::NotFound, format!("{what}; make its directory first"), error)
+                    Error::with_source(ErrorKind::NotFound, format!("{what}; create its directory first"), error)
                 }
                 _ => Error::from_io(what, error),
             }
@@ -163,7 +165,7 @@ impl Listener {
                 let bytes = path.as_os_str().len();
                 if bytes > SOCKET_PATH_BYTES_MAX {
                     let message = format!(
-                        "cannot listen on {listen}: a socket's path has at most {SOCKET_PATH_BYTES_MAX} bytes, this one {bytes}; \
+                        "cannot listen on {listen}: a socket path has at most {SOCKET_PATH_BYTES_MAX} bytes, this one has {bytes}; \
                          choose a shorter one"
                     );
                     return Err(Error::new(ErrorKind::Invalid, message));
@@ -193,7 +195,7 @@ impl Listener {
     }
 }
 
-/// Binds a socket file; the kernel gives it the mode that the socket has.
+/// Binds a socket file, which gets the socket's mode from the kernel.
 fn bind_file(path: &Path, mode: Option<Mode>) -> std::io::Result<UnixListener> {
     let Some(mode) = mode else { return UnixListener::bind(path) };
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
@@ -219,23 +221,25 @@ impl Drop for Listener {
     }
 }
 
-/// Removes the socket file of a server that is gone.
+/// Removes the socket file of a dead server.
 ///
-/// Two servers that start at once may both find a file stale, and the slower one would remove the
-/// live socket of the faster. So the file is moved aside first, which only one of them can do to
-/// one file, and the moved file is asked once more before it is removed; a live one goes back.
+/// If two servers that start at the same time both find a stale file, the slower one could remove
+/// the live socket of the faster. So the file is first renamed, which only one of them can do, and
+/// the renamed socket is probed again before it is removed; a live one is renamed back.
 fn remove_stale(path: &Path) -> Result<()> {
     let Ok(metadata) = std::fs::symlink_metadata(path) else { return Ok(()) };
     if !metadata.file_type().is_socket() {
         let text = format!(
-            "cannot listen on unix:{}: there is a file that is not a socket; choose another path",
+            "cannot listen on unix:{}: the file exists and is not a socket; choose another path",
             path.display()
         );
         return Err(Error::new(ErrorKind::Exists, text));
     }
     let in_use = || {
-        let text =
-            format!("cannot listen on unix:{}: a server answers there; stop it or choose another path", path.display());
+        let text = format!(
+            "cannot listen on unix:{}: another server is using it; stop it or choose another path",
+            path.display()
+        );
         Error::new(ErrorKind::InUse, text)
     };
     if answers(path) {
@@ -247,13 +251,13 @@ fn remove_stale(path: &Path) -> Result<()> {
     let fail = |error| Error::from_io(format!("cannot replace the stale socket {}", path.display()), error);
     match std::fs::rename(path, &aside) {
         Ok(()) => {}
-        // Another server was faster; bind tells the present state.
+        // Another server was faster; bind reports the current state.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(fail(error)),
     }
     if answers(&aside) {
-        // Without replacing: if there is a third by now, the live one stays reachable under the
-        // name aside.
+        // Without replacing: if a third server exists by now, the live one stays reachable under
+        // the temporary name.
         let _ = renameat_with(CWD, &aside, CWD, path, RenameFlags::NOREPLACE);
         return Err(in_use());
     }

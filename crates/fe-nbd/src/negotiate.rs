@@ -1,10 +1,10 @@
 //! The handshake as a state machine without I/O: bytes of the client go in, bytes for the client
-//! come out. Owns the agreement so far; knows no socket and no time.
+//! come out. Owns the negotiated state; knows neither sockets nor time.
 //!
 //! 1. The server sends [`greeting`](option_reply::greeting), the client its flags.
-//! 2. The client sends options; each is answered before the next is looked at.
-//! 3. `GO` or `EXPORT_NAME` opens a device and ends the handshake; `ABORT`, bytes that make no
-//!    sense and too many options end the connection.
+//! 2. The client sends options; each is answered before the next is examined.
+//! 3. `GO` or `EXPORT_NAME` opens a device and ends the handshake; `ABORT`, invalid bytes and too
+//!    many options close the connection.
 
 use std::sync::Arc;
 
@@ -17,13 +17,12 @@ use crate::wire::{
     CONTEXT_ALLOCATION, CONTEXT_ALLOCATION_ID, PAYLOAD_BYTES_MAX, handshake_flag, option_reply, transmission_flag,
 };
 
-/// Longest data of an option that is looked at. A name and a few queries, each at most 4 KiB.
+/// Longest option data that is examined: a name and a few queries, each at most 4 KiB.
 pub const OPTION_BYTES_MAX: usize = 32 << 10;
-/// Longest data of an option that is skipped and refused; behind it the connection is closed.
-/// Enough for any honest mistake, little enough to cost nothing.
+/// Longest option data that is skipped and refused; beyond it the connection is closed. Enough for
+/// any honest mistake, little enough to cost nothing.
 pub const OPTION_SKIP_BYTES_MAX: usize = 1 << 20;
-/// Most options of one handshake before the client was told of any export. Clients use less than
-/// ten.
+/// Most options of one handshake before the client has seen any export. Clients use fewer than ten.
 pub const OPTIONS_MAX: u32 = 1024;
 /// Options that a client may send on top for each export that a LIST has named: tools that list
 /// them ask two to four times about each, all on one connection, and each snapshot is an export.
@@ -39,26 +38,26 @@ pub struct Established {
     pub session: Session,
 }
 
-/// What comes next.
+/// Next action.
 pub enum Next {
     /// More bytes are needed before anything can be done.
     More,
-    /// Send the bytes in `out`, then go on with the rest of the input.
+    /// Send the bytes in `out`, then continue with the rest of the input.
     Again,
     /// Send the bytes in `out`; transmission begins with the rest of the input.
     Ready(Box<Established>),
-    /// Send the bytes in `out`, then close. The text says why.
+    /// Send the bytes in `out`, then close. The text gives the reason.
     Close(&'static str),
 }
 
 /// One client's handshake, from its flags on.
 pub struct Handshake<'a> {
     devices: &'a dyn DeviceSet,
-    /// For whom a device is opened.
+    /// The client for whom a device is opened.
     caller: Arc<dyn Client>,
-    /// Why no export is to be opened, if so: the server is full.
+    /// Why no export may be opened, if so: the server is full.
     refusal: Option<String>,
-    /// The client's flags, once they came.
+    /// The client's flags, once received.
     client: Option<ClientFlags>,
     options: u32,
     /// Most exports that a LIST has named. Not their sum: a client cannot raise its limit by asking
@@ -76,7 +75,7 @@ struct ClientFlags {
     zeroes: bool,
 }
 
-/// Data of an option that is too long to be looked at.
+/// Option data too long to be examined.
 struct Skip {
     option: u32,
     left: usize,
@@ -86,8 +85,8 @@ struct Skip {
 type Refused = (u32, String);
 
 impl<'a> Handshake<'a> {
-    /// A handshake of `caller` about `devices`. With a `refusal` it is held in full, but no export
-    /// is listed or opened: the text is what the client is told.
+    /// Starts a handshake of `caller` about `devices`. With a `refusal` it is completed, but no
+    /// export is listed or opened: the client gets that text.
     pub fn new(devices: &'a dyn DeviceSet, caller: Arc<dyn Client>, refusal: Option<String>) -> Self {
         Self {
             devices,
@@ -102,8 +101,8 @@ impl<'a> Handshake<'a> {
         }
     }
 
-    /// Looks at `input` from its start; tells how many bytes of it are done with, and what comes
-    /// next. Bytes to send go behind those in `out`.
+    /// Processes `input` from its start; returns the number of bytes consumed, and the next action.
+    /// Bytes to send are appended to `out`.
     pub fn advance(&mut self, input: &[u8], out: &mut Vec<u8>) -> (usize, Next) {
         let Some(client) = self.client else { return self.client_flags(input) };
         if let Some(skip) = &mut self.skip {
@@ -183,7 +182,7 @@ impl<'a> Handshake<'a> {
             },
             option::STRUCTURED_REPLY => self.structured_reply(data),
             option::LIST_META_CONTEXT | option::SET_META_CONTEXT => self.meta_context(option, data, out),
-            _ => Err((option_reply::ERR_UNSUP, "this server does not know the option".to_owned())),
+            _ => Err((option_reply::ERR_UNSUP, "unknown option".to_owned())),
         };
         match done {
             Ok(()) => option_reply::put(out, option, option_reply::ACK, &[]),
@@ -209,7 +208,7 @@ impl<'a> Handshake<'a> {
     }
 
     fn info(&self, option: u32, data: &[u8], out: &mut Vec<u8>) -> Result<Established, Refused> {
-        let request = InfoRequest::decode(data).ok_or_else(|| invalid("the lengths in the option do not add up"))?;
+        let request = InfoRequest::decode(data).ok_or_else(|| invalid("the lengths in the option are inconsistent"))?;
         let established = self.open(request.name)?;
         let device = &established.device;
         option_reply::put_info_export(out, option, device.size_bytes(), transmission_flags(&established.session));
@@ -222,7 +221,7 @@ impl<'a> Handshake<'a> {
             option_reply::put_info_text(out, option, info::DESCRIPTION, &text);
         }
         // NBD's preferred size is the smallest that needs no read-modify-write, which is our
-        // minimum. A power of two from 512 on, says the protocol.
+        // minimum. The protocol requires a power of two, at least 512.
         let preferred = device.block_bytes().0.clamp(512, PAYLOAD_BYTES_MAX);
         option_reply::put_info_block_size(out, option, preferred.checked_next_power_of_two().unwrap_or(512));
         Ok(established)
@@ -239,13 +238,13 @@ impl<'a> Handshake<'a> {
     fn meta_context(&mut self, option: u32, data: &[u8], out: &mut Vec<u8>) -> Result<(), Refused> {
         let is_set = option == option::SET_META_CONTEXT;
         if is_set {
-            // An earlier selection is gone even if this fails.
+            // An earlier selection is dropped even if this fails.
             self.allocation_for = None;
         }
         if !self.structured {
-            return Err(invalid("metadata contexts need structured replies, which come first"));
+            return Err(invalid("metadata contexts require structured replies, which must be negotiated first"));
         }
-        let request = MetaRequest::decode(data).ok_or_else(|| invalid("the lengths in the option do not add up"))?;
+        let request = MetaRequest::decode(data).ok_or_else(|| invalid("the lengths in the option are inconsistent"))?;
         self.refuse()?;
         let name = self.resolve(request.name)?.name;
         if is_set {
@@ -254,7 +253,7 @@ impl<'a> Handshake<'a> {
                 self.allocation_for = Some(name);
             }
         } else if request.is_empty || request.names_allocation || request.names_base {
-            // Ids mean nothing in a list.
+            // Ids are meaningless in a list.
             option_reply::put_meta_context(out, option, 0, CONTEXT_ALLOCATION);
         }
         Ok(())
@@ -273,8 +272,8 @@ impl<'a> Handshake<'a> {
         Ok(Established { device, name, session })
     }
 
-    /// The device that a client means: the empty name is the only one, if there is only one, its
-    /// snapshots left aside.
+    /// Resolves the export name: the empty name selects the only device, if there is only one
+    /// besides snapshots.
     fn resolve(&self, name: &[u8]) -> Result<DeviceInfo, Refused> {
         if name.is_empty() {
             return self.resolve_unnamed();
@@ -298,14 +297,14 @@ impl<'a> Handshake<'a> {
             (Some(only), true) => Ok(only),
             (None, _) => Err((option_reply::ERR_UNKNOWN, "this server exports nothing".to_owned())),
             _ => {
-                let text = "this server exports several devices: name one of them".to_owned();
+                let text = "this server exports several devices: specify one of them".to_owned();
                 Err((option_reply::ERR_UNKNOWN, text))
             }
         }
     }
 }
 
-/// What an export can do.
+/// Capabilities of an export.
 fn transmission_flags(session: &Session) -> u16 {
     use transmission_flag as flag;
     let changes = flag::SEND_FUA | flag::SEND_TRIM | flag::SEND_WRITE_ZEROES | flag::SEND_FAST_ZERO;

@@ -1,14 +1,14 @@
-//! What goes to one client: owns the queue of replies, the right to send on the socket, and the
+//! Output to one client: owns the queue of replies, the right to send on the socket, and the
 //! account of the bytes in flight. Only the writer thread and the reader of the same connection
 //! ever wait for the client.
 //!
-//! How a reply leaves:
-//! 1. [`Outbox::end`] and [`Outbox::reply`] queue it. If a thread is sending, that thread takes it
-//!    along: done.
-//! 2. Else the caller sends (`reply` straight from the caller's bytes), without waiting, until the
-//!    queue is empty or the socket takes no more.
-//! 3. What the socket did not take is the writer thread's, which waits for the client for as long
-//!    as the stall limit allows without progress, and then drops the connection.
+//! The path of a reply:
+//! 1. [`Outbox::end`] and [`Outbox::reply`] queue it. If a thread is sending, that thread sends it
+//!    as well: done.
+//! 2. Otherwise the caller sends (`reply` directly from the caller's bytes), without waiting, until
+//!    the queue is empty or the socket is full.
+//! 3. The rest is left to the writer thread, which waits for the client up to the stall limit
+//!    without progress, and then drops the connection.
 //!
 //! The account bounds memory: bytes of requests being executed (the reply of a read, the payload of
 //! a write) plus bytes queued. The reader stops reading, and answering, when it is full, or when
@@ -29,22 +29,21 @@ use crate::budget::{Budget, OWN_BYTES};
 
 /// Most replies in one system call; the kernel takes up to 1024, a few dozen make its cost vanish.
 const REPLIES_PER_SEND: usize = 32;
-/// Large buffers kept for the next reads, and the most bytes of them: about as many as are useful
+/// Large buffers kept for the next reads, and the limit of their bytes: about as many as are useful
 /// at a moderate depth.
 const SPARE_BUFFERS_MAX: usize = 8;
 const SPARE_BYTES_MAX: usize = 8 << 20;
 /// Buffers smaller than this are cheap to allocate and are not kept.
 const SPARE_BUFFER_BYTES_MIN: usize = 32 << 10;
 
-/// The socket's send buffer: takes a reply of 1 MiB and more from the thread that has it in its
-/// processor's cache. With the usual 208 KiB most of it goes through the writer thread, which costs
-/// a third of the speed of large reads.
+/// The socket's send buffer: accepts a reply of 1 MiB and more from the thread that has it in its
+/// CPU's cache. With the usual 208 KiB most of it goes through the writer thread, which slows large
+/// reads by a third.
 const SOCKET_BUFFER_BYTES: usize = 2 << 20;
-/// What a queued reply costs besides its buffer: its place in the queue and the allocator's
-/// overhead. Without it, a client that takes no replies could have millions of small ones queued.
+/// Cost of a queued reply besides its buffer: its slot in the queue and the allocator's overhead.
+/// Without it, a client that reads no replies could have millions of small ones queued.
 const REPLY_OVERHEAD_BYTES: usize = 64;
-/// How long a reader waits for others to give memory back before it looks whether its own
-/// connection is still there.
+/// How long a reader waits for memory of others before it checks its own connection.
 const BUDGET_WAIT: Duration = Duration::from_millis(100);
 
 /// Bytes to send: the first `len` of a buffer.
@@ -86,7 +85,7 @@ pub struct Limits {
     pub bytes_max: usize,
     /// Most requests being executed.
     pub requests_max: u32,
-    /// Longest wait for a client that takes nothing, or sends nothing of the rest of a payload.
+    /// Longest wait for a client that reads no replies, or sends no more of a payload.
     pub stall_max: Duration,
 }
 
@@ -100,9 +99,9 @@ pub struct Outbox {
     room: Condvar,
     /// The writer thread has something to do.
     writer: Condvar,
-    /// A copy of the count in `state`, to be read without the lock.
+    /// A copy of the count in `state`, readable without the lock.
     requests: AtomicU32,
-    /// Whether the writer thread has something to send, to be read without the lock.
+    /// Whether the writer thread has something to send, readable without the lock.
     stalled: AtomicBool,
 }
 
@@ -143,8 +142,8 @@ impl Outbox {
         // reader within a request.
         sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(limits.stall_max))?;
         sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(limits.stall_max))?;
-        // Only a wish: without the right to force it, the system's own limit holds, and what does
-        // not fit goes the way of the writer thread.
+        // Best effort: without the right to force it, the system's own limit applies, and the
+        // excess goes through the writer thread.
         if sockopt::set_socket_send_buffer_size_force(&socket, SOCKET_BUFFER_BYTES).is_err() {
             let _ = sockopt::set_socket_send_buffer_size(&socket, SOCKET_BUFFER_BYTES);
         }
@@ -179,13 +178,13 @@ impl Outbox {
         &self.socket
     }
 
-    /// Whether nothing is being executed but `others` requests, and no reply waits for the client
-    /// to take it.
+    /// Whether nothing is being executed except `others` requests, and no reply is waiting for the
+    /// client.
     pub fn is_idle_but(&self, others: u32) -> bool {
         self.requests.load(Ordering::Acquire) == others && !self.stalled.load(Ordering::Acquire)
     }
 
-    /// Takes `bytes` of a request into the account, waiting until there is room. `false` if the
+    /// Charges `bytes` of a request to the account, waiting until there is room. `false` if the
     /// connection was dropped.
     pub fn begin(&self, bytes: usize) -> bool {
         let mut state = self.state.lock();
@@ -212,7 +211,8 @@ impl Outbox {
         let mut state = self.state.lock();
         state.requests -= 1;
         state.request_bytes -= bytes;
-        // Before the reply is sent: the client's next request may come at once, and is then alone.
+        // Before the reply is sent: the client's next request may arrive immediately, and is then
+        // alone.
         self.requests.store(state.requests, Ordering::Release);
         self.wake_reader(&mut state);
         self.queue(state, reply);
@@ -245,19 +245,20 @@ impl Outbox {
             // No thread is sending, so the queue is empty: straight from the caller's buffer.
             state.sender = Sender::Replier;
             drop(state);
-            // What goes wrong here goes wrong again in `queue`, or in the next recv.
+            // An error here recurs in `queue`, or in the next recv.
             if let Ok(sent) = rustix::net::send(&self.socket, rest, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
                 rest = &rest[sent..];
             }
             state = self.state.lock();
             state.sender = Sender::Nobody;
             if rest.is_empty() && state.queue.is_empty() {
-                state.give_back(&self.budget);
+                state.return_surplus(&self.budget);
                 self.wake_reader(&mut state);
                 return state.dropped.is_none();
             }
             if !rest.is_empty() {
-                // Others may have queued meanwhile; half of a reply must go before theirs.
+                // Others may have queued in the meantime; the rest of a partly sent reply must
+                // precede theirs.
                 state.push_front(Reply::from(rest.to_vec()));
             }
             state.sender = Sender::Replier;
@@ -318,7 +319,7 @@ impl Outbox {
         }
     }
 
-    /// The writer thread: sends what others could not send without waiting. Ends after
+    /// The writer thread: sends replies that others could not send without waiting. Ends after
     /// [`finish`](Self::finish).
     pub fn write(&self) {
         let mut state = self.state.lock();
@@ -337,12 +338,12 @@ impl Outbox {
 
     fn queue(&self, mut state: MutexGuard<'_, State>, reply: Reply) {
         if state.dropped.is_some() {
-            state.give_back(&self.budget);
+            state.return_surplus(&self.budget);
             return;
         }
         state.queued_bytes += reply.cost();
         state.queue.push_back(reply);
-        state.give_back(&self.budget);
+        state.return_surplus(&self.budget);
         if state.sender == Sender::Nobody {
             state.sender = Sender::Replier;
             drop(state);
@@ -357,7 +358,7 @@ impl Outbox {
         loop {
             let mut state = self.state.lock();
             debug_assert!(state.sender == me);
-            // Sent replies come back, the others go back to the front.
+            // Sent replies are returned, the others go back to the front.
             while let Some(reply) = batch.pop_back() {
                 state.queue.push_front(reply);
                 state.front_sent = front_sent;
@@ -390,7 +391,7 @@ impl Outbox {
                 Err(Errno::INTR) => continue,
                 Err(Errno::AGAIN) if me == Sender::Replier => {}
                 Err(Errno::AGAIN) => {
-                    self.drop_locked(&mut state, "the client took no replies for too long");
+                    self.drop_locked(&mut state, "the client did not read its replies for too long");
                     continue;
                 }
                 Err(_) => {
@@ -434,7 +435,7 @@ impl Outbox {
         state.queue.clear();
         state.front_sent = 0;
         state.queued_bytes = 0;
-        state.give_back(&self.budget);
+        state.return_surplus(&self.budget);
         state.reader_waits = false;
         self.room.notify_all();
     }
@@ -454,7 +455,7 @@ impl Outbox {
 impl Drop for Outbox {
     fn drop(&mut self) {
         let state = self.state.get_mut();
-        self.budget.give(state.granted);
+        self.budget.release(state.granted);
         self.budget.unkeep(state.spare_bytes);
     }
 }
@@ -476,12 +477,12 @@ impl State {
         self.request_bytes + self.queued_bytes
     }
 
-    /// What the connection must have of the budget with so many bytes more in flight.
+    /// The connection's share of the budget with `bytes` more in flight.
     const fn wanted(&self, bytes: usize) -> usize {
         (self.in_flight() + bytes).saturating_sub(OWN_BYTES)
     }
 
-    /// Takes what so many bytes more want of the budget; `false`: there is not enough now.
+    /// Takes the additional share for `bytes` from the budget; `false`: it is not available now.
     fn is_granted(&mut self, budget: &Budget, bytes: usize) -> bool {
         let more = self.wanted(bytes).saturating_sub(self.granted);
         let may = more == 0 || budget.take(self.granted, more, self.is_idle());
@@ -491,11 +492,11 @@ impl State {
         may
     }
 
-    /// Gives back the buffers that are not wanted any more.
-    fn give_back(&mut self, budget: &Budget) {
+    /// Returns the share that is no longer needed to the budget.
+    fn return_surplus(&mut self, budget: &Budget) {
         let wanted = self.wanted(0);
         if wanted < self.granted {
-            budget.give(self.granted - wanted);
+            budget.release(self.granted - wanted);
             self.granted = wanted;
         }
     }
@@ -508,20 +509,20 @@ impl State {
         }
     }
 
-    /// Takes the sent replies off `batch`, of whose bytes `sent` have left; returns how many of
-    /// them belong to the first reply that remains.
+    /// Removes the replies from `batch` that were completely sent, given `sent` bytes; returns how
+    /// many bytes of the first remaining reply were sent.
     fn settle(&mut self, batch: &mut VecDeque<Reply>, mut sent: usize, budget: &Budget) -> usize {
         while let Some(front) = batch.front()
             && sent >= front.len
         {
             sent -= front.len;
             if let Some(reply) = batch.pop_front() {
-                // Zero after a drop: then nothing counts any more.
+                // Zero after a drop: from then on nothing is charged.
                 self.queued_bytes = self.queued_bytes.saturating_sub(reply.cost());
                 self.keep(reply.bytes, budget);
             }
         }
-        self.give_back(budget);
+        self.return_surplus(budget);
         sent
     }
 
@@ -549,7 +550,7 @@ mod tests {
         (Outbox::new(Arc::new(ours.into()), limits, Arc::clone(budget)).unwrap(), theirs)
     }
 
-    /// A reply that the client has not taken holds as much as the request did.
+    /// An unread reply holds as much as the request did.
     #[test]
     fn what_is_in_flight_is_taken_from_the_budget_until_the_client_has_it() {
         let budget = Arc::new(Budget::new(64 * MIB));
@@ -575,7 +576,7 @@ mod tests {
         assert!(taken.iter().all(|byte| *byte == 7));
         second.end(16 * MIB, Reply::from(vec![0; 16]));
         assert!(budget.take(0, 32 * MIB, false), "all of it came back");
-        budget.give(32 * MIB);
+        budget.release(32 * MIB);
         assert!(second.begin(16 * MIB));
         drop(second);
         assert!(budget.take(0, 32 * MIB, false), "with the connection, too");

@@ -1,8 +1,8 @@
-//! Bytes that came from one client: owns the receive buffer and all calls of recv on a socket.
+//! Bytes received from one client: owns the receive buffer and all calls of recv on a socket.
 //!
-//! One recv brings many small requests. Payloads that are large are received straight into the
-//! buffer that the device keeps, and while they come, only a little is read ahead, because bytes
-//! read ahead are copied once more.
+//! One recv returns many small requests. Large payloads are received directly into the buffer that
+//! the device keeps, and during that only a little is read ahead, because bytes read ahead are
+//! copied once more.
 
 use std::os::fd::OwnedFd;
 
@@ -26,7 +26,7 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// A receiver that begins with what the handshake read too much.
+    /// Creates a receiver, starting with the bytes that the handshake read too much.
     pub fn new(rest: &[u8]) -> Self {
         let mut buffer = vec![0; BUFFER_BYTES.max(rest.len())];
         buffer[..rest.len()].copy_from_slice(rest);
@@ -44,14 +44,13 @@ impl Receiver {
         debug_assert!(self.start <= self.end);
     }
 
-    /// Receives the bytes that are there, waiting for the first byte if `wait`. `Ok(0)` is the end
-    /// of the stream, `WOULDBLOCK` that there are none.
+    /// Receives the available bytes, waiting for the first byte if `wait`. `Ok(0)` is the end of
+    /// the stream, `WOULDBLOCK` means that there are none.
     pub fn receive(&mut self, socket: &OwnedFd, wait: bool) -> Result<usize> {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
         } else if self.buffer.len() - self.start < LARGE_PAYLOAD_BYTES * 2 {
-            // Whatever is awaited here is smaller than this: room for it is made before it is
-            // needed.
+            // Everything awaited here is smaller than this: space is made before it is needed.
             self.buffer.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
         }
@@ -62,7 +61,7 @@ impl Receiver {
         Ok(count)
     }
 
-    /// Takes a small payload: all of it was received.
+    /// Takes a small payload, which was received completely.
     pub fn small_payload(&mut self, length: usize) -> bytes::Bytes {
         self.read_ahead = BUFFER_BYTES;
         let payload = bytes::Bytes::copy_from_slice(&self.bytes()[..length]);
@@ -70,8 +69,8 @@ impl Receiver {
         payload
     }
 
-    /// Takes a large payload: what of it was received, the rest from the socket. `None` at the end
-    /// of the stream.
+    /// Takes a large payload: the part received already, the rest from the socket. `None` at the
+    /// end of the stream.
     pub fn large_payload(&mut self, socket: &OwnedFd, length: usize) -> Result<Option<bytes::Bytes>> {
         self.read_ahead = LARGE_READ_AHEAD_BYTES;
         let mut payload = Vec::with_capacity(length);
@@ -98,13 +97,13 @@ impl Receiver {
         Ok(Some(payload.into()))
     }
 
-    /// Receives `length` bytes for nothing. `false` at the end of the stream.
+    /// Receives and discards `length` bytes. `false` at the end of the stream.
     pub fn skip(&mut self, socket: &OwnedFd, length: usize) -> Result<bool> {
         let here = self.bytes().len().min(length);
         self.take(here);
         let mut left = length - here;
         while left > 0 {
-            // The buffer is empty here, so it can be scribbled on.
+            // The buffer is empty here, so it can serve as scratch space.
             (self.start, self.end) = (0, 0);
             let room = left.min(self.buffer.len());
             let received = recv(socket, &mut self.buffer[..room], RecvFlags::empty())?;

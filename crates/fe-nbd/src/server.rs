@@ -1,9 +1,8 @@
-//! The server: owns the listeners, the thread that accepts, the register of connections and the
-//! pool.
+//! The server: owns the listeners, the accepting thread, the register of connections and the pool.
 //!
-//! How it stops: no more clients are accepted and socket files are removed; each connection stops
-//! reading, finishes what it had read, and closes; connections still open when the grace period
-//! ends are dropped; the pool ends last.
+//! Shutdown: no more clients are accepted and socket files are removed; each connection stops
+//! reading, finishes the requests it has read, and closes; connections still open at the end of the
+//! grace period are dropped; the pool ends last.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -30,14 +29,15 @@ use crate::negotiate::Established;
 use crate::outbox::{Limits, Outbox};
 use crate::shortage::Shortage;
 
-/// Clients beyond the limit that are told so in a handshake; the next are closed without a word.
+/// Clients beyond the limit that get the reason in a handshake; further ones are closed without
+/// one.
 const REFUSALS_MAX: usize = 8;
-/// What the log says behind the error of accept(2), once until it is over.
-const ADVICE: &str = "; clients are refused until it is over: close some, or raise the limit (ulimit -n, LimitNOFILE=)";
-/// Pause after accept failed for want of descriptors or memory: others must give some back first.
+/// Advice in the log after an error of accept(2), logged once until it is over.
+const ADVICE: &str = "; clients are refused until then: close some, or raise the limit (ulimit -n, LimitNOFILE=)";
+/// Pause after accept failed for lack of descriptors or memory: others must release some first.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// What the server tells about its clients, one line each.
+/// Receives the server's messages about its clients, one line each.
 pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// Limits and sizes of a server. All have defaults.
@@ -46,15 +46,15 @@ pub struct ServerOptions {
     /// Threads for requests that wait, shared by all connections. They wait for the disk, so more
     /// than processors.
     pub threads: usize,
-    /// Most connections. Each has two threads, 1 MiB in flight of its own and what it gets of
+    /// Most connections. Each has two threads, 1 MiB in flight of its own plus its share of
     /// `bytes_in_flight_total`, half a MiB of buffers, and up to 4 MiB in the kernel's.
     pub connections_max: usize,
-    /// Most bytes of requests and replies of one connection that are in memory at once. 64 MiB are
-    /// two of the largest requests, or depth 64 of 1 MiB.
+    /// Most bytes of requests and replies of one connection in memory at once. 64 MiB are two of
+    /// the largest requests, or depth 64 of 1 MiB.
     pub bytes_in_flight_max: usize,
-    /// Most bytes of requests and replies of all connections that are in memory at once, beside the
-    /// 1 MiB that each has of its own. One connection gets half of it at most. A quarter of it more
-    /// may lie in buffers for the next reads.
+    /// Most bytes of requests and replies of all connections in memory at once, in addition to the
+    /// 1 MiB of each. One connection gets at most half of it. Another quarter of it may be held by
+    /// buffers for later reads.
     pub bytes_in_flight_total: usize,
     /// Most requests of one connection that wait in the pool. Clients rarely use more than 128.
     pub requests_in_flight_max: u32,
@@ -63,12 +63,11 @@ pub struct ServerOptions {
     /// Longest handshake while all connections are taken: a new client then takes the place of the
     /// one that is longest in its own, so that silent clients keep no other client out.
     pub handshake_crowded_max: Duration,
-    /// Longest time for which a client may take none of the replies that wait for it, or send
-    /// nothing of the rest of a write.
+    /// Longest time for which a client may leave its replies unread, or send no more of a write.
     pub stall_max: Duration,
     /// Longest time that stopping waits for clients to take their last replies.
     pub stop_grace: Duration,
-    /// Told why a connection ended or was refused, and of failures of the storage.
+    /// Receives the reasons why connections ended or were refused, and storage failures.
     pub log: Option<Log>,
 }
 
@@ -136,7 +135,7 @@ impl Register {
         let late = self.connections.iter_mut().filter(|(_, peer)| is_late(peer));
         let Some((_, peer)) = late.min_by_key(|(id, _)| **id) else { return false };
         if let Peer::Greeting { socket, .. } = std::mem::replace(peer, Peer::Leaving) {
-            // An error means that the client has gone already.
+            // An error means that the client has disconnected already.
             let _ = rustix::net::shutdown(&socket, Shutdown::Both);
         }
         true
@@ -180,7 +179,7 @@ impl Server {
         });
         let accepting = {
             let shared = Arc::clone(&shared);
-            // Its reserve is taken before the server is said to be ready.
+            // Its reserve is taken before the server reports that it is ready.
             let shortage = Shortage::default();
             let accept = move || accept_all(&shared, &listeners, shortage);
             std::thread::Builder::new().name("nbd-accept".to_owned()).spawn(accept)
@@ -198,13 +197,14 @@ impl Server {
         self.shared.register.lock().connections.len()
     }
 
-    /// What [`connections`](Self::connections) says, for as long as the server is there; then 0.
+    /// Returns a function with the result of [`connections`](Self::connections) while the server
+    /// exists; then 0.
     pub fn counter(&self) -> Arc<dyn Fn() -> usize + Send + Sync> {
         let shared = Arc::downgrade(&self.shared);
         Arc::new(move || shared.upgrade().map_or(0, |shared| shared.register.lock().connections.len()))
     }
 
-    /// Accepts no more, finishes what is in flight, closes all connections, removes socket files.
+    /// Stops accepting, finishes requests in flight, closes all connections, removes socket files.
     pub fn stop(mut self) {
         self.stop_once();
     }
@@ -221,7 +221,7 @@ impl Server {
 
         let mut register = shared.register.lock();
         for peer in register.connections.values() {
-            // An error means that the client has gone: its thread sees that too.
+            // An error means that the client has disconnected: its thread notices that, too.
             let _ = match peer {
                 Peer::Greeting { socket, .. } => rustix::net::shutdown(socket, Shutdown::Both),
                 Peer::Leaving => Ok(()),
@@ -233,7 +233,7 @@ impl Server {
             if shared.empty.wait_until(&mut register, deadline.instant()).timed_out() {
                 for peer in register.connections.values() {
                     if let Peer::Serving(served) = peer {
-                        served.outbox.drop_connection("the server stopped before the client took its replies");
+                        served.outbox.drop_connection("the server stopped before the client had read its replies");
                     }
                 }
                 break;
@@ -270,17 +270,17 @@ fn accept_all(shared: &Arc<Shared>, listeners: &[Listener], mut shortage: Shorta
             match listener.accept() {
                 Ok(socket) => {
                     if let Some(refused) = shortage.end() {
-                        shared.log(format_args!("clients are accepted again; {refused} were refused meanwhile"));
+                        shared.log(format_args!("accepting clients again; {refused} were refused"));
                     }
                     Shared::admit(shared, socket, &listener.address);
                 }
-                // Nobody there, or somebody who left at once.
+                // No client, or one that left immediately.
                 Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED | Errno::INVAL | Errno::NOTCONN) => {}
                 Err(error) => {
                     if shortage.begin() {
                         shared.log(format_args!("accepting a client on {} failed: {error}{ADVICE}", listener.address));
                     }
-                    let is_refused = Shortage::is_meant_by(error)
+                    let is_refused = Shortage::is_exhaustion(error)
                         && shortage.with_reserve(|| refuse_for_want_of_descriptors(shared, listener));
                     if !is_refused {
                         pause(shared);
@@ -291,19 +291,19 @@ fn accept_all(shared: &Arc<Shared>, listeners: &[Listener], mut shortage: Shorta
     }
 }
 
-/// Accepts one client, and tells it in a handshake that there are no descriptors. It has a second
-/// for that: meanwhile no other is accepted.
+/// Accepts one client, and reports in a handshake that there are no descriptors. Limited to a
+/// second, during which no other client is accepted.
 fn refuse_for_want_of_descriptors(shared: &Shared, listener: &Listener) -> bool {
     let Ok(socket) = listener.accept() else { return false };
     let why = "the server has no file descriptors left; close other connections, or raise its limit".to_owned();
     let deadline = Deadline::after(shared.options.handshake_crowded_max);
-    // Whichever way it ends, the client is gone afterwards.
+    // In any case the client is gone afterwards.
     drop(greet(&Caller::new(Arc::new(socket)), shared.devices.as_ref(), Some(why), deadline));
     true
 }
 
 fn pause(shared: &Shared) {
-    // Whatever it returns, the pause is over.
+    // The pause is over, whatever the result.
     let _ = poll(&mut [PollFd::new(&shared.wake, PollFlags::IN)], Some(&timespec(ACCEPT_PAUSE)));
 }
 
@@ -323,10 +323,10 @@ impl Shared {
             let count = register.connections.len();
             let has_place = count < limit || register.give_up_a_greeting();
             if count >= limit + REFUSALS_MAX && !has_place {
-                shared.log(format_args!("a client on {address} was refused: all {limit} connections are taken"));
+                shared.log(format_args!("a client on {address} was refused: all {limit} connections are in use"));
                 return;
             }
-            let text = || format!("all {limit} connections of this server are taken; try again when one was closed");
+            let text = || format!("all {limit} connections of this server are in use; try again when one is closed");
             let id = register.next_id;
             register.next_id += 1;
             let crowded = Deadline::after(shared.options.handshake_crowded_max);
@@ -342,7 +342,7 @@ impl Shared {
         });
         if let Err(error) = thread {
             // The closure was dropped with the entry and the socket.
-            shared.log(format_args!("no thread for a client: {error}"));
+            shared.log(format_args!("cannot start a thread for a client: {error}"));
         }
     }
 
@@ -364,7 +364,7 @@ impl Shared {
         };
         let log = self.options.log.clone();
         let Established { device, name, session } = established;
-        let failures = Failures { name, log, told: AtomicU32::new(0) };
+        let failures = Failures { name, log, reported: AtomicU32::new(0) };
         let reads_together = device.reads_together();
         let held = Arc::clone(&self.held);
         let served = Arc::new(Served { device, session, reads_together, outbox, caller, failures, held });
@@ -377,7 +377,7 @@ impl Shared {
         };
         let Ok(writer) = writer else {
             connection.close();
-            return "no thread for its writer";
+            return "cannot start its writer thread";
         };
         let ended = connection.run(&self.stop);
         // It ends when the connection's run has; a panic was reported.
@@ -386,7 +386,7 @@ impl Shared {
     }
 }
 
-/// A connection's entry in the register; gone with the thread, however that ends.
+/// A connection's entry in the register; removed when the thread ends, however that happens.
 struct Entry {
     shared: Arc<Shared>,
     id: u64,

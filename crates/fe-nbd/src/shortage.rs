@@ -1,7 +1,7 @@
-//! What a listener does while the process has no file descriptor left: it keeps one in reserve,
-//! takes each client that waits with that, lets it be told, and says it once in the log. Without
-//! that the client would wait in the listener's queue without a word, and keep the accepting
-//! thread awake.
+//! Handling of descriptor exhaustion by a listener: it keeps one descriptor in reserve, accepts
+//! each waiting client with it, reports the reason to the client, and logs the shortage once.
+//! Otherwise the client would wait silently in the listener's queue, and keep the accepting thread
+//! busy.
 
 use std::os::fd::OwnedFd;
 
@@ -11,7 +11,7 @@ use rustix::io::Errno;
 /// The descriptor in reserve, and the clients that were refused since it was needed first.
 pub struct Shortage {
     reserve: Option<OwnedFd>,
-    /// None while there are descriptors.
+    /// None while descriptors are available.
     refused: Option<u64>,
 }
 
@@ -21,27 +21,27 @@ impl Default for Shortage {
     }
 }
 
-/// The cheapest descriptor: it is nothing but its number.
+/// The cheapest descriptor, which serves only as a placeholder.
 fn placeholder() -> Option<OwnedFd> {
     eventfd(0, EventfdFlags::CLOEXEC).ok()
 }
 
 impl Shortage {
     /// Whether an error of accept(2) means that there are no descriptors.
-    pub fn is_meant_by(error: Errno) -> bool {
+    pub fn is_exhaustion(error: Errno) -> bool {
         matches!(error, Errno::MFILE | Errno::NFILE)
     }
 
-    /// Accepting has failed. Returns whether that is new: it is said once.
+    /// Accepting has failed. Returns whether that is new, so that it is logged once.
     pub fn begin(&mut self) -> bool {
         let is_new = self.refused.is_none();
         self.refused.get_or_insert(0);
         is_new
     }
 
-    /// Lets `refuse` accept a client with the descriptor in reserve, tell it, and close it;
-    /// returns whether `refuse` says that it did. Where another thread took the descriptor first,
-    /// it did not, and the caller pauses before it tries again.
+    /// Lets `refuse` accept a client with the reserved descriptor, report the reason, and close it;
+    /// returns the result of `refuse`. If another thread took the descriptor first, that fails, and
+    /// the caller pauses before it retries.
     pub fn with_reserve(&mut self, refuse: impl FnOnce() -> bool) -> bool {
         self.reserve = None;
         let did = refuse();
@@ -52,8 +52,8 @@ impl Shortage {
         did
     }
 
-    /// A client was accepted as usual. Returns how many were refused, if there were no
-    /// descriptors until now.
+    /// A client was accepted normally. Returns how many were refused, if there were no descriptors
+    /// until now.
     pub fn end(&mut self) -> Option<u64> {
         if self.reserve.is_none() {
             self.reserve = placeholder();

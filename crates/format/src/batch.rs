@@ -1,5 +1,5 @@
-//! Batches: what one append writes to the log. A header with its entries, then the payloads of the
-//! fragments in the order of their entries, packed to the byte, then padding to 4 KiB.
+//! Batches: the unit of an append to the log. A header with its entries, then the payloads of the
+//! fragments in the order of their entries, packed without gaps, then padding to 4 KiB.
 
 use units::{BLOCK_BYTES, BlockIndex, BlockMask, Epoch, ExtentIndex, ObjectId, SHARE_BYTES, SHARE_FIRST_BLOCK, Seq};
 
@@ -30,8 +30,7 @@ const WIDE_FIRST_BYTES: usize = 8;
 pub(crate) const WIDE_MORE_BYTES: usize = WIDE_FIRST_BYTES - FIRST_BYTES;
 /// Bytes of the head of a run of fragments or holes: tag 1, object 8, epoch 4, count 2.
 const RUN_HEAD_BYTES: usize = 15;
-/// Behind the last block that a share can have, which is behind the last one that a volume can
-/// have.
+/// Past the last block of any share, and so past that of any volume.
 const BLOCKS_END: u64 = SHARE_BYTES / BLOCK_BYTES as u64;
 const TAG_FRAGMENTS: u8 = 1;
 const TAG_HOLES: u8 = 2;
@@ -39,7 +38,7 @@ const TAG_OBJECT: u8 = 3;
 const TAG_POOL_PROPERTIES: u8 = 4;
 const TAG_MOVES: u8 = 5;
 const TAG_CATALOGUE: u8 = 6;
-/// Added to the tag of a run whose blocks are those of a share.
+/// Added to the tag of a run whose blocks belong to a share.
 const TAG_WIDE: u8 = 16;
 const TAG_WIDE_FRAGMENTS: u8 = TAG_WIDE + TAG_FRAGMENTS;
 const TAG_WIDE_HOLES: u8 = TAG_WIDE + TAG_HOLES;
@@ -65,25 +64,24 @@ pub const fn hole_bytes(first: BlockIndex) -> usize {
     if is_wide(first) { HOLE_BYTES + WIDE_MORE_BYTES } else { HOLE_BYTES }
 }
 
-/// Number of streams. Each fills an extent of its own, so that what dies soon and what stays do not
-/// lie side by side.
+/// Number of streams. Each fills its own extent, which separates short-lived from long-lived data.
 pub const STREAMS: usize = 2;
 
-/// Which of the log's open extents a batch goes to. It says nothing of what the batch means.
+/// The open extent that a batch goes to. Does not affect the meaning of the batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Stream {
     /// Fresh data, and entries without payload.
     #[default]
     Hot = 0,
-    /// What has outlived the extent in which it lay, or is expected to.
+    /// Data that has outlived its extent, or is expected to.
     Cold = 1,
 }
 
 impl Stream {
-    /// All of them, in the order of their numbers.
+    /// All streams, in the order of their numbers.
     pub const ALL: [Self; STREAMS] = [Self::Hot, Self::Cold];
 
-    /// The stream of that number, if there is one.
+    /// Returns the stream with that number, if there is one.
     pub fn from_number(number: u64) -> Option<Self> {
         Self::ALL.get(usize::try_from(number).ok()?).copied()
     }
@@ -98,14 +96,14 @@ pub struct BatchHeader {
     pub seq: Seq,
     /// Number of the opening of the pool that wrote it.
     pub incarnation: u64,
-    /// Sequence number of the first batch of that opening: batches of older openings from there on
-    /// never happened.
+    /// Sequence number of the first batch of that opening: batches of earlier openings from this
+    /// number on are void.
     pub incarnation_first_seq: Seq,
     /// All batches before this one were durable when this batch was written.
     pub durable_before: Seq,
     /// The extent that the batch was written to.
     pub extent: ExtentIndex,
-    /// The stream whose open extent that was.
+    /// The stream that had this extent open.
     pub stream: Stream,
 }
 
@@ -130,8 +128,8 @@ impl FragmentEntry {
         BlockMask::run(self.first.in_group(), self.count.into())
     }
 
-    /// What a record says of it when its payload is at `location`: all its blocks are read from
-    /// there.
+    /// Returns the record's reference to this fragment if its payload is at `location`: all its
+    /// blocks are read from there.
     pub fn at(&self, location: u64) -> FragmentRef {
         let Self { first, count, codec, stored, checksum } = *self;
         FragmentRef { live: self.unit(), first: first.in_group() as u8, count, codec, stored, checksum, location }
@@ -139,23 +137,22 @@ impl FragmentEntry {
 }
 
 /// A fragment that takes over blocks from an older one elsewhere in the log: the same payload at
-/// another place, or a part of what that one held, compressed anew.
+/// another location, or a part of its content, recompressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Move {
-    /// The fragment as it is from here on.
+    /// The new fragment.
     pub fragment: FragmentEntry,
-    /// Blocks of its group, all of them in its unit, for which the old fragment was the truth when
-    /// this was written. The move holds for those of them whose record still points at `from` when
-    /// the batch's turn comes.
+    /// Blocks of the group, all within the unit, that the old fragment provided when this was
+    /// written. On replay, the move applies to those whose record still points at `from`.
     pub live: BlockMask,
     /// Where the old fragment's payload begins in the data file, in bytes; below 2^48.
     pub from: u64,
-    /// Number of the batch that wrote the data first, kept through any number of moves: how new the
-    /// data is.
+    /// Sequence number of the batch that first wrote the data, preserved across moves: the age of
+    /// the data.
     pub made: Seq,
 }
 
-/// Something that a batch says. The entries of a batch hold in their order.
+/// An entry of a batch. Entries apply in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Entry {
     /// Fragments of one object, their payloads in this order.
@@ -185,17 +182,16 @@ pub enum Entry {
         /// First block and number of blocks (at most [`HOLE_BLOCKS_MAX`]); at most 65535 of them.
         ranges: Vec<(BlockIndex, u32)>,
     },
-    /// An object's descriptor as it is from here on. The figures in it (allocated, stored) mean
-    /// nothing here.
+    /// An object's new descriptor. Its figures (allocated, stored) are meaningless here.
     Object(ObjectDescriptor),
-    /// The pool's properties as they are from here on.
+    /// The pool's new properties.
     PoolProperties(std::collections::BTreeMap<String, String>),
-    /// A part of the catalogue. Changes nothing.
+    /// A part of the catalogue. Has no effect on replay.
     Catalogue(CataloguePart),
 }
 
 impl Entry {
-    /// Whether its blocks are those of a share. All blocks of an object are, or none.
+    /// Whether its blocks belong to a share. Either all blocks of an object do, or none.
     fn is_wide(&self) -> bool {
         match self {
             Self::Fragments { fragments, .. } => fragments.first().is_some_and(|fragment| is_wide(fragment.first)),
@@ -205,8 +201,7 @@ impl Entry {
         }
     }
 
-    /// Bytes that its fragments, moves or ranges take in a header, without what stands in front of
-    /// them.
+    /// Bytes of its fragments, moves or ranges in a header, without the run's head.
     pub fn item_bytes(&self) -> usize {
         match self {
             Self::Fragments { fragments, .. } => fragments.iter().map(|f| fragment_entry_bytes(f.first)).sum(),
@@ -216,7 +211,7 @@ impl Entry {
         }
     }
 
-    /// The fragments whose payloads are in the batch because of this entry, in their order.
+    /// The fragments whose payloads this entry adds to the batch, in order.
     pub fn payloads(&self) -> impl Iterator<Item = (ObjectId, Epoch, &FragmentEntry)> {
         let (who, written, moved): (_, &[FragmentEntry], &[Move]) = match self {
             Self::Fragments { object, epoch, fragments } => ((*object, *epoch), fragments, &[]),
@@ -233,7 +228,7 @@ impl Entry {
 pub struct Batch {
     /// Fixed part.
     pub header: BatchHeader,
-    /// What it says.
+    /// The entries.
     pub entries: Vec<Entry>,
     /// Offset of the first payload.
     pub header_bytes: usize,
@@ -257,11 +252,11 @@ pub fn header_bytes(entries: &[Entry]) -> usize {
     BATCH_FIXED_BYTES + entries
 }
 
-/// Encodes a header of `header_bytes` bytes, at least what the entries need; the rest is zeroes.
-/// Layout of the fixed part: magic 4, crc32c of all of the header behind this field 4, header bytes
+/// Encodes a header of `header_bytes` bytes, at least as many as the entries need; the rest is
+/// zeroes. Layout of the fixed part: magic 4, crc32c of the header after this field 4, header bytes
 /// 4, batch bytes 4, pool 8, sequence number 8, incarnation 8, its first sequence number 8,
-/// durable-before 8, extent 4, number of entries 3, stream 1. Then the entries, each behind its
-/// tag.
+/// durable-before 8, extent 4, number of entries 3, stream 1. Then the entries, each preceded by
+/// its tag.
 pub fn encode_batch(header: &BatchHeader, entries: &[Entry], header_bytes: usize, batch_bytes: usize) -> Vec<u8> {
     let mut out = Vec::with_capacity(header_bytes);
     put_uint(&mut out, BATCH_MAGIC.into(), 4);
@@ -357,11 +352,11 @@ fn put_entry(out: &mut Vec<u8>, entry: &Entry) {
     }
 }
 
-/// Decodes the header of a batch at the start of `bytes`, which reach at most to the end of its
-/// extent. The payloads are not looked at: each is verified by its own checksum.
+/// Decodes the header of a batch at the start of `bytes`, which must not extend past the end of its
+/// extent. Payloads are not examined: each has its own checksum.
 ///
 /// # Errors
-/// When there is no batch there, or its header is damaged, or a length in it is impossible.
+/// When there is no batch, its header is damaged, or a length in it is impossible.
 pub fn decode_batch(bytes: &[u8]) -> Result<Batch, FormatError> {
     let mut cursor = Cursor::new("batch header", bytes);
     if cursor.u32()? != BATCH_MAGIC {
@@ -370,7 +365,7 @@ pub fn decode_batch(bytes: &[u8]) -> Result<Batch, FormatError> {
     let crc = cursor.u32()?;
     let header_bytes = cursor.u32()? as usize;
     if header_bytes < BATCH_FIXED_BYTES || header_bytes > bytes.len() {
-        return Err(cursor.fail(format!("header of {header_bytes} bytes, {} are there", bytes.len())));
+        return Err(cursor.fail(format!("header of {header_bytes} bytes, {} available", bytes.len())));
     }
     if crate::crc::crc32c(&bytes[8..header_bytes]) != crc {
         return Err(cursor.fail("checksum does not match"));
@@ -394,11 +389,11 @@ pub fn decode_batch(bytes: &[u8]) -> Result<Batch, FormatError> {
         entries.push(entry);
     }
     if cursor.rest().iter().any(|byte| *byte != 0) {
-        return Err(cursor.fail("bytes other than zero behind the last entry"));
+        return Err(cursor.fail("nonzero bytes after the last entry"));
     }
     let expected = (header_bytes + payload_bytes).next_multiple_of(BATCH_ALIGN);
     if batch_bytes != expected || batch_bytes > bytes.len() {
-        return Err(cursor.fail(format!("batch of {batch_bytes} bytes, its entries make {expected}")));
+        return Err(cursor.fail(format!("batch of {batch_bytes} bytes, its entries need {expected}")));
     }
     Ok(Batch { header, entries, header_bytes, batch_bytes })
 }
@@ -436,7 +431,8 @@ fn read_entry(cursor: &mut Cursor<'_>) -> Result<Entry, FormatError> {
             for _ in 0..count {
                 let range = (read_first(cursor, wide)?, cursor.uint(3)? as u32);
                 if range.0.0.checked_add(range.1.into()).is_none_or(|end| end > BLOCKS_END) {
-                    return Err(cursor.fail(format!("{} blocks from block {} reach too far", range.1, range.0.0)));
+                    return Err(cursor
+                        .fail(format!("{} blocks from block {} extend past the address space", range.1, range.0.0)));
                 }
                 ranges.push(range);
             }
@@ -461,12 +457,12 @@ fn read_entry(cursor: &mut Cursor<'_>) -> Result<Entry, FormatError> {
     }
 }
 
-/// Inverse of [`put_first`]. A block of a share is never one that a volume can have, and lies in
-/// its address space.
+/// Inverse of [`put_first`]. A block of a share lies past all blocks of volumes and within the
+/// address space of shares.
 pub(crate) fn read_first(cursor: &mut Cursor<'_>, wide: bool) -> Result<BlockIndex, FormatError> {
     let first = BlockIndex(cursor.uint(if wide { WIDE_FIRST_BYTES } else { FIRST_BYTES })?);
     if wide != is_wide(first) || first.0 >= BLOCKS_END {
-        return Err(cursor.fail(format!("block {} is no block of a share", first.0)));
+        return Err(cursor.fail(format!("block {} is not a block of a share", first.0)));
     }
     Ok(first)
 }
@@ -484,8 +480,8 @@ pub(crate) fn read_fragment(cursor: &mut Cursor<'_>, wide: bool) -> Result<Fragm
     Ok(fragment)
 }
 
-/// Reads the head of a run, and makes sure that its items can be there before memory is taken for
-/// them.
+/// Reads the head of a run, and checks that the remaining bytes can hold its items before memory is
+/// allocated for them.
 fn read_run_head(cursor: &mut Cursor<'_>, item_bytes: usize) -> Result<(ObjectId, Epoch, usize), FormatError> {
     let object = ObjectId(cursor.u64()?);
     let epoch = Epoch(cursor.u32()?);
@@ -606,7 +602,7 @@ mod tests {
         bytes[longer - 1] = 1;
         let crc = crate::crc::crc32c(&bytes[8..longer]);
         bytes[4..8].copy_from_slice(&crc.to_le_bytes());
-        assert!(decode_batch(&bytes).unwrap_err().detail.contains("behind the last entry"));
+        assert!(decode_batch(&bytes).unwrap_err().detail.contains("after the last entry"));
     }
 
     #[test]

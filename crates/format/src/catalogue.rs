@@ -1,10 +1,10 @@
-//! The catalogue: all descriptors and the pool's properties as of one moment, written into the log
-//! from time to time, so that the log alone tells what its fragments belong to. Replay passes over
+//! The catalogue: all descriptors and the pool's properties at a point in time, written into the
+//! log periodically, so that the log alone identifies the objects of its fragments. Replay skips
 //! it; `salvage` and `check --repair` read it.
 //!
-//! It is divided into parts, each an entry of a batch of its own, so that it fits in small extents,
-//! however many objects there are. It is complete if and only if all its parts are there. What it
-//! does not know yet, the entries of batches from `as_of` on tell.
+//! It is divided into parts, each an entry of a separate batch, so that it fits into small extents
+//! with any number of objects. It is complete if and only if all parts are present. Later changes
+//! are found in the entries of batches from `as_of` on.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use crate::incarnations::Incarnations;
 use crate::{FormatError, ObjectDescriptor};
 
 const WHAT: &str = "catalogue";
-/// Bytes of a part beside incarnations, properties and descriptors: as-of 8, part 4, parts 4, next
+/// Bytes of a part without incarnations, properties and descriptors: as-of 8, part 4, parts 4, next
 /// object 8, three counts 2 + 2 + 4, crc32c 4.
 pub const CATALOGUE_FIXED_BYTES: usize = 36;
 
@@ -25,23 +25,24 @@ pub const CATALOGUE_FIXED_BYTES: usize = 36;
 pub struct CataloguePart {
     /// All batches with a smaller sequence number are accounted for.
     pub as_of: Seq,
-    /// Index of this part, from 0, and how many there are.
+    /// Index of this part, from 0, and the number of parts.
     pub part: u32,
     /// See `part`.
     pub parts: u32,
-    /// Identifier that the next object gets: one below it that the catalogue does not have is gone.
+    /// Identifier of the next object: an object with a lower one that is missing from the catalogue
+    /// was removed.
     pub next_object: u64,
-    /// The openings of the pool that are remembered; of the first part, others have none.
+    /// The recorded openings of the pool; in the first part only.
     pub incarnations: Incarnations,
-    /// The pool's properties; of the first part, others have none.
+    /// The pool's properties; in the first part only.
     pub properties: BTreeMap<String, String>,
-    /// Descriptors, by id; figures and reaping mean nothing.
+    /// Descriptors, by id; their figures and reaping state are meaningless.
     pub descriptors: Vec<ObjectDescriptor>,
 }
 
 impl CataloguePart {
     /// Encodes: as-of 8, part 4, parts 4, next object 8, incarnations, properties, number of
-    /// descriptors 4, each behind its length (4), crc32c 4.
+    /// descriptors 4, each preceded by its length (4), crc32c 4.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         put_uint(&mut out, self.as_of.0, 8);
@@ -63,7 +64,7 @@ impl CataloguePart {
     /// Decodes and checks.
     ///
     /// # Errors
-    /// When the checksum, a count or a descriptor does not hold, or the part is none of its parts.
+    /// When the checksum, a count or a descriptor is invalid, or the part number is out of range.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         let mut cursor = Cursor::new(WHAT, unseal(WHAT, bytes)?);
         let as_of = Seq(cursor.u64()?);
@@ -85,10 +86,10 @@ impl CataloguePart {
     }
 }
 
-/// What a checkpoint remembers of the catalogue: which extents hold it, and must be kept for it.
+/// The checkpoint's reference to the catalogue: the extents that hold it and must be kept for it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CatalogueRef {
-    /// See [`CataloguePart::as_of`]; 0: there is none.
+    /// See [`CataloguePart::as_of`]; 0: no catalogue.
     pub as_of: Seq,
     /// Its bytes in the log.
     pub bytes: u64,

@@ -14,11 +14,11 @@ use crate::{CatalogueRef, FormatError};
 pub struct OpenExtent {
     /// Where it is; not 0.
     pub extent: ExtentIndex,
-    /// Bytes of it that are filled: the stream's next batch begins there, if it fits.
+    /// Bytes filled so far: the stream's next batch begins there, if it fits.
     pub offset: u32,
 }
 
-/// What ties the map to the log.
+/// Ties the map to the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checkpoint {
     /// Identifier of the pool, as in the superblock.
@@ -27,11 +27,11 @@ pub struct Checkpoint {
     pub incarnation: u64,
     /// Sequence number of the first batch of this incarnation.
     pub incarnation_first_seq: Seq,
-    /// Sequence number that the next batch carries: all before it are in the map.
+    /// Sequence number of the next batch: all earlier ones are in the map.
     pub next_seq: Seq,
     /// The extent that each stream was filling; `None`: its next batch opens one.
     pub open: [Option<OpenExtent>; STREAMS],
-    /// The extents that are opened next, in order, by whichever stream needs one.
+    /// The extents to be opened next, in order, by any stream that needs one.
     pub extents: Vec<ExtentIndex>,
     /// Identifier that the next object gets.
     pub next_object: u64,
@@ -39,13 +39,12 @@ pub struct Checkpoint {
     pub number: u64,
     /// Properties of the pool.
     pub properties: BTreeMap<String, String>,
-    /// Objects: there are as many descriptors beside it. One that is gone would be a volume that
-    /// was never there.
+    /// Number of objects, which must equal the number of descriptors stored with it: a missing one
+    /// would be a lost volume.
     pub objects: u32,
-    /// Live bytes of all extents: the sum over the usage pages. Pages that are gone have left too
-    /// few.
+    /// Live bytes of all extents: the sum over the usage pages. Lost pages make the sum too small.
     pub live_bytes: u64,
-    /// Deltas that lie over the records.
+    /// Number of deltas on top of the records.
     pub deltas: u32,
     /// Where the catalogue is.
     pub catalogue: CatalogueRef,

@@ -1,9 +1,9 @@
-//! The checksum of a fragment: crc32c over who it is, then over what it holds. A fragment read from
-//! the wrong place, or for the wrong block, fails it even if its bytes are intact.
+//! The checksum of a fragment: crc32c over its identity, then over its payload. A fragment read
+//! from the wrong place, or for the wrong block, fails it even if its bytes are intact.
 
 use units::{BlockIndex, Epoch, ObjectId};
 
-/// Whose bytes a fragment holds. It stays the same when the fragment is moved.
+/// Owner of a fragment's bytes. Unchanged when the fragment is moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FragmentIdentity {
     /// The object it was written for.
@@ -34,18 +34,18 @@ fn who_checksum(identity: &FragmentIdentity) -> u32 {
     crate::crc::crc32c(&who)
 }
 
-/// The checksum of a payload of `payload_bytes` bytes under the identity `to`, from its checksum
-/// under the identity `from`, without the payload. If the payload has changed since the old
-/// checksum was made, the new one does not match it either: so a change of identity cannot cover up
-/// damage, as a new sum of the payload could.
+/// Converts the checksum of a payload of `payload_bytes` bytes from the identity `from` to the
+/// identity `to`, without the payload. If the payload changed since the old checksum was computed,
+/// it does not match the new one either: unlike recomputing the sum from the payload, a change of
+/// identity cannot hide damage.
 ///
-/// A CRC is linear: the checksums of the same payload behind two different beginnings differ by the
-/// difference of the beginnings' checksums, multiplied by x to the number of bits that follow.
+/// A CRC is linear: the checksums of the same payload after two different prefixes differ by the
+/// difference of the prefixes' checksums, multiplied by x to the number of bits that follow.
 pub fn reseal(checksum: u32, from: &FragmentIdentity, to: &FragmentIdentity, payload_bytes: u32) -> u32 {
     checksum ^ shift(who_checksum(from) ^ who_checksum(to), payload_bytes)
 }
 
-/// A linear map of remainders: what becomes of each bit.
+/// A linear map of remainders: the image of each bit.
 type Shift = [u32; 32];
 
 /// The map for 1 byte of zeroes, 2, 4, 8, ... : enough for all lengths of four bytes.
@@ -90,7 +90,7 @@ const fn shifts() -> [Shift; 32] {
     all
 }
 
-/// The remainder behind `bytes` more bytes of zeroes.
+/// The remainder after `bytes` more zero bytes.
 fn shift(remainder: u32, bytes: u32) -> u32 {
     SHIFTS.iter().enumerate().fold(
         remainder,

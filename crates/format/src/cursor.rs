@@ -1,5 +1,5 @@
-//! Bounds-checked reading and plain writing of little-endian fields. Public, because the blob
-//! crate's records and nodes are read and written with them too.
+//! Bounds-checked reading and plain writing of little-endian fields. Public, because the records
+//! and nodes of the blob crate use it too.
 
 /// Bytes that do not decode: the structure that was being read, and its fault.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -105,10 +105,10 @@ impl<'a> Cursor<'a> {
     pub fn u64(&mut self) -> Result<u64, FormatError> {
         Ok(u64::from_le_bytes(self.array()?))
     }
-    /// Takes a string behind its 16-bit length.
+    /// Reads a string preceded by its 16-bit length.
     ///
     /// # Errors
-    /// When fewer bytes are left, or they are no UTF-8.
+    /// When fewer bytes are left, or they are not UTF-8.
     pub fn text(&mut self) -> Result<String, FormatError> {
         let len = usize::from(self.u16()?);
         let bytes = self.bytes(len)?;
@@ -128,7 +128,7 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// Asserts that the bytes are refused with any one bit of them wrong.
+/// Asserts that the bytes are refused with any single bit flipped.
 #[cfg(test)]
 pub(crate) fn expect_every_bit_to_count(bytes: &[u8], is_refused: impl Fn(&[u8]) -> bool) {
     let mut bytes = bytes.to_vec();
@@ -145,7 +145,8 @@ pub fn put_uint(out: &mut Vec<u8>, value: u64, width: usize) {
     out.extend_from_slice(&value.to_le_bytes()[..width]);
 }
 
-/// Appends a string behind its 16-bit length. Callers bound the length; a longer one would be cut.
+/// Appends a string preceded by its 16-bit length. Callers bound the length; a longer string would
+/// be truncated.
 pub fn put_text(out: &mut Vec<u8>, text: &str) {
     let len = text.len().min(usize::from(u16::MAX));
     put_uint(out, len as u64, 2);
@@ -158,7 +159,7 @@ pub fn seal(out: &mut Vec<u8>) {
     out.extend_from_slice(&crc.to_le_bytes());
 }
 
-/// Returns the bytes in front of a trailing crc32c, if it matches.
+/// Returns the bytes before a trailing crc32c, if it matches.
 ///
 /// # Errors
 /// When it does not match, or there are too few bytes for it.

@@ -1,6 +1,6 @@
-//! What rollbacks take out of an object's history: cuts. The map forgets the epochs within one; the
-//! log keeps it for longer, so that cuts are remembered behind their time, for a rebuild of the map
-//! from the log.
+//! Cuts: the epochs that rollbacks remove from an object's history. The map drops the records of
+//! these epochs; the log keeps them for longer, so cuts outlive their removal from the map, for a
+//! rebuild of the map from the log.
 
 use units::Epoch;
 
@@ -10,16 +10,16 @@ use crate::cursor::{Cursor, put_uint};
 /// Most cuts of an object.
 pub const CUTS_MAX: usize = 32;
 
-/// Most cuts that are remembered behind their time; the oldest are forgotten first.
+/// Most cuts kept after the map has dropped their records; the oldest are forgotten first.
 pub const UNDONE_MAX: usize = 128;
 
-/// Epochs strictly between two others, which a rollback took back: a point at `before` or later
-/// does not see them.
+/// Epochs strictly between two others, undone by a rollback: a point at `before` or later does not
+/// see them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cut {
-    /// Newest epoch before the cut: that of the snapshot which was gone back to.
+    /// Newest epoch before the cut: the epoch of the snapshot that was restored.
     pub after: Epoch,
-    /// Oldest epoch behind it: the first one after the rollback.
+    /// Oldest epoch after it: the first one after the rollback.
     pub before: Epoch,
 }
 
@@ -30,23 +30,23 @@ impl Cut {
     }
 }
 
-/// What rollbacks took back so long ago that the map has nothing of it any more, but the log may.
+/// Cuts whose records the map has dropped, but the log may still hold.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Undone {
     /// Cuts without a point within, by `before`.
     pub cuts: Vec<Cut>,
-    /// Within this were cuts that are not listed any more: of its epochs the log alone does not
-    /// tell which were taken back.
+    /// Range of the cuts that were forgotten: whether an epoch within it was undone cannot be
+    /// determined from the log alone.
     pub forgotten: Option<Cut>,
 }
 
 impl Undone {
-    /// Enters a cut, which takes the place of those that lie within it. Beyond [`UNDONE_MAX`] the
-    /// oldest are forgotten.
+    /// Adds a cut, which replaces those that lie within it. Beyond [`UNDONE_MAX`] the oldest are
+    /// forgotten.
     pub fn enter(&mut self, new: Cut) {
         self.cuts.retain(|old| old.after < new.after || old.before > new.before);
         let at = self.cuts.partition_point(|old| old.before < new.before);
-        // One that ends there too reaches further back.
+        // One with the same end reaches further into the past.
         if self.cuts.get(at).is_none_or(|old| old.before != new.before) {
             self.cuts.insert(at, new);
         }
@@ -58,12 +58,12 @@ impl Undone {
         }
     }
 
-    /// Whether a record of `epoch` belongs to a range that was taken back.
+    /// Whether a record of `epoch` belongs to a range that was undone.
     pub fn hides(&self, epoch: Epoch) -> bool {
         self.cuts.iter().any(|cut| cut.hides(epoch, cut.before))
     }
 
-    /// Whether a record of `epoch` may be of a range that was taken back, and the list cannot tell.
+    /// Whether a record of `epoch` may belong to an undone range that was forgotten.
     pub fn may_hide(&self, epoch: Epoch) -> bool {
         self.forgotten.is_some_and(|cut| cut.hides(epoch, cut.before))
     }

@@ -1,13 +1,13 @@
-//! Deltas: changes of map records that a light checkpoint puts beside the records instead of into
-//! them. A later one lies over an earlier one, and all of them over the records; a full checkpoint
-//! merges and removes them.
+//! Deltas: changes of map records that a light checkpoint stores next to the records instead of in
+//! them. A later delta overrides an earlier one, and all of them override the records; a full
+//! checkpoint merges and removes them.
 
 use crate::FormatError;
 use crate::cursor::{Cursor, put_uint, seal, unseal};
 use crate::keys::{RecordKey, parse_record_key, record_key};
 use crate::record::Record;
 
-/// A delta is closed when it has so many bytes: a decoded delta stays small.
+/// A delta is closed when it reaches this many bytes: a decoded delta stays small.
 const DELTA_BYTES: usize = 64 << 10;
 /// Bytes of a record's length.
 const LENGTH_BYTES: usize = 2;

@@ -1,9 +1,9 @@
-//! The descriptor of an object: a volume, a share, which differs from a volume in its size only, or
-//! a moment of one.
+//! The descriptor of an object: a volume, a share, which differs from a volume only in its size, or
+//! a snapshot of one.
 //!
-//! An object is a timeline: its records carry epochs 0 to the one in force. A snapshot has no
-//! records of its own, only an origin: an epoch of a timeline. So has a clone, which is a volume;
-//! so the three differ in their state only.
+//! An object is a timeline: its records carry epochs 0 to the current one. A snapshot has no
+//! records of its own, only an origin: an epoch of a timeline. A clone is a volume with an origin;
+//! so the three differ only in their state.
 
 use std::collections::BTreeMap;
 
@@ -15,50 +15,50 @@ use crate::cuts::{CUTS_MAX, Cut, UNDONE_MAX, Undone, put_cut, read_cut, read_cut
 use crate::image::ImagePart;
 use crate::receive::{ReceiveState, SnapshotIdentity, read_identity};
 
-/// What state an object is in.
+/// State of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ObjectState {
     /// A volume that can be used.
     Volume,
-    /// Destroyed. Records that no other object sees are being removed by checkpoint after
-    /// checkpoint. The others stay for as long as an object's origin leads here.
+    /// Destroyed. Checkpoints gradually remove the records that no other object sees. The others
+    /// stay as long as they are the origin of an object.
     Deleting,
-    /// A moment of a volume: read only, without records of its own.
+    /// A point in time of a volume: read only, without records of its own.
     Snapshot,
-    /// A snapshot of which a stream has brought a part so far: no client reads it. It becomes a
-    /// snapshot when all of it is there.
+    /// A snapshot that a stream has delivered in part: no client reads it. It becomes a snapshot
+    /// when complete.
     Partial,
     /// A volume that a stream brings: hidden until its first snapshot is whole.
     Incoming,
-    /// A moment of a volume of which nothing is kept but what it was called in all pools, and where
-    /// in the volume's history it lies: its origin, which may be gone by now.
+    /// A point in time of a volume without its data: only its identity across pools and its
+    /// position in the volume's history remain. Its origin may no longer exist.
     Bookmark,
-    /// A trained dictionary of its parent, for as long as that exists; its content is what
-    /// [`crate::encode_dictionary`] makes.
+    /// A trained dictionary of its parent, with the same lifetime; its content is produced by
+    /// [`crate::encode_dictionary`].
     Dictionary,
-    /// A folder: it has no data, only properties. Volumes, shares and other folders lie in it.
+    /// A folder: no data, only properties. Contains volumes, shares and other folders.
     Folder,
 }
 
 impl ObjectState {
-    /// Whether an object of this state can have records: snapshots only look at those of others,
-    /// bookmarks at none, and folders have no data.
+    /// Whether an object in this state can have records: snapshots only refer to those of others,
+    /// bookmarks to none, and folders have no data.
     pub const fn has_records(self) -> bool {
         !matches!(self, Self::Snapshot | Self::Partial | Self::Bookmark | Self::Folder)
     }
 }
 
-/// Where an object falls through to where it has nothing of its own.
+/// Where reads go for blocks that the object does not have itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Origin {
     /// Object.
     pub object: ObjectId,
-    /// Newest epoch of it that is seen.
+    /// Newest visible epoch of it.
     pub epoch: Epoch,
 }
 
-/// Numbers that a share has used up. They belong to the share and not to a state of its tree: a
-/// rollback, or a difference that is received, leaves them as they are or raises them.
+/// Numbers used up by a share. They belong to the share and not to a state of its tree: a rollback,
+/// or receiving an incremental stream, leaves them unchanged or raises them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TreeNumbers {
     /// The tree may have handed out all file numbers below this one.
@@ -67,11 +67,11 @@ pub struct TreeNumbers {
     pub generation: u32,
 }
 
-/// The object has lost a point: all its groups must be gone through once, in a circle, for records
-/// that no point needs any more. Holds how far that is.
+/// The object has lost a point: all its groups must be visited once, cyclically, to find records
+/// that no point needs any more. Holds the progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reap {
-    /// The group that comes next.
+    /// The next group.
     pub next: GroupIndex,
     /// The group at which the circle began.
     pub stop: GroupIndex,
@@ -96,22 +96,22 @@ pub struct ObjectDescriptor {
     /// Name, unique among the volumes and folders of its folder; of a snapshot, unique among those
     /// of its parent.
     pub name: String,
-    /// Size in bytes; of a share that of its address space, [`SHARE_BYTES`].
+    /// Size in bytes; for a share the size of its address space, [`SHARE_BYTES`].
     pub size_bytes: u64,
-    /// Epoch in force.
+    /// Current epoch.
     pub epoch: Epoch,
     /// Origin of a clone or a snapshot.
     pub origin: Option<Origin>,
-    /// The folder, or the share, that a volume or a folder lies in; the volume under which a
-    /// snapshot is listed; the object whose fragments may need a dictionary.
+    /// The folder or share that contains a volume or a folder; the volume that lists a snapshot;
+    /// the object whose fragments may need a dictionary.
     pub parent: Option<ObjectId>,
     /// A snapshot that was made by a schedule, which may also remove it.
     pub scheduled: bool,
-    /// What rollbacks took back, by `before`.
+    /// Cuts made by rollbacks, ordered by `before`.
     pub cuts: Vec<Cut>,
     /// Cuts without a point within.
     pub undone: Undone,
-    /// Work that is due on the object's records. Means nothing in a batch.
+    /// Pending work on the object's records. Meaningless in a batch.
     pub reap: Option<Reap>,
     /// Seconds since 1970.
     pub created_unix_s: u64,
@@ -121,15 +121,15 @@ pub struct ObjectDescriptor {
     pub stored_bytes: u64,
     /// Properties set on the object itself.
     pub properties: BTreeMap<String, String>,
-    /// Of a snapshot, what it is called in all pools; of others none.
+    /// Identity of a snapshot across pools; none for other objects.
     pub identity: Option<SnapshotIdentity>,
-    /// How much of a snapshot has come, while it does.
+    /// Progress of a snapshot that is being received.
     pub receive: Option<Box<ReceiveState>>,
-    /// Numbers of a share that belong to no single state of its tree; 0 in other objects.
+    /// Numbers of a share that do not belong to any one state of its tree; 0 in other objects.
     pub numbers: TreeNumbers,
-    /// Of an object that holds the fetched groups of an image: which image. No user sees such an
-    /// object by itself, so it is a destroyed one; what was cloned from it keeps it. Where it has
-    /// no record, nothing is known.
+    /// The image whose fetched groups this object holds. Such an object is not visible to users, so
+    /// its state is `Deleting`; its clones keep it alive. Where it has no record, the content is
+    /// unknown.
     pub image: Option<Box<ImagePart>>,
 }
 
@@ -151,7 +151,7 @@ const FLAG_RECEIVE: u8 = 32;
 const FLAG_FORGOTTEN: u8 = 64;
 const FLAG_IMAGE: u8 = 128;
 
-/// Size of a folder, which means nothing.
+/// Size of a folder; without meaning.
 const FOLDER_BYTES: u64 = 1;
 
 /// Longest name of an object, in bytes.
@@ -183,12 +183,12 @@ impl ObjectDescriptor {
         }
     }
 
-    /// A folder in another one, or in none.
+    /// Creates a folder within another, or at the top level.
     pub fn folder(id: ObjectId, name: impl Into<String>, parent: Option<ObjectId>) -> Self {
         Self { state: ObjectState::Folder, parent, ..Self::volume(id, name, FOLDER_BYTES) }
     }
 
-    /// Whether it is a share, or a moment of one: its size says so.
+    /// Whether it is a share, or a snapshot of one, as its size shows.
     pub const fn is_share(&self) -> bool {
         self.size_bytes == SHARE_BYTES
     }
@@ -200,7 +200,7 @@ impl ObjectDescriptor {
         TreeNumbers { reserved, generation }
     }
 
-    /// Whether others may lie in it: in a folder anything, in a share other shares.
+    /// Whether it can contain others: a folder can contain anything, a share other shares.
     pub fn holds_others(&self) -> bool {
         self.state == ObjectState::Folder || self.state == ObjectState::Volume && self.is_share()
     }
@@ -208,10 +208,10 @@ impl ObjectDescriptor {
     /// Encodes: id 8, state 1, name, size 8, epoch 4, flags 1 (has an origin, made by a schedule,
     /// reap is due, reap has wrapped, identity follows, receive state follows, cuts were forgotten,
     /// image follows), origin object 8, origin epoch 4, parent 8 (0: none), reap's next group 8 and
-    /// stop 8, number of cuts 1, per cut after 4 and before 4, the same for those that are undone,
-    /// created 8, allocated blocks 8, stored bytes 8, properties, identity 16 if so, receive state
-    /// 41 if so, within what cuts were forgotten 8 if so, image if so, of a share its numbers 8 and
-    /// its generation 4, crc32c 4.
+    /// stop 8, number of cuts 1, per cut after 4 and before 4, the same for undone cuts, created 8,
+    /// allocated blocks 8, stored bytes 8, properties, then if flagged: identity 16, receive state
+    /// 41, range of forgotten cuts 8, image; for a share its numbers 8 and its generation 4; crc32c
+    /// 4.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(160);
         put_uint(&mut out, self.id.0, 8);
@@ -338,29 +338,29 @@ impl ObjectDescriptor {
         if size_bytes > units::OBJECT_BYTES_MAX && size_bytes != SHARE_BYTES {
             return Err(cursor.fail(format!("size of {size_bytes} bytes")));
         }
-        // An object is newer than its origin: so there is no circle.
+        // An object is newer than its origin, which rules out cycles.
         if descriptor.origin.is_some_and(|origin| origin.object >= id) {
-            return Err(cursor.fail("its origin is younger than itself"));
+            return Err(cursor.fail("its origin is newer than the object itself"));
         }
         let is_moment = matches!(state, ObjectState::Snapshot | ObjectState::Partial | ObjectState::Bookmark);
         if is_moment && (descriptor.origin.is_none() || descriptor.parent.is_none() || descriptor.identity.is_none()) {
-            return Err(cursor.fail("a snapshot, or a bookmark, of nothing"));
+            return Err(cursor.fail("a snapshot or bookmark without an origin"));
         }
         if (state == ObjectState::Partial) != descriptor.receive.is_some() {
-            return Err(cursor.fail("it is being received and is not"));
+            return Err(cursor.fail("inconsistent receive state"));
         }
         if state == ObjectState::Folder && (descriptor.origin.is_some() || descriptor.parent == Some(id)) {
-            return Err(cursor.fail("a folder that came from something, or lies in itself"));
+            return Err(cursor.fail("a folder with an origin, or within itself"));
         }
         if descriptor.image.is_some() && (state != ObjectState::Deleting || descriptor.origin.is_some()) {
-            return Err(cursor.fail("an image that is a volume, or came from one"));
+            return Err(cursor.fail("an image that is not deleted, or has an origin"));
         }
-        // Fragments name it in four bytes. It came later than what it was trained for.
+        // Fragments name it in four bytes. It is newer than the object that it was trained for.
         let is_dictionary_right = descriptor.origin.is_none()
             && descriptor.parent.is_some_and(|parent| parent < id)
             && u32::try_from(id.0).is_ok();
         if descriptor.state == ObjectState::Dictionary && !is_dictionary_right {
-            return Err(cursor.fail("a dictionary of nothing, or with a number that no fragment can name"));
+            return Err(cursor.fail("a dictionary without a parent, or with a number too large for fragments"));
         }
         Ok(descriptor)
     }

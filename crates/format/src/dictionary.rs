@@ -1,12 +1,11 @@
-//! What a trained dictionary is stored as: the content of an object of its own. So the log, the
-//! cleaner and scrubbing treat it like any data; what makes it a dictionary is the state in its
-//! object's descriptor.
+//! Storage form of a trained dictionary: the content of a separate object. The log, the cleaner and
+//! scrubbing thus handle it like any other data; the state in its object's descriptor makes it a
+//! dictionary.
 
 use crate::FormatError;
 use crate::cursor::{Cursor, seal, unseal};
 
-/// What the content begins with. A content of zeroes, which is what lost records read as, is no
-/// dictionary.
+/// Start of the content. All zeroes, which lost records read as, is not a valid dictionary.
 const MAGIC: [u8; 4] = *b"SHDI";
 /// Bytes that the content has besides the dictionary's.
 pub const DICTIONARY_FRAME_BYTES: usize = 8;
@@ -20,15 +19,15 @@ pub fn encode_dictionary(dictionary: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The dictionary's bytes in a content. Decoding with any others would give wrong bytes that
-/// nothing notices: so each fragment's checksum is not enough, and the whole is verified.
+/// Returns the dictionary's bytes from its content. Decoding with any other bytes would yield wrong
+/// data unnoticed, so the checksums of single fragments do not suffice: the whole is verified.
 ///
 /// # Errors
-/// When the checksum or the magic does not hold, or nothing is in it.
+/// When the checksum or the magic does not match, or it is empty.
 pub fn decode_dictionary(content: &[u8]) -> Result<&[u8], FormatError> {
     let mut cursor = Cursor::new("dictionary", unseal("dictionary", content)?);
     if cursor.bytes(MAGIC.len())? != MAGIC {
-        return Err(cursor.fail("it does not begin as one"));
+        return Err(cursor.fail("the magic number is missing"));
     }
     if cursor.remaining() == 0 {
         return Err(cursor.fail("it is empty"));
@@ -36,9 +35,9 @@ pub fn decode_dictionary(content: &[u8]) -> Result<&[u8], FormatError> {
     cursor.bytes(cursor.remaining())
 }
 
-/// How many bytes the content at the start of `padded` has, if there is one and nothing but zeroes
-/// behind it: for a caller without the descriptor, which knows blocks only. At most `padding` bytes
-/// are taken for zeroes behind it.
+/// Returns the length of the content at the start of `padded`, if it is valid and followed only by
+/// zeroes: for callers without the descriptor, which only see blocks. At most `padding` trailing
+/// bytes are treated as padding.
 pub fn dictionary_content_bytes(padded: &[u8], padding: usize) -> Option<usize> {
     if !padded.starts_with(&MAGIC) {
         return None;

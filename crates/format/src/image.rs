@@ -1,5 +1,4 @@
-//! The remote part of a descriptor: the image of which an object holds the groups that have been
-//! fetched.
+//! The remote part of a descriptor: the image whose fetched groups an object holds.
 
 use crate::FormatError;
 use crate::cursor::{Cursor, put_text, put_uint};
@@ -7,12 +6,12 @@ use crate::cursor::{Cursor, put_text, put_uint};
 /// Longest location, in bytes: it goes into the log with its descriptor.
 const LOCATION_BYTES_MAX: usize = 4096;
 
-/// An image that lies elsewhere, and whose version never changes.
+/// An image stored elsewhere, whose version never changes.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ImagePart {
-    /// Where it lies.
+    /// Its location.
     pub location: String,
-    /// Which one of those that have ever lain there.
+    /// Distinguishes it from other images that existed at the same location.
     pub incarnation: u128,
     /// Its version.
     pub version: u64,

@@ -1,5 +1,5 @@
-//! The openings of a pool that are remembered, because batches that never happened may lie behind
-//! the end that they found.
+//! The recorded openings of a pool: void batches may lie past the end of the log that each opening
+//! found.
 
 use units::Seq;
 
@@ -9,15 +9,15 @@ use crate::cursor::{Cursor, put_uint, seal, unseal};
 const WHAT: &str = "end of the log";
 /// Bytes of an incarnation.
 const INCARNATION_BYTES: usize = 16;
-/// Most incarnations that are remembered: as many crashes.
+/// Most incarnations recorded: as many crashes.
 pub const INCARNATIONS_MAX: usize = 128;
-/// Set in their number: some are forgotten.
+/// Set in their number: some were forgotten.
 const FLAG_FORGOTTEN: u16 = 1 << 15;
 /// The key of [`LogEnd`] in the map store.
 pub const KEY_END: &[u8] = b"E";
 
-/// An opening of the pool: its number, and the sequence number of its first batch. Batches of older
-/// ones from there on never happened.
+/// An opening of the pool: its number, and the sequence number of its first batch. Batches of
+/// earlier openings from that number on are void.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Incarnation {
     /// Number of the opening.
@@ -31,13 +31,13 @@ pub struct Incarnation {
 pub struct Incarnations {
     /// Those that did not follow an orderly end, oldest first.
     pub known: Vec<Incarnation>,
-    /// The number of the newest of those that are forgotten, and the first sequence number of the
-    /// oldest: of batches of older openings from there on, it is unknown whether they happened.
+    /// Number of the newest forgotten incarnation, and first sequence number of the oldest: whether
+    /// batches of older openings from there on are valid is unknown.
     pub forgotten: Option<Incarnation>,
 }
 
 impl Incarnations {
-    /// Enters an opening. One that wrote nothing says no more than the next one, and beyond
+    /// Adds an opening. One that wrote nothing is superseded by the next one; beyond
     /// [`INCARNATIONS_MAX`] the oldest are forgotten.
     pub fn enter(&mut self, new: Incarnation) {
         if self.known.last().is_some_and(|last| last.number >= new.number) {
@@ -57,8 +57,8 @@ impl Incarnations {
         Incarnation { number: known.number.max(more.number), first_seq: known.first_seq.min(more.first_seq) }
     }
 
-    /// Encodes: their number 2, bit 15 of it set if some are forgotten, each 16 (number 8, first
-    /// sequence number 8), and 16 if so.
+    /// Encodes: their number 2, with bit 15 set if some were forgotten, each 16 (number 8, first
+    /// sequence number 8), and 16 for the forgotten ones if flagged.
     pub(crate) fn put(&self, out: &mut Vec<u8>) {
         let flag = if self.forgotten.is_some() { FLAG_FORGOTTEN } else { 0 };
         put_uint(out, u64::from(self.known.len() as u16 | flag), 2);
@@ -82,13 +82,13 @@ impl Incarnations {
     }
 }
 
-/// Where the log of an opening ended for good: it wrote no batch with that number or a greater one,
-/// and never will.
+/// Final end of an opening's log: it wrote no batch with this number or a greater one, and never
+/// will.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogEnd {
     /// Number of the opening.
     pub incarnation: u64,
-    /// Sequence number behind its last batch.
+    /// Sequence number after its last batch.
     pub next_seq: Seq,
 }
 

@@ -1,9 +1,9 @@
-//! The inventory: which extents hold something as of a checkpoint, and how far each is filled. With
-//! it the data file alone tells whether something is missing. Two copies in extent 0, written in
-//! turn, each before the checkpoint that it belongs to is durable.
+//! The inventory: lists the extents in use as of a checkpoint, and how far each is filled. With it
+//! the data file alone shows whether something is missing. Two copies in extent 0, written
+//! alternately, each before its checkpoint is durable.
 //!
-//! The header is one sector, so that a crash leaves the old one or the new one. A body that does
-//! not match its header was torn by one, or damaged.
+//! The header is one sector, so a crash leaves the old one or the new one. A body that does not
+//! match its header is torn or damaged.
 
 use units::{ExtentIndex, ObjectId, Seq};
 
@@ -24,21 +24,22 @@ const EXTENT_BYTES: usize = 4;
 const OBJECT_BYTES: usize = 16;
 /// Bit of `flags`: the pool was closed with this checkpoint, and the log ends there.
 const CLOSED: u32 = 1 << 0;
-/// Bit of `flags`: there was no room for the body.
+/// Bit of `flags`: the body did not fit.
 const TOO_LARGE: u32 = 1 << 1;
-/// Bit of `flags`: there was no room for the objects.
+/// Bit of `flags`: the objects did not fit.
 const NO_OBJECTS: u32 = 1 << 2;
-/// Bit of `flags`: there is no room for entries, but one bit for each extent says whether it holds something.
+/// Bit of `flags`: the entries did not fit; one bit for each extent shows whether it is in use.
 const COARSE: u32 = 1 << 3;
 /// Bits of an extent's entry that hold how far it is filled, in blocks of 4 KiB.
 const FILL_BITS: u32 = 13;
-/// In place of that: what the extent holds is older than the inventory, so that it is not known.
+/// Stored instead of the fill if it is unknown, because the extent's content predates the
+/// inventory.
 const FILL_UNKNOWN: u32 = (1 << FILL_BITS) - 1;
-/// What numbers of batches are reduced by: 0 is none.
+/// Modulus of stored batch numbers; 0 stands for none.
 const SEQ_MODULUS: u64 = (1 << (32 - FILL_BITS)) - 1;
 
-/// Where the copies lie in extent 0, and how many bytes each may have: beside the copies of the
-/// superblock, or behind them.
+/// Location and size limit of both copies in extent 0: in the gaps between the copies of the
+/// superblock, or after them.
 pub const fn inventory_places(extent_bytes: u32) -> [(u64, usize); 2] {
     const BEHIND: u64 = 32 << 10;
     if (extent_bytes as u64) <= BEHIND {
@@ -62,7 +63,7 @@ pub struct Filled {
 pub struct ExtentEntry(pub u32);
 
 impl ExtentEntry {
-    /// Nothing that is needed is in it, or the log has it open.
+    /// It holds nothing that is needed, or the log has it open.
     pub const UNUSED: Self = Self(0);
     /// It holds something, and how much is not known.
     pub const UNKNOWN: Self = Self(FILL_UNKNOWN);
@@ -73,7 +74,7 @@ impl ExtentEntry {
         Self((filled.end / BATCH_ALIGN as u32) | (seq << FILL_BITS))
     }
 
-    /// Bytes that are filled; `None`: not known.
+    /// Bytes filled; `None`: unknown.
     pub fn end(self) -> Option<u32> {
         let fill = self.0 & FILL_UNKNOWN;
         (fill != FILL_UNKNOWN).then_some(fill * BATCH_ALIGN as u32)
@@ -89,24 +90,25 @@ pub struct Inventory {
     pub number: u64,
     /// Its incarnation.
     pub incarnation: u64,
-    /// All batches before it are accounted for, and were durable.
+    /// All earlier batches are included, and were durable.
     pub next_seq: Seq,
     /// The log ends there.
     pub is_closed: bool,
-    /// What the log has open in each stream. A last batch of 0 is not known.
+    /// The extents that the log has open, by stream. A last batch of 0 is unknown.
     pub open: [Option<(ExtentIndex, Filled)>; STREAMS],
-    /// By number of the extent; `None`: there was no room for them.
+    /// By extent number; `None`: they did not fit.
     pub extents: Option<Vec<ExtentEntry>>,
-    /// There was room only for whether an extent holds something, not for how much: none of `extents` is known but as such.
+    /// Only one bit per extent fitted, which shows whether it is in use: the fill of `extents` is
+    /// unknown.
     pub is_coarse: bool,
-    /// Those of them, and of the open ones, that hold the catalogue or entries since.
+    /// Those among the used and open extents that hold the catalogue, or entries written since.
     pub pinned: Vec<ExtentIndex>,
-    /// Objects that hold something, and how many blocks of data in all their epochs; `None`: there
-    /// was no room.
+    /// Objects with data, and the number of data blocks in all their epochs; `None`: they did not
+    /// fit.
     pub objects: Option<Vec<(ObjectId, u64)>>,
 }
 
-/// The header of an inventory, which says what its body is.
+/// The header of an inventory, which describes the body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InventoryHeader {
     /// All but the body.
@@ -201,8 +203,10 @@ impl InventoryHeader {
 }
 
 impl Inventory {
-    /// Encodes the header, zeroes up to [`INVENTORY_HEAD_BYTES`], and the body: entries of extents 4 each, pinned extents 4 each, objects 16 each. Where
-    /// the entries do not fit in `room` bytes, a bit for each extent takes their place. What does not fit either is left out, and the flags say so.
+    /// Encodes the header, zeroes up to [`INVENTORY_HEAD_BYTES`], and the body: entries of extents
+    /// 4 each, pinned extents 4 each, objects 16 each. Entries that do not fit into `room` bytes
+    /// are replaced by one bit per extent. If that does not fit either, it is omitted; the flags
+    /// record this.
     pub fn encode(&self, room: usize) -> Vec<u8> {
         let room = room.saturating_sub(INVENTORY_HEAD_BYTES);
         let bytes = |extents: usize, is_coarse| entries_bytes(extents, is_coarse) + self.pinned.len() * EXTENT_BYTES;
@@ -255,7 +259,7 @@ impl Inventory {
     }
 }
 
-/// Bytes of what is said of so many extents.
+/// Bytes of the entries for that many extents.
 const fn entries_bytes(extents: usize, is_coarse: bool) -> usize {
     if is_coarse { extents.div_ceil(32) * 4 } else { extents * EXTENT_BYTES }
 }
@@ -302,7 +306,7 @@ mod tests {
         crate::cursor::expect_every_bit_to_count(body, |body| header.clone().with_body(body).is_err());
     }
 
-    /// A pool whose entries have no room, but whose bits have.
+    /// A pool whose entries do not fit, but whose bits do.
     #[test]
     fn where_entries_have_no_room_a_bit_says_whether_an_extent_holds_something() {
         let filled = Filled { end: 8192, last: Seq(77) };
@@ -314,7 +318,7 @@ mod tests {
             let coarse = entries.iter().map(|e| if *e == ExtentEntry::UNUSED { *e } else { ExtentEntry::UNKNOWN });
             let expected = Inventory { extents: Some(coarse.collect()), is_coarse: true, ..all.clone() };
             assert_eq!(decode(&bytes).unwrap(), expected);
-            // What an opening read so is written so again, as far as there is room.
+            // An inventory decoded on opening is encoded identically, as far as it fits.
             assert_eq!(decode(&expected.encode(INVENTORY_HEAD_BYTES + 1000)).unwrap(), expected);
             let none = decode(&all.encode(INVENTORY_HEAD_BYTES + 100)).unwrap();
             assert_eq!((none.extents, none.is_coarse), (None, false));

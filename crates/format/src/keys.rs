@@ -89,7 +89,7 @@ pub fn parse_usage_key(bytes: &[u8]) -> Option<ExtentIndex> {
     u32::from_be_bytes(page).checked_mul(crate::USAGE_PAGE_EXTENTS as u32).map(ExtentIndex)
 }
 
-/// `D`, number of the checkpoint, part: the order in which deltas lie over each other.
+/// `D`, number of the checkpoint, part: the order in which deltas apply.
 pub fn delta_key(checkpoint: u64, part: u32) -> [u8; 13] {
     let mut bytes = [TABLE_DELTA; 13];
     bytes[1..9].copy_from_slice(&checkpoint.to_be_bytes());
@@ -108,8 +108,7 @@ pub const fn delta_key_range() -> (&'static [u8], &'static [u8]) {
     (b"D", b"E")
 }
 
-/// `Q`, then as [`record_key`]: a record that was rebuilt, and of which blocks may have been
-/// discarded.
+/// `Q`, then as [`record_key`]: a rebuilt record, some of whose blocks may have been discarded.
 pub fn doubt_key(key: &RecordKey) -> [u8; 21] {
     let mut bytes = record_key(key);
     bytes[0] = TABLE_DOUBT;

@@ -1,6 +1,6 @@
-//! What a pool has learned about codecs: cells of the policy's table, kept in the map store so that
-//! a restart does not begin anew. Nothing depends on it: without it, or when it is damaged,
-//! learning begins again.
+//! Codec statistics of a pool: cells of the policy's table, stored in the map store so that they
+//! survive a restart. Nothing depends on them: if they are missing or damaged, they are collected
+//! from scratch.
 
 use crate::FormatError;
 use crate::cursor::{Cursor, put_uint, seal, unseal};
@@ -20,10 +20,10 @@ pub fn encode_learned(cells: &[(u16, u64)]) -> Vec<u8> {
     out
 }
 
-/// Decodes and checks: the checksum, and that cells come in ascending order of their indices.
+/// Decodes and checks: the checksum, and the ascending order of indices.
 ///
 /// # Errors
-/// When any of that does not hold.
+/// When one of these is violated.
 pub fn decode_learned(bytes: &[u8]) -> Result<Vec<(u16, u64)>, FormatError> {
     let mut cursor = Cursor::new("learned costs", unseal("learned costs", bytes)?);
     let count = cursor.u32()?;

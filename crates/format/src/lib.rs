@@ -1,5 +1,5 @@
-//! Bytes on disk: encode, decode, checksums, versions. No I/O, no clock, no allocation that a
-//! length on disk could make large. `docs/FORMAT.md` is the normative text; all integers are
+//! The on-disk format: encoding, decoding, checksums, versions. No I/O, no clock, no allocation
+//! sized by an unchecked length. `docs/FORMAT.md` is the normative text; all integers are
 //! little-endian except in map keys, which are big-endian so that they sort.
 
 mod batch;

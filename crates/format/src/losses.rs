@@ -1,15 +1,15 @@
-//! What the pool remembers of repairs that dropped something which was, or may have been, flushed.
+//! The pool's record of repairs that dropped data which was, or may have been, flushed.
 
 use crate::FormatError;
 use crate::cursor::{Cursor, put_text, put_uint, seal, unseal};
 
 const WHAT: &str = "note of losses";
-/// The key under which the map store keeps them; may be missing.
+/// Key of the losses in the map store; may be missing.
 pub const KEY_LOSSES: &[u8] = b"A";
 /// Losses that are remembered: the newest. A repair with loss is an event that an administrator
 /// acts upon, not a habit.
 pub const LOSSES_MAX: usize = 16;
-/// Bytes of a description that are kept: about a hundred paths.
+/// Most bytes stored of a description: about a hundred paths.
 pub const LOSS_TEXT_BYTES_MAX: usize = 16_000;
 
 const ACKNOWLEDGED: u8 = 1;
@@ -21,22 +21,23 @@ const UNTOLD: u8 = 2;
 pub struct LossNote {
     /// When, in seconds since 1970.
     pub unix_s: u64,
-    /// Whether an administrator has said that it is known.
+    /// Whether an administrator has acknowledged it.
     pub is_acknowledged: bool,
-    /// Whether the repair has not told of it yet: if it was killed, the next one does.
+    /// Whether the repair has not reported it yet: if the repair was killed, the next one reports
+    /// it.
     pub is_untold: bool,
     /// The loss, in words.
     pub text: String,
 }
 
 impl LossNote {
-    /// A loss that was told when it was accepted.
+    /// A loss that was reported when it was accepted.
     pub const fn new(unix_s: u64, text: String) -> Self {
         Self { unix_s, is_acknowledged: false, is_untold: false, text }
     }
 }
 
-/// Encodes the newest of them: number 2, each as when 8, state 1 (1: acknowledged, 2: not told
+/// Encodes the newest ones: number 2, each as time 8, state 1 (1: acknowledged, 2: not reported
 /// yet), text (2 + bytes); crc32c 4.
 pub fn encode_losses(losses: &[LossNote]) -> Vec<u8> {
     let newest = &losses[losses.len().saturating_sub(LOSSES_MAX)..];

@@ -9,13 +9,13 @@ const WHAT: &str = "note of the newest opening";
 const MAGIC: &[u8; 8] = b"ShaleOp\x01";
 /// Bytes of a note: magic, pool, number, checksum.
 pub const OPENING_NOTE_BYTES: usize = 8 + 16 + 8 + 4;
-/// Where its copies lie, in bytes: behind those of the superblock, in extent 0, which is never
+/// Locations of its copies, in bytes: after those of the superblock, in extent 0, which is never
 /// freed.
 pub const OPENING_NOTE_OFFSETS: [u64; 2] = [4096, 20480];
-/// The key under which the map store tells which opening the data file is known to note.
+/// Key in the map store for the opening that the data file is known to note.
 pub const KEY_NOTED: &[u8] = b"N";
 
-/// What the data file tells of the newest opening: a checkpoint that names it is, or was, durable.
+/// The newest opening according to the data file: a checkpoint that names it is, or was, durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OpeningNote {
     /// Identifier of the pool.

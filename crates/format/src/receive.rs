@@ -1,4 +1,4 @@
-//! What a snapshot is called in all pools, and how far one has come that a stream brings.
+//! Identity of a snapshot across pools, and the progress of one that is being received.
 
 use units::GroupIndex;
 
@@ -23,7 +23,7 @@ pub(crate) fn read_identity(cursor: &mut Cursor<'_>) -> Result<SnapshotIdentity,
     Ok(SnapshotIdentity(identity))
 }
 
-/// Puts one byte that tells whether there is an identity, and the identity or zeroes.
+/// Appends a byte that marks whether there is an identity, and the identity or zeroes.
 pub(crate) fn put_optional_identity(out: &mut Vec<u8>, identity: Option<&SnapshotIdentity>) {
     out.push(identity.is_some().into());
     out.extend_from_slice(&identity.map_or([0; 16], |identity| identity.0));
@@ -36,18 +36,18 @@ pub(crate) fn read_optional_identity(cursor: &mut Cursor<'_>) -> Result<Option<S
     match (is_there, identity) {
         (1, identity) => Ok(Some(identity)),
         (0, SnapshotIdentity([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])) => Ok(None),
-        (other, _) => Err(cursor.fail(format!("an identity marked {other}"))),
+        (other, _) => Err(cursor.fail(format!("invalid identity marker {other}"))),
     }
 }
 
-/// How far a snapshot has come.
+/// Progress of a receive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReceiveState {
-    /// The snapshot that the stream goes out from; none: from nothing.
+    /// The snapshot on which the stream is based; none for a full stream.
     pub from: Option<SnapshotIdentity>,
-    /// All groups before this one are here.
+    /// All groups before this one have been received.
     pub next: GroupIndex,
-    /// Bytes of payload that have come.
+    /// Bytes of payload received.
     pub payload_bytes: u64,
     /// Bytes of payload that the sender expected to send in all; an estimate.
     pub expected_bytes: u64,

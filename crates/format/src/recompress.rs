@@ -1,4 +1,4 @@
-//! How far a recompression has come: kept in the map store, so that it goes on after a restart.
+//! Progress of a recompression, stored in the map store so that it survives a restart.
 
 use units::{ExtentIndex, ObjectId};
 
@@ -19,9 +19,9 @@ pub struct RecompressState {
     pub started_unix_s: u64,
     /// The extent that is next; the number of extents when all are done.
     pub next: ExtentIndex,
-    /// Fragments looked at.
+    /// Fragments examined.
     pub fragments: u64,
-    /// Fragments rewritten, and what they took before and take now, in bytes.
+    /// Fragments rewritten, and their stored bytes before and after.
     pub rewritten: u64,
     /// See `rewritten`.
     pub before_bytes: u64,

@@ -1,7 +1,7 @@
-//! The map record: where each block of one group lies that was written in one epoch.
+//! The map record: the location of each block of a group that was written in one epoch.
 //!
-//! The same type serves as a change to a record: what it names replaces what an older record says,
-//! what it does not name falls through to it.
+//! The same type represents a change to a record: its blocks replace those of an older record, all
+//! others fall through.
 
 use smallvec::SmallVec;
 use units::{BlockMask, GROUP_BYTES};
@@ -42,10 +42,10 @@ impl FragmentRef {
         BlockMask::run(self.first as u32, self.count as u32)
     }
 
-    /// The share of the stored bytes that the live blocks stand for: what cleaning would keep of a
-    /// unit of which some blocks were overwritten. Shares of disjoint live masks add up, those of
-    /// all blocks to the stored bytes, and no block counts less than one byte: so an extent's sum
-    /// is zero if and only if nothing refers to it.
+    /// The share of the stored bytes attributed to the live blocks: the space that cleaning would
+    /// retain of a partly overwritten unit. Shares of disjoint live masks add up, and the share of
+    /// all blocks is the stored bytes. No block has a share below one byte: so an extent's sum is
+    /// zero if and only if nothing refers to it.
     pub fn live_bytes(&self) -> u32 {
         let count = u32::from(self.count.max(1));
         let stored = self.stored.max(count);
@@ -58,14 +58,13 @@ impl FragmentRef {
     }
 }
 
-/// Fragments of a group. Most changes concern one: it lies where the list does, and needs no memory
-/// of its own.
+/// Fragments of a group. Most changes have one, which is stored inline.
 pub type Fragments = SmallVec<[FragmentRef; 1]>;
 
 /// The known blocks of one group.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Record {
-    /// Blocks that read as zeroes whatever older epochs say.
+    /// Blocks that read as zeroes, overriding older epochs.
     pub holes: BlockMask,
     /// Fragments; their live masks are disjoint, and disjoint from `holes`.
     pub fragments: Fragments,
@@ -94,14 +93,14 @@ impl Clone for Record {
 }
 
 impl Record {
-    /// A copy that has room for so many fragments more.
+    /// Copies the record, with capacity for `more` additional fragments.
     pub fn with_room(&self, more: usize) -> Self {
         let mut fragments = Fragments::with_capacity(self.fragments.len() + more);
         fragments.extend_from_slice(&self.fragments);
         Self { holes: self.holes, fragments }
     }
 
-    /// Blocks of which the record says something.
+    /// Blocks that the record has an entry for.
     pub fn known(&self) -> BlockMask {
         self.fragments.iter().fold(self.holes, |mask, f| mask.or(f.live))
     }
@@ -111,16 +110,15 @@ impl Record {
         self.fragments.iter().fold(BlockMask::EMPTY, |mask, f| mask.or(f.live))
     }
 
-    /// Whether the record says nothing.
+    /// Whether the record has no entries.
     pub fn is_empty(&self) -> bool {
         self.holes.is_empty() && self.fragments.is_empty()
     }
 
-    /// Forgets what it says of `blocks`; `lost` gets each fragment that loses blocks, its live mask
-    /// cut down to those.
+    /// Removes the entries for `blocks`; `lost` is called with each fragment that loses blocks, its
+    /// live mask reduced to those.
     pub fn forget(&mut self, blocks: BlockMask, lost: &mut dyn FnMut(&FragmentRef)) {
-        // No block has two fragments: most changes concern one, and the others need not be looked
-        // at.
+        // No block has two fragments: most changes concern one, and the rest can be skipped.
         let mut left = blocks.minus(self.holes);
         self.holes = self.holes.minus(blocks);
         let mut at = 0;
@@ -141,7 +139,7 @@ impl Record {
         }
     }
 
-    /// A newer fragment replaces whatever its live blocks were.
+    /// Adds a newer fragment, which replaces the entries of its live blocks.
     pub fn put(&mut self, fragment: FragmentRef, lost: &mut dyn FnMut(&FragmentRef)) {
         self.forget(fragment.live, lost);
         self.fragments.push(fragment);
@@ -153,8 +151,8 @@ impl Record {
         self.holes = self.holes.or(blocks);
     }
 
-    /// Applies a newer change. `lost` gets what this record's fragments lose by it, each with those
-    /// blocks as its live mask.
+    /// Applies a newer change. `lost` is called with each fragment of this record that loses
+    /// blocks, with those blocks as its live mask.
     pub fn absorb(&mut self, newer: &Self, lost: &mut dyn FnMut(&FragmentRef)) {
         self.forget(newer.known(), lost);
         self.holes = self.holes.or(newer.holes);
@@ -195,7 +193,7 @@ impl Record {
         out
     }
 
-    /// Exactly: a checkpoint has many of them in memory, and the store keeps them there until it
+    /// Exact: a checkpoint holds many of them in memory, and the store keeps them there until it
     /// has written them.
     fn encoded_bytes(&self, sorted: &[FragmentRef]) -> usize {
         let mut bytes = 1 + CHECKSUM_BYTES + if self.holes.is_empty() { 0 } else { MASK_BYTES };
@@ -211,11 +209,11 @@ impl Record {
     }
 
     /// Decodes and checks: the checksum, that units lie within the group, that lengths are
-    /// possible, that no block is claimed twice, and that it is as [`encode`](Self::encode) would
-    /// have it. Records of older programs, which are not compact, are decoded as well.
+    /// possible, that no block is claimed twice, and that the form is the one
+    /// [`encode`](Self::encode) produces. The wide form of records is accepted as well.
     ///
     /// # Errors
-    /// When any of that does not hold.
+    /// When one of these is violated.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         let mut cursor = Cursor::new("map record", unseal("map record", bytes)?);
         let head = cursor.u8()?;
@@ -251,7 +249,8 @@ const fn place(live: BlockMask) -> u32 {
     live.0.trailing_zeros()
 }
 
-/// What a fragment's first byte says beside its first block, if that other one is before it.
+/// Flags in a fragment's first byte, apart from its first block, relative to the preceding
+/// fragment.
 fn flags_of(fragment: &FragmentRef, before: Option<&FragmentRef>) -> u8 {
     let is_alike = before.is_some_and(|b| (b.count, b.codec) == (fragment.count, fragment.codec));
     let partial = if fragment.live == fragment.unit() { 0 } else { PARTIAL };
@@ -259,7 +258,7 @@ fn flags_of(fragment: &FragmentRef, before: Option<&FragmentRef>) -> u8 {
     partial | far | if is_alike { 0 } else { SHAPE }
 }
 
-/// Bytes of the length that is stored of so many blocks, less one: two reach for 64 KiB.
+/// Bytes of the length field for that many blocks, less one: two suffice for 64 KiB.
 const fn stored_bytes(count: u8) -> usize {
     if count as usize * units::BLOCK_BYTES <= 1 << 16 { 2 } else { 3 }
 }
@@ -273,7 +272,7 @@ fn read_fragment(cursor: &mut Cursor<'_>, before: Option<&FragmentRef>) -> Resul
     let (count, codec) = match before {
         _ if head & SHAPE != 0 => (cursor.u8()?.wrapping_add(1), cursor.u8()?),
         Some(before) => (before.count, before.codec),
-        None => return Err(cursor.fail("the first fragment is as one before it")),
+        None => return Err(cursor.fail("the first fragment refers to a preceding one")),
     };
     let mut fragment = FragmentRef {
         live: BlockMask::EMPTY,
@@ -287,7 +286,7 @@ fn read_fragment(cursor: &mut Cursor<'_>, before: Option<&FragmentRef>) -> Resul
     check_unit(cursor, fragment.first, fragment.count, fragment.stored)?;
     fragment.live = if head & PARTIAL == 0 { fragment.unit() } else { BlockMask(cursor.u32()?) };
     if head & !FIRST_MASK != flags_of(&fragment, before) {
-        return Err(cursor.fail(format!("fragment at block {} says more than it must", fragment.first)));
+        return Err(cursor.fail(format!("fragment at block {} is not in its shortest form", fragment.first)));
     }
     if before.is_some_and(|before| place(before.live) > place(fragment.live)) {
         return Err(cursor.fail(format!("fragment at block {} is out of order", fragment.first)));
@@ -368,7 +367,7 @@ mod tests {
         assert_eq!(lost, [(1, BlockMask::run(0, 16))]);
         assert_eq!(base.holes, BlockMask::run(0, 8));
         assert_eq!(base.fragments.len(), 2);
-        // Absorbing the same change again alters nothing but the order.
+        // Absorbing the same change again changes nothing but the order.
         let before = base.encode();
         base.absorb(&change, &mut |_| ());
         assert_eq!(base.encode(), before);
@@ -414,7 +413,7 @@ mod tests {
         bytes
     }
 
-    /// As older programs encode.
+    /// Encodes the wide form.
     fn encode_old(record: &Record) -> Vec<u8> {
         let has_holes = !record.holes.is_empty();
         let mut out = vec![record.fragments.len() as u8 | if has_holes { HOLES } else { 0 }];
@@ -444,7 +443,7 @@ mod tests {
             (self.0 >> 33) % end
         }
 
-        /// What some writes and discards of a group may leave, sorted as it is encoded.
+        /// A record that some writes and discards of a group may leave, sorted as it is encoded.
         fn record(&mut self) -> Record {
             let mut record = Record::default();
             for _ in 0..self.below(24) {
@@ -515,7 +514,7 @@ mod tests {
         let one = [SHAPE, 0, 16, 0xe7, 3, 1, 2, 3, 4, 5, 6, 7, 8, 9];
         let alike = [1, 0xe7, 3, 1, 2, 3, 4, 5, 6, 7, 8, 10];
         let decode = |parts: &[&[u8]]| Record::decode(&sealed(&parts.concat()));
-        let (more, crosses) = ("says more than it must", "crosses its group");
+        let (more, crosses) = ("not in its shortest form", "crosses its group");
         assert_eq!(decode(&[&[COMPACT | 2], &one, &alike]).unwrap().fragments.len(), 2);
         let again = [SHAPE | 1, 0, 16, 0xe7, 3, 1, 2, 3, 4, 5, 6, 7, 8, 10];
         let far = [FAR | 1, 0xe7, 3, 1, 2, 3, 4, 5, 6, 7, 8, 10, 0];
@@ -525,7 +524,7 @@ mod tests {
             (more, "number of blocks and codec are those of the fragment before", [&[COMPACT | 2], &one, &again]),
             (more, "six bytes for a location of five", [&[COMPACT | 2], &one, &far]),
             (more, "a mask of all of the unit", [&[COMPACT | 2], &one, &masked]),
-            ("as one before it", "nothing is before the first fragment", [&[COMPACT | 2], &alike, &one]),
+            ("refers to a preceding one", "nothing is before the first fragment", [&[COMPACT | 2], &alike, &one]),
             ("out of order", "the later one first", [&[COMPACT | 2], &first, &later]),
             ("holes of no blocks", "none are said to be there", [&[COMPACT | HOLES | 1], &[0; 4], &one]),
             ("4097 bytes stored", "more than is raw", [&[COMPACT | 1], &[SHAPE, 0, 16, 0, 16], &one[5..]]),
@@ -536,7 +535,7 @@ mod tests {
             let error = decode(&parts).unwrap_err().detail;
             assert!(error.contains(why), "{what}: {error}");
         }
-        // As in a record of an older program, which was not so strict.
+        // As in the wide form, which was not as strict.
         assert!(Record::decode(&sealed(&[HOLES, 0, 0, 0, 0])).is_ok());
     }
 

@@ -1,5 +1,4 @@
-//! How far scrubbing has come, and what it found: kept in the map store, so that it goes on after a
-//! restart.
+//! Progress and findings of a scrub, stored in the map store so that they survive a restart.
 
 use units::ExtentIndex;
 
@@ -9,15 +8,15 @@ use crate::cursor::{Cursor, put_text, put_uint, seal, unseal};
 /// Something that scrubbing found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ScrubDamage {
-    /// Volume that is concerned; empty if none is.
+    /// Affected volume; empty if none is.
     pub volume: String,
     /// Byte offset in the volume.
     pub offset: u64,
     /// The damage found.
     pub detail: String,
-    /// The extent that holds it; 0: an older version has found it, and did not say.
+    /// The extent that holds it; 0: not recorded.
     pub extent: ExtentIndex,
-    /// The administrator has taken note of it.
+    /// Whether the administrator has acknowledged it.
     pub is_acknowledged: bool,
 }
 
@@ -34,13 +33,14 @@ pub struct ScrubState {
     pub bytes: u64,
     /// Damages found.
     pub found: u64,
-    /// Known damage: of each extent the findings of its last look, in this scrub or before.
+    /// Known damage: for each extent, the findings of its most recent check, in this scrub or
+    /// before.
     pub damages: Vec<ScrubDamage>,
-    /// When it ended, in seconds since 1970; 0: it has not, or an older version has seen to it.
+    /// When it ended, in seconds since 1970; 0: it is still running, or the time was not recorded.
     pub finished_unix_s: u64,
     /// Damage that is not listed, because the list is full, as of the last scrub that ended.
     pub unlisted: u64,
-    /// The same of this one, as far as it has come.
+    /// The same for this one, so far.
     pub unlisted_so_far: u64,
 }
 
@@ -72,10 +72,10 @@ impl ScrubState {
         out
     }
 
-    /// Decodes and checks. A record of an older version ends with the texts of its damages.
+    /// Decodes and checks. A record may end after the texts of its damages.
     ///
     /// # Errors
-    /// When the checksum or a length does not hold.
+    /// When the checksum or a length is invalid.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         let mut cursor = Cursor::new("scrub state", unseal("scrub state", bytes)?);
         let mut state = Self {

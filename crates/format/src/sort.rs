@@ -1,4 +1,4 @@
-//! How far sorting has come: kept in the map store, so that it goes on after a restart.
+//! Progress of a sort, stored in the map store so that it survives a restart.
 
 use units::{GroupIndex, ObjectId};
 
@@ -15,9 +15,9 @@ pub struct SortState {
     pub started_unix_s: u64,
     /// Volumes with smaller numbers are done; [`Self::DONE`]: all.
     pub object: ObjectId,
-    /// Of that volume, groups before this one are done.
+    /// Groups of that volume before this one are done.
     pub group: GroupIndex,
-    /// Bytes of blocks that were written anew.
+    /// Bytes of blocks rewritten.
     pub rewritten_bytes: u64,
     /// Groups that were left as they are because something in them is damaged.
     pub damaged: u64,
@@ -30,7 +30,7 @@ impl Default for SortState {
 }
 
 impl SortState {
-    /// What [`object`](Self::object) is when all volumes are done.
+    /// Value of [`object`](Self::object) when all volumes are done.
     pub const DONE: ObjectId = ObjectId(u64::MAX);
 
     /// Encodes: started 8, object 8, next group 8, bytes rewritten 8, damaged groups 8, crc32c 4.

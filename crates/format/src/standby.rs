@@ -1,14 +1,14 @@
-//! The standby file: writes and discards that were acknowledged and that the log does not have yet,
-//! in memory that outlives the process and not the machine. Owns its layout; `standby` in the
-//! engine has the order in which it is written and why that holds.
+//! The standby file: acknowledged writes and discards that the log does not have yet, in memory
+//! that survives the process but not the machine. Owns its layout; `standby` in the engine owns the
+//! order of stores and the argument for it.
 //!
-//! A header, five words that change, and from [`STANDBY_RING_OFFSET`] on a ring of records. A
-//! record's *position* counts bytes of the ring from the file's beginning on and never repeats: its
-//! place is the position modulo the ring's length.
+//! A header, five mutable words, and from [`STANDBY_RING_OFFSET`] on a ring of records. A record's
+//! *position* counts bytes of the ring since the file was created and never repeats: its place is
+//! the position modulo the ring's length.
 //!
-//! A word that changes only grows. It is there twice, each time with a checksum, and its four parts
-//! are stored in order ([`word_stores`]). So a process that dies between two stores leaves the new
-//! value or the one before it, and one copy that is damaged does no harm ([`load_word`]).
+//! A mutable word only grows. It is stored twice, each copy with a checksum, and its four parts are
+//! stored in order ([`word_stores`]). A process that dies between two stores thus leaves the new
+//! value or the previous one, and a single damaged copy does no harm ([`load_word`]).
 
 use units::{BLOCK_BYTES, BlockIndex, ObjectId};
 
@@ -22,42 +22,42 @@ const MAGIC: &[u8; 8] = b"ShaleSb\x02";
 /// Bytes of the header: magic 8, pool 16, boot 16, copy 32, session 8, incarnation 8, ring 8,
 /// crc32c 4.
 pub const STANDBY_HEADER_BYTES: usize = 8 + 16 + 16 + 32 + 8 + 8 + 8 + 4;
-/// Where the word lies that says which records are still needed: those from this position on.
+/// Offset of the word with the tail: records from this position on are still needed.
 pub const STANDBY_TAIL_OFFSET: usize = 256;
-/// Where the word lies that says how far the log was: the number of the first batch that was not
-/// applied.
+/// Offset of the word with the log's progress: the number of the first batch that was not applied.
 pub const STANDBY_SEQ_OFFSET: usize = 320;
-/// Where the word lies that names the newest incarnation of the log that the file goes with.
+/// Offset of the word with the newest incarnation of the log that the file belongs to.
 pub const STANDBY_INCARNATION_OFFSET: usize = 384;
-/// Where the word lies that says how far the log was durable: the number of the first batch that
-/// was not known to be.
+/// Offset of the word with the log's durable progress: the number of the first batch not known to
+/// be durable.
 pub const STANDBY_DURABLE_OFFSET: usize = 448;
-/// Where the word lies that says how far the records reach: the position after the last one whose
-/// head is whole.
+/// Offset of the word with the head: the position after the last record whose head is complete.
 pub const STANDBY_HEAD_OFFSET: usize = 512;
-/// Where the path of the pool's directory lies, for people: up to the first zero, or to the ring.
+/// Offset of the path of the pool's directory, for humans: up to the first zero byte, or to the
+/// ring.
 pub const STANDBY_PATH_OFFSET: usize = 576;
-/// The key under which the map store tells that a ring is in use; may be missing.
+/// Key in the map store that records that a ring is in use; may be missing.
 pub const KEY_STANDBY: &[u8] = b"Y";
 /// Where the ring begins.
 pub const STANDBY_RING_OFFSET: usize = 4096;
 /// Records begin at multiples of this: a cache line, and the length of a record without blocks.
 pub const STANDBY_ALIGN: usize = 64;
-/// Where in a record the word lies that makes it count, and how many bytes stand before it.
+/// Offset within a record of its commit word, and the number of bytes before it.
 pub const STANDBY_COMMIT_OFFSET: usize = 48;
 /// Blocks of one record at most: a group.
 const BLOCKS_MAX: u32 = units::GROUP_BLOCKS as u32;
 
-/// What a standby file belongs to.
+/// Identity of a standby file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StandbyHeader {
     /// Identifier of the pool.
     pub pool: [u8; 16],
     /// Identifier of the machine's boot.
     pub boot: [u8; 16],
-    /// Which copy of the pool: device and inode of its data, device and inode of its directory.
+    /// Identifies one copy of the pool: device and inode of its data, device and inode of its
+    /// directory.
     pub copy: [u8; 32],
-    /// A number of this file alone.
+    /// A number unique to this file.
     pub session: u64,
     /// The incarnation of the log under which the file was begun.
     pub incarnation: u64,
@@ -124,8 +124,8 @@ fn word_sum(session: u64, offset: usize, value: u64) -> u64 {
     1 << 32 | u64::from(crc32c_append(sum, &value.to_le_bytes()))
 }
 
-/// Says that a server keeps what it acknowledges in a ring, from before its first request until all
-/// is in the log: without that ring something may be missing.
+/// Records that a server keeps acknowledged writes in a ring, from before its first request until
+/// everything is in the log: without that ring data may be missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StandbyNeed {
     /// Identifier of the machine's boot.
@@ -157,23 +157,23 @@ impl StandbyNeed {
     }
 }
 
-/// What a record says.
+/// Kind of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StandbyKind {
     /// Blocks that were written; their bytes follow the record.
     Data,
     /// Blocks that became holes.
     Hole,
-    /// Nothing: the next record begins where the ring does.
+    /// Filler: the next record starts at the beginning of the ring.
     Pad,
 }
 
-/// A record, as far as it stands before its blocks.
+/// A record, without its blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StandbyRecord {
     /// Its position.
     pub position: u64,
-    /// What it says.
+    /// Its kind.
     pub kind: StandbyKind,
     /// The volume.
     pub object: ObjectId,
@@ -184,7 +184,7 @@ pub struct StandbyRecord {
 }
 
 impl StandbyRecord {
-    /// Bytes of payload behind it.
+    /// Bytes of payload that follow it.
     pub fn payload_bytes(&self) -> usize {
         match self.kind {
             StandbyKind::Data => self.count as usize * BLOCK_BYTES,
@@ -200,9 +200,8 @@ impl StandbyRecord {
         }
     }
 
-    /// Encodes what stands before the word that makes it count: position 8, session 8, object 8,
-    /// block 8, count 4, kind 4, crc32c 4, zeroes 4; then that word, which says that it does not
-    /// count yet.
+    /// Encodes the part before the commit word: position 8, session 8, object 8, block 8, count 4,
+    /// kind 4, crc32c 4, zeroes 4; then an invalid commit word.
     pub fn encode(&self, session: u64) -> [u8; STANDBY_COMMIT_OFFSET + 8] {
         let mut out = [0; STANDBY_COMMIT_OFFSET + 8];
         for (index, field) in [self.position, session, self.object.0, self.first.0].into_iter().enumerate() {
@@ -220,8 +219,8 @@ impl StandbyRecord {
         out
     }
 
-    /// Decodes what stands at a place of the ring: a record only if it is the one of that position
-    /// and session.
+    /// Decodes the bytes at a place of the ring: yields a record only if it has that position and
+    /// session.
     pub fn decode(bytes: &[u8; STANDBY_COMMIT_OFFSET], position: u64, session: u64) -> Option<Self> {
         let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
         let half = |at: usize| u32::from_le_bytes(std::array::from_fn(|i| bytes[at + i]));
@@ -239,7 +238,7 @@ impl StandbyRecord {
         (count > 0 && is_whole).then_some(Self { position, kind, object, first, count })
     }
 
-    /// The word that makes it count, with this payload. Never 0.
+    /// The commit word for this payload. Never 0.
     pub fn commit(&self, session: u64, payload: &[u8]) -> u64 {
         // Without the record's own checksum: with it, the sum would be the same for all records.
         let head = crc32c(&self.encode(session)[..40]);

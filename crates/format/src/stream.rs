@@ -1,6 +1,6 @@
-//! Streams: a snapshot, or the difference between two, on its way from one pool to another. A
-//! sequence of chunks, each with a checksum and its place in the stream: *begin*, any number of
-//! *data*, *end*.
+//! Streams: the transfer format of a snapshot, or of the difference between two, from one pool to
+//! another. A sequence of chunks, each with a checksum and its position in the stream: one *begin*,
+//! any number of *data*, one *end*.
 //!
 //! [`StreamWriter`] makes chunks; [`StreamReader`] takes them one by one and makes sure of
 //! everything that can be known without a pool: that each is intact, in its place, possible in
@@ -22,20 +22,20 @@ use crate::{FormatError, FragmentEntry, FragmentIdentity, ImagePart, SnapshotIde
 pub const STREAM_MAGIC: u32 = u32::from_le_bytes(*b"SHSC");
 /// Version of the stream of a volume.
 pub const STREAM_VERSION: u16 = 1;
-/// Version of the stream of a share: the same, but for the size, and for blocks, whose indexes take
-/// eight bytes.
+/// Version of the stream of a share: the same except for the size, and for block indexes, which
+/// take eight bytes.
 pub const STREAM_VERSION_SHARE: u16 = 3;
-/// Version of the stream of a share of which no inode has content in its record. Only read.
+/// Version of the stream of a share without content in inode records. Read only.
 pub const STREAM_VERSION_SHARE_BEFORE: u16 = 2;
-/// Version of the stream of a volume that tells what differs from an image: as that of a volume,
-/// and the image behind the properties.
+/// Version of the stream of a volume relative to an image: like that of a volume, with the image
+/// after the properties.
 pub const STREAM_VERSION_IMAGE: u16 = 4;
 /// Versions that are read.
 const STREAM_VERSIONS: [u16; 4] =
     [STREAM_VERSION, STREAM_VERSION_SHARE_BEFORE, STREAM_VERSION_SHARE, STREAM_VERSION_IMAGE];
-/// Bytes in front of a chunk's body.
+/// Bytes before a chunk's body.
 pub const STREAM_HEAD_BYTES: usize = 24;
-/// Most bytes of a body: bounds what a reader buffers.
+/// Most bytes of a body: bounds a reader's buffer.
 pub const STREAM_BODY_BYTES_MAX: usize = 2 << 20;
 
 const KIND_BEGIN: u8 = 1;
@@ -46,7 +46,7 @@ pub(crate) const KIND_SET_BEGIN: u8 = 4;
 pub(crate) const KIND_SET_END: u8 = 5;
 /// Bytes of a head that its checksum covers.
 const HEAD_SUMMED_BYTES: usize = 20;
-/// First group that no object of that size can have.
+/// First group past the end of any object of that size.
 const fn groups_max(size_bytes: u64) -> u64 {
     if size_bytes == SHARE_BYTES { SHARE_BYTES / GROUP_BYTES as u64 } else { OBJECT_BYTES_MAX / GROUP_BYTES as u64 }
 }
@@ -63,7 +63,7 @@ pub fn stream_checksum(fragment: &FragmentEntry, payload: &[u8]) -> u32 {
 }
 
 impl FragmentEntry {
-    /// A fragment of an object and epoch as a stream has it: with the checksum that belongs there.
+    /// The entry for a stream of this object and epoch, with its checksum adapted.
     #[must_use]
     pub fn to_stream(&self, object: ObjectId, epoch: Epoch) -> Self {
         let own = FragmentIdentity { object, epoch, ..identity(self) };
@@ -78,42 +78,41 @@ impl FragmentEntry {
     }
 }
 
-/// What a stream brings, and to whom.
+/// Content and base of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StreamBegin {
     /// The snapshot that the receiver will have.
     pub to: SnapshotIdentity,
-    /// The snapshot that it must have; none: nothing.
+    /// The snapshot that the receiver must have; none for a full stream.
     pub from: Option<SnapshotIdentity>,
     /// When the snapshot was taken, seconds since 1970.
     pub created_unix_s: u64,
     /// Size of the volume then.
     pub size_bytes: u64,
-    /// The first group of which the stream tells; those before it the receiver has.
+    /// The first group in the stream; the receiver has those before it.
     pub start: GroupIndex,
     /// Bytes of payload that the sender expects to send, groups before `start` included; an
     /// estimate.
     pub expected_bytes: u64,
-    /// The volume's name where it comes from, for messages.
+    /// The volume's name on the sending side, for messages.
     pub volume: String,
     /// The snapshot's name.
     pub snapshot: String,
-    /// The full name of the snapshot that the receiver must have, where the stream comes from; may
-    /// be empty without one.
+    /// Full name of the required snapshot on the sending side; may be empty without one.
     pub parent: String,
     /// Properties set on the volume itself.
     pub properties: BTreeMap<String, String>,
-    /// The image from which everything is different that the stream tells, and to which the volume
-    /// falls through; only without a snapshot that the receiver must have.
+    /// The image that the volume falls through to, if the stream only has differences from it;
+    /// excludes a required snapshot.
     pub image: Option<ImagePart>,
 }
 
-/// What a chunk tells of the groups `from..next`; of whatever it does not name nothing has changed.
+/// Changes to the groups `from..next`; all other blocks are unchanged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StreamData {
     /// First group.
     pub from: GroupIndex,
-    /// The group behind the last one.
+    /// The group after the last one.
     pub next: GroupIndex,
     /// Ranges that read as zeroes: first block and number of blocks (at most
     /// [`HOLE_BLOCKS_MAX`](crate::HOLE_BLOCKS_MAX)), rising.
@@ -123,7 +122,7 @@ pub struct StreamData {
     pub fragments: Vec<FragmentEntry>,
 }
 
-/// What must have come.
+/// Totals to check at the end.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StreamEnd {
     /// Fragments of the stream.
@@ -139,18 +138,18 @@ pub struct StreamEnd {
 pub enum StreamChunk {
     /// The first one.
     Begin(Box<StreamBegin>),
-    /// Data; the payloads stand in the body from `payloads` on, in the order of the fragments.
+    /// Data; the payloads are in the body from `payloads` on, in the order of the fragments.
     Data {
-        /// What it tells.
+        /// The changes.
         data: StreamData,
         /// Where the first payload begins in the body.
         payloads: usize,
     },
-    /// The last one: all of it has come.
+    /// The last chunk: the stream is complete.
     End(StreamEnd),
 }
 
-/// What stands in front of a body.
+/// The fixed part before a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamHead {
     kind: u8,
@@ -165,11 +164,12 @@ impl StreamHead {
     /// the chunk 8, crc32c of these 20 bytes and the body 4.
     ///
     /// # Errors
-    /// When it is none, or the body would be too long. The checksum is verified with the body.
+    /// When it is not a head, or the body would be too long. The checksum is verified with the
+    /// body.
     pub fn decode(bytes: &[u8; STREAM_HEAD_BYTES]) -> Result<Self, FormatError> {
         let mut cursor = Cursor::new("stream", bytes);
         if cursor.u32()? != STREAM_MAGIC {
-            return Err(cursor.fail("no chunk of a stream begins here"));
+            return Err(cursor.fail("not the start of a chunk of a stream"));
         }
         let kind = cursor.u8()?;
         let zeroes = cursor.uint(3)?;
@@ -185,8 +185,7 @@ impl StreamHead {
         Ok(Self { kind, body_bytes, offset: cursor.u64()?, crc: cursor.u32()?, bytes: *bytes })
     }
 
-    /// The version of a stream that begins with this chunk, if it is another one than this
-    /// program's.
+    /// The version of a stream that begins with this chunk, if this program does not support it.
     pub fn other_version(&self, body: &[u8]) -> Option<u16> {
         let version = u16::from_le_bytes(*body.first_chunk()?);
         (self.kind == KIND_BEGIN && !STREAM_VERSIONS.contains(&version)).then_some(version)
@@ -207,15 +206,14 @@ impl StreamHead {
         self.kind == KIND_SET_END
     }
 
-    /// Fails if the body is not the one that belongs to it, or if it does not stand behind `before`
-    /// bytes.
+    /// Fails if the body does not match, or if the chunk does not follow `before` bytes.
     pub(crate) fn check(&self, cursor: &Cursor<'_>, body: &[u8], before: u64) -> Result<(), FormatError> {
         let crc = crate::crc::crc32c_append(crate::crc::crc32c(&self.bytes[..HEAD_SUMMED_BYTES]), body);
         if crc != self.crc || body.len() != self.body_bytes() {
             return Err(cursor.fail(format!("checksum {crc:#010x}, expected {:#010x}: it is damaged", self.crc)));
         }
         if self.offset != before {
-            return Err(cursor.fail(format!("it belongs to byte {}: something is missing or repeated", self.offset)));
+            return Err(cursor.fail(format!("it belongs at byte {}: data is missing or repeated", self.offset)));
         }
         Ok(())
     }
@@ -231,13 +229,13 @@ impl StreamHead {
     }
 }
 
-/// What both sides keep of a stream.
+/// State that writer and reader of a stream share.
 #[derive(Debug, Default)]
 struct Course {
     /// Bytes so far, and their crc32c.
     offset: u64,
     crc: u32,
-    /// The first group that nothing was said of yet; none before the beginning.
+    /// The first group not covered yet; none before the beginning.
     next: Option<GroupIndex>,
     /// Whether it is the stream of a share.
     is_wide: bool,
@@ -259,7 +257,7 @@ impl Course {
     }
 }
 
-/// The head of a chunk with that body, behind `before` bytes.
+/// Creates the head of a chunk with that body, after `before` bytes.
 fn make_head(kind: u8, body: &[u8], before: u64) -> Vec<u8> {
     let mut head = Vec::with_capacity(STREAM_HEAD_BYTES);
     put_uint(&mut head, STREAM_MAGIC.into(), 4);
@@ -271,7 +269,7 @@ fn make_head(kind: u8, body: &[u8], before: u64) -> Vec<u8> {
     head
 }
 
-/// A chunk of that kind, behind `before` bytes.
+/// Creates a chunk of that kind, after `before` bytes.
 pub(crate) fn make_chunk(kind: u8, body: &[u8], before: u64) -> Vec<u8> {
     let mut chunk = make_head(kind, body, before);
     chunk.extend_from_slice(body);
@@ -290,14 +288,14 @@ impl StreamWriter {
         self.course.offset
     }
 
-    /// What has been sent so far.
+    /// Totals of the data sent so far.
     pub const fn sums(&self) -> StreamEnd {
         self.course.sums
     }
 
     fn chunk(&mut self, kind: u8, mut body: Vec<u8>) -> Vec<u8> {
         debug_assert!(body.len() <= STREAM_HEAD_BYTES + STREAM_BODY_BYTES_MAX);
-        // The body has room for the head in front of it.
+        // The body is preceded by space for the head.
         let head = make_head(kind, &body[STREAM_HEAD_BYTES..], self.course.offset);
         body[..STREAM_HEAD_BYTES].copy_from_slice(&head);
         self.course.pass(&head, &body[STREAM_HEAD_BYTES..]);
@@ -333,9 +331,9 @@ impl StreamWriter {
         self.chunk(KIND_BEGIN, body)
     }
 
-    /// A chunk of data, with the payloads of its fragments in their order. Body: from 8, next 8,
-    /// number of holes 2, of fragments 2, per hole its first block 5 and blocks 3, per fragment 14
-    /// bytes as in a batch, payloads.
+    /// A data chunk, with the payloads of its fragments in order. Body: from 8, next 8, number of
+    /// holes 2, of fragments 2, per hole its first block 5 and blocks 3, per fragment 14 bytes as
+    /// in a batch, payloads.
     pub fn data<'a>(&mut self, data: &StreamData, payloads: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
         let mut body = vec![0; STREAM_HEAD_BYTES];
         put_uint(&mut body, data.from.0, 8);
@@ -371,8 +369,8 @@ impl StreamWriter {
 #[derive(Debug, Default)]
 pub struct StreamReader {
     course: Course,
-    /// Blocks of the volume. Only holes may lie behind them: the parent, or the image, may have
-    /// been larger.
+    /// Blocks of the volume. Only holes may lie past them: the parent, or the image, may have been
+    /// larger.
     blocks: u64,
 }
 
@@ -387,11 +385,11 @@ impl StreamReader {
         self.course.is_over
     }
 
-    /// Takes the next chunk.
+    /// Accepts the next chunk.
     ///
     /// # Errors
-    /// When it is damaged, not the one that must come, impossible, or, as the last one, does not
-    /// match what came. Nothing can be taken after that.
+    /// When it is damaged, out of sequence, impossible, or, as the last one, does not match the
+    /// totals. The reader is unusable after an error.
     pub fn take(&mut self, head: &StreamHead, body: &[u8]) -> Result<StreamChunk, FormatError> {
         let at = self.course.offset;
         let result = self.judge(head, body);
@@ -430,12 +428,12 @@ impl StreamReader {
                 let crc = cursor.u32()?;
                 cursor.end()?;
                 if end != self.course.sums || crc != self.course.crc {
-                    return Err(cursor.fail(format!("it tells of {end:?}, {:?} have come", self.course.sums)));
+                    return Err(cursor.fail(format!("it lists {end:?}, but {:?} were received", self.course.sums)));
                 }
                 self.course.is_over = true;
                 StreamChunk::End(end)
             }
-            (kind, _) => return Err(cursor.fail(format!("a chunk of kind {kind} cannot come here"))),
+            (kind, _) => return Err(cursor.fail(format!("unexpected chunk of kind {kind}"))),
         };
         self.course.pass(&head.bytes, body);
         Ok(chunk)
@@ -447,7 +445,7 @@ impl StreamReader {
 
     fn check_data(&self, cursor: &Cursor<'_>, data: &StreamData, expected: GroupIndex) -> Result<(), FormatError> {
         if data.from != expected || data.next <= data.from || data.next.0 > self.groups_max() {
-            let text = format!("groups {} to {} where {} comes next", data.from.0, data.next.0, expected.0);
+            let text = format!("groups {} to {}, expected {} next", data.from.0, data.next.0, expected.0);
             return Err(cursor.fail(text));
         }
         let (low, high) = (data.from.first_block().0, data.next.first_block().0);
@@ -469,7 +467,7 @@ impl StreamReader {
             }
             pass(from, to)?;
             if to > self.blocks {
-                return Err(cursor.fail(format!("block {to} lies behind the end of the volume")));
+                return Err(cursor.fail(format!("block {to} lies past the end of the volume")));
             }
         }
         holes.try_for_each(|(first, last)| pass(first, last))?;
@@ -484,7 +482,7 @@ impl StreamReader {
 fn read_begin(cursor: &mut Cursor<'_>) -> Result<StreamBegin, FormatError> {
     let version = cursor.u16()?;
     if !STREAM_VERSIONS.contains(&version) {
-        let text = format!("version {version}, this program knows {STREAM_VERSION} to {STREAM_VERSION_IMAGE}");
+        let text = format!("version {version}, this program supports {STREAM_VERSION} to {STREAM_VERSION_IMAGE}");
         return Err(cursor.fail(text));
     }
     let begin = StreamBegin {
@@ -509,13 +507,13 @@ fn read_begin(cursor: &mut Cursor<'_>) -> Result<StreamBegin, FormatError> {
         return Err(cursor.fail(format!("a volume of {} bytes", begin.size_bytes)));
     }
     if let Some(image) = &begin.image {
-        // It is shown to users, and asked of a store.
+        // It is shown to users and sent to a store.
         if image.location.chars().any(char::is_control) {
             return Err(cursor.fail("the location of its image has control characters"));
         }
         if begin.from.is_some() || image.len == 0 || image.len > OBJECT_BYTES_MAX {
-            let parent = if begin.from.is_some() { ", and there is a parent" } else { "" };
-            return Err(cursor.fail(format!("what differs from an image of {} bytes{parent}", image.len)));
+            let parent = if begin.from.is_some() { ", with a required snapshot" } else { "" };
+            return Err(cursor.fail(format!("relative to an image of {} bytes{parent}", image.len)));
         }
     }
     if begin.start.0 > groups_max(begin.size_bytes) {

@@ -1,7 +1,7 @@
-//! Several streams in one: a *set* begins with a chunk that tells what comes, then the streams
-//! follow, each as it would stand alone, with places of its own; and a chunk behind the last one
-//! tells that all have come. What a receiver has of a set that breaks off is whole snapshots, and a
-//! part of one, which goes on with its resume token.
+//! Several streams in one: a *set* begins with a chunk that announces the content, followed by the
+//! streams, each encoded as if sent alone, with positions of its own, and a final chunk that
+//! confirms that all were sent. If a set is interrupted, the receiver has whole snapshots and at
+//! most one partial one, which continues with its resume token.
 
 use crate::FormatError;
 use crate::cursor::{Cursor, put_text, put_uint};
@@ -10,19 +10,19 @@ use crate::stream::{KIND_SET_BEGIN, KIND_SET_END, StreamHead, make_chunk};
 /// Version of the set.
 pub const STREAM_SET_VERSION: u16 = 1;
 
-/// What a set brings.
+/// Announces the content of a set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StreamSetBegin {
     /// Streams that follow.
     pub streams: u32,
     /// Volumes that they are of. If it is one, the receiver may call it as it likes.
     pub volumes: u32,
-    /// The folder under which the volumes' names lie where they come from, which ends with `/`;
-    /// empty: none. All names begin with it.
+    /// The folder that contains the volumes on the sending side, ending with `/`; empty: none. All
+    /// names begin with it.
     pub root: String,
 }
 
-/// What must have come.
+/// Totals to check at the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamSetEnd {
     /// Streams.
@@ -52,7 +52,7 @@ impl StreamSetBegin {
         let version = cursor.u16()?;
         if version != STREAM_SET_VERSION {
             return Err(
-                cursor.fail(format!("version {version}, this program knows {STREAM_SET_VERSION}: use a newer one"))
+                cursor.fail(format!("version {version}, this program supports {STREAM_SET_VERSION}: use a newer one"))
             );
         }
         let begin = Self { streams: cursor.u32()?, volumes: cursor.u32()?, root: cursor.text()? };
@@ -61,15 +61,15 @@ impl StreamSetBegin {
             return Err(cursor.fail(format!("{} streams of {} volumes", begin.streams, begin.volumes)));
         }
         if !begin.root.is_empty() && !begin.root.ends_with('/') {
-            return Err(cursor.fail("its root is no folder"));
+            return Err(cursor.fail("its root is not a folder"));
         }
         Ok(begin)
     }
 }
 
 impl StreamSetEnd {
-    /// The last chunk of a set. Body: streams 4, their bytes 8. Its place is behind `before` bytes
-    /// of the set.
+    /// The last chunk of a set. Body: streams 4, their bytes 8. It follows `before` bytes of the
+    /// set.
     pub fn encode(&self, before: u64) -> Vec<u8> {
         let mut body = Vec::new();
         put_uint(&mut body, self.streams.into(), 4);

@@ -16,7 +16,7 @@ fn begin() -> StreamBegin {
     }
 }
 
-/// How the same begins as what differs from an image.
+/// The begin chunk of a stream relative to an image.
 fn thin() -> StreamBegin {
     let image = ImagePart { location: "s3://bucket/image".into(), incarnation: u128::MAX - 7, version: 3, len: 777 };
     StreamBegin { from: None, parent: String::new(), image: Some(image), ..begin() }
@@ -89,7 +89,7 @@ fn what_differs_from_an_image_is_a_version_of_its_own() {
     let chunks = [writer.begin(&thin()), put(&mut writer, data(3, 8192)), writer.end()];
     let taken = take_all(&chunks).unwrap();
     assert_eq!(taken[0], StreamChunk::Begin(Box::new(thin())));
-    // So a program that does not know it says which version it is.
+    // So a program that does not support it can name the version.
     assert_eq!(chunks[0][STREAM_HEAD_BYTES..][..2], STREAM_VERSION_IMAGE.to_le_bytes());
     let whole = StreamWriter::default().begin(&begin());
     assert_eq!(whole[STREAM_HEAD_BYTES..][..2], STREAM_VERSION.to_le_bytes());
@@ -168,21 +168,21 @@ fn what_is_impossible_is_refused_although_its_checksum_is_right() {
         take(&mut reader, &writer.begin(&begin())).unwrap();
         let chunk = put(&mut writer, (data.clone(), payloads.clone()));
         assert!(take(&mut reader, &chunk).is_err(), "{data:?}");
-        // A reader that has refused something takes nothing more.
+        // A reader that has refused a chunk accepts nothing more.
         assert!(take(&mut reader, &writer.end()).is_err());
     }
-    // A fragment behind the end of the volume.
+    // A fragment past the end of the volume.
     let small = StreamBegin { size_bytes: (3 * 32 + 20) * 4096, ..begin() };
     let mut writer = StreamWriter::default();
     let mut reader = StreamReader::default();
     take(&mut reader, &writer.begin(&small)).unwrap();
-    assert!(take(&mut reader, &put(&mut writer, (good, payloads))).unwrap_err().to_string().contains("behind the end"));
+    assert!(take(&mut reader, &put(&mut writer, (good, payloads))).unwrap_err().to_string().contains("past the end"));
 }
 
 #[test]
 fn a_stream_of_another_version_or_of_something_else_is_told_from_a_damaged_one() {
     let error = StreamHead::decode(b"QFI\xfb....................").unwrap_err();
-    assert!(error.to_string().contains("no chunk of a stream"), "{error}");
+    assert!(error.to_string().contains("not the start of a chunk"), "{error}");
     for wrong in [StreamBegin { size_bytes: 0, ..begin() }, StreamBegin { size_bytes: OBJECT_BYTES_MAX + 1, ..begin() }]
     {
         let chunk = StreamWriter::default().begin(&wrong);

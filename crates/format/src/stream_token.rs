@@ -1,5 +1,5 @@
-//! The token with which a receiver asks a sender to go on: which snapshot, from which one on, from
-//! which group on, and whether as what differs from an image.
+//! The token by which a receiver resumes a stream: the snapshot, its base, the next group, and
+//! whether the stream is relative to an image.
 
 use units::GroupIndex;
 
@@ -7,21 +7,20 @@ use crate::cursor::{Cursor, put_uint, seal, unseal};
 use crate::receive::{put_optional_identity, read_identity, read_optional_identity};
 use crate::{FormatError, SnapshotIdentity};
 
-/// What a token says.
+/// A decoded token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResumeToken {
     /// The snapshot that is sent.
     pub to: SnapshotIdentity,
-    /// The one that the receiver has; none: nothing.
+    /// The snapshot that the receiver has; none for a full stream.
     pub from: Option<SnapshotIdentity>,
     /// The first group that the receiver has not got.
     pub next: GroupIndex,
-    /// Whether what has come is what differs from the image that the snapshot falls through to.
+    /// Whether the received part is relative to the image that the snapshot falls through to.
     pub is_thin: bool,
 }
 
-/// Begins every token of a stream of everything, and of one of what differs from an image: older
-/// senders refuse the latter.
+/// Prefixes of tokens: of a full or incremental stream, and of one relative to an image.
 const PREFIX: &str = "shale1-";
 const PREFIX_THIN: &str = "shale2-";
 
@@ -57,7 +56,7 @@ impl std::str::FromStr for ResumeToken {
         let next = GroupIndex(cursor.u64()?);
         cursor.end()?;
         if is_thin && from.is_some() {
-            return Err(wrong("it is of a difference from an image and from a snapshot"));
+            return Err(wrong("it is relative to both an image and a snapshot"));
         }
         Ok(Self { to, from, next, is_thin })
     }

@@ -1,44 +1,44 @@
-//! The superblock: what a data file says of itself. Two copies, so that a torn rewrite leaves one.
+//! The superblock: identifies a data file and its parameters. Two copies, so that a torn rewrite
+//! leaves one intact.
 
 use crate::cursor::{Cursor, put_uint, seal, unseal};
 use crate::record::LOCATION_BYTES;
 
 /// Bytes of a copy.
 pub const SUPERBLOCK_BYTES: usize = 4096;
-/// Where the copies lie, in bytes. Both are in extent 0, which holds but the note of the newest
-/// opening beside them.
+/// Locations of the copies, in bytes. Both are in extent 0, which otherwise holds the note of the
+/// newest opening and the inventory.
 pub const SUPERBLOCK_OFFSETS: [u64; 2] = [0, 16384];
-/// From the copy at the end to the end of the data file, whose length is rounded down to whole
-/// blocks. What partitioning tools (34 sectors), and most other things that write to the end of a
-/// device, leave alone.
+/// Distance of the third copy from the end of the data file, whose length is rounded down to whole
+/// blocks. Partitioning tools (34 sectors), and most other programs that write to the end of a
+/// device, leave this area alone.
 pub const SUPERBLOCK_TAIL_BYTES: u64 = 64 << 10;
 /// The first eight bytes of a superblock.
 pub const SUPERBLOCK_MAGIC: &[u8; 8] = b"ShalePl\x01";
 /// Version of the format that this code writes.
 pub const FORMAT_VERSION: u32 = 1;
 /// Incompatible feature: map records may be compact. Set before the first one is written, and never
-/// taken back.
+/// cleared.
 pub const INCOMPAT_COMPACT_RECORDS: u64 = 1 << 0;
-/// Incompatible feature: there may be shares. Set before the first one is made, and never taken
-/// back.
+/// Incompatible feature: shares may exist. Set before the first one is created, and never cleared.
 pub const INCOMPAT_SHARES: u64 = 1 << 1;
-/// Incompatible feature: there may be bookmarks, objects of a state that older programs do not know.
-/// Set before the first one is made, and never taken back.
+/// Incompatible feature: bookmarks may exist. Set before the first one is created, and never
+/// cleared.
 pub const INCOMPAT_BOOKMARKS: u64 = 1 << 2;
-/// Incompatible feature: there may be folders, objects of a state that older programs do not know,
-/// and objects in them. Set before the first one is made, and never taken back.
+/// Incompatible feature: folders, and objects in them, may exist. Set before the first one is
+/// created, and never cleared.
 pub const INCOMPAT_FOLDERS: u64 = 1 << 3;
 
-/// Incompatible feature: there may be shares that lie in others: their parent is a share. Bit 4 is
-/// taken.
+/// Incompatible feature: nested shares may exist, whose parent is a share. Bit 4 is taken.
 pub const INCOMPAT_NESTED_SHARES: u64 = 1 << 5;
-/// Incompatible feature: there may be images, objects in which a missing record means that nothing
-/// is known. Set before the first one is made, and never taken back.
+/// Incompatible feature: images may exist, objects in which a missing record means unknown content.
+/// Set before the first one is created, and never cleared.
 pub const INCOMPAT_IMAGES: u64 = 1 << 6;
 /// Incompatible feature: contents of small files of shares may be in the records of their inodes.
 /// Set with [`INCOMPAT_SHARES`], or when a pool is opened that has that one only.
 pub const INCOMPAT_SMALL_FILES: u64 = 1 << 7;
-/// Compatible feature: extent 0 has an inventory of all extents. Set when there is one, and never taken back.
+/// Compatible feature: extent 0 has an inventory of all extents. Set when there is one, and never
+/// cleared.
 pub const COMPAT_INVENTORY: u64 = 1 << 0;
 /// Incompatible features that this code knows. A pool with any other bit is not opened.
 pub const INCOMPAT_KNOWN: u64 = INCOMPAT_COMPACT_RECORDS
@@ -52,11 +52,11 @@ pub const INCOMPAT_KNOWN: u64 = INCOMPAT_COMPACT_RECORDS
 /// Why a superblock cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SuperblockError {
-    /// There is none: the magic number is missing.
+    /// The magic number is missing.
     Missing,
     /// It is damaged.
     Damaged(String),
-    /// It is of a version or has features that this code does not know.
+    /// Its version or one of its features is not supported.
     Unsupported(String),
 }
 
@@ -65,7 +65,7 @@ impl std::fmt::Display for SuperblockError {
         match self {
             Self::Missing => f.write_str("no superblock: this is not the data of a Shale pool"),
             Self::Damaged(why) => write!(f, "superblock is damaged: {why}"),
-            Self::Unsupported(why) => write!(f, "pool cannot be opened by this version: {why}; use a newer shale"),
+            Self::Unsupported(why) => write!(f, "this version cannot open the pool: {why}; use a newer shale"),
         }
     }
 }
@@ -95,17 +95,17 @@ pub struct Superblock {
     pub generation: u64,
 }
 
-/// Where the copy at the end lies in a data file of so many bytes, if it is long enough; only if
-/// that is behind what the pool uses there is one.
+/// Location of the third copy in a data file of that size; exists only if the file is long enough
+/// and the location is past the pool's data.
 pub const fn superblock_end_offset(file_bytes: u64) -> Option<u64> {
     let block = SUPERBLOCK_BYTES as u64;
     (file_bytes / block * block).checked_sub(SUPERBLOCK_TAIL_BYTES)
 }
 
-/// Most bytes that a pool with extents of so many bytes can have: what the numbers of extents
-/// reach, and the places in records.
+/// Largest pool with extents of that size, as limited by extent numbers and by locations in
+/// records.
 pub const fn capacity_bytes_max(extent_bytes: u32) -> u64 {
-    // Behind the last whole extent there may be a part of one, which is not used.
+    // A partial extent may follow the last whole one; it is not used.
     let by_extents = ((u32::MAX as u64) + 1) * extent_bytes as u64 - 1;
     let by_places = 1 << (8 * LOCATION_BYTES);
     if by_extents < by_places { by_extents } else { by_places }
@@ -113,7 +113,7 @@ pub const fn capacity_bytes_max(extent_bytes: u32) -> u64 {
 
 impl Superblock {
     /// Encodes: magic 8, version 4, extent bytes 4, features 3 x 8, pool 16, capacity 8, created 8,
-    /// generation 8, zeroes, and in the last four bytes the crc32c of all before.
+    /// generation 8, zeroes, and in the last four bytes the crc32c of everything before.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(SUPERBLOCK_BYTES);
         out.extend_from_slice(SUPERBLOCK_MAGIC);
@@ -131,9 +131,8 @@ impl Superblock {
         out
     }
 
-    /// Decodes a copy and checks that this code may use it. Every version keeps the magic number,
-    /// the version and the checksum where they are, so that a newer format is told from a damaged
-    /// one.
+    /// Decodes a copy and checks that this code supports it. Magic number, version and checksum are
+    /// in the same place in every version, which distinguishes a newer format from a damaged one.
     ///
     /// # Errors
     /// See [`SuperblockError`].
@@ -147,7 +146,7 @@ impl Superblock {
         let version = cursor.u32().map_err(damaged)?;
         if version != FORMAT_VERSION {
             return Err(SuperblockError::Unsupported(format!(
-                "format version {version}, this one knows {FORMAT_VERSION}"
+                "format version {version}, this version supports {FORMAT_VERSION}"
             )));
         }
         let mut read = || -> Result<Self, crate::FormatError> {
@@ -178,7 +177,7 @@ impl Superblock {
         if !extent.is_power_of_two() || !(units::EXTENT_BYTES_MIN..=units::EXTENT_BYTES_MAX).contains(&extent) {
             return Err(SuperblockError::Damaged(format!("extents of {extent} bytes")));
         }
-        // Extent 0 holds nothing of the log.
+        // Extent 0 is not part of the log.
         let extents_min = 2 * u64::from(extent);
         if !(extents_min..=capacity_bytes_max(extent)).contains(&superblock.capacity_bytes) {
             return Err(SuperblockError::Damaged(format!("capacity of {} bytes", superblock.capacity_bytes)));

@@ -1,8 +1,8 @@
-//! Small questions to the system: time, memory, space; signals; and telling a service manager that
-//! we are ready.
+//! Queries to the system: time, memory, space; signals; and readiness notification of a service
+//! manager.
 #![allow(unsafe_code)]
-// The storage stack takes time and files through `env` so that it can be simulated; nothing
-// simulates the system that is asked here.
+// The storage stack takes time and files through `env` so that they can be simulated; nothing
+// simulates the queries of this crate.
 #![allow(clippy::disallowed_methods)]
 
 use std::io::{Error, ErrorKind, Result, Seek, SeekFrom};
@@ -24,21 +24,21 @@ pub fn unix_s() -> u64 {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// Memory that this process occupies; 0 if the system does not tell.
+/// Resident memory of this process; 0 if the system does not report it.
 pub fn resident_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.split_whitespace().next()?.parse().ok());
     kib.unwrap_or(0u64) * 1024
 }
 
-/// Bytes that this process made the system write to disks since it was started; 0 if the system
-/// does not count.
+/// Bytes that this process caused to be written to disks since its start; 0 if the system does not
+/// count them.
 pub fn disk_written_bytes() -> u64 {
     let io = std::fs::read_to_string("/proc/self/io").unwrap_or_default();
     io.lines().find_map(|line| line.strip_prefix("write_bytes:")?.trim().parse().ok()).unwrap_or(0)
 }
 
-/// Bytes that a user may still take of the file system at `path`.
+/// Bytes available to a user on the file system at `path`.
 ///
 /// # Errors
 /// Of statvfs.
@@ -69,8 +69,8 @@ pub fn device_bytes(path: &Path) -> Result<u64> {
     std::fs::File::open(path)?.seek(SeekFrom::End(0))
 }
 
-/// Reads exactly `length` bytes into memory of their own, without clearing it first: that would
-/// cost as much as the reading does.
+/// Reads exactly `length` bytes into a new buffer, without clearing it first: that would cost as
+/// much as reading.
 ///
 /// # Errors
 /// Of read, and `UnexpectedEof` when there are fewer.
@@ -88,7 +88,7 @@ pub fn read_vec(from: impl AsFd, length: usize) -> Result<Vec<u8>> {
 /// # Errors
 /// Of read.
 pub fn read_up_to(from: impl AsFd, length: usize) -> Result<Vec<u8>> {
-    // Of exactly this capacity, so that it becomes a shared buffer without being copied.
+    // With exactly this capacity, so that it becomes a shared buffer without being copied.
     let mut data = Vec::with_capacity(length);
     while data.len() < length {
         match rustix::io::read(&from, rustix::buffer::spare_capacity(&mut data)) {
@@ -100,8 +100,8 @@ pub fn read_up_to(from: impl AsFd, length: usize) -> Result<Vec<u8>> {
     Ok(data)
 }
 
-/// Reads exactly `length` bytes from `offset` into memory of their own, with room for `capacity` in
-/// all, without clearing it first.
+/// Reads exactly `length` bytes from `offset` into a new buffer with a total `capacity`, without
+/// clearing it first.
 ///
 /// # Errors
 /// Of pread, and `UnexpectedEof` when there are fewer.
@@ -116,8 +116,8 @@ pub fn read_exact_at(from: impl AsFd, offset: u64, length: usize, capacity: usiz
             }
             Ok((filled, _)) => {
                 let more = filled.len();
-                // SAFETY: pread filled that many bytes behind those that were there, which is
-                // within the capacity.
+                // SAFETY: pread filled that many bytes after the existing ones, within the
+                // capacity.
                 unsafe { data.set_len(done + more) };
             }
             Err(rustix::io::Errno::INTR) => {}
@@ -129,20 +129,20 @@ pub fn read_exact_at(from: impl AsFd, offset: u64, length: usize, capacity: usiz
 
 static STDOUT_WAS_CLOSED: AtomicBool = AtomicBool::new(false);
 
-extern "C" fn look_at_stdout() {
+extern "C" fn check_stdout() {
     // SAFETY: F_GETFD touches no memory; it fails for a descriptor that is not open.
     let was_closed = unsafe { libc::fcntl(libc::STDOUT_FILENO, libc::F_GETFD) } < 0;
     STDOUT_WAS_CLOSED.store(was_closed, Ordering::Relaxed);
 }
 
-/// Before `main`, because Rust's runtime opens /dev/null where a process has no stdout: data
-/// written there is gone without an error. A stdout that is /dev/null proves nothing: the caller
+/// Runs before `main`, because Rust's runtime opens /dev/null where a process has no stdout: data
+/// written there is lost without an error. A stdout that is /dev/null proves nothing: the caller
 /// may have asked for it.
-// SAFETY: the C library calls what is in this section once, before `main`; the function needs
-// nothing that is not there by then.
+// SAFETY: the C library calls the functions in this section once, before `main`; this one needs
+// nothing that is initialised later.
 #[used]
 #[unsafe(link_section = ".init_array")]
-static LOOK_AT_STDOUT: extern "C" fn() = look_at_stdout;
+static LOOK_AT_STDOUT: extern "C" fn() = check_stdout;
 
 /// The process's own stdout, for commands that write data there.
 ///
@@ -155,7 +155,7 @@ pub fn stdout() -> Result<std::fs::File> {
     Ok(std::io::stdout().as_fd().try_clone_to_owned()?.into())
 }
 
-/// Waits until there is something to read (or the end), for a moment at most; whether there is.
+/// Waits briefly until there is something to read (or the end); returns whether there is.
 ///
 /// # Errors
 /// Of poll.
@@ -169,18 +169,18 @@ pub fn readable(from: impl AsFd) -> Result<bool> {
     }
 }
 
-/// Asks a server to end and to leave its mounts to the next server.
+/// Asks a server to stop and leave its mounts to the next server.
 pub const HAND_OVER: i32 = libc::SIGUSR2;
 
-/// The signals that ask a process to end. Blocked while this exists, in the thread that made it and
-/// in those started later; taken by [`wait`](Self::wait).
+/// The signals that ask a process to stop. Blocked while this exists, in the thread that created it
+/// and in those started later; received by [`wait`](Self::wait).
 #[derive(Clone, Copy)]
 pub struct Termination {
     set: libc::sigset_t,
 }
 
 impl Termination {
-    /// Blocks SIGINT, SIGTERM and SIGHUP. To be called before any other thread is started.
+    /// Blocks SIGINT, SIGTERM and SIGHUP. Must be called before any other thread is started.
     ///
     /// # Errors
     /// Of pthread_sigmask.
@@ -212,7 +212,7 @@ impl Termination {
         if status != 0 { Err(Error::from_raw_os_error(status)) } else { Ok(Self { set }) }
     }
 
-    /// Waits for one of the signals; its number.
+    /// Waits for one of the signals; returns its number.
     ///
     /// # Errors
     /// Of sigwait.
@@ -225,14 +225,14 @@ impl Termination {
         }
     }
 
-    /// Starts a thread that calls `first` when a signal comes, and ends the process when a user
+    /// Starts a thread that calls `first` when a signal arrives, and ends the process when a user
     /// insists ([`Insistence`]).
     ///
     /// # Errors
     /// When the thread cannot be started.
     pub fn watch(self, first: impl FnOnce(i32) + Send + 'static) -> Result<()> {
         let body = move || {
-            // An error of sigwait means that its arguments are wrong, which `block` has seen to.
+            // An error of sigwait means that its arguments are wrong, which `block` rules out.
             let Ok(signal) = self.wait() else { return };
             let mut insistence = Insistence::default();
             insistence.takes(signal, Instant::now());
@@ -258,8 +258,7 @@ impl Termination {
     }
 }
 
-/// Starts a thread that no signal is delivered to, so that it may run before
-/// [`Termination::block`].
+/// Starts a thread that receives no signals, so that it may run before [`Termination::block`].
 ///
 /// # Errors
 /// Of pthread_sigmask, and when the thread cannot be started.
@@ -274,49 +273,49 @@ pub fn spawn_without_signals(name: &str, body: impl FnOnce() + Send + 'static) -
     if status != 0 {
         return Err(Error::from_raw_os_error(status));
     }
-    // A thread inherits the mask of the one that starts it.
+    // A thread inherits the mask of its creator.
     let thread = std::thread::Builder::new().name(name.to_owned()).spawn(body);
     // SAFETY: the call above has succeeded, so `before` is the mask of this thread.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
     thread
 }
 
-/// Signals within so long of the first are one request: timeout(1) signals its child and then its
-/// process group, a terminal the whole foreground while a script passes on what it got. Who insists
-/// has seen first that the process goes on.
+/// Signals within this time of the first are one request: timeout(1) signals its child and then its
+/// process group, a terminal the whole foreground group while a script forwards the signal. A user
+/// who insists has first seen the process continue.
 const ONE_REQUEST: Duration = Duration::from_secs(1);
 
-/// Whether a user insists that a process which was asked to end does so at once, whatever is lost:
-/// a SIGINT or SIGTERM some time after the first one. [`HAND_OVER`] and SIGHUP ask, and never
-/// insist: a terminal that is closed sends SIGHUP twice (the shell to its jobs, the kernel to the
-/// foreground), and systemd can be told to send it right behind SIGTERM.
+/// Detects a user's insistence that a process stop immediately, at any loss: a SIGINT or SIGTERM
+/// some time after the first one. [`HAND_OVER`] and SIGHUP are requests, never insistence: closing
+/// a terminal sends SIGHUP twice (the shell to its jobs, the kernel to the foreground), and systemd
+/// can be configured to send it right after SIGTERM.
 #[derive(Debug, Default)]
 struct Insistence {
     asked: Option<Instant>,
 }
 
 impl Insistence {
-    /// Takes a signal that came at that time; whether that was one too many.
+    /// Records a signal received at a time; returns whether it insists.
     fn takes(&mut self, signal: i32, now: Instant) -> bool {
         ![libc::SIGHUP, HAND_OVER].contains(&signal)
             && now.duration_since(*self.asked.get_or_insert(now)) >= ONE_REQUEST
     }
 }
 
-/// From now on a write behind the largest size that this process may give a file (`ulimit -f`)
-/// fails, as one to a full disk does, instead of ending the process.
+/// Makes a write past the process's file size limit (`ulimit -f`) fail, like one to a full disk,
+/// instead of killing the process.
 pub fn survive_file_size_limit() {
-    // SAFETY: SIG_IGN runs no code of ours, and the signal's number is valid.
+    // SAFETY: SIG_IGN runs no code, and the signal number is valid.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
-/// Has a program begin with no signal blocked and none ignored, whatever holds for this process. A
-/// program that inherits a blocked SIGTERM is deaf to a request to end.
+/// Starts a program with no signal blocked and none ignored, whatever the state of this process. A
+/// program that inherits a blocked SIGTERM cannot be stopped.
 pub fn with_usual_signals(command: &mut Command) -> &mut Command {
     let reset = || {
         let mut none = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
         // SAFETY: sigemptyset initialises the set, which sigprocmask reads. SIG_DFL runs no code.
-        // Numbers that cannot be set are refused. All of them may be called behind fork.
+        // Invalid numbers are refused. All of them may be called after fork.
         let status = unsafe {
             for signal in 1..=libc::SIGRTMAX() {
                 libc::signal(signal, libc::SIG_DFL);
@@ -326,13 +325,13 @@ pub fn with_usual_signals(command: &mut Command) -> &mut Command {
         };
         if status == 0 { Ok(()) } else { Err(Error::last_os_error()) }
     };
-    // SAFETY: between fork and exec it calls functions that are safe in a signal handler, and
-    // allocates nothing.
+    // SAFETY: between fork and exec it only calls async-signal-safe functions, and allocates
+    // nothing.
     unsafe { command.pre_exec(reset) }
 }
 
-/// Has a program begin in a session of its own, which no terminal ends, and with a descriptor of
-/// this process that it inherits.
+/// Starts a program in a session of its own, which no terminal ends, and with an inherited
+/// descriptor of this process.
 pub fn in_own_session(command: &mut Command, inherited: RawFd) -> &mut Command {
     let begin = move || {
         // SAFETY: neither call touches memory; both may be called after fork, and a session of its
@@ -343,21 +342,20 @@ pub fn in_own_session(command: &mut Command, inherited: RawFd) -> &mut Command {
         };
         if status < 0 { Err(Error::last_os_error()) } else { Ok(()) }
     };
-    // SAFETY: between fork and exec it calls functions that are safe in a signal handler, and
-    // allocates nothing.
+    // SAFETY: between fork and exec it only calls async-signal-safe functions, and allocates
+    // nothing.
     unsafe { command.pre_exec(begin) }
 }
 
-/// From now on this process may open as many files, and have as many connections, as it is allowed
-/// to at most: what it is given at first is often kept low for programs that cannot do with more
-/// (select(2)).
+/// Raises the descriptor limit of this process to its maximum: the initial limit is often kept low
+/// for programs that cannot handle more (select(2)).
 pub fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     // If it cannot be raised, fewer must do.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
-/// Exit code of a process that a signal ended before its time.
+/// Exit code of a process interrupted by a signal.
 const EXIT_INTERRUPTED: i32 = 130;
 
 /// Ends the process without running anything else: nothing is flushed, as in a crash.
@@ -366,8 +364,8 @@ pub fn exit_now(code: i32) -> ! {
     unsafe { libc::_exit(code) }
 }
 
-/// A file descriptor that this process inherited. To be called before anything else is opened, so
-/// that the number cannot be one of ours.
+/// Takes over an inherited file descriptor. Must be called before anything else is opened, so that
+/// the number cannot be one of ours.
 ///
 /// # Errors
 /// When it is not open, or is stdin, stdout or stderr.
@@ -381,11 +379,10 @@ pub fn inherited_file(fd: i32) -> Result<std::fs::File> {
     Ok(unsafe { std::fs::File::from_raw_fd(fd) })
 }
 
-/// Tells a service manager that waits on `$NOTIFY_SOCKET` (sd_notify(3)); does nothing when there
-/// is none.
+/// Notifies a service manager that waits on `$NOTIFY_SOCKET` (sd_notify(3)); a no-op without one.
 ///
 /// # Errors
-/// When the socket is there and does not take it.
+/// When the socket exists but does not accept the message.
 pub fn notify_manager(state: &str) -> Result<()> {
     let Some(name) = std::env::var_os("NOTIFY_SOCKET") else { return Ok(()) };
     notify_socket(&name, state)
@@ -418,7 +415,7 @@ mod tests {
 
     #[test]
     fn signals_that_come_at_once_are_one_request() {
-        // As timeout(1) sends them, and an impatient script.
+        // As sent by timeout(1), and an impatient script.
         assert_eq!(insists(&[(libc::SIGTERM, 0), (libc::SIGTERM, 0)]), [false, false]);
         let burst = [(libc::SIGINT, 0), (libc::SIGTERM, 0), (libc::SIGTERM, 999), (libc::SIGTERM, 1500)];
         assert_eq!(insists(&burst), [false, false, false, true]);

@@ -1,29 +1,28 @@
-//! What tests may cost: a credit of CPU time, from which they are paid and into which compressing
-//! pays. The compressing thread keeps the credit.
+//! Budget for tests: a credit of CPU time, earned by compressing and spent on tests. The
+//! compressing thread owns the credit.
 
-/// One over the share of the CPU time of compressing that tests may take: with probes and
-/// bookkeeping, deciding stays below 3 %.
+/// Inverse of the share of compression CPU time that tests may take: with probes and bookkeeping,
+/// deciding stays below 3 %.
 const SHARE_DIVISOR: u64 = 100;
-/// What a pool may spend on tests before it has compressed anything, in nanoseconds: its
-/// calibration.
+/// Nanoseconds that a pool may spend on tests before it has compressed anything: its calibration.
 pub const TEST_CREDIT_NS: i64 = 16_000_000;
-/// Most that is saved up, in nanoseconds: a dozen usual tests. With more, tests would take more
-/// than their share for a while.
+/// Most credit that can be saved up, in nanoseconds: a dozen ordinary tests. With more, tests would
+/// exceed their share for a while.
 const SAVED_NS_MAX: i64 = 1_000_000;
-/// Credit from which on any attempt is paid for: what costs more than can ever be saved up is tried
-/// as rarely as its debt takes to be paid.
+/// Credit that pays for any attempt: a codec that costs more than can ever be saved up is tried as
+/// rarely as its debt takes to be repaid.
 const SAVED_NS_FULL: i64 = SAVED_NS_MAX / 10 * 9;
 
-/// By how much a credit grows after compressing for so many nanoseconds of CPU time, tests left
-/// out. The credit saved up has a limit; a credit that is larger stays as it is.
+/// Returns the credit after `compressed_ns` of CPU time spent compressing, tests excluded. Savings
+/// are capped; a credit above the cap stays as it is.
 pub fn test_credit_earned(credit_ns: i64, compressed_ns: u64) -> i64 {
     let earned = i64::try_from(compressed_ns / SHARE_DIVISOR).unwrap_or(i64::MAX);
     earned.min(SAVED_NS_MAX.saturating_sub(credit_ns).max(0))
 }
 
-/// Whether a credit pays for an attempt that is expected to take so long. So a candidate that takes
-/// a hundred times as long as the others is tested as rarely as it costs more, and does not leave
-/// them without credit.
+/// Returns whether the credit covers an attempt of the expected cost. A candidate a hundred times
+/// as expensive as the others is tested a hundred times as rarely, and does not starve them of
+/// credit.
 pub(crate) fn pays_for_attempt(credit_ns: i64, cost_ns: i64) -> bool {
     credit_ns > 0 && (credit_ns >= cost_ns || credit_ns >= SAVED_NS_FULL)
 }
@@ -37,7 +36,7 @@ mod tests {
         for (credit, compressed, earned) in [
             (0, 2_000_000, 20_000),
             (-5_000_000, 200_000_000, 2_000_000),
-            // Debts are paid in full, and then some is saved up.
+            // Debts are repaid in full first, and then credit is saved up.
             (-5_000_000, u64::MAX, 6_000_000),
             (990_000, 2_000_000, 10_000),
             (SAVED_NS_MAX, 2_000_000, 0),
@@ -55,7 +54,7 @@ mod tests {
             (100_000, 100_001, false),
             (0, 0, false),
             (-1, 0, false),
-            // It will never be more.
+            // The cap holds.
             (SAVED_NS_FULL, 50_000_000, true),
             (SAVED_NS_FULL - 1, 50_000_000, false),
             (TEST_CREDIT_NS, i64::MAX, true),
@@ -64,8 +63,8 @@ mod tests {
         }
     }
 
-    /// Whatever tests cost, in the long run they take their share, because each is paid for before
-    /// the next one of its price.
+    /// However expensive tests are, in the long run they take their share, because each is paid for
+    /// before the next of its price.
     #[test]
     fn tests_take_their_share_in_the_long_run() {
         for cost_ns in [50_000i64, 700_000, 9_000_000] {

@@ -1,20 +1,21 @@
-//! How a file of a tree is compressed: by a value that its owner has set, by a rule for its name or
-//! for its first bytes, or by the properties of its share. Owns which of these counts; the rules
-//! themselves are in [`crate::rules`].
+//! Decides how a file of a tree is compressed: by a value set by its owner, by a rule for its name
+//! or its first bytes, or by the properties of its share. Owns the precedence among these; the
+//! rules themselves are in [`crate::rules`].
 //!
-//! 1. A value that was set for the file, or for a directory above it, counts before all else.
-//! 2. A rule for the type that the name tells; it is looked up when the file is made.
-//! 3. Where no rule knows the name, one for the type that the first bytes tell; they are looked at
-//!    when they are written.
-//! 4. Where no rule knows these either: the properties, as for a volume. With `compression=off` and
-//!    a mode that counts, unit by unit, as with `auto`.
+//! 1. A value set for the file, or for a directory above it, takes precedence over everything else.
+//! 2. A rule for the type given by the name; looked up when the file is created.
+//! 3. Where no rule matches the name, a rule for the type given by the first bytes; looked up when
+//!    they are written.
+//! 4. Where no rule matches these either: the properties, as for a volume. With `compression=off`
+//!    and an effective mode, unit by unit, as with `auto`.
 //!
-//! **Rules beside a codec.** With `compression=auto`, rules count. Where `compression` names a
-//! codec, defaults count if a `mode` was set too, and no farther away than `compression`; a rule
-//! that was set counts if it was set no farther away. So a codec alone means all files, as in ZFS.
+//! **Rules alongside a codec.** With `compression=auto`, rules apply. Where `compression` names a
+//! codec, default rules apply only if a `mode` was set too, at least as close to the file as
+//! `compression`; a rule that was set applies if it was set at least as close. So a codec alone
+//! applies to all files, as in ZFS.
 //!
-//! A default rule is a guess about data that was not seen. Each unit is looked at
-//! ([`bears_out`]), and chosen as without a rule if it looks otherwise.
+//! A default rule is a guess about unexamined data. Each unit is probed ([`codec_fits`]), and
+//! decided as without a rule if its content does not match.
 
 use std::fmt;
 use std::sync::Arc;
@@ -25,30 +26,30 @@ use crate::magic::{type_of_content, type_of_name};
 use crate::rules::{RuleChoice, RuleMatch};
 use crate::{Class, Compression, Mode, Resolved, Source};
 
-/// What tells the properties of a share as they are at present.
+/// Source of a share's current properties.
 pub trait InForce: Send + Sync {
-    /// The properties in force now.
+    /// Returns the current properties.
     fn in_force(&self) -> Arc<Resolved>;
 }
 
-/// Where a decision on a file comes from.
+/// Origin of the decision for a file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Origin {
-    /// Its name told nothing, and its first bytes have not been seen.
+    /// The name matches no type, and the first bytes have not been written.
     #[default]
     Open,
-    /// A rule for the type that its name tells.
+    /// A rule for the type given by its name.
     Name,
-    /// A rule for the type that its first bytes tell.
+    /// A rule for the type given by its first bytes.
     Content,
-    /// No rule speaks of it: the properties of its share count.
+    /// No rule applies: the properties of its share do.
     Properties,
 }
 
 /// How a file is to be compressed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum FileChoice {
-    /// As the properties of its share say at present.
+    /// According to the current properties of its share.
     #[default]
     Usual,
     /// Unit by unit.
@@ -67,28 +68,28 @@ impl fmt::Display for FileChoice {
     }
 }
 
-/// What the rules say of a file.
+/// Outcome of the rules for a file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Ruled {
-    /// What it goes by.
+pub struct RuleOutcome {
+    /// Origin of the decision.
     pub origin: Origin,
     /// How it is to be compressed.
     pub choice: FileChoice,
-    /// It goes by a default, which the data must bear out.
+    /// Whether it is a default rule, which the data must confirm.
     pub is_default: bool,
-    /// The type of the file; empty if nothing tells it.
+    /// The type of the file; empty if unknown.
     pub word: String,
 }
 
-impl Ruled {
-    /// Whether it goes by a default that names zstd: then `auto` does better where units are small
-    /// enough for dictionaries, which only it has.
+impl RuleOutcome {
+    /// Whether a default rule chose zstd: then `auto` does better where units are small enough for
+    /// dictionaries, which only `auto` uses.
     pub const fn yields_to_dictionaries(&self) -> bool {
         self.is_default && matches!(self.choice, FileChoice::Codec(Codec::Zstd(_)))
     }
 }
 
-/// Where a property was set: the nearer, the greater.
+/// How close to the file a property was set; greater is closer.
 const fn nearness(source: Source) -> u8 {
     match source {
         Source::Default => 0,
@@ -102,7 +103,7 @@ impl Resolved {
         self.properties.iter().find(|property| property.key == key).map_or(0, |property| nearness(property.source))
     }
 
-    /// Whether the mode counts for files that no codec was set for.
+    /// Whether the mode applies to files for which no codec was set.
     fn mode_counts(&self) -> bool {
         let (mode, compression) = (self.nearness_of("mode"), self.nearness_of("compression"));
         self.settings.compression == Compression::Auto || mode > 0 && mode >= compression
@@ -113,7 +114,7 @@ impl Resolved {
         is_set || self.mode_counts()
     }
 
-    /// How files are compressed that no rule speaks of.
+    /// The choice for files without an applicable rule.
     pub fn usual(&self) -> FileChoice {
         match self.settings.compression {
             Compression::Fixed(Codec::Off) if self.mode_counts() => FileChoice::Auto,
@@ -121,30 +122,30 @@ impl Resolved {
         }
     }
 
-    fn ruled(&self, name: &str, head: &[u8], origin: Origin) -> Option<Ruled> {
+    fn ruled(&self, name: &str, head: &[u8], origin: Origin) -> Option<RuleOutcome> {
         let rule = self.rules.find(name, head, self.settings.mode).filter(|rule| self.counts(rule))?;
         let choice = match rule.choice {
             RuleChoice::Auto => FileChoice::Auto,
             RuleChoice::Codec(codec) => FileChoice::Codec(codec),
         };
-        Some(Ruled { origin, choice, is_default: rule.source == Source::Default, word: rule.word })
+        Some(RuleOutcome { origin, choice, is_default: rule.source == Source::Default, word: rule.word })
     }
 
-    /// Step 2: what the name of a file says.
-    pub fn of_name(&self, name: &[u8]) -> Ruled {
+    /// Step 2: the decision by name.
+    pub fn of_name(&self, name: &[u8]) -> RuleOutcome {
         let name = String::from_utf8_lossy(name);
-        let unknown = || Ruled { word: type_of_name(&name).unwrap_or_default(), ..Ruled::default() };
+        let unknown = || RuleOutcome { word: type_of_name(&name).unwrap_or_default(), ..RuleOutcome::default() };
         self.ruled(&name, &[], Origin::Name).unwrap_or_else(unknown)
     }
 
-    /// Whether a rule was set for a type of file that says nothing of the mode in force.
+    /// Whether a rule was set for the type, but does not mention the current mode.
     pub fn is_silent(&self, word: &str) -> bool {
         self.rules.is_silent(word, self.settings.mode)
     }
 
-    /// Steps 3 and 4: what the first bytes of a file say whose name told nothing but `word`.
-    pub fn of_content(&self, word: &str, head: &[u8]) -> Ruled {
-        self.ruled("", head, Origin::Content).unwrap_or_else(|| Ruled {
+    /// Steps 3 and 4: the decision by the first bytes of a file whose name yielded only `word`.
+    pub fn of_content(&self, word: &str, head: &[u8]) -> RuleOutcome {
+        self.ruled("", head, Origin::Content).unwrap_or_else(|| RuleOutcome {
             origin: Origin::Properties,
             choice: self.usual(),
             is_default: false,
@@ -152,12 +153,16 @@ impl Resolved {
         })
     }
 
-    /// Steps 2 to 4 of a file that is there already. `head` tells its first bytes, none of an empty
-    /// one, and is asked only if they count.
+    /// Steps 2 to 4 for an existing file. `head` returns its first bytes (none for an empty file),
+    /// and is only called when they matter.
     ///
     /// # Errors
     /// Those of `head`.
-    pub fn of_file<H: AsRef<[u8]>, E>(&self, name: &[u8], head: impl FnOnce() -> Result<H, E>) -> Result<Ruled, E> {
+    pub fn of_file<H: AsRef<[u8]>, E>(
+        &self,
+        name: &[u8],
+        head: impl FnOnce() -> Result<H, E>,
+    ) -> Result<RuleOutcome, E> {
         let ruled = self.of_name(name);
         if ruled.origin != Origin::Open {
             return Ok(ruled);
@@ -166,7 +171,7 @@ impl Resolved {
         Ok(if head.as_ref().is_empty() { ruled } else { self.of_content(&ruled.word, head.as_ref()) })
     }
 
-    /// The same with `compression=auto` in that mode, where all rules count.
+    /// The same with `compression=auto` in that mode, where all rules apply.
     #[must_use]
     pub fn in_mode(&self, mode: Mode) -> Self {
         let mut changed = self.clone();
@@ -176,9 +181,9 @@ impl Resolved {
     }
 }
 
-/// Whether a unit of that class bears out the codec that a default rule names for the type of its
-/// file: data that looks random is not compressed, and only that is left alone.
-pub fn bears_out(codec: Codec, class: Class) -> bool {
+/// Whether a unit of that class fits the codec that a default rule names for the type of its file:
+/// data that looks random is not compressible, and only data that looks random may be stored raw.
+pub fn codec_fits(codec: Codec, class: Class) -> bool {
     matches!(codec, Codec::Off | Codec::Zle) == class.is_random()
 }
 
@@ -193,11 +198,11 @@ mod tests {
         pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
     }
 
-    /// A row: properties of the pool, of the share; name; what its name, and what its first bytes
-    /// say, as text.
+    /// A row: properties of the pool and of the share; name, first bytes; the expected decision by
+    /// name and by content, as text.
     type Row<'a> = (&'a [(&'a str, &'a str)], &'a [(&'a str, &'a str)], &'a str, &'a [u8], &'a str);
 
-    fn told(ruled: &Ruled) -> String {
+    fn told(ruled: &RuleOutcome) -> String {
         let origin = match ruled.origin {
             Origin::Open => "open",
             Origin::Name => "name",
@@ -220,20 +225,20 @@ mod tests {
             (&[], &[], "a.unknown", NOISE, "properties:usual"),
             (&[("rule.c", "lz4")], &[], "a.c", GZ, "name:lz4"),
             (&[], &[("rule.c", "auto")], "a.c", GZ, "name:auto"),
-            // A rule for the content is asked for only where the name says nothing.
+            // The content is consulted only where the name matches no rule.
             (&[("rule.gz", "off")], &[], "a.c", GZ, "name:zstd-3?"),
             (&[("rule.gz", "off")], &[], "a.weird", GZ, "content:off"),
-            // A codec alone means all files.
+            // A codec alone applies to all files.
             (&[("compression", "lz4")], &[], "a.c", GZ, "properties:usual"),
             (&[("compression", "lz4")], &[], "x.jpg", NOISE, "properties:usual"),
             (&[("mode", "archive")], &[("compression", "lz4")], "a.c", NOISE, "properties:usual"),
             (&[("rule.c", "zstd-9")], &[("compression", "lz4")], "a.c", NOISE, "properties:usual"),
-            // A rule beside it counts, and so does a mode.
+            // A rule set alongside it applies, and so does a mode.
             (&[("compression", "lz4"), ("rule.c", "zstd-9")], &[], "a.c", NOISE, "name:zstd-9"),
             (&[("compression", "lz4")], &[("rule.c", "archive:zstd-9")], "a.c", NOISE, "properties:usual"),
             (&[("compression", "lz4")], &[("mode", "archive")], "a.c", NOISE, "name:auto?"),
             (&[("compression", "lz4")], &[("mode", "archive")], "a.weird", NOISE, "properties:usual"),
-            // With a mode, unknown files are tested although compression is off.
+            // With a mode, files of unknown type are tested although compression is off.
             (&[("compression", "off")], &[("mode", "energy")], "a.c", NOISE, "name:zstd-1?"),
             (&[("compression", "off")], &[("mode", "energy")], "a.weird", NOISE, "properties:auto"),
             (&[("compression", "off")], &[], "a.weird", NOISE, "properties:usual"),
@@ -259,7 +264,7 @@ mod tests {
             Ok("name:zstd-3?".to_owned())
         );
         assert_eq!(resolved.of_file(b"a", || Err::<Vec<u8>, _>("unreadable")), Err("unreadable"));
-        // An empty file says nothing yet.
+        // An empty file has no content to decide by yet.
         let empty = resolved.of_file(b"a.unheard", || Ok::<_, ()>([])).unwrap();
         assert_eq!((told(&empty).as_str(), empty.word.as_str()), ("open:usual", "unheard"));
     }
@@ -295,7 +300,7 @@ mod tests {
             (zstd, Class::RANDOM, false),
             (zstd, Class::DENSE, true),
         ] {
-            assert_eq!(bears_out(codec, class), expected, "{codec} {class}");
+            assert_eq!(codec_fits(codec, class), expected, "{codec} {class}");
         }
     }
 }

@@ -1,16 +1,16 @@
-//! The codecs among which `auto` chooses: an ordered list, bounded, so that a decision has a
-//! bounded cost.
+//! The codecs that `auto` chooses among: an ordered list whose length is bounded, which bounds the
+//! cost of a decision.
 
 use std::fmt;
 use std::str::FromStr;
 
 use codec::{Codec, CodecId};
 
-/// Most candidates: a test compresses a unit with each that could win.
+/// Most candidates: a test compresses a unit with every one that could win.
 pub const CANDIDATES_MAX: usize = 8;
 
-/// An ordered list of 1 to 8 different codecs; of two that cost the same the first wins. Storing
-/// raw is always possible and is not named.
+/// An ordered list of 1 to 8 different codecs; the first wins a tie. Storing raw is always possible
+/// and not listed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Candidates {
     codecs: [Codec; CANDIDATES_MAX],
@@ -18,11 +18,11 @@ pub struct Candidates {
 }
 
 impl Candidates {
-    /// What [`FromStr`] accepts, for messages and help.
+    /// Values that [`FromStr`] accepts, for messages and help.
     pub const ALLOWED: &str = "1 to 8 different codecs other than off, separated by commas, such as lz4,zstd-1,zstd-9";
 
-    /// The list when none is set: from the fastest to what takes a hundred times as long, each
-    /// worth its time on some data.
+    /// The default list: from the fastest codec to one a hundred times as slow, each worth its time
+    /// on some data.
     pub const DEFAULT: &str = "lz4,zstd-1,zstd-3,zstd-6,zstd-9,zstd-15,zstd-19";
 
     /// A list; `None` if it is empty, too long, names `off`, or names a codec twice.
@@ -46,7 +46,7 @@ impl Candidates {
 
 impl Default for Candidates {
     fn default() -> Self {
-        // A constant of this file, which a test parses; lz4 alone would be right, too.
+        // A constant of this file, which a test parses; lz4 alone would be a valid list, too.
         Self::DEFAULT.parse().unwrap_or(Self { codecs: [Codec::Lz4; CANDIDATES_MAX], count: 1 })
     }
 }
@@ -72,7 +72,7 @@ pub struct ParseCandidatesError;
 
 impl fmt::Display for ParseCandidatesError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "not a list of candidates: {} are allowed", Candidates::ALLOWED)
+        write!(f, "not a list of candidates; allowed: {}", Candidates::ALLOWED)
     }
 }
 

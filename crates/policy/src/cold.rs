@@ -1,24 +1,24 @@
-//! What becomes of data that the cleaner moves because it has outlived its neighbours: moved as it
-//! is, or compressed anew. It is read and written anyway then, so that nothing but CPU time is
-//! spent; and the less it takes, the less often the log has to be cleaned.
+//! Whether data that the cleaner moves, because it has outlived its neighbours, is recompressed or
+//! moved unchanged. It is read and written in any case, so recompressing costs only CPU time; and
+//! smaller data means less cleaning.
 
 use std::str::FromStr;
 
 use crate::{Compression, Mode, Settings};
 
-/// As what mode cold data is compressed anew.
+/// The mode in which cold data is recompressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ColdMode {
-    /// As `archive` where that is the mode of writes too; elsewhere not.
+    /// In mode `archive`, if that is also the mode of writes; otherwise never.
     Auto,
-    /// Not.
+    /// Never.
     Off,
-    /// As this one, whatever is written otherwise.
+    /// In this mode, independent of the mode of writes.
     As(Mode),
 }
 
 impl ColdMode {
-    /// What [`FromStr`] accepts, for messages and help.
+    /// Values that [`FromStr`] accepts, for messages and help.
     pub const ALLOWED: &str = "auto (archive where that is the mode), off, performance, balanced, energy, archive";
 }
 
@@ -38,7 +38,7 @@ impl FromStr for ColdMode {
 }
 
 impl Settings {
-    /// The settings for cold data, if it is to be compressed anew.
+    /// Returns the settings for recompressing cold data, if it is recompressed at all.
     pub fn for_cold(&self) -> Option<Self> {
         match self.cold_mode {
             ColdMode::Off => None,

@@ -1,10 +1,10 @@
-//! The cost function: what a codec's CPU time is worth against what it saves.
+//! The cost function: weighs a codec's CPU time against its savings.
 //!
 //! `c = t^mt * p / (nl - np)^mr` (F. Ehmke, Adaptive Compression for the Zettabyte File System,
 //! 2015, equation 3.1): *t* CPU time, *p* price of CPU time, *nl* bytes before and *np* after
-//! compression. The least cost wins. Here *t* is CPU time of the worker, so that a loaded machine
-//! changes the price and not the measurement; time and saving are taken per raw byte, which changes
-//! no comparison between candidates for the same unit.
+//! compression. The least cost wins. Here *t* is the worker's CPU time, so that load on the machine
+//! changes the price and not the measurement. Time and saving are per raw byte, which changes no
+//! comparison between candidates for the same unit.
 
 /// Exponents of the cost function.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -15,9 +15,10 @@ pub struct Weights {
     pub saving: f64,
 }
 
-/// Saving below which there is none: noise of averages, and less than a fragment's own bookkeeping.
+/// Smaller savings are treated as zero: they are noise of averages, and less than a fragment's own
+/// bookkeeping.
 pub const SAVING_MIN: f64 = 0.01;
-/// Least time, in ns per KiB, that counts: a clock that stands still must not make a codec free.
+/// Least time, in ns per KiB: a clock that does not advance must not make a codec free.
 const TIME_MIN: f64 = 1.0;
 
 /// Natural logarithm of the cost: comparisons are the same, and no exponent overflows. `saving` is
@@ -41,7 +42,7 @@ mod tests {
             (100.0, 2.0, 0.5, 800.0),
             (200.0, 1.0, 0.5, 800.0),
             (100.0, 1.0, 0.25, 1600.0),
-            // A clock that stands still.
+            // A clock that does not advance.
             (0.0, 1.0, 0.5, 4.0),
             (100.0, 1.0, 0.0, f64::INFINITY),
             (100.0, 1.0, -0.2, f64::INFINITY),

@@ -1,23 +1,23 @@
-//! The decision for one unit, by its probe, its region's memory and the plan for its class; and the
-//! region's memory afterwards. Pure: the same facts give the same decision.
+//! The decision for one unit, from its probe, its region's memory and the plan for its class; and
+//! the update of the region's memory. Pure: the same facts give the same decision.
 //!
-//! 1. A unit that looks random is stored raw, unless its region's last test says otherwise. The
-//!    probe sees no repetitions: so it is *checked* with the fastest candidate first, which gives
-//!    up early on random data; of a run of such units one in sixteen. `performance` checks none,
-//!    and in a long run does not even probe but one in four, and in the end in sixteen.
-//! 2. At the first unit of a region (of those that look random, and of the others), after 127
-//!    units, and when the last units went otherwise than expected, the unit is *tested*: compressed
-//!    with every candidate that might win, and the winner kept for the region. Tests have a budget;
-//!    without any left, the unit is treated like others, so that small regions lose a test, not
-//!    their compression.
-//! 3. Other units are compressed with the region's winner, if they are of the class that was
-//!    tested, else with what the plan says for their class. So are those of that class while two or
-//!    more in a row went otherwise than the test, which may have been of an unusual unit; not in
+//! 1. A unit that looks random is stored raw, unless its region's last test disagrees. The probe
+//!    cannot see repetitions, so the unit is *checked* first with the fastest candidate, which
+//!    gives up early on random data; in a run of such units only one in sixteen is. `performance`
+//!    checks none, and in a long run probes only one unit in four, and later one in sixteen.
+//! 2. At the first unit of a region (separately for those that look random and the others), after
+//!    127 units, and when the last units deviated from the expectation, the unit is *tested*:
+//!    compressed with every candidate that might win, and the winner recorded for the region. Tests
+//!    have a budget; when it is used up, the unit is treated like any other, so that small regions
+//!    lose a test, not their compression.
+//! 3. Other units are compressed with the region's winner if they are of the class that was tested,
+//!    else by the plan for their class. The plan also applies to units of the tested class while
+//!    two or more in a row deviated from the test, which may have seen an unusual unit; not in
 //!    `archive`, where a winner that is too strong does no harm. Where the test found that nothing
-//!    pays for dense data, one unit in four is tried all the same, and the codec is the region's
+//!    pays for dense data, one unit in four is tried anyway, and the codec becomes the region's
 //!    winner as soon as it saves enough.
-//! 4. What then saves too little is tried once more with the fallback, where that usually helps,
-//!    else stored raw.
+//! 4. If the result saves too little, it is retried once with the fallback where that usually
+//!    helps, else stored raw.
 
 use std::fmt;
 
@@ -26,16 +26,16 @@ use codec::{Codec, CodecId};
 use crate::plan::{ClassPlan, Contenders};
 use crate::{Class, Mode, Region};
 
-/// Why a unit was stored as it was.
+/// Reason for the way a unit was stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Why {
     /// The property names the codec.
     Fixed,
     /// It looks random.
     Random,
-    /// It looks random, or those before it did not compress, but it was tried all the same.
+    /// It looks random, or its predecessors did not compress, but it was tried anyway.
     Check,
-    /// Those before it looked random, and it was not looked at.
+    /// Its predecessors looked random, and it was not probed.
     RandomRun,
     /// Nothing pays for its class of data.
     NothingPays,
@@ -43,11 +43,11 @@ pub enum Why {
     RegionWinner,
     /// The codec pays for its class of data.
     ClassWinner,
-    /// The first of its region: all candidates that might win were tried.
+    /// The region's first unit: all candidates that might win were tried.
     TestFirst,
     /// The region's last test was long ago.
     TestDue,
-    /// The region's last units went otherwise than its last test.
+    /// The region's last units deviated from its last test.
     TestDrift,
     /// A file-type rule names the codec.
     Rule,
@@ -99,31 +99,31 @@ const _: () = {
 impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Fixed => "the property compression names it",
-            Self::Random => "it looks random",
-            Self::Check => "it seemed not to pay, but was tried all the same",
-            Self::RandomRun => "those before it looked random",
-            Self::NothingPays => "no candidate pays for this class of data",
-            Self::RegionWinner => "it won the region's last test",
-            Self::ClassWinner => "it pays for this class of data",
-            Self::TestFirst => "it won the test at the region's first unit",
-            Self::TestDue => "it won the region's test",
-            Self::TestDrift => "it won the test after the region's data had changed",
-            Self::Rule => "a file-type rule names it",
+            Self::Fixed => "set by the property compression",
+            Self::Random => "looks random",
+            Self::Check => "unlikely to pay, but tried anyway",
+            Self::RandomRun => "follows a run of data that looks random",
+            Self::NothingPays => "no codec pays for this class of data",
+            Self::RegionWinner => "won the region's last test",
+            Self::ClassWinner => "pays for this class of data",
+            Self::TestFirst => "won the test of the region's first unit",
+            Self::TestDue => "won the region's test",
+            Self::TestDrift => "won the test after the region's data changed",
+            Self::Rule => "set by a file-type rule",
         })
     }
 }
 
-/// What to do.
+/// Action to take for a unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// Store raw.
     Raw,
-    /// Compress; if that saves too little, with the fallback; else store raw.
+    /// Compress; if that saves too little, try the fallback; else store raw.
     Compress {
         /// With this codec.
         codec: Codec,
-        /// And then this one.
+        /// The second attempt.
         fallback: Option<Codec>,
     },
     /// Compress with each of these and keep the winner.
@@ -133,9 +133,9 @@ pub enum Action {
 /// A decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Decision {
-    /// What to do.
+    /// Action to take.
     pub action: Action,
-    /// Why.
+    /// Its reason.
     pub why: Why,
 }
 
@@ -145,13 +145,13 @@ impl Decision {
     }
 }
 
-/// Whether the unit has to be probed; if not, [`Decision`] is raw for [`Why::RandomRun`].
+/// Whether the unit must be probed; if not, [`Decision`] is raw for [`Why::RandomRun`].
 pub fn wants_probe(mode: Mode, region: Region) -> bool {
     !matches!(mode, Mode::Performance) || region.wants_look()
 }
 
-/// Whether no test of the region says anything of a class: what looked random says nothing of what
-/// does not.
+/// Whether the region has no test for a class: a test of random-looking data does not apply to the
+/// rest.
 fn is_untested(region: Region, class: Class) -> bool {
     region.winner().is_none_or(|(tested, _)| tested.is_random() && !class.is_random())
 }
@@ -162,8 +162,8 @@ pub(crate) fn wants_test(region: Region, class: Class) -> bool {
     is_first || region.is_due()
 }
 
-/// Decides. `codec_of` finds a candidate that the mode considers by its number; `may_test`: the
-/// budget for tests is not used up.
+/// Decides. `codec_of` looks up a candidate considered by the mode; `may_test`: the budget for
+/// tests is not used up.
 pub fn decide(
     mode: Mode,
     plan: &ClassPlan,
@@ -175,14 +175,13 @@ pub fn decide(
     let is_believed = mode == Mode::Archive || !region.strays_from_test();
     let remembered = match region.winner().filter(|(tested, _)| *tested == class && is_believed) {
         Some((_, CodecId::RAW)) => Some(None),
-        // The test may have been one of another mode, or of other candidates: what would not be
-        // considered now is as good as none.
+        // The test may have been made in another mode, or with other candidates: a winner that
+        // would not be considered now is ignored.
         Some((_, id)) => codec_of(id).map(Some),
         None => None,
     };
     let is_new = is_untested(region, class);
-    // A random unit is no reason for a test because of drift; its own first test does not count for
-    // others.
+    // A random unit does not cause a test because of drift; its own first test is separate.
     let due = if class.is_random() {
         mode != Mode::Performance
             && (region.wants_random_test() || region.units_since_test() >= crate::region::UNITS_PER_TEST)
@@ -203,10 +202,10 @@ pub fn decide(
         Decision::new(Action::Compress { codec, fallback }, why)
     };
     match (remembered, plan.winner) {
-        // Times and loads of a test are past; `performance` goes by the present.
+        // Times and loads of a test are outdated; `performance` uses current ones.
         (Some(Some(codec)), _) if mode != Mode::Performance => compress(codec, Why::RegionWinner),
-        // One unit's test is no reason to store a hundred raw that are usually compressible; if
-        // they are hardly, one in four is tried.
+        // One test is no reason to store a hundred usually compressible units raw; if they rarely
+        // compress, one in four is tried.
         (Some(None), _) if class == Class::DENSE && mode != Mode::Performance => {
             match plan.winner.filter(|_| region.wants_dense_check()) {
                 Some(codec) => Decision::new(Action::Compress { codec, fallback: None }, Why::Check),

@@ -1,12 +1,11 @@
-//! When a dictionary takes part, and when one is worth keeping: pure functions of the measurements.
+//! When a dictionary is used, and when one is worth keeping: pure functions of the measurements.
 //!
-//! A dictionary takes part in units of at most 16 KiB that `compression=auto` compresses with zstd:
-//! larger ones find in themselves what a dictionary would tell them. A volume holds different kinds
-//! of data, so that it may have several dictionaries, of which each region uses the one that helps
-//! it most, or none. A new one is adopted if, on samples that it was not trained with, it saves a
-//! set part more than the dictionaries in force on those parts of the volume where it is the best,
-//! and if that would have paid its own size several times on the data written there while the
-//! samples were taken.
+//! A dictionary helps units of at most 16 KiB that `compression=auto` compresses with zstd: larger
+//! ones contain enough context themselves. A volume holds different kinds of data, so it may have
+//! several dictionaries; each region uses the one that helps it most, or none. A new one is adopted
+//! under two conditions. On samples that it was not trained with, it saves a set amount more than
+//! the current dictionaries on those parts of the volume where it is the best. And this would have
+//! repaid its own size several times on the data written while the samples were taken.
 
 use codec::{Codec, ZstdLevel};
 
@@ -15,25 +14,24 @@ use crate::{Candidates, Compression, Settings};
 /// Largest unit that is compressed with a dictionary.
 pub const DICTIONARY_UNIT_BYTES_MAX: usize = 16 << 10;
 
-/// Most dictionaries that new units of a volume are compressed with: a comparison compresses a unit
-/// with each.
+/// Most dictionaries used for new units of a volume: a comparison compresses a unit with each.
 pub const DICTIONARIES_IN_FORCE_MAX: usize = 4;
 
-/// Whether units of that many bytes are compressed with a dictionary, if there is one and the codec
-/// is zstd.
+/// Whether units of that size are compressed with a dictionary, if one exists and the codec is
+/// zstd.
 pub fn wants_dictionary(settings: &Settings, raw_len: usize) -> bool {
     settings.dictionary && raw_len <= DICTIONARY_UNIT_BYTES_MAX && judging_level(settings).is_some()
 }
 
-/// The level at which dictionaries are judged: that of the candidate nearest to zstd-3, since
-/// others gain about the same; `None` if no codec that could be chosen takes a dictionary.
+/// The level at which dictionaries are evaluated: that of the candidate nearest to zstd-3, since
+/// other levels gain about the same; `None` if no candidate supports dictionaries.
 pub fn judging_level(settings: &Settings) -> Option<ZstdLevel> {
     if settings.compression == Compression::Auto { judging_level_of(&settings.candidates) } else { None }
 }
 
-/// The same, given that the codec is chosen among these.
+/// The same for a given list of candidates.
 pub(crate) fn judging_level_of(candidates: &Candidates) -> Option<ZstdLevel> {
-    /// Middle of the levels that are chosen for small units.
+    /// Middle of the levels chosen for small units.
     const USUAL: u8 = 3;
     let levels = candidates.as_slice().iter().filter_map(|codec| match codec {
         Codec::Zstd(level) => Some(*level),
@@ -47,14 +45,14 @@ pub(crate) fn judging_level_of(candidates: &Candidates) -> Option<ZstdLevel> {
 pub struct Adoption {
     /// Least gain on held-out samples, in thousandths of their raw bytes.
     pub gain_permille_min: i64,
-    /// How often its own size it must have saved on the data written while samples were taken.
+    /// How many times its own size it must have saved on the data written while samples were taken.
     pub payback_min: u64,
 }
 
 impl Adoption {
-    /// The usual rule. 10: the gain must be above the difference between one choice of samples and
-    /// another (half a point at 256 samples); what helps less in some regions is not used there. 2:
-    /// half of the data may be overwritten before the dictionary has paid.
+    /// The usual rule. 10: the gain must exceed the variation between two choices of samples (half
+    /// a point at 256 samples); regions that gain less do not use it. 2: half of the data may be
+    /// overwritten before the dictionary has paid for itself.
     pub const USUAL: Self = Self { gain_permille_min: 10, payback_min: 2 };
 }
 
@@ -64,18 +62,18 @@ impl Default for Adoption {
     }
 }
 
-/// What held-out samples came to.
+/// Measurements on held-out samples.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Trial {
     /// Their bytes.
     pub raw_bytes: u64,
-    /// What they take as things stand.
+    /// Bytes stored with the current dictionaries.
     pub stored_now: u64,
-    /// What they take with the new dictionary.
+    /// Bytes stored with the new dictionary.
     pub stored_new: u64,
     /// Bytes of the dictionary.
     pub dictionary_bytes: u64,
-    /// Bytes that were written while samples were taken, of which these are a part.
+    /// Bytes written while samples were taken, the samples included.
     pub written_bytes: u64,
 }
 
@@ -101,16 +99,16 @@ impl Adoption {
 pub struct Part {
     /// Their bytes.
     pub raw_bytes: u64,
-    /// What they take as things stand.
+    /// Bytes stored with the current dictionaries.
     pub stored_now: u64,
-    /// What they take with each of the new dictionaries.
+    /// Bytes stored with each of the new dictionaries.
     pub stored_new: Vec<u64>,
 }
 
 impl Adoption {
-    /// Which of some new dictionaries of so many bytes are adopted, at most `most`: the one that
-    /// gains most first, then what gains most beside it, and so on. Of each only the parts count
-    /// where it is the best. `written_bytes`: as in [`Trial`], of all parts together.
+    /// Selects which new dictionaries to adopt, at most `most`: the one that gains most first, then
+    /// the one that adds most to it, and so on. Each is credited only with the parts where it is
+    /// the best. `written_bytes`: as in [`Trial`], for all parts together.
     pub fn select(&self, parts: &[Part], dictionary_bytes: &[u64], written_bytes: u64, most: usize) -> Vec<usize> {
         let raw_bytes: u64 = parts.iter().map(|part| part.raw_bytes).sum();
         let mut now: Vec<u64> = parts.iter().map(|part| part.stored_now).collect();

@@ -1,8 +1,8 @@
-//! Energy: what CPU time is worth in joules, and whose figure that is. Where the processor counts
-//! its energy (RAPL), a calibration divides what it counted by the CPU time that was used;
-//! elsewhere a nominal power of a busy CPU stands for it, so that joules are CPU time in another
-//! unit. Either way the cost function of the mode `energy` compares CPU times: a factor changes no
-//! choice.
+//! Energy: the price of CPU time in joules, and where that figure comes from. Where the processor
+//! counts its energy (RAPL), a calibration divides the counted energy by the CPU time used;
+//! elsewhere a nominal power per busy CPU is assumed, so that joules are CPU time in another unit.
+//! Either way the cost function of the mode `energy` compares CPU times: a constant factor changes
+//! no choice.
 
 use std::fmt;
 
@@ -25,25 +25,24 @@ impl EnergySource {
     }
 }
 
-/// What a busy CPU takes.
+/// Power of a busy CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Power {
     milliwatts: u32,
     source: EnergySource,
 }
 
-/// Bit of [`Power::bits`] that tells RAPL.
+/// Bit of [`Power::bits`] that marks RAPL.
 const RAPL_BIT: u64 = 1 << 32;
-/// Most milliwatts of a CPU that are believed: more is a counter that was read wrongly.
+/// Most milliwatts of a CPU that are plausible: a larger figure means a misread counter.
 const MILLIWATTS_MAX: u32 = 1_000_000;
 
 impl Power {
-    /// Of a machine of which nothing is known: ten watts, about a core of a server's processor at
-    /// work.
+    /// Default for an unknown machine: ten watts, about a core of a server's processor at work.
     pub const NOMINAL: Self = Self { milliwatts: 10_000, source: EnergySource::CpuTime };
 
-    /// From what the processor counted while threads used so much CPU time. `None` if that cannot
-    /// be: nothing was counted, or far too much.
+    /// Computes the power from the processor's counter over some CPU time. `None` if the result is
+    /// implausible: zero, or far too large.
     pub fn measured(microjoules: u64, cpu_ns: u64) -> Option<Self> {
         let milliwatts = u128::from(microjoules) * 1_000_000 / u128::from(cpu_ns.max(1));
         let milliwatts = u32::try_from(milliwatts).ok().filter(|mw| (1..=MILLIWATTS_MAX).contains(mw))?;
@@ -60,12 +59,12 @@ impl Power {
         self.watts() * cpu_ns as f64 / 1e9
     }
 
-    /// Whose figure it is.
+    /// Source of the figure.
     pub const fn source(self) -> EnergySource {
         self.source
     }
 
-    /// To be kept; never 0.
+    /// Packs it for storage; never 0.
     pub const fn bits(self) -> u64 {
         match self.source {
             EnergySource::Rapl => self.milliwatts as u64 | RAPL_BIT,
@@ -73,7 +72,7 @@ impl Power {
         }
     }
 
-    /// What [`bits`](Self::bits) gave; nominal if that cannot be.
+    /// Inverse of [`bits`](Self::bits); nominal if the bits are not valid.
     pub fn from_bits(bits: u64) -> Self {
         let source = if bits & RAPL_BIT == 0 { EnergySource::CpuTime } else { EnergySource::Rapl };
         match u32::try_from(bits & !RAPL_BIT) {

@@ -1,6 +1,6 @@
-//! What has been learned of a codec on a class of data: running averages of CPU time and saving,
-//! each packed into one word, so that the table's owner can update it without a lock. Lost updates
-//! cost precision, never correctness.
+//! Measurements of each codec on each class of data: running averages of CPU time and saving, each
+//! packed into one word, so that the table's owner can update it without a lock. Lost updates cost
+//! precision, never correctness.
 
 use std::cell::Cell;
 
@@ -10,8 +10,8 @@ use crate::Class;
 use crate::prior::prior;
 use crate::probe::CLASSES;
 
-/// How many classes of unit size are told apart: a unit of 4 KiB costs more for each byte than one
-/// of 128 KiB, and saves less; small ones for which there is a dictionary are a class of their own.
+/// Number of classes of unit size: a unit of 4 KiB costs more per byte than one of 128 KiB, and
+/// saves less; small ones with a dictionary are a class of their own.
 pub const SIZES: usize = 4;
 
 /// Class of unit size.
@@ -19,10 +19,10 @@ pub const SIZES: usize = 4;
 pub struct SizeClass(u8);
 
 impl SizeClass {
-    /// Of a unit for which there is a dictionary: what zstd saves of it is another matter.
+    /// Units with a dictionary: zstd saves differently on them.
     pub const WITH_DICTIONARY: Self = Self(3);
 
-    /// Of a unit of that many bytes: up to 8 KiB, up to 32 KiB, more.
+    /// Class of a unit size: up to 8 KiB, up to 32 KiB, more.
     pub const fn of(raw_len: usize) -> Self {
         match raw_len {
             0..=8192 => Self(0),
@@ -57,11 +57,11 @@ pub const CODEC_NUMBERS: usize = 128;
 pub const CELLS: usize = CODEC_NUMBERS * CLASSES * SIZES;
 
 impl Key {
-    /// The cell of what all codecs have in common: raw has no need of its own.
+    /// The cell for the level that all codecs share; the one of raw is otherwise unused.
     const fn level(self) -> Self {
         Self { codec: CodecId::RAW, ..self }
     }
-    /// Its place in a table of [`CELLS`].
+    /// Its index in a table of [`CELLS`].
     pub const fn index(self) -> usize {
         ((self.codec.0 as usize % CODEC_NUMBERS) * CLASSES + self.class.index()) * SIZES + self.size.index()
     }
@@ -69,10 +69,10 @@ impl Key {
 
 /// Times are averaged over about this many samples.
 const TIME_WINDOW: u64 = 16;
-/// Savings are averaged over about this many: they vary more from unit to unit.
+/// Savings are averaged over about this many samples: they vary more from unit to unit.
 const SAVING_WINDOW: u64 = 64;
-/// A measured time more than this often the average is an interruption rather than work, and counts
-/// as this much.
+/// A measured time this many times the average is an interruption rather than work, and is clipped
+/// to that.
 const TIME_OUTLIER: u64 = 4;
 const TIME_BITS: u32 = 24;
 const SAVING_BITS: u32 = 16;
@@ -111,7 +111,7 @@ impl Learned {
         field(self.0, Self::SAVING_COUNT_AT, COUNT_BITS)
     }
 
-    /// With a measured time. A clock that stands still teaches nothing.
+    /// Adds a measured time. A clock that does not advance adds nothing.
     #[must_use]
     pub const fn with_time(self, raw_len: usize, cpu_ns: u64) -> Self {
         if raw_len == 0 || cpu_ns == 0 {
@@ -128,7 +128,7 @@ impl Learned {
         Self(with_field(with_field(self.0, 0, TIME_BITS, new), Self::TIME_COUNT_AT, COUNT_BITS, count + 1))
     }
 
-    /// With one more sample of whatever average the cell holds, which makes it `saving`: -1 to 1.
+    /// Adds a sample to the cell's average, which becomes `saving`: -1 to 1.
     #[must_use]
     pub fn with_saving(self, saving: f64) -> Self {
         let code = ((saving.clamp(-1.0, 1.0) + 1.0) * SAVING_HALF) as u64;
@@ -136,40 +136,41 @@ impl Learned {
         Self(with_field(word, Self::SAVING_COUNT_AT, COUNT_BITS, self.savings() + 1))
     }
 
-    /// What [`with_saving`](Self::with_saving) set, if it did.
+    /// The value set by [`with_saving`](Self::with_saving), if any.
     pub fn saving(self) -> Option<f64> {
         let code = field(self.0, Self::SAVING_AT, SAVING_BITS) as f64;
         (self.savings() > 0).then_some(code / SAVING_HALF - 1.0)
     }
 }
 
-/// The average of `count` samples, with one more; old ones fade when there are more than `window`.
+/// The average of `count` samples with one more; old samples fade once there are more than
+/// `window`.
 const fn average(old: u64, sample: u64, count: u64, window: u64) -> u64 {
     let weight = if count < window { count } else { window - 1 };
-    // Rounded to the nearest, so that it gets where the samples are.
+    // Rounded to the nearest, so that the average reaches the samples.
     (old * weight + sample + weight.div_ceil(2)) / (weight + 1)
 }
 
-/// What can be expected of a codec on a class of data.
+/// Expected performance of a codec on a class of data.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Estimate {
     /// CPU nanoseconds for a KiB of raw data.
     pub ns_per_kib: f64,
     /// Saving as a share of the raw length; units that are stored raw count as nothing saved.
     pub saving: f64,
-    /// Samples of saving behind it, up to 255; 0: it is a guess.
+    /// Number of saving samples, up to 255; 0: it is a guess.
     pub samples: u64,
 }
 
-/// A table of what has been learned.
+/// A table of measurements.
 pub trait Table {
     /// The cell at [`Key::index`].
     fn cell(&self, key: Key) -> Learned;
 
-    /// Replaces it. Updates that come at the same time may be lost.
+    /// Replaces it. Concurrent updates may be lost.
     fn update(&self, key: Key, cell: Learned);
 
-    /// The estimate: the learned values, and where there are none, the usual ones.
+    /// The estimate: measured values, or the usual ones where there are none.
     fn estimate(&self, key: Key) -> Estimate {
         let learned = self.cell(key);
         let usual = prior(key);
@@ -181,23 +182,21 @@ pub trait Table {
         }
     }
 
-    /// How much more than usual is saved of data of that class, by whatever codec.
+    /// How much more than usual any codec saves on data of that class.
     fn level(&self, key: Key) -> f64 {
         self.cell(key.level()).saving().unwrap_or(0.0)
     }
 
-    /// Learns how long a codec took.
+    /// Records how long a codec took.
     fn learn_time(&self, key: Key, raw_len: usize, cpu_ns: u64) {
         self.update(key, self.cell(key).with_time(raw_len, cpu_ns));
     }
 
-    /// Learns the saving of one unit, by each codec that was tried on it: effective savings, as
-    /// shares.
+    /// Records the saving of one unit for each codec tried on it: effective savings, as shares.
     ///
-    /// Codecs are tried on different units. Were each averaged by itself, one that is tried only
-    /// where it is good would look good. So what they have in common goes into the level of the
-    /// class, and only the differences between those that were tried on the same unit go to the
-    /// codecs.
+    /// Different codecs are tried on different units. If each were averaged separately, one that is
+    /// tried only where it does well would look good. So their common part goes into the level of
+    /// the class, and only differences between codecs tried on the same unit go to the codecs.
     fn learn_savings(&self, class: Class, size: SizeClass, tried: &[(CodecId, f64)]) {
         let Some((first, _)) = tried.first() else { return };
         let level = self.level(Key { codec: *first, class, size });
@@ -220,7 +219,8 @@ pub trait Table {
     }
 }
 
-/// Weight of one more sample of saving: the usual value counts for two, and old ones fade.
+/// Weight of one more sample of saving: the usual value weighs as much as two samples, and old ones
+/// fade.
 fn weight(cell: Learned) -> f64 {
     1.0 / (cell.savings() + 2).min(SAVING_WINDOW) as f64
 }
@@ -268,14 +268,14 @@ mod tests {
         expect(KEY, 2000.0, 0.5);
         expect(zstd, 5000.0, 0.75);
         assert_eq!(table.estimate(KEY).samples, 255);
-        // Units of which only one codec's saving is seen move the other, which keeps its distance.
+        // Samples of a single codec shift the others too, and keep their distance.
         for _ in 0..400 {
             table.learn_time(KEY, 4096, 16_000);
             table.learn_savings(class, KEY.size, &[(KEY.codec, 0.2)]);
         }
         expect(KEY, 4000.0, 0.2);
         expect(zstd, 5000.0, 0.45);
-        // Nothing goes below zero, and unseen cells are not forgotten.
+        // Nothing drops below zero, and cells without new samples are kept.
         for _ in 0..400 {
             table.learn_savings(class, KEY.size, &[(zstd.codec, 0.0)]);
         }

@@ -1,11 +1,11 @@
-//! Policy: pure functions from facts to decisions. Does no I/O, reads no clock, keeps no state: the
-//! memory is handed in and out. Owns the properties that users set and their meaning; compressing
-//! itself is the codec's business.
+//! Policy: pure functions from facts to decisions. No I/O, no clock, no state: memory is passed in
+//! and returned. Owns the properties that users set and their meaning; the codecs do the
+//! compressing.
 //!
-//! How `compression=auto` decides, from the bottom: [`probe`] puts a unit into a class of data;
-//! [`Table`] has the learned costs of each codec on it; [`ln_cost`] weighs time against saving as
-//! the [`Mode`] wants; [`Facts::plan`] says what pays for a class; [`Region`] remembers what a
-//! region's last test showed; [`decide`] joins them for one unit.
+//! How `compression=auto` decides, bottom up: [`probe`] assigns a unit to a class of data;
+//! [`Table`] has the measured costs of each codec on it; [`ln_cost`] weighs time against saving
+//! according to the [`Mode`]; [`Facts::plan`] returns the codec that pays for a class; [`Region`]
+//! remembers the result of a region's last test; [`decide`] combines them for one unit.
 
 mod budget;
 mod by_file;
@@ -36,7 +36,7 @@ mod when_full;
 mod zero;
 
 pub use budget::{TEST_CREDIT_NS, test_credit_earned};
-pub use by_file::{FileChoice, InForce, Origin, Ruled, bears_out};
+pub use by_file::{FileChoice, InForce, Origin, RuleOutcome, codec_fits};
 pub use candidates::{CANDIDATES_MAX, Candidates, ParseCandidatesError};
 pub use cold::{ColdMode, ParseColdModeError};
 pub use cost::{SAVING_MIN, Weights, ln_cost};

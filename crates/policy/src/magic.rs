@@ -1,10 +1,10 @@
-//! What a file is, from its first bytes or its name: one word, that of the usual extension. Owns
-//! the signatures and the synonyms of extensions; the use of a type is in [`crate::rules`].
+//! Detects the type of a file from its first bytes or its name: one word, its usual extension. Owns
+//! the signatures and the synonyms of extensions; [`crate::rules`] uses the type.
 
-/// First bytes of a file that are worth having: the farthest signature ends here.
+/// Bytes at the start of a file that matter: the last signature ends here.
 pub const HEAD_BYTES: usize = 512;
 
-/// Bytes at an offset that tell a type. The first that fits counts.
+/// Bytes at an offset that identify a type. The first match wins.
 const SIGNATURES: &[(usize, &[u8], &str)] = &[
     // Compressed streams and archives.
     (0, b"\x1f\x8b", "gz"),
@@ -69,7 +69,7 @@ const SIGNATURES: &[(usize, &[u8], &str)] = &[
     (0, b"LUKS\xba\xbe", "luks"),
     // Containers of other files.
     (257, b"ustar", "tar"),
-    // Text that says what it is.
+    // Text with a signature.
     (0, b"<?xml", "xml"),
     (0, b"<!DOCTYPE html", "html"),
     (0, b"<!doctype html", "html"),
@@ -126,8 +126,8 @@ const EXTENSION_BYTES_MAX: usize = 16;
 /// stray form feed.
 const TEXT_STRAYS: usize = 128;
 
-/// The type that the first bytes of a file tell (at most [`HEAD_BYTES`] are looked at); `txt` when
-/// they are text of no kind that says so; `None` when they tell nothing.
+/// Returns the type identified by the first bytes of a file (at most [`HEAD_BYTES`] are examined);
+/// `txt` for text without a signature; `None` when unknown.
 pub fn type_of_content(head: &[u8]) -> Option<&'static str> {
     let head = &head[..head.len().min(HEAD_BYTES)];
     let fits = |(at, bytes, _): &&(usize, &[u8], &str)| head.get(*at..at + bytes.len()) == Some(*bytes);
@@ -137,8 +137,8 @@ pub fn type_of_content(head: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// The type that a file's name tells: its last extension, in small letters, synonyms replaced; the
-/// version of a shared library (`libz.so.1.2.13`) is none.
+/// Returns the type identified by a file's name: its last extension in lower case, synonyms
+/// replaced. The version of a shared library (`libz.so.1.2.13`) is not an extension.
 pub fn type_of_name(name: &str) -> Option<String> {
     let base = name.rsplit('/').next().unwrap_or(name);
     let is_version = |rest: &str| rest.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
@@ -165,7 +165,7 @@ pub fn canonical(extension: &str) -> Option<String> {
     Some(synonym.map_or(small, |(_, word)| (*word).to_owned()))
 }
 
-/// Text in ASCII, UTF-8 or Latin-1: no zeroes, and hardly any other control characters.
+/// Text in ASCII, UTF-8 or Latin-1: no zeroes, and almost no other control characters.
 fn is_text(head: &[u8]) -> bool {
     let strays = head.iter().filter(|byte| matches!(byte, 0x00..=0x08 | 0x0e..=0x1a | 0x1c..=0x1f | 0x7f)).count();
     let high = head.iter().filter(|byte| **byte >= 0x80).count();
@@ -212,7 +212,7 @@ mod tests {
             (b"ab\0cd", None),
             (b"\x80\x81\x82\x83\x84", None),
             (b"\x01\x02\x03\x04", None),
-            // Too short for what it begins like.
+            // Too short for the signature that it starts like.
             (b"\x1f", None),
             (b"", None),
         ] {
@@ -230,7 +230,7 @@ mod tests {
             ("lib.so", Some("elf")),
             ("libc.so.6", Some("elf")),
             ("usr/lib/libz.so.1.2.13", Some("elf")),
-            // A page of the manual, and no version.
+            // A manual page, not a version.
             ("ld.so.8.gz", Some("gz")),
             ("x.so.conf", Some("conf")),
             ("printf.1", Some("1")),

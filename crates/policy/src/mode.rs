@@ -1,15 +1,15 @@
-//! What a user wants of `compression=auto`: the mode, and what it means for the cost function.
+//! Modes: the user's goal for `compression=auto`, and its weights in the cost function.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::cost::Weights;
 
-/// What `auto` optimises.
+/// The goal of `auto`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Mode {
-    /// Never slower than storing raw: the strongest codec that does not slow the writer, given
-    /// whether the device or the CPU is what it waits for.
+    /// Never slower than storing raw: the strongest codec that does not slow the writer down,
+    /// whether the device or the CPU is the bottleneck.
     Performance,
     /// The least CPU time per byte saved, in joules where they can be measured.
     Energy,
@@ -19,28 +19,28 @@ pub enum Mode {
     Archive,
 }
 
-/// CPU time that `archive` may spend on a unit, as a multiple of what `balanced` spends on data of
-/// that class.
+/// CPU time that `archive` may spend on a unit, as a multiple of that of `balanced` on data of the
+/// same class.
 pub const ARCHIVE_CPU_MULTIPLE: f64 = 64.0;
 
 impl Mode {
-    /// What [`FromStr`] accepts, for messages and help.
+    /// Values that [`FromStr`] accepts, for messages and help.
     pub const ALLOWED: &str = "performance, balanced, energy, archive";
 
     /// All of them, from the least CPU time to the most.
     pub const ALL: [Self; 4] = [Self::Performance, Self::Energy, Self::Balanced, Self::Archive];
 
-    /// Exponents of the cost function. They differ in what a byte saved is worth only, and grow
-    /// from mode to mode: so a later mode never chooses a codec that saves less (the proof is at
-    /// [`crate::Plan`]).
+    /// Exponents of the cost function. The modes differ only in the value of a saved byte, which
+    /// grows from mode to mode: so a later mode never chooses a codec that saves less (the proof is
+    /// at [`crate::Plan`]).
     ///
     /// - energy: exponent 1 makes the cost joules per byte saved.
     /// - balanced: 18 lets a codec take twice the time of another if it saves 3.9 % more: zstd-1
-    ///   against lz4 on nearly everything, zstd-3 against zstd-1 on source, lz4 where it does as
-    ///   well.
+    ///   over lz4 on nearly everything, zstd-3 over zstd-1 on source, lz4 where it does as well.
     /// - archive: 450 lets it take twice the time for 0.15 % more, ten times for 0.51 %: zstd-15
-    ///   against zstd-9 on nearly everything, also where both leave little (of data that shrinks to
-    ///   a fifth, 0.51 % more saved is 2 % less stored), zstd-19 where it finds what others do not.
+    ///   over zstd-9 on nearly everything, even where both leave little (of data that shrinks to a
+    ///   fifth, 0.51 % more saved is 2 % less stored), zstd-19 where it finds matches that others
+    ///   miss.
     pub const fn weights(self) -> Weights {
         match self {
             Self::Energy => Weights { time: 1.0, saving: 1.0 },
@@ -67,7 +67,7 @@ pub struct ParseModeError;
 
 impl fmt::Display for ParseModeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "no such mode; there are {}", Mode::ALLOWED)
+        write!(f, "unknown mode; use one of {}", Mode::ALLOWED)
     }
 }
 

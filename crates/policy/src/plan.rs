@@ -1,28 +1,28 @@
-//! Which codec pays for a class of data, by what has been learned: a pure function of the facts.
+//! Decides which codec pays for a class of data, from the measurements: a pure function of the
+//! facts.
 //!
-//! - No mode but `archive` chooses a candidate that is so slow to decode that a random read of a
-//!   block would suffer ([`DECODE_NS_PER_KIB_MAX`]), unless all candidates are; nor one that
-//!   usually takes more than [`MODERATE_CPU_MULTIPLE`] times the CPU time of the quickest one that
-//!   has an entropy coder: it would have to save a fifth more, hardly any data is like that, and to
-//!   look for it costs more than it saves.
+//! - No mode except `archive` chooses a candidate that decodes so slowly that a random read of a
+//!   block would suffer ([`DECODE_NS_PER_KIB_MAX`]), unless all candidates do; nor one that usually
+//!   takes more than [`MODERATE_CPU_MULTIPLE`] times the CPU time of the fastest candidate with an
+//!   entropy coder: it would have to save a fifth more, hardly any data allows that, and finding
+//!   out costs more than it saves.
 //! - `balanced`, `energy`, `archive`: the candidate of least cost ([`crate::ln_cost`]) with the
 //!   mode's exponents; `archive` only among those that take at most [`ARCHIVE_CPU_MULTIPLE`] times
-//!   the CPU time of what `balanced` would choose, and save no less.
-//! - `performance`: the candidate that saves most among those that do not slow the writer. The
+//!   the CPU time of the choice of `balanced`, and save no less.
+//! - `performance`: the candidate that saves most among those that do not slow the writer down. The
 //!   throughput of a codec is the lesser of two rates: that of the CPUs, and that at which the
 //!   device takes the output. A writer that waits for neither is not slowed by a codec that keeps
-//!   up with the writer. Never a codec that takes more CPU time than `balanced`'s.
+//!   up with it. Never a codec that takes more CPU time than the choice of `balanced`.
+//! - A test includes the candidates that might beat the winner, by the estimates plus an allowance.
+//!   Where none of them saves enough on a unit, the estimates do not hold for it, and the
+//!   candidates that would be next are tried.
 //!
-//! - A test is made of the candidates that might win against the winner, by the estimates and some
-//!   hope. Where none of them saves enough of a unit, the estimates do not hold for it, and those
-//!   are tried that might win if the tried ones did not exist.
-//!
-//! **Modes are monotone**: for the same facts, what a mode chooses is expected to save at least
-//! what an earlier one chooses, in the order energy, balanced, archive; and `performance` never
-//! spends more CPU time than `balanced`. For let *a* be chosen with saving exponent *m* and *b*
-//! with *n > m*, time exponents equal. Then t(a)/s(a)^m <= t(b)/s(b)^m and t(b)/s(b)^n <=
-//! t(a)/s(a)^n; the product of both is (s(b)/s(a))^(n-m) >= 1. The bounds of `archive` keep
-//! `balanced`'s choice among those that it chooses from, and let none in that saves less.
+//! **Modes are monotone**: for the same facts, the choice of a mode is expected to save at least as
+//! much as the choice of an earlier one, in the order energy, balanced, archive; and `performance`
+//! never spends more CPU time than `balanced`. For let *a* be chosen with saving exponent *m* and
+//! *b* with *n > m*, time exponents equal. Then t(a)/s(a)^m <= t(b)/s(b)^m and t(b)/s(b)^n <=
+//! t(a)/s(a)^n; the product of both is (s(b)/s(a))^(n-m) >= 1. The bounds of `archive` keep the
+//! choice of `balanced` among its options, and admit none that saves less.
 
 use codec::Codec;
 
@@ -33,27 +33,27 @@ use crate::mode::ARCHIVE_CPU_MULTIPLE;
 use crate::prior::{decode_ns_per_kib, strength, usual_ns_per_kib};
 use crate::{Class, Mode};
 
-/// What `auto` was told by the properties.
+/// Settings of `auto`, from the properties.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Auto {
-    /// What it optimises.
+    /// The goal.
     pub mode: Mode,
-    /// What it chooses among.
+    /// The codecs to choose among.
     pub candidates: Candidates,
     /// Least saving, in thousandths of the raw length, for which a unit is stored compressed.
     pub min_saving_permille: u32,
 }
 
-/// What the writer waits for, as measured over the last moments.
+/// Where the writer waits, as measured over the last moments.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Pressure {
-    /// CPU seconds per second that compression can get: cores, less what others take.
+    /// CPU seconds per second available to compression: cores, less other load.
     pub cpus: f64,
     /// Nanoseconds that the device takes for a KiB while it is busy; 0: not known.
     pub device_ns_per_kib: f64,
     /// CPU nanoseconds that storing a KiB raw takes: copy and checksum.
     pub raw_ns_per_kib: f64,
-    /// Nanoseconds between two KiB of a writer that is not held up; 0: not known.
+    /// Nanoseconds between two KiB of a writer that is not held up; 0: unknown.
     pub demand_ns_per_kib: f64,
     /// The writer is held up, or nearly: the write buffer is more than half full.
     pub pressed: bool,
@@ -66,41 +66,41 @@ impl Default for Pressure {
     }
 }
 
-/// Share of the time between two KiB of an unhindered writer that storing one may take: twice the
+/// Share of the time between two KiB of an unhindered writer that storing a KiB may take: twice the
 /// writer's speed leaves room for bursts.
 const DEMAND_SHARE: f64 = 0.5;
-/// How much slower than the fastest way a codec may be in `performance`: measurements are no
-/// better.
+/// How much slower than the fastest way a codec may be in `performance`: measurements are no more
+/// precise.
 const SLOWER: f64 = 1.05;
-/// Time to decode a KiB from which on a codec is too slow to read from: 40 microseconds for a unit
+/// Decoding time per KiB above which a codec is too slow to read from: 40 microseconds for a unit
 /// of the default size, of which a random read wants one block.
 pub const DECODE_NS_PER_KIB_MAX: f64 = 40_000.0 / 32.0;
-/// CPU time that a candidate usually takes, as a multiple of that of the quickest one with an
-/// entropy coder, up to which modes other than `archive` consider it: zstd-9 beside zstd-1 (11
-/// times), not zstd-15 (29 times).
+/// Usual CPU time of a candidate, as a multiple of that of the fastest one with an entropy coder,
+/// up to which modes other than `archive` consider it: zstd-9 relative to zstd-1 (11 times), not
+/// zstd-15 (29 times).
 pub const MODERATE_CPU_MULTIPLE: f64 = 16.0;
-/// [`strength`] from which on a codec has an entropy coder.
+/// [`strength`] above which a codec is taken to have an entropy coder.
 const STRONG: f64 = 0.95;
-/// CPU time, as a multiple of the quickest one's, up to which candidates with an entropy coder are
-/// tested on what looks random: zstd-1 and zstd-3.
+/// CPU time, as a multiple of the fastest one's, up to which candidates with an entropy coder are
+/// tested on data that looks random: zstd-1 and zstd-3.
 const RANDOM_CPU_MULTIPLE: f64 = 2.0;
-/// Samples from which on an average is believed.
+/// Samples needed before an average is trusted.
 const SAMPLES_FEW: u64 = 4;
-/// Share of what it leaves that a codec might save more than its average says, when it is decided
-/// whether a test could show it as the winner; four times that while there are few samples.
+/// Share of its remaining size that a codec might save beyond its average, when deciding whether a
+/// test could show it as the winner; four times that while there are few samples.
 const HOPE: f64 = 0.04;
 
-/// The facts behind a plan.
+/// The facts from which a plan is made.
 pub struct Facts<'a, T: Table> {
-    /// What the properties say.
+    /// Settings from the properties.
     pub auto: Auto,
     /// How large the units are.
     pub size: SizeClass,
     /// Price of CPU time: watts, or 1.
     pub price: f64,
-    /// What the writer waits for; only `performance` asks.
+    /// Where the writer waits; used by `performance` only.
     pub pressure: Pressure,
-    /// What has been learned.
+    /// The measurements.
     pub table: &'a T,
 }
 
@@ -126,18 +126,17 @@ impl Contenders {
     }
 }
 
-/// What to do with units of one class.
+/// Plan for the units of one class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClassPlan {
     /// Codec that pays; `None`: raw.
     pub winner: Option<Codec>,
-    /// What to try when the winner saves too little of a unit: another codec that usually saves
-    /// enough.
+    /// Another codec that usually saves enough, tried when the winner saves too little on a unit.
     pub fallback: Option<Codec>,
     /// Candidates that might win a test.
     pub contenders: Contenders,
-    /// What a unit that looks random is tried with all the same: the fastest candidate, which gives
-    /// up early on most. `None` if that is not worth it.
+    /// The fastest candidate, which gives up early on most data that looks random: such units are
+    /// checked with it. `None` if that is not worth it.
     pub check: Option<Codec>,
 }
 
@@ -151,7 +150,7 @@ pub struct Entrant {
 }
 
 impl<T: Table> Facts<'_, T> {
-    /// What to expect of a codec.
+    /// Expected performance of a codec.
     pub fn estimate(&self, codec: Codec, class: Class) -> Estimate {
         self.table.estimate(Key { codec: codec.id(), class, size: self.size })
     }
@@ -165,10 +164,10 @@ impl<T: Table> Facts<'_, T> {
         let has_quick = entrants().any(|entrant| self.is_quick_and_strong(entrant.codec));
         let mut contenders = Contenders::default();
         for entrant in entrants() {
-            // What looks random is not worth a test with slow candidates: they, too, find nothing
-            // in most. But the fastest, with which it is checked, finds nothing in some of which a
-            // quick one with an entropy coder makes an eighth less (PNG, deflate of little
-            // alphabets).
+            // Data that looks random is not worth a test with slow candidates: they find nothing in
+            // most of it either. But the fastest one, which makes the check, finds nothing in some
+            // data that a fast one with an entropy coder shrinks by an eighth (PNG, deflate of
+            // small alphabets).
             let might_win = if class.is_random() && winner.is_none() {
                 if has_quick {
                     self.is_quick_and_strong(entrant.codec)
@@ -203,8 +202,8 @@ impl<T: Table> Facts<'_, T> {
     }
 
     /// Candidates that might win a test in which none of the contenders saved enough: the class's
-    /// usual values do not hold for such a unit. None of the contenders is among them. For data
-    /// that looks random there are none.
+    /// usual values do not hold for such a unit. Excludes the contenders; empty for data that looks
+    /// random.
     pub(crate) fn stand_ins(&self, class: Class, contenders: &Contenders) -> Contenders {
         let mut stand_ins = Contenders::default();
         if class.is_random() {
@@ -218,42 +217,41 @@ impl<T: Table> Facts<'_, T> {
         stand_ins
     }
 
-    /// Only a codec without entropy coding runs through random data several times as fast as
+    /// Only a codec without entropy coding gets through random data several times as fast as
     /// through other data.
     fn check(&self, entrants: impl Iterator<Item = Entrant>) -> Option<Codec> {
         let fastest = entrants.min_by(|a, b| a.estimate.ns_per_kib.total_cmp(&b.estimate.ns_per_kib))?;
         Some(fastest.codec)
     }
 
-    /// Whether reading what a candidate stored is quick enough, or that of none is.
+    /// Whether a candidate's output decodes fast enough, or no candidate's does.
     pub fn is_quick_to_read(&self, codec: Codec) -> bool {
         let is_quick = |codec: &Codec| decode_ns_per_kib(codec.id()) <= DECODE_NS_PER_KIB_MAX;
         is_quick(&codec) || !self.auto.candidates.as_slice().iter().any(is_quick)
     }
 
-    /// Whether modes other than `archive` consider a candidate: it is quick to read, and not many
-    /// times slower than the quickest one that has an entropy coder, which saves nearly as much.
+    /// Whether modes other than `archive` consider a candidate: it decodes fast, and is not many
+    /// times slower than the fastest one that has an entropy coder, which saves nearly as much.
     pub fn is_moderate(&self, codec: Codec) -> bool {
         self.moderate()(codec)
     }
 
-    /// CPU time that the quickest candidate with an entropy coder usually takes.
+    /// Usual CPU time of the fastest candidate with an entropy coder.
     fn quickest_strong_ns(&self) -> f64 {
         let candidates = self.auto.candidates.as_slice().iter().map(|codec| codec.id());
         candidates.filter(|id| strength(*id) >= STRONG).map(usual_ns_per_kib).fold(f64::INFINITY, f64::min)
     }
 
-    /// Whether it is the quickest candidate with an entropy coder: it takes part in every test in
-    /// `archive`, where it costs next to nothing beside the others. Stronger ones do not save more
-    /// of everything.
+    /// Whether it is the fastest candidate with an entropy coder: it takes part in every test in
+    /// `archive`, where its cost is negligible next to the others. Stronger ones do not save more
+    /// on everything.
     fn is_quickest_strong(&self, codec: Codec) -> bool {
         self.auto.mode == Mode::Archive
             && strength(codec.id()) >= STRONG
             && usual_ns_per_kib(codec.id()) <= self.quickest_strong_ns()
     }
 
-    /// Whether a candidate has an entropy coder and is about as quick as the quickest one that
-    /// does.
+    /// Whether a candidate has an entropy coder and is about as fast as the fastest one that does.
     fn is_quick_and_strong(&self, codec: Codec) -> bool {
         strength(codec.id()) >= STRONG
             && usual_ns_per_kib(codec.id()) <= self.quickest_strong_ns() * RANDOM_CPU_MULTIPLE
@@ -264,8 +262,7 @@ impl<T: Table> Facts<'_, T> {
         self.auto.mode == Mode::Archive || self.is_moderate(codec)
     }
 
-    /// [`Self::is_moderate`], for callers with several candidates: the quickest one is looked for
-    /// once.
+    /// [`Self::is_moderate`] for callers with several candidates: looks up the fastest one once.
     fn moderate(&self) -> impl Fn(Codec) -> bool + Copy {
         let candidates = self.auto.candidates.as_slice().iter().map(|codec| codec.id());
         let strong = candidates.filter(|id| strength(*id) >= STRONG && decode_ns_per_kib(*id) <= DECODE_NS_PER_KIB_MAX);
@@ -317,13 +314,13 @@ impl<T: Table> Facts<'_, T> {
         best.map(|(entrant, _)| entrant)
     }
 
-    /// Nanoseconds that pass for each KiB when it is stored so, if nothing else hinders.
+    /// Wall-clock nanoseconds per KiB when stored with this codec, if nothing else limits it.
     fn wall(&self, cpu_ns_per_kib: f64, saving: f64) -> f64 {
         let pressure = &self.pressure;
         (cpu_ns_per_kib / pressure.cpus.max(0.01)).max(pressure.device_ns_per_kib * (1.0 - saving))
     }
 
-    /// What `performance` chooses.
+    /// The choice of `performance`.
     fn unhindering(&self, balanced: Entrant, entrants: impl Iterator<Item = Entrant> + Clone) -> Option<Entrant> {
         let pressure = &self.pressure;
         let of = |e: &Entrant| self.wall(e.estimate.ns_per_kib + pressure.raw_ns_per_kib, e.estimate.saving);
@@ -352,12 +349,12 @@ impl<T: Table> Facts<'_, T> {
             return true;
         }
         let few = entrant.estimate.samples < SAMPLES_FEW;
-        // Costs less than what it is compared with.
+        // Cheaper than the codec it is compared with.
         if entrant.estimate.ns_per_kib <= winner.estimate.ns_per_kib && self.auto.mode != Mode::Archive {
             return true;
         }
         let hope = if few { 4.0 * HOPE } else { HOPE };
-        // The estimate of a slower codec may come from other data; it saves hardly less than a
+        // The estimate of a slower codec may come from other data; it rarely saves less than a
         // faster one.
         let mut saving = entrant.estimate.saving;
         if entrant.estimate.ns_per_kib > winner.estimate.ns_per_kib {
@@ -366,14 +363,14 @@ impl<T: Table> Facts<'_, T> {
         saving += (1.0 - saving) * hope;
         let hoped = Estimate { saving, ..entrant.estimate };
         match self.auto.mode {
-            // Tests are for the table: `performance` compares times and savings that change with
-            // the load.
+            // Tests fill the table: `performance` compares times and savings that change with the
+            // load.
             Mode::Performance => few || entrant.estimate.ns_per_kib <= 2.0 * winner.estimate.ns_per_kib,
             mode => self.cost(mode, hoped) < self.cost(mode, winner.estimate),
         }
     }
 
-    /// A codec for units of which the winner saves too little: the one that usually saves most, if
+    /// A codec for units on which the winner saves too little: the one that usually saves most, if
     /// it saves enough and more.
     fn fallback(&self, winner: Entrant, entrants: impl Iterator<Item = Entrant>) -> Option<Entrant> {
         let multiple = match self.auto.mode {

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::Learned;
 
-/// A table of exact estimates; codecs that are not in it are expected to do as usual.
+/// A table of exact estimates; codecs not listed perform as usual.
 #[derive(Debug, Default)]
 struct Known(RefCell<HashMap<CodecId, Estimate>>);
 
@@ -119,7 +119,7 @@ fn only_what_might_win_is_tested() {
     assert_eq!(of(Mode::Balanced), "lz4,zstd-1,zstd-3");
     assert_eq!(of(Mode::Energy), "lz4");
     assert_eq!(of(Mode::Archive), "zstd-1,zstd-9,zstd-19");
-    // Nothing is known to pay: everything might, but what takes many times as long is for archives.
+    // Nothing is known to pay: anything might, but a codec many times as slow is for archives.
     let nothing = known(&[("lz4", 90.0, 0.0), ("zstd-1", 400.0, 0.0), ("zstd-3", 500.0, 0.0)]);
     let nothing = facts(Mode::Balanced, Pressure::default(), &nothing).plan(Class::RANDOM);
     assert_eq!((nothing.winner, names(&nothing.contenders)), (None, "zstd-1,zstd-3".to_owned()));
@@ -212,7 +212,7 @@ fn what_takes_many_times_as_long_is_for_archives_unless_there_is_nothing_like_it
         assert!(!default.contains("zstd-15") && !default.contains("zstd-19"), "{mode}: {default}");
     }
     assert!(considered(Mode::Archive, Candidates::DEFAULT).contains("zstd-15"));
-    // Who names no other one with an entropy coder wants it.
+    // A list without any other entropy coder asks for this one.
     assert!(considered(Mode::Balanced, "lz4,zstd-19").contains("zstd-19"));
     assert!(considered(Mode::Balanced, "lz4,lz4hc-12").contains("lz4hc-12"));
 }
@@ -252,7 +252,7 @@ proptest! {
         prop_assert!(time(Mode::Archive) <= ARCHIVE_CPU_MULTIPLE * time(Mode::Balanced) || time(Mode::Balanced) == 0.0);
     }
 
-    /// The same where the earlier modes leave out codecs that are slow to read.
+    /// The same where earlier modes exclude codecs that decode slowly.
     #[test]
     fn archives_store_no_more_whatever_others_leave_out(
         list in prop::collection::vec((1.0f64..1e6, 0.0f64..0.95), 5),
@@ -279,15 +279,15 @@ proptest! {
             let facts = facts(Mode::Performance, pressure, &table);
             facts.plan(Class::DENSE).winner.map(|codec| facts.estimate(codec, Class::DENSE).ns_per_kib)
         };
-        // What the fastest way is changes with the CPUs, so that only a writer who has to wait is
-        // sure to get less.
+        // The fastest way changes with the CPUs, so only a writer that has to wait is certain to
+        // get less.
         let pressure = Pressure { device_ns_per_kib: 0.0, pressed: true, ..pressure };
         let loaded = Pressure { cpus: pressure.cpus * less, ..pressure };
         prop_assert!(of(loaded).unwrap_or(0.0) <= of(pressure).unwrap_or(0.0));
     }
 
-    /// The winner is among those that are tested, and a test among them finds it again if it
-    /// confirms the estimates.
+    /// The winner is among the candidates tested, and a test that confirms the estimates finds it
+    /// again.
     #[test]
     fn a_test_confirms_what_is_true(table in estimates(), mode in prop::sample::select(Mode::ALL.to_vec())) {
         let facts = facts(mode, Pressure::default(), &table);

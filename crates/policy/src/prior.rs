@@ -1,15 +1,15 @@
-//! The usual costs of a codec before anything has been measured: a new pool's first decisions and
-//! the choice of tests. Measured over the benchmark's corpus; a machine that is twice as fast
-//! changes all times alike, and so no choice.
+//! The usual costs of a codec, before anything has been measured: for a new pool's first decisions
+//! and the choice of tests. Measured over the benchmark's corpus; a machine twice as fast scales
+//! all times alike, which changes no choice.
 
 use codec::CodecId;
 
 use crate::learned::{Estimate, Key, SizeClass};
 
-/// The usual costs of the codecs with numbers from the first to the last: nanoseconds per KiB of
-/// text in units of 32 KiB; and strength, how much of what an ideal coder would save the codec
-/// does: those without entropy coding save little of text and nothing of data that only has uneven
-/// frequencies; and nanoseconds per KiB to decode, mean over the kinds of the corpus that compress.
+/// The usual costs of the codecs in a range of numbers: nanoseconds per KiB of text in units of 32
+/// KiB; strength, the fraction of an ideal coder's savings that the codec reaches (those without
+/// entropy coding save little on text and nothing on data that only has uneven frequencies); and
+/// nanoseconds per KiB to decode, the mean over the compressible kinds of the corpus.
 struct Usual {
     first: u8,
     last: u8,
@@ -48,8 +48,8 @@ const USUAL: &[Usual] = &[
 /// An unknown codec.
 const UNKNOWN: Usual = row(0, u8::MAX, 100_000.0, 0.9, 100_000.0);
 
-/// Row of each codec number; more than there are rows: the codec is unknown. Plans ask for it
-/// dozens of times.
+/// Row of each codec number; out of range if the codec is unknown. Plans look it up dozens of
+/// times.
 const ROWS: [u8; 256] = {
     let mut rows = [u8::MAX; 256];
     let mut row = 0;
@@ -70,8 +70,8 @@ fn usual(codec: CodecId) -> &'static Usual {
 
 /// Saving of an ideal coder by class of data.
 const SAVING: [f64; crate::probe::CLASSES] = [0.8, 0.75, 0.68, 0.6, 0.5, 0.4, 0.2, 0.0];
-/// Time of a byte and saving in units of up to 8 KiB, of up to 32 KiB, of more, and in small ones
-/// for which there is a dictionary (as if it were not used), as a share of those at 32 KiB.
+/// Time per byte and saving relative to units of 32 KiB: units of up to 8 KiB, of up to 32 KiB,
+/// larger ones, and small ones with a dictionary (as if it were not used).
 const SIZE_TIME: [f64; crate::learned::SIZES] = [1.2, 1.0, 1.0, 1.2];
 const SIZE_SAVING: [f64; crate::learned::SIZES] = [0.8, 1.0, 1.06, 0.85];
 /// How much more zstd saves with a dictionary.
@@ -90,8 +90,8 @@ pub(crate) fn prior(key: Key) -> Estimate {
     }
 }
 
-/// Nanoseconds that decoding a KiB usually takes: a reader of one block of a unit decodes all of
-/// it, or the part up to the block.
+/// Usual decoding time per KiB in nanoseconds: reading one block decodes the whole unit, or the
+/// part up to the block.
 pub(crate) fn decode_ns_per_kib(codec: CodecId) -> f64 {
     usual(codec).decode_ns_per_kib
 }
@@ -101,8 +101,8 @@ pub(crate) fn usual_ns_per_kib(codec: CodecId) -> f64 {
     usual(codec).ns_per_kib
 }
 
-/// How much of what an ideal coder would save of usual data the codec saves: 0 of one that saves
-/// nothing, about 1 of a strong one.
+/// Fraction of an ideal coder's savings on ordinary data that the codec reaches: 0 if it saves
+/// nothing, about 1 for a strong one.
 pub fn strength(codec: CodecId) -> f64 {
     usual(codec).strength
 }

@@ -1,34 +1,34 @@
-//! The probe: how compressible a unit looks, from a few of its bytes.
+//! The probe: estimates how compressible a unit is from a few of its bytes.
 //!
-//! 1. Pieces of 32 bytes are taken at regular distances, shifted a little each so that no structure
-//!    of a power of two hides.
+//! 1. Pieces of 32 bytes are sampled at regular distances, each shifted a little so that no
+//!    structure of a power of two hides.
 //! 2. Pairs of equal bytes among them are counted: `n` bytes of the same value are `(n^2 - n) / 2`
-//!    of them.
-//! 3. Pairs over all pairs is the probability that two bytes are equal: 1/256 for random bytes,
-//!    1/16 for English text, 1 for a constant. Its negative logarithm is the collision entropy
-//!    (Rényi's of order 2); like Shannon's, which Nicolae (2011) samples, it is what an order-0
-//!    coder could do, but it needs neither logarithms nor a second pass, and few samples.
+//!    pairs.
+//! 3. Equal pairs over all pairs is the probability that two bytes are equal: 1/256 for random
+//!    bytes, 1/16 for English text, 1 for a constant. Its negative logarithm is the collision
+//!    entropy (Rényi's of order 2); like Shannon's, which Nicolae (2011) samples, it bounds an
+//!    order-0 coder, but it needs neither logarithms nor a second pass, and few samples.
 //!
-//! The probe cannot see repetitions of bytes that are evenly distributed. What a region's units
-//! really did corrects it ([`crate::Region`]).
+//! The probe cannot see repetitions of evenly distributed bytes. The actual results of a region's
+//! units correct it ([`crate::Region`]).
 
 use std::fmt;
 
-/// Bytes of a piece: half a cache line; fetching the line costs more than looking at it.
+/// Bytes of a piece: half a cache line; fetching the line costs more than examining it.
 const PIECE_BYTES: usize = 32;
-/// Pieces of a unit of up to 8 KiB, of up to 64 KiB, of more: so many that random data is taken for
-/// something else less than once in a hundred units, and so few that they cost at most 3 % of lz4's
-/// time on the unit.
+/// Pieces of a unit of up to 8 KiB, of up to 64 KiB, of more: enough that random data is misjudged
+/// less than once in a hundred units, and few enough that they cost at most 3 % of lz4's time on
+/// the unit.
 const PIECES: [usize; 3] = [6, 12, 24];
-/// Shorter units are looked at whole.
+/// Shorter units are examined whole.
 const UNIT_BYTES_MIN: usize = PIECES[0] * (PIECE_BYTES + SHIFT);
-/// By how much the pieces are shifted, each against the one before: prime to the usual distances,
-/// so that the shifts spread over the whole of them.
+/// Shift of each piece against the previous one: prime to the usual distances, so that the shifts
+/// cover all of them.
 const SHIFT: usize = 89;
 /// One over this is the score of a constant unit.
 const SCALE: u32 = 1 << 16;
 
-/// Classes of data: how much is learned about codecs apart from each other.
+/// Classes of data: codecs are measured separately for each.
 pub const CLASSES: usize = 8;
 
 /// Class of data as the probe sees it, from 0 (nearly constant) to [`Class::RANDOM`].
@@ -77,7 +77,7 @@ impl fmt::Display for Class {
     }
 }
 
-/// What the probe found.
+/// Result of a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Probe {
     /// Probability that two bytes are equal, in 65536ths: 256 for random bytes, 65536 for a
@@ -109,8 +109,8 @@ pub fn probe(unit: &[u8]) -> Probe {
     })
 }
 
-/// Pieces of a unit. All of them are fetched before any is looked at: so the processor waits for
-/// memory once and not for each piece. None straddles two cache lines of a unit that begins with
+/// Pieces of a unit. All of them are fetched before any is examined, so that the processor waits
+/// for memory once and not for each piece. None straddles two cache lines if the unit starts on
 /// one.
 fn sample<const N: usize>(unit: &[u8]) -> [[u8; PIECE_BYTES]; N] {
     let mut taken = [[0; PIECE_BYTES]; N];
@@ -132,7 +132,7 @@ fn sample<const N: usize>(unit: &[u8]) -> [[u8; PIECE_BYTES]; N] {
 
 /// Probability that two of these bytes are equal, in 65536ths.
 fn score(bytes: &[u8]) -> u32 {
-    // Two tables: where a byte comes again at once, its count is not read while it is being
+    // Two tables: where a byte repeats immediately, its count is not read while it is still being
     // written.
     let mut seen = [[0i16; 256]; 2];
     let (pairs, rest) = bytes.as_chunks();

@@ -18,21 +18,21 @@ use crate::{Candidates, ColdMode, Mode, Schedule, SnapDir, WhenFull};
 pub enum Compression {
     /// This one for everything.
     Fixed(Codec),
-    /// For each unit, by what pays.
+    /// Chosen per unit: the codec that pays.
     Auto,
 }
 
-/// The meaning of the properties in force for writes.
+/// The settings for writes, parsed from the properties.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
-    /// Codec of new units, or that it is chosen.
+    /// Codec of new units, or `auto`.
     pub compression: Compression,
     /// The goal of the choice.
     pub mode: Mode,
-    /// Among what it is chosen.
+    /// The codecs to choose among.
     pub candidates: Candidates,
-    /// Fewest blocks in a unit of a full group, when its size is chosen: a power of two, 1 to
-    /// `unit_blocks`.
+    /// Fewest blocks in a unit of a full group, when the unit size is chosen automatically: a power
+    /// of two, 1 to `unit_blocks`.
     pub unit_blocks_min: u32,
     /// Most blocks in a unit: a power of two, 1 to 32.
     pub unit_blocks: u32,
@@ -40,19 +40,19 @@ pub struct Settings {
     pub min_saving_permille: u32,
     /// Whether the volume trains dictionaries for its small units and uses them.
     pub dictionary: bool,
-    /// Whether and how data is compressed anew when the cleaner moves it.
+    /// Whether and how data is recompressed when the cleaner moves it.
     pub cold_mode: ColdMode,
     /// Most stored bytes of a volume, its snapshots' included, if there is a limit.
     pub quota_bytes: Option<u64>,
-    /// Stored bytes for which there is always room.
+    /// Stored bytes guaranteed to the volume.
     pub reservation_bytes: u64,
-    /// What becomes of a write that finds no room.
+    /// How to handle a write that finds no space.
     pub when_full: WhenFull,
     /// Who sees the snapshots of a share in its mount.
     pub snapdir: SnapDir,
     /// Whether clients and imports may not change the content.
     pub readonly: bool,
-    /// How the rest of an image is had that a volume was cloned from.
+    /// How the rest of a cloned volume's image is fetched.
     pub remote: Remote,
     /// When the pool cleans in the background.
     pub clean_marks: CleanMarks,
@@ -64,13 +64,13 @@ pub struct Settings {
 pub struct CleanMarks {
     /// It begins below this.
     pub low_permille: u32,
-    /// It stops at this; more than `low_permille`, if [`check_pool`] has seen it.
+    /// It stops at this; more than `low_permille` once [`check_pool`] has passed.
     pub high_permille: u32,
 }
 
 impl Default for CleanMarks {
     fn default() -> Self {
-        // Those of the paper of 2010.
+        // The marks of the paper of 2010.
         Self { low_permille: 100, high_permille: 250 }
     }
 }
@@ -98,12 +98,12 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// What the policy needs of them.
+    /// The part needed by `auto`.
     pub const fn auto(&self) -> Auto {
         Auto { mode: self.mode, candidates: self.candidates, min_saving_permille: self.min_saving_permille }
     }
 
-    /// A codec for a unit about which nothing is asked: the one named, or the first candidate.
+    /// A codec for a unit that is stored without a decision: the one named, or the first candidate.
     pub fn plain_codec(&self) -> Codec {
         match self.compression {
             Compression::Fixed(codec) => codec,
@@ -122,15 +122,15 @@ pub struct Key {
     pub name: &'static str,
     /// What it does, for help.
     pub description: &'static str,
-    /// The values that it takes, for help and messages.
+    /// Allowed values, for help and messages.
     pub allowed: &'static str,
-    /// Its value when it was not set.
+    /// Its default value.
     pub default: &'static str,
-    /// Whose it is, if not everybody's.
+    /// The only kind of object that has it, if not all.
     pub only_of: Option<Owner>,
 }
 
-/// Who has properties.
+/// Objects that have properties.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Owner {
     /// The pool as a whole.
@@ -141,37 +141,36 @@ pub enum Owner {
     Folder,
 }
 
-/// The mark of a volume, and of a snapshot, that has not got all of the data that an import was to
-/// bring.
+/// Marks a volume or a snapshot whose import has not finished.
 pub const INCOMPLETE: &str = "incomplete";
 
-/// Whether properties that were set on a volume or a snapshot say so.
+/// Whether the properties set on a volume or a snapshot mark it as incomplete.
 pub fn is_incomplete(own: &BTreeMap<String, String>) -> bool {
     own.get(INCOMPLETE).is_some_and(|value| value == "yes")
 }
 
-/// What `compression` takes: `auto` and [`Codec::ALLOWED`], which a test compares.
+/// Values of `compression`: `auto` and [`Codec::ALLOWED`], which a test compares.
 const COMPRESSION_ALLOWED: &str = "auto, off, zle, lzjb, lz4, lz4hc-1 to lz4hc-12, lzo, gzip-1 to gzip-9, bzip2-1 to bzip2-9, \
                                    zstd-fast-1 to zstd-fast-10, zstd-1 to zstd-19";
 
-/// What a mark takes.
+/// Values of the cleaning marks.
 const MARK_ALLOWED: &str = "a percentage from 0 to 90 with at most one decimal; clean-low is less than clean-high";
 
-/// What the limits take.
+/// Values of the limits.
 const BYTES_ALLOWED: &str = "none, or a size such as 20G";
 
 /// All properties, in the order in which they are shown.
 pub const KEYS: &[Key] = &[
     Key {
         name: "compression",
-        description: "codec for what is written from now on, or auto: chosen for each unit by what pays",
+        description: "codec for new data, or auto: the codec that pays, chosen for each unit",
         allowed: COMPRESSION_ALLOWED,
         default: "auto",
         only_of: None,
     },
     Key {
         name: "mode",
-        description: "what auto optimises: performance never slows writers, energy counts joules, archive spends CPU time on space",
+        description: "goal of auto: performance never slows writers, energy saves joules, archive spends CPU time to save space",
         allowed: Mode::ALLOWED,
         default: "balanced",
         only_of: None,
@@ -185,14 +184,14 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         name: "unit",
-        description: "most bytes that are compressed together: larger saves more, smaller reads faster at random",
-        allowed: "4K, 8K, 16K, 32K, 64K, 128K; or a range such as 16K-64K, in which it is chosen by use",
+        description: "most bytes compressed together: larger units save more, smaller ones are faster to read at random",
+        allowed: "4K, 8K, 16K, 32K, 64K, 128K; or a range such as 16K-64K, chosen by access pattern",
         default: "32K",
         only_of: None,
     },
     Key {
         name: "min-saving",
-        description: "least saving for which data is stored compressed",
+        description: "least saving worth storing data compressed",
         allowed: "a percentage from 0 to 90 with at most one decimal, such as 12.5",
         default: "12.5",
         only_of: None,
@@ -206,84 +205,84 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         name: "cold-mode",
-        description: "as what mode of auto data that the cleaner moves, and nobody rewrites, is compressed anew",
+        description: "mode in which long-lived data is recompressed when the cleaner moves it",
         allowed: ColdMode::ALLOWED,
         default: "auto",
         only_of: None,
     },
     Key {
         name: "snapshots",
-        description: "how often a served pool takes a snapshot by itself: the first at once, then at full hours, midnights or Mondays in UTC",
+        description: "how often a served pool takes a snapshot automatically: one at once, then on the hour, at midnight or on Mondays, in UTC",
         allowed: Schedule::EVERY_ALLOWED,
         default: "off",
         only_of: None,
     },
     Key {
         name: "keep",
-        description: "how many of those snapshots are kept: the last one of each of so many hours, days, weeks",
+        description: "how many automatic snapshots to keep: the last one of each of so many hours, days, weeks",
         allowed: Schedule::KEEP_ALLOWED,
         default: "24h,7d,4w",
         only_of: None,
     },
     Key {
         name: "snapdir",
-        description: "who sees the snapshots of a share in its mount, as .shale/snapshots: old modes hold for old files there",
+        description: "who sees a share's snapshots in its mount, under .shale/snapshots; files there keep their old permissions",
         allowed: SnapDir::ALLOWED,
         default: "root",
         only_of: None,
     },
     Key {
         name: READONLY,
-        description: "whether writes to a volume, and changes in a share, are refused by every door; snapshots, receive and rollback go on",
+        description: "whether every door refuses writes to a volume and changes in a share; snapshots, receive and rollback still work",
         allowed: "off, on",
         default: "off",
         only_of: None,
     },
     Key {
         name: "quota",
-        description: "most space that a volume and its snapshots may take, or everything in a folder together, as stored; with 0 it takes no data at all",
+        description: "most stored bytes of a volume and its snapshots, or of a folder in total; 0 accepts no data at all",
         allowed: BYTES_ALLOWED,
         default: "none",
         only_of: None,
     },
     Key {
         name: "reservation",
-        description: "space that is kept for a volume and its snapshots, as stored",
+        description: "stored bytes reserved for a volume and its snapshots",
         allowed: BYTES_ALLOWED,
         default: "none",
         only_of: None,
     },
     Key {
         name: "when-full",
-        description: "what becomes of a write that finds no room, in the pool or in the quota: it fails, or is held until there is room, for so long at most",
+        description: "how to handle a write when the pool or the quota is full: fail it, or hold it until there is space, at most for the given time",
         allowed: WhenFull::ALLOWED,
         default: "error",
         only_of: None,
     },
     Key {
         name: "hydrate",
-        description: "whether the rest of the image that a volume was cloned from is fetched in the background, and how fast at most",
+        description: "whether the rest of a cloned volume's image is fetched in the background, and the rate limit",
         allowed: Remote::HYDRATE_ALLOWED,
         default: "off",
         only_of: None,
     },
     Key {
         name: "remote-timeout",
-        description: "how long a request waits for the store of such an image, for all that it needs, before it fails",
+        description: "how long a request waits in total for the store of such an image before it fails",
         allowed: Remote::TIMEOUT_ALLOWED,
         default: "5m",
         only_of: None,
     },
     Key {
         name: INCOMPLETE,
-        description: "whether an import has brought a part of its data only: it says yes when it begins, and takes that back when all is there",
+        description: "whether an import is incomplete: set to yes when the import begins, and removed when all data has arrived",
         allowed: "no, yes",
         default: "no",
         only_of: Some(Owner::Volume),
     },
     Key {
         name: "atime",
-        description: "whether reads move access times in a share, from its next mount on: relatime, once after a change and once a day; or off",
+        description: "whether reads update access times in a share, from its next mount on: relatime (once after a change, and once a day) or off",
         allowed: "off, relatime",
         default: "off",
         only_of: None,
@@ -318,28 +317,28 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         name: "clean-low",
-        description: "free space below which the cleaner begins in the background with extents that are mostly dead, in percent of the pool",
+        description: "free space below which background cleaning starts with mostly dead extents, in percent of the pool",
         allowed: MARK_ALLOWED,
         default: "10",
         only_of: Some(Owner::Pool),
     },
     Key {
         name: "clean-high",
-        description: "free space at which it stops; in a pool that nobody uses it begins below this already",
+        description: "free space at which background cleaning stops; an idle pool already starts below this mark",
         allowed: MARK_ALLOWED,
         default: "25",
         only_of: Some(Owner::Pool),
     },
     Key {
         name: "remote-cache",
-        description: "most space for what was fetched of images because it was read; what was not read for longest goes first",
+        description: "most space for image data that was fetched on read; the least recently read data is evicted first",
         allowed: Remote::CACHE_ALLOWED,
         default: "25%",
         only_of: Some(Owner::Pool),
     },
 ];
 
-/// Where a value comes from.
+/// Where a value was set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
     /// Built in.
@@ -355,16 +354,16 @@ pub enum Source {
 pub struct ResolvedProperty {
     /// Its name.
     pub key: String,
-    /// Its value, as its setter wrote it.
+    /// Its value, as it was set.
     pub value: String,
     /// Where that was set.
     pub source: Source,
 }
 
-/// The properties in force, and what they mean.
+/// The properties in force and their parsed meaning.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Resolved {
-    /// What they mean.
+    /// Parsed settings.
     pub settings: Settings,
     /// The file-type rules.
     pub rules: Rules,
@@ -372,7 +371,7 @@ pub struct Resolved {
     pub properties: Vec<ResolvedProperty>,
 }
 
-/// The fault of a property; the message lists the allowed values.
+/// Why a property was refused; the message lists the allowed values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PropertyError {
     /// There is no property of that name.
@@ -384,11 +383,11 @@ pub enum PropertyError {
         /// The value.
         value: String,
     },
-    /// It is a file-type rule, and a wrong one.
+    /// An invalid file-type rule.
     Rule(RuleError),
-    /// It is a door of a share, and a wrong one.
+    /// An invalid export property of a share.
     Door(AccessError),
-    /// Only others have the property.
+    /// Another kind of object has the property.
     NotOf(Owner, &'static Key),
     /// Two properties contradict each other.
     Contradiction(String),
@@ -398,7 +397,7 @@ impl fmt::Display for PropertyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::UnknownKey(key) if key == "size" => {
-                f.write_str("the size of a volume is no property: 'shale resize POOL VOLUME SIZE' changes it")
+                f.write_str("the size of a volume is not a property: use 'shale resize POOL VOLUME SIZE'")
             }
             Self::UnknownKey(key) => {
                 write!(f, "there is no property '{key}'; there are ")?;
@@ -452,17 +451,17 @@ pub fn check_property_of(owner: Owner, key: &str, value: &str) -> Result<(), Pro
     }
 }
 
-/// Whether `owner` can have the property `key`, if there is one of that name. A folder reserves
-/// nothing: space is kept for volumes.
+/// Whether `owner` can have the property `key`, if it exists. A folder has no reservation: space is
+/// reserved for volumes.
 pub fn may_have(owner: Owner, key: &str) -> bool {
     let is_of_others = |known: &&Key| known.name == key && known.only_of.is_some_and(|only| only != owner);
     !KEYS.iter().any(|known| is_of_others(&known)) && (owner, key) != (Owner::Folder, "reservation")
 }
 
-/// Checks what properties of a pool mean together.
+/// Checks the properties of a pool against each other.
 ///
 /// # Errors
-/// When two contradict each other, or one is wrong by itself.
+/// When two contradict each other, or one is invalid.
 pub fn check_pool(properties: &BTreeMap<String, String>) -> Result<(), PropertyError> {
     let CleanMarks { low_permille, high_permille } = resolve(properties, &BTreeMap::new())?.settings.clean_marks;
     if low_permille < high_permille {
@@ -476,23 +475,23 @@ pub fn check_pool(properties: &BTreeMap<String, String>) -> Result<(), PropertyE
     )))
 }
 
-/// Whether there is a property of that name; each type of file has one for its rule.
+/// Whether there is a property of that name; each file type has one for its rule.
 pub fn is_property(key: &str) -> bool {
     key.starts_with(RULE_PREFIX) || KEYS.iter().any(|known| known.name == key)
 }
 
-/// Whether a clone takes over the value of a property from the volume that it is a clone of. Not
-/// the space that is set aside for that volume, nor that it is readonly: a clone is made to be
-/// changed. Nor its doors: those would give the clone out to clients unasked.
+/// Whether a clone inherits the value of a property from its origin. Reservations are not
+/// inherited; nor is `readonly`, because a clone is made to be changed; nor are exports, which
+/// would expose the clone to clients unasked.
 pub fn is_cloned(key: &str) -> bool {
     key != "reservation" && key != READONLY && Door::of_property(key).is_none()
 }
 
-/// The properties in force, given those that were set on the pool and on the volume (empty for the
-/// pool itself). A volume's value wins over its pool's, and that over the default.
+/// Returns the properties in force, given those set on the pool and on the volume (empty for the
+/// pool itself). A volume's value overrides its pool's, which overrides the default.
 ///
 /// # Errors
-/// When a key or value that was set is not allowed.
+/// When a key or value is not allowed.
 pub fn resolve(pool: &BTreeMap<String, String>, volume: &BTreeMap<String, String>) -> Result<Resolved, PropertyError> {
     let mut settings = Settings::default();
     let is_rule = |key: &String| key.starts_with(RULE_PREFIX);
@@ -527,7 +526,7 @@ fn apply(settings: &mut Settings, name: &str, value: &str) -> Result<(), Propert
         "min-saving" => settings.min_saving_permille = parse_permille(value).ok_or_else(bad)?,
         "dictionary" => settings.dictionary = parse_switch(value).ok_or_else(bad)?,
         "cold-mode" => settings.cold_mode = value.parse().map_err(|_| bad())?,
-        // These mean nothing for writes.
+        // These do not affect writes.
         "snapshots" => drop(Schedule::parse(value, "1h").ok_or_else(bad)?),
         "keep" => drop(Schedule::parse("off", value).ok_or_else(bad)?),
         "quota" => settings.quota_bytes = parse_bytes(value).ok_or_else(bad)?,
@@ -562,7 +561,7 @@ fn parse_switch(value: &str) -> Option<bool> {
     }
 }
 
-/// A size, or two in ascending order.
+/// Parses a size, or two in ascending order.
 fn parse_units(value: &str) -> Option<(u32, u32)> {
     let (low, high) = value.split_once('-').unwrap_or((value, value));
     let (low, high) = (parse_unit(low)?, parse_unit(high)?);
@@ -576,12 +575,12 @@ fn parse_unit(value: &str) -> Option<u32> {
     fits.then_some(blocks)
 }
 
-/// A size, or none.
+/// Parses a size, or `none`.
 fn parse_bytes(value: &str) -> Option<Option<u64>> {
     if value == "none" { Some(None) } else { parse_size(value).ok().map(Some) }
 }
 
-/// A percentage with at most one decimal, with or without a `%` behind it, in thousandths.
+/// Parses a percentage with at most one decimal and an optional `%`, into thousandths.
 fn parse_permille(value: &str) -> Option<u32> {
     let number = value.strip_suffix('%').unwrap_or(value);
     let (whole, tenths) = number.split_once('.').unwrap_or((number, "0"));
@@ -641,7 +640,7 @@ mod tests {
         assert!(of(Owner::Volume, "unit", "8K").is_ok() && of(Owner::Pool, "unit", "8K").is_ok());
         let error = check_pool(&set(&[("clean-low", "30")])).unwrap_err();
         assert!(error.to_string().contains("clean-low (30) must be less than clean-high (25)"), "{error}");
-        // The default shown is the default that holds.
+        // The default shown is the one in effect.
         let defaults = set(&[("clean-low", "10"), ("clean-high", "25")]);
         assert_eq!(resolve(&defaults, &none).unwrap().settings.clean_marks, CleanMarks::default());
     }
@@ -738,7 +737,7 @@ mod tests {
             ("quota", "lots", "none, or a size"),
             ("reservation", "-1", "none, or a size"),
             ("when-full", "hang", "wait:SECONDS"),
-            ("snapdir", "yes", "for root alone"),
+            ("snapdir", "yes", "root only"),
             ("readonly", "yes", "off, on"),
             ("hydrate", "yes", "50M/s"),
             ("remote-timeout", "5", "5m or 2h"),

@@ -1,6 +1,6 @@
-//! The memory of a region of an object (4 MiB: 128 units of the default size): packed into one
-//! word, so that it can be kept in a table of bounded size without locks. What it says can be wrong
-//! (another region's, out of date); then a decision is less good, and nothing else.
+//! The memory of a region of an object (4 MiB: 128 units of the default size), packed into one
+//! word, so that it can be kept in a table of bounded size without locks. It may be wrong (another
+//! region's, or out of date); that only makes a decision worse.
 
 use codec::CodecId;
 
@@ -8,36 +8,34 @@ use crate::Class;
 
 /// Units of a region after which its winner is tested again.
 pub const UNITS_PER_TEST: u32 = 127;
-/// Units in a row that went otherwise than the last test, after which the region is tested again at
-/// once: it has drifted.
+/// Units in a row that deviated from the last test, after which the region is tested again
+/// immediately: it has drifted.
 pub const STRAYS_MAX: u32 = 4;
-/// Units in a row that went otherwise than the last test, after which its winner is left for the
-/// time being.
+/// Units in a row that deviated from the last test, after which its winner is ignored for now.
 const STRAYS_FEW: u32 = 2;
-/// How far a unit's saving may lie from the region's average, in thousandths, before it counts as a
+/// How far a unit's saving may deviate from the region's average, in thousandths, before it is a
 /// stray.
 const STRAY_PERMILLE: u32 = 150;
-/// Units in a row that looked random, after which the mode `performance` does not look at each any
-/// more.
+/// Units in a row that looked random, after which the mode `performance` no longer probes each one.
 const RANDOM_RUN: u32 = 32;
-/// From so many units in a row on, one of so many is looked at in the mode `performance`: the
-/// longer the run, the fewer. Sixteen units of the default size are half a megabyte, the most that
-/// is stored raw before a change is noticed.
+/// Probing rate in the mode `performance`: from (run length) on, one unit in (number) is probed;
+/// the longer the run, the fewer. Sixteen units of the default size are half a megabyte, the most
+/// that is stored raw before a change is noticed.
 const LOOKS: [(u32, u32); 3] = [(RANDOM_RUN, 4), (RANDOM_RUN + 8, 8), (RANDOM_RUN + 16, 16)];
-/// Length of the run with which a region begins next to one that was random to its end.
+/// Initial run length of a region whose predecessor was random to its end.
 const NEIGHBOUR_RUN_MAX: u32 = RANDOM_RUN + 8;
-/// Of how many units in a row that are dense where nothing paid one is tried all the same.
+/// Where nothing paid for dense data, one dense unit in this many is tried anyway.
 const CHECK_EVERY: u32 = 4;
-/// The same of units that look random, once [`CHECKED_RUN`] of them did not compress: the fastest
-/// candidate takes a third as long on each as storing it raw takes in all.
+/// The same for units that look random, once [`CHECKED_RUN`] of them did not compress: the fastest
+/// candidate takes a third as long on each as storing it raw takes in total.
 const RANDOM_CHECK_EVERY: u32 = 16;
-/// Units in a row that looked random and did not compress, after which the other modes, too,
-/// believe the probe for most of them.
+/// Units in a row that looked random and did not compress, after which the other modes also trust
+/// the probe for most of them.
 const CHECKED_RUN: u32 = 8;
-/// Failures in a row after which a fallback is not tried any more in this region.
+/// Failures in a row after which a region no longer tries its fallback.
 const FALLBACK_FAILURES_MAX: u32 = 2;
-/// Units after which dictionaries are compared again, by how often the same one was the best in a
-/// row.
+/// Units after which dictionaries are compared again, indexed by how many comparisons in a row the
+/// same one won.
 const DICTIONARY_PERIODS: [u32; 3] = [4, 16, 64];
 
 /// A region's memory.
@@ -49,7 +47,7 @@ const DICTIONARY_PERIODS: [u32; 3] = [4, 16, 64];
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Region(u64);
 
-/// Bits of a region's memory that are used: the others are free for the region's owner.
+/// Bits of a region's memory in use; the region's owner may use the others.
 pub const REGION_BITS: u32 = 45;
 
 macro_rules! fields {
@@ -81,7 +79,7 @@ impl Region {
         trust set_trust 43 2;
     }
 
-    /// From the bits that [`bits`](Self::bits) gave; any bits will do.
+    /// Inverse of [`bits`](Self::bits); any bits are valid.
     pub const fn from_bits(bits: u64) -> Self {
         Self(bits & ((1 << REGION_BITS) - 1))
     }
@@ -103,12 +101,12 @@ impl Region {
     pub const fn units_since_test(self) -> u32 {
         self.since()
     }
-    /// Whether the last units went otherwise than the test.
+    /// Whether the last units deviated from the test.
     pub const fn has_drifted(self) -> bool {
         self.strays() >= STRAYS_MAX
     }
-    /// Whether the last two units, or more, went otherwise than the test, which may have been of an
-    /// unusual one.
+    /// Whether at least the last two units deviated from the test, which may have seen an unusual
+    /// one.
     pub const fn strays_from_test(self) -> bool {
         self.strays() >= STRAYS_FEW
     }
@@ -116,13 +114,13 @@ impl Region {
     pub const fn is_due(self) -> bool {
         self.since() >= UNITS_PER_TEST || self.has_drifted()
     }
-    /// Whether the next unit has to be looked at although so many before it looked random.
+    /// Whether the next unit must be probed although a long run before it looked random.
     pub fn wants_look(self) -> bool {
         let run = self.random_run();
         let every = LOOKS.iter().rev().find(|(from, _)| run >= *from).map_or(1, |(_, every)| *every);
         self.since().is_multiple_of(every)
     }
-    /// Whether a unit that looks random should be tried all the same.
+    /// Whether a unit that looks random should be tried anyway.
     pub const fn wants_check(self) -> bool {
         self.random_run() < CHECKED_RUN || self.since().is_multiple_of(RANDOM_CHECK_EVERY)
     }
@@ -131,30 +129,30 @@ impl Region {
     pub const fn wants_dense_check(self) -> bool {
         self.since() % CHECK_EVERY == CHECK_EVERY - 1
     }
-    /// Whether the region's first unit is to be tested if it looks random.
+    /// Whether the region's first unit is tested if it looks random.
     pub const fn wants_random_test(self) -> bool {
         self.tested() == 0 && self.since() == 0
     }
-    /// The memory of a region of which nothing is known, next to this one, in the modes that look
-    /// at every unit: what looks random is not checked unit by unit again.
+    /// Initial memory of an unknown region next to this one, in the modes that probe every unit:
+    /// data that looks random is not checked unit by unit again.
     #[must_use]
     pub const fn checked_neighbour(self) -> Self {
         let run = self.random_run();
         Self(0).set_random_run(if run < CHECKED_RUN { 0 } else { CHECKED_RUN })
     }
-    /// The memory of a region of which nothing is known, next to this one: a run of random units
-    /// goes on until the contrary is seen.
+    /// Initial memory of an unknown region next to this one: a run of random units continues until
+    /// disproved.
     #[must_use]
     pub const fn random_neighbour(self) -> Self {
         let run = self.random_run();
         Self(0).set_random_run(if run < NEIGHBOUR_RUN_MAX { run } else { NEIGHBOUR_RUN_MAX })
     }
-    /// `None`: no look was taken yet.
+    /// The region's dictionary; `None`: not compared yet.
     pub fn dictionary(self) -> Option<u8> {
         (self.trust() > 0).then_some(self.raw_dictionary() as u8)
     }
-    /// Whether the dictionaries are to be compared at the next unit: at a region's first, soon
-    /// again while they are not trusted, and once between two tests when they are.
+    /// Whether to compare dictionaries at the next unit: at a region's first, soon again until one
+    /// is trusted, and once between two tests after that.
     pub const fn wants_dictionaries(self) -> bool {
         match self.trust() {
             0 => true,
@@ -164,7 +162,7 @@ impl Region {
             }
         }
     }
-    /// After dictionaries were compared on a unit. One comparison against several says little.
+    /// After dictionaries were compared on a unit. One comparison among several is weak evidence.
     #[must_use]
     pub const fn after_dictionaries(self, best: u8) -> Self {
         let trust = self.trust();
@@ -176,15 +174,15 @@ impl Region {
             self.set_raw_dictionary(best as u32).set_trust(1)
         }
     }
-    /// As if that dictionary had been found to be the best again and again; 0: none.
+    /// As if that dictionary had won repeatedly; 0: none.
     #[must_use]
     pub const fn with_dictionary(self, best: u8) -> Self {
         self.set_raw_dictionary(best as u32).set_trust(DICTIONARY_PERIODS.len() as u32)
     }
-    /// With the dictionary of the region next to it, if nothing is known of one here: neighbouring
-    /// data is usually of one kind.
+    /// With the neighbouring region's dictionary, if this one has none yet: adjacent data is
+    /// usually of one kind.
     #[must_use]
-    pub const fn beside(self, before: Self) -> Self {
+    pub const fn or_dictionary_of(self, before: Self) -> Self {
         if self.trust() > 0 || before.trust() == 0 {
             return self;
         }
@@ -213,7 +211,7 @@ impl Region {
     pub fn after_unit(self, class: Class, raw_len: usize, stored: usize) -> Self {
         let saved = permille(raw_len, stored);
         let next = self.set_since(self.since() + 1).set_random_run(0);
-        // Units of another class say nothing of this one: regions may hold several, in turns.
+        // Units of another class do not affect this one: regions may alternate between several.
         if self.winner().is_none_or(|(tested, _)| tested != class) {
             return next;
         }
@@ -224,8 +222,8 @@ impl Region {
     }
 
     /// After a unit on which the codecs expected to pay for its class saved too little. The last
-    /// test may have been of another class: then it said nothing of this one, and what all regions
-    /// have learned of it does not hold here.
+    /// test may have been of another class: then it does not apply to this one, and the averages
+    /// over all regions do not hold here.
     #[must_use]
     pub fn after_failure(self, class: Class, raw_len: usize) -> Self {
         let is_other = self.winner().is_some_and(|(tested, _)| tested != class);
@@ -233,16 +231,16 @@ impl Region {
         if is_other { next.set_strays(next.strays() + 1) } else { next }
     }
 
-    /// After a unit that looked random, or was not looked at, and was stored raw. Drifts from
-    /// nothing: it was not tried.
+    /// After a unit that looked random, or was not probed, and was stored raw. No drift: it was not
+    /// tried.
     #[must_use]
     pub const fn after_random(self) -> Self {
-        // A count that stood still would be looked at for ever, or never.
+        // A saturated count would be probed always, or never.
         let wraps = self.since() >= UNITS_PER_TEST && self.random_run() >= RANDOM_RUN;
         self.set_since(if wraps { 0 } else { self.since() + 1 }).set_random_run(self.random_run() + 1)
     }
 
-    /// After a fallback, which saved enough or not.
+    /// After a fallback attempt, successful or not.
     #[must_use]
     pub const fn after_fallback(self, saved: bool) -> Self {
         self.set_failures(if saved { 0 } else { self.failures() + 1 })
@@ -285,7 +283,7 @@ mod tests {
             region = region.after_unit(TEXT, 32768, 30000);
             assert!(region.strays_from_test() && !region.is_due());
         }
-        // One that goes as expected ends the row.
+        // A unit that meets the expectation ends the row.
         region = region.after_unit(TEXT, 32768, 16384);
         assert!(!region.strays_from_test());
         for _ in 0..3 {
@@ -305,12 +303,11 @@ mod tests {
             |region: Region, times: u32| (0..times).fold(region, |region, _| region.after_failure(Class::DENSE, 32768));
         assert!(!fail(tested, STRAYS_MAX - 1).is_due());
         assert!(fail(tested, STRAYS_MAX).has_drifted());
-        // What goes well of the same class in between takes nothing back: the class is not one of
-        // which all fails.
+        // Successes of the same class in between change nothing: the class does not fail
+        // altogether.
         let region = fail(tested, STRAYS_MAX - 1).after_unit(Class::DENSE, 32768, 16384);
         assert!(fail(region, 1).has_drifted());
-        // Of the class that was tested a failure counts once, and nothing does where there was no
-        // test.
+        // A failure in the tested class is recorded once, and ignored without a test.
         let same = (1..STRAYS_MAX).fold(tested, |region, _| region.after_failure(TEXT, 32768));
         assert!(!same.is_due() && same.after_failure(TEXT, 32768).has_drifted());
         assert!(!fail(Region::default(), 9).has_drifted());
@@ -332,7 +329,7 @@ mod tests {
             looked.count()
         };
         assert_eq!([looks(8), looks(8), looks(64)], [2, 1, 4]);
-        // It never stops looking, and never looks at all again before something else is seen.
+        // Probing never stops, but never becomes complete again until other data appears.
         assert_eq!(looks(1600), 100);
         assert!(region.after_unit(TEXT, 4096, 1000).wants_look());
         let mut next = region.random_neighbour();
@@ -379,9 +376,9 @@ mod tests {
         };
         assert_eq!([looks(1), looks(2), looks(3), looks(9)], [31, 7, 1, 1]);
 
-        assert_eq!(Region::default().beside(region).dictionary(), Some(3));
-        assert_eq!(region.beside(Region::default().after_dictionaries(1)).dictionary(), Some(3));
-        assert!(Region::default().beside(Region::default()).dictionary().is_none());
+        assert_eq!(Region::default().or_dictionary_of(region).dictionary(), Some(3));
+        assert_eq!(region.or_dictionary_of(Region::default().after_dictionaries(1)).dictionary(), Some(3));
+        assert!(Region::default().or_dictionary_of(Region::default()).dictionary().is_none());
     }
 
     proptest::proptest! {
@@ -395,7 +392,7 @@ mod tests {
                 region.after_test(TEXT, CodecId(255), raw, stored),
                 region.after_fallback(false),
                 region.after_dictionaries(7),
-                region.beside(Region::from_bits(!bits)),
+                region.or_dictionary_of(Region::from_bits(!bits)),
             ] {
                 assert_eq!(Region::from_bits(after.bits()), after);
                 assert!(after.saving() <= 1.001 + 0.03);

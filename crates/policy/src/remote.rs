@@ -3,12 +3,12 @@
 
 use units::parse_size;
 
-/// Seconds for which a request waits for a store that does not answer.
+/// Seconds that a request waits for an unresponsive store.
 const TIMEOUT_SECONDS: u32 = 300;
 /// A week.
 const TIMEOUT_SECONDS_MAX: u32 = 7 * 86_400;
 
-/// What has been fetched of images may take so much of a pool.
+/// Pool space that fetched image data may occupy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Share {
     /// Thousandths of its capacity.
@@ -23,9 +23,9 @@ pub struct Remote {
     /// Bytes a second that are fetched in the background; `None`: only groups that are read are
     /// fetched.
     pub hydrate: Option<u64>,
-    /// Seconds for which a request waits for the store; 0: for ever.
+    /// Seconds that a request waits for the store; 0: no limit.
     pub timeout_seconds: u32,
-    /// Most that is kept of groups that were fetched because they were read.
+    /// Space kept for groups that were fetched on read.
     pub cache: Share,
 }
 
@@ -36,11 +36,11 @@ impl Default for Remote {
 }
 
 impl Remote {
-    /// What `hydrate` takes.
+    /// Values of `hydrate`.
     pub const HYDRATE_ALLOWED: &str = "off, on, or a rate such as 50M/s";
-    /// What `remote-timeout` takes.
-    pub const TIMEOUT_ALLOWED: &str = "0 (for ever), or a time such as 30s, 5m or 2h, at most 168h";
-    /// What `remote-cache` takes.
+    /// Values of `remote-timeout`.
+    pub const TIMEOUT_ALLOWED: &str = "0 (no limit), or a time such as 30s, 5m or 2h, at most 168h";
+    /// Values of `remote-cache`.
     pub const CACHE_ALLOWED: &str = "a percentage from 0 to 90 such as 25%, or a size such as 20G";
 }
 

@@ -1,48 +1,45 @@
-//! Whether what a file holds bears out the rule of its type. A name, or four bytes of signature,
-//! say what a file should be; a default rule that goes by them is believed only if units from all
-//! over the file agree.
+//! Checks whether a file's content agrees with the rule for its type. A name, or four bytes of
+//! signature, only suggest the content; a default rule based on them is applied only if units from
+//! all over the file agree.
 
-/// Units that are tried at most: they are read in advance, and each costs about a tenth of a
-/// millisecond.
+/// Most units tried: they are read in advance, and each costs about a tenth of a millisecond.
 pub const RULE_UNITS_MAX: u64 = 64;
-/// Bytes of a file for each of which one unit is tried, as far as [`RULE_UNITS_MAX`] goes: a
-/// region.
+/// Bytes of a file per unit tried, up to [`RULE_UNITS_MAX`] units: a region.
 pub const RULE_REGION_BYTES: u64 = 4 << 20;
-/// Units that are tried at least, if the file has as many.
+/// Fewest units tried, if the file has that many.
 pub const RULE_UNITS_MIN: u64 = 8;
-/// Share of the data that must not be lost by believing a rule, and that a rule's codec must save
-/// to be worth its time.
+/// Share of the data that a rule may at most lose, and that its codec must save to be worth its
+/// time.
 const SHARE: f64 = 0.02;
 
-/// Where the units begin that are to be tried of a file, and are whole: one in the middle of each
-/// of as many stretches.
+/// Offsets of the whole units of a file to try: one in the middle of each of as many equal parts.
 pub fn rule_units(file_bytes: u64, unit_bytes: u64) -> impl Iterator<Item = u64> {
     let units = file_bytes / unit_bytes.max(1);
     let count = file_bytes.div_ceil(RULE_REGION_BYTES).clamp(RULE_UNITS_MIN, RULE_UNITS_MAX).min(units);
     (0..count).map(move |index| (2 * index + 1) * units / (2 * count) * unit_bytes)
 }
 
-/// What came of trying units of a file.
+/// Result of trying units of a file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RuleTrial {
     /// Bytes that were tried.
     pub raw: u64,
-    /// Bytes that the rule's codec makes of them.
+    /// Bytes after compression with the rule's codec.
     pub by_rule: u64,
-    /// Bytes that a quick codec with an entropy coder makes of them.
+    /// Bytes after compression with a fast codec that has an entropy coder.
     pub by_quick: u64,
 }
 
 impl RuleTrial {
-    /// Enters a unit: its stored size by either; `None`: raw.
+    /// Adds a unit: its stored size with either codec; `None`: raw.
     pub fn enter(&mut self, raw: usize, by_rule: Option<usize>, by_quick: Option<usize>) {
         self.raw += raw as u64;
         self.by_rule += by_rule.unwrap_or(raw) as u64;
         self.by_quick += by_quick.unwrap_or(raw) as u64;
     }
 
-    /// Whether the rule holds: it gives nothing away that a quick codec finds, and, if it
-    /// compresses at all (`is_strong`), there is something to find.
+    /// Whether the rule holds: it loses no savings that a fast codec finds, and, if it compresses
+    /// at all (`is_strong`), there are savings to find.
     pub fn agrees(&self, is_strong: bool) -> bool {
         let share = |bytes: u64| if self.raw == 0 { 0.0 } else { (self.raw as f64 - bytes as f64) / self.raw as f64 };
         let (by_rule, by_quick) = (share(self.by_rule), share(self.by_quick));
@@ -77,10 +74,10 @@ mod tests {
         for (by_rule, by_quick, is_strong, agrees) in [
             (1000, 1000, false, true),
             (1000, 985, false, true),
-            // A signature in front of text.
+            // A signature followed by text.
             (1000, 400, false, false),
             (350, 400, true, true),
-            // Text at its beginning only.
+            // Text only at its beginning.
             (990, 995, true, false),
         ] {
             assert_eq!(trial(by_rule, by_quick).agrees(is_strong), agrees, "{by_rule} {by_quick} {is_strong}");

@@ -1,15 +1,15 @@
-//! File-type rules: which codec a type of file is stored with, by mode. Owns their syntax, their
-//! defaults, and which rule counts for a file; what type a file is of, [`crate::magic`] says.
+//! File-type rules: the codec for a type of file, by mode. Owns their syntax, their defaults, and
+//! which rule applies to a file; [`crate::magic`] detects the type.
 //!
 //! A rule is the property `rule.TYPE`, its value a list such as `archive:zstd-9,performance:lz4`: a
-//! codec or `auto` for a mode, or, without a mode, for all that are not named. `auto` means: as if
-//! there were no rule, and none by default either.
+//! codec or `auto` for a mode, or, without a mode, for all modes not named. `auto` means: as if
+//! there were no rule, not even a default.
 //!
-//! Which rule counts: one that was set for the type that the name tells, one that was set for the
-//! type that the content tells, a default for the content's type, a default for the name's. But
-//! content that only tells a family (text, zip) comes after the name there. A rule without a word
-//! on the mode is passed over. This is for what has its name and its content at once, as uploads
-//! of blobs do; for files of a tree see [`crate::by_file`].
+//! Precedence: a rule set for the type by name, a rule set for the type by content, a default for
+//! the content's type, a default for the name's. But content that only identifies a family (text,
+//! zip) ranks after the name among the defaults. A rule that does not mention the mode is skipped.
+//! This applies where name and content are known together, as in blob uploads; for files of a tree
+//! see [`crate::by_file`].
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,20 +20,22 @@ use codec::Codec;
 use crate::magic::{canonical, type_of_content, type_of_name};
 use crate::{Mode, Source};
 
-/// What the properties that are rules begin with.
+/// Prefix of the properties that are rules.
 pub const RULE_PREFIX: &str = "rule.";
 
-/// Compressed files: in the corpus and a system's own files no codec saved more of any of these
-/// than the zeroes behind the end of a file, up to its last block; and those zle finds at the price
-/// of a look. They are not nothing: a third of what a system's small `gz` files take. Not among
-/// these, for they are often worth more: zip (office documents save 12 to 22 %), pdf, ole, lz4.
+/// Compressed files: in the corpus and a system's own files no codec saved more on any of these
+/// than the zeroes between the end of a file and the end of its last block, and zle finds those at
+/// the cost of a scan. They matter: a third of the space of a system's small `gz` files. Not
+/// listed, because they are often compressible: zip (office documents save 12 to 22 %), pdf, ole,
+/// lz4.
 const COMPRESSED: &str = "zle";
-/// Text: zstd-3 saves 1 to 3 points more than zstd-1, and that 10 to 20 more than lz4. A rule never
-/// stores more than `auto` would: in `archive` that finds the levels above 9. Databases have no
-/// rule: some hold text, some hold dictionaries, of which zstd-3 leaves a tenth more than zstd-9.
+/// Text: zstd-3 saves 1 to 3 points more than zstd-1, which saves 10 to 20 more than lz4. A rule
+/// never stores more than `auto` would: in `archive`, `auto` reaches the levels above 9. Databases
+/// have no rule: some hold text, some hold dictionaries, which zstd-3 leaves a tenth larger than
+/// zstd-9.
 const TEXT: &str = "energy:zstd-1,balanced:zstd-3,archive:auto";
 
-/// Types and their rules when no others were set; everything else is `auto`.
+/// Default rules by type; everything else is `auto`.
 const DEFAULTS: &[(&[&str], &str)] = &[
     (
         &[
@@ -52,10 +54,10 @@ const DEFAULTS: &[(&[&str], &str)] = &[
     ),
 ];
 
-/// Types that are families: what the name says is more.
+/// Types that are families: the name is more specific.
 const FAMILIES: &[&str] = &["txt", "zip", "ole", "xml", "elf"];
 
-/// What a rule says for a mode.
+/// The entry of a rule for a mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RuleChoice {
     /// Decide as if there were no rule.
@@ -73,17 +75,17 @@ impl fmt::Display for RuleChoice {
     }
 }
 
-/// What a rule says.
+/// A rule, parsed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rule {
     by_mode: [Option<RuleChoice>; Mode::ALL.len()],
 }
 
 impl Rule {
-    /// What [`FromStr`] accepts, for messages and help.
-    pub const ALLOWED: &str = "a codec or auto, or a list of MODE:CODEC such as archive:zstd-9,performance:lz4; one without MODE is for all others";
+    /// Values that [`FromStr`] accepts, for messages and help.
+    pub const ALLOWED: &str = "a codec or auto, or a list of MODE:CODEC such as archive:zstd-9,performance:lz4; an entry without MODE applies to all others";
 
-    /// What it says for a mode, if anything.
+    /// The rule's choice for a mode, if it has one.
     pub fn choice(&self, mode: Mode) -> Option<RuleChoice> {
         Mode::ALL.iter().position(|m| *m == mode).and_then(|index| self.by_mode[index])
     }
@@ -131,13 +133,13 @@ impl FromStr for Rule {
 /// Why a property is not a rule; the message names the allowed values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RuleError {
-    /// What follows `rule.` is no type.
+    /// The part after `rule.` is not a type.
     NoType(String),
     /// It is another word for a type.
     Synonym {
         /// The word as written.
         word: String,
-        /// The word that counts.
+        /// The canonical word.
         canonical: String,
     },
     /// The value is not allowed.
@@ -155,11 +157,11 @@ impl fmt::Display for RuleError {
             Self::NoType(word) => {
                 write!(
                     f,
-                    "'{word}' is no type of file: a rule is for an extension of 1 to 16 letters and digits, such as rule.nc"
+                    "'{word}' is not a file type: a rule is for an extension of 1 to 16 letters and digits, such as rule.nc"
                 )
             }
             Self::Synonym { word, canonical } => {
-                write!(f, "rule.{word} is written rule.{canonical}: they are one type")
+                write!(f, "rule.{word} is the same type as rule.{canonical}: use the latter")
             }
             Self::BadValue { key, value } => write!(f, "'{key}' cannot be '{value}'; allowed: {}", Rule::ALLOWED),
         }
@@ -187,14 +189,14 @@ pub struct Rules {
     set: BTreeMap<String, (Rule, Source)>,
 }
 
-/// A rule that counts for a file.
+/// The rule that applies to a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuleMatch {
     /// The type that it is for.
     pub word: String,
-    /// Who made it.
+    /// Where it was set.
     pub source: Source,
-    /// What it says.
+    /// Its choice.
     pub choice: RuleChoice,
 }
 
@@ -216,12 +218,13 @@ impl Rules {
         Ok(Self { set })
     }
 
-    /// Whether a rule was set for a type that says nothing of a mode.
+    /// Whether a rule was set for a type without mentioning the mode.
     pub fn is_silent(&self, word: &str, mode: Mode) -> bool {
         self.set.get(word).is_some_and(|(rule, _)| rule.choice(mode).is_none())
     }
 
-    /// The rule that counts for a file, by its name and its first bytes (either may be empty).
+    /// Returns the rule that applies to a file, by its name and its first bytes (either may be
+    /// empty).
     pub fn find(&self, name: &str, head: &[u8], mode: Mode) -> Option<RuleMatch> {
         let by_name = type_of_name(name);
         let by_content = type_of_content(head).map(str::to_owned);
@@ -294,9 +297,9 @@ mod tests {
     #[test]
     fn refusals_say_what_is_allowed() {
         for (key, value, part) in [
-            ("rule.", "lz4", "no type of file"),
-            ("rule.a b", "lz4", "no type of file"),
-            ("rule.tar.gz", "lz4", "no type of file"),
+            ("rule.", "lz4", "not a file type"),
+            ("rule.a b", "lz4", "not a file type"),
+            ("rule.tar.gz", "lz4", "not a file type"),
             ("rule.jpeg", "lz4", "rule.jpg"),
             ("rule.NC", "lz4", "rule.nc"),
             ("rule.nc", "lz5", "MODE:CODEC"),
@@ -318,22 +321,22 @@ mod tests {
             // The volume's rule replaces the pool's as a whole.
             ("a.nc", &b""[..], Mode::Archive, Some(("nc", Source::Volume, "gzip-9"))),
             ("a.nc", b"", Mode::Balanced, None),
-            // A rule that was set counts by name and by content, before all defaults.
+            // A rule that was set applies by name and by content, before all defaults.
             ("x.jpeg", b"", Mode::Balanced, Some(("jpg", Source::Pool, "lz4"))),
             ("x", jpg, Mode::Balanced, Some(("jpg", Source::Pool, "lz4"))),
             ("x.gz", jpg, Mode::Balanced, Some(("jpg", Source::Pool, "lz4"))),
-            // Content is believed more than the name.
+            // Content takes precedence over the name.
             ("x.sql", gz, Mode::Balanced, Some(("gz", Source::Default, "zle"))),
-            // But not when it only tells a family; and a rule set for the family counts before
+            // But not when it only identifies a family; and a rule set for the family precedes
             // defaults.
             ("x.log", b"text\n", Mode::Balanced, Some(("txt", Source::Volume, "lz4hc-9"))),
             ("x.docx", b"PK\x03\x04", Mode::Balanced, None),
             ("x.whl", b"PK\x03\x04", Mode::Balanced, Some(("whl", Source::Default, "zle"))),
             ("x.svg", b"<?xml version", Mode::Balanced, Some(("svg", Source::Default, "zstd-3"))),
             ("x.unknown", b"<?xml version", Mode::Archive, Some(("xml", Source::Default, "auto"))),
-            // auto is an answer, and ends the search.
+            // auto is a match, and ends the search.
             ("x.mp4", b"", Mode::Balanced, Some(("mp4", Source::Volume, "auto"))),
-            // No default speaks for this mode.
+            // No default mentions this mode.
             ("x.sqlite", b"", Mode::Performance, None),
             ("x.db", b"SQLite format 3\0", Mode::Energy, None),
             ("x.exe", b"MZ", Mode::Balanced, None),
@@ -357,7 +360,7 @@ mod tests {
         assert!(words.len() > 40);
     }
 
-    /// The page that users read says what the defaults are.
+    /// The user documentation lists the defaults.
     #[test]
     fn the_documentation_lists_the_defaults() {
         let page = include_str!("../../../docs/CODECS.md");

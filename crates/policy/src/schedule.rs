@@ -1,5 +1,5 @@
-//! Snapshots by the clock: when one is due, and which have had their time. A pure function of the
-//! time, of when snapshots were taken, and of the two properties `snapshots` and `keep`.
+//! Scheduled snapshots: when one is due, and which have expired. A pure function of the time, of
+//! the times of existing snapshots, and of the two properties `snapshots` and `keep`.
 
 use std::collections::BTreeSet;
 
@@ -32,27 +32,27 @@ impl Period {
     }
 }
 
-/// What a volume's schedule says.
+/// A volume's schedule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Schedule {
     every: Option<Period>,
-    /// Of how many of the latest periods that have a snapshot the last one is kept.
+    /// The last snapshot is kept in each of this many recent periods that have one.
     keep: Vec<(Period, u32)>,
 }
 
-/// What there is to do.
+/// Snapshots to take and to remove.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Due {
-    /// A snapshot is to be taken.
+    /// Whether a snapshot is due.
     pub take: bool,
-    /// Those that have had their time: indexes into the input.
+    /// Expired snapshots: indexes into the input.
     pub expired: Vec<usize>,
 }
 
 impl Schedule {
-    /// What `snapshots` takes.
+    /// Values of `snapshots`.
     pub const EVERY_ALLOWED: &str = "off, hourly, daily, weekly";
-    /// What `keep` takes.
+    /// Values of `keep`.
     pub const KEEP_ALLOWED: &str = "numbers of hours, days and weeks, separated by commas, such as 24h,7d,4w";
 
     /// From the values of the properties `snapshots` and `keep`; `None` if one of them is not
@@ -83,10 +83,9 @@ impl Schedule {
         Some(Self { every, keep: kept })
     }
 
-    /// What there is to do at `now`, when snapshots were `taken` by the schedule at these moments,
-    /// in any order; all in seconds since
-    /// 1970. With the schedule off nothing is. The latest snapshot never expires, nor one that
-    ///       seems to come from the future.
+    /// Returns the actions due at `now`, given the times of existing scheduled snapshots in any
+    /// order; all in seconds since 1970. With the schedule off there are none. The latest snapshot
+    /// never expires, nor does one dated in the future.
     pub fn due(&self, now: u64, taken: &[u64]) -> Due {
         let Some(every) = self.every else { return Due::default() };
         let mut past: Vec<usize> = (0..taken.len()).filter(|index| taken[*index] <= now).collect();
@@ -95,7 +94,7 @@ impl Schedule {
         let take = latest.is_none_or(|latest| every.number(latest) < every.number(now));
         let mut kept: BTreeSet<usize> = past.first().copied().into_iter().collect();
         for (period, count) in &self.keep {
-            // The one that is about to be taken is the last of its period.
+            // The one about to be taken is the last of its period.
             let (mut periods, mut seen) = (0, None);
             if take {
                 (periods, seen) = (1, Some(period.number(now)));
@@ -115,14 +114,14 @@ impl Schedule {
     }
 }
 
-/// The name of a snapshot that is taken at a moment: `auto-2026-11-21T0930Z`.
+/// Name of a snapshot taken at a time: `auto-2026-11-21T0930Z`.
 pub fn scheduled_name(unix_s: u64) -> String {
     let (year, month, day) = civil(unix_s / DAY_S);
     let (hour, minute) = (unix_s % DAY_S / HOUR_S, unix_s % HOUR_S / 60);
     format!("auto-{year:04}-{month:02}-{day:02}T{hour:02}{minute:02}Z")
 }
 
-/// Whether a name has the form of those that [`scheduled_name`] makes.
+/// Whether a name has the form that [`scheduled_name`] produces.
 pub fn is_scheduled_name(name: &str) -> bool {
     let form = b"auto-0000-00-00T0000Z";
     let fits = |(form, is): (&u8, u8)| if *form == b'0' { is.is_ascii_digit() } else { *form == is };
@@ -210,7 +209,7 @@ mod tests {
         }
     }
 
-    /// A year of hours: as many are there as were asked for, and the oldest is as old as that.
+    /// A year of hours: the requested number is kept, and the oldest is as old as requested.
     #[test]
     fn a_year_settles() {
         let schedule = schedule("hourly", "24h,7d,4w");
@@ -224,7 +223,7 @@ mod tests {
             if due.take {
                 taken.push(now);
             }
-            // Asking again changes nothing.
+            // A second call changes nothing.
             assert_eq!(schedule.due(now, &taken), Due::default(), "step {step}");
             assert!(taken.len() <= 24 + 7 + 4, "step {step}: {}", taken.len());
         }

@@ -1,4 +1,4 @@
-//! Who sees the snapshots of a share in its mount: the property `snapdir`.
+//! Visibility of a share's snapshots in its mount: the property `snapdir`.
 
 /// The value.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -7,16 +7,16 @@ pub enum SnapDir {
     Visible,
     /// All users may enter it, and no listing shows it.
     Hidden,
-    /// Root may enter it: files in snapshots have the modes that they had, and some are gone since.
+    /// Only root may enter it: files in snapshots keep their modes, and some were deleted since.
     #[default]
     Root,
-    /// It is not there.
+    /// The directory does not exist.
     Off,
 }
 
 impl SnapDir {
     /// The allowed values, for help and messages.
-    pub const ALLOWED: &str = "visible (listed), hidden (not listed), root (for root alone), off";
+    pub const ALLOWED: &str = "visible (listed), hidden (not listed), root (root only), off";
 
     /// Parses a value.
     pub fn parse(value: &str) -> Option<Self> {

@@ -1,6 +1,6 @@
-//! How one unit goes through the policy: probe, decision, attempts, and the lessons from them. The
-//! compressing itself is handed in ([`Attempts`]), so that the engine, a replay of measurements and
-//! an estimate all go the same way.
+//! The path of one unit through the policy: probe, decision, attempts, and their feedback. The
+//! compression itself is passed in ([`Attempts`]), so that the engine, a replay of measurements and
+//! an estimate share this code.
 
 use codec::{Codec, CodecId};
 
@@ -19,16 +19,16 @@ fn saving_of(raw_len: usize, attempt: Attempt) -> f64 {
     if raw_len == 0 { 0.0 } else { (raw_len - stored) as f64 / raw_len as f64 }
 }
 
-/// Share of a unit's own saving, against the estimate of each codec, in a test: differences between
-/// codecs on one unit are partly luck.
+/// Weight of a unit's own saving, against the estimate of each codec, in a test: differences
+/// between codecs on one unit are partly luck.
 const OWN: f64 = 0.25;
 
-/// Share of a unit by which a candidate must save more than a quicker one in a test, if it is not
-/// to be out: what it saves more elsewhere does not make up for what it loses here. Stronger codecs
-/// do not save more of everything: of hexadecimal digits zstd-9 saves less than zstd-1.
+/// Lead, as a share of the unit, that a candidate needs over a faster one in a test: savings
+/// elsewhere do not make up for losses here. Stronger codecs do not save more on everything: on
+/// hexadecimal digits zstd-9 saves less than zstd-1.
 const LEAST_LEAD: f64 = -0.01;
 
-/// Whether something that usually takes no longer has saved clearly more of the same unit.
+/// Whether a codec that is usually no slower has saved clearly more on the same unit.
 fn is_beaten<T: Table>(
     facts: &Facts<'_, T>,
     class: Class,
@@ -39,8 +39,7 @@ fn is_beaten<T: Table>(
     measured.iter().any(|(other, saved)| *other != codec && saving - saved < LEAST_LEAD && ns(*other) <= ns(codec))
 }
 
-/// Those who were measured, with the times that were learned, which are steadier than one
-/// measurement.
+/// The codecs measured, with the averaged times, which are steadier than one measurement.
 fn entrants<T: Table>(
     facts: &Facts<'_, T>,
     class: Class,
@@ -51,34 +50,33 @@ fn entrants<T: Table>(
     let common = measured.iter().zip(expected).map(|((_, saving), expected)| saving - expected).sum::<f64>() / count;
     measured.iter().zip(expected).map(move |((codec, saving), expected)| {
         let usual = (expected + common).clamp(0.0, 1.0);
-        // What saved too little of this unit is no winner, whatever is usual.
+        // A codec that saved too little on this unit does not win, however well it usually does.
         let is_out = *saving <= 0.0 || is_beaten(facts, class, measured, (*codec, *saving));
         let saving = if is_out { 0.0 } else { saving * OWN + usual * (1.0 - OWN) };
         Entrant { codec: *codec, estimate: Estimate { saving, ..facts.estimate(*codec, class) } }
     })
 }
 
-/// What came of compressing a unit with one codec.
+/// Result of compressing a unit with one codec.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Attempt {
     /// Bytes; `None`: more than the least saving allows.
     pub stored: Option<usize>,
-    /// CPU time, if it was asked for and can be measured.
+    /// CPU time, if requested and measurable.
     pub cpu_ns: Option<u64>,
 }
 
-/// Compresses one unit, as often as it is asked.
+/// Compresses one unit, any number of times.
 pub trait Attempts {
     /// Compresses the unit; measures the time if `timed`.
     fn attempt(&mut self, codec: Codec, timed: bool) -> Attempt;
-    /// The last attempt is to be stored, unless another one is kept later.
+    /// Marks the last attempt for storing, until another one is kept.
     fn keep(&mut self);
-    /// How many dictionaries there are that could help zstd: they have the numbers from 1 on, the
-    /// newest the last one.
+    /// Number of dictionaries that zstd can use: numbered from 1, the newest last.
     fn dictionaries(&self) -> u8 {
         0
     }
-    /// From now on zstd is helped by that dictionary; 0: by none.
+    /// Selects the dictionary for zstd; 0: none.
     fn help(&mut self, dictionary: u8) {
         debug_assert_eq!(dictionary, 0);
     }
@@ -87,7 +85,7 @@ pub trait Attempts {
 /// The outcome for a unit, and the region's new memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stored {
-    /// The codec of the kept attempt; raw: nothing was.
+    /// The codec of the kept attempt; raw if none was kept.
     pub codec: CodecId,
     /// Bytes.
     pub bytes: usize,
@@ -95,16 +93,16 @@ pub struct Stored {
     pub class: Class,
     /// Why.
     pub why: Why,
-    /// The region's memory from now on.
+    /// The region's new memory.
     pub region: Region,
-    /// CPU time of all attempts, as far as it was measured.
+    /// CPU time of all attempts, where measured.
     pub cpu_ns: u64,
-    /// The part of it that tests cost: attempts that were not kept.
+    /// The part of it spent on tests: attempts that were not kept.
     pub test_ns: u64,
 }
 
-/// Plans of one setting, made when they are first needed. Good for one batch: later, more has been
-/// learned.
+/// Plans for one setting, created on first use. Valid for one batch: afterwards more measurements
+/// exist.
 pub struct Planner<'a, T: Table> {
     auto: Auto,
     price: f64,
@@ -119,7 +117,7 @@ impl<'a, T: Table> Planner<'a, T> {
         Self { auto, price, pressure, table, plans: [[None; CLASSES]; SIZES] }
     }
 
-    /// What it was made for.
+    /// The settings that it was made for.
     pub const fn auto(&self) -> Auto {
         self.auto
     }
@@ -137,8 +135,8 @@ impl<'a, T: Table> Planner<'a, T> {
         })
     }
 
-    /// Decides about a unit, lets it be compressed, and learns from it. `credit_ns`: CPU time that
-    /// tests may take now; `timed`: measure CPU time also without a test.
+    /// Decides about a unit, has it compressed, and records the results. `credit_ns`: CPU time
+    /// available for tests; `timed`: measure CPU time even without a test.
     pub fn store(
         &mut self,
         raw: &[u8],
@@ -161,7 +159,7 @@ impl<'a, T: Table> Planner<'a, T> {
         }
         let Probe { class, .. } = probe(raw);
         let (region, dictionary, dictionary_ns) = self.help(raw.len(), class, region, credit_ns > 0, attempts);
-        // What zstd takes and saves with one is learned apart.
+        // zstd with a dictionary is measured separately.
         let size = if dictionary > 0 { SizeClass::WITH_DICTIONARY } else { SizeClass::of(raw.len()) };
         let stored = Stored { region: region.after_random(), ..stored };
         let mut plan = self.plan(size, class);
@@ -185,8 +183,8 @@ impl<'a, T: Table> Planner<'a, T> {
         Stored { cpu_ns, test_ns, ..stored }
     }
 
-    /// The contenders of a test that the credit pays for, and whether there is anything to be
-    /// learned from them.
+    /// The contenders of a test that the credit covers, and whether the test can yield anything
+    /// new.
     fn affordable(
         &self,
         plan: &ClassPlan,
@@ -201,7 +199,7 @@ impl<'a, T: Table> Planner<'a, T> {
         let mut left_ns = credit_ns;
         let mut has_rival = false;
         for codec in plan.contenders.iter() {
-            // A unit stored as without a test costs nothing.
+            // A unit stored as it would be without a test costs nothing extra.
             if plan.winner != Some(codec) {
                 let cost_ns = (facts.estimate(codec, class).ns_per_kib * kib) as i64;
                 if !pays_for_attempt(left_ns, cost_ns) {
@@ -215,8 +213,8 @@ impl<'a, T: Table> Planner<'a, T> {
         (contenders, credit_ns > 0 && (has_rival || plan.contenders == contenders))
     }
 
-    /// Chooses the dictionary for a unit: its region's. Now and then all of them, and none, are
-    /// compared on the unit. Also the CPU time that this took.
+    /// Chooses the dictionary for a unit: its region's. From time to time all of them, and none,
+    /// are compared on the unit. Also returns the CPU time spent.
     fn help(
         &self,
         raw_len: usize,
@@ -240,7 +238,7 @@ impl<'a, T: Table> Planner<'a, T> {
                     least = Some((stored, dictionary));
                 }
             }
-            // What saves too little with any of them says nothing.
+            // A unit that saves too little with any of them proves nothing.
             if let Some((_, best)) = least.filter(|(bytes, _)| *bytes < raw_len) {
                 region = region.after_dictionaries(best);
             }
@@ -279,7 +277,7 @@ impl<'a, T: Table> Planner<'a, T> {
             attempts.keep();
             stored = Stored { codec: codec.id(), bytes, ..stored };
         } else if let Some(fallback) = fallback {
-            // Learned by the region only: the units that come here are no fair sample of their
+            // Recorded in the region only: the units that get here are a biased sample of their
             // class.
             let second = attempts.attempt(fallback, timed);
             stored.cpu_ns += second.cpu_ns.unwrap_or(0);
@@ -345,8 +343,7 @@ impl<'a, T: Table> Planner<'a, T> {
         let winner = facts.choose(entrants(&facts, class, &measured[..count], &before));
         let tried = measured.map(|(codec, saving)| (codec.id(), saving));
         self.table.learn_savings(class, size, &tried[..count]);
-        // The kept attempt may have lost to another through later ones; and the winner's attempt
-        // should be stored.
+        // Later attempts may have displaced the kept one, and the winner's attempt must be stored.
         if let Some(winner) = winner
             && kept.is_none_or(|(codec, ..)| codec != winner.codec)
         {

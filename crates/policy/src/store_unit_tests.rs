@@ -1,5 +1,5 @@
-//! The results of `auto` on data for which the usual estimates do not hold, with the real codecs.
-//! Times are the usual ones, so that each run is the same.
+//! Results of `auto` on data that defies the usual estimates, with the real codecs. Times are the
+//! usual ones, which makes runs repeatable.
 
 use codec::Workspace;
 
@@ -10,7 +10,7 @@ use crate::{Mode, PlainTable, TEST_CREDIT_NS, test_credit_earned};
 const UNIT: usize = 32 << 10;
 const UNITS_PER_REGION: usize = 128;
 
-/// Compresses, and says that it took as long as is usual.
+/// Compresses, and reports the usual time.
 struct Real<'a> {
     workspace: &'a mut Workspace,
     unit: &'a [u8],
@@ -80,7 +80,7 @@ impl Random {
     }
 }
 
-/// Digits are half as long as they are written, which an entropy coder finds and a search for
+/// Hexadecimal digits carry half their length, which an entropy coder finds and a search for
 /// repetitions spoils.
 #[test]
 fn hexadecimal_digits_take_the_codec_that_saves_most_of_them() {
@@ -96,8 +96,8 @@ fn hexadecimal_digits_take_the_codec_that_saves_most_of_them() {
     }
 }
 
-/// Random bytes among which short pieces come again, as in images that were compressed line by
-/// line: the probe sees nothing of that, and lz4 little.
+/// Random bytes with repeated short pieces, as in images compressed line by line: invisible to the
+/// probe, and nearly so to lz4.
 #[test]
 fn what_looks_random_and_is_not_is_found() {
     let mut random = Random(11);

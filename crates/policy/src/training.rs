@@ -1,33 +1,33 @@
-//! Which dictionaries are made of samples, and which of them are worth keeping: the same for a
-//! volume and for an estimate of one. A function of the samples that takes seconds; choosing the
-//! moment is the caller's business.
+//! Trains dictionaries from samples and selects those worth keeping: shared by volumes and
+//! estimates. A function of the samples that takes seconds; the caller picks the moment.
 //!
-//! 1. Samples are divided into parts: neighbouring data is usually of one kind. Of each part a
-//!    quarter is held out.
+//! 1. Samples are divided into parts: adjacent data is usually of one kind. A quarter of each part
+//!    is held out.
 //! 2. One dictionary is trained with all of the rest, and one with each part.
-//! 3. The held-out samples are compressed as things stand, and with each of them;
-//!    [`Adoption::select`] says which ones pay.
+//! 3. The held-out samples are compressed with the current dictionaries, and with each new one;
+//!    [`Adoption::select`] picks those that pay.
 
 use codec::{DICTIONARY_BYTES_MAX, UNIT_BYTES_MAX, ZstdLevel, evaluate, train};
 
 use crate::dictionary::{Adoption, DICTIONARIES_IN_FORCE_MAX, Part};
 
-/// Most parts, and fewest samples of one: three quarters of them have to be enough to train with.
+/// Most parts, and fewest samples of a part: three quarters of them must suffice for training.
 const PARTS_MAX: usize = 8;
 const PART_SAMPLES_MIN: usize = 64;
-/// Of so many samples one is held out to judge by.
+/// One sample in this many is held out for evaluation.
 const HELD_OUT: usize = 4;
-/// Most dictionaries that one training adopts: with those of the next one, all that are in force.
+/// Most dictionaries adopted by one training: with those of the next one, as many as can be in use.
 const PER_TRAINING_MAX: usize = 3;
 const _: () = assert!(PER_TRAINING_MAX < DICTIONARIES_IN_FORCE_MAX);
-/// Longest dictionary that is trained: the longest there is.
+/// Longest dictionary trained: the maximum.
 pub const DICTIONARY_BYTES_TRAINED_MAX: usize = DICTIONARY_BYTES_MAX;
 const _: () = assert!(DICTIONARY_BYTES_MAX < UNIT_BYTES_MAX);
 /// Shortest dictionary.
 const TRAINED_BYTES_MIN: usize = 1 << 10;
-/// Bytes of samples for each byte of a dictionary. With fewer a dictionary holds accidents, too,
-/// which cost only their room: the held-out samples decide whether it is adopted. With 32, and
-/// dictionaries of up to 64 KiB, books saved a point less in units of 4 KiB, mail 0.7, logs 0.6.
+/// Bytes of samples per byte of a dictionary. With fewer, a dictionary also contains accidental
+/// matches, which only cost its space: the held-out samples decide whether it is adopted. With 32,
+/// and dictionaries of up to 64 KiB, books saved a point less in units of 4 KiB, mail 0.7, logs
+/// 0.6.
 const SAMPLES_PER_BYTE: usize = 8;
 
 /// Samples of one part.
@@ -49,17 +49,17 @@ impl<'a> SamplePart<'a> {
     }
 }
 
-/// Step 1: samples, each with the place that it lies in, in up to eight parts, each of whole places
-/// and of some size.
+/// Step 1: divides samples, each with its region, into up to eight parts of whole regions and of a
+/// minimum size.
 pub fn divide_samples(mut samples: Vec<(u64, &[u8])>) -> Vec<SamplePart<'_>> {
-    // Stable: within a place in the order in which they come.
+    // Stable: within a region, samples keep their order.
     samples.sort_by_key(|(place, _)| *place);
     let least = samples.len().div_ceil(PARTS_MAX).max(PART_SAMPLES_MIN);
     let mut parts: Vec<SamplePart<'_>> = Vec::new();
     let mut last = None;
     for (index, (place, sample)) in samples.iter().enumerate() {
         let is_full = parts.last().is_none_or(|part| part.samples() >= least);
-        // What would be left for the last part may be too little for one.
+        // The remainder may be too small for a last part.
         if parts.is_empty() || is_full && last != Some(*place) && samples.len() - index >= PART_SAMPLES_MIN {
             parts.push(SamplePart::default());
         }
@@ -71,9 +71,9 @@ pub fn divide_samples(mut samples: Vec<(u64, &[u8])>) -> Vec<SamplePart<'_>> {
     parts
 }
 
-/// Steps 2 and 3: the dictionaries that pay, of at most `bytes_max` bytes each. `present`: those in
-/// force. `(level, limit)`: the level at which they are judged, and how many bytes of so many are
-/// worth storing compressed. `written_bytes`: see [`Trial`](crate::Trial). None if there is no
+/// Steps 2 and 3: returns the dictionaries that pay, of at most `bytes_max` bytes each. `present`:
+/// those in use. `(level, limit)`: the level for the evaluation, and how many bytes of a unit are
+/// worth storing compressed. `written_bytes`: see [`Trial`](crate::Trial). Empty if there is no
 /// memory.
 pub fn train_dictionaries(
     parts: &[SamplePart<'_>],
@@ -118,7 +118,7 @@ pub fn train_dictionaries(
 mod tests {
     use super::*;
 
-    /// Records of a kind: those of one kind share their words, not their values.
+    /// Records of a kind: they share their words, not their values.
     fn records(kind: u64, number: u64) -> Vec<u8> {
         let mut state = (1000 + kind * 7919).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let mut next = |seed: u64| {

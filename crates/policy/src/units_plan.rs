@@ -1,4 +1,4 @@
-//! How dirty blocks become units, and when compressing a unit pays.
+//! Divides dirty blocks into units, and sets the saving below which a unit is stored raw.
 
 use units::{BlockMask, GROUP_BLOCKS};
 
@@ -22,8 +22,8 @@ impl Unit {
 
 /// Divides the dirty blocks of a group into units, in order.
 ///
-/// Units never span a multiple of `unit_blocks` within the group: so a sequential rewrite replaces
-/// whole units, at whatever block it began, and leaves no unit partly dead.
+/// Units never cross a multiple of `unit_blocks` within the group: so a sequential rewrite replaces
+/// whole units, wherever it begins, and leaves no unit partly dead.
 pub fn plan_units(mask: BlockMask, unit_blocks: u32) -> impl Iterator<Item = Unit> {
     let window = unit_blocks.clamp(1, GROUP_BLOCKS as u32);
     let mut rest = mask;
@@ -50,7 +50,7 @@ pub fn unit_blocks(settings: &Settings, dirty: BlockMask, read_in_pieces: bool) 
 }
 
 /// The largest stored length that still saves enough of `raw_len` bytes; a unit that does not fit
-/// is stored raw. Always less than `raw_len`, because what saves nothing is not worth decoding.
+/// is stored raw. Always less than `raw_len`, because a unit without savings is not worth decoding.
 pub fn dst_limit(raw_len: usize, settings: &Settings) -> usize {
     dst_limit_permille(raw_len, settings.min_saving_permille)
 }

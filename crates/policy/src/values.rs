@@ -1,18 +1,18 @@
-//! The values of a property one by one, for completion and for what a mistyped one was meant to be;
-//! and short values that stand for others.
+//! The individual values of a property, for completion and for suggestions after typos; and short
+//! forms of values.
 
 use codec::Codec;
 
 use crate::properties::KEYS;
 
-/// Families of codecs with levels: the name, the lowest and highest level, and the one that the
-/// name alone means: that of the family's own tool, or of its library.
+/// Families of codecs with levels: the name, the lowest and highest level, and the level of the
+/// bare name: the default of the family's own tool or library.
 const FAMILIES: [(&str, u32, u32, u32); 5] =
     [("zstd", 1, 19, 3), ("gzip", 1, 9, 6), ("lz4hc", 1, 12, 9), ("bzip2", 1, 9, 9), ("zstd-fast", 1, 10, 1)];
 /// Codecs without levels.
 const PLAIN: [&str; 6] = ["auto", "off", "lz4", "zle", "lzjb", "lzo"];
 
-/// The values that a property takes, the usual ones first; for sizes and numbers some of them.
+/// Values that a property takes, the usual ones first; for sizes and numbers only examples.
 pub fn values(key: &str) -> Vec<String> {
     let fixed: &[&str] = match key {
         "compression" => {
@@ -47,7 +47,7 @@ pub fn values(key: &str) -> Vec<String> {
     fixed.iter().map(|value| (*value).to_owned()).collect()
 }
 
-/// What a short value of `compression` stands for: a codec without its level, or `on`.
+/// Expands a short value of `compression`: a codec without its level, or `on`.
 pub fn spelled_out(key: &str, value: &str) -> Option<String> {
     if key != "compression" || value.parse::<Codec>().is_ok() {
         return None;

@@ -1,8 +1,9 @@
-//! What becomes of a write that finds no room: the property `when-full`.
+//! Handling of a write that finds no space: the property `when-full`.
 
 use std::time::Duration;
 
-/// As thin LVM: long enough for a script that makes room, short enough that a client does not look dead.
+/// As in thin LVM: long enough for a script that frees space, short enough that a client does not
+/// appear dead.
 const WAIT_SECONDS: u32 = 60;
 /// A day.
 const WAIT_SECONDS_MAX: u32 = 86_400;
@@ -10,15 +11,15 @@ const WAIT_SECONDS_MAX: u32 = 86_400;
 /// The value.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum WhenFull {
-    /// It fails at once.
+    /// It fails immediately.
     #[default]
     Error,
-    /// It is held until there is room, or so many seconds have passed.
+    /// It is held until there is space, at most this many seconds.
     Wait(u32),
 }
 
 impl WhenFull {
-    /// What is allowed, for help and messages.
+    /// Allowed values, for help and messages.
     pub const ALLOWED: &str = "error, wait (60 seconds), or wait:SECONDS (1 to 86400)";
 
     /// Parses a value.

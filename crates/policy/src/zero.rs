@@ -1,7 +1,7 @@
 //! Zero detection.
 
-/// Bytes looked at between two tests for an early end: enough for the compiler to keep several
-/// vectors in flight, few enough that data that is not zero costs a few nanoseconds.
+/// Bytes tested between two checks for an early exit: enough for the compiler to keep several
+/// vectors in flight, few enough that data other than zeroes costs only a few nanoseconds.
 const STRIDE: usize = 256;
 
 /// Whether all bytes are zero (also when there are none).

@@ -1,5 +1,5 @@
-//! Units of generated data through the whole policy, with the real codecs and a clock that counts
-//! what the codecs are known to take.
+//! Units of generated data through the whole policy, with the real codecs and a clock that charges
+//! their known times.
 #![allow(clippy::expect_used)]
 
 use std::collections::BTreeMap;
@@ -75,8 +75,8 @@ impl Run {
     fn put(&mut self, mode: Mode, pressure: Pressure, unit: &[u8]) -> Stored {
         let auto = Auto { mode, candidates: candidates(), min_saving_permille: MIN_SAVING_PERMILLE };
         let mut planner = Planner::new(auto, 1.0, pressure, &self.table);
-        // As the engine does: in the mode `performance`, a run of random ones goes on in the next
-        // region.
+        // As the engine does: in the mode `performance`, a run of random units continues in the
+        // next region.
         let before = self.regions.get(&(self.at >> 22).wrapping_sub(1)).filter(|_| mode == Mode::Performance);
         let fresh = before.map_or_else(Region::default, |before| before.random_neighbour());
         let region = self.regions.entry(self.at >> 22).or_insert(fresh);
@@ -166,7 +166,7 @@ fn base64(seed: u64) -> Vec<u8> {
     noise(seed).map(|n| DIGITS[(n >> 40) as usize % 64]).take(UNIT).collect()
 }
 
-/// The same random bytes twice: the probe cannot see it.
+/// The same random bytes twice: invisible to the probe.
 fn twice(seed: u64) -> Vec<u8> {
     let half = random(seed);
     [&half[..UNIT / 2], &half[..UNIT / 2]].concat()
@@ -211,7 +211,7 @@ fn a_change_of_data_is_followed_within_units() {
             run.put(mode, Pressure::default(), &random(seed));
         }
         let raw_until = (1..=20).position(|seed| run.put(mode, Pressure::default(), &text(seed)).codec != CodecId::RAW);
-        // `performance` looks at one in sixteen by then.
+        // `performance` probes one in sixteen by then.
         let most = if mode == Mode::Performance { 16 } else { 4 };
         assert!(raw_until.is_some_and(|units| units <= most), "{mode}: {raw_until:?}");
     }
@@ -219,7 +219,8 @@ fn a_change_of_data_is_followed_within_units() {
 
 #[test]
 fn small_objects_lose_nothing_to_an_early_end() {
-    // 400 units of mixed kinds, as one object and as 400: then no region ever gets a second unit.
+    // 400 units of mixed kinds, as one object and as 400, so that no region ever gets a second
+    // unit.
     let make = [text, base64, twice, text];
     let data: Vec<_> = (1..=400).map(|seed| make[seed as usize % 4](seed)).collect();
     for mode in [Mode::Energy, Mode::Balanced, Mode::Archive] {
@@ -261,8 +262,8 @@ fn a_later_mode_stores_no_more_and_performance_takes_no_more_time() {
     }
 }
 
-/// Dictionaries that help with some data: of each it is said what share it leaves of what zstd
-/// makes of the unit alone.
+/// Dictionaries that help with some data: for each, the fraction that it leaves of plain zstd's
+/// output.
 struct Helped<'a> {
     workspace: &'a mut Workspace,
     raw: &'a [u8],
@@ -338,11 +339,11 @@ fn without_a_budget_the_newest_dictionary_helps() {
         false,
         &mut unit,
     );
-    // One for each codec that tests what looks random.
+    // One for each codec that tests data that looks random.
     assert!(unit.attempts <= 2, "random data is no occasion to compare dictionaries: {}", unit.attempts);
 }
 
-/// A credit that does not pay for a candidate that takes a hundred times as long tests the others.
+/// A credit too small for a candidate a hundred times as expensive tests the others.
 #[test]
 fn a_small_credit_tests_what_it_pays_for() {
     let tried = |credit_ns| {
@@ -376,8 +377,8 @@ fn the_same_facts_give_the_same_decisions() {
     assert_eq!((one.stored, one.whys, one.codecs), (other.stored, other.whys, other.codecs));
 }
 
-/// A region remembers what won a test under `archive`; other modes do not go on with a codec that
-/// they would not consider.
+/// A region remembers the winner of a test under `archive`; other modes ignore a codec that they
+/// would not consider.
 #[test]
 fn what_won_under_archive_is_left_when_the_mode_changes() {
     let strong: Codec = "zstd-15".parse().expect("a codec");
@@ -389,7 +390,7 @@ fn what_won_under_archive_is_left_when_the_mode_changes() {
             min_saving_permille: MIN_SAVING_PERMILLE,
         };
         let mut real = Real { workspace: &mut workspace, raw: &unit, tried: Vec::new(), kept: None };
-        // Nothing is left for tests.
+        // No budget remains for tests.
         Planner::new(auto, 1.0, Pressure::default(), &table).store(&unit, region, 0, false, &mut real)
     };
     let class = put(Mode::Balanced, Region::default()).class;

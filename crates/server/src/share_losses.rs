@@ -91,7 +91,7 @@ fn lost_with_records(files: &Files) -> Result<Vec<String>> {
         let path = share::in_words(path);
         format!("{path}: lost with the record of its inode, a file of at most {RECORD_CONTENT_BYTES_MAX} bytes")
     };
-    let mut told: Vec<_> = lost.values().take(TOLD_MAX).flat_map(|paths| paths.told()).map(words).collect();
+    let mut told: Vec<_> = lost.values().take(TOLD_MAX).flat_map(|paths| paths.listed()).map(words).collect();
     if more > 0 {
         told.push(format!("{more} more files are lost so"));
     }

@@ -6,11 +6,11 @@ use crate::posix_acl::{AclEntry, GROUP, GROUP_OBJ, MASK, OTHER, USER, USER_OBJ, 
 
 /// Name of the attribute that holds a file's ACL.
 pub(crate) const ACCESS: &[u8] = b"system.posix_acl_access";
-/// Name of the attribute that holds the ACL of what is made in a directory.
+/// Name of the attribute with the ACL inherited by new entries of a directory.
 pub(crate) const DEFAULT: &[u8] = b"system.posix_acl_default";
 
-/// An ACL that is valid: one entry each for owner, group and others, a mask if there are named
-/// users or groups.
+/// A valid ACL: one entry each for owner, group and others, and a mask if there are named users or
+/// groups.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Acl(Vec<AclEntry>);
 
@@ -31,7 +31,7 @@ impl Acl {
         Ok(Self(entries))
     }
 
-    /// One that gives rights to the owner alone.
+    /// An ACL that grants rights to the owner alone.
     pub(crate) fn of_owner(permissions: u16) -> Self {
         let entry = |tag, permissions| AclEntry { tag, permissions, id: u32::MAX };
         Self(vec![entry(USER_OBJ, permissions), entry(GROUP_OBJ, 0), entry(OTHER, 0)])
@@ -41,7 +41,7 @@ impl Acl {
         encode(&self.0)
     }
 
-    /// Whether it says no more than permission bits can.
+    /// Whether permission bits can express it completely.
     pub(crate) fn is_minimal(&self) -> bool {
         self.0.len() == 3
     }
@@ -50,7 +50,7 @@ impl Acl {
         self.0.iter().find(|entry| entry.tag == tag).map(|entry| entry.permissions)
     }
 
-    /// The nine permission bits that show for it: those of the group are the mask, if there is one.
+    /// The nine permission bits displayed for it: those of the group are the mask, if there is one.
     pub(crate) fn mode_bits(&self) -> u32 {
         let group = self.of(MASK).or_else(|| self.of(GROUP_OBJ)).unwrap_or(0);
         let (user, other) = (self.of(USER_OBJ).unwrap_or(0), self.of(OTHER).unwrap_or(0));
@@ -62,7 +62,7 @@ impl Acl {
         self.change(|_, bits| bits, mode);
     }
 
-    /// Takes away what the mode of a new file does not ask for (POSIX 1003.1e, 23.1.5.4).
+    /// Removes permissions that the mode of a new file does not include (POSIX 1003.1e, 23.1.5.4).
     pub(crate) fn restrict(&mut self, mode: u32) {
         self.change(|before, bits| before & bits, mode);
     }

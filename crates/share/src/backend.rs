@@ -1,18 +1,19 @@
-//! The namespace's database in the share's own object space: what `redb` asks of storage.
+//! The namespace's database in the share's own object space: the storage backend of `redb`.
 //!
-//! Which of two files it is in, file [`ROOT`] of the space says, which no directory needs for data.
-//! The first block of each has a header: magic 8, length of the database 8, little-endian; and in
-//! `ROOT`, where the database is 8: 0 for `ROOT` itself, else [`SECOND`]. A database that is built
-//! anew, because the other one is damaged, counts when that number is written. The database begins
-//! at the second group of its file. The length is written before `redb` syncs a state that uses it,
-//! and bytes that are cut off are discarded, so that it reads as zeroes if it comes back.
+//! The database is in one of two files; file [`ROOT`] of the space, which no directory needs for
+//! data, records which. The first block of each has a header: magic 8, length of the database 8,
+//! little-endian; and in `ROOT`, the location of the database 8: 0 for `ROOT` itself, else
+//! [`SECOND`]. A database rebuilt because the other one is damaged becomes current when that number
+//! is written. The database begins at the second group of its file. The length is written before
+//! `redb` syncs a state that uses it, and truncated bytes are discarded, so that they read as
+//! zeroes if the file grows again.
 //!
-//! `redb` trusts a page that it reads: one that contradicts itself would end the program. So what
-//! comes for a page is looked at (`shapes`), and is an error if it cannot be one. A page that has a
-//! copy is read from that then (`copies`), if the pages above it have its checksum.
+//! `redb` trusts the pages that it reads: an inconsistent one would end the program. So each page
+//! read is checked (`shapes`), and an invalid one is an error. A page with a copy is then read from
+//! the copy (`copies`), if its checksum matches the one in the pages above.
 //!
-//! After an error of the storage `redb` does nothing more until it is opened anew. So it is noted
-//! if a write found no room, or a page is damaged: there, opening it anew is all that is needed.
+//! After a storage error `redb` does nothing more until it is reopened. So the backend records
+//! whether a write found no space, or a page is damaged: in these cases, reopening is sufficient.
 
 use std::fmt;
 use std::io;
@@ -35,31 +36,31 @@ const MAGIC: [u8; 8] = *b"SHLTREE1";
 /// The other file that may hold it.
 pub(crate) const SECOND: u64 = 3;
 
-/// The file that has copies of pages of the database in [`ROOT`], and that of those in [`SECOND`].
+/// The files with the copies of pages of the database in [`ROOT`], and of the one in [`SECOND`].
 const COPIES: u64 = 4;
 const SECOND_COPIES: u64 = 5;
 
-/// Where the database begins: behind one group.
+/// Offset of the database: after one group.
 const BEGIN: u64 = 128 << 10;
 
-/// A header with the rest of its block, so that one that is damaged can be written anew.
+/// A header with the rest of its block, so that a damaged one can be rewritten.
 const HEADER_BLOCK: usize = 4096;
 
-/// Bytes of a page of `redb`, and what its first byte can be: a leaf, or a branch.
+/// Bytes of a page of `redb`, and the possible values of its first byte: a leaf, or a branch.
 pub(crate) const PAGE_BYTES: u64 = 4096;
 pub(crate) const LEAF: u8 = 1;
 pub(crate) const BRANCH: u8 = 2;
 
 /// Which file the database is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum DatabaseFile {
     /// [`ROOT`].
     First,
     /// [`SECOND`].
     Second,
 }
 
-impl Place {
+impl DatabaseFile {
     pub(crate) fn file(self) -> u64 {
         match self {
             Self::First => ROOT,
@@ -87,7 +88,7 @@ impl Place {
         }
     }
 
-    /// What a header says of it.
+    /// Number of this file in a header.
     fn number(self) -> u64 {
         match self {
             Self::First => 0,
@@ -99,16 +100,16 @@ impl Place {
 /// The database of a share as storage for `redb`.
 pub(crate) struct Backend {
     space: Arc<dyn ObjectSpace>,
-    place: Place,
-    /// What the header in `ROOT` says.
-    counts: Place,
+    place: DatabaseFile,
+    /// The file named by the header in `ROOT`.
+    counts: DatabaseFile,
     facts: Arc<Facts>,
     copies: Copies,
     shapes: Shapes,
 }
 
-/// Where the database of a space is, and how long; `None` if there is none.
-pub(crate) fn read_header(space: &dyn ObjectSpace) -> surface::Result<Option<(Place, u64)>> {
+/// Location and length of the database of a space; `None` if there is none.
+pub(crate) fn read_header(space: &dyn ObjectSpace) -> surface::Result<Option<(DatabaseFile, u64)>> {
     let read = |file| -> surface::Result<Option<[u64; 2]>> {
         let mut header = [0; 24];
         space.read(file, 0, &mut header)?;
@@ -117,17 +118,16 @@ pub(crate) fn read_header(space: &dyn ObjectSpace) -> surface::Result<Option<(Pl
     };
     Ok(match read(ROOT)? {
         None => None,
-        Some([_, SECOND]) => read(SECOND)?.map(|[length, _]| (Place::Second, length)),
-        Some([length, _]) => Some((Place::First, length)),
+        Some([_, SECOND]) => read(SECOND)?.map(|[length, _]| (DatabaseFile::Second, length)),
+        Some([length, _]) => Some((DatabaseFile::First, length)),
     })
 }
 
-/// Where the database is that counts, as far as that can be read; `None`: nothing says that there
-/// is one.
-pub(crate) fn place_of(space: &dyn ObjectSpace) -> Option<Place> {
+/// The current database, as far as it can be determined; `None`: there is no evidence of one.
+pub(crate) fn current_file(space: &dyn ObjectSpace) -> Option<DatabaseFile> {
     match read_header(space) {
         Ok(Some((place, _))) => Some(place),
-        // The header is lost, and a database tells where it is.
+        // The header is lost, and a database identifies its own location.
         _ => pages::found_without_header(space),
     }
 }
@@ -173,7 +173,7 @@ impl fmt::Debug for Backend {
 }
 
 impl Backend {
-    /// The database of a space; `None` if there is none.
+    /// Opens the database of a space; `None` if there is none.
     pub(crate) fn open(space: Arc<dyn ObjectSpace>) -> surface::Result<Option<Self>> {
         let Some((place, length)) = read_header(&*space)? else { return Ok(None) };
         let facts = Facts { length: AtomicU64::new(length), ..Facts::default() };
@@ -183,11 +183,15 @@ impl Backend {
 
     /// An empty database; durable with the first sync.
     pub(crate) fn create(space: Arc<dyn ObjectSpace>) -> surface::Result<Self> {
-        Self::create_beside(space, Place::First, Place::First)
+        Self::create_in(space, DatabaseFile::First, DatabaseFile::First)
     }
 
-    /// An empty database at a place, while the one at `counts` goes on to count.
-    pub(crate) fn create_beside(space: Arc<dyn ObjectSpace>, place: Place, counts: Place) -> surface::Result<Self> {
+    /// Creates an empty database in a file, while the one in `counts` stays current.
+    pub(crate) fn create_in(
+        space: Arc<dyn ObjectSpace>,
+        place: DatabaseFile,
+        counts: DatabaseFile,
+    ) -> surface::Result<Self> {
         let copies = Copies::of(space.clone(), place);
         let backend = Self { space, place, counts, facts: Arc::default(), copies, shapes: Shapes::default() };
         backend.write_header(0)?;
@@ -195,16 +199,16 @@ impl Backend {
     }
 
     /// Which file it is in.
-    pub(crate) fn place(&self) -> Place {
+    pub(crate) fn place(&self) -> DatabaseFile {
         self.place
     }
 
-    /// Has the database begin with `head`, and have `length` bytes, no more than it has. Comes
-    /// before all other calls.
+    /// Initialises the database with `head`, and a length of `length` bytes, no more than it has.
+    /// Must be called first.
     ///
     /// # Errors
     /// Those of the space.
-    pub(crate) fn begin_anew(&self, head: [u8; pages::HEAD_BYTES], length: u64) -> surface::Result<()> {
+    pub(crate) fn initialize(&self, head: [u8; pages::HEAD_BYTES], length: u64) -> surface::Result<()> {
         let head = Bytes::copy_from_slice(&head);
         self.copies.write(0, &head)?;
         self.space.write(self.place.file(), BEGIN, head)?;
@@ -222,7 +226,7 @@ impl Backend {
         self.facts.clone()
     }
 
-    /// Notes what an error of writing means.
+    /// Records the consequence of a failed write.
     fn failed(&self, error: surface::Error) -> io::Error {
         let noted = if error.kind() == ErrorKind::Full { &self.facts.was_full } else { &self.facts.has_failed };
         noted.store(true, Ordering::Release);
@@ -232,7 +236,7 @@ impl Backend {
     /// Whether bytes that were read are those of a page, or of a head.
     fn is_right(&self, offset: u64, out: &[u8], is_page: bool) -> bool {
         if is_page {
-            // Of what this database wrote itself, too.
+            // Also for pages that this database wrote itself.
             let is_one = out.first().is_some_and(|kind| [LEAF, BRANCH].contains(kind));
             return is_one && self.shapes.is_right(offset, out, || pages::roots(&*self.space, self.place));
         }
@@ -244,9 +248,14 @@ impl Backend {
     }
 }
 
-fn write_header(space: &dyn ObjectSpace, place: Place, length: u64, counts: Place) -> surface::Result<()> {
+fn write_header(
+    space: &dyn ObjectSpace,
+    place: DatabaseFile,
+    length: u64,
+    counts: DatabaseFile,
+) -> surface::Result<()> {
     let mut header = [&MAGIC[..], &length.to_le_bytes()].concat();
-    if place == Place::First {
+    if place == DatabaseFile::First {
         header.extend(counts.number().to_le_bytes());
     }
     header.resize(HEADER_BLOCK, 0);
@@ -258,9 +267,9 @@ fn write_header(space: &dyn ObjectSpace, place: Place, length: u64, counts: Plac
 ///
 /// # Errors
 /// Those of the space.
-pub(crate) fn change_place(space: &dyn ObjectSpace, place: Place, length: u64) -> surface::Result<()> {
-    let first_length = if place == Place::First { length } else { 0 };
-    write_header(space, Place::First, first_length, place)?;
+pub(crate) fn make_current(space: &dyn ObjectSpace, place: DatabaseFile, length: u64) -> surface::Result<()> {
+    let first_length = if place == DatabaseFile::First { length } else { 0 };
+    write_header(space, DatabaseFile::First, first_length, place)?;
     space.flush()?;
     discard(space, place.other())?;
     space.flush()
@@ -270,11 +279,11 @@ pub(crate) fn change_place(space: &dyn ObjectSpace, place: Place, length: u64) -
 ///
 /// # Errors
 /// Those of the space.
-pub(crate) fn discard(space: &dyn ObjectSpace, place: Place) -> surface::Result<()> {
+pub(crate) fn discard(space: &dyn ObjectSpace, place: DatabaseFile) -> surface::Result<()> {
     match place {
-        // The header stays: it says which one counts.
-        Place::First => space.discard(ROOT, BEGIN..u64::MAX)?,
-        Place::Second => space.discard(SECOND, 0..u64::MAX)?,
+        // The header stays: it names the current database.
+        DatabaseFile::First => space.discard(ROOT, BEGIN..u64::MAX)?,
+        DatabaseFile::Second => space.discard(SECOND, 0..u64::MAX)?,
     }
     space.discard(place.copies(), 0..u64::MAX)
 }
@@ -294,7 +303,7 @@ impl StorageBackend for Backend {
             Err(io::Error::from(io::ErrorKind::UnexpectedEof))
         };
         let read = read.and_then(|()| {
-            let text = || format!("a page of the names is damaged, at byte {offset}: shale check tells more");
+            let text = || format!("a page of the names is damaged, at byte {offset}: run shale check for details");
             self.is_right(offset, out, is_page)
                 .then_some(())
                 .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, text()))
@@ -305,7 +314,9 @@ impl StorageBackend for Backend {
             && pages::read_copy(&*self.space, self.place, length, offset, out)
             && self.is_right(offset, out, is_page)
         {
-            log::error!("a page of the names of a share is read from its copy: {error}; shale check --repair mends it");
+            log::error!(
+                "a page of the names of a share was read from its copy: {error}; repair it with shale check --repair"
+            );
             return Ok(());
         }
         self.facts.was_damaged.store(true, Ordering::Release);

@@ -1,11 +1,10 @@
-//! Planted bugs, for the test of the tests (`tests/tree/canaries.rs`): with the feature `canaries`,
-//! a test chooses one by name; without it, every question whether one is planted is answered no at
-//! compile time.
+//! Planted bugs, for testing the tests (`tests/tree/canaries.rs`): with the feature `canaries`, a
+//! test selects one by name; without it, every check for a planted bug is false at compile time.
 
 #[cfg(all(feature = "canaries", not(debug_assertions)))]
 compile_error!("the feature `canaries` plants bugs: it is for tests with debug assertions, never for a release build");
 
-/// Tells whether the bug of this name is planted.
+/// Returns whether the bug with this name is planted.
 #[cfg(not(feature = "canaries"))]
 #[macro_export]
 #[doc(hidden)]
@@ -15,7 +14,7 @@ macro_rules! canary {
     };
 }
 
-/// Tells whether the bug of this name is planted.
+/// Returns whether the bug with this name is planted.
 #[cfg(feature = "canaries")]
 #[macro_export]
 #[doc(hidden)]
@@ -30,7 +29,7 @@ thread_local! {
     static PLANTED: std::cell::Cell<Option<&'static str>> = const { std::cell::Cell::new(None) };
 }
 
-/// Plants a bug in everything that this thread runs from now on; `None` takes it out.
+/// Plants a bug in everything that this thread runs from now on; `None` removes it.
 #[cfg(feature = "canaries")]
 pub fn plant(name: Option<&'static str>) {
     PLANTED.set(name);
@@ -46,13 +45,13 @@ pub fn plant_everywhere(name: String) {
     let _ = EVERYWHERE.set(name);
 }
 
-/// Tells whether the bug of this name is planted.
+/// Returns whether the bug with this name is planted.
 #[cfg(feature = "canaries")]
 #[doc(hidden)]
 pub fn is_planted(name: &str) -> bool {
     PLANTED.get() == Some(name) || EVERYWHERE.get().is_some_and(|planted| planted == name)
 }
 
-/// Called when a change has gone to the journal and is not answered yet.
+/// Called when a change has been journalled but not yet answered.
 #[cfg(feature = "canaries")]
 pub static AFTER_KEEPING: std::sync::OnceLock<fn()> = std::sync::OnceLock::new();

@@ -1,8 +1,8 @@
-//! Compression in an inode: a value that was set for it or above it, and the rule for its name or
-//! its first bytes. Owns the bytes of both in the inode's record, their words for users, and the
-//! hint that goes with the file's data. Which rule counts, `policy` decides.
+//! Compression settings in an inode: a value set for it or above it, and the rule for its name or
+//! its first bytes. Owns their encoding in the inode's record, their text form for users, and the
+//! hint for the file's data. `policy` decides which rule applies.
 //!
-//! Encoding: fields, each with tag 1, length 1, value. Fields of unknown tags are kept as they are.
+//! Encoding: fields, each with tag 1, length 1, value. Fields with unknown tags are preserved.
 //!
 //! - 1, set: 1 if it was inherited from the directory, choice 1, codec 1.
 //! - 2, ruled: origin 1 (0 open, 1 name, 2 content, 3 properties), 1 if by default, choice 1, codec
@@ -11,7 +11,7 @@
 //! A choice is 0 usual, 1 unit by unit, 2 the codec of that number in the format.
 
 use codec::{Codec, CodecId};
-use policy::{FileChoice, Origin, Resolved, Ruled};
+use policy::{FileChoice, Origin, Resolved, RuleOutcome};
 use surface::{Advice, Hint};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -22,15 +22,15 @@ const RULED: u8 = 2;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Set {
     pub(crate) choice: FileChoice,
-    /// It was set for a directory above, before this was made there.
+    /// It was set for a directory above, before this inode was created there.
     pub(crate) is_inherited: bool,
 }
 
-/// What an inode says of its compression.
+/// Compression settings of an inode.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Compression {
     pub(crate) set: Option<Set>,
-    pub(crate) ruled: Ruled,
+    pub(crate) ruled: RuleOutcome,
     /// Fields of newer versions.
     pub(crate) unknown: Vec<u8>,
 }
@@ -43,7 +43,7 @@ const fn choice_bytes(choice: FileChoice) -> [u8; 2] {
     }
 }
 
-/// The choice of two bytes; what this version does not know is as usual.
+/// Decodes a choice; unknown ones are treated as usual.
 fn choice_of(kind: u8, number: u8) -> FileChoice {
     let codec = || Codec::all().find(|codec| codec.id() == CodecId(number));
     match kind {
@@ -64,7 +64,7 @@ pub(crate) fn parse(text: &[u8]) -> Option<FileChoice> {
 }
 
 impl Compression {
-    /// Whether there is nothing to be said.
+    /// Whether there are no settings.
     pub(crate) fn is_empty(&self) -> bool {
         *self == Self::default()
     }
@@ -75,7 +75,7 @@ impl Compression {
             out.extend([SET, 3, u8::from(set.is_inherited)]);
             out.extend(choice_bytes(set.choice));
         }
-        if self.ruled != Ruled::default() {
+        if self.ruled != RuleOutcome::default() {
             let origin = match self.ruled.origin {
                 Origin::Open => 0,
                 Origin::Name => 1,
@@ -92,7 +92,7 @@ impl Compression {
         out
     }
 
-    /// Reads the fields; `None` if they are cut off.
+    /// Decodes the fields; `None` if they are truncated.
     pub(crate) fn decode(mut bytes: &[u8]) -> Option<Self> {
         let mut found = Self::default();
         while let [tag, length, rest @ ..] = bytes {
@@ -102,7 +102,7 @@ impl Compression {
                     found.set = Some(Set { choice: choice_of(*kind, *codec), is_inherited: *inherited != 0 });
                 }
                 (RULED, [origin, default, kind, codec, word @ ..]) => {
-                    found.ruled = Ruled {
+                    found.ruled = RuleOutcome {
                         origin: match origin {
                             1 => Origin::Name,
                             2 => Origin::Content,
@@ -121,18 +121,18 @@ impl Compression {
         bytes.is_empty().then_some(found)
     }
 
-    /// What a new inode in a directory begins with.
+    /// Settings of a new inode in a directory.
     pub(crate) fn inherited(&self) -> Self {
         let set = self.set.map(|set| Set { is_inherited: true, ..set });
         Self { set, ..Self::default() }
     }
 
-    /// Whether the first bytes are to be looked at.
+    /// Whether the first bytes still have to be examined.
     pub(crate) fn is_open(&self) -> bool {
         self.set.is_none() && self.ruled.origin == Origin::Open
     }
 
-    /// What goes with data that is written now.
+    /// The hint for data written now.
     pub(crate) fn hint(&self, in_force: Option<&Resolved>) -> Hint {
         let kind = match self.ruled.word.as_bytes() {
             [] => 0,
@@ -146,16 +146,16 @@ impl Compression {
         Hint { how, kind, is_copy: false }
     }
 
-    /// What counts and where it comes from, in words.
-    pub(crate) fn told(&self, in_force: Option<&Resolved>) -> String {
+    /// The effective choice and its origin, as text.
+    pub(crate) fn describe(&self, in_force: Option<&Resolved>) -> String {
         if let Some(set) = self.set {
             let from = if set.is_inherited { "inherited from its directory" } else { "set here" };
             return format!("{} ({from})", set.choice);
         }
-        let Ruled { origin, choice, is_default, word } = &self.ruled;
+        let RuleOutcome { origin, choice, is_default, word } = &self.ruled;
         let by = if *is_default { "default rule" } else { "rule" };
         let usual = in_force.map_or(FileChoice::Usual, Resolved::usual);
-        // A rule that was set may have nothing for this mode: then it looks as if it were absent.
+        // A rule that was set may not cover this mode: then it would appear to be missing.
         let silent =
             in_force.filter(|resolved| (*is_default || *choice == FileChoice::Usual) && resolved.is_silent(word));
         let but = silent.map_or_else(String::new, |resolved| {
@@ -164,7 +164,7 @@ impl Compression {
         match (origin, choice) {
             (Origin::Name, choice) => format!("{choice} ({by} for {word}, by its name{but})"),
             (Origin::Content, choice) => format!("{choice} ({by} for {word}, by its first bytes{but})"),
-            _ if usual == FileChoice::Auto => format!("auto (no rule knows it, and the mode asks for tests{but})"),
+            _ if usual == FileChoice::Auto => format!("auto (no rule matches, and the mode tests such files{but})"),
             _ => match in_force.map(|resolved| &resolved.settings.compression) {
                 Some(policy::Compression::Fixed(codec)) => format!("{codec} (properties of the share{but})"),
                 _ => format!("auto (properties of the share{but})"),
@@ -186,8 +186,8 @@ const fn advice(choice: FileChoice, is_guess: bool) -> Advice {
 mod tests {
     use super::*;
 
-    fn ruled(origin: Origin, choice: FileChoice) -> Ruled {
-        Ruled { origin, choice, is_default: true, word: "c".to_owned() }
+    fn ruled(origin: Origin, choice: FileChoice) -> RuleOutcome {
+        RuleOutcome { origin, choice, is_default: true, word: "c".to_owned() }
     }
 
     #[test]
@@ -208,7 +208,7 @@ mod tests {
             assert_eq!(bytes.is_empty(), compression.is_empty());
             assert!(bytes.is_empty() || Compression::decode(&bytes[..bytes.len() - 1]).is_none());
         }
-        // A codec of a newer version is as none.
+        // A codec of a later version is ignored.
         let newer = Compression::decode(&[SET, 3, 0, 2, 250]).unwrap();
         assert_eq!(newer.set.map(|set| set.choice), Some(FileChoice::Usual));
     }
@@ -226,7 +226,7 @@ mod tests {
         let share = [("rule.log", "archive:zstd-9,energy:lz4")].map(|(k, v)| (k.to_owned(), v.to_owned()));
         let resolved = policy::resolve(&Default::default(), &share.into()).unwrap();
         let told = |name: &[u8], resolved: &Resolved| {
-            Compression { ruled: resolved.of_name(name), ..Compression::default() }.told(Some(resolved))
+            Compression { ruled: resolved.of_name(name), ..Compression::default() }.describe(Some(resolved))
         };
         let silent = told(b"a.log", &resolved);
         assert!(silent.ends_with("; rule.log has no entry for the mode in force, balanced)"), "{silent}");
@@ -244,10 +244,10 @@ mod tests {
             unknown: Vec::new(),
         };
         assert_eq!(both.hint(None).how, Advice::Codec(CodecId::LZ4.0));
-        assert_eq!(both.told(None), "lz4 (set here)");
+        assert_eq!(both.describe(None), "lz4 (set here)");
         let rule = Compression { set: None, ..both };
         assert_eq!(rule.hint(None).how, Advice::Guess(zstd.id().0));
-        assert_eq!(rule.told(None), "zstd-9 (default rule for c, by its name)");
+        assert_eq!(rule.describe(None), "zstd-9 (default rule for c, by its name)");
         assert_ne!(rule.hint(None).kind, 0);
         assert_eq!(Compression::default().hint(None), Hint::default());
     }

@@ -1,8 +1,8 @@
-//! The content of a page of `redb`'s trees, and how a page must look. Owns the knowledge of that
-//! part of `redb`'s format (version 3, `docs/design.md` of the crate).
+//! The content of pages of `redb`'s trees, and their validity. Owns the knowledge of this part of
+//! `redb`'s format (version 3, `docs/design.md` of the crate).
 //!
-//! Takes nothing on trust: each length and each place in a page is checked before it is used. So a
-//! page that comes out whole here has no byte that would have `redb` look beside it.
+//! Trusts nothing: each length and offset in a page is checked before it is used. A page that
+//! passes has no byte that would make `redb` read out of bounds.
 
 use std::str::from_utf8;
 
@@ -13,12 +13,12 @@ use crate::backend::{BRANCH, LEAF};
 /// Doublings of a page at most, 16 MiB: the largest value is that of an extended attribute, 64 KiB.
 pub(crate) const ORDER_MAX: u64 = 12;
 
-/// The keys of `redb`'s list of free pages are so long, and begin with what they are.
+/// Length of the keys in `redb`'s list of free pages, which begin with their kind.
 const FREE_KEY_BYTES: usize = 5;
 const FREE_KINDS_MAX: u8 = 5;
 const FREE_COMMIT: u8 = 5;
 
-/// A page, and what it must hold.
+/// Reference to a page, with its expected content.
 #[derive(Clone, Copy)]
 pub(crate) struct Root {
     pub(crate) page: u64,
@@ -26,7 +26,8 @@ pub(crate) struct Root {
 }
 
 impl Root {
-    /// What a page above, a table or a head says of a page; `None` if no page is so long.
+    /// Decodes the reference to a page in a parent page, a table or a head; `None` if the page
+    /// would be too long.
     pub(crate) fn at(bytes: &[u8], at: usize) -> Option<Self> {
         let sum = u128::from_le_bytes(*bytes.get(at.checked_add(8)?..)?.first_chunk()?);
         Self::of(u64_at(bytes, at)?, sum)
@@ -37,7 +38,7 @@ impl Root {
     }
 }
 
-/// What the keys and values of a table are.
+/// Layout of the keys and values of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Form {
     /// Widths of keys and values that are the same in all of the table.
@@ -75,7 +76,7 @@ pub(crate) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-/// What a table is: its root, and its form. `None` if that is no table.
+/// Decodes a table's definition: its root, and its layout. `None` if it is not a table.
 pub(crate) fn definition(bytes: &[u8]) -> Option<(Option<Root>, Form)> {
     // Type 1, length 8, root: whether there is one 1, page 8, sum 16, length 8; widths: whether
     // there is one 1, width 4; alignments 4 and 4; types of keys, with their length 4, and values.
@@ -91,12 +92,12 @@ pub(crate) fn definition(bytes: &[u8]) -> Option<(Option<Root>, Form)> {
     Some((root, Form { key, value, is_text }))
 }
 
-/// How many pairs a table says that it has, and how many its root says.
-pub(crate) fn said_count(bytes: &[u8]) -> Option<(u64, u64)> {
+/// Number of pairs according to the table, and according to its root.
+pub(crate) fn recorded_counts(bytes: &[u8]) -> Option<(u64, u64)> {
     Some((u64_at(bytes, 1)?, if *bytes.get(9)? == 0 { 0 } else { u64_at(bytes, 34)? }))
 }
 
-/// The name of a type, behind a byte that tells its kind.
+/// The name of a type, preceded by a byte for its kind.
 fn type_name(bytes: &[u8]) -> Option<&str> {
     let (kind, name) = bytes.split_first()?;
     from_utf8(name).ok().filter(|_| (1..=4).contains(kind))
@@ -106,8 +107,8 @@ fn type_name(bytes: &[u8]) -> Option<&str> {
 pub(crate) enum Content<'a> {
     /// Keys and values.
     Leaf(Vec<(&'a [u8], &'a [u8])>),
-    /// Pages below it, and the numbers that the keys between them begin with; none if the keys are
-    /// no numbers.
+    /// Child pages, and the numeric prefixes of the keys between them; none if the keys are not
+    /// numbers.
     Branch(Vec<Root>, Vec<u64>),
 }
 
@@ -129,8 +130,8 @@ fn parts(page: &[u8], count: usize, width: Option<usize>, ends_at: usize, start:
 }
 
 impl<'a> Content<'a> {
-    /// Content of a page; `None` if it is no proper one, or if its checksum is not `sum`, unless
-    /// that was looked at before.
+    /// Decodes a page; `None` if it is invalid, or if its checksum is not `sum`, unless that was
+    /// checked before.
     pub(crate) fn of(page: &'a [u8], form: Form, sum: Option<u128>) -> Option<Self> {
         let count = u16_at(page, 2).filter(|count| *count > 0)?;
         let is_right = |end: usize| sum.is_none_or(|sum| xxh3_128(&page[..end]) == sum);

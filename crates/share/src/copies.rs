@@ -1,19 +1,19 @@
-//! Second copies of the pages that others hang on: the head of the namespace's database, its branch
-//! pages, and the first leaf of each table. One of these that is lost would take all names below
-//! it along: the table of the tables is a leaf, and so is the root of each small table. The first
-//! leaves also have the facts and the root directory, without which no tree opens.
+//! Second copies of the pages that others depend on: the head of the namespace's database, its
+//! branch pages, and the first leaf of each table. The loss of one of these would lose all names
+//! below it: the table of the tables is a leaf, and so is the root of each small table. The first
+//! leaves also contain the facts and the root directory, without which no tree opens.
 //!
-//! A copy lies in another file of the space, at the same place, so no fragment holds both; and its
-//! hint keeps it out of the block of the medium that the page is written into. It is durable when
-//! the page is: branches are copied as they are written, and first leaves, which nothing but their
-//! place in the tree tells, before the flush that comes before the head shows them.
+//! A copy is stored in another file of the space, at the same offset, so no fragment holds both;
+//! and its hint keeps it out of the medium block that the page is written to. It is durable when
+//! the page is: branches are copied as they are written. First leaves, identified only by their
+//! position in the tree, are copied before the flush that precedes the head referring to them.
 //!
-//! Pages are never written in place while a commit needs them: so the copy of a page that a commit
-//! needs is the right one, unless a program wrote the page that knows nothing of copies. Who reads a
-//! copy compares it with the checksum in the page above.
+//! Pages are never overwritten while a commit needs them: so the copy of such a page is the right
+//! one, unless a program unaware of copies wrote the page. Readers compare a copy with the checksum
+//! in the parent page.
 //!
-//! Where a page was a branch and is a leaf now, its old copy is discarded: the copies take some
-//! hundredths of what the database does.
+//! Where a branch has become a leaf, its old copy is discarded: the copies take a few hundredths of
+//! the database's space.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -23,14 +23,14 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use surface::{Allocation, Hint, ObjectSpace, Result};
 
-use crate::backend::{BRANCH, PAGE_BYTES, Place};
+use crate::backend::{BRANCH, DatabaseFile, PAGE_BYTES};
 use crate::pages::{self, Seen};
 
-/// Pages of which it is found out at once whether they have copies.
+/// Pages whose copies are looked up together.
 const CHUNK_PAGES: u64 = 256;
 const WORDS: usize = (CHUNK_PAGES / 64) as usize;
 
-/// Runs of an answer that tells which pages of a chunk have copies.
+/// Most runs in a reply about the copies of a chunk of pages.
 const RUNS_MAX: usize = 512;
 
 /// Pages that are remembered for first leaves.
@@ -39,8 +39,8 @@ const SEEN_MAX: usize = 4096;
 /// The copies of a database.
 pub(crate) struct Copies {
     space: Arc<dyn ObjectSpace>,
-    place: Place,
-    /// Pages that may have a copy, a bit each, of the chunks that were looked at.
+    place: DatabaseFile,
+    /// Pages that may have a copy, one bit each, for the chunks looked up so far.
     known: Mutex<HashMap<u64, [u64; WORDS]>>,
     /// The state of first leaves.
     first: Mutex<First>,
@@ -51,12 +51,12 @@ pub(crate) struct Copies {
 struct First {
     /// Those that are as they were when they were copied.
     seen: Seen,
-    /// The head has been written since they were looked for.
+    /// The head has been written since the last search.
     is_due: bool,
 }
 
 impl Copies {
-    pub(crate) fn of(space: Arc<dyn ObjectSpace>, place: Place) -> Self {
+    pub(crate) fn of(space: Arc<dyn ObjectSpace>, place: DatabaseFile) -> Self {
         Self { space, place, known: Mutex::default(), first: Mutex::default() }
     }
 
@@ -80,8 +80,8 @@ impl Copies {
         if had_copies { self.discard(offset..end) } else { Ok(()) }
     }
 
-    /// Gives the first leaves of the tables their copies, in a database of that length. Comes
-    /// before each flush, when all pages that a head shows are written.
+    /// Copies the first leaves of the tables, in a database of that length. Called before each
+    /// flush, when all pages referenced by a head are written.
     pub(crate) fn copy_first_leaves(&self, length: u64) -> Result<()> {
         let mut first = self.first.lock();
         if !std::mem::take(&mut first.is_due) || crate::canary!("first-leaves-not-copied") {
@@ -113,7 +113,7 @@ impl Copies {
         self.space.discard(self.place.copies(), begin + range.start..begin + range.end)
     }
 
-    /// Notes whether pages have copies from now on; returns whether any of them may have had one.
+    /// Records whether pages have copies from now on; returns whether any of them may have had one.
     fn note(&self, pages: Range<u64>, have: bool) -> bool {
         let mut known = self.known.lock();
         let mut had = false;
@@ -126,7 +126,7 @@ impl Copies {
         had
     }
 
-    /// Which pages of a chunk may have copies: all, if that cannot be told.
+    /// Looks up the pages of a chunk that may have copies: all, if unknown.
     fn look(&self, chunk: u64) -> [u64; WORDS] {
         let mut bits = [0; WORDS];
         let (mut at, end) = (chunk * CHUNK_PAGES * PAGE_BYTES, (chunk + 1) * CHUNK_PAGES * PAGE_BYTES);

@@ -1,5 +1,5 @@
-//! The content of a new share: an empty tree, made in memory, so that the owner of the space can
-//! bring all of it into being at one moment.
+//! The content of a new share: an empty tree, built in memory, so that the owner of the space can
+//! create all of it atomically.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -61,11 +61,11 @@ impl ObjectSpace for Nothing {
 }
 
 impl Tree {
-    /// Returns the blocks of a space that has an empty tree and nothing else: file, offset in
-    /// bytes, 4 KiB of content. The tree is closed. `secret`: a random number.
+    /// Returns the blocks of a space with an empty tree and nothing else: file, offset in bytes, 4
+    /// KiB of content. The tree is closed. `secret`: a random number.
     ///
     /// # Errors
-    /// None but those that say that the tree cannot be made in memory.
+    /// Only if the tree cannot be built in memory.
     pub fn empty(secret: u64, options: Options) -> crate::Result<Vec<(u64, u64, Bytes)>> {
         let space = Arc::new(Scratch::over(Arc::new(Nothing)));
         let tree = Self::create(space.clone(), secret, options)?;

@@ -1,5 +1,5 @@
-//! Errors of the tree: an error number for the caller, logged with its cause where storage is to
-//! blame.
+//! Errors of the tree: an error number for the caller, logged with its cause if storage is at
+//! fault.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ pub struct Failure(i32);
 pub type Result<T> = std::result::Result<T, Failure>;
 
 impl Failure {
-    /// The error of that number.
+    /// Creates an error with that number.
     pub const fn new(errno: i32) -> Self {
         Self(errno)
     }
@@ -25,13 +25,13 @@ impl Failure {
 
     /// A failure of the namespace's store.
     pub(crate) fn store(doing: &str, error: impl fmt::Display) -> Self {
-        log::error!("the namespace of a share fails while {doing}: {error}");
+        log::error!("the namespace of a share failed while {doing}: {error}");
         Self(libc::EIO)
     }
 
-    /// A record that is not what a record must be.
+    /// An invalid record.
     pub(crate) fn damaged(what: fmt::Arguments<'_>) -> Self {
-        log::error!("the namespace of a share is damaged: {what}; shale check tells more");
+        log::error!("the namespace of a share is damaged: {what}; run shale check for details");
         Self(libc::EIO)
     }
 }

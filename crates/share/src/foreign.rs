@@ -1,19 +1,19 @@
-//! A database that was written elsewhere: the space came in a stream, and all checksums in it can
-//! be right, for who made the stream made them, too. `redb` keeps in the database which of its
-//! pages are free, and trusts that: a wrong list would have it write over pages in use, or end the
+//! Databases written elsewhere: the space came in a stream, and all its checksums can be valid,
+//! because the creator of the stream computed them, too. `redb` records the free pages in the
+//! database, and trusts that: a wrong list would make it overwrite pages in use, or end the
 //! program.
 //!
-//! So nothing of what `redb` keeps for itself is taken over. A space has a *seal*, a file of its
-//! own that says that all such lists in it are of this pool, and what brings a space from elsewhere
-//! leaves that out ([`SEAL`]). Without the seal, opening the database begins like this:
+//! So none of `redb`'s internal data is accepted. A space has a *seal*, a separate file that
+//! certifies that all such lists in it were written by this pool, and transfers of spaces omit it
+//! ([`SEAL`]). Without the seal, the database is opened in these steps:
 //!
 //! 1. All pages of the names are read, with their checksums: none may be used twice, and the tables
-//!    must be as deep and as long as they say.
-//! 2. The head is written anew. It shows the table of the tables and no table of `redb`'s own, and
-//!    asks for `redb`'s repair, which counts the pages in use.
+//!    must have the depth and length that they record.
+//! 2. The head is rewritten. It refers to the table of the tables and to no table of `redb`'s own,
+//!    and requests `redb`'s repair, which counts the pages in use.
 //! 3. The seal is set once the repaired database is durable.
 //!
-//! A death in between leaves a database without a seal, of which no name has changed.
+//! A crash in between leaves a database without a seal, with all names unchanged.
 
 use bytes::Bytes;
 use surface::{ObjectSpace, SEAL};
@@ -26,13 +26,14 @@ use crate::pages::{self, Take};
 const MAGIC: [u8; 8] = *b"SHLSEAL1";
 const BLOCK_BYTES: usize = 4096;
 
-/// As long as a database has no more bytes, none are cut off behind its last page.
+/// A database of at most this many bytes is not truncated after its last page.
 const BYTES_MIN: u64 = 4 << 20;
 
-/// Where the last page of a database ends at most: `redb` takes memory for all before it.
+/// Limit for the end of the last page of a database: `redb` allocates memory for everything before
+/// it.
 const BYTES_MAX: u64 = 1 << 40;
 
-/// Whether a space has the seal. One that cannot be read is none.
+/// Whether a space has the seal. An unreadable one does not count as one.
 pub(crate) fn is_sealed(space: &dyn ObjectSpace) -> bool {
     let mut begin = [0; MAGIC.len()];
     space.read(SEAL, 0, &mut begin).is_ok() && begin == MAGIC
@@ -48,7 +49,7 @@ pub(crate) fn seal(space: &dyn ObjectSpace) -> Result<()> {
     Ok(space.write(SEAL, 0, Bytes::from(block))?)
 }
 
-/// Takes nothing.
+/// Ignores everything.
 struct Nothing;
 
 impl Take for Nothing {
@@ -75,8 +76,8 @@ pub(crate) fn forget_free_pages(space: &dyn ObjectSpace, backend: &Backend) -> R
     let place = backend.place();
     let head = pages::bare_head(space, place).filter(|_| !survey.is_lossy() && !survey.contradicts_itself);
     let Some(head) = head.filter(|_| survey.end <= BYTES_MAX) else {
-        return Err(Failure::damaged(format_args!("it came from elsewhere, and its pages are not all in order")));
+        return Err(Failure::damaged(format_args!("it was written elsewhere, and some of its pages are invalid")));
     };
-    log::info!("the names of a share came from elsewhere: their {} pages are counted anew", survey.pages);
-    Ok(backend.begin_anew(head, survey.end.saturating_mul(2).max(BYTES_MIN).min(length))?)
+    log::info!("the names of a share were written elsewhere: recounting their {} pages", survey.pages);
+    Ok(backend.initialize(head, survey.end.saturating_mul(2).max(BYTES_MIN).min(length))?)
 }

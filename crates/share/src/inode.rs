@@ -1,20 +1,20 @@
-//! The record of an inode: attributes, and where its data lies.
+//! The record of an inode: attributes, and the location of its data.
 //!
 //! Encoding, little-endian: version 1 (1 to 3), flags 1, mode 4, uid 4, gid 4, links 4, device 4,
 //! generation 4, size 8, data 8, parent 8, then four times seconds 8 and nanoseconds 4 (accessed,
-//! modified, changed, born), then in versions 2 and 3 the length 2 of what follows and the record
-//! of its compression (`compression.rs`), then up to the end the target of a symbolic link, or in
-//! version 3 the content of a file. Valid if and only if the version is known, the length is at
-//! least that of the fixed part, fields end where they say, and a content is a regular file's and
-//! as long as its size says, and data is not in one of the tree's own files. Version 2 is written
-//! only if something is said there, version 3 only for a file whose content is in its record.
+//! modified, changed, born). In versions 2 and 3 this is followed by the length 2 and the record of
+//! its compression (`compression.rs`); then to the end the target of a symbolic link, or in version
+//! 3 the content of a file. Valid if and only if the version is known, the length is at least that
+//! of the fixed part, fields end at their stated lengths, content belongs to a regular file and is
+//! as long as its size, and data is not in one of the tree's own files. Version 2 is only written
+//! if there are compression settings, version 3 only for a file whose content is in its record.
 
 use surface::OWN_FILES_END;
 
 use crate::compression::Compression;
 use crate::failure::{Failure, Result};
 
-/// A point in time, in seconds since 1970 and nanoseconds from there on.
+/// A point in time, in seconds since 1970 and the nanoseconds within that second.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Time {
     /// Seconds since 1970, negative before.
@@ -23,7 +23,7 @@ pub struct Time {
     pub nanoseconds: u32,
 }
 
-/// Facts of an inode. The table of extended attributes is asked only if the inode says so.
+/// Flags of an inode. The table of extended attributes is only read if a flag is set.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Flags(u8);
 
@@ -32,9 +32,9 @@ impl Flags {
     pub(crate) const ACCESS_ACL: Self = Self(1);
     /// A default ACL, for new nodes of the directory.
     pub(crate) const DEFAULT_ACL: Self = Self(1 << 1);
-    /// `security.capability`, which a change of the content takes away.
+    /// `security.capability`, which a change of the content removes.
     pub(crate) const CAPABILITY: Self = Self(1 << 2);
-    /// There may be holes: the size does not tell how much is allocated.
+    /// There may be holes: the size does not determine the allocation.
     pub(crate) const SPARSE: Self = Self(1 << 3);
 
     /// Those that a record has.
@@ -42,7 +42,7 @@ impl Flags {
         Self(bytes.get(1).copied().unwrap_or(0))
     }
 
-    /// Those that tell of extended attributes.
+    /// The flags for extended attributes.
     pub(crate) const fn of_attributes(self) -> Self {
         Self(self.0 & (Self::ACCESS_ACL.0 | Self::DEFAULT_ACL.0 | Self::CAPABILITY.0))
     }
@@ -90,19 +90,19 @@ pub struct Inode {
     /// Target of a symbolic link.
     pub(crate) target: Box<[u8]>,
     pub(crate) flags: Flags,
-    /// The content of a small file; `None`: it lies in `data`.
+    /// The content of a small file; `None`: it is in `data`.
     pub(crate) content: Option<Box<[u8]>>,
-    /// How its data is compressed, or that of files made in it; `None`: nothing is said.
+    /// Compression of its data, or of files created in it; `None`: no settings.
     pub(crate) compression: Option<Box<Compression>>,
 }
 
 impl Inode {
-    /// The file of the object space that holds its content; 0 for what has none.
+    /// The file of the object space with its content; 0 if it has none.
     pub const fn data_file(&self) -> u64 {
         self.data
     }
 
-    /// The content of a file that is kept in its inode's record; `None` if it lies in blocks.
+    /// The content of a file stored in its inode's record; `None` if it is in blocks.
     pub fn content(&self) -> Option<&[u8]> {
         self.content.as_deref()
     }
@@ -119,7 +119,7 @@ impl Inode {
         self.mode & libc::S_IFMT
     }
 
-    /// What it says of its compression.
+    /// Its compression settings.
     pub(crate) fn compression(&self) -> Compression {
         self.compression.as_ref().map(|compression| (**compression).clone()).unwrap_or_default()
     }
@@ -159,8 +159,8 @@ impl Inode {
             out.extend(time.nanoseconds.to_le_bytes());
         }
         if version != VERSION {
-            // Two fields of at most 257 bytes, and those of newer versions, which came with a
-            // length.
+            // Two fields of at most 257 bytes, and those of later versions, which were decoded with
+            // their length.
             out.extend((fields.len() as u16).to_le_bytes());
             out.extend(&fields);
         }
@@ -192,7 +192,7 @@ impl Inode {
         };
         let times = (time(), time(), time(), time());
         let has_content = fixed[0] == VERSION_WITH_CONTENT;
-        // All are there, for the fixed part is.
+        // All are present, because the fixed part is.
         let whole = || {
             Some(Self {
                 mode: mode?,
@@ -215,7 +215,8 @@ impl Inode {
             })
         };
         let agrees = |inode: &Self| {
-            // No file has its content in one of the tree's own: to write there is to write names.
+            // No file has its content in one of the tree's own: writing there would overwrite
+            // names.
             let has_own_data = inode.data == 0 || inode.data >= OWN_FILES_END;
             has_own_data
                 && inode.content.as_ref().is_none_or(|content| inode.is_file() && content.len() as u64 == inode.size)

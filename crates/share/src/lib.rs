@@ -1,9 +1,9 @@
-//! A POSIX directory tree in an object space: namespace, attributes, data. Owns what the operations
-//! of a file system mean; knows neither the engine below nor the transport above.
+//! A POSIX directory tree in an object space: namespace, attributes, data. Owns the semantics of
+//! file system operations; knows neither the engine below nor the transport above.
 //!
 //! The namespace is a database in the space itself (`backend`, `store`), so that every snapshot and
 //! stream of the space has the names that belong to its data. A file's content is one file of the
-//! space, so that where a byte lies is arithmetic.
+//! space, so that the location of a byte is simple arithmetic.
 
 mod acl;
 mod backend;

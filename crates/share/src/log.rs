@@ -1,16 +1,16 @@
-//! The intent log: what `fsync` has promised since the last commit of the namespace's database, in
-//! a file of the object space itself.
+//! The intent log: changes made durable by `fsync` since the last commit of the namespace's
+//! database, in a file of the object space itself.
 //!
-//! # Where a record lies
+//! # Location of records
 //!
-//! The file has two halves. Records of commit number N go into half N % 2, one behind the other,
-//! each at a block of its own: when those of N + 2 come, commit N is durable, and nothing needs its
-//! records. A record is: magic 8, session 8, commit 8, number within the commit 8, length of the
-//! body 8, xxh3-64 of these and of the body 8, then the body; little-endian. Valid if and only if
-//! all of these are as expected; the first that is not ends the log of its commit.
+//! The file has two halves. Records of commit number N go into half N % 2, consecutively, each
+//! starting on a block: when those of N + 2 arrive, commit N is durable, and its records are no
+//! longer needed. A record is: magic 8, session 8, commit 8, number within the commit 8, length of
+//! the body 8, xxh3-64 of these and of the body 8, then the body; little-endian. Valid if and only
+//! if all of these are as expected; the first invalid one ends the log of its commit.
 //!
-//! The session is another number at each opening of the share, so that a record which a loss of
-//! power let arrive, with the one before it lost, never counts later.
+//! The session is a different number at each opening of the share: a record that survived a power
+//! loss while its predecessor was lost is thus never accepted later.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ const MAGIC: [u8; 8] = *b"SHLTLOG1";
 const BLOCK: u64 = 4096;
 const HEADER_BYTES: usize = 48;
 
-/// What a half holds. What does not fit is committed instead, which takes some 0.1 s for so many
+/// Capacity of a half. Anything more is committed instead, which takes some 0.1 s for that many
 /// changes.
 const HALF_BYTES: u64 = 4 << 20;
 
@@ -59,8 +59,8 @@ impl Log {
         Self { space, session, commit: 0, number: 0, used: 0 }
     }
 
-    /// Writes a record that belongs to a commit; `false` if there is no room for it. Durable with
-    /// the next flush.
+    /// Writes a record that belongs to a commit; `false` if it does not fit. Durable with the next
+    /// flush.
     pub(crate) fn append(&mut self, commit: u64, body: &[u8]) -> surface::Result<bool> {
         if commit != self.commit {
             (self.commit, self.number, self.used) = (commit, 0, 0);

@@ -1,10 +1,11 @@
-//! Names in directories, and the order in which they are listed.
+//! Names in directories, and the order of listings.
 //!
 //! The key of an entry is its directory, 8 bytes, and its *cookie*, 8 bytes, both big-endian: the
-//! order of keys is that of a listing, and a cookie says from where a listing goes on, whatever is
-//! made or removed meanwhile. A cookie is 46 bits of a hash of the name, keyed by a secret of the
-//! share so that no user can choose names that collide, and 16 bits that tell apart names of equal
-//! hash. The value is inode 8, type 4 (as `S_IFMT` masks it), both little-endian, and the name.
+//! order of keys is that of a listing, and a cookie marks a position in a listing, whatever is
+//! created or removed in the meantime. A cookie is 46 bits of a hash of the name, keyed by a secret
+//! of the share so that no user can choose colliding names, and 16 bits that distinguish names with
+//! equal hashes. The value is inode 8, type 4 (as masked by `S_IFMT`), both little-endian, and the
+//! name.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -13,10 +14,10 @@ use crate::failure::{Failure, Result};
 /// The longest name, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
 
-/// Cookie of `.`, from which a listing goes on with `..`.
+/// Cookie of `.`, after which a listing continues with `..`.
 pub const COOKIE_DOT: u64 = 1;
 
-/// Cookie of `..`, from which a listing goes on with the first name.
+/// Cookie of `..`, after which a listing continues with the first name.
 pub const COOKIE_DOT_DOT: u64 = 2;
 
 /// The name at the root of a share that no file can have: it leads to the share's snapshots.
@@ -30,15 +31,15 @@ pub(crate) const TWINS_MAX: u64 = 1 << 16;
 /// All cookies are less.
 pub(crate) const COOKIES_END: u64 = 1 << 63;
 
-/// The first cookie that a name of that hash can have. It is above those of the dots, and fits in a
-/// signed number.
+/// The first possible cookie for a name with that hash. It is above those of the dots, and fits
+/// into a signed number.
 pub(crate) fn first_cookie(name: &[u8], secret: u64) -> u64 {
     let hash = xxh3_64_with_seed(name, secret) >> (64 - HASH_BITS);
     (hash | 1 << HASH_BITS) << 16
 }
 
-/// A name or a path in words: bytes that are no text are written as `\xNN`, so that names that differ
-/// in them do not look alike.
+/// A name or a path in words: bytes that are no text are written as `\xNN`, so that names that
+/// differ in them do not look alike.
 pub fn in_words(name: &[u8]) -> String {
     let mut words = String::with_capacity(name.len());
     for chunk in name.utf8_chunks() {
@@ -50,7 +51,7 @@ pub fn in_words(name: &[u8]) -> String {
     words
 }
 
-/// The name that [`in_words`] wrote so, unless it has `\xNN` of its own.
+/// Inverse of [`in_words`], unless the name itself contains `\xNN`.
 pub fn out_of_words(words: &str) -> Vec<u8> {
     let (mut name, mut rest) = (Vec::with_capacity(words.len()), words.as_bytes());
     while let Some((&first, behind)) = rest.split_first() {
@@ -76,7 +77,7 @@ pub(crate) fn cookie_of(key: &[u8]) -> Option<u64> {
     Some(u64::from_be_bytes(*key.get(8..)?.first_chunk()?))
 }
 
-/// What an entry names.
+/// A decoded entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Named {
     pub(crate) inode: u64,
@@ -102,7 +103,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Named> {
     parts().ok_or_else(|| Failure::damaged(format_args!("an entry of a directory has {} bytes", bytes.len())))
 }
 
-/// Refuses what is no name of an entry.
+/// Refuses invalid names of entries.
 ///
 /// # Errors
 /// `ENAMETOOLONG`, `EINVAL` for an empty name, one with `/` or NUL, and the dots.

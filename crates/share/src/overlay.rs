@@ -1,8 +1,8 @@
 //! Changes of the namespace that its database does not have yet.
 //!
-//! Keys and values are those of the tables, so that a change says what holds, not what was done:
-//! applied twice it does the same as once, and applied in order, changes of any age end in the
-//! newest state.
+//! Keys and values are those of the tables, so that a change records the new state, not the
+//! operation: applying it twice has the same effect as once, and applied in order, changes of any
+//! age end in the newest state.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map;
@@ -32,10 +32,10 @@ impl Table {
 /// A key of a table.
 pub(crate) type Key = Box<[u8]>;
 
-/// A value; `None` where there is none any more.
+/// A value; `None` if it was removed.
 pub(crate) type Value = Option<Box<[u8]>>;
 
-/// What a key and its value take in memory beside their bytes, about.
+/// Approximate memory overhead of a key and its value.
 const ENTRY_BYTES: usize = 96;
 
 /// Changes of all tables.
@@ -50,7 +50,7 @@ impl Overlay {
         &self.tables[table as usize]
     }
 
-    /// What it says of a key; `None`: nothing.
+    /// The change for a key; `None`: unchanged.
     pub(crate) fn get(&self, table: Table, key: &[u8]) -> Option<&Value> {
         self.table(table).get(key)
     }
@@ -69,7 +69,7 @@ impl Overlay {
         }
     }
 
-    /// About what it takes in memory.
+    /// Approximate memory usage.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -79,8 +79,8 @@ impl Overlay {
         self.tables.iter().map(BTreeMap::len).sum()
     }
 
-    /// Takes the changes of an older overlay in, as far as it has none of the same key.
-    pub(crate) fn take_in(&mut self, older: &Self) {
+    /// Adds the changes of an older overlay, except for keys already present.
+    pub(crate) fn absorb(&mut self, older: &Self) {
         for table in Table::ALL {
             for (key, value) in older.table(table) {
                 if self.get(table, key).is_none() {
@@ -128,11 +128,11 @@ impl<'a> Iterator for Merged<'a> {
     }
 }
 
-/// Adds a change to a record: table 1, length of the key 2, length of the value and one 4 (0:
+/// Appends a change to a record: table 1, length of the key 2, length of the value and one 4 (0:
 /// none), key, value; little-endian.
 pub(crate) fn encode(out: &mut Vec<u8>, table: Table, key: &[u8], value: &Value) {
     out.push(table as u8);
-    // Keys have at most 8 bytes and a name; values at most 64 KiB and some.
+    // Keys have at most 8 bytes and a name; values slightly more than 64 KiB at most.
     out.extend((key.len() as u16).to_le_bytes());
     out.extend(value.as_ref().map_or(0, |value| value.len() as u32 + 1).to_le_bytes());
     out.extend(key);
@@ -142,14 +142,14 @@ pub(crate) fn encode(out: &mut Vec<u8>, table: Table, key: &[u8], value: &Value)
 /// Applies the changes of a record.
 ///
 /// # Errors
-/// If it is damaged; some of it may have been applied then.
+/// If it is damaged; a part may have been applied by then.
 pub(crate) fn apply(mut record: &[u8], mut set: impl FnMut(Table, &[u8], Value)) -> Result<()> {
     fn take<'a>(record: &mut &'a [u8], bytes: usize) -> Option<&'a [u8]> {
         let (taken, left) = record.split_at_checked(bytes)?;
         *record = left;
         Some(taken)
     }
-    let damaged = || Failure::damaged(format_args!("a record of changes contradicts itself"));
+    let damaged = || Failure::damaged(format_args!("a record of changes is inconsistent"));
     while !record.is_empty() {
         let mut one = || {
             let head = take(&mut record, 7)?;
@@ -197,7 +197,7 @@ mod tests {
         old.set(Table::Inodes, &[2], value(2));
         old.set(Table::Trims, &[1], None);
         new.set(Table::Inodes, &[2], None);
-        new.take_in(&old);
+        new.absorb(&old);
         assert_eq!(new.get(Table::Inodes, &[1]), Some(&value(1)));
         assert_eq!(new.get(Table::Inodes, &[2]), Some(&None));
         assert_eq!((new.get(Table::Trims, &[1]), new.keys()), (Some(&None), 3));

@@ -1,24 +1,24 @@
-//! Reads a database page by page without `redb`, which does nothing more after the first error.
-//! Owns the knowledge of where `redb` has its pages (`content` knows their format): each page is
-//! found from the one above it, which has its checksum, so that a page is whole or counts as lost
-//! with all below it. In place of a page that has a copy the copy is taken (`copies`), if that has
-//! the checksum.
+//! Reads a database page by page without `redb`, which stops working after the first error. Owns
+//! the knowledge of the location of `redb`'s pages (`content` knows their format): each page is
+//! found from its parent, which has its checksum, so that a page is either intact or lost together
+//! with everything below it. A damaged page with a copy is replaced by the copy (`copies`), if that
+//! has the checksum.
 //!
-//! Only reads, and takes nothing on trust: every number in a page is checked before it is used.
+//! Read only, and trusts nothing: every number in a page is checked before it is used.
 
 use std::collections::{BTreeMap, HashMap};
 
 use surface::ObjectSpace;
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::backend::{BRANCH, LEAF, PAGE_BYTES, Place, read_header};
-use crate::content::{Content, Form, OF_TABLES, ORDER_MAX, Root, definition, said_count, u32_at, u64_at};
+use crate::backend::{BRANCH, DatabaseFile, LEAF, PAGE_BYTES, read_header};
+use crate::content::{Content, Form, OF_TABLES, ORDER_MAX, Root, definition, recorded_counts, u32_at, u64_at};
 use crate::overlay::Table;
 use crate::shapes::Bits;
 
 const MAGIC: [u8; 9] = *b"redb\x1a\x0a\xa9\x0d\x0a";
 
-/// Levels of a tree of pages at most: a page has several below it, so it never comes near.
+/// Most levels of a tree of pages: a page has several children, so this is never reached.
 const DEPTH_MAX: u32 = 64;
 
 /// Names of the tables, as [`Table`] numbers them.
@@ -30,23 +30,24 @@ pub(crate) const META_NAME: &str = "meta";
 pub(crate) struct Survey {
     /// Pages that are whole.
     pub(crate) pages: u64,
-    /// Pages that cannot be read, or are not what the page above says. Pages below a lost one
-    /// are lost with it, and not counted.
+    /// Pages that are unreadable, or do not match the parent. Pages below a lost one are lost with
+    /// it, and not counted.
     pub(crate) lost: u64,
-    /// Pages that are lost, and of which the copies are whole.
+    /// Lost pages whose copies are intact.
     pub(crate) copied: u64,
     /// Not even the head can be read.
     pub(crate) has_no_head: bool,
-    /// The header before the database is lost, which says no more than the database itself.
+    /// Whether the header before the database is lost; it contains nothing that the database does
+    /// not.
     pub(crate) has_no_header: bool,
-    /// Tables whose beginning is lost.
+    /// Tables whose root is lost.
     pub(crate) tables_lost: Vec<&'static str>,
     /// Of the lost pages, those of extended attributes.
     pub(crate) lost_of_xattrs: u64,
-    /// Of which inodes extended attributes may be lost: from one number to another, both included.
+    /// Ranges of inodes (inclusive) whose extended attributes may be lost.
     pub(crate) xattr_gaps: Vec<(u64, u64)>,
-    /// Every page is whole, and yet they say different things of the same table, or there is a
-    /// table that no database of names has.
+    /// Whether all pages are intact, and yet contradict each other about a table, or there is a
+    /// table that does not belong in a database of names.
     pub(crate) contradicts_itself: bool,
     /// Where the last page ends.
     pub(crate) end: u64,
@@ -69,7 +70,7 @@ impl Survey {
     }
 }
 
-/// Takes what a database has: entries of the tables, and the facts of `meta`.
+/// Receives the content of a database: entries of the tables, and the facts of `meta`.
 pub(crate) trait Take {
     type Error;
     fn pair(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<(), Self::Error>;
@@ -79,14 +80,14 @@ pub(crate) trait Take {
 /// Takes a key and a value.
 type Visit<'a, E> = dyn FnMut(&[u8], &[u8]) -> Result<(), E> + 'a;
 
-/// Where the pages of a database lie in it.
+/// Positions of the pages of a database.
 pub(crate) struct Layout {
     region_bytes: u64,
     region_head_bytes: u64,
 }
 
 impl Layout {
-    /// Where a page lies, and how long it is.
+    /// Position and length of a page.
     pub(crate) fn range_of(&self, page: u64) -> Option<(u64, u64)> {
         let order = page >> 59;
         if order > ORDER_MAX {
@@ -101,7 +102,7 @@ impl Layout {
 
 struct Pages<'a> {
     space: &'a dyn ObjectSpace,
-    place: Place,
+    place: DatabaseFile,
     length: u64,
     layout: Layout,
     survey: Survey,
@@ -118,7 +119,7 @@ struct Pages<'a> {
 pub(crate) const HEAD_BYTES: usize = 320;
 
 /// The head of a database: the roots of its tables and of `redb`'s own as of the last commit, and
-/// where pages lie.
+/// the positions of pages.
 struct Head {
     tables: Option<Root>,
     own_tables: Option<Root>,
@@ -141,7 +142,7 @@ impl Head {
         Layout { region_bytes: self.region_bytes, region_head_bytes: self.region_head_bytes }
     }
 
-    /// What a head says of one of the two commits that it has.
+    /// Decodes one of the two commits in a head.
     fn of(head: &[u8; HEAD_BYTES], commit: usize) -> Option<Self> {
         let number = |at| u32_at(head, at).unwrap_or(0) as u64;
         let (head_pages, data_pages) = (number(16), number(20));
@@ -158,24 +159,25 @@ impl Head {
     }
 }
 
-/// What a head has of one of its two commits, if its checksum is right.
+/// The part of a head for one of its two commits, if its checksum is right.
 fn slot_of(head: &[u8; HEAD_BYTES], commit: usize) -> Option<&[u8]> {
     let slot = &head[64 + commit * 128..][..128];
     let sum = slot[112..].first_chunk().map(|sum| u128::from_le_bytes(*sum));
     (sum == Some(xxh3_128(&slot[..112]))).then_some(slot)
 }
 
-/// Pages of a region: nothing but the first page of a database lies outside of regions, and this
-/// program makes them so large.
+/// Pages of a region: only the first page of a database is outside of regions, and this program
+/// makes them this large.
 const REGION_PAGES: u32 = 1 << 20;
 
-/// What the first byte of flags says: the first of two commits counts, it was made in two phases,
-/// and the pages in use are to be counted.
+/// Value of the flags byte: the first of two commits is current, it was made in two phases, and the
+/// pages in use must be counted.
 const COUNT_ANEW: u8 = 2 | 4;
 
-/// A head for a database, which shows its tables as of the last commit and nothing that `redb`
-/// keeps for itself; `None` if there is none, or if its regions are not those of this program.
-pub(crate) fn bare_head(space: &dyn ObjectSpace, place: Place) -> Option<[u8; HEAD_BYTES]> {
+/// Builds a head for a database that refers to its tables as of the last commit and to none of
+/// `redb`'s internal ones; `None` if there is none, or if its regions are not those of this
+/// program.
+pub(crate) fn bare_head(space: &dyn ObjectSpace, place: DatabaseFile) -> Option<[u8; HEAD_BYTES]> {
     let of_file = |file: u64| {
         let mut head = [0; HEAD_BYTES];
         space.read(file, place.begin(), &mut head).ok()?;
@@ -204,14 +206,14 @@ pub(crate) fn bare_head(space: &dyn ObjectSpace, place: Place) -> Option<[u8; HE
     Some(bare)
 }
 
-/// Whether no commit in a head says of a page what no page can be.
+/// Whether no commit in a head has an impossible reference to a page.
 pub(crate) fn is_head_right(head: &[u8; HEAD_BYTES]) -> bool {
     let is_right = |slot: &[u8], flag: usize, at: usize| slot[flag] == 0 || Root::at(slot, at).is_some();
     (0..2).filter_map(|commit| slot_of(head, commit)).all(|slot| is_right(slot, 1, 8) && is_right(slot, 2, 40))
 }
 
-/// Where pages lie, and the roots of the tables of tables, as of both commits that the head has.
-pub(crate) fn roots(space: &dyn ObjectSpace, place: Place) -> Option<(Layout, Vec<Root>)> {
+/// Positions of pages, and the roots of the tables of tables, for both commits in the head.
+pub(crate) fn roots(space: &dyn ObjectSpace, place: DatabaseFile) -> Option<(Layout, Vec<Root>)> {
     let mut head = [0; HEAD_BYTES];
     space.read(place.file(), place.begin(), &mut head).ok()?;
     let heads: Vec<Head> = [0, 1].into_iter().filter_map(|commit| Head::of(&head, commit)).collect();
@@ -220,7 +222,7 @@ pub(crate) fn roots(space: &dyn ObjectSpace, place: Place) -> Option<(Layout, Ve
 }
 
 /// The first head that can be read at one of the places, and whether it is a copy.
-fn head_at(space: &dyn ObjectSpace, places: &[Place]) -> Option<(Place, Head, bool)> {
+fn head_at(space: &dyn ObjectSpace, places: &[DatabaseFile]) -> Option<(DatabaseFile, Head, bool)> {
     let itself = places.iter().map(|place| (*place, place.file(), false));
     let copies = places.iter().map(|place| (*place, place.copies(), true));
     itself
@@ -228,9 +230,9 @@ fn head_at(space: &dyn ObjectSpace, places: &[Place]) -> Option<(Place, Head, bo
         .find_map(|(place, file, is_copy)| Some((place, Head::read(space, file, place.begin())?, is_copy)))
 }
 
-/// Where a database is if there is no header that says it.
-pub(crate) fn found_without_header(space: &dyn ObjectSpace) -> Option<Place> {
-    head_at(space, &[Place::First, Place::Second]).map(|(place, ..)| place)
+/// Locates a database without a header.
+pub(crate) fn found_without_header(space: &dyn ObjectSpace) -> Option<DatabaseFile> {
+    head_at(space, &[DatabaseFile::First, DatabaseFile::Second]).map(|(place, ..)| place)
 }
 
 /// Reads the whole pages of the database of a space, and gives their pairs to `take`.
@@ -239,12 +241,12 @@ pub(crate) fn found_without_header(space: &dyn ObjectSpace) -> Option<Place> {
 /// Those of `take`.
 pub(crate) fn survey<T: Take>(space: &dyn ObjectSpace, take: &mut T) -> Result<Survey, T::Error> {
     let header = read_header(space).ok().flatten();
-    let places = header.map_or(vec![Place::First, Place::Second], |(place, _)| vec![place]);
+    let places = header.map_or(vec![DatabaseFile::First, DatabaseFile::Second], |(place, _)| vec![place]);
     let has_no_header = header.is_none();
     let Some((place, head, is_copy)) = head_at(space, &places) else {
         return Ok(Survey { has_no_head: true, has_no_header, ..Survey::default() });
     };
-    // The database says itself how long it is, about.
+    // The database records its own approximate length.
     let length = header.map_or(u64::MAX, |(_, length)| length);
     let mut pages = Pages::new(space, place, length, &head);
     pages.survey = Survey { copied: u64::from(is_copy), has_no_header, ..Survey::default() };
@@ -252,12 +254,18 @@ pub(crate) fn survey<T: Take>(space: &dyn ObjectSpace, take: &mut T) -> Result<S
     Ok(pages.survey)
 }
 
-/// Reads a page from its copy, if the pages above it say that this is the right one; `false` if it
-/// has none, or they do not.
-pub(crate) fn read_copy(space: &dyn ObjectSpace, place: Place, length: u64, offset: u64, out: &mut [u8]) -> bool {
+/// Reads a page from its copy, if its checksum in the parent confirms it; `false` if there is no
+/// copy, or it does not match.
+pub(crate) fn read_copy(
+    space: &dyn ObjectSpace,
+    place: DatabaseFile,
+    length: u64,
+    offset: u64,
+    out: &mut [u8],
+) -> bool {
     let mut copy = vec![0; out.len()];
     let is_there = space.read(place.copies(), place.begin() + offset, &mut copy).is_ok();
-    // Looked at first: most pages are leaves, and have none.
+    // Checked first: most pages are leaves, which have none.
     if !is_there || !copy.first().is_some_and(|kind| [LEAF, BRANCH].contains(kind)) {
         return false;
     }
@@ -271,32 +279,32 @@ pub(crate) fn read_copy(space: &dyn ObjectSpace, place: Place, length: u64, offs
     is_right
 }
 
-/// Pages by where they lie, with their checksums: first leaves that were read, and the pages above
-/// them. Below those nothing is new.
+/// Positions and checksums of pages: first leaves that were read, and the pages above them. Below
+/// those everything is unchanged.
 pub(crate) type Seen = HashMap<u64, u128>;
 
 /// The end of the way to a first leaf.
 enum FirstLeaf {
     /// Its content.
     Read(Vec<u8>),
-    /// A page that has been seen: the leaf is as it was.
+    /// A page seen before: the leaf is unchanged.
     Seen,
     /// A page that cannot be read.
     Lost,
 }
 
-/// Hands the first leaf of each table to `take`, as of both commits that the head has, with the
-/// place where it lies, as far as it is not in `seen`. Not one that is longer than a page mostly
-/// is. `redb`'s own tables are left out: no name is lost with them, and each commit writes them.
+/// Passes the first leaf of each table to `take`, for both commits in the head, with its position,
+/// unless it is in `seen`. Skips leaves longer than an ordinary page. `redb`'s own tables are
+/// excluded: no name depends on them, and each commit writes them.
 ///
-/// A leaf that cannot be read is looked for again the next time, whether or not anything has been
-/// written by then.
+/// An unreadable leaf is tried again the next time, whether or not anything has been written by
+/// then.
 ///
 /// # Errors
 /// Those of `take`.
 pub(crate) fn first_leaves<E>(
     space: &dyn ObjectSpace,
-    place: Place,
+    place: DatabaseFile,
     length: u64,
     seen: &mut Seen,
     mut take: impl FnMut(u64, &[u8]) -> Result<(), E>,
@@ -326,7 +334,7 @@ pub(crate) fn first_leaves<E>(
     Ok(())
 }
 
-/// A page that is looked for, and the copy that it may have.
+/// A page being looked for, and its possible copy.
 struct Wanted<'a> {
     offset: u64,
     copy: &'a [u8],
@@ -339,7 +347,7 @@ impl Wanted<'_> {
 }
 
 impl<'a> Pages<'a> {
-    fn new(space: &'a dyn ObjectSpace, place: Place, length: u64, head: &Head) -> Self {
+    fn new(space: &'a dyn ObjectSpace, place: DatabaseFile, length: u64, head: &Head) -> Self {
         let (survey, gaps) = (Survey::default(), Vec::new());
         let (met, depth, pairs) = (Bits::default(), None, 0);
         Self { space, place, length, layout: head.layout(), survey, gaps, met, depth, pairs }
@@ -375,7 +383,7 @@ impl<'a> Pages<'a> {
         Ok((FirstLeaf::Lost, way))
     }
 
-    /// Whether a page of some tables is wanted, and its copy is what it must be.
+    /// Whether a page of these tables is the wanted one, and its copy is valid.
     fn tables_want(&mut self, root: Root, wanted: &Wanted<'_>) -> bool {
         let mut roots = vec![(root, OF_TABLES)];
         let Ok(()) = self.walk::<std::convert::Infallible>(root, OF_TABLES, Within::ALL, &mut |_, table| {
@@ -385,7 +393,7 @@ impl<'a> Pages<'a> {
         roots.into_iter().any(|(root, form)| self.wants(root, form, 0, wanted) == Some(true))
     }
 
-    /// The same of the pages from `root` on; `None`: it is a leaf, and so are all beside it.
+    /// The same for the pages from `root` on; `None`: it is a leaf, and so are its siblings.
     fn wants(&self, root: Root, form: Form, depth: u32, wanted: &Wanted<'_>) -> Option<bool> {
         let is_it = |root: &Root| self.range_of(root.page).is_some_and(|(start, _)| start == wanted.offset);
         if is_it(&root) {
@@ -448,7 +456,7 @@ impl<'a> Pages<'a> {
         Ok(())
     }
 
-    /// Where a page lies, and how long it is, if that is within the database.
+    /// Position and length of a page, if it is within the database.
     fn range_of(&self, page: u64) -> Option<(u64, u64)> {
         self.layout
             .range_of(page)
@@ -474,18 +482,18 @@ impl<'a> Pages<'a> {
         is_right.then_some((copy, true))
     }
 
-    /// The same for all of a table, of which `said` is the definition.
+    /// The same for a whole table, whose definition is `said`.
     fn walk_table<E>(&mut self, root: Root, form: Form, said: &[u8], visit: &mut Visit<'_, E>) -> Result<(), E> {
         let lost = self.survey.lost;
         (self.depth, self.pairs) = (None, 0);
         self.walk(root, form, Within::ALL, visit)?;
-        let is_right = said_count(said) == Some((self.pairs, self.pairs));
+        let is_right = recorded_counts(said) == Some((self.pairs, self.pairs));
         self.survey.contradicts_itself |= !is_right && self.survey.lost == lost;
         Ok(())
     }
 
-    /// Notes a page; `false` if it, or a part of it, was met before. Then it is no page of this
-    /// place, whatever checksum it has.
+    /// Marks a page as visited; `false` if it, or a part of it, was visited before. Then it does
+    /// not belong here, whatever its checksum.
     fn meet(&mut self, root: Root) -> bool {
         let Some((start, bytes)) = self.range_of(root.page) else { return false };
         let parts = (start..start + bytes).step_by(PAGE_BYTES as usize);
@@ -495,7 +503,7 @@ impl<'a> Pages<'a> {
         is_new
     }
 
-    /// Hands the pairs of a page, and of those below it, to `visit`.
+    /// Passes the pairs of a page, and of those below it, to `visit`.
     fn walk<E>(&mut self, root: Root, form: Form, within: Within, visit: &mut Visit<'_, E>) -> Result<(), E> {
         let is_new = within.depth < DEPTH_MAX && self.meet(root);
         let loaded = if is_new { self.load(root, form) } else { None };
@@ -536,8 +544,8 @@ struct Within {
 impl Within {
     const ALL: Self = Self { depth: 0, first: 0, last: u64::MAX };
 
-    /// That of the so manieth page below a branch. `between`: what keys between its pages begin
-    /// with.
+    /// The range of the nth child of a branch. `between`: prefixes of the keys between its
+    /// children.
     fn part(self, n: usize, between: &[u64]) -> Self {
         let first = n.checked_sub(1).and_then(|before| between.get(before)).copied();
         let last = between.get(n).copied();

@@ -1,14 +1,13 @@
-//! The bytes of a POSIX access control list, as the kernel has them in extended attributes: version
-//! 2 (4 bytes), then entries of tag 2, permissions 2, id 4, little-endian
-//! (`include/uapi/linux/posix_acl_xattr.h`). Owns the form; what makes a list valid is said by
-//! `acl`.
+//! The encoding of a POSIX access control list in the kernel's extended attributes: version 2 (4
+//! bytes), then entries of tag 2, permissions 2, id 4, little-endian
+//! (`include/uapi/linux/posix_acl_xattr.h`). Owns the encoding; `acl` checks validity.
 
 use crate::failure::{Failure, Result};
 
 const VERSION: u32 = 2;
 /// Tag of the owner's entry.
 pub const USER_OBJ: u16 = 0x01;
-/// Tag of an entry for a user who is named.
+/// Tag of an entry for a named user.
 pub const USER: u16 = 0x02;
 /// Tag of the owning group's entry.
 pub const GROUP_OBJ: u16 = 0x04;
@@ -22,7 +21,7 @@ pub const OTHER: u16 = 0x20;
 /// One entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AclEntry {
-    /// What kind of entry it is.
+    /// Kind of entry.
     pub tag: u16,
     /// The user or group that it names.
     pub id: u32,
@@ -33,7 +32,7 @@ pub struct AclEntry {
 /// Splits bytes into entries.
 ///
 /// # Errors
-/// `EINVAL` if they are no entries, `EOPNOTSUPP` for another version.
+/// `EINVAL` if they are not entries, `EOPNOTSUPP` for another version.
 pub fn decode(bytes: &[u8]) -> Result<Vec<AclEntry>> {
     let invalid = Failure::new(libc::EINVAL);
     let (version, rest) = bytes.split_first_chunk().ok_or(invalid)?;

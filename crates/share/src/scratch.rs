@@ -1,6 +1,6 @@
-//! An object space that never changes, with a layer of memory over it that takes all writes. A
-//! moment of a share is opened over one: opening a namespace writes something, which must not, and
-//! need not, become part of the moment.
+//! An immutable object space, with a memory layer over it that takes all writes. A snapshot of a
+//! share is opened over one: opening a namespace writes something, which must not, and need not,
+//! become part of the snapshot.
 //!
 //! Written data is kept as whole blocks, discards as ranges.
 
@@ -13,10 +13,10 @@ use parking_lot::RwLock;
 use surface::{Capacity, Error, ErrorKind, Lineage, ObjectSpace, Result, Run, Taken};
 
 const BLOCK_BYTES: u64 = 4096;
-/// Blocks that are kept, 128 MiB: several times what opening writes after a loss of power with all
-/// changes of some seconds to be replayed.
+/// Most blocks kept, 128 MiB: several times the writes of an opening after a power loss that
+/// replays all changes of some seconds.
 const BLOCKS_MAX: usize = 1 << 15;
-/// Ranges that are kept: a moment has a few trims under way.
+/// Most ranges kept: a snapshot has a few pending trims.
 const RANGES_MAX: usize = 1 << 16;
 
 #[derive(Default)]
@@ -60,7 +60,7 @@ impl Scratch {
     }
 
     fn full() -> Error {
-        Error::new(ErrorKind::Full, "a moment of a share takes no more changes in memory")
+        Error::new(ErrorKind::Full, "a snapshot of a share accepts no more changes in memory")
     }
 
     /// Bytes of a file as they are now, the layer included.
@@ -149,12 +149,12 @@ impl ObjectSpace for Scratch {
         Ok(())
     }
 
-    /// Nothing of it shall ever be durable.
+    /// None of it must ever become durable.
     fn flush(&self) -> Result<()> {
         Ok(())
     }
 
-    /// As below: of what the layer has, no name shows a byte that a file has.
+    /// As in the layer below: nothing in this one belongs to a named file.
     fn allocation(&self, file: u64, offset: u64, length: u64, runs_max: usize) -> Result<Vec<Run>> {
         self.below.allocation(file, offset, length, runs_max)
     }
@@ -173,7 +173,7 @@ impl ObjectSpace for Scratch {
         Ok(Capacity { total_bytes: below.total_bytes.saturating_sub(below.free_bytes), free_bytes: 0 })
     }
 
-    /// Memory is bounded by what writes find.
+    /// Writes themselves enforce the memory limit.
     fn admit(&self, _: u64) -> Result<()> {
         Ok(())
     }

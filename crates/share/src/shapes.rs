@@ -1,13 +1,13 @@
-//! Looks at the pages of a database before `redb` sees them. `redb` trusts each page that it reads,
-//! and ends the program if one contradicts itself. Checksums protect from damage to a page, and not
-//! from those who made it: a share may have come in a stream from anywhere.
+//! Checks the pages of a database before `redb` sees them. `redb` trusts each page that it reads,
+//! and ends the program if one is inconsistent. Checksums protect against damage, but not against
+//! the creator of a page: a share may have come in a stream from anywhere.
 //!
-//! The form of a page is only known from the page above it: widths of keys and values are in the
-//! table of the tables. So for each page that is read the forms of those below it are noted, from
-//! the head on; and no page may have two. Pages that this database has written are `redb`'s own.
+//! The layout of a page is only known from its parent: widths of keys and values are in the table
+//! of the tables. So for each page read, the layouts of its children are recorded, starting with
+//! the head; and no page may have two. Pages that this database has written are `redb`'s own.
 //!
-//! The few pages that are not plain are compared with their checksums as well: `redb` has its list
-//! of free pages there, and trusts each bit of that.
+//! The few pages that are not plain are also compared with their checksums: `redb` has its list of
+//! free pages there, and trusts each bit of that.
 
 use std::collections::HashMap;
 
@@ -17,7 +17,7 @@ use crate::backend::PAGE_BYTES;
 use crate::content::{ANY, Content, Form, OF_TABLES, Root, definition};
 use crate::pages::Layout;
 
-/// Pages whose bits lie together.
+/// Pages whose bits are stored together.
 const CHUNK_PAGES: u64 = 256;
 
 /// Pages, a bit each.
@@ -37,7 +37,7 @@ impl Bits {
     }
 }
 
-/// What a page is part of.
+/// The structure that a page belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
     /// The table of the tables.
@@ -46,7 +46,7 @@ enum Part {
 }
 
 impl Part {
-    /// What most pages are part of.
+    /// The structure that most pages belong to.
     const PLAIN: Self = Self::Table(ANY);
 
     fn form(self) -> Form {
@@ -59,17 +59,17 @@ impl Part {
 
 #[derive(Default)]
 struct Known {
-    /// Once the head has been looked at.
+    /// Known once the head has been examined.
     layout: Option<Layout>,
     /// Pages that are plain.
     plain: Bits,
-    /// What others are part of, and their checksums.
+    /// Structures of other pages, and their checksums.
     special: HashMap<u64, (Part, Option<u128>)>,
     written: Bits,
 }
 
 impl Known {
-    /// Notes what a page must be; `false` if it must be something else as well.
+    /// Records the expected structure of a page; `false` if it must belong to another one as well.
     fn expect(&mut self, root: Root, part: Part) -> bool {
         let Some((offset, _)) = self.layout.as_ref().and_then(|layout| layout.range_of(root.page)) else {
             return false;
@@ -85,7 +85,7 @@ impl Known {
     }
 }
 
-/// The parts of a database that its pages are known to be of.
+/// The known structures of a database's pages.
 #[derive(Default)]
 pub(crate) struct Shapes {
     known: Mutex<Known>,
@@ -97,8 +97,8 @@ impl Shapes {
         self.known.lock().written.set(offset);
     }
 
-    /// Whether a page that was read is what it must be. `head`: the layout, and the roots of the
-    /// tables of tables.
+    /// Whether a page just read is valid. `head`: the layout, and the roots of the tables of
+    /// tables.
     pub(crate) fn is_right(
         &self,
         offset: u64,

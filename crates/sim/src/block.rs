@@ -1,12 +1,11 @@
-//! The content of one block, as the model keeps it: bytes or zeroes, and the operation that wrote
-//! it.
+//! The content of one block in the model: bytes or zeroes, and the operation that wrote it.
 
 use std::fmt;
 use std::sync::Arc;
 
 use units::BLOCK_BYTES;
 
-/// The content of a block and where it came from. Equal when the bytes are equal.
+/// The content of a block and its origin. Equal when the bytes are equal.
 #[derive(Clone)]
 pub struct Content {
     /// `None` is all zeroes.
@@ -80,7 +79,7 @@ impl Content {
     }
 }
 
-/// Adds a content unless it is there.
+/// Adds a content unless it is present.
 pub(crate) fn push_new(contents: &mut Vec<Content>, content: Content) {
     if !contents.contains(&content) {
         contents.push(content);

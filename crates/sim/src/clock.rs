@@ -1,4 +1,4 @@
-//! Time that stands still until it is moved.
+//! Time that only advances on command.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,13 +7,13 @@ use env::Clock;
 /// Wall-clock second at which every simulation begins.
 const START_UNIX_S: u64 = 1_700_000_000;
 
-/// Most CPU time between two looks at it, in nanoseconds: from much less than any codec takes to
-/// much more.
+/// Largest step of CPU time between two readings, in nanoseconds: from much less than any codec
+/// takes to much more.
 const CPU_STEP_NS_MAX: u64 = 1 << 20;
 
-/// A clock that only [`advance_ms`](Self::advance_ms) moves. CPU time is another matter: it jumps
-/// by amounts that look random and are the same in every run, so that whatever is decided by
-/// measured times is decided in all ways, and repeatably.
+/// A clock that only [`advance_ms`](Self::advance_ms) moves. CPU time advances separately, in steps
+/// that look random and are the same in every run, so that decisions based on measured times take
+/// all branches, repeatably.
 #[derive(Debug, Default)]
 pub struct SimClock {
     now_ns: AtomicU64,

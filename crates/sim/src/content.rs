@@ -1,8 +1,8 @@
-//! Bytes to write: what compresses well, badly, not at all, and what is a hole.
+//! Bytes to write: content that compresses well, badly, or not at all, and holes.
 
 use crate::Rng;
 
-/// What the bytes of a write look like.
+/// Kind of bytes in a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ContentKind {
     /// Words and line ends.
@@ -49,14 +49,14 @@ const WORDS: [&[u8]; 16] = [
     b"fragment ",
 ];
 
-/// Fills `buf` with bytes of a kind. Two calls give different bytes (but for
-/// [`ContentKind::Zero`]), so that a block's content tells which write it came from.
+/// Fills `buf` with bytes of a kind. Two calls produce different bytes (except for
+/// [`ContentKind::Zero`]), so that a block's content identifies the write that it came from.
 pub fn fill_content(rng: &mut Rng, kind: ContentKind, buf: &mut [u8]) {
     match kind {
         ContentKind::Zero => buf.fill(0),
         ContentKind::Random => rng.fill(buf),
         ContentKind::Constant => {
-            // Two bytes of pattern with neither of them zero: 65025 different contents.
+            // Two bytes of pattern, both nonzero: 65025 different contents.
             let pattern = [rng.between(1, 255) as u8, rng.between(1, 255) as u8];
             for (i, byte) in buf.iter_mut().enumerate() {
                 *byte = pattern[i & 1];
@@ -73,7 +73,7 @@ pub fn fill_content(rng: &mut Rng, kind: ContentKind, buf: &mut [u8]) {
             let mut at = 0;
             let mut bits = 0;
             while at < buf.len() {
-                // A fresh number now and then keeps blocks apart; 16 words per number keep it
+                // A fresh number at intervals keeps blocks distinct; 16 words per number keep it
                 // cheap.
                 if bits == 0 {
                     bits = rng.next_u64() | 1;

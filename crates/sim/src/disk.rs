@@ -1,14 +1,15 @@
-//! A disk in memory that keeps apart what reads see and what is certain to survive a loss of power.
+//! An in-memory disk that distinguishes the content that reads return from the content certain to
+//! survive a power loss.
 //!
-//! Model of durability, per 512-byte sector: a sync that succeeds makes every earlier write
-//! certain. When the power comes back, a sector holds what is certain, or what any one of the later
-//! writes put there: any subset of them, in any order, torn anywhere. A punched sector may also
-//! hold zeroes or garbage, with or without a crash. After a sync that failed, what it should have
-//! made certain stays uncertain whatever later syncs of the same process say, as on Linux, where
-//! the kernel drops the dirty mark of a page that could not be written.
+//! Durability model, per 512-byte sector: a successful sync makes every earlier write certain. When
+//! the power returns, a sector holds its certain content, or that of any of the later writes to it:
+//! any subset of them, in any order, torn anywhere. A punched sector may also hold zeroes or
+//! garbage, with or without a crash. After a failed sync, the writes that it should have made
+//! certain stay uncertain whatever later syncs of the same process report, as on Linux, where the
+//! kernel clears the dirty flag of a page that could not be written.
 //!
-//! It is a device, of one length, or a file ([`SimDisk::become_file`]): the length of a file is as
-//! certain as what is written to it.
+//! It is a device of fixed length, or a file ([`SimDisk::become_file`]), whose length is as certain
+//! as the data written to it.
 
 use std::collections::HashSet;
 use std::io;
@@ -44,14 +45,14 @@ struct State {
     length: Length,
     is_file: bool,
     rng: Rng,
-    /// Space that is occupied below, by page; and how much there may be.
+    /// Pages that occupy space below, and the limit.
     occupied: Vec<bool>,
     occupied_pages: usize,
     limit_pages: usize,
     unreadable: Vec<std::ops::Range<u64>>,
 }
 
-/// A simulated disk; the engine gets a [`DiskHandle`] of it.
+/// A simulated disk; the engine gets a [`DiskHandle`] to it.
 #[derive(Debug)]
 pub struct SimDisk {
     state: Mutex<State>,
@@ -59,7 +60,7 @@ pub struct SimDisk {
     read_alignment: usize,
 }
 
-/// The disk as one generation of its user sees it.
+/// The disk as seen by one generation of its user.
 #[derive(Debug)]
 pub struct DiskHandle {
     disk: Arc<SimDisk>,
@@ -67,7 +68,7 @@ pub struct DiskHandle {
 }
 
 impl SimDisk {
-    /// An empty disk. The seed decides what is left of punched ranges and of failed writes.
+    /// An empty disk. The seed determines the remains of punched ranges and failed writes.
     pub fn new(power: Arc<Power>, size_bytes: u64, seed: u64) -> Self {
         let mut rng = Rng::new(seed);
         let read_alignment = *rng.pick(&[512, 4096]);
@@ -93,13 +94,13 @@ impl SimDisk {
         Arc::new(DiskHandle { disk: Arc::clone(self), generation: self.power.generation() })
     }
 
-    /// Bounds the space below: writes and reservations that would need more fail with ENOSPC.
-    /// `None` lifts the bound.
+    /// Limits the space below: writes and reservations that would exceed it fail with ENOSPC.
+    /// `None` removes the limit.
     pub fn limit_space(&self, bytes: Option<u64>) {
         self.state.lock().limit_pages = bytes.map_or(usize::MAX, |b| (b / PAGE as u64) as usize);
     }
 
-    /// Makes the disk a file of this length, which may come to be as long as the disk was.
+    /// Turns the disk into a file of this length, which may grow to the disk's length.
     pub fn become_file(&self, bytes: u64) {
         let mut state = self.state.lock();
         assert!(bytes <= state.seen.size_bytes(), "a file of {bytes} bytes on a smaller disk");
@@ -125,20 +126,20 @@ impl SimDisk {
         state.certain.flip_bit(offset, bit);
     }
 
-    /// Reads the medium as it is now, past all faults.
+    /// Reads the current content of the medium, bypassing all faults.
     pub fn peek(&self, offset: u64, out: &mut [u8]) {
         self.state.lock().seen.read(offset, out);
     }
 
-    /// Writes the medium, past all faults; certain at once.
+    /// Writes to the medium, bypassing all faults; certain immediately.
     pub fn poke(&self, offset: u64, data: &[u8]) {
         let mut state = self.state.lock();
         state.seen.write(offset, data);
         state.certain.write(offset, data);
     }
 
-    /// A copy of the medium as it is now, with its unreadable places and nothing pending, attached
-    /// to another power switch: a way to try one image many times.
+    /// A copy of the medium's current state, with its unreadable places and nothing pending,
+    /// attached to another power switch: for trying one image many times.
     pub fn duplicate(&self, power: Arc<Power>) -> Self {
         let state = self.state.lock();
         let copy = State {
@@ -156,7 +157,7 @@ impl SimDisk {
         Self { state: Mutex::new(copy), power, read_alignment: self.read_alignment }
     }
 
-    /// Decides what a loss of power has left.
+    /// Decides the state after a power loss.
     pub(crate) fn settle(&self, rng: &mut Rng) {
         let mut state = self.state.lock();
         let state = &mut *state;
@@ -170,9 +171,9 @@ impl SimDisk {
 }
 
 impl SimDisk {
-    /// Decides what the next process finds after the last one has died with the power on. Writes
-    /// whose sync failed are no longer remembered by anyone: each sector of them has been dropped,
-    /// or is an ordinary write again.
+    /// Decides the state seen by the next process after the previous one died with the power on.
+    /// Writes whose sync failed are forgotten: each of their sectors was dropped, or is an ordinary
+    /// write again.
     pub(crate) fn restart(&self, rng: &mut Rng) {
         let mut state = self.state.lock();
         let state = &mut *state;
@@ -197,9 +198,9 @@ enum Tear {
     AllButOne,
 }
 
-/// Chooses what survives and in which order it lands. Uniform choice per sector would hardly ever
-/// show the regular patterns (all but one write lost, only the last one there), so a pattern is
-/// chosen first.
+/// Chooses the writes that survive and their order. A uniform choice per sector would hardly ever
+/// produce the regular patterns (all but one write lost, only the last one present), so a pattern
+/// is chosen first.
 fn survivors(mut pending: Vec<Pending>, rng: &mut Rng) -> Vec<(Pending, Tear)> {
     let count = pending.len();
     if count == 0 {
@@ -275,8 +276,8 @@ impl State {
         self.unreadable.retain(|bad| bad.start < offset || bad.end > end);
     }
 
-    /// Leaves of a range what a hole punched in it may leave: zeroes as on a file, the old bytes as
-    /// on a device that ignores it, garbage because it is allowed.
+    /// Leaves a range in a state that punching a hole may leave: zeroes as in a file, the old bytes
+    /// as on a device that ignores it, garbage because it is allowed.
     fn punch(&mut self, offset: u64, len: u64) {
         let mut left = vec![0; len as usize];
         match self.rng.below(4) {
@@ -290,7 +291,7 @@ impl State {
         }
     }
 
-    /// Takes space for a range; false when there is not enough.
+    /// Allocates space for a range; false when there is not enough.
     fn occupy(&mut self, offset: u64, len: u64) -> bool {
         let pages = page_range(offset, len);
         let missing = self.occupied[pages.clone()].iter().filter(|there| !**there).count();
@@ -311,8 +312,8 @@ impl State {
             }
             return;
         }
-        // Doomed sectors (all older than the rest) stay in doubt unless something certain now lies
-        // over them.
+        // Doomed sectors (all older than the rest) stay in doubt unless covered by something
+        // certain.
         let mut covered = HashSet::new();
         for op in ops.iter().filter(|op| !op.doomed) {
             self.certain.write(op.offset, &op.data);
@@ -346,7 +347,7 @@ fn no_space(what: &str, offset: u64, len: u64) -> io::Error {
 }
 
 impl DiskHandle {
-    /// Asks the power switch; a flipped bit is done here, everything else is the caller's.
+    /// Consults the power switch; a bit flip is applied here, everything else is up to the caller.
     fn point(&self, kind: PointKind, offset: u64, len: u64) -> Result<Option<Fault>, io::Error> {
         match self.disk.power.point(self.generation, kind, offset, len) {
             Verdict::Proceed => Ok(None),
@@ -524,7 +525,7 @@ impl Disk for DiskHandle {
         let fault = self.point(PointKind::Shrink, bytes, 0)?;
         if matches!(fault, None | Some(Fault::Crash)) {
             let mut state = self.disk.state.lock();
-            // What was there is gone, on a device as well: it may grow again.
+            // The old content is gone, on a device as well: it may grow again.
             state.punch(bytes, size - bytes);
             if state.is_file {
                 state.length.set(bytes);

@@ -1,20 +1,20 @@
-//! The history of volumes, as the model keeps it: a snapshot is a copy, so are a clone and a
-//! rollback. Beside the contents it knows who came from whom: which snapshots a rollback gives up,
-//! and which a promotion moves.
+//! The history of volumes in the model: a snapshot is a copy, and so are a clone and a rollback. In
+//! addition to the contents it knows the descent: which snapshots a rollback discards, and which a
+//! promotion moves.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::Model;
 use crate::model::Volume;
 
-/// Where a volume or a snapshot comes from.
+/// Descent of a volume or a snapshot.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct History {
-    /// The line of states that it belongs to: a volume's own, and that of its snapshots.
+    /// The line of states that it belongs to: that of a volume and its snapshots.
     timeline: u64,
     /// When it was taken, for a snapshot.
     serial: u64,
-    /// Serials of the snapshots that lie in its past, oldest first; of a snapshot, itself included.
+    /// Serials of the snapshots in its past, oldest first; for a snapshot, including itself.
     past: Vec<u64>,
     /// Number of snapshots and rollbacks of a volume so far.
     pub epoch: u32,
@@ -23,8 +23,8 @@ pub(crate) struct History {
 }
 
 impl Volume {
-    /// Its content now, nothing of it in doubt but what already is: that of a snapshot which has
-    /// just been made durable.
+    /// Its current content, with no doubts beyond the existing ones: the content of a snapshot just
+    /// made durable.
     fn frozen(&self) -> Self {
         let mut copy = self.clone();
         copy.unsettled.clear();
@@ -42,7 +42,7 @@ fn title(volume: &str, snapshot: &str) -> String {
     format!("{volume}@{snapshot}")
 }
 
-/// Whether something lies in a folder.
+/// Whether an object lies in a folder.
 pub(crate) fn is_in(inner: &str, folder: &str) -> bool {
     inner.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/'))
 }
@@ -86,7 +86,8 @@ impl Model {
         newer
     }
 
-    /// What promoting a clone moves: full names before and after. `None` if it cannot be promoted.
+    /// The full names, before and after, of the objects that promoting a clone moves. `None` if it
+    /// cannot be promoted.
     pub fn promotion(&self, name: &str) -> Option<Vec<(String, String)>> {
         let past: BTreeSet<u64> = self.volumes[name].history.past.iter().copied().collect();
         let in_past =

@@ -1,6 +1,6 @@
-//! The bytes of a disk at one moment: sparse, copied on write by the page, so that keeping two of
-//! them (what reads see, and what is certain to survive) costs only what differs. Knows nothing of
-//! durability.
+//! The content of a disk at a point in time: sparse, and copied on write by page, so that keeping
+//! two of them (the visible content, and the one certain to survive) only costs the difference.
+//! Knows nothing of durability.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ pub(crate) const PAGE: usize = 4096;
 
 type Page = Arc<[u8; PAGE]>;
 
-/// A sparse array of bytes. What was never written reads as zeroes.
+/// A sparse array of bytes. Unwritten ranges read as zeroes.
 #[derive(Debug, Clone)]
 pub(crate) struct Image {
     pages: Vec<Option<Page>>,
@@ -51,7 +51,7 @@ impl Image {
         }
     }
 
-    /// Makes the pages that hold the range the same as those of another image.
+    /// Copies the pages that contain the range from another image.
     pub fn copy_pages(&mut self, from: &Self, offset: u64, len: usize) {
         for (page, _, _) in pieces(offset, len) {
             self.pages[page].clone_from(&from.pages[page]);

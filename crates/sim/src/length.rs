@@ -1,5 +1,5 @@
-//! How long a simulated file is: what its user sees, and what a loss of power may leave. A device
-//! has a length, too, which never changes.
+//! The length of a simulated file: as its user sees it, and as a power loss may leave it. A device
+//! has a fixed length.
 
 use crate::Rng;
 
@@ -39,7 +39,7 @@ impl Length {
         self.is_doomed = !self.pending.is_empty();
     }
 
-    /// Decides what a loss of power has left.
+    /// Decides the state after a power loss.
     pub fn settle(&mut self, rng: &mut Rng) {
         if !self.pending.is_empty() {
             self.pending.push(self.certain);
@@ -48,8 +48,8 @@ impl Length {
         *self = Self::new(self.certain);
     }
 
-    /// Decides what the next process finds: what could not be synced has been dropped, or is an
-    /// ordinary change again.
+    /// Decides the state that the next process sees: a change that could not be synced was dropped,
+    /// or is an ordinary change again.
     pub fn restart(&mut self, rng: &mut Rng) {
         if std::mem::take(&mut self.is_doomed) && rng.coin() {
             self.pending.clear();

@@ -1,11 +1,11 @@
-//! A world that fails on command, for tests: a [`SimDisk`] and a [`SimStore`] behind one power
-//! switch ([`Power`]), a clock and a source of entropy that repeat themselves from a seed, and a
-//! byte-exact [`Model`] of what volumes must hold before and after a crash. Owns no knowledge of
-//! the engine: it sees only the traits of `env`, so that the same simulator judges a toy log (see
-//! `tests/toy_log.rs`) and the real thing.
+//! A simulated world that fails on command, for tests: a [`SimDisk`] and a [`SimStore`] with a
+//! common power switch ([`Power`]), a clock and a source of entropy that repeat from a seed, and a
+//! byte-exact [`Model`] of the required content of volumes before and after a crash. Knows nothing
+//! of the engine: it only uses the traits of `env`, so that the same simulator tests a toy log (see
+//! `tests/toy_log.rs`) and the real one.
 //!
 //! This crate is a test tool: it panics when it is misused or when the code under test breaks the
-//! contract of a trait (an unaligned write, a write past the end), because that is a bug and no
+//! contract of a trait (an unaligned write, a write past the end), because that is a bug and not a
 //! fault of the medium.
 #![allow(clippy::panic, clippy::unwrap_used, clippy::expect_used)]
 

@@ -38,13 +38,13 @@ impl Machine {
         }
     }
 
-    /// Chooses what later losses of power will leave, independently of what led to them.
+    /// Selects the outcome of later power losses, independent of the events before them.
     pub const fn reseed(&mut self, seed: u64) {
         self.rng = Rng::new(seed);
     }
 
-    /// The power fails (if it has not yet) and comes back: the disk and the store hold what
-    /// survived. Handles from before are dead.
+    /// The power fails (if it has not yet) and returns: the disk and the store hold the surviving
+    /// state. Handles from before are dead.
     pub fn power_cycle(&mut self) {
         self.power.cut();
         let _stopped = self.power.stopped();
@@ -54,8 +54,8 @@ impl Machine {
         self.power.start();
     }
 
-    /// The program has died and is started anew; the power stayed on, so nothing that was written
-    /// is lost, and nothing has become certain either. Handles from before are dead.
+    /// The program has died and is restarted; the power stayed on, so no write is lost, and none
+    /// has become certain either. Handles from before are dead.
     pub fn restart(&mut self) {
         let _stopped = self.power.stopped();
         self.disk.restart(&mut self.rng);

@@ -1,7 +1,7 @@
-//! What volumes must hold, byte for byte: for each 4 KiB block the content that a read must give
-//! now, and every content that a crash may leave (that of the last acknowledged flush, and all that
-//! was written since). Owns no engine: the harness tells it what was asked and how it ended, and
-//! asks it whether what came back is right.
+//! The required content of volumes, byte for byte: for each 4 KiB block the content that a read
+//! must return now, and every content that a crash may leave (that of the last acknowledged flush,
+//! and of all writes since). Independent of the engine: the harness reports requests and their
+//! results, and asks whether the data read is right.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
@@ -19,7 +19,7 @@ pub enum Outcome {
     Done,
     /// Acknowledged as durable.
     Durable,
-    /// An error, or a crash on the way: each block of it may or may not have been written.
+    /// An error, or a crash in the middle: each of its blocks may or may not have been written.
     Failed,
 }
 
@@ -28,7 +28,7 @@ pub(crate) struct Block {
     /// The contents that a read may give now: one, unless a write failed or the block was not read
     /// since a crash.
     pub visible: Vec<Content>,
-    /// What a crash may leave.
+    /// Contents that a crash may leave.
     pub possible: Vec<Content>,
 }
 
@@ -56,20 +56,20 @@ pub(crate) struct Volume {
     pub history: History,
 }
 
-/// What came back and should not have.
+/// Content that should not have been read.
 #[derive(Debug, Clone)]
 pub struct Mismatch {
     /// Volume.
     pub volume: String,
     /// Block within it.
     pub block: u64,
-    /// Contents of which one should have been there.
+    /// The acceptable contents.
     pub expected: Vec<Content>,
-    /// Digest of what was there.
+    /// Digest of the actual content.
     pub got: u64,
-    /// Where else that content has been seen, if it has.
+    /// Another place where that content was seen, if any.
     pub known_as: Option<String>,
-    /// First byte that differs from the newest expected content, and the two bytes there.
+    /// First byte that differs from the newest expected content, with both values.
     pub first_difference: Option<(usize, u8, u8)>,
 }
 
@@ -99,7 +99,7 @@ pub struct Model {
     pub(crate) folders: BTreeMap<String, BTreeMap<String, String>>,
     pool_properties: BTreeMap<String, String>,
     in_doubt: Option<TableOp>,
-    /// What volumes held when taking a snapshot of them was interrupted.
+    /// Content of volumes when a snapshot of them was interrupted.
     doubtful: BTreeMap<String, Volume>,
     /// Timelines and snapshots so far.
     pub(crate) serial: u64,
@@ -109,7 +109,7 @@ pub struct Model {
     seen: HashMap<u64, Vec<Place>>,
 }
 
-/// Volume, block, and the operation that wrote there.
+/// Volume, block, and the operation that wrote to it.
 type Place = (String, u64, u64);
 
 impl Model {
@@ -118,7 +118,7 @@ impl Model {
         Self { pool_properties, ..Self::default() }
     }
 
-    /// Names the operation that comes next, for messages.
+    /// Sets the number of the next operation, for messages.
     pub const fn begin_op(&mut self, op: u64) {
         self.op = op;
     }
@@ -149,7 +149,7 @@ impl Model {
         self.volumes.iter().filter(is_share).map(|(name, _)| name.clone()).collect()
     }
 
-    /// The folders and shares that something of that name lies in, the nearest first, and their
+    /// The folders and shares that contain something of that name, innermost first, with their
     /// properties.
     pub fn folders_above(&self, name: &str) -> Vec<(&str, &BTreeMap<String, String>)> {
         let folders = self.folders.iter().map(|(folder, properties)| (folder.as_str(), properties));
@@ -159,8 +159,8 @@ impl Model {
         above
     }
 
-    /// A property that is in force for a volume: its own, or else that of a folder or a share that
-    /// it lies in, or else the pool's. Quota and reservation of these are their own.
+    /// The value of a property in force for a volume: its own, else that of a folder or a share
+    /// that contains it, else the pool's. Quota and reservation are not inherited.
     pub fn property(&self, name: &str, key: &str) -> Option<&str> {
         let above = self.folders_above(name);
         let is_passed_on = !["quota", "reservation"].contains(&key);
@@ -169,7 +169,7 @@ impl Model {
         own.or_else(of_folders).or_else(|| self.pool_properties.get(key)).map(String::as_str)
     }
 
-    /// Bytes of the blocks that hold something other than zeroes.
+    /// Bytes of the blocks that are not all zeroes.
     pub fn nonzero_bytes(&self, name: &str) -> u64 {
         let holds_data = |block: &&Block| block.visible.iter().all(|content| content.bytes.is_some());
         self.volumes[name].blocks.values().filter(holds_data).count() as u64 * BLOCK_BYTES as u64
@@ -222,7 +222,8 @@ impl Model {
         }
     }
 
-    /// A range was zeroed or discarded. Costs what the range holds, not what it spans.
+    /// A range was zeroed or discarded. Takes time in proportion to the range's content, not its
+    /// length.
     pub fn zero(&mut self, name: &str, offset: u64, len: u64, outcome: Outcome) {
         const BLOCK: u64 = BLOCK_BYTES as u64;
         let end = offset + len;
@@ -232,7 +233,7 @@ impl Model {
         }
         self.write(name, offset, &vec![0; (from * BLOCK - offset) as usize], outcome);
         self.write(name, to * BLOCK, &vec![0; (end - to * BLOCK) as usize], outcome);
-        // What is not in the table is zeroes already.
+        // Blocks that are not in the table are zeroes already.
         let there: Vec<u64> = self.volumes[name].blocks.range(from..to).map(|(index, _)| *index).collect();
         for index in there {
             self.write(name, index * BLOCK, &[0; BLOCK_BYTES], outcome);
@@ -248,7 +249,7 @@ impl Model {
             if block.possible.len() > 1 {
                 volume.unsettled.insert(index);
             } else if block.possible[0].bytes.is_none() {
-                // What is not in the table is zeroes: large holes cost nothing.
+                // Blocks that are not in the table are zeroes: large holes cost nothing.
                 volume.blocks.remove(&index);
             }
         }
@@ -270,13 +271,13 @@ impl Model {
         }
     }
 
-    /// After a loss of power everything has been read once: what was seen is what the medium holds.
+    /// After a power loss everything has been read once: the content seen is the content of the
+    /// medium.
     pub fn settled(&mut self) {
         self.flushed_all();
     }
 
-    /// Whether the content that a read gave is right. What it gave is then the only visible
-    /// content.
+    /// Checks the content that a read returned, which then becomes the only visible content.
     ///
     /// # Errors
     /// The first block that is wrong.
@@ -300,8 +301,8 @@ impl Model {
         Ok(())
     }
 
-    /// Whether a range of whole blocks may read as zeroes. Then zeroes are the only visible
-    /// content. Costs what the range holds, not what it spans.
+    /// Checks that a range of whole blocks may read as zeroes, which then become its only visible
+    /// content. Takes time in proportion to the range's content, not its length.
     ///
     /// # Errors
     /// The first block that must hold something else.
@@ -317,9 +318,8 @@ impl Model {
         Ok(())
     }
 
-    /// Whether `data` is something that was written to that block of some volume at some time (the
-    /// check that is left when the medium itself lost data and said so). Of some volume, because
-    /// clones and names move.
+    /// Whether `data` was written to that block of any volume at any time (the remaining check when
+    /// the medium itself reported a loss of data). Any volume, because clones and names move.
     pub fn is_known(&self, block: u64, data: &[u8]) -> bool {
         is_zero(data)
             || self.seen.get(&digest(data)).is_some_and(|places| places.iter().any(|(_, index, _)| *index == block))
@@ -364,7 +364,7 @@ impl Model {
         }
     }
 
-    /// A change of the table failed or was interrupted: only the next start tells.
+    /// A change of the table failed or was interrupted: the next start decides.
     pub fn table_in_doubt(&mut self, op: TableOp) {
         let is_meant = |name: &String| match &op {
             TableOp::Snapshot { volume, .. } => name == volume,
@@ -381,11 +381,11 @@ impl Model {
         self.in_doubt.is_some()
     }
 
-    /// Compares the table with what a start found; a change in doubt has happened or has not, but
-    /// nothing in between.
+    /// Compares the table with the result of a start; a change in doubt has happened completely or
+    /// not at all.
     ///
     /// # Errors
-    /// What differs.
+    /// The difference.
     pub fn resolve(
         &mut self,
         volumes: &BTreeMap<String, Observed>,
@@ -396,7 +396,7 @@ impl Model {
         let Err(without) = self.compare(volumes, pool_properties) else { return Ok(()) };
         let Some(doubt) = doubt else { return Err(without) };
         let before = self.clone();
-        // If one was taken, all that had been written by then is there, in the volume as in the
+        // If one was taken, everything written by then is present, in the volume and in the
         // snapshot.
         self.volumes.extend(doubtful);
         self.table_done(&doubt);
@@ -426,7 +426,7 @@ impl Model {
         Err(format!("neither without {doubt:?} ({without}) nor with it ({with})"))
     }
 
-    /// Whether the folder or the share of a name is there.
+    /// Whether the folder or the share that contains a name exists.
     fn has_folder_of(&self, name: &str) -> bool {
         let is_there = |holder: &str| self.folders.contains_key(holder) || self.volumes.contains_key(holder);
         name.rsplit_once('/').is_none_or(|(holder, _)| is_there(holder))
@@ -492,7 +492,7 @@ fn mismatch(
     let known_as = if is_zero(got) {
         Some("zeroes".to_owned())
     } else {
-        // Where it comes from: the same block of old, if it was ever there, else any other.
+        // Its origin: the same block earlier, if it was ever there, else any other.
         seen.get(&digest(got)).and_then(|places| {
             let here = places.iter().find(|(volume, index, _)| volume == name && *index == block);
             here.or(places.last()).map(|(volume, block, op)| format!("what op {op} wrote to {volume} block {block}"))

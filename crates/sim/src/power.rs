@@ -1,6 +1,6 @@
 //! The power switch and the plan of faults: every operation of the simulated disk and store that
-//! can fail asks here first. Owns the numbering of points, the plan, and whether the power is on.
-//! Does not know what an operation does.
+//! can fail consults it first. Owns the numbering of points, the plan, and the power state. Does
+//! not know the operations themselves.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -8,7 +8,7 @@ use std::io;
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// What kind of operation a point stands for.
+/// Kind of operation at a point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PointKind {
     /// A write to the disk.
@@ -17,11 +17,11 @@ pub enum PointKind {
     Sync,
     /// Space set aside on the disk.
     Reserve,
-    /// Space given back on the disk.
+    /// Space freed on the disk.
     Punch,
     /// The disk is made longer, to `offset` bytes.
     Grow,
-    /// The disk is cut off behind `offset` bytes.
+    /// The disk is truncated to `offset` bytes.
     Shrink,
     /// A read of the disk; numbered only if asked for.
     Read,
@@ -35,16 +35,16 @@ pub enum PointKind {
     Keep,
 }
 
-/// What goes wrong at a point.
+/// Fault at a point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// The power fails: this operation has happened in part, and nothing works until the power is
-    /// back.
+    /// The power fails: this operation has happened in part, and nothing works until the power
+    /// returns.
     Crash,
-    /// EIO. Of a write any subset of sectors has happened; of a sync nothing is promised, now or by
-    /// a later sync.
+    /// EIO. Any subset of a write's sectors was written; a sync guarantees nothing, now or by a
+    /// later sync.
     Io,
-    /// A write of which only the first part has happened, reported as an error. Elsewhere like
+    /// A write of which only the first part was written, reported as an error. Elsewhere like
     /// [`Fault::Io`].
     ShortWrite,
     /// ENOSPC; nothing has happened.
@@ -78,13 +78,11 @@ impl fmt::Display for Point {
     }
 }
 
-/// Between two starts of the machine lies one generation; a handle of an older one finds the door
-/// closed.
+/// Period between two starts of the machine; handles of an earlier one are refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Generation(pub u64);
 
-/// Points kept for the story that a failure tells: enough for the last few operations of the
-/// engine.
+/// Points kept for the report of a failure: enough for the last few operations of the engine.
 const TRACE_POINTS: usize = 48;
 
 #[derive(Debug, Default)]
@@ -103,12 +101,12 @@ struct State {
 #[derive(Debug, Default)]
 pub struct Power {
     state: Mutex<State>,
-    /// Held by each operation that changes something, for as long as it takes; alone, by the
-    /// restart of the machine.
+    /// Held shared by each operation that changes something, for its duration; held exclusively by
+    /// the restart of the machine.
     running: RwLock<()>,
 }
 
-/// What an operation is told.
+/// Decision about an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// Do it.
@@ -126,7 +124,7 @@ pub(crate) fn power_lost() -> io::Error {
     io::Error::other(POWER_LOST)
 }
 
-/// Whether an error message speaks of the simulated loss of power.
+/// Whether an error message reports the simulated power loss.
 pub fn is_power_loss(message: &str) -> bool {
     message.contains(POWER_LOST)
 }
@@ -183,20 +181,20 @@ impl Power {
         Generation(self.state.lock().generation)
     }
 
-    /// Power is back (or the process has been started anew): older handles stay dead.
+    /// The power is back (or the process was restarted): older handles stay dead.
     pub(crate) fn start(&self) {
         let mut state = self.state.lock();
         state.lost = false;
         state.generation += 1;
     }
 
-    /// An operation that changes something begins, and ends when this goes: none that was let
-    /// through before the power failed does anything when it is back.
+    /// Begins an operation that changes something, until the guard is dropped: no operation
+    /// admitted before a power failure takes effect after it.
     pub(crate) fn running(&self) -> RwLockReadGuard<'_, ()> {
         self.running.read()
     }
 
-    /// Waits for operations under way, and keeps others from beginning.
+    /// Waits for operations in progress, and keeps others from starting.
     pub(crate) fn stopped(&self) -> RwLockWriteGuard<'_, ()> {
         self.running.write()
     }

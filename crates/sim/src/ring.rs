@@ -1,10 +1,10 @@
-//! Reads that are under way together and end in any order, on any disk.
+//! Concurrent reads that end in any order, on any disk.
 
 use env::{AlignedBuf, Disk, EndedRead, ReadRing};
 
 use crate::Rng;
 
-/// A ring that reads what it waits for, one of all that have begun at random.
+/// A ring that executes a random one of the started reads whenever it is waited for.
 pub struct SimRing<'a> {
     disk: &'a dyn Disk,
     rng: Rng,

@@ -1,12 +1,12 @@
-//! An object space in memory that loses power on command.
+//! An in-memory object space that loses power on command.
 //!
-//! Between flushes each 4 KiB block has its own history: after a loss of power it holds its durable
-//! content or any later one, whatever other blocks hold. That is as much as the trait promises, and
-//! no more.
+//! Between flushes each 4 KiB block has a separate history: after a power loss it holds its durable
+//! content or any later one, independent of other blocks. The trait guarantees this much, and no
+//! more.
 //!
-//! What a space knows of a file beside its data is a *mark* here, as if it were one more block of
-//! the file: it is there from the first write on, and goes when all of the file was discarded and
-//! that was finished. Only memory knows which marks are to go.
+//! The space's knowledge of a file, apart from its data, is represented by a *mark*, as if it were
+//! one more block of the file: it exists from the first write on, and is removed when all of the
+//! file was discarded and that was finished. Only memory knows which marks will be removed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -18,14 +18,14 @@ use surface::{Allocation, Capacity, Error, ErrorKind, OWN_FILES_END, ObjectSpace
 use crate::Rng;
 
 const BLOCK: u64 = 4096;
-/// The number of a file's mark, behind all of its blocks.
+/// The number of a file's mark, after all of its blocks.
 const MARK: u64 = u64::MAX;
 /// Bytes of a file.
 const FILE_BYTES: u64 = 1 << 52;
 
 type Block = Option<Arc<[u8; BLOCK as usize]>>;
 
-/// A block's durable content, and what was written since.
+/// A block's durable content, and later writes.
 #[derive(Clone, Default)]
 struct History {
     durable: Block,
@@ -42,7 +42,7 @@ impl History {
 struct Inner {
     blocks: BTreeMap<(u64, u64), History>,
     unflushed: BTreeSet<(u64, u64)>,
-    /// Files whose marks go with the next flush.
+    /// Files whose marks the next flush removes.
     to_go: BTreeSet<u64>,
     /// Changes and flushes until power goes.
     calls_left: Option<u64>,
@@ -59,9 +59,9 @@ struct Room {
     blocks: u64,
     /// More of the tree's own files.
     own: u64,
-    /// Writes to these files until one finds no room, whatever there is.
+    /// Writes to these files until one finds no space, regardless of the limit.
     own_writes: u64,
-    /// None of these files takes any write.
+    /// Whether all writes to these files fail.
     refuses_own: bool,
 }
 
@@ -77,21 +77,21 @@ impl SimSpace {
         Arc::default()
     }
 
-    /// Power goes in the middle of the change or flush after `calls` more of them.
+    /// Cuts the power in the middle of a change or flush, after `calls` more of them.
     pub fn fail_after(&self, calls: u64) {
         self.inner.lock().calls_left = Some(calls);
     }
 
-    /// The space takes so many blocks more, and `own` more of the tree's own files. Of those, one
-    /// write finds no room after `own_writes`, whatever there is: too little may have been set
-    /// aside.
+    /// Limits the space to `blocks` more blocks, plus `own` more of the tree's own files. After
+    /// `own_writes`, one write to those finds no space regardless of the limit, as when too little
+    /// was reserved.
     pub fn limit(&self, blocks: u64, own: u64, own_writes: u64) {
         let mut inner = self.inner.lock();
         inner.used = inner.held(0..u64::MAX).count() as u64;
         inner.room = Some(Room { blocks: inner.used + blocks, own, own_writes, refuses_own: false });
     }
 
-    /// The space takes nothing more, of the tree's own files neither.
+    /// Refuses all writes, including those of the tree's own files.
     pub fn refuse_all(&self) {
         self.limit(0, 0, u64::MAX);
         if let Some(room) = &mut self.inner.lock().room {
@@ -104,7 +104,7 @@ impl SimSpace {
         self.inner.lock().room.is_some()
     }
 
-    /// The space takes whatever comes.
+    /// Removes the limit.
     pub fn lift_limit(&self) {
         self.inner.lock().room = None;
     }
@@ -114,18 +114,18 @@ impl SimSpace {
         self.inner.lock().calls
     }
 
-    /// Whether power has gone.
+    /// Whether the power is off.
     pub fn is_off(&self) -> bool {
         self.inner.lock().is_off
     }
 
-    /// What is there when power comes back: of each block the durable content or a later one, as
-    /// `rng` says.
+    /// The state when power returns: for each block the durable content or a later one, chosen by
+    /// `rng`.
     pub fn after_power_loss(&self, rng: &mut Rng) -> Arc<Self> {
         let inner = self.inner.lock();
         let mut blocks = BTreeMap::new();
-        // How much of what was not flushed survives is drawn once, so that runs with nothing, all
-        // and anything between come.
+        // The surviving part of the unflushed data is drawn once, so that runs with none, all and
+        // anything in between occur.
         let share = rng.below(5);
         for (&key, history) in &inner.blocks {
             let versions = history.later.len() as u64;
@@ -142,7 +142,7 @@ impl SimSpace {
         Arc::new(Self { inner: Mutex::new(Inner { blocks, ..Inner::default() }) })
     }
 
-    /// What is there now, as a snapshot has it.
+    /// The current state, as a snapshot.
     pub fn snapshot(&self) -> Arc<Self> {
         let inner = self.inner.lock();
         let blocks = inner.blocks.iter().filter(|(_, history)| history.now().is_some());
@@ -172,7 +172,7 @@ fn off() -> Error {
 }
 
 impl Inner {
-    /// Counts a change; `true` if power goes in the middle of it.
+    /// Counts a change; `true` if the power goes off in the middle of it.
     fn count(&mut self) -> Result<bool> {
         if self.is_off {
             return Err(off());
@@ -291,7 +291,7 @@ impl ObjectSpace for SimSpace {
         let mut inner = self.inner.lock();
         let is_last = inner.count()?;
         if !is_last && let Err(error) = inner.admit(file, offset, data.len() as u64) {
-            // What finds room is there, of files that are not the tree's own.
+            // Of a write to an ordinary file, the part that fits is stored.
             if file >= OWN_FILES_END {
                 inner.write_in_part(file, offset, &data);
             }

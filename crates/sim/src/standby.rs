@@ -1,10 +1,10 @@
-//! Memory that outlives the program and not the machine. A program that dies between two stores
-//! leaves what it has stored by then; a copy that it dies in has happened in part. After a loss of
-//! power it is gone, or is still there with another boot's number, as a file on a disk would be.
+//! Memory that survives the program but not the machine. A program that dies between two stores
+//! leaves those done so far; a copy in which it dies has happened in part. After a power loss the
+//! memory is gone, or remains with another boot's number, like a file on a disk.
 //!
-//! Memory that is made has its place when it is filled; each use of the place is a point at which
-//! the program can die. Files next to the memory stand for journals of shares: the harness makes
-//! them, and an opening removes them or passes them over.
+//! New memory becomes visible when it is filled; each access to its location is a point at which
+//! the program can die. Files next to the memory stand for journals of shares: the harness creates
+//! them, and an opening removes them or skips them.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use crate::Rng;
 use crate::power::{Fault, Generation, PointKind, Power, Verdict, power_lost};
 
-/// Standby memory, which its place and its users share.
+/// Standby memory, shared by its location and its users.
 #[derive(Debug, Default)]
 struct File {
     bytes: Mutex<Vec<u8>>,
@@ -58,7 +58,7 @@ struct State {
     files: BTreeMap<([u8; 16], u8), Arc<File>>,
     /// How many files were set aside.
     aside: usize,
-    /// How many files lie next to the memory, by pool and copy.
+    /// Number of files next to the memory, by pool and copy.
     beside: BTreeMap<([u8; 16], u8), usize>,
     /// Copies of a pool so far, the original not counted.
     copies: u8,
@@ -66,7 +66,8 @@ struct State {
     bytes_max: Option<usize>,
 }
 
-/// The place of standby memory of a simulated machine; the engine gets a [`StandbyHandle`] of it.
+/// The location of standby memory on a simulated machine; the engine gets a [`StandbyHandle`] to
+/// it.
 #[derive(Debug)]
 pub struct SimStandby {
     state: Arc<Mutex<State>>,
@@ -75,7 +76,7 @@ pub struct SimStandby {
     copy: u8,
 }
 
-/// The place as one generation of its user sees it.
+/// The location as seen by one generation of its user.
 #[derive(Debug)]
 pub struct StandbyHandle {
     standby: Arc<SimStandby>,
@@ -109,13 +110,12 @@ impl SimStandby {
         self.state.lock().aside
     }
 
-    /// How many files lie next to the memory of this copy of the pool.
+    /// Number of files next to the memory of this copy of the pool.
     pub fn beside(&self, pool: &[u8; 16]) -> usize {
         self.state.lock().beside.get(&(*pool, self.copy)).copied().unwrap_or(0)
     }
 
-    /// Puts so many files next to the memory of this copy of the pool, in place of those that are
-    /// there.
+    /// Puts `files` files next to the memory of this copy of the pool, replacing the existing ones.
     pub fn put_beside(&self, pool: &[u8; 16], files: usize) {
         self.state.lock().beside.insert((*pool, self.copy), files);
     }
@@ -136,22 +136,22 @@ impl SimStandby {
         self.state.lock().bytes_max = Some(bytes);
     }
 
-    /// The bytes that there are for a pool.
+    /// The bytes stored for a pool.
     pub fn peek(&self, pool: &[u8; 16]) -> Option<Vec<u8>> {
         self.state.lock().files.get(&(*pool, self.copy)).map(|file| file.bytes.lock().clone())
     }
 
-    /// The pools that something is there for.
+    /// The pools for which something is stored.
     pub fn pools(&self) -> Vec<[u8; 16]> {
         self.state.lock().files.keys().filter(|(_, copy)| *copy == self.copy).map(|(pool, _)| *pool).collect()
     }
 
-    /// Puts bytes there, past all faults.
+    /// Stores bytes, bypassing all faults.
     pub fn poke(&self, pool: &[u8; 16], bytes: Vec<u8>) {
         self.state.lock().files.insert((*pool, self.copy), File::of(bytes));
     }
 
-    /// Zeroes a range of the memory while it is in use, past all faults.
+    /// Zeroes a range of the memory while it is in use, bypassing all faults.
     pub fn zero(&self, pool: &[u8; 16], range: Range<usize>, missing: MissingSpace) {
         if let Some(file) = self.state.lock().files.get(&(*pool, self.copy)) {
             file.bytes.lock()[range].fill(0);
@@ -159,8 +159,7 @@ impl SimStandby {
         }
     }
 
-    /// The machine is started anew: every second time something is still there, as if the place
-    /// were on a disk.
+    /// The machine restarts: with probability one half the memory remains, as if it were on a disk.
     pub(crate) fn settle(&self, rng: &mut Rng) {
         let mut state = self.state.lock();
         state.boot += 1;

@@ -1,7 +1,7 @@
-//! A map store in memory that keeps exactly to the contract of [`env::MapStore`]: after a loss of
-//! power it holds the state after some committed batch that is not older than the last persisted
-//! one. A batch whose commit failed may turn up after a restart if nothing was committed after it
-//! (its record in a store's journal may be whole).
+//! An in-memory map store that follows exactly the contract of [`env::MapStore`]: after a power
+//! loss it holds the state after some committed batch that is not older than the last persisted
+//! one. A batch whose commit failed may reappear after a restart if nothing was committed after it
+//! (its record in a store's journal may be complete).
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -22,18 +22,18 @@ struct State {
     certain: Map,
     /// Committed since the last persist, oldest first.
     pending: Vec<Changes>,
-    /// Failed, but perhaps there.
+    /// Failed, but possibly present.
     limbo: Option<Changes>,
 }
 
-/// A simulated map store; the engine gets a [`StoreHandle`] of it.
+/// A simulated map store; the engine gets a [`StoreHandle`] to it.
 #[derive(Debug)]
 pub struct SimStore {
     state: Mutex<State>,
     power: Arc<Power>,
 }
 
-/// The store as one generation of its user sees it.
+/// The store as seen by one generation of its user.
 #[derive(Debug)]
 pub struct StoreHandle {
     store: Arc<SimStore>,
@@ -56,7 +56,7 @@ impl SimStore {
         self.state.lock().seen.iter().map(|(k, v)| (k.clone(), v.clone())).collect()
     }
 
-    /// Replaces (or removes) a value, past all faults; certain at once.
+    /// Replaces (or removes) a value, bypassing all faults; certain immediately.
     pub fn poke(&self, key: &[u8], value: Option<&[u8]>) {
         let mut state = self.state.lock();
         let change = vec![(key.to_vec(), value.map(<[u8]>::to_vec))];
@@ -71,14 +71,14 @@ impl SimStore {
         self.poke(key, Some(&value));
     }
 
-    /// A copy as it is now with nothing pending, attached to another power switch.
+    /// A copy of the current state with nothing pending, attached to another power switch.
     pub fn duplicate(&self, power: Arc<Power>) -> Self {
         let seen = self.state.lock().seen.clone();
         let copy = State { certain: seen.clone(), seen, ..State::default() };
         Self { state: Mutex::new(copy), power }
     }
 
-    /// Decides what a loss of power has left.
+    /// Decides the state after a power loss.
     pub(crate) fn settle(&self, rng: &mut Rng) {
         let mut state = self.state.lock();
         let state = &mut *state;
@@ -96,7 +96,7 @@ impl SimStore {
         state.seen = state.certain.clone();
     }
 
-    /// Decides what a restart of the process (without loss of power) has left.
+    /// Decides the state after a restart of the process (without power loss).
     pub(crate) fn restart(&self, rng: &mut Rng) {
         let mut state = self.state.lock();
         if let Some(changes) = state.limbo.take()

@@ -1,5 +1,5 @@
-//! Operations on the table of volumes, and what of it can be observed. Each is durable when it
-//! returns; the one in flight at a crash may or may not have happened.
+//! Operations on the table of volumes, and its observable state. Each is durable when it returns;
+//! the one in flight at a crash may or may not have happened.
 
 use std::collections::BTreeMap;
 
@@ -28,18 +28,18 @@ pub enum TableOp {
         /// Name.
         name: String,
     },
-    /// A volume's state is kept.
+    /// Keeps a volume's state.
     Snapshot {
         /// The volume.
         volume: String,
-        /// The part of the name behind the `@`.
+        /// The part of the name after the `@`.
         name: String,
     },
-    /// The states of all volumes in a folder are kept, at one moment.
+    /// Keeps the states of all volumes in a folder, at one point in time.
     SnapshotFolder {
         /// The folder.
         folder: String,
-        /// The part of the names behind the `@`.
+        /// The part of the names after the `@`.
         name: String,
     },
     /// A new volume, as a snapshot is.
@@ -48,10 +48,10 @@ pub enum TableOp {
         snapshot: String,
         /// Name.
         name: String,
-        /// Properties set on it beside those of the snapshot's volume.
+        /// Properties set on it in addition to those of the snapshot's volume.
         properties: BTreeMap<String, String>,
     },
-    /// A volume becomes what a snapshot of it is; newer snapshots go.
+    /// Reverts a volume to one of its snapshots; newer snapshots are destroyed.
     Rollback {
         /// Full name of the snapshot.
         snapshot: String,
@@ -63,7 +63,7 @@ pub enum TableOp {
         /// New name.
         new: String,
     },
-    /// A clone takes over the snapshots that it came from.
+    /// A clone takes over the snapshots in its past.
     Promote {
         /// Name.
         name: String,
@@ -84,7 +84,7 @@ pub enum TableOp {
     },
 }
 
-/// One volume, snapshot or folder as it is observed after a start.
+/// One volume, snapshot or folder as observed after a start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Observed {
     /// Size in bytes; 0 of a folder.

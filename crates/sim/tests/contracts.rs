@@ -1,4 +1,4 @@
-//! The simulated disk and store against the words of their traits.
+//! Tests of the simulated disk and store against the contracts of their traits.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::HashSet;
@@ -54,7 +54,7 @@ fn unsynced_writes_survive_in_every_way() {
         outcomes.insert((blocks[0], blocks[4096]));
     }
     assert!(torn);
-    // Nothing, the first, or the second write to the same place; with and without the third.
+    // None, the first, or the second write to the same place; with and without the third.
     assert_eq!(outcomes.len(), 6, "{outcomes:?}");
 }
 

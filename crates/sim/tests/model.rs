@@ -1,4 +1,4 @@
-//! The model itself: what it lets pass and what not.
+//! Tests of the model itself: the content that it accepts and rejects.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
@@ -35,7 +35,7 @@ fn a_crash_leaves_what_was_flushed_or_anything_newer() {
     model.crashed();
     let allowed: Vec<u8> = (0..=5).filter(|byte| allows(&model, &block(*byte))).collect();
     assert_eq!(allowed, [2, 3, 4]);
-    // What was seen once is what there is.
+    // Content that was read once is the actual content.
     model.check_read("v", 0, &block(3)).unwrap();
     model.settled();
     model.crashed();

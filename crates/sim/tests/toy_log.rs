@@ -1,6 +1,6 @@
-//! The simulator judged by a toy: a log of one block per record. The correct one passes; each
-//! planted bug is one that real logs had, and the simulator must find it. If it does not, its
-//! silence about the engine means nothing.
+//! Tests the simulator with a toy: a log of one block per record. The correct one passes; each
+//! planted bug is one that real logs had, and the simulator must find it. Otherwise its silence
+//! about the engine would mean nothing.
 
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -24,10 +24,10 @@ enum Bug {
     NoSyncAfterRestart,
     /// The header is verified, the payload is believed.
     NoPayloadChecksum,
-    /// Sequence numbers are not looked at: stale records of an earlier round count.
+    /// Sequence numbers are ignored: stale records of an earlier round are accepted.
     NoSequence,
-    /// A record does not name its predecessor: one that survived behind a lost one comes back once
-    /// the gap is filled.
+    /// Records do not name their predecessor: one that survived after a lost one reappears once the
+    /// gap is filled.
     NoChain,
     /// A failed sync is tried again and believed.
     RetrySync,
@@ -104,12 +104,12 @@ impl ToyLog {
     }
 }
 
-/// Runs one seed; the error is what the model says.
+/// Runs one seed; the error comes from the model.
 fn run(seed: u64, bug: Bug) -> Result<(), String> {
     let mut rng = Rng::new(seed);
     let mut machine = Machine::new(DISK_BYTES, rng.next_u64());
     if bug == Bug::NoSequence {
-        // What a disk may hold before it is used: records of an older log, each in another's place.
+        // Initial content of a used disk: records of an older log, each in another's place.
         let mut old = ToyLog::open(machine.disk.handle(), Bug::None).unwrap();
         for i in 0..20 {
             old.next = 20 - i;

@@ -1,9 +1,9 @@
-//! Clients: for whom a device is opened. A set of devices asks a client whether it is still there,
-//! and names it in messages.
+//! Clients: identify the users of open devices. A set of devices asks a client whether it is still
+//! connected, and names it in messages.
 //!
-//! A client that has gone may have left requests behind: its last requests, and those that are
-//! being done. A set of devices lets no other client in before those are done, so that an abandoned
-//! write never lands behind one of the next client.
+//! A client that has disconnected may leave requests behind: queued ones, and those in progress. A
+//! set of devices admits no other client before those are done, so that an abandoned write never
+//! lands after one of the next client.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -13,26 +13,25 @@ const OTHER_DOOR: &str = "other";
 
 /// The client that a device is opened for.
 pub trait Client: Send + Sync {
-    /// The door that it came through and who it is, for messages: `NBD client 10.0.0.7:4711`.
+    /// Door and identity of the client, for messages: `NBD client 10.0.0.7:4711`.
     fn name(&self) -> String;
 
-    /// The door that it came through, in a word that documents use: its operations are counted
-    /// under it.
+    /// The door, as a single word used in documents: its operations are counted under it.
     fn door(&self) -> &'static str {
         OTHER_DOOR
     }
 
-    /// Whether it has gone: nothing new comes from it, only what it had sent is still being done.
-    /// The device that was opened for it is dropped when that is done.
+    /// Whether it has disconnected: it sends nothing new, and only its earlier requests are still
+    /// being processed. The device opened for it is dropped when they are done.
     fn is_gone(&self) -> bool {
         false
     }
 
-    /// Drops what a client that has gone had sent, as far as it has not begun.
+    /// Drops queued requests of a disconnected client that have not started.
     fn give_up(&self) {}
 }
 
-/// A client that has a name and never goes before its last request is done.
+/// A client with a fixed name that never disconnects before its last request is done.
 #[derive(Debug, Clone)]
 pub struct NamedClient {
     door: &'static str,
@@ -40,12 +39,12 @@ pub struct NamedClient {
 }
 
 impl NamedClient {
-    /// Returns a client of that name.
+    /// Returns a client with that name.
     pub fn shared(name: impl Into<String>) -> Arc<dyn Client> {
         Self::at(OTHER_DOOR, name)
     }
 
-    /// The same, of a client that came through a door.
+    /// The same, for a client of a door.
     pub fn at(door: &'static str, name: impl Into<String>) -> Arc<dyn Client> {
         Arc::new(Self { door, name: name.into() })
     }
@@ -61,22 +60,21 @@ impl Client for NamedClient {
     }
 }
 
-/// Longest name of a process that is shown, in bytes: as long as Linux keeps it.
+/// Longest process name shown, in bytes: the limit of Linux.
 const COMMAND_BYTES_MAX: usize = 15;
 
-/// The file in which Linux tells the name of a process's program.
+/// Linux's file with the name of a process's program.
 pub fn program_file(pid: u32) -> String {
     format!("/proc/{pid}/comm")
 }
 
-/// A process of this machine as messages name it: `process 4711 (qemu-nbd) of user 0`. `program`
-/// is what its [`program_file`] holds; where that cannot be read any more it is empty, and left
-/// out.
+/// Describes a process of this machine for messages: `process 4711 (qemu-nbd) of user 0`. `program`
+/// is the content of its [`program_file`]; empty if that is no longer readable, and omitted then.
 pub fn process_name(pid: u32, program: &[u8], user: Option<u32>) -> String {
     let mut text = format!("process {pid}");
     let command = program.trim_ascii();
     if !command.is_empty() {
-        // Any process chooses its name: odd bytes of it do not reach a terminal.
+        // Any process chooses its own name: escape bytes that could affect a terminal.
         let _ = write!(text, " ({})", command[..command.len().min(COMMAND_BYTES_MAX)].escape_ascii());
     }
     if let Some(user) = user {

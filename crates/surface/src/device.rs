@@ -1,5 +1,5 @@
 //! The capability traits of a block device. All calls may be made from many threads at once; all
-//! are synchronous: they return when the promise that they make holds.
+//! are synchronous: they return when their guarantee holds.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,41 +8,41 @@ use bytes::Bytes;
 
 use crate::{Client, Result};
 
-/// How a write is to be done.
+/// Options of a write.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WriteOptions {
     /// Force unit access: return only when this write is durable.
     pub fua: bool,
 }
 
-/// Knowledge of the data of a write, for its compression and its place. A wrong hint costs time or
+/// Advice on the data of a write, for its compression and placement. A wrong hint costs time or
 /// space, and nothing else.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Hint {
-    /// How it is to be compressed.
+    /// How to compress it.
     pub how: Advice,
     /// The kind of content: data of one kind shares the memory of tests. 0: not known.
     pub kind: u16,
-    /// It is a copy of other data: what one damaged block of the medium takes shall not be both.
+    /// It is a copy of other data: a single damaged block of the medium must not affect both.
     pub is_copy: bool,
 }
 
-/// How data is to be compressed. Codecs have the numbers of the format; a number that the device
-/// does not know counts as [`Usual`](Self::Usual).
+/// How to compress data. Codecs are identified by their numbers in the format; an unknown number is
+/// treated as [`Usual`](Self::Usual).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Advice {
     /// As the properties of the device say.
     #[default]
     Usual,
-    /// Unit by unit, whatever they say.
+    /// Chosen per unit, regardless of the properties.
     Auto,
     /// With this codec.
     Codec(u8),
-    /// With this codec, as far as the data bears it out; else unit by unit.
+    /// With this codec where the data matches; otherwise chosen per unit.
     Guess(u8),
 }
 
-/// How a range is to be zeroed.
+/// Options for zeroing a range.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ZeroOptions {
     /// Return only when the zeroes are durable.
@@ -57,7 +57,7 @@ pub struct ZeroOptions {
 pub enum Allocation {
     /// Data is stored for it.
     Data,
-    /// Nothing is stored for it; it reads as zeroes.
+    /// Not stored; reads as zeroes.
     Hole,
 }
 
@@ -66,7 +66,7 @@ pub enum Allocation {
 pub struct Run {
     /// Length in bytes, at least 1.
     pub length: u64,
-    /// What the range holds.
+    /// How the range is stored.
     pub allocation: Allocation,
 }
 
@@ -75,24 +75,24 @@ pub trait PendingRead {
     /// First byte of the range.
     fn offset(&self) -> u64;
 
-    /// Where the bytes go, as many as there are to be read.
+    /// The destination, exactly as long as the read.
     fn buf(&mut self) -> &mut [u8];
 
-    /// The read is done: the buffer is filled, or its content is undefined if there was an error.
-    /// Does not wait for the client, and asks nothing of the device.
+    /// Completes the read: the buffer is filled, or its content is undefined after an error. Must
+    /// not wait for the client, nor call the device.
     fn finish(self: Box<Self>, result: Result<()>);
 }
 
 /// A block device of any byte size, addressed in bytes.
 ///
-/// Consistency: a read that begins after a write returned sees that write. Of writes that overlap
+/// Consistency: a read that begins after a write returned sees that write. For writes that overlap
 /// in time and in range, each 4 KiB block ends with the content of one of them.
 ///
 /// Durability: writes acknowledged before a [`flush`](Self::flush) was called are durable when that
-/// flush returns, on whatever connection or thread it was written.
+/// flush returns, regardless of connection or thread.
 ///
-/// Ranges past the end are refused with [`ErrorKind::Invalid`](crate::ErrorKind::Invalid); nothing
-/// is done in part.
+/// Ranges past the end are refused with [`ErrorKind::Invalid`](crate::ErrorKind::Invalid); no
+/// operation is carried out partially.
 pub trait BlockDevice: Send + Sync {
     /// Size in bytes. Changes when the device is resized.
     fn size_bytes(&self) -> u64;
@@ -114,33 +114,33 @@ pub trait BlockDevice: Send + Sync {
     /// caller that wants that needs threads.
     fn reads_together(&self) -> bool;
 
-    /// Does the reads that `next` gives, many at the same time if the device can, and finishes them
-    /// in any order; returns when `next` has given `None`, which says that there is none now, and
-    /// all are done. It is asked again each time that a read is done.
+    /// Performs the reads returned by `next`, concurrently if the device can, and finishes them in
+    /// any order; returns when `next` has returned `None`, which means that there are none at the
+    /// moment, and all are done. Calls `next` again each time a read is done.
     fn read_many(&self, next: &mut dyn FnMut() -> Option<Box<dyn PendingRead>>);
 
-    /// Like [`read`](Self::read), if it can be answered from memory at once: `Ok(true)` and `buf`
-    /// is filled, or `Ok(false)` and the content of `buf` is undefined. Never waits for I/O.
+    /// Like [`read`](Self::read), but only from memory: `Ok(true)` if `buf` is filled, or
+    /// `Ok(false)` with undefined content of `buf`. Never waits for I/O.
     fn read_cached(&self, offset: u64, buf: &mut [u8]) -> Result<bool>;
 
     /// Writes `data` at `offset`. The device keeps a reference to `data` until it has been stored,
-    /// so that large aligned requests are not copied; a caller hands over a buffer of its own for
-    /// each request.
+    /// so that large aligned requests are not copied; each request needs a buffer of its own.
     fn write(&self, offset: u64, data: Bytes, options: WriteOptions) -> Result<()>;
 
-    /// As [`write`](Self::write) without FUA, of data of which something is known. A device that
-    /// does not compress has no use for that.
+    /// Like [`write`](Self::write) without FUA, with a hint about the data. Devices without
+    /// compression ignore the hint.
     fn write_hinted(&self, offset: u64, data: Bytes, hint: Hint) -> Result<()> {
         let _ = hint;
         self.write(offset, data, WriteOptions::default())
     }
 
     /// Whether a write without FUA would have to wait now, because the write buffer is full. A hint
-    /// for front ends that would rather hand such a write to another thread.
+    /// for front ends that prefer to hand such a write to another thread.
     fn write_would_wait(&self) -> bool;
 
-    /// How long a write that failed with [`ErrorKind::Full`](crate::ErrorKind::Full) is to be held and tried again ([`Held`](crate::Held))
-    /// before the client is told; `None`: the client is told at once.
+    /// How long a write that failed with [`ErrorKind::Full`](crate::ErrorKind::Full) is held and
+    /// retried ([`Held`](crate::Held)) before the client gets the error; `None`: it gets the error
+    /// immediately.
     fn full_wait(&self) -> Option<Duration> {
         None
     }
@@ -157,14 +157,14 @@ pub trait BlockDevice: Send + Sync {
     fn write_zeroes(&self, offset: u64, length: u64, options: ZeroOptions) -> Result<()>;
 
     /// Returns the allocation of `length` bytes from `offset`: runs that cover the range from its
-    /// start, neighbours of different kinds, at most `runs_max` (at least 1) of them; cut off
-    /// there, so their sum may be less than `length`.
+    /// start, adjacent ones of different kinds, at most `runs_max` (at least 1) of them. Truncated
+    /// at that number, so their sum may be less than `length`.
     fn allocation(&self, offset: u64, length: u64, runs_max: usize) -> Result<Vec<Run>>;
 
-    /// Brings the range into memory if there is room; a hint.
+    /// Loads the range into memory if there is space; a hint.
     fn prefetch(&self, offset: u64, length: u64) -> Result<()>;
 
-    /// Logical bytes that hold data (not holes), for `st_blocks`. May lag behind by a checkpoint.
+    /// Logical bytes that hold data (not holes), for `st_blocks`. May lag by one checkpoint.
     fn allocated_bytes(&self) -> u64;
 }
 
@@ -177,8 +177,7 @@ pub fn read_each(device: &(impl BlockDevice + ?Sized), next: &mut dyn FnMut() ->
     }
 }
 
-/// Which device of its set one is: a small number that it keeps for ever, whatever it is called,
-/// and that no other gets.
+/// Identifies a device within its set: a small number that survives renames and is never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceId(pub u64);
 
@@ -187,10 +186,10 @@ pub struct DeviceId(pub u64);
 pub struct DeviceInfo {
     /// Which it is.
     pub id: DeviceId,
-    /// Name, unique in its set: the folders that it lies in and its own, with a `/` between two,
-    /// together at most 255 bytes. Each is of `A-Z a-z 0-9 . _ -`, not starting with `.` or `-`;
-    /// the name of a snapshot has one `@` between its volume's name and its own. Another device may
-    /// have it later.
+    /// Name, unique in its set: its folders and its own name, separated by `/`, together at most
+    /// 255 bytes. Each part consists of `A-Z a-z 0-9 . _ -`, and does not start with `.` or `-`;
+    /// the name of a snapshot has one `@` between its volume's name and its own. May be reused by
+    /// another device later.
     pub name: String,
     /// Size in bytes.
     pub size_bytes: u64,
@@ -207,15 +206,14 @@ pub struct DeviceInfo {
 pub struct FolderInfo {
     /// Which it is: no device and no other folder has its number.
     pub id: DeviceId,
-    /// Its name behind those of the folders that it lies in, with a `/` between two.
+    /// Its name preceded by those of its folders, separated by `/`.
     pub name: String,
     /// When it was created, in seconds since 1970.
     pub created_unix_s: u64,
 }
 
-/// Devices. A name is looked up once; the device found has a number, which means the same device
-/// whatever becomes of the name. Looking at a device is not having it open, and waits for no
-/// client.
+/// A set of devices. A name is looked up once; the device's number then identifies it, even after a
+/// rename. Looking up a device does not open it, and waits for no client.
 pub trait DeviceSet: Send + Sync {
     /// All devices, by name.
     fn list(&self) -> Result<Vec<DeviceInfo>>;
@@ -223,7 +221,7 @@ pub trait DeviceSet: Send + Sync {
     fn folders(&self) -> Result<Vec<FolderInfo>> {
         Ok(Vec::new())
     }
-    /// Returns the facts about the device of that name.
+    /// Returns the facts about the device with that name.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound).
@@ -233,18 +231,18 @@ pub trait DeviceSet: Send + Sync {
     /// # Errors
     /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound).
     fn look(&self, id: DeviceId) -> Result<DeviceInfo>;
-    /// Opens a device for a client, which has it open until the result is dropped. Waits a moment
-    /// for a client that needs it alone, and until what clients that have [gone](Client::is_gone)
-    /// had under way is done.
+    /// Opens a device for a client, which holds it until the result is dropped. Waits briefly for a
+    /// client that needs it exclusively, and for requests in progress of clients that have
+    /// [disconnected](Client::is_gone).
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound),
     /// [`ErrorKind::InUse`](crate::ErrorKind::InUse).
     fn open(&self, id: DeviceId, client: &Arc<dyn Client>) -> Result<Arc<dyn BlockDevice>>;
     /// Runs `work` on a device that no other client has open through any front end, and returns the
-    /// device. No other client gets it before `work` is done. Waits a moment for clients that are
-    /// just closing it. A device that the caller has from [`open`](Self::open) counts as open, too.
-    /// A set that does not keep account of open devices does the work at once.
+    /// device. No other client gets it before `work` is done. Waits briefly for clients that are
+    /// just closing it. A device that the caller obtained from [`open`](Self::open) also counts as
+    /// open. A set that does not track open devices runs `work` immediately.
     ///
     /// # Errors
     /// [`ErrorKind::NotFound`](crate::ErrorKind::NotFound),

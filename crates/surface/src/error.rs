@@ -1,16 +1,16 @@
-//! Errors by what the caller can do about them. Mapped to an errno, a wire code or an exit code
-//! once, at the edge.
+//! Errors, classified by the remedy. Mapped to an errno, a wire code or an exit code once, at the
+//! edge.
 
 use std::fmt;
 
-/// What the caller can do.
+/// Possible reaction of the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
     /// The request makes no sense (out of range, bad name, bad property): change it.
     Invalid,
     /// No such pool, volume or property.
     NotFound,
-    /// Something of this name is there already.
+    /// The name is taken.
     Exists,
     /// Another process or client holds it: try later, or go through the holder.
     InUse,
@@ -22,10 +22,10 @@ pub enum ErrorKind {
     Io,
     /// It is a snapshot, which never changes: write elsewhere.
     ReadOnly,
-    /// It is not in the state for which the request was made (a stream for another parent): bring
-    /// it there, or ask for another thing.
+    /// It is not in the state that the request expects (a stream for another parent): bring it to
+    /// that state, or make another request.
     Conflict,
-    /// This version, or this kernel or file system, cannot do it.
+    /// Not supported by this version, kernel or file system.
     Unsupported,
     /// The caller's role does not allow it: ask an administrator.
     Denied,
@@ -49,7 +49,7 @@ impl ErrorKind {
         }
     }
 
-    /// Returns the kind of that name; [`Self::Io`] for a name that this version does not know.
+    /// Returns the kind with that name; [`Self::Io`] for an unknown name.
     pub fn by_name(name: &str) -> Self {
         let known = [
             Self::Invalid,
@@ -104,12 +104,12 @@ impl Error {
         Self::with_source(kind, message, source)
     }
 
-    /// What the caller can do.
+    /// Possible reaction of the caller.
     pub const fn kind(&self) -> ErrorKind {
         self.kind
     }
 
-    /// Puts the interrupted action in front of the message.
+    /// Prefixes the message with the interrupted action.
     #[must_use]
     pub fn context(mut self, what: impl fmt::Display) -> Self {
         self.message = format!("{what}: {}", self.message);

@@ -1,11 +1,15 @@
-//! Requests that found no room, held until there is some (the property `when-full`). Owns them, and the thread that tries them again.
+//! Requests that failed for lack of space, held until there is some (the property `when-full`).
+//! Owns them, and the thread that retries them.
 //!
-//! 1. A front end whose write fails with [`ErrorKind::Full`](crate::ErrorKind::Full) asks the device how long such a write is held
-//!    ([`BlockDevice::full_wait`](crate::BlockDevice::full_wait)), and hands the request over.
-//! 2. At each tick, the oldest request of each queue is tried again. As soon as one is answered, the next of its queue follows.
-//! 3. A request whose time is over is tried a last time, and answered whatever comes of that. So is every request when the front end stops.
+//! 1. A front end whose write fails with [`ErrorKind::Full`](crate::ErrorKind::Full) asks the
+//!    device how long to hold such a write
+//!    ([`BlockDevice::full_wait`](crate::BlockDevice::full_wait)), and passes the request on.
+//! 2. At each tick, the oldest request of each queue is retried. As soon as one is answered, the
+//!    next of its queue follows.
+//! 3. A request that has timed out is tried a last time, and answered with the result. So is every
+//!    request when the front end stops.
 //!
-//! The threads of the front end go on meanwhile with reads, and with discards, which make room.
+//! The threads of the front end continue with reads, and with discards, which free space.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -15,10 +19,12 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-/// Time between two tries: short beside the time in which an administrator makes room, long beside a try in a full pool.
+/// Interval between retries: short compared to the time an administrator needs to free space, long
+/// compared to an attempt in a full pool.
 const TICK: Duration = Duration::from_millis(250);
 
-/// Requests that are held at once: four clients with as many in flight as a front end takes from one. A request beyond them fails at once.
+/// Most requests held at once: four clients with as many in flight as a front end accepts from one.
+/// A request beyond this fails immediately.
 const HELD_MAX: usize = 1024;
 
 /// Tries a request again; `true`: it is answered. With `true` as its argument it must be.
@@ -50,10 +56,10 @@ pub struct Held {
 }
 
 impl Held {
-    /// Starts the thread, which sleeps while nothing is held.
+    /// Starts the thread, which sleeps while no request is held.
     ///
     /// # Errors
-    /// When there can be no more threads.
+    /// When no more threads can be started.
     pub fn start(name: &str) -> io::Result<Self> {
         let shared = Arc::new(Shared::default());
         let its = Arc::clone(&shared);
@@ -61,11 +67,12 @@ impl Held {
         Ok(Self { shared, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Holds a request for at most about `most`, behind those of the same `queue`: what makes room for one may not do so for those of
-    /// another device.
+    /// Holds a request for about `most`, queued after those of the same `queue`: space for one
+    /// device may not be space for another.
     ///
     /// # Errors
-    /// The request itself, when too many are held, or the front end stops: it is to be tried a last time.
+    /// Returns the request when too many are held, or the front end stops: it should be tried a
+    /// last time.
     pub fn hold(&self, queue: usize, most: Duration, attempt: Attempt) -> Result<(), Attempt> {
         let mut state = self.shared.state.lock();
         if state.is_closed || state.count >= HELD_MAX {
@@ -81,9 +88,9 @@ impl Held {
         Ok(())
     }
 
-    /// Holds `request` as [`hold`](Self::hold) does. `again` tries it, or answers it whatever comes
-    /// if its second argument is `true`; it returns the request if it is to be tried once more.
-    /// Where the request cannot be held, it is tried a last time at once.
+    /// Holds `request` like [`hold`](Self::hold). `again` retries it, or answers it with any result
+    /// if its second argument is `true`; it returns the request if it should be retried. A request
+    /// that cannot be held is tried a last time immediately.
     pub fn retry<R: Send + 'static>(
         &self,
         queue: usize,
@@ -111,7 +118,8 @@ impl Held {
         self.shared.state.lock().is_closed = true;
         self.shared.changed.notify_all();
         if let Some(thread) = self.thread.lock().take() {
-            // A thread that panicked was reported by the panic handler; what it held is answered as it is dropped.
+            // A thread that panicked was reported by the panic handler; the requests it held are
+            // answered when dropped.
             drop(thread.join());
         }
     }
@@ -166,7 +174,7 @@ mod tests {
 
     use super::*;
 
-    /// Room for so many requests, which each take one; tells which came through, and whether it found room.
+    /// An attempt that takes one of `room` places; reports its name and whether it succeeded.
     fn attempt(room: &Arc<Mutex<u32>>, name: u32, out: &Sender<(u32, bool)>) -> Attempt {
         let (room, out) = (Arc::clone(room), out.clone());
         Box::new(move |is_last| {
@@ -187,7 +195,7 @@ mod tests {
         let held = Held::start("held").unwrap();
         let (none, some) = (Arc::new(Mutex::new(0)), Arc::new(Mutex::new(0)));
         let (out, told) = channel();
-        // The first of the other queue never finds room; it stands in nobody else's way.
+        // The first request of the other queue never succeeds; it does not block other queues.
         assert!(held.hold(1, LONG, attempt(&none, 0, &out)).is_ok());
         for name in 1..=3 {
             assert!(held.hold(2, LONG, attempt(&some, name, &out)).is_ok());
@@ -196,7 +204,7 @@ mod tests {
         assert_eq!((told.recv().unwrap(), told.recv().unwrap()), ((1, true), (2, true)));
         assert!(held.hold(3, Duration::ZERO, attempt(&none, 4, &out)).is_ok());
         assert_eq!(told.recv().unwrap(), (4, false), "its time is over");
-        // The thread answers a request before it counts it out.
+        // The thread answers a request before it removes it from the count.
         while held.count() > 2 {
             std::thread::yield_now();
         }

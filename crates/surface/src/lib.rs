@@ -1,5 +1,5 @@
-//! What front ends see of storage: block devices, a set of them by name, and errors sorted by what
-//! can be done about them. Knows neither the engine behind it nor the transport before it.
+//! Storage as seen by front ends: block devices, a set of them by name, and errors classified by
+//! their remedy. Depends neither on the engine nor on the transport.
 
 mod client;
 mod device;

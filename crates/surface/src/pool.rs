@@ -1,13 +1,14 @@
 //! The threads for requests that may wait, shared by all connections of a front end. Owns the queue
-//! of jobs not yet begun.
+//! of jobs not yet started.
 //!
-//! Each connection has a lane; threads take from the lanes in turn, so that one connection with
-//! many requests does not keep others waiting behind all of them. Lanes are bounded by their users:
+//! Each connection has a lane; threads serve the lanes in turn, so that one connection with many
+//! requests does not delay the others until all of them are done. Lanes are bounded by their users:
 //! a connection has a limit on requests in flight. Jobs never wait for a client.
 //!
-//! Jobs of one kind, reads, can be done together by one thread ([`Job::join`]): it takes more of
-//! them from the lane as it goes, and few threads have many under way. While some threads do that
-//! for a lane, another such job wakes no thread: one of them takes it as soon as it has done one.
+//! Jobs of one kind, reads, can be executed together by one thread ([`Job::join`]): it takes more
+//! of them from the lane as it proceeds, so that few threads have many in progress. While some
+//! threads do that for a lane, another such job wakes no thread: one of them takes it as soon as it
+//! has finished one.
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,10 +17,10 @@ use std::thread::JoinHandle;
 
 use parking_lot::{Condvar, Mutex};
 
-/// Something to be done by the pool.
+/// Work for the pool.
 pub trait Job: Send + Sized + 'static {
-    /// Does it, or a part of it: the rest goes to the end of its lane, behind the turns of other
-    /// lanes.
+    /// Executes it, or a part of it: the rest is queued at the end of its lane, after the turns of
+    /// other lanes.
     fn run(self) -> Option<Self>;
 
     /// Whether [`join`](Self::join) does it.
@@ -27,13 +28,13 @@ pub trait Job: Send + Sized + 'static {
         false
     }
 
-    /// Does it, together with what `next` gives: more such jobs of its lane, and `None` if there is
-    /// none now. Returns when all are done.
+    /// Executes it, together with the jobs returned by `next`: more such jobs of its lane, or
+    /// `None` if there are none now. Returns when all are done.
     fn join(self, next: &mut dyn FnMut() -> Option<Self>);
 }
 
-/// Threads that do jobs together, for each lane. Fewer would leave a device idle whose every read
-/// takes long; more would have one job each.
+/// Threads per lane that execute jobs together. Fewer would leave a device with slow reads idle;
+/// more would have one job each.
 const JOINED_THREADS: u32 = 4;
 /// Jobs that a thread takes so from a lane while others wait.
 const JOINED_JOBS_MAX: u32 = 64;
@@ -64,9 +65,9 @@ struct State<J> {
 /// The jobs of a lane.
 struct Jobs<J> {
     queue: VecDeque<J>,
-    /// Threads that do some of them together.
+    /// Threads that execute some of them together.
     joined: u32,
-    /// The lane has no owner any more; it is free when no such thread looks for more in it.
+    /// The lane's owner is gone; it is free when no such thread looks for more jobs in it.
     is_closed: bool,
 }
 
@@ -89,7 +90,7 @@ impl<J: Job> Pool<J> {
         Ok(pool)
     }
 
-    /// A lane of one's own, to be given back with [`close`](Self::close).
+    /// Opens a lane, which must be closed with [`close`](Self::close).
     pub fn open(&self) -> Lane {
         let mut state = self.shared.state.lock();
         if let Some(index) = state.free.pop() {
@@ -124,8 +125,7 @@ impl<J: Job> Pool<J> {
         self.shared.state.lock().stop = true;
         self.shared.work.notify_all();
         for thread in std::mem::take(&mut *self.threads.lock()) {
-            // A thread that panicked was reported by the panic handler; there is nothing left of it
-            // to end.
+            // A thread that panicked was reported by the panic handler; nothing is left to end.
             drop(thread.join());
         }
     }
@@ -164,8 +164,8 @@ impl<J: Job> Shared<J> {
                     Some(job)
                 });
                 state = self.state.lock();
-                // What came since it was asked last is in the lane, and this thread looks there
-                // again before it sleeps.
+                // Jobs that arrived since the last call are in the lane, and this thread checks
+                // there again before it sleeps.
                 state.lanes[lane].joined -= 1;
                 state.free_closed(lane);
             } else {
@@ -188,7 +188,7 @@ impl<J> State<J> {
         queue.push_back(job);
     }
 
-    /// Frees a lane if it is closed. Not while a thread looks for more jobs in it: it would take
+    /// Frees a lane if it is closed. Not while a thread looks for more jobs in it: it would mistake
     /// those of the next connection for those of this one.
     fn free_closed(&mut self, lane: usize) {
         if self.lanes[lane].is_closed && self.lanes[lane].joined == 0 {
@@ -196,7 +196,8 @@ impl<J> State<J> {
         }
     }
 
-    /// One more job for a thread that has taken so many of a lane, to be done together with those.
+    /// One more job of a lane for a thread that has `taken` some, to be executed together with
+    /// them.
     fn next_joined(&mut self, lane: usize, taken: u32) -> Option<J>
     where
         J: Job,
@@ -227,7 +228,7 @@ mod tests {
         }
     }
 
-    /// Waits for its gate, tells its name, and comes back as often as it says.
+    /// Waits for its gate, reports its name, and repeats the given number of times.
     struct Named {
         name: &'static str,
         again: u32,
@@ -250,7 +251,7 @@ mod tests {
             self.is_joined
         }
 
-        /// Tells the names of all that it is done with, and then that it is done.
+        /// Reports the names of all jobs that it has executed, and then that it is done.
         fn join(self, next: &mut dyn FnMut() -> Option<Self>) {
             let out = self.out.clone();
             let mut job = Some(self);

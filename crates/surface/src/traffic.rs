@@ -1,16 +1,17 @@
-//! What clients do to one device through one door, and how long it takes. Owns the counts.
+//! Counts the operations of clients on one device through one door, and their durations. Owns the
+//! counts.
 //!
-//! 1. The door, or the device that it was given, [begins](Traffic::begin) an operation: a look at
-//!    the clock.
-//! 2. The operation is done.
-//! 3. It is [counted](Traffic::end): another look at the clock, and three additions. No lock is
+//! 1. The door, or the device passed to it, [begins](Traffic::begin) an operation: it reads the
+//!    clock.
+//! 2. The operation runs.
+//! 3. It is [counted](Traffic::end): another reading of the clock, and three additions. No lock is
 //!    taken and nothing is allocated.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Buckets of a histogram of durations.
 pub const BUCKETS: usize = 26;
-/// Durations below two to this many nanoseconds, a microsecond, lie in the first bucket.
+/// The first bucket holds durations below two to this many nanoseconds, a microsecond.
 const FIRST_BUCKET_BITS: u32 = 10;
 
 /// A kind of operation.
@@ -18,20 +19,20 @@ const FIRST_BUCKET_BITS: u32 = 10;
 pub enum OpKind {
     /// Data is read.
     Read,
-    /// Data is written, zeroes that are to be stored among it.
+    /// Data is written, including zeroes that must be stored.
     Write,
     /// Earlier writes are made durable.
     Flush,
-    /// A range is made to read as zeroes, and its space given back.
+    /// A range is made to read as zeroes, and its space is freed.
     Discard,
-    /// Something but data is looked at: names, attributes, where holes are.
+    /// Metadata is read: names, attributes, positions of holes.
     Look,
     /// Names or attributes are changed.
     Change,
 }
 
 impl OpKind {
-    /// All of them, in the order of their counts.
+    /// All kinds, in the order of their counts.
     pub const ALL: [Self; 6] = [Self::Read, Self::Write, Self::Flush, Self::Discard, Self::Look, Self::Change];
 
     /// Its name in documents.
@@ -47,14 +48,14 @@ impl OpKind {
     }
 }
 
-/// When an operation began, in nanoseconds of the clock of its counts.
+/// Start of an operation, in nanoseconds of the counting clock.
 #[derive(Debug, Clone, Copy)]
 pub struct Began(u64);
 
 /// The counts of one kind of operation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct OpCounts {
-    /// Bytes that were read, written or discarded. Operations that failed have none.
+    /// Bytes read, written or discarded. Failed operations add none.
     pub bytes: u64,
     /// Nanoseconds that the operations took, together.
     pub ns: u64,
@@ -69,8 +70,8 @@ impl OpCounts {
     }
 }
 
-/// Durations in a bucket are shorter than this, and not shorter than those of the bucket before:
-/// 1,024 ns, and twice as much for each bucket behind that. `None`: the last one has no end.
+/// Upper bound of the durations in a bucket; the lower bound is that of the previous one: 1,024 ns,
+/// doubled for each further bucket. `None`: the last one is unbounded.
 pub const fn bucket_end_ns(bucket: usize) -> Option<u64> {
     if bucket + 1 < BUCKETS { Some(1 << (FIRST_BUCKET_BITS as usize + bucket)) } else { None }
 }
@@ -95,7 +96,7 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// Nothing yet. `clock`: monotonic nanoseconds from an arbitrary start.
+    /// Zero counts. `clock`: monotonic nanoseconds from an arbitrary start.
     pub fn new(clock: fn() -> u64) -> Self {
         Self { clock, cells: Default::default() }
     }
@@ -105,7 +106,7 @@ impl Traffic {
         Began((self.clock)())
     }
 
-    /// It has ended; `bytes`: so many were read, written or discarded.
+    /// Ends an operation that read, wrote or discarded `bytes`.
     pub fn end(&self, kind: OpKind, began: Began, bytes: u64) {
         let ns = (self.clock)().saturating_sub(began.0);
         let cell = &self.cells[kind as usize];
@@ -116,13 +117,14 @@ impl Traffic {
         }
     }
 
-    /// A number that is another one when an operation ended since: cheaper than the counts.
+    /// A number that changes with each operation that ends: cheaper than the counts.
     pub fn touched(&self) -> u64 {
         let of = |cell: &Cell| cell.ns.load(Ordering::Relaxed).wrapping_add(cell.bytes.load(Ordering::Relaxed));
         self.cells.iter().fold(0, |sum, cell| sum.wrapping_add(of(cell)))
     }
 
-    /// The counts so far. Operations that end meanwhile may be in some of the figures.
+    /// The counts so far. Operations that end concurrently may be included in some of the figures
+    /// only.
     pub fn counts(&self, kind: OpKind) -> OpCounts {
         let cell = &self.cells[kind as usize];
         OpCounts {

@@ -1,4 +1,4 @@
-//! Other programs: how a test starts one without giving it what it must not have.
+//! Other programs: starting them without passing on the test's descriptors.
 
 use std::ffi::OsStr;
 use std::process::{Child, Command, Stdio};
@@ -18,17 +18,17 @@ const PACKAGES: [(&str, &str); 9] = [
     ("xfs_repair", "xfsprogs"),
 ];
 
-/// Keeps processes apart from descriptors that they must not have. A process that is being started
-/// has a copy of each descriptor of this one until its program is loaded: an exclusive hold
-/// outlives its file by that moment, and a mount is busy though all files on it were closed. A test
-/// that starts a process holds this until the process has gone on, or has ended. A test that cannot
-/// stand a copy holds it for as long as the descriptor is open, and may start processes meanwhile.
+/// Keeps descriptors from reaching processes that must not have them. A process being started has a
+/// copy of each descriptor of this one until its program is loaded: an exclusive hold outlives its
+/// file by that moment, and a mount is busy although all files on it were closed. A test that
+/// starts a process holds this until the process has proceeded, or has ended. A test that cannot
+/// tolerate a copy holds it for as long as the descriptor is open, and may start processes itself.
 pub fn starting() -> ReentrantMutexGuard<'static, ()> {
     static STARTING: ReentrantMutex<()> = ReentrantMutex::new(());
     STARTING.lock()
 }
 
-/// Starts a program with nothing on its standard input, and takes its outputs.
+/// Starts a program with an empty standard input, and captures its outputs.
 pub(crate) fn start<S: AsRef<OsStr>>(program: &str, arguments: &[S]) -> std::io::Result<Child> {
     // The distribution's tools use the distribution's interpreters, whatever else is installed.
     let path = format!("/usr/bin:/bin:{}", std::env::var("PATH").unwrap_or_default());

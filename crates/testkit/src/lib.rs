@@ -1,9 +1,9 @@
-//! Tools of tests that several crates need. Owns no assertion about the program: a test keeps its
-//! own, and takes from here the things around it. A tool that one crate alone needs stays with the
-//! tests of that crate.
+//! Test tools shared by several crates. Contains no assertions about the program: tests keep those,
+//! and use this crate for their surroundings. A tool needed by a single crate stays with the tests
+//! of that crate.
 //!
 //! - Bytes: [`Rng`], [`noise`] and [`mixed`], the same for a seed on every machine.
-//! - Places: [`TempDir`], [`MountDir`] and [`LoopDevice`], which go when they are dropped, also
+//! - Places: [`TempDir`], [`MountDir`] and [`LoopDevice`], which are removed when dropped, also
 //!   when a test fails.
 //! - Other programs: [`run`] and [`starting`].
 //! - Time: [`until`] and [`PATIENCE`]. No test sleeps.
@@ -11,7 +11,7 @@
 //!   [`MemorySet`], devices by name.
 //! - Virtual machines: [`vhost`], a monitor and its guest's disk driver, which outlive servers.
 //!
-//! A tool panics when it is misused or when the machine lacks what it needs, and says what that is.
+//! A tool panics when it is misused or when the machine lacks a requirement, and names the cause.
 #![allow(clippy::panic, clippy::unwrap_used, clippy::disallowed_methods, reason = "test code, on a real system")]
 
 mod command;

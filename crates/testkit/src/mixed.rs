@@ -5,8 +5,8 @@ use crate::{Rng, noise};
 
 /// Bytes of one kind before the next one's turn.
 const PIECE_BYTES: usize = 16 << 10;
-/// The kinds in their turns: of eight pieces four are text, two are log lines, one is binary
-/// records, and one is random bytes. Records come first, because no type of file begins so.
+/// The kinds in rotation: of eight pieces four are text, two are log lines, one is binary records,
+/// and one is random bytes. Records come first, because no type of file starts like that.
 const TURNS: [Make; 8] = [records, text, lines, text, text, lines, text, random];
 /// Words of the texts. The first ones come often, as in a language.
 const WORDS: usize = 2048;
@@ -29,7 +29,7 @@ pub fn mixed(seed: u64, bytes: usize) -> Vec<u8> {
     data
 }
 
-/// A word of 2 to 10 letters: the same one for a number, whatever the seed.
+/// A word of 2 to 10 letters: always the same for a number, independent of the seed.
 fn word(number: u64) -> String {
     let mut letters = Rng::new(number + 1);
     (0..2 + letters.below(9)).map(|_| char::from(b'a' + letters.below(26).min(letters.below(26)) as u8)).collect()

@@ -1,4 +1,4 @@
-//! Places for mounts.
+//! Directories for mounts.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::FileTypeExt;
@@ -8,7 +8,7 @@ use rustix::mount::{UnmountFlags, unmount};
 
 use crate::temp_dir::new_path;
 
-/// Fails with what is missing for a FUSE mount, rather than with what follows from it.
+/// Fails early, naming the missing requirement for a FUSE mount.
 ///
 /// # Panics
 /// When the caller is not root, or there is no `/dev/fuse`.
@@ -56,7 +56,7 @@ impl MountDir {
 impl Drop for MountDir {
     fn drop(&mut self) {
         let _ = unmount(&self.path, UnmountFlags::DETACH);
-        // Never with its content: that would be the content of a mount.
+        // Never recursively: that would delete the content of a mount.
         let _ = std::fs::remove_dir(&self.path);
     }
 }

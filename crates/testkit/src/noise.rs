@@ -1,4 +1,4 @@
-//! Bytes that no codec makes smaller.
+//! Incompressible bytes.
 
 use crate::Rng;
 

@@ -1,5 +1,5 @@
-//! A small deterministic generator (splitmix64: Steele, Lea, Flood, OOPSLA 2014). One seed is one
-//! run, on every machine and with every version of every dependency: that is why it is our own.
+//! A small deterministic generator (splitmix64: Steele, Lea, Flood, OOPSLA 2014). Implemented here
+//! so that a seed gives the same run on every machine and with every version of every dependency.
 
 /// Deterministic random numbers from a seed. Not for secrets.
 #[derive(Debug, Clone)]
@@ -67,8 +67,8 @@ impl Rng {
         }
     }
 
-    /// A generator of its own for a part of the run, so that one part's appetite does not change
-    /// the other's numbers.
+    /// A separate generator for a part of the run, so that one part's consumption does not change
+    /// another's numbers.
     pub const fn fork(&mut self) -> Self {
         Self::new(self.next_u64())
     }

@@ -1,10 +1,10 @@
-//! Directories for a test alone.
+//! Temporary directories.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A directory that is removed with all that is in it when dropped. Nothing is mounted below it:
-/// that is for [`MountDir`](crate::MountDir).
+/// A directory that is removed with its content when dropped. Must not contain mounts: use
+/// [`MountDir`](crate::MountDir) for those.
 #[derive(Debug)]
 pub struct TempDir {
     path: PathBuf,

@@ -1,15 +1,15 @@
-//! Waiting for an event that nothing announces.
+//! Waiting for an event without a notification.
 
 use std::time::{Duration, Instant};
 
-/// Nothing in a test that works takes this long, not even on a machine that stands still for a
-/// while: a wait that does ends the test instead of hanging it.
+/// Longer than anything takes in a working test, even on a machine that stalls for a while: a
+/// longer wait fails the test instead of hanging it.
 pub const PATIENCE: Duration = Duration::from_secs(600);
 
-/// Asks again and again until it has come. No time is promised for it, but it must come.
+/// Polls until `has_come` returns true. No time limit is asserted, but it must happen.
 ///
 /// # Panics
-/// When it has not come within [`PATIENCE`].
+/// When it has not happened within [`PATIENCE`].
 #[track_caller]
 pub fn until(what: &str, mut has_come: impl FnMut() -> bool) {
     let give_up = Instant::now() + PATIENCE;

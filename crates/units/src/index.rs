@@ -1,5 +1,4 @@
-//! Indexes and identifiers. Each is a plain number with a name, so that a block is never taken for
-//! a byte.
+//! Indexes and identifiers. Each is a newtype, so that a block is never mistaken for a byte.
 
 use crate::{BLOCK_BYTES, GROUP_BLOCKS};
 
@@ -15,7 +14,8 @@ pub struct GroupIndex(pub u64);
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectId(pub u64);
 
-/// Counter of an object's snapshots: writes belong to the epoch in force.
+/// Counter of an object's snapshots. Each write belongs to the epoch that was current when it was
+/// made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch(pub u32);
 
@@ -23,7 +23,7 @@ pub struct Epoch(pub u32);
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ExtentIndex(pub u32);
 
-/// Sequence number of a batch: strictly increasing by one along the log.
+/// Sequence number of a batch: increases by exactly one along the log.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Seq(pub u64);
 

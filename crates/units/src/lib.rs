@@ -1,5 +1,5 @@
-//! Newtypes for the numbers that storage code mixes up, the limits that all crates share,
-//! human-readable sizes, and what a mistyped word was meant to be. Owns no state and does no I/O.
+//! Newtypes for the numbers that storage code mixes up, limits shared by all crates, human-readable
+//! sizes, and suggestions for mistyped words. Stateless, no I/O.
 
 mod index;
 mod nearest;
@@ -22,16 +22,15 @@ pub const GROUP_BYTES: usize = BLOCK_BYTES * GROUP_BLOCKS;
 pub const OBJECT_BLOCKS_MAX: u64 = 1 << 38;
 /// Largest object in bytes.
 pub const OBJECT_BYTES_MAX: u64 = OBJECT_BLOCKS_MAX * BLOCK_BYTES as u64;
-/// Bytes of the address space of a share. No volume is as large: so the size says what an object
-/// is.
+/// Bytes of the address space of a share. No volume is that large, so the size of an object
+/// identifies its kind.
 pub const SHARE_BYTES: u64 = 1 << 63;
-/// First block of a share that holds anything: 4 PiB, behind the last block of any volume. So the
-/// log tells by a block whether an entry is of a share.
+/// First block of a share that can hold data: 4 PiB, past the last block of any volume. A block
+/// number in the log therefore shows whether its entry belongs to a share.
 pub const SHARE_FIRST_BLOCK: u64 = 1 << 40;
-/// Smallest and largest extent: below 32 KiB a raw unit no longer fits behind its header, above 16 MiB
-/// Bytes of an extent unless told otherwise.
+/// Bytes of an extent by default.
 pub const EXTENT_BYTES_DEFAULT: u32 = 1 << 20;
-/// a batch's 32-bit lengths and the cleaner's reads become unwieldy.
+/// Smallest extent: with less than 32 KiB, a raw unit no longer fits after the extent's header.
 pub const EXTENT_BYTES_MIN: u32 = 32 << 10;
-/// See [`EXTENT_BYTES_MIN`].
+/// Largest extent: above 16 MiB, a batch's 32-bit lengths and the cleaner's reads become unwieldy.
 pub const EXTENT_BYTES_MAX: u32 = 16 << 20;

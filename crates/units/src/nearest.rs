@@ -1,10 +1,10 @@
-//! What a mistyped word was meant to be.
+//! Suggestions for mistyped words.
 
-/// Longest words that are compared: the work grows with the product of two lengths.
+/// Longest word that is compared, in characters: the work grows with the product of both lengths.
 const COMPARED_MAX: usize = 64;
 
-/// The word of `known` that `word` most likely was meant to be: the nearest one, if at most a third
-/// of it was mistyped. Of several as near the first.
+/// Returns the word of `known` closest to `word`, if at most a third of its letters differ. The
+/// first one wins a tie.
 pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let wanted: Vec<char> = word.to_lowercase().chars().collect();
     if wanted.is_empty() || wanted.len() > COMPARED_MAX {
@@ -18,7 +18,7 @@ pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
             continue;
         }
         let distance = distance(&wanted, &letters);
-        // A word of one or two letters is not meant by another one that shares none of them.
+        // A word of one or two letters only matches words that share a letter with it.
         let is_near = distance <= most && distance < wanted.len();
         if is_near && best.is_none_or(|(least, _)| distance < least) {
             best = Some((distance, candidate));
@@ -27,12 +27,12 @@ pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
     best.map(|(_, candidate)| candidate)
 }
 
-/// `; did you mean 'X'?`, or nothing.
+/// Returns `; did you mean 'X'?`, or an empty string.
 pub fn did_you_mean<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     nearest(word, known).map_or_else(String::new, |meant| format!("; did you mean '{meant}'?"))
 }
 
-/// Letters inserted, left out, exchanged, or swapped with their neighbour (optimal string
+/// Edit distance: insertions, deletions, substitutions, and swaps of neighbours (optimal string
 /// alignment).
 fn distance(a: &[char], b: &[char]) -> usize {
     let mut before: Vec<usize> = Vec::new();

@@ -1,7 +1,7 @@
 //! Human-readable sizes. `K`, `M`, `G`, `T`, `P`, `E` (with or without `iB`) are powers of 1024, as
 //! in lvm and qemu; `KB`, `MB`, ... are powers of 1000.
 
-/// The fault of a size that a user gave.
+/// Why a size given by a user was rejected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParseSizeError {
     text: String,
@@ -81,7 +81,7 @@ mod tests {
             ("64k", 65536),
             ("10G", 10 << 30),
             ("10 GiB", 10 << 30),
-            // The shown form of the largest ones is understood, too.
+            // The formatted form of the largest sizes parses, too.
             ("5.5 EiB", 11 << 59),
             ("7E", 7 << 60),
             ("1.5TiB", 3 << 39),

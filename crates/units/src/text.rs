@@ -1,14 +1,14 @@
-//! Text as people are shown it: characters that would change a terminal become escapes.
+//! Text as users see it: characters that could alter a terminal are escaped.
 
 use std::borrow::Cow;
 
-/// Tells whether a character is not shown, or changes how others are: control characters, ends of
-/// lines, and those that turn the direction of writing.
+/// Returns whether a character is invisible or changes how others are displayed: control
+/// characters, line ends, and marks that switch the direction of writing.
 pub fn is_hidden(c: char) -> bool {
     c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Returns a text with each character that is not shown written as an escape, such as `\u{1b}`.
+/// Escapes each hidden character of a text, as in `\u{1b}`.
 pub fn shown(text: &str) -> Cow<'_, str> {
     if !text.contains(is_hidden) {
         return Cow::Borrowed(text);

@@ -1,17 +1,17 @@
-//! What dictionaries bring in a volume: each kind of data is written twice, with and without, in
-//! small units and at one level. Every other MiB of it comes first and is what the volume learns
-//! from; the rest, which it has not seen, is what counts.
+//! The benefit of dictionaries in a volume: each kind of data is written twice, with and without,
+//! in small units and at one level. Every other MiB of it comes first and is the training data;
+//! only the rest, which is new to the volume, is reported.
 
 use engine::{Pool, Properties};
 use surface::{BlockDevice, WriteOptions};
 use units::format_size;
 
+use crate::bench_pool::BenchPool;
 use crate::corpus::{kind_data, part_data};
 use crate::report::Report;
-use crate::world::World;
 use crate::{Context, Outcome};
 
-/// Most bytes of a kind, and the least that makes sense: half of it has to be enough to learn from.
+/// Most bytes of a kind, and the least that makes sense: half of it must suffice for training.
 const KIND_BYTES: usize = 32 << 20;
 const KIND_BYTES_MIN: usize = 8 << 20;
 const REQUEST_BYTES: usize = 128 << 10;
@@ -22,7 +22,7 @@ const CODEC: &str = "zstd-3";
 /// The single file of db-pages is SQLite's.
 const TARGETS: [(&str, f64); 5] =
     [("db-pages/files", 6.0), ("db-pages/postgresql", 6.0), ("books", 6.0), ("logs", 6.0), ("mail", 3.0)];
-/// What is told apart from one run to the next, in points.
+/// Differences below this are noise between runs, in points.
 const NO_LOSS: f64 = -0.05;
 
 struct Written {
@@ -33,17 +33,17 @@ struct Written {
 
 /// Writes both halves; the bytes of fragments of the second one.
 fn write(context: &Context, data: &bytes::Bytes, unit: &str, dictionary: &str) -> Outcome<Written> {
-    let world = World::create_alone(&context.dir.join("pool"), "auto", unit)?;
+    let bench = BenchPool::create_alone(&context.dir.join("pool"), "auto", unit)?;
     let pairs = [("candidates", CODEC), ("dictionary", dictionary)];
     let properties: Properties = pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
-    world.pool.create_volume("v", data.len() as u64, &properties)?;
-    put(&world.pool, data, 0)?;
-    // As it happens by itself when a volume is quiet for some seconds.
-    world.pool.train()?;
-    let before = world.pool.status();
-    put(&world.pool, data, STRIPE_BYTES)?;
-    let after = world.pool.status();
-    world.close()?;
+    bench.pool.create_volume("v", data.len() as u64, &properties)?;
+    put(&bench.pool, data, 0)?;
+    // As happens automatically when a volume is idle for some seconds.
+    bench.pool.train()?;
+    let before = bench.pool.status();
+    put(&bench.pool, data, STRIPE_BYTES)?;
+    let after = bench.pool.status();
+    bench.close()?;
     Ok(Written {
         bytes: after.fragment_bytes - before.fragment_bytes - (after.dictionary_bytes - before.dictionary_bytes),
         dictionaries: after.dictionaries,
@@ -54,16 +54,16 @@ fn write(context: &Context, data: &bytes::Bytes, unit: &str, dictionary: &str) -
 /// Bytes of fragments that a volume in units of 4 KiB makes of data that it has written before and
 /// trained its dictionaries with.
 pub fn stored_with_dictionaries(context: &Context, data: &bytes::Bytes, candidates: &str) -> Outcome<u64> {
-    let world = World::create_alone(&context.dir.join("pool"), "auto", "4K")?;
+    let bench = BenchPool::create_alone(&context.dir.join("pool"), "auto", "4K")?;
     let properties = Properties::from([("candidates".to_owned(), candidates.to_owned())]);
-    world.pool.create_volume("v", data.len() as u64, &properties)?;
-    let write = || put(&world.pool, data, 0).and_then(|()| put(&world.pool, data, STRIPE_BYTES));
+    bench.pool.create_volume("v", data.len() as u64, &properties)?;
+    let write = || put(&bench.pool, data, 0).and_then(|()| put(&bench.pool, data, STRIPE_BYTES));
     write()?;
-    world.pool.train()?;
-    let before = world.pool.status().fragment_bytes;
+    bench.pool.train()?;
+    let before = bench.pool.status().fragment_bytes;
     write()?;
-    let stored = world.pool.status().fragment_bytes - before;
-    world.close()?;
+    let stored = bench.pool.status().fragment_bytes - before;
+    bench.close()?;
     Ok(stored)
 }
 

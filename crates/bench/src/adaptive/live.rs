@@ -1,5 +1,5 @@
-//! `auto` in the engine: what it costs on data that cannot be compressed, and what it lets through
-//! on slow and fast devices.
+//! `auto` in the engine: its cost on incompressible data, and its throughput on slow and fast
+//! devices.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,9 +11,9 @@ use env::{AlignedBuf, Disk, DiskLayer};
 use surface::{BlockDevice, WriteOptions};
 
 use super::Kinds;
+use crate::bench_pool::{BenchPool, page_faults};
 use crate::load::cores;
 use crate::report::{Report, median, ratio_percent};
-use crate::world::{World, page_faults};
 use crate::{Context, Outcome};
 
 const REQUEST: usize = 128 << 10;
@@ -26,22 +26,21 @@ const THROTTLED_BYTES: usize = 384 << 20;
 const RIVALS: [&str; 6] = ["off", "lz4", "zstd-1", "zstd-3", "zstd-6", "zstd-9"];
 const OURS: &str = "auto performance";
 
-/// What is compared on data that cannot be compressed. `off` twice: the mean of both is what `auto`
-/// is compared with, and how far they are from each other says what can be told at all. (With
-/// builds beside it, the CPU time of the same 768 MiB was 11 and 17 % off in the median of nine
-/// rounds.)
+/// Settings compared on incompressible data. `off` twice: the mean of both is the reference for
+/// `auto`, and their difference is the resolution. (With builds running at the same time, the CPU
+/// time of the same 768 MiB differed by 11 and 17 % in the median of nine rounds.)
 const AGAINST_OFF: [&str; 3] = ["off performance", OURS, "off performance"];
-/// Rounds of that: what one run takes differs by several per cent from the next. Each takes each
-/// place in the order as often.
+/// Rounds of that comparison: single runs differ by several per cent. Each setting takes each place
+/// in the order equally often.
 const ROUNDS_AGAINST_OFF: usize = 27;
-/// Bytes that are written before the clock starts, more than a write buffer takes: untouched memory
-/// is costly, and chance decides which pool meets memory that an earlier one has touched.
+/// Bytes written before the clock starts, more than a write buffer holds: untouched memory is
+/// costly, and chance decides which pool gets memory that an earlier one has touched.
 const WARM_UP_BYTES: usize = 512 << 20;
-/// Bytes at the start of a data file that are kept in any case: the superblock's extent.
+/// Bytes at the start of a data file that are always stored: the superblock's extent.
 const KEPT_BYTES: u64 = 1 << 20;
 
-/// A device that takes everything at once and forgets it: what is measured on it is Shale's alone,
-/// and no file system's.
+/// A device that accepts everything immediately and discards it: measurements on it exclude any
+/// file system.
 pub struct Sink {
     inner: Arc<dyn Disk>,
 }
@@ -55,11 +54,11 @@ impl DiskLayer for Sink {
     }
 }
 
-/// A device that takes so many bytes a second and no more.
+/// A device with limited bandwidth.
 pub struct Throttled {
     inner: Arc<dyn Disk>,
     bytes_per_second: f64,
-    /// When it will have taken what it was given.
+    /// When it will have accepted all data so far.
     free_at: Mutex<Instant>,
 }
 
@@ -85,7 +84,7 @@ impl DiskLayer for Throttled {
     }
 }
 
-/// What writing came to.
+/// Result of writing.
 #[derive(Debug, Clone, Copy)]
 struct Written {
     seconds: f64,
@@ -107,14 +106,14 @@ pub fn cpu_seconds() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// What is written to.
+/// Target of writing.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Device {
     /// The disk below the benchmark's directory.
     Real,
-    /// One that takes everything at once.
+    /// One that accepts everything immediately.
     Sink,
-    /// One that takes so many bytes a second.
+    /// One with this bandwidth in bytes per second.
     Throttled(f64),
 }
 
@@ -123,7 +122,7 @@ fn write(dir: &Path, data: &Bytes, bytes: usize, compression: &str, device: Devi
     write_warm(dir, data, 0..bytes, compression, device)
 }
 
-/// The same of a range of the volume; what lies before it is written as well, and does not count.
+/// The same for a range of the volume; the part before it is written as well, but not measured.
 fn write_warm(
     dir: &Path,
     data: &Bytes,
@@ -140,10 +139,10 @@ fn write_warm(
             Device::Throttled(bytes_per_second) => Arc::new(Throttled::new(sink(), bytes_per_second)),
         }
     };
-    let world = World::create_layered(dir, codec, "32K", &layer)?;
-    world.pool.set_properties(None, &[("mode".to_owned(), Some(mode.to_owned()))])?;
-    world.pool.create_volume("v", range.end as u64, &engine::Properties::new())?;
-    let volume = world.pool.volume("v")?;
+    let bench = BenchPool::create_layered(dir, codec, "32K", &layer)?;
+    bench.pool.set_properties(None, &[("mode".to_owned(), Some(mode.to_owned()))])?;
+    bench.pool.create_volume("v", range.end as u64, &engine::Properties::new())?;
+    let volume = bench.pool.volume("v")?;
     let write = |range: std::ops::Range<usize>| -> Outcome<()> {
         for at in range.step_by(REQUEST) {
             let from = at % (data.len() / REQUEST * REQUEST);
@@ -155,12 +154,12 @@ fn write_warm(
     let (began, cpu, faults) = (Instant::now(), cpu_seconds(), page_faults()?);
     write(range.clone())?;
     let (seconds, cpu_seconds, faults) = (began.elapsed().as_secs_f64(), cpu_seconds() - cpu, page_faults()? - faults);
-    world.pool.checkpoint()?;
-    let status = world.pool.status();
+    bench.pool.checkpoint()?;
+    let status = bench.pool.status();
     drop(volume);
-    world.close()?;
+    bench.close()?;
     if device != Device::Real {
-        // There is next to nothing in it: no run has to wait for the file system's work on it.
+        // It is nearly empty: no run has to wait for the file system's work on it.
         std::fs::remove_dir_all(dir)?;
     }
     Ok(Written { seconds, cpu_seconds, faults, ratio: range.end as f64 / status.live_bytes.max(1) as f64 })
@@ -182,7 +181,7 @@ fn incompressible(context: &Context, kinds: &Kinds, report: &mut Report, loaded:
     let bytes = if context.quick { BYTES.0 } else { BYTES.1 };
     let dir = context.dir.join("pool");
     let _load = if loaded { Some(Load::start()?) } else { None };
-    // The process pays for the first touch of its memory: no run counts that.
+    // The process pays for the first touch of its memory, which is excluded from all runs.
     let range = WARM_UP_BYTES..WARM_UP_BYTES + bytes;
     write_warm(&dir, &data, range.clone(), AGAINST_OFF[0], Device::Sink)?;
     let mut written: [Vec<Written>; AGAINST_OFF.len()] = Default::default();
@@ -222,7 +221,7 @@ fn device(context: &Context, kinds: &Kinds, report: &mut Report, name: &str, to:
     let data = Bytes::from(kinds.data.iter().flatten().copied().collect::<Vec<u8>>());
     let bytes = if matches!(to, Device::Throttled(speed) if speed < 500e6) { THROTTLED_BYTES } else { BYTES.0 };
     let dir = context.dir.join("pool");
-    // In turns: what disturbs the machine for a while disturbs all of them.
+    // In rotation: disturbances of the machine affect all of them.
     let contenders: Vec<&str> = RIVALS.into_iter().chain([OURS]).collect();
     let mut speeds = vec![Vec::new(); contenders.len()];
     let rounds = context.scale.rounds.min(3);

@@ -1,6 +1,6 @@
-//! Measurements to replay: what each unit of each kind of data costs and saves with each codec.
-//! They can be kept in a file, so that two versions of the policy are compared on the same ones:
-//! runs on a busy machine differ by more than versions do.
+//! Measurements to replay: cost and saving of each unit of each kind of data with each codec. They
+//! can be stored in a file, so that two versions of the policy are compared on the same ones: runs
+//! on a busy machine differ by more than versions do.
 
 use std::path::Path;
 
@@ -11,7 +11,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::Outcome;
 
-/// A unit.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct UnitRow {
     /// Which kind of data.
@@ -25,16 +24,14 @@ pub struct UnitRow {
 
 /// All units of one size.
 pub struct Matrix {
-    /// Bytes of a unit.
     pub unit_bytes: usize,
-    /// The codecs.
     pub codecs: Vec<Codec>,
     /// The units, kind after kind.
     pub units: Vec<UnitRow>,
 }
 
-/// Units that are compressed with each codec in turn: what disturbs the machine for a while
-/// disturbs all codecs alike.
+/// Units compressed with each codec in turn, so that disturbances of the machine affect all codecs
+/// alike.
 const UNITS_IN_TURN: usize = 16;
 /// Rounds over all units; the least time of each counts.
 const ROUNDS: usize = 3;
@@ -50,7 +47,7 @@ impl UnitRow {
 
 /// A matrix in a file.
 #[derive(Serialize, Deserialize)]
-struct Kept {
+struct SavedMatrix {
     unit_bytes: usize,
     min_saving_permille: u32,
     /// Checksum of each kind's data.
@@ -60,9 +57,9 @@ struct Kept {
 }
 
 impl Matrix {
-    /// What was kept in a file of the directory for the same data and codecs; else measures, and
-    /// keeps it there.
-    pub fn kept_or_measured(
+    /// Reads the measurements of the same data and codecs from a file in the directory; otherwise
+    /// measures, and stores them there.
+    pub fn load_or_measure(
         directory: Option<&Path>,
         kinds: &[Vec<u8>],
         unit_bytes: usize,
@@ -76,7 +73,7 @@ impl Matrix {
         let sums: Vec<u32> = kinds.iter().map(|data| crc32c::crc32c(data)).collect();
         let names: Vec<String> = codecs.iter().map(Codec::to_string).collect();
         if let Ok(text) = std::fs::read(&path) {
-            let kept: Kept = serde_json::from_slice(&text)?;
+            let kept: SavedMatrix = serde_json::from_slice(&text)?;
             let is_same = (kept.unit_bytes, kept.min_saving_permille) == (unit_bytes, min_saving_permille)
                 && kept.kinds == sums
                 && kept.codecs == names;
@@ -87,7 +84,8 @@ impl Matrix {
             return Ok(Self { unit_bytes, codecs: codecs.to_vec(), units: kept.units });
         }
         let matrix = Self::measure(kinds, unit_bytes, codecs, min_saving_permille);
-        let kept = Kept { unit_bytes, min_saving_permille, kinds: sums, codecs: names, units: matrix.units.clone() };
+        let kept =
+            SavedMatrix { unit_bytes, min_saving_permille, kinds: sums, codecs: names, units: matrix.units.clone() };
         std::fs::create_dir_all(directory)?;
         std::fs::write(&path, serde_json::to_vec(&kept)?)?;
         Ok(matrix)
@@ -132,7 +130,7 @@ impl Matrix {
         Self { unit_bytes, codecs: codecs.to_vec(), units }
     }
 
-    /// What the codec of that name did to a unit.
+    /// Result of a codec on a unit.
     pub fn of(&self, row: &UnitRow, codec: Codec) -> Option<(usize, u64)> {
         let index = self.codecs.iter().position(|c| *c == codec)?;
         row.attempts.get(index).copied()

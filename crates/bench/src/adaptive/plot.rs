@@ -1,4 +1,4 @@
-//! Plots as SVG, drawn by hand: a scatter needs no library. One dot for each unit, CPU time over
+//! Plots as SVG, without a library: scatter plots are simple. One dot for each unit, CPU time over
 //! position, codec as colour (as in figures 6.13 and 6.14 of Ehmke's thesis).
 
 use std::fmt::Write as _;

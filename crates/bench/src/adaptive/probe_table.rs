@@ -1,4 +1,4 @@
-//! How often the probe is wrong, and what it costs: by kind of data and size of unit.
+//! Error rate and cost of the probe: by kind of data and unit size.
 
 use codec::{Codec, Workspace};
 use env::{Clock, SystemClock};

@@ -1,12 +1,11 @@
-//! What a random read of 4 KiB costs of CPU time where `balanced` chose the codec, at the default
-//! unit and at half of it: the unit is read, verified and decoded as far as need be, and one block
-//! of it used. What counts is the CPU time of Shale: looking the unit up, its checksum, decoding,
-//! what it is copied, and keeping it. The kernel's part, the call that reads from the disk, is told
-//! beside it: no codec changes it much.
+//! CPU time of a random read of 4 KiB where `balanced` chose the codec, at the default unit and at
+//! half of it: the unit is read, verified and decoded as far as necessary, and one block of it
+//! used. Reported is the CPU time of Shale: lookup of the unit, its checksum, decoding, copies, and
+//! caching. The kernel's part, the call that reads from the disk, is reported separately: no codec
+//! changes it much.
 //!
-//! Twice: where there is more data than memory, so that the cache is full and keeps nothing that is
-//! read for the first time; and while the cache has room, so that whole units are decoded and kept
-//! for later reads.
+//! Twice: with more data than memory, so that the cache is full and nothing stays that is read only
+//! once; and while the cache has room, so that whole units are decoded and kept for later reads.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,16 +16,16 @@ use env::{AlignedBuf, Clock, Disk, DiskLayer, SystemClock};
 use surface::{BlockDevice, WriteOptions};
 
 use super::Kinds;
+use crate::bench_pool::BenchPool;
 use crate::load::scattered;
 use crate::report::Report;
-use crate::world::World;
 use crate::{Context, Outcome};
 
-/// The default unit, and what databases may prefer.
+/// The default unit, and one that databases may prefer.
 const UNITS: [usize; 2] = [32 << 10, 16 << 10];
 const BLOCK_BYTES: usize = 4 << 10;
 const REQUEST: usize = 128 << 10;
-/// Reads of each unit; the pool is opened anew in between, or what is cached is dropped.
+/// Reads of each unit; the pool is reopened in between, or its cache is dropped.
 const ROUNDS: usize = 7;
 /// Memory of a pool whose cache is full: it has 6 MiB for decoded units.
 const SMALL_MEMORY_BYTES: u64 = 48 << 20;
@@ -37,8 +36,7 @@ const LIMIT_US: f64 = 40.0;
 /// Order of the reads; any number.
 const SEED: u64 = 4;
 
-/// A disk that adds up the CPU time that reading takes of this thread: what is read ahead is read
-/// by others.
+/// A disk that sums up the CPU time of reads by this thread: read-ahead happens in other threads.
 struct Measured {
     inner: Arc<dyn Disk>,
     read_ns: Arc<AtomicU64>,
@@ -60,10 +58,9 @@ impl DiskLayer for Measured {
     }
 }
 
-/// What a read costs, in CPU microseconds.
+/// Cost of a read, in CPU microseconds.
 #[derive(Clone, Copy)]
 struct Cost {
-    /// Of Shale.
     shale_us: f64,
     /// With the kernel's.
     all_us: f64,
@@ -77,32 +74,32 @@ impl Cost {
     }
 }
 
-/// What reads cost of data of one kind.
+/// Costs of reads of data of one kind.
 struct Costs {
     /// While the cache is full.
     full: Cost,
     /// While it has room.
     filling: Cost,
-    /// What the data is stored as.
+    /// Storage form of the data.
     stored: String,
 }
 
-/// Writes data as requests have it, makes it durable, and leaves nothing to do.
-fn write(world: &World, name: &str, data: &[u8], times: usize) -> Outcome<()> {
-    world.pool.create_volume(name, data.len() as u64, &engine::Properties::new())?;
-    let volume = world.pool.volume(name)?;
+/// Writes data in typical requests, makes it durable, and leaves no background work.
+fn write(bench: &BenchPool, name: &str, data: &[u8], times: usize) -> Outcome<()> {
+    bench.pool.create_volume(name, data.len() as u64, &engine::Properties::new())?;
+    let volume = bench.pool.volume(name)?;
     let data = Bytes::copy_from_slice(data);
     for _ in 0..times {
         for at in (0..data.len()).step_by(REQUEST) {
             volume.write(at as u64, data.slice(at..(at + REQUEST).min(data.len())), WriteOptions::default())?;
         }
         volume.flush()?;
-        world.pool.checkpoint()?;
+        bench.pool.checkpoint()?;
     }
     Ok(())
 }
 
-/// Of data of one kind, when the volume has seen as much of it before.
+/// For data of one kind, when the volume has seen as much of it before.
 fn costs(context: &Context, name: &str, data: &[u8], unit_bytes: usize, compression: &str) -> Outcome<Costs> {
     let read_ns = Arc::new(AtomicU64::new(0));
     let layer = |inner| -> Arc<dyn Disk> {
@@ -110,10 +107,10 @@ fn costs(context: &Context, name: &str, data: &[u8], unit_bytes: usize, compress
         Arc::new(Measured { inner, read_ns: Arc::clone(&read_ns), reader, clock: SystemClock::default() })
     };
     let dir = context.dir.join(format!("read-{name}-{compression}"));
-    let world = World::create_layered(&dir, compression, &format!("{}K", unit_bytes >> 10), &layer)?;
-    write(&world, "v", data, 2)?;
-    write(&world, "filler", &data.iter().copied().cycle().take(FILLER_BYTES).collect::<Vec<_>>(), 1)?;
-    let (regions, _) = world.pool.explain("v", 0, usize::MAX)?;
+    let bench = BenchPool::create_layered(&dir, compression, &format!("{}K", unit_bytes >> 10), &layer)?;
+    write(&bench, "v", data, 2)?;
+    write(&bench, "filler", &data.iter().copied().cycle().take(FILLER_BYTES).collect::<Vec<_>>(), 1)?;
+    let (regions, _) = bench.pool.explain("v", 0, usize::MAX)?;
     let mut stored = std::collections::BTreeMap::<String, u64>::new();
     for used in regions.iter().flat_map(|region| &region.codecs) {
         *stored.entry(used.codec.clone()).or_default() += used.units;
@@ -126,29 +123,29 @@ fn costs(context: &Context, name: &str, data: &[u8], unit_bytes: usize, compress
     }
     let mut filling = Cost::MOST;
     for round in 0..ROUNDS {
-        world.pool.drop_caches();
-        filling = filling.least(read(&world, &order, unit_bytes, round, &read_ns)?);
+        bench.pool.drop_caches();
+        filling = filling.least(read(&bench, &order, unit_bytes, round, &read_ns)?);
     }
-    world.close()?;
+    bench.close()?;
     let mut full = Cost::MOST;
     for round in 0..ROUNDS {
-        // Anew, because a cache that is full keeps what is read twice.
-        let world = World::open_layered(&dir, SMALL_MEMORY_BYTES, &layer)?;
-        let (filler, mut block) = (world.pool.volume("filler")?, vec![0; BLOCK_BYTES]);
-        // Backwards, which is no stream: what is read ahead of one does not stay.
+        // Reopened, because a full cache keeps data that is read twice.
+        let bench = BenchPool::open_layered(&dir, SMALL_MEMORY_BYTES, &layer)?;
+        let (filler, mut block) = (bench.pool.volume("filler")?, vec![0; BLOCK_BYTES]);
+        // Backwards, which is not a stream: its read-ahead does not stay cached.
         for at in (0..FILLER_BYTES).step_by(unit_bytes).rev() {
             filler.read(at as u64, &mut block)?;
         }
         drop(filler);
-        full = full.least(read(&world, &order, unit_bytes, round, &read_ns)?);
-        world.close()?;
+        full = full.least(read(&bench, &order, unit_bytes, round, &read_ns)?);
+        bench.close()?;
     }
     Ok(Costs { full, filling, stored })
 }
 
 /// Reads a block of each unit.
-fn read(world: &World, order: &[u64], unit_bytes: usize, round: usize, read_ns: &AtomicU64) -> Outcome<Cost> {
-    let (clock, volume, mut block) = (SystemClock::default(), world.pool.volume("v")?, vec![0; BLOCK_BYTES]);
+fn read(bench: &BenchPool, order: &[u64], unit_bytes: usize, round: usize, read_ns: &AtomicU64) -> Outcome<Cost> {
+    let (clock, volume, mut block) = (SystemClock::default(), bench.pool.volume("v")?, vec![0; BLOCK_BYTES]);
     // The map's records are found again: looking them up is no matter of codecs.
     let (began, read_before) = (clock.thread_cpu_ns(), read_ns.load(Ordering::Relaxed));
     for unit in order {

@@ -17,7 +17,7 @@ const TIMED_EVERY: usize = 16;
 /// Units that the engine puts into a batch, for which plans hold.
 const BATCH_BYTES: usize = 1 << 20;
 
-/// What a way of choosing did.
+/// Result of a way of choosing.
 #[derive(Debug, Clone, Default)]
 pub struct Done {
     /// Raw bytes.
@@ -28,7 +28,7 @@ pub struct Done {
     pub cpu_ns: u64,
     /// The part of it for tests.
     pub test_ns: u64,
-    /// CPU nanoseconds of everything else: probes, plans, regions, what is learned.
+    /// CPU nanoseconds of everything else: probes, plans, regions, statistics.
     pub bookkeeping_ns: u64,
     /// Units by codec, as stored.
     pub codecs: HashMap<String, u64>,
@@ -55,7 +55,7 @@ impl Done {
     pub fn megabytes_per_second(&self) -> f64 {
         self.raw as f64 * 1e3 / (self.cpu_ns + self.bookkeeping_ns).max(1) as f64
     }
-    /// What was done in another run as well.
+    /// Adds the result of another run.
     pub fn include(&mut self, other: &Self) {
         self.raw += other.raw;
         self.stored += other.stored;
@@ -74,7 +74,7 @@ impl Done {
     }
 }
 
-/// `auto` on measurements; what it remembers stays from run to run.
+/// `auto` on measurements; its memory persists from run to run.
 pub struct Replay<'a> {
     matrix: &'a Matrix,
     kinds: &'a Kinds,
@@ -85,18 +85,17 @@ pub struct Replay<'a> {
 }
 
 impl<'a> Replay<'a> {
-    /// A new pool, with what `table` has learned.
+    /// A new pool with the statistics in `table`.
     pub fn new(matrix: &'a Matrix, kinds: &'a Kinds, auto: Auto, table: &'a PlainTable) -> Self {
         Self { matrix, kinds, auto, table, pressure: Pressure::default(), credit_ns: TEST_CREDIT_NS }
     }
 
-    /// From now on, what writers wait for.
+    /// Sets the pressure on writers from now on.
     pub fn under(&mut self, pressure: Pressure) {
         self.pressure = pressure;
     }
 
-    /// Stores units in this order, in regions that nothing is known of. `each` is told of every
-    /// unit.
+    /// Stores units in this order, in unknown regions. `each` is called for every unit.
     pub fn run(&mut self, order: &[usize], mut each: impl FnMut(&UnitRow, &Stored)) -> Done {
         let matrix = self.matrix;
         let clock = SystemClock::default();
@@ -106,7 +105,7 @@ impl<'a> Replay<'a> {
         for (batch, units) in order.chunks((BATCH_BYTES / matrix.unit_bytes).max(1)).enumerate() {
             let mut planner = Planner::new(self.auto, 1.0, self.pressure, self.table);
             let (mut cpu_ns, mut test_ns) = (0, 0);
-            // Compressing takes no time here: what passes is the policy's own.
+            // Compressing takes no time here: the elapsed time is the policy's own.
             let began = clock.thread_cpu_ns();
             for (index, unit) in units.iter().enumerate() {
                 let row = &matrix.units[*unit];
@@ -149,7 +148,7 @@ pub fn fixed(matrix: &Matrix, order: &[usize], codec: Codec) -> Done {
     done
 }
 
-/// The candidate of least cost for each unit, which is known beforehand and costs nothing to find.
+/// The candidate of least cost for each unit, known in advance and found at no cost.
 pub fn oracle(matrix: &Matrix, order: &[usize], auto: Auto) -> Done {
     let mut done = Done::default();
     let kib = matrix.unit_bytes as f64 / 1024.0;

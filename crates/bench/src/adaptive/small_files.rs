@@ -1,31 +1,31 @@
-//! Many small files, each an object of its own for the policy: what a directory tree is when files
-//! become objects. There are no shares yet; so each file lies at the beginning of a region of its
-//! own in one thin volume. Units, regions' memory (none: no region ever gets a second file), the
-//! budget for tests and what is learned are what they would be with an object for each file; only
-//! the objects' own records are left out, which no codec changes.
+//! Many small files, each a separate object for the policy, like a directory tree in a share. Here
+//! each file is placed at the beginning of a region of its own in one thin volume. Units, the
+//! memory of regions (none: no region ever gets a second file), the budget for tests and the
+//! statistics are as with an object for each file; only the objects' own records are missing, which
+//! do not depend on the codec.
 
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use surface::{BlockDevice, WriteOptions};
 
+use crate::bench_pool::BenchPool;
 use crate::report::Report;
-use crate::world::World;
 use crate::{Context, Outcome};
 
-/// Files: as many as the thesis had.
+/// Number of files: as in the thesis.
 const FILES: usize = 48_000;
-/// What is longer is no small file.
+/// Larger files are not small files.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Distance of files in the volume: a region.
 const REGION_BYTES: u64 = 4 << 20;
-/// Fixed codecs: what `auto` chooses among.
+/// Fixed codecs: the candidates of `auto`.
 const RIVALS: [&str; 6] = ["lz4", "zstd-1", "zstd-3", "zstd-6", "zstd-9", "zstd-19"];
 
-/// What takes longer than this is written once: its CPU time is no close match for anything.
+/// Settings that take longer than this are written once: their CPU time is not close to any other.
 const REPEATED_SECONDS_MAX: f64 = 20.0;
 
-/// What writing all files came to.
+/// Result of writing all files.
 #[derive(Debug, Clone, Copy)]
 struct Written {
     ratio: f64,
@@ -33,7 +33,7 @@ struct Written {
 }
 
 /// Writes the files to a new pool, several times: the mean ratio, and the least CPU time, which has
-/// the least of what is none of a codec's.
+/// the smallest part that is not the codec's.
 fn write(context: &Context, files: &[Bytes], compression: &str, dictionary: &str) -> Outcome<Written> {
     let mut rounds: Vec<Written> = Vec::new();
     let is_slow = |written: &Written| written.cpu_seconds > REPEATED_SECONDS_MAX;
@@ -48,26 +48,26 @@ fn write(context: &Context, files: &[Bytes], compression: &str, dictionary: &str
 
 fn write_once(dir: &Path, files: &[Bytes], compression: &str, dictionary: &str) -> Outcome<Written> {
     let (codec, mode) = compression.split_once(' ').unwrap_or((compression, "balanced"));
-    let world = World::create(dir, codec, "32K")?;
+    let bench = BenchPool::create(dir, codec, "32K")?;
     let pairs = [("mode", mode), ("dictionary", dictionary)];
     let properties = pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
-    world.pool.create_volume("v", files.len() as u64 * REGION_BYTES, &properties)?;
-    let volume = world.pool.volume("v")?;
+    bench.pool.create_volume("v", files.len() as u64 * REGION_BYTES, &properties)?;
+    let volume = bench.pool.volume("v")?;
     let cpu = super::live::cpu_seconds();
     for (index, file) in files.iter().enumerate() {
         volume.write(index as u64 * REGION_BYTES, file.clone(), WriteOptions::default())?;
     }
     volume.flush()?;
     let cpu_seconds = super::live::cpu_seconds() - cpu;
-    world.pool.checkpoint()?;
-    let stored = world.pool.status().live_bytes;
+    bench.pool.checkpoint()?;
+    let stored = bench.pool.status().live_bytes;
     drop(volume);
-    world.close()?;
+    bench.close()?;
     let raw: usize = files.iter().map(Bytes::len).sum();
     Ok(Written { ratio: raw as f64 / stored.max(1) as f64, cpu_seconds })
 }
 
-/// Paths of small files, sorted, at most so many.
+/// Paths of small files, sorted, up to a limit.
 fn small_files(root: &Path, most: usize) -> Outcome<Vec<PathBuf>> {
     let (mut found, mut directories) = (Vec::new(), vec![root.to_owned()]);
     while let Some(directory) = directories.pop() {

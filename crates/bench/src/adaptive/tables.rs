@@ -1,6 +1,6 @@
 //! The policy replayed on measurements of every unit with every candidate: by kind, and on mixes of
-//! all kinds. Each replay goes over its data twice and the second time counts: the first one is the
-//! calibration of a new pool.
+//! all kinds. Each replay goes over its data twice and reports the second pass: the first one is
+//! the calibration of a new pool.
 
 use codec::Codec;
 use policy::{Auto, Candidates, Mode, PlainTable, Power, Pressure, Settings};
@@ -13,7 +13,7 @@ use super::{Kinds, UNITS};
 use crate::report::Report;
 use crate::{Context, Outcome};
 
-/// Bytes of a stream from which on the share of tests is one of steady use: what is saved up for
+/// Bytes of a stream above which the share of tests reflects steady use: the credit saved up for
 /// tests is worth half a second of compressing.
 const SHARE_BYTES_MIN: u64 = 32 << 20;
 
@@ -24,25 +24,25 @@ const OTHERS: [&str; 2] = ["zstd-12", "zstd-15"];
 /// up with the writer.
 const MODES: [Mode; 4] = Mode::ALL;
 
-/// Replays over which the cost of deciding is taken: what is saved up for tests is worth one of
-/// them.
+/// Replays over which the cost of deciding is averaged: the credit saved up for tests is worth one
+/// of them.
 const STEADY_RUNS: usize = 5;
 
-/// What writers wait for under full load: others take one of two CPUs, and a device of 200 MB/s. On
-/// one that takes everything at once `performance` compresses nothing then, so that there is
-/// nothing to hold the cost of deciding against; what it costs there is measured on incompressible
-/// data, against `compression=off`.
+/// Pressure on writers under full load: other processes use one of two CPUs, and the device takes
+/// 200 MB/s. On a device that accepts everything immediately, `performance` compresses nothing
+/// then, so there is no reference for the cost of deciding; its cost there is measured on
+/// incompressible data, against `compression=off`.
 const FULL_LOAD: Pressure =
     Pressure { cpus: 1.0, device_ns_per_kib: 5120.0, raw_ns_per_kib: 100.0, demand_ns_per_kib: 0.0, pressed: true };
 
-/// What is replayed in which order.
+/// The data of a replay, and its order.
 struct Stream {
     name: String,
     order: Vec<usize>,
     is_mix: bool,
 }
 
-/// What was found on one stream.
+/// Results for one stream.
 struct Found {
     name: String,
     /// Joules for a gigabyte of data, by way.
@@ -69,7 +69,7 @@ pub fn run(context: &Context, kinds: &Kinds, report: &mut Report) -> Outcome<()>
     for unit_bytes in units.iter().copied() {
         let codecs = measured(candidates);
         let directory = context.measurements.as_deref();
-        let matrix = Matrix::kept_or_measured(directory, &kinds.data, unit_bytes, &codecs, min_saving_permille)?;
+        let matrix = Matrix::load_or_measure(directory, &kinds.data, unit_bytes, &codecs, min_saving_permille)?;
         println!("\n=== units of {} KiB", unit_bytes >> 10);
         let mut mixes = Vec::new();
         let mut singles = Vec::new();
@@ -88,7 +88,7 @@ pub fn run(context: &Context, kinds: &Kinds, report: &mut Report) -> Outcome<()>
     Ok(())
 }
 
-/// The candidates, and what they are compared with besides, in the order of their strength.
+/// The candidates, and the codecs that they are compared with, in order of strength.
 fn measured(candidates: Candidates) -> Vec<Codec> {
     let mut codecs = candidates.as_slice().to_vec();
     for name in OTHERS {
@@ -282,7 +282,7 @@ fn table(
             found.archive_cpu = 100.0 * done.cpu_ns as f64 / strongest as f64;
         }
         if mode == Mode::Balanced {
-            // The best of the fixed codecs that take no more CPU time; storing raw takes none.
+            // The best fixed codec that takes no more CPU time; storing raw takes none.
             let rivals = fixed.iter().filter(|(_, fixed)| fixed.cpu_ns <= done.cpu_ns).map(|(_, fixed)| fixed.ratio());
             found.balanced_ratio = 100.0 * done.ratio() / rivals.fold(1.0, f64::max);
         }

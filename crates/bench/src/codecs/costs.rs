@@ -1,4 +1,4 @@
-//! What each codec saves and costs, by kind and unit size.
+//! Saving and cost of each codec, by kind and unit size.
 
 use codec::{Codec, CodecId, Workspace};
 use env::{Clock, SystemClock};
@@ -9,10 +9,9 @@ use super::kinds::Kind;
 
 /// Sizes of units.
 pub const UNIT_BYTES: [usize; 3] = [4 << 10, 32 << 10, 128 << 10];
-/// Rounds of what is timed; the fastest counts, because everything else that happens only makes it
-/// slower.
+/// Rounds of each timing; the fastest is reported, because disturbances only slow it down.
 const ROUNDS: usize = 2;
-/// What takes longer than this is timed once: it is long enough to be steady.
+/// Timings longer than this are done once: they are long enough to be steady.
 const LONG_NS: u64 = 50_000_000;
 /// bzip2's levels above 2 store the same bytes in the same time; the last is measured for all.
 const REDUNDANT: std::ops::RangeInclusive<u8> = 3..=8;
@@ -25,7 +24,7 @@ pub struct Cost {
     pub unit_bytes: usize,
     pub units: usize,
     pub raw_bytes: u64,
-    /// As a pool stores it: what saves less than the default minimum is stored raw.
+    /// As a pool stores it: raw if it saves less than the default minimum.
     pub stored_bytes: u64,
     /// CPU nanoseconds of compressing all units, those included that are stored raw.
     pub compress_ns: u64,
@@ -35,7 +34,7 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// What is saved, in percent.
+    /// The saving in percent.
     pub fn saving(&self) -> f64 {
         100.0 * (1.0 - self.stored_bytes as f64 / self.raw_bytes.max(1) as f64)
     }

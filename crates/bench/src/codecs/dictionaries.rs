@@ -1,4 +1,4 @@
-//! What a trained dictionary adds: trained on a few units of a kind, measured on others.
+//! The benefit of a trained dictionary: trained on a few units of a kind, measured on others.
 
 use codec::{Evaluation, TRAINING_SAMPLES_MIN, ZstdLevel, evaluate, train};
 use policy::{Settings, dst_limit};
@@ -6,13 +6,12 @@ use serde::Serialize;
 
 use super::kinds::Kind;
 
-/// Sizes of units for which dictionaries are meant.
+/// Unit sizes that dictionaries are designed for.
 const UNIT_BYTES: [usize; 2] = [4 << 10, 16 << 10];
-/// Bytes of a dictionary.
 const DICTIONARY_BYTES: usize = 64 << 10;
 /// At most this part of the units is trained with.
 const TRAINED_PART: usize = 4;
-/// Most bytes to train with: what a volume can afford to keep for it.
+/// Most training bytes: as many as a volume can afford to keep.
 const TRAINING_BYTES: usize = 4 << 20;
 
 /// One kind and size.

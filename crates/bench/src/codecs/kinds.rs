@@ -26,8 +26,8 @@ pub struct Kind {
     pub count: usize,
 }
 
-/// Kinds that consist of different things: directories that are looked at one by one, with the
-/// files beside them as one more.
+/// Kinds with different parts: directories that are examined one by one, with the files next to
+/// them as one more.
 const BY_DIRECTORY: &[&str] = &["compiled", "db-pages", "media"];
 /// Kinds that consist of different things: by extension.
 const BY_EXTENSION: &[&str] = &["office"];
@@ -83,8 +83,8 @@ impl Kind {
         Ok(kind)
     }
 
-    /// Units of about `budget` bytes together, drawn from everywhere. They are cut from the same
-    /// groups of 128 KiB whatever their size is, so that sizes can be compared.
+    /// Units of about `budget` bytes in total, drawn from the whole. They are cut from the same
+    /// groups of 128 KiB for all sizes, so that sizes can be compared.
     pub fn sample(&self, unit_bytes: usize, budget: usize) -> Vec<&[u8]> {
         let mut groups: Vec<&[u8]> = self.files.iter().flat_map(|file| file.chunks(GROUP_BYTES)).collect();
         shuffle(&mut groups);
@@ -128,7 +128,7 @@ fn shuffle(units: &mut [&[u8]]) {
     }
 }
 
-/// What is in a directory, sorted, without what is hidden.
+/// The entries of a directory, sorted, without hidden ones.
 fn entries(path: &Path) -> Outcome<Vec<PathBuf>> {
     let mut found: Vec<PathBuf> = std::fs::read_dir(path)
         .map_err(|e| format!("cannot read {}: {e}", path.display()))?

@@ -1,11 +1,11 @@
-//! Codecs on real data by kind: what each saves and costs, what dictionaries add, and how that
-//! compares with gzip on files.
+//! Codecs on real data by kind: savings and costs of each, the benefit of dictionaries, and a
+//! comparison with gzip on files.
 //!
-//! 1. `kinds` reads the data as files in blocks, as a file system would lay them out.
+//! 1. `kinds` reads the data as files in blocks, in the layout of a file system.
 //! 2. `costs` compresses the same sampled units with every codec, on one core, in CPU time.
 //! 3. `dictionaries` trains on some units of a kind and measures on others.
-//! 4. `savings` puts whole kinds beside `gzip -r` and gzip of a tar.
-//! 5. `page` turns it into tables, for the terminal and for docs/CODECS.md.
+//! 4. `savings` compares whole kinds with `gzip -r` and gzip of a tar.
+//! 5. `page` writes the tables, for the terminal and for docs/CODECS.md.
 
 mod costs;
 mod dictionaries;
@@ -27,7 +27,7 @@ struct Results {
     savings: Vec<savings::Saving>,
 }
 
-/// What to measure and where to put it.
+/// The measurements wanted, and their destination.
 pub struct Request<'a> {
     /// Directory with a directory for each kind.
     pub corpus: &'a Path,

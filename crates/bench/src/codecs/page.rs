@@ -28,7 +28,6 @@ const SHOWN: &[&str] = &[
     "zstd-19",
 ];
 
-/// All tables.
 pub fn tables(results: &Results) -> String {
     let mut text = String::new();
     overview(&mut text, &results.costs);
@@ -41,7 +40,7 @@ pub fn tables(results: &Results) -> String {
     text
 }
 
-/// Replaces what is between the marks of the page.
+/// Replaces the part between the marks of the page.
 pub fn replace(path: &Path, tables: &str) -> Outcome<()> {
     let page = std::fs::read_to_string(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
     let lost = || format!("{} has lost its marks '{BEGIN}' and '{END}'", path.display());

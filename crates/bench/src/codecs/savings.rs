@@ -1,5 +1,5 @@
-//! Whole kinds beside what gzip makes of the files, as the paper on ZBD of 2010 did it: `gzip -r`
-//! (each file alone), gzip of a tar, zlib and lzo on blocks of 4 KiB; then ours.
+//! Whole kinds compared with gzip on the files, as in the paper on ZBD of 2010: `gzip -r` (each
+//! file separately), gzip of a tar, zlib and lzo on blocks of 4 KiB; then Shale.
 
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
@@ -59,8 +59,8 @@ fn one(kind: &Kind) -> Outcome<Saving> {
     })
 }
 
-/// Percent saved by a pipe that is given the files' names and prints how many bytes it made of
-/// them.
+/// Percentage saved by a pipe that receives the files' names and prints the number of bytes
+/// produced.
 fn piped(kind: &Kind, script: &str) -> Outcome<f64> {
     let mut child = Command::new("sh").args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
     let mut names = Vec::new();

@@ -1,6 +1,6 @@
-//! Resident memory under random writes and reads, each in a process of its own: on a large volume
-//! that is nearly empty, and on one that fills its pool, block by block, so that cleaning never
-//! ends and each record of the map is as long as it can be.
+//! Resident memory under random writes and reads, each in a separate process: on a large, nearly
+//! empty volume, and on one that fills its pool, block by block, so that cleaning never ends and
+//! each record of the map has its maximum length.
 
 use std::sync::Arc;
 
@@ -9,15 +9,15 @@ use engine::Volume;
 use surface::{BlockDevice, WriteOptions};
 
 use super::{BLOCK, DEPTH, how, place, read_blocks};
+use crate::bench_pool::{self, BenchPool};
 use crate::load::{drive, scattered};
 use crate::report::Report;
 use crate::space::overwrite::{self, Aged, FULL};
-use crate::world::{self, World};
 use crate::{Context, Outcome, command};
 
 const GROUP: &str = "engine memory";
 const VOLUME_BYTES: u64 = 100 << 30;
-/// The budget: half of the default, so that what does not keep to it shows.
+/// The budget: half of the default, so that allocations outside of it are visible.
 const BUDGET_BYTES: u64 = 256 << 20;
 const MIB: f64 = 1048576.0;
 /// How many times the volume of the full pool is overwritten.
@@ -62,37 +62,37 @@ pub fn child_process(context: &Context, what: &str) -> Outcome<(String, Vec<Stri
     Ok((program, arguments))
 }
 
-/// What the first child does.
+/// Body of the first child.
 pub fn child(context: &Context) -> Outcome<()> {
     let dir = context.dir.join("pool");
-    let world = World::create(&dir, "lz4", "32K")?;
-    world.pool.create_volume("v", VOLUME_BYTES, &engine::Properties::new())?;
-    world.close()?;
-    let base = world::resident_bytes_max()?;
-    let world = World::open(&dir, BUDGET_BYTES)?;
-    let volume = world.pool.volume("v")?;
+    let bench = BenchPool::create(&dir, "lz4", "32K")?;
+    bench.pool.create_volume("v", VOLUME_BYTES, &engine::Properties::new())?;
+    bench.close()?;
+    let base = bench_pool::resident_bytes_max()?;
+    let bench = BenchPool::open(&dir, BUDGET_BYTES)?;
+    let volume = bench.pool.volume("v")?;
     let count = context.scale.random_bytes / BLOCK;
     write_blocks(context, &volume, VOLUME_BYTES, count)?;
     read_blocks(&volume, count / 4, context.scale.seconds * 2.0, |i| place(i, VOLUME_BYTES))?;
-    tell(context, world, volume, base)
+    print_growth(context, bench, volume, base)
 }
 
-/// What the second child does.
+/// Body of the second child.
 pub fn child_full(context: &Context) -> Outcome<()> {
     let bytes = full_pool_bytes(context);
-    let Aged { world, volume, blocks } = overwrite::fill(context, bytes, FULL)?;
+    let Aged { bench, volume, blocks } = overwrite::fill(context, bytes, FULL)?;
     drop(volume);
-    world.close()?;
-    let world = World::open(&context.dir.join("pool"), BUDGET_BYTES)?;
-    let volume = world.pool.volume("v")?;
-    let base = world::reset_resident_bytes_max()?;
+    bench.close()?;
+    let bench = BenchPool::open(&context.dir.join("pool"), BUDGET_BYTES)?;
+    let volume = bench.pool.volume("v")?;
+    let base = bench_pool::reset_resident_bytes_max()?;
     write_blocks(context, &volume, blocks * BLOCK, OVERWRITTEN * blocks)?;
-    tell(context, world, volume, base)
+    print_growth(context, bench, volume, base)
 }
 
 /// Writes `count` blocks at random.
 fn write_blocks(context: &Context, volume: &Volume, volume_bytes: u64, count: u64) -> Outcome<()> {
-    // Each request has a buffer of its own, as those of the front ends have: it counts.
+    // Each request has a buffer of its own, as in the front ends, which is included.
     let write = |(): &mut (), index: u64| {
         let data = context.corpus.slice(scattered(index, 2, 1 << 40) * BLOCK, BLOCK as usize);
         Ok(volume.write(place(index, volume_bytes), Bytes::copy_from_slice(&data), WriteOptions::default())?)
@@ -101,11 +101,11 @@ fn write_blocks(context: &Context, volume: &Volume, volume_bytes: u64, count: u6
     Ok(())
 }
 
-/// Prints how much the process has come to, from `base`, and closes the pool.
-fn tell(context: &Context, world: World, volume: Arc<Volume>, base: u64) -> Outcome<()> {
-    let resident = world::resident_bytes_max()?;
+/// Prints the growth of the process since `base`, and closes the pool.
+fn print_growth(context: &Context, bench: BenchPool, volume: Arc<Volume>, base: u64) -> Outcome<()> {
+    let resident = bench_pool::resident_bytes_max()?;
     drop(volume);
-    world.close()?;
+    bench.close()?;
     // The corpus is this program's, not the pool's.
     let corpus = context.corpus.data.len() as u64;
     eprintln!("resident {resident}, before {base}, data {corpus}");

@@ -53,7 +53,7 @@ pub fn run(context: &Context, report: &mut Report) -> Outcome<()> {
     Ok(())
 }
 
-/// Writes `bytes` of the corpus in requests of 128 KiB, one after the other, and flushes.
+/// Writes `bytes` of the corpus sequentially in requests of 128 KiB, and flushes.
 fn write_sequentially(volume: &Volume, corpus: &Corpus, bytes: u64) -> Outcome<Done> {
     let began = std::time::Instant::now();
     let done = drive(
@@ -94,7 +94,8 @@ fn write_randomly(volume: &Arc<Volume>, corpus: &Corpus, volume_bytes: u64, firs
     Ok(Done { count: done.count, seconds: began.elapsed().as_secs_f64() })
 }
 
-/// Reads blocks, 32 at a time, at places that `place` gives for numbers from 0, for some seconds.
+/// Reads blocks, 32 at a time, at the places returned by `place` for numbers from 0, for some
+/// seconds.
 fn read_blocks(volume: &Arc<Volume>, count: u64, seconds: f64, place: impl Fn(u64) -> u64 + Sync) -> Outcome<Done> {
     drive_reads(&**volume, DEPTH, BLOCK as usize, count, seconds, place)
 }
@@ -108,7 +109,7 @@ fn read_sequentially(volume: &Arc<Volume>, bytes: u64, seconds: f64) -> Outcome<
     Ok(done.per_second() * REQUEST_BYTES as f64)
 }
 
-/// A note on what a figure was measured with.
+/// Describes how a figure was measured.
 fn how(context: &Context, group: &str, what: &str) -> String {
     format!("{what}; `bench engine --only '{group}'`, {} cores, {} rounds, median", cores(), context.scale.rounds)
 }

@@ -1,9 +1,9 @@
-//! Data written at random in blocks of 4 KiB over a large volume: write, read, what it costs in
-//! bytes.
+//! Data written at random in blocks of 4 KiB over a large volume: write speed, read speed, bytes
+//! written.
 
 use super::{BLOCK, DEPTH, how, mb, place, read_blocks, write_randomly};
+use crate::bench_pool::{self, BenchPool};
 use crate::report::{Report, median, ratio_percent};
-use crate::world::{self, World};
 use crate::{Context, Outcome, baseline, fio};
 
 const GROUP: &str = "engine random";
@@ -12,10 +12,10 @@ const VOLUME_BYTES: u64 = 64 << 30;
 
 pub fn run(context: &Context, report: &mut Report) -> Outcome<()> {
     let codec = codec::Codec::Lz4;
-    let world = World::create(&context.dir.join("pool"), &codec.to_string(), "32K")?;
-    world.pool.create_volume("v", VOLUME_BYTES, &engine::Properties::new())?;
-    let volume = world.pool.volume("v")?;
-    let before = world::written_bytes()?;
+    let bench = BenchPool::create(&context.dir.join("pool"), &codec.to_string(), "32K")?;
+    bench.pool.create_volume("v", VOLUME_BYTES, &engine::Properties::new())?;
+    let volume = bench.pool.volume("v")?;
+    let before = bench_pool::written_bytes()?;
     let total = context.scale.random_bytes / BLOCK;
     let each = total / context.scale.rounds as u64;
     let (mut ours, mut bare) = (Vec::new(), Vec::new());
@@ -38,15 +38,15 @@ pub fn run(context: &Context, report: &mut Report) -> Outcome<()> {
         60.0,
         &how(context, GROUP, &what),
     )?;
-    world.pool.checkpoint()?;
-    let status = world.pool.status();
+    bench.pool.checkpoint()?;
+    let status = bench.pool.status();
     let what = format!(
         "write_bytes of /proc/self/io over bytes of fragments, {} at random on 64 GiB, last checkpoint included",
         units::format_size(written * BLOCK)
     );
     report.at_most(
         "bytes written per compressed byte, 4 KiB random, lz4",
-        (world::written_bytes()? - before) as f64 / status.fragment_bytes as f64,
+        (bench_pool::written_bytes()? - before) as f64 / status.fragment_bytes as f64,
         "",
         1.5,
         &how(context, GROUP, &what),
@@ -58,28 +58,28 @@ pub fn run(context: &Context, report: &mut Report) -> Outcome<()> {
         2.0,
         &how(context, GROUP, "blocks of all files of the map store, its journal included, over bytes of the log"),
     )?;
-    reads(context, report, &world, written)?;
+    reads(context, report, &bench, written)?;
     drop(volume);
-    world.close()?;
+    bench.close()?;
     Ok(())
 }
 
-fn reads(context: &Context, report: &mut Report, world: &World, written: u64) -> Outcome<()> {
-    let volume = world.pool.volume("v")?;
-    let log_bytes = world.pool.status().log_bytes;
+fn reads(context: &Context, report: &mut Report, bench: &BenchPool, written: u64) -> Outcome<()> {
+    let volume = bench.pool.volume("v")?;
+    let log_bytes = bench.pool.status().log_bytes;
     let (mut ours, mut raw, mut per_read) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..context.scale.rounds {
-        let options = fio::raw_read_options(&world.data, log_bytes, "randread", "4k", DEPTH, context.scale.seconds);
+        let options = fio::raw_read_options(&bench.data, log_bytes, "randread", "4k", DEPTH, context.scale.seconds);
         raw.push(fio::job(&options)?.iops);
-        world.drop_caches()?;
-        let before = world.pool.status().read_disk_bytes;
+        bench.drop_caches()?;
+        let before = bench.pool.status().read_disk_bytes;
         // Every block is read once at most, in another order than it was written in.
         let seed = 50 + round as u64;
         let done = read_blocks(&volume, written, context.scale.seconds, |i| {
             place(crate::load::scattered(i, seed, written), VOLUME_BYTES)
         })?;
         ours.push(done.per_second());
-        let bytes = world.pool.status().read_disk_bytes - before;
+        let bytes = bench.pool.status().read_disk_bytes - before;
         per_read.push(bytes as f64 / BLOCK as f64 / done.count as f64);
         println!("round {round}: engine {:.0}/s, raw file {:.0}/s", ours[round], raw[round]);
     }

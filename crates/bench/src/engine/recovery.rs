@@ -1,12 +1,12 @@
-//! How long opening takes after the process was killed in the middle of random writes.
+//! Time to open a pool after the process was killed in the middle of random writes.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use super::{BLOCK, how, memory};
+use crate::bench_pool::{BenchPool, MEMORY_BYTES};
 use crate::report::Report;
-use crate::world::{MEMORY_BYTES, World};
 use crate::{Context, Outcome};
 
 const GROUP: &str = "engine recovery";
@@ -18,9 +18,9 @@ const CRASHES: u64 = 3;
 
 pub fn run(context: &Context, report: &mut Report) -> Outcome<()> {
     let dir = context.dir.join("pool");
-    let world = World::create(&dir, "lz4", "32K")?;
-    world.pool.create_volume("v", VOLUME_BYTES, &engine::Properties::new())?;
-    world.close()?;
+    let bench = BenchPool::create(&dir, "lz4", "32K")?;
+    bench.pool.create_volume("v", VOLUME_BYTES, &engine::Properties::new())?;
+    bench.close()?;
     let (program, arguments) = memory::child_process(context, "child-recovery")?;
     let (mut slowest, mut slowest_store, mut replayed) = (0.0, 0.0, 0);
     for crash in 1..=CRASHES {
@@ -34,18 +34,18 @@ pub fn run(context: &Context, report: &mut Report) -> Outcome<()> {
         if (seen as u64) < lines {
             return Err("the child stopped by itself".into());
         }
-        crate::world::drop_page_cache()?;
+        crate::bench_pool::drop_page_cache()?;
         let began = Instant::now();
-        let world = World::open(&dir, MEMORY_BYTES)?;
+        let bench = BenchPool::open(&dir, MEMORY_BYTES)?;
         let seconds = began.elapsed().as_secs_f64();
-        let status = world.pool.status();
+        let status = bench.pool.status();
         let bytes = units::format_size(status.recovered_bytes);
-        println!("crash {crash}: {seconds:.2} s, {bytes} replayed; map store {:.2} s", world.store_seconds);
+        println!("crash {crash}: {seconds:.2} s, {bytes} replayed; map store {:.2} s", bench.store_seconds);
         if seconds > slowest {
-            (slowest, slowest_store) = (seconds, world.store_seconds);
+            (slowest, slowest_store) = (seconds, bench.store_seconds);
         }
         replayed = replayed.max(status.recovered_bytes);
-        world.close()?;
+        bench.close()?;
     }
     let what = format!(
         "kill -9 in the middle of {} of random writes on 64 GiB, {CRASHES} times, page cache dropped; at most {} of log replayed; the slowest, {slowest_store:.2} s of it in the map store",
@@ -55,10 +55,10 @@ pub fn run(context: &Context, report: &mut Report) -> Outcome<()> {
     report.at_most("recovery after a crash", slowest, "s", 2.0, &how(context, GROUP, &what))
 }
 
-/// What the child does: writes until it is killed.
+/// Body of the child: writes until it is killed.
 pub fn child(context: &Context) -> Outcome<()> {
-    let world = World::open(&context.dir.join("pool"), MEMORY_BYTES)?;
-    let volume = world.pool.volume("v")?;
+    let bench = BenchPool::open(&context.dir.join("pool"), MEMORY_BYTES)?;
+    let volume = bench.pool.volume("v")?;
     let mut first = 0;
     loop {
         write_without_flush(&volume, context, first)?;

@@ -1,7 +1,7 @@
-//! Data written in order: write, read in order, read at random, space.
+//! Data written in order: write, sequential read, random read, space.
 //!
-//! Kinds of data are mixed, as files are in a file system. What comes of one kind after the other
-//! is told beside it.
+//! Kinds of data are mixed, as files are in a file system. Results for one kind after the other are
+//! reported separately.
 
 use std::sync::Arc;
 
@@ -11,27 +11,27 @@ use engine::Volume;
 use super::{
     BLOCK, DEPTH, REQUEST_BYTES, UNIT_BYTES, group_of, how, mb, read_blocks, read_sequentially, write_sequentially,
 };
+use crate::bench_pool::{self, BenchPool};
 use crate::corpus::Corpus;
 use crate::load::scattered;
 use crate::report::{Report, median, ratio_percent};
-use crate::world::{self, World};
 use crate::{Context, Outcome, baseline, fio};
 
 /// Share of the bare codec that writing must reach, in percent.
 const WRITE_PERCENT: f64 = 85.0;
-/// Share of what disk and codec allow that reading must reach, in percent.
+/// Share of the limit of disk and codec that reading must reach, in percent.
 const READ_PERCENT: f64 = 85.0;
 
 pub fn run(context: &Context, report: &mut Report, codec: Codec) -> Outcome<()> {
     let group = group_of(codec);
     let corpus = context.corpus.mixed();
-    let Some((written, world)) = write_in_order(context, &corpus, codec)? else { return Ok(()) };
+    let Some((written, bench)) = write_in_order(context, &corpus, codec)? else { return Ok(()) };
     let what =
         "requests of 128 KiB by one writer until flushed, units of 32 KiB; the codec on the same units on all cores";
     let name = format!("sequential write, {codec}, of the bare codec");
     let note = how(context, &group, &format!("{what}: {}", written.speeds()));
     report.at_least(&name, written.percent(), "%", WRITE_PERCENT, &note)?;
-    space(context, report, codec, &world, written.stored_bytes)?;
+    space(context, report, codec, &bench, written.stored_bytes)?;
     report.at_most(
         &format!("bytes written per compressed byte, sequential, {codec}"),
         median(&written.amplification),
@@ -39,31 +39,31 @@ pub fn run(context: &Context, report: &mut Report, codec: Codec) -> Outcome<()> 
         1.05,
         &how(context, &group, "write_bytes of /proc/self/io, the map's checkpoint included, over bytes of fragments"),
     )?;
-    let volume = world.pool.volume("v")?;
-    let read = read_in_order(context, &corpus, codec, &world, &volume)?;
+    let volume = bench.pool.volume("v")?;
+    let read = read_in_order(context, &corpus, codec, &bench, &volume)?;
     let name = format!("sequential read, cold, {codec}, of the smaller of disk x ratio and bare codec");
     let note = how(context, &group, &read.what);
     report.at_least(&name, read.percent(), "%", READ_PERCENT, &note)?;
-    read_at_random(context, report, codec, &world, &volume)?;
+    read_at_random(context, report, codec, &bench, &volume)?;
     drop(volume);
-    world.close()?;
+    bench.close()?;
     kind_by_kind(context, report, codec)
 }
 
 /// The same with one kind of data after the other, for comparison.
 fn kind_by_kind(context: &Context, report: &mut Report, codec: Codec) -> Outcome<()> {
     let group = group_of(codec);
-    let Some((written, world)) = write_in_order(context, &context.corpus, codec)? else { return Ok(()) };
+    let Some((written, bench)) = write_in_order(context, &context.corpus, codec)? else { return Ok(()) };
     report.info(
         &format!("sequential write, one kind after the other, {codec}, of the bare codec"),
         written.percent(),
         "%",
         &how(context, &group, &format!("16 MiB of each kind at a time: {}", written.speeds())),
     )?;
-    let volume = world.pool.volume("v")?;
-    let read = read_in_order(context, &context.corpus, codec, &world, &volume)?;
+    let volume = bench.pool.volume("v")?;
+    let read = read_in_order(context, &context.corpus, codec, &bench, &volume)?;
     drop(volume);
-    world.close()?;
+    bench.close()?;
     report.info(
         &format!(
             "sequential read, cold, one kind after the other, {codec}, of the smaller of disk x ratio and bare codec"
@@ -74,7 +74,7 @@ fn kind_by_kind(context: &Context, report: &mut Report, codec: Codec) -> Outcome
     )
 }
 
-/// Speeds of writing, by rounds, and what the codec alone made of it.
+/// Speeds of writing, by rounds, and those of the codec alone.
 struct Written {
     ours: Vec<f64>,
     bare: Vec<f64>,
@@ -94,7 +94,7 @@ impl Written {
 }
 
 /// Writes; the last round's pool stays.
-fn write_in_order(context: &Context, corpus: &Corpus, codec: Codec) -> Outcome<Option<(Written, World)>> {
+fn write_in_order(context: &Context, corpus: &Corpus, codec: Codec) -> Outcome<Option<(Written, BenchPool)>> {
     let bytes = context.scale.sequential_bytes;
     let dir = context.dir.join("pool");
     let (mut ours, mut bare, mut amplification, mut stored_bytes) = (Vec::new(), Vec::new(), Vec::new(), 0);
@@ -102,24 +102,24 @@ fn write_in_order(context: &Context, corpus: &Corpus, codec: Codec) -> Outcome<O
     for round in 0..context.scale.rounds {
         drop(last.take());
         let base = baseline::compress(corpus, codec, UNIT_BYTES, bytes)?;
-        let world = World::create(&dir, &codec.to_string(), "32K")?;
-        world.pool.create_volume("v", bytes, &engine::Properties::new())?;
-        let volume = world.pool.volume("v")?;
-        let before = world::written_bytes()?;
+        let bench = BenchPool::create(&dir, &codec.to_string(), "32K")?;
+        bench.pool.create_volume("v", bytes, &engine::Properties::new())?;
+        let volume = bench.pool.volume("v")?;
+        let before = bench_pool::written_bytes()?;
         let done = write_sequentially(&volume, corpus, bytes)?;
-        world.pool.checkpoint()?;
-        amplification.push((world::written_bytes()? - before) as f64 / world.pool.status().fragment_bytes as f64);
+        bench.pool.checkpoint()?;
+        amplification.push((bench_pool::written_bytes()? - before) as f64 / bench.pool.status().fragment_bytes as f64);
         ours.push(bytes as f64 / done.seconds);
         bare.push(base.bytes_per_second);
         stored_bytes = base.stored_bytes;
         println!("round {round}: engine {:.0} MB/s, bare {:.0} MB/s", mb(ours[round]), mb(bare[round]));
-        last = Some(world);
+        last = Some(bench);
     }
-    Ok(last.map(|world| (Written { ours, bare, amplification, stored_bytes }, world)))
+    Ok(last.map(|bench| (Written { ours, bare, amplification, stored_bytes }, bench)))
 }
 
-fn space(context: &Context, report: &mut Report, codec: Codec, world: &World, bare_bytes: u64) -> Outcome<()> {
-    let status = world.pool.status();
+fn space(context: &Context, report: &mut Report, codec: Codec, bench: &BenchPool, bare_bytes: u64) -> Outcome<()> {
+    let status = bench.pool.status();
     let group = group_of(codec);
     report.at_most(
         &format!("bytes stored over the sum of the compressed units, sequential, {codec}"),
@@ -147,7 +147,7 @@ fn space(context: &Context, report: &mut Report, codec: Codec, world: &World, ba
     )
 }
 
-/// Speeds of reading, and what disk and codec allow, by rounds.
+/// Speeds of reading, and the limits of disk and codec, by rounds.
 struct ReadBack {
     ours: Vec<f64>,
     limit: Vec<f64>,
@@ -165,20 +165,20 @@ fn read_in_order(
     context: &Context,
     corpus: &Corpus,
     codec: Codec,
-    world: &World,
+    bench: &BenchPool,
     volume: &Arc<Volume>,
 ) -> Outcome<ReadBack> {
     let bytes = context.scale.sequential_bytes;
-    let log_bytes = world.pool.status().log_bytes;
+    let log_bytes = bench.pool.status().log_bytes;
     let ratio = bytes as f64 / log_bytes as f64;
     let (mut ours, mut limit, mut raw, mut bare) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for round in 0..context.scale.rounds {
-        world.drop_caches()?;
-        let options = fio::raw_read_options(&world.data, log_bytes, "read", "128k", DEPTH, context.scale.seconds);
+        bench.drop_caches()?;
+        let options = fio::raw_read_options(&bench.data, log_bytes, "read", "128k", DEPTH, context.scale.seconds);
         raw.push(fio::job(&options)?.bytes_per_second);
         bare.push(baseline::decompress(corpus, codec, UNIT_BYTES, 4)?);
         limit.push((raw[round] * ratio).min(bare[round]));
-        world.drop_caches()?;
+        bench.drop_caches()?;
         ours.push(read_sequentially(volume, bytes, 60.0)?);
         let [ours, raw, bare] = [&ours, &raw, &bare].map(|v| mb(v[round]));
         println!(
@@ -197,24 +197,24 @@ fn read_at_random(
     context: &Context,
     report: &mut Report,
     codec: Codec,
-    world: &World,
+    bench: &BenchPool,
     volume: &Arc<Volume>,
 ) -> Outcome<()> {
     let blocks = context.scale.sequential_bytes / BLOCK;
-    let log_bytes = world.pool.status().log_bytes;
+    let log_bytes = bench.pool.status().log_bytes;
     let (mut ours, mut raw, mut per_read, mut io_us) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut thread_us = Vec::new();
     for round in 0..context.scale.rounds {
-        let options = fio::raw_read_options(&world.data, log_bytes, "randread", "4k", DEPTH, context.scale.seconds);
+        let options = fio::raw_read_options(&bench.data, log_bytes, "randread", "4k", DEPTH, context.scale.seconds);
         raw.push(fio::job(&options)?.iops);
-        world.drop_caches()?;
-        let (read_before, timed_before) = (world.pool.status().read_disk_bytes, world.disk.reads().1);
+        bench.drop_caches()?;
+        let (read_before, timed_before) = (bench.pool.status().read_disk_bytes, bench.disk.reads().1);
         let seed = 100 + round as u64;
         let done = read_blocks(volume, u64::MAX, context.scale.seconds, |i| scattered(i, seed, blocks) * BLOCK)?;
         let reads = done.count as f64;
         ours.push(done.per_second());
-        per_read.push((world.pool.status().read_disk_bytes - read_before) as f64 / BLOCK as f64 / reads);
-        io_us.push((world.disk.reads().1 - timed_before) as f64 / reads / 1000.0);
+        per_read.push((bench.pool.status().read_disk_bytes - read_before) as f64 / BLOCK as f64 / reads);
+        io_us.push((bench.disk.reads().1 - timed_before) as f64 / reads / 1000.0);
         thread_us.push(done.seconds * DEPTH as f64 / reads * 1e6);
         println!("round {round}: engine {:.0}/s, raw file {:.0}/s", ours[round], raw[round]);
     }

@@ -1,9 +1,9 @@
-//! What it costs to keep acknowledged writes through the death of the process: the same random
-//! writes into a pool with standby memory and into one without, in turns.
+//! Cost of preserving acknowledged writes when the process dies: the same random writes into a pool
+//! with standby memory and into one without, alternating.
 
 use super::{BLOCK, DEPTH, how, write_randomly};
+use crate::bench_pool::{BenchPool, MEMORY_BYTES};
 use crate::report::{Report, median, ratio_percent};
-use crate::world::{MEMORY_BYTES, World};
 use crate::{Context, Outcome};
 
 /// The volume that blocks are scattered over: small enough that both pools stay in memory's reach.
@@ -12,11 +12,11 @@ const VOLUME_BYTES: u64 = 8 << 30;
 pub fn run(context: &Context, report: &mut Report) -> Outcome<()> {
     let dirs = ["without", "with"].map(|name| context.dir.join(name));
     for dir in &dirs {
-        let world = World::create(dir, "lz4", "32K")?;
-        world.pool.create_volume("v", VOLUME_BYTES, &engine::Properties::new())?;
-        world.close()?;
+        let bench = BenchPool::create(dir, "lz4", "32K")?;
+        bench.pool.create_volume("v", VOLUME_BYTES, &engine::Properties::new())?;
+        bench.close()?;
     }
-    let worlds = [World::open(&dirs[0], MEMORY_BYTES)?, World::open_kept(&dirs[1], MEMORY_BYTES)?];
+    let worlds = [BenchPool::open(&dirs[0], MEMORY_BYTES)?, BenchPool::open_with_standby(&dirs[1], MEMORY_BYTES)?];
     if worlds[1].pool.status().standby.place.is_none() {
         return Err(format!("no standby memory: {:?}", worlds[1].pool.status().standby.notes).into());
     }
@@ -39,8 +39,8 @@ pub fn run(context: &Context, report: &mut Report) -> Outcome<()> {
         }
     }
     drop(volumes);
-    for world in worlds {
-        world.close()?;
+    for bench in worlds {
+        bench.close()?;
     }
     let what = format!(
         "{DEPTH} writers, volume of 8 GiB, until all is on the disk: {:.0}/s with standby memory, {:.0}/s without, in turns, {rounds} rounds each",

@@ -1,11 +1,11 @@
-//! What a larger unit saves and what it costs: the evidence for the default.
+//! Savings and costs of larger units: the evidence for the default.
 
 use codec::Codec;
 
 use super::{BLOCK, how, mb, read_blocks, read_sequentially, write_sequentially};
+use crate::bench_pool::BenchPool;
 use crate::load::scattered;
 use crate::report::Report;
-use crate::world::World;
 use crate::{Context, Outcome};
 
 const GROUP: &str = "engine units";
@@ -24,18 +24,18 @@ pub fn run(context: &Context, report: &mut Report) -> Outcome<()> {
 
 fn row(context: &Context, report: &mut Report, codec: Codec, unit: &str) -> Outcome<()> {
     let bytes = context.scale.sequential_bytes / BYTES_SHARE;
-    let world = World::create(&context.dir.join("pool"), &codec.to_string(), unit)?;
-    world.pool.create_volume("v", bytes, &engine::Properties::new())?;
-    let volume = world.pool.volume("v")?;
+    let bench = BenchPool::create(&context.dir.join("pool"), &codec.to_string(), unit)?;
+    bench.pool.create_volume("v", bytes, &engine::Properties::new())?;
+    let volume = bench.pool.volume("v")?;
     let written = write_sequentially(&volume, &context.corpus, bytes)?;
-    world.pool.checkpoint()?;
-    let status = world.pool.status();
-    world.drop_caches()?;
+    bench.pool.checkpoint()?;
+    let status = bench.pool.status();
+    bench.drop_caches()?;
     let read = read_sequentially(&volume, bytes, context.scale.seconds)?;
-    world.drop_caches()?;
+    bench.drop_caches()?;
     let random = read_blocks(&volume, u64::MAX, context.scale.seconds, |i| scattered(i, 7, bytes / BLOCK) * BLOCK)?;
     drop(volume);
-    world.close()?;
+    bench.close()?;
     let note =
         how(context, GROUP, "one run: written in order in requests of 128 KiB; read cold, in order and at random");
     let name = |what: &str| format!("unit {unit}, {codec}: {what}");

@@ -1,4 +1,4 @@
-//! What snapshots and clones cost.
+//! Cost of snapshots and clones.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -8,9 +8,9 @@ use surface::{BlockDevice, WriteOptions};
 use units::format_size;
 
 use super::how;
+use crate::bench_pool::BenchPool;
 use crate::load::{drive, scattered};
 use crate::report::{Report, median};
-use crate::world::World;
 use crate::{Context, Outcome};
 
 const BLOCK: u64 = units::BLOCK_BYTES as u64;
@@ -24,16 +24,16 @@ fn image_bytes(context: &Context) -> u64 {
     if context.quick { 256 << 20 } else { 2 << 30 }
 }
 
-fn volume_with_image(context: &Context) -> Outcome<(World, Arc<Volume>)> {
-    let world = World::create(&context.dir.join("pool"), "lz4", "32K")?;
+fn volume_with_image(context: &Context) -> Outcome<(BenchPool, Arc<Volume>)> {
+    let bench = BenchPool::create(&context.dir.join("pool"), "lz4", "32K")?;
     let bytes = image_bytes(context);
-    world.pool.create_volume("v", bytes, &Properties::new())?;
-    let volume = world.pool.volume("v")?;
+    bench.pool.create_volume("v", bytes, &Properties::new())?;
+    let volume = bench.pool.volume("v")?;
     for at in (0..bytes).step_by(REQUEST_BYTES as usize) {
         volume.write(at, context.corpus.slice(at, REQUEST_BYTES as usize), WriteOptions::default())?;
     }
-    world.pool.checkpoint()?;
-    Ok((world, volume))
+    bench.pool.checkpoint()?;
+    Ok((bench, volume))
 }
 
 fn change(context: &Context, volume: &Arc<Volume>, first: u64, count: u64) -> Outcome<()> {
@@ -45,8 +45,8 @@ fn change(context: &Context, volume: &Arc<Volume>, first: u64, count: u64) -> Ou
     Ok(())
 }
 
-fn random_reads(context: &Context, world: &World, volume: &Arc<Volume>, seed: u64) -> Outcome<f64> {
-    world.drop_caches()?;
+fn random_reads(context: &Context, bench: &BenchPool, volume: &Arc<Volume>, seed: u64) -> Outcome<f64> {
+    bench.drop_caches()?;
     let blocks = image_bytes(context) / BLOCK;
     let state = || vec![0u8; BLOCK as usize];
     let done = drive(READERS, u64::MAX, context.scale.seconds, state, |buf, index| {
@@ -55,25 +55,25 @@ fn random_reads(context: &Context, world: &World, volume: &Arc<Volume>, seed: u6
     Ok(done.per_second())
 }
 
-/// A thousand snapshots of one volume: taking them, reading the head, and what is left when they
-/// are gone.
+/// A thousand snapshots of one volume: creating them, reading the head, and the space left after
+/// destroying them.
 pub fn snapshots(context: &Context, report: &mut Report) -> Outcome<()> {
     let group = "space snapshots";
-    // The same writes without snapshots are what the head is compared with.
-    let (world, volume) = volume_with_image(context)?;
+    // The head is compared with the same writes without snapshots.
+    let (bench, volume) = volume_with_image(context)?;
     change(context, &volume, 0, SNAPSHOTS * BLOCKS_BETWEEN)?;
-    world.pool.checkpoint()?;
-    let plain_bytes = world.pool.status().live_bytes;
-    let plain = random_reads(context, &world, &volume, 9)?;
+    bench.pool.checkpoint()?;
+    let plain_bytes = bench.pool.status().live_bytes;
+    let plain = random_reads(context, &bench, &volume, 9)?;
     drop(volume);
-    world.close()?;
+    bench.close()?;
 
-    let (world, volume) = volume_with_image(context)?;
+    let (bench, volume) = volume_with_image(context)?;
     let mut milliseconds = Vec::new();
     for index in 0..SNAPSHOTS {
         change(context, &volume, index * BLOCKS_BETWEEN, BLOCKS_BETWEEN)?;
         let began = Instant::now();
-        world.pool.snapshot("v", &format!("s{index}"))?;
+        bench.pool.snapshot("v", &format!("s{index}"))?;
         milliseconds.push(began.elapsed().as_secs_f64() * 1e3);
     }
     milliseconds.sort_by(f64::total_cmp);
@@ -84,9 +84,9 @@ pub fn snapshots(context: &Context, report: &mut Report) -> Outcome<()> {
         median(&milliseconds)
     );
     report.at_most("taking a snapshot, p99", p99, "ms", 10.0, &how(context, group, &what))?;
-    world.pool.checkpoint()?;
-    let kept_bytes = world.pool.status().live_bytes;
-    let head = random_reads(context, &world, &volume, 9)?;
+    bench.pool.checkpoint()?;
+    let kept_bytes = bench.pool.status().live_bytes;
+    let head = random_reads(context, &bench, &volume, 9)?;
     let what = format!(
         "{head:.0}/s with {SNAPSHOTS} snapshots, {plain:.0}/s without, 4 KiB, {READERS} readers, caches dropped"
     );
@@ -99,13 +99,13 @@ pub fn snapshots(context: &Context, report: &mut Report) -> Outcome<()> {
     )?;
     let began = Instant::now();
     for index in 0..SNAPSHOTS {
-        world.pool.destroy(&format!("v@s{index}"), false)?;
+        bench.pool.destroy(&format!("v@s{index}"), false)?;
     }
     let destroyed = began.elapsed().as_secs_f64();
-    let mut left_bytes = world.pool.status().live_bytes;
+    let mut left_bytes = bench.pool.status().live_bytes;
     while began.elapsed().as_secs_f64() < 120.0 && left_bytes as f64 > plain_bytes as f64 * 1.001 {
-        world.pool.checkpoint()?;
-        left_bytes = world.pool.status().live_bytes;
+        bench.pool.checkpoint()?;
+        left_bytes = bench.pool.status().live_bytes;
     }
     let what = format!(
         "{} live with the snapshots, {} after destroying them ({destroyed:.1} s, all back after {:.1} s), {} had there been none",
@@ -122,19 +122,19 @@ pub fn snapshots(context: &Context, report: &mut Report) -> Outcome<()> {
         &how(context, group, &what),
     )?;
     drop(volume);
-    world.close()
+    bench.close()
 }
 
 /// Many clones of one image, each with a hundredth changed.
 pub fn clones(context: &Context, report: &mut Report) -> Outcome<()> {
     let group = "space clones";
     let count: u64 = if context.quick { 100 } else { 1000 };
-    let (world, volume) = volume_with_image(context)?;
-    world.pool.snapshot("v", "base")?;
-    let image = world.pool.status().fragment_bytes;
+    let (bench, volume) = volume_with_image(context)?;
+    bench.pool.snapshot("v", "base")?;
+    let image = bench.pool.status().fragment_bytes;
     let began = Instant::now();
     for index in 0..count {
-        world.pool.clone_snapshot("v@base", &format!("c{index}"), &Properties::new())?;
+        bench.pool.clone_snapshot("v@base", &format!("c{index}"), &Properties::new())?;
     }
     let seconds = began.elapsed().as_secs_f64();
     let what = format!("{count} clones of an image of {}", format_size(image_bytes(context)));
@@ -147,12 +147,12 @@ pub fn clones(context: &Context, report: &mut Report) -> Outcome<()> {
     )?;
     let changed = image_bytes(context) / BLOCK / 100;
     for index in 0..count {
-        let clone = world.pool.volume(&format!("c{index}"))?;
+        let clone = bench.pool.volume(&format!("c{index}"))?;
         change(context, &clone, index * changed, changed)?;
     }
-    world.pool.checkpoint()?;
-    let status = world.pool.status();
-    // Without headers, padding and map: what compressing alone came to.
+    bench.pool.checkpoint()?;
+    let status = bench.pool.status();
+    // Without headers, padding and map: the compressed size alone.
     let compressed = status.fragment_bytes;
     let stored = status.log_bytes + status.map_bytes;
     let what = format!(
@@ -172,5 +172,5 @@ pub fn clones(context: &Context, report: &mut Report) -> Outcome<()> {
         &how(context, group, &what),
     )?;
     drop(volume);
-    world.close()
+    bench.close()
 }

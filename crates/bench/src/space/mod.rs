@@ -1,4 +1,4 @@
-//! What the log costs when it is full and old: cleaning, and what snapshots and clones take.
+//! Costs of a full and old log: cleaning, and the space of snapshots and clones.
 
 mod history;
 pub mod overwrite;

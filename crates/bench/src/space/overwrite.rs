@@ -1,6 +1,6 @@
-//! A volume that fills four fifths of its pool and is overwritten for ever: what cleaning writes,
-//! how fast the users' writes are meanwhile and how long they take, and whether the data can still
-//! be read in order afterwards.
+//! A volume that fills four fifths of its pool and is overwritten continuously: bytes written by
+//! cleaning, speed and latency of the users' writes at the same time, and whether the data can
+//! still be read sequentially afterwards.
 
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -10,9 +10,9 @@ use surface::{BlockDevice, WriteOptions};
 use units::format_size;
 
 use super::{how, theory};
+use crate::bench_pool::BenchPool;
 use crate::load::{drive, scattered};
 use crate::report::{Report, median, ratio_percent};
-use crate::world::World;
 use crate::{Context, Outcome, baseline};
 
 const BLOCK: u64 = units::BLOCK_BYTES as u64;
@@ -29,12 +29,11 @@ const STEADY_VOLUMES: (f64, f64) = (SETTLE_VOLUMES, 1.0);
 /// The same of a turn, where two pools take turns.
 const TURN_VOLUMES: (f64, f64) = (0.1, 0.3);
 const TURNS: usize = 5;
-/// A pool so many times as large needs no cleaning.
+/// A pool this many times as large needs no cleaning.
 const ROOMY: u64 = 12;
-/// Bytes of volumes that are sorted at once.
+/// Bytes of volumes sorted at once.
 const SORT_SLICE_BYTES: u64 = 64 << 20;
-/// What is overwritten unless it is said otherwise: the quickest, so that everything else counts
-/// most.
+/// Default codec of the overwritten data: the fastest, so that all other costs are most visible.
 const CODEC: &str = "lz4";
 const COLD_MODE: &str = "balanced";
 
@@ -44,7 +43,7 @@ fn capacity_bytes(context: &Context) -> u64 {
 
 /// A volume of blocks of 4 KiB in a pool that it fills.
 pub struct Aged {
-    pub world: World,
+    pub bench: BenchPool,
     pub volume: Arc<Volume>,
     pub blocks: u64,
 }
@@ -52,7 +51,7 @@ pub struct Aged {
 impl Aged {
     fn close(self) -> Outcome<()> {
         drop(self.volume);
-        self.world.close()
+        self.bench.close()
     }
 }
 
@@ -85,30 +84,30 @@ fn fill_as(context: &Context, filling: &Filling<'_>) -> Outcome<Aged> {
     let stored = baseline::compress(&context.corpus, CODEC.parse()?, BLOCK as usize, sample)?.stored_bytes;
     let blocks_for = |bytes: f64, block_bytes: f64| (bytes.max(0.0) / block_bytes) as u64 / 32 * 32;
     let mut blocks = blocks_for(live_bytes, stored as f64 * BLOCK as f64 / sample as f64);
-    let world = World::create_sized(&context.dir.join(name), compression, "4K", pool_bytes)?;
+    let bench = BenchPool::create_sized(&context.dir.join(name), compression, "4K", pool_bytes)?;
     let properties = engine::Properties::from([("cold-mode".to_owned(), cold_mode.to_owned())]);
-    world.pool.create_volume("v", 2 * blocks * BLOCK, &properties)?;
-    let volume = world.pool.volume("v")?;
+    bench.pool.create_volume("v", 2 * blocks * BLOCK, &properties)?;
+    let volume = bench.pool.volume("v")?;
     let order = |index: u64| index;
     write(context, &volume, blocks, 0, &order)?;
-    world.pool.checkpoint()?;
-    // What is stored of it otherwise is seen now.
-    let live = world.pool.status().live_bytes as f64;
+    bench.pool.checkpoint()?;
+    // Otherwise the stored size would only be visible later.
+    let live = bench.pool.status().live_bytes as f64;
     let missing = blocks_for(live_bytes - live, live / blocks as f64).min(blocks);
     write(context, &volume, missing, blocks, &order)?;
     blocks += missing;
-    world.pool.checkpoint()?;
-    let status = world.pool.status();
+    bench.pool.checkpoint()?;
+    let status = bench.pool.status();
     println!(
         "filled: {} live in {} ({:.1} %)",
         format_size(status.live_bytes),
         format_size(status.capacity_bytes),
         100.0 * status.live_bytes as f64 / status.capacity_bytes as f64
     );
-    Ok(Aged { world, volume, blocks })
+    Ok(Aged { bench, volume, blocks })
 }
 
-/// What a load of writes came to.
+/// Result of a load of writes.
 pub struct Written {
     pub per_second: f64,
     pub p99_us: f64,
@@ -120,8 +119,8 @@ impl Written {
     }
 }
 
-/// Writes `count` blocks of data that have nothing to do with their places, numbers `first` and on,
-/// each where `place` says; prints a curve.
+/// Writes `count` blocks of data unrelated to their places, numbered from `first`, each at the
+/// place returned by `place`; prints a curve.
 pub fn write(
     context: &Context,
     volume: &Arc<Volume>,
@@ -132,7 +131,7 @@ pub fn write(
     write_what(context, volume, count, first, place, &|number| scattered(number, 2, 1 << 40))
 }
 
-/// The same of the data's blocks that `what` names.
+/// The same with the blocks of the data selected by `what`.
 fn write_what(
     context: &Context,
     volume: &Arc<Volume>,
@@ -141,7 +140,7 @@ fn write_what(
     place: &(dyn Fn(u64) -> u64 + Sync),
     what: &(dyn Fn(u64) -> u64 + Sync),
 ) -> Outcome<Written> {
-    // Nanoseconds; what takes more than four seconds counts as that.
+    // Nanoseconds; capped at four seconds.
     let latencies: Mutex<Vec<u32>> = Mutex::default();
     let curve: Mutex<Vec<u64>> = Mutex::default();
     struct Mine<'a> {
@@ -192,7 +191,7 @@ struct Amplification {
 }
 
 impl Amplification {
-    /// Counts what happened between two looks at a pool.
+    /// Adds the events between two states of a pool.
     fn add(&mut self, before: &PoolStatus, after: &PoolStatus) {
         self.log_bytes += after.log_bytes - before.log_bytes;
         self.moved_bytes += after.moved_bytes - before.moved_bytes;
@@ -201,7 +200,7 @@ impl Amplification {
         self.checkpoints += after.checkpoints + after.light_checkpoints - before.checkpoints - before.light_checkpoints;
     }
 
-    /// The figure, and what it is made of on the screen.
+    /// Prints the parts of the figure and returns it.
     fn print(&self) -> f64 {
         let fragments = self.fragment_bytes.max(1) as f64;
         let (all, moved) = (self.log_bytes as f64 / fragments, self.moved_bytes as f64 / fragments);
@@ -220,8 +219,7 @@ fn live_share(pool: &Pool) -> f64 {
     status.live_bytes as f64 / (status.extents_total * status.extent_bytes) as f64
 }
 
-/// A pool under overwrites: where they go, how far they have come, and what those that were
-/// measured came to.
+/// A pool under overwrites: their distribution, the progress, and the results of the measured ones.
 struct Load {
     aged: Aged,
     place: Box<dyn Fn(u64) -> u64 + Sync>,
@@ -249,7 +247,7 @@ impl Load {
         Self::new(aged, place)
     }
 
-    /// Overwrites as many blocks as the share `volumes` of the volume has.
+    /// Overwrites as many blocks as the share `volumes` of the volume contains.
     fn overwrite(&mut self, context: &Context, volumes: f64) -> Outcome<Written> {
         let count = (self.aged.blocks as f64 * volumes) as u64;
         let first = self.next;
@@ -261,9 +259,9 @@ impl Load {
     /// pool had its turn, this one could clean.
     fn measure(&mut self, context: &Context, (warm, measured): (f64, f64)) -> Outcome<Written> {
         self.overwrite(context, warm)?;
-        let before = self.aged.world.pool.status();
+        let before = self.aged.bench.pool.status();
         let written = self.overwrite(context, measured)?;
-        self.amplification.add(&before, &self.aged.world.pool.status());
+        self.amplification.add(&before, &self.aged.bench.pool.status());
         written.print();
         self.speeds.push(written.per_second);
         self.p99s.push(written.p99_us);
@@ -286,7 +284,7 @@ pub fn uniform(context: &Context, report: &mut Report, compression: &str) -> Out
         roomy.measure(context, TURN_VOLUMES)?;
     }
     let (amplification, plain) = (full.amplification.print(), roomy.amplification.print());
-    let share = live_share(&full.aged.world.pool);
+    let share = live_share(&full.aged.bench.pool);
     let bound = theory::write_amplification(share);
     let what = format!(
         "4 KiB overwrites, uniformly random, {WRITERS} writers, {:.1} % of the log live: theory {bound:.2} (u = exp(-(1 - u) / share), 1 / (1 - u))",
@@ -331,12 +329,12 @@ pub fn uniform(context: &Context, report: &mut Report, compression: &str) -> Out
     ["full", "roomy"].iter().try_for_each(|name| std::fs::remove_dir_all(context.dir.join(name)).map_err(Into::into))
 }
 
-/// The group of what [`uniform`] measures.
+/// The group measured by [`uniform`].
 pub fn uniform_group(compression: &str) -> String {
     format!("space uniform {compression}")
 }
 
-/// Where the n-th write goes: four fifths of them to a fifth of the blocks, which lie all over the
+/// Place of the n-th write: four fifths of them go to a fifth of the blocks, spread over the whole
 /// volume.
 pub fn skewed_place(blocks: u64) -> impl Fn(u64) -> u64 + Sync {
     let fifth = blocks / 5;
@@ -349,9 +347,9 @@ pub fn skewed_place(blocks: u64) -> impl Fn(u64) -> u64 + Sync {
     }
 }
 
-/// Four fifths of the overwrites go to a fifth of the blocks: as they are written, against theory,
-/// and with cold data compressed anew as it moves. Only that can come below what theory says,
-/// because it makes the log less full.
+/// Four fifths of the overwrites go to a fifth of the blocks: as written, against theory, and with
+/// cold data recompressed as it moves. Only that can be below the theoretical bound, because it
+/// makes the log less full.
 pub fn skewed(context: &Context, report: &mut Report) -> Outcome<()> {
     let group = "space skewed";
     let bytes = capacity_bytes(context);
@@ -361,7 +359,7 @@ pub fn skewed(context: &Context, report: &mut Report) -> Outcome<()> {
         let mut load = Load::skewed(aged);
         let written = load.measure(context, STEADY_VOLUMES)?;
         let amplification = load.amplification.print();
-        let share = live_share(&load.aged.world.pool);
+        let share = live_share(&load.aged.bench.pool);
         let bound = theory::write_amplification_skewed(FULL, 0.2, 0.8);
         let what = format!(
             "4 KiB overwrites with {CODEC}, four fifths to a fifth of the blocks, cold-mode={cold_mode}, {:.0} % of the log live at first, {:.1} % in \
@@ -383,8 +381,8 @@ pub fn skewed(context: &Context, report: &mut Report) -> Outcome<()> {
     Ok(())
 }
 
-/// What it is worth to compress cold data anew while it is moved: the same loads with and without,
-/// side by side.
+/// The benefit of recompressing cold data as it moves: the same loads with and without,
+/// alternating.
 pub fn cold(context: &Context, report: &mut Report) -> Outcome<()> {
     let group = "space cold data";
     let bytes = capacity_bytes(context);
@@ -395,7 +393,7 @@ pub fn cold(context: &Context, report: &mut Report) -> Outcome<()> {
             let aged = fill_as(context, &Filling { pool_bytes: bytes, live_bytes, cold_mode, ..Filling::default() })?;
             let mut load = if is_skewed { Load::skewed(aged) } else { Load::uniform(aged) };
             let written = load.measure(context, STEADY_VOLUMES)?;
-            let pool = &load.aged.world.pool;
+            let pool = &load.aged.bench.pool;
             came.push((written, load.amplification.print(), live_share(pool)));
             let status = pool.status();
             println!(
@@ -430,38 +428,37 @@ pub fn cold(context: &Context, report: &mut Report) -> Outcome<()> {
     Ok(())
 }
 
-/// Reading in order what was written in order, then overwritten twenty times over at random and
-/// cleaned.
+/// Sequential read of data that was written sequentially, then overwritten at random twenty times
+/// over and cleaned.
 pub fn locality(context: &Context, report: &mut Report) -> Outcome<()> {
     let group = "space locality";
     // Compressed, it fills about half of the pool.
     let bytes = context.pool_bytes.unwrap_or(if context.quick { 1 << 30 } else { 8 << 30 });
-    let world = World::create_sized(&context.dir.join("pool"), CODEC, "32K", bytes)?;
-    world.pool.create_volume("v", bytes, &engine::Properties::new())?;
-    let volume = world.pool.volume("v")?;
+    let bench = BenchPool::create_sized(&context.dir.join("pool"), CODEC, "32K", bytes)?;
+    bench.pool.create_volume("v", bytes, &engine::Properties::new())?;
+    let volume = bench.pool.volume("v")?;
     for at in (0..bytes).step_by(REQUEST_BYTES as usize) {
         volume.write(at, context.corpus.slice(at, REQUEST_BYTES as usize), WriteOptions::default())?;
     }
-    world.pool.checkpoint()?;
-    let fresh = read(&world, &volume, bytes)?;
-    let live_fresh = world.pool.status().live_bytes;
+    bench.pool.checkpoint()?;
+    let fresh = read(&bench, &volume, bytes)?;
+    let live_fresh = bench.pool.status().live_bytes;
     let blocks = bytes / BLOCK;
-    // With the same data, so that what is read in the end is what was read when it was fresh, and
-    // compresses to as much.
+    // With the same data, so that the final content equals the fresh one, and compresses equally.
     let place = move |number| scattered(number, 1, blocks);
     write_what(context, &volume, 20 * blocks, 0, &place, &place)?;
-    let worn = read(&world, &volume, bytes)?;
-    let live_worn = world.pool.status().live_bytes;
-    while !world.pool.clean(true, u32::MAX)?.is_finished {}
-    let cleaned = read(&world, &volume, bytes)?;
+    let worn = read(&bench, &volume, bytes)?;
+    let live_worn = bench.pool.status().live_bytes;
+    while !bench.pool.clean(true, u32::MAX)?.is_finished {}
+    let cleaned = read(&bench, &volume, bytes)?;
     let began = Instant::now();
-    let mut sorted = world.pool.sort(SORT_SLICE_BYTES, true)?;
+    let mut sorted = bench.pool.sort(SORT_SLICE_BYTES, true)?;
     while !sorted.is_finished {
-        sorted = world.pool.sort(SORT_SLICE_BYTES, false)?;
+        sorted = bench.pool.sort(SORT_SLICE_BYTES, false)?;
     }
     let sort_seconds = began.elapsed().as_secs_f64();
-    while !world.pool.clean(true, u32::MAX)?.is_finished {}
-    let after = read(&world, &volume, bytes)?;
+    while !bench.pool.clean(true, u32::MAX)?.is_finished {}
+    let after = read(&bench, &volume, bytes)?;
     let what = format!(
         "{:.0} MB/s fresh, {:.0} after 20 x overwriting 4 KiB at random, {:.0} after `clean`, {:.0} after `clean --sort` ({} written anew in {sort_seconds:.1} s, {} \
          live when fresh, {} worn, {} after)",
@@ -472,7 +469,7 @@ pub fn locality(context: &Context, report: &mut Report) -> Outcome<()> {
         format_size(sorted.rewritten_bytes),
         format_size(live_fresh),
         format_size(live_worn),
-        format_size(world.pool.status().live_bytes)
+        format_size(bench.pool.status().live_bytes)
     );
     report.at_least(
         "sequential read after 20 x overwrite and clean --sort, of freshly written",
@@ -488,11 +485,11 @@ pub fn locality(context: &Context, report: &mut Report) -> Outcome<()> {
         &how(context, group, &what),
     )?;
     drop(volume);
-    world.close()
+    bench.close()
 }
 
-fn read(world: &World, volume: &Arc<Volume>, bytes: u64) -> Outcome<f64> {
-    world.drop_caches()?;
+fn read(bench: &BenchPool, volume: &Arc<Volume>, bytes: u64) -> Outcome<f64> {
+    bench.drop_caches()?;
     let state = || vec![0u8; REQUEST_BYTES as usize];
     let done =
         drive(16, bytes / REQUEST_BYTES, 60.0, state, |buf, index| Ok(volume.read(index * REQUEST_BYTES, buf)?))?;

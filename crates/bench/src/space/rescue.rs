@@ -1,5 +1,5 @@
-//! `check` and `salvage` of a pool of gigabytes: how fast, against reading its data file in order,
-//! and how much memory salvage takes.
+//! `check` and `salvage` of a pool of gigabytes: speed, compared with reading its data file
+//! sequentially, and memory of salvage.
 
 use std::time::Instant;
 
@@ -9,9 +9,9 @@ use units::format_size;
 
 use super::how;
 use super::scrub::{RAW_READ, raw_read};
+use crate::bench_pool::{BenchPool, reset_resident_bytes_max, resident_bytes_max, salvage_environment};
 use crate::load::{drive, scattered};
 use crate::report::Report;
-use crate::world::{World, reset_resident_bytes_max, resident_bytes_max, salvage_environment};
 use crate::{Context, Outcome};
 
 const BLOCK: u64 = units::BLOCK_BYTES as u64;
@@ -21,19 +21,19 @@ const REQUEST_BYTES: u64 = 128 << 10;
 const NEW_POOL_BYTES: u64 = 256 << 20;
 const TEMPORARY_BYTES: u64 = 128 << 20;
 const READING_BYTES: u64 = 128 << 20;
-/// What both may take beyond reading the same bytes in order: as little as a scrub does.
+/// Least speed of both, in percent of sequential reading: as for a scrub.
 const CHECK_PERCENT: f64 = 80.0;
 
-/// Check, then salvage, a pool with a volume that was written in order, and then, if it shall be,
-/// as many blocks of it again at random.
+/// Checks, then salvages, a pool with a volume that was written sequentially, and optionally the
+/// same number of blocks again at random.
 pub fn measure(context: &Context, report: &mut Report, is_random: bool) -> Outcome<()> {
     let how_written = if is_random { "at random" } else { "in order" };
     let group = format!("space check and salvage, written {how_written}");
     let bytes = context.pool_bytes.unwrap_or(if context.quick { 2 << 30 } else { 12 << 30 });
     let dir = context.dir.join("pool");
-    let world = World::create_sized(&dir, "lz4", "32K", 4 * bytes)?;
-    world.pool.create_volume("v", bytes, &engine::Properties::new())?;
-    let volume = world.pool.volume("v")?;
+    let bench = BenchPool::create_sized(&dir, "lz4", "32K", 4 * bytes)?;
+    bench.pool.create_volume("v", bytes, &engine::Properties::new())?;
+    let volume = bench.pool.volume("v")?;
     let state = || ();
     drive(2, bytes / REQUEST_BYTES, f64::INFINITY, state, |(), index| {
         let at = index * REQUEST_BYTES;
@@ -46,13 +46,13 @@ pub fn measure(context: &Context, report: &mut Report, is_random: bool) -> Outco
         })?;
     }
     drop(volume);
-    world.pool.checkpoint()?;
-    let raw = raw_read(context, &world)?;
-    let status = world.pool.status();
+    bench.pool.checkpoint()?;
+    let raw = raw_read(context, &bench)?;
+    let status = bench.pool.status();
     let used = (status.extents_total - status.extents_free) * status.extent_bytes;
-    world.drop_caches()?;
+    bench.drop_caches()?;
     let began = Instant::now();
-    let checked = world.pool.check(false, &mut |_, _| ())?;
+    let checked = bench.pool.check(false, &mut |_, _| ())?;
     let seconds = began.elapsed().as_secs_f64();
     if !checked.problems.is_empty() {
         return Err(format!("the check found {:?}", checked.problems).into());
@@ -72,7 +72,7 @@ pub fn measure(context: &Context, report: &mut Report, is_random: bool) -> Outco
         CHECK_PERCENT,
         &how(context, &group, &what),
     )?;
-    world.close()?;
+    bench.close()?;
     salvage(context, report, (&group, how_written), bytes, raw)
 }
 
@@ -84,7 +84,7 @@ fn salvage(
     raw: f64,
 ) -> Outcome<()> {
     let (old, temporary) = (context.dir.join("pool"), context.dir.join("salvage.tmp"));
-    let new = World::create_for(&context.dir.join("new"), 4 * bytes, NEW_POOL_BYTES)?;
+    let new = BenchPool::create_for(&context.dir.join("new"), 4 * bytes, NEW_POOL_BYTES)?;
     let before = reset_resident_bytes_max()?;
     let env = salvage_environment(&old, &temporary, TEMPORARY_BYTES)?;
     let options = PoolOptions { memory_bytes: READING_BYTES, workers: 0, ..PoolOptions::default() };
@@ -114,7 +114,7 @@ fn salvage(
     new.close()?;
     std::fs::remove_dir_all(&temporary)?;
     std::fs::remove_dir_all(context.dir.join("new"))?;
-    // It reads the data file, and writes all that lives in it again, compressed anew.
+    // It reads the data file, and rewrites all live data, recompressed.
     report.info(
         &format!("salvage, written {how_written}, live data, of raw sequential read"),
         100.0 * written as f64 / seconds / raw,

@@ -1,5 +1,4 @@
-//! Scrubbing: how fast it verifies what lives in a pool, and what it costs those who use the pool
-//! meanwhile.
+//! Scrubbing: its speed, and its cost for users of the pool.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,9 +8,9 @@ use engine::Volume;
 use surface::{BlockDevice, WriteOptions};
 
 use super::how;
+use crate::bench_pool::{BenchPool, drop_page_cache};
 use crate::load::{drive, scattered};
 use crate::report::{Report, median};
-use crate::world::{World, drop_page_cache};
 use crate::{Context, Outcome, fio};
 
 const BLOCK: u64 = units::BLOCK_BYTES as u64;
@@ -31,43 +30,43 @@ fn volume_bytes(context: &Context) -> u64 {
     if context.quick { 1 << 30 } else { 8 << 30 }
 }
 
-fn filled(context: &Context) -> Outcome<(World, Arc<Volume>)> {
-    let world = World::create(&context.dir.join("pool"), "lz4", "32K")?;
+fn filled(context: &Context) -> Outcome<(BenchPool, Arc<Volume>)> {
+    let bench = BenchPool::create(&context.dir.join("pool"), "lz4", "32K")?;
     let bytes = volume_bytes(context);
-    world.pool.create_volume("v", bytes, &engine::Properties::new())?;
-    let volume = world.pool.volume("v")?;
+    bench.pool.create_volume("v", bytes, &engine::Properties::new())?;
+    let volume = bench.pool.volume("v")?;
     for at in (0..bytes).step_by(REQUEST_BYTES as usize) {
         volume.write(at, context.corpus.slice(at, REQUEST_BYTES as usize), WriteOptions::default())?;
     }
-    world.pool.checkpoint()?;
-    Ok((world, volume))
+    bench.pool.checkpoint()?;
+    Ok((bench, volume))
 }
 
 /// Bytes of extents verified a second, over the whole pool.
-fn scrub(world: &World) -> Outcome<f64> {
-    world.drop_caches()?;
-    let (began, before) = (Instant::now(), world.pool.status().read_disk_bytes);
-    let mut slice = world.pool.scrub(IDLE_SLICE_BYTES, true)?;
+fn scrub(bench: &BenchPool) -> Outcome<f64> {
+    bench.drop_caches()?;
+    let (began, before) = (Instant::now(), bench.pool.status().read_disk_bytes);
+    let mut slice = bench.pool.scrub(IDLE_SLICE_BYTES, true)?;
     while !slice.is_finished {
-        slice = world.pool.scrub(IDLE_SLICE_BYTES, false)?;
+        slice = bench.pool.scrub(IDLE_SLICE_BYTES, false)?;
     }
     if slice.found > 0 {
         return Err(format!("the scrub found damage: {:?}", slice.damages).into());
     }
-    let read = world.pool.status().read_disk_bytes - before;
+    let read = bench.pool.status().read_disk_bytes - before;
     Ok(read as f64 / began.elapsed().as_secs_f64())
 }
 
-/// Bytes a second that fio reads of what is in use of the data file.
-pub fn raw_read(context: &Context, world: &World) -> Outcome<f64> {
+/// Speed of fio reading the used part of the data file.
+pub fn raw_read(context: &Context, bench: &BenchPool) -> Outcome<f64> {
     drop_page_cache()?;
-    let status = world.pool.status();
+    let status = bench.pool.status();
     let used = (status.extents_total - status.extents_free) * status.extent_bytes;
-    let options = fio::raw_read_options(&world.data, used, "read", "1m", RAW_DEPTH, context.scale.seconds);
+    let options = fio::raw_read_options(&bench.data, used, "read", "1m", RAW_DEPTH, context.scale.seconds);
     Ok(fio::job(&options)?.bytes_per_second)
 }
 
-/// Bytes a second of the checksum alone, over pieces of a unit's size.
+/// Speed of the checksum alone, in bytes a second, over pieces of a unit's size.
 fn checksum(context: &Context) -> f64 {
     let data = &context.corpus.data;
     let (mut sum, mut bytes) = (0, 0);
@@ -85,10 +84,10 @@ fn checksum(context: &Context) -> f64 {
 /// Scrub speed, against reading and against checksumming alone.
 pub fn speed(context: &Context, report: &mut Report) -> Outcome<()> {
     let group = "space scrub speed";
-    let (world, volume) = filled(context)?;
+    let (bench, volume) = filled(context)?;
     let (mut ratios, mut scrubs, mut raws, mut sums) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for _ in 0..context.scale.rounds {
-        let (raw, sum, scrubbed) = (raw_read(context, &world)?, checksum(context), scrub(&world)?);
+        let (raw, sum, scrubbed) = (raw_read(context, &bench)?, checksum(context), scrub(&bench)?);
         ratios.push(100.0 * scrubbed / raw.min(sum));
         raws.push(raw);
         sums.push(sum);
@@ -108,13 +107,13 @@ pub fn speed(context: &Context, report: &mut Report) -> Outcome<()> {
         &how(context, group, &what),
     )?;
     drop(volume);
-    world.close()
+    bench.close()
 }
 
 /// Operations a second of users who read and write at random; with `scrubbing`, while the pool is
-/// scrubbed as `shale scrub` does it.
-fn foreground(context: &Context, world: &World, volume: &Arc<Volume>, seed: u64, scrubbing: bool) -> Outcome<f64> {
-    world.drop_caches()?;
+/// scrubbed as by `shale scrub`.
+fn foreground(context: &Context, bench: &BenchPool, volume: &Arc<Volume>, seed: u64, scrubbing: bool) -> Outcome<f64> {
+    bench.drop_caches()?;
     let stop = AtomicBool::new(false);
     let blocks = volume_bytes(context) / BLOCK;
     std::thread::scope(|scope| {
@@ -122,7 +121,7 @@ fn foreground(context: &Context, world: &World, volume: &Arc<Volume>, seed: u64,
             let mut restart = true;
             while scrubbing && !stop.load(Ordering::Relaxed) {
                 let began = Instant::now();
-                restart = world.pool.scrub(SLICE_BYTES, restart)?.is_finished;
+                restart = bench.pool.scrub(SLICE_BYTES, restart)?.is_finished;
                 std::thread::sleep(began.elapsed() * REST_FACTOR);
             }
             Ok(())
@@ -143,16 +142,16 @@ fn foreground(context: &Context, world: &World, volume: &Arc<Volume>, seed: u64,
     })
 }
 
-/// What a scrub at the default throttle takes from others.
+/// Cost of a scrub at the default throttle for other users.
 pub fn cost(context: &Context, report: &mut Report) -> Outcome<()> {
     let group = "space scrub cost";
-    let (world, volume) = filled(context)?;
+    let (bench, volume) = filled(context)?;
     let (mut losses, mut alone, mut together) = (Vec::new(), Vec::new(), Vec::new());
     // Both in turns, and in both orders, because the volume ages under it.
     for round in 0..context.scale.rounds as u64 + 1 {
         let seed = 100 + round;
         let order = [round.is_multiple_of(2), !round.is_multiple_of(2)];
-        let [first, second] = order.map(|scrubbing| foreground(context, &world, &volume, seed, scrubbing));
+        let [first, second] = order.map(|scrubbing| foreground(context, &bench, &volume, seed, scrubbing));
         let (first, second) = (first?, second?);
         let (with, without) = if order[0] { (first, second) } else { (second, first) };
         losses.push(100.0 * (1.0 - with / without));
@@ -172,5 +171,5 @@ pub fn cost(context: &Context, report: &mut Report) -> Outcome<()> {
         &how(context, group, &what),
     )?;
     drop(volume);
-    world.close()
+    bench.close()
 }

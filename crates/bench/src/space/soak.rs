@@ -1,7 +1,7 @@
-//! The fragmentation soak: a pool that is nearly full is overwritten twenty times over with a skew,
-//! and checked. Prints what each round came to. It fails when a write is refused although there
-//! must be room, when a check finds anything, or when what cleaning writes goes on growing; never
-//! because of a time.
+//! The fragmentation soak: a nearly full pool is overwritten twenty times over with a skew, and
+//! checked. Prints the result of each round. Fails when a write is refused although there must be
+//! space, when a check finds anything, or when the volume of cleaning keeps growing; never because
+//! of a time.
 
 use std::time::Instant;
 
@@ -12,16 +12,15 @@ use crate::{Context, Outcome};
 
 /// Share of the pool that is live.
 const FULL: f64 = 0.9;
-/// Rounds: in each, as many blocks are written as the volume has.
+/// Rounds: each writes as many blocks as the volume has.
 const ROUNDS: u64 = 20;
 /// Rounds from one check to the next.
 const CHECK_EVERY: u64 = 5;
-/// How much more the last quarter of the rounds may write than the one before it, for the same of
-/// the users' bytes: the first half of the rounds is enough to settle, and from then on quarters
-/// differed by less than a hundredth.
+/// How much more the last quarter of the rounds may write than the one before it, for the same user
+/// bytes: the first half of the rounds suffices to settle, after which quarters differed by less
+/// than a hundredth.
 const SETTLED_FACTOR: f64 = 1.05;
 
-/// Bytes of the pool.
 fn pool_bytes(context: &Context) -> u64 {
     context.pool_bytes.unwrap_or(if context.quick { 512 << 20 } else { 4 << 30 })
 }
@@ -29,13 +28,13 @@ fn pool_bytes(context: &Context) -> u64 {
 /// The soak.
 pub fn run(context: &Context) -> Outcome<()> {
     let bytes = pool_bytes(context);
-    let Aged { world, volume, blocks } = fill(context, bytes, FULL)?;
+    let Aged { bench, volume, blocks } = fill(context, bytes, FULL)?;
     let place = skewed_place(blocks);
     let mut amplifications = Vec::new();
     for round in 1..=ROUNDS {
-        let before = world.pool.status();
+        let before = bench.pool.status();
         let written = write(context, &volume, blocks, (round - 1) * blocks, &place)?;
-        let after = world.pool.status();
+        let after = bench.pool.status();
         let amplification =
             (after.log_bytes - before.log_bytes) as f64 / (after.fragment_bytes - before.fragment_bytes).max(1) as f64;
         amplifications.push(amplification);
@@ -45,7 +44,7 @@ pub fn run(context: &Context) -> Outcome<()> {
         );
         if round.is_multiple_of(CHECK_EVERY) {
             let began = Instant::now();
-            let report = world.pool.check(false, &mut |_, _| ())?;
+            let report = bench.pool.check(false, &mut |_, _| ())?;
             if !report.problems.is_empty() {
                 return Err(format!("round {round}: the check found {:?}", report.problems).into());
             }
@@ -58,11 +57,11 @@ pub fn run(context: &Context) -> Outcome<()> {
         }
     }
     drop(volume);
-    world.close()?;
+    bench.close()?;
     settled(&amplifications)
 }
 
-/// What the rounds wrote for each of the users' bytes must have settled.
+/// Bytes written per user byte must have settled.
 fn settled(amplifications: &[f64]) -> Outcome<()> {
     let quarter = amplifications.len() / 4;
     let (before, last) = amplifications.split_at(amplifications.len() - quarter);

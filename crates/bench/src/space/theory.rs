@@ -1,13 +1,13 @@
-//! What theory says that cleaning a log must cost.
+//! Theoretical costs of cleaning a log.
 
 /// Bytes written to a log per byte written by its users, when uniformly random blocks are
-/// overwritten for ever, `share` of the log is live, and the extent that was written longest ago is
-/// cleaned: `1 / (1 - u)`, where the live share `u` of an extent that is cleaned solves `u =
-/// exp(-(1 - u) / share)`. (Menon, "A performance comparison of RAID-5 and log-structured arrays",
-/// 1995; Robinson, "Analysis of steady-state segment storage utilizations in a log-structured file
-/// system with least-utilized segment cleaning", 1996; Desnoyers, "Analytic modeling of SSD write
-/// performance", 2012, sections 3 and 4.) Taking the extent with the least live bytes comes to the
-/// same when an extent holds many blocks, as ours do.
+/// overwritten continuously, `share` of the log is live, and the extent that was written
+/// longest ago is cleaned: `1 / (1 - u)`, where the live share `u` of a cleaned extent solves
+/// `u = exp(-(1 - u) / share)`. (Menon, "A performance comparison of RAID-5 and log-structured
+/// arrays", 1995; Robinson, "Analysis of steady-state segment storage utilizations in a
+/// log-structured file system with least-utilized segment cleaning", 1996; Desnoyers, "Analytic
+/// modeling of SSD write performance", 2012, sections 3 and 4.) Choosing the extent with the
+/// fewest live bytes gives the same result when an extent holds many blocks, as ours do.
 pub fn write_amplification(share: f64) -> f64 {
     let mut live: f64 = 0.0;
     // A fixed point iteration: the slope at the solution is live / share, which is below 1.
@@ -18,9 +18,9 @@ pub fn write_amplification(share: f64) -> f64 {
 }
 
 /// The same for two kinds of blocks: the share `hot_blocks` of them gets the share `hot_writes` of
-/// the writes, both uniformly within, each kind is kept apart from the other, and the spare space
-/// is divided between them so that the whole costs least. No cleaner that does not know the future
-/// can do with less. (Desnoyers 2012, section 5; Van Houdt, "On the necessity of hot and cold data
+/// the writes, both uniformly within. The kinds are kept separate, and the spare space is divided
+/// between them so that the total cost is minimal. No cleaner without knowledge of the future can
+/// do better. (Desnoyers 2012, section 5; Van Houdt, "On the necessity of hot and cold data
 /// identification to reduce the write amplification in flash-based SSDs", 2014.)
 pub fn write_amplification_skewed(share: f64, hot_blocks: f64, hot_writes: f64) -> f64 {
     const STEPS: u32 = 1000;

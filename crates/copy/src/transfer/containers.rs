@@ -1,14 +1,14 @@
-//! Disk images in formats that wrap a disk's bytes, such as qcow2: known by their first bytes, and
-//! by the ends of their names. A volume holds the disk itself.
+//! Disk images in container formats such as qcow2: recognised by their first bytes, and by file
+//! extensions. A volume holds the raw disk.
 
 use std::path::Path;
 
 use surface::{Error, ErrorKind};
 
-/// Bytes at the beginning that tell all of them.
+/// Bytes at the start of a file that identify all of them.
 pub const BEGINNING_BYTES: usize = 512;
 
-/// A format: its name, and where which bytes tell it.
+/// A format: its name, and the offset and value of its signature.
 const FORMATS: [(&str, usize, &[u8]); 5] = [
     ("qcow2", 0, b"QFI\xfb"),
     ("VMDK", 0, b"KDMV"),
@@ -17,39 +17,39 @@ const FORMATS: [(&str, usize, &[u8]); 5] = [
     ("VDI", 64, b"\x7f\x10\xda\xbe"),
 ];
 
-/// What files of these formats are called.
+/// File extensions of these formats.
 const ENDINGS: [(&str, &str); 6] =
     [("qcow2", "qcow2"), ("qcow", "qcow2"), ("vmdk", "VMDK"), ("vhdx", "VHDX"), ("vhd", "VHD"), ("vdi", "VDI")];
 
-/// The format that the first bytes of a file tell.
+/// Returns the format identified by the first bytes of a file.
 fn format_of(beginning: &[u8]) -> Option<&'static str> {
     let is_it =
         |(_, at, bytes): &&(&str, usize, &[u8])| beginning.get(*at..).is_some_and(|rest| rest.starts_with(bytes));
     FORMATS.iter().find(is_it).map(|(format, ..)| *format)
 }
 
-/// Refuses a file whose first bytes are those of such a format: imported as it is, it would be no
-/// disk. `is_stream`: its name is no path.
+/// Refuses a file that starts with the signature of such a format: imported as is, it would not be
+/// a disk. `is_stream`: its name is not a path.
 ///
 /// # Errors
-/// `Invalid`, with the command that does it right.
+/// `Invalid`, with the right command.
 pub fn refuse(beginning: &[u8], source: &str, is_stream: bool, volume: &str) -> Result<(), Error> {
     let Some(format) = format_of(beginning) else { return Ok(()) };
     let (saved, file) = if is_stream { ("save it as FILE, then ", "FILE") } else { ("", source) };
     let text = format!(
-        "{source} is a disk image in the format {format}, not the bytes of the disk: {saved}qemu-img convert -O raw {file} disk.img, \
-         and import that; or without a copy, over NBD (see shale serve --help): qemu-img convert -n -O raw {file} \
-         nbd+unix:///{volume}?socket=SOCKET, into a volume of the disk's size; --as-is takes the file's bytes as they are"
+        "{source} is a disk image of format {format}, not a raw disk: {saved}convert it with 'qemu-img convert -O raw {file} disk.img' \
+         and import the result; or without a copy, over NBD (see shale serve --help), 'qemu-img convert -n -O raw {file} \
+         nbd+unix:///{volume}?socket=SOCKET', into a volume of the disk's size; --as-is imports the file's bytes unchanged"
     );
     Err(Error::new(ErrorKind::Invalid, text))
 }
 
-/// What to say of an export into a file that is called as of such a format.
+/// Returns a warning for an export into a file with the extension of such a format.
 pub fn warning_of(target: &Path) -> Option<String> {
     let ending = target.extension()?.to_str()?.to_ascii_lowercase();
     let (_, format) = ENDINGS.iter().find(|(known, _)| *known == ending)?;
     Some(format!(
-        "{} gets the bytes of the disk, and is no {format} file, whatever its name says: qemu-img convert -f raw -O FORMAT makes one of it",
+        "{} is a raw disk image, not {format} (its name notwithstanding); convert it with 'qemu-img convert -f raw -O FORMAT'",
         target.display()
     ))
 }

@@ -1,7 +1,7 @@
-//! Copying a volume to a sink: one thread plans from the volume's allocation, several read. What
-//! has places to write to is written by the readers, in any order (or by the pool's server, if
-//! there is one and the file is passed to it); for a stream they take turns, and hand over what
-//! they read to one writer.
+//! Copies a volume to a sink: one thread plans from the volume's allocation, several read. For a
+//! sink with random access, the readers write, in any order (or the pool's server does, if there is
+//! one and the file is passed to it); for a stream they take turns, and pass their data to one
+//! writer.
 
 use std::fs::File;
 use std::io::Write;
@@ -39,7 +39,7 @@ enum Output {
     Hole(u64),
 }
 
-/// Copies everything; nothing is synced. `report` is called now and then with the bytes dealt with.
+/// Copies everything, without syncing. Calls `report` periodically with the bytes processed.
 ///
 /// # Errors
 /// Those of the volume and of the sink, and an interruption.
@@ -47,7 +47,7 @@ pub fn export(plan: &Export<'_>, sink: &Sink, report: &mut dyn FnMut(u64)) -> Ou
     let shared = Shared::new(plan.interrupted);
     let copier = sink.target().map(|target| plan.volume.with_file(target.file())).transpose()?.flatten();
     let copier = copier.as_deref();
-    // Nothing is ever sent: it is closed when the last thread that holds a sender ends.
+    // No data is ever sent: the channel closes when the last thread that holds a sender ends.
     let (alive, all_done) = bounded::<()>(0);
     std::thread::scope(|scope| {
         let shared = &shared;
@@ -135,7 +135,7 @@ fn make_jobs(plan: &Export<'_>, queues: &[Sender<Job>], shared: &Shared<'_>) -> 
             offset = end;
         }
         if offset == before {
-            let message = format!("the volume tells nothing about what is allocated at byte {offset}");
+            let message = format!("the volume did not report its allocation at byte {offset}");
             return Err(Error::new(ErrorKind::Io, message));
         }
     }
@@ -198,8 +198,8 @@ fn read_pieces(plan: &Export<'_>, jobs: &Receiver<Job>, outputs: &Sender<Output>
 fn write_stream(mut stream: &File, outputs: &[Receiver<Output>], shared: &Shared<'_>) -> Result<()> {
     let failed = |error| Error::from_io("cannot write to the output", error);
     for receiver in outputs.iter().cycle() {
-        // Closed: the reader whose turn it is has no more jobs, so no reader has; or it failed, and
-        // said so.
+        // Closed: the reader whose turn it is has no more jobs, and then no reader has any; or it
+        // failed, and reported that.
         let Ok(output) = receiver.recv() else { break };
         if !shared.go_on() {
             break;

@@ -1,5 +1,5 @@
-//! Copying a source into a volume: one thread reads, several write, in any order. If the pool has a
-//! server and the source is a file, the server gets the file, and nothing but places goes over the
+//! Copies a source into a volume: one thread reads, several write, in any order. If the pool has a
+//! server and the source is a file, the file is passed to the server, and only offsets go over the
 //! socket.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +17,8 @@ pub struct Import<'a> {
     pub volume: &'a dyn VolumeIo,
     /// Its size now.
     pub size_bytes: u64,
-    /// Makes it at least that large and tells the new size; none if it must stay as it is.
+    /// Enlarges the volume to at least that size and returns the new size; none if it must not
+    /// change.
     pub grow: Option<&'a (dyn Fn(u64) -> Result<u64> + Sync)>,
     /// The volume held something before: holes must be made.
     pub make_holes: bool,
@@ -25,8 +26,7 @@ pub struct Import<'a> {
     pub interrupted: &'a AtomicBool,
 }
 
-/// Copies everything; nothing is flushed. `report` is called now and then with the bytes dealt
-/// with.
+/// Copies everything, without flushing. Calls `report` periodically with the bytes processed.
 ///
 /// # Errors
 /// Those of the source and of the volume, `Invalid` when the source is larger than the volume, and
@@ -39,7 +39,7 @@ pub fn import(plan: &Import<'_>, source: &mut Source, report: &mut dyn FnMut(u64
         source.leave_unread();
     }
     let (send, receive) = bounded::<Piece>(QUEUED_PIECES_MAX);
-    // Nothing is ever sent: it is closed when the last thread that holds a sender ends.
+    // No data is ever sent: the channel closes when the last thread that holds a sender ends.
     let (alive, all_done) = bounded::<()>(0);
     std::thread::scope(|scope| {
         for _ in 0..THREADS {
@@ -88,7 +88,7 @@ fn read_pieces(plan: &Import<'_>, source: &mut Source, send: &Sender<Piece>, sha
 
 fn too_large(name: &str, size_bytes: u64) -> Error {
     let size = units::format_size(size_bytes);
-    Error::new(ErrorKind::Invalid, format!("{name} has more data than the volume's {size}; make the volume larger"))
+    Error::new(ErrorKind::Invalid, format!("{name} is larger than the volume ({size}); enlarge the volume"))
 }
 
 fn write_pieces(plan: &Import<'_>, copier: Option<&dyn FileCopier>, receive: &Receiver<Piece>, shared: &Shared<'_>) {
@@ -100,7 +100,7 @@ fn write_pieces(plan: &Import<'_>, copier: Option<&dyn FileCopier>, receive: &Re
             Piece::Data { offset, data, own_bytes } => (plan.volume.write(offset, data), &shared.copied, own_bytes),
             Piece::Range { offset, own_bytes } => {
                 let copied = copier.map_or_else(
-                    || Err(Error::new(ErrorKind::Invalid, "a piece came unread, and nobody is there to read it")),
+                    || Err(Error::new(ErrorKind::Invalid, "internal error: unread piece without a file")),
                     |copier| copier.copy_in(offset, own_bytes),
                 );
                 (copied, &shared.copied, own_bytes)

@@ -1,5 +1,5 @@
-//! Moving bulk data into and out of a volume, in parallel and in bounded memory. Knows neither how
-//! the volume is reached ([`crate::volume_io`]), nor the words on a copy.
+//! Parallel bulk transfer into and out of a volume, in bounded memory. Independent of the access to
+//! the volume ([`crate::volume_io`]), and of progress messages.
 
 pub mod containers;
 mod export;
@@ -24,16 +24,16 @@ use operations::{Failure, Outcome};
 /// Bytes of a piece: large enough that a piece's fixed costs (a wake-up, a frame) vanish, small
 /// enough that the pieces in flight stay in the processor's outer cache.
 pub const PIECE_BYTES: usize = 1 << 20;
-/// Threads that write to (or read from) the volume. More than processors, because some wait for the
-/// disk or the socket.
+/// Threads that write to (or read from) the volume. More than CPUs, because some wait for the disk
+/// or the socket.
 pub const THREADS: usize = 4;
-/// Pieces that wait between reader and writers: one for each thread, so that none waits for the
-/// other side to wake up. With one in each thread's hands that makes 9 MiB of buffers.
+/// Pieces queued between reader and writers: one for each thread, so that none waits for the other
+/// side to wake up. Together with one piece held by each thread, 9 MiB of buffers.
 const QUEUED_PIECES_MAX: usize = THREADS;
 /// How often progress is reported.
 const REPORT_EVERY: Duration = Duration::from_millis(100);
 
-/// What was moved.
+/// Totals of a transfer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Moved {
     /// Bytes copied.
@@ -42,7 +42,7 @@ pub struct Moved {
     pub hole_bytes: u64,
 }
 
-/// What the threads of a transfer share: counters, the first error, and whether to stop.
+/// State shared by the threads of a transfer: counters, the first error, and whether to stop.
 struct Shared<'a> {
     copied: AtomicU64,
     holes: AtomicU64,
@@ -78,14 +78,15 @@ impl<'a> Shared<'a> {
         self.failed.store(true, Ordering::SeqCst);
     }
 
-    /// Starts a thread of the transfer. One that cannot be started ends the transfer; what `work` holds is dropped then.
+    /// Starts a thread of the transfer. If that fails, the transfer ends, and everything held by
+    /// `work` is dropped.
     fn start<'scope>(&self, scope: &'scope Scope<'scope, '_>, work: impl FnOnce() + Send + 'scope) {
         if let Err(error) = Builder::new().name("shale-transfer".to_owned()).spawn_scoped(scope, work) {
             self.fail(Error::from_io("starting a thread", error));
         }
     }
 
-    /// Whether to go on; notices a signal.
+    /// Whether to continue; checks for a signal.
     fn go_on(&self) -> bool {
         if self.interrupted.load(Ordering::SeqCst) && !self.failed.load(Ordering::SeqCst) {
             self.fail(Failure::Interrupted("interrupted".to_owned()));

@@ -1,4 +1,4 @@
-//! Where an export goes: a file, written sparse and in any order; a block device; or a stream,
+//! Target of an export: a file, written sparse and in any order; a block device; or a stream,
 //! written in order.
 
 use std::fs::File;
@@ -13,11 +13,11 @@ use operations::path_error;
 
 /// Something to write.
 pub enum Sink {
-    /// A regular file of our own making: holes need not be written. It grows with what is written,
-    /// so that a part is not taken for the whole.
+    /// A regular file created by us: holes need not be written. It grows with the data written, so
+    /// that a partial copy is not mistaken for a complete one.
     File(Target),
-    /// A block device, or whatever else keeps its size and what was there before: holes are written
-    /// as zeroes.
+    /// A block device, or anything else with a fixed size and old content: holes are written as
+    /// zeroes.
     Device(Target),
     /// Written in order.
     Stream(File),
@@ -26,7 +26,7 @@ pub enum Sink {
 /// Refuses a path that belongs to a pool.
 pub type Guard = fn(&Path) -> Result<()>;
 
-/// Empties a file that is to be overwritten, unless it is in use, or belongs to a pool.
+/// Empties a file that will be overwritten, unless it is in use, or belongs to a pool.
 ///
 /// `guard` refuses a path that must not be overwritten.
 ///
@@ -34,14 +34,15 @@ pub type Guard = fn(&Path) -> Result<()>;
 /// `InUse`, and I/O errors.
 pub fn empty(file: &File, path: &Path, guard: Guard) -> Result<()> {
     guard(path)?;
-    // The data file of a pool that is open is locked. (Where there are no locks, none is held.)
+    // The data file of an open pool is locked. (On file systems without locks, this check has no
+    // effect.)
     if env::try_hold(file) == Ok(false) {
-        let message = format!("{} is locked by another process; name another file", path.display());
+        let message = format!("{} is locked by another process; choose another file", path.display());
         return Err(Error::new(ErrorKind::InUse, message));
     }
     file.set_len(0).map_err(|error| match error.raw_os_error() {
         Some(libc::EPERM) => {
-            let message = format!("cannot empty {}: its size is fixed; name another file", path.display());
+            let message = format!("cannot empty {}: its size is fixed; choose another file", path.display());
             Error::new(ErrorKind::Unsupported, message)
         }
         _ => path_error("cannot empty", path, error),
@@ -52,7 +53,7 @@ pub fn empty(file: &File, path: &Path, guard: Guard) -> Result<()> {
 pub struct Target {
     file: File,
     path: PathBuf,
-    /// It was not there before: to be removed if the export fails.
+    /// Whether it was created here: removed if the export fails.
     created: bool,
     /// How long it is in the end.
     size_bytes: u64,
@@ -62,7 +63,7 @@ impl Sink {
     /// Opens a file or block device for `size_bytes`, or stdout for `-`.
     ///
     /// # Errors
-    /// `Exists` without `force` when something is there, `InUse` when it is in use, `Full` when a
+    /// `Exists` without `force` when the path exists, `InUse` when it is in use, `Full` when a
     /// device is too small.
     pub fn open(path: &Path, size_bytes: u64, force: bool, guard: Guard) -> Result<Self> {
         if path == Path::new("-") {
@@ -73,7 +74,7 @@ impl Sink {
         let metadata = match std::fs::metadata(path) {
             Ok(metadata) => Some(metadata),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
-            Err(error) => return Err(failed("cannot look at")(error)),
+            Err(error) => return Err(failed("cannot access")(error)),
         };
         let Some(metadata) = metadata else {
             let file = File::options().write(true).create_new(true).open(path).map_err(failed("cannot create"))?;
@@ -120,7 +121,7 @@ impl Sink {
         }
     }
 
-    /// Makes what was written complete and durable (a stream: hands it on).
+    /// Makes the written data complete and durable (a stream: passes it on).
     ///
     /// # Errors
     /// I/O errors.
@@ -136,7 +137,7 @@ impl Sink {
         }
     }
 
-    /// After a failure: removes the file if it was not there before, and says what is left.
+    /// After a failure: removes the file if it was created here, and describes the remains.
     pub fn abandon(&self) -> &'static str {
         match self {
             Self::File(target) if target.created => {
@@ -163,7 +164,7 @@ impl Target {
         tried.map(|()| self)
     }
 
-    /// Something that has so many bytes, and cannot become longer.
+    /// Limits it to a target of fixed size.
     fn within(self, bytes: u64) -> Result<Self> {
         if bytes < self.size_bytes {
             let (has, wants) = (units::format_size(bytes), units::format_size(self.size_bytes));

@@ -1,4 +1,4 @@
-//! What is imported: a regular file with holes, or a stream of bytes. Gives pieces in ascending
+//! Source of an import: a regular file with holes, or a stream of bytes. Yields pieces in ascending
 //! order.
 
 use std::fs::File;
@@ -14,7 +14,7 @@ use units::BLOCK_BYTES;
 use super::PIECE_BYTES;
 use operations::{Outcome, path_error};
 
-/// A part of what is imported.
+/// A part of the source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Piece {
     /// Bytes at an offset; whole blocks, but for the last piece of a file or stream that does not
@@ -24,14 +24,14 @@ pub enum Piece {
         offset: u64,
         /// The bytes.
         data: Bytes,
-        /// How many of them are the source's own.
+        /// Number of bytes that come from the source.
         own_bytes: u64,
     },
     /// Bytes at an offset that were not read: the consumer of the piece reads them.
     Range {
         /// Where they are, and where they belong.
         offset: u64,
-        /// How many of them there are; the last block is to be filled up with zeroes.
+        /// Number of bytes that come from the source; the last block must be padded with zeroes.
         own_bytes: u64,
     },
     /// Nothing is stored here.
@@ -47,17 +47,17 @@ pub enum Piece {
 pub struct Source {
     file: File,
     name: String,
-    /// Known for what can be addressed; none for a stream.
+    /// Known for files and devices; none for a stream.
     size_bytes: Option<u64>,
     /// Where the next piece begins.
     position: u64,
-    /// End of the data that begins at or before `position`, where holes can be told.
+    /// End of the data that begins at or before `position`, where holes are known.
     data_end: u64,
-    /// The file system tells where holes are.
+    /// Whether the file system reports holes.
     tells_holes: bool,
     /// Pieces are given unread.
     unread: bool,
-    /// The first piece of a stream, if its beginning was looked at.
+    /// The first piece of a stream, if its beginning was examined.
     looked_at: Option<Piece>,
 }
 
@@ -65,7 +65,7 @@ impl Source {
     /// Opens a file or block device, or `-` for stdin.
     ///
     /// # Errors
-    /// `NotFound` and the like.
+    /// `NotFound` and others.
     pub fn open(path: &Path) -> Result<Self> {
         let file = if path == Path::new("-") {
             let stdin = std::io::stdin().as_fd().try_clone_to_owned();
@@ -77,12 +77,12 @@ impl Source {
         Self::from_file(file, name)
     }
 
-    /// Around an open file, device, pipe or socket.
+    /// Wraps an open file, device, pipe or socket.
     ///
     /// # Errors
     /// When it is none of these.
     pub fn from_file(mut file: File, name: String) -> Result<Self> {
-        let failed = |error| Error::from_io(format!("cannot look at {name}"), error);
+        let failed = |error| Error::from_io(format!("cannot access {name}"), error);
         let metadata = file.metadata().map_err(failed)?;
         if metadata.is_dir() {
             return Err(Error::new(ErrorKind::Invalid, format!("{name} is a directory; import takes a file")));
@@ -90,7 +90,7 @@ impl Source {
         let kind = metadata.file_type();
         let mut position = 0;
         let size_bytes = if kind.is_file() || kind.is_block_device() {
-            // Stdin may be a file that was read in part already: what is left counts.
+            // Stdin may be a partly read file: only the rest is imported.
             position = file.stream_position().map_err(failed)?;
             let end = file.seek(SeekFrom::End(0)).map_err(failed)?;
             file.seek(SeekFrom::Start(position)).map_err(failed)?;
@@ -115,12 +115,12 @@ impl Source {
         Ok(Self { file, name, size_bytes, position: 0, data_end: 0, tells_holes, unread: false, looked_at: None })
     }
 
-    /// What to call it.
+    /// Its name for messages.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its first bytes, at most `length`; none of a stream, from which they would be gone.
+    /// Its first bytes, at most `length`; none for a stream, which would lose them.
     pub fn head(&self, length: usize) -> Vec<u8> {
         let mut head = vec![0; length];
         let read = if self.size_bytes.is_some() { self.file.read_at(&mut head, 0).unwrap_or(0) } else { 0 };
@@ -128,8 +128,8 @@ impl Source {
         head
     }
 
-    /// Its first bytes, at most `length`, those of a stream as well: they come again with its first
-    /// piece.
+    /// Its first bytes, at most `length`, including those of a stream: they are repeated in its
+    /// first piece.
     ///
     /// # Errors
     /// Those of [`next`](Self::next).
@@ -144,7 +144,7 @@ impl Source {
         Ok(data[..data.len().min(length)].to_vec())
     }
 
-    /// Its size; none for a stream, which ends when it ends.
+    /// Its size; none for a stream, whose size is unknown.
     pub const fn size_bytes(&self) -> Option<u64> {
         self.size_bytes
     }
@@ -160,11 +160,11 @@ impl Source {
         self.unread = self.size_bytes.is_some();
     }
 
-    /// The next piece; none at the end. `go_on` is asked while a stream keeps us waiting; when it
-    /// says no, that is the end.
+    /// Returns the next piece; none at the end. `go_on` is polled while a stream blocks; when it
+    /// returns false, the source ends.
     ///
     /// # Errors
-    /// I/O errors, and `Io` when a file became shorter meanwhile.
+    /// I/O errors, and `Io` when a file shrank while it was read.
     pub fn next(&mut self, go_on: &dyn Fn() -> bool) -> Outcome<Option<Piece>> {
         if let Some(piece) = self.looked_at.take() {
             return Ok(Some(piece));
@@ -184,7 +184,7 @@ impl Source {
         if self.position >= self.data_end {
             let data = self.next_data(size);
             let (begin, end) = data.map_err(|error| self.read_error(error))?;
-            // Whole blocks, whatever the file system's granularity is.
+            // Whole blocks, whatever the file system's granularity.
             let begin = begin - begin % BLOCK_BYTES as u64;
             if begin > self.position {
                 let hole = Piece::Hole { offset: self.position, length: begin.min(size) - self.position };
@@ -208,14 +208,14 @@ impl Source {
         self.file.seek(SeekFrom::Start(offset)).map_err(|error| self.read_error(error))?;
         let data = host::read_up_to(&self.file, length).map_err(|error| self.read_error(error))?;
         if data.len() < length {
-            let message = format!("{} became shorter while it was read: it ends before byte {}", self.name, end);
+            let message = format!("{} shrank while it was read: it ends before byte {}", self.name, end);
             return Err(Error::new(ErrorKind::Io, message).into());
         }
         self.position = offset + own_bytes;
         Ok(Piece::Data { offset, data: data.into(), own_bytes })
     }
 
-    /// The data at or behind `position`: where it begins and ends. Begins at the file's end if
+    /// Returns the start and end of the data at or after `position`. Starts at the file's end if
     /// there is none.
     fn next_data(&mut self, size: u64) -> std::io::Result<(u64, u64)> {
         if !self.tells_holes {
@@ -223,9 +223,9 @@ impl Source {
         }
         let begin = match rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Data(self.position)) {
             Ok(begin) => begin,
-            // No data behind here: a hole up to the end, unless the end has moved.
+            // No more data: a hole up to the end, unless the end has moved.
             Err(rustix::io::Errno::NXIO) if self.file.metadata()?.len() < size => {
-                return Err(std::io::Error::new(std::io::ErrorKind::UnexpectedEof, "it became shorter meanwhile"));
+                return Err(std::io::Error::new(std::io::ErrorKind::UnexpectedEof, "it shrank while it was read"));
             }
             Err(rustix::io::Errno::NXIO) => return Ok((size.next_multiple_of(BLOCK_BYTES as u64), size)),
             Err(rustix::io::Errno::INVAL | rustix::io::Errno::OPNOTSUPP) => {

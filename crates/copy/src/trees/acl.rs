@@ -1,14 +1,14 @@
-//! ACLs as text, as tar archives have them (`SCHILY.acl.access`), and as the kernel has them in
+//! ACLs as text, the form in tar archives (`SCHILY.acl.access`), and in the kernel's form in
 //! extended attributes ([`posix_acl`]).
 
 use std::collections::HashMap;
 
 use share::posix_acl::{self, AclEntry, GROUP, GROUP_OBJ, MASK, OTHER, USER, USER_OBJ};
 
-/// The id of an entry that names none.
+/// The id of an entry without a user or group.
 const NO_ID: u32 = u32::MAX;
 
-/// An ACL in words, with numbers for users and groups; none if the bytes are no ACL.
+/// Formats an ACL with numeric users and groups; none if the bytes are not an ACL.
 pub fn to_text(bytes: &[u8]) -> Option<String> {
     let entries = posix_acl::decode(bytes).ok()?;
     let mut words = Vec::with_capacity(entries.len());
@@ -66,7 +66,7 @@ pub fn from_text(text: &str, names: &Names) -> Result<Vec<u8>, String> {
         let word = word.strip_prefix("default:").unwrap_or(word);
         let parts: Vec<&str> = word.split(':').map(str::trim).collect();
         let [tag, name, permissions, rest @ ..] = parts.as_slice() else {
-            return Err(format!("'{word}' is no entry of an ACL"));
+            return Err(format!("'{word}' is not an ACL entry"));
         };
         let (tag, known) = match (*tag, name.is_empty()) {
             ("user" | "u", true) => (USER_OBJ, None),
@@ -75,17 +75,17 @@ pub fn from_text(text: &str, names: &Names) -> Result<Vec<u8>, String> {
             ("group" | "g", false) => (GROUP, Some(&names.groups)),
             ("mask" | "m", _) => (MASK, None),
             ("other" | "o", _) => (OTHER, None),
-            _ => return Err(format!("'{word}' is no entry of an ACL")),
+            _ => return Err(format!("'{word}' is not an ACL entry")),
         };
         let id = match known {
             None => NO_ID,
-            // A number behind the permissions is that of the machine that wrote it, as owners are.
+            // A number after the permissions is that of the writing machine, as for owners.
             Some(known) => rest
                 .first()
                 .and_then(|id| id.parse().ok())
                 .or_else(|| name.parse().ok())
                 .or_else(|| known.get(*name).copied())
-                .ok_or_else(|| format!("'{name}' is unknown here, and the ACL does not tell its number"))?,
+                .ok_or_else(|| format!("'{name}' is unknown here, and the ACL has no numeric id for it"))?,
         };
         let mut bits = 0_u16;
         for letter in permissions.chars() {
@@ -114,7 +114,7 @@ mod tests {
         let bytes = from_text(plain, &names).unwrap();
         assert_eq!(bytes.len(), 4 + 5 * 8);
         assert_eq!(to_text(&bytes).as_deref(), Some(plain));
-        // As GNU tar writes it, with comments of `getfacl` behind, and as bsdtar does.
+        // As written by GNU tar, with trailing comments of `getfacl`, and as by bsdtar.
         let gnu = "user::rw-\nuser:joe:r-x\t#effective:r-x\ngroup::r--\nmask::rwx\nother::---\n";
         assert_eq!(from_text(gnu, &names).unwrap(), bytes);
         let bsd = "user::rw-,group::r--,other::---,user:stranger:r-x:1000,mask::rwx";

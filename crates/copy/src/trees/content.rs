@@ -1,5 +1,5 @@
-//! The content of a file: in large pieces, and where its source is damaged in ever smaller ones, so
-//! that no more is lost than cannot be read. Owns how a damaged file is gone through.
+//! Copies the content of a file: in large pieces, and in ever smaller ones around damage, so that
+//! only unreadable data is lost. Owns the handling of damaged files.
 
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
@@ -20,12 +20,12 @@ struct Reading<'a> {
     tally: &'a mut Tally,
     /// The last part that could not be read, and why: more may join it.
     lost: Option<(Range<u64>, String)>,
-    /// Why nothing more is to come.
+    /// Why the content ends early.
     end: Option<String>,
 }
 
-/// Copies the content of an item that was made. Where it cannot be read, the copy has zeroes: a
-/// sink may have been told already how much comes.
+/// Copies the content of an item that was created. Unreadable ranges become zeroes: the sink may
+/// already rely on the announced size.
 ///
 /// # Errors
 /// Those that end the copy.
@@ -39,7 +39,7 @@ pub(super) fn copy(
 ) -> Result<(), Failure> {
     let mut reading = Reading { path: &item.path, source, interrupted, tally, lost: None, end: None };
     let done = reading.copy(item, sink, report);
-    reading.tell();
+    reading.record_loss();
     done
 }
 
@@ -92,20 +92,21 @@ impl Reading<'_> {
         match &mut self.lost {
             Some((lost, _)) if lost.end == at => lost.end = end,
             _ => {
-                self.tell();
+                self.record_loss();
                 self.lost = Some((at..end, why));
             }
         }
     }
 
-    fn tell(&mut self) {
+    fn record_loss(&mut self) {
         if let Some((range, why)) = self.lost.take() {
             self.tally.note_zeroed(self.path, range, &why);
         }
     }
 }
 
-/// Where a piece is divided, at the border of a smallest one; nowhere, if it has none inside.
+/// Where to split a piece, on a boundary of the smallest size; none, if it has no such boundary
+/// inside.
 fn middle_of(at: u64, length: usize) -> Option<usize> {
     let end = at + length as u64;
     let border = (at + length as u64 / 2) / SMALLEST_BYTES * SMALLEST_BYTES;
@@ -147,9 +148,9 @@ mod tests {
         }
     }
 
-    struct Kept(Vec<u8>);
+    struct Recorder(Vec<u8>);
 
-    impl Sink for Kept {
+    impl Sink for Recorder {
         fn add(&mut self, _: &Item) -> Step<Added> {
             Ok(Added::New)
         }
@@ -174,7 +175,7 @@ mod tests {
     #[allow(clippy::single_range_in_vec_init, reason = "the one range of data that the file has")]
     fn copied(source: &mut Damaged, size: u64) -> (Vec<u8>, Tally, bool) {
         let item = Item { path: b"f".to_vec(), mode: libc::S_IFREG, size, data: vec![0..size], ..Item::default() };
-        let (mut sink, mut tally) = (Kept(Vec::new()), Tally::default());
+        let (mut sink, mut tally) = (Recorder(Vec::new()), Tally::default());
         let done = copy(&item, source, &mut sink, &AtomicBool::new(false), &mut tally, &mut |_, _| {});
         (sink.0, tally, done.is_ok())
     }

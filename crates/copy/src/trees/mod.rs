@@ -1,10 +1,10 @@
-//! Copying directory trees in and out of shares: from a source of items to a sink of items, in
-//! bounded memory. Knows neither how a share is reached nor the words on a copy
+//! Copies directory trees into and out of shares: from a source of items to a sink of items, in
+//! bounded memory. Independent of the access to a share, and of progress messages.
 //!
-//!
-//! A directory, a share and a tar archive are each a source and a sink. A name that cannot be
-//! copied is noted, and the copy goes on, as with `tar` and `rsync`. A source with damage gives all
-//! that can be read of it: only a target that fails, and a source that is gone, stop the copy.
+//! A directory, a share and a tar archive are each both a source and a sink. A name that cannot be
+//! copied is recorded, and the copy continues, as with `tar` and `rsync`. A damaged source yields
+//! everything that is readable: only a failing target, or a source that has become unavailable,
+//! ends the copy.
 
 mod acl;
 mod content;
@@ -34,13 +34,13 @@ pub use share_source::ShareSource;
 pub use tar_sink::TarSink;
 pub use tar_source::TarSource;
 
-/// Bytes read and written at once: large enough that a call's fixed costs vanish, and eight times
-/// the largest unit.
+/// Bytes read and written at once: large enough to make the fixed costs of a call negligible, and
+/// eight times the largest unit.
 pub const PIECE_BYTES: usize = 1 << 20;
-/// Ranges of data told of one file, 16 MiB of them. Behind that many, holes are copied as zeroes,
-/// which take no space in a share.
+/// Most data ranges recorded for one file, 16 MiB of memory. Beyond that, holes are copied as
+/// zeroes, which take no space in a share.
 const RANGES_MAX: usize = 1 << 20;
-/// Lines kept of what could not be copied, some 20 MiB of them; more are counted.
+/// Most lines kept about items not copied, some 20 MiB; more are only counted.
 const LINES_MAX: usize = 100_000;
 
 /// Name of the extended attribute that holds a file's ACL.
@@ -50,7 +50,7 @@ const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
 
 /// Why a step was not done.
 pub enum Stop {
-    /// This item, or a part of it, is not copied; the text says which and why.
+    /// This item, or a part of it, is not copied; the text names it and the reason.
     Skip(String),
     /// The copy ends.
     Fatal(Failure),
@@ -71,12 +71,12 @@ impl From<Error> for Stop {
 /// Result of a step.
 pub type Step<T = ()> = Result<T, Stop>;
 
-/// A path of a tree in words, as it is: lines that are printed are made safe there.
+/// A path of a tree as text, unescaped: lines are escaped when printed.
 fn shown(path: &[u8]) -> String {
     if path.is_empty() { ".".to_owned() } else { share::in_words(path) }
 }
 
-/// Adds a line about a part of an item that was not done; hands on what ends the copy.
+/// Collects the message of a part that was skipped; passes on errors that end the copy.
 fn gather(lines: &mut Vec<String>, step: Step) -> Step {
     match step {
         Err(Stop::Skip(line)) => {
@@ -87,13 +87,13 @@ fn gather(lines: &mut Vec<String>, step: Step) -> Step {
     }
 }
 
-/// The same for all lines about one item, which are one in the end.
-fn told(lines: &[String]) -> Step {
+/// Skips the rest of an item if there are messages about it, joined into one line.
+fn skip_if_any(lines: &[String]) -> Step {
     if lines.is_empty() { Ok(()) } else { Err(Stop::Skip(lines.join("; "))) }
 }
 
-/// Why something of a source is left out; the copy ends only if nothing more of it can be read,
-/// because its mount or its device is gone.
+/// Why a part of a source is skipped; ends the copy only if nothing more can be read, because its
+/// mount or device is gone.
 fn unread(what: &str, path: &[u8], errno: i32) -> Stop {
     match errno {
         libc::ENOTCONN | libc::ECONNABORTED | libc::ENODEV => {
@@ -105,7 +105,8 @@ fn unread(what: &str, path: &[u8], errno: i32) -> Stop {
     }
 }
 
-/// Tells by an error number whether the copy ends: it does if the target is full, gone or failing.
+/// Decides by an error number whether the copy ends: it does if the target is full, gone or
+/// failing.
 fn stop_of(what: &str, path: &[u8], errno: i32) -> Stop {
     let source = std::io::Error::from_raw_os_error(errno);
     let kind = match errno {
@@ -118,7 +119,7 @@ fn stop_of(what: &str, path: &[u8], errno: i32) -> Stop {
     Stop::Fatal(Error::with_source(kind, text, source).into())
 }
 
-/// One name of a tree, and what belongs to it.
+/// A name of a tree, with its attributes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Item {
     /// Names from the root of the tree on, with `/` between them; empty for the root.
@@ -141,9 +142,9 @@ pub struct Item {
     pub xattrs: Vec<(Vec<u8>, Vec<u8>)>,
     /// Target of a symbolic link.
     pub target: Vec<u8>,
-    /// Another name of the same file, that came before.
+    /// An earlier name of the same file.
     pub link_to: Option<Vec<u8>>,
-    /// Where a file has data, ascending; the rest of it is holes.
+    /// Data ranges of a file, ascending; the rest is holes.
     pub data: Vec<Range<u64>>,
     /// Lines about those parts of the item that could not be read, and are left out.
     pub unread: Vec<String>,
@@ -191,14 +192,15 @@ fn is_acl(name: &[u8]) -> bool {
     name == ACL_ACCESS || name == ACL_DEFAULT
 }
 
-/// What came of reading a piece of a file.
+/// Result of reading a piece of a file.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Got {
     /// All of it.
     All,
-    /// It cannot be read as a whole; a part of it may be, and so may others. The text says why.
+    /// It cannot be read completely; parts of it, and other pieces, may be readable. The text gives
+    /// the reason.
     Damaged(String),
-    /// The file ends in it. The text says why.
+    /// The file ends within it. The text gives the reason.
     End(String),
 }
 
@@ -210,16 +212,18 @@ fn is_of_snapshots(path: &[u8]) -> bool {
 /// Why such a path is left out.
 fn left_to_snapshots() -> Stop {
     let name = shown(share::KEPT_NAME);
-    Stop::Skip(format!("{name}: left out with all below it: the root of a share has that name for its snapshots"))
+    Stop::Skip(format!(
+        "{name}: skipped with everything below it: in the root of a share this name is reserved for snapshots"
+    ))
 }
 
 /// Items of a tree, each directory before its content.
 pub trait Source {
-    /// The next item; none at the end.
+    /// Returns the next item; none at the end.
     fn next(&mut self) -> Step<Option<Item>>;
 
-    /// Fills `out` from the file that came last, within its data and in ascending order; but a
-    /// piece that was damaged may be asked for again in smaller ones.
+    /// Fills `out` from the most recent file, within its data and in ascending order; a damaged
+    /// piece may be requested again in smaller ones.
     fn read(&mut self, offset: u64, out: &mut [u8]) -> Step<Got>;
 
     /// How many bytes of the source are dealt with, where that is not the content of files.
@@ -228,20 +232,20 @@ pub trait Source {
     }
 }
 
-/// What came of an item in a sink.
+/// Result of adding an item to a sink.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Added {
     /// It was made.
     New,
-    /// It is a directory that was there.
+    /// It is a directory that existed already.
     Merged,
-    /// Something else has its name, and stays.
+    /// The name is taken by something else, which was kept.
     Kept,
-    /// Its name is one of that file already.
+    /// The name already belongs to the same file.
     Same,
 }
 
-/// Takes items, each directory before its content; parents that never came are made.
+/// Accepts items, each directory before its content; missing parents are created.
 pub trait Sink {
     /// Makes an item without its content.
     fn add(&mut self, item: &Item) -> Step<Added>;
@@ -252,11 +256,12 @@ pub trait Sink {
     /// Ends the item that was made last: its attributes are as they should be.
     fn end(&mut self, item: &Item) -> Step;
 
-    /// Sets what must be set at the end, and makes all durable; what could not be set.
+    /// Sets final attributes, and makes everything durable; returns messages for those that could
+    /// not be set.
     fn finish(&mut self) -> Step<Vec<String>>;
 }
 
-/// A part of a file of which the copy has zeroes, because it could not be read.
+/// A range that is zeroed in the copy, because it could not be read.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct Zeroed {
     path: String,
@@ -281,11 +286,11 @@ pub struct Tally {
     pub bytes: u64,
     /// Bytes of holes.
     pub hole_bytes: u64,
-    /// Names that were there and stayed.
+    /// Existing names that were kept.
     pub kept: u64,
     /// The first of these.
     pub kept_first: Option<String>,
-    /// What could not be copied.
+    /// Items that could not be copied.
     pub problems: u64,
     /// The first lines about these.
     pub lines: Vec<String>,
@@ -308,7 +313,9 @@ impl Tally {
         let (offset, length) = (range.start, range.end - range.start);
         let path = shown(path);
         self.zeroed_bytes = self.zeroed_bytes.saturating_add(length);
-        self.note(format!("{path}: {length} bytes from byte {offset} on cannot be read: {why}; zeroes in the copy"));
+        self.note(format!(
+            "{path}: {length} bytes from byte {offset} on cannot be read: {why}; the copy has zeroes there"
+        ));
         if self.zeroed.len() < LINES_MAX {
             self.zeroed.push(Zeroed { path, offset, length });
         }

@@ -1,13 +1,13 @@
-//! Records of extended tar headers: `LENGTH KEY=VALUE\n`, the length counting all of it. Values are
-//! any bytes, newlines among them.
+//! Records of extended tar headers: `LENGTH KEY=VALUE\n`, where the length covers the whole record.
+//! Values are arbitrary bytes, including newlines.
 
 use share::Time;
 
-/// Most bytes of one extended header: values of extended attributes have at most 64 KiB, and a file
-/// has few of them.
+/// Largest extended header: values of extended attributes have at most 64 KiB, and a file has few
+/// of them.
 pub const BYTES_MAX: u64 = 16 << 20;
 
-/// Records in the order in which they came.
+/// Records in order of appearance.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Records(Vec<(Vec<u8>, Vec<u8>)>);
 
@@ -18,7 +18,7 @@ impl Records {
     /// `None` if a length is wrong.
     pub fn parse(mut bytes: &[u8]) -> Option<Self> {
         let mut records = Vec::new();
-        // Some writers fill up with zeroes.
+        // Some writers pad with zeroes.
         while bytes.first().is_some_and(|&byte| byte != 0) {
             let space = bytes.iter().take(20).position(|&byte| byte == b' ')?;
             let length: usize = std::str::from_utf8(&bytes[..space]).ok()?.parse().ok()?;

@@ -1,5 +1,5 @@
-//! A directory as a sink. Names are made relative to directories that are open, and links are never
-//! followed: what an archive says cannot lead out of the tree.
+//! A directory as a sink. Names are resolved relative to open directories, and links are never
+//! followed: nothing in an archive can lead out of the tree.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use share::Time;
 use surface::Result;
 
-use super::{ACL_DEFAULT, Added, Item, Sink, Step, Stop, aside, gather, shown, split, stop_of, told};
+use super::{ACL_DEFAULT, Added, Item, Sink, Step, Stop, aside, gather, shown, skip_if_any, split, stop_of};
 use operations::path_error;
 
 /// A directory's attributes that are set when all is in it.
@@ -54,7 +54,7 @@ fn cannot_be_linked(item: &Item, first: &[u8], error: Errno) -> Stop {
     Stop::Skip(format!("{}: cannot be linked to {}: {error}", shown(&item.path), shown(first)))
 }
 
-/// What has a name that is to be made.
+/// The existing owner of a name about to be created.
 enum There {
     Nothing,
     /// Something that is not replaced.
@@ -66,8 +66,8 @@ enum There {
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
 
 impl PosixSink {
-    /// Into a directory that is there. `overwrite`: old files are replaced, and the attributes of
-    /// directories are set. `sets_root`: so are those of the directory itself.
+    /// Copies into an existing directory. `overwrite`: existing files are replaced, and the
+    /// attributes of directories are set. `sets_root`: so are those of the directory itself.
     ///
     /// # Errors
     /// When it cannot be opened.
@@ -91,12 +91,12 @@ impl PosixSink {
         })
     }
 
-    /// Opens a directory of the tree, and makes missing parts of it.
+    /// Opens a directory of the tree, creating missing parts of it.
     fn directory(&mut self, path: &[u8]) -> Step<&OwnedFd> {
         self.opened(path, true).map_err(failed("its directory cannot be opened", path))
     }
 
-    /// Opens a directory of the tree. `makes`: missing parts of it are made.
+    /// Opens a directory of the tree. `makes`: creates missing parts of it.
     fn opened(&mut self, path: &[u8], makes: bool) -> std::result::Result<&OwnedFd, Errno> {
         let wanted: Vec<&[u8]> = path.split(|&byte| byte == b'/').filter(|name| !name.is_empty()).collect();
         let common = self.open.iter().zip(&wanted).take_while(|((name, _), wanted)| name == *wanted).count();
@@ -118,25 +118,24 @@ impl PosixSink {
         Ok(self.open.last().map_or(&self.root, |(_, fd)| fd))
     }
 
-    /// Looks what has a name.
+    /// Looks up the existing owner of a name.
     fn there(&mut self, item: &Item) -> Step<There> {
         let overwrite = self.overwrite || self.is_ours(&item.path);
         let (directory, name) = split(&item.path);
         let directory = self.directory(directory)?;
         match rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW) {
             Err(Errno::NOENT) => Ok(There::Nothing),
-            Err(error) => Err(failed("cannot look at what is there", &item.path)(error)),
+            Err(error) => Err(failed("cannot look up the existing entry", &item.path)(error)),
             Ok(_) if !overwrite => Ok(There::Stays),
             Ok(found) if found.st_mode & libc::S_IFMT == libc::S_IFDIR => {
-                let text = format!("{}: a directory is there, and is not overwritten", shown(&item.path));
+                let text = format!("{}: is an existing directory, which is not overwritten", shown(&item.path));
                 Err(Stop::Skip(text))
             }
             Ok(found) => Ok(There::Old(found)),
         }
     }
 
-    /// Makes something in the place of what has its name, which goes only when the new one is
-    /// there.
+    /// Creates an item in place of an existing one, which is removed only once the new one exists.
     fn replace(&mut self, item: &Item, make: impl FnOnce(&mut Self) -> Step<Added>) -> Step<Added> {
         let (parent, name) = split(&item.path);
         let cannot = failed("cannot be replaced", &item.path);
@@ -156,7 +155,8 @@ impl PosixSink {
         if made.is_ok() {
             rustix::fs::unlinkat(directory, &aside[..], AtFlags::empty()).map_err(&cannot)?;
         } else if let Err(error) = rustix::fs::renameat(directory, &aside[..], directory, name) {
-            let text = format!("{}: what was there is now called {}: {error}", shown(&item.path), shown(&aside));
+            let text =
+                format!("{}: the replaced entry was left under the name {}: {error}", shown(&item.path), shown(&aside));
             return Err(Stop::Skip(text));
         }
         made
@@ -175,19 +175,19 @@ impl PosixSink {
             Ok(()) => Added::New,
             Err(Errno::EXIST) => {
                 let found = rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW);
-                let found = found.map_err(failed("cannot look at what is there", &item.path))?;
+                let found = found.map_err(failed("cannot look up the existing entry", &item.path))?;
                 if found.st_mode & libc::S_IFMT == libc::S_IFDIR {
                     Added::Merged
                 } else if overwrite {
                     return self.replace(item, |sink| {
                         let made = rustix::fs::mkdirat(sink.directory(directory)?, name, Mode::from_raw_mode(0o700));
-                        made.map(|()| Added::New).map_err(failed("cannot be made", &item.path))
+                        made.map(|()| Added::New).map_err(failed("cannot be created", &item.path))
                     });
                 } else {
                     return Ok(Added::Kept);
                 }
             }
-            Err(error) => return Err(failed("cannot be made", &item.path)(error)),
+            Err(error) => return Err(failed("cannot be created", &item.path)(error)),
         };
         Ok(added)
     }
@@ -229,23 +229,23 @@ impl PosixSink {
             libc::S_IFREG => {
                 let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
                 let made = rustix::fs::openat(directory, name, flags, Mode::from_raw_mode(0o600));
-                self.file = Some(File::from(made.map_err(failed("cannot be made", &item.path))?));
+                self.file = Some(File::from(made.map_err(failed("cannot be created", &item.path))?));
                 return Ok(Added::New);
             }
             libc::S_IFLNK => {
                 rustix::fs::symlinkat(&item.target[..], directory, name)
-                    .map_err(failed("cannot be made", &item.path))?;
+                    .map_err(failed("cannot be created", &item.path))?;
                 return Ok(Added::New);
             }
             libc::S_IFIFO => FileType::Fifo,
             libc::S_IFSOCK => FileType::Socket,
             libc::S_IFCHR => FileType::CharacterDevice,
             libc::S_IFBLK => FileType::BlockDevice,
-            _ => return Err(Stop::Skip(format!("{}: of unknown type", shown(&item.path)))),
+            _ => return Err(Stop::Skip(format!("{}: unknown file type", shown(&item.path)))),
         };
         let device = rustix::fs::makedev(item.device.0, item.device.1);
         rustix::fs::mknodat(directory, name, kind, Mode::from_raw_mode(0o600), device)
-            .map_err(failed("cannot be made", &item.path))?;
+            .map_err(failed("cannot be created", &item.path))?;
         Ok(Added::New)
     }
 
@@ -308,7 +308,7 @@ impl Sink for PosixSink {
             return Ok(Added::Merged);
         }
         let added = if item.kind() == libc::S_IFDIR { self.add_directory(item) } else { self.add_other(item) }?;
-        // The attributes of a directory that was there are its owner's.
+        // The attributes of an existing directory belong to its owner.
         self.sets = added == Added::New || self.overwrite || self.is_ours(&item.path);
         if added == Added::New {
             self.made.insert(self.hasher.hash_one(&item.path));
@@ -331,13 +331,13 @@ impl Sink for PosixSink {
         if let Some(file) = &file
             && item.data.last().is_none_or(|range| range.end != item.size)
         {
-            // A size that no call can tell comes back without a number.
+            // A size too large for the call is reported without a number.
             let cut = file.set_len(item.size).map_err(|error| {
                 stop_of("its size cannot be set", &item.path, error.raw_os_error().unwrap_or(libc::EFBIG))
             });
             gather(&mut wrong, cut)?;
         }
-        // The owner first: a change of it takes set-user-id bits and capabilities away.
+        // The owner first: changing it clears set-user-id bits and capabilities.
         self.set_owner(item)?;
         let is_directory = item.kind() == libc::S_IFDIR;
         for (key, value) in &item.xattrs {
@@ -362,12 +362,12 @@ impl Sink for PosixSink {
             set.and_then(|()| rustix::fs::utimensat(directory, name, &times, AtFlags::SYMLINK_NOFOLLOW))
                 .map_err(failed("its mode and times cannot be set", &item.path))?;
         }
-        told(&wrong)
+        skip_if_any(&wrong)
     }
 
     fn finish(&mut self) -> Step<Vec<String>> {
         let mut lines = Vec::new();
-        // Deeper directories first: setting the attributes of a directory changes nothing above it.
+        // Deeper directories first: setting their attributes does not affect their parents.
         let late = std::mem::take(&mut self.late);
         for late in late.iter().rev() {
             match self.set_late(late) {
@@ -376,7 +376,7 @@ impl Sink for PosixSink {
             }
         }
         if self.owners_left > 0 {
-            let text = "owners and attributes could not be set: that takes root";
+            let text = "owners and attributes could not be set: root is required";
             lines.push(format!("{} {text}", self.owners_left));
         }
         rustix::fs::syncfs(&self.root)

@@ -1,6 +1,6 @@
-//! A directory as a source: each directory's names in order, its own before those below it.
-//! Directories are held open while they are gone through, so that no path is too long and no link
-//! that appears meanwhile leads out of the tree.
+//! A directory as a source: the names of each directory in order, before those below it.
+//! Directories are held open while they are traversed, so that no path is too long and a link
+//! created in the meantime does not lead out of the tree.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString};
@@ -22,11 +22,11 @@ const NAMES_BYTES: usize = 1 << 10;
 /// The kernel's limit for the list of names, and for a value.
 const XATTR_BYTES_MAX: usize = 64 << 10;
 
-/// A directory that is gone through.
+/// A directory being traversed.
 struct Frame {
     fd: OwnedFd,
     path: Vec<u8>,
-    /// Names to come, the next one last.
+    /// Remaining names, the next one last.
     names: Vec<CString>,
 }
 
@@ -34,11 +34,11 @@ struct Frame {
 pub struct PosixSource {
     frames: Vec<Frame>,
     root: Option<OwnedFd>,
-    /// The only name that is meant, where one file is.
+    /// The only name to read, if the source is a single file.
     only: Option<CString>,
-    /// First names of files that have several, and how many of these are to come.
+    /// First names of files with several links, and the number of links still to come.
     linked: HashMap<(u64, u64), (Vec<u8>, u64)>,
-    /// Directories that are not gone into: device and inode.
+    /// Directories not descended into: device and inode.
     left_out: Vec<(u64, u64)>,
     /// The copy is a share.
     is_for_share: bool,
@@ -46,12 +46,12 @@ pub struct PosixSource {
     file_path: Vec<u8>,
 }
 
-/// What tells a file from all others of this machine.
+/// Identifies a file on this machine.
 ///
 /// # Errors
-/// When it is not there.
+/// When it does not exist.
 pub fn identity(path: &Path) -> Result<(u64, u64)> {
-    let found = rustix::fs::stat(path).map_err(|error| path_error("cannot look at", path, error.into()))?;
+    let found = rustix::fs::stat(path).map_err(|error| path_error("cannot access", path, error.into()))?;
     Ok((found.st_dev, found.st_ino))
 }
 
@@ -102,7 +102,8 @@ impl PosixSource {
             self.frames.push(Frame { fd: root, path: Vec::new(), names: vec![name] });
             return self.next();
         }
-        let found = rustix::fs::fstat(&root).map_err(|error| unread("cannot look at it", &[], error.raw_os_error()))?;
+        let found =
+            rustix::fs::fstat(&root).map_err(|error| unread("cannot be accessed", &[], error.raw_os_error()))?;
         let mut item = attributes(&found, Vec::new());
         read_xattrs(&root, c".", &mut item)?;
         self.enter(root, &mut item)?;
@@ -113,7 +114,7 @@ impl PosixSource {
     fn enter(&mut self, fd: OwnedFd, item: &mut Item) -> Step {
         let (names, lost) = names_of(&fd);
         if let Some(error) = lost {
-            let what = format!("{} names are read, and others cannot be", names.len());
+            let what = format!("{} names could be read, others could not", names.len());
             gather(&mut item.unread, Err(unread(&what, &item.path, error.raw_os_error())))?;
         }
         self.frames.push(Frame { fd, path: item.path.clone(), names });
@@ -134,11 +135,11 @@ impl PosixSource {
             return Err(left_to_snapshots());
         }
         let found = rustix::fs::statat(&frame.fd, &name, AtFlags::SYMLINK_NOFOLLOW);
-        let found = found.map_err(failed("cannot look at it"))?;
+        let found = found.map_err(failed("cannot be accessed"))?;
         let mut item = attributes(&found, path.clone());
         let identity = (found.st_dev, found.st_ino);
         if self.left_out.contains(&identity) {
-            return Err(Stop::Skip(format!("{}: left out: it belongs to the pool itself", shown(&path))));
+            return Err(Stop::Skip(format!("{}: skipped: it belongs to the pool itself", shown(&path))));
         }
         if item.kind() != libc::S_IFDIR && found.st_nlink > 1 {
             if let Some((first, left)) = self.linked.get_mut(&identity) {
@@ -155,7 +156,7 @@ impl PosixSource {
         match item.kind() {
             libc::S_IFDIR => {
                 let fd = rustix::fs::openat(&frame.fd, &name, directory_flags(), Mode::empty());
-                match fd.map_err(failed("cannot be opened, and what is in it is left out")) {
+                match fd.map_err(failed("cannot be opened; its content is skipped")) {
                     Ok(fd) => self.enter(fd, &mut item)?,
                     Err(stop) => gather(&mut item.unread, Err(stop))?,
                 }
@@ -167,7 +168,7 @@ impl PosixSource {
             libc::S_IFREG => {
                 let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NOATIME;
                 let open = |flags| rustix::fs::openat(&frame.fd, &name, flags, Mode::empty());
-                // Only its owner and root may leave the time of access as it is.
+                // Only its owner and root may leave the access time unchanged.
                 let opened = open(flags).or_else(|_| open(flags - OFlags::NOATIME));
                 let fd = opened.map_err(failed("cannot be opened"))?;
                 item.data = data_of(&fd, &found);
@@ -200,7 +201,7 @@ impl Source for PosixSource {
         let mut done = 0;
         while done < out.len() {
             match rustix::io::pread(file, &mut out[done..], offset + done as u64) {
-                Ok(0) => return Ok(Got::End("it has become shorter while it was read".to_owned())),
+                Ok(0) => return Ok(Got::End("it shrank while it was read".to_owned())),
                 Ok(read) => done += read,
                 Err(Errno::INTR) => {}
                 Err(error) => match unread("cannot be read", &self.file_path, error.raw_os_error()) {
@@ -230,7 +231,7 @@ fn attributes(found: &Stat, path: Vec<u8>) -> Item {
     }
 }
 
-/// Names in a directory, in descending order, and why there may be others.
+/// Names in a directory, in descending order, and the error if the list may be incomplete.
 fn names_of(fd: &OwnedFd) -> (Vec<CString>, Option<Errno>) {
     let mut names = Vec::new();
     let mut read = || -> std::result::Result<(), Errno> {
@@ -283,7 +284,7 @@ fn read_xattrs(directory: &OwnedFd, name: &CStr, item: &mut Item) -> Step {
     Ok(())
 }
 
-/// Where a file has data: all of it, where that cannot be told.
+/// Data ranges of a file: all of it, if holes are unknown.
 #[allow(clippy::single_range_in_vec_init, reason = "the one range of data that a file has")]
 fn data_of(fd: &OwnedFd, found: &Stat) -> Vec<std::ops::Range<u64>> {
     let size = u64::try_from(found.st_size).unwrap_or(0);

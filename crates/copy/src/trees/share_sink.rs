@@ -5,7 +5,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use share::{Caller, Failure, Inode, SetAttributes, Time, TimeToSet, Tree};
 
-use super::{ACL_ACCESS, ACL_DEFAULT, Added, Item, Sink, Step, Stop, aside, gather, shown, split, stop_of, told};
+use super::{
+    ACL_ACCESS, ACL_DEFAULT, Added, Item, Sink, Step, Stop, aside, gather, shown, skip_if_any, split, stop_of,
+};
 
 /// A directory's attributes that are set when all is in it.
 struct Late {
@@ -27,7 +29,7 @@ pub struct ShareSink {
     path: Vec<u8>,
     inode: Option<Inode>,
     late: Vec<Late>,
-    /// The first number that was given out here: what has it, or a higher one, was made here.
+    /// The first number assigned during this copy: nodes from this number on were created by it.
     first: Option<u64>,
 }
 
@@ -65,12 +67,12 @@ impl ShareSink {
         }
     }
 
-    /// Whether a node was made here: an archive may have a name twice, and the last counts.
+    /// Whether a node was created here: an archive may contain a name twice, and the last one wins.
     fn is_ours(&self, node: u64) -> bool {
         self.first.is_some_and(|first| node >= first)
     }
 
-    /// The node of a directory of the tree; missing parts of it are made.
+    /// Returns the node of a directory of the tree, creating missing parts of it.
     fn directory(&mut self, path: &[u8]) -> Step<u64> {
         let wanted: Vec<&[u8]> = path.split(|&byte| byte == b'/').filter(|name| !name.is_empty()).collect();
         let common = self.open.iter().zip(&wanted).take_while(|((name, _), wanted)| name == *wanted).count();
@@ -98,12 +100,11 @@ impl ShareSink {
         match self.tree.lookup(directory, split(&item.path).1) {
             Ok(found) => Ok(Some(found)),
             Err(failure) if failure.errno() == libc::ENOENT => Ok(None),
-            Err(failure) => Err(failed("cannot look at what is there", &item.path)(failure)),
+            Err(failure) => Err(failed("cannot look up the existing entry", &item.path)(failure)),
         }
     }
 
-    /// Makes something in the place of what has its name, which goes only when the new one is
-    /// there.
+    /// Creates an item in place of an existing one, which is removed only once the new one exists.
     fn replace(&mut self, directory: u64, item: &Item, first: Option<(u64, &[u8])>) -> Step<Added> {
         let name = split(&item.path).1;
         let cannot = failed("cannot be replaced", &item.path);
@@ -121,7 +122,8 @@ impl ShareSink {
             gone.map_err(&cannot)?;
         } else if let Err(failure) = self.tree.rename(directory, &aside, directory, name, 0) {
             let why = std::io::Error::from_raw_os_error(failure.errno());
-            let text = format!("{}: what was there is now called {}: {why}", shown(&item.path), shown(&aside));
+            let text =
+                format!("{}: the replaced entry was left under the name {}: {why}", shown(&item.path), shown(&aside));
             return Err(Stop::Skip(text));
         }
         made
@@ -134,8 +136,8 @@ impl ShareSink {
         found.map_err(|failure| cannot_be_linked(item, first, failure))
     }
 
-    /// Makes an item in a directory that has nothing of its name. `first`: the file that it is a
-    /// further name of.
+    /// Creates an item in a directory where its name is free. `first`: the file that it is another
+    /// link to.
     fn make(&mut self, directory: u64, item: &Item, first: Option<(u64, &[u8])>) -> Step<Added> {
         let name = split(&item.path).1;
         if let Some((node, first)) = first {
@@ -148,7 +150,7 @@ impl ShareSink {
         } else {
             self.tree.make(directory, name, caller, item.mode, 0, device(item.device))
         };
-        let (node, inode) = made.map_err(failed("cannot be made", &item.path))?;
+        let (node, inode) = made.map_err(failed("cannot be created", &item.path))?;
         self.node = node;
         self.inode = Some(inode);
         self.first = self.first.or(Some(node));
@@ -177,16 +179,16 @@ impl ShareSink {
         if !has_owner {
             set(&SetAttributes { uid: Some(item.uid), gid: Some(item.gid), ..SetAttributes::default() })?;
         }
-        // A directory that was there may have given an ACL to new names in it.
+        // An existing directory may have passed a default ACL on to its new entries.
         for key in [ACL_ACCESS, ACL_DEFAULT] {
             if item.xattr(key).is_none() && !is_link {
                 match self.tree.remove_xattr(node, key) {
                     Err(failure) if matches!(failure.errno(), libc::ENODATA | libc::EOPNOTSUPP) => {}
-                    removed => removed.map_err(failed("its ACL cannot be taken away", &item.path))?,
+                    removed => removed.map_err(failed("its ACL cannot be removed", &item.path))?,
                 }
             }
         }
-        // The owner first: a change of it takes set-user-id bits and capabilities away.
+        // The owner first: changing it clears set-user-id bits and capabilities.
         if !is_link && (inode.mode & 0o7777 != item.mode & 0o7777 || !has_owner) {
             set(&SetAttributes { mode: Some(item.mode), ..SetAttributes::default() })?;
         }
@@ -194,7 +196,7 @@ impl ShareSink {
         for (key, value) in item.xattrs.iter().filter(|(key, _)| key != ACL_DEFAULT) {
             gather(&mut wrong, self.set_xattr(node, &item.path, key, value))?;
         }
-        told(&wrong)
+        skip_if_any(&wrong)
     }
 }
 
@@ -205,7 +207,7 @@ impl Sink for ShareSink {
         if item.path.is_empty() {
             self.node = Tree::ROOT;
             if self.sets_root {
-                self.inode = Some(self.tree.inode(Tree::ROOT).map_err(failed("cannot be looked at", &[]))?);
+                self.inode = Some(self.tree.inode(Tree::ROOT).map_err(failed("cannot be accessed", &[]))?);
             }
             return Ok(Added::Merged);
         }
@@ -222,7 +224,7 @@ impl Sink for ShareSink {
                 return Ok(Added::Kept);
             }
             if inode.is_directory() {
-                let text = format!("{}: a directory is there, and is not overwritten", shown(&item.path));
+                let text = format!("{}: is an existing directory, which is not overwritten", shown(&item.path));
                 return Err(Stop::Skip(text));
             }
         }
@@ -252,7 +254,7 @@ impl Sink for ShareSink {
         if item.kind() == libc::S_IFDIR {
             let default_acl = item.xattr(ACL_DEFAULT).map(<[u8]>::to_vec);
             self.late.push(Late { node: self.node, times, default_acl });
-            return told(&wrong);
+            return skip_if_any(&wrong);
         }
         let is_short = item.kind() == libc::S_IFREG && item.data.last().map_or(0, |range| range.end) != item.size;
         let mut set = |what, wanted: &SetAttributes| {
@@ -268,7 +270,7 @@ impl Sink for ShareSink {
             ..SetAttributes::default()
         };
         set("its times cannot be set", &wanted)?;
-        told(&wrong)
+        skip_if_any(&wrong)
     }
 
     fn finish(&mut self) -> Step<Vec<String>> {

@@ -10,12 +10,12 @@ use surface::{Allocation, Error, ErrorKind, Result};
 
 use super::{Got, Item, RANGES_MAX, Source, Step, Stop, is_kept, shown, unread};
 
-/// Bytes of a file that are gone through where its holes cannot be told.
+/// Most bytes of a file that are scanned when its holes are unknown.
 const UNTOLD_BYTES_MAX: u64 = 16 << 30;
 
 struct Frame {
     path: Vec<u8>,
-    /// Entries to come, the next one last.
+    /// Remaining entries, the next one last.
     entries: Vec<Listed>,
 }
 
@@ -23,7 +23,7 @@ struct Frame {
 pub struct ShareSource {
     tree: Arc<Tree>,
     frames: Vec<Frame>,
-    /// First names of files that have several, and how many of these are to come.
+    /// First names of files with several links, and the number of links still to come.
     linked: HashMap<u64, (Vec<u8>, u32)>,
     file: u64,
 }
@@ -38,10 +38,10 @@ const fn device(number: u32) -> (u32, u32) {
 }
 
 impl ShareSource {
-    /// The tree below `path`, which is the root then; or one file, under its own name.
+    /// The tree below `path`, which becomes the root; or a single file, under its own name.
     ///
     /// # Errors
-    /// [`ErrorKind::NotFound`] if the path is not there.
+    /// [`ErrorKind::NotFound`] if the path does not exist.
     pub fn open(tree: Arc<Tree>, path: &[u8]) -> Result<Self> {
         let lost = |failure: Failure, path: &[u8]| {
             let kind = match failure.errno() {
@@ -54,7 +54,7 @@ impl ShareSource {
         let mut listed = Listed { cookie: 0, node: Tree::ROOT, kind: libc::S_IFDIR, name: Vec::new() };
         for name in path.split(|&byte| byte == b'/').filter(|name| !matches!(*name, b"" | b".")) {
             let (node, inode) = tree.lookup(listed.node, name).map_err(|failure| lost(failure, path))?;
-            // A directory is the root of the copy, which has no name there.
+            // A directory is the root of the copy, and has no name there.
             let name = if inode.is_directory() { Vec::new() } else { name.to_vec() };
             listed = Listed { node, kind: inode.kind(), name, ..listed };
         }
@@ -68,7 +68,7 @@ impl ShareSource {
         if let Some(failure) = lost {
             let why = io::Error::from_raw_os_error(failure.errno());
             let count = entries.len();
-            lines.push(format!("{}: {count} names are read, and others cannot be: {why}", shown(path)));
+            lines.push(format!("{}: {count} names could be read, others could not: {why}", shown(path)));
         }
         entries.sort_unstable_by(|a, b| b.name.cmp(&a.name));
         self.frames.push(Frame { path: path.to_vec(), entries });
@@ -124,8 +124,7 @@ impl ShareSource {
         Ok(item)
     }
 
-    /// Where a file has data. Where that cannot be told, it is read, and reading it tells what is
-    /// damaged.
+    /// Data ranges of a file. If they are unknown, the whole file is read, which also finds damage.
     fn data(&self, node: u64, size: u64) -> Vec<Range<u64>> {
         let mut ranges = Vec::new();
         let mut at = 0;
@@ -166,7 +165,7 @@ impl Source for ShareSource {
                     let what = if is_directory { "its attributes cannot be read" } else { "cannot be read" };
                     let mut lines = Vec::new();
                     if is_directory {
-                        // The names below make it anew.
+                        // The names below recreate it.
                         self.enter(listed.node, &path, &mut lines);
                     }
                     return Err(match failed(what, &path)(failure) {
@@ -187,7 +186,7 @@ impl Source for ShareSource {
     fn read(&mut self, offset: u64, out: &mut [u8]) -> Step<Got> {
         Ok(match self.tree.read(self.file, offset, out) {
             Ok(read) if read == out.len() => Got::All,
-            Ok(_) => Got::End("it is shorter than its size says".to_owned()),
+            Ok(_) => Got::End("it is shorter than its recorded size".to_owned()),
             // A file with damaged data is one file of many.
             Err(failure) => Got::Damaged(io::Error::from_raw_os_error(failure.errno()).to_string()),
         })

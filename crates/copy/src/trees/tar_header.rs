@@ -1,5 +1,5 @@
-//! Headers of tar archives: what each says of one item, with the extended headers before it, in the
-//! forms that GNU tar, bsdtar and POSIX (pax) have. Owns the place in the archive.
+//! Headers of tar archives: the description of an item, with its preceding extended headers, in the
+//! forms of GNU tar, bsdtar and POSIX (pax). Owns the position in the archive.
 
 use std::io::{ErrorKind as Io, Read};
 use std::ops::Range;
@@ -36,7 +36,7 @@ impl<R: Read> Reader<R> {
         Self { input, at: 0, name }
     }
 
-    /// Fills `out`; false at the end of the archive, if nothing of it was there.
+    /// Fills `out`; false at the end of the archive, if no bytes were left.
     fn fill(&mut self, out: &mut [u8]) -> Step<bool> {
         let mut done = 0;
         while done < out.len() {
@@ -67,7 +67,7 @@ impl<R: Read> Reader<R> {
         if self.fill(out)? { Ok(()) } else { Err(self.cut_off()) }
     }
 
-    /// Goes on behind `bytes`.
+    /// Skips `bytes`.
     pub fn skip(&mut self, mut bytes: u64) -> Step {
         let mut piece = vec![0; usize::try_from(bytes).unwrap_or(usize::MAX).min(64 << 10)];
         while bytes > 0 {
@@ -99,27 +99,27 @@ pub const fn padding(length: u64) -> u64 {
     length.wrapping_neg() % BLOCK
 }
 
-/// An item of an archive, and how its data lies there.
+/// An item of an archive, and the layout of its data.
 pub struct Entry {
     /// The item.
     pub item: Item,
-    /// Bytes of data that follow, and are to be read or skipped, without the padding.
+    /// Bytes of data that follow, to be read or skipped, without the padding.
     pub bytes: u64,
-    /// This much of what follows is padding.
+    /// Bytes of padding after the data.
     pub padding: u64,
 }
 
 /// Reads headers one after another.
 #[derive(Default)]
 pub struct Headers {
-    /// What counts for all that follows.
+    /// Records that apply to all following items.
     global: Records,
     names: Names,
     /// Something was read.
     has_begun: bool,
 }
 
-/// What the headers before an item's own have said.
+/// Content of the headers that precede an item's own.
 #[derive(Default)]
 struct Before {
     records: Records,
@@ -133,7 +133,8 @@ impl Headers {
         Self { names: Names::of_machine(), ..Self::default() }
     }
 
-    /// The next item; none at the end. Data of the last one must have been read or skipped.
+    /// Returns the next item; none at the end. The data of the previous one must have been read or
+    /// skipped.
     pub fn next(&mut self, reader: &mut Reader<impl Read>) -> Step<Option<Entry>> {
         let mut before = Before::default();
         loop {
@@ -141,10 +142,10 @@ impl Headers {
             if !reader.fill(header.as_mut_bytes())? {
                 if !self.has_begun {
                     return Err(
-                        Error::new(ErrorKind::Invalid, format!("{} is empty: no tar archive", reader.name)).into()
+                        Error::new(ErrorKind::Invalid, format!("{} is empty, not a tar archive", reader.name)).into()
                     );
                 }
-                let text = format!("{} has no end mark: it may be cut off behind what was read", reader.name);
+                let text = format!("{} has no end mark: it may be cut off", reader.name);
                 return Err(Error::new(ErrorKind::Corrupt, text).into());
             }
             if header.as_bytes().iter().all(|&byte| byte == 0) {
@@ -183,7 +184,7 @@ impl Headers {
             return Ok(());
         }
         if self.has_begun {
-            return Err(reader.corrupt("does not agree with its checksum"));
+            return Err(reader.corrupt("does not match its checksum"));
         }
         let packed = [
             (&b"\x1f\x8b"[..], "gzip", "zcat"),
@@ -195,7 +196,7 @@ impl Headers {
         let name = &reader.name;
         let text = match packed.iter().find(|(magic, ..)| bytes.starts_with(magic)) {
             Some((_, by, cat)) => format!("{name} is compressed with {by}: {cat} FILE | shale import POOL SHARE -"),
-            None => format!("{name} is no tar archive: its first {BLOCK} bytes are no header"),
+            None => format!("{name} is not a tar archive: its first {BLOCK} bytes are not a header"),
         };
         Err(Error::new(ErrorKind::Invalid, text).into())
     }
@@ -212,7 +213,7 @@ impl Headers {
         let raw = raw.unwrap_or_else(|| header.path_bytes().into_owned());
         let path = clean(&raw);
         let kind = match header.entry_type() {
-            // Archives from before 1988 tell directories by the slash.
+            // Archives from before 1988 mark directories by the slash.
             EntryType::Regular | EntryType::Continuous if raw.ends_with(b"/") && size == 0 => libc::S_IFDIR,
             EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse | EntryType::Link => libc::S_IFREG,
             EntryType::Symlink => libc::S_IFLNK,
@@ -225,7 +226,7 @@ impl Headers {
             other => {
                 reader.skip(size + padding(size))?;
                 let kind = char::from(other.as_byte());
-                return Err(Stop::Skip(format!("{}: is of type '{kind}', which cannot be imported", shown(&raw))));
+                return Err(Stop::Skip(format!("{}: has type '{kind}', which cannot be imported", shown(&raw))));
             }
         };
         let has_content = kind == libc::S_IFREG && header.entry_type() != EntryType::Link;
@@ -256,11 +257,11 @@ impl Headers {
         let rest = entry_bytes + padding(entry_bytes);
         let Some(path) = path else {
             reader.skip(rest)?;
-            return Err(wrong("leads out of the tree, and is left out"));
+            return Err(wrong("leads out of the tree; skipped"));
         };
         if path.is_empty() && kind != libc::S_IFDIR {
             reader.skip(rest)?;
-            return Err(wrong("names the root of the tree, and is no directory: it is left out"));
+            return Err(wrong("names the root of the tree, but is not a directory; skipped"));
         }
         item.path = path;
         if matches!(kind, libc::S_IFCHR | libc::S_IFBLK) {
@@ -278,14 +279,14 @@ impl Headers {
                 Some(first) => item.link_to = Some(first),
                 None => {
                     reader.skip(rest)?;
-                    return Err(wrong("is a link to something outside of the tree, and is left out"));
+                    return Err(wrong("is a hard link to a target outside of the tree; skipped"));
                 }
             },
             _ => {}
         }
         if let Err(why) = acl {
             reader.skip(rest)?;
-            return Err(wrong(&format!("is left out: {why}")));
+            return Err(wrong(&format!("is skipped: {why}")));
         }
         Ok(Entry { item, bytes: entry_bytes, padding: padding(entry_bytes) })
     }
@@ -318,7 +319,7 @@ impl Headers {
     }
 }
 
-/// Size of a file, where it has data, and how much of it is to come.
+/// Size of a file, its data ranges, and the bytes that follow.
 fn map(
     reader: &mut Reader<impl Read>,
     header: &Header,
@@ -351,11 +352,11 @@ fn map(
         let (list, taken) = map_before_data(reader, size)?;
         numbers = list;
         left = size - taken;
-        records.number("GNU.sparse.realsize").ok_or_else(|| reader.corrupt("has no size of the file"))?
+        records.number("GNU.sparse.realsize").ok_or_else(|| reader.corrupt("lacks the size of the file"))?
     } else if let Some(list) = records.get("GNU.sparse.map") {
         let list = std::str::from_utf8(list).unwrap_or("");
         numbers = list.split(',').map(|number| number.parse().unwrap_or(u64::MAX)).collect();
-        records.number("GNU.sparse.size").ok_or_else(|| reader.corrupt("has no size of the file"))?
+        records.number("GNU.sparse.size").ok_or_else(|| reader.corrupt("lacks the size of the file"))?
     } else if let Some(real) = records.number("GNU.sparse.size") {
         let is_part = |key: &[u8]| key == b"GNU.sparse.offset" || key == b"GNU.sparse.numbytes";
         let parts = records.iter().filter(|(key, _)| is_part(key)).map(|(_, value)| value);
@@ -380,7 +381,7 @@ fn map(
         }
     }
     if sum != left {
-        return Err(reader.corrupt(&format!("tells of {sum} bytes of data, and {left} are there")));
+        return Err(reader.corrupt(&format!("lists {sum} bytes of data, but has {left}")));
     }
     Ok((real, ranges, left))
 }
@@ -393,7 +394,7 @@ fn map_before_data(reader: &mut Reader<impl Read>, size: u64) -> Step<(Vec<u64>,
     let mut taken = 0;
     while wanted.is_none_or(|wanted| numbers.len() < wanted) {
         if taken + BLOCK > size {
-            return Err(reader.corrupt("has a list of holes that does not end"));
+            return Err(reader.corrupt("has an unterminated list of holes"));
         }
         let mut block = [0; BLOCK as usize];
         reader.exact(&mut block)?;
@@ -427,7 +428,7 @@ fn map_before_data(reader: &mut Reader<impl Read>, size: u64) -> Step<(Vec<u64>,
 fn numeric(field: &[u8]) -> Option<i128> {
     let (&first, rest) = field.split_first()?;
     if first & 0x80 != 0 {
-        // The bit behind the first is the sign.
+        // The bit after the first is the sign.
         let begin = i128::from((first << 1).cast_signed() >> 1);
         return Some(rest.iter().fold(begin, |number, &byte| number << 8 | i128::from(byte)));
     }
@@ -438,7 +439,7 @@ fn numeric(field: &[u8]) -> Option<i128> {
 /// The numbers of a device node.
 fn device(header: &Header) -> Result<(u32, u32), String> {
     let Some(ustar) = header.as_ustar() else {
-        // GNU's header has the same fields there.
+        // GNU's header has the same fields in this place.
         let Some(gnu) = header.as_gnu() else { return Ok((0, 0)) };
         return device_of(&gnu.dev_major, &gnu.dev_minor);
     };
@@ -457,7 +458,7 @@ fn device_of(major: &[u8], minor: &[u8]) -> Result<(u32, u32), String> {
         (Some(major), Some(minor)) => Ok((u32::try_from(major).unwrap_or(0), u32::try_from(minor).unwrap_or(0))),
         _ => {
             let text = |number: Option<i128>| number.map_or_else(|| "?".to_owned(), |number| number.to_string());
-            Err(format!("is left out: no device can have the numbers {}:{}", text(major), text(minor)))
+            Err(format!("is skipped: invalid device numbers {}:{}", text(major), text(minor)))
         }
     }
 }
@@ -469,7 +470,7 @@ fn text(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-/// A path from the root of the tree on; none if it leads out of the tree.
+/// Normalises a path relative to the root of the tree; none if it leads out of the tree.
 fn clean(path: &[u8]) -> Option<Vec<u8>> {
     let names: Vec<&[u8]> = path.split(|&byte| byte == b'/').filter(|name| !matches!(*name, b"" | b".")).collect();
     let is_inside = !names.contains(&&b".."[..]) && !path.contains(&0);
@@ -523,7 +524,7 @@ mod tests {
         for (major, minor) in
             [(&b"7777777\0"[..], &b"0000000\0"[..]), (b"0000001\0", &[0xff; 8]), (b"00x0001\0", b"0000001\0")]
         {
-            assert!(device_of(major, minor).unwrap_err().contains("no device can have"), "{major:?}");
+            assert!(device_of(major, minor).unwrap_err().contains("invalid device numbers"), "{major:?}");
         }
     }
 

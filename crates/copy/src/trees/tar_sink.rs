@@ -1,4 +1,4 @@
-//! A tar archive as a sink: POSIX format (pax), with the records that GNU tar and bsdtar know for
+//! A tar archive as a sink: POSIX format (pax), with the records that GNU tar and bsdtar use for
 //! holes, extended attributes and ACLs.
 
 use std::io::Write;
@@ -9,13 +9,13 @@ use tar::{EntryType, Header};
 
 use super::pax::{self, Records};
 use super::tar_header::{BLOCK, padding};
-use super::{ACL_ACCESS, ACL_DEFAULT, Added, Item, Sink, Step, Stop, acl, is_acl, shown, told};
+use super::{ACL_ACCESS, ACL_DEFAULT, Added, Item, Sink, Step, Stop, acl, is_acl, shown, skip_if_any};
 use operations::kind_of;
 
 /// Largest size and number that the fields of a header have room for: 11 and 7 octal digits.
 const SIZE_MAX: u64 = (1 << 33) - 1;
 const ID_MAX: u32 = (1 << 21) - 1;
-/// Largest length of a path that lies in the header itself.
+/// Longest path that fits into the header itself.
 const NAME_BYTES_MAX: usize = 100;
 /// An archive is written in records of 20 blocks, as tar does.
 const RECORD_BYTES: u64 = 20 * BLOCK;
@@ -24,7 +24,7 @@ const RECORD_BYTES: u64 = 20 * BLOCK;
 pub struct TarSink<W> {
     output: W,
     written: u64,
-    /// Padding behind the data of the item that was made last.
+    /// Padding after the data of the most recent item.
     padding: u64,
 }
 
@@ -61,7 +61,7 @@ impl<W: Write> TarSink<W> {
     }
 }
 
-/// Sets the name in a header, cut to what fits.
+/// Sets the name in a header, truncated to fit.
 fn set_name(header: &mut Header, name: &[u8]) {
     let field = &mut header.as_old_mut().name;
     let length = name.len().min(field.len());
@@ -105,7 +105,7 @@ impl<W: Write> Sink for TarSink<W> {
             libc::S_IFBLK => EntryType::Block,
             libc::S_IFIFO => EntryType::Fifo,
             _ => {
-                let text = format!("{}: left out: a tar archive has no place for sockets", shown(&item.path));
+                let text = format!("{}: skipped: tar archives cannot contain sockets", shown(&item.path));
                 return Err(Stop::Skip(text));
             }
         };
@@ -134,7 +134,7 @@ impl<W: Write> Sink for TarSink<W> {
         }
         let link = item.link_to.as_ref().unwrap_or(&item.target);
         if std::str::from_utf8(&path).is_err() || std::str::from_utf8(link).is_err() {
-            // Else bsdtar takes names for UTF-8.
+            // Otherwise bsdtar takes names for UTF-8.
             records.push("hdrcharset", "BINARY");
         }
         set_link(&mut header, link);
@@ -195,8 +195,8 @@ impl<W: Write> Sink for TarSink<W> {
     fn end(&mut self, item: &Item) -> Step {
         let padding = std::mem::take(&mut self.padding);
         self.put_padding(padding)?;
-        // Behind the content: a line from `add` leaves the item out.
-        told(&acls_left_out(item))
+        // After the content: a message from `add` skips the item.
+        skip_if_any(&acls_left_out(item))
     }
 
     fn finish(&mut self) -> Step<Vec<String>> {
@@ -213,7 +213,7 @@ fn acls_left_out(item: &Item) -> Vec<String> {
     let lost = item.xattrs.iter().filter(|_| item.link_to.is_none()).filter(has_none);
     let line = |key: &[u8]| {
         let what = if key == ACL_DEFAULT { "default ACL" } else { "ACL" };
-        format!("{}: its {what} is left out: it is damaged, or of an unknown kind", shown(&item.path))
+        format!("{}: its {what} is skipped: it is damaged, or of an unknown kind", shown(&item.path))
     };
     lost.map(|(key, _)| line(key)).collect()
 }
@@ -271,10 +271,10 @@ mod tests {
         let mut sink = TarSink::new(&mut bytes);
         let done = copy(&mut items.into_iter(), &mut sink, &AtomicBool::new(false), &mut tally, &mut |_, _| {});
         assert!(done.is_ok());
-        let why = "is left out: it is damaged, or of an unknown kind";
+        let why = "is skipped: it is damaged, or of an unknown kind";
         let expected = [format!("d: its ACL {why}; d: its default ACL {why}"), format!("file: its ACL {why}")];
         assert_eq!((tally.problems, &tally.lines[..]), (2, &expected[..]));
-        // All else of these is in the archive.
+        // Everything else about these is in the archive.
         assert_eq!((tally.files, tally.directories, tally.links), (3, 1, 1));
         assert_eq!(bytes.windows(11).filter(|window| window == b"SCHILY.acl.").count(), 1);
     }

@@ -9,12 +9,12 @@ use super::{Got, Item, Source, Step, is_of_snapshots, left_to_snapshots};
 pub struct TarSource<R> {
     reader: Reader<R>,
     headers: Headers,
-    /// Of the item that came last: data that was not read yet, and the padding behind it.
+    /// For the most recent item: unread data, and the padding after it.
     left: (u64, u64),
     /// The copy is a share.
     is_for_share: bool,
-    /// An item with the name of a share's snapshots was told of.
-    has_told: bool,
+    /// Whether an item with the name of a share's snapshots was reported.
+    has_reported_snapshots: bool,
 }
 
 impl<R: Read> TarSource<R> {
@@ -25,7 +25,7 @@ impl<R: Read> TarSource<R> {
             headers: Headers::new(),
             left: (0, 0),
             is_for_share: false,
-            has_told: false,
+            has_reported_snapshots: false,
         }
     }
 
@@ -48,7 +48,7 @@ impl<R: Read> Source for TarSource<R> {
                 return Ok(Some(entry.item));
             }
             // Once, whether a directory comes first or not.
-            if !std::mem::replace(&mut self.has_told, true) {
+            if !std::mem::replace(&mut self.has_reported_snapshots, true) {
                 return Err(left_to_snapshots());
             }
         }
@@ -56,7 +56,7 @@ impl<R: Read> Source for TarSource<R> {
 
     fn read(&mut self, _: u64, out: &mut [u8]) -> Step<Got> {
         if out.len() as u64 > self.left.0 {
-            return Ok(Got::End("the archive has less of it".to_owned()));
+            return Ok(Got::End("the archive ends within it".to_owned()));
         }
         self.reader.exact(out)?;
         self.left.0 -= out.len() as u64;
@@ -76,13 +76,13 @@ mod tests {
     use share::Time;
     use std::sync::atomic::AtomicBool;
 
-    /// Keeps what comes.
+    /// Records the items.
     #[derive(Default)]
-    struct Kept {
+    struct Recorder {
         items: Vec<(Item, Vec<(u64, Bytes)>)>,
     }
 
-    impl Sink for Kept {
+    impl Sink for Recorder {
         fn add(&mut self, item: &Item) -> Step<Added> {
             self.items.push((item.clone(), Vec::new()));
             Ok(Added::New)
@@ -113,8 +113,8 @@ mod tests {
         bytes
     }
 
-    fn read(bytes: &[u8]) -> (Kept, Tally, Option<String>) {
-        let (mut kept, mut tally) = (Kept::default(), Tally::default());
+    fn read(bytes: &[u8]) -> (Recorder, Tally, Option<String>) {
+        let (mut kept, mut tally) = (Recorder::default(), Tally::default());
         let mut source = TarSource::new(bytes, "test.tar");
         let done = copy(&mut source, &mut kept, &AtomicBool::new(false), &mut tally, &mut |_, _| {});
         (kept, tally, done.err().map(|failure| failure.to_string()))
@@ -159,7 +159,7 @@ mod tests {
             let data: Vec<_> = data.iter().map(|(_, bytes)| bytes.clone()).collect();
             assert_eq!(&data, pieces);
         }
-        // Cut off anywhere, it is never taken for whole.
+        // Truncated anywhere, it is never taken for complete.
         let end = bytes.iter().rposition(|&byte| byte != 0).unwrap();
         for cut in (1..end).step_by(97) {
             assert!(read(&bytes[..cut]).2.is_some(), "cut at {cut}");
@@ -171,9 +171,9 @@ mod tests {
         let said = |bytes: &[u8]| read(bytes).2.unwrap();
         assert!(said(b"").contains("is empty"));
         assert!(said(&[&b"\x1f\x8b"[..], &[7; 1000]].concat()).contains("zcat"));
-        assert!(said(&[7; 1000]).contains("no tar archive"));
+        assert!(said(&[7; 1000]).contains("not a tar archive"));
         let mut bytes = archive(&[(Item { path: b"a".into(), mode: libc::S_IFREG, ..Item::default() }, vec![])]);
-        // Behind the extended header, which has two blocks.
+        // After the extended header, which has two blocks.
         let last = 2 * 512 + 120;
         bytes[last] ^= 1;
         assert!(said(&bytes).contains("checksum"), "{}", said(&bytes));
@@ -215,9 +215,13 @@ mod tests {
         let items: Vec<_> = kept.items.iter().map(|(item, _)| item).collect();
         assert_eq!(items.iter().map(|item| &item.path[..]).collect::<Vec<_>>(), [&b"old"[..], b"disk", b"after"]);
         assert_eq!((items[0].modified.seconds, items[1].device), (-315_521_816, (259, 7)));
-        assert!(tally.lines[0].contains("16777216:7") && tally.lines[1].contains("no directory"), "{:?}", tally.lines);
+        assert!(
+            tally.lines[0].contains("16777216:7") && tally.lines[1].contains("is not a directory"),
+            "{:?}",
+            tally.lines
+        );
 
-        // A length that no file has: what comes behind it cannot be found.
+        // A length that no file has: the next item cannot be found.
         for size in ["18446744073709551615", "9223372036854775808", "-1", "x"] {
             let mut records = super::super::pax::Records::default();
             records.push("size", size);
@@ -243,13 +247,13 @@ mod tests {
             (item("d/.shale", libc::S_IFREG), vec![]),
             (item(".shale2", libc::S_IFREG), vec![]),
         ]);
-        let (mut kept, mut tally) = (Kept::default(), Tally::default());
+        let (mut kept, mut tally) = (Recorder::default(), Tally::default());
         let mut source = TarSource::new(&bytes[..], "test.tar").for_share();
         copy(&mut source, &mut kept, &AtomicBool::new(false), &mut tally, &mut |_, _| {}).unwrap();
         let paths: Vec<_> = kept.items.iter().map(|(item, _)| &item.path[..]).collect();
         assert_eq!(paths, [&b"before"[..], b"d/.shale", b".shale2"]);
         assert_eq!(tally.problems, 1, "{:?}", tally.lines);
-        assert!(tally.lines[0].starts_with(".shale: left out"), "{:?}", tally.lines);
+        assert!(tally.lines[0].starts_with(".shale: skipped"), "{:?}", tally.lines);
         assert_eq!(read(&bytes).0.items.len(), 5, "not for a share");
     }
 

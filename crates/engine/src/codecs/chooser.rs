@@ -226,7 +226,7 @@ impl<'a> Batch<'a> {
                     (true, Mode::Performance) => before.random_neighbour(),
                     (true, _) => before.checked_neighbour(),
                 };
-                region.beside(before)
+                region.or_dictionary_of(before)
             }
         }
     }

@@ -2,7 +2,7 @@
 //! believed; where hints come from is the writer's business (of a share, its tree's).
 
 use codec::{Codec, CodecId};
-use policy::{Compression, Settings, bears_out, probe};
+use policy::{Compression, Settings, codec_fits, probe};
 use surface::{Advice, Hint};
 use units::{BlockIndex, BlockMask};
 
@@ -50,7 +50,7 @@ pub(crate) fn compression_of(hint: Hint, settings: &Settings, raw: &[u8], is_hel
         Advice::Codec(number) => known(number).map_or(settings.compression, Compression::Fixed),
         Advice::Guess(number) => match known(number) {
             Some(Codec::Zstd(_)) if is_helped => Compression::Auto,
-            Some(codec) if bears_out(codec, probe(raw).class) => Compression::Fixed(codec),
+            Some(codec) if codec_fits(codec, probe(raw).class) => Compression::Fixed(codec),
             _ => Compression::Auto,
         },
     }

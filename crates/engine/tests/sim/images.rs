@@ -84,8 +84,8 @@ fn a_store_that_is_away_is_an_error_that_names_it_and_never_zeroes() {
     let mut block = vec![0; 4096];
     for (mood, kind, text) in [
         (Mood::Away, ErrorKind::Io, "no route to the store"),
-        (Mood::Denies, ErrorKind::Io, "denies access: 403"),
-        (Mood::Gone, ErrorKind::Io, "not there any more"),
+        (Mood::Denies, ErrorKind::Io, "denied access: 403"),
+        (Mood::Gone, ErrorKind::Io, "no longer exists"),
     ] {
         world.origin.set(mood);
         world.machine.clock.advance_ms(900_000);

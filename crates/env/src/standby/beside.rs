@@ -1,10 +1,9 @@
-//! Files beside standby memory: each is made by the same process, in the same place, and counts
-//! only together with that memory. Owns their names, and whose they may be; knows nothing of what
-//! they mean.
+//! Files next to standby memory: created by the same process, in the same place, and valid only
+//! together with that memory. Owns their names and ownership; does not interpret them.
 //!
-//! - They are not locked: the lock of the pool says who may have them. A descriptor of one may be
-//!   held by another process, which outlives the pool's.
-//! - Each gets its name when its maker has written its beginning, and allocated its space.
+//! - They are not locked: the pool's lock protects them. Another process, which outlives the
+//!   pool's, may hold a descriptor of one.
+//! - Each becomes visible when its creator has written its beginning and allocated its space.
 
 use std::fs::File;
 use std::io::{Error, ErrorKind, Result};
@@ -14,7 +13,7 @@ use std::path::{Path, PathBuf};
 use super::FileStandby;
 use super::files::{aside, make_whole};
 
-/// A file that is there.
+/// An existing file.
 #[derive(Debug)]
 pub struct Beside {
     /// The number that it was made with.
@@ -24,7 +23,7 @@ pub struct Beside {
 }
 
 impl FileStandby {
-    /// Where the file of that number is made, for people.
+    /// Path of the file with that number, for humans.
     pub fn place_beside(&self, pool: &[u8; 16], number: u64) -> PathBuf {
         self.dir.join(format!("{}.{number}", self.beside_prefix(pool)))
     }
@@ -33,17 +32,17 @@ impl FileStandby {
         format!("{}.beside", self.file_stem(pool))
     }
 
-    /// Makes a file that `fill` writes, in place of one that is there. The file gets its name only
-    /// then.
+    /// Creates a file written by `fill`, replacing an existing one. The file becomes visible only
+    /// afterwards.
     ///
     /// # Errors
-    /// When there is no room, or the one that is there stays.
+    /// When there is no space, or the existing one cannot be replaced.
     pub fn make_beside(&self, pool: &[u8; 16], number: u64, fill: &mut dyn FnMut(&File) -> Result<()>) -> Result<File> {
         make_whole(&self.place_beside(pool, number), true, |file| fill(&file).map(|()| file))
     }
 
-    /// Returns the reason why the next process would not find a file that `make_beside` gave, of so
-    /// many bytes. `None` if it would.
+    /// Returns the reason why the next process would not find a file of this size made by
+    /// `make_beside`. `None` if it would.
     pub fn fault_beside(&self, pool: &[u8; 16], number: u64, file: &File, bytes: u64) -> Option<String> {
         match file.metadata() {
             Ok(metadata) => {
@@ -54,7 +53,7 @@ impl FileStandby {
         }
     }
 
-    /// The files that are there, those that were set aside left out.
+    /// Lists the existing files, except those set aside.
     pub fn left_beside(&self, pool: &[u8; 16]) -> Vec<Beside> {
         let prefix = format!("{}.", self.beside_prefix(pool));
         let dirs = self.dirs().filter_map(|dir| std::fs::read_dir(dir).ok());
@@ -67,10 +66,10 @@ impl FileStandby {
         files
     }
 
-    /// Opens a file that is there.
+    /// Opens an existing file.
     ///
     /// # Errors
-    /// When it is no plain file, or one that others may write.
+    /// When it is not a plain file, or others may write to it.
     pub fn open_beside(&self, path: &Path) -> Result<File> {
         let told = |error: Error| Error::new(error.kind(), format!("{}: {error}", path.display()));
         let file = self.open_file(path).map_err(told)?;
@@ -80,10 +79,10 @@ impl FileStandby {
         }
     }
 
-    /// Removes a file that `open_beside` or `make_beside` gave, if it is still there.
+    /// Removes a file returned by `open_beside` or `make_beside`, if it still exists.
     ///
     /// # Errors
-    /// When it stays.
+    /// When it cannot be removed.
     pub fn remove_beside(&self, pool: &[u8; 16], number: u64, file: &File) -> Result<()> {
         let ours = file.metadata()?;
         for path in self.left_beside(pool).into_iter().filter(|file| file.number == number).map(|file| file.path) {
@@ -95,8 +94,8 @@ impl FileStandby {
         Ok(())
     }
 
-    /// Removes all files of the pool, or keeps them under other names. Returns these, and those of
-    /// files that stay.
+    /// Removes all files of the pool, or keeps them under other names. Returns these, and the names
+    /// of files that could not be removed.
     pub(super) fn pass_over(&self, pool: &[u8; 16], is_void: bool) -> Vec<String> {
         let kept = |file: Beside| {
             if is_void && std::fs::remove_file(&file.path).is_ok() {
@@ -110,7 +109,7 @@ impl FileStandby {
     /// Keeps a file under another name, which is returned.
     ///
     /// # Errors
-    /// When it stays where it is.
+    /// When it cannot be renamed.
     pub fn set_beside_aside(&self, path: &Path) -> Result<String> {
         aside(path)
     }
@@ -155,7 +154,7 @@ mod tests {
         assert_eq!(ours.fault_beside(&POOL, 40, &first, 0), None);
         let second = ours.make_beside(&POOL, 40, &mut |_| Ok(())).unwrap();
         assert!(ours.fault_beside(&POOL, 40, &first, 0).unwrap().contains("another file"));
-        assert!(ours.fault_beside(&POOL, 40, &second, 1).unwrap().contains("cut off"));
+        assert!(ours.fault_beside(&POOL, 40, &second, 1).unwrap().contains("truncated"));
         let failed = ours.make_beside(&POOL, 41, &mut |_| Err(ErrorKind::StorageFull.into()));
         assert!(failed.is_err() && numbers(&ours) == [7, 40], "{failed:?}");
         ours.remove_beside(&POOL, 40, &first).unwrap();

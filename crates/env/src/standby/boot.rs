@@ -1,14 +1,14 @@
-//! Which boot of the machine this is: what another boot left is not from the memory of this one.
+//! Identifies the current boot of the machine: memory left by another boot is void.
 
 use std::io::{Error, ErrorKind, Result};
 
-/// Where the kernel tells which boot this is.
+/// Kernel file that identifies the current boot.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// A number of this boot of the machine.
+/// Returns the number of this boot.
 ///
 /// # Errors
-/// When the system does not tell.
+/// When the system does not report it.
 pub(super) fn this_boot() -> Result<[u8; 16]> {
     let text = std::fs::read_to_string(BOOT_ID)?;
     let digits: Vec<u8> = text.bytes().filter_map(|byte| char::from(byte).to_digit(16)).map(|d| d as u8).collect();

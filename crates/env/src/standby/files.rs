@@ -1,15 +1,15 @@
-//! Standby memory in files on a file system in memory (`/dev/shm`). Owns their names, whose they
-//! are, and who may have them.
+//! Standby memory in files on a memory file system (`/dev/shm`). Owns their names, ownership and
+//! access.
 //!
-//! - The name says whose it is, so that two pools have two files, and two copies of a pool as well:
-//!   the same pool and the same content do not make a copy the one that a server wrote to. The file
-//!   is readable by its owner alone, and locked while it is mapped.
-//! - A file of another user, or one that is not a plain file, is not taken: anyone may put
-//!   something into `/dev/shm`.
-//! - All of its space is allocated when it is made: a page that the file system could not give
-//!   later would end the process.
-//! - A file is made under another name, and renamed when it is whole: where a process dies in
-//!   between, the next one finds no file, and removes the unfinished one.
+//! - The name identifies the owner: two pools have two files, and so do two copies of a pool,
+//!   because the same pool id and content do not make a copy the one that a server wrote to. The
+//!   file is readable by its owner alone, and locked while it is mapped.
+//! - A file of another user, or one that is not a plain file, is rejected: anyone can create files
+//!   in `/dev/shm`.
+//! - All of its space is allocated on creation: a page that the file system could not provide later
+//!   would kill the process.
+//! - A file is created under another name, and renamed when complete: if a process dies in between,
+//!   the next one finds no file, and removes the unfinished one.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{Error, ErrorKind, Result};
@@ -42,9 +42,9 @@ const UNFINISHED: &str = ".new";
 pub struct FileStandby {
     /// Where new files are made.
     pub(super) dir: PathBuf,
-    /// Other directories in which an earlier process may have left one.
+    /// Other directories where an earlier process may have left one.
     pub(super) earlier: Vec<PathBuf>,
-    /// The owner of the pool, whose files are as good as ours.
+    /// The owner of the pool, whose files are accepted like our own.
     owner: u32,
     copy: [u8; 32],
     pool_path: Vec<u8>,
@@ -56,10 +56,10 @@ impl FileStandby {
         Self { dir: dir.to_owned(), earlier: Vec::new(), owner, copy: [0; 32], pool_path: Vec::new() }
     }
 
-    /// The same, of the pool with that directory and that data.
+    /// The same, for the pool with that directory and that data.
     ///
     /// # Errors
-    /// When one of them cannot be looked at.
+    /// When one of them cannot be examined.
     pub fn of_copy(self, directory: &Path, data: &Path) -> Result<Self> {
         let (data, metadata) = (std::fs::metadata(data)?, std::fs::metadata(directory)?);
         let place = if data.file_type().is_block_device() { (data.rdev(), 0) } else { (data.dev(), data.ino()) };
@@ -95,7 +95,7 @@ impl FileStandby {
         format!("{}.standby", self.file_stem(pool))
     }
 
-    /// What the names of all files of this copy of the pool begin with.
+    /// Common prefix of the names of all files of this copy of the pool.
     pub(super) fn file_stem(&self, pool: &[u8; 16]) -> String {
         // FNV-1a: a name, and no proof; the header has the whole.
         let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
@@ -136,38 +136,39 @@ impl FileStandby {
             return Err(Error::new(ErrorKind::PermissionDenied, format!("{}: {why}", path.display())));
         }
         if !try_hold(file)? {
-            let text = format!("{}: another process has it", path.display());
+            let text = format!("{}: in use by another process", path.display());
             return Err(Error::new(ErrorKind::ResourceBusy, text));
         }
         Ok(())
     }
 
-    /// What tells that no server of this pool made a file; `None` if one may have.
+    /// Returns the reason why no server of this pool can have made the file; `None` if one may
+    /// have.
     pub(super) fn why_not_ours(&self, metadata: &Metadata) -> Option<&'static str> {
         let own = rustix::process::geteuid().as_raw();
         if !metadata.is_file() {
-            Some("it is no file")
+            Some("it is not a plain file")
         } else if metadata.uid() != own && metadata.uid() != self.owner {
             Some("it belongs to another user")
         } else if metadata.mode() & 0o077 != 0 {
-            Some("others may write or read it")
+            Some("other users may read or write it")
         } else {
             None
         }
     }
 }
 
-/// Returns the reason why a file does not have all of its space, with so many bytes at least.
+/// Returns the reason why a file does not have all of its space, of at least this many bytes.
 fn why_not_whole(metadata: &Metadata, bytes: u64) -> Option<&'static str> {
     match metadata.len() {
-        len if len < bytes => Some("it has been cut off"),
-        len if metadata.blocks() * 512 < len => Some("a part of it has been removed"),
+        len if len < bytes => Some("it was truncated"),
+        len if metadata.blocks() * 512 < len => Some("a part of it was removed"),
         _ => None,
     }
 }
 
-/// Makes a file of ours, has `fill` write it, and only then gives it the name. `replaces`: in place
-/// of one that has it.
+/// Creates a file, lets `fill` write it, and only then gives it its name. `replaces`: replaces an
+/// existing file.
 pub(super) fn make_whole<T>(path: &Path, replaces: bool, fill: impl FnOnce(File) -> Result<T>) -> Result<T> {
     let told = |error: Error| Error::new(error.kind(), format!("{}: {error}", path.display()));
     let mut unfinished = path.as_os_str().to_owned();
@@ -192,12 +193,12 @@ pub(super) fn make_whole<T>(path: &Path, replaces: bool, fill: impl FnOnce(File)
 }
 
 impl FileStandby {
-    /// All directories in which there may be files of the pool.
+    /// All directories where the pool may have files.
     pub(super) fn dirs(&self) -> impl Iterator<Item = &PathBuf> {
         self.earlier.iter().chain([&self.dir])
     }
 
-    /// Removes files that were never finished, of all kinds: nothing was ever acknowledged by one.
+    /// Removes unfinished files of all kinds: they never held acknowledged data.
     fn remove_unfinished(&self, pool: &[u8; 16]) {
         let stem = self.file_stem(pool);
         let is_unfinished = |name: &[u8]| name.starts_with(stem.as_bytes()) && name.ends_with(UNFINISHED.as_bytes());
@@ -208,13 +209,13 @@ impl FileStandby {
         }
     }
 
-    /// Returns the reason why the next process would not take this file, of so many bytes, from its
-    /// place. `None` if it would. A part of a file with holes may not be allocated.
+    /// Returns the reason why the next process would not accept this file at this path, with this
+    /// size. `None` if it would. `has_holes`: parts of the file may be unallocated.
     pub(super) fn fault_of(&self, path: &Path, identity: (u64, u64), bytes: u64, has_holes: bool) -> Option<String> {
         let why = match std::fs::symlink_metadata(path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => "it has been removed",
+            Err(error) if error.kind() == ErrorKind::NotFound => "it was removed",
             Err(error) => return Some(format!("{}: {error}", path.display())),
-            Ok(metadata) if (metadata.dev(), metadata.ino()) != identity => "another file has taken its place",
+            Ok(metadata) if (metadata.dev(), metadata.ino()) != identity => "another file replaced it",
             Ok(metadata) if has_holes && metadata.len() >= bytes => self.why_not_ours(&metadata)?,
             Ok(metadata) => self.why_not_ours(&metadata).or_else(|| why_not_whole(&metadata, bytes))?,
         };
@@ -296,7 +297,7 @@ impl Standby for FileStandby {
     }
 }
 
-/// Gives a file another name, which is returned; as many of one name are kept as [`FILES_MAX`].
+/// Gives a file another name, which is returned; at most [`FILES_MAX`] are kept per name.
 pub(super) fn aside(path: &Path) -> Result<String> {
     for number in 1..=FILES_MAX {
         let mut name = path.as_os_str().to_owned();
@@ -313,7 +314,7 @@ pub(super) fn aside(path: &Path) -> Result<String> {
             Err(error) => return Err(error.into()),
         }
     }
-    Err(Error::new(ErrorKind::AlreadyExists, "as many as are kept have been set aside"))
+    Err(Error::new(ErrorKind::AlreadyExists, "the limit of files set aside is reached"))
 }
 
 fn file_prefix(pool: &[u8; 16]) -> String {
@@ -346,7 +347,7 @@ mod tests {
         let memory = standby.make(&POOL, 1 << 16, &|_| ()).unwrap();
         memory.write(100, b"payload");
         memory.store(8, 77);
-        assert!(refusal(&standby).contains("another process has it"));
+        assert!(refusal(&standby).contains("in use by another process"));
         assert!(standby.make(&POOL, 1 << 16, &|_| ()).is_err(), "it is there");
         drop(memory);
         let left = standby.left(&POOL).unwrap().unwrap();
@@ -355,7 +356,7 @@ mod tests {
         assert_eq!((&bytes, left.load(8), left.len()), (b"payload", 77, 1 << 16));
         drop(left);
         assert_ne!(standby.path(&POOL), standby.path(&[1; 16]), "two pools have two files");
-        // The next server may have been told another directory.
+        // The next server may have been configured with another directory.
         let other = TempDir::new("standby-other");
         let moved = FileStandby::new(other.path(), 0).or_left_in(dir.path());
         assert_eq!(moved.left(&POOL).unwrap().unwrap().load(8), 77);
@@ -407,7 +408,7 @@ mod tests {
         drop(standby.make(&POOL, 4096, &|_| ()).unwrap());
         let path = standby.path(&POOL);
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o660)).unwrap();
-        assert!(refusal(&standby).contains("others may"));
+        assert!(refusal(&standby).contains("other users may"));
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
         if rustix::process::geteuid().is_root() {
             std::os::unix::fs::chown(&path, Some(12345), None).unwrap();
@@ -423,15 +424,15 @@ mod tests {
         std::fs::create_dir(&path).unwrap();
         assert!(standby.left(&POOL).is_err());
         std::fs::remove_dir(&path).unwrap();
-        // One that was cut off since it was made, and one that lost a part.
+        // One that was truncated since it was created, and one that lost a part.
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).unwrap();
-        assert!(refusal(&standby).contains("cut off"));
+        assert!(refusal(&standby).contains("truncated"));
         file.set_len(1 << 20).unwrap();
-        assert!(refusal(&standby).contains("a part of it has been removed"));
+        assert!(refusal(&standby).contains("a part of it was removed"));
     }
 
-    /// A process that dies while it makes a file leaves nothing that the next one takes for its
-    /// memory, and the space does not stay in use.
+    /// A process that dies while creating a file leaves nothing that the next one takes for its
+    /// memory, and does not leak the space.
     #[test]
     fn a_file_has_its_name_when_it_is_whole() {
         let dir = TempDir::new("standby-unfinished");
@@ -461,10 +462,10 @@ mod tests {
         let fault = || standby.fault(&POOL, &*memory).unwrap_or_default();
         assert_eq!(fault(), "");
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o660)).unwrap();
-        assert!(fault().contains("others may"), "{}", fault());
+        assert!(fault().contains("other users may"), "{}", fault());
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
         OpenOptions::new().write(true).open(&path).unwrap().set_len(4096).unwrap();
-        assert!(fault().contains("cut off"), "{}", fault());
+        assert!(fault().contains("truncated"), "{}", fault());
         std::fs::remove_file(&path).unwrap();
         assert!(fault().contains("removed"), "{}", fault());
         std::fs::write(&path, vec![1; 8192]).unwrap();

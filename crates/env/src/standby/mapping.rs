@@ -1,4 +1,4 @@
-//! A file that is mapped as a whole. Owns how its bytes and words are reached, and its lock.
+//! A file that is mapped as a whole. Owns the access to its bytes and words, and its lock.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -30,7 +30,7 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     pub(super) fn of(file: File, len: usize) -> Result<Self> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping at a place that the system chooses touches nothing else.
+        // SAFETY: a new mapping at an address chosen by the system affects nothing else.
         let memory = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, access, MapFlags::SHARED, &file, 0) }?;
         let memory = NonNull::new(memory.cast()).ok_or(ErrorKind::OutOfMemory)?;
         let metadata = file.metadata()?;
@@ -48,8 +48,8 @@ impl Mapping {
     fn word(&self, at: usize) -> Option<&AtomicU64> {
         debug_assert!(at.is_multiple_of(8), "a word at {at}");
         let word = self.at(at, 8).filter(|_| at.is_multiple_of(8))?;
-        // SAFETY: within the mapping, which begins with a page, and aligned; words are reached
-        // through this alone.
+        // SAFETY: within the mapping, which is page-aligned, and aligned; words are only accessed
+        // through this.
         Some(unsafe { AtomicU64::from_ptr(word.cast()) })
     }
 }
@@ -94,7 +94,7 @@ impl StandbyMemory for Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping was made by `of`, and nothing refers to it.
+        // SAFETY: the mapping was made by `of`, and nothing refers to it any more.
         let _ = unsafe { rustix::mm::munmap(self.memory.as_ptr().cast(), self.len) };
         crate::lock::release(&self.file);
     }

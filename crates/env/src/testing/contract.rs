@@ -1,4 +1,4 @@
-//! What every [`MapStore`] must do, as a test that any implementation can be put through.
+//! The contract of [`MapStore`], as a test for any implementation.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::collections::BTreeMap;

@@ -1,5 +1,5 @@
-//! Mounts, loop devices and file systems for tests, taken away when they go out of scope, also when
-//! a test fails.
+//! Mounts, loop devices and file systems for tests, removed when they go out of scope, also when a
+//! test fails.
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 
@@ -56,8 +56,8 @@ impl Mounted {
     }
 }
 
-/// Opens the gates of a device when it goes out of scope: who waits at one would hang the test that
-/// has failed.
+/// Opens the gates of a device when it goes out of scope: a waiting thread would hang a failed
+/// test.
 pub struct Released<'a>(&'a Memory);
 
 impl Drop for Released<'_> {
@@ -86,7 +86,7 @@ pub fn flushes(device: &Memory) -> usize {
     device.count(|op| *op == Op::Flush)
 }
 
-/// A loop device on a file of ours.
+/// Attaches a loop device to one of our files.
 pub fn attached(file: &Path, direct_io: bool) -> LoopDevice {
     LoopDevice::attach(file, direct_io).unwrap()
 }

@@ -1,4 +1,4 @@
-//! A set of devices in memory with folders, and with devices that one client has alone.
+//! An in-memory set of devices with folders, and with exclusive opens.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ pub struct MemSet {
     devices: MemorySet,
     /// Number and time of creation, by name.
     folders: RwLock<BTreeMap<String, (DeviceId, u64)>>,
-    /// A client of another front end has all of them open.
+    /// Whether a client of another front end has all of them open.
     pub is_open_elsewhere: AtomicBool,
     /// A device under an exclusive operation: opening it waits.
     held: Mutex<Option<DeviceId>>,

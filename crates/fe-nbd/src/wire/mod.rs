@@ -1,6 +1,6 @@
-//! The NBD protocol's numbers and the bytes of its messages: decode and encode, no I/O, no state.
-//! Everything is big-endian. The normative text is the NBD project's `doc/proto.md`; names here are
-//! its names without `NBD_`. Public so that the fuzz targets reach it; not meant for other users.
+//! The NBD protocol's numbers and messages: decoding and encoding, no I/O, no state. Everything is
+//! big-endian. The normative text is the NBD project's `doc/proto.md`; names here are its names
+//! without `NBD_`. Public only for the fuzz targets.
 
 pub mod option;
 pub mod option_reply;
@@ -21,7 +21,7 @@ pub const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
 pub const STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
 
 /// Largest payload of a read or a write, as announced to clients. The protocol's recommended
-/// minimum for portability, and what qemu, libnbd and the kernel stay under.
+/// minimum for portability; qemu, libnbd and the kernel stay below it.
 pub const PAYLOAD_BYTES_MAX: u32 = 32 << 20;
 /// Longest string of the protocol (export names, queries, error messages).
 pub const STRING_BYTES_MAX: usize = 4096;
@@ -30,11 +30,11 @@ pub const STRING_BYTES_MAX: usize = 4096;
 pub mod handshake_flag {
     /// Fixed newstyle: options may be refused without closing.
     pub const FIXED_NEWSTYLE: u16 = 1 << 0;
-    /// The 124 zero bytes behind the reply to `EXPORT_NAME` are left out.
+    /// The 124 zero bytes after the reply to `EXPORT_NAME` are omitted.
     pub const NO_ZEROES: u16 = 1 << 1;
 }
 
-/// What an export can do, told when it is opened.
+/// Capabilities of an export, sent when it is opened.
 pub mod transmission_flag {
     /// The other flags mean something.
     pub const HAS_FLAGS: u16 = 1 << 0;
@@ -74,7 +74,7 @@ pub mod command {
     pub const CACHE: u16 = 5;
     /// Make a range read as zeroes.
     pub const WRITE_ZEROES: u16 = 6;
-    /// Tell the allocation.
+    /// Report the allocation.
     pub const BLOCK_STATUS: u16 = 7;
 }
 
@@ -114,7 +114,7 @@ pub const CONTEXT_ALLOCATION_ID: u32 = 1;
 
 /// Status bits of `base:allocation`.
 pub mod state {
-    /// Nothing is stored.
+    /// Not stored.
     pub const HOLE: u32 = 1 << 0;
     /// Reads as zeroes.
     pub const ZERO: u32 = 1 << 1;
@@ -131,13 +131,13 @@ impl<'a> Cursor<'a> {
     pub const fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
     }
-    /// The next `count` bytes, if there are as many.
+    /// Returns the next `count` bytes, if there are that many.
     pub fn bytes(&mut self, count: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.rest.split_at_checked(count)?;
         self.rest = rest;
         Some(taken)
     }
-    /// The next `N` bytes, if there are as many.
+    /// Returns the next `N` bytes, if there are that many.
     fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (taken, rest) = self.rest.split_first_chunk::<N>()?;
         self.rest = rest;
@@ -155,7 +155,7 @@ impl<'a> Cursor<'a> {
     pub fn u64(&mut self) -> Option<u64> {
         self.array().map(u64::from_be_bytes)
     }
-    /// A string with its 32-bit length before it, at most [`STRING_BYTES_MAX`] long.
+    /// A string preceded by its 32-bit length, at most [`STRING_BYTES_MAX`] long.
     pub fn string(&mut self) -> Option<&'a [u8]> {
         let length = self.u32()? as usize;
         if length > STRING_BYTES_MAX {

@@ -5,7 +5,7 @@ use super::{Cursor, OPTION_MAGIC};
 /// Bytes of an option's header.
 pub const HEADER_BYTES: usize = 16;
 
-/// Enter transmission, the old way: no error can be told.
+/// Enters transmission in the old way, without error reporting.
 pub const EXPORT_NAME: u32 = 1;
 /// Give up.
 pub const ABORT: u32 = 2;
@@ -39,7 +39,7 @@ pub mod info {
 pub struct OptionHeader {
     /// Which option.
     pub option: u32,
-    /// Bytes of data behind the header.
+    /// Bytes of data after the header.
     pub length: u32,
 }
 
@@ -66,7 +66,7 @@ pub struct InfoRequest<'a> {
 }
 
 impl<'a> InfoRequest<'a> {
-    /// Decodes; `None` if lengths do not add up.
+    /// Decodes; `None` if lengths are inconsistent.
     pub fn decode(data: &'a [u8]) -> Option<Self> {
         let mut cursor = Cursor::new(data);
         let name = cursor.string()?;
@@ -75,7 +75,7 @@ impl<'a> InfoRequest<'a> {
             match cursor.u16()? {
                 info::NAME => request.wants_name = true,
                 info::DESCRIPTION => request.wants_description = true,
-                // The export is always described, sizes are always told, and unknown kinds must be
+                // The export is always described, sizes are always sent, and unknown kinds must be
                 // ignored.
                 _ => {}
             }
@@ -89,7 +89,7 @@ impl<'a> InfoRequest<'a> {
 pub struct MetaRequest<'a> {
     /// Name of the export, any bytes.
     pub name: &'a [u8],
-    /// There was no query at all.
+    /// Whether there was no query at all.
     pub is_empty: bool,
     /// A query named `base:allocation`.
     pub names_allocation: bool,
@@ -98,15 +98,14 @@ pub struct MetaRequest<'a> {
 }
 
 impl<'a> MetaRequest<'a> {
-    /// Decodes; `None` if lengths do not add up. Queries of unknown namespaces are ignored, as they
-    /// must be.
+    /// Decodes; `None` if lengths are inconsistent. Queries of unknown namespaces are ignored, as
+    /// required.
     pub fn decode(data: &'a [u8]) -> Option<Self> {
         let mut cursor = Cursor::new(data);
         let name = cursor.string()?;
         let queries = cursor.u32()?;
         let mut request = Self { name, is_empty: queries == 0, names_allocation: false, names_base: false };
-        // A query takes at least four bytes, so a count that lies ends the loop at the end of the
-        // data.
+        // A query takes at least four bytes, so a false count ends the loop at the end of the data.
         for _ in 0..queries {
             let query = cursor.string()?;
             request.names_allocation |= query == super::CONTEXT_ALLOCATION.as_bytes();

@@ -1,4 +1,4 @@
-//! What the server sends during the handshake, encoded behind the bytes in `out`.
+//! Messages of the server during the handshake, appended to `out`.
 
 use super::{
     MAGIC, OPTION_MAGIC, OPTION_REPLY_MAGIC, PAYLOAD_BYTES_MAX, STRING_BYTES_MAX, handshake_flag, option::info,
@@ -34,7 +34,7 @@ pub fn greeting() -> [u8; 18] {
     bytes
 }
 
-/// A reply of type `kind` to `option`; `parts` one behind the other are its data.
+/// Appends a reply of type `kind` to `option`; its data is the concatenation of `parts`.
 pub fn put(out: &mut Vec<u8>, option: u32, kind: u32, parts: &[&[u8]]) {
     let length: usize = parts.iter().map(|p| p.len()).sum();
     out.extend_from_slice(&OPTION_REPLY_MAGIC.to_be_bytes());

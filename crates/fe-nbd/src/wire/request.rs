@@ -21,8 +21,8 @@ pub struct RequestHeader {
 }
 
 impl RequestHeader {
-    /// Decodes a header; `None` if the magic is wrong: from then on the stream cannot be
-    /// understood.
+    /// Decodes a header; `None` if the magic is wrong: the rest of the stream cannot be interpreted
+    /// then.
     pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Option<Self> {
         let mut cursor = Cursor::new(bytes);
         if cursor.u32()? != REQUEST_MAGIC {

@@ -1,4 +1,4 @@
-//! A client that can do everything, also what it must not, and a server to talk to.
+//! A client with full control over its messages, including invalid ones, and a server to talk to.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -15,7 +15,7 @@ use testkit::{Memory, PATIENCE, TempDir};
 
 use crate::clients::{Clients, Devices};
 
-/// What the server logged, to be waited for.
+/// The server's log lines, to wait for.
 #[derive(Default)]
 pub struct Lines {
     lines: Mutex<Vec<String>>,
@@ -28,7 +28,7 @@ impl Lines {
         self.wait_for_many(text, 1);
     }
 
-    /// Waits for so many lines that contain `text`.
+    /// Waits for `count` lines that contain `text`.
     pub fn wait_for_many(&self, text: &str, count: usize) {
         let mut lines = self.lines.lock();
         while lines.iter().filter(|l| l.contains(text)).count() < count {
@@ -43,7 +43,7 @@ pub struct Setup {
     pub socket: PathBuf,
     pub lines: Arc<Lines>,
     pub scratch: TempDir,
-    /// Who has a device open.
+    /// The clients that have a device open.
     pub clients: Arc<Clients>,
 }
 
@@ -65,8 +65,7 @@ impl Setup {
             }
         };
         options.log = Some(Arc::new(log) as Log);
-        // The usual limits are for users' machines; tests also run on some that stand still for a
-        // minute.
+        // The usual limits are for users' machines; some test machines stall for a minute.
         let usual = ServerOptions::default();
         for (limit, usual) in [
             (&mut options.handshake_max, usual.handshake_max),
@@ -227,14 +226,14 @@ impl Client {
         u64::from_be_bytes(self.receive(8).try_into().unwrap())
     }
 
-    /// The server closes now, having sent nothing more.
+    /// Expects the server to close without sending more.
     pub fn expect_close(mut self) {
         let mut rest = Vec::new();
         let ended = match &mut self.stream {
             Stream::Unix(s) => s.read_to_end(&mut rest),
             Stream::Tcp(s) => s.read_to_end(&mut rest),
         };
-        // A reset is what a TCP client sees that sent more than was read.
+        // A TCP client gets a reset if it sent more than was read.
         assert!(ended.is_ok() || ended.unwrap_err().kind() == std::io::ErrorKind::ConnectionReset);
         assert!(rest.is_empty(), "bytes before the close: {rest:?}");
     }
@@ -316,8 +315,8 @@ impl Client {
         (bytes, cookie)
     }
 
-    /// The next answer, whichever request it is for. `lengths`: of the reads, by cookie; simple
-    /// replies do not tell.
+    /// The next reply, for any request. `lengths`: lengths of the reads, by cookie; simple replies
+    /// do not contain them.
     pub fn answer(&mut self, lengths: &HashMap<u64, (u64, u32)>) -> (u64, Answer) {
         let magic = self.u32();
         if magic == wire::SIMPLE_REPLY_MAGIC {

@@ -1,5 +1,5 @@
-//! Devices in memory with an account of their clients: what those that have gone had under way is
-//! waited for before the next one is let in, as a real set does.
+//! In-memory devices that track their clients: requests in progress of disconnected clients are
+//! finished before the next client is admitted, as in a real set.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,7 +54,7 @@ struct ClientsState {
     open: Vec<(u64, DeviceId, Arc<dyn Client>)>,
     next: u64,
     waiting: usize,
-    /// Who has gone is told at once that nothing more is to be begun.
+    /// Whether disconnected clients are immediately told to start nothing more.
     is_impatient: bool,
 }
 
@@ -63,7 +63,7 @@ impl Clients {
         self.state.lock().is_impatient = true;
     }
 
-    /// Waits until so many clients wait for those that have gone.
+    /// Waits until `count` clients wait for disconnected ones.
     pub fn wait_for_waiting(&self, count: usize) {
         let mut state = self.state.lock();
         while state.waiting < count {
@@ -72,7 +72,7 @@ impl Clients {
         }
     }
 
-    /// The names of those that have a device open.
+    /// The names of the clients that have a device open.
     pub fn names(&self) -> Vec<String> {
         self.state.lock().open.iter().map(|(_, _, client)| client.name()).collect()
     }

@@ -1,4 +1,4 @@
-//! Many requests, many connections, and what holds between them.
+//! Many requests, many connections, and the guarantees between them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -76,7 +76,7 @@ fn reads_that_are_done_together_get_each_its_own_answer() {
             let (offset, length) = (index * 4096, 4096 - index as u32);
             lengths.insert(client.request(command::READ, 0, offset, length, &[]), (offset, length));
         }
-        // One that is no read, and one too long to be done with others, wait for their turn.
+        // A write, and a read too long to be executed with others, wait for their turn.
         let large = client.request(command::READ, 0, 4096, 2 << 20, &[]);
         lengths.insert(large, (4096, 2 << 20));
         device.reads.wait_for(1);
@@ -133,7 +133,7 @@ fn a_resize_is_seen_by_new_connections() {
     assert_eq!(new.go("disk").0, 2 * SIZE);
     assert_eq!(new.write(2 * SIZE - 3, b"end"), DONE);
     device.resize(SIZE / 2);
-    // Whatever the old one believes, the size of now counts.
+    // The current size applies, regardless of the one that the old session announced.
     assert_eq!(old.read(SIZE - 3, 3).errno(), 22);
     assert_eq!(old.write(SIZE - 3, b"end").errno(), 28);
     assert_eq!(old.read(SIZE / 2 - 3, 3), Answer::Ok(vec![0; 3]));
@@ -182,7 +182,7 @@ fn stopping_does_not_wait_for_a_client_that_takes_nothing() {
     }
     device.reads.wait_for(4);
     device.release();
-    // Never reads. The stall limit is a minute; the grace period is what ends this.
+    // Never reads. The stall limit is a minute; the grace period ends this.
     setup.server.take().unwrap().stop();
     setup.lines.wait_for("the server stopped before");
 }

@@ -1,5 +1,5 @@
-//! Clients that have gone: what they had under way is done, or dropped, before the next client of
-//! the device is let in.
+//! Disconnected clients: their requests in progress are finished, or dropped, before the next
+//! client of the device is admitted.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,8 +22,8 @@ fn write_of(offset: u64, length: usize) -> Op {
     Op::Write { offset, length, fua: false }
 }
 
-/// A client that sends two writes of which the first is held in the device, and goes away without
-/// an answer.
+/// A client that sends two writes, the first of which is held in the device, and disconnects
+/// without an answer.
 fn go_with_two_writes(device: &Memory, mut client: Client, through_pool: bool) {
     device.full_buffer.store(through_pool, Ordering::Release);
     device.writes.shut();
@@ -33,7 +33,7 @@ fn go_with_two_writes(device: &Memory, mut client: Client, through_pool: bool) {
     drop(client);
 }
 
-/// Lets another client in beside one that has gone; what happens meanwhile is `meanwhile`'s.
+/// Admits another client after one that has disconnected, and runs `meanwhile` in between.
 fn next_writes(setup: &Setup, tcp: bool, meanwhile: impl FnOnce()) -> Answer {
     std::thread::scope(|scope| {
         let next = scope.spawn(|| {
@@ -55,7 +55,7 @@ fn next_writes(setup: &Setup, tcp: bool, meanwhile: impl FnOnce()) -> Answer {
 fn what_a_gone_client_sent_is_written_before_the_next_one_is_let_in() {
     for (tcp, through_pool) in [(false, false), (false, true), (true, false), (true, true)] {
         let device = device();
-        // One thread of the pool: what has been read waits there behind the write that is held.
+        // One thread of the pool: requests read so far wait there for the held write.
         let setup = Setup::with(&[("disk", &device)], ServerOptions { threads: 1, ..Default::default() });
         let mut gone = if tcp { setup.raw_tcp() } else { setup.raw() };
         gone.greet(3);
@@ -65,8 +65,8 @@ fn what_a_gone_client_sent_is_written_before_the_next_one_is_let_in() {
         assert_eq!(answer, Answer::Ok(b"NEWEST".to_vec()));
         let mut order = device.recorded();
         order.retain(|op| matches!(op, Op::Write { .. }));
-        // The second one is not begun if the client was gone at the answer to the first one, before
-        // the second was read.
+        // The second one is not started if the client was gone when the first one was answered,
+        // before the second was read.
         let all = [write_of(0, 4), write_of(0, 5), write_of(0, 6)];
         let is_right = order == all || order == [write_of(0, 4), write_of(0, 6)];
         assert!(is_right, "tcp {tcp}, pool {through_pool}: {order:?}");

@@ -1,4 +1,4 @@
-//! Every option, and what clients may get wrong in it.
+//! Every option, and its possible errors.
 
 use fe_nbd::wire::{command, option, option_reply, transmission_flag};
 use testkit::Memory;
@@ -33,8 +33,8 @@ fn list_names_all_exports() {
     client.refused(option::LIST, b"x", option_reply::ERR_INVALID);
 }
 
-/// Tools that list exports ask about each of them on the same connection, and were cut off after
-/// some five hundred.
+/// Tools that list exports query each of them on the same connection, and were cut off after some
+/// five hundred.
 #[test]
 fn a_thousand_exports_are_listed_and_asked_about_on_one_connection() {
     const BLOCK: u64 = 4096;
@@ -94,7 +94,7 @@ fn a_snapshot_says_that_it_is_read_only_and_refuses_changes() {
         | transmission_flag::SEND_WRITE_ZEROES
         | transmission_flag::SEND_FAST_ZERO;
     assert_eq!((size, flags), (SIZE, FLAGS & !changes | transmission_flag::READ_ONLY));
-    // A client that does not heed it is refused, and goes on.
+    // A client that ignores it is refused, and continues.
     const EPERM: u32 = 1;
     assert_eq!(client.write(0, b"abc").errno(), EPERM);
     for command in [command::TRIM, command::WRITE_ZEROES] {
@@ -231,7 +231,7 @@ fn metadata_contexts_are_listed_and_selected_by_the_rules() {
     assert_eq!(client.option(option::SET_META_CONTEXT, &meta("alpha", &["base:", "x:y"])), std::slice::from_ref(&ack));
     assert_eq!(client.option(option::SET_META_CONTEXT, &meta("alpha", &["x:y", "base:allocation"])).len(), 2);
     client.refused(option::SET_META_CONTEXT, &meta("nobody", &["base:allocation"]), option_reply::ERR_UNKNOWN);
-    // That selection failed, and took the earlier one with it.
+    // That selection failed, and cleared the earlier one.
     client.go("alpha");
     assert_eq!(client.call(fe_nbd::wire::command::BLOCK_STATUS, 0, 0, 4096, &[]).errno(), 22);
 }

@@ -1,4 +1,5 @@
-//! Writes that find no room and are held: they come through when there is some, fail when their time is over or the server stops, and stand in nobody's way.
+//! Writes that find no space and are held: they succeed when there is some, fail when they time out
+//! or the server stops, and block no one else.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,12 +21,13 @@ fn full(most: Duration) -> Arc<Memory> {
     device
 }
 
-/// Waits until so many writes have been tried in vain.
+/// Waits until `count` writes have failed.
 fn wait_for_refused(device: &Memory, count: usize) {
     until("writes find no room", || device.refused.load(Ordering::Acquire) >= count);
 }
 
-/// Small and large, of a write buffer that is full and one that is not, more of them than the server has threads: what makes room, a discard, is done meanwhile.
+/// Small and large writes, with a full write buffer and with one that is not, more of them than the
+/// server has threads: a discard, which frees space, still gets through.
 #[test]
 fn held_writes_come_through_when_there_is_room() {
     for through_pool in [false, true] {
@@ -70,7 +72,8 @@ fn held_writes_fail_when_their_time_is_over_or_the_server_stops() {
     assert_eq!((answered, answer.errno()), (cookie, ENOSPC));
 }
 
-/// Who goes is not waited for: the next client gets in, and nothing of the old one lands behind what it writes.
+/// Disconnected clients are not waited for: the next client is admitted, and nothing of the old one
+/// lands after its writes.
 #[test]
 fn held_writes_of_a_client_that_has_gone_are_dropped() {
     let device = full(LONG);

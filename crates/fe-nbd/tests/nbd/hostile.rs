@@ -93,7 +93,7 @@ fn too_long_options_and_too_many_close() {
     is_well(&setup);
 }
 
-/// What was listed raises the limit once, not each time that it is asked for.
+/// Each listed export raises the limit once, not each time it is queried.
 #[test]
 fn a_client_that_lists_for_ever_is_cut_off() {
     let (one, two) = (Memory::new(SIZE), Memory::new(SIZE));
@@ -110,11 +110,11 @@ fn a_client_that_lists_for_ever_is_cut_off() {
 
 #[test]
 fn a_handshake_that_takes_too_long_ends() {
-    // A client that is itself held up until it is closed, before it has sent its request, proves
-    // nothing. It tries with more time.
+    // If the client itself is delayed until it is closed, before it has sent its request, the test
+    // proves nothing. It retries with more time.
     let is_ended = |handshake_max| {
         let (setup, _device) = with(ServerOptions { handshake_max, ..Default::default() });
-        // One says nothing, one stops in the middle of an option.
+        // One sends nothing, one stops in the middle of an option.
         let mut silent = setup.raw();
         silent.receive(18);
         let mut half = setup.raw();
@@ -139,7 +139,7 @@ fn clients_over_the_limit_are_told_and_then_closed() {
         let text = third.refused(option, &data, option_reply::ERR_POLICY);
         assert!(text.contains("all 2 connections"), "{text}");
     }
-    // Eight are told; all others are closed without a greeting.
+    // Eight get the reason; all others are closed without a greeting.
     let told: Vec<_> = (0..7).map(|_| setup.options()).collect();
     setup.raw().expect_close();
     assert_eq!(first.read(0, 1), Answer::Ok(vec![0]));
@@ -150,7 +150,7 @@ fn clients_over_the_limit_are_told_and_then_closed() {
     client.go("disk");
 }
 
-/// Sixty-four clients that only connected kept all others out for the thirty seconds that a
+/// Sixty-four clients that only connected locked out all others for the thirty seconds that a
 /// handshake may take.
 #[test]
 fn clients_that_say_nothing_keep_nobody_out() {
@@ -168,7 +168,7 @@ fn clients_that_say_nothing_keep_nobody_out() {
     assert_eq!(served.read(0, 1), Answer::Ok(vec![0]), "who is served stays");
 }
 
-/// libnbd said that the server has a bug, and let go of it.
+/// libnbd reported a bug of the server, and disconnected.
 #[test]
 fn a_refused_write_was_answered_before_its_payload_had_come() {
     let (setup, device) = setup();
@@ -187,7 +187,7 @@ fn a_refused_write_was_answered_before_its_payload_had_come() {
 #[test]
 fn huge_writes_are_skipped_or_close() {
     let (setup, device) = setup();
-    // 33 MiB: skipped, in a test of requests. 4 GiB: closed, before anything of it was sent.
+    // 33 MiB: skipped, in a test of requests. 4 GiB: closed, before any of it was sent.
     let mut client = setup.simple("disk");
     client.request(command::WRITE, 0, 0, u32::MAX, &[]);
     client.expect_close();
@@ -204,7 +204,7 @@ fn a_write_that_never_comes_whole_is_not_done() {
         client.request(command::WRITE, 0, 0, length, &[1; 500]);
         client.shutdown_write();
         client.expect_close();
-        // A refused one that does not come whole either.
+        // A refused write whose payload is incomplete.
         let mut client = setup.simple("disk");
         client.request(command::WRITE, 0, SIZE, length, &[1; 500]);
         client.shutdown_write();
@@ -271,7 +271,7 @@ fn a_client_that_takes_no_replies_holds_no_thread_and_is_dropped() {
         device.cached.store(cached, Ordering::Release);
         let (request, _) = stuck.encode(command::READ, 0, 0, 4096, &[]);
         while stuck.try_send(&request).is_ok() {}
-        setup.lines.wait_for_many("took no replies for too long", 1 + usize::from(cached));
+        setup.lines.wait_for_many("did not read its replies for too long", 1 + usize::from(cached));
     }
     is_well(&setup);
 }
@@ -292,16 +292,17 @@ fn clients_that_take_no_cached_data_share_the_budget() {
             let _ = client.try_send(&request);
         }
     }
-    setup.lines.wait_for_many("took no replies for too long", clients);
+    setup.lines.wait_for_many("did not read its replies for too long", clients);
     let read = device.cached_bytes.load(Ordering::Acquire);
-    // Of each: half of the budget, what it has of its own, what the two sockets hold, and a batch.
+    // For each: half of the budget, its own allowance, the contents of the two sockets, and a
+    // batch.
     let most = clients * (budget / 2 + (1 << 20) + (8 << 20) + (1 << 20));
     assert!(read <= most, "{read} bytes were read for clients that took none of them, more than {most}");
     is_well(&setup);
 }
 
-/// A client that sends one request at a time is served by its own reader, which took memory for a
-/// large read before it asked for any.
+/// A client that sends one request at a time is served by its own reader, which allocated memory
+/// for a large read before asking for it.
 #[test]
 fn clients_with_one_large_read_each_share_the_budget() {
     let options = ServerOptions { bytes_in_flight_total: 64 << 20, ..Default::default() };
@@ -316,14 +317,14 @@ fn clients_with_one_large_read_each_share_the_budget() {
     device.reads.shut_at(at);
     let requests: Vec<_> = lone.iter_mut().map(|client| client.request(command::READ, 0, at, length, &[])).collect();
     device.reads.wait_for(1);
-    // Time enough for all of them to get there.
+    // Enough time for all of them to get there.
     let mut other = setup.simple("disk");
     for _ in 0..1000 {
         assert_eq!(other.read(0, 1), Answer::Ok(vec![0]));
     }
     assert_eq!(device.reads.waiting(), 1, "a second one would be more than the budget leaves");
     device.release();
-    // Each gets its turn when another has taken all of its own.
+    // Each gets its turn when another has used up its own.
     std::thread::scope(|threads| {
         for (client, request) in lone.iter_mut().zip(requests) {
             threads.spawn(move || {
@@ -346,12 +347,12 @@ fn a_client_that_stops_within_a_write_is_dropped() {
     let writes = |_| {
         let mut client = setup.simple("disk");
         let (request, _) = client.encode(command::WRITE, 0, SIZE / 2, data.len() as u32, &data);
-        // On a machine that stands still it may be taken for one that has stopped.
+        // On a machine that stalls it may be mistaken for one that has stopped.
         client.try_send(&request).is_ok() && client.answer(&Default::default()).1 == DONE
     };
     assert!((0..10).any(writes), "nobody else could write as much");
     stuck.expect_close();
-    setup.lines.wait_for("sent nothing of the rest of a write for too long");
+    setup.lines.wait_for("did not send the rest of a write for too long");
     is_well(&setup);
 }
 
@@ -370,7 +371,7 @@ fn what_is_in_flight_is_bounded() {
     device.reads.wait_for(limit as usize);
     let mut other = setup.simple("disk");
     assert_eq!(other.read(100, 1), Answer::Ok(vec![0]));
-    // Eight threads are there, eight reads were sent, but only three were begun.
+    // There are eight threads, and eight reads were sent, but only three were started.
     assert_eq!(device.reads.waiting(), limit as usize);
     device.release();
     for _ in 0..8 {

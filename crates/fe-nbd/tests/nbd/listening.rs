@@ -1,4 +1,4 @@
-//! Addresses, socket files, and who may have them.
+//! Addresses, socket files, and their ownership.
 
 use std::os::unix::net::UnixListener;
 use std::path::Path;
@@ -26,8 +26,8 @@ fn kind_of_failure(listen: &[Listen]) -> ErrorKind {
     }
 }
 
-/// A socket file without a listener. A listener that is closed does not make one for sure: a
-/// process that another test is just starting has a copy of it for a moment.
+/// A socket file without a listener. Closing a listener does not reliably create one: a process
+/// just being started by another test briefly has a copy of it.
 fn make_stale(path: &Path) {
     let unheard = socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
     bind(&unheard, &SocketAddrUnix::new(path).unwrap()).unwrap();

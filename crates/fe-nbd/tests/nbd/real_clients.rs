@@ -1,4 +1,4 @@
-//! The clients that people use. One that is not installed fails its test and names its Debian
+//! The clients in common use. One that is not installed fails its test and names its Debian
 //! package.
 
 use std::path::Path;

@@ -107,7 +107,7 @@ fn fua_reaches_the_device_or_is_a_flush() {
         assert_eq!(device.recorded(), [Op::Discard { offset: 0, length: 4096 }, Op::Flush]);
         assert_eq!(client.call(command::WRITE_ZEROES, fua, 0, 4096, &[]), DONE);
         assert_eq!(device.recorded(), [Op::Zeroes { offset: 0, length: 4096, no_hole: false }, Op::Flush]);
-        // It is valid where it means nothing.
+        // It is valid where it has no effect.
         assert_eq!(client.call(command::READ, fua, 0, 1, &[]), Answer::Ok(vec![0]));
         assert_eq!(client.call(command::FLUSH, fua, 0, 0, &[]), DONE);
         assert_eq!(client.call(command::CACHE, fua, 0, 1, &[]), DONE);
@@ -320,7 +320,7 @@ fn a_lone_client_is_served_on_its_reader_and_a_busy_one_in_the_pool() {
     let threads = std::mem::take(&mut *device.flush_threads.lock());
     assert!(threads[0].starts_with("nbd-work"), "{threads:?}");
     assert!(threads[19].starts_with("nbd-read"), "{threads:?}");
-    // Two at once are both begun, which they could not be on the reader.
+    // Two at once are both started, which the reader alone could not do.
     device.flushes.shut();
     let (first, _) = client.encode(command::FLUSH, 0, 0, 0, &[]);
     let (second, _) = client.encode(command::FLUSH, 0, 0, 0, &[]);

@@ -168,7 +168,7 @@ fn accept(listener: &UnixListener, shared: &Arc<Shared>, mut shortage: Shortage)
                          clients, or raise the limit (ulimit -n, LimitNOFILE=)"
                     ));
                 }
-                let is_meant = rustix::io::Errno::from_io_error(&error).is_some_and(Shortage::is_meant_by);
+                let is_meant = rustix::io::Errno::from_io_error(&error).is_some_and(Shortage::is_exhaustion);
                 if !is_meant || !shortage.with_reserve(|| refuse_for_want_of_descriptors(listener)) {
                     std::thread::sleep(ACCEPT_PAUSE);
                 }

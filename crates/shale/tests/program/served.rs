@@ -768,7 +768,7 @@ fn the_number_of_connections_can_be_set_and_is_shown() {
     let status = on(&dir, "status", &["--json"]).ok().json();
     assert_eq!((&status["nbd_connections"], &status["nbd_connections_max"]), (&2.into(), &2.into()));
     let refused = refusal(&socket);
-    assert!(refused.contains("all 2 connections of this server are taken"), "{refused}");
+    assert!(refused.contains("all 2 connections of this server are in use"), "{refused}");
     drop(crowd);
     server.stop();
     on(&dir, "serve", &["--connections", "0"]).code(2);

@@ -1,4 +1,4 @@
-//! The namespace's database: its tables, the facts in it, and how a commit is written.
+//! The namespace's database: its tables, its facts, and the steps of a commit.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -22,12 +22,12 @@ pub(super) const TABLES: [TableDefinition<'_, Bytes, Bytes>; 5] = [
 const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
 
 /// Opens the database of a commit once more, to read it.
-pub(crate) type Anew = Arc<dyn Fn() -> Result<Database> + Send + Sync>;
+pub(crate) type Reopen = Arc<dyn Fn() -> Result<Database> + Send + Sync>;
 
 /// Tables of a commit.
 struct Tables {
     tables: [ReadOnlyTable<Bytes, Bytes>; 5],
-    /// What they are of, if it was opened for them alone.
+    /// The database of these tables, if it was opened for them alone.
     _database: Option<Database>,
 }
 
@@ -39,8 +39,8 @@ impl Tables {
         Ok([open(inodes)?, open(entries)?, open(xattrs)?, open(orphans)?, open(trims)?])
     }
 
-    fn anew(anew: &Anew) -> Result<Arc<Self>> {
-        let database = anew()?;
+    fn reopen(reopen: &Reopen) -> Result<Arc<Self>> {
+        let database = reopen()?;
         Ok(Arc::new(Self { tables: Self::of(&database)?, _database: Some(database) }))
     }
 
@@ -49,50 +49,50 @@ impl Tables {
     }
 }
 
-/// Whether a database does nothing more, because something went wrong before this.
+/// Whether a database has stopped because of an earlier error.
 fn has_stopped(error: &StorageError) -> bool {
     matches!(error, StorageError::PreviousIo | StorageError::DatabaseClosed)
 }
 
 /// The database as of a commit.
 ///
-/// `redb` reads nothing more after an error of the storage. So that one damaged page does not take
-/// all other names along, the database is opened anew then.
+/// `redb` stops reading after a storage error. The database is then reopened, so that one damaged
+/// page does not make all other names inaccessible.
 pub(super) struct Base {
     tables: RwLock<Arc<Tables>>,
-    anew: Anew,
+    reopen: Reopen,
 }
 
 impl Base {
-    pub(super) fn read(database: &Database, anew: Anew) -> Result<Self> {
+    pub(super) fn read(database: &Database, reopen: Reopen) -> Result<Self> {
         let tables = match Tables::of(database) {
             Ok(tables) => Arc::new(Tables { tables, _database: None }),
-            // A reader may have met a damaged page meanwhile.
-            Err(_) => Tables::anew(&anew)?,
+            // A reader may have hit a damaged page in the meantime.
+            Err(_) => Tables::reopen(&reopen)?,
         };
-        Ok(Self { tables: RwLock::new(tables), anew })
+        Ok(Self { tables: RwLock::new(tables), reopen })
     }
 
-    /// Tables that go on where these do nothing more.
-    fn behind(&self, stopped: &Arc<Tables>) -> Result<Arc<Tables>> {
+    /// Replacement tables for ones that have stopped.
+    fn replacement(&self, stopped: &Arc<Tables>) -> Result<Arc<Tables>> {
         let mut tables = self.tables.write();
-        // Another reader may have been here.
+        // Another reader may have done this already.
         if Arc::ptr_eq(&tables, stopped) {
-            *tables = Tables::anew(&self.anew)?;
+            *tables = Tables::reopen(&self.reopen)?;
         }
         Ok(tables.clone())
     }
 
-    /// Reads where `stopped` does nothing more. What fails then is damaged itself, and is not read
-    /// again only to be told twice.
-    fn read_behind<T>(
+    /// Retries a read that failed because `stopped` had stopped. If that fails too, the page itself
+    /// is damaged, and is not read a third time just to report it again.
+    fn retry_read<T>(
         &self,
         stopped: &Arc<Tables>,
         mut read: impl FnMut(&Arc<Tables>) -> std::result::Result<T, StorageError>,
     ) -> Result<T> {
-        match read(&self.behind(stopped)?) {
-            // Another reader has met a damaged page: these are for this one alone.
-            Err(error) if has_stopped(&error) => Ok(read(&Tables::anew(&self.anew)?)?),
+        match read(&self.replacement(stopped)?) {
+            // Another reader has hit a damaged page: these tables are for this reader alone.
+            Err(error) if has_stopped(&error) => Ok(read(&Tables::reopen(&self.reopen)?)?),
             read => Ok(read?),
         }
     }
@@ -100,7 +100,7 @@ impl Base {
     pub(super) fn get(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>> {
         let tables = self.tables.read().clone();
         match tables.get(table, key) {
-            Err(error) if has_stopped(&error) => self.read_behind(&tables, |tables| tables.get(table, key)),
+            Err(error) if has_stopped(&error) => self.retry_read(&tables, |tables| tables.get(table, key)),
             found => Ok(found?),
         }
     }
@@ -108,10 +108,11 @@ impl Base {
     /// Keys and values from `from` up to `to`.
     pub(super) fn range<'a>(&'a self, table: Table, from: &[u8], to: &'a [u8]) -> Result<Stored<'a>> {
         let tables = self.tables.read().clone();
-        let mut stored = Stored { base: self, table, from: from.to_vec(), is_behind: false, to, tables, range: None };
+        let mut stored =
+            Stored { base: self, table, from: from.to_vec(), has_returned: false, to, tables, range: None };
         match stored.open(&stored.tables) {
             Ok(range) => stored.range = Some(range),
-            // It is opened anew when the first key is asked for.
+            // It is reopened when the first key is requested.
             Err(error) if has_stopped(&error) => {}
             Err(error) => return Err(error.into()),
         }
@@ -122,16 +123,16 @@ impl Base {
 type Range = redb::Range<'static, Bytes, Bytes>;
 type Pair = (AccessGuard<'static, Bytes>, AccessGuard<'static, Bytes>);
 
-/// A range of a table, which goes on in a database that is opened anew.
+/// A range of a table, which continues in a reopened database.
 pub(super) struct Stored<'a> {
     base: &'a Base,
     table: Table,
-    /// The last key that was given out, or the first one of the range.
+    /// The last key returned, or the start of the range.
     from: Vec<u8>,
-    /// A key was given out.
-    is_behind: bool,
+    /// Whether a key was returned.
+    has_returned: bool,
     to: &'a [u8],
-    /// What `range` is of.
+    /// The tables of `range`.
     tables: Arc<Tables>,
     range: Option<Range>,
 }
@@ -140,7 +141,7 @@ impl Stored<'_> {
     /// The rest of the range.
     fn open(&self, tables: &Tables) -> std::result::Result<Range, StorageError> {
         let from = &self.from[..];
-        let from = if self.is_behind { Bound::Excluded(from) } else { Bound::Included(from) };
+        let from = if self.has_returned { Bound::Excluded(from) } else { Bound::Included(from) };
         tables.tables[self.table as usize].range::<&[u8]>((from, Bound::Excluded(self.to)))
     }
 
@@ -149,7 +150,7 @@ impl Stored<'_> {
         let next = self.range.as_mut().map_or(Err(StorageError::PreviousIo), |range| range.next().transpose());
         let pair = match next {
             Err(error) if has_stopped(&error) => {
-                let (tables, range, pair) = self.base.read_behind(&self.tables, |tables| {
+                let (tables, range, pair) = self.base.retry_read(&self.tables, |tables| {
                     let mut range = self.open(tables)?;
                     let pair = range.next().transpose()?;
                     Ok((tables.clone(), range, pair))
@@ -162,7 +163,7 @@ impl Stored<'_> {
         if let Some((key, _)) = &pair {
             self.from.clear();
             self.from.extend_from_slice(key.value());
-            self.is_behind = true;
+            self.has_returned = true;
         }
         Ok(pair)
     }
@@ -179,20 +180,20 @@ pub(crate) struct Meta {
     pub(crate) commit: u64,
     /// Number of the opening.
     pub(crate) session: u64,
-    /// Number of the opening whose journal is in the database, 0 for none.
+    /// Number of the opening whose journal is in the database; 0: none.
     pub(crate) replayed: u64,
-    /// Files of smaller numbers may have data behind their ends, because a session did not end in
-    /// order.
+    /// Files with smaller numbers may have data past their ends, because a session did not end
+    /// cleanly.
     pub(crate) loose: u64,
     /// Generation of the space when it was opened last.
     pub(crate) generation: u32,
 }
 
-/// What a commit writes.
+/// The changes written by a commit.
 pub(crate) struct Frozen {
     pub(super) overlay: Arc<Overlay>,
     pub(super) meta: Meta,
-    /// What has to be discarded when it is durable.
+    /// The ranges to discard once it is durable.
     pub(crate) trims: Vec<(u64, u64)>,
     /// The last change in it.
     pub(crate) changes: u64,
@@ -202,9 +203,9 @@ impl Frozen {
     /// Writes it into the database. Durable when it returns.
     pub(crate) fn commit(&self, database: &Database) -> Result<()> {
         let mut transaction = database.begin_write()?;
-        // Opening it after a loss of power, and opening a snapshot, then reads no more than its
-        // head. And all earlier writes are durable before the head of the database shows this
-        // state: data before the sizes that show it.
+        // Opening after a power loss, and opening a snapshot, then only read the database's head.
+        // And all earlier writes are durable before the head refers to this state: data before the
+        // sizes that show it.
         transaction.set_quick_repair(true);
         for table in Table::ALL {
             let mut written = transaction.open_table(TABLES[table as usize])?;
@@ -237,7 +238,7 @@ pub(crate) fn meta(database: &Database) -> Result<Meta> {
     let table = database.begin_read()?.open_table(META)?;
     let fact = |name| -> Result<u64> {
         let value = table.get(name)?.map(|value| value.value());
-        value.ok_or_else(|| Failure::damaged(format_args!("its table of facts has no '{name}'")))
+        value.ok_or_else(|| Failure::damaged(format_args!("its table of facts lacks '{name}'")))
     };
     Ok(Meta {
         secret: fact("secret")?,

@@ -1,5 +1,5 @@
-//! The namespace as its users see it: the database as of its last commit, and all changes since
-//! over it. Owns what is cached.
+//! The namespace as its users see it: the database as of its last commit, overlaid with all later
+//! changes. Owns the caches.
 //!
 //! # Tables
 //!
@@ -15,11 +15,11 @@
 //! Numbers in keys are 8 bytes, big-endian; in values little-endian.
 //!
 //! # Layers
+//! # Layers
 //!
-//! A look-up asks the *active* overlay, which takes changes, then the *frozen* one, which a commit
-//! is writing into the database, then the database as of the commit before. So neither readers nor
-//! writers wait for a commit.
-//!
+//! A lookup consults the *active* overlay, which takes changes, then the *frozen* one, which a
+//! commit is writing into the database, then the database as of the previous commit. So neither
+//! readers nor writers wait for a commit.
 //! # Numbers
 //!
 //! Inodes and files of the object space have numbers from one sequence, and none is ever used
@@ -42,8 +42,8 @@ use parking_lot::Mutex;
 use redb::Database;
 use surface::Lineage;
 
-pub(crate) use self::database::{Anew, Frozen, create, meta};
 use self::database::{Base, Meta};
+pub(crate) use self::database::{Frozen, Reopen, create, meta};
 pub(crate) use self::rebuilt::{Rebuilt, Surviving};
 use crate::backend::Facts;
 use crate::failure::{Failure, Result};
@@ -51,22 +51,22 @@ use crate::inode::Inode;
 use crate::overlay::{self, Key, Merged, Overlay, Table, Value};
 use crate::tree::MountPoints;
 
-/// Numbers that may be used between two commits; a commit comes before they run out.
+/// Numbers available between two commits; a commit comes before they run out.
 const RESERVE: u64 = 1 << 16;
 
 /// Numbers that are reserved in the space at one time. Each reservation is a flush.
 const SPACE_RESERVE: u64 = 1 << 20;
 
-/// The first number that is given out. Those below are the root's, the log's, and kept.
+/// The first number assigned. Lower ones belong to the root and the log, or are reserved.
 pub(crate) const FIRST_NUMBER: u64 = 16;
 
-/// No key begins with so many of these: numbers stay below 2^63.
-pub(crate) const BEHIND_ALL: [u8; 9] = [0xff; 9];
-/// Inodes that the cache holds, some 250 bytes each, and of small files the content as well.
+/// Greater than all keys: numbers stay below 2^63.
+pub(crate) const AFTER_ALL_KEYS: [u8; 9] = [0xff; 9];
+/// Most inodes in the cache, some 250 bytes each, plus the content of small files.
 const CACHED_MAX: usize = 1 << 16;
 
-/// What changes may take in memory before a commit comes, about. While it is written, as much may
-/// come again.
+/// Approximate memory for changes before a commit is due. While it is written, as much again may
+/// accumulate.
 const OVERLAY_BYTES: usize = 32 << 20;
 
 /// The largest record of the log. More is committed: that costs less than to write it twice.
@@ -75,32 +75,31 @@ const RECORD_BYTES_MAX: usize = 1 << 20;
 /// Changes that are remembered for the next record of the log. More would not fit.
 const UNLOGGED_MAX: usize = 1 << 14;
 
-/// Bytes that a commit writes at least: heads, the tables of tables, and the map of free pages,
-/// some of them with their copies.
+/// Fewest bytes written by a commit: heads, the tables of tables, and the map of free pages, some
+/// of them with their copies.
 const COMMIT_BYTES: u64 = 128 << 10;
 
 /// Bytes that a change of a key makes a commit write at most, about: a leaf, and its part of the
 /// pages above and of their copies.
 const KEY_BYTES: u64 = 6 << 10;
 
-/// As long as a commit writes no more, it is not asked whether there is room for it before it is
-/// made.
+/// Commits up to this size are made without checking for space first.
 const COMMIT_BYTES_SMALL: u64 = 3 * COMMIT_BYTES;
 
-/// Of the room that there is, what one commit may need: while it is written, as much may come
-/// again.
+/// Fraction of the available space that one commit may need: while it is written, as much again may
+/// accumulate.
 const ROOM_DIVISOR: u64 = 4;
 
-/// Behind a commit that found no room, none comes early before the changes have grown by such a
-/// part.
+/// After a commit that found no space, no early one is tried before the changes have grown by this
+/// fraction.
 const POSTPONED_DIVISOR: u64 = 8;
 
-/// Whether a commit must come before the next change.
+/// Whether a commit is due before the next change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Due {
     /// It need not.
     Not,
-    /// It should, while there is room for it. If there is none, changes wait in memory.
+    /// It should come, if there is space for it. Otherwise changes wait in memory.
     Early,
     /// It must.
     Now,
@@ -110,7 +109,7 @@ pub(crate) enum Due {
 #[derive(Default)]
 struct Unlogged {
     keys: Vec<(Table, Key)>,
-    /// There were too many to remember: only a commit makes them durable.
+    /// There were too many to record: only a commit makes them durable.
     is_too_much: bool,
 }
 
@@ -124,7 +123,7 @@ impl Unlogged {
     }
 }
 
-/// What the log is to take.
+/// The part of the changes for the log.
 pub(crate) enum ToLog {
     /// The database or the log has all changes.
     Nothing,
@@ -132,10 +131,10 @@ pub(crate) enum ToLog {
     Record {
         commit: u64,
         body: Vec<u8>,
-        /// It takes for durable what may not be: a flush must come first.
+        /// Whether it depends on data that may not be durable: a flush must come first.
         must_flush_first: bool,
     },
-    /// More than a record holds: a commit must come.
+    /// Too large for a record: a commit is required.
     TooMuch,
 }
 
@@ -150,51 +149,52 @@ pub(crate) struct State {
     next: u64,
     reserved: u64,
     reserved_by_commit: u64,
-    /// The space keeps numbers below this one for the tree; `None` if it keeps none.
+    /// The space reserves numbers below this one for the tree; `None` if it reserves none.
     space_reserved: Option<u64>,
     meta: Meta,
     /// Changes since the share was opened; the last one's number.
     pub(crate) changes: u64,
     /// Trims that the next commit makes due.
     trims: Vec<(u64, u64)>,
-    /// A change takes for durable what no flush may have made so: data that a size shows, or that
-    /// something was discarded.
+    /// Whether a change depends on something that no flush may have made durable: data that a size
+    /// shows, or a discard.
     pub(crate) must_flush_first: bool,
-    /// Keys that the operation under way has changed, if there is a journal.
+    /// Keys changed by the current operation, if there is a journal.
     touched: Vec<(Table, Key)>,
     pub(crate) keeps_journal: bool,
     /// Bytes of records that went to the journal for the next commit.
     pub(crate) journal_bytes: usize,
-    /// Files of smaller numbers may have data behind their ends, because a session before did not
-    /// end in order.
+    /// Files with smaller numbers may have data past their ends, because an earlier session did not
+    /// end cleanly.
     loose_below: u64,
-    /// Files whose end has been seen to since.
+    /// Files whose ends were tidied since.
     tidied: HashSet<u64>,
-    /// Files behind whose end a write that was refused may have left something.
+    /// Files that may have data past their ends from a refused write.
     refused: HashSet<u64>,
     /// A commit found no room, and its changes wait for the next one.
     pub(crate) is_behind: bool,
-    /// A commit met a damaged page, and its changes wait for one that does not: none comes before.
+    /// A commit hit a damaged page, and its changes wait for one that does not: no change is
+    /// accepted before.
     pub(crate) is_stuck: bool,
-    /// The page can be read that the next new inode comes into.
+    /// Whether the page for the next new inode is readable.
     takes_inodes: bool,
-    /// No commit comes early that writes fewer bytes: one of so many found no room.
+    /// No early commit is made that writes fewer bytes: one of this size found no space.
     postponed_bytes: u64,
-    /// Directories that are kept for mounts of other trees.
+    /// Directories reserved for mounts of other trees.
     pub(crate) mount_points: MountPoints,
     /// Of the database.
     facts: Arc<Facts>,
-    anew: Anew,
+    reopen: Reopen,
 }
 
 impl State {
-    /// The namespace as of the last commit, for a new session. Nothing may be given out before a
+    /// The namespace as of the last commit, for a new session. No number may be assigned before a
     /// commit.
-    pub(crate) fn open(database: &Database, facts: Arc<Facts>, anew: Anew) -> Result<Self> {
+    pub(crate) fn open(database: &Database, facts: Arc<Facts>, reopen: Reopen) -> Result<Self> {
         let meta = database::meta(database)?;
         Ok(Self {
-            base: Base::read(database, anew.clone())?,
-            anew,
+            base: Base::read(database, reopen.clone())?,
+            reopen,
             active: Overlay::default(),
             frozen: None,
             unlogged: Unlogged::default(),
@@ -205,7 +205,7 @@ impl State {
             reserved_by_commit: 0,
             space_reserved: None,
             meta: Meta { commit: meta.commit + 1, ..meta },
-            // What opening changes is to be committed.
+            // The changes made by opening must be committed.
             changes: 1,
             trims: Vec::new(),
             must_flush_first: false,
@@ -224,23 +224,24 @@ impl State {
         })
     }
 
-    /// Takes changes from the record of a log or a journal, of the commit `commit`, with the next
-    /// number as of then. Returns whether any of it is a change of names, files or attributes.
+    /// Applies changes from a record of a log or a journal, belonging to the commit `commit`, with
+    /// the next number at that time. Returns whether any of them changes names, files or
+    /// attributes.
     pub(crate) fn replay(&mut self, commit: u64, next: u64, changes: &[u8]) -> Result<bool> {
         self.next = self.next.max(next);
         // Numbers of commits are not used twice.
         self.meta.commit = self.meta.commit.max(commit + 1);
         let mut is_for_users = false;
         overlay::apply(changes, |table, key, value| {
-            // A commit also notes by itself that it has discarded data.
+            // A commit also records on its own that it has discarded data.
             is_for_users |= table != Table::Trims;
             self.set(table, key, value);
         })?;
         Ok(is_for_users)
     }
 
-    /// Begins a session when all is replayed: returns the numbers that the one before may have
-    /// given out and lost. `replayed`: the session whose journal was replayed. `lineage`: that of
+    /// Starts a session after all replay: returns the numbers that the previous one may have
+    /// assigned and lost. `replayed`: the session whose journal was replayed. `lineage`: that of
     /// the space.
     pub(crate) fn begin_session(&mut self, replayed: u64, lineage: Option<Lineage>) -> Result<std::ops::Range<u64>> {
         let lost = self.begin_after_last(replayed)?;
@@ -256,12 +257,12 @@ impl State {
         Ok(lost)
     }
 
-    /// Begins a session whose numbers follow those of the last session in the same state.
+    /// Starts a session whose numbers follow those of the last session in the same state.
     fn begin_after_last(&mut self, replayed: u64) -> Result<std::ops::Range<u64>> {
         self.meta.session += 1;
         self.meta.replayed = replayed;
         self.loose_below = self.meta.loose;
-        // What the last session wanted to have discarded, and maybe did not.
+        // Discards requested by the last session, which may not have happened.
         self.trims = self.open_trims()?;
         if self.meta.clean {
             return Ok(0..0);
@@ -280,13 +281,14 @@ impl State {
         self.meta.generation
     }
 
-    /// Numbers below this one must be kept by the space before the next commit; `None` if they are.
+    /// Numbers below this one must be reserved in the space before the next commit; `None` if they
+    /// are.
     pub(crate) fn numbers_to_reserve(&self) -> Option<u64> {
         let needed = self.reserved + RESERVE;
         (self.space_reserved? < needed).then_some(needed + SPACE_RESERVE)
     }
 
-    /// The space keeps numbers below this one.
+    /// Records that the space reserves numbers below this one.
     pub(crate) fn numbers_are_reserved(&mut self, end: u64) {
         self.space_reserved = Some(end);
     }
@@ -301,8 +303,8 @@ impl State {
         self.meta.commit
     }
 
-    /// Whether a commit must come before the next change. `room` tells how much more the database
-    /// may take, and `journal_bytes` how many bytes of records the journal may have by then.
+    /// Whether a commit is due before the next change. `room` returns how much more the database
+    /// may grow, and `journal_bytes` is the limit for the journal's records.
     pub(crate) fn commit_due(&self, journal_bytes: usize, room: impl FnOnce() -> u64) -> Due {
         if self.reserved.saturating_sub(self.next) < 8
             || self.active.bytes() >= OVERLAY_BYTES
@@ -310,28 +312,28 @@ impl State {
         {
             return Due::Now;
         }
-        // In a space that is nearly full a commit comes early, as long as there is room for it.
+        // In a nearly full space a commit comes early, as long as there is space for it.
         let bytes = self.commit_bytes();
         let is_early = bytes > COMMIT_BYTES_SMALL.max(self.postponed_bytes) && bytes > room() / ROOM_DIVISOR;
         if is_early { Due::Early } else { Due::Not }
     }
 
-    /// An early commit found no room: changes go on in memory, and some of them come before the
+    /// An early commit found no space: changes continue in memory, and some accumulate before the
     /// next attempt.
     pub(crate) fn postpone_commit(&mut self) {
         let bytes = self.commit_bytes();
         self.postponed_bytes = bytes + bytes / POSTPONED_DIVISOR;
     }
 
-    /// What a commit would write, about, and not less: each key may lie in another page, unless
-    /// there are not so many pages.
+    /// Upper estimate of the bytes that a commit would write: each key may be in a different page,
+    /// as far as there are that many pages.
     pub(crate) fn commit_bytes(&self) -> u64 {
         let database = self.facts.length();
         let pages = (self.active.keys() as u64 * KEY_BYTES).min(database + database / 16);
         COMMIT_BYTES + database / 1024 + pages + 2 * self.active.bytes() as u64
     }
 
-    /// Whether a commit would give back what files held that have gone.
+    /// Whether a commit would free the space of deleted files.
     pub(crate) fn commit_frees(&self) -> bool {
         !self.trims.is_empty()
     }
@@ -341,15 +343,14 @@ impl State {
         self.active.keys() == 0 && self.frozen.is_none()
     }
 
-    /// A number that was never used.
+    /// Returns an unused number.
     pub(crate) fn allocate(&mut self) -> u64 {
         let number = self.next;
         self.next += 1;
         number
     }
 
-    /// The same for a new inode, unless the page is damaged that it would come into: no commit
-    /// could write it.
+    /// The same for a new inode, unless its target page is damaged: no commit could write it.
     ///
     /// # Errors
     /// Those of reading that page.
@@ -425,7 +426,7 @@ impl State {
     }
 
     fn all(&self, table: Table, mut each: impl FnMut(&[u8], &[u8]) -> Result<()>) -> Result<()> {
-        self.range(table, &[], &BEHIND_ALL, |key, value| each(key, value).map(|()| true))
+        self.range(table, &[], &AFTER_ALL_KEYS, |key, value| each(key, value).map(|()| true))
     }
 
     // Inodes.
@@ -436,7 +437,7 @@ impl State {
         self.look_at(number, Inode::clone)
     }
 
-    /// What `look` takes from an inode.
+    /// Applies `look` to an inode.
     ///
     /// # Errors
     /// `ESTALE` if there is no such inode.
@@ -477,8 +478,8 @@ impl State {
         self.unlogged.keys.retain(|(table, _)| *table != Table::Entries);
     }
 
-    /// The record for the journal of what the operation that ends has changed; `None` if it was
-    /// nothing. `request` and `result`: what was asked for, and what came of it.
+    /// Ends an operation and returns the journal record of its changes; `None` if there were none.
+    /// `request` and `result`: the request's number and its result.
     pub(crate) fn end_operation(&mut self, request: u64, result: u64) -> Option<Vec<u8>> {
         if self.touched.is_empty() {
             return None;
@@ -493,7 +494,7 @@ impl State {
         Some(record)
     }
 
-    /// What makes all changes until now durable.
+    /// Takes the changes whose durability makes everything so far durable.
     pub(crate) fn take_for_log(&mut self) -> ToLog {
         let must_flush_first = std::mem::take(&mut self.must_flush_first);
         let (frozen, active) = (std::mem::take(&mut self.unlogged_frozen), std::mem::take(&mut self.unlogged));
@@ -521,17 +522,17 @@ impl State {
         ToLog::Record { commit: self.meta.commit, body, must_flush_first }
     }
 
-    /// Nothing came of a record that was taken for the log.
+    /// A record taken for the log was not written.
     pub(crate) fn log_failed(&mut self) {
-        // Only a commit is sure to have all of it.
+        // Only a commit is certain to contain all of it.
         self.unlogged.is_too_much = true;
         self.must_flush_first = true;
     }
 
-    /// Gives a commit what it is to write. `is_last`: the session ends with it.
+    /// Returns the changes for a commit to write. `is_last`: the session ends with it.
     ///
     /// # Errors
-    /// `EIO` if the commit before this one failed.
+    /// `EIO` if the previous commit failed.
     pub(crate) fn freeze(&mut self, is_last: bool) -> Result<Frozen> {
         if self.frozen.is_some() {
             return Err(Failure::new(libc::EIO));
@@ -540,28 +541,28 @@ impl State {
         self.frozen = Some(overlay.clone());
         self.unlogged_frozen = std::mem::take(&mut self.unlogged);
         self.reserved_by_commit = self.next + RESERVE;
-        // What could not be tidied in this session is for the next one.
+        // Ends that were not tidied in this session are left to the next one.
         if !self.refused.is_empty() {
             self.meta.loose = self.next;
         }
         let meta = Meta { used: self.next, reserved: self.reserved_by_commit, clean: is_last, ..self.meta };
         self.meta.commit += 1;
-        // Changes that are behind stay in the journal, and so do those that come with them.
+        // Postponed changes stay in the journal, and so do those that depend on them.
         if !self.is_behind {
             self.journal_bytes = 0;
         }
         Ok(Frozen { overlay, meta, trims: std::mem::take(&mut self.trims), changes: self.changes })
     }
 
-    /// Goes on when there was no room for a commit, or a page that it needs is damaged: its changes
-    /// wait for the next one.
+    /// Continues after a commit that found no space, or needs a damaged page: its changes wait for
+    /// the next one.
     ///
-    /// Records of the log and of the journal lie in the half of their commit, and those of two
-    /// commits can be told apart. So no third one begins before the one that is behind is durable:
-    /// the next commit keeps all changes waiting, and if it fails too, it has not been.
+    /// Records of the log and of the journal are in the half of their commit, which distinguishes
+    /// two commits. So no third one starts before the postponed one is durable: the next commit
+    /// holds back all changes, and if it fails too, it never existed.
     pub(crate) fn unfreeze(&mut self, frozen: Frozen) {
         self.frozen = None;
-        self.active.take_in(&frozen.overlay);
+        self.active.absorb(&frozen.overlay);
         self.unlogged.is_too_much = true;
         self.unlogged_frozen = Unlogged::default();
         let since = std::mem::replace(&mut self.trims, frozen.trims);
@@ -572,14 +573,14 @@ impl State {
         self.is_behind = true;
     }
 
-    /// Reads from a database that was opened anew, as of the same commit.
+    /// Switches to a reopened database, as of the same commit.
     pub(crate) fn read_from(&mut self, database: &Database, facts: Arc<Facts>) -> Result<()> {
-        self.base = Base::read(database, self.anew.clone())?;
+        self.base = Base::read(database, self.reopen.clone())?;
         (self.facts, self.takes_inodes) = (facts, false);
         Ok(())
     }
 
-    /// Goes on when the frozen changes are durable.
+    /// Continues when the frozen changes are durable.
     pub(crate) fn thaw(&mut self, database: &Database, facts: Arc<Facts>) -> Result<()> {
         self.read_from(database, facts)?;
         self.is_stuck = false;

@@ -1,4 +1,4 @@
-//! A database that is filled with what another one, which is damaged, still has.
+//! A new database, filled with the intact content of a damaged one.
 
 use std::collections::HashMap;
 
@@ -10,10 +10,10 @@ use crate::failure::Result;
 use crate::names;
 use crate::overlay::{Key, Table};
 
-/// Facts beside the tables.
+/// Facts outside the tables.
 pub(crate) struct Surviving {
     pub(crate) facts: HashMap<String, u64>,
-    /// Nothing is lost.
+    /// Whether nothing is lost.
     pub(crate) is_whole: bool,
     /// Two random numbers.
     pub(crate) random: [u64; 2],
@@ -38,7 +38,7 @@ impl Rebuilt {
         for table in Table::ALL {
             let mut written = transaction.open_table(TABLES[table as usize])?;
             for (_, key, value) in pairs.iter().filter(|(of, ..)| *of == table) {
-                // Of each table the key begins with a number that was given out.
+                // In each table the key begins with an assigned number.
                 self.largest = self.largest.max(super::number(key));
                 written.insert(&key[..], &value[..])?;
             }
@@ -46,8 +46,7 @@ impl Rebuilt {
         Ok(transaction.commit()?)
     }
 
-    /// Enters the facts, durably. Names are entered anew if the secret is lost that says where they
-    /// are.
+    /// Adds the facts, durably. Names get new cookies if the secret that determines them is lost.
     pub(crate) fn finish(mut self, surviving: &Surviving) -> Result<()> {
         let fact = |name: &str| surviving.facts.get(name).copied();
         let secret = match fact("secret") {
@@ -64,7 +63,7 @@ impl Rebuilt {
             secret,
             used,
             reserved: fact("reserved").unwrap_or(used + RESERVE),
-            // Data that no inode is known of is to be found, and not discarded.
+            // Data without a known inode should be recovered, and not discarded.
             clean: !surviving.is_whole || fact("clean").unwrap_or(0) != 0,
             commit: fact("commit").unwrap_or(0),
             // No record of a log or journal is of a session that is not known.

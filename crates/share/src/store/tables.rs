@@ -1,4 +1,4 @@
-//! What the tables of the namespace mean: entries, extended attributes, orphans, trims.
+//! Operations on the tables of the namespace: entries, extended attributes, orphans, trims.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ impl State {
         Ok(found)
     }
 
-    /// The name if it is there, and the cookie that it would get.
+    /// The name if it exists, and the cookie that it would get.
     fn find_place(&self, directory: u64, name: &[u8]) -> Result<(Option<(u64, Named)>, u64)> {
         let first = names::first_cookie(name, self.meta.secret);
         let (from, to) = (names::key(directory, first), names::key(directory, first + names::TWINS_MAX));
@@ -35,7 +35,7 @@ impl State {
         Ok((found, free))
     }
 
-    /// Adds a name that is not there.
+    /// Adds a new name.
     pub(crate) fn add_entry(&mut self, directory: u64, name: &[u8], inode: u64, kind: u32) -> Result<()> {
         let (_, cookie) = self.find_place(directory, name)?;
         if cookie >= names::first_cookie(name, self.meta.secret) + names::TWINS_MAX {
@@ -45,7 +45,7 @@ impl State {
         Ok(())
     }
 
-    /// Makes a name that is there mean another inode.
+    /// Points an existing name to another inode.
     pub(crate) fn set_entry(&mut self, directory: u64, cookie: u64, name: &[u8], inode: u64, kind: u32) {
         self.put_value(Table::Entries, &names::key(directory, cookie), &names::encode(inode, kind, name));
     }
@@ -54,8 +54,7 @@ impl State {
         self.set(Table::Entries, &names::key(directory, cookie), None);
     }
 
-    /// Entries of a directory whose cookies are greater than `after`, as long as `wants_more` says
-    /// so.
+    /// Entries of a directory with cookies greater than `after`, until `wants_more` returns false.
     pub(crate) fn list(
         &self,
         directory: u64,
@@ -116,26 +115,25 @@ impl State {
         Ok(orphans)
     }
 
-    /// Has a file of the object space discarded from a byte on, once what has changed until now is
-    /// durable.
+    /// Discards a file of the object space from a byte on, once all changes so far are durable.
     pub(crate) fn trim(&mut self, data: u64, from: u64) {
         self.put_value(Table::Trims, &data.to_be_bytes(), &from.to_le_bytes());
         self.trims.push((data, from));
     }
 
-    /// Notes a cut of the file of a node for the next session: this one does it itself, and says so
-    /// with [`Self::trim_done`].
+    /// Records a cut of a node's file for the next session: this session makes it itself, and
+    /// reports that with [`Self::trim_done`].
     pub(crate) fn note_trim(&mut self, data: u64, from: u64, node: u64) {
         self.put_value(Table::Trims, &data.to_be_bytes(), &[from.to_le_bytes(), node.to_le_bytes()].concat());
     }
 
-    /// Has discarded behind the next commit what could not be behind this one.
+    /// Reschedules discards that failed after this commit for the next one.
     pub(crate) fn trim_again(&mut self, trims: Vec<(u64, u64)>) {
         self.trims.extend(trims);
     }
 
-    /// What a session has left to be discarded. A cut behind which its file has grown was carried
-    /// out before: to do it again would take later data. It is forgotten.
+    /// The discards left by a session. If the file has grown since a cut, the cut was carried out:
+    /// repeating it would remove later data. It is dropped.
     pub(super) fn open_trims(&mut self) -> Result<Vec<(u64, u64)>> {
         let mut noted = Vec::new();
         self.all(Table::Trims, |key, value| {
@@ -173,7 +171,7 @@ impl State {
         self.set(Table::Trims, &data.to_be_bytes(), None);
     }
 
-    /// The same for a trim behind a commit, unless another one of the same file has come since.
+    /// The same for a trim after a commit, unless a later one for the same file exists.
     pub(crate) fn trim_done_from(&mut self, data: u64, from: u64) {
         let noted = self.active.get(Table::Trims, &data.to_be_bytes()).and_then(|value| value.as_ref());
         let is_another = noted.is_some_and(|value| value.get(..8) != Some(&from.to_le_bytes()[..]));
@@ -182,13 +180,13 @@ impl State {
         }
     }
 
-    /// Whether data may lie behind the end of a file: the session before did not end in order, or a
+    /// Whether data may be past the end of a file: the previous session did not end cleanly, or a
     /// write was refused.
     pub(crate) fn has_loose_end(&self, data: u64) -> bool {
         data < self.loose_below && !self.tidied.contains(&data) || self.refused.contains(&data)
     }
 
-    /// A write behind the end of a file was refused, and may have left something there.
+    /// Records that a refused write may have left data past the end of a file.
     pub(crate) fn end_is_loose(&mut self, data: u64) {
         self.refused.insert(data);
     }
@@ -227,7 +225,7 @@ impl State {
         Ok(all)
     }
 
-    /// Inodes that have extended attributes, with all flags that stand for one of theirs.
+    /// Inodes with extended attributes, and the flags that correspond to these.
     pub(crate) fn xattr_owners(&self, flag_of: fn(&[u8]) -> Option<Flags>) -> Result<BTreeMap<u64, Flags>> {
         let mut owners = BTreeMap::<u64, Flags>::new();
         self.all(Table::Xattrs, |key, _| {

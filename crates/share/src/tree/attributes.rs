@@ -17,13 +17,13 @@ pub(super) const FILE_BYTES_MAX: u64 = (1 << 52) - 1;
 /// A time to set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TimeToSet {
-    /// The present.
+    /// The current time.
     Now,
     /// That one.
     At(Time),
 }
 
-/// Attributes to set; those that are `None` stay.
+/// Attributes to set; `None` leaves one unchanged.
 #[derive(Debug, Clone, Copy, Default)]
 #[allow(missing_docs, reason = "as in `struct iattr`")]
 pub struct SetAttributes {
@@ -39,7 +39,7 @@ pub struct SetAttributes {
     pub kill_every_sgid: bool,
 }
 
-/// An access time this old moves with the next read, whatever has changed.
+/// An access time this old is updated by the next read in any case.
 const ACCESS_SECONDS_MAX: i64 = 24 * 60 * 60;
 
 fn has_old_access(inode: &Inode, now: Time) -> bool {
@@ -53,7 +53,7 @@ fn has_old_access(inode: &Inode, now: Time) -> bool {
 pub enum SetId {
     /// The caller may keep them, or there are none.
     Kept,
-    /// They go. `every_sgid`: the caller is not in the file's group.
+    /// They are cleared. `every_sgid`: the caller is not in the file's group.
     #[allow(missing_docs, reason = "it is said above")]
     Cleared { every_sgid: bool },
 }
@@ -87,18 +87,18 @@ impl Tree {
         Ok(())
     }
 
-    /// Whether a read of a node would move its access time.
+    /// Whether a read of a node would update its access time.
     ///
     /// # Errors
-    /// `ESTALE` if it is not there.
+    /// `ESTALE` if it does not exist.
     pub fn has_old_access(&self, node: u64) -> Result<bool> {
         let now = self.now();
         self.look_at(node, |inode| has_old_access(inode, now))
     }
 
-    /// Clears set-id bits of a file that is about to change, in a change of
-    /// its own: if the server dies in between, the content is the old one. `every_sgid`: the caller
-    /// is not in the file's group. Returns whether the mode has changed.
+    /// Clears set-id bits of a file that is about to change, as a separate change: if the server
+    /// dies in between, the content is the old one. `every_sgid`: the caller is not in the file's
+    /// group. Returns whether the mode has changed.
     ///
     /// # Errors
     /// Those of the namespace.
@@ -122,7 +122,7 @@ impl Tree {
     /// Sets attributes.
     ///
     /// # Errors
-    /// `EISDIR` or `EINVAL` for the size of what is no file, `EFBIG`.
+    /// `EISDIR` or `EINVAL` for the size of anything other than a file, `EFBIG`.
     pub fn set_attributes(&self, node: u64, wanted: &SetAttributes) -> Result<Inode> {
         let _passed = self.pass();
         let _alone = wanted.size.map(|_| self.lock_of(node).write());
@@ -130,8 +130,8 @@ impl Tree {
             self.move_out(node)?;
         }
         let now = self.now();
-        // Size and attributes are one change: if the request comes again, it was done, or nothing
-        // of it was.
+        // Size and attributes are one change: if the request is repeated, it was done completely or
+        // not at all.
         let mut state = self.change_last()?;
         let mut inode = state.inode(node)?;
         let before = inode.size;
@@ -180,7 +180,8 @@ impl Tree {
         Ok(inode)
     }
 
-    /// Gives a file another size. The caller is alone with it, and cuts it off behind this.
+    /// Changes the size of a file. The caller has exclusive access to it, and cuts the data off
+    /// afterwards.
     fn set_size(&self, state: &mut State, inode: &mut Inode, size: u64) -> Result<()> {
         match inode.kind() {
             libc::S_IFREG => {}
@@ -210,7 +211,7 @@ impl Tree {
         if size == 0 {
             inode.flags.set(Flags::SPARSE, false);
             compression::forget_content(inode);
-            // The content goes once this is durable; what is written from now on lies elsewhere.
+            // The content is dropped once this is durable; later writes go to another place.
             state.trim(inode.data, 0);
             inode.data = state.allocate();
             inode.content = Some(Box::default());
@@ -218,11 +219,11 @@ impl Tree {
         Ok(())
     }
 
-    /// Makes what a cut has left behind the end of a file read as zeroes, before the file can grow
-    /// again, and not before the cut is durable.
+    /// Makes the remains past the end of a cut file read as zeroes, before the file can grow again,
+    /// and not before the cut is durable.
     fn cut_off(&self, node: u64, cut: &Inode, before: u64) -> Result<()> {
         if let Err(failure) = self.sync() {
-            // It is not cut off: else the old bytes would show when the file grows.
+            // Not cut off yet: otherwise the old bytes would appear when the file grows.
             let mut state = self.change_anyway();
             let inode = state.inode(node)?;
             state.put(node, Inode { size: before, ..inode });

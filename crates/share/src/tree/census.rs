@@ -1,4 +1,4 @@
-//! All that a namespace holds, and what in it contradicts itself.
+//! The complete content of a namespace, and its inconsistencies.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -9,62 +9,61 @@ use crate::names::{self, Named};
 use crate::store::State;
 use crate::tree::xattr;
 
-/// Directories above one another that a path is told of: those of a path that a program can use,
-/// many times over.
+/// Most nested directories in a displayed path: many times those of any usable path.
 const DEPTH_MAX: usize = 4096;
 
-/// A name: the directory and the cookie that it is at, and what it says.
+/// A name: its directory and cookie, and its content.
 pub(super) struct Entry {
     pub(super) directory: u64,
     pub(super) cookie: u64,
     pub(super) named: Named,
 }
 
-/// A fault. Entries are told by their index.
+/// A fault. Entries are identified by their index.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Wrong {
     /// There is no root.
     NoRoot,
     /// A name in an inode that is no directory.
     Stray(usize),
-    /// A name that means an inode which is not there.
+    /// A name whose inode does not exist.
     Nothing(usize),
-    /// A name that says another type than its inode.
+    /// A name whose type differs from its inode's.
     Kind(usize),
     /// A name at a place where no look-up finds it.
     Misplaced(usize),
     /// A directory's second name.
     SecondName(usize),
-    /// A directory that says of another one that it is in it.
+    /// A directory whose parent pointer names another directory.
     Parent(usize),
-    /// A directory that is below itself, so that no path leads to it from the root.
+    /// An inode without a name that is not awaiting removal.
     InItself(u64),
     /// An inode that has no name, and is not waiting to be removed.
     Nameless(u64),
     /// An inode that counts another number of names than it has.
     Links { inode: u64, expected: u32 },
-    /// Listed as one that is to be removed, and it has a name, or it is not there.
+    /// Listed for removal, but it has a name, or does not exist.
     NotAnOrphan(u64),
-    /// To be removed, and not listed as such.
+    /// Awaiting removal, but not listed.
     Unlisted(u64),
-    /// Extended attributes of an inode that is not there.
+    /// Extended attributes of an inode that does not exist.
     Xattrs(u64),
-    /// An inode that says that it has an access ACL, and has none.
+    /// An inode whose flag for an access ACL is set, without one.
     AccessAcl(u64),
-    /// A directory that says that it has an ACL for new files in it, and has none.
+    /// A directory whose flag for a default ACL is set, without one.
     DefaultAcl(u64),
-    /// A file that says that it has capabilities, and has none.
+    /// A file whose flag for capabilities is set, without any.
     Capability(u64),
     /// An inode that has an ACL or capabilities, and does not say so: they do not count.
     Unsaid(u64),
     /// Two inodes with the same data.
     SharedData(u64, u64),
-    /// A file whose data has no place.
+    /// A file without a location for its data.
     NoData(u64),
 }
 
 impl Wrong {
-    /// In which order they are mended: each step may show that what comes later is not wrong.
+    /// Order of repair: each step may resolve faults of later ones.
     pub(super) fn step(&self) -> u32 {
         match self {
             Self::InItself(_) => 1,
@@ -76,14 +75,14 @@ impl Wrong {
     }
 }
 
-/// A namespace as it was at one moment.
+/// A namespace at a point in time.
 pub(super) struct Census {
     pub(super) inodes: HashMap<u64, Inode>,
     pub(super) entries: Vec<Entry>,
     orphans: BTreeSet<u64>,
-    /// Inodes that have extended attributes, with the flags that stand for these.
+    /// Inodes with extended attributes, and the flags that correspond to these.
     with_xattrs: BTreeMap<u64, Flags>,
-    /// Of each inode that is named, one of its names.
+    /// One of the names of each named inode.
     name_of: HashMap<u64, usize>,
     secret: u64,
 }
@@ -177,7 +176,8 @@ impl Census {
             let named = names.get(&number).copied().unwrap_or(0);
             let is_orphan = self.orphans.contains(&number);
             let expected = match inode.is_directory() {
-                // `.`, the name in its parent (the root's is its own), and `..` of those in it.
+                // `.`, the name in its parent (the root's is its own), and `..` of its
+                // subdirectories.
                 true if named == 0 && number != ROOT => 0,
                 true => 2 + directories.get(&number).copied().unwrap_or(0),
                 false => named,
@@ -213,7 +213,7 @@ impl Census {
         wrong
     }
 
-    /// What an inode says of its attributes, and those that it has.
+    /// Compares the flags of an inode with the attributes that it has.
     fn compare_attributes(&self, number: u64, said: Flags, wrong: &mut Vec<Wrong>) {
         let there = self.with_xattrs.get(&number).copied().unwrap_or_default();
         let faults = [
@@ -250,56 +250,63 @@ impl Census {
     pub(super) fn words(&self, wrong: &Wrong) -> String {
         let entry = |index: usize| &self.entries[index];
         match *wrong {
-            Wrong::NoRoot => "/: the root directory is not there".to_owned(),
+            Wrong::NoRoot => "/: the root directory is missing".to_owned(),
             Wrong::Stray(index) => {
                 format!(
-                    "{}: the name is in inode {}, which is no directory",
+                    "{}: the name is in inode {}, which is not a directory",
                     self.path_of(index),
                     entry(index).directory
                 )
             }
             Wrong::Nothing(index) => {
                 format!(
-                    "{}: the name means inode {}, which is not there",
+                    "{}: the name refers to inode {}, which does not exist",
                     self.path_of(index),
                     entry(index).named.inode
                 )
             }
-            Wrong::Kind(index) => format!("{}: the name has another type than its inode", self.path_of(index)),
-            Wrong::Misplaced(index) => format!("{}: the name is where no look-up finds it", self.path_of(index)),
+            Wrong::Kind(index) => {
+                format!("{}: the type in the name differs from that of its inode", self.path_of(index))
+            }
+            Wrong::Misplaced(index) => format!("{}: the name is in the wrong place for lookups", self.path_of(index)),
             Wrong::SecondName(index) => format!("{}: a second name of a directory", self.path_of(index)),
             Wrong::Parent(index) => {
                 let inode = entry(index).named.inode;
                 let says = self.inodes.get(&inode).map_or(0, |inode| inode.parent);
                 let is_in = entry(index).directory;
-                format!("{}: the directory is in inode {is_in}, and says {says}", self.path_of(index))
+                format!(
+                    "{}: the directory is in inode {is_in}, but its parent is recorded as {says}",
+                    self.path_of(index)
+                )
             }
-            Wrong::InItself(inode) => format!("inode {inode}: the directory is below itself, and no path leads to it"),
+            Wrong::InItself(inode) => {
+                format!("inode {inode}: the directory is below itself, without a path from the root")
+            }
             Wrong::Nameless(inode) => format!("inode {inode} has no name"),
             Wrong::Links { inode, expected } => {
                 let counted = self.inodes.get(&inode).map_or(0, |inode| inode.links);
-                format!("{}: inode {inode} counts {counted} links and has {expected}", self.path(inode))
+                format!("{}: inode {inode} records {counted} links but has {expected}", self.path(inode))
             }
             Wrong::NotAnOrphan(inode) => match self.inodes.contains_key(&inode) {
-                true => format!("{}: inode {inode} is listed as one without a name, and has one", self.path(inode)),
-                false => format!("inode {inode} is listed as one without a name, and is not there"),
+                true => format!("{}: inode {inode} is listed as nameless, but has a name", self.path(inode)),
+                false => format!("inode {inode} is listed as nameless, but does not exist"),
             },
             Wrong::Unlisted(inode) => {
-                format!("{}: inode {inode} counts no links, and is not listed as one without a name", self.path(inode))
+                format!("{}: inode {inode} records no links, but is not listed as nameless", self.path(inode))
             }
-            Wrong::Xattrs(inode) => format!("extended attributes belong to inode {inode}, which is not there"),
+            Wrong::Xattrs(inode) => format!("extended attributes belong to inode {inode}, which does not exist"),
             Wrong::AccessAcl(inode) => format!("{}: its access ACL is lost", self.path(inode)),
-            Wrong::DefaultAcl(inode) => format!("{}: the ACL for what is made in it is lost", self.path(inode)),
+            Wrong::DefaultAcl(inode) => format!("{}: its default ACL is lost", self.path(inode)),
             Wrong::Capability(inode) => {
                 format!("{}: its capabilities (security.capability) are lost", self.path(inode))
             }
             Wrong::Unsaid(inode) => {
-                format!("{}: inode {inode} has an ACL or capabilities that it does not tell of", self.path(inode))
+                format!("{}: inode {inode} has an ACL or capabilities that it does not record", self.path(inode))
             }
             Wrong::SharedData(one, two) => {
                 format!("{} and {}: inodes {one} and {two} have the same data", self.path(one), self.path(two))
             }
-            Wrong::NoData(inode) => format!("{}: inode {inode} has no place for its data", self.path(inode)),
+            Wrong::NoData(inode) => format!("{}: inode {inode} has no location for its data", self.path(inode)),
         }
     }
 }

@@ -1,12 +1,12 @@
-//! Whether the namespace agrees with itself.
+//! Checks the consistency of the namespace.
 
 use super::Tree;
 use super::census::Census;
 use crate::failure::Result;
 
 impl Tree {
-    /// Faults of the namespace, a sentence each; none if it agrees with itself. Nothing may change
-    /// it meanwhile, and no orphan be open.
+    /// Returns the faults of the namespace, one sentence each; none if it is consistent. It must
+    /// not change during the check, and no orphan may be open.
     ///
     /// # Errors
     /// Those of reading it.
@@ -15,7 +15,7 @@ impl Tree {
         Ok(census.wrongs().iter().map(|wrong| census.words(wrong)).collect())
     }
 
-    /// How many inodes there are, for checks that none is left behind.
+    /// Number of inodes, for checks that none is leaked.
     ///
     /// # Errors
     /// Those of reading the namespace.
@@ -23,7 +23,7 @@ impl Tree {
         Ok(self.state.read().all_inodes()?.len() as u64)
     }
 
-    /// How many extended attributes there are, for checks that none is left behind.
+    /// Number of extended attributes, for checks that none is leaked.
     ///
     /// # Errors
     /// Those of reading the namespace.

@@ -1,5 +1,4 @@
-//! Making changes durable: by a commit of the database from time to time, and by the log when
-//! `fsync` asks.
+//! Makes changes durable: by periodic commits of the database, and by the log on `fsync`.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,17 +10,17 @@ use crate::failure::{Failure, Result};
 use crate::scratch::Scratch;
 use crate::store::{State, ToLog};
 
-/// Commits behind which a tree that changes meanwhile is settled as far as it can be.
+/// Commits after which a tree that keeps changing is settled as far as possible.
 const SETTLING_COMMITS: u32 = 4;
 
-/// What a new name costs, about, with its inode and its part of the pages that they are in.
+/// Approximate cost of a new name, with its inode and its share of their pages.
 const NAME_BYTES: usize = 4 << 10;
 
 /// Why a commit failed.
 enum Failed {
     /// Its changes wait for the next one.
     Waits(Failure),
-    /// Nothing becomes durable until the share is opened again.
+    /// Nothing becomes durable until the share is reopened.
     ForGood(Failure),
 }
 
@@ -37,32 +36,33 @@ impl From<surface::Error> for Failed {
     }
 }
 
-/// A commit failed for a page that it needs: its changes wait, and no more come before a commit.
+/// A commit failed because of a page that it needs: its changes wait, and no more are accepted
+/// before a commit.
 fn stuck(state: &mut State, failure: Failure) -> Failed {
     if failure.errno() != libc::ENOSPC && !std::mem::replace(&mut state.is_stuck, true) {
         log::error!(
-            "a share takes no changes: a page of its names cannot be read that they need; all other names can be read, \
-             and earlier changes are in memory; shale check --repair mends it, when the share is not served"
+            "a share accepts no changes: a page of its names that they need is unreadable; all other names can be read, \
+             and earlier changes are in memory; to repair it, run shale check --repair while the share is not served"
         );
     }
     Failed::Waits(failure)
 }
 
 impl Tree {
-    /// Writes all changes that were made before the call into the database, durably. One commit
-    /// serves all that wait for it; reads and changes go on meanwhile.
+    /// Writes all changes made before the call into the database, durably. One commit serves all
+    /// callers that wait for it; reads and changes continue.
     ///
     /// # Errors
-    /// `ENOSPC`: all goes on, and a later commit makes it durable. `EIO`: no change is taken until
-    /// the share is opened again, or a commit comes that can read the page for which this one
-    /// failed. Nothing that was durable is lost.
+    /// `ENOSPC`: operation continues, and a later commit makes the changes durable. `EIO`: no
+    /// change is accepted until the share is reopened, or a commit can read the page for which this
+    /// one failed. Nothing durable is lost.
     pub fn commit(&self) -> Result<()> {
         let wanted = self.state.read().changes;
         self.commit_up_to(wanted, false)
     }
 
-    /// Commits until nothing is left that only memory has: neither changes, nor that something was
-    /// discarded. For a journal, which has what comes from then on.
+    /// Commits until nothing exists in memory only: neither changes, nor completed discards. For a
+    /// journal, which records everything from then on.
     ///
     /// # Errors
     /// As [`Self::commit`].
@@ -79,7 +79,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Commits, and says that the session ended in order. Nothing may be changed any more.
+    /// Commits, and records that the session ended cleanly. Nothing may be changed afterwards.
     ///
     /// # Errors
     /// As [`Self::commit`].
@@ -107,7 +107,7 @@ impl Tree {
         }
     }
 
-    /// What found no room can be tried again; all else has failed for good.
+    /// A lack of space can be retried; all other failures are final.
     fn note_failure(&self, failure: Failure) {
         if failure.errno() != libc::ENOSPC {
             self.has_failed.store(true, Ordering::Release);
@@ -123,7 +123,7 @@ impl Tree {
     }
 
     fn try_commit(&self, namespace: &mut Namespace, is_last: bool) -> std::result::Result<(), Failed> {
-        // A database that could not read something does nothing more.
+        // A database with a failed read has stopped.
         if namespace.is_read_only || namespace.facts.was_damaged() {
             let writable = Namespace::open(&self.space, self.options);
             let mut state = self.state.write();
@@ -132,13 +132,13 @@ impl Tree {
         }
         self.reserve_numbers()?;
         let bytes = self.state.read().commit_bytes();
-        // If there is not so much, it may do with less: the bytes are reckoned cautiously.
+        // Even without that much, it may succeed: the estimate is cautious.
         let has_room = self.space.set_aside(bytes).is_ok();
         let mut state = self.state.write();
         let frozen = state.freeze(is_last)?;
-        // Behind one that failed, nothing changes meanwhile: see `State::unfreeze`.
+        // After a failed one, nothing changes in the meantime: see `State::unfreeze`.
         let waiting = state.is_behind.then_some(state);
-        // A canary: what the commit will remove goes before it is durable.
+        // A canary: data that the commit will free is removed before it is durable.
         if crate::canary!("discard-before-durable") {
             for &(data, from) in &frozen.trims {
                 self.space.discard(data, from..u64::MAX)?;
@@ -160,16 +160,15 @@ impl Tree {
         match committed {
             Ok(()) => state.thaw(&namespace.database, namespace.facts.clone())?,
             Err(_) if namespace.facts.was_full() => {
-                // It does nothing more for readers either. To open it anew for writers may ask for
-                // room again.
+                // It has stopped for readers, too. Reopening it for writers may need space again.
                 let below = Arc::new(Scratch::over(self.space.clone()));
                 let read_only = Namespace { is_read_only: true, ..Namespace::open(&(below as _), self.options)? };
                 namespace.replace(read_only, &mut state)?;
                 state.unfreeze(frozen);
-                // The caller is told, and so is the user, by the health of the pool: each try would
-                // fill the log.
+                // The caller gets the error, and the user sees it in the pool's health: logging
+                // each attempt would fill the log.
                 log::debug!(
-                    "the namespace of a share finds no room, and is not durable (room was set aside: {has_room})"
+                    "the namespace of a share finds no space, and is not durable (space was reserved: {has_room})"
                 );
                 return Err(Failure::new(libc::ENOSPC).into());
             }
@@ -181,18 +180,18 @@ impl Tree {
         }
         drop(state);
         self.committed.store(frozen.changes, Ordering::Release);
-        // 2. Data that no name shows any more.
+        // 2. Discard data that no name refers to any more.
         let mut left = Vec::new();
         for &(data, from) in &frozen.trims {
             match self.space.discard(data, from..u64::MAX) {
                 Ok(()) => {}
-                // Once more behind the next commit.
+                // Once more after the next commit.
                 Err(error) if error.kind() == ErrorKind::Full => left.push((data, from)),
                 Err(error) => return Err(error.into()),
             }
         }
-        // The journal and the next commit say that the data is gone, and no program looks for it
-        // then: so first all of it must be.
+        // The journal and the next commit record that the data is gone, and no program looks for it
+        // afterwards: so all of it must be gone first.
         if !frozen.trims.is_empty() && !crate::canary!("discards-not-finished") {
             match self.space.finish_discards() {
                 Ok(()) => {}
@@ -200,15 +199,16 @@ impl Tree {
                 Err(error) => return Err(error.into()),
             }
         }
-        // The next commit forgets it, when the discards are durable. Nothing asks for that commit.
+        // The next commit drops the record, when the discards are durable. Nothing requires that
+        // commit.
         if !frozen.trims.is_empty() && !is_last {
             let mut state = self.state.write();
             let nothing_else = state.changes == frozen.changes;
             state.must_flush_first = true;
             let is_done = |trim: &&(u64, u64)| !left.contains(trim);
             frozen.trims.iter().filter(is_done).for_each(|&(data, from)| state.trim_done_from(data, from));
-            // A cut that is left is seen to when its file grows, or by the next opening: data that
-            // comes before the next commit must stay.
+            // An interrupted cut is completed when its file grows, or by the next opening: data
+            // written before the next commit must stay.
             left.retain(|(_, from)| *from == 0);
             state.trim_again(left);
             if let Some(record) = state.end_operation(0, 0) {
@@ -221,14 +221,14 @@ impl Tree {
         Ok(())
     }
 
-    /// Fails if names and what belongs to them, `bytes` of it, find no room where data would not
-    /// find any. Removed files give their room back first.
+    /// Fails if names and their data, `bytes` of it, find no space where file data would not find
+    /// any. Removed files free their space first.
     pub(super) fn admit(&self, bytes: usize) -> Result<()> {
         self.or_after_giving_back(|| self.space.admit((NAME_BYTES + bytes) as u64))
     }
 
-    /// Does something that asks for room; if there is none, does it once more when removed files
-    /// have given theirs back.
+    /// Executes an operation that needs space; if there is none, retries it once after removed
+    /// files have freed theirs.
     pub(super) fn or_after_giving_back<T>(&self, mut what: impl FnMut() -> surface::Result<T>) -> Result<T> {
         match what() {
             Err(error) if error.kind() == ErrorKind::Full && self.state.read().commit_frees() => {
@@ -261,7 +261,7 @@ impl Tree {
             (state.changes, state.take_for_log())
         };
         let is_logged = match to_log {
-            // Nothing of it is lost if it fails.
+            // If it fails, nothing is lost.
             ToLog::Nothing => {
                 self.space.flush().inspect_err(|_| self.state.write().must_flush_first = true)?;
                 true
@@ -276,8 +276,8 @@ impl Tree {
             }
         };
         if !is_logged {
-            // No record has the changes that the log was to take. A commit that fails early,
-            // because the database finds no room to be opened, does not remember them either.
+            // No record contains the changes intended for the log. A commit that fails early,
+            // because the database finds no space to be opened, does not remember them either.
             let committed = self.commit_up_to(wanted, false);
             committed.inspect_err(|_| self.state.write().log_failed())?;
         }
@@ -285,7 +285,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Whether there was room for it.
+    /// Returns whether it fitted.
     fn write_log(&self, log: &mut crate::log::Log, commit: u64, body: &[u8], must_flush_first: bool) -> Result<bool> {
         if must_flush_first && !crate::canary!("size-before-data") {
             self.space.flush()?;

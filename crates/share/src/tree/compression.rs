@@ -1,15 +1,15 @@
-//! How files are compressed: decisions when they are made and when their first bytes come, and
-//! values that users set. Owns when a decision is taken; `compression.rs` and `policy` take it.
+//! Compression of files: decisions on creation and at the first bytes, and values set by users.
+//! Owns the timing of decisions; `compression.rs` and `policy` make them.
 //!
 //! 1. A new file or directory inherits the value of its directory. A file's name is looked up in
 //!    the rules.
-//! 2. Where the name tells nothing, the first bytes are looked at when they are written.
-//! 3. The decision goes with the file, whatever it is called later, and its data is written by it.
-//!    A file that is emptied is looked at again.
+//! 2. If the name matches no rule, the first bytes are examined when they are written.
+//! 3. The decision stays with the file when it is renamed, and applies to its data. A file that is
+//!    emptied is examined again.
 
 use std::sync::Arc;
 
-use policy::{HEAD_BYTES, InForce, Origin, Resolved, Ruled};
+use policy::{HEAD_BYTES, InForce, Origin, Resolved, RuleOutcome};
 use surface::Hint;
 
 use super::Tree;
@@ -20,15 +20,15 @@ use crate::inode::Inode;
 /// The extended attribute that shows and sets how a file is compressed.
 pub(crate) const ATTRIBUTE: &[u8] = b"user.shale.compression";
 
-/// What the attribute says behind a value that was set for the node itself.
+/// Suffix of the attribute for a value set for the node itself.
 const SET_HERE: &str = "(set here)";
 
-/// `FS_COMPR_FL` and `FS_NOCOMP_FL` of `linux/fs.h`: what `chattr +c` and `+m` set.
+/// `FS_COMPR_FL` and `FS_NOCOMP_FL` of `linux/fs.h`, set by `chattr +c` and `+m`.
 const COMPRESS: u32 = 0x4;
 const DO_NOT_COMPRESS: u32 = 0x400;
 
-/// Looks at the beginning of a file that is written to; `None` if that was done.
-pub(super) fn look(in_force: Option<&Resolved>, inode: &Inode, offset: u64, bytes: &[u8]) -> Option<Ruled> {
+/// Examines the beginning of a file being written; `None` if that was done before.
+pub(super) fn look(in_force: Option<&Resolved>, inode: &Inode, offset: u64, bytes: &[u8]) -> Option<RuleOutcome> {
     let compression = inode.compression();
     let is_wanted = compression.is_open() || crate::canary!("content-before-name");
     if offset > 0 || bytes.is_empty() || !is_wanted {
@@ -38,20 +38,19 @@ pub(super) fn look(in_force: Option<&Resolved>, inode: &Inode, offset: u64, byte
     in_force.map(|in_force| in_force.of_content(&compression.ruled.word, head))
 }
 
-/// A file was emptied: what its first bytes said does not hold any more.
+/// A file was emptied: a decision by its first bytes is void.
 pub(super) fn forget_content(inode: &mut Inode) {
     let mut compression = inode.compression();
     match compression.ruled.origin {
         Origin::Open | Origin::Name => return,
-        Origin::Content => compression.ruled = Ruled::default(),
+        Origin::Content => compression.ruled = RuleOutcome::default(),
         Origin::Properties => compression.ruled.origin = Origin::Open,
     }
     inode.set_compression(compression);
 }
 
 impl Tree {
-    /// Has the rules and properties that `in_force` tells decide how files are compressed that are
-    /// written from now on.
+    /// Makes the rules and properties of `in_force` decide the compression of files from now on.
     pub fn follow(&self, in_force: Arc<dyn InForce>) {
         let _ = self.in_force.set(in_force);
     }
@@ -78,19 +77,19 @@ impl Tree {
         inode.set_compression(compression);
     }
 
-    /// How a file, or a new one in a directory, is compressed, and why: in words.
+    /// The compression of a file, or of new ones in a directory, and its origin: as text.
     ///
     /// # Errors
-    /// `ESTALE`; `ENODATA` for what has no data.
+    /// `ESTALE`; `ENODATA` for nodes without data.
     pub fn compression(&self, node: u64) -> Result<String> {
         let inode = self.state.read().inode(node)?;
         if !inode.is_file() && !inode.is_directory() {
             return Err(Failure::new(libc::ENODATA));
         }
-        Ok(inode.compression().told(self.in_force().as_deref()))
+        Ok(inode.compression().describe(self.in_force().as_deref()))
     }
 
-    /// What goes with data that is written to a file now.
+    /// The hint for data written to a file now.
     ///
     /// # Errors
     /// `ESTALE`.
@@ -99,8 +98,8 @@ impl Tree {
         self.state.read().look_at(node, |inode| inode.compression().hint(in_force.as_deref()))
     }
 
-    /// Looks a file up again under the name that it has, by the rules and properties given, and
-    /// returns what goes with its data then. With `keeps` the file is written by that from now on.
+    /// Looks a file up again under its name, with the given rules and properties, and returns the
+    /// resulting hint for its data. With `keeps`, the decision is stored for future writes.
     ///
     /// # Errors
     /// `ESTALE`, those of the space.
@@ -110,33 +109,33 @@ impl Tree {
         if keeps && compression != before {
             let mut state = self.change()?;
             let mut inode = state.inode(node)?;
-            // What a user sets meanwhile stays.
+            // A value set by a user in the meantime stays.
             inode.set_compression(Compression { ruled: compression.ruled, ..inode.compression() });
             state.put(node, inode);
         }
         Ok(hint)
     }
 
-    /// What would count for a file if it were looked up again under a name, in words, and what
-    /// would go with its data then; `None` if it is what counts for it.
+    /// The decision and the hint, as text, that would result from looking a file up again under a
+    /// name; `None` if nothing would change.
     ///
     /// # Errors
     /// `ESTALE`, those of the space.
     pub fn in_force_for(&self, node: u64, name: &[u8]) -> Result<Option<(String, Hint)>> {
         let Some(in_force) = self.in_force() else { return Ok(None) };
         let (before, compression) = self.looked_up(node, name, &in_force)?;
-        let told = compression.told(Some(&in_force));
-        Ok((told != before.told(Some(&in_force))).then(|| (told, compression.hint(Some(&in_force)))))
+        let description = compression.describe(Some(&in_force));
+        Ok((description != before.describe(Some(&in_force))).then(|| (description, compression.hint(Some(&in_force)))))
     }
 
-    /// What a file says of its compression, and what it would say if it were looked up again.
+    /// The settings of a file, and those that would result from looking it up again.
     fn looked_up(&self, node: u64, name: &[u8], in_force: &Resolved) -> Result<(Compression, Compression)> {
         let ruled = in_force.of_file(name, || self.head(node))?;
         let before = self.state.read().look_at(node, Inode::compression)?;
         Ok((before.clone(), Compression { ruled, ..before }))
     }
 
-    /// The first bytes of a file, as many as tell its type.
+    /// The first bytes of a file, as many as identify its type.
     fn head(&self, node: u64) -> Result<Vec<u8>> {
         let mut head = vec![0; HEAD_BYTES];
         let length = self.read(node, 0, &mut head)?;
@@ -144,7 +143,7 @@ impl Tree {
         Ok(head)
     }
 
-    /// The type of a file, in letters, as far as its name or its first bytes have told it.
+    /// The type of a file, in letters, as far as its name or its first bytes have identified it.
     ///
     /// # Errors
     /// `ESTALE`.
@@ -160,8 +159,8 @@ impl Tree {
         self.state.read().look_at(node, is_own)
     }
 
-    /// Sets what the attribute says. A value that says of itself that it was not set here changes
-    /// nothing: so what tools read they can write back.
+    /// Sets the attribute. A value that states that it was not set here changes nothing: tools can
+    /// thus write back the value that they read.
     pub(super) fn set_compression(&self, node: u64, value: &[u8], flags: i32) -> Result<()> {
         let text = String::from_utf8_lossy(value);
         let text = text.trim_end_matches(['\0', '\n']).trim();
@@ -182,7 +181,7 @@ impl Tree {
         self.change_set(node, |before| before.map(|_| None).ok_or(Failure::new(libc::ENODATA)))
     }
 
-    /// The flags of a node as `FS_IOC_GETFLAGS` tells them.
+    /// The flags of a node, as returned by `FS_IOC_GETFLAGS`.
     ///
     /// # Errors
     /// `ESTALE`.
@@ -201,7 +200,7 @@ impl Tree {
         }
         let of = |choice| Some(Set { choice, is_inherited: false });
         self.change_set(node, |before| match (flags & COMPRESS != 0, flags & DO_NOT_COMPRESS != 0) {
-            // The one that it has not got yet is meant.
+            // Refers to the one that is not set yet.
             (true, true) => match before {
                 Some(set) if is_off(set) => Ok(of(policy::FileChoice::Auto)),
                 Some(_) => Ok(of(policy::FileChoice::Codec(codec::Codec::Off))),

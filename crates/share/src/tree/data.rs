@@ -20,22 +20,22 @@ const COPY_BYTES: u64 = 1 << 20;
 /// Space is allocated by such blocks.
 const BLOCK_BYTES: u64 = 4096;
 
-/// Runs that are asked for at once, and how often: a file with more holes than that is told to be
-/// larger than it is, and `stat` does not take longer.
+/// Runs requested at once, and the number of requests: a file with more holes than that is reported
+/// larger than it is, and `stat` takes no longer.
 const RUNS_MAX: usize = 256;
 const ALLOCATION_ANSWERS_MAX: usize = 64;
 
-/// The end of a file moves to `to`, behind nothing or behind data that begins there.
+/// Records a hole if a file is extended to `to`, or written from there on, past its last block.
 pub(super) fn note_hole(inode: &mut Inode, to: u64) {
     if inode.content.is_none() && to > inode.size.next_multiple_of(BLOCK_BYTES) {
         inode.flags.set(Flags::SPARSE, true);
     }
 }
 
-/// What a write did.
+/// Effect of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Written {
-    /// Set-user-id or set-group-id bits went: what the kernel has cached of the mode is wrong.
+    /// Whether set-user-id or set-group-id bits were cleared: the kernel's cached mode is outdated.
     pub changed_mode: bool,
 }
 
@@ -44,12 +44,12 @@ struct File {
     /// Its file of the object space.
     data: u64,
     size: u64,
-    /// Its content if the inode's record has it; else it lies in `data`.
+    /// Its content if it is in the inode's record; otherwise it is in `data`.
     content: Option<Box<[u8]>>,
 }
 
 impl Tree {
-    /// Where the content of a file lies, and its size.
+    /// Location and size of a file's content.
     fn file(&self, node: u64) -> Result<File> {
         let of =
             |inode: &Inode| (inode.kind(), File { data: inode.data, size: inode.size, content: inode.content.clone() });
@@ -61,7 +61,7 @@ impl Tree {
         }
     }
 
-    /// Reads from `offset`; returns how many bytes come before the end.
+    /// Reads from `offset`; returns the number of bytes before the end.
     ///
     /// # Errors
     /// `EISDIR`, those of the space.
@@ -71,7 +71,7 @@ impl Tree {
         let length = usize::try_from(size.saturating_sub(offset).min(buf.len() as u64)).unwrap_or(0);
         match content {
             _ if length == 0 => {}
-            // It is as long as its size says.
+            // It is as long as its size.
             Some(content) => buf[..length].copy_from_slice(&content[offset as usize..][..length]),
             None => self.space.read(data, offset, &mut buf[..length])?,
         }
@@ -87,7 +87,7 @@ impl Tree {
         let end = offset.checked_add(bytes.len() as u64).filter(|&end| end <= FILE_BYTES_MAX);
         let end = end.ok_or(Failure::new(libc::EFBIG))?;
         let _passed = self.pass();
-        // Where the data lies does not change meanwhile, and the file is not cut.
+        // The data does not move in the meantime, and the file is not cut.
         let mut with_others = self.lock_of(node).read();
         let File { data, size, content } = loop {
             let file = self.file(node)?;
@@ -96,7 +96,8 @@ impl Tree {
             if !must_move && !is_loose {
                 break file;
             }
-            // Alone: others may have written behind the end what the next size shows.
+            // Exclusively: others may have written data past the end that the next size would
+            // expose.
             drop(with_others);
             if must_move {
                 let _alone = self.lock_of(node).write();
@@ -114,19 +115,19 @@ impl Tree {
         let hint = said.hint(in_force.as_deref());
         let (length, now) = (bytes.len() as u64, self.now());
         let written = match content {
-            // What grows asks for room as names do.
+            // Growth needs space in the way that names do.
             Some(_) if end > size => self.admit(bytes.len()),
             Some(_) => Ok(()),
             None => self.or_after_giving_back(|| self.space.write_hinted(data, offset, bytes.clone(), hint)),
         };
         if let Err(failure) = written {
-            // Some of it may be there. No later size may show it.
+            // A part of it may exist. No later size may expose it.
             if end > size && content.is_none() && !crate::canary!("refused-write-shows") {
                 self.state.write().end_is_loose(data);
                 drop(with_others);
                 if let Err(later) = self.tidy_end_alone(node, data) {
                     // As often as a client tries.
-                    log::debug!("the end of inode {node} is tidied later: {later:?}");
+                    log::debug!("the end of inode {node} will be tidied later: {later:?}");
                 }
             }
             return Err(failure);
@@ -144,7 +145,7 @@ impl Tree {
             state.must_flush_first = true;
         }
         if let Some(ruled) = found {
-            // What a user has set meanwhile stays.
+            // A value set by a user in the meantime stays.
             inode.set_compression(Compression { ruled, ..inode.compression() });
         }
         (inode.modified, inode.changed) = (now, now);
@@ -155,9 +156,9 @@ impl Tree {
         Ok(Written { changed_mode })
     }
 
-    /// Makes sure that bytes behind the end read as zeroes before they come within the file: a loss
-    /// of power may have left data there whose size it took, and so may a write that found no room.
-    /// No other may write to the file meanwhile.
+    /// Makes sure that bytes past the end read as zeroes before they become part of the file: a
+    /// power loss may have left data there whose size was lost, and so may a write that found no
+    /// space. There must be no other writer to the file.
     pub(super) fn tidy_end(&self, state: &mut State, data: u64, size: u64) -> Result<()> {
         if state.has_loose_end(data) {
             self.space.discard(data, size..u64::MAX)?;
@@ -167,28 +168,29 @@ impl Tree {
         Ok(())
     }
 
-    /// The same for a caller who holds no lock of the file, and has seen its content in `data`.
+    /// The same for a caller without a lock on the file, which has found its content in `data`.
     fn tidy_end_alone(&self, node: u64, data: u64) -> Result<()> {
         let _alone = self.lock_of(node).write();
         let File { data: present, size, content } = self.file(node)?;
         let mut state = self.state.write();
         if content.is_some() {
-            // Seen to before anything is written there.
+            // Completed before anything is written there.
             return Ok(());
         }
         if present != data {
-            // It was emptied, and what it had goes.
+            // It was emptied, and its content is dropped.
             state.end_tidied(data);
             return Ok(());
         }
         self.tidy_end(&mut state, data, size)
     }
 
-    /// `fallocate`. Room for the range must be there, as if it could not be compressed; it is not
-    /// reserved, because only the data that comes shows how much a compressed store needs for it.
+    /// `fallocate`. There must be space for the range, as if it were incompressible; it is not
+    /// reserved, because only the data itself determines how much space a compressed store needs
+    /// for it.
     ///
     /// # Errors
-    /// `EOPNOTSUPP` for other modes than keeping the size, punching and zeroing; `EFBIG`; `ENOSPC`.
+    /// `EOPNOTSUPP` for modes other than keeping the size, punching and zeroing; `EFBIG`; `ENOSPC`.
     pub fn allocate(&self, node: u64, offset: u64, length: u64, mode: i32, set_id: SetId) -> Result<()> {
         const KEEP: i32 = libc::FALLOC_FL_KEEP_SIZE;
         const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE;
@@ -211,7 +213,7 @@ impl Tree {
             self.move_out(node)?;
         }
         let File { data, size, content } = self.file(node)?;
-        // Nothing refuses the request any more, and the content is the old one.
+        // The request can no longer be refused, and the content is still the old one.
         if let SetId::Cleared { every_sgid } = set_id {
             self.clear_set_id_in_part(node, every_sgid)?;
         }
@@ -236,7 +238,7 @@ impl Tree {
                 note_hole(&mut inode, offset / BLOCK_BYTES * BLOCK_BYTES);
                 inode.size = end;
             }
-            // A range that was allocated counts as such, also while nothing is written there.
+            // An allocated range counts as allocated, even while it is unwritten.
             let covers_all = offset < BLOCK_BYTES && end >= inode.size;
             if !allocates || covers_all {
                 inode.flags.set(Flags::SPARSE, !allocates);
@@ -251,7 +253,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Refuses a range of a file for which there is no room, without the part that has data.
+    /// Refuses a range of a file for which there is no space, ignoring the part that has data.
     fn admit_range(&self, file: &File, range: Range<u64>) -> Result<()> {
         let range = range.start / BLOCK_BYTES * BLOCK_BYTES..range.end.next_multiple_of(BLOCK_BYTES);
         let end = range.end.min(file.size.next_multiple_of(BLOCK_BYTES));
@@ -264,7 +266,7 @@ impl Tree {
                 return Ok(());
             }
             if needed > free_bytes {
-                let message = format!("{needed} bytes to be allocated, {free_bytes} free");
+                let message = format!("{needed} bytes requested, {free_bytes} free");
                 return Err(surface::Error::new(ErrorKind::Full, message));
             }
             self.space.admit(needed)
@@ -277,7 +279,7 @@ impl Tree {
             return 0;
         }
         if let Some(content) = &inode.content {
-            // Not none: programs take that for a file of holes.
+            // Not zero: programs take that for a file of holes.
             return content.len().div_ceil(512) as u64;
         }
         let size = inode.size.next_multiple_of(BLOCK_BYTES);
@@ -285,8 +287,8 @@ impl Tree {
         bytes / 512
     }
 
-    /// Bytes of a range of a file that are no holes. Where there are very many runs, the rest
-    /// counts as allocated, and so does a part whose allocation cannot be read.
+    /// Bytes of a range of a file that are not holes. With very many runs, the rest counts as
+    /// allocated, and so does a part whose allocation cannot be read.
     fn allocated(&self, data: u64, range: Range<u64>) -> u64 {
         let (mut at, mut bytes) = (range.start, 0);
         for _ in 0..ALLOCATION_ANSWERS_MAX {
@@ -304,11 +306,11 @@ impl Tree {
         bytes + (range.end - at)
     }
 
-    /// `lseek` with `SEEK_DATA` or `SEEK_HOLE`: where the next byte of that kind is. The end counts
-    /// as a hole.
+    /// `lseek` with `SEEK_DATA` or `SEEK_HOLE`: the position of the next byte of that kind. The end
+    /// counts as a hole.
     ///
     /// # Errors
-    /// `ENXIO` behind the end, and if there is no data behind `offset`.
+    /// `ENXIO` past the end, and if there is no data after `offset`.
     pub fn seek(&self, node: u64, offset: u64, wanted: Allocation) -> Result<u64> {
         let _with_others = self.lock_of(node).read();
         let File { data, size, content } = self.file(node)?;
@@ -322,7 +324,7 @@ impl Tree {
         let mut at = offset;
         while at < size {
             let before = at;
-            // Two runs are enough: one of them is of the kind, unless the answer is cut short.
+            // Two runs suffice: one of them is of the wanted kind, unless the reply is truncated.
             for run in self.space.allocation(data, at, size - at, 2)? {
                 if run.allocation == wanted {
                     return Ok(at);
@@ -330,16 +332,16 @@ impl Tree {
                 at = at.saturating_add(run.length);
             }
             if at == before {
-                return Err(Failure::damaged(format_args!("the allocation of inode {node} cannot be told at {at}")));
+                return Err(Failure::damaged(format_args!("the allocation of inode {node} is unknown at {at}")));
             }
         }
         if wanted == Allocation::Hole { Ok(size) } else { Err(none) }
     }
 
-    /// Copies a range within the share; returns how many bytes there were.
+    /// Copies a range within the share; returns the number of bytes copied.
     ///
     /// # Errors
-    /// As [`Self::read`] and [`Self::write`]; `EINVAL` for ranges of one file that overlap.
+    /// As [`Self::read`] and [`Self::write`]; `EINVAL` for overlapping ranges of one file.
     pub fn copy_range(
         &self,
         (node, offset): (u64, u64),
@@ -353,7 +355,7 @@ impl Tree {
         if node == to && overlap {
             return Err(Failure::new(libc::EINVAL));
         }
-        // Not kept as a request that was done: each piece is part of it, and copying again does no
+        // Not recorded as a completed request: each piece is part of it, and copying again does no
         // harm.
         journal::answering(0, || {
             let mut done = 0;

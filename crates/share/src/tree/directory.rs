@@ -1,4 +1,4 @@
-//! Looking names up, and listing them.
+//! Lookup and listing of names.
 
 use super::Tree;
 use crate::failure::{Failure, Result};
@@ -9,9 +9,9 @@ use crate::store::State;
 /// A name of a listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listed {
-    /// From where the listing goes on behind it.
+    /// Position after this entry in a listing.
     pub cookie: u64,
-    /// The inode that it means.
+    /// Its inode.
     pub node: u64,
     /// Its type, as `S_IFMT` masks it.
     pub kind: u32,
@@ -36,15 +36,15 @@ impl Tree {
     /// Attributes of a node.
     ///
     /// # Errors
-    /// `ESTALE` if it is not there.
+    /// `ESTALE` if it does not exist.
     pub fn inode(&self, node: u64) -> Result<Inode> {
         self.state.read().inode(node)
     }
 
-    /// Returns a part of a node's attributes without a copy of all of them.
+    /// Returns a part of a node's attributes without copying all of them.
     ///
     /// # Errors
-    /// `ESTALE` if it is not there.
+    /// `ESTALE` if it does not exist.
     pub fn look_at<T>(&self, node: u64, look: impl FnOnce(&Inode) -> T) -> Result<T> {
         self.state.read().look_at(node, look)
     }
@@ -72,8 +72,8 @@ impl Tree {
         Ok((named.inode, state.inode(named.inode)?))
     }
 
-    /// Names of a directory behind the cookie `after` (0: all), as long as `wants_more` says so.
-    /// The attributes are those of the moment.
+    /// Names of a directory after the cookie `after` (0: all), until `wants_more` returns false.
+    /// The attributes are the current ones.
     ///
     /// # Errors
     /// `ENOTDIR`, `ESTALE`.
@@ -89,7 +89,7 @@ impl Tree {
         listed.and(read)
     }
 
-    /// The same with names whose attributes cannot be read.
+    /// The same, including names whose attributes cannot be read.
     ///
     /// # Errors
     /// `ENOTDIR`, `ESTALE`.
@@ -106,7 +106,7 @@ impl Tree {
         }
         for (cookie, name, node) in [(COOKIE_DOT, &b"."[..], directory), (COOKIE_DOT_DOT, b"..", inode.parent)] {
             if after < cookie {
-                // The parent of a removed directory may be gone.
+                // The parent of a removed directory may not exist any more.
                 let inode =
                     if node == directory { inode.clone() } else { state.inode(node).unwrap_or_else(|_| inode.clone()) };
                 let listed = Listed { cookie, node, kind: libc::S_IFDIR, name: name.to_vec() };
@@ -133,7 +133,7 @@ impl Tree {
                     return Ok(());
                 }
             }
-            // Behind the names that come before it.
+            // After the preceding names.
             read?;
             if is_last {
                 return Ok(());
@@ -141,8 +141,8 @@ impl Tree {
         }
     }
 
-    /// Names of a directory, without a look at what they mean: all that can be read in a share with
-    /// damaged names. Also the failure by which others are lost, if there is one.
+    /// Names of a directory, without their inodes: the most that can be read in a share with
+    /// damaged names. Also returns the failure that hides other names, if there is one.
     pub fn names(&self, directory: u64) -> (Vec<Listed>, Option<Failure>) {
         let (mut names, mut lost) = (Vec::new(), None);
         let mut after = COOKIE_DOT_DOT;
@@ -154,16 +154,16 @@ impl Tree {
             let Err(failure) = listed else { return (names, lost) };
             lost = lost.or(Some(failure));
             after = names.last().map_or(after, |last: &Listed| after.max(last.cookie));
-            match self.behind_damage(directory, after) {
+            match self.cookie_after_damage(directory, after) {
                 Some(behind) => after = behind,
                 None => return (names, lost),
             }
         }
     }
 
-    /// A cookie behind `after` from which a listing goes on, where the names next to `after` cannot
-    /// be read.
-    fn behind_damage(&self, directory: u64, after: u64) -> Option<u64> {
+    /// A cookie after `after` from which a listing can continue, where the names immediately after
+    /// `after` cannot be read.
+    fn cookie_after_damage(&self, directory: u64, after: u64) -> Option<u64> {
         let is_whole = |after| self.state.read().list(directory, after, |_, _| false).is_ok();
         let mut step = names::TWINS_MAX;
         let mut bad = after;
@@ -191,7 +191,7 @@ impl Tree {
     /// Target of a symbolic link.
     ///
     /// # Errors
-    /// `EINVAL` if it is none.
+    /// `EINVAL` if it is not one.
     pub fn read_link(&self, node: u64) -> Result<Vec<u8>> {
         let inode = self.state.read().inode(node)?;
         if inode.kind() == libc::S_IFLNK { Ok(inode.target.into()) } else { Err(Failure::new(libc::EINVAL)) }

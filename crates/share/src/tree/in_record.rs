@@ -1,13 +1,13 @@
 //! Small files: the content is in the inode's record, and takes no block of its own.
 //!
-//! A file begins there, and goes out to its blocks before it becomes too long:
+//! A file starts there, and moves to blocks before it becomes too long:
 //!
-//! 1. What a loss of power may have left there is discarded.
-//! 2. The content is written. Nothing shows it there yet: if power goes, the record counts.
-//! 3. The record loses the content. As with a size, the data must be durable before that is.
+//! 1. Data that a power loss may have left in the blocks is discarded.
+//! 2. The content is written. Nothing refers to it yet: if the power fails, the record applies.
+//! 3. The content is removed from the record. As with a size, the data must be durable before that.
 //!
-//! The file comes back when it is emptied. What changes a content in a record is one change of the
-//! namespace: the log and the journal have it with the record.
+//! The file moves back when it is emptied. A change of a content in a record is one change of the
+//! namespace: the log and the journal contain it with the record.
 
 use bytes::Bytes;
 
@@ -17,7 +17,7 @@ use crate::failure::Result;
 /// The longest content that stays in a record.
 pub const RECORD_CONTENT_BYTES_MAX: u64 = 512;
 
-/// A content as it is when it ends at `size`, with zeroes where there was nothing.
+/// A content with its end at `size`, padded with zeroes.
 pub(super) fn resized(content: &[u8], size: u64) -> Box<[u8]> {
     let mut resized = content.to_vec();
     // No content is longer than the bound.
@@ -53,7 +53,7 @@ impl Tree {
             let hint = self.hint(node)?;
             let bytes = Bytes::from(content.into_vec());
             let written = self.or_after_giving_back(|| self.space.write_hinted(data, 0, bytes.clone(), hint));
-            // A part that arrived must not show behind the end of a later content there.
+            // A part that was written must not appear past the end of a later content there.
             written.inspect_err(|_| self.state.write().end_is_loose(data))?;
         }
         let mut state = self.change_anyway();

@@ -1,7 +1,7 @@
-//! Extended attributes that are lost with damaged pages: whose they were.
+//! The owners of extended attributes that were lost with damaged pages.
 //!
-//! An inode says itself that it has ACLs or capabilities. Of all other attributes only the pages
-//! above the lost ones tell between which inodes they were.
+//! An inode itself records whether it has ACLs or capabilities. For all other attributes, only the
+//! parents of the lost pages show between which inodes they were.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -16,9 +16,9 @@ use crate::pages::{self, Survey, Take};
 /// Inodes that have lost extended attributes, or may have.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AttributesLost {
-    /// Those that say of themselves that they have ACLs or capabilities which are not there.
+    /// Inodes that record ACLs or capabilities which are missing.
     pub certain: BTreeSet<u64>,
-    /// Others, of which some may be lost.
+    /// Others that may have lost some.
     pub possible: BTreeSet<u64>,
 }
 
@@ -29,20 +29,20 @@ impl AttributesLost {
     }
 }
 
-/// Takes what inodes say of their attributes, and which are there.
+/// Collects the flags of inodes, and the existing attributes.
 #[derive(Default)]
-pub(super) struct Said {
+pub(super) struct Recorded {
     said: BTreeMap<u64, Flags>,
 }
 
-impl Take for Said {
+impl Take for Recorded {
     type Error = Infallible;
 
     fn pair(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<(), Infallible> {
         let Some((number, name)) = key.split_first_chunk().map(|(n, name)| (u64::from_be_bytes(*n), name)) else {
             return Ok(());
         };
-        // Tables come in the order of their numbers: inodes first.
+        // Tables arrive in the order of their numbers: inodes first.
         match table {
             Table::Inodes => {
                 let flags = Flags::of_record(value).of_attributes();
@@ -63,7 +63,7 @@ impl Take for Said {
     fn fact(&mut self, _: &str, _: u64) {}
 }
 
-/// Takes the inodes that lie in gaps.
+/// Collects the inodes within gaps.
 struct Between<'a> {
     gaps: &'a [(u64, u64)],
     inodes: BTreeSet<u64>,
@@ -83,7 +83,7 @@ impl Take for Between<'_> {
     fn fact(&mut self, _: &str, _: u64) {}
 }
 
-impl Said {
+impl Recorded {
     /// The loss, by a survey that has handed this all pairs.
     pub(super) fn lost(self, space: &dyn ObjectSpace, survey: &Survey) -> AttributesLost {
         let certain: BTreeSet<u64> =
@@ -98,7 +98,7 @@ impl Said {
 
 impl Tree {
     /// A sentence for each of the inodes that have lost attributes, with its paths, at most `most`
-    /// of them; those that are certain come first. What repairing them does is not said.
+    /// of them; the certain ones first. Does not mention repairs.
     pub fn attributes_lost_in_words(space: &dyn ObjectSpace, lost: &AttributesLost, most: usize) -> Vec<String> {
         let certain = lost.certain.iter().map(|inode| (*inode, "its ACL or its capabilities are lost"));
         let possible = lost.possible.iter().map(|inode| (*inode, "extended attributes of it may be lost"));
@@ -111,7 +111,7 @@ impl Tree {
         let mut words: Vec<_> = told.iter().map(words).collect();
         let more = lost.certain.len() + lost.possible.len() - told.len();
         if more > 0 {
-            words.push(format!("extended attributes of {more} more files are lost, or may be"));
+            words.push(format!("extended attributes of {more} more files are, or may be, lost"));
         }
         words
     }

@@ -1,4 +1,4 @@
-//! Making files, directories, links.
+//! Creating files, directories, links.
 
 use super::directory::living_directory;
 use super::mount_points::admit_name;
@@ -158,7 +158,7 @@ impl Tree {
     }
 }
 
-/// Gives a new inode the ACL that its directory has for it, or else applies the umask.
+/// Gives a new inode the default ACL of its directory, or else applies the umask.
 fn inherit_acl(
     state: &mut State,
     directory: u64,
@@ -174,7 +174,7 @@ fn inherit_acl(
         inode.mode &= !(umask & 0o777);
         return Ok(());
     }
-    // If it is lost, it may have given rights to the owner alone.
+    // If it is lost, it may have granted rights to the owner alone.
     let bytes = state.xattr(directory, acl::DEFAULT)?.unwrap_or_else(|| Acl::of_owner(0o7).encode());
     let mut access = Acl::parse(&bytes)?;
     access.restrict(inode.mode);

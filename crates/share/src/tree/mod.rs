@@ -1,37 +1,37 @@
-//! The tree: what the operations of a POSIX file system do to the namespace and to data. Owns the
-//! locks, and the order between data and namespace.
+//! The tree: implements the operations of a POSIX file system on the namespace and on data. Owns
+//! the locks, and the order between data and namespace.
 //!
 //! # Order
 //!
 //! 1. Data is written before the size that shows it is changed.
 //! 2. Data is durable before a commit, or a record of the log, makes a size durable that shows it.
-//! 3. Data that no name shows any more is discarded after the commit that says so is durable
-//!    (`trim`).
+//! 3. Data that no name refers to any more is discarded after the commit that records this is
+//!    durable (`trim`).
 //! 4. A file that has lost its last name while it is open is an orphan from the same change on, and
-//!    goes when the kernel has forgotten it, or when the share is opened again.
+//!    is removed when the kernel has forgotten it, or when the share is reopened.
 //!
-//! After a loss of power the tree is as it was at some moment, at least that of the last `fsync`,
-//! and no file ever shows bytes of another.
+//! After a power loss the tree is in the state of some moment, the last `fsync` or later, and no
+//! file ever shows bytes of another.
 //!
 //! # Durability
 //!
-//! Changes go into an overlay in memory (`overlay`), and from there into the database from time to
-//! time, while reads and changes go on (`store`). `fsync` does not wait for that: it appends what
-//! has changed since the last record to a log in the space (`log`), and one turn serves all that
-//! wait. Where the mount outlives the program, a journal in memory keeps what is not durable yet
-//! (`journal`).
+//! Changes go into an overlay in memory (`overlay`), and from there into the database periodically,
+//! while reads and changes continue (`store`). `fsync` does not wait for that: it appends the
+//! changes since the last record to a log in the space (`log`), and one turn serves all callers
+//! that wait. Where the mount outlives the program, a journal in memory keeps the changes that are
+//! not durable yet (`journal`).
 //!
-//! # Moments
+//! # Snapshots
 //!
-//! Whatever changes the tree passes a gate, many at a time, and holds it until names and data
-//! agree. A snapshot shuts the gate, commits, and is taken before it opens again (`still`): so it
+//! Every change of the tree passes a gate, many at a time, and holds it until names and data agree.
+//! A snapshot closes the gate, commits, and is taken before the gate opens again (`still`): so it
 //! has the names and the data of one moment.
 //!
 //! # Locks
 //!
 //! The gate comes first, and is passed once. Then an inode's own lock (shared for reads and writes,
-//! exclusive for what changes where its data lies or ends), then the log's, then `committing`, then
-//! the namespace's, which is never held while something becomes durable.
+//! exclusive for changes of the location or the end of its data), then the log's, then
+//! `committing`, then the namespace's, which is never held while something becomes durable.
 
 mod attributes;
 mod census;
@@ -83,7 +83,7 @@ pub use repair::Repaired;
 pub use still::Still;
 pub use xattr::CAPABILITY;
 
-/// Locks of inodes: two inodes that share one wait for each other now and then, and nothing worse.
+/// Locks of inodes: two inodes that share one occasionally wait for each other, nothing worse.
 const INODE_LOCKS: usize = 64;
 
 /// How a tree is opened.
@@ -95,7 +95,7 @@ pub struct Options {
     pub cache_bytes: usize,
 }
 
-/// Who asks, for what belongs to a new file. Permissions were checked by the kernel.
+/// The caller, as owner of new files. The kernel has checked permissions.
 #[derive(Debug, Clone, Copy)]
 pub struct Caller {
     /// User.
@@ -110,7 +110,7 @@ pub struct Tree {
     space: Arc<dyn ObjectSpace>,
     /// Differs from that of other trees of the pool.
     space_number: u32,
-    /// Held shared by whatever changes names or data, exclusively while a snapshot is taken.
+    /// Held shared by all changes of names or data, exclusively while a snapshot is taken.
     gate: RwLock<()>,
     state: RwLock<State>,
     /// Held by the thread that commits, and by those that wait for it.
@@ -123,12 +123,12 @@ pub struct Tree {
     /// Something could not be made durable.
     has_failed: AtomicBool,
     journal: OnceLock<Arc<dyn Journal>>,
-    /// Requests that the program before this one has carried out, and what came of them.
+    /// Requests that the previous program completed, and their results.
     done: HashMap<u64, u64>,
     /// Records of that program's journal that the namespace did not have.
     brought_back: u64,
     inode_locks: [RwLock<()>; INODE_LOCKS],
-    /// Tells the rules and properties that files are compressed by.
+    /// The rules and properties for the compression of files.
     in_force: OnceLock<Arc<dyn InForce>>,
     options: Options,
 }
@@ -137,11 +137,12 @@ pub struct Tree {
 struct Namespace {
     database: Database,
     facts: Arc<Facts>,
-    /// It found no room, and was opened over memory: the next commit has to go to the space itself.
+    /// It found no space, and was opened over memory: the next commit must write to the space
+    /// itself.
     is_read_only: bool,
 }
 
-/// Who writes the log.
+/// The right to write the log.
 struct Turn {
     log: Log,
     /// The last request for durability that was served.
@@ -153,7 +154,7 @@ struct Change<'a> {
     tree: &'a Tree,
     state: RwLockWriteGuard<'a, State>,
     request: u64,
-    /// What comes of the operation: the number of a new inode, or of bytes.
+    /// Result of the operation: the number of a new inode, or of bytes.
     result: u64,
     /// The operation's, unless it passed the gate before.
     _passed: Option<RwLockReadGuard<'a, ()>>,
@@ -184,8 +185,9 @@ impl Tree {
     /// The root directory's number.
     pub const ROOT: u64 = ROOT;
 
-    /// The generation of a node, as handles of it have it: nodes of one number in states of one
-    /// share, and in different shares of a pool, differ in it. The kernel takes the root's for 0.
+    /// The generation of a node, as part of its handles: nodes with the same number in different
+    /// states of a share, and in different shares of a pool, differ in it. The kernel assumes 0 for
+    /// the root.
     pub fn generation(&self, node: u64, inode: &Inode) -> u32 {
         if node == Self::ROOT || crate::canary!("generation-constant") {
             return 0;
@@ -193,7 +195,7 @@ impl Tree {
         inode.generation.wrapping_add(self.space_number)
     }
 
-    /// The part of it that all nodes of the tree have.
+    /// The part of it shared by all nodes of the tree.
     pub const fn space_number(&self) -> u32 {
         self.space_number
     }
@@ -206,12 +208,12 @@ impl Tree {
         &self.inode_locks[node as usize % INODE_LOCKS]
     }
 
-    /// Passes the gate: no snapshot is taken while the guard is there.
+    /// Passes the gate: no snapshot is taken while the guard exists.
     fn pass(&self) -> RwLockReadGuard<'_, ()> {
         self.gate.read()
     }
 
-    /// The namespace, for an operation that changes nothing else.
+    /// Access to the namespace, for an operation that changes nothing else.
     fn change(&self) -> Result<Change<'_>> {
         let passed = self.pass();
         let mut change = self.change_last()?;
@@ -226,12 +228,12 @@ impl Tree {
         Ok(change)
     }
 
-    /// The namespace, for a change behind which another one belongs to the same operation. The
-    /// caller has passed the gate.
+    /// Access to the namespace, for a change that is followed by another one of the same operation.
+    /// The caller has passed the gate.
     ///
-    /// New names have been admitted before this. All else goes on in a full space: a removal must
-    /// not fail for want of the room that it is to give back. So if an early commit finds none,
-    /// changes wait in memory until there are too many.
+    /// New names have been admitted before this. Everything else continues in a full space: a
+    /// removal must not fail for lack of the space that it would free. So if an early commit finds
+    /// none, changes wait in memory until there are too many.
     fn change_in_part(&self) -> Result<Change<'_>> {
         let mut has_committed = false;
         loop {
@@ -245,11 +247,11 @@ impl Tree {
                 .get()
                 .map_or(journal::JOURNAL_BYTES, |journal| journal.commit_bytes().min(journal::JOURNAL_BYTES));
             let due = state.commit_due(journal_bytes, || self.space.own_room());
-            // One early commit is enough: behind it there may still be hardly any room.
+            // One early commit is enough: there may still be hardly any space after it.
             if due == Due::Not || due == Due::Early && has_committed {
                 return Ok(Change { tree: self, state, request: 0, result: 0, _passed: None });
             }
-            // Notes that removed data has gone are no change, and a commit writes them, too.
+            // Records of discarded data are not changes, but a commit writes them, too.
             let has_notes_only = self.committed.load(Ordering::Acquire) >= state.changes;
             let wanted = if has_notes_only { u64::MAX } else { state.changes };
             drop(state);
@@ -263,7 +265,7 @@ impl Tree {
         }
     }
 
-    /// The same where no commit may come before: for what ends an operation.
+    /// The same where no commit may come first: for the end of an operation.
     fn change_anyway(&self) -> Change<'_> {
         Change { tree: self, state: self.state.write(), request: 0, result: 0, _passed: None }
     }
@@ -278,7 +280,7 @@ impl Tree {
         }
     }
 
-    /// How much the share holds, and how much of that is free.
+    /// Total and free capacity of the share.
     ///
     /// # Errors
     /// Those of the space.

@@ -1,9 +1,9 @@
-//! Names at the root that are not for files: directories on which other trees are mounted, and the
-//! name of the snapshots. Owns which they are.
+//! Names at the root that are not available to files: directories on which other trees are mounted,
+//! and the name of the snapshots. Owns the set of these names.
 //!
-//! While the other tree is not mounted, and for those who hold the directory from before, the
-//! directory itself is in sight. A name there would be hidden by the mount, and be in its way
-//! later: so it is refused, with `EBUSY`. A name that is there already can be taken away.
+//! While the other tree is not mounted, and for processes that opened the directory before, the
+//! directory itself is visible. A name created there would be hidden by the mount, and later be in
+//! its way: so it is refused, with `EBUSY`. An existing name can be removed.
 //!
 //! A file with the name of the snapshots would be hidden by them: it is refused with `EEXIST`.
 
@@ -34,7 +34,7 @@ impl MountPoints {
         }
     }
 
-    /// What had a name has it no more.
+    /// A node has lost a name.
     pub(super) fn unnamed(&mut self, directory: u64, name: &[u8], node: u64) {
         if self.has(directory, name) {
             self.directories.remove(&node);
@@ -42,14 +42,14 @@ impl MountPoints {
     }
 }
 
-/// Fails for the name of the snapshots, which nothing else is given.
+/// Fails for the name of the snapshots, which nothing else may have.
 pub(super) fn refuse_kept_name(directory: u64, name: &[u8]) -> Result<()> {
     let is_kept = directory == ROOT && name == KEPT_NAME && !crate::canary!("name-of-snapshots-given");
     if is_kept { Err(Failure::new(libc::EEXIST)) } else { Ok(()) }
 }
 
-/// Fails if a name must not be given: in such a directory, or to a file that cannot be one.
-/// `is_empty_directory`: the name is for a directory that has nothing in it.
+/// Fails if a name must not be assigned: within such a directory, or to a file where only a
+/// directory is allowed. `is_empty_directory`: the name is for an empty directory.
 pub(super) fn admit_name(state: &State, directory: u64, name: &[u8], is_empty_directory: bool) -> Result<()> {
     refuse_kept_name(directory, name)?;
     let points = &state.mount_points;
@@ -58,8 +58,8 @@ pub(super) fn admit_name(state: &State, directory: u64, name: &[u8], is_empty_di
 }
 
 impl Tree {
-    /// Gives another name to a file of older times that has the name of the snapshots, which hide
-    /// it. Returns the other name, if there was such a file.
+    /// Renames a file that has the name of the snapshots, which would hide it. Returns the new
+    /// name, if there was such a file.
     ///
     /// # Errors
     /// Those of the namespace.
@@ -77,8 +77,8 @@ impl Tree {
         }
     }
 
-    /// Keeps names at the root, and no others, for mounts of other trees: directories of these
-    /// names take nothing.
+    /// Reserves exactly these names at the root for mounts of other trees: directories with these
+    /// names accept no entries.
     ///
     /// # Errors
     /// Those of the namespace.

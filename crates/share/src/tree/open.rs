@@ -1,4 +1,4 @@
-//! Making and opening a tree.
+//! Creating and opening a tree.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -16,10 +16,10 @@ use crate::inode::{Flags, Inode};
 use crate::journal::{Journal, Left};
 use crate::log::Log;
 use crate::scratch::Scratch;
-use crate::store::{self, Anew, State};
+use crate::store::{self, Reopen, State};
 
 impl Tree {
-    /// Makes an empty tree in an empty space. `secret`: a random number.
+    /// Creates an empty tree in an empty space. `secret`: a random number.
     ///
     /// # Errors
     /// `EEXIST` if there is one; those of the space.
@@ -30,7 +30,7 @@ impl Tree {
         let namespace = Namespace::with(Backend::create(space.clone())?, options)?;
         store::create(&namespace.database, secret)?;
         foreign::seal(&*space)?;
-        let mut state = State::open(&namespace.database, namespace.facts.clone(), anew(&space, options))?;
+        let mut state = State::open(&namespace.database, namespace.facts.clone(), reopen(&space, options))?;
         state.begin_session(0, space.lineage())?;
         let now = (options.now)();
         let root = Inode {
@@ -58,8 +58,8 @@ impl Tree {
         Ok(tree)
     }
 
-    /// Opens the tree of a space: brings back what the log has, reaps orphans, discards what was to
-    /// be discarded, and data of files that a loss of power took.
+    /// Opens the tree of a space: replays the log, reaps orphans, and makes pending discards,
+    /// including the data of files lost in a power loss.
     ///
     /// # Errors
     /// `ENOENT` if there is none; `EIO` if it is damaged; those of the space.
@@ -69,8 +69,8 @@ impl Tree {
         Ok(tree)
     }
 
-    /// As [`Self::open`], to be read as far as it can be: if a page is damaged that this would
-    /// change, the tree takes no changes, and the log stays as it is.
+    /// Like [`Self::open`], but readable as far as possible: if a page that this would change is
+    /// damaged, the tree accepts no changes, and the log is left alone.
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -87,7 +87,7 @@ impl Tree {
     fn opened(space: Arc<dyn ObjectSpace>, options: Options) -> Result<Self> {
         let (namespace, mut state) = Self::begin(&space, options)?;
         let meta = store::meta(&namespace.database)?;
-        // Of the commit that comes next, and of the one behind it, if that was under way.
+        // For the next commit, and for the one after it, if that was in progress.
         for commit in [meta.commit + 1, meta.commit + 2] {
             for body in Log::left(&*space, meta.session, commit)? {
                 let (next, changes) = split_number(&body)?;
@@ -103,18 +103,18 @@ impl Tree {
         Ok(Self::new(space, namespace, state, options))
     }
 
-    /// Opens the tree of a space for a mount that has outlived the program that served it: as its
-    /// users saw it, with what that program's journal has. Files without a name are kept, for they
-    /// may be open.
+    /// Opens the tree of a space for a mount that has outlived its program: in the state that its
+    /// users saw, with the changes in that program's journal. Files without a name are kept,
+    /// because they may be open.
     ///
     /// # Errors
-    /// As [`Self::open`]; `ESTALE` if the tree has changed since by another way, so that what the
-    /// kernel has cached is not true any more.
+    /// As [`Self::open`]; `ESTALE` if the tree has since been changed in another way, so that the
+    /// kernel's cached state is outdated.
     pub fn take_over(space: Arc<dyn ObjectSpace>, options: Options, left: &Left) -> Result<Self> {
         let (namespace, mut state) = Self::begin(&space, options)?;
         let meta = store::meta(&namespace.database)?;
         let (mut done, mut brought_back) = (HashMap::new(), 0);
-        // The same number can come again when a share is taken back to a snapshot.
+        // The same number can recur when a share is rolled back to a snapshot.
         let is_of_session = meta.session == left.session && !left.is_replayed;
         if !is_of_session && meta.replayed != left.session {
             return Err(Failure::new(libc::ESTALE));
@@ -127,8 +127,8 @@ impl Tree {
                 if request != 0 {
                     done.insert(request, result);
                 }
-                // What the database has is not needed, nor what a program before this one had
-                // replayed.
+                // Changes that the database already has are skipped, and so are those that an
+                // earlier program had replayed.
                 if is_of_session && commit > meta.commit {
                     brought_back += u64::from(state.replay(commit, next, changes)?);
                 }
@@ -143,7 +143,7 @@ impl Tree {
 
     fn begin(space: &Arc<dyn ObjectSpace>, options: Options) -> Result<(Namespace, State)> {
         let namespace = Namespace::open(space, options)?;
-        let state = State::open(&namespace.database, namespace.facts.clone(), anew(space, options))?;
+        let state = State::open(&namespace.database, namespace.facts.clone(), reopen(space, options))?;
         Ok((namespace, state))
     }
 
@@ -169,20 +169,20 @@ impl Tree {
         }
     }
 
-    /// Has all changes kept by a journal from now on, which begins with the requests that the one
-    /// before knew to be done.
+    /// Records all changes in a journal from now on, which starts with the requests known as
+    /// completed by the previous one.
     pub fn keep_journal(&self, journal: Arc<dyn Journal>) {
         let mut state = self.state.write();
         state.keeps_journal = true;
-        // Only those can come again that the program before did not answer: a few at a time, and
-        // the latest.
+        // Only requests that the previous program did not answer can be repeated: a few, and the
+        // latest.
         for (&request, &result) in &self.done {
             journal.keep(state.commit_number(), &store::journal_record(request, result, 0));
         }
         let _ = self.journal.set(journal);
     }
 
-    /// Number of this opening of the tree, which a journal of it must name.
+    /// Number of this opening of the tree, which its journal must name.
     pub fn session(&self) -> u64 {
         self.state.read().session()
     }
@@ -192,7 +192,7 @@ impl Tree {
         self.brought_back
     }
 
-    /// What came of a request that the program before this one carried out; `None` if it did not.
+    /// Result of a request that the previous program completed; `None` if it did not.
     pub fn was_done(&self, request: u64) -> Option<u64> {
         if crate::canary!("resent-done-again") {
             return None;
@@ -202,7 +202,7 @@ impl Tree {
 }
 
 impl Namespace {
-    /// The database of a space; `ENOENT` if there is none.
+    /// Opens the database of a space; `ENOENT` if there is none.
     pub(super) fn open(space: &Arc<dyn ObjectSpace>, options: Options) -> Result<Self> {
         let backend = Backend::open(space.clone())?.ok_or(Failure::new(libc::ENOENT))?;
         if foreign::is_sealed(&**space) {
@@ -210,14 +210,14 @@ impl Namespace {
         }
         foreign::forget_free_pages(&**space, &backend)?;
         let opened = Self::with(backend, options)?;
-        // What opening wrote is durable.
+        // The writes of opening are durable.
         foreign::seal(&**space)?;
         Ok(opened)
     }
 
-    /// Goes on with a database that was opened anew.
+    /// Switches to a reopened database.
     pub(super) fn replace(&mut self, new: Self, state: &mut State) -> Result<()> {
-        // The old one goes when nothing reads from it any more.
+        // The old one is dropped when nothing reads from it any more.
         state.read_from(&new.database, new.facts.clone())?;
         *self = new;
         Ok(())
@@ -233,8 +233,8 @@ impl Namespace {
     }
 }
 
-/// Opens the database of a space to be read; what that writes stays in memory.
-fn anew(space: &Arc<dyn ObjectSpace>, options: Options) -> Anew {
+/// Opens the database of a space for reading; its writes stay in memory.
+fn reopen(space: &Arc<dyn ObjectSpace>, options: Options) -> Reopen {
     let space = space.clone();
     Arc::new(move || {
         let below: Arc<dyn ObjectSpace> = Arc::new(Scratch::over(space.clone()));
@@ -245,13 +245,13 @@ fn anew(space: &Arc<dyn ObjectSpace>, options: Options) -> Anew {
 fn discard_lost(space: &dyn ObjectSpace, lost: std::ops::Range<u64>) -> Result<()> {
     if !lost.is_empty() {
         space.discard_files(lost)?;
-        // Before a commit says that these numbers are not to be looked for any more.
+        // Before a commit records that these numbers need not be searched for any more.
         space.finish_discards()?;
     }
     Ok(())
 }
 
-/// A number, and the bytes behind it.
+/// Splits off a number.
 fn split_number(bytes: &[u8]) -> Result<(u64, &[u8])> {
     let damaged = || Failure::damaged(format_args!("a record of changes is too short"));
     let (number, rest) = bytes.split_first_chunk().ok_or_else(damaged)?;

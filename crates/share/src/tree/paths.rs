@@ -1,5 +1,5 @@
-//! Paths of files, told by one look through all names: those of a tree that is open, or, for one
-//! that is damaged, those in the pages of its database that are whole, without opening it.
+//! Paths of files, found by one pass over all names: those of an open tree, or, for a damaged one,
+//! those in the intact pages of its database, without opening it.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::convert::Infallible;
@@ -14,17 +14,17 @@ use crate::inode::Inode;
 use crate::names::{self, Named};
 use crate::overlay::Table;
 use crate::pages::{self, Take};
-use crate::store::BEHIND_ALL;
+use crate::store::AFTER_ALL_KEYS;
 
-/// Directories above one another in a path that is told.
+/// Most nested directories in a displayed path.
 const DEPTH_MAX: usize = 4096;
-/// Pairs of a table that are looked at before changes of the tree go on.
+/// Pairs of a table examined before changes of the tree continue.
 const STEP: usize = 1 << 12;
 
-/// Paths of one file that are told.
+/// Most paths listed for one file.
 const PATHS_MAX: usize = 20;
 
-/// All paths of a file, the first of them by name.
+/// All paths of a file, the first of them in full.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Paths {
     told: Vec<Vec<u8>>,
@@ -37,8 +37,8 @@ impl Paths {
         if self.told.len() < PATHS_MAX { self.told.push(path) } else { self.more += 1 }
     }
 
-    /// Those that are told by name.
-    pub fn told(&self) -> &[Vec<u8>] {
+    /// The listed paths.
+    pub fn listed(&self) -> &[Vec<u8>] {
         &self.told
     }
 }
@@ -56,13 +56,13 @@ impl fmt::Display for Paths {
 }
 
 /// A name: the directory that it is in, and the name itself.
-type Place = (u64, Vec<u8>);
+type EntryName = (u64, Vec<u8>);
 
 /// One name of each directory, and all names of files that are asked for.
 #[derive(Default)]
 struct Places {
-    of_directories: HashMap<u64, Place>,
-    of_files: BTreeMap<u64, Vec<Place>>,
+    of_directories: HashMap<u64, EntryName>,
+    of_files: BTreeMap<u64, Vec<EntryName>>,
 }
 
 impl Places {
@@ -75,8 +75,8 @@ impl Places {
         }
     }
 
-    /// The path of a name; `None` if a directory above is not known.
-    fn path(&self, (directory, name): &Place) -> Option<Vec<u8>> {
+    /// The path of a name; `None` if a directory above is unknown.
+    fn path(&self, (directory, name): &EntryName) -> Option<Vec<u8>> {
         let (mut parts, mut at): (Vec<&[u8]>, u64) = (vec![name], *directory);
         while at != ROOT && parts.len() < DEPTH_MAX {
             let (directory, name) = self.of_directories.get(&at)?;
@@ -103,7 +103,7 @@ fn number(key: &[u8]) -> u64 {
     key.first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes))
 }
 
-/// Takes the inodes that have some data, and the names of these and of all directories.
+/// Collects the inodes with some data, and the names of these and of all directories.
 struct OfData<'a> {
     files: &'a BTreeSet<u64>,
     /// Which file of the space an inode has.
@@ -123,7 +123,7 @@ impl Take for OfData<'_> {
                     self.file_of.insert(number(key), inode.data_file());
                 }
             }
-            // Tables come in the order of their numbers: inodes first.
+            // Tables arrive in the order of their numbers: inodes first.
             Table::Entries => {
                 if let Ok(named) = names::decode(value)
                     && (named.kind == libc::S_IFDIR
@@ -141,7 +141,7 @@ impl Take for OfData<'_> {
     fn fact(&mut self, _: &str, _: u64) {}
 }
 
-/// Takes the names of some inodes, and of all directories.
+/// Collects the names of some inodes, and of all directories.
 struct OfInodes<'a> {
     inodes: &'a BTreeSet<u64>,
     places: Places,
@@ -199,7 +199,7 @@ impl Tree {
         let mut found = Recordless::default();
         let Ok(_) = pages::survey(space, &mut found);
         let places = found.places;
-        let paths = |(inode, named): (&u64, &Vec<Place>)| {
+        let paths = |(inode, named): (&u64, &Vec<EntryName>)| {
             let mut paths = Paths::default();
             for place in named {
                 paths.add(places.path(place).unwrap_or_else(|| place.1.clone()));
@@ -209,7 +209,7 @@ impl Tree {
         places.of_files.iter().map(paths).collect()
     }
 
-    /// Paths of the files of a space that hold such data, as far as they can be told.
+    /// Paths of the files of a space with the given data, as far as known.
     pub fn paths_of(space: &dyn ObjectSpace, files: &BTreeSet<u64>) -> BTreeMap<u64, Paths> {
         let mut names = OfData { files, file_of: HashMap::new(), places: Places::default() };
         let Ok(_) = pages::survey(space, &mut names);
@@ -221,20 +221,20 @@ impl Tree {
             }
         }
         let paths = file_of.into_iter().map(|(inode, file)| (file, places.paths(inode)));
-        paths.filter(|(_, paths)| !paths.told().is_empty()).collect()
+        paths.filter(|(_, paths)| !paths.listed().is_empty()).collect()
     }
 
-    /// Paths of inodes of a space, as far as they can be told.
+    /// Paths of inodes of a space, as far as known.
     pub fn paths_of_inodes(space: &dyn ObjectSpace, inodes: &BTreeSet<u64>) -> BTreeMap<u64, Paths> {
         let mut names = OfInodes { inodes, places: Places::default() };
         let Ok(_) = pages::survey(space, &mut names);
         let paths = inodes.iter().map(|inode| (*inode, names.places.paths(*inode)));
-        paths.filter(|(_, paths)| !paths.told().is_empty()).collect()
+        paths.filter(|(_, paths)| !paths.listed().is_empty()).collect()
     }
 
-    /// Paths of the files that hold such data, and of `others` files beside them at most, by the
-    /// numbers of their data. Of several names one is told, and a file without a name is left out.
-    /// The tree changes meanwhile: a file that is renamed may be left out, too.
+    /// Paths of the files with the given data, and of at most `others` further files, by the
+    /// numbers of their data. Of several names one is returned, and a file without a name is
+    /// skipped. The tree may change in the meantime: a file that is renamed may be skipped, too.
     ///
     /// # Errors
     /// Those of the space.
@@ -267,14 +267,15 @@ impl Tree {
             Ok(())
         })?;
         for inode in beside {
-            // It may have gone since. A content in its inode's record is in no file of the space.
+            // It may have been removed since. A content in its inode's record is in no file of the
+            // space.
             if let Ok(found) = self.inode(inode)
                 && found.content().is_none()
             {
                 file_of.insert(inode, found.data_file());
             }
         }
-        let path = |inode: u64| places.paths(inode).told().first().cloned();
+        let path = |inode: u64| places.paths(inode).listed().first().cloned();
         Ok(file_of.into_iter().filter_map(|(inode, file)| Some((file, path(inode)?))).collect())
     }
 
@@ -283,7 +284,7 @@ impl Tree {
         let mut from = Vec::new();
         loop {
             let (mut left, mut last) = (STEP, Vec::new());
-            self.state.read().range(table, &from, &BEHIND_ALL, |key, value| {
+            self.state.read().range(table, &from, &AFTER_ALL_KEYS, |key, value| {
                 each(key, value)?;
                 left -= 1;
                 if left == 0 {
@@ -312,7 +313,7 @@ mod tests {
         paths.add(b"/d/b".to_vec());
         assert_eq!(paths.to_string(), "/a (also /d/b)");
         (2..PATHS_MAX + 3).for_each(|n| paths.add(format!("/{n}").into_bytes()));
-        assert_eq!(paths.told().len(), PATHS_MAX);
+        assert_eq!(paths.listed().len(), PATHS_MAX);
         assert!(paths.to_string().ends_with(", 3 more)"), "{paths}");
     }
 }

@@ -1,14 +1,14 @@
-//! A database that is damaged, built anew from what of it is whole.
+//! Rebuilds a damaged database from its intact parts.
 //!
-//! The new one is made in the other of its two files (`backend`), and counts when it is durable: a
-//! death in between leaves the damaged one, and the next attempt begins anew.
+//! The new one is created in the other of its two files (`backend`), and becomes current when it is
+//! durable: a crash in between leaves the damaged one, and the next attempt starts over.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use surface::ObjectSpace;
 
-use super::lost_attributes::{AttributesLost, Said};
+use super::lost_attributes::{AttributesLost, Recorded};
 use super::{Namespace, Options, Tree};
 use crate::backend::{self, Backend};
 use crate::failure::Result;
@@ -23,15 +23,15 @@ pub struct NamesSurvey {
     pub pages: u64,
     /// Pages that are not; those below them are not counted.
     pub pages_lost: u64,
-    /// Whether all of it is whole.
+    /// Whether it is intact.
     pub is_whole: bool,
     /// Whether anything is lost for good: not, if all that is lost has copies.
     pub is_lossy: bool,
     /// Whether anything but extended attributes is lost for good.
     pub loses_names: bool,
-    /// Whose extended attributes are lost.
+    /// The owners of lost extended attributes.
     pub attributes: AttributesLost,
-    /// The fault in words; empty if there is none.
+    /// The fault as text; empty if there is none.
     pub problem: String,
 }
 
@@ -43,12 +43,12 @@ impl NamesSurvey {
         } else if !survey.is_lossy() && copied > 0 {
             let all = pages + copied;
             format!(
-                "the names of the share are damaged: {copied} of {all} pages are lost, and all of these have copies"
+                "the names of the share are damaged: {copied} of {all} pages are lost, but all of these have copies"
             )
         } else if !survey.is_lossy() && survey.contradicts_itself {
-            "the names of the share are damaged: their tables contradict themselves".to_owned()
+            "the names of the share are damaged: their tables are inconsistent".to_owned()
         } else if !survey.is_lossy() {
-            "the names of the share are damaged: the header of their database is lost, and nothing else".to_owned()
+            "the names of the share are damaged: only the header of their database is lost".to_owned()
         } else if survey.has_no_head {
             "the names of the share are lost: the beginning of their database cannot be read".to_owned()
         } else if survey.tables_lost.is_empty() {
@@ -66,7 +66,7 @@ impl NamesSurvey {
     }
 }
 
-/// Collects changes until there are enough for a transaction.
+/// Collects changes up to the size of a transaction.
 struct Collect {
     rebuilt: Rebuilt,
     facts: HashMap<String, u64>,
@@ -99,31 +99,31 @@ impl Collect {
 
 impl Tree {
     /// Reads all pages of the database of a space, with their checksums; `None` if there is no
-    /// tree. Nothing may change it meanwhile.
+    /// tree. It must not change in the meantime.
     ///
     /// # Errors
-    /// None but those that say that there may be a tree.
+    /// Only if it is unknown whether there is a tree.
     pub fn survey(space: &dyn ObjectSpace) -> Result<Option<NamesSurvey>> {
-        if matches!(backend::read_header(space), Ok(None)) && backend::place_of(space).is_none() {
+        if matches!(backend::read_header(space), Ok(None)) && backend::current_file(space).is_none() {
             return Ok(None);
         }
-        let mut said = Said::default();
+        let mut said = Recorded::default();
         let Ok(found) = pages::survey(space, &mut said);
         Ok(Some(NamesSurvey::new(&found, said.lost(space, &found))))
     }
 
-    /// Builds the database of a tree anew from its whole pages. [`Self::repair`] must follow: it
-    /// sees to all that is lost with the other pages. `random`: two random numbers, for facts that
-    /// are lost.
+    /// Rebuilds the database of a tree from its intact pages. [`Self::repair`] must follow, which
+    /// handles everything lost with the other pages. `random`: two random numbers, to replace lost
+    /// facts.
     ///
     /// # Errors
     /// Those of the space.
     pub fn rebuild(space: &Arc<dyn ObjectSpace>, options: Options, random: [u64; 2]) -> Result<()> {
-        let counts = backend::place_of(&**space).unwrap_or(backend::Place::First);
+        let counts = backend::current_file(&**space).unwrap_or(backend::DatabaseFile::First);
         let place = counts.other();
         backend::discard(&**space, place)?;
         let facts = {
-            let backend = Backend::create_beside(space.clone(), place, counts)?;
+            let backend = Backend::create_in(space.clone(), place, counts)?;
             let Namespace { database, facts, .. } = Namespace::with(backend, options)?;
             let rebuilt = Rebuilt::new(database);
             let mut collect = Collect { rebuilt, facts: HashMap::new(), pairs: Vec::new(), count: 0 };
@@ -135,7 +135,7 @@ impl Tree {
             facts
         };
         space.flush()?;
-        backend::change_place(&**space, place, facts.length())?;
+        backend::make_current(&**space, place, facts.length())?;
         Ok(())
     }
 }

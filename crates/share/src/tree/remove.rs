@@ -1,4 +1,4 @@
-//! Taking names away, and what has none any more.
+//! Removing names, and nodes without names.
 
 use super::Tree;
 use super::directory::living_directory;
@@ -8,8 +8,8 @@ use crate::names;
 use crate::store::State;
 
 impl Tree {
-    /// Takes a name away that is no directory's. Returns the node that it meant, which goes with
-    /// [`Self::forget`] if it has no other.
+    /// Removes a name that is not a directory. Returns its node, which is removed by
+    /// [`Self::forget`] if it has no other name.
     ///
     /// # Errors
     /// `ENOENT`, `EISDIR`.
@@ -49,7 +49,7 @@ impl Tree {
         Ok(named.inode)
     }
 
-    /// The kernel does not refer to a node any more: removes it if it has no name.
+    /// The kernel has no more references to a node: removes it if it has no name.
     ///
     /// # Errors
     /// Those of the namespace.
@@ -59,7 +59,7 @@ impl Tree {
             return Ok(());
         }
         let _passed = self.pass();
-        // Also if there is no room for a commit: the kernel forgets a node once.
+        // Also if there is no space for a commit: the kernel forgets a node only once.
         let mut state = self.change_anyway();
         match state.inode(node) {
             Ok(inode) if inode.links == 0 => reap(&mut state, node),
@@ -68,7 +68,7 @@ impl Tree {
     }
 }
 
-/// An inode has one name less; a directory is empty and has none then.
+/// An inode loses a name; a directory is empty and has none afterwards.
 pub(super) fn lose_name(state: &mut State, node: u64, mut inode: Inode, now: Time) {
     inode.links = if inode.is_directory() { 0 } else { inode.links.saturating_sub(1) };
     inode.changed = now;

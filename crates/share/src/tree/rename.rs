@@ -8,20 +8,20 @@ use crate::inode::{Flags, Inode, Time};
 use crate::names::{self, Named};
 use crate::store::State;
 
-/// Where a name stands.
+/// Directory and name of an entry.
 #[derive(Debug, Clone, Copy)]
-struct Place<'a> {
+struct EntryRef<'a> {
     directory: u64,
     name: &'a [u8],
 }
 
 impl Tree {
-    /// Renames, with the flags of `renameat2`. What stood at the new name goes, or comes to the old
-    /// one with `RENAME_EXCHANGE`. `RENAME_WHITEOUT` leaves a device node 0:0 at the old name.
+    /// Renames, with the flags of `renameat2`. An existing target is replaced, or moved to the old
+    /// name with `RENAME_EXCHANGE`. `RENAME_WHITEOUT` leaves a device node 0:0 at the old name.
     ///
     /// # Errors
     /// `ENOENT`, `EEXIST` with `RENAME_NOREPLACE` and for the name of the snapshots, `ENOTDIR`,
-    /// `EISDIR`, `ENOTEMPTY`, `EINVAL` for a directory that would come into itself.
+    /// `EISDIR`, `ENOTEMPTY`, `EINVAL` for moving a directory into itself.
     pub fn rename(&self, from: u64, name: &[u8], to: u64, new_name: &[u8], flags: u32) -> Result<()> {
         const KNOWN: u32 = libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE | libc::RENAME_WHITEOUT;
         let (no_replace, exchange) = (flags & libc::RENAME_NOREPLACE != 0, flags & libc::RENAME_EXCHANGE != 0);
@@ -35,8 +35,8 @@ impl Tree {
         let mut state = self.change()?;
         living_directory(&state, from)?;
         living_directory(&state, to)?;
-        let old = Place { directory: from, name };
-        let new = Place { directory: to, name: new_name };
+        let old = EntryRef { directory: from, name };
+        let new = EntryRef { directory: to, name: new_name };
         let (old_cookie, moved) = state.find(from, name)?.ok_or(Failure::new(libc::ENOENT))?;
         let there = state.find(to, new_name)?;
         let moved_inode = state.inode(moved.inode)?;
@@ -143,7 +143,7 @@ fn change_directory(state: &mut State, node: u64, now: Time, change: impl FnOnce
     Ok(())
 }
 
-/// An inode has come from one directory into another, which may be the same.
+/// An inode has moved from one directory to another, which may be the same.
 fn move_inode(state: &mut State, node: u64, from: u64, to: u64, now: Time) -> Result<()> {
     let mut inode = state.inode(node)?;
     inode.changed = now;
@@ -161,8 +161,8 @@ fn move_inode(state: &mut State, node: u64, from: u64, to: u64, now: Time) -> Re
 
 fn exchange_names(
     state: &mut State,
-    (old, old_cookie, moved): (Place<'_>, u64, Named),
-    (new, new_cookie, other): (Place<'_>, u64, Named),
+    (old, old_cookie, moved): (EntryRef<'_>, u64, Named),
+    (new, new_cookie, other): (EntryRef<'_>, u64, Named),
     now: Time,
 ) -> Result<()> {
     let other_is_directory = other.kind == libc::S_IFDIR;

@@ -1,8 +1,8 @@
-//! Mends a namespace that does not agree with itself. What can be told from the rest is put right;
-//! what has lost its name gets one in `lost+found`; a name that means nothing goes.
+//! Repairs an inconsistent namespace. Facts that can be derived from others are corrected; an inode
+//! that has lost its name gets one in `lost+found`; a name without an inode is removed.
 //!
-//! It goes in rounds, for the first remedies may show more faults: names, then directories below
-//! themselves, then what has no name, and counts of links at last.
+//! Works in rounds, because the first repairs may reveal more faults: names, then directories below
+//! themselves, then nameless inodes, and finally link counts.
 
 use std::collections::BTreeSet;
 
@@ -21,13 +21,13 @@ use crate::store::FIRST_NUMBER;
 /// Where that goes which has no name.
 const LOST_AND_FOUND: &[u8] = b"lost+found";
 
-/// Rounds: a name, its directory, that one's count, and as many again.
+/// Most rounds: a name, its directory, that one's count, and as many again.
 const ROUNDS_MAX: usize = 12;
 
-/// Runs of a file that are asked for at once.
+/// Runs of a file requested at once.
 const RUNS_MAX: usize = 256;
 
-/// What a repair did.
+/// Result of a repair.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Repaired {
     /// Faults with their remedies, a sentence each.
@@ -37,10 +37,9 @@ pub struct Repaired {
 }
 
 impl Tree {
-    /// Mends the faults of the namespace. `files`: the files of the space that hold data, or of
-    /// which the space knows more than nothing; those that no inode has are adopted if `adopts`
-    /// says so and they hold data, or else discarded. No other process and no mount may have the
-    /// tree open.
+    /// Repairs the faults of the namespace. `files`: the files of the space that hold data, or of
+    /// which the space has any record; those that belong to no inode are adopted if `adopts` is set
+    /// and they hold data, else discarded. No other process and no mount may have the tree open.
     ///
     /// # Errors
     /// Those of the namespace and of the space.
@@ -59,14 +58,13 @@ impl Tree {
             if size == 0 {
                 self.space.discard(file, 0..u64::MAX)?;
                 if adopts {
-                    let text =
-                        format!("what is left of file {file} holds no data and belongs to no inode: it was removed");
+                    let text = format!("the remains of file {file} hold no data and belong to no inode: removed");
                     repaired.mended.push(text);
                 }
                 continue;
             }
             let name = self.adopt(file, size)?;
-            repaired.mended.push(format!("data of file {file} belongs to no inode: it is {name} now"));
+            repaired.mended.push(format!("data of file {file} belongs to no inode: saved as {name}"));
         }
         self.space.finish_discards()?;
         // `lost+found` may be new.
@@ -84,7 +82,7 @@ impl Tree {
             wrongs.retain(|wrong| Some(wrong.step()) == step);
             let before = repaired.mended.len();
             for wrong in wrongs {
-                // One of those that are below one another is enough: the others are below it then.
+                // Moving one directory of a cycle suffices: the others are then below it.
                 if matches!(wrong, Wrong::InItself(_)) && repaired.mended.len() > before {
                     break;
                 }
@@ -99,14 +97,14 @@ impl Tree {
         Ok(())
     }
 
-    /// Mends one fault; returns the remedy in words, `None` if there is none.
+    /// Repairs one fault; returns a description of the repair, `None` if there is none.
     fn mend(&self, census: &Census, wrong: &Wrong, spare: &mut BTreeSet<u64>) -> Result<Option<String>> {
         let entry = |index: usize| &census.entries[index];
         let done = match *wrong {
             Wrong::NoRoot => {
                 let mut state = self.change_in_part()?;
                 state.put(ROOT, Inode { mode: libc::S_IFDIR | 0o755, ..self.blank(2, ROOT) });
-                "it was made anew".to_owned()
+                "it was recreated".to_owned()
             }
             Wrong::Stray(index) => {
                 let (directory, named) = (entry(index).directory, &entry(index).named);
@@ -116,11 +114,11 @@ impl Tree {
                     if state.inode(directory).is_err() {
                         state.put(directory, Inode { mode: libc::S_IFDIR | 0o700, ..self.blank(0, 0) });
                     }
-                    return Ok(Some(format!("inode {directory} is a directory of root again")));
+                    return Ok(Some(format!("inode {directory} was recreated as a directory of root")));
                 }
                 let mut state = self.change_in_part()?;
                 state.remove_entry(directory, entry(index).cookie);
-                format!("the name was removed, and inode {} looked at", named.inode)
+                format!("the name was removed, and inode {} checked", named.inode)
             }
             Wrong::Nothing(index) => return self.mend_nothing(census, index, spare).map(Some),
             Wrong::Kind(index) => {
@@ -128,7 +126,7 @@ impl Tree {
                 let mut state = self.change_in_part()?;
                 let kind = state.inode(named.inode)?.kind();
                 state.set_entry(at.directory, at.cookie, &named.name, named.inode, kind);
-                "it has that of its inode now".to_owned()
+                "it was set to that of its inode".to_owned()
             }
             Wrong::Misplaced(index) => {
                 let (at, named) = (entry(index), &entry(index).named);
@@ -138,7 +136,7 @@ impl Tree {
                     "it was removed".to_owned()
                 } else {
                     state.add_entry(at.directory, &named.name, named.inode, named.kind)?;
-                    "it is found again".to_owned()
+                    "it was moved to its place".to_owned()
                 }
             }
             Wrong::SecondName(index) => {
@@ -149,7 +147,7 @@ impl Tree {
                 let mut state = self.change_in_part()?;
                 let inode = state.inode(entry(index).named.inode)?;
                 state.put(entry(index).named.inode, Inode { parent: entry(index).directory, ..inode });
-                "it says so now".to_owned()
+                "the record was corrected".to_owned()
             }
             Wrong::InItself(inode) => {
                 let mut state = self.change_in_part()?;
@@ -164,11 +162,11 @@ impl Tree {
                 let mut state = self.change_in_part()?;
                 let before = state.inode(inode)?;
                 state.put(inode, Inode { links: expected, ..before });
-                "it counts them now".to_owned()
+                "the count was corrected".to_owned()
             }
             Wrong::NotAnOrphan(inode) => {
                 self.change_in_part()?.set_orphan(inode, false);
-                "it is not listed any more".to_owned()
+                "it was removed from the list".to_owned()
             }
             Wrong::Xattrs(inode) => {
                 let mut state = self.change_in_part()?;
@@ -181,14 +179,14 @@ impl Tree {
             Wrong::DefaultAcl(inode) => {
                 let mut state = self.change_in_part()?;
                 state.set_xattr(inode, acl::DEFAULT, &Acl::of_owner(0o7).encode());
-                "what is made in it is its owner's alone now, until it gets another one".to_owned()
+                "new entries belong to their owner alone until it gets another one".to_owned()
             }
             Wrong::Capability(inode) => {
                 let mut state = self.change_in_part()?;
                 let mut found = state.inode(inode)?;
                 found.flags.set(Flags::CAPABILITY, false);
                 state.put(inode, found);
-                "it has none now".to_owned()
+                "the record was corrected".to_owned()
             }
             Wrong::Unsaid(inode) => {
                 let mut state = self.change_in_part()?;
@@ -206,7 +204,7 @@ impl Tree {
                 // A small file has its content all the same.
                 let size = before.content.as_ref().map_or(0, |content| content.len() as u64);
                 state.put(inode, Inode { data, size, ..before });
-                format!("it has one now, and {size} bytes")
+                format!("it was given one, and {size} bytes")
             }
             // Counted with the links.
             Wrong::Unlisted(_) | Wrong::SharedData(..) => return Ok(None),
@@ -214,8 +212,8 @@ impl Tree {
         Ok(Some(done))
     }
 
-    /// Takes the rights of the group and of others from an inode whose ACL is lost: the mode has
-    /// the ACL's mask, which may be more than any of them had.
+    /// Revokes the rights of the group and of others on an inode whose ACL is lost: the mode has
+    /// the ACL's mask, which may exceed the rights that any of them had.
     fn narrow(&self, inode: u64) -> Result<String> {
         let now = self.now();
         let mut state = self.change_in_part()?;
@@ -226,10 +224,10 @@ impl Tree {
         found.changed = now;
         let after = found.mode & 0o7777;
         state.put(inode, found);
-        Ok(format!("its mode was {before:04o} and is {after:04o} now, so that no user has more rights than before"))
+        Ok(format!("its mode was changed from {before:04o} to {after:04o}, so that no user gains rights"))
     }
 
-    /// Mends a name that means an inode which is not there: as far as it says itself what it was.
+    /// Repairs a name whose inode does not exist, as far as the name itself describes it.
     fn mend_nothing(&self, census: &Census, index: usize, spare: &mut BTreeSet<u64>) -> Result<String> {
         let (at, named) = (&census.entries[index], &census.entries[index].named);
         let number = named.inode;
@@ -238,26 +236,26 @@ impl Tree {
         let size = if has_data { self.data_end(number)? } else { 0 };
         let mut state = self.change_in_part()?;
         if state.inode(number).is_ok() {
-            return Ok("another name of it was seen to".to_owned());
+            return Ok("another name of it was repaired".to_owned());
         }
         if named.kind == libc::S_IFDIR && number >= FIRST_NUMBER {
             state.put(number, Inode { mode: libc::S_IFDIR | 0o700, ..self.blank(2, at.directory) });
-            return Ok("it is a directory of root again".to_owned());
+            return Ok("it was recreated as a directory of root".to_owned());
         }
         if has_data {
             spare.remove(&number);
             let mut file = Inode { mode: libc::S_IFREG | 0o600, size, data: number, ..self.blank(1, 0) };
             file.flags.set(Flags::SPARSE, true);
             state.put(number, file);
-            return Ok("it is a file of root again, with its data, up to the end of the last block".to_owned());
+            return Ok("it was recreated as a file of root, with its data up to the end of the last block".to_owned());
         }
         state.remove_entry(at.directory, at.cookie);
         let is_file = named.kind == libc::S_IFREG;
-        let held = if is_file { ", and with it a file of at most 512 bytes, or an empty one" } else { "" };
+        let held = if is_file { ", and with it an empty file or one of at most 512 bytes" } else { "" };
         Ok(format!("the name was removed{held}"))
     }
 
-    /// An inode of root, of which nothing else is known.
+    /// An inode owned by root, of which nothing else is known.
     fn blank(&self, links: u32, parent: u64) -> Inode {
         let (now, unknown) = (self.now(), Time::default());
         Inode {
@@ -281,7 +279,7 @@ impl Tree {
         }
     }
 
-    /// Makes a file of data that no inode has, up to the end of that.
+    /// Creates a file from data that belongs to no inode, up to the end of the data.
     fn adopt(&self, file: u64, size: u64) -> Result<String> {
         let number = {
             let mut state = self.change_in_part()?;
@@ -294,7 +292,7 @@ impl Tree {
         self.name_lost(number)
     }
 
-    /// Behind the last byte of a file that is not a hole.
+    /// Offset after the last byte of a file that is not a hole.
     fn data_end(&self, file: u64) -> Result<u64> {
         let (mut at, mut end) = (0, 0);
         while at < FILE_BYTES_MAX {
@@ -306,7 +304,7 @@ impl Tree {
                 }
             }
             if at == before {
-                return Err(Failure::damaged(format_args!("the allocation of file {file} cannot be told at {at}")));
+                return Err(Failure::damaged(format_args!("the allocation of file {file} is unknown at {at}")));
             }
         }
         Ok(end.min(FILE_BYTES_MAX))
@@ -333,13 +331,13 @@ impl Tree {
         Ok(format!("/{}/{name}", String::from_utf8_lossy(LOST_AND_FOUND)))
     }
 
-    /// The directory, which is made if it is not there.
+    /// Returns the directory, creating it if it does not exist.
     fn lost_and_found(&self, state: &mut Change<'_>) -> Result<u64> {
         if let Some((cookie, named)) = state.find(ROOT, LOST_AND_FOUND)? {
             if matches!(state.inode(named.inode), Ok(inode) if inode.is_directory()) {
                 return Ok(named.inode);
             }
-            // What has the name keeps its data, and gets another name in the next round.
+            // The owner of the name keeps its data, and gets another name in the next round.
             state.remove_entry(ROOT, cookie);
         }
         let number = state.allocate();

@@ -1,19 +1,19 @@
-//! A tree that stands still, so that a snapshot of the space below it is of one moment.
+//! A quiesced tree, so that a snapshot of the space below it is of one moment.
 
 use parking_lot::{MutexGuard, RwLockWriteGuard};
 
 use super::{Namespace, Tree};
 use crate::failure::Result;
 
-/// A tree of which the space has all that was done. Nothing changes while this is there: an
-/// operation that would change something waits.
+/// A tree with all its changes in the space. Nothing changes while this exists: operations that
+/// would change something wait.
 pub struct Still<'a> {
     _nobody_commits: MutexGuard<'a, Namespace>,
     _shut: Option<RwLockWriteGuard<'a, ()>>,
 }
 
 impl Tree {
-    /// Has the tree stand still, with all changes in the space, durably.
+    /// Quiesces the tree, with all changes in the space, durably.
     ///
     /// # Errors
     /// As [`Self::commit`].
@@ -21,9 +21,9 @@ impl Tree {
         if crate::canary!("overlay-not-in-snapshot") {
             return Ok(Still { _nobody_commits: self.committing.lock(), _shut: None });
         }
-        // Most of it before anybody has to wait.
+        // Most of it before other operations have to wait.
         self.commit()?;
-        // A canary: changes go on while the snapshot is taken.
+        // A canary: changes continue while the snapshot is taken.
         let shut = (!crate::canary!("changes-beside-snapshot")).then(|| self.gate.write());
         let mut one = self.committing.lock();
         let wanted = self.state.read().changes;
@@ -31,7 +31,7 @@ impl Tree {
         Ok(Still { _nobody_commits: one, _shut: shut })
     }
 
-    /// Has `take` make a snapshot of the space while the tree stands still.
+    /// Lets `take` make a snapshot of the space while the tree is quiesced.
     ///
     /// # Errors
     /// As [`Self::commit`].

@@ -10,10 +10,10 @@ use crate::failure::{Failure, Result};
 use crate::inode::{Flags, Inode};
 use crate::store::State;
 
-/// File capabilities, which a change of the content takes away.
+/// File capabilities, which a change of the content removes.
 pub const CAPABILITY: &[u8] = b"security.capability";
 
-/// What an inode says that has such an attribute, if it says anything of it.
+/// The flag of an inode for this attribute, if it has one.
 pub(super) fn flag_of(name: &[u8]) -> Option<Flags> {
     match name {
         acl::ACCESS => Some(Flags::ACCESS_ACL),
@@ -26,7 +26,7 @@ pub(super) fn flag_of(name: &[u8]) -> Option<Flags> {
 /// The largest value, as the kernel has it.
 const VALUE_BYTES_MAX: usize = 64 << 10;
 
-/// Takes a file's capabilities away. Returns whether there were any.
+/// Removes a file's capabilities. Returns whether there were any.
 pub(super) fn drop_capability(state: &mut State, node: u64, inode: &mut Inode) -> Result<bool> {
     let has = inode.flags.has(Flags::CAPABILITY);
     if has {
@@ -36,18 +36,18 @@ pub(super) fn drop_capability(state: &mut State, node: u64, inode: &mut Inode) -
     Ok(has)
 }
 
-/// Names that begin so are ours.
+/// Prefix of our names.
 const OURS: &[u8] = b"user.shale.";
 
-/// Most wrong names of one process that the log tells: a program may try many.
+/// Most invalid names logged by one process: a program may try many.
 const TOLD_MAX: usize = 100;
 
-/// Whether a wrong name is to be told: once, however often it is tried.
+/// Whether to log an invalid name: once, however often it is tried.
 fn is_to_tell(told: &mut BTreeSet<Vec<u8>>, name: &[u8]) -> bool {
     told.len() < TOLD_MAX && told.insert(name.to_vec())
 }
 
-/// Refuses to set a name of ours that is not known: it would be kept and do nothing.
+/// Refuses to set an unknown name with our prefix: it would be stored without any effect.
 fn check_ours(node: u64, name: &[u8]) -> Result<()> {
     static TOLD: Mutex<BTreeSet<Vec<u8>>> = Mutex::new(BTreeSet::new());
     if !name.starts_with(OURS) || [compression::ATTRIBUTE, usage::ATTRIBUTE].contains(&name) {
@@ -57,7 +57,7 @@ fn check_ours(node: u64, name: &[u8]) -> Result<()> {
         let [set, read] = [compression::ATTRIBUTE, usage::ATTRIBUTE].map(String::from_utf8_lossy);
         let name = name.escape_ascii();
         log::warn!(
-            "inode {node} of a share was refused the attribute '{name}', which is not known and would do nothing: set {set} instead, or read {read}"
+            "refused the unknown attribute '{name}' on inode {node} of a share: it would have no effect; set {set} instead, or read {read}"
         );
     }
     Err(Failure::new(libc::EINVAL))
@@ -81,7 +81,7 @@ impl Tree {
     /// Value of an extended attribute.
     ///
     /// # Errors
-    /// `ENODATA`, `EOPNOTSUPP` for a name that is not kept.
+    /// `ENODATA`, `EOPNOTSUPP` for an unsupported name.
     pub fn xattr(&self, node: u64, name: &[u8]) -> Result<Vec<u8>> {
         check(name)?;
         match name {
@@ -108,7 +108,7 @@ impl Tree {
     /// # Errors
     /// `ESTALE`.
     pub fn xattr_names(&self, node: u64) -> Result<Vec<Vec<u8>>> {
-        // What others inherit, or rules say, is not to be copied as if it had been set.
+        // Inherited values, and values from rules, must not be copied as if they had been set.
         let own = self.has_own_compression(node)?.then(|| compression::ATTRIBUTE.to_vec());
         let mut names = self.state.read().xattr_names(node)?;
         names.extend(own);

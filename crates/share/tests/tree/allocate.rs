@@ -84,7 +84,7 @@ pub(crate) fn keep_to_the_room() {
     let mut content = vec![0; 40 << 10];
     assert_eq!(tree.read(node, 0, &mut content).unwrap(), content.len());
     assert!(content.iter().all(|byte| *byte == 7), "a refused request cleared data");
-    // A range with data needs no room, and a hole frees some.
+    // A range with data needs no space, and a hole frees some.
     tree.allocate(node, 0, (40 + 32) << 10, 0, SetId::Kept).unwrap();
     tree.allocate(node, 0, 1 << 40, PUNCH, SetId::Kept).unwrap();
 }

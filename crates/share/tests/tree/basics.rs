@@ -1,4 +1,4 @@
-//! What single operations promise.
+//! Contracts of single operations.
 
 use std::sync::Arc;
 
@@ -32,8 +32,8 @@ fn content(tree: &Tree, node: u64) -> Vec<u8> {
     content
 }
 
-/// Bytes that a write left behind the end of a file whose size a loss of power took must not show
-/// when the file grows.
+/// Bytes that a write left past the end of a file, whose size was lost in a power loss, must not
+/// appear when the file grows.
 #[test]
 fn a_file_that_grows_after_a_loss_of_power_shows_zeroes_and_no_lost_bytes() {
     let (space, tree) = tree();
@@ -52,8 +52,8 @@ fn a_file_that_grows_after_a_loss_of_power_shows_zeroes_and_no_lost_bytes() {
     assert_eq!(content(&tree, node), expected);
 }
 
-/// Bytes that a write left behind the end of a file before it was refused for want of room must
-/// not show when the file grows: by a cut, by a write behind them, in the next session.
+/// Bytes that a write left past the end of a file before it failed for lack of space must not
+/// appear when the file grows: by a cut, by a write after them, in the next session.
 #[test]
 fn a_refused_write_leaves_nothing_that_a_later_growth_shows() {
     let (space, tree) = tree();
@@ -82,7 +82,7 @@ fn a_refused_write_leaves_nothing_that_a_later_growth_shows() {
     assert_eq!(content(&tree, nodes[2]), expected);
 }
 
-/// In a directory that is kept for the mount of another tree no name comes to be, in no way.
+/// In a directory reserved for the mount of another tree, no name can be created by any operation.
 fn names_come_into_no_mount_point() {
     let (_, tree) = tree();
     let make = |directory, name: &[u8], mode| tree.make(directory, name, CALLER, mode | 0o755, 0, 0).map(|made| made.0);
@@ -103,13 +103,13 @@ fn names_come_into_no_mount_point() {
     busy("rename onto", tree.rename(Tree::ROOT, b"outside", kept, b"old", 0));
     busy("exchange", tree.rename(Tree::ROOT, b"outside", kept, b"old", libc::RENAME_EXCHANGE));
     busy("whiteout", tree.rename(kept, b"old", Tree::ROOT, b"out", libc::RENAME_WHITEOUT));
-    // What has the name can be a directory only, and an empty one.
+    // Only an empty directory can take the name.
     busy("a file", make(Tree::ROOT, b"later", libc::S_IFREG).map(drop));
     busy("a link", tree.link(outside, Tree::ROOT, b"later").map(drop));
     busy("a full directory", tree.rename(Tree::ROOT, b"full", Tree::ROOT, b"later", 0));
     let later = make(Tree::ROOT, b"later", libc::S_IFDIR).unwrap();
     busy("make in it", make(later, b"new", libc::S_IFREG).map(drop));
-    // Names in the way can be taken away, and so can the directory.
+    // Names in the way can be removed, and so can the directory.
     tree.rename(kept, b"old", Tree::ROOT, b"out", 0).unwrap();
     assert_eq!(tree.lookup(Tree::ROOT, b"out").unwrap().0, old);
     tree.rename(Tree::ROOT, b"kept", Tree::ROOT, b"moved", 0).unwrap();
@@ -117,7 +117,7 @@ fn names_come_into_no_mount_point() {
     busy("not empty any more", tree.rename(Tree::ROOT, b"moved", Tree::ROOT, b"kept", 0));
     tree.remove_directory(Tree::ROOT, b"later").unwrap();
     assert_eq!(tree.check().unwrap(), Vec::<String>::new());
-    // Kept for nothing any more.
+    // No longer reserved.
     tree.keep_for_mounts([]).unwrap();
     file(&tree, b"later");
 }
@@ -131,7 +131,7 @@ fn a_mount_point_takes_no_names() {
     assert!(ran.is_err(), "NOT CAUGHT: names-below-a-mount");
 }
 
-/// Nothing comes to have the name of a share's snapshots, which would hide it.
+/// Nothing can take the name of a share's snapshots, which would hide it.
 fn nothing_gets_the_name_of_snapshots() {
     let (_, tree) = tree();
     let name = share::KEPT_NAME;
@@ -162,7 +162,7 @@ fn the_name_of_snapshots_is_kept() {
     nothing_gets_the_name_of_snapshots();
     share::canary::plant(Some("name-of-snapshots-given"));
     let ran = std::panic::catch_unwind(nothing_gets_the_name_of_snapshots);
-    // A share of older times, which has files of that name.
+    // A share with files of that name.
     let (space, tree) = tree();
     let old = tree.make(Tree::ROOT, share::KEPT_NAME, CALLER, libc::S_IFDIR | 0o755, 0, 0).unwrap().0;
     file(&tree, b".shale-1");
@@ -297,7 +297,7 @@ fn privileges_go_with_a_write_by_others() {
     assert_eq!(tree.xattr(node, b"security.capability").unwrap_err().errno(), libc::ENODATA);
     assert!(tree.write(node, 0, Bytes::from_static(b"x"), true).unwrap().changed_mode);
     assert_eq!(tree.inode(node).unwrap().mode & 0o7777, 0o775);
-    // Without execution for the group the bit means mandatory locking, and stays.
+    // Without execute permission for the group the bit means mandatory locking, and stays.
     tree.set_attributes(node, &SetAttributes { mode: Some(0o2664), ..SetAttributes::default() }).unwrap();
     assert!(!tree.write(node, 0, Bytes::from_static(b"x"), true).unwrap().changed_mode);
     let chown = SetAttributes { uid: Some(5), ..SetAttributes::default() };

@@ -1,4 +1,4 @@
-//! Planted bugs: the runs with losses of power must notice each, by an assertion of their own.
+//! Planted bugs: the runs with power losses must detect each, by an assertion of their own.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crate::allocate::{clear_set_id, keep_to_the_room};
 use crate::crash::{lose_power, refuse_and_go_on};
 use crate::ground::Ground;
 
-/// Every bug that can be planted in what a loss of power leaves.
+/// All bugs that can be planted in the state after a power loss.
 const CANARIES: [&str; 8] = [
     "size-before-data",
     "discard-before-durable",
@@ -24,7 +24,7 @@ const CANARIES: [&str; 8] = [
 /// Seeds that are spent on each.
 const SEEDS: u64 = 2000;
 
-/// What the first run said that failed; `None` if none did.
+/// The message of the first failed run; `None` if none failed.
 fn caught<G: Ground>(seeds: impl Iterator<Item = u64>) -> Option<String> {
     seeds.into_iter().find_map(|seed| {
         let ran = catch_unwind(AssertUnwindSafe(|| lose_power::<G>(std::iter::once(seed))));

@@ -1,4 +1,4 @@
-//! Whether a tree is as the model says.
+//! Compares a tree with the model.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,8 @@ use share::Tree;
 
 use crate::model::{BLOCK, Model};
 
-/// Whether a tree is as the model says; a block of a file may also be what `may_be` says.
+/// Compares a tree with the model; a block of a file may also have any content that `may_be`
+/// accepts.
 pub fn compare(tree: &Tree, model: &Model, may_be: impl Fn(u64, usize, &[u8]) -> bool) -> Result<(), String> {
     let count = tree.inode_count().unwrap();
     if count != model.nodes.len() as u64 {

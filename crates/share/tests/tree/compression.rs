@@ -1,5 +1,5 @@
-//! How files are compressed: which rule, set value or property counts for which file, on a pool,
-//! told by the codecs that its map names.
+//! Compression of files: which rule, set value or property applies to which file, on a pool,
+//! verified by the codecs in its map.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -70,7 +70,7 @@ impl World {
         self.tree.write(node, offset as u64, Bytes::copy_from_slice(content), false).unwrap();
     }
 
-    /// A file of that content in the root.
+    /// A file with this content in the root.
     fn file(&self, name: &str, content: &[u8]) -> u64 {
         let node = self.make(Tree::ROOT, name);
         self.write(node, 0, content);
@@ -101,7 +101,7 @@ impl World {
     }
 }
 
-/// Lines of which no two are the same: every codec finds something.
+/// Lines, all different: every codec finds something.
 fn text() -> Vec<u8> {
     let mut content = Vec::new();
     for line in 0.. {
@@ -136,7 +136,8 @@ fn the_rules_name_codecs_by_type_and_mode() {
             ("archive", ["gzip-6", "gzip-9", "gzip-1", "raw"]),
             ("energy", ["gzip-1", "gzip-6", "lz4", "raw"]),
             ("performance", ["lz4", "gzip-1", "lz4", "raw"]),
-            // No word on this mode: the defaults, for the content where there is none for the name.
+            // The rule does not cover this mode: the defaults apply, for the content where there is
+            // none for the name.
             ("balanced", ["zstd-3", "zstd-3", "zstd-3", "raw"]),
         ] {
             let world = World::new(&table, &[]);
@@ -164,8 +165,8 @@ fn the_rules_name_codecs_by_type_and_mode() {
     }
 }
 
-/// Figure 3.1 of the thesis: a known extension goes by its rule, all else is tested, with
-/// compression off as with `auto`; a codec that was named does for unknown files.
+/// Figure 3.1 of the thesis: a known extension selects its rule, everything else is tested, with
+/// compression off as with `auto`; a codec that was named applies to unknown files.
 #[test]
 fn figure_3_1_of_the_thesis_holds() {
     let mixed = |world: &World, name: &str| {
@@ -175,7 +176,7 @@ fn figure_3_1_of_the_thesis_holds() {
     for compression in ["off", "auto"] {
         let world = World::new(&[], &[("compression", compression), ("mode", "balanced")]);
         assert_eq!(mixed(&world, "known.c").0, "zstd-3", "compression={compression}");
-        // Binary data: neither name nor first bytes tell what it is.
+        // Binary data: neither name nor first bytes identify it.
         let odd = world.file("odd.unheard", &[b"\x01\x02\x03\0", &text()[4..]].concat());
         assert!(world.codecs(odd) != "raw" && world.saved(odd) > 0.5, "compression={compression}: it is tested");
         let random = world.file("random.unheard", &noise(b"\x01\x02\x03\0"));
@@ -211,7 +212,7 @@ fn below_a_directory() {
     assert_eq!(world.codecs(node), "gzip-9", "HARNESS: a directory's value is inherited");
     assert_eq!(world.told(node), "gzip-9 (inherited from its directory)");
     assert_eq!(world.told(top), "gzip-9 (set here)");
-    // Elsewhere, and for files that are there already, nothing has changed.
+    // Elsewhere, and for existing files, nothing has changed.
     world.set_xattr(top, "off");
     world.write(node, 0, &text());
     assert_eq!(world.codecs(node), "gzip-9");
@@ -251,7 +252,7 @@ fn what_is_set_can_be_read_copied_and_taken_back() {
     let names = || world.tree.xattr_names(node).unwrap();
     assert_eq!(world.told(node), "zstd-3 (default rule for c, by its name)");
     assert!(names().is_empty(), "what a rule says is not copied as if it had been set");
-    // What a tool has read, it writes back: nothing was set, and nothing is.
+    // A tool can write back the value that it has read: nothing was set, and nothing is.
     world.set_xattr(node, "zstd-3 (default rule for c, by its name)");
     assert!(names().is_empty());
     world.set_xattr(node, "lz4hc-4");
@@ -295,7 +296,7 @@ fn chattr_sets_what_the_attribute_shows() {
     world.set_xattr(node, "gzip-2");
     world.tree.set_flags(node, COMPRESS).unwrap();
     assert_eq!(world.told(node), "gzip-2 (set here)", "a codec that was named does");
-    // As `chattr +m` does it, beside the flag that is there.
+    // As set by `chattr +m`, in addition to the existing flag.
     world.tree.set_flags(node, COMPRESS | NOT).unwrap();
     assert_eq!((world.told(node).as_str(), world.tree.flags(node).unwrap()), ("off (set here)", NOT));
     world.tree.set_flags(node, COMPRESS | NOT).unwrap();
@@ -307,8 +308,8 @@ fn chattr_sets_what_the_attribute_shows() {
     assert_eq!((errno(COMPRESS | NOT), errno(0x10)), (libc::EINVAL, libc::EOPNOTSUPP));
 }
 
-/// What no rule should be trusted with is looked at: a wrong extension or signature does not cost
-/// the saving.
+/// Files that no rule should be trusted with are probed: a wrong extension or signature does not
+/// cost the savings.
 #[test]
 fn a_wrong_name_or_signature_does_not_cost_the_saving() {
     let world = World::new(&[], &[]);
@@ -316,13 +317,13 @@ fn a_wrong_name_or_signature_does_not_cost_the_saving() {
         let node = world.file(name, &content);
         assert!(world.saved(node) > 0.5, "{name}: {} saved, as {}", world.saved(node), world.codecs(node));
     }
-    // And data that is as it should be is left alone, or compressed, as the rule has it.
+    // And data that matches its type is left alone, or compressed, according to the rule.
     assert_eq!(world.codecs(world.file("real.gz", &noise(GZ))), "raw");
     assert_eq!(world.codecs(world.file("real.c", &text())), "zstd-3");
     assert_eq!(world.codecs(world.file("wrong.c", &noise(b"x"))), "raw");
 }
 
-/// Properties are in force for the next file, without another mount; decisions stay.
+/// Properties apply to the next file, without a remount; decisions stay.
 #[test]
 fn properties_change_while_files_are_written() {
     let world = World::new(&[], &[("compression", "lz4")]);
@@ -343,7 +344,8 @@ fn properties_change_while_files_are_written() {
     assert_eq!(world.codecs(ruled), "zstd-3", "a file keeps what was decided when it was made");
 }
 
-/// A rule that is set later says nothing of a file until it is looked up again, and is told.
+/// A rule set later does not affect a file until it is looked up again, and the difference is
+/// reported.
 #[test]
 fn what_is_in_force_is_told_where_another_rule_counts() {
     let world = World::new(&[], &[]);
@@ -360,12 +362,12 @@ fn what_is_in_force_is_told_where_another_rule_counts() {
     assert_eq!(world.told(named), "zstd-3 (default rule for c, by its name)", "what counts for it");
     world.tree.decide_again(named, b"a.c", &world.files.in_force(), true).unwrap();
     assert_eq!((again(named, "a.c"), world.told(named)), (None, told));
-    // What a user has set counts, whatever the rules say.
+    // A value set by a user takes precedence, whatever the rules.
     world.set_xattr(other, "lzo");
     assert_eq!(again(other, "noname"), None);
 }
 
-/// A file that is emptied is looked at again; decisions are there after a restart.
+/// A file that is emptied is examined again; decisions survive a restart.
 #[test]
 fn decisions_are_kept_and_forgotten_with_the_content() {
     let world = World::new(&[("rule.nc", "gzip-7")], &[]);
@@ -404,7 +406,7 @@ fn small_files_of_a_type_share_what_was_learnt() {
     assert_ne!(world.tree.hint(stranger).unwrap().kind, kind);
 }
 
-/// A misspelt name of ours would be kept as any attribute is, and change nothing.
+/// A misspelt name of ours would be stored like any attribute, and have no effect.
 #[test]
 fn attributes_of_ours_that_are_not_known_are_refused() {
     let world = World::new(&[], &[("compression", "lz4")]);
@@ -427,7 +429,7 @@ fn usage_is_told_by_an_attribute() {
     let node = world.make(directory, "a.c");
     world.write(node, 0, &text()[..BYTES / 2 + 5]);
     world.tree.link(node, directory, b"b.c").unwrap();
-    // The last writes are counted, also those that are in memory only.
+    // The last writes are included, even those that are only in memory.
     let told = usage(node);
     let stored = world.files.stored(world.tree.inode(node).unwrap().data_file(), 0).unwrap();
     let expected = format!("files=1 size={} data={} stored={}", BYTES / 2 + 5, BYTES / 2 + 4096, stored.stored_bytes);

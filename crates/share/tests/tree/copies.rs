@@ -1,4 +1,4 @@
-//! Copies of the pages that others hang on: the loss of such a page costs no name, no copy counts
+//! Copies of the pages that others depend on: losing such a page costs no name, no copy is used
 //! that is not the right one, and they cost little.
 
 use std::collections::BTreeMap;
@@ -39,7 +39,7 @@ fn upper_pages(space: &SimSpace) -> Vec<u64> {
     (0..pages).filter(|page| *page == 0 || page_at(space, 1, *page)[0] == BRANCH).collect()
 }
 
-/// Each page above others is lost, one at a time and all at once: no name is.
+/// Each page with children is lost, one at a time and all at once: no name is lost.
 #[test]
 fn pages_above_others_that_are_lost_cost_no_name() {
     let (space, content) = filled(2000);
@@ -52,7 +52,7 @@ fn pages_above_others_that_are_lost_cost_no_name() {
         let survey = Tree::survey(&*space).unwrap().unwrap();
         assert!(!survey.is_lossy && survey.pages_lost == 0, "page {page}: {survey:?}");
         used += usize::from(!survey.is_whole);
-        // A tree that is only read goes on, too, unless the head is lost.
+        // A read-only tree continues, too, unless the head is lost.
         if *page != 0 {
             let tree = Tree::open(space, OPTIONS).unwrap();
             assert_eq!(tree.check().unwrap(), Vec::<String>::new(), "page {page}");
@@ -69,7 +69,7 @@ fn pages_above_others_that_are_lost_cost_no_name() {
     assert!(space.allocated_blocks(SECOND_COPIES) > 3, "the new database has none");
 }
 
-/// A server that finds such pages damaged goes on: it reads all names, and changes them.
+/// A server that finds such pages damaged continues: it reads all names, and changes them.
 #[test]
 fn a_tree_is_served_from_copies() {
     let (space, content) = filled(2000);
@@ -97,7 +97,7 @@ fn node_of(tree: &Tree, path: &[u8]) -> (u64, Vec<u8>) {
 }
 
 /// The header before the database is lost, or its block reads as zeroes: the database is found, in
-/// the first place and in the second, and is not taken for none.
+/// the first file and in the second, and is not taken for missing.
 #[test]
 fn a_database_is_found_without_its_header() {
     for rebuilds in 0..3 {
@@ -128,8 +128,8 @@ fn in_use(space: &SimSpace) -> Vec<u64> {
     upper_pages(space).into_iter().filter(|page| *page != 0).filter(is_used).collect()
 }
 
-/// A program that knows nothing of copies has written a page above others where one was before, of
-/// which the copy is still there. The new page is damaged: the old one does not count in its place.
+/// A program unaware of copies has overwritten a page with children, whose old copy still exists.
+/// The new page is damaged: the old one is not used in its place.
 fn copies_that_are_stale() {
     let (before, content) = filled(300);
     let after = before.snapshot();
@@ -176,8 +176,7 @@ fn a_copy_that_is_stale_is_never_taken() {
     assert!(said.contains("HARNESS:"), "NOT CAUGHT: stale-copy-taken failed otherwise: {said}");
 }
 
-/// A pool of an older program has no copies: pages are lost as ever, and a commit copies what it
-/// writes.
+/// A database without copies loses pages as before, and a commit copies the pages that it writes.
 #[test]
 fn a_database_without_copies_is_as_it_was_and_gets_some() {
     let (space, _) = filled(2000);
@@ -198,7 +197,7 @@ fn a_database_without_copies_is_as_it_was_and_gets_some() {
     assert!(before.is_whole && !after.is_lossy && !after.is_whole, "{after:?}");
 }
 
-/// What a loss of power leaves has its copies: they are durable with their pages.
+/// After a power loss the copies are present: they are durable with their pages.
 #[test]
 fn copies_are_durable_with_their_pages() {
     let mut damaged = 0;
@@ -271,7 +270,7 @@ impl ObjectSpace for Counting {
     fn allocation(&self, file: u64, offset: u64, length: u64, runs_max: usize) -> Result<Vec<Run>> {
         self.below.allocation(file, offset, length, runs_max)
     }
-    /// As a full pool.
+    /// Behaves like a full pool.
     fn settle(&self) -> Result<()> {
         *self.settles.lock() += 1;
         Err(Error::new(ErrorKind::Full, "no room"))
@@ -293,8 +292,8 @@ impl ObjectSpace for Counting {
     }
 }
 
-/// What copies cost: blocks written by small commits and by large ones, blocks that they take after
-/// much has changed, and no flush at all.
+/// Cost of copies: blocks written by small commits and by large ones, blocks in use after many
+/// changes, and no additional flush.
 #[test]
 fn copies_cost_little() {
     let below = SimSpace::new();
@@ -323,7 +322,8 @@ fn copies_cost_little() {
     }
     let (pages, copies, flushes) = taken();
     println!("20 commits of a name each: {pages} pages, {copies} copies, {flushes} flushes");
-    // Branches and the head, and the first leaves of the table of tables and of two tables or three.
+    // Branches and the head, and the first leaves of the table of tables and of two tables or
+    // three.
     assert!(copies * 5 < pages * 3, "{copies} copies of {pages} pages");
     assert_eq!(flushes, 40, "a commit flushes twice");
     let mut rng = Rng::new(3);

@@ -1,4 +1,4 @@
-//! Random operations, with a loss of power at any change or flush.
+//! Random operations, with a power loss at any change or flush.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ fn agree_with_the_model<G: Ground>(seeds: u64) {
             assert!(run.step());
         }
         run.compare();
-        // Nodes without a name go when the kernel forgets them; nothing is left of them.
+        // Nodes without a name are removed when the kernel forgets them; nothing is left of them.
         let nodes: Vec<u64> = run.model.nodes.keys().copied().collect();
         for node in nodes {
             run.tree.forget(node).unwrap();
@@ -43,8 +43,8 @@ fn random_operations_on_a_pool_agree_with_the_model() {
     agree_with_the_model::<OnPool>(runs(12));
 }
 
-/// A space that fills up, and has room again: refused calls have no effect, and all else is as
-/// ever.
+/// A space that fills up, and has space again: refused calls have no effect, and everything else
+/// works as usual.
 pub fn refuse_and_go_on<G: Ground>(seeds: u64) -> u64 {
     let mut refused = 0;
     for seed in 0..seeds {
@@ -94,16 +94,16 @@ pub fn lose_power<G: Ground>(seeds: impl Iterator<Item = u64>) -> u64 {
     let mut losses = 0;
     for seed in seeds {
         let mut run = Run::<G>::new(seed);
-        // It goes on after each loss, and can lose power again.
+        // It continues after each loss, and can lose power again.
         for _ in 0..4 {
             let calls = run.rng.below(60);
             run.space.fail_after(calls, &mut run.rng);
-            // In every third run there is little room, and less than there seems to be.
+            // In every third run there is little space, and less than reported.
             if seed % 3 == 0 {
                 run.be_tight();
             }
             let _went = (0..120).take_while(|_| run.step()).count();
-            // Else power goes between two operations.
+            // Otherwise the power fails between two operations.
             losses += u64::from(run.space.is_off());
             run.recover();
         }
@@ -166,8 +166,8 @@ fn a_loss_of_power_while_it_is_opened_again_loses_nothing() {
     }
 }
 
-/// A commit finds no room, nor does the `fsync` behind it, which cannot even open the database. The
-/// `fsync` that finds room again has all names, whether others have come meanwhile or not.
+/// A commit finds no space, nor does the following `fsync`, which cannot even open the database.
+/// The `fsync` that finds space again has all names, whether others were added in between or not.
 #[test]
 fn a_sync_behind_a_refused_one_has_the_names_of_both() {
     for makes_more in [false, true] {

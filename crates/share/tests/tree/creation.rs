@@ -1,5 +1,5 @@
-//! A share is there whole or not at all, wherever power goes while it comes into being or gets
-//! another state: created, cloned, received, promoted, rolled back.
+//! A share exists completely or not at all, wherever the power fails during its creation or a
+//! change of its state: created, cloned, received, promoted, rolled back.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
-//! Leaves that have no copy and are damaged, while the tree is served: an error there, and nowhere
-//! else. And pages that were made wrong, with right checksums: an error there too, never the end of
-//! the program.
+//! Damaged leaves without a copy, while the tree is served: an error there, and nowhere else. And
+//! pages crafted with wrong content and right checksums: an error there too, never the end of the
+//! program.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -58,7 +58,7 @@ fn with_leaves(files: u64) -> (Arc<SimSpace>, Names, Vec<u64>) {
     (space, names, leaves)
 }
 
-/// Names that cannot be looked up. All others are what they were.
+/// Names that cannot be looked up. All others are unchanged.
 fn lost<'a>(tree: &Tree, names: impl Iterator<Item = (&'a (u64, Vec<u8>), &'a u64)>) -> BTreeSet<u64> {
     let mut lost = BTreeSet::new();
     for ((directory, name), node) in names {
@@ -153,8 +153,9 @@ fn a_leaf_of_inodes(space: &Arc<SimSpace>, names: &Names, leaves: &[u64]) -> (u6
     leaves.iter().find_map(|page| of(*page)).unwrap()
 }
 
-/// A change that was taken while its page was whole is not lost when the page is damaged before the
-/// commit: it waits, others are refused meanwhile, and it is made durable once the page is back.
+/// A change accepted while its page was intact is not lost when the page is damaged before the
+/// commit: it waits, others are refused in the meantime, and it becomes durable once the page is
+/// back.
 #[test]
 fn a_commit_that_meets_a_damaged_page_loses_nothing() {
     let (space, names, leaves) = with_leaves(300);
@@ -170,7 +171,7 @@ fn a_commit_that_meets_a_damaged_page_loses_nothing() {
     assert_eq!(mode(&tree, node).unwrap(), 0o600);
     let readable = names.len() - lost(&tree, names.iter()).len();
     assert!(readable + PAGE_NAMES_MAX > names.len(), "{readable} of {} names", names.len());
-    // The refused change did not come.
+    // The refused change did not happen.
     assert_ne!(mode(&Tree::open(space.snapshot(), OPTIONS).unwrap(), other).unwrap(), 0o611);
     space.write(1, BEGIN + page * 4096, Bytes::from(whole)).unwrap();
     tree.commit().unwrap();
@@ -182,8 +183,8 @@ fn a_commit_that_meets_a_damaged_page_loses_nothing() {
     assert_eq!(tree.check().unwrap(), Vec::<String>::new());
 }
 
-/// What the log has of a damaged page stays there while the tree is read, and counts when the page
-/// is back.
+/// Log records for a damaged page stay there while the tree is read, and apply when the page is
+/// back.
 #[test]
 fn a_tree_whose_log_needs_a_damaged_page_is_served_and_loses_nothing() {
     let (space, names, leaves) = with_leaves(300);
@@ -205,8 +206,8 @@ fn a_tree_whose_log_needs_a_damaged_page_is_served_and_loses_nothing() {
     assert_eq!(mode(&tree, node).unwrap(), 0o600);
 }
 
-/// Pages are made wrong in what they say of themselves: counts, and where keys and values are.
-/// Everything is done with such a tree, and each answer is the right one or an error.
+/// Pages are made inconsistent: counts, and positions of keys and values. All operations are run on
+/// such a tree, and each answer is right or an error.
 #[test]
 fn pages_that_contradict_themselves_are_an_error_and_not_the_end() {
     let (space, _, _) = with_leaves(300);

@@ -1,6 +1,6 @@
-//! Deaths of the program, one after the other: what it wrote stays, names come back from the
-//! journal, and the next program may die while it brings them back. Nothing acknowledged may be
-//! lost, nothing done twice, and no data may stay of a file that is gone.
+//! Successive deaths of the program: its writes stay, names are restored from the journal, and the
+//! next program may die while it restores them. Nothing acknowledged may be lost, nothing done
+//! twice, and no data may be left of a removed file.
 
 use std::collections::BTreeMap;
 use std::panic::catch_unwind;
@@ -30,7 +30,7 @@ pub struct Kept {
 
 impl Journal for Kept {
     fn keep(&self, commit: u64, record: &[u8]) {
-        // The dead keep nothing.
+        // The dead store nothing.
         if (self.is_dead)() {
             return;
         }
@@ -41,7 +41,7 @@ impl Journal for Kept {
 }
 
 impl Kept {
-    /// Begins a journal, as a mount does. `is_dead` tells whether the program has died.
+    /// Starts a journal, as a mount does. `is_dead` returns whether the program has died.
     pub fn begin(tree: &Tree, is_dead: impl Fn() -> bool + Send + Sync + 'static) -> share::Result<Arc<Self>> {
         tree.settle()?;
         let kept = Self { is_dead: Box::new(is_dead), session: tree.session(), records: Mutex::default() };
@@ -73,8 +73,8 @@ fn begin(space: &Arc<SimSpace>, tree: &Tree) -> share::Result<Arc<Kept>> {
     Kept::begin(tree, move || space.is_off())
 }
 
-/// What the next program does: goes on with the mount, or brings the names back, which is noted,
-/// and mounts anew.
+/// Actions of the next program: continues the mount, or restores the names, which is recorded, and
+/// mounts again.
 fn recover(space: &Arc<SimSpace>, left: &Left, goes_on: bool, is_back: &mut bool) -> share::Result<(Tree, Arc<Kept>)> {
     if !*is_back {
         let tree = Tree::take_over(space.clone(), OPTIONS, left)?;
@@ -108,13 +108,13 @@ impl Run {
         vec![1 + self.rng.below(250) as u8; length]
     }
 
-    /// A length or a place below a bound, often within what an inode's record holds.
+    /// A length or an offset below a bound, often within the capacity of an inode's record.
     fn below(&mut self, bound: u64) -> u64 {
         let is_small = self.rng.percent(30);
         self.rng.below(if is_small { RECORD_CONTENT_BYTES_MAX + 10 } else { bound })
     }
 
-    /// One operation; returns the model behind it, and what came of it.
+    /// Runs one operation; returns the model after it, and its result.
     fn operation(&mut self) -> (Model, share::Result<()>) {
         let mut model = self.model.clone();
         let name = *self.rng.pick(&NAMES);
@@ -147,7 +147,7 @@ impl Run {
         (model, done)
     }
 
-    /// What the tree holds.
+    /// The content of the tree.
     fn held(&self) -> Model {
         let content = |node: u64| {
             let mut bytes = vec![0; self.tree.inode(node).unwrap().size as usize];
@@ -157,8 +157,8 @@ impl Run {
         NAMES.into_iter().filter_map(|name| self.node(name).map(|node| (name, content(node)))).collect()
     }
 
-    /// Whether the tree is as the model, or as it is behind the operation that a death interrupted;
-    /// data of that one may be there in part.
+    /// Whether the tree matches the model before or after the operation interrupted by a death;
+    /// data of that one may be partly there.
     fn is_one_of(&self, before: &Model, after: &Model) -> bool {
         let held = self.held();
         let keys = |model: &Model| model.keys().copied().collect::<Vec<_>>();
@@ -182,7 +182,7 @@ impl Run {
         self.space.files().into_iter().filter(|file| *file >= FIRST_FILE && !known.contains(file)).collect()
     }
 
-    /// The program dies, and so may those that come behind it, until one of them goes on.
+    /// The program dies, and so may its successors, until one of them continues.
     fn die(&mut self, after: &Model) {
         let left = self.journal.left();
         self.space = self.space.snapshot();
@@ -242,15 +242,15 @@ fn deaths_in_turn_lose_nothing_and_repeat_nothing() {
     (0..SEEDS).for_each(die_again_and_again);
 }
 
-/// A cut that a death interrupts is finished by the next program. If that one dies, too, the one
-/// behind it must not cut data that came since.
+/// A cut interrupted by a death is finished by the next program. If that one dies, too, the one
+/// after it must not cut off later data.
 #[test]
 fn a_cut_is_not_done_again_after_a_second_death() {
     let mut run = Run::new(1);
     let node = run.tree.make(Tree::ROOT, b"a", CALLER, libc::S_IFREG | 0o644, 0, 0).unwrap().0;
     run.tree.write(node, 0, Bytes::from(vec![1; 3 * BLOCK]), false).unwrap();
     run.tree.sync().unwrap();
-    // The record of the cut is durable, and what it cuts off is there still.
+    // The record of the cut is durable, and the data that it cuts off still exists.
     run.space.fail_after(2);
     let size = SetAttributes { size: Some(5), ..SetAttributes::default() };
     assert!(run.tree.set_attributes(node, &size).is_err());
@@ -264,8 +264,8 @@ fn a_cut_is_not_done_again_after_a_second_death() {
     assert_eq!(run.held(), written);
 }
 
-/// A file has gone, and all of it is durable. Whatever the space still knew of it goes with what
-/// the tree had discarded, and not with some later flush, for there is none.
+/// A file was removed, and all of it is durable. The space's record of it must disappear with the
+/// tree's discards, and not with some later flush, because there is none.
 #[test]
 fn an_idle_program_that_dies_leaves_nothing_of_a_file_that_is_gone() {
     let mut run = Run::new(1);
@@ -280,8 +280,8 @@ fn an_idle_program_that_dies_leaves_nothing_of_a_file_that_is_gone() {
     assert!(!run.space.files().contains(&node));
 }
 
-/// What the database has is not brought back, and what the program has noted by itself is not
-/// counted.
+/// Changes that the database has are not restored, and records that the program makes on its own
+/// are not counted.
 #[test]
 fn only_changes_that_were_lost_without_the_journal_are_counted() {
     let run = Run::new(1);
@@ -294,7 +294,7 @@ fn only_changes_that_were_lost_without_the_journal_are_counted() {
     let gone = make(b"a");
     run.tree.write(gone, 0, Bytes::from(vec![1; 3 * BLOCK]), false).unwrap();
     make(b"b");
-    // A content that moves out of its inode's record is a change of its own.
+    // Moving a content out of its inode's record is a separate change.
     assert_eq!(brought_back(), (4, 4));
     run.tree.commit().unwrap();
     assert_eq!(brought_back(), (0, 4));
@@ -302,7 +302,7 @@ fn only_changes_that_were_lost_without_the_journal_are_counted() {
     run.tree.forget(gone).unwrap();
     assert_eq!(brought_back(), (2, 6));
     run.tree.commit().unwrap();
-    // Of the last commit two, and behind it that the data was discarded.
+    // Two of the last commit, followed by the record that the data was discarded.
     assert_eq!(brought_back(), (0, 3));
     make(b"c");
     assert_eq!(brought_back(), (1, 4));

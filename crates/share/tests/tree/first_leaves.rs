@@ -1,6 +1,6 @@
-//! Leaves on which all names hang, or without which no tree opens: the table of the tables, the
-//! facts, the root directory, small tables. Each has a copy, so no damage to a page or to a
-//! fragment of pages takes more along than the names that are in it.
+//! Leaves on which all names depend, or without which no tree opens: the table of the tables, the
+//! facts, the root directory, small tables. Each has a copy, so damage to a page or to a fragment
+//! of pages only affects the names in it.
 
 use std::collections::BTreeSet;
 use std::panic::catch_unwind;
@@ -17,7 +17,7 @@ use crate::run::OPTIONS;
 
 const LEAF: u8 = 1;
 
-/// Pages that are compressed together at most, so that one flipped bit takes all of them.
+/// Most pages compressed together, so that one flipped bit affects all of them.
 const FRAGMENT_PAGES: u64 = 8;
 
 /// Names that one page holds at most: 16 bytes of a key, 12 and the name of a value, and 8 where
@@ -30,8 +30,8 @@ fn pages(space: &SimSpace) -> u64 {
     u64::from_le_bytes(*header[8..].first_chunk().unwrap()) / 4096
 }
 
-/// Damages pages and mends the tree: the names of files, without directories, that are lost. No
-/// content is.
+/// Damages pages and repairs the tree: returns the lost names of files, excluding directories. No
+/// content is lost.
 fn lost_with(space: &SimSpace, damaged: &[u64], content: &Content) -> BTreeSet<Vec<u8>> {
     let space = space.snapshot();
     damaged.iter().for_each(|page| damage(&space, *page));
@@ -40,7 +40,7 @@ fn lost_with(space: &SimSpace, damaged: &[u64], content: &Content) -> BTreeSet<V
     assert!(survey.pages_lost <= damaged.len() as u64, "HARNESS: pages {damaged:?}: {survey:?}");
     let (tree, ..) = mend(&space);
     let found = files_of(&tree);
-    // One whose record is lost ends with the zeroes of its last block.
+    // A file whose record is lost ends with the zeroes of its last block.
     let trimmed = |bytes: &Vec<u8>| bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
     let contents: BTreeSet<&[u8]> = found.values().map(|bytes| &bytes[..trimmed(bytes)]).collect();
     let gone = content.iter().find(|(_, bytes)| !contents.contains(&bytes[..]));
@@ -61,7 +61,7 @@ fn damage_each(files: u64) {
         lost.push(names);
     }
     let together: BTreeSet<&Vec<u8>> = lost.iter().flatten().collect();
-    // What has no copy takes its names along: else this looks at nothing.
+    // Pages without a copy lose their names: otherwise this tests nothing.
     assert!(together.len() * 2 > content.len() - 2 * PAGE_NAMES_MAX, "{} of {} names", together.len(), content.len());
     for first in (0..last).step_by(FRAGMENT_PAGES as usize) {
         let run: Vec<u64> = (first..last.min(first + FRAGMENT_PAGES)).collect();
@@ -83,7 +83,7 @@ fn a_damaged_fragment_costs_only_the_names_that_are_in_it() {
     assert!(said.contains("HARNESS:"), "NOT CAUGHT: first-leaves-not-copied failed otherwise: {said}");
 }
 
-/// A share so small that each of its tables is one leaf loses nothing at all by one page, and is
+/// A share so small that each of its tables is one leaf loses nothing at all with one page, and is
 /// served from the copies.
 #[test]
 fn a_tiny_share_loses_nothing_and_is_served() {
@@ -107,7 +107,7 @@ fn a_tiny_share_loses_nothing_and_is_served() {
     assert!(leaves >= 5, "only {leaves} leaves had copies");
 }
 
-/// A larger share goes on without the leaves that opening needs, and loses nothing when it has
+/// A larger share works without the leaves that opening needs, and loses nothing when it is
 /// changed.
 #[test]
 fn a_tree_is_served_from_copies_of_leaves() {
@@ -133,7 +133,7 @@ fn a_tree_is_served_from_copies_of_leaves() {
     assert!(leaves >= 5, "{leaves} leaves have copies");
 }
 
-/// Of a directory with damaged leaves, all other names are read, and that some are lost is told.
+/// In a directory with damaged leaves, all other names are read, and the loss of some is reported.
 #[test]
 fn names_around_a_damaged_leaf_are_read() {
     let space = SimSpace::new();
@@ -144,7 +144,7 @@ fn names_around_a_damaged_leaf_are_read() {
         tree.make(Tree::ROOT, name.as_bytes(), CALLER, libc::S_IFREG | 0o644, 0, 0).unwrap();
     }
     tree.close().unwrap();
-    // A leaf of names has one of them in it, and no record of an inode.
+    // A leaf of names contains one of them, and no record of an inode.
     let has_names = |page: &u64| {
         let bytes = page_at(&space, 1, *page);
         bytes[0] == LEAF && bytes.windows(14).any(|part| part == b"a name of some")
@@ -154,7 +154,7 @@ fn names_around_a_damaged_leaf_are_read() {
     let mut fewest = usize::MAX;
     for some in leaves.chunks(leaves.len() / 7) {
         let space = space.snapshot();
-        // Two of them, with whole ones between.
+        // Two of them, with intact ones in between.
         let damaged = [some[0], some[some.len() - 1]];
         damaged.iter().for_each(|page| damage(&space, *page));
         let tree = Tree::open(space.clone(), OPTIONS).unwrap();
@@ -192,17 +192,17 @@ fn a_first_leaf_that_is_stale_is_never_taken() {
         lost += 1;
         let shared: Arc<SimSpace> = space.clone();
         let (tree, ..) = mend(&shared);
-        // Contents stay, whatever the names are.
+        // Contents stay, whatever happens to the names.
         assert!(files_of(&tree).len() >= content.len(), "page {page}");
     }
     assert!(lost >= 5, "{lost} pages");
 }
 
-/// A leaf that cannot be read once, as from a disk that does not answer, gets its copy when it can
-/// be read, though it is not written meanwhile.
+/// A leaf that is temporarily unreadable, as on an unresponsive disk, gets its copy when it is
+/// readable, although it is not written in the meantime.
 #[test]
 fn a_first_leaf_that_could_not_be_read_gets_its_copy_later() {
-    // So many that first leaves are no roots, which are read when a tree opens.
+    // Enough that first leaves are not roots, which are read when a tree opens.
     let (space, content) = filled(300);
     let copied: Vec<u64> = (1..pages(&space)).filter(|page| page_at(&space, 4, *page)[0] == LEAF).collect();
     space.discard(4, BEGIN + 4096..u64::MAX).unwrap();
@@ -228,6 +228,6 @@ fn a_first_leaf_that_could_not_be_read_gets_its_copy_later() {
         assert!(files_of(&tree) == content, "page {page}");
         later += usize::from(page_at(&space, 4, page) == leaf);
     }
-    // Names and attributes: of these no commit here writes anything.
+    // Names and attributes: no commit here writes any of these.
     assert!(later >= 2, "{later} leaves");
 }

@@ -1,5 +1,5 @@
-//! Names that came from elsewhere, and with right checksums say wrong things of which pages are
-//! free: nothing of that counts, no program ends by it, and no name is lost.
+//! Names from elsewhere that, with right checksums, record wrong free pages: none of that is used,
+//! no program ends because of it, and no name is lost.
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,7 +21,7 @@ const TABLES: usize = 8;
 const OWN_TABLES: usize = 40;
 const FREED: [&str; 2] = ["data_pages_unreachable", "system_pages_unreachable"];
 
-/// Keys of `redb`'s list of free pages begin with what they are.
+/// Keys of `redb`'s list of free pages begin with their kind.
 const OF_REGION: u8 = 3;
 
 /// As if it had been received.
@@ -41,7 +41,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 /// The pages below a branch: their checksums, and their numbers.
 type Below = Vec<(u128, u64)>;
 
-/// What changes pages, and makes their checksums right.
+/// Changes pages, and corrects their checksums.
 struct Forger<'a> {
     space: &'a SimSpace,
     /// Changes a value of a leaf: its key, the value.
@@ -125,7 +125,7 @@ impl Forger<'_> {
         sum
     }
 
-    /// Changes a table; `false` if there is none, or if it is empty.
+    /// Changes a table; `false` if it does not exist or is empty.
     fn table(&mut self, root_at: usize, name: &str) -> bool {
         let mut is_there = false;
         let root = u64_at(&head(self.space)[64 + 128 * usize::from(head(self.space)[9] & 1)..], root_at);
@@ -150,7 +150,7 @@ fn forge(space: &SimSpace, root_at: usize, name: &str, mut value: impl FnMut(&[u
     Forger { space, value: &mut value, branch: &mut |_| () }.table(root_at, name)
 }
 
-/// Changes the lists of pages that are about to be free.
+/// Changes the lists of pages pending release.
 fn forge_freed(space: &SimSpace, mut change: impl FnMut(usize, &mut [u8])) {
     let mut count = 0;
     let mut value = |_: &[u8], list: &mut [u8]| {
@@ -174,7 +174,7 @@ fn pages_of(space: &SimSpace, name: &str) -> Vec<u64> {
     pages
 }
 
-/// Has all pages of the first region free, and those behind its end.
+/// Marks all pages of the first region as free, including those past its end.
 fn all_is_free(space: &SimSpace) {
     let mut is_done = false;
     let is_there = forge(space, OWN_TABLES, "allocator_state", |key, value| {
@@ -221,7 +221,7 @@ const LISTS: [Forgery; 5] = [
     }),
 ];
 
-/// Changes a tree in many ways, and looks for all that was in it before.
+/// Changes a tree in many ways, and looks for everything that was in it before.
 fn is_used(space: &Arc<SimSpace>, content: &Content) -> bool {
     let used = catch_unwind(AssertUnwindSafe(|| {
         for round in 0..4 {
@@ -263,8 +263,7 @@ fn wrong_lists_of_free_pages_do_no_harm() {
     assert!(harmful > 1, "only {harmful} of these lists do harm");
 }
 
-/// What no database of names can be: pages that are used twice, counts that are wrong, a head of
-/// another program.
+/// Impossible databases of names: pages used twice, wrong counts, a head of another program.
 #[test]
 fn tables_that_contradict_themselves_are_not_opened_and_can_be_mended() {
     let twice: fn(&SimSpace) = |space| {
@@ -302,7 +301,7 @@ fn tables_that_contradict_themselves_are_not_opened_and_can_be_mended() {
     }
 }
 
-/// A number of the last commit behind which no other comes, and a length of which the list of free
+/// A number of the last commit that no other can follow, and a length for which the list of free
 /// pages would take all memory.
 #[test]
 fn a_head_that_asks_for_too_much_gets_what_its_pages_need() {
@@ -317,8 +316,8 @@ fn a_head_that_asks_for_too_much_gets_what_its_pages_need() {
     assert!(u64_at(&header, 8) < 64 << 20);
 }
 
-/// All of it is there however the first opening ends, and the second one trusts what the first one
-/// has written.
+/// Everything is present however the first opening ends, and the second one trusts the data written
+/// by the first one.
 #[test]
 fn names_from_elsewhere_are_there_wherever_the_first_opening_ends() {
     let (space, content) = filled(300);

@@ -1,5 +1,5 @@
-//! A tree without any room: whatever gives room back goes on, in memory if it must, and nothing of
-//! it is lost when there is room again.
+//! A tree without any space: all operations that free space continue, in memory if necessary, and
+//! nothing of them is lost when there is space again.
 
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -14,14 +14,14 @@ use crate::run::OPTIONS;
 
 const CALLER: Caller = Caller { uid: 1000, gid: 100 };
 
-/// Directories and files each: so many that their removal is more than a small commit.
+/// Directories and files each: enough that their removal is more than a small commit.
 const NAMES: u64 = 1200;
 
 fn name(kind: &str, number: u64) -> Vec<u8> {
     format!("{kind} {number}").into_bytes()
 }
 
-/// A tree of some files and empty directories; the nodes of the files.
+/// A tree of some files and empty directories; returns the nodes of the files.
 fn filled(tree: &Tree) -> Vec<u64> {
     (0..NAMES)
         .map(|number| {
@@ -48,7 +48,7 @@ fn remove_and_change(tree: &Tree, nodes: &[u64]) -> Vec<Vec<u8>> {
                 tree.rename(Tree::ROOT, &file, Tree::ROOT, &name("moved", number), 0).unwrap();
                 left.push(name("moved", number));
             }
-            // Over the file before it, which goes.
+            // Over the previous file, which is removed.
             2 => {
                 tree.rename(Tree::ROOT, &file, Tree::ROOT, &name("moved", number - 1), 0).unwrap();
                 tree.forget(nodes[number as usize - 1]).unwrap();
@@ -75,7 +75,7 @@ fn names_in(tree: &Tree) -> Vec<Vec<u8>> {
     names
 }
 
-/// No commit finds room, however early it comes: removals were told so.
+/// No commit finds space, however early it comes: removals got that error.
 #[test]
 fn removals_go_on_in_memory_where_no_commit_finds_room() {
     let space = SimSpace::new();
@@ -88,7 +88,7 @@ fn removals_go_on_in_memory_where_no_commit_finds_room() {
     assert_eq!(made(b"new"), full);
     let left = remove_and_change(&tree, &nodes);
     assert_eq!(names_in(&tree), left);
-    // New names are refused as ever, and nothing says that what waits is durable.
+    // New names are refused as always, and waiting changes are not reported as durable.
     assert_eq!(made(b"new"), full);
     assert_eq!(tree.sync(), full);
     assert_eq!(tree.commit(), full);
@@ -104,7 +104,7 @@ fn removals_go_on_in_memory_where_no_commit_finds_room() {
     assert_eq!(with_data, kept.collect::<Vec<_>>(), "data of files that are gone");
 }
 
-/// A tree that finds no room for its last commit says so, and can be ended once more.
+/// A tree that finds no space for its last commit reports that, and can be closed again.
 #[test]
 fn the_end_of_a_tree_without_room_is_told() {
     let space = SimSpace::new();
@@ -123,8 +123,8 @@ fn the_end_of_a_tree_without_room_is_told() {
     assert_eq!(names_in(&tree), left);
 }
 
-/// Behind a commit only notes are left that the data of removed files has gone. In hardly any room
-/// they ask for an early commit, and a change goes on all the same.
+/// After a commit only records of the discarded data of removed files are left. With hardly any
+/// space they request an early commit, and a change continues nevertheless.
 #[test]
 fn a_change_goes_on_where_notes_of_removed_data_ask_for_a_commit() {
     let space = SimSpace::new();

@@ -1,5 +1,5 @@
-//! What a tree under test stands on: an object space in memory, which promises no more than the
-//! trait, or a share of a pool on a simulated machine.
+//! The storage below a tree under test: an in-memory object space, which guarantees no more than
+//! the trait, or a share of a pool on a simulated machine.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,29 +15,29 @@ pub trait Ground: Sized {
     /// Ways in which each loss of power can be played out.
     const OUTCOMES: usize;
 
-    /// Whether it has so little room that a commit may come before any operation.
+    /// Whether it has so little space that a commit may come before any operation.
     fn is_tight(&self) -> bool;
 
     fn new(seed: u64) -> Self;
 
     fn space(&self) -> Arc<dyn ObjectSpace>;
 
-    /// Something goes wrong after so many more accesses: power goes, as a rule.
+    /// Causes a failure after this many more accesses: usually a power loss.
     fn fail_after(&self, accesses: u64, rng: &mut Rng);
 
-    /// Whether something has gone wrong.
+    /// Whether a failure has happened.
     fn is_off(&self) -> bool;
 
-    /// The ground when power comes back.
+    /// The storage when power returns.
     fn after_power_loss(&self, rng: &mut Rng) -> Self;
 
-    /// Files of which it knows anything.
+    /// Files of which it has any record.
     fn files(&self) -> BTreeSet<u64>;
 
-    /// What a snapshot has.
+    /// Content of a snapshot.
     fn snapshot(&self) -> Arc<dyn ObjectSpace>;
 
-    /// There is little room from now on.
+    /// Limits the space from now on.
     fn limit(&self, rng: &mut Rng);
 
     fn is_limited(&self) -> bool;
@@ -80,7 +80,7 @@ impl Ground for Arc<SimSpace> {
         SimSpace::snapshot(self)
     }
 
-    /// At times less than it says for the tree's own files.
+    /// Sometimes less than reported for the tree's own files.
     fn limit(&self, rng: &mut Rng) {
         let own = *rng.pick(&[0, 20, 60, 400]);
         let own_writes = if rng.coin() { rng.below(30) } else { u64::MAX };
@@ -98,7 +98,7 @@ impl Ground for Arc<SimSpace> {
 
 /// A share of a pool.
 pub struct OnPool {
-    /// Taken away by the loss of power.
+    /// Taken by the power loss.
     machine: Mutex<Option<Machine>>,
     pub pool: Pool,
     pub files: Arc<Files>,
@@ -127,7 +127,7 @@ fn env(machine: &Machine) -> PoolEnv {
     }
 }
 
-/// The files of which a share of a pool knows anything.
+/// The files of which a share of a pool has any record.
 pub fn files_of(files: &Files) -> BTreeSet<u64> {
     let mut found = BTreeSet::new();
     let all = files.each_file(|file| {
@@ -165,7 +165,7 @@ impl OnPool {
             match volume.write(state.filled, Bytes::from(block), WriteOptions::default()) {
                 Ok(()) => state.filled += 32 << 10,
                 Err(error) if error.kind() == ErrorKind::Full => return,
-                // Power has gone meanwhile.
+                // The power has failed in the meantime.
                 Err(_) => return,
             }
         }
@@ -221,7 +221,7 @@ impl Ground for OnPool {
         machine.power_cycle();
         machine.power.take_fired();
         let again = Self::open(machine);
-        // What filled the pool has done its work.
+        // The data that filled the pool is no longer needed.
         again.pool.volume("filler").unwrap().discard(0, FILLER_BYTES).unwrap();
         again
     }
@@ -231,14 +231,14 @@ impl Ground for OnPool {
     }
 
     fn snapshot(&self) -> Arc<dyn ObjectSpace> {
-        // All of them go at once.
+        // All of them are removed at once.
         let name = format!("s{}", self.pool.snapshots(Some("share")).map_or(0, |all| all.len()));
         let taken = self.pool.snapshot("share", &name).and_then(|_| self.pool.volume(&format!("share@{name}")));
         match taken {
             Ok(volume) => Arc::new(share::Scratch::over(Arc::new(Files::new(volume.clone(), volume).unwrap()))),
             Err(error) => {
                 assert!(self.is_off(), "HARNESS: no snapshot can be taken: {error}");
-                // Not looked at.
+                // Not examined.
                 SimSpace::new()
             }
         }

@@ -1,5 +1,5 @@
 //! Handles of files, which clients keep: no two files have the same number and generation, in any
-//! state of the share, and a file keeps its own. Nor does a number come again.
+//! state of the share, and a file keeps its own. Numbers are not reused either.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -57,7 +57,7 @@ pub fn carry(from: &Pool, (snapshot, parent): (&str, Option<&str>), to: &Pool, n
 /// A file as the tests know it, and the handle that it has.
 type Handle = (u64, u32);
 
-/// All handles that were given out on one device, each to one file.
+/// All handles assigned on one device, each to one file.
 #[derive(Default)]
 struct Clients {
     /// Files by their handles.
@@ -76,8 +76,8 @@ impl Clients {
         handle
     }
 
-    /// A new file in a session of its own. Files that were made in one share, in any state of
-    /// it, have different numbers, too.
+    /// A new file in a session of its own. Files created in one share, in any state of it, have
+    /// different numbers, too.
     fn make(&mut self, pool: &Pool, share: &str, name: &str) -> Handle {
         let tree = open(pool, share);
         tree.make(Tree::ROOT, name.as_bytes(), CALLER, libc::S_IFREG | 0o644, 0, 0).unwrap();
@@ -172,8 +172,8 @@ fn the_root_has_generation_0() {
     pool.close().unwrap();
 }
 
-/// The pool keeps numbers for a tree far ahead: a session without a rollback goes on where the one
-/// before ended.
+/// The pool reserves numbers for a tree far in advance: a session without a rollback continues
+/// where the previous one ended.
 #[test]
 fn numbers_go_on_where_the_last_session_ended() {
     let machine = Machine::new(POOL_BYTES, 1);

@@ -1,5 +1,6 @@
-//! Files of more than a MiB in a share of a pool, where a table says where the rest of each lies.
-//! It goes behind the data: neither a death of the program nor a loss of power may leave it there.
+//! Files of more than a MiB in a share of a pool, where a table records the location of the rest of
+//! each. The table is freed after the data: neither a death of the program nor a power loss may
+//! leak it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,7 +21,7 @@ const POOL_BYTES: u64 = 8 << 20;
 /// Where a file has a block: in its beginning, and in two pieces.
 const PLACES: [u64; 3] = [0, 3 << 20, 20 << 20];
 
-/// What comes to its end.
+/// The kind of end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     Program,
@@ -77,7 +78,7 @@ fn replace(tree: &Tree) -> share::Result<()> {
     tree.commit()
 }
 
-/// The names of large files, each with what it holds.
+/// Checks the names of large files, and the content of each.
 fn verify(tree: &Tree, what: &str) -> BTreeSet<u64> {
     assert_eq!(tree.check().unwrap(), Vec::<String>::new(), "{what}");
     let mut known = BTreeSet::new();
@@ -97,7 +98,7 @@ fn verify(tree: &Tree, what: &str) -> BTreeSet<u64> {
     known
 }
 
-/// Whether the end came at that access, and not behind the last one.
+/// Whether the end came at that access, and not after the last one.
 fn comes_to_an_end(end: End, access: u64, seed: u64) -> bool {
     let what = format!("end of {end:?} at access {access}, seed {seed}");
     let mut machine = new_machine(seed);

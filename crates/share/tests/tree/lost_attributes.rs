@@ -1,5 +1,5 @@
-//! Extended attributes that are lost with damaged pages: whose they were is told, and no user gets
-//! more rights than before.
+//! Extended attributes lost with damaged pages: their owners are reported, and no user gets more
+//! rights than before.
 
 use std::collections::BTreeMap;
 
@@ -64,7 +64,7 @@ fn acls_that_are_lost_take_rights_with_them_and_are_told_by_path() {
         "{words:?}"
     );
 
-    // Before it is mended only the owner gets in, and a new file has no more rights either.
+    // Before it is repaired only the owner gets in, and a new file has no more rights either.
     let tree = Tree::open(space.clone(), OPTIONS).unwrap();
     assert_eq!(tree.xattr(lost, ACCESS).unwrap_err().errno(), libc::EIO);
     assert_eq!(tree.xattr(kept, ACCESS).unwrap(), acl());
@@ -74,7 +74,10 @@ fn acls_that_are_lost_take_rights_with_them_and_are_told_by_path() {
     let says =
         |all: &[String], path: &str, what: &str| all.iter().any(|text| text.contains(path) && text.contains(what));
     assert!(says(&wrong, "/lost: ", "access ACL is lost") || says(&wrong, "/inbox/linked: ", "access ACL is lost"));
-    assert!(says(&wrong, "/inbox: ", "made in it is lost") && says(&wrong, "/tool: ", "capabilities"), "{wrong:?}");
+    assert!(
+        says(&wrong, "/inbox: ", "its default ACL is lost") && says(&wrong, "/tool: ", "capabilities"),
+        "{wrong:?}"
+    );
     tree.close().unwrap();
 
     let (tree, mended, _) = mend(&space);
@@ -103,7 +106,7 @@ fn an_acl_whose_inode_is_lost_does_not_come_back_without_a_word() {
     assert_eq!(remove(&space, "inode", |key, _| key == node.to_be_bytes()), 1);
     let (tree, mended, _) = mend(&space);
     assert!(
-        mended.iter().any(|text| text.starts_with("/file: inode") && text.contains("does not tell of")),
+        mended.iter().any(|text| text.starts_with("/file: inode") && text.contains("does not record")),
         "{mended:?}"
     );
     assert_eq!(tree.inode(node).unwrap().mode & 0o777, 0o600);

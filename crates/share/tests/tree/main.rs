@@ -1,5 +1,5 @@
-//! The tree against a model in memory, with and without losses of power, and what single operations
-//! promise.
+//! The tree against an in-memory model, with and without power losses, and the contracts of single
+//! operations.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, missing_docs)]
 
 mod allocate;

@@ -1,10 +1,10 @@
-//! A POSIX tree in memory, as simple as can be: what the real one must agree with.
+//! A POSIX tree in memory, as simple as possible: the reference for the real one.
 
 use std::collections::BTreeMap;
 
 pub const BLOCK: usize = 4096;
 
-/// What a file or directory is.
+/// Content of a file or directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
     pub mode: u32,
@@ -70,7 +70,7 @@ impl Model {
         self.nodes[&directory].names.get(name).copied()
     }
 
-    /// Whether a name may be made there.
+    /// Whether a name may be created there.
     pub fn may_make(&self, directory: u64, name: &[u8]) -> Outcome<()> {
         match () {
             () if !self.is_living(directory) => Err(libc::ENOENT),

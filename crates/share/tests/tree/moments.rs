@@ -114,7 +114,7 @@ fn snapshots_beside_writers(trees: usize) {
             for _ in 0..SNAPSHOTS {
                 allowed.fetch_add(STEPS, Ordering::AcqRel);
                 let still: Vec<_> = trees.iter().map(|tree| tree.stand_still().unwrap()).collect();
-                // What does not stand still gets on meanwhile.
+                // A tree that is not quiesced progresses in the meantime.
                 thread::yield_now();
                 let taken: Vec<_> = spaces.iter().map(|space| SimSpace::snapshot(space)).collect();
                 drop(still);

@@ -1,4 +1,4 @@
-//! Paths of files by the numbers of their data, in a tree that is open.
+//! Paths of files by the numbers of their data, in an open tree.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,15 +25,15 @@ fn file(tree: &Tree, at: u64, name: &str) -> u64 {
     node
 }
 
-/// The path that is told for one file alone.
+/// The path returned for a single file.
 fn path(tree: &Tree, data: u64) -> Option<String> {
     let found = tree.paths_of_files(&BTreeSet::from([data]), 0).unwrap();
     assert!(found.len() <= 1 && found.keys().all(|file| *file == data), "{found:?}");
     found.into_values().next().map(|path| String::from_utf8(path).unwrap())
 }
 
-/// Some of the names are in the database and some in changes behind it, and there are more than are
-/// looked at in one step.
+/// Some of the names are in the database and some in later changes, and there are more than are
+/// examined in one step.
 #[test]
 fn each_of_many_files_has_its_path() {
     let tree = tree();
@@ -66,7 +66,7 @@ fn hard_links_renames_and_removals_are_followed() {
     tree.rename(Tree::ROOT, b"a", b, b"c", 0).unwrap();
     assert_eq!(path(&tree, one).as_deref(), Some("/b/c/one"));
     assert_eq!(path(&tree, two).as_deref(), Some("/b/c/moved/two"));
-    // Of two names one is told, and the other one when that is gone.
+    // Of two names one is returned, and the other one when that is removed.
     tree.link(one, Tree::ROOT, b"second").unwrap();
     let either = path(&tree, one).unwrap();
     assert!(["/b/c/one", "/second"].contains(&either.as_str()), "{either}");
@@ -83,7 +83,7 @@ fn hard_links_renames_and_removals_are_followed() {
     assert_eq!(all, BTreeMap::from([(three, b"/b/c/moved/two".to_vec())]));
 }
 
-/// The data that comes after that lies under another number, and the older number is no file's.
+/// Later data has another number, and the older number belongs to no file.
 #[test]
 fn a_file_that_was_emptied_is_found_by_its_new_number() {
     let tree = tree();
@@ -94,7 +94,7 @@ fn a_file_that_was_emptied_is_found_by_its_new_number() {
     let data = tree.inode(node).unwrap().data_file();
     assert_ne!(data, node);
     assert_eq!((path(&tree, data).as_deref(), path(&tree, node)), (Some("/f"), None));
-    // Beside files that have their own numbers.
+    // Alongside files that have their own numbers.
     let other = file(&tree, Tree::ROOT, "g");
     let both = tree.paths_of_files(&BTreeSet::from([data, other]), 0).unwrap();
     assert_eq!(both, BTreeMap::from([(data, b"/f".to_vec()), (other, b"/g".to_vec())]));

@@ -1,4 +1,4 @@
-//! Trees that are damaged: faults are found and mended, and all else is still there.
+//! Damaged trees: faults are found and repaired, and everything else is preserved.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ fn table(name: &'static str) -> TableDefinition<'static, &'static [u8], &'static
     TableDefinition::new(name)
 }
 
-/// A tree of some directories with files and attributes, closed; and the content of its files by
+/// A closed tree of some directories with files and attributes; returns the content of its files by
 /// their paths.
 pub fn filled(files: u64) -> (Arc<SimSpace>, Content) {
     filled_with(files, |number| {
@@ -57,7 +57,7 @@ fn filled_with(files: u64, content_of: impl Fn(u64) -> Vec<u8>) -> (Arc<SimSpace
     (space, content)
 }
 
-/// Path, content and size of all files; `None` where a name has no file.
+/// Path, content and size of all files; `None` for a name without a file.
 pub fn files_of(tree: &Tree) -> Content {
     let (mut found, mut directories) = (Content::new(), vec![(Tree::ROOT, Vec::new())]);
     while let Some((node, path)) = directories.pop() {
@@ -96,7 +96,7 @@ pub fn mend(space: &Arc<SimSpace>) -> (Tree, Vec<String>, bool) {
         assert!(Tree::survey(&**space).unwrap().unwrap().is_whole, "it is damaged still");
     }
     let tree = Tree::open(shared.clone(), OPTIONS).unwrap_or_else(|_| {
-        // What the database keeps for itself is damaged.
+        // The database's internal data is damaged.
         assert!(is_whole);
         Tree::rebuild(&shared, OPTIONS, [11, 12]).unwrap();
         Tree::open(shared, OPTIONS).unwrap()
@@ -148,7 +148,7 @@ impl StorageBackend for Below {
     }
 }
 
-/// Removes the pairs of a table that `picks` says.
+/// Removes the pairs of a table selected by `picks`.
 pub fn remove(space: &Arc<SimSpace>, name: &'static str, mut picks: impl FnMut(&[u8], &[u8]) -> bool) -> usize {
     let database = Builder::new().create_with_backend(Below(space.clone())).unwrap();
     let transaction = database.begin_write().unwrap();
@@ -198,7 +198,7 @@ fn a_file_without_a_place_for_its_data_keeps_what_its_record_has() {
     assert!(mended.iter().any(|text| text.starts_with("/small") && text.contains("13 bytes")), "{mended:?}");
     let found = files_of(&tree);
     assert_eq!((&found[&b"/small"[..]][..], &found[&b"/large"[..]][..]), (&b"in its record"[..], &b""[..]));
-    // The data of the other is a file of its own.
+    // The data of the other becomes a separate file.
     let adopted =
         found.iter().filter(|(path, content)| path.starts_with(b"/lost+found/") && content.starts_with(&[7; 5000]));
     assert_eq!(adopted.count(), 1);
@@ -219,7 +219,7 @@ fn a_survey_sees_what_redb_sees_and_a_rebuilt_tree_is_the_same() {
     let survey = Tree::survey(&*space).unwrap().unwrap();
     assert!(survey.is_whole && survey.pages > 30, "{survey:?}");
     let shared: Arc<dyn ObjectSpace> = space.clone();
-    // Twice, so that it comes back to the first place.
+    // Twice, so that it returns to the first place.
     for _ in 0..2 {
         Tree::rebuild(&shared, OPTIONS, [1, 2]).unwrap();
         let tree = Tree::open(space.clone(), OPTIONS).unwrap();
@@ -258,7 +258,7 @@ fn a_rebuild_that_is_cut_off_can_be_done_again() {
     panic!("it is never done");
 }
 
-/// Pages that are lost, one after the other and several at a time: all that is whole is there under
+/// Pages that are lost, one at a time and several together: everything intact is available under
 /// its name, or in `lost+found`, and no file has lost a byte or shows another's.
 #[test]
 fn pages_that_are_lost_take_only_what_was_in_them() {
@@ -313,12 +313,12 @@ fn names_inodes_and_counts_that_are_lost_are_mended_and_named() {
     let before = Tree::open(space.clone(), OPTIONS).unwrap();
     let wrong = before.check().unwrap();
     assert!(wrong.iter().any(|text| text.contains("has no name")), "{wrong:?}");
-    assert!(wrong.iter().any(|text| text.starts_with("/directory") && text.contains("is not there")), "{wrong:?}");
+    assert!(wrong.iter().any(|text| text.starts_with("/directory") && text.contains("does not exist")), "{wrong:?}");
     before.close().unwrap();
     let (tree, mended, _) = mend(&space);
     assert!(mended.iter().any(|text| text.contains("lost+found/#")), "{mended:?}");
-    assert!(mended.iter().any(|text| text.contains("it is a file of root again")), "{mended:?}");
-    assert!(mended.iter().any(|text| text.contains("a directory of root again")), "{mended:?}");
+    assert!(mended.iter().any(|text| text.contains("it was recreated as a file of root")), "{mended:?}");
+    assert!(mended.iter().any(|text| text.contains("a directory of root")), "{mended:?}");
     let found = files_of(&tree);
     for (path, expected) in &content {
         let is_there = found.values().any(|found| is_same(found, expected));
@@ -350,23 +350,26 @@ fn small_files_go_with_their_inodes_and_are_told_by_path() {
     });
     assert!(names > 20 && inodes > 20, "{names} names, {inodes} inodes");
     let without: Vec<Vec<u8>> =
-        Tree::without_records(&*space).into_values().flat_map(|paths| paths.told().to_vec()).collect();
+        Tree::without_records(&*space).into_values().flat_map(|paths| paths.listed().to_vec()).collect();
     assert!(without.len() + names > inodes && without.iter().all(|path| content.contains_key(path)));
     let (tree, mended, _) = mend(&space);
     assert!(Tree::without_records(&*space).is_empty());
     let found = files_of(&tree);
     let is_lost = |path: &Vec<u8>| without.contains(path) && content[path].len() as u64 <= RECORD_CONTENT_BYTES_MAX;
     for (path, expected) in &content {
-        let told = format!("{}: the name means inode", String::from_utf8_lossy(path));
+        let told = format!("{}: the name refers to inode", String::from_utf8_lossy(path));
         let told = mended.iter().find(|text| text.starts_with(&told));
         if is_lost(path) {
-            assert!(told.is_some_and(|text| text.contains("with it a file of at most 512 bytes")), "{told:?}");
+            assert!(
+                told.is_some_and(|text| text.contains("with it an empty file or one of at most 512 bytes")),
+                "{told:?}"
+            );
             assert!(!found.contains_key(path));
         } else if !path.ends_with(b"7") {
             assert!(is_same(&found[path], expected), "{}", String::from_utf8_lossy(path));
         }
     }
-    // What has lost its name only is in `lost+found`, small or not.
+    // Files that have only lost their names are in `lost+found`, small or not.
     let nameless = content.iter().filter(|(path, _)| path.ends_with(b"7"));
     let back = nameless.filter(|(_, expected)| found.values().any(|found| is_same(found, expected))).count();
     assert!(back > 20, "{back} of {names} that have lost their names are there");
@@ -381,7 +384,7 @@ fn paths_are_told_of_a_tree_that_is_not_opened() {
     let paths = Tree::paths_of(&*space, &files);
     assert_eq!(paths.len(), content.len());
     for (file, paths) in paths {
-        let [path] = paths.told() else { panic!("{paths}") };
+        let [path] = paths.listed() else { panic!("{paths}") };
         let mut found = vec![0; content[path].len()];
         space.read(file, 0, &mut found).unwrap();
         assert!(found == content[path], "{}", String::from_utf8_lossy(path));
@@ -399,7 +402,7 @@ fn all_paths_of_a_file_with_several_names_are_told() {
     let data = tree.inode(node).unwrap().data_file();
     tree.close().unwrap();
     let told = |paths: &share::Paths| {
-        let mut told = paths.told().to_vec();
+        let mut told = paths.listed().to_vec();
         told.sort();
         told
     };
@@ -429,8 +432,8 @@ fn holes_are_not_counted_as_allocated() {
     assert_eq!(blocks(), 0);
 }
 
-/// Bytes behind the end of a file, which a loss of power has left there, show nowhere, also when a
-/// session in between ended in order.
+/// Bytes past the end of a file, left there by a power loss, never appear, even after a session in
+/// between ended cleanly.
 #[test]
 fn loose_ends_are_remembered_over_an_orderly_end() {
     let space = SimSpace::new();
@@ -449,20 +452,20 @@ fn loose_ends_are_remembered_over_an_orderly_end() {
     assert!(content[..4] == *b"kept" && content[4..].iter().all(|byte| *byte == 0));
 }
 
-/// What a space still knows of a file that is gone holds nothing to be found again.
+/// The space's remaining record of a removed file has no data to recover.
 #[test]
 fn a_file_that_is_gone_with_its_data_is_not_found_again() {
     const GONE: u64 = 5000;
     let (space, content) = filled(20);
     space.write(GONE, 0, Bytes::from(vec![1; 5000])).unwrap();
     space.discard(GONE, 0..u64::MAX).unwrap();
-    // That was never finished.
+    // The removal was never finished.
     let space = space.snapshot();
     assert!(space.files().contains(&GONE));
     let tree = Tree::open(space.clone(), OPTIONS).unwrap();
     let repaired = tree.repair(&space.files(), true).unwrap();
     let [mended] = &repaired.mended[..] else { panic!("{repaired:?}") };
-    assert!(mended.contains("file 5000 holds no data"), "{mended}");
+    assert!(mended.contains("file 5000 hold no data"), "{mended}");
     assert_eq!((repaired.left, files_of(&tree)), (Vec::new(), content));
     assert!(tree.lookup(Tree::ROOT, b"lost+found").is_err());
     assert!(!space.files().contains(&GONE));

@@ -25,24 +25,24 @@ pub struct Run<G> {
     pub durable: Model,
     /// Contents that blocks have had since, by node and block.
     pub later: BTreeMap<(u64, usize), BTreeSet<Vec<u8>>>,
-    /// Blocks that a write has reached since behind the end that the file had.
+    /// Blocks that a write has since reached past the former end of the file.
     grown: BTreeSet<(u64, usize)>,
     /// States since then, if any of them may have been made durable: in a tight space a commit
-    /// comes before many an operation.
+    /// comes before many operations.
     between: Vec<Model>,
     seed: u64,
-    /// The highest number that was ever given out.
+    /// The highest number ever assigned.
     highest: u64,
 }
 
-/// Whether both say the same; the error if they agree on one. `None`: power is off.
+/// Compares the two results; returns the error if they agree on one. `None`: the power is off.
 fn agree<T>(real: share::Result<T>, model: Outcome<()>, space: &impl Ground, what: &str) -> Option<Result<T, i32>> {
     if space.is_off() {
         return None;
     }
     match (real, model) {
         (Ok(value), Ok(())) => Some(Ok(value)),
-        // In a full space whatever asks for room may be refused, and nothing has come of it then.
+        // In a full space any request for space may be refused, and has no effect then.
         (Err(failure), _) if failure.errno() == libc::ENOSPC && space.is_limited() => Some(Err(libc::ENOSPC)),
         (Err(failure), Err(errno)) if failure.errno() == errno => Some(Err(errno)),
         (real, model) => {
@@ -111,7 +111,7 @@ impl<G: Ground> Run<G> {
         }
     }
 
-    /// Notes what blocks of a file hold now.
+    /// Records the current content of a file's blocks.
     fn note_blocks(&mut self, node: u64) {
         let content = &self.model.nodes[&node].content;
         for (block, bytes) in content.chunks(BLOCK).enumerate() {
@@ -133,7 +133,7 @@ impl<G: Ground> Run<G> {
         self.between.clear();
     }
 
-    /// One operation; `false` if power has gone.
+    /// Runs one operation; `false` if the power has failed.
     pub fn step(&mut self) -> bool {
         if self.space.is_tight() {
             self.between.push(self.model.clone());
@@ -202,7 +202,7 @@ impl<G: Ground> Run<G> {
             3..=6 => self.rng.below(5) * BLOCK as u64,
             _ => self.rng.below(5 * BLOCK as u64),
         } as usize;
-        // What a write that is cut off may leave counts as written.
+        // The possible remains of a truncated write count as written.
         let content = &mut self.model.nodes.get_mut(&node).unwrap().content;
         let before = content.clone();
         content.resize(content.len().max(offset + bytes.len()), 0);
@@ -218,8 +218,8 @@ impl<G: Ground> Run<G> {
         Some(())
     }
 
-    /// What a change of a file's content left, which was refused for want of room: the content
-    /// before it, or some blocks of what it was to be. The model goes on with that.
+    /// The state after a change of a file's content that failed for lack of space: the previous
+    /// content, or some blocks of the new one. The model continues with that.
     fn unless_full<T>(&mut self, node: u64, before: Vec<u8>, done: share::Result<T>) {
         let Err(failure) = done else { return };
         assert!(
@@ -251,8 +251,9 @@ impl<G: Ground> Run<G> {
         let before = self.model.nodes[&node].content.clone();
         let length = before.len() as u64;
         let set = SetAttributes { size: Some(size), ..SetAttributes::default() };
-        // Such a cut is durable when it returns, with all before it; it may be so already if power
-        // goes in it. A content in a record is cut as an attribute is changed.
+        // Such a cut is durable when it returns, with everything before it; it may already be
+        // durable if the power fails during it. A content in a record is cut as an attribute is
+        // changed.
         let is_in_record = self.tree.inode(node).is_ok_and(|inode| inode.content().is_some());
         let commits = size > 0 && size < length && !is_in_record;
         self.model.nodes.get_mut(&node).unwrap().content.resize(size as usize, 0);
@@ -402,7 +403,7 @@ impl<G: Ground> Run<G> {
         Some(())
     }
 
-    /// What happens by itself now and then.
+    /// Background activity.
     fn commit(&mut self) -> Option<()> {
         let committed = self.tree.commit();
         if self.space.is_off() {
@@ -414,7 +415,7 @@ impl<G: Ground> Run<G> {
         Some(())
     }
 
-    /// A snapshot has all that was done before it.
+    /// A snapshot has everything that was done before it.
     fn snapshot(&mut self) -> Option<()> {
         let taken = self.tree.snapshot(|| self.space.snapshot());
         if self.space.is_off() {
@@ -436,10 +437,9 @@ impl<G: Ground> Run<G> {
         }
     }
 
-    /// Power comes back: the tree must be as it was at some moment since the last `fsync`, and goes
-    /// on from there.
+    /// Power returns: the tree must be in a state since the last `fsync`, and continues from there.
     pub fn recover(&mut self) {
-        // What was not flushed may have arrived or not in many ways.
+        // Unflushed data may have been written or not in many combinations.
         for _ in 1..G::OUTCOMES {
             let space = self.space.after_power_loss(&mut self.rng);
             self.opened(&space);
@@ -447,7 +447,7 @@ impl<G: Ground> Run<G> {
         let space = self.space.after_power_loss(&mut self.rng);
         (self.tree, self.model) = self.opened(&space);
         self.space = space;
-        // What blocks hold now is one of the contents that they may.
+        // The current content of blocks is one of the permitted ones.
         let files: Vec<u64> = self.model.nodes.keys().copied().collect();
         for node in files {
             let length = self.model.nodes[&node].content.len();
@@ -470,7 +470,7 @@ impl<G: Ground> Run<G> {
         space.files().into_iter().filter(is_left).collect()
     }
 
-    /// Opens what a loss of power has left, and finds the state that it is in.
+    /// Opens the state left by a power loss, and identifies it.
     fn opened(&self, space: &G) -> (Tree, Model) {
         let seed = self.seed;
         let tree = Tree::open(space.space(), OPTIONS).unwrap();
@@ -483,8 +483,8 @@ impl<G: Ground> Run<G> {
             if versions.is_some_and(|versions| versions.iter().any(|version| version.starts_with(bytes))) {
                 return true;
             }
-            // Data that was overwritten may be there still, whatever has become of the names. A
-            // size that shows new data is another matter.
+            // Overwritten data may still be there, whatever happened to the names. A size that
+            // shows new data is different.
             let before = self.durable.nodes.get(&node).map(|node| &node.content[..]).unwrap_or_default();
             let before = before.chunks(BLOCK).nth(block).unwrap_or_default();
             let old = bytes.iter().zip(before.iter().chain(std::iter::repeat(&0))).all(|(is, was)| is == was);

@@ -1,4 +1,4 @@
-//! Small files, whose content is in the records of their inodes.
+//! Small files, whose content is in their inode records.
 
 use std::sync::Arc;
 
@@ -57,7 +57,7 @@ fn a_file_takes_a_block_when_it_is_longer_than_a_record_holds() {
     assert!(!is_in_record(&tree, node));
     let whole = [&[b'a'; MAX][..], b"b"].concat();
     assert_eq!((blocks(&space, &tree, node), content(&tree, node)), (1, whole.clone()));
-    // Cut, it stays there, as a file of a pool does that is older than this.
+    // Cut, it stays in its blocks.
     size(&tree, node, 3);
     assert!(!is_in_record(&tree, node));
     write(&tree, node, 5, b"c");
@@ -65,7 +65,7 @@ fn a_file_takes_a_block_when_it_is_longer_than_a_record_holds() {
     tree.close().unwrap();
     let tree = Tree::open(space.clone(), OPTIONS).unwrap();
     assert_eq!((is_in_record(&tree, node), content(&tree, node)), (false, b"aaa\0\0c".to_vec()));
-    // Emptied, it begins anew.
+    // Emptied, it starts over.
     size(&tree, node, 0);
     write(&tree, node, 2, b"d");
     assert!(is_in_record(&tree, node));

@@ -12,7 +12,7 @@ struct Chunk {
     present: u16,
 }
 
-/// Chunks with a lock each, of which only those that were written take memory.
+/// Chunks with a lock each; only those that were written take memory.
 #[derive(Default)]
 pub(super) struct Chunks(Vec<RwLock<Option<Chunk>>>);
 

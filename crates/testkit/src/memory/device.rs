@@ -1,5 +1,5 @@
-//! A block device in memory, for tests and measurements of front ends, with knobs: whether it is
-//! cached, full, or fails, and where its operations wait.
+//! A block device in memory, for tests and measurements of front ends, with controls: caching,
+//! space, failures, and gates where its operations wait.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -32,21 +32,21 @@ pub struct Memory {
     pub read_only: AtomicBool,
     /// Where reads wait that are not answered from memory.
     pub reads: Gate,
-    /// Where writes wait, before anything of them is in the device.
+    /// Gate for writes, before they change the device.
     pub writes: Gate,
     /// Where flushes wait.
     pub flushes: Gate,
     /// Where discards wait.
     pub discards: Gate,
-    /// What brings data finds no room, and is to be held for so long.
+    /// When set, operations that store data find no space, and should be held for this long.
     pub no_room: Mutex<Option<Duration>>,
     /// How often that was so.
     pub refused: AtomicUsize,
     /// Calls of `read`.
     pub slow_reads: AtomicUsize,
-    /// What `read_cached` has copied.
+    /// Bytes copied by `read_cached`.
     pub cached_bytes: AtomicUsize,
-    /// Names of the threads that flushed, of a device that keeps a record.
+    /// Names of the threads that flushed, if recording.
     pub flush_threads: Mutex<Vec<String>>,
     keeps_record: AtomicBool,
     record: Mutex<Vec<Op>>,
@@ -68,7 +68,7 @@ impl Memory {
         Arc::new(memory)
     }
 
-    /// Gives it another size. What lies behind the end stays.
+    /// Changes the size. Data past the end stays.
     ///
     /// # Panics
     /// When it is more than the capacity.
@@ -77,7 +77,7 @@ impl Memory {
         self.size.store(size, Ordering::Release);
     }
 
-    /// All operations fail in that way, until told otherwise.
+    /// Makes all operations fail in that way, or succeed again.
     pub fn fail(&self, kind: Option<ErrorKind>) {
         *self.failure.lock() = kind;
         self.is_failing.store(kind.is_some(), Ordering::Release);
@@ -88,7 +88,7 @@ impl Memory {
         [&self.reads, &self.writes, &self.flushes, &self.discards].into_iter().for_each(Gate::open);
     }
 
-    /// Keeps a record of operations from now on.
+    /// Records operations from now on.
     pub fn set_recording(&self) {
         self.keeps_record.store(true, Ordering::Release);
     }
@@ -159,7 +159,7 @@ impl BlockDevice for Memory {
         self.together.load(Ordering::Relaxed)
     }
 
-    /// Begins all that there are, and ends them in the opposite order.
+    /// Starts all available reads, and ends them in the opposite order.
     fn read_many(&self, next: &mut dyn FnMut() -> Option<Box<dyn PendingRead>>) {
         loop {
             let mut reads: Vec<_> = std::iter::from_fn(&mut *next).collect();

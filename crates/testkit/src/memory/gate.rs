@@ -1,4 +1,4 @@
-//! Where operations of a device wait for a test.
+//! Gates where operations of a device wait for a test.
 
 use std::collections::HashSet;
 
@@ -16,7 +16,7 @@ pub struct Gate {
 #[derive(Debug, Default)]
 struct State {
     is_shut: bool,
-    /// Shut for what begins there.
+    /// Offsets at which starting operations are stopped.
     shut_at: HashSet<u64>,
     waiting: usize,
 }
@@ -38,7 +38,7 @@ impl Gate {
         self.state.lock().shut_at.insert(offset);
     }
 
-    /// None waits any more.
+    /// Releases all waiting operations.
     pub fn open(&self) {
         let mut state = self.state.lock();
         state.is_shut = false;
@@ -54,7 +54,7 @@ impl Gate {
     /// Waits until `count` operations wait.
     ///
     /// # Panics
-    /// When they do not come.
+    /// When they do not arrive.
     #[track_caller]
     pub fn wait_for(&self, count: usize) {
         let mut state = self.state.lock();
@@ -64,7 +64,7 @@ impl Gate {
         }
     }
 
-    /// An operation comes by.
+    /// Lets an operation pass, or makes it wait.
     pub(super) fn pass(&self, offset: u64) {
         let mut state = self.state.lock();
         if !state.is_shut_at(offset) {

@@ -1,4 +1,4 @@
-//! Devices in memory, for front ends that are tested without an engine behind them.
+//! In-memory devices, for front ends tested without an engine.
 
 mod chunks;
 mod device;

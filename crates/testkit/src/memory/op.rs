@@ -1,4 +1,4 @@
-//! What a device was asked to do.
+//! Record of an operation on a device.
 
 /// An operation, whether it succeeded or not.
 #[derive(Debug, Clone, PartialEq, Eq)]

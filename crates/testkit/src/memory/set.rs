@@ -28,8 +28,8 @@ impl Member {
     }
 }
 
-/// A set whose devices come and go, and which keeps no account of clients. A front end that needs
-/// more has a set of its own around it.
+/// A set whose devices can be added and removed, and which does not track clients. A front end that
+/// needs more wraps it.
 #[derive(Default)]
 pub struct MemorySet {
     members: RwLock<BTreeMap<String, Member>>,
@@ -44,7 +44,7 @@ impl MemorySet {
         set
     }
 
-    /// A number that nothing in the set has had.
+    /// An unused number.
     pub fn new_id(&self) -> DeviceId {
         DeviceId(self.next.fetch_add(1, Ordering::SeqCst))
     }
@@ -60,7 +60,7 @@ impl MemorySet {
         self.members.write().remove(name);
     }
 
-    /// Gives all devices the names that `new` says.
+    /// Renames all devices with `new`.
     pub fn rename_all(&self, new: impl Fn(String) -> String) {
         let mut members = self.members.write();
         *members = std::mem::take(&mut *members).into_iter().map(|(name, member)| (new(name), member)).collect();

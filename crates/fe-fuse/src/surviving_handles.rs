@@ -1,9 +1,8 @@
-//! Memory that outlives the program: which files of a mount are open.
+//! Memory that survives the program: the open files of a mount.
 //!
-//! A file without a name, in memory: for each handle a place of 32 bytes with node 8, the number of
-//! the request that opened it 8, and flags 8 (1: in use, 2: opened with `O_TRUNC`); a place
-//! that is not in use is zeroes. A place lies in one page, so that a program that is killed writes
-//! it whole or not at all.
+//! An unnamed file in memory with a slot of 32 bytes for each handle: node 8, number of the request
+//! that opened it 8, flags 8 (1: in use, 2: opened with `O_TRUNC`); an unused slot is zeroes. A
+//! slot lies within one page, so that a program that is killed writes it completely or not at all.
 
 use std::fs::File;
 use std::io;
@@ -31,20 +30,20 @@ pub(crate) struct Opened {
 
 /// The open files, as the next program finds them.
 #[derive(Debug)]
-pub(crate) struct KeptHandles {
+pub(crate) struct SurvivingHandles {
     memory: File,
     /// Files that were open when another program served the mount.
     earlier: Mutex<Vec<Opened>>,
 }
 
-impl KeptHandles {
+impl SurvivingHandles {
     pub(crate) fn new() -> io::Result<Self> {
         let memory = File::from(rustix::fs::memfd_create("shale-handles", MemfdFlags::CLOEXEC)?);
         memory.set_len((HANDLES_MAX * PLACE_BYTES) as u64)?;
         Ok(Self { memory, earlier: Mutex::default() })
     }
 
-    /// What another program has left.
+    /// Reads the memory left by another program.
     pub(crate) fn left(memory: OwnedFd) -> io::Result<Self> {
         let mut bytes = vec![0; HANDLES_MAX * PLACE_BYTES];
         let memory = File::from(memory);
@@ -90,7 +89,7 @@ impl KeptHandles {
     fn put(&self, handle: u64, numbers: [u64; 4]) {
         let bytes = numbers.map(u64::to_le_bytes).concat();
         if let Err(error) = self.memory.write_all_at(&bytes, handle * PLACE_BYTES as u64) {
-            log::error!("an open file would not outlive this program: {error}");
+            log::error!("an open file will not survive this program: {error}");
         }
     }
 }
@@ -101,7 +100,7 @@ mod tests {
 
     #[test]
     fn the_next_program_knows_the_open_files() {
-        let kept = KeptHandles::new().unwrap();
+        let kept = SurvivingHandles::new().unwrap();
         let (a, b) = (
             Opened { handle: 3, node: 9, request: 77, was_emptied: true },
             Opened { handle: 65_535, node: 10, request: 78, was_emptied: false },
@@ -110,7 +109,7 @@ mod tests {
         kept.opened(a);
         kept.opened(b);
         kept.closed(4);
-        let left = KeptHandles::left(kept.memory().try_clone_to_owned().unwrap()).unwrap();
+        let left = SurvivingHandles::left(kept.memory().try_clone_to_owned().unwrap()).unwrap();
         assert_eq!(left.earlier(), [a, b]);
         assert_eq!((left.opened_by(78), left.opened_by(1)), (Some(65_535), None));
         left.closed(3);

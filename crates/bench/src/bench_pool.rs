@@ -72,10 +72,8 @@ impl ReadRing for TimedRing<'_> {
 pub type Layer<'a> = &'a dyn Fn(Arc<dyn Disk>) -> Arc<dyn Disk>;
 
 /// An open pool.
-pub struct World {
-    /// The pool.
+pub struct BenchPool {
     pub pool: Pool,
-    /// Its disk.
     pub disk: Arc<TimedDisk>,
     /// Its data file.
     pub data: PathBuf,
@@ -90,8 +88,8 @@ const EXTENT_BYTES: u32 = 1 << 20;
 /// The server's default budget.
 pub const MEMORY_BYTES: u64 = 512 << 20;
 
-impl World {
-    /// A new pool in `dir`, in place of whatever is there.
+impl BenchPool {
+    /// Creates a pool in `dir`, replacing everything there.
     pub fn create(dir: &Path, compression: &str, unit: &str) -> Outcome<Self> {
         Self::create_sized(dir, compression, unit, CAPACITY_BYTES)
     }
@@ -101,20 +99,18 @@ impl World {
         Self::create_on(dir, compression, unit, capacity_bytes, &|disk| disk, cores())
     }
 
-    /// A pool with the default codec and unit in `dir`, with room for so many bytes, and with so
-    /// much memory.
+    /// A pool with the default codec and unit in `dir`, with this capacity and memory.
     pub fn create_for(dir: &Path, capacity_bytes: u64, memory_bytes: u64) -> Outcome<Self> {
         drop(Self::create_sized(dir, "lz4", "32K", capacity_bytes)?.close());
         Self::open(dir, memory_bytes)
     }
 
-    /// The same without any thread of its own: everything happens in one order, and again in the
-    /// same.
+    /// The same without any threads: everything happens in a fixed, repeatable order.
     pub fn create_alone(dir: &Path, compression: &str, unit: &str) -> Outcome<Self> {
         Self::create_on(dir, compression, unit, CAPACITY_BYTES, &|disk| disk, 0)
     }
 
-    /// The same, on what is made of its disk.
+    /// The same, on a layer over its disk.
     pub fn create_layered(dir: &Path, compression: &str, unit: &str, layer: Layer<'_>) -> Outcome<Self> {
         Self::create_on(dir, compression, unit, CAPACITY_BYTES, layer, cores())
     }
@@ -149,12 +145,12 @@ impl World {
     }
 
     /// The same, with standby memory, as the server opens it.
-    pub fn open_kept(dir: &Path, memory_bytes: u64) -> Outcome<Self> {
+    pub fn open_with_standby(dir: &Path, memory_bytes: u64) -> Outcome<Self> {
         let standby = FileStandby::new(Path::new("/dev/shm"), rustix::process::geteuid().as_raw());
         Self::open_with(dir, memory_bytes, &|disk| disk, Some(Arc::new(standby)))
     }
 
-    /// The same without, on what is made of its disk.
+    /// The same without creating it, on a layer over its disk.
     pub fn open_layered(dir: &Path, memory_bytes: u64, layer: Layer<'_>) -> Outcome<Self> {
         Self::open_with(dir, memory_bytes, layer, None)
     }
@@ -187,7 +183,7 @@ impl World {
     }
 }
 
-/// What the pool whose data file lies in `dir` is salvaged from, with a temporary store in
+/// Environment for salvaging the pool whose data file is in `dir`, with a temporary store in
 /// `temporary`.
 pub fn salvage_environment(dir: &Path, temporary: &Path, memory_bytes: u64) -> Outcome<PoolEnv> {
     let store = FjallStore::create(temporary, FjallOptions { memory_bytes })?;
@@ -217,12 +213,12 @@ fn environment(disk: Arc<TimedDisk>, store: FjallStore) -> PoolEnv {
     PoolEnv { disk, store, clock, entropy, standby: None, origins: None }
 }
 
-/// How long a file system that is mounted with `discard` takes to give the space of removed files
-/// back. It does so in the background once they are durably gone, and meanwhile writes are several
-/// times slower: that is no part of any measurement.
+/// Time that a file system mounted with `discard` needs to free the space of removed files. It does
+/// so in the background once they are durably gone, and writes are several times slower until then,
+/// which must not affect any measurement.
 const SETTLE: Duration = Duration::from_secs(4);
 
-/// Makes `dir` an empty directory, and waits until what was removed does not disturb any more.
+/// Makes `dir` an empty directory, and waits until the removal no longer affects measurements.
 pub fn recreate(dir: &Path) -> Outcome<()> {
     match std::fs::remove_dir_all(dir) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -237,7 +233,7 @@ pub fn recreate(dir: &Path) -> Outcome<()> {
     std::fs::create_dir_all(dir).map_err(|e| format!("cannot create {}: {e}", dir.display()).into())
 }
 
-/// Makes the kernel forget what it cached of files.
+/// Drops the kernel's page cache.
 pub fn drop_page_cache() -> Outcome<()> {
     let synced = std::process::Command::new("sync").status()?;
     if !synced.success() {
@@ -251,12 +247,12 @@ pub fn drop_page_cache() -> Outcome<()> {
     Ok(())
 }
 
-/// Has a process use `bytes` of memory, in huge pages where the allocator takes them, and end: who
-/// needs memory next gets what the machine really has.
+/// Has a process use `bytes` of memory, in huge pages where the allocator takes them, and end:
+/// later users then get memory that is really backed.
 ///
-/// A hypervisor takes back what a guest leaves free, and the first use of such memory costs 2 to 10
-/// us for each 4 KiB: as much as everything else about a read. Whom that meets depends on who used
-/// how much before.
+/// A hypervisor reclaims a guest's free memory, and the first use of such memory costs 2 to 10 us
+/// for each 4 KiB: as much as everything else in a read. Which measurement pays for that would
+/// depend on the ones before it.
 ///
 /// # Errors
 /// When the process fails.
@@ -271,7 +267,7 @@ pub fn written_bytes() -> Outcome<u64> {
     proc_number("/proc/self/io", "write_bytes:")
 }
 
-/// Forgets the largest resident size so far, and returns the present one, in bytes.
+/// Resets the largest resident size so far, and returns the current one, in bytes.
 pub fn reset_resident_bytes_max() -> Outcome<u64> {
     // See proc(5): 5 resets the peak.
     std::fs::write("/proc/self/clear_refs", "5")?;
@@ -286,7 +282,7 @@ pub fn resident_bytes_max() -> Outcome<u64> {
 /// Pages that this process has touched for the first time, so far.
 pub fn page_faults() -> Outcome<u64> {
     let text = std::fs::read_to_string("/proc/self/stat")?;
-    // See proc(5): the name may hold anything, and `minflt` is the eighth field behind it.
+    // See proc(5): the name may contain anything, and `minflt` is the eighth field after it.
     let fields = text.rsplit_once(')').map_or("", |(_, fields)| fields);
     Ok(fields.split_whitespace().nth(7).unwrap_or_default().parse()?)
 }

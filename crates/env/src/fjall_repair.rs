@@ -1,29 +1,29 @@
-//! Opening a map store of which small files beside the map itself are lost or damaged.
+//! Opens a map store whose small files, apart from the map itself, are lost or damaged.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use crate::durable_mark::DurableMark;
 use crate::fjall_errors::failed;
-use crate::fjall_lists::mend_lists;
+use crate::fjall_lists::restore_lists;
 use crate::fjall_store::{FjallOptions, FjallStore, LSM_DIR, MARK_FILE, sync_dir};
 use crate::map_store::MapError;
 
-/// What the library's file `version` says as long as this is its version.
+/// Content of the library's file `version` in its current version.
 const VERSION: [u8; 4] = *b"FJL\x03";
 
 impl FjallStore {
-    /// Opens the store in `dir`, and makes small files anew if they are lost or damaged: the
-    /// library's `version`, which is always the same, `durable`, which then says that all is
-    /// durable that the store has, and `current` of a keyspace that has one list of tables. Which
-    /// they were.
+    /// Opens the store in `dir`, and recreates small files that are lost or damaged: the library's
+    /// `version`, whose content is fixed; `durable`, which then declares everything in the store
+    /// durable; and `current` of a keyspace with a single table list. Also returns the files
+    /// recreated.
     ///
     /// # Errors
     /// As [`open`](Self::open).
     pub fn open_for_repair(dir: &Path, options: FjallOptions) -> Result<(Self, Vec<PathBuf>), MapError> {
         let (lsm, mark_path) = (dir.join(LSM_DIR), dir.join(MARK_FILE));
         let mut made = Vec::new();
-        // Without it there is nothing to be mended.
+        // Without it there is nothing to repair.
         if !lsm.join("keyspaces").is_dir() {
             return Self::open(dir, options).map(|store| (store, made));
         }
@@ -36,7 +36,7 @@ impl FjallStore {
             sync_dir(&lsm)?;
             made.push(version);
         }
-        for list in mend_lists(&lsm).map_err(|e| failed(&lsm, e))? {
+        for list in restore_lists(&lsm).map_err(|e| failed(&lsm, e))? {
             list.parent().map_or(Ok(()), sync_dir)?;
             made.push(list);
         }
@@ -48,6 +48,6 @@ impl FjallStore {
         if mark.is_none() {
             made.push(mark_path);
         }
-        Ok((Self::open_beside(dir, options, mark)?, made))
+        Ok((Self::open_with_mark(dir, options, mark)?, made))
     }
 }
