@@ -81,7 +81,7 @@ fn acls_that_are_lost_take_rights_with_them_and_are_told_by_path() {
     tree.close().unwrap();
 
     let (tree, mended, _) = mend(&space);
-    assert!(says(&mended, ": its access ACL is lost", "was 0664 and is 0600 now"), "{mended:?}");
+    assert!(says(&mended, ": its access ACL is lost", "from 0664 to 0600"), "{mended:?}");
     assert_eq!(tree.inode(lost).unwrap().mode & 0o7777, 0o600);
     assert_eq!(tree.xattr(lost, ACCESS).unwrap_err().errno(), libc::ENODATA);
     assert_eq!(tree.xattr(lost, b"user.note").unwrap(), b"a note");
