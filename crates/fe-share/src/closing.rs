@@ -11,12 +11,12 @@
 //!
 //! The thread that mounts calls [`close_first`]; any thread that serves may call the rest.
 
-use std::fs::File;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use fuse::{Answer, Attributes, Entry, Errno, Operation, Request, Time};
+use rustix::fs::{Mode, OFlags};
 use share::Tree;
 
 use crate::moments::FIRST_CLOSED;
@@ -72,7 +72,7 @@ pub(crate) fn close_first(served: &Served, dir: &Path) {
     }
     let is_shown = &served.closing.is_shown;
     is_shown.store(true, Ordering::Relaxed);
-    let opened = File::open(dir.join(NAME));
+    let opened = rustix::fs::open(dir.join(NAME), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
     is_shown.store(false, Ordering::Relaxed);
     if let Err(error) = opened {
         log::debug!("{}: the first file that is closed there waits for the server: {error}", dir.display());

@@ -87,7 +87,7 @@ impl Process {
 fn changes_owner(mut read: impl FnMut() -> Option<String>) -> Option<bool> {
     for _ in 0..CALL_READS_MAX {
         let call = read()?;
-        if let Some(number) = call.split_whitespace().next()?.parse().ok() {
+        if let Ok(number) = call.split_whitespace().next()?.parse() {
             return Some(OWNER_CALLS.contains(&number));
         }
         thread::yield_now();

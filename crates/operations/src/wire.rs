@@ -198,8 +198,8 @@ mod tests {
             Request::Status,
             Request::Get { object: None },
             Request::Set {
-                volume: Some("a".to_owned()),
-                id: Some(3),
+                object: Some(Which::Id(3)),
+                if_match: None,
                 changes: BTreeMap::from([("unit".to_owned(), None)]),
             },
             Request::Checkpoint,

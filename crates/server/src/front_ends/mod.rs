@@ -34,8 +34,7 @@ use crate::pool_dir::PoolDir;
 use crate::service::{Served, Service};
 
 /// All there are, in the order in which they start.
-pub const ALL: [Kind; 6] =
-    [nbd::KIND, vhost::KIND, volumes::KIND, shares::KIND, exports::KIND, http::KIND];
+pub const ALL: [Kind; 6] = [nbd::KIND, vhost::KIND, volumes::KIND, shares::KIND, exports::KIND, http::KIND];
 
 /// A front end that was started; `None`: the command line does not ask for it.
 pub type Started = Result<Option<Box<dyn FrontEnd>>>;

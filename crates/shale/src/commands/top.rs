@@ -12,7 +12,7 @@ use super::top_report::{Moment, TopReport};
 use super::top_screen::Screen;
 use crate::cli::TopArgs;
 use crate::output::{Output, is_in_vain, table};
-use operations::{JobRequest, Outcome, Reply, Request};
+use operations::{Outcome, Reply, Request};
 use server::session::Session;
 
 /// Shows reports until the user has had enough.
@@ -51,7 +51,7 @@ pub fn run(args: &TopArgs, output: &Output) -> Outcome {
 }
 
 fn take(session: &Session) -> Outcome<Moment> {
-    let traffic = match session.call(Request::Traffic { volume: None, id: None })? {
+    let traffic = match session.call(Request::Traffic { object: None })? {
         Reply::Traffic(traffic) => *traffic,
         other => return Err(other.unexpected().into()),
     };
@@ -59,7 +59,7 @@ fn take(session: &Session) -> Outcome<Moment> {
         Reply::Status(status) => *status,
         other => return Err(other.unexpected().into()),
     };
-    let jobs = match session.call(Request::Job(JobRequest::List))? {
+    let jobs = match session.call(Request::Jobs)? {
         Reply::Jobs(jobs) => jobs,
         other => return Err(other.unexpected().into()),
     };

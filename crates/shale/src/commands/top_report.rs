@@ -3,7 +3,7 @@
 
 use serde::Serialize;
 
-use report::{DoorTraffic, JobReport, StatusReport, TrafficReport, VolumeTraffic};
+use report::{DoorTraffic, JobReport, ObjectKind, StatusReport, TrafficReport, VolumeTraffic};
 use surface::OpKind;
 
 /// The form of [`TopReport`].
@@ -16,7 +16,7 @@ const MOST: f64 = 0.99;
 pub struct TopObject {
     pub object: String,
     pub id: u64,
-    pub kind: String,
+    pub kind: ObjectKind,
     pub door: String,
     pub reads: u64,
     pub writes: u64,
@@ -75,7 +75,7 @@ fn object_of(volume: &VolumeTraffic, door: &DoorTraffic) -> TopObject {
     TopObject {
         object: volume.volume.clone(),
         id: volume.id,
-        kind: volume.kind.clone(),
+        kind: volume.kind,
         door: door.door.clone(),
         reads: read.map_or(0, |line| line.count),
         writes: write.map_or(0, |line| line.count),

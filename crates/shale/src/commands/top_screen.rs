@@ -176,6 +176,8 @@ mod tests {
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
+    use report::ObjectKind;
+
     use super::*;
     use crate::commands::top_report::{TopCodec, TopObject};
 
@@ -183,7 +185,7 @@ mod tests {
         let object = |object: &str, reads: u64, written_bytes: u64| TopObject {
             object: object.to_owned(),
             id: 1,
-            kind: "volume".to_owned(),
+            kind: ObjectKind::Volume,
             door: "nbd".to_owned(),
             reads,
             writes: 2,
