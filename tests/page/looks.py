@@ -103,6 +103,14 @@ def drawer_has_the_tree_on_a_phone(pool):
 
 
 @test()
+def open_tab_is_in_sight_on_a_phone(pool):
+    """The bar of tabs scrolls to the tab that is open."""
+    with session(viewport={"width": 320, "height": 640}) as s:
+        s.go(f"/o/{s.objects('volume')[0]['id']}/explain")
+        expect(s.page.get_by_role("link", name="Explain")).to_be_in_viewport(ratio=1)
+
+
+@test()
 def nothing_moves_for_those_who_ask_for_that(pool):
     """With reduced motion no transition is left."""
     with session(reduced_motion="reduce", viewport={"width": 700, "height": 700}) as s:
