@@ -26,7 +26,7 @@ fn pool_with(snapshots: &[&str]) -> (OpenPool, Dir) {
     let pool = open.service.pool();
     pool.create_volume("v", 1 << 20, &Default::default()).unwrap();
     for (number, name) in snapshots.iter().enumerate() {
-        let device = open.service.open_volume("v", None, &a_client()).unwrap().1;
+        let device = open.service.open_volume(&"v".into(), &a_client()).unwrap().1;
         device.write(number as u64 * 65536, noise(65536).into(), WriteOptions::default()).unwrap();
         pool.snapshot("v", name).unwrap();
     }

@@ -105,7 +105,7 @@ fn each_operation_counts_once_at_its_door() {
     ]);
     assert_eq!(counts(door(volume, "one")), expected, "what failed counts, without bytes");
     assert_eq!(counts(door(volume, "other")), BTreeMap::from([("read", (1, block))]));
-    assert_eq!((volume.kind.as_str(), found.bucket_ends_ns.len()), ("volume", 25));
+    assert_eq!((volume.kind.name(), found.bucket_ends_ns.len()), ("volume", 25));
     drop((device, other));
     open.close().unwrap();
 }
@@ -119,7 +119,7 @@ fn only_what_was_opened_and_is_there_is_told() {
     open.service.pool().snapshot("v", "s").unwrap();
     open_at(&open, "v@s", "one").read(0, &mut [0; BLOCK]).unwrap();
     let before = report(&open, None);
-    assert_eq!(before.volumes.iter().map(|volume| volume.kind.as_str()).collect::<Vec<_>>(), ["volume", "snapshot"]);
+    assert_eq!(before.volumes.iter().map(|volume| volume.kind.name()).collect::<Vec<_>>(), ["volume", "snapshot"]);
     assert_eq!(names(before), ["v", "v@s"]);
     open.service.pool().rename("v", "x").unwrap();
     assert_eq!(names(report(&open, None)), ["x", "x@s"], "counts go on under the new name");
