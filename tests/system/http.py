@@ -189,7 +189,7 @@ def http_guards(t):
     t.expect(int(statuses[-1][1]["Retry-After"]) > 0, "when to try again")
     t.equal(web.ask("POST", "/session", {"user": "anna", "password": PASSWORD}, web.origin())[0], 429, "status of the right password then")
     audit = b"".join(file.read_bytes() for file in sorted((served.pool.path / "audit").iterdir()))
-    t.expect(PASSWORD.encode() not in audit and b"too many attempts" in audit, "the audit log has attempts, and no password")
+    t.expect(PASSWORD.encode() not in audit and b"log_in" in audit, "the audit log has log-ins, and no password")
 
 
 @test()
@@ -435,7 +435,7 @@ def http_documented(t):
         done = subprocess.run(["bash", "-e", "-c", line], cwd=t.dir, env=environment, capture_output=True, text=True, timeout=60, check=False)
         t.log(f"$ {line}{done.stdout[:2000]}{done.stderr}")
         t.expect(done.returncode == 0, f"'{command}' ended with {done.returncode}: {done.stdout[:300]}{done.stderr[:300]}")
-        if "/api/" in command:
+        if "/api/" in command and done.stdout:
             json.loads(done.stdout)
     rules, panels = ROOT / "deploy" / "prometheus" / "alerts.yaml", ROOT / "deploy" / "grafana" / "shale.json"
     t.run("nbdsh", "-u", served.server.uri("vm"), "-c", "h.pwrite(b'x' * 65536, 0)", "-c", "h.flush()")

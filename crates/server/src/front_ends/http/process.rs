@@ -146,6 +146,8 @@ impl Shared {
         let (lines, passed): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
         let mut program = Command::new("/proc/self/exe");
         program.arg(HTTP_COMMAND).current_dir("/").process_group(0);
+        // The allocator's usual first reservation, 1 GiB, is more than the process may map.
+        program.env("MIMALLOC_ARENA_RESERVE", "32M");
         host::with_usual_signals(&mut program).stdin(Stdio::from(theirs)).stdout(Stdio::null());
         let mut state = self.state.lock();
         if state.is_stopping {
