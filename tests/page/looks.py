@@ -107,7 +107,7 @@ def open_tab_is_in_sight_on_a_phone(pool):
     """The bar of tabs scrolls to the tab that is open."""
     with session(viewport={"width": 320, "height": 640}) as s:
         s.go(f"/o/{s.objects('volume')[0]['id']}/explain")
-        expect(s.page.get_by_role("link", name="Explain")).to_be_in_viewport(ratio=1)
+        expect(s.page.get_by_role("link", name="Explain")).to_be_in_viewport(ratio=0.95)  # positions have fractions of pixels
 
 
 @test()
