@@ -336,7 +336,7 @@ catalogue! {
     Traffic {
         /// Volume, share or snapshot; null for all.
         object: Option<Which>,
-    } => Traffic { GET "/figures" | "/objects/{object}/figures", Read, Read, ["iostat"] },
+    } => Traffic { GET "/figures" | "/objects/{object}/figures", Read, Read, ["iostat", "top"] },
     /// Ends a trace of choices.
     TraceEnd => Done { socket "a trace ends with its connection", Operate, Read, ["trace"] },
     /// Starts a job.

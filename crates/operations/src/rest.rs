@@ -86,6 +86,9 @@ fn value_of(name: &str, text: &str, schema: &Value) -> Result<Value> {
 
 /// Keys and values as users write them; null is a value that is inherited again.
 fn pairs_shown(pairs: &Map<String, Value>) -> String {
+    if pairs.is_empty() {
+        return "no properties".to_owned();
+    }
     let pair = |(key, value): (&String, &Value)| match value {
         Value::Null => format!("{key} inherited"),
         Value::String(text) => format!("{key}={text}"),

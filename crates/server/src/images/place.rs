@@ -101,7 +101,10 @@ mod tests {
     use super::*;
 
     /// Devices as sysfs shows them: name below `devices`, number, and files.
-    fn sysfs(devices: &[(&str, u64, &[(&str, &str)])]) -> TempDir {
+    /// Files of a device, and their contents.
+    type Files<'a> = &'a [(&'a str, &'a str)];
+
+    fn sysfs(devices: &[(&str, u64, Files<'_>)]) -> TempDir {
         let dir = TempDir::new("sysfs");
         std::fs::create_dir_all(dir.join("dev/block")).unwrap();
         for (name, device, files) in devices {

@@ -15,7 +15,7 @@ Examples:
   shale snapshot /srv/pool vm@before-upgrade
   shale snapshot /srv/pool vm@friday golden@friday     of several, at one moment
   shale snapshot /srv/pool -r projects@monday     of everything in a folder, at one moment
-  shale snapshot /srv/pool -r '*@monday'     of everything in the pool, at one moment
+  shale snapshot /srv/pool -r '*@noon'       of everything in the pool, at one moment
 
 A snapshot holds all that was written before the command, and costs nothing until data is overwritten. It can be
 taken while the volume is in use; a file system in it is as after a power failure, unless it was unmounted or

@@ -9,12 +9,12 @@ use clap::Args;
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
-  shale stats /srv/pool                                           the datasets, and how far back the history goes
+  shale stats /srv/pool                      the datasets, and how far back the history goes
   shale stats /srv/pool codec.stored --by codec --last 1d
   shale stats /srv/pool bytes --by object --only door=nbd --only operation=write
   shale stats /srv/pool cpu --by who --from 2026-11-25T08:00 --to 2026-11-25T12:00 --step 1m
   shale stats /srv/pool ops --by operation --last 1h --csv > ops.csv
-  shale stats /srv/pool --marks --last 1w                         what was changed, started and stopped
+  shale stats /srv/pool --marks --last 1w    what was changed, started and stopped
 
 A server records the history of its pool: each second of two hours, each 10 s of a week, each 5 minutes of 400 days. 'shale serve --analytics' says how
 much space it may take. It is read from the server, or from the pool if no server has it.

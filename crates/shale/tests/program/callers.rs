@@ -66,8 +66,8 @@ fn changes_and_refusals_are_recorded_and_reading_is_not() {
     handle(&caller(Role::Read), Request::Usage { object: "v".into(), path: String::new() }).unwrap_err();
     handle(&caller(Role::Read), Request::ShrinkEnd).unwrap_err();
     let expected = [
-        "user anna create create volume 'v' of 1048576 bytes, {}: done",
-        "user anna create create volume 'v' of 1048576 bytes, {}: exists",
+        "user anna create create volume 'v' of 1048576 bytes, no properties: done",
+        "user anna create create volume 'v' of 1048576 bytes, no properties: exists",
         "user anna usage : denied",
         "user anna shrink_end stop shrinking the pool: denied",
     ];

@@ -622,14 +622,14 @@ fn nonsense_on_the_control_socket_costs_only_its_connection() {
     assert_eq!(kind(&say(&mut socket, b"GET / HTTP/1.1\n")), "invalid");
     assert_eq!(kind(&say(&mut socket, b"{\"version\":7}\n")), "unsupported");
     assert_eq!(
-        kind(&say(&mut socket, b"{\"version\":1,\"request\":{\"op\":\"bulk\",\"volume\":\"nobody\"}}\n")),
+        kind(&say(&mut socket, b"{\"version\":1,\"request\":{\"op\":\"bulk\",\"object\":\"nobody\"}}\n")),
         "not-found"
     );
     // A line without an end, and one that is cut off.
     drop(say(&mut socket, b"{\"version\":1,\"request\":{\"op\":\"list\"}}\n{\"vers"));
     drop(socket);
     // Frames that make no sense, or that belong nowhere.
-    let bulk = b"{\"version\":1,\"request\":{\"op\":\"bulk\",\"volume\":\"v\"}}\n";
+    let bulk = b"{\"version\":1,\"request\":{\"op\":\"bulk\",\"object\":\"v\"}}\n";
     for frame in [[0xff; 24], [0; 24]] {
         let mut socket = connect();
         assert!(say(&mut socket, bulk).contains("bulk"));
@@ -662,7 +662,7 @@ fn a_client_that_takes_no_reply_does_not_keep_the_server() {
     on(&dir, "create", &["v", "--size", "8M"]).ok();
     let server = Server::start(&dir, &[]);
     let mut socket = UnixStream::connect(dir.pool().join("control.sock")).unwrap();
-    assert!(say(&mut socket, b"{\"version\":1,\"request\":{\"op\":\"bulk\",\"volume\":\"v\"}}\n").contains("bulk"));
+    assert!(say(&mut socket, b"{\"version\":1,\"request\":{\"op\":\"bulk\",\"object\":\"v\"}}\n").contains("bulk"));
     // Four MiB are more than a socket holds; once the first byte is there, the server is writing
     // the rest.
     let read = server::control::bulk::Frame {
@@ -810,7 +810,8 @@ fn refusal(socket: &std::path::Path) -> String {
 fn want_of_descriptors_is_said_once_and_clients_are_told() {
     let dir = Dir::with_pool("64M");
     on(&dir, "create", &["v", "--size", "4M"]).ok();
-    let server = Server::start(&dir, &[]);
+    // Its history would open and close files all the time.
+    let server = Server::start(&dir, &["--analytics", "off"]);
     let pid = server.child.id();
     let socket = dir.pool().join("nbd.sock");
     let limit = |descriptors: u64| {

@@ -124,7 +124,7 @@ impl Answering {
             Proof::Session(id) => self.access().check(crate::access::Proof::Session(id), now),
             Proof::Token(text) => self.access().check(crate::access::Proof::Token(text), now),
             Proof::Peer { uid, pid } => (self.believes_peers && self.is_owner(*uid))
-                .then(|| Grant { who: Who::Process { uid: *uid, pid: *pid }, role: Role::Admin }),
+                .then_some(Grant { who: Who::Process { uid: *uid, pid: *pid }, role: Role::Admin }),
         };
         let granted = granted.map(|Grant { who, role }| Caller { who, from: format!("http {from}"), role });
         granted.ok_or_else(|| {

@@ -158,12 +158,12 @@ mod tests {
         let certificates = own(&dir, &["nas"]);
         assert_eq!(fingerprint(&certificates.load().unwrap()).unwrap(), first);
         assert!(certificates.changed().is_none());
-        let other = own(&dir, &["nas", "nas.example"]).load().unwrap();
+        let certificates = own(&dir, &["nas", "nas.example"]);
+        let other = certificates.load().unwrap();
         assert_ne!(fingerprint(&other).unwrap(), first);
         let file = std::fs::File::options().write(true).open(&path).unwrap();
         file.set_modified(SystemTime::now() - Duration::from_secs(RENEWED_DAYS * DAY)).unwrap();
-        let renewed = own(&dir, &["nas", "nas.example"]);
-        let renewed = renewed.changed().unwrap().unwrap();
+        let renewed = certificates.changed().unwrap().unwrap();
         assert_ne!(fingerprint(&renewed).unwrap(), fingerprint(&other).unwrap());
     }
 

@@ -189,11 +189,10 @@ impl Shared {
                     drop(send_command(control, &wire::Command::Certificate(pem), &[]));
                     log::info!("HTTP has a new certificate");
                 }
-                Some(Err(error)) => {
-                    if !std::mem::replace(&mut is_failing, true) {
-                        log::warn!("HTTP goes on with the certificate that it has: {error}");
-                    }
+                Some(Err(error)) if !std::mem::replace(&mut is_failing, true) => {
+                    log::warn!("HTTP goes on with the certificate that it has: {error}");
                 }
+                Some(Err(_)) => {}
             }
         }
     }
