@@ -100,10 +100,10 @@ mod tests {
 
     use super::*;
 
-    /// Devices as sysfs shows them: name below `devices`, number, and files.
     /// Files of a device, and their contents.
     type Files<'a> = &'a [(&'a str, &'a str)];
 
+    /// Devices as sysfs shows them: name below `devices`, number, and files.
     fn sysfs(devices: &[(&str, u64, Files<'_>)]) -> TempDir {
         let dir = TempDir::new("sysfs");
         std::fs::create_dir_all(dir.join("dev/block")).unwrap();
