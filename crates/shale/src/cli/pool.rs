@@ -174,7 +174,7 @@ Examples:
   shale serve /srv/pool                                        NBD on unix:/srv/pool/nbd.sock
   shale serve /srv/pool --nbd unix:/run/shale.sock --nbd 127.0.0.1:10809
   shale serve /srv/pool --mount /mnt/shale                     a file for each volume
-  shale serve /srv/pool --vhost-user /run/shale                a disk of a virtual machine for each volume
+  shale serve /srv/pool --vhost-user /run/shale      a disk of a virtual machine for each volume
   shale serve /srv/pool --shares /srv/shares                   a directory for each share
   shale serve /srv/pool --shares /srv/shares --detach          in the background; prints the PID
   shale serve /srv/pool --shares /srv/shares --exports /etc/shale      by NFS, SMB, HTTP, FTP too
