@@ -249,7 +249,7 @@ def a_journal_without_a_place_is_told(t):
     t.run("sync", share)
     status = pool.status()
     t.expect(status["standby"] and status["names_at_risk"], f"status says {status['standby_notes']}")
-    t.expect("names in shares do once synced" in pool.shale("status").stdout, "the promise leaves names out")
+    t.expect("only once synced" in pool.shale("status").stdout, "the promise leaves names out")
     for number in range(500):
         os.symlink("x" * 1000, share / f"name {number}")
     t.run("mount", "-o", "remount,size=20M", place)
