@@ -57,7 +57,7 @@ def rings_end_with_their_server(t):
 
     def serve_and_stop(pool, keeps):
         pool.serve(mount=True, keeps=keeps).stop()
-        return "the mount will not outlive its server: its requests come over io_uring" in t.said()
+        return "the mount will not survive its server: its requests come over io_uring" in t.said()
 
     def function(t):
         pool = Pool(t, capacity="64M")

@@ -80,6 +80,9 @@ def make_user(t, notes):
     checkout.mkdir()
     shutil.copy(ROOT / "Makefile", checkout)
     shutil.copytree(ROOT / "tools", checkout / "tools", ignore=shutil.ignore_patterns("paper", "fuzz", "__pycache__"))
+    # Nothing is installed for the page's tests, which are not in this checkout.
+    (checkout / "tests/page").mkdir(parents=True)
+    (checkout / "tests/page/requirements.txt").touch()
     for name in ["demo/run", "tools/gate"]:
         program(checkout / name, LED_TO.replace("NOTES", str(notes)))
     notes.touch()

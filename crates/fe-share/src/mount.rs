@@ -145,7 +145,7 @@ pub fn mount_with_moments(
         .inspect_err(|_| drop(kernel_mount::unmount(&dir_path, UnmountFlags::DETACH)))?;
     let kept_by = options.kept_by.as_ref();
     if let (Some(_), Some(why)) = (kept_by, session.cannot_be_taken_over()) {
-        log::warn!("{}: the mount will not outlive its server: {why}", dir.display());
+        log::warn!("{}: the mount will not survive its server: {why}", dir.display());
     }
     let kept_by = kept_by.filter(|_| session.cannot_be_taken_over().is_none());
     let held_by = kept_by.map(|kept_by| HeldBy::of(&session, &place, kept_by));
