@@ -6,6 +6,7 @@ use surface::{Error, ErrorKind, Result};
 
 /// A question about the history.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 pub struct SeriesWish {
     /// Name of the dataset.
     pub dataset: String,

@@ -210,6 +210,10 @@ mod tests {
         let if_match = Some("7-ab".to_owned());
         let expected = Request::Destroy { object: Which::Id(7), recursive: false, force: true, if_match };
         assert_eq!(destroy.unwrap(), expected);
+        let span = [("dataset", "ops"), ("only", "door=nbd"), ("from_unix_s", "1"), ("to_unix_s", "2")];
+        assert!(
+            matches!(about("series").request(&given(&span), None).unwrap(), Request::Series(wish) if wish.only == ["door=nbd"])
+        );
         let named = about("object").request(&given(&[("object", "a/b")]), None).unwrap();
         assert_eq!(named, Request::Object { object: "a/b".into() });
         let listed = about("list_objects").request(&given(&[("kind", "share"), ("limit", "7"), ("parent", "3")]), None);
