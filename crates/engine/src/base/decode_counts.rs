@@ -9,10 +9,16 @@ use codec::CodecId;
 use env::Clock;
 use units::BLOCK_BYTES;
 
-/// Of how many units the CPU time of one is measured.
-const TIMED_EVERY: u64 = 8;
+/// One unit in this many has its CPU time measured: reading that clock is a system call.
+pub(crate) const TIMED_EVERY: u64 = 8;
 /// Numbers of codecs are below it; others are counted as the last one.
 const CODECS: usize = 128;
+
+/// Estimates the CPU time of all bytes from that of the bytes that were timed; none if none were.
+pub(crate) fn cpu_ns_of_all(timed_ns: u64, timed_bytes: u64, all_bytes: u64) -> Option<u64> {
+    let all = u128::from(timed_ns) * u128::from(all_bytes);
+    (timed_bytes > 0).then(|| u64::try_from(all / u128::from(timed_bytes)).unwrap_or(u64::MAX))
+}
 
 /// Bytes that reads decompressed with one codec since the pool was opened, and their CPU time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -80,8 +86,7 @@ impl DecodeCounts {
         used.map(|(number, count)| {
             let raw_bytes = count.raw.load(Ordering::Relaxed);
             let (timed, ns) = (count.timed_raw.load(Ordering::Relaxed), count.timed_ns.load(Ordering::Relaxed));
-            let cpu_ns = u128::from(ns) * u128::from(raw_bytes) / u128::from(timed.max(1));
-            let cpu_ns = u64::try_from(cpu_ns).unwrap_or(u64::MAX);
+            let cpu_ns = cpu_ns_of_all(ns, timed, raw_bytes).unwrap_or_default();
             (
                 CodecId(number as u8),
                 DecodeEffort { raw_bytes, stored_bytes: count.stored.load(Ordering::Relaxed), cpu_ns },

@@ -14,11 +14,9 @@ use codec::CodecId;
 use env::Clock;
 
 use crate::base::counters::Counter;
+use crate::base::decode_counts::{TIMED_EVERY, cpu_ns_of_all};
 use crate::base::ranked::Mutex;
 use crate::base::ranks;
-
-/// Of how many units the CPU time of one is measured.
-const TIMED_EVERY: u64 = 8;
 
 /// What the data that is stored with one codec cost.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -38,9 +36,7 @@ pub struct CodecEffort {
 impl CodecEffort {
     /// About what all units took, in nanoseconds of CPU time, if any was measured.
     pub fn cpu_ns(&self) -> Option<u64> {
-        let all = u128::from(self.timed_ns) * u128::from(self.raw_bytes);
-        let each = u128::from(self.timed_bytes);
-        (each > 0).then(|| u64::try_from(all / each).unwrap_or(u64::MAX))
+        cpu_ns_of_all(self.timed_ns, self.timed_bytes, self.raw_bytes)
     }
 
     fn add(&mut self, more: &Self) {
