@@ -4,5 +4,17 @@
 static ALLOCATOR: env::Allocator = env::Allocator;
 
 fn main() -> std::process::ExitCode {
+    abort_on_panic();
     shale::run()
+}
+
+/// A thread that panicked may have left shared state half changed. Unwinding would let the other
+/// threads go on with it, so the process ends and the next one recovers. A hook, not
+/// `panic = "abort"`: tests unwind, and dependencies are compiled once for both.
+fn abort_on_panic() {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        report(info);
+        std::process::abort();
+    }));
 }
