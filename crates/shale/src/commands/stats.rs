@@ -21,7 +21,8 @@ pub fn run(args: &StatsArgs, output: &Output) -> Outcome {
     }
     let now = host::unix_s();
     let (from_unix_s, to_unix_s) = match (args.from, args.last) {
-        (Some(from), _) => (from, args.to.unwrap_or(now)),
+        // "From now on": the second that runs.
+        (Some(from), _) => (from, args.to.unwrap_or(if from == now { now + 1 } else { now })),
         (None, last) => (now.saturating_sub(last.map_or(LAST_S, |last| last.as_secs().max(1))), now),
     };
     let Some(dataset) = args.dataset.clone() else {
