@@ -1,6 +1,6 @@
 //! The life log of a key: which incarnation of the blob lives there. Numbered entries that are created once and never change,
 //! so that a key can be removed and used again without a late request of the old life reaching the new one. Owns the entries' bytes
-//! and the hint, which saves looking for the newest; docs/BLOBS.md defines both.
+//! and the hint, which saves looking for the newest; docs/internals/BLOBS.md defines both.
 
 use bytes::Bytes;
 use codec::Workspace;

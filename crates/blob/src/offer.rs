@@ -1,6 +1,7 @@
 //! Offers: operations that lost a race, left where every committer finds them, so that the next
 //! record carries them whichever process writes it. Owns the bytes and the names of an offer;
-//! docs/BLOBS.md defines both, and says why an operation that two processes try is done once.
+//! docs/internals/BLOBS.md defines both, and says why an operation that two processes try is done
+//! once.
 //!
 //! Bytes, little-endian: `SHLOFFR1`, incarnation 16, operation 16, born 8, data bytes 8, stored
 //! bytes 8, place 8 (all ones: behind the end), its layout from byte 0, crc32c of all before 4. The

@@ -1,6 +1,6 @@
 //! Pins: versions that are needed elsewhere, by a clone or by a volume, each an object of its own
 //! below the blob's prefix. Owns their names and bytes, how one is made, and the one way in which
-//! it is removed. docs/BLOBS.md says why a pinned version is safe.
+//! it is removed. docs/internals/BLOBS.md says why a pinned version is safe.
 //!
 //! The steps of making one, each after the one before:
 //!

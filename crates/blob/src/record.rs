@@ -1,6 +1,6 @@
 //! Records: the entries of a blob's log, each a complete description of the blob as of its number.
-//! Owns their bytes, which docs/BLOBS.md defines, and what a record says about which versions are
-//! live. Does no I/O.
+//! Owns their bytes, which docs/internals/BLOBS.md defines, and what a record says about which
+//! versions are live. Does no I/O.
 
 use std::collections::BTreeSet;
 
