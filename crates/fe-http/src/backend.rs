@@ -93,8 +93,8 @@ impl Backend {
                     Ok(answer)
                 }
                 Err(error) => {
-                    // A broken connection costs one request. Without any, the server is gone or starts
-                    // this process again.
+                    // A broken connection costs one request. When none is left, the server has
+                    // gone, or starts this process again.
                     log::warn!("the server does not answer a request: {error}");
                     if shared.whole.fetch_sub(1, Ordering::Relaxed) == 1 {
                         std::process::exit(NO_CONNECTION);
