@@ -1,15 +1,16 @@
-//! What became of the operations that were decided last, by name. A caller may be gone before it has
-//! read its answer, and come back with the same operation: it must not be done again.
+//! The outcomes of the operations that were decided last, by name. A caller may be gone before it
+//! reads its answer, and retry the same operation: it must not be applied twice. Owned by the
+//! committer's state, and used only by the task that leads.
 
 use std::collections::{HashMap, VecDeque};
 
 use crate::commit::Committed;
 use crate::names::OpId;
 
-/// Operations that are remembered: as many as one record carries.
+/// Outcomes that are remembered: as many operations as one record carries.
 const ANSWERED_MAX: usize = 1024;
 
-/// The operations that were decided last.
+/// The outcomes of the latest operations.
 #[derive(Debug, Default)]
 pub(crate) struct Answered {
     known: HashMap<OpId, Committed>,
@@ -17,12 +18,12 @@ pub(crate) struct Answered {
 }
 
 impl Answered {
-    /// Returns what became of an operation.
+    /// Returns the outcome of an operation, if it is remembered.
     pub(crate) fn get(&self, op: OpId) -> Option<Committed> {
         self.known.get(&op).copied()
     }
 
-    /// Remembers an operation, and forgets the oldest one if there are too many.
+    /// Remembers an outcome, and drops the oldest one beyond the limit.
     pub(crate) fn note(&mut self, op: OpId, committed: Committed) {
         if self.known.insert(op, committed).is_none() {
             self.order.push_back(op);

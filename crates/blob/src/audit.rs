@@ -1,6 +1,6 @@
-//! Looking at a blob as a whole, where `verify` looks at one version: every entry of the life log,
-//! every record, the nodes of every live version, and every pack that one of these names, each
-//! object once. Owns no state.
+//! Auditing a whole blob, where `verify` reads one version: every entry of the life log, every
+//! record, the nodes of every live version, and every pack that a live version names, each object
+//! once. Owns no state; any number of tasks may audit at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,30 +19,30 @@ use crate::survey::is_damage;
 use crate::upload::Tally;
 use crate::walk::Named;
 
-/// Packs that are read at once: each takes up to 64 MiB of memory.
+/// Packs read at once: each takes up to 64 MiB of memory.
 const PACKS_AT_ONCE: usize = 2;
-/// Frames that are compared with what versions name of them at once: some 60 MiB. When there are
-/// more, packs are looked at part by part, and each part reads the nodes anew.
+/// Frames held in memory for comparison with the versions that name them: some 60 MiB. With more
+/// frames, the packs are audited in parts, and each part reads the nodes again.
 const FRAMES_MAX: usize = 1 << 21;
-/// Packs of such a part.
+/// Packs of one part.
 const PART_PACKS: usize = 1024;
-/// Objects that are named in a report; the rest is of no use to a reader.
+/// Objects named in a report; a longer list is of no use to a reader.
 const WRONG_MAX: usize = 1000;
-/// How often a pack is read whose bytes do not match: the link may have turned some over.
+/// Reads of a pack whose bytes do not match: the link may have flipped some.
 const TRIES: u32 = 2;
 
-/// The first pack of all, and the last.
+/// The smallest and the largest possible pack name.
 const FIRST: PackRef = PackRef { origin: 0, born: 0, session: Session(0), number: 0 };
 const LAST: PackRef = PackRef { origin: 0, born: u64::MAX, session: Session(u128::MAX), number: u32::MAX };
 
-/// What an audit found.
+/// The result of an audit.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Audited {
-    /// Records read, tombstones among them.
+    /// Records read, including tombstones.
     pub records: u64,
-    /// Versions that are live.
+    /// Live versions.
     pub versions: u64,
-    /// Packs of this blob that these name, and their bytes.
+    /// Packs of this blob that the live versions name.
     pub packs: u64,
     /// Bytes of these packs.
     pub bytes: u64,
@@ -59,12 +59,12 @@ impl Audited {
 }
 
 impl Blob {
-    /// Reads every record, and every pack of this blob that a live version names, and verifies all
-    /// checksums, and that each pack has the frames that the versions name. Packs of the blobs that this one was cloned from are theirs to audit. `tally.raw`
-    /// tells how many bytes of packs were read.
+    /// Reads every record, and every pack of this blob that a live version names. Verifies all
+    /// checksums, and that each pack has the frames that the versions name. The packs of a clone's
+    /// origins are left to audits of the origins. `tally.raw` counts the bytes of packs read.
     ///
     /// # Errors
-    /// When the store fails. Damage is no error; it is reported.
+    /// When the store fails. Damage is reported in the result, not as an error.
     pub async fn audit(&self, tally: &Tally) -> Result<Audited, Error> {
         self.audit_by(FRAMES_MAX, PART_PACKS, tally).await
     }
@@ -131,7 +131,7 @@ impl Blob {
         self.log().pinned().await
     }
 
-    /// Verifies packs, each with the frames that versions name of it.
+    /// Verifies packs, each against the frames that versions name in it.
     async fn audit_packs(
         &self,
         packs: &[PackRef],
@@ -165,7 +165,8 @@ impl Blob {
         Ok(())
     }
 
-    /// Reads a pack and verifies it, and that it has the frames that versions name; returns its bytes.
+    /// Reads a pack, verifies it and checks that it has the frames that versions name. Returns its
+    /// bytes.
     async fn check_pack(&self, pack: &PackRef, named: Arc<FrameSet>) -> Result<u64, Error> {
         let fetcher = self.fetcher();
         let path = fetcher.key.pack(fetcher.inc, pack);
@@ -185,7 +186,7 @@ impl Blob {
     }
 }
 
-/// Tells whether an error is about stored bytes: damaged, or denied for good.
+/// Returns whether an error is about stored bytes: damaged, or missing for good.
 const fn is_wrong(error: &Error) -> bool {
     is_damage(error) || matches!(error, Error::StoreLies(_))
 }
@@ -199,14 +200,14 @@ mod tests {
     use object_store::memory::InMemory;
     use object_store::{ObjectStore, ObjectStoreExt};
 
-    /// Packs that are exchanged are found, whether their frames are compared at once or part by part.
+    /// Swapped packs are found, both when all frames are compared at once and in parts.
     #[tokio::test]
     async fn exchanged_packs_are_found_part_by_part() {
         let store = Arc::new(InMemory::new());
         let connection = Connection::new(store.clone(), store.clone());
         let blob = Blob::open_or_create(&connection, BlobKey::new("k".into())).await.unwrap();
         for turn in 0..7_u64 {
-            // Not compressible, so that it is no part of the record.
+            // Not compressible, so it does not fit inline in the record.
             let mut state = turn;
             let mut noise = |_| {
                 state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

@@ -1,8 +1,10 @@
-//! A blob, as a program uses it: write, append, read a range, look at versions. Joins the uploader, the committer and the reader; owns no
-//! protocol of its own.
+//! A blob as a program uses it: write, append, read a range, list versions. Joins the uploader, the
+//! committer and the reader; owns no protocol of its own. All methods take `&self` and may be
+//! called from any task.
 //!
-//! Every change makes one version, whatever its length. Appends and writes of many clients go on at the same time: each learns its
-//! place when it is committed, and is there as a whole or not at all.
+//! Every change makes one version, of any length. Appends and writes of many clients may run
+//! at the same time: each gets its offset when it is committed, and is applied completely or not at
+//! all.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -27,11 +29,11 @@ use crate::texts::{check_message, check_tag};
 use crate::tree::Tree;
 use crate::upload::{self, UploadOptions, Uploaded};
 
-/// The first read of a stream: a caller that stops soon has not read much in vain.
+/// First read of a stream, kept short for callers that stop early.
 pub(crate) const WINDOW_FIRST: u64 = 1 << 20;
-/// Later reads of a stream.
+/// Size of the later reads of a stream.
 pub(crate) const WINDOW_MAX: u64 = 8 << 20;
-/// Reads of a stream under way: the one that is waited for, and two ahead, 24 MiB in all.
+/// Reads of a stream in flight: the one being waited for and two ahead, 24 MiB in all.
 pub(crate) const WINDOWS_AT_ONCE: usize = 3;
 /// Records read at once for a log.
 const RECORDS_AT_ONCE: usize = 16;
@@ -44,30 +46,30 @@ pub struct Blob {
     fetcher: Fetcher,
 }
 
-/// One line of a blob's log.
+/// An entry of a blob's log.
 pub type Entry = Arc<Record>;
 
 impl Blob {
-    /// Opens the blob at a key: 4 requests where there is a hint.
+    /// Opens the blob at a key, in 4 requests if there is a hint.
     ///
     /// # Errors
-    /// [`Error::Missing`] when there is none.
+    /// [`Error::Missing`] when there is no blob at the key.
     pub async fn open(connection: &Connection, key: BlobKey) -> Result<Self, Error> {
         let (log, head) = Log::open(connection.world.clone(), key).await?;
         Ok(Self::with(connection, log, head))
     }
 
-    /// Opens an incarnation, which may be gone from its key: a version that is pinned there can
-    /// still be read.
+    /// Opens an incarnation that may have been removed from its key: a version that is pinned in it
+    /// can still be read.
     ///
     /// # Errors
-    /// [`Error::Missing`] when the key never had it.
+    /// [`Error::Missing`] when the key never had this incarnation.
     pub async fn open_incarnation(connection: &Connection, key: BlobKey, inc: Inc) -> Result<Self, Error> {
         let (log, head) = Log::open_incarnation(connection.world.clone(), key, inc).await?;
         Ok(Self::with(connection, log, head))
     }
 
-    /// Opens the blob at a key, or makes an empty one.
+    /// Opens the blob at a key, or creates an empty one.
     ///
     /// # Errors
     /// [`Error::Refused`] when the key is below another blob's, or has blobs below it; when the store fails.
@@ -107,12 +109,12 @@ impl Blob {
         Self { committer: Committer::new(log, head, options), reader, fetcher }
     }
 
-    /// Returns the log, for what is not done through a blob.
+    /// Returns the log, for operations that `Blob` does not offer.
     pub const fn log(&self) -> &Log {
         self.committer.log()
     }
 
-    /// Returns what commits operations that were made by hand.
+    /// Returns the committer, for operations that the caller builds itself.
     pub const fn committer(&self) -> &Committer {
         &self.committer
     }
@@ -121,10 +123,11 @@ impl Blob {
         &self.fetcher
     }
 
-    /// Replaces all bytes by those of a stream, as one version.
+    /// Replaces all content with the bytes of a stream, as one version.
     ///
     /// # Errors
-    /// [`Error::Source`] when the stream fails; [`Error::Unknown`] when the store has not told the outcome; else nothing was changed.
+    /// [`Error::Source`] when the stream fails; [`Error::Unknown`] when the store did not report
+    /// the outcome. After any other error, nothing has changed.
     pub async fn put(
         &self,
         source: impl Stream<Item = std::io::Result<impl Into<Chunk>>>,
@@ -135,10 +138,11 @@ impl Blob {
         self.commit(message, uploaded, options, What::Put).await
     }
 
-    /// Makes the first version of the bytes of a stream. Of several clients that try, one succeeds: the log decides.
+    /// Creates the first version from the bytes of a stream. If several clients try, one succeeds:
+    /// the log decides.
     ///
     /// # Errors
-    /// [`Error::Exists`] when the blob has a record already; as [`put`](Self::put).
+    /// [`Error::Exists`] when the blob already has a record; otherwise as [`put`](Self::put).
     pub async fn create(
         &self,
         source: impl Stream<Item = std::io::Result<impl Into<Chunk>>>,
@@ -150,7 +154,7 @@ impl Blob {
         created.map_err(|error| self.named(error))
     }
 
-    /// Names the blob in an error of the log, which does not know where it is.
+    /// Adds the blob's key to an error of the log, which does not know it.
     pub(crate) fn named(&self, error: Error) -> Error {
         match error {
             Error::Exists(_) => Error::Exists(self.log().key().path().to_string()),
@@ -158,7 +162,8 @@ impl Blob {
         }
     }
 
-    /// Puts the bytes of a stream behind the end, wherever that is when they are committed; [`Committed::at`] tells where.
+    /// Appends the bytes of a stream to the end, wherever the end is at the commit;
+    /// [`Committed::at`] is the offset.
     ///
     /// # Errors
     /// As [`put`](Self::put).
@@ -172,7 +177,8 @@ impl Blob {
         self.commit(message, uploaded, options, What::Append).await
     }
 
-    /// Puts the bytes of a stream at byte `at`, over what is there; a gap behind the end reads as zeroes.
+    /// Writes the bytes of a stream at byte `at`, over the content there; a gap after the end reads
+    /// as zeroes.
     ///
     /// # Errors
     /// As [`put`](Self::put).
@@ -193,7 +199,7 @@ impl Blob {
         message: &str,
         options: &UploadOptions,
     ) -> Result<Uploaded, Error> {
-        // Not only when all is uploaded.
+        // Checked here as well, before the upload.
         check_message(message)?;
         let born = self.committer.head().await.seq;
         upload::upload(&self.fetcher, born, options, source).await
@@ -225,16 +231,16 @@ impl Blob {
         }
     }
 
-    /// Gives a version a name, which keeps it.
+    /// Tags a version with a name. A tagged version does not expire.
     ///
     /// # Errors
-    /// [`Error::NoVersion`], [`Error::Expired`]; [`Error::Refused`] for a name that is none.
+    /// [`Error::NoVersion`], [`Error::Expired`]; [`Error::Refused`] for an invalid name.
     pub async fn tag(&self, name: &str, version: u64) -> Result<Committed, Error> {
         check_tag(name)?;
         self.committer.change(What::Tag { name: name.to_owned(), version }).await.map(|(_, committed)| committed)
     }
 
-    /// Takes a name away.
+    /// Removes a tag.
     ///
     /// # Errors
     /// [`Error::Refused`] when there is no such tag.
@@ -242,7 +248,7 @@ impl Blob {
         self.committer.change(What::Untag { name: name.to_owned() }).await.map(|(_, committed)| committed)
     }
 
-    /// Looks for newer versions and returns the newest record: 1 request when there is none.
+    /// Looks for newer versions and returns the newest record, in 1 request if there is none.
     ///
     /// # Errors
     /// When the store fails.
@@ -267,8 +273,8 @@ impl Blob {
         self.log().version(&head, seq).await
     }
 
-    /// Returns the newest record that changed bytes: 1 request if it is not the newest of all. If
-    /// it is given up, the newest record has the same bytes and is returned.
+    /// Returns the newest record that changed content, in 1 request if it is not the newest record.
+    /// If that version has expired, returns the newest record, which has the same content.
     ///
     /// # Errors
     /// When the store fails.
@@ -283,9 +289,9 @@ impl Blob {
         }
     }
 
-    /// Returns how many versions are live as of a record. Numbers that tags, pins and the like took
-    /// are no versions. 2 requests for each range of expired numbers, 1 for each version in it that
-    /// is kept.
+    /// Returns the number of live versions as of a record. Record numbers used by tags, pins and
+    /// the like are not versions. Takes 2 requests for each range of expired numbers, and 1 for
+    /// each version that a tag keeps.
     ///
     /// # Errors
     /// When the store fails.
@@ -303,17 +309,18 @@ impl Blob {
         Ok(head.versions.saturating_sub(expired) + kept + newest)
     }
 
-    /// Returns the bytes from `from` to before `to` of a version, at most 64 MiB; the end of the blob cuts them.
+    /// Returns the bytes from `from` up to `to` of a version, at most 64 MiB, clipped to the end of
+    /// the blob.
     ///
     /// # Errors
-    /// [`Error::Damaged`] when stored bytes do not match their checksum, twice.
+    /// [`Error::Damaged`] when stored bytes fail their checksum twice.
     pub async fn read(&self, version: &Record, from: u64, to: u64) -> Result<Bytes, Error> {
         self.reader.read(version, from, to).await
     }
 
     /// Returns the bytes of a range in order, a few MiB at a time, and reads ahead. While the
-    /// stream is not polled its reads stand still, and another read of the same blob may wait for
-    /// them: drop it first, or poll both.
+    /// stream is not polled its reads do not progress, and another read of the same blob may wait
+    /// for them: drop the stream first, or poll both.
     pub fn stream<'a>(
         &'a self,
         version: &'a Record,
@@ -328,14 +335,18 @@ impl Blob {
         futures_util::stream::iter(reads).buffered(WINDOWS_AT_ONCE)
     }
 
-    /// Returns the records from `first` to `last`, oldest first, with whatever they say: also fences and tombstones.
+    /// Returns the records from `first` to `last`, oldest first, of every kind, including fences
+    /// and tombstones.
     ///
     /// # Errors
     /// When the store fails.
     pub async fn records(&self, first: u64, last: u64) -> Result<Vec<Entry>, Error> {
         let reads = (first.max(1)..=last).map(|seq| async move {
-            let missing =
-                || Error::StoreLies(format!("the store denies record {seq}, which has a later one: let it recover"));
+            let missing = || {
+                Error::StoreLies(format!(
+                    "the store reports no record {seq}, although later ones exist: let it recover, then try again"
+                ))
+            };
             self.log().read(seq).await?.ok_or_else(missing)
         });
         let mut reads = futures_util::stream::iter(reads).buffered(RECORDS_AT_ONCE);
@@ -347,19 +358,19 @@ impl Blob {
     }
 }
 
-/// Returns a window that ends at the end of a frame of the blob, and its planned length.
+/// Returns a window that ends at a frame boundary of the blob, and its planned length.
 pub(crate) fn window(from: u64, to: u64, len: u64) -> Option<(u64, u64, u64)> {
     let end = (from + len) / u64::from(FRAME_BYTES) * u64::from(FRAME_BYTES);
     (from < to).then_some((from, end.min(to), len))
 }
 
-/// Returns a stream of bytes that are in memory.
+/// Returns a stream of bytes held in memory.
 pub fn bytes(data: impl Into<Bytes>) -> impl Stream<Item = std::io::Result<Bytes>> {
     let data = data.into();
     futures_util::stream::iter((!data.is_empty()).then_some(Ok(data)))
 }
 
-/// Folds layouts into nodes of a pack of their own.
+/// Folds layouts into nodes, in a pack of their own.
 #[derive(Debug)]
 struct NodeFolder {
     tree: Arc<Tree>,

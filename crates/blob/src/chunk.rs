@@ -1,5 +1,5 @@
-//! Bytes with holes: a stream of data in which a stretch of zeroes is a number and not bytes.
-//! Owns how a version is read that way; the version's tree knows its holes.
+//! Streams with holes, in which a run of zeroes is a count and not bytes. Owns how a version is
+//! read as such a stream; the version's tree knows its holes.
 
 use std::ops::Range;
 
@@ -11,17 +11,17 @@ use crate::error::Error;
 use crate::extent::FRAME_BYTES;
 use crate::record::Record;
 
-/// The next bytes of a stream.
+/// The next part of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Chunk {
-    /// These.
+    /// Bytes.
     Data(Bytes),
-    /// So many zeroes.
+    /// A run of zeroes of this length.
     Zeroes(u64),
 }
 
 impl Chunk {
-    /// Returns how many bytes it stands for.
+    /// Returns the number of bytes that it represents.
     pub const fn len(&self) -> u64 {
         match self {
             Self::Data(bytes) => bytes.len() as u64,
@@ -29,7 +29,7 @@ impl Chunk {
         }
     }
 
-    /// Tells whether it stands for none.
+    /// Returns whether it represents no bytes.
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -41,7 +41,7 @@ impl From<Bytes> for Chunk {
     }
 }
 
-/// What a stream of chunks does next.
+/// The next step of a stream of chunks.
 enum Step {
     Hole(u64),
     Read(Range<u64>),
@@ -49,16 +49,17 @@ enum Step {
 }
 
 impl Blob {
-    /// Returns the first byte from `from` on, and before `to`, that is in no hole of a version.
+    /// Returns the first byte in `from..to` that is not in a hole of the version.
     ///
     /// # Errors
-    /// When the store fails. A damaged node may hold anything, so its range counts as data.
+    /// When the store fails. The range of a damaged node counts as data, because its content is
+    /// unknown.
     pub async fn next_data(&self, version: &Record, from: u64, to: u64) -> Result<Option<u64>, Error> {
         self.reader.tree.next_data(version, from, to.min(version.size)).await
     }
 
-    /// Returns the bytes of a range in order, as [`stream`](Blob::stream) does, and passes over
-    /// holes: nothing is made of them. Zeroes that are stored come as data.
+    /// Returns the bytes of a range in order, as [`stream`](Blob::stream) does, but reports holes
+    /// as counts of zeroes. Zeroes that are stored are returned as data.
     pub fn chunks<'a>(
         &'a self,
         version: &'a Record,
@@ -72,7 +73,7 @@ impl Blob {
                 Ok(data) => data.unwrap_or(to),
                 Err(error) => return Some((Step::Fail(error), None)),
             };
-            // Reads begin with a frame of the blob, as they end with one.
+            // Reads begin at a frame boundary of the blob, as they end at one.
             let begin = if data == to { to } else { (data - data % u64::from(FRAME_BYTES)).max(at) };
             if begin > at {
                 return Some((Step::Hole(begin - at), Some((begin, len))));

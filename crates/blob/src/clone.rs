@@ -1,8 +1,8 @@
-//! Clones: a blob that begins with another blob's version and shares its packs. Owns the order that
-//! keeps the packs from being deleted under it: the version is *pinned* in every blob whose packs
-//! it names, under the number in the life log that the clone will have; then the clone is *born*
-//! under that number, and only under that; then it gets its first record. A clone that loses its
-//! number pins again.
+//! Clones: a blob whose first version is a version of another blob, and which shares its packs.
+//! Owns the order that keeps these packs from being deleted. The version is *pinned* in every blob
+//! whose packs it names, under the number in the life log that the clone will have; the clone is
+//! *born* under that number and no other; then it gets its first record. A clone that loses the
+//! number to a rival pins again.
 
 use futures_util::{StreamExt, TryStreamExt};
 
@@ -17,24 +17,24 @@ use crate::pins::{self, Pin};
 use crate::record::{ORIGINS_MAX, Origin, Record};
 use crate::world::World;
 
-/// Clones that lose the race for a number try again: more rivals than this for one key are no
+/// Attempts of a clone that loses the race for a number. More rivals for one key than this are no
 /// accident.
 const TRIES_MAX: usize = 16;
 
-/// A blob, and what others call it.
+/// A blob, and its name in the pins and origins of other blobs.
 #[derive(Debug, Clone, Copy)]
 pub struct Place<'a> {
     /// Its committer.
     pub committer: &'a Committer,
-    /// Its URL or key, as pins and origins are to name it.
+    /// Its URL or key, as pins and origins name it.
     pub location: &'a str,
 }
 
-/// Tells where the life log of a pin's holder is; `None` for one that it does not know.
+/// Finds the life log of a pin's holder; `None` for an unknown holder.
 pub type FindHolder<'a> = dyn Fn(&str) -> Option<(World, BlobKey)> + Sync + 'a;
 
-/// Makes a blob of version `version` of another. `origins` are the blobs that this one has packs
-/// of, in the order of its record.
+/// Creates a blob from version `version` of another one. `origins` are the blobs whose packs the
+/// source names, in the order of its record.
 ///
 /// # Errors
 /// [`Error::Exists`] when there is a blob at the key; [`Error::Expired`] when the version is not
@@ -81,8 +81,9 @@ pub async fn clone_blob(
     Err(Error::Exists(key.path().to_string()))
 }
 
-/// Pins a version for a holder in its blob, and in each blob that it has packs of the version that
-/// is pinned there for its own blob. All of these pins hold, or none of them is left.
+/// Pins a version for a holder, both in its own blob and in each blob whose packs it names, where
+/// the version that is pinned for the source is pinned again. Either all of these pins hold or none
+/// is left.
 ///
 /// # Errors
 /// As [`pin_version`].
@@ -99,7 +100,7 @@ pub(crate) async fn pin_everywhere<'a>(
         if only_the_nearest {
             break;
         }
-        // A volume is pinned by its pool, which may have had the blob open for long.
+        // A pool pins for a volume, and may have had the blob open for a long time.
         let checked = match life {
             0 => place.committer.log().check_version_there(version).await,
             _ => Ok(()),
@@ -112,7 +113,7 @@ pub(crate) async fn pin_everywhere<'a>(
             Ok(pin) => made.push((place, pin)),
             Err(error) => {
                 for (place, pin) in made {
-                    // One that stays keeps too much, never too little.
+                    // A pin that a failure leaves in place retains too much, never too little.
                     let _ = place.committer.log().remove_pin(&pin).await;
                 }
                 return Err(error);
@@ -122,8 +123,7 @@ pub(crate) async fn pin_everywhere<'a>(
     Ok(made)
 }
 
-/// Returns the blobs in which a version must be pinned, each with the number that it has to have
-/// there.
+/// Returns the blobs in which a version must be pinned, each with its version number there.
 pub(crate) fn places<'a>(
     source: Place<'a>,
     version: &Record,
@@ -151,7 +151,7 @@ async fn adopt(clone: &Committer, source: Place<'_>, record: &Record) -> Result<
     clone.change(What::Adopt { origins, size: record.size, layout }).await.map(|_| ())
 }
 
-/// Returns the layout that a clone of a version begins with.
+/// Returns the layout with which a clone of a version begins.
 pub(crate) fn adopted(record: &Record) -> Layout {
     let pieces = record.layout.pieces().iter().cloned().map(|mut piece| {
         if let Some(pack) = piece.pack_mut() {
@@ -162,11 +162,10 @@ pub(crate) fn adopted(record: &Record) -> Layout {
     Layout::of(pieces.collect())
 }
 
-/// Removes pins whose holders are gone, and returns how many. `find` tells where a holder's life
-/// log is; holders that it does not know keep their pins, and so do pins that cannot be read. A
-/// holder that has not been born is kept from it: its number is taken, and it must pin again under
-/// another one.
-///
+/// Removes pins whose holders are gone, and returns their number. `find` locates the life log of a
+/// holder; pins of holders that it does not know are kept, as are pins that cannot be read. A
+/// holder that is not born yet is prevented from being born: its number is claimed, and it must pin
+/// again under another one.
 /// # Errors
 /// When the store fails.
 pub async fn drop_dead_pins(committer: &Committer, find: &FindHolder<'_>) -> Result<u64, Error> {

@@ -1,21 +1,25 @@
-//! Committing: how operations become a record. One committer per blob and process; it carries all
-//! operations that wait in one record, and knows no lock but its own.
+//! Committing: how operations become a record. There is one committer for a blob and process. It
+//! puts all waiting operations into one record and takes no lock but its own. Any task may call
+//! `commit`; one of the callers leads and does the work for all.
 //!
-//! The steps, each after the one before:
+//! The steps, in this order:
 //!
-//! 1. The packs that an operation names are uploaded and acknowledged. The caller has done that.
-//! 2. The newest record `h` is in hand.
-//! 3. Each waiting operation is applied to `h`; one that cannot be is answered.
-//! 4. The body of record `h + 1` is made and named by a fresh nonce. From here on it is *undecided*: it is kept until it is known what has
-//!    become of number `h + 1`, also if every caller has gone.
+//! 1. The packs that an operation names are uploaded and acknowledged. That is up to the caller.
+//! 2. The newest record `h` is known.
+//! 3. Each waiting operation is applied to `h`. One that cannot be applied is answered with an
+//!    error.
+//! 4. The body of record `h + 1` is built, with a fresh nonce as its name. From here on it is
+//!    *undecided*: it is kept until the content of number `h + 1` is known, even if every caller
+//!    has gone.
 //! 5. The store is asked to create record `h + 1`.
-//! 6. "Done": committed. Any other answer says nothing. A read of `h + 1` finds this body: committed;
-//!    another body: each operation that it carries is committed, the others go back to step 2 with
-//!    the newest record; nothing: step 5 with *the same body*. A store that has refused each request
-//!    for good (its disk is full, the keys may not write) has done nothing: the operations fail.
+//! 6. "Done" means committed. Any other answer means nothing, and `h + 1` is read. If it has this
+//!    body, it is committed. If it has another body, each operation in that body is committed, and
+//!    the others return to step 2 with the newest record. If it is absent, step 5 is repeated with
+//!    *the same body*. A store that refused every request permanently (its disk is full, the keys
+//!    may not write) has not applied any: the operations fail.
 //!
-//! An operation is acknowledged after step 6, and only there. Where others commit to the same log, `crowd` lets one record carry the
-//! operations of several processes.
+//! An operation is acknowledged after step 6 and nowhere else. Where others commit to the same log,
+//! `crowd` lets one record carry the operations of several processes.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -39,27 +43,27 @@ use crate::ops::{Op, Patch, What};
 use crate::record::{OPS_MAX, Record};
 use crate::world::{Created, is_in_vain};
 
-/// A round trip, where the clock has measured none.
+/// Assumed round trip until one has been measured.
 const ROUND_TRIP_NS_MIN: u64 = 1_000_000;
-/// Bytes of an encoded layout that a record may have: eight times those at which the committer begins to fold, because a
-/// fold may be lost to a race, and below what a record may have.
+/// Encoded bytes of a layout that a record may have: eight times the size at which the committer
+/// begins to fold, because a fold may lose a race, and less than the limit of a record.
 const LAYOUT_BYTES_LIMIT: usize = 8 * LAYOUT_BYTES_MAX;
 
-/// What became of an operation.
+/// The outcome of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Committed {
-    /// The number of the record that carries it: the version, if it changed content.
+    /// Number of the record that carries it: the version, if it changed content.
     pub seq: u64,
-    /// Byte where it wrote: an append learns its offset here.
+    /// Byte at which it wrote: the offset of an append.
     pub at: u64,
-    /// Bytes that it wrote.
+    /// Bytes written.
     pub len: u64,
 }
 
 /// Pieces of a layout that were moved into a node, and the oldest session that uploaded the node.
 #[derive(Debug, Clone)]
 pub struct Fold {
-    /// What takes the place of what.
+    /// The replacements to make in the layout.
     pub patches: Vec<Patch>,
     /// `born` of the session that uploaded the nodes.
     pub born: u64,
@@ -68,23 +72,24 @@ pub struct Fold {
 /// A future that can move between threads.
 pub type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// Moves pieces of a layout that has grown long into nodes, and uploads those.
+/// Moves pieces of a long layout into nodes, and uploads the nodes.
 pub trait Folder: Send + Sync {
-    /// Folds the layout of a record. The node holds pieces of `base` only, never those of an operation that waits.
+    /// Folds the layout of a record. The node contains pieces of `base` only, never those of a
+    /// waiting operation.
     fn fold<'a>(&'a self, base: &'a Record) -> Boxed<'a, Result<Option<Fold>, Error>>;
 }
 
-/// How to commit.
+/// Options of a committer.
 #[derive(Clone)]
 pub struct CommitOptions {
-    /// How long an operation may take before its caller gets [`Error::Unknown`].
+    /// Time after which the caller of an operation gets [`Error::Unknown`].
     pub timeout: Duration,
-    /// Who folds layouts; none: they grow until a commit is refused.
+    /// Folds layouts. Without one they grow until a commit is refused.
     pub folder: Option<Arc<dyn Folder>>,
 }
 
 impl Default for CommitOptions {
-    /// Two minutes, which outlasts an elected leader or a restarted node; no folder.
+    /// Two minutes, enough for a store to elect a leader or restart a node; no folder.
     fn default() -> Self {
         Self { timeout: Duration::from_secs(120), folder: None }
     }
@@ -108,18 +113,20 @@ pub struct Committer {
 #[derive(Debug)]
 struct Waiting {
     op: Arc<Op>,
-    /// Every record behind this one is read for the operation before it is tried: another process may have committed it.
+    /// Every record after this one is searched for the operation before it is tried: another
+    /// process may have committed it.
     look_behind: Option<u64>,
     answer: oneshot::Sender<Result<Committed, Error>>,
 }
 
-/// What only the operation that leads may touch. Consistent at every `await`, because a leader may give up at any.
+/// State of the leading operation. Consistent at every `await`, because a leader may be cancelled
+/// at any of them.
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) head: Arc<Record>,
     undecided: Option<Undecided>,
     fold: Option<Fold>,
-    /// Races lost since this process's last record.
+    /// Races lost since the last record of this process.
     pub(crate) losses: u32,
     pub(crate) round_trip_ns: u64,
     pub(crate) crowd: Crowd,
@@ -127,7 +134,7 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// Takes in how long a request took: one that took much longer than others moves the mean by half at most.
+    /// Adds a measured round trip to the mean. An outlier changes the mean by half at most.
     fn note_round_trip(&mut self, ns: u64) {
         let mean = self.round_trip_ns;
         let ns = ns.max(ROUND_TRIP_NS_MIN);
@@ -136,18 +143,18 @@ impl State {
     }
 }
 
-/// A body that may or may not have been written, or may yet be.
+/// A record body that may have been written, or may still be.
 #[derive(Debug)]
 struct Undecided {
     record: Arc<Record>,
     body: Bytes,
     waiting: Vec<Waiting>,
-    /// Every request so far was refused for good: none had an effect, or will have one.
+    /// Every request so far was refused permanently: none had an effect, and none will.
     is_refused: bool,
 }
 
 impl Committer {
-    /// Makes a committer that starts from a record, not necessarily the newest.
+    /// Creates a committer that starts from a record, not necessarily the newest.
     pub fn new(log: Log, head: Arc<Record>, options: CommitOptions) -> Self {
         let state = State {
             crowd: Crowd::starting_at(head.seq),
@@ -166,7 +173,8 @@ impl Committer {
         &self.log
     }
 
-    /// Returns the newest record that the committer knows; `born` of a session that begins now is its number.
+    /// Returns the newest record that the committer knows. Its number is the `born` of a session
+    /// that begins now.
     pub async fn head(&self) -> Arc<Record> {
         self.state.lock().await.head.clone()
     }
@@ -178,23 +186,25 @@ impl Committer {
     pub async fn refresh(&self) -> Result<Arc<Record>, Error> {
         let mut state = self.state.lock().await;
         let newest = self.log.newest(state.head.clone()).await?;
-        // What is undecided stays so: it is decided at its own number.
+        // An undecided record stays undecided here: its own number decides it.
         if state.undecided.is_none() {
             self.advance(&mut state, newest.clone());
         }
         Ok(newest)
     }
 
-    /// Commits an operation whose packs are uploaded and acknowledged, in one record with all others that wait.
+    /// Commits an operation whose packs are uploaded and acknowledged, in one record with all other
+    /// waiting operations.
     ///
     /// # Errors
-    /// [`Error::Unknown`] when the store has not told the outcome in time: the operation may have been committed, or may yet be.
-    /// A call with the same operation goes on where this one gave up. All other errors: it was not committed, and will not be.
+    /// [`Error::Unknown`] when the store did not report the outcome in time: the operation may have
+    /// been committed, or may still be. Calling again with the same operation resumes this one.
+    /// After any other error, the operation is not committed and never will be.
     pub async fn commit(&self, op: Op) -> Result<Committed, Error> {
         self.commit_with(op, None).await
     }
 
-    /// Commits an operation that brings no data, under a new name; returns that, too.
+    /// Commits an operation without data under a new name, and returns the name as well.
     ///
     /// # Errors
     /// As [`commit`](Self::commit).
@@ -203,11 +213,13 @@ impl Committer {
         self.commit(Op::without_data(id, what)).await.map(|committed| (id, committed))
     }
 
-    /// Commits an operation that an earlier process may have committed: every record behind `born` is read for it, first.
+    /// Commits an operation that an earlier process may have committed: first, every record after
+    /// `born` is searched for it.
     ///
     /// # Errors
-    /// As [`commit`](Self::commit), and [`Error::Unknown`] also where `commit` would say that the operation cannot be done: the earlier
-    /// process may have seen a newer record than this one. Only that it is fenced, expired, removed or not the first is final.
+    /// As [`commit`](Self::commit), and [`Error::Unknown`] also where `commit` would report that
+    /// the operation is not possible: the earlier process may have seen a newer record than this
+    /// one. Only "fenced", "expired", "removed" and "exists" are final.
     pub async fn resume(&self, op: Op, born: u64) -> Result<Committed, Error> {
         self.commit_with(op, Some(born)).await
     }
@@ -223,7 +235,7 @@ impl Committer {
                     Ok(answer) => return answer,
                     Err(oneshot::error::TryRecvError::Empty) => self.lead(&mut state).await?,
                     Err(oneshot::error::TryRecvError::Closed) => {
-                        return Err(Error::Refused("the commit was given up before it was tried; try again".into()));
+                        return Err(Error::Refused("the commit was cancelled before it was tried; try again".into()));
                     }
                 }
             }
@@ -236,7 +248,7 @@ impl Committer {
         }
     }
 
-    /// Answers an operation that its caller does not lead or await any longer.
+    /// Answers an operation whose caller no longer leads or waits for it.
     async fn gave_up(&self, op: OpId, error: Option<Error>, resumed: bool) -> Result<Committed, Error> {
         self.queue.lock().retain(|waiting| waiting.op.id != op);
         let state = self.state.lock().await;
@@ -256,12 +268,13 @@ impl Committer {
         }
         Err(error.unwrap_or_else(|| {
             Error::Refused(
-                "the commit was not tried in time and is not done: others were in front of it; try again".into(),
+                "the commit was not tried in time, because other commits were ahead of it, and had no effect; try again".into(),
             )
         }))
     }
 
-    /// Takes one record as far as it goes: decides the one that is undecided, else makes one of all that waits.
+    /// Advances one record as far as possible: decides the undecided one, or builds one from all
+    /// waiting operations.
     async fn lead(&self, state: &mut State) -> Result<(), Error> {
         if state.undecided.is_none() {
             if state.head.tombstone {
@@ -283,12 +296,12 @@ impl Committer {
         self.settle(state, winner, read).await
     }
 
-    /// Answers operations that were committed before, by another committer.
+    /// Answers operations that another committer has committed already.
     pub(crate) async fn look_behind(&self, state: &mut State) -> Result<(), Error> {
         if crate::canary!("resume-gallops") {
             return Ok(());
         }
-        // Those whose callers have gone must not stand in front of a later call with the same operation.
+        // Operations whose callers have gone must not block a later call with the same operation.
         self.queue.lock().retain(|waiting| !waiting.answer.is_closed());
         self.each_waiting(|op, look_behind| *look_behind = look_behind.or_else(|| state.crowd.since(op.id)));
         loop {
@@ -319,29 +332,29 @@ impl Committer {
         }
     }
 
-    /// Shows each operation that waits, and the record behind which it is looked for.
+    /// Calls `look` for each waiting operation, with the record after which it is searched for.
     pub(crate) fn each_waiting(&self, mut look: impl FnMut(&Op, &mut Option<u64>)) {
         for waiting in self.queue.lock().iter_mut().filter(|waiting| !waiting.answer.is_closed()) {
             look(&waiting.op, &mut waiting.look_behind);
         }
     }
 
-    /// Tells whether nothing waits.
+    /// Returns whether nothing waits.
     pub(crate) fn is_idle(&self) -> bool {
         self.queue.lock().iter().all(|waiting| waiting.answer.is_closed())
     }
 
-    /// Folds the layout if it is long. A fold that fails is left out: the commit goes on without.
+    /// Folds the layout if it is long. If the fold fails, the commit goes on without it.
     async fn fold(&self, state: &mut State) {
         let Some(folder) = &self.options.folder else { return };
-        // A client that loses its races leaves it to others, as long as these do it.
+        // A client that loses its races leaves folding to the others, as long as they do it.
         let limit = if state.losses == 0 { LAYOUT_BYTES_MAX } else { 2 * LAYOUT_BYTES_MAX };
         if state.fold.is_none() && state.head.layout.encoded_bytes() > limit {
             state.fold = folder.fold(&state.head).await.ok().flatten();
         }
     }
 
-    /// Makes the next record of what waits; `None` if nothing is left that can be done.
+    /// Builds the next record from the waiting operations; `None` if none of them can be applied.
     fn next_record(&self, state: &mut State) -> Result<Option<Undecided>, Error> {
         let base = state.head.clone();
         let mut next = Record {
@@ -377,7 +390,7 @@ impl Committer {
             }
             let look_behind = waiting.look_behind.or_else(|| state.crowd.since(waiting.op.id));
             if look_behind.is_some_and(|after| after < base.seq) && !crate::canary!("resume-gallops") {
-                // It came after the others were looked for.
+                // It arrived after the search for the others.
                 later.push(waiting);
                 continue;
             }
@@ -389,8 +402,8 @@ impl Committer {
             match waiting.op.apply(&base, &mut next) {
                 Err(error) => {
                     next = before;
-                    // An earlier process may have tried it on a record that this one has not seen: then only a reason that no later
-                    // record takes away is final.
+                    // An earlier process may have tried it on a record that this one has not seen.
+                    // So only a reason that no later record can remove is final.
                     let stays =
                         matches!(error, Error::Fenced { .. } | Error::Expired(_) | Error::Removed | Error::Exists(_));
                     let unknown = Error::Unknown { seq: next.seq, op: waiting.op.id };
@@ -423,12 +436,14 @@ impl Committer {
             return Ok(None);
         }
         for offer in &state.crowd.carried {
-            // This process may have taken up what another one offered, and an operation may have been offered twice.
+            // The offer may be in this record already: this process may have taken it over, or it
+            // was offered twice.
             if next.find(offer.op.id).is_some() {
                 continue;
             }
             let before = next.clone();
-            // One that cannot be done is left to its own process, which tells its caller why.
+            // An offer that cannot be applied is left to its own process, which reports the reason
+            // to its caller.
             match offer.op.apply(&base, &mut next) {
                 Ok(done) if next.ops.len() < OPS_MAX && next.layout.encoded_bytes() <= LAYOUT_BYTES_LIMIT => {
                     next.ops.push(done);
@@ -453,27 +468,28 @@ impl Committer {
         }
     }
 
-    /// Asks until the number is decided, and returns the record that has it, and whether it had to be read.
+    /// Repeats the request until the number is decided. Returns the record that has the number, and
+    /// whether it had to be read.
     async fn decide(&self, state: &mut State) -> Result<(Arc<Record>, bool), Error> {
         let clock = &self.log.world.clock;
         let mut tries = 0;
         loop {
             let Some(undecided) = &mut state.undecided else { return Ok((state.head.clone(), true)) };
             let (record, body) = (undecided.record.clone(), undecided.body.clone());
-            // A request that its caller does not await to the end may have an effect.
+            // A request that is cancelled while in flight may still have an effect.
             let was_refused = std::mem::replace(&mut undecided.is_refused, false);
             let path = self.log.key.record(self.log.inc, record.seq);
             let began = clock.now_ns();
             let answer = self.log.world.create(&path, body).await;
             state.note_round_trip(clock.now_ns() - began);
             let Created::Ask(error) = answer else { return Ok((record, false)) };
-            // The answer says nothing: a request that had an effect may be answered by "exists",
-            // one that had none, too.
+            // An error means nothing: a request that had an effect may be answered with "exists",
+            // and one that had none, too.
             let found = self.log.read(record.seq).await;
             let was_read = found.is_ok();
             match found {
                 Ok(Some(winner)) => return Ok((winner, true)),
-                // Another body is there, which this program cannot read.
+                // Another body, which this program cannot read, has the number.
                 Err(error @ Error::Newer { .. }) => {
                     self.put_back(state);
                     return Err(error);
@@ -481,7 +497,8 @@ impl Committer {
                 Ok(None) | Err(_) => {}
             }
             tries += 1;
-            // A request that the store refuses for good has no effect; any other may have one yet.
+            // A request that the store refuses permanently has no effect; any other may still have
+            // one.
             let is_refused = was_refused && is_in_vain(&error, u32::MAX);
             if is_refused && was_read && is_in_vain(&error, tries) {
                 self.put_back(state);
@@ -500,7 +517,7 @@ impl Committer {
         }
     }
 
-    /// Gives up a record that was not written and will not be; what it was to carry waits again.
+    /// Drops a record that was not and will not be written, and queues its operations again.
     fn put_back(&self, state: &mut State) {
         let Some(undecided) = state.undecided.take() else { return };
         let mut queue = self.queue.lock();
@@ -509,7 +526,7 @@ impl Committer {
         }
     }
 
-    /// What a canary does to an undecided body.
+    /// Applied to an undecided body by a canary.
     fn forget_nonce(&self, state: &mut State) -> Result<(), Error> {
         if let Some(undecided) = &mut state.undecided {
             let nonce = Nonce(names::random(&*self.log.world.entropy)?);
@@ -521,7 +538,8 @@ impl Committer {
         Ok(())
     }
 
-    /// Answers what the decided record carries, and puts the rest back in front of the queue.
+    /// Answers the operations in the decided record, and puts the others back at the front of the
+    /// queue.
     async fn settle(&self, state: &mut State, winner: Arc<Record>, read: bool) -> Result<(), Error> {
         let Some(undecided) = state.undecided.take() else { return Ok(()) };
         let mine = winner.nonce == undecided.record.nonce;

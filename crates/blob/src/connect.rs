@@ -1,8 +1,8 @@
 //! From a URL to a store: `s3://bucket/key`, `gs://`, `az://`, `file://`, `memory://`. Owns the two
-//! clients of each store. The client for *commits* never repeats a request by
-//! itself, because a repeated conditional request that had an effect answers that the object
-//! exists; the one for *data* does, and has a limit on silence instead of one on the whole time,
-//! because a healthy transfer may be slow.
+//! clients of each store. The client for *commits* never repeats a request by itself, because a
+//! conditional request that took effect and is repeated gets the answer that the object exists. The
+//! client for *data* does, and has a limit on silence instead of one on the total time, because a
+//! healthy transfer may be slow. A `Connection` may be shared by any number of tasks.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -25,20 +25,20 @@ use crate::settings::{StoreSettings, no_retry, retry};
 use crate::world::World;
 use units::{is_hidden, shown};
 
-/// Bytes of a name in a file system.
+/// Longest file name in a file system.
 const NAME_BYTES_MAX: usize = 255;
-/// Which version is meant.
+/// A version, by number or tag.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum At {
-    /// The newest.
+    /// The newest version.
     Newest,
-    /// The one of this number.
+    /// The version of this number.
     Number(u64),
-    /// The one that this tag names.
+    /// The version with this tag.
     Tag(String),
 }
 
-/// A blob's URL, and the version that stands behind an `@`.
+/// A blob's URL, with the version after the `@`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Location {
     /// `s3`, `gs`, `az`, `file` or `memory`.
@@ -49,7 +49,7 @@ pub struct Location {
     at: At,
 }
 
-/// Text that is no blob's URL.
+/// Text that is not a blob's URL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParseLocationError(String);
 
@@ -57,7 +57,8 @@ impl std::fmt::Display for ParseLocationError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
-            "{}; a blob is s3://BUCKET/KEY, gs://BUCKET/KEY, az://CONTAINER/KEY, file:///DIRECTORY (file://DIRECTORY from here) or memory://KEY, and @VERSION or @TAG behind it",
+            "{}; the URL of a blob is s3://BUCKET/KEY, gs://BUCKET/KEY, az://CONTAINER/KEY, file:///DIRECTORY (or a relative \
+             file://DIRECTORY) or memory://KEY, and may end with @VERSION or @TAG",
             shown(&self.0)
         )
     }
@@ -77,7 +78,7 @@ impl FromStr for Location {
     }
 }
 
-/// A prefix of a store, below which blobs are: a bucket, or a directory in it.
+/// A prefix of a store that contains blobs: a bucket, or a directory in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prefix(Location);
 
@@ -89,7 +90,7 @@ impl FromStr for Prefix {
         let whole = text.split_once("://").is_some_and(is_bucket).then(|| format!("{text}/"));
         let location = Location::parse(whole.as_deref().unwrap_or(text))?;
         if location.at != At::Newest {
-            return Err(ParseLocationError(format!("'{text}' has an @: a list is of the newest versions")));
+            return Err(ParseLocationError(format!("'{text}' has an @, but a list shows the newest versions only")));
         }
         Ok(Self(location))
     }
@@ -102,12 +103,12 @@ impl std::fmt::Display for Prefix {
 }
 
 impl Prefix {
-    /// Returns where it is, as a blob would be there.
+    /// Returns its location, as if a blob were there.
     pub const fn location(&self) -> &Location {
         &self.0
     }
 
-    /// Returns its key in the store; the empty one is that of the bucket.
+    /// Returns its key in the store, which is empty for a whole bucket.
     pub const fn path(&self) -> &Path {
         &self.0.key
     }
@@ -123,7 +124,7 @@ impl Location {
     fn parse(text: &str) -> Result<Self, ParseLocationError> {
         let wrong = |what: &str| ParseLocationError(format!("'{text}' {what}"));
         let (scheme, rest) = text.split_once("://").ok_or_else(|| wrong("has no scheme"))?;
-        // Keys may contain an @: only one in the last part of the key names a version.
+        // Keys may contain an @: only one in the last part of the key introduces a version.
         let (rest, at) = match rest.rsplit_once('@') {
             Some((rest, at)) if !at.contains('/') => (rest, Some(at)),
             _ => (rest, None),
@@ -133,18 +134,18 @@ impl Location {
         }
         let at = match at {
             None => At::Newest,
-            Some("") => return Err(wrong("has no version behind the @")),
+            Some("") => return Err(wrong("has no version after the @")),
             Some(number) if number.bytes().all(|byte| byte.is_ascii_digit()) => {
-                At::Number(number.parse().map_err(|_| wrong("has a number of a version that is too large"))?)
+                At::Number(number.parse().map_err(|_| wrong("has a version number that is too large"))?)
             }
             Some(tag) => At::Tag(tag.to_owned()),
         };
         let (bucket, key) = match scheme {
-            "s3" | "gs" | "az" => rest.split_once('/').ok_or_else(|| wrong("has no key behind the bucket"))?,
+            "s3" | "gs" | "az" => rest.split_once('/').ok_or_else(|| wrong("has no key after the bucket"))?,
             "file" | "memory" => ("", rest),
-            _ => return Err(wrong("is of a scheme that is not known")),
+            _ => return Err(wrong("has an unknown scheme")),
         };
-        // The name becomes a part of a request's address as it is.
+        // The bucket's name is used unescaped in the address of a request.
         if let Some(c) = bucket.chars().find(|c| !c.is_ascii_graphic() || "?#%\\".contains(*c)) {
             return Err(wrong(&format!("has '{c}' in the name of the bucket")));
         }
@@ -157,11 +158,11 @@ impl Location {
             key
         };
         let key = Path::parse(key).map_err(|error| wrong(&format!("has a bad key: {error}")))?;
-        // A part of the key is the name of a directory there.
+        // Each part of the key is the name of a directory there.
         if let Some(part) = key.parts().find(|part| scheme == "file" && part.as_ref().len() > NAME_BYTES_MAX) {
             let bytes = part.as_ref().len();
             return Err(ParseLocationError(format!(
-                "a part of a key has {bytes} bytes ('{}...'), and names of directories have at most {NAME_BYTES_MAX}",
+                "a part of the key has {bytes} bytes ('{}...'); directory names may have at most {NAME_BYTES_MAX}",
                 part.as_ref().chars().take(20).collect::<String>()
             )));
         }
@@ -188,17 +189,17 @@ impl Location {
         BlobKey::new(self.key.clone())
     }
 
-    /// Returns the version that it names.
+    /// Returns the version in the URL.
     pub const fn at(&self) -> &At {
         &self.at
     }
 
-    /// Returns the kind of its store.
+    /// Returns the scheme.
     pub(crate) fn scheme(&self) -> &str {
         &self.scheme
     }
 
-    /// Returns its bucket or container.
+    /// Returns the bucket or container.
     pub(crate) fn bucket(&self) -> &str {
         &self.bucket
     }
@@ -208,17 +209,17 @@ impl Location {
         (self.scheme == "file").then(|| PathBuf::from(format!("/{}", self.key)))
     }
 
-    /// Returns the last part of the key, by which rules for types of files go.
+    /// Returns the last part of the key, to which rules for file types apply.
     pub fn name(&self) -> &str {
         self.key.filename().unwrap_or("")
     }
 
-    /// Returns what names the store: its scheme, what server it is on, and its bucket.
+    /// Returns a name for the store: its scheme, server and bucket.
     pub fn store_name(&self) -> String {
         self.store_name_with(&StoreSettings::default())
     }
 
-    /// Refuses a server whose address has no scheme: the store's client would end the process.
+    /// Refuses a server address without a scheme: the store's client would end the process.
     fn check_server(&self, settings: &StoreSettings) -> Result<(), Error> {
         let address = match self.scheme.as_str() {
             "s3" => settings.s3_endpoint(),
@@ -238,12 +239,12 @@ impl Location {
         }
     }
 
-    /// Returns what names the store that is reached with these settings.
+    /// Returns a name for the store as reached with these settings.
     pub fn store_name_with(&self, settings: &StoreSettings) -> String {
         format!("{}|{}|{}", self.scheme, self.server(settings).unwrap_or_default(), self.bucket)
     }
 
-    /// Returns what names the server: its address, and for Azure the account in front of it.
+    /// Returns the server's address, preceded by the account for Azure.
     fn server(&self, settings: &StoreSettings) -> Option<String> {
         match self.scheme.as_str() {
             "s3" => settings.s3_endpoint(),
@@ -266,19 +267,19 @@ impl Location {
         }
     }
 
-    /// Tells whether the store is a server, and not this machine's own memory or file system, which
-    /// create objects atomically.
+    /// Returns whether the store is a server. This machine's own memory and file system create
+    /// objects atomically; a server may not.
     pub fn is_remote(&self) -> bool {
         !matches!(self.scheme.as_str(), "file" | "memory")
     }
 
-    /// Tells whether another location is in the same store.
+    /// Returns whether another location is in the same store.
     pub fn shares_store(&self, other: &Self) -> bool {
         self.scheme == other.scheme && self.bucket == other.bucket
     }
 }
 
-/// A store as a blob works with it.
+/// An open store.
 #[derive(Debug, Clone)]
 pub struct Connection {
     pub(crate) world: World,
@@ -299,10 +300,11 @@ impl Connection {
         Self::open_with(location, &StoreSettings::default())
     }
 
-    /// Connects to the store of a location, with settings that go before those of the environment.
+    /// Connects to the store of a location, with settings that take precedence over the
+    /// environment.
     ///
     /// # Errors
-    /// As [`open`](Self::open), and when the store has no such setting.
+    /// As [`open`](Self::open), and when the store does not have such a setting.
     pub fn open_with(location: &Location, settings: &StoreSettings) -> Result<Self, Error> {
         let failed = |error| Error::store(format!("connecting to {location}"), error);
         location.check_server(settings)?;
@@ -368,7 +370,7 @@ impl Connection {
         Ok(Self { place, ..Self::with_profile(commit, data, profile) })
     }
 
-    /// Takes stores that are open already. The one for commits must not repeat conditional requests
+    /// Uses stores that are already open. The one for commits must not repeat conditional requests
     /// by itself.
     pub fn new(commit: Arc<dyn ObjectStore>, data: Arc<dyn ObjectStore>) -> Self {
         Self::with_profile(commit, data, None)
@@ -387,18 +389,19 @@ impl Connection {
         Self { world, data: counted(data), cache: None, requests, place: String::new() }
     }
 
-    /// Keeps small parts of packs in a cache outside of memory.
+    /// Caches small parts of packs outside of memory.
     #[must_use]
     pub fn with_cache(self, cache: Arc<dyn StoredCache>) -> Self {
         Self { cache: Some(cache), ..self }
     }
 
-    /// Returns the store, the clock and the random numbers, for what is not done through a blob.
+    /// Returns the store, the clock and the random numbers, for operations that `Blob` does not
+    /// offer.
     pub const fn world(&self) -> &World {
         &self.world
     }
 
-    /// Returns what stands in front of a key in a URL; nothing if the stores were given.
+    /// Returns the part of a URL before the key; empty if the stores were given.
     pub(crate) fn place(&self) -> &str {
         &self.place
     }
@@ -409,7 +412,7 @@ impl Connection {
     }
 }
 
-/// Chooses ring for TLS. Another choice that the process has made already stays.
+/// Chooses ring for TLS, unless the process has made another choice.
 fn install_cryptography() {
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
@@ -449,7 +452,7 @@ mod tests {
         }
         let long = "n".repeat(256);
         let told = format!("file:///dir/{long}/x").parse::<Location>().map_err(|error| error.to_string());
-        let why = "has 256 bytes ('nnnnnnnnnnnnnnnnnnnn...'), and names of directories have at most 255";
+        let why = "has 256 bytes ('nnnnnnnnnnnnnnnnnnnn...'); directory names may have at most 255";
         assert!(told.as_ref().is_err_and(|error| error.contains(why)), "{told:?}");
         for url in [format!("file:///dir/{}", &long[..255]), format!("s3://b/{long}")] {
             url.parse::<Location>().unwrap();

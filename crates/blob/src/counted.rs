@@ -1,5 +1,6 @@
-//! A store that counts: requests by kind, and bytes both ways. It is around every store that a blob works with, because requests
-//! cost money. It also notices that keys are refused.
+//! A store that counts requests by kind, and bytes in both directions, because requests cost money.
+//! It wraps every store that a blob uses, and also detects refused keys. Any number of tasks may
+//! use it.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,46 +20,47 @@ use parking_lot::Mutex;
 use crate::credentials::ProfileProvider;
 use crate::told::{is_refused, told};
 
-/// Counts of requests; each only grows. A request that the client below repeats by itself counts once.
+/// Counts of requests; each only grows. A request that the client repeats internally counts once.
 #[derive(Debug, Default)]
 pub struct Requests {
     /// Objects written.
     pub put: AtomicU64,
-    /// Objects or parts of them read, or asked for.
+    /// Requests for objects, for parts of them, or for their size.
     pub get: AtomicU64,
-    /// Of those, objects that were only asked for.
+    /// Requests for the size only, which are part of `get`.
     pub head: AtomicU64,
-    /// Lists; each may take a request for every 1000 names.
+    /// Lists; each may take one request for every 1000 names.
     pub list: AtomicU64,
     /// Objects deleted.
     pub delete: AtomicU64,
     /// Bytes written.
     pub bytes_up: AtomicU64,
-    /// Bytes that were asked for and came.
+    /// Bytes read.
     pub bytes_down: AtomicU64,
-    /// Why the last request failed; none if it did not.
+    /// Reason for the failure of the last request; `None` if it succeeded.
     fault: Mutex<Option<String>>,
 }
 
 impl Requests {
-    /// Returns why the last request failed, if it did: the cause where one takes too long that
-    /// repeats what fails.
+    /// Returns the reason if the last request failed: it explains why an operation that retries
+    /// takes long.
     pub fn fault(&self) -> Option<String> {
         self.fault.lock().clone()
     }
 
-    /// Returns all requests.
+    /// Returns the number of requests of all kinds.
     pub fn all(&self) -> u64 {
         [&self.put, &self.get, &self.list, &self.delete].iter().map(|count| count.load(Ordering::Relaxed)).sum()
     }
 }
 
-/// Counts what goes through it.
+/// A store whose requests are counted.
 #[derive(Debug)]
 pub(crate) struct Counted {
     inner: Arc<dyn ObjectStore>,
     requests: Arc<Requests>,
-    /// Whose keys are read again when the store refuses them; the request itself is repeated by its caller.
+    /// The profile whose keys are read again when the store refuses them. The caller repeats the
+    /// request.
     profile: Option<Arc<ProfileProvider>>,
 }
 
@@ -77,7 +79,7 @@ impl Counted {
         {
             profile.refuse();
         }
-        // That an object is not there, or is there already, is an answer.
+        // "No such object" and "already exists" are answers, not faults.
         let fault = result.as_ref().err().filter(|error| !is_answer(error));
         *self.requests.fault.lock() = fault.map(told);
         result

@@ -1,8 +1,10 @@
-//! Credentials for S3 from profiles: the files and programs that the vendor's own tools use. The store's client itself knows the
-//! variables, web identities, containers and instances; it reads no profile.
+//! Credentials for S3 from profiles: the files and programs that the vendor's own tools use. The
+//! store's client itself supports variables, web identities, containers and instances, but not
+//! profiles. A `ProfileProvider` is shared by the clients of one store.
 //!
-//! A profile is looked at when no key is in the variables and `AWS_PROFILE` is set, or the files have a `default` profile. It has either
-//! keys, or `credential_process`, a command that prints them with the time until which they hold.
+//! A profile is used when the environment has no key and either `AWS_PROFILE` is set or the files
+//! have a `default` profile. It contains either keys or `credential_process`, a command that prints
+//! keys and their expiry.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -14,17 +16,18 @@ use env::{Clock, SystemClock};
 use object_store::CredentialProvider;
 use object_store::aws::AwsCredential;
 
-/// Keys of one profile, by name.
+/// Settings of one profile, by name.
 type Profile = BTreeMap<String, String>;
 
-/// How long before their end keys are taken for ended: a request that begins with them must reach the store.
+/// Keys count as expired this long before their end: a request that begins with them must still
+/// reach the store.
 const EXPIRES_EARLY_S: u64 = 60;
 
-/// Keys, and the second at which they end.
+/// Keys, and the second at which they expire.
 type Keys = (Arc<AwsCredential>, u64);
 
-/// Gives out the keys of a profile. They are kept until they end, or until the store refuses them: then the file is read, or the
-/// process run, again.
+/// Provides the keys of a profile. They are cached until they expire or the store refuses them;
+/// then the file is read, or the process run, again.
 pub(crate) struct ProfileProvider {
     name: String,
     clock: SystemClock,
@@ -48,7 +51,7 @@ impl ProfileProvider {
         }
     }
 
-    /// Has the keys read again before the next request.
+    /// Makes the next request read the keys again.
     pub(crate) fn refuse(&self) {
         self.is_refused.store(true, Ordering::Relaxed);
     }
@@ -59,15 +62,15 @@ impl ProfileProvider {
             return Ok((Arc::new(keys), u64::MAX));
         }
         let command = profile.get("credential_process").cloned();
-        let command = command.ok_or_else(|| format!("profile {} has no keys any more", self.name))?;
+        let command = command.ok_or_else(|| format!("profile {} no longer has keys", self.name))?;
         let ran = tokio::task::spawn_blocking(move || run_process(&command)).await;
-        let (keys, ends) = ran.map_err(|_| "the read of the profile was given up".to_owned())??;
+        let (keys, ends) = ran.map_err(|_| "reading the profile was cancelled".to_owned())??;
         Ok((Arc::new(keys), ends))
     }
 }
 
-/// Returns what gives out the keys of the profile that is given, or that the environment names; `None`
-/// when another way is meant.
+/// Returns a provider for the given profile, or for the one that the environment names; `None` when
+/// credentials come from elsewhere.
 ///
 /// # Errors
 /// When `AWS_PROFILE` names a profile that is in no file, or that has neither keys nor a process.
@@ -106,7 +109,7 @@ fn files() -> [PathBuf; 2] {
     [file("AWS_SHARED_CREDENTIALS_FILE", "credentials"), file("AWS_CONFIG_FILE", "config")]
 }
 
-/// Reads a profile from both files; where they differ, the one for credentials counts.
+/// Reads a profile from both files; the credentials file takes precedence.
 fn read_profile(name: &str) -> Option<Profile> {
     let mut found: Option<Profile> = None;
     for file in files() {
@@ -174,7 +177,8 @@ impl CredentialProvider for ProfileProvider {
     }
 }
 
-/// Runs a `credential_process` through the shell and reads its JSON: the keys, and the second at which they end.
+/// Runs a `credential_process` through the shell and parses its JSON: the keys, and the second at
+/// which they expire.
 fn run_process(command: &str) -> Result<(AwsCredential, u64), String> {
     let output = std::process::Command::new("sh").args(["-c", command]).stdin(std::process::Stdio::null()).output();
     let output = output.map_err(|error| format!("credential_process cannot be run: {error}"))?;
@@ -199,7 +203,7 @@ fn run_process(command: &str) -> Result<(AwsCredential, u64), String> {
     }
 }
 
-/// Reads `2026-11-25T23:59:59Z`, or with `+00:00` at its end.
+/// Parses `2026-11-25T23:59:59Z`, or the same with `+00:00` at its end.
 fn unix_seconds(text: &str) -> Option<u64> {
     let text = text.strip_suffix('Z').or_else(|| text.strip_suffix("+00:00"))?;
     let (date, time) = text.split_once('T')?;
@@ -217,7 +221,7 @@ fn unix_seconds(text: &str) -> Option<u64> {
     {
         return None;
     }
-    // Days from March on, so that the leap day is the last one of a year.
+    // Years begin in March here, so the leap day is the last day of a year.
     let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
     let days = 365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day - 1;
     Some((days - 719_468) * 86_400 + hour * 3600 + minute * 60 + second)

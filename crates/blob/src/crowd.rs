@@ -1,11 +1,13 @@
-//! What a committer does when others commit to the same log: instead of racing for every number, it
-//! leaves its operation as an offer, waits, and looks whether a record of another process carries
-//! it; if none does, its own next record carries all offers that it finds. So a crowd of any size
-//! takes few records, each client waits about as long as the others, and none is left behind.
+//! Committing while others commit to the same log. Instead of racing for every number, a committer
+//! leaves its operation as an offer, waits, and looks for a record of another process that carries
+//! it. If there is none, its own next record carries all offers that it finds. So a crowd of any
+//! size needs few records, each client waits about as long as the others, and none starves. Called
+//! only by the leader of the committer.
 //!
-//! An operation that is offered may be tried by several processes. It is done once, because each
-//! builds record `n + 1` with it only after it has read every record behind the one that the offer
-//! names, up to `n`, and found it in none: the rule of a process that resumes an upload.
+//! Several processes may try an offered operation. It is applied once, because a process builds
+//! record `n + 1` with it only after it has read every record after the one that the offer names,
+//! up to `n`, and has found the operation in none of them. This is also the rule for resuming an
+//! upload.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -19,66 +21,72 @@ use crate::names::OpId;
 use crate::offer::{self, Offer};
 use crate::record::{Done, Record};
 
-/// Operations of this process up to which they are offered: more of them share a record anyway.
+/// Waiting operations of this process up to which they are offered: more of them share a record
+/// anyway.
 const OWN_MAX: usize = 4;
-/// Operations that were offered and whose callers have gone, or wait: past this none is offered.
+/// Offered operations that are remembered, including those whose callers have gone; beyond this no
+/// more are offered.
 const OFFERED_MAX: usize = 1024;
 /// Records whose operations are remembered.
 const RECENT_MAX: usize = 256;
-/// Records that are read one after the other, before the newest is looked for by a gallop.
+/// Records read one after another before the newest is searched for by a gallop.
 const WALK_MAX: u32 = 32;
-/// Races that are lost at once to records that carry one operation, before others are waited for:
-/// a client that appends in a loop pauses more often than that.
+/// Races lost to records with one operation before this client waits for others: a client that
+/// appends in a loop pauses more often than that.
 const AT_ONCE_MAX: u32 = 12;
 /// Round trips after which a crowd is forgotten.
 const HOLDS: u32 = 64;
-/// The shortest wait for another process's record, in round trips, and up to how much longer it is.
+/// The shortest wait for another process's record, in round trips, and the most that is added to it
+/// at random.
 const WAIT_MIN: f64 = 2.0;
 const WAIT_SPREAD: f64 = 3.0;
-/// Round trips by which the wait may be longer, for each operation in the crowd.
+/// Round trips added to the wait for each operation in the crowd.
 const WAIT_EACH: f64 = 0.25;
-/// Round trips that the process with the oldest offer has for its record: the rest of its wait, a list, reads, the record.
+/// Round trips allowed to the process with the oldest offer for its record: the rest of its wait, a
+/// list, reads, the record.
 const TURN: f64 = 8.0;
-/// Round trips for each older offer: were its process killed, the next one would go on.
+/// Round trips for each older offer: if its process was killed, the next one goes on.
 const TURN_EACH: f64 = 0.25;
-/// The longest wait: what a crowd of that size may cost a client.
+/// The longest wait: the most that a crowd may cost a client.
 const WAIT_MAX: Duration = Duration::from_secs(8);
 
-/// What a committer knows of others.
+/// The committer's knowledge of the other processes.
 #[derive(Debug, Default)]
 pub(crate) struct Crowd {
-    /// Operations that were in one record, or offered, when it last looked: 0 when it is alone.
+    /// Operations in one record, or offered, when it last looked; 0 when it is alone.
     size: usize,
     seen_ns: u64,
-    /// Every record behind this one, up to the newest known, is in `recent`.
+    /// Every record after this one, up to the newest known, is in `recent`.
     from: u64,
     recent: VecDeque<(u64, Vec<Done>)>,
-    /// Operations of this process that were offered, and the record up to which they are in none.
+    /// Offered operations of this process, each with the record up to which it is known to be
+    /// absent.
     offered: HashMap<OpId, u64>,
     /// Offers that the next record carries.
     pub(crate) carried: Vec<Offer>,
-    /// Races that may still be lost before others are waited for.
+    /// Races that may still be lost before waiting for others.
     at_once: u32,
 }
 
 impl Crowd {
-    /// Returns one that knows of no others.
+    /// Creates the state of a committer that knows of no others.
     pub(crate) fn starting_at(seq: u64) -> Self {
         Self { from: seq, at_once: 1, ..Self::default() }
     }
 
-    /// Returns the record up to which an offered operation is in none.
+    /// Returns the record up to which an offered operation is known to be absent.
     pub(crate) fn since(&self, op: OpId) -> Option<u64> {
         self.offered.get(&op).copied()
     }
 
-    /// Returns the operation, if a record behind `after` carries it and all of those are known.
+    /// Returns the operation if a record after `after` carries it, provided that all of those are
+    /// known.
     fn look(&self, op: OpId, after: u64) -> Option<Option<(u64, Done)>> {
         let found = |(seq, ops): &(u64, Vec<Done>)| Some((*seq, *ops.iter().find(|done| done.op == op)?));
         (after >= self.from).then(|| self.recent.iter().filter(|(seq, _)| *seq > after).find_map(found))
     }
 
-    /// Takes in a record that is now the newest known.
+    /// Records the newest known record.
     fn note(&mut self, record: &Record, before: u64) {
         if record.seq == before + 1 {
             self.recent.push_back((record.seq, record.ops.clone()));
@@ -88,19 +96,19 @@ impl Crowd {
                 self.from = seq;
             }
         } else if record.seq > before {
-            // Records between the two were not read: an offer may be in one of them.
+            // The records between the two were not read: one of them may carry an offer.
             (self.from, self.carried) = (record.seq, Vec::new());
             self.recent.clear();
         }
         self.carried.retain(|offer| record.find(offer.op.id).is_none());
     }
 
-    /// An operation's outcome is known.
+    /// Drops an operation whose outcome is known.
     pub(crate) fn forget(&mut self, op: OpId) {
         self.offered.remove(&op);
     }
 
-    /// This process's record was committed: returns the offers that it carries.
+    /// Called when this process's record is committed: returns the offers that it carries.
     pub(crate) fn won(&mut self, record: &Record, now_ns: u64) -> Vec<(u64, OpId)> {
         let carried = std::mem::take(&mut self.carried);
         let done = carried.iter().filter(|offer| record.find(offer.op.id).is_some());
@@ -121,7 +129,7 @@ impl Committer {
         state.head = record;
     }
 
-    /// Finds an operation in a record behind `after`, up to the newest known.
+    /// Searches the records after `after`, up to the newest known, for an operation.
     pub(crate) async fn find(&self, state: &State, op: OpId, after: u64) -> Result<Option<(u64, Done)>, Error> {
         match state.crowd.look(op, after) {
             Some(known) => Ok(known),
@@ -129,8 +137,8 @@ impl Committer {
         }
     }
 
-    /// A race was lost, and the record that won is the newest known. The next number is tried at
-    /// once, or others are waited for.
+    /// Called when a race was lost and the winning record is the newest known. Either tries the
+    /// next number at once, or waits for others.
     pub(crate) async fn lost(&self, state: &mut State) -> Result<(), Error> {
         let together = state.head.ops.len();
         state.crowd.seen_ns = self.log().world.clock.now_ns();
@@ -139,18 +147,18 @@ impl Committer {
             return Ok(());
         }
         if state.crowd.size == 0 && !self.is_idle() {
-            // Where this client comes from far behind.
+            // This client may be far behind the log.
             let newest = self.log().newest(state.head.clone()).await?;
             self.advance(state, newest);
         }
         state.crowd.at_once = 0;
-        // Others may not offer what they have: then only the losses tell how many they are.
+        // Others may not offer their operations: then only the losses show how many they are.
         state.crowd.size = state.crowd.size.max(together).max(state.losses as usize / 2).max(1);
         Ok(())
     }
 
-    /// Waits for others where there are some: offers what waits here, looks whether another record
-    /// carries it, and finds what the next record of this process is to carry.
+    /// Waits for others if there are any: offers the waiting operations, looks for another record
+    /// that carries them, and collects the offers for the next record of this process.
     pub(crate) async fn meet_others(&self, state: &mut State) -> Result<(), Error> {
         let now = self.log().world.clock.now_ns();
         let holds = state.round_trip_ns.saturating_mul(HOLDS.into());
@@ -190,7 +198,8 @@ impl Committer {
         Ok(())
     }
 
-    /// Waits some round trips, and looks whether a newer record carries what waits here; tells whether all of it was carried.
+    /// Waits some round trips, then checks newer records. Returns whether they carry all waiting
+    /// operations.
     async fn wait_for_others(&self, state: &mut State, round_trips: f64) -> Result<bool, Error> {
         tokio::time::sleep(Duration::from_nanos(state.round_trip_ns).mul_f64(round_trips).min(WAIT_MAX)).await;
         self.walk(state).await?;
@@ -198,7 +207,7 @@ impl Committer {
         Ok(self.is_idle())
     }
 
-    /// Tells whether a record that is known carries all that waits here.
+    /// Returns whether a known record carries all waiting operations.
     fn is_carried(&self, state: &State) -> bool {
         let mut all = true;
         self.each_waiting(|op, look_behind| {
@@ -208,13 +217,13 @@ impl Committer {
         all
     }
 
-    /// Offers the operations that wait here, if they are few.
+    /// Offers the waiting operations, if they are few.
     async fn offer_own(&self, state: &mut State) {
         let since = state.head.seq;
         let mut offers = Vec::new();
         self.each_waiting(|op, look_behind| {
             let room = offers.len() < OWN_MAX && state.crowd.offered.len() < OFFERED_MAX;
-            // What is committed already is in a record that others would not look into.
+            // A committed operation is in a record that others would not search.
             let is_new = !state.crowd.offered.contains_key(&op.id) && state.answered.get(op.id).is_none();
             if room
                 && is_new
@@ -229,8 +238,8 @@ impl Committer {
         join_all(offers.into_iter().map(|(op, bytes)| offer::leave(self.log(), since, op, bytes))).await;
     }
 
-    /// Reads each newer record, and remembers what it carries, until all that waits here is
-    /// carried.
+    /// Reads each newer record, and remembers its operations, until all waiting operations are
+    /// found.
     async fn walk(&self, state: &mut State) -> Result<(), Error> {
         for _ in 0..WALK_MAX {
             let Some(record) = self.log().read(state.head.seq + 1).await? else { break };

@@ -1,7 +1,7 @@
-//! Giving up old versions. Owns which ranges a rule means; the record that says so is made by
-//! `ops`, and what only these versions named is deleted by GC. Versions that are pinned are left
-//! out; one that is pinned between the list of the pins and the record is given up and stays all
-//! the same, because GC lists the pins again.
+//! Expiring old versions. Owns which versions a rule selects; `ops` writes the record that expires
+//! them, and GC deletes the data that only they name. Pinned versions are left out. A version that
+//! is pinned between the list of the pins and the record expires and is kept all the same, because
+//! GC lists the pins again. Holds no state; any task may call it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,37 +12,38 @@ use crate::error::Error;
 use crate::ops::What;
 use crate::record::Record;
 
-/// Which versions to give up. A version must be meant by every rule that is set. The newest
-/// version, those that are pinned, and those that a tag names are always kept.
+/// Selects versions to expire. A version must match every rule that is set. The newest version,
+/// pinned versions and tagged versions are always kept.
 #[derive(Debug, Clone, Default)]
 pub struct ExpireRule {
-    /// Keep so many of the newest versions.
+    /// Keep this many of the newest versions.
     pub keep_last: Option<u64>,
-    /// Give up only what is older, by the clocks of the writers.
+    /// Expire only versions older than this, by the clocks of their writers.
     pub older_than: Option<Duration>,
-    /// Give up only this version.
+    /// Expire only this version.
     pub version: Option<u64>,
 }
 
-/// The versions that a rule means as of the newest record.
+/// The versions that a rule selects, as of the newest record.
 #[derive(Debug)]
 pub struct ExpirePlan {
     ranges: Vec<(u64, u64)>,
     head: Arc<Record>,
-    /// Versions that the rule means and that stay because a clone or a volume has pinned them,
-    /// oldest first.
+    /// Versions that match the rule but are pinned by a clone or a volume, oldest first.
     pub pinned: Vec<u64>,
 }
 
 impl ExpirePlan {
-    /// Finds the versions that a rule means, and leaves out those that are pinned.
+    /// Finds the versions that a rule selects, and leaves out the pinned ones.
     ///
     /// # Errors
     /// When the store fails; [`Error::Refused`] when the rule is empty.
     pub async fn of(committer: &Committer, rule: &ExpireRule) -> Result<Self, Error> {
         let head = committer.refresh().await?;
         if rule.keep_last.is_none() && rule.older_than.is_none() && rule.version.is_none() {
-            return Err(Error::Refused("say which versions to give up: a number to keep, an age, or a version".into()));
+            return Err(Error::Refused(
+                "specify which versions to expire: a number to keep, an age, or a version".into(),
+            ));
         }
         let mut last = behind_newest(committer, &head, rule.keep_last.unwrap_or(1).max(1)).await?;
         if let Some(age) = rule.older_than {
@@ -61,7 +62,7 @@ impl ExpirePlan {
         Ok(Self { ranges, head, pinned })
     }
 
-    /// Gives the versions up; `None` if all of them were given up already.
+    /// Expires the versions; `None` if all of them had expired already.
     ///
     /// # Errors
     /// When the store fails.
@@ -75,7 +76,7 @@ impl ExpirePlan {
     }
 }
 
-/// Gives up versions; `None` if no version is meant that was not given up already.
+/// Expires versions; `None` if the rule selects none that had not expired already.
 ///
 /// # Errors
 /// As [`ExpirePlan::of`].
@@ -83,7 +84,7 @@ pub async fn expire(committer: &Committer, rule: &ExpireRule) -> Result<Option<C
     ExpirePlan::of(committer, rule).await?.carry_out(committer).await
 }
 
-/// Returns the ranges from `first` to `last` that have none of some versions.
+/// Returns the parts of the range from `first` to `last` that contain none of the given versions.
 pub(crate) fn without(first: u64, last: u64, versions: &BTreeSet<u64>) -> Vec<(u64, u64)> {
     let mut ranges = Vec::new();
     let mut next = first;
@@ -99,8 +100,8 @@ pub(crate) fn without(first: u64, last: u64, versions: &BTreeSet<u64>) -> Vec<(u
     ranges
 }
 
-/// Returns the last number up to `last` whose content is that of a version: tags and the like leave
-/// it as it was, and would keep its bytes.
+/// Returns the last number up to `last` with the content of this version: tags and the like do not
+/// change content, and each of them would keep it alive.
 async fn same_content(committer: &Committer, version: u64, last: u64) -> Result<u64, Error> {
     let mut seq = version;
     while seq < last && !committer.log().known(seq + 1).await?.is_version() {
@@ -109,7 +110,7 @@ async fn same_content(committer: &Committer, version: u64, last: u64) -> Result<
     Ok(seq)
 }
 
-/// Returns the number in front of the oldest of the `keep` newest versions.
+/// Returns the number before the oldest of the `keep` newest versions.
 async fn behind_newest(committer: &Committer, head: &Record, keep: u64) -> Result<u64, Error> {
     let (mut seq, mut kept) = (head.seq, 0);
     while seq > 0 {

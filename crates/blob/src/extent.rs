@@ -1,16 +1,17 @@
-//! What a version's bytes are made of: frames, extents of frames in one pack, spans that stand for a node's content, and the
-//! names of packs and nodes. Owns how a range is clipped out of them without reading anything. Their bytes are in `layout`.
+//! The parts of a version: frames, extents of frames in one pack, spans that stand for the content
+//! of a node, and the names of packs and nodes. Owns how they are clipped to a range, which reads
+//! nothing. Their encoding is in `layout`. Plain values; no I/O.
 
 use bytes::Bytes;
 
-/// Bytes of data in a frame; only the last frame of a write may have less. A frame is one unit of policy and codec, and as
-/// large as a group of a pool, so that a pool can take it as it is stored.
+/// Bytes of data in a frame; only the last frame of a write may have fewer. A frame is one unit of
+/// policy and codec, and as large as a group of a pool, so that a pool can take its stored form.
 pub const FRAME_BYTES: u32 = codec::UNIT_BYTES_MAX as u32;
 
-/// Frames in an extent: what a pack of 64 MiB holds when none of them shrinks, four times over for those that do.
+/// Frames in an extent: four times as many as a pack of 64 MiB holds when none of them compresses.
 pub const EXTENT_FRAMES_MAX: usize = 2048;
 
-/// Bytes of an encoded node: two requests' worth of latency at most, and a fan-out of about 500 spans.
+/// Bytes of an encoded node: at most the latency of two requests, and a fan-out of about 500 spans.
 pub const NODE_BYTES_MAX: u32 = 32 << 10;
 
 /// Levels of nodes: with a fan-out of 100 or more, far more than the largest blob needs.
@@ -20,10 +21,11 @@ pub const LEVEL_MAX: u8 = 12;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Session(pub u128);
 
-/// Names a pack.
+/// The name of a pack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PackRef {
-    /// Which incarnation it belongs to: 0 is the blob's own, others are numbers in the record's list of origins (clones).
+    /// The incarnation that owns it: 0 is the blob itself, other numbers index the record's list of
+    /// origins (clones).
     pub origin: u16,
     /// The head of the log when the session began.
     pub born: u64,
@@ -40,12 +42,12 @@ impl PackRef {
     }
 }
 
-/// One frame as it is stored.
+/// A stored frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Frame {
-    /// Bytes in the pack, below 2^24. None: the frame is all zeroes.
+    /// Bytes in the pack, below 2^24; 0 for a frame of zeroes.
     pub stored: u32,
-    /// Number of its codec in the format.
+    /// Number of the codec in the format.
     pub codec: codec::CodecId,
     /// `format::fragment_checksum` of the stored bytes as those of object 0, epoch 0, block 0.
     pub crc: u32,
@@ -55,16 +57,16 @@ impl Frame {
     /// A frame of zeroes, which takes no bytes.
     pub const ZERO: Self = Self { stored: 0, codec: codec::CodecId::RAW, crc: 0 };
 
-    /// Whether it is all zeroes.
+    /// Returns whether it is all zeroes.
     pub const fn is_zero(&self) -> bool {
         self.stored == 0
     }
 }
 
-/// Where the stored bytes of an extent are.
+/// The location of an extent's stored bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
-    /// In a pack, one frame behind the other.
+    /// In a pack, the frames one after another.
     Pack {
         /// The pack.
         pack: PackRef,
@@ -75,14 +77,14 @@ pub enum Place {
     Inline(Bytes),
 }
 
-/// A run of frames in one place, and the part of them that shows.
+/// A run of frames in one place, and the part of them that is visible.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Extent {
     /// Byte of the blob (or of the node's content) where it begins.
     pub start: u64,
-    /// Bytes of data that show.
+    /// Visible bytes of data.
     pub len: u64,
-    /// Bytes of the first frame's data that do not show; less than the frame has.
+    /// Bytes of the first frame's data before the visible part; less than the frame has.
     pub skip: u32,
     /// Bytes of data in the last frame, 1 to [`FRAME_BYTES`]; all others have [`FRAME_BYTES`].
     pub tail: u32,
@@ -93,12 +95,12 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// Returns bytes of data in frame `index`.
+    /// Returns the bytes of data in frame `index`.
     pub fn raw_len(&self, index: usize) -> u32 {
         if index + 1 == self.frames.len() { self.tail } else { FRAME_BYTES }
     }
 
-    /// Returns the bytes that all its frames take.
+    /// Returns the stored bytes of all its frames.
     pub fn stored_len(&self) -> u64 {
         self.frames.iter().map(|frame| u64::from(frame.stored)).sum()
     }
@@ -130,13 +132,14 @@ impl Extent {
 pub struct NodeHash(pub u128);
 
 impl NodeHash {
-    /// Hashes.
+    /// Hashes the bytes of a node.
     pub fn of(bytes: &[u8]) -> Self {
         Self(xxhash_rust::xxh3::xxh3_128(bytes))
     }
 }
 
-/// Names a node: a list of pieces that was moved out of a record. The hash makes the record authenticate all below it.
+/// The name of a node: a list of pieces that was moved out of a record. Because of the hash, the
+/// record authenticates everything below it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeRef {
     /// The pack that it is in.
@@ -149,18 +152,20 @@ pub struct NodeRef {
     pub hash: NodeHash,
 }
 
-/// A range whose pieces are in a node. Their starts count from the node's own beginning: so a span can be shifted (an append
-/// that lost a race) and clipped (a write over it) without reading the node.
+/// A range whose pieces are in a node. Their offsets are relative to the node, so a span can be
+/// shifted (an append that lost a race) and clipped (a later write over it) without reading the
+/// node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
     /// Byte of the blob (or of the parent's content) where it begins.
     pub start: u64,
-    /// Bytes of data that show.
+    /// Visible bytes of data.
     pub len: u64,
-    /// Bytes of the node's content in front of those.
+    /// Bytes of the node's content before the visible part.
     pub skip: u64,
-    /// 1 if the node holds extents only, else one more than the highest level of its spans; at most [`LEVEL_MAX`]. A reader
-    /// that finds a level that does not fall refuses the node, so no damage makes it walk for ever.
+    /// 1 if the node contains extents only, else one more than the highest level of its spans; at
+    /// most [`LEVEL_MAX`]. A reader refuses a node whose children do not have lower levels, so
+    /// damage cannot make it loop.
     pub level: u8,
     /// The node.
     pub node: NodeRef,
@@ -184,7 +189,7 @@ impl Piece {
         }
     }
 
-    /// Returns bytes of data that show; never 0.
+    /// Returns the visible bytes of data; never 0.
     pub const fn len(&self) -> u64 {
         match self {
             Self::Extent(extent) => extent.len,
@@ -192,17 +197,17 @@ impl Piece {
         }
     }
 
-    /// Tells whether nothing shows; never so in a layout.
+    /// Returns whether nothing is visible; always false in a layout.
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Returns the byte behind it.
+    /// Returns the byte after its last one.
     pub const fn end(&self) -> u64 {
         self.start() + self.len()
     }
 
-    /// Returns 0 for an extent, the level of a span.
+    /// Returns the level of a span; 0 for an extent.
     pub const fn level(&self) -> u8 {
         match self {
             Self::Extent(_) => 0,
@@ -219,7 +224,7 @@ impl Piece {
         }
     }
 
-    /// Returns the pack that it names, to give it another origin.
+    /// Returns the pack that it names, so that the caller can change its origin.
     pub const fn pack_mut(&mut self) -> Option<&mut PackRef> {
         match self {
             Self::Extent(Extent { place: Place::Pack { pack, .. }, .. }) => Some(pack),
@@ -228,7 +233,7 @@ impl Piece {
         }
     }
 
-    /// Returns the part of it from `from` to before `to`; `None` if they have no byte in common.
+    /// Returns the part of it in `from..to`; `None` if they do not overlap.
     pub fn clip(&self, from: u64, to: u64) -> Option<Self> {
         let (from, to) = (from.max(self.start()), to.min(self.end()));
         if from >= to {

@@ -1,7 +1,7 @@
-//! Reading packs: which object a pack is, how often a request is repeated, and that nothing leaves
-//! here unverified. Owns the one rule of damage: bytes whose checksum does not match are fetched
-//! once more, because the link may have turned them over; then the error names the pack and the
-//! place. Nothing is ever replaced by zeroes.
+//! Reading packs: the object for a pack, how often a request is repeated, and verification of all
+//! data. Owns the rule for damage: bytes that fail their checksum are fetched once more, because
+//! the link may have corrupted them; then the error names the pack and the offset. Nothing is ever
+//! replaced with zeroes. A fetcher has no mutable state, and any task may use it.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,26 +18,26 @@ use crate::record::Record;
 use crate::told::is_absent;
 use crate::world::{World, is_in_vain};
 
-/// How often a request of data is made: with the pauses in between about 5 s, and the client below
-/// repeats those that broke off.
+/// Tries of a data request: about 5 s with the pauses in between. The client below also repeats
+/// requests that broke off.
 const TRIES: u32 = 8;
 
-/// How often an object is asked for that the store denies: a store that has just lost a node may
-/// deny one for a moment.
+/// Tries for an object that the store reports as missing: a store that has just lost a node may do
+/// so for a moment.
 const DENIED_TRIES: u32 = 4;
-/// Try after which the object's size is asked for: one that is too short will not grow.
+/// Try after which the object's size is checked: an object that is too short will not grow.
 const SIZED_TRY: u32 = 2;
 
-/// Bytes of a range up to which it is kept in a cache outside: what a few small reads need. A long
-/// read would only drive out the rest.
+/// Longest range that is kept in an external cache: enough for a few small reads. Longer reads
+/// would only evict the rest.
 const CACHED_BYTES_MAX: u64 = 1 << 20;
 
-/// Keeps parts of packs outside of memory, by name. Packs never change, so nothing is ever taken
-/// back; what comes out is verified as what comes from the store is.
+/// A cache for parts of packs outside of memory, by name. Packs never change, so entries are never
+/// invalidated. Data from the cache is verified as data from the store is.
 pub trait StoredCache: Send + Sync + std::fmt::Debug {
-    /// Returns the bytes that were kept under a name.
+    /// Returns the bytes stored under a name.
     fn get(&self, name: &str) -> Option<Bytes>;
-    /// Keeps bytes; a cache that fails only costs asking again.
+    /// Stores bytes. A failure costs only another request later.
     fn put(&self, name: &str, bytes: &Bytes);
 }
 
@@ -45,7 +45,7 @@ pub trait StoredCache: Send + Sync + std::fmt::Debug {
 #[derive(Debug, Clone)]
 pub(crate) struct Fetcher {
     pub(crate) world: World,
-    /// The client for data: without a limit on the whole time of a request.
+    /// The client for data: without a limit on the total time of a request.
     pub(crate) data: Arc<dyn ObjectStore>,
     pub(crate) key: BlobKey,
     pub(crate) inc: Inc,
@@ -53,21 +53,23 @@ pub(crate) struct Fetcher {
 }
 
 impl Fetcher {
-    /// Returns the key of the object that a pack is.
+    /// Returns the key of the object that holds a pack.
     pub(crate) fn path(&self, record: &Record, pack: &PackRef) -> Result<Path, Error> {
         let Some(index) = usize::from(pack.origin).checked_sub(1) else {
             return Ok(self.key.pack(self.inc, pack));
         };
-        let unknown = || Error::damaged(format!("record {}", record.seq), format!("it has no origin {}", pack.origin));
+        let unknown =
+            || Error::damaged(format!("record {}", record.seq), format!("there is no origin {}", pack.origin));
         let origin = record.origins.get(index).ok_or_else(unknown)?;
         if origin.location.contains("://") {
-            let why = format!("part of this version is in another store, at {}: copy it here", origin.location);
+            let why =
+                format!("part of this version is in another store, at {}: copy it to this store", origin.location);
             return Err(Error::Refused(why));
         }
         Ok(BlobKey::new(Path::from(origin.location.as_str())).pack(origin.inc, pack))
     }
 
-    /// Returns bytes of an object, from the cache if they are there.
+    /// Returns a range of an object, from the cache if it is there.
     pub(crate) async fn cached(&self, path: &Path, range: Range<u64>) -> Result<Bytes, Error> {
         let Some(cache) = self.cache.as_ref().filter(|_| range.end - range.start <= CACHED_BYTES_MAX) else {
             return self.range(path, range).await;
@@ -81,14 +83,14 @@ impl Fetcher {
         Ok(bytes)
     }
 
-    /// Returns bytes of an object, as many as were asked for, from the store.
+    /// Returns a range of an object from the store, with exactly the requested length.
     pub(crate) async fn range(&self, path: &Path, range: Range<u64>) -> Result<Bytes, Error> {
         let mut tries = 0;
         loop {
             let error = match self.data.get_range(path, range.clone()).await {
                 Ok(bytes) if bytes.len() as u64 == range.end - range.start => return Ok(bytes),
                 Ok(bytes) => {
-                    let detail = format!("{} bytes came of {}", bytes.len(), range.end - range.start);
+                    let detail = format!("received {} of {} bytes", bytes.len(), range.end - range.start);
                     object_store::Error::Generic { store: "blob", source: detail.into() }
                 }
                 Err(error) => error,
@@ -102,7 +104,8 @@ impl Fetcher {
                 && let Ok(about) = self.data.head(path).await
                 && about.size < range.end
             {
-                let detail = format!("it has {} bytes, and {} to {} are needed", about.size, range.start, range.end);
+                let detail =
+                    format!("it has {} bytes, but bytes {} to {} are needed", about.size, range.start, range.end);
                 return Err(Error::damaged(path.to_string(), detail));
             } else if tries == TRIES || is_in_vain(&error, tries) {
                 return Err(Error::store(format!("reading {path}"), error));
@@ -111,7 +114,7 @@ impl Fetcher {
         }
     }
 
-    /// Returns all bytes of an object, which is a pack and so of 64 MiB and a table at most.
+    /// Returns a whole object, which is a pack: at most 64 MiB and a table.
     pub(crate) async fn whole(&self, path: &Path) -> Result<Bytes, Error> {
         let mut tries = 0;
         loop {
@@ -133,7 +136,7 @@ impl Fetcher {
         }
     }
 
-    /// Returns the bytes of a node, whose hash matches.
+    /// Returns the bytes of a node, whose hash has been verified.
     pub(crate) async fn node(&self, record: &Record, node: &NodeRef) -> Result<Bytes, Error> {
         let path = self.path(record, &node.pack)?;
         let range = u64::from(node.offset)..u64::from(node.offset) + u64::from(node.len);
@@ -149,7 +152,7 @@ impl Fetcher {
 }
 
 impl Error {
-    /// Names an object whose bytes are not what they should be.
+    /// Wraps a fault in the bytes of an object.
     pub(crate) fn damaged(what: String, detail: String) -> Self {
         Self::Damaged { what, source: FormatError::new("blob", detail) }
     }

@@ -1,12 +1,13 @@
-//! This machine's file system as a store. It makes directories as it needs them, as its client
-//! does, but for a record that has one before it: that is written into the directory of the log,
-//! which is held open meanwhile, or not at all. So a client that has a blob open whose directory
-//! was taken away leaves nothing in its place.
+//! This machine's file system as a store. It creates directories on demand, as its client does,
+//! except for a record that has a predecessor: that is written into the log's existing directory,
+//! which is held open during the write, or not at all. So a client with an open blob whose
+//! directory was deleted creates nothing in its place. Any number of tasks and processes may use
+//! it.
 //!
-//! Objects that must not be overwritten are created here, and not by the client. A file is written
-//! under a name that no other process ever uses and then gets its own name. The client's numbers
-//! are used again once a collector has removed the file of a killed process, and a process that was
-//! only slow would publish the half-written file of another one.
+//! Objects that must not be overwritten are created here, not by the client. A file is written
+//! under a temporary name that no other process ever uses, and is then renamed. The client reuses
+//! its temporary names after a collector has removed the file of a killed process, so a process
+//! that was merely slow would publish a half-written file of another one.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -27,23 +28,23 @@ use object_store::{
 
 use crate::names::number_behind_first;
 
-/// What the client of files calls itself in errors.
+/// Name of the file client in its errors.
 const STORE: &str = "LocalFileSystem";
 
-/// Why a record was not written: its log is not there.
+/// The reason why a record was not written: its log is missing.
 #[derive(Debug, thiserror::Error)]
 #[error("the directory of the blob's log is gone")]
 pub(crate) struct NoLog;
 
-/// How often a file is created whose directory, or which itself, is removed meanwhile.
+/// Attempts to create a file when it, or its directory, is removed at the same time.
 const CREATE_TRIES: u32 = 3;
 
-/// Files.
+/// The file system as a store.
 #[derive(Debug)]
 pub(crate) struct Files(LocalFileSystem);
 
 impl Files {
-    /// Takes all of the file system. An acknowledged object is on the disk; a directory goes with
+    /// Opens the whole file system. An acknowledged object is on disk; a directory is removed with
     /// its last object.
     pub(crate) fn new() -> Self {
         Self(LocalFileSystem::new().with_fsync(true).with_automatic_cleanup(true))
@@ -56,12 +57,12 @@ impl std::fmt::Display for Files {
     }
 }
 
-/// Tells whether an error says that a log is not there any more.
+/// Returns whether an error means that a log is missing.
 pub(crate) fn is_without_log(error: &Error) -> bool {
     matches!(error, Error::NotFound { source, .. } if source.is::<NoLog>())
 }
 
-/// Creates a file and makes it durable. Its directory is made as well, unless it must be there.
+/// Creates a file durably. Creates its directory as well, unless that must exist.
 fn create(path: &FilePath, payload: &PutPayload, must_be_there: bool) -> Result<PutResult> {
     let other = |source: std::io::Error| Error::Generic { store: STORE, source: Box::new(source) };
     let no_log = || Error::NotFound { path: path.display().to_string(), source: Box::new(NoLog) };
@@ -76,7 +77,7 @@ fn create(path: &FilePath, payload: &PutPayload, must_be_there: bool) -> Result<
             Err(source) if source.kind() == ErrorKind::AlreadyExists && path.exists() => {
                 return Err(Error::AlreadyExists { path: path.display().to_string(), source: Box::new(source) });
             }
-            // Another process removed the directory, which was empty, or a collector the file.
+            // Another process removed the empty directory, or a collector removed the file.
             Err(source) if source.kind() == ErrorKind::NotFound && tries < CREATE_TRIES => {}
             Err(source) if source.kind() == ErrorKind::NotFound && must_be_there => return Err(no_log()),
             Err(source) => return Err(other(source)),
@@ -84,19 +85,19 @@ fn create(path: &FilePath, payload: &PutPayload, must_be_there: bool) -> Result<
     }
 }
 
-/// Creates a file in a directory, which is held open meanwhile, and makes both durable.
+/// Creates a file in a directory, which is held open during the write, and makes both durable.
 #[allow(clippy::disallowed_methods, reason = "it is the store, in whose place tests have others")]
 fn create_within(directory: &FilePath, name: &str, payload: &PutPayload, must_be_there: bool) -> std::io::Result<()> {
     if !must_be_there {
         make_directory(directory)?;
     }
     let held = File::open(directory)?;
-    // Through the handle: another directory that comes to this place is not the blob's.
+    // Through the handle: a new directory at this path would not be the blob's.
     let handle = PathBuf::from(format!("/proc/self/fd/{}", held.as_raw_fd()));
     let place = if FilePath::new("/proc/self/fd").is_dir() { handle } else { directory.to_owned() };
     let mut number = [0; 8];
     SystemEntropy.fill(&mut number)?;
-    // Named as the client of files names half-written ones: it lists none of these.
+    // Named like the client's own half-written files, which it does not list.
     let staged = place.join(format!("{name}#{}", u64::from_le_bytes(number)));
     let mut file = OpenOptions::new().write(true).create_new(true).open(&staged)?;
     let written = payload.iter().try_for_each(|part| file.write_all(part)).and_then(|()| file.sync_all());
@@ -105,7 +106,7 @@ fn create_within(directory: &FilePath, name: &str, payload: &PutPayload, must_be
     linked.and_then(|()| held.sync_all())
 }
 
-/// Makes a directory and those above it that are missing, and makes each durable.
+/// Creates a directory and its missing parents, each durably.
 #[allow(clippy::disallowed_methods, reason = "it is the store, in whose place tests have others")]
 fn make_directory(directory: &FilePath) -> std::io::Result<()> {
     let made = match std::fs::create_dir(directory) {
@@ -196,7 +197,7 @@ mod tests {
             let (files, path) = (&files, record(seq));
             async move { files.put_opts(&path, Bytes::from_static(bytes).into(), options).await }
         };
-        // The first one brings its directory along.
+        // The first record creates its directory.
         create(1, b"one").await.unwrap();
         create(2, b"two").await.unwrap();
         assert!(matches!(create(2, b"other").await, Err(Error::AlreadyExists { .. })));
@@ -213,7 +214,8 @@ mod tests {
         assert!(!dir.join("b").exists(), "and nothing is made there");
     }
 
-    /// A collector removes files that look left over, a rival begins, and the slow process goes on.
+    /// A collector removes files that look abandoned, a rival begins, and the slow process
+    /// continues.
     #[test]
     fn names_of_half_written_files_are_never_used_again() {
         let dir = TempDir::new("staged");
@@ -239,7 +241,7 @@ mod tests {
         let won = rivals.into_iter().map(|rival| rival.join().unwrap()).filter(|won| *won).count();
         collector.join().unwrap();
         assert!(won <= 1, "{won} of 8 rivals created the same file");
-        // One that is asked alone is always done.
+        // A single caller always succeeds.
         let again = create(&path, &part, false);
         assert!(if won == 1 { again.is_err() } else { again.is_ok() }, "{won}: {again:?}");
         assert_eq!(std::fs::read(&path).unwrap(), b"whole");

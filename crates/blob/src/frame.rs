@@ -1,9 +1,10 @@
-//! From data to frames: which codec each frame gets, and its stored bytes. Owns what the policy remembers between the frames of an
-//! upload. A frame that does not shrink keeps the caller's bytes: they are not copied.
+//! From data to frames: the codec of each frame, and its stored bytes. Owns the policy's memory
+//! across the frames of an upload. A frame that does not compress keeps the caller's bytes, which
+//! are not copied.
 //!
-//! An upload has several *lanes*, one for each thread that compresses. Each has the policy's memory of a region and its own
-//! table of what was learned, because neighbouring frames are usually alike, and a lock for each frame would cost more than it
-//! saves.
+//! An upload has several *lanes*, one for each compressing thread. Each lane has its own copy of
+//! the policy's memory of a region and its own table of results: neighbouring frames are usually
+//! alike, and a lock per frame would cost more than it saves.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,8 +22,9 @@ use units::{BLOCK_BYTES, BlockIndex, Epoch, ObjectId};
 
 use crate::extent::{FRAME_BYTES, Frame};
 
-/// Returns the checksum of a frame's stored bytes: those of object 0, epoch 0, block 0, so that a pool gives it another identity
-/// without summing the bytes again. `raw_len` is the frame's length in data.
+/// Returns the checksum of a frame's stored bytes as those of object 0, epoch 0, block 0, so that a
+/// pool can change the identity without another pass over the bytes. `raw_len` is the length of the
+/// frame's data.
 pub fn frame_checksum(codec: CodecId, raw_len: u32, stored: &[u8]) -> u32 {
     let count = raw_len.div_ceil(BLOCK_BYTES as u32) as u8;
     let identity =
@@ -30,23 +32,23 @@ pub fn frame_checksum(codec: CodecId, raw_len: u32, stored: &[u8]) -> u32 {
     fragment_checksum(&identity, stored)
 }
 
-/// How data is to be stored: the properties of a pool that make sense for a blob.
+/// How data is stored: the properties of a pool that make sense for a blob.
 #[derive(Debug, Clone, Default)]
 pub struct Encoding {
     settings: Settings,
     rules: Rules,
 }
 
-/// What holds for the frames of one upload.
+/// The choice of codecs for the frames of one upload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Choice {
-    /// One codec for all.
+    /// One codec for all frames.
     Fixed(Codec),
-    /// Frame by frame.
+    /// Chosen for each frame.
     Auto(Auto),
 }
 
-/// Properties that a blob's upload knows, for messages. Beside them there are `rule.TYPE`.
+/// Properties of an upload, for messages. In addition there is `rule.TYPE`.
 pub const ENCODING_KEYS: [&str; 4] = ["compression", "mode", "candidates", "min-saving"];
 
 impl Encoding {
@@ -63,7 +65,7 @@ impl Encoding {
         Ok(Self { settings: resolved.settings, rules: resolved.rules })
     }
 
-    /// Decides for an upload by the name of its file and its first bytes, as far as the rules know them.
+    /// Decides for an upload, by the file's name and its first bytes as far as the rules use them.
     pub fn choose(&self, name: &str, head: &[u8]) -> Choice {
         let by_rule = || match self.rules.find(name, head, self.settings.mode)?.choice {
             RuleChoice::Codec(codec) => Some(codec),
@@ -80,24 +82,25 @@ impl Encoding {
         self.settings.auto().candidates.as_slice().to_vec()
     }
 
-    /// Returns the least saving for which a frame is compressed, in thousandths.
+    /// Returns the smallest saving for which a frame is compressed, in thousandths.
     pub const fn min_saving_permille(&self) -> u32 {
         self.settings.min_saving_permille
     }
 }
 
-/// A frame with its bytes.
+/// An encoded frame and its bytes.
 #[derive(Debug, Clone)]
 pub struct Encoded {
-    /// How it is stored.
+    /// Its entry in an extent.
     pub frame: Frame,
     /// Bytes of data, at most [`FRAME_BYTES`].
     pub raw_len: u32,
-    /// What is stored; the caller's own bytes if the frame is raw.
+    /// The stored bytes; the caller's own if the frame is raw.
     pub stored: Bytes,
 }
 
-/// Compresses the frames of one upload, on as many threads as call it.
+/// Compresses the frames of one upload. Any thread may call it, and each call uses a lane of its
+/// own.
 pub struct Encoder {
     choice: Choice,
     min_saving_permille: u32,
@@ -111,7 +114,7 @@ impl std::fmt::Debug for Encoder {
     }
 }
 
-/// What one thread works with.
+/// The state of one thread.
 struct Lane {
     workspace: Workspace,
     table: PlainTable,
@@ -135,14 +138,14 @@ impl Lane {
 }
 
 impl Encoder {
-    /// Makes an encoder for one upload.
+    /// Creates an encoder for one upload.
     pub fn new(choice: Choice, min_saving_permille: u32, clock: Arc<dyn Clock>) -> Self {
         Self { choice, min_saving_permille, clock, idle: Mutex::default() }
     }
 
     /// Encodes frames in order. Takes CPU time: 0.3 to 50 ms a frame, by codec.
     pub fn encode(&self, frames: Vec<Bytes>) -> Vec<Encoded> {
-        // The guard must not live on: other threads take lanes of their own meanwhile.
+        // The guard must be dropped here: other threads take their lanes at the same time.
         let idle = self.idle.lock().pop();
         let mut lane = idle.unwrap_or_else(Lane::new);
         let encoded = frames.into_iter().map(|raw| self.encode_one(&mut lane, raw)).collect();
@@ -205,15 +208,15 @@ impl Attempts for LaneAttempts<'_> {
     }
 }
 
-/// Cuts a stream of bytes into frames, counted from its start. Whole frames within one piece are slices of it; only frames that
-/// lie across pieces are gathered.
+/// Cuts a stream of bytes into frames, counted from its start. Whole frames within one piece are
+/// slices of it; only frames that cross pieces are copied.
 #[derive(Debug, Default)]
 pub struct Framer {
     pending: Vec<u8>,
 }
 
 impl Framer {
-    /// Takes the next piece and hands out the frames that are full.
+    /// Adds the next piece and appends the frames that are complete to `full`.
     pub fn push(&mut self, mut piece: Bytes, full: &mut Vec<Bytes>) {
         let frame = FRAME_BYTES as usize;
         if !self.pending.is_empty() {
@@ -232,8 +235,8 @@ impl Framer {
         }
     }
 
-    /// Takes zeroes and hands out the frame that they fill; returns how many whole frames of zeroes
-    /// are behind it.
+    /// Adds zeroes and appends the frame that they complete to `full`; returns the number of whole
+    /// frames of zeroes after it.
     pub fn push_zeroes(&mut self, mut len: u64, full: &mut Vec<Bytes>) -> u64 {
         let frame = FRAME_BYTES as usize;
         if !self.pending.is_empty() {

@@ -1,21 +1,21 @@
 //! Garbage collection: deletes packs that no live version names. It takes no lock, trusts no clock,
-//! and runs beside any number of writers and other collectors. The steps:
+//! and runs concurrently with any number of writers and other collectors. The steps:
 //!
-//! 1. *Mark*: with record `h` in hand, list the pins, then the packs that may be dead (`swept` says
-//!    which sessions these are), and strike off those that a live or pinned version names and those
+//! 1. *Mark*: with record `h` known, list the pins, then the packs that may be dead (`swept` limits
+//!    the sessions). Remove from the list those that a live or pinned version names, and those
 //!    whose session was born at or after a record `b`, chosen so that honest uploads have the time
 //!    they need.
-//! 2. *Fence*: commit a record `f` that says that sessions born before `b` may commit no more.
-//! 3. *Look again*: strike off what the records from `h + 1` to `f` name.
-//! 4. *Sweep*: delete the rest; then bury the expired records, which leaves their operations and
-//!    their keys.
+//! 2. *Fence*: commit a record `f` after which sessions born before `b` may not commit.
+//! 3. *Check again*: remove from the list the packs that records `h + 1` to `f` name.
+//! 4. *Sweep*: delete the remaining packs; then bury the expired records, which leaves their
+//!    operations and their keys.
 //!
-//! A commit behind `f` was made by a writer that has read the fence, so it names no pack of an
-//! older session for the first time; one in front of `f` was read in step 3. A version that was
-//! dead at `h` stays dead, because every record carries which versions are expired, and a tag or a
-//! restore is refused by the record that it is built on; a pin that step 1 does not list is refused
-//! by record `h` (`pins`). So nothing can ever name again a pack that step 4 deletes. The clock
-//! only decides how long an upload may take before it has to begin again.
+//! A commit after `f` was made by a writer that has read the fence, so it does not name a pack of
+//! an older session for the first time; a commit before `f` was read in step 3. A version that is
+//! dead at `h` stays dead: every record carries the set of expired versions, and a tag or a restore
+//! is refused by the record on which it is built. A pin that step 1 does not list is refused by
+//! record `h` (`pins`). So a pack that step 4 deletes can never be named again. The clock only
+//! decides how long an upload may take before it must start over.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -38,28 +38,27 @@ use crate::told::is_absent;
 use crate::walk::Named;
 use crate::world::{READ_TRIES, is_in_vain};
 
-/// Records that one run buries: each costs a read and a write, and the next run goes on.
+/// Records buried by one run: each costs a read and a write, and the next run continues.
 const BURIALS_MAX: usize = 1000;
-/// Objects that are deleted with one request, where the store can do that: what S3 takes.
+/// Objects deleted by one request where the store supports that: the limit of S3.
 const BULK: usize = 1000;
-/// Requests per second that deletions and burials take, unless told otherwise.
+/// Default rate of deletions and burials, in requests per second.
 pub(crate) const PER_SECOND: u32 = 100;
 
-/// How to collect.
+/// Options of a collection.
 #[derive(Debug, Clone)]
 pub struct GcOptions {
-    /// Uploads that began longer ago, by the clocks of the writers, are fenced and have to begin
-    /// again.
+    /// Uploads that began longer ago, by the clocks of the writers, are fenced and must start over.
     pub upload_max: Duration,
-    /// Versions that were given up a shorter time ago, by these clocks, can still be read to the
+    /// Versions that expired more recently than this, by the same clocks, can still be read to the
     /// end.
     pub grace: Duration,
-    /// Look at every pack and every version, not only at those that are new since the last run.
+    /// Examine every pack and every version, not only the changes since the last run.
     pub full: bool,
-    /// Only tell what would be deleted.
+    /// Only report; delete nothing.
     pub dry_run: bool,
-    /// Requests per second that deletions and burials may take: they must not starve what users
-    /// wait for.
+    /// Rate limit of deletions and burials in requests per second, so that they do not delay users'
+    /// requests.
     pub requests_per_s: u32,
 }
 
@@ -71,45 +70,43 @@ impl Default for GcOptions {
     }
 }
 
-/// What a run did, or would do.
+/// The result of a run, or of a dry run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GcReport {
-    /// Whether every pack was looked at, not only those that are new or lost a version since the
+    /// Whether every pack was examined, not only those that are new or lost a version since the
     /// last run.
     pub full: bool,
-    /// Packs that were looked at.
+    /// Packs examined.
     pub packs: u64,
     /// Packs deleted, or to be deleted in a dry run.
     pub deleted: u64,
-    /// Bytes of these.
+    /// Bytes of the deleted packs.
     pub bytes: u64,
-    /// Packs that no version needs, and that may belong to an upload under way.
+    /// Packs that no version needs but that may belong to an upload in progress.
     pub young: u64,
-    /// Versions that are given up, and may have readers.
+    /// Expired versions that may still have readers.
     pub in_grace: u64,
-    /// Packs that the store would not delete: an object lock, or a policy. The next run tries
-    /// again.
+    /// Packs that the store refused to delete because of an object lock or a policy. The next run
+    /// tries again.
     pub refused: u64,
-    /// The first refusal, as the store words it.
+    /// The first refusal, in the store's words.
     pub refusal: Option<String>,
     /// Records buried.
     pub buried: u64,
-    /// The record with the fence; none in a dry run, and when nothing is to be deleted.
+    /// Number of the record with the fence; none in a dry run, or when there is nothing to delete.
     pub fence: Option<u64>,
 }
 
 /// Collects garbage of a blob.
 ///
-/// # Errors
-/// When the store fails. Nothing is deleted that a live version names, however often and wherever a
-/// run is broken off.
+/// When the store fails. A run may be interrupted at any point without a live version losing data.
 pub async fn gc(committer: &Committer, options: &GcOptions) -> Result<GcReport, Error> {
     let log = committer.log();
     let head = committer.refresh().await?;
     let swept = if options.full { None } else { Swept::read(log).await? };
     let full = swept.as_ref().is_none_or(Swept::is_full_due);
     let swept = swept.unwrap_or_default();
-    // Only now that record `h` is in hand: a pin that this list lacks is refused by that record.
+    // Only now that record `h` is known: a pin missing from this list is refused by that record.
     let pinned = log.pinned().await?;
     let kept = Kept::of(log, &head, pinned, options.grace).await?;
     let mut named = Named::by(log, kept.versions(&head)).await?;
@@ -166,12 +163,11 @@ pub async fn gc(committer: &Committer, options: &GcOptions) -> Result<GcReport, 
     Ok(report)
 }
 
-/// Which versions are kept: those that live or have a pin, and those that lived until a short time
-/// ago.
+/// The versions to retain: those that are live or pinned, and those that were live until recently.
 struct Kept {
-    /// The newest record that is older than the grace.
+    /// The newest record that is older than the grace period.
     then: std::sync::Arc<Record>,
-    /// The versions that have pins.
+    /// Pinned versions.
     pinned: BTreeSet<u64>,
 }
 
@@ -188,7 +184,8 @@ impl Kept {
         let mut seq = log.older_than(head, 0, grace).await?;
         loop {
             let then = log.known(seq).await?;
-            // A tombstone does not tell what lived then; an older record keeps more.
+            // A tombstone does not list the versions that were live then. An older record retains
+            // more.
             if !then.tombstone {
                 return Ok(Self { then, pinned });
             }
@@ -204,26 +201,27 @@ impl Kept {
         self.given_up(head).chain(head.live()).collect::<BTreeSet<u64>>().into_iter().collect()
     }
 
-    /// Returns the versions that are given up and kept all the same.
+    /// Returns the versions that have expired but are retained.
     fn given_up(&self, head: &Record) -> impl Iterator<Item = u64> {
         let expired = head.expired.iter().flat_map(|(first, last)| *first..=*last);
         expired.filter(|seq| !head.is_live(*seq) && self.has(head, *seq))
     }
 
-    /// Returns those of them that are kept only until they can no longer have readers.
+    /// Returns those that are retained only until they can no longer have readers.
     fn in_grace(&self, head: &Record) -> impl Iterator<Item = u64> {
         self.given_up(head).filter(|seq| !self.pinned.contains(seq))
     }
 
-    /// Returns the versions of which nothing is to be kept and that are not buried, oldest first.
+    /// Returns the versions that need not be retained and are not buried yet, oldest first.
     fn dead(&self, head: &Record, swept: &Swept) -> impl Iterator<Item = u64> {
         swept.unburied(&head.expired).filter(|seq| !self.has(head, *seq))
     }
 }
 
 /// Lists the packs that may be dead: those of sessions born at record `from` or later, and those of
-/// sessions with a pack that only versions name which died since the last sweep. A version that
-/// died names all that its neighbours share with it: packs of live ones are not listed for that.
+/// sessions with a pack that is named only by versions that died since the last sweep. A dead
+/// version names everything that it shares with its neighbours: packs of live versions are not
+/// candidates for that reason.
 async fn candidates(log: &Log, from: u64, dead: &[u64], live: &Named) -> Result<Packs, Error> {
     let mut packs = list_packs(log, from).await?;
     if from == 0 {
@@ -241,7 +239,7 @@ async fn candidates(log: &Log, from: u64, dead: &[u64], live: &Named) -> Result<
     Ok(packs)
 }
 
-/// Packs, each with its key and its bytes.
+/// Packs, each with its key and its size in bytes.
 type Packs = BTreeMap<PackRef, (Path, u64)>;
 
 /// Lists the packs of a blob whose sessions were born at record `from` or later.
@@ -249,7 +247,7 @@ pub(crate) async fn list_packs(log: &Log, from: u64) -> Result<Packs, Error> {
     list(log, &log.key.packs(log.inc), from).await
 }
 
-/// Lists the packs below a prefix. Names that are no pack's are left alone.
+/// Lists the packs below a prefix, ignoring objects that are not named like packs.
 async fn list(log: &Log, prefix: &Path, from: u64) -> Result<Packs, Error> {
     let offset = prefix.clone().join(format!("{from:020}"));
     let mut tries = 0;
@@ -284,7 +282,7 @@ fn parse_pack(path: &Path) -> Option<PackRef> {
     Some(PackRef { origin: 0, born: born.parse().ok()?, session, number })
 }
 
-/// What a sweep did.
+/// The result of a sweep.
 #[derive(Debug, Default)]
 pub(crate) struct Sweep {
     pub(crate) deleted: u64,
@@ -294,8 +292,8 @@ pub(crate) struct Sweep {
     pub(crate) refusal: Option<(Path, object_store::Error)>,
 }
 
-/// Deletes objects: many with one request where the store can do that, and one by one what it would
-/// not.
+/// Deletes objects: many with one request where the store supports that, and one by one those that
+/// it refused.
 pub(crate) async fn sweep(log: &Log, all: Vec<(Path, u64)>, requests_per_s: u32) -> Sweep {
     let pace = Duration::from_secs(1) / requests_per_s.max(1);
     let mut sweep = Sweep::default();
@@ -320,7 +318,7 @@ pub(crate) async fn sweep(log: &Log, all: Vec<(Path, u64)>, requests_per_s: u32)
     sweep
 }
 
-/// Deletes an object. One that is gone already is deleted.
+/// Deletes an object. A missing object counts as deleted.
 pub(crate) async fn delete(log: &Log, path: &Path) -> object_store::Result<()> {
     let mut tries = 0;
     loop {
@@ -338,8 +336,8 @@ pub(crate) async fn delete(log: &Log, path: &Path) -> object_store::Result<()> {
     }
 }
 
-/// Puts a tombstone in the place of a dead version's record, which keeps its key and its
-/// operations; tells whether it had not been done.
+/// Replaces the record of a dead version with a tombstone, which keeps its key and its operations.
+/// Returns whether that had not been done already.
 async fn bury(log: &Log, seq: u64) -> Result<bool, Error> {
     let record = log.known(seq).await?;
     if record.tombstone {

@@ -1,15 +1,16 @@
-//! Reading an image by groups of 128 KiB *as they are stored*: a pool takes them without decoding
-//! and encoding them again. Owns which groups can be had so, and how their requests are merged.
+//! Reading groups of 128 KiB of an image *as they are stored*, so that a pool takes them without
+//! decoding and encoding them again. Owns which groups can be read this way, and how requests are
+//! merged. Any task may call it.
 //!
-//! 1. The groups are sorted, and those near each other look up their extents together.
+//! 1. The groups are sorted, and the extents of nearby groups are looked up together.
 //! 2. A group without frames, or with frames of zeroes only, is [`Group::Zero`]: nothing is
 //!    fetched.
-//! 3. A group that is exactly one frame comes as it is stored, with codec and checksum. Frames of
-//!    one pack that lie close to each other come with one request.
-//! 4. A group of any other make comes decoded: several frames, clipped ones, shifted ones.
+//! 3. A group that is exactly one frame is returned as it is stored, with codec and checksum.
+//!    Frames that lie close to each other in one pack are fetched with one request.
+//! 4. Any other group is returned decoded: several frames, clipped frames, shifted frames.
 //! 5. Each checksum is verified. Bytes that do not match are fetched once more, alone.
 //!
-//! Each group has an answer of its own: one that fails does not stop the others.
+//! Each group has its own result: a failure does not affect the others.
 
 use std::sync::Arc;
 
@@ -27,18 +28,18 @@ use crate::record::Record;
 
 /// Bytes of a group.
 const GROUP_BYTES: u64 = FRAME_BYTES as u64;
-/// Groups between two wanted ones up to which their extents are looked up together: 16 MiB of an
-/// image, mostly in one node.
+/// Largest gap, in groups, between two wanted groups whose extents are looked up together: 16 MiB
+/// of an image, usually in one node.
 const APART_MAX: u64 = 128;
 /// Groups of one look-up: the extents of 512 MiB.
 const LOOKUP_MAX: u64 = 4096;
 
-/// A frame as it is stored that holds exactly one group.
+/// A stored frame that holds exactly one group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredGroup {
     /// Its codec.
     pub codec: CodecId,
-    /// Bytes that it decodes to: those of the group.
+    /// Bytes of its decoded data: the length of the group.
     pub data_len: u32,
     /// `format::fragment_checksum` of the bytes as those of object 0, epoch 0, block 0.
     pub crc: u32,
@@ -49,18 +50,18 @@ pub struct StoredGroup {
 /// A group of an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Group {
-    /// All of it reads as zeroes.
+    /// All zeroes.
     Zero,
-    /// As it is stored.
+    /// As stored.
     Stored(StoredGroup),
-    /// Its data: 128 KiB, or as much as is left at the end of the image.
+    /// Decoded data: 128 KiB, or the remainder at the end of the image.
     Plain(Bytes),
 }
 
-/// Why a group could not be had; groups that came with one request share it.
+/// The error of a group; groups that were fetched by one request share it.
 pub type GroupError = Arc<Error>;
 
-/// What a group is made of.
+/// How a group is obtained.
 enum Made {
     Zero,
     Whole(Wanted),
@@ -69,8 +70,8 @@ enum Made {
 }
 
 impl Blob {
-    /// Returns groups of a version by their numbers, in the order of the numbers, as they are
-    /// stored where that can be. All of them are in memory at once: at most 128 KiB each.
+    /// Returns groups of a version by their numbers, in the given order, as stored where possible.
+    /// All of them are in memory at once: at most 128 KiB each.
     pub async fn groups(&self, version: &Record, numbers: &[u64]) -> Vec<Result<Group, GroupError>> {
         let mut answers: Vec<Result<Group, GroupError>> = numbers.iter().map(|_| Ok(Group::Zero)).collect();
         let (mut whole, mut mixed) = (Vec::new(), Vec::new());
@@ -125,7 +126,7 @@ impl Blob {
     ) -> Vec<(usize, Result<StoredGroup, GroupError>)> {
         match self.fetch_together(version, &request).await {
             Ok(fetched) => fetched,
-            // An object that is too short, or not there, fails each frame by itself.
+            // An object that is too short or missing fails each frame separately.
             Err(error) if request.len() > 1 && error.cause() == Cause::Damaged => {
                 let mut fetched = Vec::with_capacity(request.len());
                 for wanted in &request {
@@ -155,7 +156,7 @@ impl Blob {
         for wanted in request {
             let at = (u64::from(wanted.offset) - base) as usize;
             let part = &bytes[at..at + wanted.frame.stored as usize];
-            // A frame must not keep the bytes of all others in memory.
+            // One frame must not keep the buffer of all others alive.
             let stored = if request.len() == 1 { bytes.clone() } else { Bytes::copy_from_slice(part) };
             let group = match verified(wanted, stored) {
                 Ok(group) => Ok(group),
@@ -166,7 +167,7 @@ impl Blob {
         Ok(fetched)
     }
 
-    /// Fetches a frame alone; `is_second` says that it has come once and did not match.
+    /// Fetches a frame alone. `is_second` means that a first read did not match.
     async fn fetch_again(&self, version: &Record, wanted: &Wanted, is_second: bool) -> Result<StoredGroup, Error> {
         let path = self.fetcher().path(version, &wanted.pack)?;
         let from = u64::from(wanted.offset);
@@ -199,7 +200,7 @@ fn verified(wanted: &Wanted, bytes: Bytes) -> Result<StoredGroup, String> {
     Ok(StoredGroup { codec, data_len: wanted.raw_len, crc, bytes })
 }
 
-/// Places of numbers, sorted by them, in runs whose extents are looked up together.
+/// Sorts the positions of the numbers, in runs whose extents are looked up together.
 fn runs(numbers: &[u64]) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..numbers.len()).collect();
     order.sort_by_key(|at| numbers[*at]);
@@ -217,7 +218,7 @@ fn runs(numbers: &[u64]) -> Vec<Vec<usize>> {
     runs
 }
 
-/// Finds how a group can be had. `at` is its place in the answer.
+/// Finds how a group is obtained. `at` is its position in the result.
 fn make_up(extents: &Layout, size: u64, number: u64, at: usize) -> Result<Made, Error> {
     let from = number.saturating_mul(GROUP_BYTES);
     let whole = from.saturating_add(GROUP_BYTES);
@@ -234,7 +235,7 @@ fn make_up(extents: &Layout, size: u64, number: u64, at: usize) -> Result<Made, 
     if frames.iter().flat_map(|extent| &extent.frames).all(|frame| frame.is_zero()) {
         return Ok(Made::Zero);
     }
-    // Exactly one frame, and all of it.
+    // Exactly one whole frame.
     let [Extent { skip: 0, len, tail, place, frames, .. }] = &frames[..] else {
         return Ok(Made::Mixed { at, from, to });
     };

@@ -1,8 +1,8 @@
-//! A version of a blob as the image of volumes. Owns the pins that keep it while a volume needs it:
-//! a volume is no blob, so nothing but its pool knows when it is gone.
+//! A version of a blob as the image of volumes. Owns the pins that retain it while a volume needs
+//! it: a volume is not a blob, so only its pool knows when it is gone. Any task may call it.
 //!
-//! The order keeps the objects from being deleted under a volume: the version is *pinned* in every
-//! blob whose packs it names, in the name of the volume; then the volume is *made*. The pins go
+//! The order keeps the objects from being deleted: first the version is *pinned* in every blob
+//! whose packs it names, in the volume's name; then the volume is *created*. The pins are removed
 //! when no volume of the pool needs the image any more, or by hand when the pool is gone.
 
 use std::collections::BTreeSet;
@@ -16,7 +16,7 @@ use crate::error::Error;
 use crate::names::{BlobKey, Inc};
 use crate::pins::{Holders, Pin};
 
-/// A version, and the blobs that have its packs.
+/// A version, and the blobs that own its packs.
 #[derive(Debug)]
 pub struct Image {
     blob: Blob,
@@ -39,11 +39,12 @@ impl Image {
         Self::with(connection, blob, version).await
     }
 
-    /// Opens an incarnation that may be gone from its key, if a pin still holds the version.
+    /// Opens an incarnation that may have been removed from its key, if a pin still retains the
+    /// version.
     ///
     /// # Errors
-    /// [`Error::Missing`] when the key never had it; [`Error::Expired`] when the version is given
-    /// up.
+    /// [`Error::Missing`] when the key never had it; [`Error::Expired`] when the version has
+    /// expired.
     pub async fn open_incarnation(
         connection: &Connection,
         key: BlobKey,
@@ -84,22 +85,22 @@ impl Image {
         (Place { committer: self.blob.committer(), location: &self.location }, origins.collect())
     }
 
-    /// Keeps the version for a volume; returns the pins that were made.
+    /// Pins the version for a volume; returns the new pins.
     async fn pin_again(&self, holder: &str) -> Result<Vec<(Place<'_>, Pin)>, Error> {
         let (source, origins) = self.places();
         match pin_everywhere(source, &self.version, &origins, holder, 0).await {
             Err(Error::Removed) => Err(Error::Refused(format!(
-                "{} has objects of a blob that was removed, or was removed itself: copy it with `shale blob cp`",
+                "{} was removed, or uses objects of a blob that was removed: copy it with `shale blob cp`",
                 self.location
             ))),
             pinned => pinned,
         }
     }
 
-    /// Keeps the version for a volume, if it is not kept for it already.
+    /// Pins the version for a volume, unless it is pinned for it already.
     ///
     /// # Errors
-    /// [`Error::Expired`] when it is too late.
+    /// [`Error::Expired`] when it has expired.
     pub async fn pin(&self, holder: &str) -> Result<(), Error> {
         let (source, origins) = self.places();
         for (place, version) in places(source, &self.version, &origins) {
@@ -111,7 +112,7 @@ impl Image {
         Ok(())
     }
 
-    /// Keeps the version for many volumes, for each that it is not kept for already.
+    /// Pins the version for many volumes, except those for which it is pinned already.
     ///
     /// # Errors
     /// As [`pin`](Self::pin).
@@ -128,7 +129,7 @@ impl Image {
         Ok(())
     }
 
-    /// Tells whether the version is kept by any pin, a volume's or a clone's.
+    /// Returns whether the version has any pin, of a volume or of a clone.
     ///
     /// # Errors
     /// When the store fails.
@@ -136,7 +137,7 @@ impl Image {
         self.blob.log().is_pinned(self.version.seq).await
     }
 
-    /// Tells whether the version is kept for a volume.
+    /// Returns whether the version is pinned for a volume.
     ///
     /// # Errors
     /// When the store fails.
@@ -144,11 +145,11 @@ impl Image {
         self.blob.log().is_pinned_for(self.version.seq, holder).await
     }
 
-    /// Keeps the version for a volume, then makes it. A volume that is not made leaves no pin that
-    /// was not there before.
+    /// Pins the version for a volume, then awaits `make`, which creates the volume. If that fails,
+    /// the new pin is removed.
     ///
     /// # Errors
-    /// As [`pin`](Self::pin), and what making it says.
+    /// As [`pin`](Self::pin), and the errors of `make`.
     pub async fn pinned<T, E: From<Error>>(
         &self,
         holder: &str,
@@ -159,21 +160,21 @@ impl Image {
             let _ = self.pin(holder).await;
             return Ok(made);
         }
-        // A pin that is there already may be of a process that was killed before it knew whether it
+        // An existing pin may belong to a process that was killed before it knew whether the pin
         // holds, so another one is made.
         let pins = self.pin_again(holder).await?;
         let made = make.await;
         if made.is_err() {
             for (place, pin) in pins {
-                // The pin that stays when the store is away now only keeps too much; `stat` shows
-                // it.
+                // A pin that stays because the store is unreachable only retains too much; `stat`
+                // shows it.
                 let _ = place.committer.log().remove_pin(&pin).await;
             }
         }
         made
     }
 
-    /// Takes away the pins of volumes that are meant, of whatever version; returns how many.
+    /// Removes the pins of the selected volumes from all versions; returns their number.
     ///
     /// # Errors
     /// When the store fails.
@@ -187,8 +188,8 @@ impl Image {
 }
 
 impl Blob {
-    /// Takes away the pins of this blob that volumes have which are meant; returns how many. Those
-    /// of clones stay: gc knows when these are gone.
+    /// Removes the pins of the selected volumes from this blob; returns their number. Pins of
+    /// clones stay: gc knows when the clones are gone.
     ///
     /// # Errors
     /// When the store fails.
@@ -200,9 +201,9 @@ impl Blob {
         Ok(pins.len() as u64)
     }
 
-    /// Returns the oldest record that has the pieces of the newest version, behind which there are
-    /// only tags, fences and the like: the one that made it, or the one that put its frames in
-    /// another order since. So all who begin as the newest version begin as the same one.
+    /// Returns the oldest record that has the pieces of the newest version, followed only by tags,
+    /// fences and the like: the record that made the version, or the last one that reordered its
+    /// frames. So all volumes that start from the newest version start from the same record.
     pub async fn newest_or_rewritten(&self) -> Result<Entry, Error> {
         let head = self.refresh().await?;
         let is_content = |entry: &Entry| entry.layout == head.layout && entry.size == head.size;

@@ -1,20 +1,25 @@
-//! The layout of a version: a sorted list of pieces that do not overlap. Ranges without a piece read as zeroes. The record of
-//! a version carries one, and each node holds one. Owns how a write is laid over it, and its bytes; reads nothing.
+//! The layout of a version: a sorted list of pieces that do not overlap. Ranges without a piece
+//! read as zeroes. The record of a version carries one, and each node holds one. Owns how a write
+//! is laid over it, and its encoding. Plain values; no I/O.
 //!
-//! This is the design's root and overlay in one list: a commit lays its own pieces over the list, clipping what was below, and
-//! when the encoded list passes [`LAYOUT_BYTES_MAX`] a fold moves neighbouring pieces into a node and puts one span in their
-//! place. A writer that loses a race lays the same pieces over the newer list: nothing is read, merged or uploaded again.
+//! This is the design's root and overlay in one list. A commit lays its own pieces over the list
+//! and clips the ones below. When the encoded list exceeds [`LAYOUT_BYTES_MAX`], a fold moves
+//! neighbouring pieces into a node and replaces them with one span. A writer that loses a race lays
+//! the same pieces over the newer list: nothing is read, merged or uploaded again.
 //!
-//! Bytes of a layout, little-endian: number of packs 2; per pack origin 2, born 8, session 16, number 4; number of pieces 4; per
-//! piece its kind 1, then
+//! Bytes of a layout, little-endian: number of packs 2; per pack origin 2, born 8, session 16,
+//! number 4; number of pieces 4; per piece its kind 1, then
 //!
-//! - kind 1, extent in a pack: start 8, len 8, skip 3, tail - 1 3, pack 2 (place in the list), offset 4, number of frames 2, frames;
-//! - kind 2, extent in the record: start 8, len 8, skip 3, tail - 1 3, number of frames 2, frames, the stored bytes;
+//! - kind 1, extent in a pack: start 8, len 8, skip 3, tail - 1 3, pack 2 (place in the list),
+//!   offset 4, number of frames 2, frames;
+//! - kind 2, extent in the record: start 8, len 8, skip 3, tail - 1 3, number of frames 2, frames,
+//!   the stored bytes;
 //! - kind 3, span: start 8, len 8, skip 8, level 1, pack 2, offset 4, length 4, hash 16.
 //!
-//! A frame is stored length 3, codec 1, checksum 4. Valid if and only if pieces rise and do not overlap, nothing ends behind 2^62,
-//! each extent has 1 to 2048 frames and shows no more than they have, begins in its first and ends in its last frame, every pack
-//! is named in the list and used, and no frame of a codec other than raw is empty.
+//! A frame is stored length 3, codec 1, checksum 4. Valid if and only if pieces are in ascending
+//! order and do not overlap, nothing ends beyond 2^62, each extent has 1 to 2048 frames and shows
+//! no more than they have, begins in its first and ends in its last frame, every pack is named in
+//! the list and used, and no frame of a codec other than raw is empty.
 
 use std::collections::BTreeSet;
 
@@ -27,25 +32,27 @@ use crate::extent::{
     Session, Span,
 };
 
-/// Encoded bytes of a record's layout from which on a committer folds: what one small request carries. A committer that has
-/// just lost a race may commit more, up to eight times this, rather than fold again.
+/// Encoded bytes of a record's layout at which a committer begins to fold: the size of one small
+/// request. A committer that has just lost a race may commit more, up to eight times this, rather
+/// than fold again.
 pub const LAYOUT_BYTES_MAX: usize = 8 << 10;
 
-/// The byte behind the largest blob: 4 EiB, so that sums of two places do not overflow.
+/// The end of the largest possible blob: 4 EiB, so that the sum of two offsets does not overflow.
 pub(crate) const END_MAX: u64 = 1 << 62;
 
 const STRUCTURE: &str = "layout of a blob";
 
-/// What an operation writes: pieces whose starts count from 0, as they come out of the uploader. It can be laid over any layout.
+/// The data of an operation: pieces with offsets relative to 0, as the uploader returns them. It
+/// can be laid over any layout.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Run {
-    /// Sorted, not overlapping.
+    /// Sorted and not overlapping.
     pub pieces: Vec<Piece>,
     /// Bytes of data.
     pub len: u64,
 }
 
-/// A version's pieces.
+/// The pieces of a version.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Layout {
     pieces: Vec<Piece>,
@@ -57,24 +64,24 @@ impl Layout {
         &self.pieces
     }
 
-    /// Returns its pieces, in order, for another layout.
+    /// Consumes the layout and returns its pieces, in order.
     pub(crate) fn into_pieces(self) -> Vec<Piece> {
         self.pieces
     }
 
-    /// Returns the pieces that have a byte from `from` to before `to`.
+    /// Returns the pieces that overlap `from..to`.
     pub fn overlapping(&self, from: u64, to: u64) -> &[Piece] {
         let first = self.pieces.partition_point(|piece| piece.end() <= from);
         let last = self.pieces.partition_point(|piece| piece.start() < to);
         &self.pieces[first..last.max(first)]
     }
 
-    /// Makes the range from `from` to before `to` a hole, which reads as zeroes.
+    /// Makes the range `from..to` a hole, which reads as zeroes.
     pub fn clear(&mut self, from: u64, to: u64) {
         self.replace(from, to, Vec::new());
     }
 
-    /// Lays a run over the bytes from `start` on; what was there is clipped.
+    /// Lays a run over the bytes from `start` on, clipping the pieces there.
     pub fn lay(&mut self, start: u64, run: &Run) {
         let shifted = run.pieces.iter().map(|piece| {
             let mut piece = piece.clone();
@@ -84,7 +91,7 @@ impl Layout {
         self.replace(start, start + run.len, shifted.collect());
     }
 
-    /// Puts `pieces`, all within the range, in the place of what was there.
+    /// Replaces the content of a range with `pieces`, all of which are within it.
     pub fn replace(&mut self, from: u64, to: u64, pieces: Vec<Piece>) {
         if from >= to {
             return;
@@ -97,18 +104,18 @@ impl Layout {
         self.pieces.splice(first..last, before.into_iter().chain(pieces).chain(after));
     }
 
-    /// Makes a layout of pieces that are in order and do not overlap.
+    /// Creates a layout from pieces that are in order and do not overlap.
     pub fn of(pieces: Vec<Piece>) -> Self {
         debug_assert!(pieces.windows(2).all(|pair| pair[0].end() <= pair[1].start()));
         Self { pieces }
     }
 
-    /// Returns the packs that it names itself; those that only its nodes name are not among them.
+    /// Returns the packs that it names directly, without those that only its nodes name.
     pub fn packs(&self) -> BTreeSet<PackRef> {
         self.pieces.iter().filter_map(Piece::pack).collect()
     }
 
-    /// Returns how many bytes [`encode`](Self::encode) appends.
+    /// Returns the number of bytes that [`encode`](Self::encode) appends.
     pub fn encoded_bytes(&self) -> usize {
         2 + 4 + self.packs().len() * 30 + self.pieces.iter().map(piece_bytes).sum::<usize>()
     }
@@ -143,7 +150,7 @@ impl Layout {
         }
     }
 
-    /// Reads what [`encode`](Self::encode) wrote, which is all that `bytes` holds.
+    /// Decodes the output of [`encode`](Self::encode), which must fill `bytes`.
     ///
     /// # Errors
     /// When the bytes are no valid layout.
@@ -159,16 +166,15 @@ impl Layout {
         for _ in 0..count {
             let piece = decode_piece(&mut cursor, &packs)?;
             if piece.start() < end {
-                return Err(
-                    cursor.fail(format!("a piece at {} begins before {end}, where the last one ends", piece.start()))
-                );
+                return Err(cursor
+                    .fail(format!("a piece at {} begins before {end}, where the previous one ends", piece.start())));
             }
             end = piece.end();
             layout.pieces.push(piece);
         }
         cursor.end()?;
         if layout.packs().len() != packs.len() {
-            return Err(cursor.fail("a pack is named that no piece is in"));
+            return Err(cursor.fail("the list has a pack that no piece uses"));
         }
         Ok(layout)
     }
@@ -269,7 +275,7 @@ fn decode_extent(
         }
         frames.push(Frame { stored, codec, crc });
     }
-    // It begins in its first frame and ends in its last one.
+    // It must begin in its first frame and end in its last one.
     let (shown, raw) = (u64::from(skip) + len, (count as u64 - 1) * u64::from(FRAME_BYTES) + u64::from(tail));
     let in_first = skip < if count == 1 { tail } else { FRAME_BYTES };
     if !in_first || shown > raw || shown <= raw - u64::from(tail) {
@@ -290,7 +296,7 @@ mod tests {
 
     const FRAME: u64 = FRAME_BYTES as u64;
 
-    /// Frames of one pack, whose stored lengths and checksums tell them apart.
+    /// Frames of one pack, distinguishable by their stored lengths and checksums.
     fn extent(start: u64, len: u64, number: u32) -> Piece {
         let count = len.div_ceil(FRAME) as u32;
         let frames =
@@ -304,7 +310,7 @@ mod tests {
         Run { pieces: vec![extent(0, len, number)], len }
     }
 
-    /// Which frame each byte comes from, and which byte of it.
+    /// The frame that a byte comes from, and the offset of the byte in it.
     fn bytes_of(layout: &Layout, at: u64) -> Option<(u32, u64, u32)> {
         let [Piece::Extent(extent)] = layout.overlapping(at, at + 1) else { return None };
         let position = at - extent.start + u64::from(extent.skip);
@@ -396,7 +402,8 @@ mod tests {
         }
         for bit in 0..bytes.len() * 8 {
             bytes[bit / 8] ^= 1 << (bit % 8);
-            // Flips of checksums, lengths and sessions are still layouts; what decodes encodes to the same bytes.
+            // Flips in checksums, lengths and sessions still give valid layouts, which must encode
+            // to the same bytes.
             if let Ok(decoded) = Layout::decode(&bytes) {
                 let mut again = Vec::new();
                 decoded.encode(&mut again);

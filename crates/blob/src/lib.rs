@@ -1,9 +1,11 @@
-//! Blobs: versioned byte sequences on an object store, written, appended to and read by many clients at once, with no server
-//! of ours between them. Owns the frames, packs, layouts and nodes that hold a blob's bytes, and the log that orders its
-//! versions. Never names the engine.
+//! Blobs: versioned byte sequences on an object store, which many clients write, append to and read
+//! at once, with no server of ours between them. Owns the frames, packs, layouts and nodes that
+//! hold a blob's bytes, and the log that orders its versions. Never names the engine. All entry
+//! points are async and may be called from any task.
 //!
-//! From the bottom: a [`Frame`] is up to 128 KiB of data, raw or compressed; an [`Extent`] is a run of frames in one pack; a
-//! [`Layout`] says which extents make up a version, and the record of a version carries it.
+//! From the bottom: a [`Frame`] is up to 128 KiB of data, raw or compressed; an [`Extent`] is a run
+//! of frames in one pack; a [`Layout`] lists the extents of a version, and the record of a version
+//! carries it.
 
 mod answered;
 mod audit;

@@ -1,6 +1,7 @@
-//! The life log of a key: which incarnation of the blob lives there. Numbered entries that are created once and never change,
-//! so that a key can be removed and used again without a late request of the old life reaching the new one. Owns the entries' bytes
-//! and the hint, which saves looking for the newest; docs/BLOBS.md defines both.
+//! The life log of a key, which names the current incarnation of the blob there. Its numbered
+//! entries are created once and never change, so a key can be removed and reused without a late
+//! request of the old life reaching the new one. Owns the encoding of the entries and of the hint,
+//! which saves a search for the newest entry; docs/BLOBS.md defines both. Holds no state.
 
 use bytes::Bytes;
 use codec::Workspace;
@@ -17,9 +18,10 @@ use crate::world::{Created, READ_TRIES, World, is_in_vain};
 
 const LIFE_MAGIC: &[u8; 8] = b"SHLLIFE1";
 const HINT_MAGIC: &[u8; 8] = b"SHLHINT1";
-/// Bytes of a hint; those of a record may be behind them.
+/// Bytes of a hint; those of a record may follow.
 const HINT_BYTES: usize = 44;
-/// How often an entry is tried whose outcome the store does not tell: with the pauses in between about a minute and a half.
+/// Tries for an entry whose outcome the store does not report: about a minute and a half with the
+/// pauses in between.
 const CLAIM_TRIES: u32 = 24;
 
 /// An entry of the life log.
@@ -44,10 +46,10 @@ impl Life {
         sealed::seal(out)
     }
 
-    /// Reads what [`encode`](Self::encode) wrote.
+    /// Decodes the output of [`encode`](Self::encode).
     ///
     /// # Errors
-    /// When the bytes are no valid entry.
+    /// When the bytes are not a valid entry.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         let mut cursor = sealed::open("life of a blob", LIFE_MAGIC, bytes)?;
         let (kind, inc) = (cursor.u8()?, wide(&mut cursor)?);
@@ -60,14 +62,14 @@ impl Life {
     }
 }
 
-/// Where the newest entries were when a client last looked. Advice: a reader goes on from there.
+/// The newest entries when a client last looked. Only advice: a reader continues from there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hint {
-    /// Number of the entry of the life log.
+    /// Number of the entry in the life log.
     pub life: u64,
-    /// The incarnation that it bore.
+    /// The incarnation in that entry.
     pub inc: Inc,
-    /// Number of a record of the log that was there.
+    /// Number of a record that existed in its log.
     pub seq: u64,
 }
 
@@ -81,10 +83,10 @@ impl Hint {
         sealed::seal(out)
     }
 
-    /// Reads what [`encode`](Self::encode) wrote.
+    /// Decodes the output of [`encode`](Self::encode).
     ///
     /// # Errors
-    /// When the bytes are no valid hint.
+    /// When the bytes are not a valid hint.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         let mut cursor = sealed::open("hint of a blob", HINT_MAGIC, bytes)?;
         let hint = Self { life: cursor.u64()?, inc: Inc(wide(&mut cursor)?), seq: cursor.u64()? };
@@ -93,8 +95,8 @@ impl Hint {
     }
 }
 
-/// Reads an entry; `None` if the store says that there is none. Bytes that do not decode are read again: the store's link may have
-/// turned them over.
+/// Reads an entry; `None` if the store reports it missing. Bytes that do not decode are
+/// read again: the link may have corrupted them.
 pub(crate) async fn read(world: &World, key: &BlobKey, number: u64) -> Result<Option<Life>, Error> {
     let path = key.life(number);
     let mut tries = 0;
@@ -111,8 +113,8 @@ pub(crate) async fn read(world: &World, key: &BlobKey, number: u64) -> Result<Op
     }
 }
 
-/// Reads an entry that a list has shown. A store that denies it for a while must not make a client believe that the key is free: it
-/// would begin a second life beside the first.
+/// Reads an entry that a list has shown. If the store does not find it for a while, the client must
+/// not conclude that the key is free: it would begin a second life in parallel with the first.
 pub(crate) async fn known(world: &World, key: &BlobKey, number: u64) -> Result<Life, Error> {
     for tries in 1..=READ_TRIES {
         if let Some(life) = read(world, key, number).await? {
@@ -121,10 +123,11 @@ pub(crate) async fn known(world: &World, key: &BlobKey, number: u64) -> Result<L
         world.pause(tries).await;
     }
     let path = key.life(number);
-    Err(Error::StoreLies(format!("the store denies {path}, which it lists: let it recover, then try again")))
+    Err(Error::StoreLies(format!("the store lists {path} but does not find it: let it recover, then try again")))
 }
 
-/// Creates entry `number` if there is none, and returns what it is, for ever: `wanted` or what another client put there.
+/// Creates entry `number` unless it exists. Returns its final content: `wanted`, or the entry of
+/// another client.
 pub(crate) async fn claim(world: &World, key: &BlobKey, number: u64, wanted: Life) -> Result<Life, Error> {
     let path = key.life(number);
     let bytes = Bytes::from(wanted.encode());
@@ -145,7 +148,8 @@ pub(crate) async fn claim(world: &World, key: &BlobKey, number: u64, wanted: Lif
     }
 }
 
-/// Finds the newest entry: its number, 0 if there is none, and the entry. Goes on from the hint, else from a list.
+/// Finds the newest entry and its number, which is 0 if there is none. Continues from the hint if
+/// there is one, else from a list.
 pub(crate) async fn newest(world: &World, key: &BlobKey, hint: Option<Hint>) -> Result<(u64, Option<Life>), Error> {
     let mut newest = match hint {
         Some(hint) => (hint.life, Some(Life::Born(hint.inc))),
@@ -154,14 +158,14 @@ pub(crate) async fn newest(world: &World, key: &BlobKey, hint: Option<Hint>) -> 
             None => (0, None),
         },
     };
-    // A key is removed and used again far more seldom than this takes to walk.
+    // A key is removed and reused so rarely that this loop is short.
     while let Some(life) = read(world, key, newest.0 + 1).await? {
         newest = (newest.0 + 1, Some(life));
     }
     Ok(newest)
 }
 
-/// Reads the hint, and the record that it brings; a hint that is missing, late or damaged is none.
+/// Reads the hint and the record in it. A missing, outdated or damaged hint counts as none.
 pub(crate) async fn hint(world: &World, key: &BlobKey) -> Result<Option<(Hint, Option<Record>)>, Error> {
     let Some(bytes) = world.get(&key.hint()).await? else { return Ok(None) };
     let (hint, record) = bytes.split_at(HINT_BYTES.min(bytes.len()));
@@ -170,7 +174,7 @@ pub(crate) async fn hint(world: &World, key: &BlobKey) -> Result<Option<(Hint, O
     Ok(Some((hint, record.filter(|record| record.seq == hint.seq && record.inc == hint.inc))))
 }
 
-/// Returns the largest number among the names below a prefix, as a list tells it.
+/// Returns the largest number among the names below a prefix, according to a list.
 pub(crate) async fn last_number(world: &World, prefix: &Path) -> Result<Option<u64>, Error> {
     let mut tries = 0;
     loop {

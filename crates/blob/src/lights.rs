@@ -1,15 +1,16 @@
-//! How many uploads go at once: additive increase, multiplicative decrease, as links and stores are
-//! shared best.
+//! The number of packs that are sent at once: additive increase, multiplicative decrease, which
+//! suits shared links and stores best. Used by all tasks of one upload.
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// Uploads under way at first, and at most: the most is what one client's connections bear.
+/// Uploads in flight at first, and at most: the maximum is the number of connections that one
+/// client can sustain.
 const UPLOADS_FIRST: f64 = 4.0;
 const UPLOADS_MAX: f64 = 64.0;
 
-/// Lets a number of uploads go at once: one more for each round without trouble, half as many after
-/// an error.
+/// Limits the uploads in flight: the limit rises by one for each round without errors, and is
+/// halved after an error.
 #[derive(Debug)]
 pub(crate) struct Lights {
     state: Mutex<(f64, usize)>,

@@ -1,5 +1,5 @@
-//! Listing: which blobs are below a prefix of a store. A blob is a directory of the store with a
-//! life log in it. Owns that question only, and costs requests for each name.
+//! Listing the blobs below a prefix of a store. A blob is a directory of the store with a life log
+//! in it. Owns nothing else, holds no state, and costs requests for each name.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::names::BlobKey;
 use crate::record::Record;
 use crate::told::is_absent;
 
-/// Names that are looked at together.
+/// Names examined at once.
 const LOOKS_AT_ONCE: usize = 16;
 
 /// A name below a prefix.
@@ -23,12 +23,12 @@ const LOOKS_AT_ONCE: usize = 16;
 pub enum Listed {
     /// A blob, and its newest record.
     Blob(Path, Arc<Record>),
-    /// A directory in which there is a blob, at whatever depth.
+    /// A directory that contains a blob at any depth.
     Directory(Path),
 }
 
-/// Returns the blobs and directories directly below a prefix. Blobs that have no version yet, or
-/// that were removed, are not among them.
+/// Returns the blobs and directories directly below a prefix, without blobs that have no version
+/// yet or were removed.
 ///
 /// # Errors
 /// When the store fails.
@@ -43,7 +43,7 @@ pub async fn list(connection: &Connection, prefix: &Path) -> Result<Vec<Listed>,
     Ok(all)
 }
 
-/// Tells whether there is a blob below a prefix, at whatever depth.
+/// Returns whether there is a blob at any depth below a prefix.
 ///
 /// # Errors
 /// When the store fails.
@@ -59,10 +59,10 @@ pub fn has_blobs<'a>(connection: &'a Connection, prefix: &'a Path) -> BoxFuture<
     .boxed()
 }
 
-/// Returns a blob directly below a key that is to be one. The first names are looked at: what is
-/// below may be a whole directory tree of something else.
+/// Returns a blob directly below the key of a new blob. Only the first names are examined: an
+/// unrelated directory tree may be below it.
 pub(crate) async fn first_below(connection: &Connection, key: &Path) -> Result<Option<Path>, Error> {
-    // What an earlier blob at the key has left.
+    // Objects that an earlier blob left at the key.
     let is_own = |name: &Path| {
         let last = name.filename().unwrap_or_default();
         last == "life" || (last.len() == 32 && last.bytes().all(|byte| byte.is_ascii_hexdigit()))

@@ -1,6 +1,7 @@
-//! The log of one incarnation: reading its records, and finding the newest. Records are created once, under dense numbers, and
-//! their keys never vanish; that is what the whole protocol stands on. Owns no state but names: readers and writers keep the
-//! newest record that they know.
+//! The log of one incarnation: reading its records, and finding the newest. Records are created
+//! once, under dense numbers, and their keys never disappear: the whole protocol rests on that.
+//! Owns no state but names: readers and writers keep the newest record that they know. Any task may
+//! use it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,13 +17,13 @@ use crate::names::{self, BlobKey, Inc, OpId};
 use crate::record::{Done, Record};
 use crate::world::{READ_TRIES, World};
 
-/// A hint is left with the first record, and with each whose number is a multiple of this: the newest record is found from it with 3
-/// reads, mostly.
+/// A hint is written with the first record and with each whose number is a multiple of this: it
+/// usually leads to the newest record in 3 reads.
 const HINT_EVERY: u64 = 8;
-/// How far a gallop jumps at once: past this, numbers are found by halves anyway.
+/// Longest step of a gallop; beyond it the search continues by bisection.
 const GALLOP_MAX: u64 = 1 << 32;
-/// How often a blob is looked for before it is called gone: nothing is written then, which does no
-/// harm if the store lied.
+/// Tries before a missing blob is reported as gone. Nothing is written in that case, so a wrong
+/// answer of the store does no harm.
 const GONE_TRIES: u32 = 3;
 
 /// The log of one incarnation of a blob.
@@ -38,13 +39,14 @@ impl Log {
     /// Opens the blob at a key, and returns its newest record: 2 to 5 reads when there is a hint.
     ///
     /// # Errors
-    /// [`Error::Missing`] when there is none.
+    /// [`Error::Missing`] when there is no blob at the key.
     pub async fn open(world: World, key: BlobKey) -> Result<(Self, Arc<Record>), Error> {
         let (hint, record) = life::hint(&world, &key).await?.unzip();
         if let (Some(hint), Some(Some(record))) = (hint, record) {
             let log = Self { world: world.clone(), key: key.clone(), inc: hint.inc, life: hint.life };
             let head = log.newest_behind_hint(Arc::new(record)).await?;
-            // A blob is closed before its life ends: where the log is open, the life log need not be asked.
+            // A blob is closed before its life ends: while the log is open, the life log need not
+            // be read.
             if !head.closed {
                 return Ok((log, head));
             }
@@ -60,14 +62,15 @@ impl Log {
         };
         let head = log.newest(log.known(from).await?).await?;
         if head.closed {
-            // Its remover has not come to the last step: this client takes it.
+            // The client that removes it has not done the last step: this one does.
             life::claim(&log.world, &log.key, life + 1, Life::Gone).await?;
             return Err(Error::Missing(log.key.path().to_string()));
         }
         Ok((log, head))
     }
 
-    /// Opens the log of an incarnation that may be gone: that of an origin, whose packs are still pinned there.
+    /// Opens the log of an incarnation that may have been removed, such as an origin whose packs
+    /// are still pinned.
     ///
     /// # Errors
     /// [`Error::Missing`] when the key never had it.
@@ -84,7 +87,8 @@ impl Log {
         Err(Error::Missing(format!("{}, incarnation {inc}", key.path())))
     }
 
-    /// Opens the blob at a key, or makes one if there is none. The newest record of a new one is [`Record::genesis`].
+    /// Opens the blob at a key, or creates one. The newest record of a new blob is
+    /// [`Record::genesis`].
     ///
     /// # Errors
     /// When the store fails.
@@ -101,7 +105,7 @@ impl Log {
         }
     }
 
-    /// Makes a blob at a key that has none. It has no record yet.
+    /// Creates a blob at a key that has none. It has no record yet.
     ///
     /// # Errors
     /// [`Error::Exists`] when there is one, or another client was first.
@@ -114,7 +118,7 @@ impl Log {
         Self::create_at(world, key, life + 1).await
     }
 
-    /// Makes a blob under a number of the life log that its maker chose: the one that its pins name.
+    /// Creates a blob under a chosen number of the life log: the number in its pins.
     pub(crate) async fn create_at(world: World, key: BlobKey, life: u64) -> Result<Self, Error> {
         let inc = Inc(names::random(&*world.entropy)?);
         if life::claim(&world, &key, life, Life::Born(inc)).await? != Life::Born(inc) {
@@ -133,15 +137,16 @@ impl Log {
         &self.key
     }
 
-    /// Returns the store, the clock and the random numbers that it works with.
+    /// Returns the store, the clock and the random numbers that it uses.
     pub const fn world(&self) -> &World {
         &self.world
     }
 
-    /// Reads a record; `None` if the store says that there is none, which a store may say wrongly for a while.
+    /// Reads a record; `None` if the store reports that there is none, which may be wrong for a
+    /// while.
     ///
     /// # Errors
-    /// [`Error::Damaged`] when it is no valid record of this number, however often it is read;
+    /// [`Error::Damaged`] when every read returns bytes that are not a valid record of this number;
     /// [`Error::Newer`] when a newer program wrote it.
     pub async fn read(&self, seq: u64) -> Result<Option<Arc<Record>>, Error> {
         if seq == 0 {
@@ -167,13 +172,14 @@ impl Log {
     fn decode(&self, seq: u64, bytes: &Bytes) -> Result<Record, FormatError> {
         let record = Record::decode(bytes, &mut Workspace::new())?;
         if record.seq != seq || record.inc != self.inc {
-            let detail = format!("it is record {} of {}, not {seq} of {}", record.seq, record.inc, self.inc);
+            let detail = format!("record {} of {} instead of {seq} of {}", record.seq, record.inc, self.inc);
             return Err(FormatError::new("record of a blob", detail));
         }
         Ok(record)
     }
 
-    /// Reads a record that must be there: one that was seen, or has a later one. Waits while the store denies it.
+    /// Reads a record that must exist because it was seen, or a later one was. Waits while the
+    /// store does not find it.
     pub(crate) async fn known(&self, seq: u64) -> Result<Arc<Record>, Error> {
         for tries in 1..=READ_TRIES {
             if let Some(record) = self.read(seq).await? {
@@ -183,16 +189,16 @@ impl Log {
         }
         self.check_there().await?;
         Err(Error::StoreLies(format!(
-            "the store denies {}, which was there: let it recover, then try again",
+            "the store does not find {}, although it exists: let it recover, then try again",
             self.key.record(self.inc, seq)
         )))
     }
 
-    /// Makes sure that the blob is in its store still: the entry of the life log that it was born
-    /// with never changes.
+    /// Checks that the blob still exists in its store: the entry of the life log with which it was
+    /// born never changes.
     ///
     /// # Errors
-    /// [`Error::Vanished`] when it is not, or another blob is in its place.
+    /// [`Error::Vanished`] when it does not, or another blob has its key.
     pub(crate) async fn check_there(&self) -> Result<(), Error> {
         for tries in 1..=GONE_TRIES {
             match life::read(&self.world, &self.key, self.life).await? {
@@ -205,7 +211,7 @@ impl Log {
         Err(Error::Vanished(self.key.path().to_string()))
     }
 
-    /// Makes sure that the blob and the record of a version are in the store still.
+    /// Checks that the blob and the record of a version still exist in the store.
     ///
     /// # Errors
     /// [`Error::Vanished`], [`Error::Lost`].
@@ -221,7 +227,7 @@ impl Log {
         Err(Error::Lost { path: path.to_string() })
     }
 
-    /// Reads version `seq` as it was: its record, if it is live as of `head` or has a pin.
+    /// Reads the record of version `seq`, if the version is live as of `head` or pinned.
     ///
     /// # Errors
     /// [`Error::NoVersion`], [`Error::Expired`].
@@ -236,14 +242,15 @@ impl Log {
         if record.tombstone { Err(Error::Expired(seq)) } else { Ok(record) }
     }
 
-    /// Finds the newest record, going on from one that is known: 1 read when that is the newest, else a gallop and a bisection.
+    /// Finds the newest record, starting from a known one: 1 read if that is the newest, else a
+    /// gallop and a bisection.
     ///
     /// # Errors
-    /// When the store fails, or denies records that it has.
+    /// When the store fails, or does not find existing records.
     pub async fn newest(&self, known: Arc<Record>) -> Result<Arc<Record>, Error> {
         let mut newest = known;
         loop {
-            // Most of the time there is no newer one, or only one or two: these are read, not asked for.
+            // Usually there are no more than two newer records: these are read right away.
             for _ in 0..2 {
                 match self.read(newest.seq + 1).await? {
                     Some(record) => newest = record,
@@ -262,8 +269,9 @@ impl Log {
         }
     }
 
-    /// Returns the number of the newest record that is older than `age`, by the wall clocks of the writers and by bisection
-    /// from `from` on, which is returned if there is none. Times of a log rise, or nearly so.
+    /// Returns the number of the newest record that is older than `age`, by the wall clocks of the
+    /// writers, found by bisection from `from` on; `from` itself if there is none. Times in a log
+    /// ascend, or nearly so.
     pub(crate) async fn older_than(&self, head: &Record, from: u64, age: Duration) -> Result<u64, Error> {
         let before = self.world.clock.unix_s().saturating_sub(age.as_secs());
         if head.unix_s <= before {
@@ -279,7 +287,7 @@ impl Log {
 
     fn lies(&self, seq: u64) -> Error {
         let record = self.key.record(self.inc, seq);
-        Error::StoreLies(format!("the store denies {record}, which must be there: let it recover, then try again"))
+        Error::StoreLies(format!("the store does not find {record}, which must exist: let it recover, then try again"))
     }
 
     async fn gallop(&self, known: u64) -> Result<u64, Error> {
@@ -303,11 +311,11 @@ impl Log {
         Ok(there)
     }
 
-    /// Looks for an operation in every record behind `after`, up to the newest: what became of one whose outcome was unknown, and what a
-    /// process asks that resumes an upload. Returns the record that carries it.
+    /// Searches every record after `after`, up to the newest, for an operation: for one whose
+    /// outcome is unknown, and when an upload is resumed. Returns the record that carries it.
     ///
     /// # Errors
-    /// When the store fails, or denies a record below `head`.
+    /// When the store fails, or does not find a record below `head`.
     pub async fn find(&self, op: OpId, after: u64, head: &Record) -> Result<Option<(u64, Done)>, Error> {
         for seq in after + 1..=head.seq {
             let record = self.known(seq).await?;
@@ -318,11 +326,11 @@ impl Log {
         Ok(None)
     }
 
-    /// Finds the newest record, going on from that of a hint: by halves, because there are seldom more
-    /// newer ones than from one hint to the next.
+    /// Finds the newest record, starting from the one in a hint, by bisection: there are rarely
+    /// more newer records than between two hints.
     async fn newest_behind_hint(&self, hinted: Arc<Record>) -> Result<Arc<Record>, Error> {
         let expected = hinted.seq + HINT_EVERY;
-        // A blob that was written once is the most frequent one.
+        // Most blobs are written once.
         let mut probe = if hinted.seq == 1 { 2 } else { hinted.seq + HINT_EVERY / 2 };
         let (mut newest, mut denied) = (hinted, None);
         loop {
@@ -341,8 +349,8 @@ impl Log {
         }
     }
 
-    /// Leaves a hint with the bytes of a record where there is to be one, so that the next client begins there. Whether it arrives
-    /// does not matter.
+    /// Writes a hint with the bytes of a record if one is due, so that the next client starts
+    /// there. Its failure does no harm.
     pub(crate) async fn leave_hint(&self, seq: u64, record: &[u8]) {
         if seq != 1 && !seq.is_multiple_of(HINT_EVERY) {
             return;

@@ -1,6 +1,7 @@
-//! No blob below another one: a blob's key is a directory of the store, and one below it would be
-//! in no list, and could have the names of the first one's own objects. Asked once in a blob's life,
-//! before it is made; two clients that make both at the same moment are not kept apart.
+//! Refuses a blob below another one: a blob's key is a directory of the store, so a blob below it
+//! would appear in no list, and could use the names of the outer blob's objects. Checked once,
+//! before a blob is created; two clients that create both at the same moment are not detected.
+//! Holds no state.
 
 use futures_util::future::join_all;
 use object_store::path::Path;
@@ -11,11 +12,11 @@ use crate::list;
 use crate::log::Log;
 use crate::names::BlobKey;
 
-/// Refuses a key below a blob, and one with blobs below it. A store that does not let this client
-/// look there refuses nothing.
+/// Refuses a key below a blob, and one with blobs below it. If the store does not let this client
+/// list there, nothing is refused.
 ///
 /// # Errors
-/// [`Error::Refused`], which names both.
+/// [`Error::Refused`] with the names of both.
 pub async fn refuse_nested(connection: &Connection, key: &BlobKey) -> Result<(), Error> {
     let place = connection.place();
     let parts: Vec<String> = key.path().parts().map(|part| part.as_ref().to_owned()).collect();

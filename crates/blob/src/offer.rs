@@ -1,10 +1,11 @@
 //! Offers: operations that lost a race, left where every committer finds them, so that the next
-//! record carries them whichever process writes it. Owns the bytes and the names of an offer;
-//! docs/BLOBS.md defines both, and says why an operation that two processes try is done once.
+//! record carries them no matter which process writes it. Owns the encoding and the names of
+//! offers; docs/BLOBS.md defines both, and explains why an operation that two processes try is
+//! applied once. Holds no state.
 //!
 //! Bytes, little-endian: `SHLOFFR1`, incarnation 16, operation 16, born 8, data bytes 8, stored
-//! bytes 8, place 8 (all ones: behind the end), its layout from byte 0, crc32c of all before 4. The
-//! name has the record up to which the operation is in none.
+//! bytes 8, offset 8 (all ones: at the end), its layout from byte 0, crc32c of all preceding bytes
+//! 4. The name contains the record up to which the operation is known to be absent.
 
 use std::sync::Arc;
 
@@ -25,11 +26,12 @@ use crate::sealed::{self, wide};
 
 const MAGIC: &[u8; 8] = b"SHLOFFR1";
 const STRUCTURE: &str = "offer of an operation";
-/// The place of an append.
+/// The offset of an append.
 const END: u64 = u64::MAX;
-/// Bytes of an offer: some of them and a layout fit into one record.
+/// Bytes of an offer, small enough that several of them and a layout fit into one record.
 const OFFER_BYTES_MAX: usize = 8 << 10;
-/// Offers that one record carries, beside what its own process brings; so many are read at once.
+/// Offers that one record carries in addition to the operations of its own process, and that are
+/// read at once.
 const OFFERS_MAX: usize = 64;
 
 /// An operation of another process.
@@ -40,8 +42,9 @@ pub(crate) struct Offer {
     pub(crate) op: Arc<Op>,
 }
 
-/// Returns the bytes of an offer; `None` for an operation that only its own process may commit:
-/// one with a message, because a record has one message; one that is no append or write; a long one.
+/// Encodes an offer; `None` for an operation that only its own process may commit: one with a
+/// message, because a record has one message; one that is neither an append nor a write; a long
+/// one.
 pub(crate) fn encode(inc: Inc, op: &Op) -> Option<Vec<u8>> {
     let (at, run) = match &op.what {
         What::Append(run) => (END, run),
@@ -59,7 +62,7 @@ pub(crate) fn encode(inc: Inc, op: &Op) -> Option<Vec<u8>> {
     (out.len() <= OFFER_BYTES_MAX && op.raw == run.len && op.message.is_empty()).then_some(out)
 }
 
-/// Reads what [`encode`] wrote.
+/// Decodes the output of [`encode`].
 pub(crate) fn decode(inc: Inc, bytes: &[u8]) -> Result<Op, FormatError> {
     let wrong = |detail: &str| FormatError::new(STRUCTURE, detail);
     let mut cursor = sealed::open(STRUCTURE, MAGIC, bytes)?;
@@ -71,31 +74,32 @@ pub(crate) fn decode(inc: Inc, bytes: &[u8]) -> Result<Op, FormatError> {
     let layout = Layout::decode(cursor.bytes(cursor.remaining())?)?;
     let pieces = layout.pieces().to_vec();
     if pieces.last().is_some_and(|piece| piece.end() > len) {
-        return Err(wrong("a piece ends behind its data"));
+        return Err(wrong("a piece ends beyond its data"));
     }
     let run = Run { pieces, len };
     let what = if at == END { What::Append(run) } else { What::Write { at, run } };
     Ok(Op { id, born, raw: len, stored, message: String::new(), what })
 }
 
-/// Leaves an offer. Whether it arrives does not matter: its process goes on by itself.
+/// Writes an offer. Its failure does no harm: the process then commits alone.
 pub(crate) async fn leave(log: &Log, since: u64, op: OpId, bytes: Vec<u8>) {
     let path = log.key.offer(log.inc, since, op);
     let _ = log.world.store.put(&path, Bytes::from(bytes).into()).await;
 }
 
-/// An offer's name: the record up to which the operation is in none, the operation, the key.
+/// The name of an offer: the record up to which the operation is known to be absent, the operation,
+/// the key.
 pub(crate) type Name = (u64, OpId, Path);
 
-/// Lists the offers that a committer which has read every record behind `from` may carry, oldest
-/// first. A store that fails has none.
+/// Lists the offers that a committer may carry after reading every record after `from`, oldest
+/// first. Empty if the store fails.
 pub(crate) async fn list(log: &Log, from: u64) -> Vec<Name> {
     let mut listed = names(log).await.unwrap_or_default();
     listed.retain(|(since, _, _)| *since >= from);
     listed
 }
 
-/// Reads offers, as many as one record carries.
+/// Reads offers, at most as many as one record carries.
 pub(crate) async fn read_all(log: &Log, wanted: impl Iterator<Item = Name>) -> Vec<Offer> {
     let reads: Vec<_> = wanted.take(OFFERS_MAX).map(|(since, id, path)| read(log, since, id, path)).collect();
     join_all(reads).await.into_iter().flatten().collect()
@@ -107,14 +111,14 @@ async fn read(log: &Log, since: u64, id: OpId, path: Path) -> Option<Offer> {
     Some(Offer { since, op: Arc::new(op) })
 }
 
-/// Takes offers away that a record carries now.
+/// Deletes offers that a record carries now.
 pub(crate) async fn take(log: &Log, taken: Vec<(u64, OpId)>) {
     let paths: Vec<_> = taken.into_iter().map(|(since, op)| Ok(log.key.offer(log.inc, since, op))).collect();
     let gone = log.world.store.delete_stream(futures_util::stream::iter(paths).boxed());
     gone.for_each(|_| async {}).await;
 }
 
-/// Deletes the offers of processes that have gone: those left before record `before`.
+/// Deletes the offers of processes that are gone: those left before record `before`.
 pub(crate) async fn sweep(log: &Log, before: u64, requests_per_s: u32) -> Result<(), Error> {
     let mut old = names(log).await.map_err(|error| Error::store("listing offers", error))?;
     old.retain(|(since, _, _)| *since < before);

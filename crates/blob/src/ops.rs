@@ -1,6 +1,6 @@
-//! Operations, and what each makes of a record: pure, so that a writer that lost a race applies the
-//! same operation to the newer record without reading or uploading anything again. Owns every check
-//! that keeps a record from naming a pack that may be gone.
+//! Operations, and their effect on a record. All of it is pure, so a writer that lost a race
+//! applies the same operation to the newer record without reading or uploading anything again. Owns
+//! every check that keeps a record from naming a pack that may be deleted.
 
 use crate::error::Error;
 use crate::extent::Piece;
@@ -12,42 +12,42 @@ use crate::texts::{check_message, check_tag};
 /// A change to a blob.
 #[derive(Debug, Clone)]
 pub struct Op {
-    /// Its name, which the record carries: chosen once, and kept until the outcome is known.
+    /// Its name, which the record carries: chosen once, and used until the outcome is known.
     pub id: OpId,
     /// The smallest `born` of all sessions whose packs it names for the first time, in its pieces
     /// or in nodes below them; `u64::MAX` if it names none.
     pub born: u64,
-    /// Bytes of data that it brings.
+    /// Bytes of data that it adds.
     pub raw: u64,
-    /// Bytes that they take in packs.
+    /// Bytes that the data takes in packs.
     pub stored: u64,
-    /// What its writer has to say.
+    /// Message of its writer.
     pub message: String,
-    /// What it does.
+    /// The change itself.
     pub what: What,
 }
 
-/// What an operation does.
+/// The change that an operation makes.
 #[derive(Debug, Clone)]
 pub enum What {
-    /// Puts bytes behind the end, wherever that is when it is committed.
+    /// Appends at the end, wherever it is at the commit.
     Append(Run),
-    /// Puts bytes at a place; a gap behind the end reads as zeroes.
+    /// Writes bytes at an offset; a gap after the end reads as zeroes.
     Write {
         /// The first byte.
         at: u64,
         /// The bytes.
         run: Run,
     },
-    /// Puts bytes at several places, each before the next one and none over another.
+    /// Writes bytes at several offsets, in ascending order and without overlaps.
     Writes(Vec<(u64, Run)>),
-    /// Replaces all bytes.
+    /// Replaces all content.
     Put(Run),
-    /// Makes the first version, of a blob that has no record yet.
+    /// Creates the first version of a blob that has no record yet.
     Create(Run),
-    /// Cuts the blob, or makes it longer by zeroes.
+    /// Truncates the blob, or extends it with zeroes.
     Resize(u64),
-    /// Puts the same bytes in other places; ranges that changed since are left as they are.
+    /// Stores the same content elsewhere; ranges that have changed since are left alone.
     Rewrite(Vec<Patch>),
     /// Makes an older version the newest.
     Restore {
@@ -58,52 +58,52 @@ pub enum What {
         /// Its layout.
         layout: Layout,
     },
-    /// Replaces all pieces by others that were made of those of a version: a change of any number
-    /// of places, already folded.
+    /// Replaces all pieces with others derived from those of a version: a change in any number of
+    /// places, already folded.
     Replace(Box<Replacement>),
-    /// Makes another blob's version the first of this one, whose packs are pinned there.
+    /// Makes another blob's version, whose packs are pinned, the first version of this blob.
     Adopt {
-        /// Where the packs are.
+        /// The blobs that own the packs.
         origins: Vec<Origin>,
         /// The size.
         size: u64,
-        /// The layout, whose packs have the numbers of `origins`.
+        /// The layout, whose packs refer to `origins`.
         layout: Layout,
     },
-    /// Names a version.
+    /// Tags a version.
     Tag {
         /// The name.
         name: String,
         /// The version.
         version: u64,
     },
-    /// Takes a name away.
+    /// Removes a tag.
     Untag {
         /// The name.
         name: String,
     },
-    /// Gives versions up, from first to last, but for those that a tag names. Its maker has left
-    /// out those that are pinned.
+    /// Expires versions, in ranges from first to last, except those that a tag names. The caller
+    /// has left out those that are pinned.
     Expire(Vec<(u64, u64)>),
     /// Fences all sessions born before a record.
     Fence(u64),
-    /// Closes the blob, to be removed.
+    /// Closes the blob before its removal.
     Close,
 }
 
-/// All pieces of a version, changed.
+/// New pieces for a whole version.
 #[derive(Debug, Clone)]
 pub struct Replacement {
-    /// The version of whose pieces it was made: it must still live.
+    /// The version from whose pieces it was made, which must still be live.
     pub version: u64,
-    /// The pieces and the size that the newest record must have; `None`: whatever it has is
-    /// replaced.
+    /// The pieces and the size that the newest record must have; `None` to replace it
+    /// unconditionally.
     pub expected: Option<(Layout, u64)>,
     /// The pieces.
     pub layout: Layout,
     /// The size.
     pub size: u64,
-    /// What the log is to say: [`OpKind::Write`], or [`OpKind::Rewrite`] if the bytes are the same.
+    /// The kind in the log: [`OpKind::Write`], or [`OpKind::Rewrite`] if the content is the same.
     pub kind: OpKind,
     /// The first byte that it changes.
     pub at: u64,
@@ -111,21 +111,21 @@ pub struct Replacement {
     pub len: u64,
 }
 
-/// A range whose bytes are put elsewhere.
+/// A range whose content is stored elsewhere.
 #[derive(Debug, Clone)]
 pub struct Patch {
     /// The first byte.
     pub from: u64,
-    /// The byte behind the last one.
+    /// The byte after the last one.
     pub to: u64,
-    /// The pieces there, clipped to the range: it is left alone if they are others now.
+    /// The pieces there, clipped to the range. If they have changed, the range is left alone.
     pub before: Vec<Piece>,
-    /// The pieces that take their place.
+    /// The pieces that replace them.
     pub after: Vec<Piece>,
 }
 
 impl Patch {
-    /// Lays it over a layout, if that has the same pieces there; tells whether it had.
+    /// Applies it to a layout that still has the same pieces; returns whether it had.
     pub fn lay_over(&self, layout: &mut Layout) -> bool {
         let now = layout.overlapping(self.from, self.to).iter().filter_map(|piece| piece.clip(self.from, self.to));
         let same = now.eq(self.before.iter().cloned());
@@ -138,22 +138,21 @@ impl Patch {
 }
 
 impl Op {
-    /// Makes an operation that brings no data.
+    /// Creates an operation without data.
     pub const fn without_data(id: OpId, what: What) -> Self {
         Self { id, born: u64::MAX, raw: 0, stored: 0, message: String::new(), what }
     }
 
-    /// Applies it to `next`, a record that carries everything over from `base`, the newest one;
-    /// returns what the record says about it.
+    /// Applies it to `next`, a record that inherits everything from `base`, the newest one; returns
+    /// its entry in the record.
     ///
     /// # Errors
-    /// When it cannot be done as things are at `base`.
+    /// When it is not valid in the state of `base`.
     pub(crate) fn apply(&self, base: &Record, next: &mut Record) -> Result<Done, Error> {
         if base.closed && !matches!(self.what, What::Expire(_)) {
             return Err(Error::Removed);
         }
-        // New packs of a session that GC has fenced may be deleted already, or at any time from now
-        // on.
+        // New packs of a session that GC has fenced may have been deleted, or may be at any time.
         if self.born < base.fence && !crate::canary!("fence-not-checked") {
             return Err(Error::Fenced { fence: base.fence });
         }
@@ -192,7 +191,7 @@ impl Op {
                 (OpKind::Put, 0, run.len)
             }
             What::Create(run) => {
-                // Another operation of the same record may be the first.
+                // Another operation of the same record may come first.
                 if base.seq > 0 || !next.ops.is_empty() {
                     return Err(Error::Exists(String::new()));
                 }
@@ -207,7 +206,7 @@ impl Op {
             What::Rewrite(patches) => {
                 let laid = patches.iter().filter(|patch| patch.lay_over(&mut next.layout)).count();
                 if laid == 0 {
-                    return Err(Error::Refused("all that was to be rewritten has changed meanwhile".into()));
+                    return Err(Error::Refused("all ranges to be rewritten have changed in the meantime".into()));
                 }
                 (OpKind::Rewrite, 0, laid as u64)
             }
@@ -218,15 +217,15 @@ impl Op {
                 (OpKind::Restore, *version, *size)
             }
             What::Replace(all) => {
-                // A blob without a version has only holes, which need no version to live.
+                // A blob without a version consists of a hole, which needs no live version.
                 if all.version > 0 {
                     live(base, all.version)?;
                 }
-                // Others of the same record may have changed something, too.
+                // Other operations of the same record may have changed content, too.
                 let is_alone = next.ops.iter().all(|done| !done.kind.makes_version() && done.kind != OpKind::Rewrite);
                 let is_same = |(layout, size): &(Layout, u64)| *size == base.size && *layout == base.layout && is_alone;
                 if !all.expected.as_ref().is_none_or(is_same) && !crate::canary!("push-over-newer-version") {
-                    // A version has a smaller number than a rewrite or a tag of it.
+                    // A version has a smaller number than its rewrites and tags.
                     let newest = if base.version > all.version { base.version } else { base.seq };
                     return Err(Error::Changed { base: all.version, newest });
                 }
@@ -264,8 +263,9 @@ impl Op {
                     }
                 }
                 if next.expired.len() > EXPIRED_MAX {
-                    let why =
-                        format!("more than {EXPIRED_MAX} ranges of versions would be expired: expire whole ranges");
+                    let why = format!(
+                        "more than {EXPIRED_MAX} ranges of versions would be expired: expire contiguous ranges of versions"
+                    );
                     return Err(Error::Refused(why));
                 }
                 (OpKind::Expire, 0, 0)
@@ -293,7 +293,7 @@ fn live(base: &Record, version: u64) -> Result<(), Error> {
 
 fn write(next: &mut Record, at: u64, run: &Run) -> Result<(), Error> {
     let Some(end) = at.checked_add(run.len).filter(|end| *end <= crate::layout::END_MAX) else {
-        return Err(Error::Refused(format!("byte {at} and {} more are behind the end of the largest blob", run.len)));
+        return Err(Error::Refused(format!("{} bytes at {at} exceed the size of the largest blob", run.len)));
     };
     next.layout.lay(at, run);
     next.size = next.size.max(end);
@@ -306,7 +306,7 @@ fn tag(next: &mut Record, name: &str, version: u64) -> Result<(), Error> {
         Ok(index) => next.tags[index].1 = version,
         Err(_) if next.tags.len() == TAGS_MAX => {
             return Err(Error::Refused(format!(
-                "the blob has {TAGS_MAX} tags: take one away with `shale blob tag URL NAME --delete`"
+                "the blob has {TAGS_MAX} tags, the most possible: remove one with `shale blob tag URL NAME --delete`"
             )));
         }
         Err(index) => next.tags.insert(index, (name.to_string(), version)),

@@ -1,6 +1,6 @@
-//! Putting a version's bytes together again: many small appends and writes leave short frames and
-//! clipped ones, which cost requests and space. Owns which ranges are worth it. The content stays
-//! as it is, and other writers go on meanwhile: a range that one of them changed is left alone.
+//! Compacting a version: many small appends and writes leave short and clipped frames, which cost
+//! requests and space. Owns the choice of ranges to rewrite. The content does not change, and other
+//! writers continue: a range that one of them changes is left alone. Any task may run it.
 
 use std::ops::Range;
 
@@ -16,41 +16,41 @@ use crate::ops::{Op, Patch, What};
 use crate::record::Record;
 use crate::upload::{UploadOptions, upload};
 
-/// Bytes that are looked at as one range: what a pack holds, more or less.
+/// Bytes of a range that is rewritten or left alone as a whole: about one pack.
 const RANGE_BYTES: u64 = 16 << 20;
-/// Frames that a range may have, as a multiple of those that it needs, before it is put together:
-/// less gains little.
+/// A range is rewritten if it has more frames than this multiple of the minimum: below that there
+/// is little to gain.
 const FRAMES_EXCESS: u64 = 2;
-/// Ranges of one rewrite: what a record can carry as patches of spans.
+/// Ranges of one rewrite: as many patches of spans as fit in a record.
 const RANGES_MAX: usize = 64;
 
-/// What an optimisation did.
+/// The result of an optimization.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Optimized {
-    /// Ranges that were written anew.
+    /// Ranges that were rewritten.
     pub ranges: u64,
-    /// Bytes of data in them.
+    /// Bytes of data in these ranges.
     pub raw: u64,
-    /// Bytes that they took, frames that show only in part included.
+    /// Stored bytes before, including frames of which only a part was visible.
     pub stored_before: u64,
-    /// Bytes that they take now.
+    /// Stored bytes afterwards.
     pub stored_after: u64,
-    /// Records that were committed.
+    /// Records committed.
     pub commits: u64,
 }
 
-/// A range that is worth it, and what it takes now.
+/// A range to rewrite, and its current cost.
 struct Worth {
     range: Range<u64>,
     stored: u64,
 }
 
 impl Blob {
-    /// Writes ranges anew that consist of many small or clipped frames, or, with `all`, everything:
-    /// for another `mode`.
+    /// Rewrites ranges that consist of many small or clipped frames, or with `all` everything, for
+    /// example after a change of `mode`.
     ///
     /// # Errors
-    /// When the store fails. Commits until then stay.
+    /// When the store fails. Earlier commits of the same run stay.
     pub async fn optimize(&self, all: bool, options: &UploadOptions) -> Result<Optimized, Error> {
         let mut done = Optimized::default();
         let mut from = 0;
@@ -67,7 +67,7 @@ impl Blob {
         }
     }
 
-    /// Finds the next ranges, and where to go on.
+    /// Finds the next ranges to rewrite, and the offset at which to continue.
     async fn worth(&self, head: &Record, mut from: u64, all: bool) -> Result<(Vec<Worth>, Option<u64>), Error> {
         let mut worth = Vec::new();
         while from < head.size && worth.len() < RANGES_MAX {

@@ -1,10 +1,13 @@
-//! Packs: the objects that hold frames and nodes, one behind the other, written in one request and never changed. Owns their bytes.
-//! A trailer repeats the table of what is in a pack, so that it can be verified, and its data saved, without the blob's log.
+//! Packs: the objects that hold frames and nodes one after another, written in one request and
+//! never changed. Owns their encoding. A trailer has a table of the content, so that a pack can be
+//! verified, and its data recovered, without the blob's log. Plain values; no I/O.
 //!
-//! Bytes of a pack, little-endian: magic 8; the stored bytes of each entry; the table; number of entries 4; crc32c of magic, table
-//! and number 4; magic of the end 8. An entry of the table has kind 1, codec 1, length in data 3, stored length 3, checksum 4. Kind 1 is a frame,
-//! whose checksum is as in a layout; kind 2 a node: codec 0, no length in data, and crc32c of its bytes. Frames of zeroes take no
-//! entry. Valid if and only if the magics, the checksum and the lengths fit, and every entry's bytes match their checksum.
+//! Bytes of a pack, little-endian: magic 8; the stored bytes of each entry; the table; number of
+//! entries 4; crc32c of magic, table and number 4; magic of the end 8. An entry of the table has
+//! kind 1, codec 1, length of data 3, stored length 3, checksum 4. Kind 1 is a frame, with the
+//! checksum of a layout's frame; kind 2 a node: codec 0, no length of data, and crc32c of its
+//! bytes. Frames of zeroes have no entry. Valid if and only if the magics, the checksum and the
+//! lengths are consistent, and every entry's bytes match their checksum.
 
 use std::collections::BTreeSet;
 
@@ -22,11 +25,12 @@ const ENTRY_BYTES: usize = 12;
 const FOOT_BYTES: usize = 16;
 const STRUCTURE: &str = "pack of a blob";
 
-/// Target of a pack's stored bytes unless told otherwise: requests cost little then, and an upload still has several under way.
+/// Default target of a pack's stored bytes: requests cost little then, and an upload still has
+/// several in flight.
 pub const PACK_BYTES: u32 = 16 << 20;
 /// The smallest target.
 pub const PACK_BYTES_MIN: u32 = 4 << 20;
-/// The largest target: what one request carries within the time that proxies allow.
+/// The largest target: the size of a request that still completes within the timeouts of proxies.
 pub const PACK_BYTES_MAX: u32 = 64 << 20;
 
 /// A pack being filled.
@@ -50,17 +54,17 @@ impl PackBuilder {
         self.bytes
     }
 
-    /// Tells whether nothing is in it.
+    /// Returns whether it has no entries.
     pub const fn is_empty(&self) -> bool {
         self.entries == 0
     }
 
-    /// Returns the bytes of the entry that was added last.
+    /// Returns the bytes of the last entry.
     pub(crate) fn last_part(&self) -> Option<Bytes> {
         self.parts.last().filter(|_| self.entries > 0).cloned()
     }
 
-    /// Adds a frame; one of zeroes takes no place.
+    /// Appends a frame; one of zeroes takes no space.
     pub fn push_frame(&mut self, encoded: &Encoded) {
         let Frame { stored, codec, crc } = encoded.frame;
         if stored > 0 {
@@ -68,7 +72,7 @@ impl PackBuilder {
         }
     }
 
-    /// Adds a node to pack `pack`, which this is, and returns its name.
+    /// Appends a node to this pack, whose name is `pack`, and returns the node's name.
     pub fn push_node(&mut self, pack: PackRef, node: Bytes) -> NodeRef {
         let named = NodeRef { pack, offset: self.bytes, len: node.len() as u32, hash: NodeHash::of(&node) };
         self.push(2, CodecId::RAW, 0, crc32c(&node), node);
@@ -86,7 +90,7 @@ impl PackBuilder {
         self.parts.push(stored);
     }
 
-    /// Adds the trailer and returns all of it, its parts not copied.
+    /// Appends the trailer and returns the whole pack without copying its parts.
     pub fn finish(self) -> PutPayload {
         let mut trailer = self.table;
         put_uint(&mut trailer, self.entries.into(), 4);
@@ -97,10 +101,10 @@ impl PackBuilder {
     }
 }
 
-/// What [`verify_pack`] found.
+/// The result of [`verify_pack`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PackReport {
-    /// Frames, without those of zeroes.
+    /// Frames, not including those of zeroes.
     pub frames: u64,
     /// Nodes.
     pub nodes: u64,
@@ -110,18 +114,19 @@ pub struct PackReport {
     pub stored: u64,
 }
 
-/// Frames of a pack as versions name them: the byte where each begins, its stored bytes, its codec, its checksum.
+/// Frames of a pack as versions name them: offset, stored bytes, codec, checksum.
 pub(crate) type FrameSet = BTreeSet<(u32, u32, CodecId, u32)>;
 
-/// Verifies a whole pack by its trailer alone: every checksum, and that every frame decodes.
+/// Verifies a whole pack from its trailer alone: every checksum, and that every frame decodes.
 ///
 /// # Errors
-/// What does not fit, and where.
+/// The first inconsistency, with its offset.
 pub fn verify_pack(bytes: &[u8], workspace: &mut Workspace) -> Result<PackReport, FormatError> {
     verify_named(bytes, &FrameSet::new(), workspace)
 }
 
-/// Verifies a whole pack, and that it has the frames that versions name: that it is not another pack.
+/// Verifies a whole pack, and that it has the frames that versions name, so that it is not a
+/// different pack.
 pub(crate) fn verify_named(
     bytes: &[u8],
     named: &FrameSet,
@@ -153,7 +158,7 @@ pub(crate) fn verify_named(
         let (raw_len, stored_len, crc) = (table.uint(3)? as u32, table.uint(3)? as usize, table.u32()?);
         let end = Some(at + stored_len).filter(|end| *end <= table_at);
         let Some(stored) = end.map(|end| &body[at..end]) else {
-            return Err(wrong(format!("entry {index} at {at} reaches behind the entries' end at {table_at}")));
+            return Err(wrong(format!("entry {index} at {at} extends past the end of the entries at {table_at}")));
         };
         let found = match kind {
             1 if raw_len > 0 && raw_len <= FRAME_BYTES => frame_checksum(codec, raw_len, stored),
@@ -176,11 +181,11 @@ pub(crate) fn verify_named(
         at += stored_len;
     }
     if at != table_at {
-        return Err(wrong(format!("{} bytes lie between the last entry and the table", table_at - at)));
+        return Err(wrong(format!("there are {} bytes between the last entry and the table", table_at - at)));
     }
     if let Some((at, stored, ..)) = named.difference(&had).next() {
         return Err(wrong(format!(
-            "a version names {stored} bytes at {at}, and the pack has others there: it is another pack"
+            "a version names {stored} bytes at {at}, but the pack has different bytes there: it is a different pack"
         )));
     }
     Ok(report)

@@ -1,15 +1,15 @@
-//! Pins: versions that are needed elsewhere, by a clone or by a volume, each an object of its own
-//! below the blob's prefix. Owns their names and bytes, how one is made, and the one way in which
-//! it is removed. docs/BLOBS.md says why a pinned version is safe.
+//! Pins: versions that a clone or a volume needs. Each pin is an object of its own below the blob's
+//! prefix. Owns the names and the encoding of pins, how a pin is made, and the only way to remove
+//! one. docs/BLOBS.md explains why a pinned version is safe. Holds no state; any task may call it.
 //!
-//! The steps of making one, each after the one before:
+//! The steps of making a pin, in this order:
 //!
-//! 1. The version is live as of the newest record known. Otherwise nothing is written.
+//! 1. The version is live as of the newest known record. Otherwise nothing is written.
 //! 2. The object is written under a name that no other pin ever has, and acknowledged.
 //! 3. The log is listed. If the version is live as of the newest record listed, the pin holds;
-//!    otherwise its object is removed again and its maker is refused.
+//!    otherwise its object is removed and the caller gets an error.
 //!
-//! A collector has record `h` in hand before it lists the pins. A pin that its list lacks was
+//! A collector knows record `h` before it lists the pins. A pin missing from its list was
 //! acknowledged after the list began, so step 3 sees `h`, and refuses a version that is dead there.
 
 use std::collections::BTreeSet;
@@ -32,39 +32,39 @@ use crate::world::READ_TRIES;
 
 const MAGIC: &[u8; 8] = b"SHLBPIN1";
 const STRUCTURE: &str = "pin of a version";
-/// Pins that are read, or whose holders are asked for, at once: a blob may have thousands.
+/// Pins read, and holders looked up, at once: a blob may have thousands.
 pub(crate) const AT_ONCE: usize = 16;
 
-/// A version kept for a holder.
+/// A version retained for a holder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pin {
     /// Its name, which no other pin has.
     pub op: OpId,
     /// The version.
     pub version: u64,
-    /// Key of the blob that needs it, or the name of a copy of a pool and of its volume.
+    /// Key of the blob that needs it, or the identity of a pool's copy and its volume.
     pub holder: String,
-    /// Number in the holder's life log under which it is born; 0 for a holder that is no blob.
+    /// Number in the holder's life log under which it is born; 0 for a holder that is not a blob.
     pub life: u64,
 }
 
 /// The pins of a blob.
 #[derive(Debug, Default)]
 pub struct Pins {
-    /// Those that can be read.
+    /// Pins that can be read.
     pub valid: Vec<Pin>,
-    /// Errors of the others, each with the key of its object.
+    /// Errors of the others, each with the key of the object.
     pub damaged: Vec<Error>,
 }
 
-/// The holders whose pins are meant. A pin's key has a hash of its holder: the pins of holders that
-/// are named are found, or passed over, without a read of the others.
+/// A selection of holders. The key of a pin contains a hash of its holder, so the pins of named
+/// holders are found, or skipped, without reading the others.
 #[derive(Clone, Copy)]
 pub enum Holders<'a> {
-    /// These.
+    /// These holders.
     Named(&'a BTreeSet<String>),
-    /// Those that `is_meant` accepts, which is not asked about those of `kept`.
-    #[allow(missing_docs, reason = "it is said above")]
+    /// Holders that `is_meant` accepts; it is not called for those in `kept`.
+    #[allow(missing_docs, reason = "described above")]
     Accepted { is_meant: &'a dyn Fn(&str) -> bool, kept: &'a BTreeSet<String> },
 }
 
@@ -77,7 +77,7 @@ impl Holders<'_> {
     }
 }
 
-/// The key of a pin: enough to keep the version, and to find the pins of one holder.
+/// The key of a pin: enough to retain the version, and to find the pins of one holder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct PinName {
     version: u64,
@@ -85,7 +85,7 @@ struct PinName {
     op: OpId,
 }
 
-/// Returns the part of a pin's key that is the same for all pins of a holder.
+/// Returns the part of a pin's key that all pins of a holder share.
 fn hash(holder: &str, life: u64) -> u128 {
     let mut bytes = life.to_le_bytes().to_vec();
     bytes.extend_from_slice(holder.as_bytes());
@@ -115,7 +115,7 @@ impl Pin {
         let pin = Self { op, version, holder: cursor.text()?.to_owned(), life };
         cursor.end()?;
         if of != inc || pin.name() != *name {
-            return Err(FormatError::new(STRUCTURE, "its key is another pin's"));
+            return Err(FormatError::new(STRUCTURE, "its key belongs to a different pin"));
         }
         Ok(pin)
     }
@@ -125,8 +125,8 @@ impl Pin {
 /// born, or a volume, with 0. A pin that does not hold is removed again.
 ///
 /// # Errors
-/// [`Error::NoVersion`], [`Error::Expired`], [`Error::Removed`] when the version may be deleted
-/// already, or at any time; [`Error::Vanished`] when the blob is not in its store any more.
+/// [`Error::NoVersion`], [`Error::Expired`], [`Error::Removed`] when the version may have been
+/// deleted, or may be at any time; [`Error::Vanished`] when the blob is missing from its store.
 pub async fn pin_version(committer: &Committer, version: u64, holder: &str, life: u64) -> Result<Pin, Error> {
     let log = committer.log();
     if holder.len() > TEXT_BYTES_MAX {
@@ -146,14 +146,14 @@ pub async fn pin_version(committer: &Committer, version: u64, holder: &str, life
         log.check_there().await
     };
     if let Err(error) = made.await {
-        // A pin that stays when the store is away now keeps too much, never too little.
+        // A pin that stays because the store is unreachable now retains too much, never too little.
         let _ = log.remove_pin(&pin).await;
         return Err(error);
     }
     Ok(pin)
 }
 
-/// Refuses a version that is not live as of a record, where pins say nothing.
+/// Refuses a version that is not live as of a record, ignoring pins.
 fn check_live(head: &Record, version: u64) -> Result<(), Error> {
     match version {
         0 => Err(Error::NoVersion(version)),
@@ -174,14 +174,14 @@ impl Log {
         self.key.pins(self.inc).join(format!("{version:020}"))
     }
 
-    /// Lists the names of all pins: one request for each thousand.
+    /// Lists the names of all pins, with one request for each thousand.
     async fn pin_names(&self) -> Result<Vec<PinName>, Error> {
         let listed = self.world.list(&self.key.pins(self.inc), None).await?;
         Ok(listed.iter().filter_map(parse).collect())
     }
 
-    /// Returns the versions that have a pin. Their data may be deleted only by a caller that had
-    /// the record in hand by which they are dead before it called this.
+    /// Returns the pinned versions. A caller may delete a version's data only if, before this call,
+    /// it knew the record in which the version is dead.
     ///
     /// # Errors
     /// When the store fails.
@@ -200,24 +200,24 @@ impl Log {
         Ok(self.world.list(&prefix, None).await?.iter().any(|path| parse(path).is_some()))
     }
 
-    /// Returns those of some volumes that have no pin of a version: one request for each thousand
-    /// pins of the version.
+    /// Returns the volumes that have no pin of a version: one request for each thousand pins of the
+    /// version.
     pub(crate) async fn unpinned_among<'a>(&self, version: u64, volumes: &'a [String]) -> Result<Vec<&'a str>, Error> {
         let listed = self.world.list(&self.pins_of(version), None).await?;
         let known: BTreeSet<u128> = listed.iter().filter_map(parse).map(|name| name.holder).collect();
         Ok(volumes.iter().map(String::as_str).filter(|volume| !known.contains(&hash(volume, 0))).collect())
     }
 
-    /// Reads all pins, by version. One that was removed since it was listed is left out.
+    /// Reads all pins, by version. A pin that was removed since the list is left out.
     ///
     /// # Errors
-    /// When the store fails. Damaged pins are no error: they keep their versions, and are returned
-    /// apart.
+    /// When the store fails. Damaged pins are returned separately, not as an error: they still
+    /// retain their versions.
     pub async fn pins(&self) -> Result<Pins, Error> {
         self.read_pins(self.pin_names().await?).await
     }
 
-    /// Reads the pins that volumes have, and of these only such as may be meant.
+    /// Reads the pins of volumes, only those that may match the selection.
     pub(crate) async fn pins_of_volumes(&self, holders: Holders<'_>) -> Result<Vec<Pin>, Error> {
         let hashes = |names: &BTreeSet<String>| names.iter().map(|name| hash(name, 0)).collect::<BTreeSet<_>>();
         let (named, is_wanted) = match holders {
@@ -262,16 +262,16 @@ impl Log {
         }
     }
 
-    /// Removes a pin: every pin that goes, goes here. One that is gone already is removed.
+    /// Removes a pin; all removals go through here. A pin that is missing counts as removed.
     ///
     /// # Errors
-    /// When the store fails, or refuses.
+    /// When the store fails or refuses.
     pub async fn remove_pin(&self, pin: &Pin) -> Result<(), Error> {
         let path = self.pin_path(&pin.name());
         gc::delete(self, &path).await.map_err(|error| Error::store(format!("deleting {path}"), error))
     }
 
-    /// Finds the newest record, going on from one that is known, by a list: a read may wrongly find
+    /// Finds the newest record, starting from a known one, by a list: a read may wrongly find
     /// nothing (A2), a list of the log may not (A4).
     async fn newest_listed(&self, known: Arc<Record>) -> Result<Arc<Record>, Error> {
         let after = self.key.record(self.inc, known.seq);

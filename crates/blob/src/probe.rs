@@ -1,7 +1,7 @@
-//! The start-up probe: whether a store creates an object for one of several rivals only, and then
-//! lists it. A store that checks and then writes, in two steps, loses commits, and one whose lists
-//! are old loses objects that clones need: both are refused. It costs some dozens
-//! of requests: ask once per bucket and set of endpoints, and keep the answer.
+//! The start-up probe of a store: whether it creates an object for only one of several rivals, and
+//! then lists the object. A store that checks and then writes, in two steps, loses commits, and one
+//! with stale lists loses objects that clones need: both are refused. A probe costs some dozens of
+//! requests: run it once per bucket and set of endpoints, and keep the result. Holds no state.
 
 use bytes::Bytes;
 use futures_util::future::join_all;
@@ -11,17 +11,18 @@ use crate::error::Error;
 use crate::names;
 use crate::world::{Created, READ_TRIES, World, is_in_vain};
 
-/// Rivals for one key: what made a store that checks first fail in nearly each round.
+/// Rivals for one key: with this many, a store that checks first failed in nearly every round.
 const RIVALS: usize = 8;
 /// Rounds, each with a key of its own.
 const ROUNDS: usize = 6;
 
-/// Probes a store through all given worlds, one for each of its endpoints, below a prefix that is
-/// its own. A round in which the store creates nothing because it is busy is repeated.
+/// Probes a store through all given backends, one for each of its endpoints, below a prefix that no
+/// one else uses. A round in which the store is too busy to create anything is repeated.
 ///
 /// # Errors
-/// [`Error::StoreLies`] when two rivals were told that they had created the same object, or the
-/// object is not the winner's, or a list lacks it. [`Error::Store`] when it stays busy, or refuses.
+/// [`Error::StoreLies`] when the store acknowledged two rivals for the same object, or the object
+/// is not the winner's, or a list does not show it. [`Error::Store`] when it stays busy, or
+/// refuses.
 pub async fn probe(worlds: &[World], prefix: &Path) -> Result<(), Error> {
     let Some(first) = worlds.first() else { return Ok(()) };
     let (mut good, mut tries) = (0, 0);
@@ -47,18 +48,18 @@ pub async fn probe(worlds: &[World], prefix: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// The answers of one round.
+/// The answers in one round.
 #[derive(Debug, Default)]
 struct Round {
     /// Rivals whose request the store acknowledged.
     winners: Vec<usize>,
-    /// Why one was not, if that was no conflict.
+    /// Reason of a rival's failure other than a conflict.
     failure: Option<object_store::Error>,
-    /// The object's bytes after that.
+    /// The object's bytes afterwards.
     found: Option<Bytes>,
-    /// Whether it was created once more after that.
+    /// Whether the object could be created again afterwards.
     is_created_again: bool,
-    /// Whether a list shows that it is missing; a list that fails says nothing.
+    /// Whether a list did not show the object; a failed list does not count.
     is_unlisted: bool,
 }
 
@@ -82,7 +83,7 @@ async fn round(worlds: &[World], first: &World, prefix: &Path, path: &Path) -> R
 }
 
 impl Round {
-    /// Returns why the round says nothing about the store, if it does not.
+    /// Returns the error of an inconclusive round; `None` if the store passed.
     fn verdict(self, path: &Path) -> Result<Option<object_store::Error>, Error> {
         let refused = |what: String| {
             Err(Error::StoreLies(format!(
@@ -91,24 +92,28 @@ impl Round {
             )))
         };
         if self.winners.len() > 1 {
-            return refused(format!("{} of {RIVALS} rivals were told that they created {path}", self.winners.len()));
+            return refused(format!(
+                "{} of {RIVALS} rivals got the answer that they created {path}",
+                self.winners.len()
+            ));
         }
-        // A rival that got no answer may have created it as well, but nothing says that any did.
+        // A rival without an answer may have created it as well, but nothing shows that any did.
         let was_created = !self.winners.is_empty() || self.found.is_some();
         if self.is_created_again && was_created {
             return refused(format!("{path} was created a second time"));
         }
-        // A winner whose reply was lost is no fault; another winner's bytes under a reply are.
+        // A winner whose reply was lost is not a fault; a reply to one rival with the bytes of
+        // another is.
         if let (Some(winner), Some(bytes)) = (self.winners.first(), &self.found)
             && bytes.as_ref() != format!("{winner}").as_bytes()
         {
             return refused(format!("{path} does not hold what its creator wrote"));
         }
         if was_created {
-            // A winner whose object is gone again has nothing to be listed.
+            // An object that has disappeared again need not be listed.
             return if self.is_unlisted && self.found.is_some() { unlisted(path) } else { Ok(None) };
         }
-        // No bucket, no permission, or too busy: that says nothing about the store.
+        // A missing bucket, missing permissions or overload say nothing about the store.
         match self.failure {
             Some(error) => Ok(Some(error)),
             None => refused(format!("{path} was not created for any of {RIVALS} rivals")),
@@ -118,7 +123,7 @@ impl Round {
 
 fn unlisted<T>(path: &Path) -> Result<T, Error> {
     Err(Error::StoreLies(format!(
-        "{path} was created and read, and a list does not show it: `shale blob gc` would delete objects that clones need; use another \
+        "{path} was created and read, but a list does not show it: `shale blob gc` would delete objects that clones need; use another \
          store, or make its lists current"
     )))
 }
@@ -152,12 +157,12 @@ mod tests {
         for good in [
             round(&[3], false, Some(b"3"), false),
             round(&[3], true, Some(b"3"), false),
-            // The winner's answer was lost.
+            // The answer to the winner was lost.
             round(&[], true, Some(b"5"), false),
         ] {
             assert!(matches!(told(good), Ok(None)));
         }
-        // A list that lacks an object counts once the object was read.
+        // A list that lacks an object is a fault if the object was read.
         let unlisted = |round| told(Round { is_unlisted: true, ..round });
         let lacking = unlisted(round(&[3], false, Some(b"3"), false));
         assert!(lacking.as_ref().is_err_and(|text| text.contains("a list does not show it")), "{lacking:?}");

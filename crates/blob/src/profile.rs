@@ -1,11 +1,11 @@
-//! The boot profile of an image: which of its groups a machine reads first, and in which order.
-//! Owns the object that keeps it, and how the frames of these groups come to lie in one pack in
-//! this order, so that a few long requests bring all of them.
+//! The boot profile of an image: the groups that a machine reads first, in order. Owns the object
+//! that stores the profile, and the rewrite that puts the frames of these groups into packs in this
+//! order, so that a few long requests fetch all of them. Any task may call it.
 //!
-//! The profile is advice: it decides the order of requests, never what they bring. It is an object
-//! of its own below the incarnation, `boot`. Bytes, little-endian: `SHLBOOT1`, the number of the
-//! record that put the frames in order 8, number of groups 4, a group 8 each, crc32c of all before
-//! 4.
+//! The profile is advice: it affects the order of requests, never their result. It is an object of
+//! its own below the incarnation, `boot`. Bytes, little-endian: `SHLBOOT1`, the number of the
+//! record that reordered the frames 8, number of groups 4, a group 8 each, crc32c of all preceding
+//! bytes 4.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -37,13 +37,13 @@ const GROUP_BYTES: u64 = FRAME_BYTES as u64;
 const GROUPS_MAX: usize = 1 << 16;
 /// Groups that are read at once: 8 MiB.
 const AT_ONCE: usize = 64;
-/// How often the pieces are laid anew when other clients commit meanwhile.
+/// Attempts to lay the pieces while other clients commit.
 const TRIES: usize = 16;
 
 /// The groups that are read first, in order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Profile {
-    /// The record that put them in order.
+    /// The record that reordered them.
     pub seq: u64,
     /// Their numbers, each once.
     pub groups: Vec<u64>,
@@ -61,10 +61,10 @@ impl Profile {
         sealed::seal(out)
     }
 
-    /// Reads what [`encode`](Self::encode) wrote.
+    /// Decodes the output of [`encode`](Self::encode).
     ///
     /// # Errors
-    /// When the bytes are no profile.
+    /// When the bytes are not a profile.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         let mut cursor = sealed::open(STRUCTURE, MAGIC, bytes)?;
         let (seq, count) = (cursor.u64()?, cursor.u32()? as usize);
@@ -81,27 +81,27 @@ impl Profile {
     }
 }
 
-/// What putting frames in order did.
+/// The result of reordering frames.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Arranged {
-    /// The record that did it; 0 if nothing was to be done.
+    /// The record that did it; 0 if there was nothing to do.
     pub seq: u64,
     /// Groups of the profile.
     pub groups: u64,
-    /// Groups whose frames were written anew, in order.
+    /// Groups whose frames were stored again, in order.
     pub moved: u64,
     /// Bytes that they take.
     pub stored: u64,
 }
 
-/// A group that is moved, and the pieces that it had.
+/// A group that is moved, and its previous pieces.
 struct Moved {
     range: Range<u64>,
     before: Vec<Piece>,
 }
 
 impl Blob {
-    /// Returns the boot profile; `None` if there is none that can be read.
+    /// Returns the boot profile; `None` if there is no readable one.
     ///
     /// # Errors
     /// When the store fails.
@@ -110,13 +110,13 @@ impl Blob {
         Ok(bytes.and_then(|bytes| Profile::decode(&bytes).ok()))
     }
 
-    /// Writes the frames of groups of the newest version anew, in this order and as they are
-    /// stored, and keeps the order as the boot profile. What other clients change meanwhile is left
-    /// alone.
+    /// Stores the frames of groups of the newest version again, in this order and with the same
+    /// encoding, and saves the order as the boot profile. Groups that other clients change at the
+    /// same time are left alone.
     ///
     /// # Errors
-    /// [`Error::Refused`] when there are too many groups; when the store fails: the content is as
-    /// it was.
+    /// [`Error::Refused`] when there are too many groups; when the store fails. The content never
+    /// changes.
     pub async fn arrange(&self, groups: &[u64], options: &UploadOptions) -> Result<Arranged, Error> {
         let head = self.refresh().await?;
         let mut seen = HashSet::new();
@@ -166,7 +166,7 @@ impl Blob {
                         let encoded = tokio::task::spawn_blocking(move || encoder.encode(vec![data]).pop()).await;
                         match encoded.ok().flatten() {
                             Some(encoded) => encoded,
-                            None => return Err(Error::Refused("the upload was given up".into())),
+                            None => return Err(Error::Refused("the upload was cancelled".into())),
                         }
                     }
                 };
@@ -181,8 +181,8 @@ impl Blob {
         Ok(moved)
     }
 
-    /// Commits the pieces in the place of those that have not changed since; returns the record and
-    /// how many these were.
+    /// Commits the pieces of groups that have not changed since; returns the record and the number
+    /// of these groups.
     async fn put_in_order(
         &self,
         began: &Record,
@@ -223,11 +223,11 @@ impl Blob {
                 Err(error) => return Err(error),
             }
         }
-        Err(Error::Refused("other clients commit all the time: try again when there are fewer".into()))
+        Err(Error::Refused("other clients commit continuously: try again when there are fewer".into()))
     }
 }
 
-/// Returns an error that other groups may share.
+/// Returns an owned error from one that other groups may share.
 fn alone(error: GroupError) -> Error {
     Arc::try_unwrap(error).unwrap_or_else(|shared| Error::Refused(shared.to_string()))
 }

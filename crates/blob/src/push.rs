@@ -1,15 +1,16 @@
-//! Pushing: a change of many groups becomes one version that names the version on which it was
-//! made. Owns the order of the steps, and that what can be refused is refused before the upload.
+//! Pushing: a change of many groups becomes one version based on a known version. Owns the order of
+//! the steps, and refuses before the upload everything that can be refused by then. Any task may
+//! call it.
 //!
-//! 1. *Look*: an operation of this name may have been committed before, by a process that was
-//!    killed before it knew. The version must live, and the newest record must have its content,
-//!    unless the push is to replace another one.
+//! 1. *Look*: a process that was killed before it knew may have committed an operation of this
+//!    name. The version must be live, and the newest record must have its content, unless the push
+//!    is to replace another version.
 //! 2. *Upload*: groups that are stored go into packs as they are, the others are encoded. A group
 //!    of zeroes becomes a hole.
 //! 3. *Lay*: nodes that the change touches are opened, the change is laid over their extents, and
 //!    all is folded into nodes again, so that the record stays small however many places changed.
 //! 4. *Commit*: the record is refused when the newest one has other pieces than those in step 3. If
-//!    only tags or folds came in between, steps 3 and 4 are done again; the packs stay.
+//!    only tags or folds came in between, steps 3 and 4 are repeated; the packs stay.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -33,38 +34,38 @@ use crate::tree::{self, FOLDED_BYTES};
 use crate::upload::{Packer, UploadOptions};
 
 const GROUP_BYTES: u64 = FRAME_BYTES as u64;
-/// Groups that one thread encodes at a time.
+/// Groups encoded by one thread at a time.
 const BATCH_GROUPS: usize = 8;
-/// How often the pieces are laid again when tags and folds come in between.
+/// Attempts to lay the pieces when tags and folds come in between.
 const TRIES: usize = 16;
-/// Records looked at together.
+/// Records examined together.
 const RECORDS: u64 = 256;
 
 /// A group's new content.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// Zeroes.
+    /// As stored.
     Zero,
     /// As it is stored.
     Stored(StoredGroup),
-    /// Its data: 128 KiB, or as much as is left at the end.
+    /// Decoded data: 128 KiB, or the remainder at the end.
     Plain(Bytes),
 }
 
-/// How to push.
+/// Options of a push.
 #[derive(Debug, Clone)]
 pub struct PushOptions {
-    /// How groups that are not stored are encoded, and how packs are sent.
+    /// Encoding of the groups that are not stored, and how packs are sent.
     pub upload: UploadOptions,
-    /// The name of the operation: the same one for the same change, so that it is done once.
+    /// Name of the operation: the same for the same change, so that it is applied once.
     pub id: OpId,
-    /// What the log is to say.
+    /// Message for the log.
     pub message: String,
-    /// Whether it may take the place of a newer version.
+    /// Whether it may replace a newer version.
     pub replace: bool,
 }
 
-/// What a push did.
+/// The result of a push.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pushed {
     /// The record that carries it.
@@ -73,15 +74,15 @@ pub struct Pushed {
     pub is_earlier: bool,
     /// Groups that changed.
     pub groups: u64,
-    /// Groups of those that went as they were stored.
+    /// Of these, groups that were pushed as they were stored.
     pub as_stored: u64,
-    /// Groups of those that became holes.
+    /// Of these, groups that became holes.
     pub zeroes: u64,
     /// Bytes that they take in packs.
     pub stored: u64,
 }
 
-/// What an upload of changes brought.
+/// The uploaded change.
 struct Brought {
     pieces: Vec<Piece>,
     /// Ranges that change, in order.
@@ -91,10 +92,11 @@ struct Brought {
 }
 
 impl Blob {
-    /// Refuses a push that cannot be committed; returns what an earlier process has committed.
+    /// Refuses a push that cannot be committed; returns the earlier commit, if there is one.
     ///
     /// # Errors
-    /// [`Error::Changed`] when there is a newer version; [`Error::Expired`] when the base is gone.
+    /// [`Error::Changed`] when there is a newer version; [`Error::Expired`] when the base has
+    /// expired.
     pub async fn check_push(
         &self,
         base: &Record,
@@ -107,7 +109,7 @@ impl Blob {
             return Ok(Some(Committed { seq, at: done.at, len: done.len }));
         }
         if size > END_MAX {
-            return Err(Error::Refused(format!("{size} bytes are more than the largest blob has, {END_MAX}")));
+            return Err(Error::Refused(format!("{size} bytes exceed the size of the largest blob, {END_MAX}")));
         }
         if head.closed {
             return Err(Error::Removed);
@@ -121,11 +123,12 @@ impl Blob {
         Ok(None)
     }
 
-    /// Commits a change of groups of version `base`, which rise, as one version of `size` bytes.
+    /// Commits a change of groups of version `base`, in ascending order, as one version of `size`
+    /// bytes.
     ///
     /// # Errors
     /// As [`check_push`](Self::check_push), before anything is uploaded; [`Error::Changed`] also
-    /// later, when another client was first.
+    /// later, if another client commits first.
     pub async fn push(
         &self,
         base: &Record,
@@ -198,7 +201,7 @@ impl Blob {
         while let Some(batch) = batches.next().await {
             for Ready { range, encoded, as_stored } in batch? {
                 if ranges.last().is_some_and(|last| last.end > range.start) {
-                    return Err(Error::Refused(format!("the group at byte {} is given out of order", range.start)));
+                    return Err(Error::Refused(format!("the group at byte {} is out of order", range.start)));
                 }
                 pushed.groups += 1;
                 pushed.as_stored += u64::from(as_stored);
@@ -214,7 +217,7 @@ impl Blob {
         }
         let (mut pieces, stored, has_packs) = packer.end().await?;
         pushed.stored = stored;
-        // A frame of the whole last group may be longer than the blob.
+        // The frame of the last group may extend past the end of the blob.
         pieces = pieces.iter().filter_map(|piece| piece.clip(0, size)).collect();
         Ok(Brought { pieces, ranges, born: if has_packs { born } else { u64::MAX }, pushed })
     }
@@ -269,7 +272,7 @@ impl Blob {
 }
 
 fn gave_up() -> Error {
-    Error::Refused("the upload was given up".into())
+    Error::Refused("the upload was cancelled".into())
 }
 
 /// A group that is ready to be packed.
@@ -284,7 +287,7 @@ fn encode(encoder: &Encoder, size: u64, group: u64, change: Change) -> Result<Re
     let start = group.saturating_mul(GROUP_BYTES);
     let range = start..start.saturating_add(GROUP_BYTES).min(size);
     if range.is_empty() {
-        return Err(Error::Refused(format!("group {group} is behind the end of {size} bytes")));
+        return Err(Error::Refused(format!("group {group} is beyond the end of {size} bytes")));
     }
     let ready = |encoded, as_stored| Ready { range: range.clone(), encoded, as_stored };
     match change {
@@ -294,7 +297,7 @@ fn encode(encoder: &Encoder, size: u64, group: u64, change: Change) -> Result<Re
             let fits = u64::from(data_len) >= range.end - range.start && data_len <= FRAME_BYTES && !bytes.is_empty();
             if found != crc || !fits || bytes.len() > FRAME_BYTES as usize {
                 let why = format!("{} bytes of {data_len}, checksum {found:#010x}, expected {crc:#010x}", bytes.len());
-                return Err(Error::damaged(format!("group {group} that is to be pushed"), why));
+                return Err(Error::damaged(format!("group {group} of the push"), why));
             }
             let frame = Frame { stored: bytes.len() as u32, codec, crc };
             Ok(ready(Some(Encoded { frame, raw_len: data_len, stored: bytes }), true))
@@ -302,7 +305,7 @@ fn encode(encoder: &Encoder, size: u64, group: u64, change: Change) -> Result<Re
         Change::Plain(data) => {
             let len = (range.end - range.start) as usize;
             if data.len() < len || data.len() > GROUP_BYTES as usize {
-                return Err(Error::Refused(format!("group {group} has {} bytes, and {len} are needed", data.len())));
+                return Err(Error::Refused(format!("group {group} has {} bytes, but needs {len}", data.len())));
             }
             let encoded = encoder.encode(vec![data.slice(..len)]).pop().filter(|encoded| !encoded.frame.is_zero());
             Ok(ready(encoded, false))
@@ -310,9 +313,9 @@ fn encode(encoder: &Encoder, size: u64, group: u64, change: Change) -> Result<Re
     }
 }
 
-/// Lays the pieces of a change over others, which it cuts at the ranges that change.
+/// Lays the pieces of a change over others, which are clipped to the ranges that do not change.
 pub(crate) fn laid(opened: Vec<Piece>, change: &[Piece], ranges: &[Range<u64>], size: u64) -> Vec<Piece> {
-    // One pass over both: laying them one by one would move the list each time.
+    // One pass over both lists: laying the pieces one by one would move the list each time.
     let mut all = Vec::with_capacity(opened.len() + 2 * change.len());
     let mut next = 0;
     for piece in opened {
@@ -335,7 +338,7 @@ pub(crate) fn laid(opened: Vec<Piece>, change: &[Piece], ranges: &[Range<u64>], 
     all
 }
 
-/// The packs of the nodes that a layout is folded into.
+/// The packs for the nodes of a folded layout.
 struct Nodes {
     name: PackRef,
     pack: PackBuilder,
@@ -357,7 +360,7 @@ impl Nodes {
         self.pack.push_node(self.name, node)
     }
 
-    /// Uploads the packs; tells whether there were some.
+    /// Uploads the packs; returns whether there were any.
     async fn upload(mut self, blob: &Blob) -> Result<bool, Error> {
         if !self.pack.is_empty() {
             self.full.push((self.name, self.pack));
@@ -372,7 +375,7 @@ impl Nodes {
 }
 
 impl Record {
-    /// Tells whether it is the first record of a clone of `source`, whose incarnation is `inc`.
+    /// Returns whether it is the first record of a clone of `source`, whose incarnation is `inc`.
     pub fn is_clone_of(&self, inc: names::Inc, source: &Self) -> bool {
         let adopted = crate::clone::adopted(source);
         self.seq == 1

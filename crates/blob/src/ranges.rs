@@ -1,5 +1,5 @@
-//! Reading many ranges of a version with few requests: what columns of a table or chunks of an
-//! array are read by. Owns which ranges are read together.
+//! Reading many ranges of a version with few requests, for columns of a table or chunks of an
+//! array. Owns which ranges are read together. Any task may call it.
 
 use std::ops::Range;
 
@@ -11,17 +11,17 @@ use crate::error::Error;
 use crate::extent::FRAME_BYTES;
 use crate::record::Record;
 
-/// Bytes of data between two ranges that are read rather than asked for apart: one frame, of which
-/// the reader below drops all but 32 KiB anyway.
+/// Largest gap between two ranges that are read together: one frame, of which the reader below
+/// drops all but 32 KiB anyway.
 const GAP_BYTES: u64 = FRAME_BYTES as u64;
-/// Bytes of ranges that are read together: eight frames' worth of a request.
+/// Bytes of ranges read together: about one request.
 const TOGETHER_BYTES_MAX: u64 = 8 << 20;
-/// Groups of ranges that are read at once: with a frame each, 4 MiB are under way.
+/// Groups of ranges read at once: with a frame each, 4 MiB in flight.
 const GROUPS_AT_ONCE: usize = 32;
 
 impl Blob {
-    /// Returns the bytes of each range, in the order of the ranges; the end of the blob cuts them.
-    /// A range that fails does not stop the others.
+    /// Returns the bytes of each range, in the order of the ranges, clipped to the end of the blob.
+    /// A failing range does not affect the others.
     pub async fn read_ranges(&self, version: &Record, ranges: &[Range<u64>]) -> Vec<Result<Bytes, Error>> {
         let mut answers: Vec<Result<Bytes, Error>> = ranges.iter().map(|_| Ok(Bytes::new())).collect();
         let groups = group(ranges, version.size);
@@ -61,9 +61,8 @@ impl Blob {
     async fn read_long(&self, version: &Record, range: &Range<u64>) -> Result<Bytes, Error> {
         let len = range.end - range.start;
         let mut all = Vec::new();
-        all.try_reserve_exact(usize::try_from(len).unwrap_or(usize::MAX)).map_err(|_full| {
-            Error::Refused(format!("{len} bytes at once are more than the memory holds: read them in parts"))
-        })?;
+        all.try_reserve_exact(usize::try_from(len).unwrap_or(usize::MAX))
+            .map_err(|_full| Error::Refused(format!("{len} bytes do not fit in memory at once: read them in parts")))?;
         let mut parts = std::pin::pin!(self.stream(version, range.start, range.end));
         while let Some(part) = parts.next().await {
             all.extend_from_slice(&part?);

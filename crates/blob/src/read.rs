@@ -1,9 +1,13 @@
-//! Reading a version's bytes: ranges to extents, extents to frames, frames to requests. Owns the cache of decoded frames.
+//! Reading a version's bytes: from ranges to extents, from extents to frames, from frames to
+//! requests. Owns the cache of decoded frames. Any task may read; decoding runs on blocking
+//! threads.
 //!
-//! 1. The range's extents are found in the record and its nodes; nothing is between two of them but zeroes.
+//! 1. The range's extents are found in the record and its nodes; gaps between them are zeroes.
 //! 2. Frames that are in the cache, or in the record itself, are taken from there.
-//! 3. The others are grouped by pack; two that are at most [`GAP_BYTES`] apart are fetched with one request.
-//! 4. Each frame's checksum is verified, then it is decoded. One that does not match is fetched once more, alone.
+//! 3. The others are grouped by pack; two that are at most [`GAP_BYTES`] apart are fetched with one
+//!    request.
+//! 4. Each frame's checksum is verified, then it is decoded. One that does not match is fetched
+//!    once more, alone.
 
 use std::sync::Arc;
 
@@ -22,21 +26,22 @@ use crate::names::Inc;
 use crate::record::Record;
 use crate::tree::Tree;
 
-/// Bytes between two frames that are fetched and thrown away rather than asked for apart: 0.3 ms at 1 Gbit/s, far less than
-/// a round trip, and a request costs as much as 100 KiB.
+/// Bytes between two frames that are fetched and dropped instead of making another request: 0.3 ms
+/// at 1 Gbit/s, far less than a round trip, and a request costs as much as 100 KiB.
 const GAP_BYTES: u64 = 32 << 10;
-/// Bytes of one request: a sequential read has several of them under way.
+/// Bytes of one request: a sequential read has several of them in flight.
 const REQUEST_BYTES_MAX: u64 = 8 << 20;
-/// Requests of one read under way at once.
+/// Requests of one read in flight.
 pub(crate) const REQUESTS_AT_ONCE: usize = 8;
-/// Decoded frames kept, in bytes, unless told otherwise.
+/// Default size of the cache of decoded frames, in bytes.
 pub(crate) const CACHE_BYTES: u64 = 32 << 20;
-/// Frames up to which a read leaves what it decoded in the cache: a long read would only drive out what others use.
+/// Longest read, in frames, that leaves its frames in the cache: a longer one would only evict
+/// those that others use.
 const CACHED_FRAMES_MAX: usize = 8;
 /// Bytes of one read; longer ones are read as a stream.
 pub(crate) const READ_BYTES_MAX: u64 = 64 << 20;
 
-/// Names a frame for ever: packs never change.
+/// The permanent identity of a frame: packs never change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct FrameKey {
     inc: Inc,
@@ -53,7 +58,7 @@ impl Weighter<FrameKey, Bytes> for ByBytes {
     }
 }
 
-/// A frame that a read needs, and where its bytes go.
+/// A frame that a read needs, and the destination of its bytes.
 #[derive(Debug, Clone)]
 pub(crate) struct Wanted {
     pub(crate) pack: PackRef,
@@ -61,7 +66,7 @@ pub(crate) struct Wanted {
     pub(crate) offset: u32,
     pub(crate) frame: Frame,
     pub(crate) raw_len: u32,
-    /// The part of its data that shows, and the byte of the answer where that goes.
+    /// The visible part of its data, and where that goes in the result.
     pub(crate) from: u32,
     pub(crate) to: u32,
     pub(crate) at: usize,
@@ -85,7 +90,7 @@ impl Reader {
         self.tree.fetcher()
     }
 
-    /// Returns the bytes from `from` to before `to` of a version; the end of the blob cuts them.
+    /// Returns the bytes in `from..to` of a version, clipped to the end of the blob.
     pub(crate) async fn read(&self, record: &Record, from: u64, to: u64) -> Result<Bytes, Error> {
         let to = to.min(record.size);
         let Some(len) = to.checked_sub(from).filter(|len| *len > 0) else { return Ok(Bytes::new()) };
@@ -101,7 +106,7 @@ impl Reader {
             self.collect(extent, from, &mut wanted, &mut out)?;
         }
         if let [one] = wanted[..].as_ref() {
-            // Several readers of a frame that is not in the cache wait for one request.
+            // Concurrent readers of a frame that is not in the cache share one request.
             let key = self.key(record, one);
             let fetch = self.fetch_alone(record, one);
             let data = self.frames.get_or_insert_async(&key, fetch).await?;
@@ -179,7 +184,7 @@ impl Reader {
 
     async fn fetch_alone(&self, record: &Record, wanted: &Wanted) -> Result<Bytes, Error> {
         let mut answer = self.fetch(record, vec![wanted.clone()]).await?;
-        answer.pop().map(|(_, data)| data).ok_or_else(|| Error::Refused("the read was given up".into()))
+        answer.pop().map(|(_, data)| data).ok_or_else(|| Error::Refused("the read was cancelled".into()))
     }
 
     /// Fetches frames of one pack with one request, verifies and decodes them.
@@ -205,9 +210,9 @@ impl Reader {
             workspaces.lock().push(workspace);
             opened
         };
-        // Decoding a frame takes about 0.1 ms; it must not keep other requests of this thread waiting.
+        // Decoding a frame takes about 0.1 ms, too long for the other requests of this thread.
         let opened = tokio::task::spawn_blocking(decode).await;
-        let opened = opened.map_err(|_| Error::Refused("the read was given up".into()))?;
+        let opened = opened.map_err(|_| Error::Refused("the read was cancelled".into()))?;
         let mut all = Vec::with_capacity(opened.len());
         for (wanted, data) in opened {
             let data = match data {

@@ -1,6 +1,6 @@
 //! Records: the entries of a blob's log, each a complete description of the blob as of its number.
-//! Owns their bytes, which docs/BLOBS.md defines, and what a record says about which versions are
-//! live. Does no I/O.
+//! Owns their encoding, which docs/BLOBS.md defines, and the rule by which a record decides which
+//! versions are live. Plain values; no I/O.
 
 use std::collections::BTreeSet;
 
@@ -13,16 +13,16 @@ use crate::names::{Inc, Nonce, OpId};
 use crate::sealed::{put_wide, wide};
 
 /// Bytes of a record's fields before compression: one unit of the codec. A layout of eight times
-/// the soft bound and every list at its own bound fit.
+/// the soft limit and every list at its own limit fit.
 pub const RECORD_BYTES_MAX: usize = codec::UNIT_BYTES_MAX;
-/// Operations in a record: what a process that appends from a thousand threads has waiting.
+/// Operations in a record: as many as a process that appends from a thousand threads has waiting.
 pub const OPS_MAX: usize = 1024;
-/// Tags of a blob: they are carried by every record.
+/// Tags of a blob, all of which every record carries.
 pub const TAGS_MAX: usize = 256;
-/// Ranges of expired versions: they are carried by every record. Neighbours are joined, so only
-/// versions that are expired one by one make many.
+/// Ranges of expired versions, all of which every record carries. Neighbours are joined, so only
+/// versions that expire one by one make many ranges.
 pub const EXPIRED_MAX: usize = 1024;
-/// Blobs that a clone has packs of: each level of cloning adds what its source has.
+/// Blobs whose packs a clone uses: each level of cloning adds those of its source.
 pub const ORIGINS_MAX: usize = 64;
 /// Bytes of a message, a tag's name, or a holder.
 pub const TEXT_BYTES_MAX: usize = 1024;
@@ -32,31 +32,31 @@ const HEADER_BYTES: usize = 8 + 2 + 1 + 1 + 4;
 const FORMAT: u64 = 1;
 const STRUCTURE: &str = "record of a blob";
 
-/// What an operation did.
+/// The effect of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum OpKind {
-    /// Bytes behind the end.
+    /// Bytes added at the end.
     Append = 1,
-    /// Bytes over a range.
+    /// Bytes written over a range.
     Write = 2,
-    /// All bytes anew.
+    /// All content replaced.
     Put = 3,
-    /// Another size: cut, or a hole at the end.
+    /// Size changed: truncated, or a hole added at the end.
     Resize = 4,
-    /// The same bytes in other places.
+    /// Same content, stored elsewhere.
     Rewrite = 5,
-    /// An older version's content, or another blob's.
+    /// Content of an older version, or of another blob.
     Restore = 6,
-    /// A name for a version.
+    /// Tag added.
     Tag = 7,
-    /// A name taken away.
+    /// Tag removed.
     Untag = 8,
-    /// Versions given up.
+    /// Versions expired.
     Expire = 9,
     /// Old sessions fenced.
     Fence = 10,
-    /// The blob closed, to be removed.
+    /// Blob closed before its removal.
     Close = 11,
 }
 
@@ -75,7 +75,7 @@ impl OpKind {
         Self::Close,
     ];
 
-    /// Tells whether it makes a version: content that may differ from that of the record before.
+    /// Returns whether it makes a version, which may have other content than the record before.
     pub const fn makes_version(self) -> bool {
         matches!(self, Self::Append | Self::Write | Self::Put | Self::Resize | Self::Restore)
     }
@@ -86,15 +86,15 @@ impl OpKind {
 pub struct Done {
     /// Its name.
     pub op: OpId,
-    /// What it did.
+    /// Its kind.
     pub kind: OpKind,
-    /// Byte where it wrote, or the version that it is about.
+    /// Offset at which it wrote, or the version that it is about.
     pub at: u64,
     /// Bytes that it wrote.
     pub len: u64,
 }
 
-/// A blob whose packs this one names: what it is a clone of, at whatever distance.
+/// A blob whose packs this one names: the source of a clone, direct or indirect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Origin {
     /// Its URL, or its key if it is in the same store.
@@ -103,7 +103,7 @@ pub struct Origin {
     pub inc: Inc,
     /// The version that is pinned there for this blob.
     pub version: u64,
-    /// What its own origins are called here: entry `i` is for its origin `i + 1`.
+    /// The numbers of its own origins in this record: entry `i` is for its origin `i + 1`.
     pub numbers: Vec<u16>,
 }
 
@@ -114,40 +114,40 @@ pub struct Record {
     pub inc: Inc,
     /// Its number, from 1; 0 only for the state of a blob that has no record yet.
     pub seq: u64,
-    /// The nonce of the record before; 0 in front of the first.
+    /// The nonce of the previous record; 0 in the first.
     pub previous: Nonce,
     /// The name of this body.
     pub nonce: Nonce,
-    /// Sessions born before the record of this number are fenced. Never falls.
+    /// Sessions born before the record of this number are fenced. Never decreases.
     pub fence: u64,
-    /// Whether the blob is closed and will be removed: versions that are not pinned are given up,
-    /// and nothing else is done.
+    /// Whether the blob is closed and will be removed: its last operation expires the versions that
+    /// are not pinned.
     pub closed: bool,
-    /// Whether the description is gone, and only the operations are left.
+    /// Whether the description has been dropped and only the operations remain.
     pub tombstone: bool,
-    /// Wall-clock second at which its writer thought to be, and at least that of the record before.
+    /// Time in seconds by its writer's clock, but not before the time of the previous record.
     /// Advice only.
     pub unix_s: u64,
     /// Bytes of data.
     pub size: u64,
-    /// Bytes of data that this record's operations brought.
+    /// Bytes of data added by the operations of this record.
     pub raw: u64,
-    /// Bytes that they take in packs.
+    /// Bytes that the data takes in packs.
     pub stored: u64,
-    /// Number of the newest record that made a version, this one included; 0: none did.
+    /// Number of the newest record that made a version, possibly this one; 0 if none did.
     pub version: u64,
-    /// Number of records that made a version, this one included.
+    /// Number of records that made a version, possibly including this one.
     pub versions: u64,
-    /// What its writer has to say.
+    /// Message of its writer.
     pub message: String,
-    /// What it did.
+    /// The operations in this record.
     pub ops: Vec<Done>,
     /// Expired versions: ranges from first to last, sorted, with a gap between each two.
     pub expired: Vec<(u64, u64)>,
-    /// Versions with a name, sorted by it.
+    /// Tags, sorted by name, and the versions that they name.
     pub tags: Vec<(String, u64)>,
-    /// The blobs of whose packs the layout names some: a pack's origin n is entry n - 1. Entries
-    /// are only ever added.
+    /// The blobs that own packs in the layout: the origin n of a pack is entry n - 1. Entries are
+    /// only ever added.
     pub origins: Vec<Origin>,
     /// Where the bytes are.
     pub layout: Layout,
@@ -179,8 +179,8 @@ impl Record {
         }
     }
 
-    /// Returns what is left of a record after its version is gone: enough to decide whether an
-    /// operation was done.
+    /// Returns the remainder of a record after its version is gone: enough to decide whether an
+    /// operation was applied.
     #[must_use]
     pub fn into_tombstone(self) -> Self {
         let genesis = Self::genesis(self.inc);
@@ -197,19 +197,20 @@ impl Record {
         }
     }
 
-    /// Tells whether one of its operations makes a version.
+    /// Returns whether one of its operations makes a version.
     pub fn is_version(&self) -> bool {
         self.ops.iter().any(|done| done.kind.makes_version())
     }
 
-    /// Returns the number by which users know its content, as of record `head`: that of the version
-    /// that it is or that a tag or the like left as it was. Its own if that version is given up.
+    /// Returns the number by which users know its content, as of record `head`: the number of the
+    /// version that it made, or that it left unchanged as a tag does. Its own number if that
+    /// version has expired.
     pub fn number(&self, head: &Self) -> u64 {
         if head.is_live(self.version) { self.version } else { self.seq }
     }
 
-    /// Returns whether its content is a version as of record `head`: it made one, or is the newest
-    /// record and the version before it is given up.
+    /// Returns whether its content is a version as of record `head`: it made one, or it is the
+    /// newest record and the version before it has expired.
     pub fn is_version_as_of(&self, head: &Self) -> bool {
         self.is_version() || self.seq == head.seq && self.number(head) == self.seq
     }
@@ -219,9 +220,9 @@ impl Record {
         self.ops.iter().find(|done| done.op == op)
     }
 
-    /// Tells whether version `seq` is live as of this record: the newest, or not expired, or named
-    /// by a tag. Of a closed blob those live that are not expired: tags and the newest record hold
-    /// nothing there. Pins are no matter of the log.
+    /// Returns whether version `seq` is live as of this record: the newest, or not expired, or
+    /// tagged. In a closed blob the versions that have not expired are live; tags and the newest
+    /// record retain nothing there. Pins are not part of the log.
     pub fn is_live(&self, seq: u64) -> bool {
         if self.closed {
             return seq < self.seq && !self.is_expired(seq);
@@ -233,8 +234,7 @@ impl Record {
         self.tags.iter().any(|(_, version)| *version == seq)
     }
 
-    /// Returns the versions that are given up and stay for as long as a tag names them, oldest
-    /// first.
+    /// Returns the versions that have expired but are retained by a tag, oldest first.
     pub fn kept_though_expired(&self) -> Vec<u64> {
         let named = self.tags.iter().map(|(_, version)| *version);
         let kept = named.filter(|version| *version < self.seq && self.is_expired(*version));
@@ -246,8 +246,8 @@ impl Record {
         after.checked_sub(1).is_some_and(|range| self.expired[range].1 >= seq)
     }
 
-    /// Returns the versions that are live as of this record, oldest first. Every number counts,
-    /// also one that changed no content.
+    /// Returns the versions that are live as of this record, oldest first. This includes the
+    /// numbers of records that changed no content.
     pub fn live(&self) -> Vec<u64> {
         let mut live = Vec::new();
         let mut next = 1;
@@ -260,14 +260,15 @@ impl Record {
         live
     }
 
-    /// Adds a range to the expired ones and joins what touches.
+    /// Adds a range to the expired ones, merging adjacent ranges.
     pub(crate) fn expire(&mut self, first: u64, last: u64) {
         self.expired.push((first, last));
         self.expired = joined(std::mem::take(&mut self.expired));
     }
 
-    /// Returns what a pack that a node names is called in this record: `node` is the origin of the
-    /// node's own pack, `inner` what the node says. `None` if the record does not know it.
+    /// Translates the origin of a pack that a node names to an origin of this record: `node` is the
+    /// origin of the node's own pack, `inner` the origin in the node. `None` if the record does not
+    /// know it.
     pub fn resolve(&self, node: u16, inner: u16) -> Option<u16> {
         match (node, inner) {
             (_, 0) => Some(node),
@@ -276,7 +277,7 @@ impl Record {
         }
     }
 
-    /// Returns the packs of the blob itself that the layout names without its nodes.
+    /// Returns the blob's own packs that the layout names directly, not through nodes.
     pub fn own_packs(&self) -> impl Iterator<Item = PackRef> {
         self.layout.packs().into_iter().filter(|pack| pack.origin == 0)
     }
@@ -351,10 +352,10 @@ impl Record {
         self.layout.encode(out);
     }
 
-    /// Reads what [`encode`](Self::encode) wrote.
+    /// Decodes the output of [`encode`](Self::encode).
     ///
     /// # Errors
-    /// When the bytes are no valid record.
+    /// When the bytes are not a valid record.
     pub fn decode(bytes: &[u8], workspace: &mut Workspace) -> Result<Self, FormatError> {
         let mut cursor = Cursor::new(STRUCTURE, bytes);
         let wrong = |detail: String| FormatError::new(STRUCTURE, detail);
@@ -370,7 +371,7 @@ impl Record {
         }
         let format = u64::from(cursor.u16()?);
         if format != FORMAT {
-            return Err(FormatError::newer(STRUCTURE, format!("format {format}, and this program reads {FORMAT}")));
+            return Err(FormatError::newer(STRUCTURE, format!("format {format}, but this program reads {FORMAT}")));
         }
         let codec = cursor.u8()?;
         if cursor.u8()? != 0 {
@@ -442,7 +443,7 @@ impl Record {
         record.check()
     }
 
-    /// Checks what no single field shows.
+    /// Checks constraints between fields.
     fn check(self) -> Result<Self, FormatError> {
         let wrong = |detail: String| Err(FormatError::new(STRUCTURE, detail));
         if self.seq == 0 || self.nonce.0 == 0 || self.fence > self.seq {
@@ -455,20 +456,20 @@ impl Record {
             return wrong(format!("number {}: version {} of {}", self.seq, self.version, self.versions));
         }
         if self.layout.pieces().last().is_some_and(|piece| piece.end() > self.size) {
-            return wrong(format!("a piece ends behind the blob's {} bytes", self.size));
+            return wrong(format!("a piece ends beyond the blob's {} bytes", self.size));
         }
         let origins = self.origins.len();
         let known = |number: &u16| usize::from(*number) <= origins;
         if !self.layout.packs().iter().all(|pack| known(&pack.origin))
             || !self.origins.iter().flat_map(|origin| &origin.numbers).all(known)
         {
-            return wrong(format!("a pack of an origin that is not among the {origins}"));
+            return wrong(format!("a pack has an origin that is not among the {origins}"));
         }
         Ok(self)
     }
 }
 
-/// Returns ranges from first to last in order, with those joined that touch.
+/// Sorts ranges from first to last, and merges adjacent ones.
 pub(crate) fn joined(mut ranges: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     ranges.sort_unstable();
     let mut joined: Vec<(u64, u64)> = Vec::with_capacity(ranges.len());

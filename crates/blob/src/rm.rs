@@ -1,9 +1,9 @@
-//! Removing a blob, in steps of which each may be the last: *close* the log, so that no writer
-//! commits any more; say in the life log that the blob is *gone*, so that the key can be used
-//! again; *give up* the versions that no pin keeps, in a last record; list the pins once more, and
-//! *delete* the packs that no version names which is pinned or not given up. A remover that is
-//! killed leaves garbage, never a hole: the next client that meets a closed log takes the second
-//! step, and [`sweep_removed`] the others.
+//! Removing a blob, in steps of which any may be the last. *Close* the log, so that no writer
+//! commits any more. Record in the life log that the blob is *gone*, so that the key can be reused.
+//! *Expire* the versions that are not pinned, in a last record. List the pins once more, and
+//! *delete* the packs that no remaining version names. A remover that is killed leaves garbage,
+//! never a hole: the next client that meets a closed log does the second step, and
+//! [`sweep_removed`] the others. Holds no state; any task may call it.
 
 use crate::clone::{FindHolder, drop_dead_pins};
 use crate::commit::{CommitOptions, Committer};
@@ -18,23 +18,23 @@ use crate::ops::What;
 use crate::walk::Named;
 use crate::world::World;
 
-/// What removing did.
+/// The result of a removal.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Removed {
-    /// Packs that were looked at.
+    /// Packs examined.
     pub packs: u64,
     /// Packs deleted.
     pub deleted: u64,
-    /// Bytes of these.
+    /// Bytes of the deleted packs.
     pub bytes: u64,
-    /// Packs that stay because clones or volumes have pinned versions.
+    /// Packs retained because clones or volumes have pinned versions.
     pub pinned: u64,
 }
 
 /// Removes a blob.
 ///
 /// # Errors
-/// When the store fails: repeat it, or leave the rest to [`sweep_removed`].
+/// When the store fails: call it again, or leave the rest to [`sweep_removed`].
 pub async fn remove(committer: &Committer) -> Result<Removed, Error> {
     let log = committer.log();
     match committer.change(What::Close).await {
@@ -45,15 +45,15 @@ pub async fn remove(committer: &Committer) -> Result<Removed, Error> {
     delete_unpinned(committer).await
 }
 
-/// Deletes what removed incarnations of a key have left: packs that a late writer put there, and
-/// those whose last pin has been taken away.
+/// Deletes the remains of removed incarnations of a key: packs from late writers, and packs whose
+/// last pin has been removed.
 ///
 /// # Errors
 /// When the store fails.
 pub async fn sweep_removed(world: &World, key: &BlobKey, find: &FindHolder<'_>) -> Result<Removed, Error> {
     let (newest, _) = life::newest(world, key, None).await?;
     let mut all = Removed::default();
-    // The life log is short: an entry for each time that the key was used.
+    // The life log is short: an entry for each use of the key.
     for number in 1..newest {
         let (Some(Life::Born(inc)), Some(Life::Gone)) =
             (life::read(world, key, number).await?, life::read(world, key, number + 1).await?)
@@ -77,7 +77,7 @@ pub async fn sweep_removed(world: &World, key: &BlobKey, find: &FindHolder<'_>) 
     Ok(all)
 }
 
-/// Makes sure that there is a blob at a key, or was one.
+/// Checks that there is a blob at a key, or was one.
 ///
 /// # Errors
 /// [`Error::Missing`] when there never was one.
@@ -93,7 +93,7 @@ async fn delete_unpinned(committer: &Committer) -> Result<Removed, Error> {
     offer::sweep(log, u64::MAX, gc::PER_SECOND).await?;
     give_up_unpinned(committer).await?;
     let head = committer.refresh().await?;
-    // Only now that the record is in hand by which the other versions are given up.
+    // Only now that the record is known in which the other versions expire.
     let mut held = log.pinned().await?;
     held.extend(head.live());
     let pinned = Named::by(log, held.into_iter().collect()).await?;
@@ -113,17 +113,18 @@ async fn delete_unpinned(committer: &Committer) -> Result<Removed, Error> {
     Ok(removed)
 }
 
-/// Gives up all versions of a closed blob that are not pinned, so that no client can pin them any more.
+/// Expires all versions of a closed blob that are not pinned, so that no client can pin them any
+/// more.
 async fn give_up_unpinned(committer: &Committer) -> Result<(), Error> {
     let pinned = committer.log().pinned().await?;
     let head = committer.refresh().await?;
     let mut after = head.as_ref().clone();
-    // The newest record holds nothing, and with the next one it is a version like the others.
+    // The newest record retains nothing, and becomes an ordinary version with the next one.
     let older = without(1, head.seq.saturating_sub(1), &pinned);
     older.into_iter().for_each(|(first, last)| after.expire(first, last));
     if after.expired != head.expired {
         match committer.change(What::Expire(without(1, head.seq, &pinned))).await {
-            // Where pins are on more versions than a record has ranges, the others stay.
+            // If more versions are pinned than a record has ranges, the others stay.
             Ok(_) | Err(Error::Refused(_)) => {}
             Err(error) => return Err(error),
         }

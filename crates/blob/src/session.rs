@@ -1,12 +1,13 @@
-//! The session of an upload that may be broken off: what a later process needs to go on. Owns the
-//! order in which packs are told of, and the hash by which the later process proves that the data
-//! is still the same. Where it is kept is the caller's choice.
+//! The session of an upload that may be interrupted: the state that a later process needs to resume
+//! it. Owns the order in which packs are reported, and the hash by which the later process proves
+//! that the data is still the same. The caller decides where to store it. Shared by the tasks of
+//! one upload.
 //!
 //! The later process writes its packs under a session name of its own: a late request of the
-//! earlier one must not change a pack that the later one has written.
+//! earlier process must not change a pack that the later one has written.
 //!
-//! Safety does not rest on it: a session whose born is fenced meanwhile is refused when it commits,
-//! as any other.
+//! Safety does not depend on it: a session that has been fenced is refused at its commit, like any
+//! other.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,7 +23,7 @@ use crate::extent::Session;
 use crate::layout::Layout;
 use crate::names::{self, OpId};
 
-/// Hash of data, frame by frame: 128 bits of xxh3 of those of the frames.
+/// Hash of data by frames: xxh3, 128 bits, of the frames' hashes.
 #[derive(Default)]
 pub struct DataHash(Xxh3Default);
 
@@ -49,18 +50,18 @@ impl DataHash {
     }
 }
 
-/// A pack that the store has acknowledged, and the place and hash of its data in the upload.
+/// A pack that the store has acknowledged, and the range and hash of its data in the upload.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Finished {
-    /// Number of the pack in the upload, over all processes that took part.
+    /// Number of the pack in the upload, across all processes that took part.
     pub number: u32,
-    /// Bytes of data in this and all packs before.
+    /// Bytes of data in this pack and all before it.
     pub to: u64,
-    /// Bytes that these take.
+    /// Bytes that they take.
     pub stored: u64,
-    /// Hash of the data behind the pack before, to `to`.
+    /// Hash of the data from the end of the previous pack to `to`.
     pub hash: u128,
-    /// The pieces of that data.
+    /// The pieces of the same data.
     pub pieces: Layout,
 }
 
@@ -75,7 +76,7 @@ impl Finished {
         out
     }
 
-    /// Reads what [`encode`](Self::encode) wrote; `None` if it is nothing of the kind.
+    /// Decodes the output of [`encode`](Self::encode); `None` if the bytes are invalid.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (number, rest) = bytes.split_first_chunk()?;
         let (to, rest) = rest.split_first_chunk()?;
@@ -91,14 +92,14 @@ impl Finished {
     }
 }
 
-/// Keeps what a later process needs. Called in the order of the packs, each once the store has
-/// acknowledged it and all before.
+/// Stores the state that a later process needs. Called in the order of the packs, for each once it
+/// and all before it are acknowledged.
 pub trait Journal: Send + Sync {
-    /// Keeps that a pack is finished. A journal that fails only costs uploading again.
+    /// Records a finished pack. A failure costs only a repeated upload.
     fn finished(&self, finished: &Finished);
 }
 
-/// A session that can be taken up.
+/// A session that can be resumed.
 #[derive(Clone)]
 pub struct Uploading(Arc<Inner>);
 
@@ -122,7 +123,7 @@ impl std::fmt::Debug for Uploading {
 }
 
 impl Uploading {
-    /// Begins a session on a blob as it is now.
+    /// Begins a session on a blob in its current state.
     ///
     /// # Errors
     /// When the system's random numbers cannot be read.
@@ -133,10 +134,9 @@ impl Uploading {
         Ok(Self::with(session, born, op, None, Vec::new(), journal))
     }
 
-    /// Takes a session up behind the packs in `done`, which has those from number 0 on without a
-    /// gap, and whose data the caller has proved to be the same. `born` and `op` are those of the
-    /// session that began, `head` is how the data begins.
-    ///
+    /// Resumes a session after the packs in `done`, which are numbered from 0 without a gap, and
+    /// whose data the caller has proved to be the same. `born` and `op` are those of the original
+    /// session; `head` is the beginning of the data.
     /// # Errors
     /// When the system's random numbers cannot be read.
     pub fn resume(
@@ -178,7 +178,7 @@ impl Uploading {
         self.0.op
     }
 
-    /// Tells whether an earlier process has begun it.
+    /// Returns whether an earlier process began it.
     pub fn is_resumed(&self) -> bool {
         self.0.head.is_some()
     }
@@ -191,7 +191,7 @@ impl Uploading {
         &self.0.done
     }
 
-    /// Tells the journal of a pack once all before it are acknowledged, too.
+    /// Reports a pack to the journal once all packs before it are acknowledged, too.
     pub(crate) fn acknowledged(&self, finished: Finished) {
         let mut waiting = self.0.waiting.lock();
         let (next, others) = &mut *waiting;

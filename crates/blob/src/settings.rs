@@ -1,6 +1,6 @@
-//! Settings of a store's client: those that a program gives, and those of the environment. Owns
-//! which of two settings wins, the time limits of requests, the certificates that are trusted, and
-//! the address at which a bucket is asked for.
+//! Settings of a store's client, from the program and from the environment. Owns the precedence of
+//! the two, the timeouts of requests, the trusted certificates, and the address of a bucket. Read
+//! when a store is opened.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -14,25 +14,25 @@ use units::shown;
 
 /// Limit for establishing a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Silence after which a transfer is given up and repeated.
+/// Silence after which a transfer is aborted and repeated.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(20);
-/// Limit for a commit's request: it is a few KiB, and asking again is cheap.
+/// Timeout of a commit's request: it is a few KiB, and trying again is cheap.
 const COMMIT_TIMEOUT: Duration = Duration::from_secs(20);
-/// How often the data client repeats a request by itself.
+/// Retries of the data client for one request.
 const DATA_RETRIES: usize = 4;
-/// Variable with the certificates of a private authority, as the AWS tools read it: of S3 stores.
+/// Variable that names the certificates of a private authority for S3 stores, as in the AWS tools.
 const CA_BUNDLE_VARIABLE: &str = "AWS_CA_BUNDLE";
-/// Option with such a file; Python's `verify` sets it.
+/// Option for such a file, set by Python's `verify`.
 const CA_BUNDLE_OPTION: &str = "ca_bundle";
 
-/// Settings that a program gives itself; they go before those of the environment.
+/// Settings given by the program; they take precedence over the environment.
 #[derive(Clone, Default)]
 pub struct StoreSettings {
-    /// Names as the store's client has them (`aws_access_key_id`, `google_service_account`,
-    /// `azure_storage_account_name`, `allow_http`), and values; and `ca_bundle`, a file with the
-    /// certificates of a private authority.
+    /// Names as in the store's client (`aws_access_key_id`, `google_service_account`,
+    /// `azure_storage_account_name`, `allow_http`) with their values; in addition `ca_bundle`, a
+    /// file with the certificates of a private authority.
     pub options: Vec<(String, String)>,
-    /// The profile with the keys of an S3 store.
+    /// The profile with the keys for an S3 store.
     pub profile: Option<String>,
 }
 
@@ -44,10 +44,10 @@ impl std::fmt::Debug for StoreSettings {
 }
 
 impl StoreSettings {
-    /// Returns each option by the key that the store's client knows it by.
+    /// Returns each option with the key that the store's client uses for it.
     pub(crate) fn keys<K: FromStr>(&self, location: &Location) -> Result<Vec<(K, &str)>, Error> {
         let unknown =
-            |name: &str| Error::Refused(format!("`{name}` is no setting of a store of kind `{}`", location.scheme()));
+            |name: &str| Error::Refused(format!("`{name}` is not a setting of `{}` stores", location.scheme()));
         let known = |(name, value): &'_ (String, String)| -> Result<K, Error> {
             let _ = value;
             name.to_ascii_lowercase().parse().map_err(|_| unknown(name))
@@ -56,7 +56,7 @@ impl StoreSettings {
         self.options.iter().filter(own).map(|option| Ok((known(option)?, option.1.as_str()))).collect()
     }
 
-    /// Returns the S3 server: the one that the options name, else that of the environment.
+    /// Returns the address of the S3 server: from the options, else from the environment.
     pub(crate) fn s3_endpoint(&self) -> Option<String> {
         let is_endpoint =
             |name: &str| matches!(name.parse(), Ok(AmazonS3ConfigKey::Endpoint | AmazonS3ConfigKey::S3Endpoint));
@@ -70,7 +70,8 @@ impl StoreSettings {
         self.options.iter().any(|(name, _)| is_key(name))
     }
 
-    /// Returns the certificates of a private authority that are trusted as well as the system's.
+    /// Returns the certificates of a private authority, which are trusted in addition to the
+    /// system's.
     fn certificates(&self, location: &Location) -> Result<Vec<Certificate>, Error> {
         let given = self.options.iter().rev().find(|(name, _)| name == CA_BUNDLE_OPTION).map(|(_, file)| file.clone());
         let variable = match location.scheme() {
@@ -88,7 +89,7 @@ impl StoreSettings {
         if found.is_empty() { Err(refused("the file has no certificate in PEM format")) } else { Ok(found) }
     }
 
-    /// Tells whether a server without TLS may be used: one whose address says so.
+    /// Returns whether a server without TLS may be used: one whose address says so.
     pub(crate) fn allows_http(&self) -> bool {
         let names = [
             "AWS_ENDPOINT_URL_S3",
@@ -124,7 +125,7 @@ impl StoreSettings {
     /// Returns a builder of a client for a bucket.
     pub(crate) fn s3(&self, location: &Location, options: ClientOptions) -> Result<AmazonS3Builder, Error> {
         let bucket = location.bucket();
-        // Settings that are given win over `options`.
+        // Explicit settings win over `options`.
         let builder = AmazonS3Builder::from_env().with_bucket_name(bucket).with_client_options(options);
         let set = self.keys(location)?.into_iter();
         let builder = set.fold(builder, |builder, (key, value)| builder.with_config(key, value));
@@ -132,8 +133,8 @@ impl StoreSettings {
         let plain = endpoint.as_deref().and_then(|endpoint| endpoint.strip_prefix("http://"));
         let host = plain.map(|rest| rest.split(['/', ':']).next().unwrap_or(rest));
         let is_local = host.is_some_and(|host| host == "localhost" || host.starts_with("127."));
-        // Summing up each payload for the signature costs up to 60 % of a transfer. TLS protects
-        // the bytes, and a loopback needs none.
+        // Hashing each payload for the signature costs up to 60 % of a transfer. TLS protects the
+        // bytes, and a loopback connection needs no protection.
         let builder = if plain.is_none() || is_local { builder.with_unsigned_payload(true) } else { builder };
         let style = builder.get_config_value(&AmazonS3ConfigKey::VirtualHostedStyleRequest);
         let is_hosted = style.is_some_and(|value| is_true(&value));
@@ -151,12 +152,13 @@ fn is_true(value: &str) -> bool {
     ["1", "true", "on", "yes", "y"].contains(&value.to_ascii_lowercase().as_str())
 }
 
-/// Returns the address of a bucket whose name is a part of the host's. The client uses the address
-/// as given and would name the bucket in no request: all buckets of the server were one.
+/// Returns the address of a bucket whose name is part of the host name. The client uses the address
+/// as given and would not put the bucket into any request, so all buckets of the server would be
+/// one.
 fn hosted(endpoint: &str, bucket: &str) -> Result<String, Error> {
     let refused = |why: &str| {
         Err(Error::Refused(format!(
-            "the bucket '{bucket}' cannot be a part of the host's name in {}: {why}; remove AWS_VIRTUAL_HOSTED_STYLE_REQUEST \
+            "the bucket '{bucket}' cannot be part of the host name in {}: {why}; remove AWS_VIRTUAL_HOSTED_STYLE_REQUEST \
              (in Python addressing_style=virtual), so that the bucket goes into the path",
             shown(endpoint)
         )))
@@ -164,11 +166,11 @@ fn hosted(endpoint: &str, bucket: &str) -> Result<String, Error> {
     let Some((scheme, rest)) = endpoint.split_once("://") else { return refused("the address has no scheme") };
     let authority = rest.split(['/', '?', '#']).next().unwrap_or(rest);
     if authority.contains('@') {
-        return refused("the address has a user's name");
+        return refused("the address has a user name");
     }
     let host = authority.rsplit_once(':').map_or(authority, |(host, _)| host);
     if host.parse::<std::net::Ipv4Addr>().is_ok() || authority.starts_with('[') {
-        return refused("the address is a number");
+        return refused("the address is an IP address");
     }
     let is_label = |label: &str| {
         let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
@@ -176,7 +178,7 @@ fn hosted(endpoint: &str, bucket: &str) -> Result<String, Error> {
         ends && label.len() <= 63 && label.bytes().all(|byte| is_plain(byte) || byte == b'-')
     };
     if !bucket.split('.').all(is_label) {
-        return refused("names of hosts have small letters, digits, hyphens and dots");
+        return refused("host names have lowercase letters, digits, hyphens and dots");
     }
     Ok(format!("{scheme}://{bucket}.{rest}"))
 }
@@ -185,12 +187,12 @@ fn endpoint() -> Option<String> {
     ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"].iter().find_map(|name| std::env::var(name).ok())
 }
 
-/// Repetitions of the client for commits: none, see `connect`.
+/// Retry policy of the client for commits: none, see `connect`.
 pub(crate) fn no_retry() -> RetryConfig {
     RetryConfig { max_retries: 0, ..RetryConfig::default() }
 }
 
-/// Repetitions of the client for data.
+/// Retry policy of the client for data.
 pub(crate) fn retry() -> RetryConfig {
     RetryConfig { max_retries: DATA_RETRIES, ..RetryConfig::default() }
 }
@@ -217,7 +219,7 @@ mod tests {
             ("http://localhost:9000", "one", "http://one.localhost:9000"),
             ("http://localhost:9000", "two", "http://two.localhost:9000"),
             ("https://s3.example.org/", "a.b-c", "https://a.b-c.s3.example.org/"),
-            // A server's own name may begin as the bucket's does.
+            // A server's own name may begin with the bucket's name.
             ("https://one.example.org", "one", "https://one.one.example.org"),
         ] {
             assert_eq!(address("true", bucket, server).unwrap(), expected);

@@ -1,12 +1,13 @@
-//! Staged writes: bytes that are in the store and in no version yet. Many processes stage parts,
-//! and hand what they staged to one that commits all of them as one version. Owns the bytes of a
-//! staged part, which go from process to process, and how parts become one operation.
+//! Staged writes: bytes that are in the store but not in any version yet. Many processes stage
+//! parts and pass them to one process, which commits all of them as one version. Owns the encoding
+//! of a staged part, in which it is passed between processes, and how parts become one operation.
+//! Any task may stage or commit.
 //!
-//! A part that is never committed is garbage that `gc` removes, as of any upload that broke off. A
-//! part that is older than `gc` allows is refused at the commit.
+//! A part that is never committed is garbage that `gc` removes, like the packs of any interrupted
+//! upload. A part that is older than `gc` allows is refused at the commit.
 //!
 //! Bytes of a part, little-endian: `SHLSTAG1`, incarnation 16, born 8, stored bytes 8, data bytes
-//! 8, its layout from byte 0, crc32c of all before 4.
+//! 8, its layout from byte 0, crc32c of all preceding bytes 4.
 
 use format::{FormatError, put_uint};
 use futures_util::Stream;
@@ -28,11 +29,11 @@ use crate::upload::{RUN_BYTES_MAX, UploadOptions, upload_to};
 
 const MAGIC: &[u8; 8] = b"SHLSTAG1";
 const STRUCTURE: &str = "staged part of a blob";
-/// Ranges of a rewrite that stand or fall alone when another client writes meanwhile: as many as
-/// `optimize` has in one record.
+/// Ranges of a rewrite that fail separately when another client writes at the same time: as many as
+/// `optimize` puts in one record.
 const PATCHES_MAX: usize = 64;
 
-/// A part that is uploaded, and not committed.
+/// A part that is uploaded but not committed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Staged {
     inc: Inc,
@@ -42,17 +43,17 @@ pub struct Staged {
 }
 
 impl Staged {
-    /// Returns bytes of data.
+    /// Returns the bytes of data.
     pub const fn len(&self) -> u64 {
         self.run.len
     }
 
-    /// Tells whether it has no data.
+    /// Returns whether it has no data.
     pub const fn is_empty(&self) -> bool {
         self.run.len == 0
     }
 
-    /// Returns bytes that it takes in the store.
+    /// Returns the bytes that it takes in the store.
     pub const fn stored(&self) -> u64 {
         self.stored
     }
@@ -62,7 +63,7 @@ impl Staged {
         self.born
     }
 
-    /// Returns the incarnation of the blob that it is for.
+    /// Returns the incarnation of its blob.
     pub const fn inc(&self) -> Inc {
         self.inc
     }
@@ -78,10 +79,10 @@ impl Staged {
         sealed::seal(out)
     }
 
-    /// Reads what [`encode`](Self::encode) wrote.
+    /// Decodes the output of [`encode`](Self::encode).
     ///
     /// # Errors
-    /// When the bytes are no staged part.
+    /// When the bytes are not a staged part.
     pub fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
         let wrong = |detail: &str| FormatError::new(STRUCTURE, detail);
         let mut cursor = sealed::open(STRUCTURE, MAGIC, bytes)?;
@@ -90,29 +91,30 @@ impl Staged {
         let layout = Layout::decode(cursor.bytes(cursor.remaining())?)?;
         let pieces = layout.pieces().to_vec();
         if pieces.last().is_some_and(|piece| piece.end() > len) {
-            return Err(wrong("a piece ends behind its data"));
+            return Err(wrong("a piece ends beyond its data"));
         }
         Ok(Self { inc, born, stored, run: Run { pieces, len } })
     }
 }
 
-/// What a commit of staged parts does with them.
+/// How staged parts are committed.
 #[derive(Debug, Clone, Copy)]
 pub enum StagedAs<'a> {
-    /// They replace all bytes; the places between them read as zeroes.
+    /// They replace all content; gaps between them read as zeroes.
     Put,
-    /// As `Put`, and only if the blob has no record yet.
+    /// As `Put`, but only if the blob has no record yet.
     Create,
-    /// They go behind the end; places count from there.
+    /// They are appended; their offsets are relative to the end.
     Append,
-    /// They replace the bytes at their places, and no others.
+    /// They replace the bytes in their ranges only.
     Write,
-    /// They are the bytes of this version, stored anew; where it changed since, they are left out.
+    /// They have the content of this version, stored again; where that has changed since, they are
+    /// left out.
     Rewrite(&'a Record),
 }
 
 impl Blob {
-    /// Uploads the bytes of a stream, and commits nothing.
+    /// Uploads the bytes of a stream without a commit.
     ///
     /// # Errors
     /// [`Error::Source`] when the stream fails; when the store fails.
@@ -127,12 +129,12 @@ impl Blob {
         Ok(Staged { inc, born: uploaded.born, stored: uploaded.stored, run: uploaded.run })
     }
 
-    /// Commits parts, each with its place, as one version. `again` says that an earlier process may
-    /// have committed this operation, and at which record it began.
+    /// Commits parts, each with its offset, as one version. `again` means that an earlier process
+    /// may have committed this operation, and is the record at which it began.
     ///
     /// # Errors
-    /// [`Error::Refused`] when parts overlap or are of another blob; [`Error::Fenced`] when one is
-    /// too old; [`Error::Exists`] when they cannot be the first version; as a commit.
+    /// [`Error::Refused`] when parts overlap or belong to another blob; [`Error::Fenced`] when one
+    /// is too old; [`Error::Exists`] when they cannot be the first version; otherwise as a commit.
     pub async fn commit_staged(
         &self,
         parts: Vec<(u64, Staged)>,
@@ -174,7 +176,7 @@ impl Blob {
         parts.retain(|(_, part)| !part.is_empty());
         parts.sort_by_key(|(at, _)| *at);
         if parts.iter().any(|(_, part)| part.inc != self.log().inc()) {
-            let why = "a part was staged for another blob, or for one that was removed since: stage it again";
+            let why = "a part was staged for another blob, or for one that has been removed: stage it again";
             return Err(Error::Refused(why.into()));
         }
         for pair in parts.windows(2) {
@@ -187,12 +189,12 @@ impl Blob {
     }
 }
 
-/// Groups parts that touch.
+/// Groups parts that are adjacent.
 fn neighbours(parts: &[(u64, Staged)]) -> Vec<&[(u64, Staged)]> {
     parts.chunk_by(|(at, part), (next, _)| at + part.run.len == *next).collect()
 }
 
-/// The pack of the nodes that long lists of pieces are folded into.
+/// The pack for the nodes of long lists of pieces.
 struct Nodes {
     name: PackRef,
     pack: PackBuilder,
@@ -205,7 +207,7 @@ impl Nodes {
         Ok(Self { name: PackRef { origin: 0, born, session, number: 0 }, pack: PackBuilder::default() })
     }
 
-    /// Joins parts to a run whose byte 0 is at `from`, in about `limit` bytes.
+    /// Joins parts to a run whose byte 0 is at `from`, encoded in about `limit` bytes.
     fn join(&mut self, from: u64, parts: &[(u64, Staged)], limit: usize) -> Run {
         let mut pieces: Vec<Piece> = Vec::new();
         let mut len = 0;
@@ -224,7 +226,7 @@ impl Nodes {
         Run { pieces, len }
     }
 
-    /// Makes patches of parts that hold the bytes of `base` at their places.
+    /// Makes patches from parts that have the same content as `base` in their ranges.
     fn patches(&mut self, base: &Record, parts: &[(u64, Staged)]) -> Vec<Patch> {
         let each = parts.len().div_ceil(PATCHES_MAX).max(1);
         let groups = neighbours(parts).into_iter().flat_map(|run| run.chunks(each)).collect::<Vec<_>>();
@@ -243,7 +245,7 @@ impl Nodes {
         groups.into_iter().map(patch).collect()
     }
 
-    /// Uploads the pack; tells whether there was one.
+    /// Uploads the pack; returns whether there was one.
     async fn upload(&mut self, blob: &Blob) -> Result<bool, Error> {
         if self.pack.is_empty() {
             return Ok(false);

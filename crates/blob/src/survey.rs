@@ -1,5 +1,5 @@
-//! Looking at versions as a whole: what they take, what differs between two, and whether every byte
-//! is as it was written. Owns no state.
+//! Examining versions as a whole: the space that they take, the difference between two, and the
+//! verification of every byte. Owns no state; any task may call it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -19,47 +19,48 @@ use crate::record::{OpKind, Record};
 use crate::tree::Tree;
 use crate::upload::Tally;
 
-/// Bytes of a version whose extents are in memory at once: 1 MiB of them, when every frame is raw.
+/// Bytes of a version whose extents are in memory at once: 1 MiB of extents, when every frame is
+/// raw.
 const WINDOW_BYTES: u64 = 16 << 30;
-/// Bytes that a verification reads at once, and how many of these reads are under way.
+/// Bytes that a verification reads at once, and the number of these reads in flight.
 const VERIFY_BYTES: u64 = 8 << 20;
 const VERIFY_AT_ONCE: usize = 3;
-/// Damaged ranges that are listed; the rest is of no use to a reader, and a lost pack makes
-/// thousands.
+/// Damaged ranges in a report; a lost pack makes thousands, and a longer list is of no use to a
+/// reader.
 const DAMAGE_MAX: usize = 1000;
 
-/// What a version takes.
+/// The space that a version takes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Bytes that have frames; the others are holes.
+    /// Bytes of data; the rest is holes.
     pub data: u64,
-    /// Bytes of the frames as they are stored, also of those of which only a part shows.
+    /// Stored bytes of the frames, including frames of which only a part is visible.
     pub stored: u64,
     /// Extents.
     pub extents: u64,
-    /// By codec: frames, and bytes as they are stored.
+    /// Frames and their stored bytes, by codec.
     pub codecs: BTreeMap<CodecId, (u64, u64)>,
 }
 
-/// A range that cannot be read.
+/// An unreadable range.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Damage {
-    /// Byte of the blob.
+    /// Offset in the blob.
     pub at: u64,
     /// Bytes.
     pub len: u64,
-    /// What is wrong.
+    /// The fault.
     pub what: String,
 }
 
-/// What a verification found.
+/// The result of a verification.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Verified {
-    /// Frames that were read, verified and decoded, and those that could not be.
+    /// Frames that were read, verified and decoded, or failed that.
     pub frames: u64,
-    /// Bytes of them as they are stored.
+    /// Their stored bytes.
     pub stored: u64,
-    /// What could not be read, at most 1000 ranges.
+    /// Unreadable ranges, at most 1000.
     pub damaged: Vec<Damage>,
 }
 
@@ -83,7 +84,7 @@ impl OpKind {
 }
 
 impl Blob {
-    /// Counts what a version takes. Reads its nodes and no data.
+    /// Adds up the space of a version. Reads its nodes but no data.
     ///
     /// # Errors
     /// When a node cannot be read.
@@ -108,8 +109,8 @@ impl Blob {
         Ok(usage)
     }
 
-    /// Returns the frames of a range that show, in order: where each begins, how much of it shows,
-    /// and how it is stored. Reads no data.
+    /// Returns the visible frames of a range, in order: the offset of each, its visible bytes, and
+    /// its entry in the extent. Reads no data.
     ///
     /// # Errors
     /// When a node cannot be read.
@@ -129,32 +130,32 @@ impl Blob {
         Ok(all)
     }
 
-    /// Reads every frame of a version that shows, verifies its checksum and decodes it. `tally.raw`
-    /// tells how far it is.
+    /// Reads every visible frame of a version, verifies its checksum and decodes it. `tally.raw`
+    /// counts the progress.
     ///
     /// # Errors
-    /// When the store fails. Damage is no error; it is reported.
+    /// When the store fails. Damage is reported in the result, not as an error.
     pub async fn verify(&self, version: &Record, tally: &Tally) -> Result<Verified, Error> {
         self.verify_range(version, 0, version.size, tally).await
     }
 
-    /// Verifies the frames that show from byte `from` to before `to`, as [`verify`](Self::verify) does.
+    /// Verifies the visible frames in `from..to`, as [`verify`](Self::verify) does.
     ///
     /// # Errors
     /// When the store fails.
     pub async fn verify_range(&self, version: &Record, from: u64, to: u64, tally: &Tally) -> Result<Verified, Error> {
         let mut verified = Verified::default();
         let end = to.min(version.size);
-        // What a cache holds says nothing about the store.
+        // The content of a cache proves nothing about the store.
         let fetcher = Fetcher { cache: None, ..self.fetcher().clone() };
         let reader = &Reader::new(Arc::new(Tree::new(fetcher)), CACHE_BYTES);
-        // Windows without data are passed over: of a blob with a hole of a TiB there are 131,072.
+        // Windows without data are skipped: a hole of a TiB has 131,072 of them.
         let windows = windows(reader, version, from, end);
         let lost = Mutex::default();
         let lost = &lost;
         let windows = windows.map(|window| async move { verify_window(reader, version, window?, lost).await });
-        // Nothing is awaited in the loop: a window that waits there for what another one has begun
-        // to fetch would wait for ever.
+        // The loop itself must not await anything: a window that waits there for a fetch of another
+        // window would never continue.
         let mut windows = std::pin::pin!(windows.buffered(VERIFY_AT_ONCE));
         while let Some(window) = windows.next().await {
             let (window, part) = window?;
@@ -169,9 +170,9 @@ impl Blob {
         Ok(verified)
     }
 
-    /// Returns the ranges that differ between two versions of the blob. What they share is not
-    /// looked at, and no data is read: a range that was written anew counts as different, also if
-    /// by the same bytes.
+    /// Returns the ranges that differ between two versions of the blob. Shared parts are not
+    /// examined, and no data is read: a range that was written again counts as different, even with
+    /// the same bytes.
     ///
     /// # Errors
     /// When a node cannot be read.
@@ -210,7 +211,7 @@ impl Blob {
     }
 }
 
-/// Returns the windows from byte `from` to before `end` that have data.
+/// Returns the windows in `from..end` that have data.
 fn windows<'a>(
     reader: &'a Reader,
     version: &'a Record,
@@ -224,7 +225,7 @@ fn windows<'a>(
     })
 }
 
-/// Reads a window, and finds its frames that cannot be read.
+/// Reads a window, and finds its unreadable frames.
 async fn verify_window(
     reader: &Reader,
     version: &Record,
@@ -240,8 +241,8 @@ async fn verify_window(
     Ok((window, part))
 }
 
-/// Finds the frames of a window that cannot be read. `lost` are packs that the store does not
-/// have: it is not asked again for each of their frames.
+/// Finds the unreadable frames of a window. `lost` are packs that the store does not have: it is
+/// not asked again for each of their frames.
 async fn narrow(
     reader: &Reader,
     version: &Record,
@@ -251,7 +252,7 @@ async fn narrow(
 ) -> Result<(), Error> {
     let extents = match reader.tree.extents(version, window.start, window.end).await {
         Ok(extents) => extents,
-        // A node is damaged: which frames it named is unknown.
+        // A node is damaged, so its frames are unknown.
         Err(error) if is_damage(&error) => {
             add(verified, window.clone(), error.to_string());
             return Ok(());
@@ -270,7 +271,7 @@ async fn narrow(
                 add(verified, at..piece.end(), Error::Lost { path }.to_string());
                 break;
             }
-            // To the end of the frame that `at` is in.
+            // To the end of the frame that contains `at`.
             let position = u64::from(extent.skip) + (at - extent.start);
             let left = u64::from(FRAME_BYTES) - position % u64::from(FRAME_BYTES);
             let end = piece.end().min(at + left);
@@ -288,7 +289,7 @@ async fn narrow(
     Ok(())
 }
 
-/// Counts the frames of a window, all of which were read.
+/// Counts the frames of a window that was read completely.
 async fn count(reader: &Reader, version: &Record, window: &Range<u64>, verified: &mut Verified) -> Result<(), Error> {
     for piece in reader.tree.extents(version, window.start, window.end).await? {
         if let Piece::Extent(extent) = piece {
@@ -299,7 +300,7 @@ async fn count(reader: &Reader, version: &Record, window: &Range<u64>, verified:
     Ok(())
 }
 
-/// Tells whether an error is about stored bytes, and not about reaching them.
+/// Returns whether an error is about stored bytes, not about reaching them.
 pub(crate) const fn is_damage(error: &Error) -> bool {
     matches!(error, Error::Damaged { .. } | Error::Lost { .. })
 }
@@ -324,7 +325,7 @@ async fn open_spans(tree: &Tree, record: &Record, pieces: Vec<Piece>) -> Result<
     Ok(opened)
 }
 
-/// Sorts ranges and joins those that touch.
+/// Sorts ranges and joins adjacent ones.
 fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     ranges.sort_by_key(|range| range.start);
     let mut joined: Vec<Range<u64>> = Vec::new();

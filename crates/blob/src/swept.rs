@@ -1,6 +1,6 @@
-//! What the last garbage collection has looked at, so that the next one need not list every pack
-//! again: an object of advice. A wrong or missing one costs time, or leaves garbage until a run
-//! looks at everything; it never makes a run delete more.
+//! The progress of garbage collection across runs, so that a run need not list every pack again. It
+//! is only advice: a wrong or missing object costs time, or leaves garbage until a run that
+//! examines everything; it never makes a run delete more. Read and written by `gc` only.
 
 use bytes::Bytes;
 use format::put_uint;
@@ -12,31 +12,31 @@ use crate::record::joined;
 use crate::sealed;
 
 const MAGIC: &[u8; 8] = b"SHLSWPT1";
-/// Each such run looks at everything: packs that came very late.
+/// One run in this many examines everything, to find packs that arrived very late.
 const FULL_EVERY: u64 = 16;
 
-/// The bytes: magic 8, from 8, newest 8, runs 8, then ranges of buried versions, first 8 and last 8
-/// each, crc32c of all before 4.
+/// Encoding: magic 8, from 8, newest 8, runs 8, then ranges of buried versions, first 8 and last 8
+/// each, crc32c of all preceding bytes 4.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Swept {
-    /// Sessions born before this record have been looked at twice: once more than an upload that
-    /// was fenced can be late.
+    /// Sessions born before this record have been examined twice: the second time after any late
+    /// request of a fenced upload.
     pub(crate) from: u64,
-    /// Sessions born before this record have been looked at.
+    /// Sessions born before this record have been examined.
     newest: u64,
     runs: u64,
-    /// Versions that have tombstones, as ranges that rise. Every other version that dies is looked
-    /// at, even if younger ones died before it: a tag, a pin or a user may have kept it.
+    /// Versions that have tombstones, as ascending ranges. Every other dead version is examined,
+    /// even if younger ones died before it: a tag, a pin or a user may have retained it.
     buried: Vec<(u64, u64)>,
 }
 
 impl Swept {
-    /// Tells whether the next run is to look at everything.
+    /// Returns whether the next run should examine everything.
     pub(crate) const fn is_full_due(&self) -> bool {
         self.runs.is_multiple_of(FULL_EVERY)
     }
 
-    /// Returns those of some ranges of versions that are not buried, oldest first.
+    /// Returns the versions in some ranges that are not buried, oldest first.
     pub(crate) fn unburied(&self, ranges: &[(u64, u64)]) -> impl Iterator<Item = u64> {
         let mut left = Vec::new();
         for (first, last) in ranges {
@@ -85,13 +85,13 @@ impl Swept {
         log.key.path().clone().join(log.inc.to_string()).join("swept")
     }
 
-    /// Reads it; one that is missing or damaged is none.
+    /// Reads it; `None` if it is missing or damaged.
     pub(crate) async fn read(log: &Log) -> Result<Option<Self>, Error> {
         let bytes = log.world.get(&Self::path(log)).await?;
         Ok(bytes.and_then(|bytes| Self::decode(&bytes)))
     }
 
-    /// Leaves it for the next run. Whether it arrives does not matter.
+    /// Writes it for the next run. A failure does no harm.
     pub(crate) async fn write(self, log: &Log) {
         let _ = log.world.put(&Self::path(log), Bytes::from(self.encode())).await;
     }

@@ -1,16 +1,15 @@
-//! What a store answered, in one line: the HTTP status, its code, its message, and what to do. The
-//! stores' own answers are XML or JSON, and where no keys were found the store's client names an
-//! address that says nothing to its user.
+//! Errors of a store: their kind, and a description in one line with the HTTP status, the code, the
+//! message and the remedy. The stores answer in XML or JSON, and without credentials the store's
+//! client names an address that means nothing to its user. Plain functions.
 
 use object_store::Error;
 
-/// Characters of an answer that is neither XML nor JSON.
+/// Characters shown of an answer that is neither XML nor JSON.
 const PLAIN_MAX: usize = 300;
-/// Codes by which stores say that something else is where an object is to be.
+/// Codes for "an object is in the place of a directory", or the other way round.
 const IN_WAY: [&str; 4] =
     ["ObjectParentIsFile", "ExistingObjectIsDirectory", "XMinioParentIsObject", "XMinioObjectExistsAsDirectory"];
-/// Codes by which stores say that they do not know the keys, or do not know them any more. One of
-/// them comes with the status of an object that is not there.
+/// Codes for unknown or expired keys. One of them comes with the HTTP status of a missing object.
 const UNKNOWN_KEYS: [&str; 6] = [
     "InvalidAccessKeyId",
     "SignatureDoesNotMatch",
@@ -19,29 +18,28 @@ const UNKNOWN_KEYS: [&str; 6] = [
     "AuthenticationFailed",
     "XAdminUserNotFound",
 ];
-/// What the store's client asks for keys last: the machine that it runs on.
+/// Addresses of the metadata service, which the store's client asks for keys last.
 const METADATA: [&str; 4] =
     ["169.254.169.254", "/latest/api/token", "/latest/meta-data/iam", "metadata.google.internal"];
 
-const ADVICE_FILES: &str = "look at the directory, its owner and its disk, then try again";
-const ADVICE_TRY: &str = "try again, or look at the store's state";
-const ADVICE_KEYS: &str = "look at the credentials (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; \
+const ADVICE_FILES: &str = "check the directory, its owner and its disk, then try again";
+const ADVICE_TRY: &str = "try again, or check the state of the store";
+const ADVICE_KEYS: &str = "check the credentials (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; \
                            docs/BLOB-GUIDE.md has those of other stores)";
-const ADVICE_RIGHTS: &str =
-    "these credentials may not do that: allow objects to be read, written, listed and deleted, or use others";
-const ADVICE_BUCKET: &str = "make the bucket, or look at its name, the endpoint and the region";
+const ADVICE_RIGHTS: &str = "these credentials lack permissions: allow reading, writing, listing and deleting objects, or use other credentials";
+const ADVICE_BUCKET: &str = "create the bucket, or check its name, the endpoint and the region";
 const ADVICE_WAY: &str = "another object is in the way of this key: choose another key, or delete that object";
 const ADVICE_REGION: &str = "set AWS_REGION to the region of the bucket";
 const ADVICE_CLOCK: &str = "set this machine's clock";
-const ADVICE_SLOW: &str = "the store is asked too often: try again later";
+const ADVICE_SLOW: &str = "the store is overloaded: try again later";
 const ADVICE_CERTIFICATE: &str = "if the store has a certificate of a private authority, set AWS_CA_BUNDLE (S3) or \
                                   SSL_CERT_FILE to the file with that authority's certificate";
-const ADVICE_NETWORK: &str = "look at the endpoint (AWS_ENDPOINT_URL) and the network";
+const ADVICE_NETWORK: &str = "check the endpoint (AWS_ENDPOINT_URL) and the network";
 
-/// How an error begins that tells that a store would want credentials, and that there are none.
+/// Start of the error for a store that needs credentials when there are none.
 pub const NO_CREDENTIALS: &str = "no credentials were found";
 
-/// Tells that no credentials were found, where they were looked for, and what to set.
+/// Describes missing credentials: the places that were searched, and the settings to use.
 fn no_credentials(text: &str) -> String {
     let (looked, set) = if text.contains("MicrosoftAzure") || text.contains("/metadata/identity") {
         (
@@ -63,19 +61,19 @@ fn no_credentials(text: &str) -> String {
     format!("{NO_CREDENTIALS}; looked at: {looked}; set {set}")
 }
 
-/// Tells whether the store's client found no credentials, and asked the machine for some in vain.
+/// Returns whether the store's client found no credentials, after asking the metadata service.
 pub(crate) fn is_without_credentials(error: &Error) -> bool {
     let text = error.to_string();
     METADATA.iter().any(|place| text.contains(place))
 }
 
-/// Tells whether the store says that there is no such bucket.
+/// Returns whether the store reports a missing bucket.
 pub(crate) fn is_without_bucket(error: &Error) -> bool {
     let text = error.to_string();
     ["NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist"].iter().any(|code| text.contains(code))
 }
 
-/// Tells whether the store says that the bucket is in another region.
+/// Returns whether the store reports that the bucket is in another region.
 pub(crate) fn is_elsewhere(error: &Error) -> bool {
     let Error::Generic { store, .. } = error else { return false };
     if *store == "LocalFileSystem" {
@@ -87,16 +85,16 @@ pub(crate) fn is_elsewhere(error: &Error) -> bool {
         .any(|code| text.contains(code))
 }
 
-/// Tells whether the store says that an object is where it needs a directory, or the other way
-/// round: stores do that whose objects are files.
+/// Returns whether the store reports an object in the place of a directory, or the other way round:
+/// some stores keep objects as files.
 pub(crate) fn is_in_way(error: &Error) -> bool {
     let is_of_files = matches!(error, Error::Generic { store: "LocalFileSystem", .. });
     let text = error.to_string();
     !is_of_files && IN_WAY.iter().any(|code| text.contains(&format!("<Code>{code}</Code>")))
 }
 
-/// Tells whether the store refuses the keys. Its client says so by a kind of its own, but not where
-/// it lists, and not where the store answers as if the object were missing.
+/// Returns whether the store refuses the keys. Its client has an error kind for that, but does not
+/// use it for lists, nor when the store answers as if the object were missing.
 pub(crate) fn is_refused(error: &Error) -> bool {
     match error {
         Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => true,
@@ -114,12 +112,12 @@ fn has_unknown_keys(text: &str) -> bool {
     UNKNOWN_KEYS.iter().any(|code| text.contains(&format!("<Code>{code}</Code>")))
 }
 
-/// Returns whether the store says that an object is not there, and knows the bucket and the keys.
+/// Returns whether the store reports a missing object, in a known bucket and with known keys.
 pub(crate) fn is_absent(error: &Error) -> bool {
     matches!(error, Error::NotFound { .. }) && !is_without_bucket(error) && !is_refused(error)
 }
 
-/// Returns what is between two marks.
+/// Returns the text between two marks.
 fn between<'a>(text: &'a str, from: &str, to: &str) -> Option<&'a str> {
     let (_, rest) = text.split_once(from)?;
     rest.split_once(to).map(|(found, _)| found.trim()).filter(|found| !found.is_empty())
@@ -145,14 +143,14 @@ fn advice(status: &str, code: &str, message: &str) -> &'static str {
     }
 }
 
-/// Says in one line what a store answered, and what to do.
+/// Describes a store's answer and the remedy in one line.
 pub(crate) fn told(error: &Error) -> String {
     let text = error.to_string();
     if METADATA.iter().any(|place| text.contains(place)) {
         return no_credentials(&text);
     }
     if text.contains("request without LOCATION") || text.contains("redirect without LOCATION") {
-        return format!("the store is elsewhere: {ADVICE_REGION}");
+        return format!("the bucket is in another region: {ADVICE_REGION}");
     }
     let Some((_, answer)) = text.split_once("status code: ") else {
         let is_of_the_network = text.contains("error sending request") || text.contains("HTTP error");
@@ -178,10 +176,10 @@ pub(crate) fn told(error: &Error) -> String {
     let message = message.lines().next().unwrap_or_default();
     let message: String = message.chars().take(PLAIN_MAX).collect();
     let parts: Vec<&str> = [status.trim(), code, message.trim()].into_iter().filter(|part| !part.is_empty()).collect();
-    format!("the store answers {}; {}", parts.join(": "), advice(status, code, &message))
+    format!("the store answered {}; {}", parts.join(": "), advice(status, code, &message))
 }
 
-/// Returns what the innermost cause says.
+/// Returns the message of the innermost cause.
 fn deepest(error: &Error) -> String {
     let mut cause: &(dyn std::error::Error + 'static) = error;
     while let Some(next) = cause.source() {
@@ -208,22 +206,22 @@ mod tests {
         };
         for (status, code, message, advice) in [
             ("403 Forbidden", "SignatureDoesNotMatch", "The signature is another.", "AWS_SECRET_ACCESS_KEY"),
-            ("403 Forbidden", "AccessDenied", "Access Denied", "may not do that"),
-            ("404 Not Found", "NoSuchBucket", "There is none.", "make the bucket"),
-            ("404 Not Found", "XAdminUserNotFound", "No such user.", "look at the credentials"),
+            ("403 Forbidden", "AccessDenied", "Access Denied", "lack permissions"),
+            ("404 Not Found", "NoSuchBucket", "There is none.", "create the bucket"),
+            ("404 Not Found", "XAdminUserNotFound", "No such user.", "check the credentials"),
             ("301 Moved Permanently", "PermanentRedirect", "Elsewhere.", "AWS_REGION"),
             ("503 Service Unavailable", "SlowDown", "Please reduce your request rate.", "try again later"),
             ("403 Forbidden", "RequestTimeTooSkewed", "Too large.", "clock"),
             ("500 Internal Server Error", "InternalError", "We are sorry.", "try again"),
         ] {
             let told = told(&xml(status, code, message));
-            let expected = format!("the store answers {status}: {code}: {message}; ");
+            let expected = format!("the store answered {status}: {code}: {message}; ");
             assert!(told.starts_with(&expected) && told.contains(advice) && !told.contains('<'), "{told}");
         }
         let json = "Error performing GET http://g/ - Server returned non-2xx status code: 401 Unauthorized: \
                     {\n \"error\": {\n \"code\": 401,\n \"message\": \"Invalid Credentials\"\n}}";
         let json = told(&generic(json));
-        assert!(json.starts_with("the store answers 401 Unauthorized: Invalid Credentials; look at"), "{json}");
+        assert!(json.starts_with("the store answered 401 Unauthorized: Invalid Credentials; check"), "{json}");
     }
 
     #[test]

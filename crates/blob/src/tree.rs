@@ -1,10 +1,12 @@
-//! Nodes: lists of pieces that were moved out of a record into a pack. Owns how long lists are folded into nodes, how nodes are read,
-//! and how a range of a version becomes extents.
+//! Nodes: lists of pieces that were moved out of a record into a pack. Owns how long lists are
+//! folded into nodes, how nodes are read, and how a range of a version becomes extents. Any task
+//! may read; a commit's leader folds.
 //!
-//! Folding goes level by level: neighbouring pieces of level n and below become nodes of level n + 1, until the list is short. A
-//! blob that is only appended to gets one node for each hundred or so appends, and one above for each hundred of those. Spans that
-//! writes have clipped are dissolved first, so that overwriting does not make the tree deeper: that is the copy-on-write of a B+-tree,
-//! paid once for all writes since the last fold.
+//! Folding goes level by level: neighbouring pieces of level n and below become nodes of level n +
+//! 1, until the list is short. A blob that is only appended to gets one node for each hundred or so
+//! appends, and one above for each hundred of those. Spans that writes have clipped are dissolved
+//! first, so that overwriting does not make the tree deeper: this is the copy-on-write of a
+//! B+-tree, paid once for all writes since the last fold.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,12 +26,14 @@ use crate::survey::is_damage;
 const NODES_CACHED: usize = 512;
 /// Nodes read at once: they are small, so latency counts.
 const NODES_AT_ONCE: usize = 16;
-/// Nodes that one fold reads to dissolve clipped spans; what is left is dissolved by the next one.
+/// Nodes that one fold reads to dissolve clipped spans; the next fold dissolves the rest.
 const DISSOLVED_MAX: usize = 256;
-/// Bytes of a list after a fold: half of those that begin one would fold again at once.
+/// Bytes of a list after a fold: half of the limit, so that the next commit does not fold again at
+/// once.
 pub(crate) const FOLDED_BYTES: usize = crate::layout::LAYOUT_BYTES_MAX / 2;
 
-/// Moves pieces into nodes until the list takes `limit` bytes at most. `put` stores a node's bytes and names it.
+/// Moves pieces into nodes until the list takes at most `limit` bytes. `put` stores a node's bytes
+/// and names it.
 pub(crate) fn fold(mut pieces: Vec<Piece>, limit: usize, put: &mut dyn FnMut(Bytes) -> NodeRef) -> Vec<Piece> {
     for level in 0..LEVEL_MAX {
         if Layout::of(pieces.clone()).encoded_bytes() <= limit {
@@ -56,7 +60,7 @@ fn fold_run(run: Vec<Piece>, level: u8, folded: &mut Vec<Piece>, put: &mut dyn F
     let mut node: Vec<Piece> = Vec::new();
     let mut bytes = 0;
     for piece in run {
-        // A piece alone takes as much or more than it adds to a list.
+        // A single piece takes at least as many bytes as it adds to a list.
         let more = Layout::of(vec![piece.clone()]).encoded_bytes();
         if bytes + more > NODE_BYTES_MAX as usize {
             make_node(std::mem::take(&mut node), level, folded, put);
@@ -84,7 +88,7 @@ fn make_node(mut pieces: Vec<Piece>, level: u8, folded: &mut Vec<Piece>, put: &m
     folded.push(Piece::Span(Span { start, len: end - start, skip: 0, level: level + 1, node }));
 }
 
-/// Reads nodes, and keeps those that were read.
+/// Reads nodes and caches them.
 #[derive(Debug)]
 pub(crate) struct Tree {
     fetcher: Fetcher,
@@ -100,7 +104,8 @@ impl Tree {
         &self.fetcher
     }
 
-    /// Returns the pieces of a span's node that show, in their places; packs have the numbers that `record` gives them.
+    /// Returns the visible pieces of a span's node, at their offsets; their packs have the origins
+    /// that `record` gives them.
     pub(crate) async fn open(&self, record: &Record, span: &Span) -> Result<Vec<Piece>, Error> {
         let node = self.node(record, span).await?;
         let what = || format!("node at {} of pack {}", span.node.offset, span.node.pack.path());
@@ -110,7 +115,7 @@ impl Tree {
             if piece.level() >= span.level {
                 return Err(Error::damaged(
                     what(),
-                    format!("it is of level {} and has a child of {}", span.level, piece.level()),
+                    format!("its level is {}, but it has a child of level {}", span.level, piece.level()),
                 ));
             }
             piece.set_start(span.start + (piece.start() - span.skip));
@@ -132,11 +137,11 @@ impl Tree {
             let what = || format!("node at {} of pack {}", span.node.offset, span.node.pack.path());
             Layout::decode(&bytes).map(Arc::new).map_err(|source| Error::Damaged { what: what(), source })
         };
-        // Several readers of a node that is not there wait for one read.
+        // Concurrent readers of a node that is not cached share one read.
         self.nodes.get_or_insert_async(&span.node.hash, read).await
     }
 
-    /// Replaces spans that `which` picks by what they show, until it picks none.
+    /// Replaces spans that `which` selects with their visible pieces, until it selects none.
     async fn dissolve(
         &self,
         record: &Record,
@@ -162,14 +167,14 @@ impl Tree {
         }
     }
 
-    /// Returns the extents that hold the bytes from `from` to before `to`, clipped to them. What is between them reads as zeroes.
+    /// Returns the extents in `from..to`, clipped to the range. Gaps between them read as zeroes.
     pub(crate) async fn extents(&self, record: &Record, from: u64, to: u64) -> Result<Vec<Piece>, Error> {
         let top = record.layout.overlapping(from, to).iter().filter_map(|piece| piece.clip(from, to)).collect();
         self.dissolve(record, top, |pieces| pieces.iter().map(|piece| piece.level() > 0).collect()).await
     }
 
-    /// Returns a record's pieces, with those that a range touches opened down to extents. The
-    /// ranges rise and do not overlap.
+    /// Returns a record's pieces, with those that touch a range replaced by extents. The ranges are
+    /// in ascending order and do not overlap.
     pub(crate) async fn opened_at(
         &self,
         record: &Record,
@@ -182,14 +187,14 @@ impl Tree {
         self.dissolve(record, record.layout.pieces().to_vec(), |pieces| pieces.iter().map(is_touched).collect()).await
     }
 
-    /// Returns the first byte from `from` on, and before `to`, that an extent holds. A node that is
-    /// damaged may hold anything: then it is the first byte of its range.
+    /// Returns the first byte in `from..to` that an extent holds. The content of a damaged node is
+    /// unknown, so its range counts as data.
     pub(crate) async fn next_data(&self, record: &Record, from: u64, to: u64) -> Result<Option<u64>, Error> {
         if from >= to {
             return Ok(None);
         }
         for piece in record.layout.overlapping(from, to) {
-            // The pieces that it shows, from the last to the first.
+            // Its visible pieces, from the last to the first.
             let mut ahead: Vec<Piece> = piece.clip(from, to).into_iter().collect();
             while let Some(piece) = ahead.pop() {
                 let Piece::Span(span) = piece else { return Ok(Some(piece.start())) };
@@ -203,7 +208,7 @@ impl Tree {
         Ok(None)
     }
 
-    /// Folds a record's layout: dissolves spans that were clipped, then makes nodes of neighbours.
+    /// Folds a record's layout: dissolves clipped spans, then makes nodes of neighbours.
     pub(crate) async fn fold(
         &self,
         record: &Record,

@@ -1,16 +1,17 @@
 //! Uploading: a stream of bytes becomes frames, packs and a run of pieces. Owns the session of one
-//! upload, and how many requests are under way.
+//! upload, and the number of requests in flight. Used by one task; the lanes compress on blocking
+//! threads.
 //!
-//! 1. The stream is cut into frames; a batch of them is compressed by a thread of its own, as many
+//! 1. The stream is cut into frames; a blocking thread compresses a batch of them, with as many
 //!    batches at once as there are lanes.
-//! 2. Batches are packed in order. A pack that has reached its size, or an age, is sent while the
-//!    next one fills.
-//! 3. At the end, a run of many extents is folded into nodes, which ride in the last pack; a run of
-//!    one small frame stays in the record, and there is no pack at all.
-//! 4. The run is handed out when every pack is acknowledged. What a broken upload leaves is garbage
-//!    that `gc` removes.
+//! 2. Batches are packed in order. A pack that reaches its size, or an age, is sent while the next
+//!    one fills.
+//! 3. At the end, a run of many extents is folded into nodes, which go into the last pack; a run of
+//!    one small frame stays in the record, without any pack.
+//! 4. The run is returned once every pack is acknowledged. Packs of an interrupted upload are
+//!    garbage that `gc` removes.
 //!
-//! Memory: the packs under way and the one that fills, and a batch for each lane.
+//! Memory: the packs in flight and the one that fills, and a batch for each lane.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -37,64 +38,64 @@ use crate::session::{DataHash, Finished, Uploading};
 use crate::tree;
 use crate::world::is_in_vain;
 
-/// Frames of a batch: 1 MiB, a few milliseconds of work, so that handing it over costs nothing
-/// beside it.
+/// Frames of a batch: 1 MiB, a few milliseconds of work, so that the cost of passing it to another
+/// thread is negligible.
 const BATCH_FRAMES: usize = 8;
-/// Bytes up to which an upload of one frame stays in the record.
+/// Largest upload of one frame that stays in the record.
 const INLINE_BYTES_MAX: usize = 4 << 10;
-/// Encoded bytes of a run's pieces from which on they are folded into nodes: a quarter of a
-/// record's list.
+/// Encoded bytes of a run's pieces above which they are folded into nodes: a quarter of a record's
+/// list.
 pub(crate) const RUN_BYTES_MAX: usize = 2 << 10;
-/// Frames of zeroes in a row that end an extent: fewer cost less as entries of it.
+/// Consecutive frames of zeroes that end an extent: a shorter run is cheaper within it.
 const ZERO_FRAMES_MIN: usize = 5;
-/// How data begins that begins with zeroes.
+/// The head of data that begins with zeroes.
 static ZERO_HEAD: [u8; policy::HEAD_BYTES] = [0; policy::HEAD_BYTES];
-/// Age at which a pack is sent though it is not full: a slow source does not keep what it brought
-/// from the store for longer.
+/// Age at which a pack is sent before it is full, so that data from a slow source does not stay
+/// unsent for longer.
 const PACK_AGE: Duration = Duration::from_secs(2);
-/// How often a pack is sent: with the pauses in between about half a minute.
+/// Tries for a pack: about half a minute with the pauses in between.
 const TRIES: u32 = 12;
 
-/// How far an upload or a read is, for a progress bar. Each field only grows.
+/// Progress of an upload or a read, for a progress bar. Each field only grows.
 #[derive(Debug, Default)]
 pub struct Tally {
     /// Bytes of data taken from the source.
     pub raw: AtomicU64,
     /// Bytes of data that were encoded.
     pub encoded_raw: AtomicU64,
-    /// Bytes that they take as they are stored.
+    /// Stored bytes of the encoded data.
     pub encoded: AtomicU64,
     /// Bytes of packs acknowledged.
     pub stored: AtomicU64,
     /// Packs acknowledged.
     pub packs: AtomicU64,
-    /// Whether everything is uploaded and the commit has begun: from then on the outcome is the
-    /// store's.
+    /// Whether everything is uploaded and the commit has begun: from then on the outcome is up to
+    /// the store.
     pub committing: AtomicBool,
 }
 
-/// How to upload.
+/// Options of an upload.
 #[derive(Debug, Clone)]
 pub struct UploadOptions {
-    /// Which codecs.
+    /// The choice of codecs.
     pub encoding: Encoding,
-    /// Name of the file that the bytes come from, for the rules; empty if there is none.
+    /// Name of the file that the data comes from, for the rules; empty if there is none.
     pub name: String,
     /// Target of a pack's stored bytes, from 4 to 64 MiB.
     pub pack_bytes: u32,
-    /// Memory for packs under way and the one that fills, in bytes.
+    /// Memory for packs in flight and the one that fills, in bytes.
     pub memory_bytes: u64,
     /// Threads that compress.
     pub lanes: usize,
-    /// Where to tell how far it is.
+    /// Progress counters.
     pub tally: Arc<Tally>,
-    /// The session, if a later process is to go on where this one may be broken off.
+    /// The session, if a later process may resume this upload.
     pub session: Option<Uploading>,
 }
 
 impl Default for UploadOptions {
-    /// `compression=auto` and `mode=balanced`, packs of 16 MiB, 128 MiB of memory, and as many
-    /// threads as there are processors.
+    /// `compression=auto` and `mode=balanced`, packs of 16 MiB, 128 MiB of memory, and one thread
+    /// for each CPU.
     fn default() -> Self {
         Self {
             encoding: Encoding::default(),
@@ -108,7 +109,7 @@ impl Default for UploadOptions {
     }
 }
 
-/// What an upload brought.
+/// The result of an upload.
 #[derive(Debug)]
 pub(crate) struct Uploaded {
     pub(crate) run: Run,
@@ -136,14 +137,14 @@ pub(crate) struct Packer {
     resumable: Option<Resumable>,
 }
 
-/// What a packer keeps for a later process.
+/// State of the packer for a later process.
 struct Resumable {
     session: Uploading,
     /// Hashes of frames that are being encoded.
     coming: VecDeque<u128>,
-    /// Of the data behind the last pack that was sent.
+    /// Hash of the data after the last pack that was sent.
     hash: DataHash,
-    /// Pieces that were told of.
+    /// Pieces that were reported to the session.
     told: usize,
 }
 
@@ -172,10 +173,10 @@ impl Packer {
         })
     }
 
-    /// Adds a frame that is not all zeroes at a place of its own.
+    /// Adds a frame that is not all zeroes at its own offset.
     ///
     /// # Errors
-    /// When a pack could not be sent: now, and not after all the others.
+    /// When a pack could not be sent, without waiting for the others.
     pub(crate) async fn push_at(&mut self, at: u64, encoded: Encoded) -> Result<(), Error> {
         if at != self.len {
             self.end_extent(0);
@@ -183,13 +184,13 @@ impl Packer {
         }
         self.push(encoded).await;
         while let Some(sent) = self.sending.try_join_next() {
-            sent.map_err(|_| Error::Refused("the upload was given up".into()))??;
+            sent.map_err(|_| Error::Refused("the upload was cancelled".into()))??;
         }
         Ok(())
     }
 
-    /// Sends the last pack, waits for all, and returns the extents in the order of their places,
-    /// the bytes that they take, and whether there are packs at all.
+    /// Sends the last pack and waits for all. Returns the extents in the order of their offsets,
+    /// their stored bytes, and whether there are packs at all.
     pub(crate) async fn end(mut self) -> Result<(Vec<Piece>, u64, bool), Error> {
         self.end_extent(0);
         if !self.pack.is_empty() {
@@ -204,7 +205,7 @@ impl Packer {
     /// Waits until every pack is acknowledged.
     async fn wait(&mut self) -> Result<(), Error> {
         while let Some(sent) = self.sending.join_next().await {
-            if let Err(error) = sent.unwrap_or_else(|_| Err(Error::Refused("the upload was given up".into()))) {
+            if let Err(error) = sent.unwrap_or_else(|_| Err(Error::Refused("the upload was cancelled".into()))) {
                 self.sending.shutdown().await;
                 return Err(error);
             }
@@ -227,7 +228,7 @@ impl Packer {
         }
     }
 
-    /// Takes whole frames of zeroes that were never bytes.
+    /// Adds whole frames of zeroes that were given as a count.
     async fn push_zeroes(&mut self, frames: u64) {
         let encoded = Encoded { frame: Frame::ZERO, raw_len: FRAME_BYTES, stored: Bytes::new() };
         // The first ones may belong to an extent, which the last of these ends.
@@ -283,7 +284,7 @@ impl Packer {
         }
     }
 
-    /// Sends what there is, though it does not fill a pack.
+    /// Sends the current pack, although it is not full.
     async fn flush(&mut self) {
         if !self.pack.is_empty() {
             self.end_extent(self.zeroes.min(ZERO_FRAMES_MIN - 1));
@@ -291,7 +292,7 @@ impl Packer {
         }
     }
 
-    /// Ends the extent, without its last frames, which are zeroes.
+    /// Ends the extent without its last frames, which are zeroes.
     fn end_extent(&mut self, zeroes: usize) {
         let Some(mut extent) = self.extent.take() else { return };
         let kept = extent.frames.len().saturating_sub(zeroes);
@@ -305,7 +306,7 @@ impl Packer {
         }
     }
 
-    /// Sends the pack once there may be one more upload.
+    /// Sends the pack once the limit on uploads allows it.
     async fn send(&mut self) {
         let name = self.name();
         let payload = std::mem::take(&mut self.pack).finish();
@@ -336,12 +337,12 @@ impl Packer {
         Some((resumable.session.clone(), Finished { number, to, stored, hash, pieces }))
     }
 
-    /// Tells whether there are packs of an earlier process.
+    /// Returns whether there are packs of an earlier process.
     fn has_earlier(&self) -> bool {
         self.resumable.as_ref().is_some_and(|resumable| !resumable.session.done().is_empty())
     }
 
-    /// Goes on behind what an earlier process has uploaded.
+    /// Continues after the packs of an earlier process.
     fn resume(&mut self, session: Uploading) {
         for finished in session.done() {
             self.pieces.extend_from_slice(finished.pieces.pieces());
@@ -366,7 +367,7 @@ async fn send(
     let path = fetcher.key.pack(fetcher.inc, name);
     let mut tries = 0;
     loop {
-        // The name is this session's alone, so sending the same bytes again does no harm.
+        // Only this session uses the name, so sending the same bytes again is harmless.
         let Err(error) = fetcher.data.put(&path, payload.clone()).await else {
             tally.stored.fetch_add(payload.content_length() as u64, Ordering::Relaxed);
             tally.packs.fetch_add(1, Ordering::Relaxed);
@@ -391,7 +392,7 @@ pub(crate) async fn upload(
     upload_to(fetcher, born, options, source, true).await
 }
 
-/// Uploads a stream as [`upload`] does; only with `may_inline` a small one stays in the record.
+/// Uploads a stream as [`upload`] does; a small one stays in the record only if `may_inline`.
 pub(crate) async fn upload_to(
     fetcher: &Fetcher,
     born: u64,
@@ -405,7 +406,7 @@ pub(crate) async fn upload_to(
     }
     let born = packer.born;
     if let Err(error) = pack_all(&mut packer, options, source).await {
-        // A pack that a later upload does not know of must not be acknowledged beside that upload.
+        // A pack that a later upload does not know must not be acknowledged while that upload runs.
         packer.sending.shutdown().await;
         return Err(error);
     }
@@ -429,7 +430,7 @@ pub(crate) async fn upload_to(
     Ok(Uploaded { run: Run { pieces, len }, born, stored: packer.stored })
 }
 
-/// Returns an upload that fits in a record as an extent in it.
+/// Returns a small upload as an extent in the record.
 fn inline(packer: &Packer) -> Option<Piece> {
     let [Piece::Extent(extent)] = packer.pieces.as_slice() else { return None };
     if packer.number > 0
@@ -443,24 +444,24 @@ fn inline(packer: &Packer) -> Option<Piece> {
     Some(Piece::Extent(Extent { place: Place::Inline(Bytes::copy_from_slice(&stored)), ..extent.clone() }))
 }
 
-/// Returns where a piece ends that begins at byte `at` of an upload.
+/// Returns the end of a piece that begins at byte `at` of an upload.
 fn end_of(at: u64, len: u64) -> Result<u64, Error> {
-    // A few bytes of a program can stand for more zeroes than a number can count.
+    // A program can ask for more zeroes than a u64 can count.
     let end = at.checked_add(len).filter(|end| *end <= END_MAX);
-    end.ok_or_else(|| Error::Refused(format!("byte {at} and {len} more are behind the end of the largest blob")))
+    end.ok_or_else(|| Error::Refused(format!("{len} bytes at {at} exceed the size of the largest blob")))
 }
 
-/// What comes out of the lanes, in the order of the stream.
+/// The output of the lanes, in the order of the stream.
 enum Batch {
     Frames(Vec<Encoded>),
-    /// So many frames of zeroes that were never bytes.
+    /// Frames of zeroes that were given as a count.
     Zeroes(u64),
 }
 
-/// Waits for a lane; `zeroes` are frames without one.
+/// Waits for a lane; `zeroes` are frames that need none.
 async fn lane(work: Option<JoinHandle<Vec<Encoded>>>, zeroes: u64) -> Result<Batch, Error> {
     let Some(work) = work else { return Ok(Batch::Zeroes(zeroes)) };
-    work.await.map(Batch::Frames).map_err(|_| Error::Refused("the upload was given up".into()))
+    work.await.map(Batch::Frames).map_err(|_| Error::Refused("the upload was cancelled".into()))
 }
 
 /// Steps 1 and 2.
@@ -471,13 +472,13 @@ async fn pack_all(
 ) -> Result<(), Error> {
     let mut source = std::pin::pin!(source.fuse());
     let (mut framer, mut frames) = (Framer::default(), Vec::new());
-    // Whole frames of zeroes behind `frames`.
+    // Whole frames of zeroes after `frames`.
     let mut zeroes = 0;
     let mut taken = packer.len;
     let mut encoder: Option<Arc<Encoder>> = None;
     let mut batches = FuturesOrdered::new();
     let mut ended = false;
-    // When the pack is to be sent, full or not.
+    // The time at which the pack is sent even if it is not full.
     let mut due: Option<Instant> = None;
     let mut is_due = false;
     let lanes = options.lanes.max(1);
@@ -526,9 +527,9 @@ async fn pack_all(
                 if packer.number > number {
                     (due, is_due) = (None, false);
                 }
-                // A pack that could not be sent ends the upload now and not after all the others.
+                // A pack that could not be sent ends the upload without waiting for the others.
                 while let Some(sent) = packer.sending.try_join_next() {
-                    sent.map_err(|_| Error::Refused("the upload was given up".into()))??;
+                    sent.map_err(|_| Error::Refused("the upload was cancelled".into()))??;
                 }
             }
             piece = source.next(), if wants => match piece {
@@ -552,7 +553,7 @@ async fn pack_all(
 }
 
 fn encoder_for(packer: &Packer, options: &UploadOptions, first: &Bytes) -> Arc<Encoder> {
-    // A process that goes on in the middle must choose as the first one did.
+    // A process that resumes in the middle must choose the same codecs as the first one.
     let resumed = options.session.as_ref().and_then(Uploading::head);
     let head = resumed.unwrap_or_else(|| first.slice(..first.len().min(policy::HEAD_BYTES)));
     let choice = options.encoding.choose(&options.name, &head);

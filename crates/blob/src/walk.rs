@@ -1,5 +1,6 @@
-//! Which packs a version names, through its nodes: what GC and a remover need; and, if asked, which frames in them: what an audit
-//! needs. Owns no cache but the names of nodes that it has seen, which never change what they hold.
+//! The packs that a version names, directly and through its nodes, for GC and removal; optionally
+//! the frames in them, for an audit. Owns no cache but the set of nodes that it has seen, whose
+//! content never changes. Used by one task.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::RangeInclusive;
@@ -24,12 +25,12 @@ pub(crate) struct Named {
     watch: Option<Watch>,
 }
 
-/// The frames of some packs that versions name.
+/// The frames that versions name in some packs.
 #[derive(Debug)]
 struct Watch {
     packs: RangeInclusive<PackRef>,
     frames: BTreeMap<PackRef, FrameSet>,
-    /// How many more frames there may be.
+    /// Remaining capacity for frames.
     left: usize,
 }
 
@@ -51,7 +52,7 @@ impl Watch {
 }
 
 impl Named {
-    /// Returns what versions name; those whose records are tombstones name nothing.
+    /// Returns the packs that versions name. Versions whose records are tombstones name nothing.
     pub(crate) async fn by(log: &Log, versions: Vec<u64>) -> Result<Self, Error> {
         let mut named = Self::default();
         for seq in versions {
@@ -63,18 +64,20 @@ impl Named {
         Ok(named)
     }
 
-    /// Names nothing yet; will tell which frames of packs in a range are named, if they are less than `most`.
+    /// Starts empty, and will collect the frames named in a range of packs, if there are fewer than
+    /// `most`.
     pub(crate) fn watching(packs: RangeInclusive<PackRef>, most: usize) -> Self {
         Self { watch: Some(Watch { packs, frames: BTreeMap::new(), left: most }), ..Self::default() }
     }
 
-    /// Returns the frames that are named of the packs that were watched; `None` if they are too many, or none were watched.
+    /// Returns the frames named in the watched packs; `None` if there are too many, or no packs
+    /// were watched.
     pub(crate) fn frames(&mut self) -> Option<BTreeMap<PackRef, FrameSet>> {
         self.watch.take().filter(|watch| watch.left > 0).map(|watch| watch.frames)
     }
 
-    /// Adds the packs of the blob itself that a record names. Packs of origins are theirs to delete, and so are the nodes in them, which
-    /// cannot name a pack of this blob.
+    /// Adds the blob's own packs that a record names. Packs of origins, and the nodes in them,
+    /// belong to the origins and cannot name a pack of this blob.
     pub(crate) async fn add(&mut self, log: &Log, record: &Record) -> Result<(), Error> {
         let mut layouts = vec![record.layout.clone()];
         while let Some(layout) = layouts.pop() {
@@ -108,7 +111,7 @@ async fn read_node(log: &Log, node: &NodeRef) -> Result<Layout, Error> {
                 return Layout::decode(&bytes).map_err(|source| Error::Damaged { what, source });
             }
             Ok(_) => {
-                let source = FormatError::new("node of a blob", "its bytes have another hash than its name says");
+                let source = FormatError::new("node of a blob", "its hash does not match its name");
                 Error::Damaged { what: what.clone(), source }
             }
         };

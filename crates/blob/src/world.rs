@@ -1,6 +1,6 @@
-//! What a blob's code reaches outside: the store, the clock, random numbers. Owns how often a
-//! request is repeated, and the one rule about answers: an error of the store never decides what
-//! became of a write, a read does.
+//! The backend of a blob: its store, the clock and random numbers. Owns how often a request is
+//! repeated, and the one rule about answers: an error of the store never decides the outcome of a
+//! write; a read does. Cloned freely and used by any task.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,25 +15,24 @@ use crate::error::Error;
 use crate::files::is_without_log;
 use crate::told::{is_absent, is_elsewhere, is_in_way, is_refused, is_without_bucket, is_without_credentials};
 
-/// How often a read is asked again: with the pauses below about 10 s, longer than the store needs
-/// to elect or restart a node.
+/// Tries of a read: about 10 s with the pauses below, longer than the store needs to elect or
+/// restart a node.
 pub(crate) const READ_TRIES: u32 = 9;
-/// The first pause between two tries; each is twice as long as the one before.
+/// The first pause between two tries; each pause is twice as long as the one before.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
-/// The longest pause: a store that is away is asked once in that time.
+/// The longest pause, and so the rate of requests to an unreachable store.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// How often a request is made whose keys the store refuses: keys that have just ended are read
-/// anew meanwhile.
+/// Tries of a request whose keys the store refuses: expired keys are read again in between.
 const REFUSED_TRIES: u32 = 5;
 
-/// How often a request is made when no credentials are found: a machine that has some may have been
-/// too busy to answer.
+/// Tries of a request without credentials: a machine that provides them may have been too busy to
+/// answer.
 const KEYLESS_TRIES: u32 = 2;
 
-/// Tells whether asking again is in vain: the store's disk is full, it is only to be read, it
-/// refuses the keys for good, there are no keys, there is no bucket, or it is in another region;
-/// something else is where a directory must be; a name is too long; the log is gone.
+/// Returns whether trying again is pointless: the store's disk is full or read-only, the store
+/// refuses the keys permanently, there are no keys, the bucket is missing or in another region,
+/// another object is in the place of a directory, a name is too long, or the log is gone.
 pub(crate) fn is_in_vain(error: &object_store::Error, tries: u32) -> bool {
     use std::io::ErrorKind;
     if is_without_bucket(error)
@@ -62,14 +61,14 @@ pub(crate) fn is_in_vain(error: &object_store::Error, tries: u32) -> bool {
     )
 }
 
-/// Tells whether a file is where a directory is to be made: that an object exists is told by
-/// another kind of error.
+/// Returns whether a file is in the place of a directory; an existing object gives another kind of
+/// error.
 fn has_file_in_way(error: &object_store::Error) -> bool {
     matches!(error, object_store::Error::Generic { store: "LocalFileSystem", .. })
         && io_kind(error) == Some(std::io::ErrorKind::AlreadyExists)
 }
 
-/// Returns what the file system below a store said, if that is why the store failed.
+/// Returns the error kind of the file system below the store, if that is why the store failed.
 pub(crate) fn io_kind(error: &object_store::Error) -> Option<std::io::ErrorKind> {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(error) = cause {
@@ -84,10 +83,10 @@ pub(crate) fn io_kind(error: &object_store::Error) -> Option<std::io::ErrorKind>
 /// The store, the clock, and random numbers.
 #[derive(Clone)]
 pub struct World {
-    /// The store. Its client must not repeat conditional requests by itself (`max_retries` 0): a
-    /// repeated one that had an effect answers that the object exists.
+    /// The store. Its client must not repeat conditional requests by itself (`max_retries` 0):
+    /// repeating one that took effect gives the answer that the object exists.
     pub store: Arc<dyn ObjectStore>,
-    /// For wall-clock seconds in records, and round trips.
+    /// For timestamps in records, and round trips.
     pub clock: Arc<dyn Clock>,
     /// For names.
     pub entropy: Arc<dyn Entropy>,
@@ -99,17 +98,17 @@ impl std::fmt::Debug for World {
     }
 }
 
-/// What became of a request to create an object, as far as its answer tells.
+/// The outcome of a request to create an object, as far as its answer shows.
 #[derive(Debug)]
 pub(crate) enum Created {
-    /// It is there, with these bytes.
+    /// The object exists, with these bytes.
     Yes,
-    /// Only a read can tell.
+    /// Unknown; a read must decide.
     Ask(object_store::Error),
 }
 
 impl World {
-    /// Returns an object's bytes; `None` if the store says that there is none.
+    /// Returns an object's bytes; `None` if the store reports it missing.
     pub(crate) async fn get(&self, path: &Path) -> Result<Option<Bytes>, Error> {
         let mut tries = 0;
         loop {
@@ -133,11 +132,11 @@ impl World {
         if bytes.len() as u64 == size {
             return Ok(bytes);
         }
-        let detail = format!("{} bytes came of {size}", bytes.len());
+        let detail = format!("received {} of {size} bytes", bytes.len());
         Err(object_store::Error::Generic { store: "blob", source: detail.into() })
     }
 
-    /// Tells whether the store says that there is an object.
+    /// Returns whether the store reports that there is an object.
     pub(crate) async fn exists(&self, path: &Path) -> Result<bool, Error> {
         let mut tries = 0;
         loop {
@@ -148,13 +147,13 @@ impl World {
             };
             tries += 1;
             if tries == READ_TRIES || is_in_vain(&error, tries) {
-                return Err(Error::store(format!("asking for {path}"), error));
+                return Err(Error::store(format!("checking for {path}"), error));
             }
             self.pause(tries).await;
         }
     }
 
-    /// Lists the keys below a prefix: all of them, or those after a key.
+    /// Lists the keys below a prefix: all of them, or those after a given key.
     pub(crate) async fn list(&self, prefix: &Path, after: Option<&Path>) -> Result<Vec<Path>, Error> {
         let mut tries = 0;
         loop {
@@ -182,7 +181,7 @@ impl World {
         }
     }
 
-    /// Writes an object, whether there is one or not.
+    /// Writes an object, replacing an existing one.
     pub(crate) async fn put(&self, path: &Path, bytes: Bytes) -> Result<(), Error> {
         let mut tries = 0;
         loop {
@@ -197,14 +196,13 @@ impl World {
         }
     }
 
-    /// Waits before try number `tries`, which counts from 1, longer each time and never twice the
-    /// same.
+    /// Waits before try number `tries`, counted from 1: longer each time, with a random part.
     pub(crate) async fn pause(&self, tries: u32) {
         let longest = PAUSE_MIN.saturating_mul(1 << tries.min(12)).min(PAUSE_MAX);
         tokio::time::sleep(longest.mul_f64(0.5 + 0.5 * self.fraction())).await;
     }
 
-    /// Returns a number from 0 to below 1 that looks random: for pauses only.
+    /// Returns a pseudorandom number in `0..1`, for pauses only.
     pub(crate) fn fraction(&self) -> f64 {
         let mut bytes = [0; 4];
         let _ = self.entropy.fill(&mut bytes);

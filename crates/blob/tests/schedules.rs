@@ -142,7 +142,7 @@ mod canaries {
 
     #[test]
     fn a_rewrite_covers_a_newer_write() {
-        caught("rewrite-over-newer-write", false, &["that are not the", "a piece ends behind"]);
+        caught("rewrite-over-newer-write", false, &["that are not the", "a piece ends beyond"]);
     }
 
     #[test]
